@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A collective that has been started. Follows torch.distributed's Work, but owns its tensors.
+#pragma once
+
+#include <memory>
+
+#include "lockstep/core/deadline.h"
+
+namespace lockstep {
+
+// What a backend keeps of a collective that is under way. It holds the tensors until it is done.
+class Operation {
+ public:
+  virtual ~Operation() = default;
+
+  // Advances without blocking; true once the results are there. Throws the collective's error.
+  virtual bool poll() = 0;
+
+  // Blocks until poll() would return true. Throws the collective's error: PeerLost, UsageError for
+  // calls that do not match, TimeoutError at the deadline, after which the group is unusable.
+  virtual void wait(const Deadline& deadline) = 0;
+
+  // Until when wait() lasts if its caller names no other deadline.
+  virtual Deadline default_deadline() const = 0;
+};
+
+// Move-only. One that is dropped is waited for, without an error: the group keeps it, and its next
+// call throws it.
+class [[nodiscard]] Work {
+ public:
+  // Work that is done.
+  Work() = default;
+  explicit Work(std::shared_ptr<Operation> operation) : operation_(std::move(operation)) {}
+  Work(Work&&) noexcept = default;
+  Work& operator=(Work&& other) noexcept {
+    if (this != &other) {
+      finish();
+      operation_ = std::move(other.operation_);
+    }
+    return *this;
+  }
+  ~Work() { finish(); }
+
+  bool poll() { return !operation_ || operation_->poll(); }
+  void wait() {
+    if (operation_) wait(operation_->default_deadline());
+  }
+  void wait(const Deadline& deadline) {
+    if (operation_) operation_->wait(deadline);
+    operation_.reset();
+  }
+
+ private:
+  void finish() noexcept {
+    try {
+      wait();
+    } catch (...) {  // the group keeps the error
+      operation_.reset();
+    }
+  }
+
+  std::shared_ptr<Operation> operation_;
+};
+
+}  // namespace lockstep

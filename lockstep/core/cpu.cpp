@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/core/cpu.h"
+
+#include <dlfcn.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace lockstep {
+namespace {
+
+// The folders of this process's cgroup (version 2), from its own up to the root: a limit anywhere
+// on the way binds.
+std::vector<std::string> cgroup_folders() {
+  std::vector<std::string> folders;
+  std::ifstream file("/proc/self/cgroup");
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with("0::")) continue;
+    for (std::string path = line.substr(3); !path.empty() && path != "/";
+         path.erase(path.rfind('/'))) {
+      folders.push_back("/sys/fs/cgroup" + path);
+    }
+  }
+  folders.push_back("/sys/fs/cgroup");
+  return folders;
+}
+
+double cpu_quota() {
+  double quota = std::numeric_limits<double>::infinity();
+  for (const auto& folder : cgroup_folders()) {
+    std::ifstream file(folder + "/cpu.max");
+    std::string limit;
+    double period = 0;
+    if (file >> limit >> period && limit != "max" && period > 0) {
+      quota = std::min(quota, std::stod(limit) / period);
+    }
+  }
+  return quota;
+}
+
+std::int64_t machine_memory() {
+  std::ifstream file("/proc/meminfo");
+  for (std::string name; file >> name;) {
+    std::int64_t kibibytes = 0;
+    file >> kibibytes;
+    if (name == "MemAvailable:") return kibibytes * 1024;
+    file.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
+  }
+  return std::numeric_limits<std::int64_t>::max();
+}
+
+void call_if_loaded(const char* function, int argument) {
+  if (auto* address = dlsym(RTLD_DEFAULT, function)) {
+    reinterpret_cast<void (*)(int)>(address)(argument);
+  }
+}
+
+}  // namespace
+
+int available_cores() {
+  cpu_set_t mask;
+  CPU_ZERO(&mask);
+  int cores = sched_getaffinity(0, sizeof mask, &mask) == 0 ? CPU_COUNT(&mask) : 1;
+  const double quota = cpu_quota();
+  if (quota < cores) cores = static_cast<int>(std::ceil(quota));
+  return std::max(1, cores);
+}
+
+std::int64_t available_memory() {
+  std::int64_t available = machine_memory();
+  for (const auto& folder : cgroup_folders()) {
+    std::int64_t limit = 0;
+    std::int64_t used = 0;
+    if (std::ifstream(folder + "/memory.max") >> limit &&
+        std::ifstream(folder + "/memory.current") >> used) {
+      available = std::min(available, std::max<std::int64_t>(0, limit - used));
+    }
+  }
+  return available;
+}
+
+void limit_threads(int threads) {
+  const std::string count = std::to_string(threads);
+  setenv("OMP_NUM_THREADS", count.c_str(), 1);
+  setenv("OPENBLAS_NUM_THREADS", count.c_str(), 1);
+  call_if_loaded("omp_set_num_threads", threads);
+  call_if_loaded("openblas_set_num_threads", threads);
+}
+
+}  // namespace lockstep

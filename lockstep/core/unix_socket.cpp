@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/core/unix_socket.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace lockstep {
+namespace {
+
+struct Address {
+  sockaddr_un storage{};
+  socklen_t length = 0;
+};
+
+Address parse(const std::string& address) {
+  Address result;
+  result.storage.sun_family = AF_UNIX;
+  // One byte stays zero: the terminator of a path.
+  if (address.empty() || address.size() >= sizeof result.storage.sun_path) {
+    throw UsageError(fmt::format("\"{}\" is not a Unix socket address: it needs 1 to {} characters",
+                                 address, sizeof result.storage.sun_path - 1));
+  }
+  std::memcpy(result.storage.sun_path, address.data(), address.size());
+  const bool abstract = address.front() == '@';
+  if (abstract) result.storage.sun_path[0] = '\0';
+  result.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + address.size() +
+                                         (abstract ? 0 : 1));
+  return result;
+}
+
+UniqueFd new_socket() {
+  UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd) throw BackendError(fmt::format("cannot make a socket: {}", std::strerror(errno)));
+  return fd;
+}
+
+void wait_for(int fd, short events, const Deadline& deadline, const char* what) {
+  while (true) {
+    pollfd entry{fd, events, 0};
+    const int ready = ::poll(&entry, 1, static_cast<int>(deadline.remaining().count()));
+    if (ready > 0) return;
+    if (ready < 0 && errno != EINTR) {
+      throw BackendError(fmt::format("{}: {}", what, std::strerror(errno)));
+    }
+    if (deadline.passed()) {
+      throw TimeoutError(fmt::format("{}: nothing happened for {} ms", what,
+                                     deadline.span().count()));
+    }
+  }
+}
+
+// Runs the system call until it has something to say, waiting where it would block.
+template <class Call>
+ssize_t transfer(int fd, short events, const Deadline& deadline, const char* what, Call call) {
+  while (true) {
+    const ssize_t count = call();
+    if (count > 0) return count;
+    if (count == 0 || errno == ECONNRESET || errno == EPIPE) {
+      throw ConnectionClosed(fmt::format("{}: the other end closed the connection", what));
+    }
+    if (errno == EINTR) continue;
+    if (errno != EAGAIN) throw BackendError(fmt::format("{}: {}", what, std::strerror(errno)));
+    wait_for(fd, events, deadline, what);
+  }
+}
+
+}  // namespace
+
+UniqueFd listen_unix(const std::string& address) {
+  const Address target = parse(address);
+  UniqueFd fd = new_socket();
+  if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&target.storage), target.length) != 0 ||
+      ::listen(fd.get(), SOMAXCONN) != 0) {
+    throw BackendError(fmt::format("cannot listen on {}: {}", address, std::strerror(errno)));
+  }
+  return fd;
+}
+
+UniqueFd connect_unix(const std::string& address, const Deadline& deadline) {
+  const Address target = parse(address);
+  UniqueFd fd = new_socket();
+  // A full backlog answers EAGAIN at once and cannot be polled for, so it is asked again.
+  while (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&target.storage), target.length) !=
+         0) {
+    if (errno == EINTR) continue;
+    if (errno != EAGAIN) {
+      throw BackendError(fmt::format("cannot connect to {}: {}", address, std::strerror(errno)));
+    }
+    if (deadline.passed()) {
+      throw TimeoutError(fmt::format("cannot connect to {}: its queue was full for {} ms", address,
+                                     deadline.span().count()));
+    }
+    ::poll(nullptr, 0, 1);
+  }
+  return fd;
+}
+
+UniqueFd accept_unix(int listener, const Deadline& deadline) {
+  while (true) {
+    UniqueFd fd(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (fd) return fd;
+    if (errno == EINTR || errno == ECONNABORTED) continue;
+    if (errno != EAGAIN) throw BackendError(fmt::format("accept: {}", std::strerror(errno)));
+    wait_for(listener, POLLIN, deadline, "waiting for a connection");
+  }
+}
+
+Peer peer_of(int socket) {
+  ucred credentials{};
+  socklen_t length = sizeof credentials;
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0) {
+    throw BackendError(fmt::format("cannot tell who is connected: {}", std::strerror(errno)));
+  }
+  return {credentials.pid, credentials.uid};
+}
+
+void send_all(int socket, std::span<const std::byte> data, const Deadline& deadline) {
+  while (!data.empty()) {
+    const ssize_t sent = transfer(socket, POLLOUT, deadline, "sending", [&] {
+      return ::send(socket, data.data(), data.size(), MSG_NOSIGNAL);
+    });
+    data = data.subspan(static_cast<std::size_t>(sent));
+  }
+}
+
+void receive_all(int socket, std::span<std::byte> data, const Deadline& deadline) {
+  while (!data.empty()) {
+    const ssize_t received = transfer(socket, POLLIN, deadline, "receiving", [&] {
+      return ::recv(socket, data.data(), data.size(), 0);
+    });
+    data = data.subspan(static_cast<std::size_t>(received));
+  }
+}
+
+namespace {
+
+// A message of one byte that carries one descriptor.
+struct DescriptorMessage {
+  std::byte payload{};
+  iovec part{&payload, sizeof payload};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr header{};
+
+  DescriptorMessage() {
+    header.msg_iov = &part;
+    header.msg_iovlen = 1;
+    header.msg_control = control;
+    header.msg_controllen = sizeof control;
+  }
+};
+
+}  // namespace
+
+void send_fd(int socket, int fd, const Deadline& deadline) {
+  DescriptorMessage message;
+  cmsghdr* item = CMSG_FIRSTHDR(&message.header);
+  item->cmsg_level = SOL_SOCKET;
+  item->cmsg_type = SCM_RIGHTS;
+  item->cmsg_len = CMSG_LEN(sizeof fd);
+  std::memcpy(CMSG_DATA(item), &fd, sizeof fd);
+  transfer(socket, POLLOUT, deadline, "passing a descriptor",
+           [&] { return ::sendmsg(socket, &message.header, MSG_NOSIGNAL); });
+}
+
+UniqueFd receive_fd(int socket, const Deadline& deadline) {
+  DescriptorMessage message;
+  transfer(socket, POLLIN, deadline, "receiving a descriptor",
+           [&] { return ::recvmsg(socket, &message.header, MSG_CMSG_CLOEXEC); });
+  const cmsghdr* item = CMSG_FIRSTHDR(&message.header);
+  if (item == nullptr || item->cmsg_type != SCM_RIGHTS) {
+    throw BackendError("receiving a descriptor: the message carried none (too many open files?)");
+  }
+  int fd = -1;
+  std::memcpy(&fd, CMSG_DATA(item), sizeof fd);
+  return UniqueFd(fd);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What a rendezvous yields: who this process is among the ranks of a job.
+#pragma once
+
+#include <memory>
+
+#include "lockstep/rendezvous/store.h"
+
+namespace lockstep {
+
+struct Membership {
+  int rank = 0;
+  int world_size = 1;
+  int local_rank = 0;
+  int local_world_size = 1;
+  // Counts the memberships of one job; it changes when a rank is lost or joins.
+  int generation = 0;
+  // Null for a world of one, which has nobody to meet.
+  std::shared_ptr<Store> store;
+};
+
+}  // namespace lockstep

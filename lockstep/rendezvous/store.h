@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Where ranks leave small facts for each other before they are connected: addresses, tokens,
+// results. Keys and values are bytes.
+#pragma once
+
+#include <string>
+
+#include "lockstep/core/deadline.h"
+
+namespace lockstep {
+
+class Store {
+ public:
+  virtual ~Store() = default;
+
+  // Stores the value, over any older one. BackendError if the store cannot be reached.
+  virtual void set(const std::string& key, const std::string& value) = 0;
+
+  // Waits until the key is there and returns its value. TimeoutError at the deadline.
+  virtual std::string get(const std::string& key, const Deadline& deadline) = 0;
+};
+
+}  // namespace lockstep
