@@ -8,8 +8,6 @@
 // not a UsageError about this rank's own arguments, the group is unusable and says so.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <chrono>
 #include <memory>
 #include <span>
@@ -17,14 +15,13 @@
 #include <string_view>
 #include <vector>
 
+#include <ATen/core/Tensor.h>
+
+#include "lockstep/collective/reduce_op.h"
 #include "lockstep/collective/work.h"
 #include "lockstep/rendezvous/membership.h"
 
 namespace lockstep {
-
-enum class ReduceOp { sum, mean, min, max, product };
-
-std::string_view name(ReduceOp op);
 
 // How ranks are joined into a group, and how long its waits last.
 struct GroupOptions {
@@ -57,18 +54,21 @@ class ProcessGroup {
   virtual std::string_view backend() const = 0;
 
   // Each tensor becomes the reduction of the ranks' tensors, with the same bits on every rank:
-  // elements are combined in the order of the ranks. Half types are accumulated in float.
-  virtual Work all_reduce(std::vector<at::Tensor> tensors, AllReduceOptions options) = 0;
+  // elements are combined in the order of the ranks. Half types are accumulated in float. Means
+  // and scales need a floating type; a sum of bools is "or", their product "and".
+  Work all_reduce(std::vector<at::Tensor> tensors, AllReduceOptions options = {});
+  Work all_reduce(const at::Tensor& tensor, AllReduceOptions options = {});
 
   // Each tensor becomes root's.
-  virtual Work broadcast(std::vector<at::Tensor> tensors, int root) = 0;
+  Work broadcast(std::vector<at::Tensor> tensors, int root);
+  Work broadcast(const at::Tensor& tensor, int root);
 
-  // outputs[r] becomes rank r's input. All have the same shape and type.
-  virtual Work all_gather(std::vector<at::Tensor> outputs, at::Tensor input) = 0;
+  // outputs[r] becomes rank r's input. All have the same number of elements and the same type.
+  Work all_gather(std::vector<at::Tensor> outputs, const at::Tensor& input);
 
   // The output becomes the reduction of what the ranks hold in inputs[this rank].
-  virtual Work reduce_scatter(at::Tensor output, std::vector<at::Tensor> inputs,
-                              AllReduceOptions options) = 0;
+  Work reduce_scatter(const at::Tensor& output, std::vector<at::Tensor> inputs,
+                      AllReduceOptions options = {});
 
   // Its Work is done when every rank has called it.
   virtual Work barrier() = 0;
@@ -81,18 +81,25 @@ class ProcessGroup {
   // reason. May be called from any thread.
   virtual void abort(const std::string& reason) = 0;
 
-  Work all_reduce(const at::Tensor& tensor, AllReduceOptions options = {}) {
-    return all_reduce(std::vector{tensor}, options);
-  }
-  Work broadcast(const at::Tensor& tensor, int root = 0) {
-    return broadcast(std::vector{tensor}, root);
-  }
-
  protected:
   ProcessGroup(Membership membership, GroupOptions options)
       : membership_(std::move(membership)), options_(options) {}
 
+  // What a backend does once the arguments have been checked: tensors are defined and dense, their
+  // types and sizes go together, the operation suits the type, the root is a rank.
+  virtual Work start_all_reduce(std::vector<at::Tensor> tensors, AllReduceOptions options) = 0;
+  virtual Work start_broadcast(std::vector<at::Tensor> tensors, int root) = 0;
+  virtual Work start_all_gather(std::vector<at::Tensor> outputs, at::Tensor input) = 0;
+  virtual Work start_reduce_scatter(at::Tensor output, std::vector<at::Tensor> inputs,
+                                    AllReduceOptions options) = 0;
+
+  // "[shm] all_reduce, rank 1 of 4: ", the beginning of every message about wrong arguments.
+  std::string where(std::string_view operation) const;
+
  private:
+  void check(std::string_view operation, const std::vector<at::Tensor>& tensors) const;
+  void check(std::string_view operation, const at::Tensor& tensor, AllReduceOptions options) const;
+
   Membership membership_;
   GroupOptions options_;
 };

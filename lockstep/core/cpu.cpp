@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "lockstep/core/cpu.h"
 
-#include <dlfcn.h>
-#include <sched.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -11,6 +8,9 @@
 #include <limits>
 #include <string>
 #include <vector>
+
+#include <dlfcn.h>
+#include <sched.h>
 
 namespace lockstep {
 namespace {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "lockstep/core/environment.h"
 
-#include <fmt/format.h>
-
 #include <charconv>
 #include <cstdlib>
+
+#include <fmt/format.h>
 
 #include "lockstep/core/error.h"
 
@@ -22,9 +22,9 @@ std::optional<int> environment_int(const char* name) {
   int value = 0;
   const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
   if (error != std::errc() || end != text->data() + text->size()) {
-    throw UsageError(
-        fmt::format("{}=\"{}\" in the environment is not a whole number; set it to one, or unset it",
-                    name, *text));
+    throw UsageError(fmt::format(
+        "{}=\"{}\" in the environment is not a whole number; set it to one, or unset it", name,
+        *text));
   }
   return value;
 }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "lockstep/core/unix_socket.h"
 
+#include <cerrno>
+#include <cstring>
+
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-
-#include <cerrno>
-#include <cstring>
 
 namespace lockstep {
 namespace {
@@ -28,8 +28,8 @@ Address parse(const std::string& address) {
   std::memcpy(result.storage.sun_path, address.data(), address.size());
   const bool abstract = address.front() == '@';
   if (abstract) result.storage.sun_path[0] = '\0';
-  result.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + address.size() +
-                                         (abstract ? 0 : 1));
+  result.length =
+      static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + address.size() + (abstract ? 0 : 1));
   return result;
 }
 
@@ -48,8 +48,8 @@ void wait_for(int fd, short events, const Deadline& deadline, const char* what) 
       throw BackendError(fmt::format("{}: {}", what, std::strerror(errno)));
     }
     if (deadline.passed()) {
-      throw TimeoutError(fmt::format("{}: nothing happened for {} ms", what,
-                                     deadline.span().count()));
+      throw TimeoutError(
+          fmt::format("{}: nothing happened for {} ms", what, deadline.span().count()));
     }
   }
 }
@@ -130,9 +130,8 @@ void send_all(int socket, std::span<const std::byte> data, const Deadline& deadl
 
 void receive_all(int socket, std::span<std::byte> data, const Deadline& deadline) {
   while (!data.empty()) {
-    const ssize_t received = transfer(socket, POLLIN, deadline, "receiving", [&] {
-      return ::recv(socket, data.data(), data.size(), 0);
-    });
+    const ssize_t received = transfer(socket, POLLIN, deadline, "receiving",
+                                      [&] { return ::recv(socket, data.data(), data.size(), 0); });
     data = data.subspan(static_cast<std::size_t>(received));
   }
 }

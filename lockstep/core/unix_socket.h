@@ -5,11 +5,11 @@
 // nothing behind in the file system.
 #pragma once
 
-#include <sys/types.h>
-
 #include <cstddef>
 #include <span>
 #include <string>
+
+#include <sys/types.h>
 
 #include "lockstep/core/deadline.h"
 #include "lockstep/core/error.h"

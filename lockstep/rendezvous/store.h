@@ -3,6 +3,7 @@
 // results. Keys and values are bytes.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "lockstep/core/deadline.h"
@@ -15,6 +16,9 @@ class Store {
 
   // Stores the value, over any older one. BackendError if the store cannot be reached.
   virtual void set(const std::string& key, const std::string& value) = 0;
+
+  // Adds to the number that the key holds (0 if it is not there), and returns the new one.
+  virtual std::int64_t add(const std::string& key, std::int64_t amount) = 0;
 
   // Waits until the key is there and returns its value. TimeoutError at the deadline.
   virtual std::string get(const std::string& key, const Deadline& deadline) = 0;

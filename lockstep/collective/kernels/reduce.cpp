@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/collective/kernels/reduce.h"
+
+#include <algorithm>
+#include <array>
+#include <type_traits>
+
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep {
+namespace {
+
+struct Job {
+  std::span<const void* const> sources;
+  std::span<void* const> destinations;
+  std::int64_t count;
+  double scale;
+};
+
+struct Sum {
+  template <class T>
+  static T apply(T a, T b) {
+    return a + b;
+  }
+};
+struct Product {
+  template <class T>
+  static T apply(T a, T b) {
+    return a * b;
+  }
+};
+struct Min {
+  template <class T>
+  static T apply(T a, T b) {
+    return b < a || b != b ? b : a;
+  }
+};
+struct Max {
+  template <class T>
+  static T apply(T a, T b) {
+    return b > a || b != b ? b : a;
+  }
+};
+
+// Tiles stay in the first-level cache between the passes over the sources.
+constexpr std::int64_t kTile = 1024;
+
+// Plain loops for the compiler to vectorise, inlined into one function for each instruction set.
+template <class T, class Accumulator, class Op>
+[[gnu::always_inline]] inline void reduce_tiles(const Job& job) {
+  alignas(64) std::array<Accumulator, kTile> tile;
+  const auto scale = static_cast<Accumulator>(job.scale);
+  for (std::int64_t begin = 0; begin < job.count; begin += kTile) {
+    const std::int64_t length = std::min(kTile, job.count - begin);
+    const T* first = static_cast<const T*>(job.sources[0]) + begin;
+    for (std::int64_t i = 0; i < length; ++i) tile[i] = static_cast<Accumulator>(first[i]);
+    for (const void* source : job.sources.subspan(1)) {
+      const T* next = static_cast<const T*>(source) + begin;
+      for (std::int64_t i = 0; i < length; ++i) {
+        tile[i] = Op::apply(tile[i], static_cast<Accumulator>(next[i]));
+      }
+    }
+    if (job.scale != 1) {
+      for (std::int64_t i = 0; i < length; ++i) tile[i] = tile[i] * scale;
+    }
+    for (void* destination : job.destinations) {
+      T* target = static_cast<T*>(destination) + begin;
+      for (std::int64_t i = 0; i < length; ++i) target[i] = static_cast<T>(tile[i]);
+    }
+  }
+}
+
+template <class T, class Accumulator, class Op>
+void reduce_baseline(const Job& job) {
+  reduce_tiles<T, Accumulator, Op>(job);
+}
+
+#if defined(__x86_64__)
+template <class T, class Accumulator, class Op>
+[[gnu::target("avx2")]] void reduce_avx2(const Job& job) {
+  reduce_tiles<T, Accumulator, Op>(job);
+}
+
+template <class T, class Accumulator, class Op>
+[[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")]] void reduce_avx512(
+    const Job& job) {
+  reduce_tiles<T, Accumulator, Op>(job);
+}
+
+enum class InstructionSet { baseline, avx2, avx512 };
+
+InstructionSet best_instruction_set() {
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+    return InstructionSet::avx512;
+  }
+  return __builtin_cpu_supports("avx2") ? InstructionSet::avx2 : InstructionSet::baseline;
+}
+#endif
+
+template <class T, class Accumulator, class Op>
+void reduce_best(const Job& job) {
+#if defined(__x86_64__)
+  static const InstructionSet best = best_instruction_set();
+  if (best == InstructionSet::avx512) return reduce_avx512<T, Accumulator, Op>(job);
+  if (best == InstructionSet::avx2) return reduce_avx2<T, Accumulator, Op>(job);
+#endif
+  reduce_baseline<T, Accumulator, Op>(job);
+}
+
+template <class T>
+void reduce_typed(const Job& job, ReduceOp op) {
+  using Accumulator =
+      std::conditional_t<std::is_same_v<T, c10::Half> || std::is_same_v<T, c10::BFloat16>, float,
+                         T>;
+  switch (op) {
+    case ReduceOp::sum:
+    case ReduceOp::mean:
+      return reduce_best<T, Accumulator, Sum>(job);
+    case ReduceOp::min:
+      return reduce_best<T, Accumulator, Min>(job);
+    case ReduceOp::max:
+      return reduce_best<T, Accumulator, Max>(job);
+    case ReduceOp::product:
+      return reduce_best<T, Accumulator, Product>(job);
+  }
+}
+
+// Bools are bytes of 0 and 1: "or" is their max, "and" their min.
+ReduceOp operation_on_bools(ReduceOp op) {
+  if (op == ReduceOp::sum) return ReduceOp::max;
+  if (op == ReduceOp::product) return ReduceOp::min;
+  return op;
+}
+
+}  // namespace
+
+bool can_reduce(at::ScalarType type) {
+  switch (type) {
+    case at::kFloat:
+    case at::kDouble:
+    case at::kHalf:
+    case at::kBFloat16:
+    case at::kChar:
+    case at::kShort:
+    case at::kInt:
+    case at::kLong:
+    case at::kByte:
+    case at::kBool:
+      return true;
+    default:
+      return false;
+  }
+}
+
+void reduce(std::span<const void* const> sources, std::span<void* const> destinations,
+            std::int64_t count, at::ScalarType type, ReduceOp op, double scale) {
+  const Job job{sources, destinations, count, scale};
+  switch (type) {
+    case at::kFloat:
+      return reduce_typed<float>(job, op);
+    case at::kDouble:
+      return reduce_typed<double>(job, op);
+    case at::kHalf:
+      return reduce_typed<c10::Half>(job, op);
+    case at::kBFloat16:
+      return reduce_typed<c10::BFloat16>(job, op);
+    case at::kChar:
+      return reduce_typed<std::int8_t>(job, op);
+    case at::kShort:
+      return reduce_typed<std::int16_t>(job, op);
+    case at::kInt:
+      return reduce_typed<std::int32_t>(job, op);
+    case at::kLong:
+      return reduce_typed<std::int64_t>(job, op);
+    case at::kByte:
+      return reduce_typed<std::uint8_t>(job, op);
+    case at::kBool:
+      return reduce_typed<std::uint8_t>(job, operation_on_bools(op));
+    default:
+      throw UsageError("reduce: this type of element cannot be reduced");
+  }
+}
+
+}  // namespace lockstep

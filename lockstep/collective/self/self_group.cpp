@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/collective/self/self_group.h"
+
+#include <mutex>
+#include <optional>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep {
+namespace {
+
+class SelfGroup final : public ProcessGroup {
+ public:
+  SelfGroup(Membership membership, GroupOptions options)
+      : ProcessGroup(std::move(membership), options) {}
+
+  std::string_view backend() const override { return "self"; }
+
+  Work barrier() override {
+    check_not_aborted("barrier");
+    return Work();
+  }
+
+  at::Tensor empty(at::IntArrayRef sizes, const at::TensorOptions& options) override {
+    check_not_aborted("empty");
+    return at::empty(sizes, options);
+  }
+
+  void abort(const std::string& reason) override {
+    const std::lock_guard lock(mutex_);
+    if (!abort_reason_) abort_reason_ = reason;
+  }
+
+ private:
+  Work start_all_reduce(std::vector<at::Tensor> tensors, AllReduceOptions options) override {
+    check_not_aborted("all_reduce");
+    if (options.scale != 1) {
+      const at::NoGradGuard no_grad;
+      for (auto& tensor : tensors) tensor.mul_(options.scale);
+    }
+    return Work();
+  }
+
+  Work start_broadcast(std::vector<at::Tensor>, int) override {
+    check_not_aborted("broadcast");
+    return Work();
+  }
+
+  Work start_all_gather(std::vector<at::Tensor> outputs, at::Tensor input) override {
+    check_not_aborted("all_gather");
+    const at::NoGradGuard no_grad;
+    outputs[0].copy_(input.reshape(outputs[0].sizes()));
+    return Work();
+  }
+
+  Work start_reduce_scatter(at::Tensor output, std::vector<at::Tensor> inputs,
+                            AllReduceOptions options) override {
+    check_not_aborted("reduce_scatter");
+    const at::NoGradGuard no_grad;
+    output.copy_(inputs[0].reshape(output.sizes()));
+    if (options.scale != 1) output.mul_(options.scale);
+    return Work();
+  }
+
+  void check_not_aborted(std::string_view operation) {
+    const std::lock_guard lock(mutex_);
+    if (abort_reason_) {
+      throw PeerLost(rank(), where(operation) + "the group was aborted: " + *abort_reason_);
+    }
+  }
+
+  std::mutex mutex_;
+  std::optional<std::string> abort_reason_;
+};
+
+}  // namespace
+
+std::shared_ptr<ProcessGroup> make_self_group(Membership membership, GroupOptions options) {
+  return std::make_shared<SelfGroup>(std::move(membership), options);
+}
+
+}  // namespace lockstep
