@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The bytes between LocalStore and LocalStoreServer. A connection carries one request and one
+// reply. Both begin with their length; integers are in this machine's order.
+//   request: length of the rest | operation | length of the key | key | value
+//   reply:   length of the value | value (empty for a set)
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "lockstep/rendezvous/local_store.h"
+
+namespace lockstep::local_store_protocol {
+
+using Length = std::uint32_t;
+
+enum class Operation : char { set = 's', get = 'g' };
+
+// The most that may follow a request's first length.
+inline constexpr std::size_t max_request = sizeof(char) + sizeof(Length) + LocalStore::max_size;
+
+inline std::string encode_length(std::size_t length) {
+  const auto value = static_cast<Length>(length);
+  std::string bytes(sizeof value, '\0');
+  std::memcpy(bytes.data(), &value, sizeof value);
+  return bytes;
+}
+
+inline Length decode_length(std::string_view bytes) {
+  Length value = 0;
+  std::memcpy(&value, bytes.data(), sizeof value);
+  return value;
+}
+
+inline std::string encode_request(Operation operation, std::string_view key,
+                                  std::string_view value) {
+  std::string request = encode_length(sizeof(char) + sizeof(Length) + key.size() + value.size());
+  request += static_cast<char>(operation);
+  request += encode_length(key.size());
+  request += key;
+  request += value;
+  return request;
+}
+
+struct Request {
+  Operation operation;
+  std::string key;
+  std::string value;
+};
+
+// Takes what follows the first length. Nothing if it is no request.
+inline std::optional<Request> decode_request(std::string_view body) {
+  constexpr std::size_t head = sizeof(char) + sizeof(Length);
+  if (body.size() < head) return std::nullopt;
+  const auto operation = static_cast<Operation>(body.front());
+  const std::size_t key_length = decode_length(body.substr(1));
+  body.remove_prefix(head);
+  if (key_length > body.size()) return std::nullopt;
+  if (operation != Operation::set && operation != Operation::get) return std::nullopt;
+  return Request{operation, std::string(body.substr(0, key_length)),
+                 std::string(body.substr(key_length))};
+}
+
+}  // namespace lockstep::local_store_protocol

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/rendezvous/local_store.h"
+
+#include <filesystem>
+#include <random>
+#include <stop_token>
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include "lockstep/core/unix_socket.h"
+#include "lockstep/rendezvous/local_store_protocol.h"
+#include "lockstep/rendezvous/local_store_server.h"
+
+namespace lockstep {
+namespace {
+
+using namespace std::chrono_literals;
+using local_store_protocol::encode_length;
+using local_store_protocol::encode_request;
+using local_store_protocol::Operation;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+Deadline soon() {
+  return Deadline::after(30s);
+}
+
+// Serves from a thread, as the launcher's loop does from its own.
+class Serving {
+ public:
+  explicit Serving(const LocalStoreServer::Values& initial = {}) {
+    for (const auto& [key, value] : initial) server.set(key, value);
+    thread_ = std::jthread([this](const std::stop_token& stop) {
+      while (!stop.stop_requested()) {
+        pollfd entry{server.descriptor(), POLLIN, 0};
+        ::poll(&entry, 1, 10);
+        server.serve();
+      }
+    });
+  }
+
+  // Only when nothing is being served any more.
+  LocalStoreServer& stop() {
+    thread_.request_stop();
+    thread_.join();
+    return server;
+  }
+
+  LocalStoreServer server;
+
+ private:
+  std::jthread thread_;
+};
+
+TEST(LocalStore, GetsWhatWasSet) {
+  Serving serving;
+  LocalStore store(serving.server.path());
+  store.set("key", "value");
+  store.set("", std::string("\0\xff", 2));
+  EXPECT_EQ(store.get("key", soon()), "value");
+  EXPECT_EQ(store.get("", soon()), std::string("\0\xff", 2));
+  store.set("key", "newer");
+  EXPECT_EQ(store.get("key", soon()), "newer");
+}
+
+TEST(LocalStore, GetWaitsForTheKey) {
+  Serving serving;
+  LocalStore store(serving.server.path());
+  std::string first;
+  std::string second;
+  {
+    std::jthread one([&] { first = store.get("late", soon()); });
+    std::jthread two([&] { second = store.get("late", soon()); });
+    store.set("other", "1");
+    store.set("late", "here");
+  }
+  EXPECT_EQ(first, "here");
+  EXPECT_EQ(second, "here");
+}
+
+TEST(LocalStore, GetNamesTheKeyAtItsDeadlineAndTheStoreGoesOn) {
+  Serving serving;
+  LocalStore store(serving.server.path());
+  EXPECT_THAT([&] { store.get("never", Deadline::after(20ms)); },
+              ThrowsMessage<TimeoutError>(HasSubstr("\"never\" within 20 ms")));
+  store.set("never", "after all");
+  EXPECT_EQ(store.get("never", soon()), "after all");
+}
+
+TEST(LocalStore, CarriesLargeValues) {
+  Serving serving;
+  LocalStore store(serving.server.path());
+  const std::string large(LocalStore::max_size - 5, 'x');
+  store.set("large", large);
+  EXPECT_TRUE(store.get("large", soon()) == large);
+  EXPECT_THROW(store.set("large!", large), UsageError);
+}
+
+TEST(LocalStore, OwnerSetsAndReadsValues) {
+  Serving serving({{"from owner", "1"}});
+  LocalStore store(serving.server.path());
+  EXPECT_EQ(store.get("from owner", soon()), "1");
+  store.set("from rank", "2");
+  EXPECT_EQ(serving.stop().values().find("from rank")->second, "2");
+}
+
+TEST(LocalStore, SaysThatTheServerIsGone) {
+  std::string path;
+  {
+    LocalStoreServer server;
+    path = server.path();
+    struct stat status {};
+    ASSERT_EQ(::stat(server.folder().c_str(), &status), 0);
+    EXPECT_EQ(status.st_mode & 0777, 0700u);
+  }
+  EXPECT_FALSE(std::filesystem::exists(std::filesystem::path(path).parent_path()));
+  EXPECT_THAT([&] { LocalStore(path).set("key", "value"); },
+              ThrowsMessage<BackendError>(HasSubstr(path)));
+}
+
+TEST(LocalStore, GetSaysThatTheLauncherEnded) {
+  auto serving = std::make_unique<Serving>();
+  LocalStore store(serving->server.path());
+  std::jthread end([&] {
+    store.set("ready", "");
+    serving->stop();
+    serving.reset();
+  });
+  EXPECT_THROW(store.get("never", soon()), BackendError);
+}
+
+TEST(LocalStoreServer, FolderIsInTmpdirUnlessItsNameIsTooLong) {
+  const std::string parent = ::testing::TempDir();
+  ::setenv("TMPDIR", parent.c_str(), 1);
+  EXPECT_THAT(LocalStoreServer().path(), ::testing::StartsWith(parent));
+  ::setenv("TMPDIR", ("/" + std::string(200, 'x')).c_str(), 1);
+  EXPECT_THAT(LocalStoreServer().path(), ::testing::StartsWith("/tmp/"));
+  ::setenv("TMPDIR", "/nowhere", 1);
+  EXPECT_THAT([] { LocalStoreServer server; }, ThrowsMessage<BackendError>(HasSubstr("/nowhere")));
+  ::unsetenv("TMPDIR");
+}
+
+// Sends the bytes and waits until the server closes the connection.
+void expect_closed(Serving& serving, const std::string& bytes) {
+  const UniqueFd connection = connect_unix(serving.server.path(), soon());
+  send_all(connection.get(), std::as_bytes(std::span(bytes)), soon());
+  std::array<std::byte, 1> reply{};
+  EXPECT_THROW(receive_all(connection.get(), reply, soon()), ConnectionClosed);
+}
+
+TEST(LocalStoreServer, ClosesConnectionsThatSendNoRequest) {
+  Serving serving;
+  LocalStore store(serving.server.path());
+  store.set("key", "value");
+  const std::string get = encode_request(Operation::get, "absent", "");
+  expect_closed(serving, encode_length(0xffffffff));
+  expect_closed(serving, encode_length(local_store_protocol::max_request + 1));
+  expect_closed(serving, encode_length(0));
+  expect_closed(serving, encode_length(4) + "sabc");
+  // A key longer than the request, an unknown operation, more after a request.
+  expect_closed(serving, encode_length(6) + "s" + encode_length(0xfffffff0) + "k");
+  expect_closed(serving, encode_length(5) + "x" + encode_length(0));
+  expect_closed(serving, get + "more");
+  EXPECT_EQ(store.get("key", soon()), "value");
+}
+
+TEST(LocalStoreServer, ForgetsTruncatedRequests) {
+  Serving serving;
+  LocalStore store(serving.server.path());
+  const std::string request = encode_request(Operation::set, "key", "value");
+  for (std::size_t length = 0; length < request.size(); ++length) {
+    const UniqueFd connection = connect_unix(serving.server.path(), soon());
+    send_all(connection.get(), std::as_bytes(std::span(request)).first(length), soon());
+  }
+  EXPECT_THROW(store.get("key", Deadline::after(50ms)), TimeoutError);
+  store.set("key", "whole");
+  EXPECT_EQ(store.get("key", soon()), "whole");
+}
+
+TEST(LocalStoreServer, TakesARequestByteByByte) {
+  Serving serving;
+  const UniqueFd connection = connect_unix(serving.server.path(), soon());
+  for (const char byte : encode_request(Operation::set, "slow", "value")) {
+    send_all(connection.get(), std::as_bytes(std::span(&byte, 1)), soon());
+  }
+  EXPECT_EQ(LocalStore(serving.server.path()).get("slow", soon()), "value");
+}
+
+TEST(LocalStoreServer, OutlivesRandomBytes) {
+  Serving serving;
+  LocalStore store(serving.server.path());
+  store.set("key", "value");
+  std::mt19937 random(1);
+  for (int round = 0; round < 300; ++round) {
+    std::string bytes(random() % 40, '\0');
+    for (char& byte : bytes) byte = static_cast<char>(random());
+    // Half of them look like a request at first, so that its inside is tried too.
+    if (round % 2 == 0) bytes = encode_length(bytes.size()) + (round % 4 == 0 ? "s" : "g") + bytes;
+    const UniqueFd connection = connect_unix(serving.server.path(), soon());
+    send_all(connection.get(), std::as_bytes(std::span(bytes)), soon());
+  }
+  EXPECT_EQ(store.get("key", soon()), "value");
+}
+
+}  // namespace
+}  // namespace lockstep
