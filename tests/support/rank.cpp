@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The rank's side of rank_processes.h.
+#include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+
+#include "support/rank_state.h"
+
+namespace lockstep::testing {
+
+int Rank::rank() const { return state_.rank; }
+int Rank::size() const { return state_.size; }
+const std::string& Rank::folder() const { return state_.folder; }
+bool Rank::failed() const { return state_.failed; }
+
+std::string Rank::meeting_place(std::string_view name) const {
+  return fmt::format("file://{}/{}", state_.folder, name);
+}
+
+void Rank::cue(std::string_view name) {
+  state_.send({MessageType::cue, state_.rank, std::string(name), ""});
+}
+
+void Rank::await(int rank, std::string_view name) {
+  note(fmt::format("waiting for rank {}'s cue \"{}\"", rank, name));
+  const std::pair wanted(rank, std::string(name));
+  while (std::find(state_.cues.begin(), state_.cues.end(), wanted) == state_.cues.end()) {
+    if (!state_.reader.read_some(state_.socket)) throw std::runtime_error("the test has gone");
+    while (auto message = state_.reader.next()) {
+      state_.cues.emplace_back(message->number, message->name);
+    }
+  }
+  note(fmt::format("after rank {}'s cue \"{}\"", rank, name));
+}
+
+void Rank::await_signal() {
+  note("waiting for its signal");
+  while (true) ::pause();
+}
+
+pid_t Rank::pid_of(int rank) const { return state_.board[rank].pid; }
+
+std::chrono::milliseconds Rank::since_signal(int rank) const {
+  const std::int64_t then = state_.board[rank].signalled_at;
+  if (then == 0) return {};
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::ceil<std::chrono::milliseconds>(now - std::chrono::nanoseconds(then));
+}
+
+void Rank::note(std::string_view text) { state_.board[state_.rank].write(text); }
+
+void Rank::report(std::string_view result) {
+  state_.send({MessageType::result, state_.rank, "", std::string(result)});
+}
+
+void Rank::State::send(const Message& message) {
+  const std::scoped_lock lock(send_mutex);
+  send_message(socket, message);
+}
+
+void BoardEntry::write(std::string_view text) {
+  const std::size_t size = std::min(text.size(), sizeof note - 1);
+  std::memcpy(note, text.data(), size);
+  note[size] = '\0';
+}
+
+}  // namespace lockstep::testing

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What a rank process holds, and what it shares with the test that started it.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "support/message.h"
+#include "support/rank_processes.h"
+
+namespace lockstep::testing {
+
+// One for each rank, in memory that all of them share: it can be read when its owner is stuck.
+struct BoardEntry {
+  std::atomic<pid_t> pid;
+  // When the test signalled the rank, in nanoseconds of the steady clock; 0 if it did not.
+  std::atomic<std::int64_t> signalled_at;
+  char note[240];
+
+  void write(std::string_view text);
+};
+
+struct Rank::State {
+  int rank = 0;
+  int size = 1;
+  std::string folder;
+  int socket = -1;
+  BoardEntry* board = nullptr;
+
+  std::atomic<bool> failed = false;
+  std::mutex send_mutex;
+  MessageReader reader;
+  std::vector<std::pair<int, std::string>> cues;
+
+  void send(const Message& message);
+};
+
+}  // namespace lockstep::testing
