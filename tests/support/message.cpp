@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "support/message.h"
 
-#include <sys/socket.h>
-
 #include <array>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+
+#include <sys/socket.h>
 
 namespace lockstep::testing {
 namespace {

@@ -1,21 +1,28 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The rank's side of rank_processes.h.
-#include <fmt/format.h>
-#include <signal.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
 
 #include "support/rank_state.h"
+#include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
 
 namespace lockstep::testing {
 
-int Rank::rank() const { return state_.rank; }
-int Rank::size() const { return state_.size; }
-const std::string& Rank::folder() const { return state_.folder; }
-bool Rank::failed() const { return state_.failed; }
+int Rank::rank() const {
+  return state_.rank;
+}
+int Rank::size() const {
+  return state_.size;
+}
+const std::string& Rank::folder() const {
+  return state_.folder;
+}
+bool Rank::failed() const {
+  return state_.failed;
+}
 
 std::string Rank::meeting_place(std::string_view name) const {
   return fmt::format("file://{}/{}", state_.folder, name);
@@ -42,7 +49,9 @@ void Rank::await_signal() {
   while (true) ::pause();
 }
 
-pid_t Rank::pid_of(int rank) const { return state_.board[rank].pid; }
+pid_t Rank::pid_of(int rank) const {
+  return state_.board[rank].pid;
+}
 
 std::chrono::milliseconds Rank::since_signal(int rank) const {
   const std::int64_t then = state_.board[rank].signalled_at;
@@ -51,7 +60,9 @@ std::chrono::milliseconds Rank::since_signal(int rank) const {
   return std::chrono::ceil<std::chrono::milliseconds>(now - std::chrono::nanoseconds(then));
 }
 
-void Rank::note(std::string_view text) { state_.board[state_.rank].write(text); }
+void Rank::note(std::string_view text) {
+  state_.board[state_.rank].write(text);
+}
 
 void Rank::report(std::string_view result) {
   state_.send({MessageType::result, state_.rank, "", std::string(result)});

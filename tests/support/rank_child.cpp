@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "support/rank_child.h"
 
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <typeinfo>
+
 #include <cxxabi.h>
 #include <gtest/gtest-spi.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <unistd.h>
-
-#include <cstdio>
-#include <cstdlib>
-#include <exception>
-#include <typeinfo>
 
 #include "lockstep/core/error.h"
 

@@ -2,35 +2,38 @@
 // The test's side: starts the ranks, listens to them, signals them, and judges how they ended.
 #include "support/rank_processes.h"
 
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <stdexcept>
+
+#include "support/rank_child.h"
+#include "support/rank_state.h"
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
-#include <sys/pidfd.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <cstdio>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <stdexcept>
-
 #include "lockstep/core/deadline.h"
 #include "lockstep/core/unique_fd.h"
-#include "support/rank_child.h"
-#include "support/rank_state.h"
 
 namespace lockstep::testing {
 namespace {
 
 void check(bool good, const char* what) {
-  if (!good) throw std::runtime_error(fmt::format("cannot start ranks: {} failed: {}", what,
-                                                  std::strerror(errno)));
+  if (!good)
+    throw std::runtime_error(
+        fmt::format("cannot start ranks: {} failed: {}", what, std::strerror(errno)));
 }
 
 // The line "State: ..." of a process: "S (sleeping)", "T (stopped)", ...
@@ -47,12 +50,16 @@ std::string process_state(pid_t pid) {
 class RankLauncher {
  public:
   RankLauncher(int size, const LaunchOptions& options, std::source_location where)
-      : size_(size), options_(options), where_(where), deadline_(Deadline::after(options.deadline)) {
-    std::string folder = (std::filesystem::temp_directory_path() / "lockstep-ranks-XXXXXX").string();
+      : size_(size),
+        options_(options),
+        where_(where),
+        deadline_(Deadline::after(options.deadline)) {
+    std::string folder =
+        (std::filesystem::temp_directory_path() / "lockstep-ranks-XXXXXX").string();
     check(::mkdtemp(folder.data()) != nullptr, "mkdtemp");
     folder_ = folder;
-    void* memory = ::mmap(nullptr, board_bytes(), PROT_READ | PROT_WRITE,
-                          MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    void* memory =
+        ::mmap(nullptr, board_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     check(memory != MAP_FAILED, "mmap");
     board_ = static_cast<BoardEntry*>(memory);
     outcomes_.resize(size_);
@@ -78,7 +85,7 @@ class RankLauncher {
       check(child.pid >= 0, "fork");
       if (child.pid == 0) be_rank(rank, std::move(rank_end), function);
       board_[rank].pid = child.pid;
-      child.pidfd = UniqueFd(::pidfd_open(child.pid, 0));
+      child.pidfd = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, child.pid, 0)));
       children_.push_back(std::move(child));
       check(static_cast<bool>(children_.back().pidfd), "pidfd_open");
     }
@@ -128,8 +135,8 @@ class RankLauncher {
       }
     }
     for (const auto& signal : unsent_) {
-      fail(signal.rank, fmt::format("never announced \"{}\", so signal {} was not sent",
-                                    signal.cue, signal.signal));
+      fail(signal.rank, fmt::format("never announced \"{}\", so signal {} was not sent", signal.cue,
+                                    signal.signal));
     }
     return std::move(outcomes_);
   }
@@ -142,6 +149,7 @@ class RankLauncher {
     MessageReader reader;
     bool silent = false;
     bool signalled = false;
+    bool stopped = false;
     bool said_goodbye = false;
     bool ended = false;
     int status = 0;
@@ -172,8 +180,8 @@ class RankLauncher {
   void take(int rank, const Message& message) {
     switch (message.type) {
       case MessageType::failure:
-        ADD_FAILURE_AT(message.name.c_str(), message.number) << name_of(rank) << ": "
-                                                             << message.text;
+        ADD_FAILURE_AT(message.name.c_str(), message.number)
+            << name_of(rank) << ": " << message.text;
         break;
       case MessageType::cue:
         signal_on(rank, message.name);
@@ -199,10 +207,11 @@ class RankLauncher {
     for (auto signal = unsent_.begin(); signal != unsent_.end(); ++signal) {
       if (signal->rank != rank || signal->cue != cue) continue;
       children_[rank].signalled = true;
+      children_[rank].stopped = signal->signal == SIGSTOP;
       board_[rank].signalled_at = std::chrono::duration_cast<std::chrono::nanoseconds>(
                                       std::chrono::steady_clock::now().time_since_epoch())
                                       .count();
-      ::pidfd_send_signal(children_[rank].pidfd.get(), signal->signal, nullptr, 0);
+      ::kill(children_[rank].pid, signal->signal);
       unsent_.erase(signal);
       return;
     }
@@ -225,15 +234,14 @@ class RankLauncher {
   }
 
   bool only_stopped_ranks_left(const std::vector<int>& ranks) const {
-    return std::all_of(ranks.begin(), ranks.end(), [&](int rank) {
-      return children_[rank].signalled && process_state(children_[rank].pid).starts_with('T');
-    });
+    return std::all_of(ranks.begin(), ranks.end(),
+                       [&](int rank) { return children_[rank].stopped; });
   }
 
   void give_up() {
     gave_up_ = true;
-    std::string report = fmt::format("{} ranks did not end within {} ms:", size_,
-                                     options_.deadline.count());
+    std::string report =
+        fmt::format("{} ranks did not end within {} ms:", size_, options_.deadline.count());
     for (int rank = 0; rank < size_; ++rank) {
       const Child& child = children_[rank];
       report += fmt::format("\n  {} (pid {}): {}, doing: {}", name_of(rank), child.pid,

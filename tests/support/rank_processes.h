@@ -7,15 +7,14 @@
 // the rank named; HasFailure() does not, ask Rank::failed().
 #pragma once
 
-#include <sys/types.h>
-
 #include <chrono>
 #include <functional>
-#include <memory>
 #include <source_location>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include <sys/types.h>
 
 namespace lockstep::testing {
 
@@ -24,7 +23,7 @@ class Rank;
 // A signal for a rank when it announces a point.
 struct SignalOnCue {
   int rank = 0;
-  std::string cue;
+  std::string cue = {};
   int signal = 0;
 };
 
@@ -34,7 +33,7 @@ struct LaunchOptions {
   std::chrono::milliseconds deadline = std::chrono::seconds(60);
   // A rank that is to be signalled must announce the cue, else the test fails. One that is still
   // stopped when the others have ended is killed.
-  std::vector<SignalOnCue> signals;
+  std::vector<SignalOnCue> signals = {};
   // Errors that leave the function are for the test to judge. Otherwise they fail it.
   bool errors_are_outcomes = false;
 };
@@ -88,10 +87,11 @@ class Rank {
   // True once an EXPECT or ASSERT has failed in this rank.
   bool failed() const;
 
- private:
-  friend class RankLauncher;
+  // Ranks are made by run_ranks.
   struct State;
   explicit Rank(State& state) : state_(state) {}
+
+ private:
   State& state_;
 };
 

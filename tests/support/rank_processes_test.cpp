@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "support/rank_processes.h"
 
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest-spi.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>
-
-#include <filesystem>
-#include <fstream>
-#include <thread>
 
 #include "lockstep/core/error.h"
 
@@ -31,7 +31,8 @@ std::vector<std::string> failures_of(const std::function<void()>& function) {
     function();
   }
   std::vector<std::string> messages;
-  for (int i = 0; i < results.size(); ++i) messages.push_back(results.GetTestPartResult(i).message());
+  for (int i = 0; i < results.size(); ++i)
+    messages.push_back(results.GetTestPartResult(i).message());
   return messages;
 }
 
@@ -74,22 +75,21 @@ TEST(RankProcesses, BringFailuresToTheTestWithTheRankNamed) {
 }
 
 TEST(RankProcesses, TellErrorsByTypeAndText) {
-  const auto outcomes = run_ranks(
-      3,
-      [](Rank& rank) {
-        if (rank.rank() == 0) throw PeerLost(7, "lost");
-        if (rank.rank() == 1) throw UsageError("wrong");
-        throw std::out_of_range("far");
-      },
-      {.errors_are_outcomes = true});
+  const auto outcomes = run_ranks(3,
+                                  [](Rank& rank) {
+                                    if (rank.rank() == 0) throw PeerLost(7, "lost");
+                                    if (rank.rank() == 1) throw UsageError("wrong");
+                                    throw std::out_of_range("far");
+                                  },
+                                  {.errors_are_outcomes = true});
   EXPECT_EQ(outcomes[0].error_type, "PeerLost");
   EXPECT_EQ(outcomes[0].lost_rank, 7);
   EXPECT_EQ(outcomes[0].error, "lost");
   EXPECT_EQ(outcomes[1].error_type, "UsageError");
   EXPECT_EQ(outcomes[2].error_type, "std::out_of_range");
-  const auto failures =
-      failures_of([] { run_ranks(1, [](Rank&) { throw UsageError("wrong"); }); });
-  EXPECT_THAT(failures, ::testing::ElementsAre(HasSubstr("rank 0 of 1 ended with UsageError: wrong")));
+  const auto failures = failures_of([] { run_ranks(1, [](Rank&) { throw UsageError("wrong"); }); });
+  EXPECT_THAT(failures,
+              ::testing::ElementsAre(HasSubstr("rank 0 of 1 ended with UsageError: wrong")));
 }
 
 TEST(RankProcesses, FailTheTestWhenARankDies) {
@@ -107,35 +107,33 @@ TEST(RankProcesses, FailTheTestWhenARankDies) {
 }
 
 TEST(RankProcesses, AreKilledOnCue) {
-  const auto outcomes = run_ranks(
-      2,
-      [](Rank& rank) {
-        if (rank.rank() == 0) {
-          EXPECT_EQ(rank.since_signal(1), 0ms);
-          rank.cue("ready");
-          rank.await(1, "there");
-          EXPECT_GT(rank.since_signal(1), 0ms);
-          rank.report("survived");
-        } else {
-          rank.await(0, "ready");
-          rank.cue("there");
-          rank.await_signal();
-        }
-      },
-      {.signals = {{.rank = 1, .cue = "there", .signal = SIGKILL}}});
+  const auto outcomes = run_ranks(2,
+                                  [](Rank& rank) {
+                                    if (rank.rank() == 0) {
+                                      EXPECT_EQ(rank.since_signal(1), 0ms);
+                                      rank.cue("ready");
+                                      rank.await(1, "there");
+                                      EXPECT_GT(rank.since_signal(1), 0ms);
+                                      rank.report("survived");
+                                    } else {
+                                      rank.await(0, "ready");
+                                      rank.cue("there");
+                                      rank.await_signal();
+                                    }
+                                  },
+                                  {.signals = {{.rank = 1, .cue = "there", .signal = SIGKILL}}});
   EXPECT_EQ(outcomes[0].result, "survived");
   EXPECT_EQ(outcomes[1].signal, SIGKILL);
 }
 
 TEST(RankProcesses, ThatWereStoppedAreKilledWhenTheOthersHaveEnded) {
-  const auto outcomes = run_ranks(
-      2,
-      [](Rank& rank) {
-        if (rank.rank() == 0) return rank.await(1, "there");
-        rank.cue("there");
-        rank.await_signal();
-      },
-      {.signals = {{.rank = 1, .cue = "there", .signal = SIGSTOP}}});
+  const auto outcomes = run_ranks(2,
+                                  [](Rank& rank) {
+                                    if (rank.rank() == 0) return rank.await(1, "there");
+                                    rank.cue("there");
+                                    rank.await_signal();
+                                  },
+                                  {.signals = {{.rank = 1, .cue = "there", .signal = SIGSTOP}}});
   EXPECT_EQ(outcomes[1].signal, SIGKILL);
 }
 
@@ -148,20 +146,19 @@ TEST(RankProcesses, FailTheTestWhenACueNeverComes) {
 
 TEST(RankProcesses, AreEndedAtTheDeadlineWithWhatTheyWereDoing) {
   const auto failures = failures_of([] {
-    const auto outcomes = run_ranks(
-        2,
-        [](Rank& rank) {
-          rank.note("looping");
-          while (rank.rank() == 1) pause();
-        },
-        {.deadline = 300ms});
+    const auto outcomes = run_ranks(2,
+                                    [](Rank& rank) {
+                                      rank.note("looping");
+                                      while (rank.rank() == 1) pause();
+                                    },
+                                    {.deadline = 300ms});
     if (outcomes[1].signal != SIGKILL) throw std::runtime_error("rank 1 was not killed");
   });
   ASSERT_EQ(failures.size(), 1u);
-  EXPECT_THAT(failures[0], AllOf(HasSubstr("2 ranks did not end within 300 ms"),
-                                 HasSubstr("rank 0 of 2"), HasSubstr("ended"),
-                                 HasSubstr("rank 1 of 2"), HasSubstr("S (sleeping)"),
-                                 HasSubstr("looping")));
+  EXPECT_THAT(failures[0],
+              AllOf(HasSubstr("2 ranks did not end within 300 ms"), HasSubstr("rank 0 of 2"),
+                    HasSubstr("ended"), HasSubstr("rank 1 of 2"), HasSubstr("S (sleeping)"),
+                    HasSubstr("looping")));
 }
 
 }  // namespace

@@ -2,8 +2,6 @@
 // What a rank process holds, and what it shares with the test that started it.
 #pragma once
 
-#include <sys/types.h>
-
 #include <atomic>
 #include <cstdint>
 #include <mutex>
@@ -14,6 +12,7 @@
 
 #include "support/message.h"
 #include "support/rank_processes.h"
+#include <sys/types.h>
 
 namespace lockstep::testing {
 
