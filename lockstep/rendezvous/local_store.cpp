@@ -11,7 +11,7 @@ namespace {
 
 using local_store_protocol::Operation;
 
-constexpr std::chrono::milliseconds set_timeout = std::chrono::minutes(1);
+constexpr std::chrono::milliseconds change_timeout = std::chrono::minutes(1);
 
 std::string ask(const std::string& path, const std::string& request, const Deadline& deadline) {
   const UniqueFd connection = connect_unix(path, deadline);
@@ -29,6 +29,20 @@ std::string ask(const std::string& path, const std::string& request, const Deadl
       fmt::format("store {}, key \"{}\": {}; has the launcher ended?", path, key, error.what()));
 }
 
+// What the server answers at once, unlike a get.
+std::string change(const std::string& path, Operation operation, const std::string& key,
+                   const std::string& value) {
+  const Deadline deadline = Deadline::after(change_timeout);
+  try {
+    return ask(path, local_store_protocol::encode_request(operation, key, value), deadline);
+  } catch (const ConnectionClosed& error) {
+    throw_gone(path, key, error);
+  } catch (const TimeoutError&) {
+    throw TimeoutError(fmt::format("store {}: a change of key \"{}\" was not answered for {} ms",
+                                   path, key, deadline.span().count()));
+  }
+}
+
 }  // namespace
 
 void LocalStore::set(const std::string& key, const std::string& value) {
@@ -38,15 +52,11 @@ void LocalStore::set(const std::string& key, const std::string& value) {
         "values to a file and store its name",
         key.substr(0, 100), key.size() + value.size(), max_size));
   }
-  const Deadline deadline = Deadline::after(set_timeout);
-  try {
-    ask(path_, local_store_protocol::encode_request(Operation::set, key, value), deadline);
-  } catch (const ConnectionClosed& error) {
-    throw_gone(path_, key, error);
-  } catch (const TimeoutError&) {
-    throw TimeoutError(fmt::format("store {}: setting key \"{}\" was not answered for {} ms", path_,
-                                   key, deadline.span().count()));
-  }
+  change(path_, Operation::set, key, value);
+}
+
+std::int64_t LocalStore::add(const std::string& key, std::int64_t amount) {
+  return std::stoll(change(path_, Operation::add, key, std::to_string(amount)));
 }
 
 std::string LocalStore::get(const std::string& key, const Deadline& deadline) {

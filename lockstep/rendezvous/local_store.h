@@ -24,6 +24,8 @@ class LocalStore : public Store {
   // UsageError if key and value exceed max_size.
   void set(const std::string& key, const std::string& value) override;
 
+  std::int64_t add(const std::string& key, std::int64_t amount) override;
+
   // TimeoutError names the key.
   std::string get(const std::string& key, const Deadline& deadline) override;
 

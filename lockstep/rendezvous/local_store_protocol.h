@@ -3,6 +3,7 @@
 // reply. Both begin with their length; integers are in this machine's order.
 //   request: length of the rest | operation | length of the key | key | value
 //   reply:   length of the value | value (empty for a set)
+// What is added, and the sum that is replied, are decimal text.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,7 @@ namespace lockstep::local_store_protocol {
 
 using Length = std::uint32_t;
 
-enum class Operation : char { set = 's', get = 'g' };
+enum class Operation : char { set = 's', get = 'g', add = 'a' };
 
 // The most that may follow a request's first length.
 inline constexpr std::size_t max_request = sizeof(char) + sizeof(Length) + LocalStore::max_size;
@@ -59,7 +60,9 @@ inline std::optional<Request> decode_request(std::string_view body) {
   const std::size_t key_length = decode_length(body.substr(1));
   body.remove_prefix(head);
   if (key_length > body.size()) return std::nullopt;
-  if (operation != Operation::set && operation != Operation::get) return std::nullopt;
+  if (operation != Operation::set && operation != Operation::get && operation != Operation::add) {
+    return std::nullopt;
+  }
   return Request{operation, std::string(body.substr(0, key_length)),
                  std::string(body.substr(key_length))};
 }

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <filesystem>
 
@@ -57,6 +58,13 @@ void watch(int epoll, int operation, int fd, std::uint32_t events) {
   if (::epoll_ctl(epoll, operation, fd, &event) != 0 && operation == EPOLL_CTL_ADD) {
     throw BackendError(fmt::format("cannot watch a socket: {}", std::strerror(errno)));
   }
+}
+
+std::optional<std::int64_t> parse_number(std::string_view text) {
+  std::int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
 }
 
 }  // namespace
@@ -160,6 +168,10 @@ bool LocalStoreServer::answer(Connection& connection) {
   if (request->operation == Operation::set) {
     set(std::move(request->key), std::move(request->value));
     reply(connection, "");
+  } else if (request->operation == Operation::add) {
+    const auto sum = add(request->key, request->value);
+    if (!sum) return false;
+    reply(connection, *sum);
   } else if (const auto found = values_.find(request->key); found != values_.end()) {
     reply(connection, found->second);
   } else {
@@ -176,6 +188,17 @@ void LocalStoreServer::set(std::string key, std::string value) {
       reply(connection, stored->second);
     }
   }
+}
+
+std::optional<std::string> LocalStoreServer::add(const std::string& key,
+                                                 const std::string& amount) {
+  const auto found = values_.find(key);
+  const auto old = parse_number(found == values_.end() ? "0" : found->second);
+  const auto added = parse_number(amount);
+  std::int64_t sum = 0;
+  if (!old || !added || __builtin_add_overflow(*old, *added, &sum)) return std::nullopt;
+  set(key, std::to_string(sum));
+  return std::to_string(sum);
 }
 
 void LocalStoreServer::reply(Connection& connection, std::string_view value) {

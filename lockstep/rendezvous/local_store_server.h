@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -61,6 +62,8 @@ class LocalStoreServer {
   bool receive(Connection& connection);
   bool answer(Connection& connection);
   bool send(Connection& connection);
+  // The new sum; nothing if one of the two is no number, or their sum too large.
+  std::optional<std::string> add(const std::string& key, const std::string& amount);
   void reply(Connection& connection, std::string_view value);
 
   std::string folder_;

@@ -57,6 +57,21 @@ class Serving {
   std::jthread thread_;
 };
 
+TEST(LocalStore, AddsForAllClients) {
+  Serving serving;
+  LocalStore store(serving.server.path());
+  EXPECT_EQ(store.add("count", 2), 2);
+  EXPECT_EQ(LocalStore(serving.server.path()).add("count", -5), -3);
+  EXPECT_EQ(store.get("count", soon()), "-3");
+}
+
+TEST(LocalStore, RefusesToAddToWhatIsNoNumber) {
+  Serving serving({{"word", "seven"}});
+  LocalStore store(serving.server.path());
+  EXPECT_THROW(store.add("word", 1), BackendError);
+  EXPECT_EQ(store.get("word", soon()), "seven");
+}
+
 TEST(LocalStore, GetsWhatWasSet) {
   Serving serving;
   LocalStore store(serving.server.path());

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What one rank asks of the others in one collective: what must agree between ranks, and what
+// messages say of it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include <c10/core/ScalarType.h>
+
+#include "lockstep/collective/reduce_op.h"
+
+namespace lockstep {
+
+enum class Collective : std::uint8_t {
+  all_reduce,
+  broadcast,
+  all_gather,
+  reduce_scatter,
+  barrier,
+  empty
+};
+
+std::string_view name(Collective collective);
+
+// Plain bytes, since it travels between processes. What does not apply keeps its default.
+struct Call {
+  Collective collective = Collective::barrier;
+  ReduceOp op = ReduceOp::sum;
+  at::ScalarType type = at::kByte;
+  std::int32_t root = -1;
+  std::int64_t elements = 0;
+  double scale = 1;
+  // The how-manyeth call on this group it is.
+  std::uint64_t number = 0;
+
+  bool operator==(const Call&) const = default;
+};
+
+// "all_reduce #42"
+std::string title(const Call& call);
+
+// "all_reduce #42 (sum of 128 Float elements)"
+std::string describe(const Call& call);
+
+}  // namespace lockstep

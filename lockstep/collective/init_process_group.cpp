@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/collective/init_process_group.h"
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <fmt/format.h>
+
+#include "lockstep/collective/self/self_group.h"
+#include "lockstep/collective/shm/shm_group.h"
+#include "lockstep/core/error.h"
+#include "lockstep/rendezvous/rendezvous.h"
+
+namespace lockstep {
+namespace {
+
+int gpu_count() {
+  if (!c10::impl::hasDeviceGuardImpl(at::kCUDA)) return 0;
+  return c10::impl::VirtualGuardImpl(at::kCUDA).deviceCount();
+}
+
+// A GPU is made the current one, as torch::cuda::set_device would. Ranks beyond the GPUs share.
+at::Device choose_device(std::optional<at::Device> wanted, const Membership& member) {
+  const int gpus = wanted && wanted->is_cpu() ? 0 : gpu_count();
+  at::Device device = at::kCPU;
+  if (wanted) {
+    device = *wanted;
+    if (device.is_cuda() && !device.has_index()) {
+      device.set_index(static_cast<at::DeviceIndex>(gpus > 0 ? member.local_rank % gpus : 0));
+    }
+  } else if (gpus > 0) {
+    device = at::Device(at::kCUDA, static_cast<at::DeviceIndex>(member.local_rank % gpus));
+  }
+  if (device.is_cuda()) {
+    if (device.index() >= gpus) {
+      throw UsageError(fmt::format(
+          "rank {} of {}: device {} was asked for, but {}; ask for cpu, or use a libtorch with "
+          "CUDA on a machine with that GPU",
+          member.rank, member.world_size, device.str(),
+          gpus == 0 ? "this libtorch sees no GPU" : fmt::format("there are only {} GPUs", gpus)));
+    }
+    c10::impl::VirtualGuardImpl(at::kCUDA).setDevice(device);
+  }
+  return device;
+}
+
+}  // namespace
+
+std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
+  if (options.backend != "auto" && options.backend != "shm") {
+    throw UsageError(fmt::format(
+        "backend \"{}\" is not built into this Lockstep; it has \"shm\", which joins the ranks of "
+        "one machine, and \"auto\"",
+        options.backend));
+  }
+  if (options.timeout.count() <= 0) {
+    throw UsageError(
+        fmt::format("the timeout is {} ms; it must be positive", options.timeout.count()));
+  }
+  Membership member = meet({.init_method = options.init_method,
+                            .rank = options.rank,
+                            .world_size = options.world_size,
+                            .timeout = options.timeout});
+  const GroupOptions group{.timeout = options.timeout,
+                           .device = choose_device(options.device, member)};
+  if (member.world_size == 1) return make_self_group(std::move(member), group);
+  return make_shm_group(std::move(member), group);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The memory through which a rank talks to its peers: each rank owns one block, and every rank maps
+// all of them. Only its owner writes a block, but for the doorbell (and, while an all-reduce runs,
+// the staging chunks).
+//
+// Calls are numbered from 1 on each group. A call's slot is number % kSlots; it may be written once
+// every rank has finished the call that used it before.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "lockstep/collective/call.h"
+
+namespace lockstep::shm {
+
+constexpr std::size_t kCacheLine = 64;
+constexpr std::uint64_t kSlots = 32;
+// Messages up to this size travel beside the arrival flag.
+constexpr std::int64_t kInlineBytes = 4096;
+// Larger ones go through chunks that stay in cache, two at a time.
+constexpr std::int64_t kChunkBytes = 256 * 1024;
+constexpr std::uint64_t kChunks = 2;
+
+struct Arrival {
+  Call call;
+  // Where the tensor lies, if it lies in memory that every rank maps; segment 0 if not.
+  std::uint64_t segment = 0;
+  std::int64_t offset = 0;
+};
+
+struct alignas(kCacheLine) Slot {
+  // The call's number, stored last.
+  std::atomic<std::uint64_t> arrived;
+  Arrival arrival;
+  alignas(kCacheLine) std::byte payload[kInlineBytes];
+};
+
+enum class AbortCause : std::uint32_t { none, requested, timed_out };
+
+struct ControlBlock {
+  // The last call that this rank has finished with: it reads no peer's memory for it any more, and
+  // writes none.
+  alignas(kCacheLine) std::atomic<std::uint64_t> finished;
+  // The last chunks, over all calls, that this rank has copied in, and combined.
+  alignas(kCacheLine) std::atomic<std::uint64_t> chunk_staged;
+  alignas(kCacheLine) std::atomic<std::uint64_t> chunk_combined;
+  // A futex. Whoever changes something that this rank may sleep for adds one and wakes it.
+  alignas(kCacheLine) std::atomic<std::uint32_t> doorbell;
+  // How many of this rank's threads sleep, or are about to.
+  std::atomic<std::uint32_t> sleepers;
+  alignas(kCacheLine) std::atomic<AbortCause> abort_cause;
+  char abort_reason[1024];
+
+  Slot slots[kSlots];
+  alignas(4096) std::byte chunks[kChunks][kChunkBytes];
+
+  Slot& slot(std::uint64_t number) { return slots[number % kSlots]; }
+};
+
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
+static_assert(sizeof(Arrival) + sizeof(std::uint64_t) <= kCacheLine,
+              "a peer reads arrival and call in one cache line");
+
+}  // namespace lockstep::shm

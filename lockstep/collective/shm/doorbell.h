@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// How a rank waits for its peers: it spins, then yields, then sleeps on its doorbell.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <vector>
+
+#include "lockstep/collective/shm/control_block.h"
+
+namespace lockstep::shm {
+
+// Wakes every listed rank that sleeps. Called after each store that a peer may wait for.
+void ring(const std::vector<ControlBlock*>& blocks, int self);
+
+// One wait of one thread. Say progress() when something moved; pause() when nothing did. Spinning
+// costs a core that another rank may need, so where there are more ranks than cores it is left out.
+class Patience {
+ public:
+  explicit Patience(bool spin) : spin_(spin) {}
+
+  void progress() { turns_ = 0; }
+  // Spins or yields; false when it is time to sleep instead.
+  bool pause();
+
+ private:
+  bool spin_;
+  int turns_ = 0;
+};
+
+// Registers this thread as a sleeper. Look once more for progress after making one: what came
+// before is seen then, and what comes later rings.
+class Sleep {
+ public:
+  explicit Sleep(ControlBlock& own);
+  ~Sleep();
+  Sleep(const Sleep&) = delete;
+  Sleep& operator=(const Sleep&) = delete;
+
+  // Sleeps until the bell rings, or that long.
+  void wait(std::chrono::milliseconds at_most);
+
+ private:
+  ControlBlock& own_;
+  std::uint32_t seen_;
+};
+
+}  // namespace lockstep::shm

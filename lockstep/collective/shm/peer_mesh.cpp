@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/collective/shm/peer_mesh.h"
+
+#include <array>
+#include <cstring>
+#include <random>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include "lockstep/collective/shm/control_block.h"
+#include "lockstep/core/error.h"
+#include "lockstep/core/unix_socket.h"
+
+namespace lockstep::shm {
+namespace {
+
+constexpr std::byte kDescriptor{0};  // what send_fd's message carries
+constexpr std::byte kFarewell{'B'};
+
+// The first thing that a connecting rank says. The token shows that it read the same store; the
+// size of the block, that it was built with the same layout of shared memory.
+struct Hello {
+  std::array<char, 32> token{};
+  std::int32_t rank = 0;
+  std::int32_t world_size = 0;
+  std::uint64_t block_bytes = sizeof(ControlBlock);
+};
+
+std::string random_token() {
+  std::random_device random;
+  return fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
+}
+
+std::string key_of(const Membership& membership, int rank, std::int64_t group) {
+  return fmt::format("shm/{}/{}/{}", membership.generation, group, rank);
+}
+
+std::string where(int rank, int size) {
+  return fmt::format("[shm] joining, rank {} of {}: ", rank, size);
+}
+
+}  // namespace
+
+PeerMesh::PeerMesh(const Membership& membership, const Deadline& deadline)
+    : rank_(membership.rank), peers_(membership.world_size) {
+  peers_[rank_].pid = ::getpid();
+  const std::string token = random_token();
+  const std::string address = "@lockstep-" + random_token();
+  const UniqueFd listener = listen_unix(address);
+  // A job may make several groups from one store, in the same order on every rank.
+  const auto group =
+      membership.store->add(fmt::format("shm/{}/groups/{}", membership.generation, rank_), 1);
+  membership.store->set(key_of(membership, rank_, group), address + " " + token);
+  for (int peer = 0; peer < rank_; ++peer) {
+    connect(peer, *membership.store, key_of(membership, peer, group), deadline);
+  }
+  accept_higher(listener.get(), token, deadline);
+}
+
+void PeerMesh::connect(int peer, Store& store, const std::string& key, const Deadline& deadline) {
+  std::string entry;
+  try {
+    entry = store.get(key, deadline);
+  } catch (const TimeoutError&) {
+    throw TimeoutError(where(rank_, size()) +
+                       fmt::format("rank {} did not join within {:.1f} s; see whether it was "
+                                   "started, and whether it failed before it joined",
+                                   peer, deadline.span().count() / 1000.0));
+  }
+  const auto space = entry.find(' ');
+  Hello hello;
+  if (space == std::string::npos || entry.size() - space - 1 != hello.token.size()) {
+    throw BackendError(where(rank_, size()) + fmt::format("rank {} left no address", peer));
+  }
+  std::memcpy(hello.token.data(), entry.data() + space + 1, hello.token.size());
+  hello.rank = rank_;
+  hello.world_size = size();
+  try {
+    peers_[peer].socket = connect_unix(entry.substr(0, space), deadline);
+    send_all(peers_[peer].socket.get(), std::as_bytes(std::span(&hello, 1)), deadline);
+  } catch (const BackendError& error) {
+    throw BackendError(
+        where(rank_, size()) +
+        fmt::format("rank {} cannot be reached ({}): it has ended, or it runs on another machine "
+                    "or in another network namespace, which shared memory cannot join",
+                    peer, error.what()));
+  }
+  peers_[peer].pid = peer_of(peers_[peer].socket.get()).pid;
+}
+
+void PeerMesh::accept_higher(int listener, const std::string& token, const Deadline& deadline) {
+  for (int missing = size() - rank_ - 1; missing > 0;) {
+    UniqueFd socket;
+    Hello hello;
+    try {
+      socket = accept_unix(listener, deadline);
+      receive_all(socket.get(), std::as_writable_bytes(std::span(&hello, 1)), deadline);
+    } catch (const ConnectionClosed&) {
+      continue;  // a stranger, or a rank that died; the deadline tells
+    } catch (const TimeoutError&) {
+      std::vector<int> absent;
+      for (int peer = rank_ + 1; peer < size(); ++peer) {
+        if (!peers_[peer].socket) absent.push_back(peer);
+      }
+      throw TimeoutError(where(rank_, size()) +
+                         fmt::format("rank {} did not join within {:.1f} s; see whether it was "
+                                     "started, and whether it failed before it joined",
+                                     fmt::join(absent, ", "), deadline.span().count() / 1000.0));
+    }
+    const Peer peer = peer_of(socket.get());
+    const bool known = std::memcmp(hello.token.data(), token.data(), token.size()) == 0;
+    if (!known || peer.uid != ::geteuid() || hello.rank <= rank_ || hello.rank >= size() ||
+        peers_[hello.rank].socket) {
+      continue;
+    }
+    if (hello.world_size != size() || hello.block_bytes != sizeof(ControlBlock)) {
+      throw UsageError(where(rank_, size()) +
+                       fmt::format("rank {} (pid {}) says that the world size is {}, or runs "
+                                   "another version of Lockstep; all ranks must agree",
+                                   hello.rank, peer.pid, hello.world_size));
+    }
+    peers_[hello.rank] = {std::move(socket), peer.pid};
+    --missing;
+  }
+}
+
+PeerMesh::~PeerMesh() {
+  for (const auto& peer : peers_) {
+    if (peer.socket) ::send(peer.socket.get(), &kFarewell, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+  }
+}
+
+std::vector<UniqueFd> PeerMesh::exchange(int fd, const Deadline& deadline) {
+  std::vector<UniqueFd> received(peers_.size());
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank_) continue;
+    try {
+      send_fd(peers_[peer].socket.get(), fd, deadline);
+    } catch (const ConnectionClosed&) {
+      throw PeerLost(peer, fmt::format("rank {} (pid {}) is gone", peer, pid(peer)));
+    }
+  }
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank_) continue;
+    try {
+      received[peer] = receive_fd(peers_[peer].socket.get(), deadline);
+    } catch (const ConnectionClosed&) {
+      throw PeerLost(peer, fmt::format("rank {} (pid {}) is gone", peer, pid(peer)));
+    } catch (const TimeoutError&) {
+      throw TimeoutError(fmt::format("rank {} (pid {}) did not answer within {:.1f} s", peer,
+                                     pid(peer), deadline.span().count() / 1000.0));
+    }
+  }
+  return received;
+}
+
+PeerMesh::State PeerMesh::state(int rank) const {
+  pollfd entry{peers_[rank].socket.get(), POLLIN | POLLRDHUP, 0};
+  if (::poll(&entry, 1, 0) <= 0) return State::here;
+  std::byte next{};
+  const ssize_t count = ::recv(entry.fd, &next, 1, MSG_PEEK | MSG_DONTWAIT);
+  if (count == 1 && next == kFarewell) return State::left;
+  // A descriptor may wait to be fetched; behind it the connection may be closed all the same.
+  if (count == 1 && next == kDescriptor && (entry.revents & (POLLHUP | POLLRDHUP)) == 0) {
+    return State::here;
+  }
+  return State::lost;
+}
+
+}  // namespace lockstep::shm

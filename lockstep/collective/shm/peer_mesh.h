@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A rank's connections to all other ranks of its machine, over Unix sockets. They carry descriptors
+// of shared memory, and they tell when a peer is gone: the kernel closes them whatever ends it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <sys/types.h>
+
+#include "lockstep/core/deadline.h"
+#include "lockstep/core/unique_fd.h"
+#include "lockstep/rendezvous/membership.h"
+
+namespace lockstep::shm {
+
+class PeerMesh {
+ public:
+  // Blocks until every rank is connected to every other. TimeoutError names those that did not
+  // come; BackendError if they run on another machine.
+  PeerMesh(const Membership& membership, const Deadline& deadline);
+  PeerMesh(PeerMesh&&) = default;
+  PeerMesh& operator=(PeerMesh&&) = delete;
+  // Tells the peers that this rank leaves.
+  ~PeerMesh();
+
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(peers_.size()); }
+  pid_t pid(int rank) const { return peers_[rank].pid; }
+
+  // Gives the descriptor to every peer and returns theirs, by rank; this rank's place is empty.
+  // Every rank calls it. TimeoutError and PeerLost name the peer.
+  std::vector<UniqueFd> exchange(int fd, const Deadline& deadline);
+
+  // What became of a peer. `left` is a proper farewell, `lost` everything else.
+  enum class State { here, left, lost };
+  State state(int rank) const;
+
+ private:
+  struct PeerConnection {
+    UniqueFd socket;
+    pid_t pid = 0;
+  };
+
+  void connect(int peer, Store& store, const std::string& key, const Deadline& deadline);
+  void accept_higher(int listener, const std::string& token, const Deadline& deadline);
+
+  int rank_;
+  std::vector<PeerConnection> peers_;
+};
+
+}  // namespace lockstep::shm

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The transfers of each collective. They take contiguous tensors in host memory.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "lockstep/collective/process_group.h"
+#include "lockstep/collective/shm/transfer.h"
+
+namespace lockstep::shm {
+
+std::shared_ptr<Transfer> all_reduce_transfer(at::Tensor tensor, AllReduceOptions options, int rank,
+                                              int size, const SharedTensors& shared);
+std::shared_ptr<Transfer> broadcast_transfer(at::Tensor tensor, int root, int rank);
+std::shared_ptr<Transfer> all_gather_transfer(std::vector<at::Tensor> outputs, at::Tensor input);
+std::shared_ptr<Transfer> reduce_scatter_transfer(at::Tensor output, std::vector<at::Tensor> inputs,
+                                                  AllReduceOptions options, int rank);
+std::shared_ptr<Transfer> barrier_transfer();
+
+// A call whose only result is that every rank agrees on the number; `accept` is this rank's vote.
+// After it, votes()[r] tells what rank r said.
+class VoteTransfer : public Transfer {
+ public:
+  VoteTransfer(const Call& call, bool accept) : Transfer(call, 0), accept_(accept) {}
+  const std::vector<bool>& votes() const { return votes_; }
+
+  void copy_in(Chunk, std::byte* place) override { *place = std::byte{accept_}; }
+  void combine(Chunk, std::span<std::byte* const> places) override {
+    for (const std::byte* place : places) votes_.push_back(*place != std::byte{0});
+  }
+
+ private:
+  bool accept_;
+  std::vector<bool> votes_;
+};
+
+}  // namespace lockstep::shm
