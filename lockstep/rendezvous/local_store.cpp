@@ -29,41 +29,46 @@ std::string ask(const std::string& path, const std::string& request, const Deadl
       fmt::format("store {}, key \"{}\": {}; has the launcher ended?", path, key, error.what()));
 }
 
-// What the server answers at once, unlike a get.
+void check_size(const std::string& key, const std::string& value) {
+  if (key.size() + value.size() <= LocalStore::max_size) return;
+  throw UsageError(fmt::format(
+      "store: key \"{}\" and its value have {} bytes together, and may have {}; write large values "
+      "to a file and store its name",
+      key.substr(0, 100), key.size() + value.size(), LocalStore::max_size));
+}
+
+// A request that is answered at once, unless something is wrong.
 std::string change(const std::string& path, Operation operation, const std::string& key,
                    const std::string& value) {
+  check_size(key, value);
   const Deadline deadline = Deadline::after(change_timeout);
   try {
     return ask(path, local_store_protocol::encode_request(operation, key, value), deadline);
   } catch (const ConnectionClosed& error) {
     throw_gone(path, key, error);
   } catch (const TimeoutError&) {
-    throw TimeoutError(fmt::format("store {}: a change of key \"{}\" was not answered for {} ms",
-                                   path, key, deadline.span().count()));
+    throw TimeoutError(fmt::format("store {}: setting key \"{}\" was not answered for {} ms", path,
+                                   key, deadline.span().count()));
   }
 }
 
 }  // namespace
 
 void LocalStore::set(const std::string& key, const std::string& value) {
-  if (key.size() + value.size() > max_size) {
-    throw UsageError(fmt::format(
-        "store: key \"{}\" and its value have {} bytes together, and may have {}; write large "
-        "values to a file and store its name",
-        key.substr(0, 100), key.size() + value.size(), max_size));
-  }
   change(path_, Operation::set, key, value);
 }
 
 std::int64_t LocalStore::add(const std::string& key, std::int64_t amount) {
-  return std::stoll(change(path_, Operation::add, key, std::to_string(amount)));
+  const std::string reply = change(path_, Operation::add, key, std::to_string(amount));
+  if (const auto sum = local_store_protocol::decode_number(reply)) return *sum;
+  throw UsageError(
+      fmt::format("store {}: cannot add {} to key \"{}\": it does not hold a number, or the sum "
+                  "does not fit 64 bits",
+                  path_, amount, key));
 }
 
 std::string LocalStore::get(const std::string& key, const Deadline& deadline) {
-  if (key.size() > max_size) {
-    throw UsageError(
-        fmt::format("store: a key has {} bytes, and may have {}", key.size(), max_size));
-  }
+  check_size(key, "");
   try {
     return ask(path_, local_store_protocol::encode_request(Operation::get, key, ""), deadline);
   } catch (const ConnectionClosed& error) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 
 #include "lockstep/rendezvous/store.h"
@@ -24,6 +25,8 @@ class LocalStore : public Store {
   // UsageError if key and value exceed max_size.
   void set(const std::string& key, const std::string& value) override;
 
+  // The number is kept as decimal text, as libtorch's stores do. UsageError if the key holds
+  // something else, or if the sum does not fit.
   std::int64_t add(const std::string& key, std::int64_t amount) override;
 
   // TimeoutError names the key.

@@ -2,10 +2,12 @@
 // The bytes between LocalStore and LocalStoreServer. A connection carries one request and one
 // reply. Both begin with their length; integers are in this machine's order.
 //   request: length of the rest | operation | length of the key | key | value
-//   reply:   length of the value | value (empty for a set)
-// What is added, and the sum that is replied, are decimal text.
+//   reply:   length of the value | value
+// A set is answered by nothing; an add takes and gives decimal text, or nothing where the key does
+// not hold a number.
 #pragma once
 
+#include <charconv>
 #include <cstdint>
 #include <cstring>
 #include <optional>
@@ -44,6 +46,14 @@ inline std::string encode_request(Operation operation, std::string_view key,
   request += key;
   request += value;
   return request;
+}
+
+// Nothing if the text is not a whole number.
+inline std::optional<std::int64_t> decode_number(std::string_view text) {
+  std::int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
 }
 
 struct Request {

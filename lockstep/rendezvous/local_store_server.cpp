@@ -3,7 +3,7 @@
 
 #include <array>
 #include <cerrno>
-#include <charconv>
+#include <cstdint>
 #include <cstring>
 #include <filesystem>
 
@@ -58,13 +58,6 @@ void watch(int epoll, int operation, int fd, std::uint32_t events) {
   if (::epoll_ctl(epoll, operation, fd, &event) != 0 && operation == EPOLL_CTL_ADD) {
     throw BackendError(fmt::format("cannot watch a socket: {}", std::strerror(errno)));
   }
-}
-
-std::optional<std::int64_t> parse_number(std::string_view text) {
-  std::int64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return number;
 }
 
 }  // namespace
@@ -169,9 +162,7 @@ bool LocalStoreServer::answer(Connection& connection) {
     set(std::move(request->key), std::move(request->value));
     reply(connection, "");
   } else if (request->operation == Operation::add) {
-    const auto sum = add(request->key, request->value);
-    if (!sum) return false;
-    reply(connection, *sum);
+    reply(connection, add(std::move(request->key), request->value));
   } else if (const auto found = values_.find(request->key); found != values_.end()) {
     reply(connection, found->second);
   } else {
@@ -181,6 +172,17 @@ bool LocalStoreServer::answer(Connection& connection) {
   return true;
 }
 
+std::string LocalStoreServer::add(std::string key, std::string_view amount) {
+  const auto found = values_.find(key);
+  const auto old =
+      local_store_protocol::decode_number(found == values_.end() ? "0" : found->second);
+  const auto added = local_store_protocol::decode_number(amount);
+  std::int64_t sum = 0;
+  if (!old || !added || __builtin_add_overflow(*old, *added, &sum)) return "";
+  set(std::move(key), std::to_string(sum));
+  return std::to_string(sum);
+}
+
 void LocalStoreServer::set(std::string key, std::string value) {
   const auto stored = values_.insert_or_assign(std::move(key), std::move(value)).first;
   for (auto& [fd, connection] : connections_) {
@@ -188,17 +190,6 @@ void LocalStoreServer::set(std::string key, std::string value) {
       reply(connection, stored->second);
     }
   }
-}
-
-std::optional<std::string> LocalStoreServer::add(const std::string& key,
-                                                 const std::string& amount) {
-  const auto found = values_.find(key);
-  const auto old = parse_number(found == values_.end() ? "0" : found->second);
-  const auto added = parse_number(amount);
-  std::int64_t sum = 0;
-  if (!old || !added || __builtin_add_overflow(*old, *added, &sum)) return std::nullopt;
-  set(key, std::to_string(sum));
-  return std::to_string(sum);
 }
 
 void LocalStoreServer::reply(Connection& connection, std::string_view value) {

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <map>
-#include <optional>
 #include <string>
 #include <string_view>
 
@@ -62,8 +61,8 @@ class LocalStoreServer {
   bool receive(Connection& connection);
   bool answer(Connection& connection);
   bool send(Connection& connection);
-  // The new sum; nothing if one of the two is no number, or their sum too large.
-  std::optional<std::string> add(const std::string& key, const std::string& amount);
+  // The new number as text; empty if there is none.
+  std::string add(std::string key, std::string_view amount);
   void reply(Connection& connection, std::string_view value);
 
   std::string folder_;

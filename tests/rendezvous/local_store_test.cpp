@@ -5,6 +5,7 @@
 #include <random>
 #include <stop_token>
 #include <thread>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -57,21 +58,6 @@ class Serving {
   std::jthread thread_;
 };
 
-TEST(LocalStore, AddsForAllClients) {
-  Serving serving;
-  LocalStore store(serving.server.path());
-  EXPECT_EQ(store.add("count", 2), 2);
-  EXPECT_EQ(LocalStore(serving.server.path()).add("count", -5), -3);
-  EXPECT_EQ(store.get("count", soon()), "-3");
-}
-
-TEST(LocalStore, RefusesToAddToWhatIsNoNumber) {
-  Serving serving({{"word", "seven"}});
-  LocalStore store(serving.server.path());
-  EXPECT_THROW(store.add("word", 1), BackendError);
-  EXPECT_EQ(store.get("word", soon()), "seven");
-}
-
 TEST(LocalStore, GetsWhatWasSet) {
   Serving serving;
   LocalStore store(serving.server.path());
@@ -107,6 +93,32 @@ TEST(LocalStore, GetNamesTheKeyAtItsDeadlineAndTheStoreGoesOn) {
   EXPECT_EQ(store.get("never", soon()), "after all");
 }
 
+TEST(LocalStore, AddsFromManyThreads) {
+  Serving serving;
+  LocalStore store(serving.server.path());
+  {
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < 4; ++i) {
+      threads.emplace_back([&] {
+        for (int j = 0; j < 25; ++j) store.add("count", 2);
+      });
+    }
+  }
+  EXPECT_EQ(store.add("count", -1), 199);
+  EXPECT_EQ(store.get("count", soon()), "199");
+}
+
+TEST(LocalStore, AddRefusesWhatIsNoNumber) {
+  Serving serving;
+  LocalStore store(serving.server.path());
+  store.set("key", "1x");
+  EXPECT_THAT([&] { store.add("key", 7); }, ThrowsMessage<UsageError>(HasSubstr("\"key\"")));
+  EXPECT_EQ(store.get("key", soon()), "1x");
+  store.set("key", "9223372036854775807");
+  EXPECT_THROW(store.add("key", 1), UsageError);
+  EXPECT_EQ(store.add("key", 0), 9223372036854775807);
+}
+
 TEST(LocalStore, CarriesLargeValues) {
   Serving serving;
   LocalStore store(serving.server.path());
@@ -117,7 +129,7 @@ TEST(LocalStore, CarriesLargeValues) {
 }
 
 TEST(LocalStore, OwnerSetsAndReadsValues) {
-  Serving serving({{"from owner", "1"}});
+  Serving serving(LocalStoreServer::Values{{"from owner", "1"}});
   LocalStore store(serving.server.path());
   EXPECT_EQ(store.get("from owner", soon()), "1");
   store.set("from rank", "2");
