@@ -63,13 +63,31 @@ void call_if_loaded(const char* function, int argument) {
 
 }  // namespace
 
-int available_cores() {
+std::vector<int> allowed_cores() {
+  std::vector<int> cores;
   cpu_set_t mask;
   CPU_ZERO(&mask);
-  int cores = sched_getaffinity(0, sizeof mask, &mask) == 0 ? CPU_COUNT(&mask) : 1;
+  if (sched_getaffinity(0, sizeof mask, &mask) != 0) return {0};
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (CPU_ISSET(core, &mask)) cores.push_back(core);
+  }
+  return cores;
+}
+
+int cut_to_quota(int cores) {
   const double quota = cpu_quota();
-  if (quota < cores) cores = static_cast<int>(std::ceil(quota));
-  return std::max(1, cores);
+  return std::max(1, quota < cores ? static_cast<int>(std::ceil(quota)) : cores);
+}
+
+int available_cores() {
+  return cut_to_quota(static_cast<int>(allowed_cores().size()));
+}
+
+void pin_to_cores(const std::vector<int>& cores) {
+  cpu_set_t mask;
+  CPU_ZERO(&mask);
+  for (int core : cores) CPU_SET(core, &mask);
+  sched_setaffinity(0, sizeof mask, &mask);
 }
 
 std::int64_t available_memory() {

@@ -3,12 +3,22 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 namespace lockstep {
 
-// Cores that this process may run on: the affinity mask, cut to the cgroup's CPU quota (rounded
-// up). At least 1.
+// The cores that this process's affinity mask allows, by the kernel's numbers.
+std::vector<int> allowed_cores();
+
+// The number of cores, cut to what the cgroup's CPU quota is worth (rounded up). At least 1.
+int cut_to_quota(int cores);
+
+// Cores that this process may use at once: the allowed ones, cut to the quota.
 int available_cores();
+
+// Lets the calling thread, and those that it starts, run on these cores alone. Where the system
+// refuses, nothing changes.
+void pin_to_cores(const std::vector<int>& cores);
 
 // Bytes that can still be allocated before the machine or the process's cgroup runs out.
 std::int64_t available_memory();

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "lockstep/core/unix_socket.h"
 
+#include <array>
+#include <thread>
+
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <array>
-#include <thread>
 
 namespace lockstep {
 namespace {

@@ -11,6 +11,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include <sched.h>
+
 #include "lockstep/collective/call.h"
 
 namespace lockstep::shm {
@@ -52,6 +54,8 @@ struct ControlBlock {
   std::atomic<std::uint32_t> sleepers;
   alignas(kCacheLine) std::atomic<AbortCause> abort_cause;
   char abort_reason[1024];
+  // Written before any peer maps the block: where this rank may run.
+  cpu_set_t cores;
 
   Slot slots[kSlots];
   alignas(4096) std::byte chunks[kChunks][kChunkBytes];

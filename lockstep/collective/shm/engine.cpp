@@ -28,6 +28,14 @@ std::vector<Mapping> exchange_memory(PeerMesh& mesh, UniqueFd own, std::size_t b
   return mappings;
 }
 
+UniqueFd make_control_block(int ranks) {
+  UniqueFd memory = make_memory(sizeof(ControlBlock), ranks);
+  const Mapping mapping(memory.get(), sizeof(ControlBlock));
+  auto* block = reinterpret_cast<ControlBlock*>(mapping.data());
+  for (int core : allowed_cores()) CPU_SET(core, &block->cores);
+  return memory;
+}
+
 std::vector<ControlBlock*> as_blocks(const std::vector<Mapping>& mappings) {
   std::vector<ControlBlock*> blocks;
   for (const auto& mapping : mappings) {
@@ -40,11 +48,11 @@ std::vector<ControlBlock*> as_blocks(const std::vector<Mapping>& mappings) {
 
 Engine::Engine(const Membership& membership, const Deadline& deadline)
     : mesh_(membership, deadline),
-      mappings_(exchange_memory(mesh_, make_memory(sizeof(ControlBlock), mesh_.size()),
-                                sizeof(ControlBlock), deadline)),
+      mappings_(
+          exchange_memory(mesh_, make_control_block(mesh_.size()), sizeof(ControlBlock), deadline)),
       blocks_(as_blocks(mappings_)),
       own_(*blocks_[mesh_.rank()]),
-      spin_(membership.local_world_size <= available_cores()) {}
+      spin_(every_rank_has_a_core()) {}
 
 void Engine::start(std::shared_ptr<Transfer> transfer) {
   const std::lock_guard lock(mutex_);
@@ -343,6 +351,13 @@ std::vector<Mapping> Engine::share_memory(std::size_t bytes, std::uint64_t& segm
   } catch (const TimeoutError& error) {
     throw TimeoutError(where(call) + error.what());
   }
+}
+
+bool Engine::every_rank_has_a_core() const {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  for (const auto* block : blocks_) CPU_OR(&cores, &cores, &block->cores);
+  return cut_to_quota(CPU_COUNT(&cores)) >= mesh_.size();
 }
 
 std::string Engine::where(const Call& call) const {

@@ -74,6 +74,8 @@ class Engine {
   void check_error() const {
     if (error_) std::rethrow_exception(error_);
   }
+  // A wait may spin only where there is a core for each rank.
+  bool every_rank_has_a_core() const;
   std::string where(const Call& call) const;
   std::string who(int rank) const;
 

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/core/core_claim.h"
+
+#include <fmt/format.h>
+
+#include "lockstep/core/unix_socket.h"
+
+namespace lockstep {
+
+CoreClaim::CoreClaim(const std::vector<int>& cores) {
+  try {
+    for (int core : cores) {
+      sockets_.push_back(listen_unix(fmt::format("@lockstep-core-{}", core)));
+    }
+  } catch (const BackendError&) {
+    sockets_.clear();
+  }
+}
+
+}  // namespace lockstep
