@@ -17,7 +17,8 @@ endif()
 function(lockstep_own_target target)
   target_compile_features(${target} PUBLIC cxx_std_20)
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON)
-  target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -ffp-contract=off)
+  # -fPIC for programs too: they use the library's precompiled header, which must be made alike.
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -ffp-contract=off -fPIC)
   if(LOCKSTEP_SANITIZER STREQUAL "address")
     target_compile_options(${target} PRIVATE -fsanitize=address,undefined -fno-omit-frame-pointer
                                              -fno-sanitize-recover=undefined)

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Deals the samples of a data set to the ranks of a group, as Python's
+// torch.utils.data.DistributedSampler: for the same arguments it gives the same indices.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include <torch/data/samplers/base.h>
+
+#include "lockstep/collective/process_group.h"
+#include "lockstep/data/sample_order.h"
+
+namespace lockstep {
+
+struct DistributedSamplerOptions {
+  bool shuffle = true;
+  // Must be the same on every rank. The order of an epoch follows from seed + epoch.
+  std::int64_t seed = 0;
+  // Leaves out the samples that do not go round, instead of padding with the first ones.
+  bool drop_last = false;
+};
+
+// A sampler for torch::data::make_data_loader, which copies it: copies share the epoch, so
+// set_epoch on the original reaches the loader's. Each copy has its own position. The group is not
+// kept. set_epoch may be called from any thread, anything else from one thread a copy.
+class DistributedSampler : public torch::data::samplers::Sampler<> {
+ public:
+  // For this rank of the group.
+  DistributedSampler(std::size_t size, const ProcessGroup& group,
+                     const DistributedSamplerOptions& options = {});
+  // For rank `rank` of `num_replicas`. UsageError unless 0 <= rank < num_replicas.
+  DistributedSampler(std::size_t size, int num_replicas, int rank,
+                     const DistributedSamplerOptions& options = {});
+
+  // Without it every epoch has the same order. Takes effect at the next reset(), which a loader
+  // calls in begin().
+  void set_epoch(std::int64_t epoch) { *epoch_ = epoch; }
+  std::int64_t epoch() const { return *epoch_; }
+
+  // Samples of this rank in an epoch, padding included; the same on every rank.
+  std::size_t size() const { return share_.count(); }
+
+  // How many of this rank's first samples in an epoch are not padding. An evaluation that counts
+  // only these counts every sample once; the rest repeat samples that another rank counts.
+  std::size_t unpadded_size() const { return share_.unpadded_count(); }
+
+  // This rank's samples in the current epoch, in order. Does not move the position.
+  std::vector<std::size_t> indices() const;
+
+  // Starts over, in the current epoch; with a new size also over a data set of that size.
+  void reset(c10::optional<std::size_t> new_size = c10::nullopt) override;
+
+  // The next batch_size samples, fewer at the end, then nothing. UsageError if batch_size is 0.
+  c10::optional<std::vector<std::size_t>> next(std::size_t batch_size) override;
+
+  // The epoch under way and the position in it.
+  void save(torch::serialize::OutputArchive& archive) const override;
+  void load(torch::serialize::InputArchive& archive) override;
+
+ private:
+  std::vector<std::size_t> indices_of(std::int64_t epoch) const;
+
+  RankShare share_;
+  bool shuffle_;
+  std::int64_t seed_;
+  std::shared_ptr<std::atomic<std::int64_t>> epoch_;
+  // The epoch that indices_ belongs to, once it is started.
+  std::int64_t running_epoch_ = 0;
+  bool started_ = false;
+  std::vector<std::size_t> indices_;
+  std::size_t position_ = 0;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/data/linear_dataset.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/randn.h>
+#include <fmt/format.h>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep {
+
+LinearDataset::LinearDataset(const LinearDatasetOptions& options) {
+  if (options.size < 0) {
+    throw UsageError(
+        fmt::format("LinearDataset: size {} is negative; give at least 0 samples", options.size));
+  }
+  // A generator of its own: the data must not depend on what the program has drawn before.
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(options.seed);
+  const at::TensorOptions type(at::kFloat);
+  inputs_ = at::randn({options.size, 1}, generator, type);
+  targets_ = inputs_ * options.slope + options.intercept +
+             at::randn({options.size, 1}, generator, type) * options.noise;
+}
+
+torch::data::Example<> LinearDataset::get(std::size_t index) {
+  const auto i = static_cast<std::int64_t>(index);
+  return {inputs_[i], targets_[i]};
+}
+
+c10::optional<std::size_t> LinearDataset::size() const {
+  return static_cast<std::size_t>(inputs_.size(0));
+}
+
+}  // namespace lockstep

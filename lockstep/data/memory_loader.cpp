@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/data/memory_loader.h"
+
+#include <cstring>
+#include <span>
+
+#include <ATen/ops/empty.h>
+#include <fmt/format.h>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep {
+namespace {
+
+// The rows of a contiguous CPU tensor, copied one by one: index_select does the same at two to
+// three times the cost for batches of this size.
+at::Tensor gather_rows(const at::Tensor& source, std::span<const std::size_t> rows, bool pinned) {
+  auto sizes = source.sizes().vec();
+  sizes[0] = static_cast<std::int64_t>(rows.size());
+  at::Tensor result = at::empty(sizes, source.options().pinned_memory(pinned));
+  const auto total = static_cast<std::size_t>(source.size(0));
+  const std::size_t row_bytes = total == 0 ? 0 : source.nbytes() / total;
+  const auto* from = static_cast<const std::byte*>(source.data_ptr());
+  auto* to = static_cast<std::byte*>(result.data_ptr());
+  for (const std::size_t row : rows) {
+    std::memcpy(to, from + row * row_bytes, row_bytes);
+    to += row_bytes;
+  }
+  return result;
+}
+
+at::Tensor take_rows(const at::Tensor& source, std::span<std::size_t> rows, at::Device device) {
+  if (source.device().is_cpu()) {
+    const bool pinned = device.is_cuda();
+    return gather_rows(source, rows, pinned).to(device, /*non_blocking=*/pinned);
+  }
+  static_assert(sizeof(std::size_t) == sizeof(std::int64_t));
+  const at::Tensor index = at::from_blob(rows.data(), static_cast<std::int64_t>(rows.size()),
+                                         at::TensorOptions(at::kLong));
+  return source.index_select(0, index.to(source.device())).to(device, /*non_blocking=*/true);
+}
+
+}  // namespace
+
+MemoryLoader::MemoryLoader(at::Tensor data, at::Tensor target, std::unique_ptr<Sampler> sampler,
+                           const MemoryLoaderOptions& options)
+    : data_(std::move(data)),
+      target_(std::move(target)),
+      sampler_(std::move(sampler)),
+      options_(options) {
+  if (options_.batch_size == 0) {
+    throw UsageError("MemoryLoader: batch_size is 0; give at least 1");
+  }
+  if (data_.dim() == 0 || target_.dim() == 0 || data_.size(0) != target_.size(0)) {
+    throw UsageError(fmt::format(
+        "MemoryLoader: data of shape [{}] and target of shape [{}] do not have the same "
+        "number of rows; give one row a sample in both",
+        fmt::join(data_.sizes(), ", "), fmt::join(target_.sizes(), ", ")));
+  }
+  data_ = data_.contiguous();
+  target_ = target_.contiguous();
+}
+
+std::optional<MemoryLoader::Batch> MemoryLoader::next() {
+  auto rows = sampler_->next(options_.batch_size);
+  if (!rows) return std::nullopt;
+  const auto total = static_cast<std::size_t>(data_.size(0));
+  for (const std::size_t row : *rows) {
+    if (row >= total) {
+      throw UsageError(
+          fmt::format("MemoryLoader: the sampler asks for sample {} of {}; make it for the size of "
+                      "this data set",
+                      row, total));
+    }
+  }
+  return Batch{take_rows(data_, *rows, options_.device),
+               take_rows(target_, *rows, options_.device)};
+}
+
+}  // namespace lockstep

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Gives out batches of a data set that fits in memory, in the order of a sampler, at the cost of
+// copying the rows.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <torch/data/example.h>
+#include <torch/data/samplers/base.h>
+
+namespace lockstep {
+
+struct MemoryLoaderOptions {
+  std::size_t batch_size = 1;
+  // Where batches are given out. From the CPU to a GPU they go through pinned memory, and the copy
+  // is under way when the batch is given out: work on the current stream waits for it.
+  at::Device device = at::kCPU;
+};
+
+// One loop over it is one epoch: begin() resets the sampler and thereby takes up its set_epoch. The
+// last batch may be smaller. The sampler is copied; the tensors are shared and must not change
+// while a loop runs. One loop at a time.
+class MemoryLoader {
+ public:
+  using Batch = torch::data::Example<>;
+  using Sampler = torch::data::samplers::Sampler<>;
+
+  // data and target have one row a sample, in dimension 0. UsageError if their numbers of rows
+  // differ or batch_size is 0; while looping, if the sampler names a row that is not there.
+  template <std::derived_from<Sampler> S>
+  MemoryLoader(at::Tensor data, at::Tensor target, S sampler, const MemoryLoaderOptions& options)
+      : MemoryLoader(std::move(data), std::move(target), std::make_unique<S>(std::move(sampler)),
+                     options) {}
+  MemoryLoader(at::Tensor data, at::Tensor target, std::unique_ptr<Sampler> sampler,
+               const MemoryLoaderOptions& options);
+
+  class Iterator;
+  Iterator begin();
+  std::default_sentinel_t end() const { return {}; }
+
+ private:
+  std::optional<Batch> next();
+
+  at::Tensor data_;
+  at::Tensor target_;
+  std::unique_ptr<Sampler> sampler_;
+  MemoryLoaderOptions options_;
+};
+
+class MemoryLoader::Iterator {
+ public:
+  using value_type = Batch;
+  using difference_type = std::ptrdiff_t;
+
+  Batch& operator*() { return *batch_; }
+  Batch* operator->() { return &*batch_; }
+  Iterator& operator++() {
+    batch_.reset();  // its memory serves the next one
+    batch_ = loader_->next();
+    return *this;
+  }
+  void operator++(int) { ++*this; }
+  bool operator==(std::default_sentinel_t) const { return !batch_; }
+
+ private:
+  friend class MemoryLoader;
+  explicit Iterator(MemoryLoader* loader) : loader_(loader), batch_(loader->next()) {}
+
+  MemoryLoader* loader_;
+  std::optional<Batch> batch_;
+};
+
+inline MemoryLoader::Iterator MemoryLoader::begin() {
+  sampler_->reset(c10::nullopt);
+  return Iterator(this);
+}
+
+}  // namespace lockstep

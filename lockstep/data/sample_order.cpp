@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/data/sample_order.h"
+
+#include <numeric>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/randperm.h>
+
+namespace lockstep {
+
+std::vector<std::size_t> sample_order(std::size_t size, bool shuffle, std::int64_t seed,
+                                      std::int64_t epoch) {
+  std::vector<std::size_t> order(size);
+  if (!shuffle) {
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    return order;
+  }
+  // Python's manual_seed wraps a negative sum in the same way.
+  const auto sum = static_cast<std::uint64_t>(seed) + static_cast<std::uint64_t>(epoch);
+  const at::Tensor permutation =
+      at::randperm(static_cast<std::int64_t>(size), at::make_generator<at::CPUGeneratorImpl>(sum),
+                   at::TensorOptions(at::kLong));
+  const auto* values = permutation.data_ptr<std::int64_t>();
+  std::copy(values, values + size, order.begin());
+  return order;
+}
+
+std::size_t RankShare::count() const {
+  const auto n = static_cast<std::size_t>(ranks);
+  return drop_last ? size / n : size / n + (size % n != 0 ? 1 : 0);
+}
+
+std::size_t RankShare::unpadded_count() const {
+  if (drop_last) return count();
+  const auto n = static_cast<std::size_t>(ranks);
+  return size / n + (static_cast<std::size_t>(rank) < size % n ? 1 : 0);
+}
+
+std::size_t RankShare::position(std::size_t i) const {
+  return (static_cast<std::size_t>(rank) + i * static_cast<std::size_t>(ranks)) % size;
+}
+
+}  // namespace lockstep

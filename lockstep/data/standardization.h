@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Brings images to mean 0 and standard deviation 1, with statistics that are the same bits on
+// every rank and for any number of ranks.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "lockstep/collective/process_group.h"
+
+namespace lockstep {
+
+struct Standardization {
+  // Over all bytes of all training images, in units of a byte (0 to 255).
+  double mean = 0;
+  double deviation = 1;
+
+  // (images - mean) / deviation as float32, in the images' shape. Test images are brought in with
+  // the statistics of the training images.
+  at::Tensor apply(const at::Tensor& images) const;
+};
+
+// A collective call: every rank passes the same uint8 images, of any shape with the samples first,
+// and counts its share of them. Sums are whole numbers, so neither their order nor the number of
+// ranks shows in the result. Images that are all alike have deviation 1. UsageError if there are
+// none or they are not uint8.
+Standardization measure_standardization(const at::Tensor& images, ProcessGroup& group);
+
+}  // namespace lockstep
