@@ -6,6 +6,7 @@
 
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "lockstep/core/error.h"
 

@@ -33,9 +33,8 @@ class ThreadGroup : public ProcessGroup {
                      {}),
         shared_(std::move(shared)) {}
 
-  using ProcessGroup::all_reduce;
   std::string_view backend() const override { return "test"; }
-  Work all_reduce(std::vector<at::Tensor> tensors, AllReduceOptions) override {
+  Work start_all_reduce(std::vector<at::Tensor> tensors, AllReduceOptions) override {
     for (auto& tensor : tensors) {
       shared_->tensors[static_cast<std::size_t>(rank())] = tensor;
       shared_->barrier.arrive_and_wait();
@@ -46,9 +45,11 @@ class ThreadGroup : public ProcessGroup {
     }
     return {};
   }
-  Work broadcast(std::vector<at::Tensor>, int) override { throw Error("not in this test"); }
-  Work all_gather(std::vector<at::Tensor>, at::Tensor) override { throw Error("not in this test"); }
-  Work reduce_scatter(at::Tensor, std::vector<at::Tensor>, AllReduceOptions) override {
+  Work start_broadcast(std::vector<at::Tensor>, int) override { throw Error("not in this test"); }
+  Work start_all_gather(std::vector<at::Tensor>, at::Tensor) override {
+    throw Error("not in this test");
+  }
+  Work start_reduce_scatter(at::Tensor, std::vector<at::Tensor>, AllReduceOptions) override {
     throw Error("not in this test");
   }
   Work barrier() override { throw Error("not in this test"); }
