@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The `lockstep` command: tells its verbs apart, and runs the one that needs no libtorch.
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "run_command.h"
+#include "second_program.h"
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep::cli {
+namespace {
+
+constexpr int wrong_use = 2;
+
+// A descriptor opened later must not become the standard output that the caller had closed.
+void open_standard_streams() {
+  int fd = 0;
+  do {
+    fd = ::open("/dev/null", O_RDWR);
+  } while (fd >= 0 && fd <= STDERR_FILENO);
+  if (fd >= 0) ::close(fd);
+}
+
+int complain(const ::CLI::App& run, const std::string& what) {
+  const bool in_run = run.parsed();
+  fmt::print(stderr, "lockstep{}: {} (see lockstep{} --help)\n", in_run ? " run" : "", what,
+             in_run ? " run" : "");
+  return wrong_use;
+}
+
+int main(int argc, char** argv) {
+  if (argc > 1 && is_second_program_verb(argv[1])) become_second_program(argv);
+  ::CLI::App app("Data-parallel training for C++ on libtorch.", "lockstep");
+  app.set_version_flag("--version", "lockstep " LOCKSTEP_VERSION);
+  app.require_subcommand(1);
+  RunCommand command;
+  ::CLI::App& run = *app.add_subcommand("run", "Start a program as several ranks on this machine");
+  command.describe(run);
+  app.footer(
+      "Verbs of lockstep-torch, beside this program; each has its own --help:\n"
+      "  train    Train one of the recipes\n"
+      "  compare  Train a recipe alone and with ranks, and print both");
+  std::vector<std::string> arguments(argv + 1, argv + argc);
+  try {
+    if (!arguments.empty() && arguments.front() == run.get_name()) {
+      arguments.erase(arguments.begin());
+      command.take_program(run, arguments);
+      arguments.insert(arguments.begin(), run.get_name());
+    }
+    if (!arguments.empty() && !arguments.front().starts_with('-') &&
+        arguments.front() != run.get_name()) {
+      return complain(run, fmt::format("there is no verb {}; run, train and compare are some",
+                                       arguments.front()));
+    }
+    // The parser takes them from the back.
+    std::ranges::reverse(arguments);
+    app.parse(arguments);
+    return command.run();
+  } catch (const ::CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);
+    return complain(run, error.what());
+  } catch (const UsageError& error) {
+    return complain(run, error.what());
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::cli
+
+int main(int argc, char** argv) {
+  lockstep::cli::open_standard_streams();
+  try {
+    return lockstep::cli::main(argc, argv);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "lockstep: {}\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "run_command.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <sstream>
+
+#include <fmt/format.h>
+
+#include "lockstep/core/cpu.h"
+#include "lockstep/core/error.h"
+
+namespace lockstep::cli {
+namespace {
+
+// More ranks than that on a core are more likely a slip of the keyboard than a wish.
+constexpr int ranks_per_core = 8;
+
+bool is_gpu(const std::string& name) {
+  constexpr std::string_view prefix = "nvidia";
+  return name.size() > prefix.size() && name.starts_with(prefix) &&
+         std::all_of(name.begin() + prefix.size(), name.end(),
+                     [](char c) { return c >= '0' && c <= '9'; });
+}
+
+}  // namespace
+
+int count_gpus(const std::string& device_folder) {
+  int present = 0;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(device_folder, error)) {
+    if (is_gpu(entry.path().filename())) ++present;
+  }
+  const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  if (visible == nullptr) return present;
+  // CUDA reads the list up to the first entry that names no device: "-1" hides what follows.
+  int named = 0;
+  std::istringstream list(visible);
+  for (std::string entry; std::getline(list, entry, ',') && !entry.starts_with('-');) ++named;
+  return std::min(present, named);
+}
+
+int parse_ranks(const std::string& text) {
+  if (text == "cpu") return available_cores();
+  if (text == "gpu" || text == "auto") {
+    const int gpus = count_gpus();
+    if (gpus > 0) return gpus;
+    if (text == "auto") return available_cores();
+    throw UsageError(
+        "--nproc-per-node gpu: this machine shows no NVIDIA GPU (/dev/nvidia0 and on, as "
+        "CUDA_VISIBLE_DEVICES leaves them); give a number, or cpu");
+  }
+  int ranks = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), ranks);
+  if (error != std::errc() || end != text.data() + text.size() || ranks < 1) {
+    throw UsageError(fmt::format(
+        "--nproc-per-node {}: give a number of ranks from 1 on, or auto, gpu or cpu", text));
+  }
+  return ranks;
+}
+
+void RunCommand::describe(::CLI::App& app) {
+  app.add_option("-n,--nproc-per-node,--nproc_per_node", ranks,
+                 "Ranks to start: a number, gpu (one for each), cpu (one for each core), or auto: "
+                 "gpu where there is one, else cpu")
+      ->capture_default_str()
+      ->type_name("N|auto|gpu|cpu");
+  app.add_option(
+         "--threads", threads,
+         "Threads of each rank; else the cores are shared out, unless OMP_NUM_THREADS is set")
+      ->check(::CLI::PositiveNumber);
+  app.add_flag("--no-prefix", no_prefix, "Do not begin lines of output with [rank N]");
+  app.add_option("--log-dir,--log_dir", log_dir, "Keep each rank's output in DIR/rank_N.log")
+      ->type_name("DIR");
+  app.add_option("--local-ranks-filter,--local_ranks_filter", shown_ranks,
+                 "Show the output of these ranks only, as in 0,2")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->type_name("RANKS");
+  app.add_flag("--standalone", standalone, "Accepted as torchrun does; it is so anyway");
+  app.add_option("PROGRAM", program,
+                 "The program, and all that follows it; -- may stand before it");
+}
+
+void RunCommand::take_program(const ::CLI::App& app, std::vector<std::string>& arguments) {
+  auto end = arguments.begin();
+  while (end != arguments.end() && end->starts_with('-') && *end != "--") {
+    const ::CLI::Option* option = app.get_option_no_throw(*end);
+    const bool value_follows = option != nullptr && option->get_items_expected_min() > 0;
+    ++end;
+    if (value_follows && end != arguments.end()) ++end;
+  }
+  program.assign(end != arguments.end() && *end == "--" ? end + 1 : end, arguments.end());
+  arguments.erase(end, arguments.end());
+}
+
+int RunCommand::run() const {
+  if (program.empty()) throw UsageError("name a program to run");
+  AgentOptions options;
+  options.program = program;
+  options.ranks = parse_ranks(ranks);
+  if (threads > 0) options.threads = threads;
+  options.prefix = !no_prefix;
+  options.log_dir = log_dir;
+  if (!shown_ranks.empty()) options.shown_ranks = shown_ranks;
+  options.end_orphans = true;
+  if (const int cores = available_cores(); options.ranks > ranks_per_core * cores) {
+    fmt::print(stderr, "lockstep run: warning: {} ranks on {} cores\n", options.ranks, cores);
+  }
+  const AgentResult result = run_agent(options);
+  const std::string text = report(result, options.ranks);
+  if (!text.empty()) fmt::print(stderr, "lockstep run: {}", text);
+  return result.exit_code;
+}
+
+}  // namespace lockstep::cli

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "second_program.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep::cli {
+
+bool is_second_program_verb(std::string_view verb) {
+  constexpr std::array<std::string_view, 4> verbs{"train", "compare", "doctor", "bench"};
+  return std::ranges::count(verbs, verb) > 0;
+}
+
+void become_second_program(char** arguments) {
+  std::error_code ignored;
+  const auto self = std::filesystem::read_symlink("/proc/self/exe", ignored);
+  const std::string program = self.parent_path() / "lockstep-torch";
+  ::execv(program.c_str(), arguments);
+  throw BackendError(fmt::format(
+      "{}: cannot execute {}: {}; it is built and installed together with lockstep, beside it",
+      arguments[1], program, std::strerror(errno)));
+}
+
+}  // namespace lockstep::cli

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The verbs that need libtorch live in a second program, so that `lockstep run` starts without it.
+#pragma once
+
+#include <string_view>
+
+namespace lockstep::cli {
+
+// True for a verb that lockstep-torch knows.
+bool is_second_program_verb(std::string_view verb);
+
+// Becomes lockstep-torch, which lies beside this program, with the same arguments. Returns only by
+// throwing: BackendError that names what is missing.
+[[noreturn]] void become_second_program(char** arguments);
+
+}  // namespace lockstep::cli

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/launch/agent.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "lockstep/core/error.h"
+#include "lockstep/launch/rank_watch.h"
+
+namespace lockstep {
+namespace {
+
+// Replaces this process by the program.
+[[noreturn]] void execute(const std::vector<std::string>& program) {
+  std::vector<char*> arguments;
+  for (const std::string& argument : program) {
+    arguments.push_back(const_cast<char*>(argument.c_str()));
+  }
+  arguments.push_back(nullptr);
+  ::execvp(arguments[0], arguments.data());
+  const int error = errno;
+  std::string hint;
+  if (error == ENOENT && ::access(arguments[0], F_OK) == 0) {
+    hint = program[0].find('/') == std::string::npos
+               ? fmt::format("; it is not in PATH, did you mean ./{}?", program[0])
+               : "; the interpreter that it names is not there";
+  }
+  throw RankExit{error == ENOENT ? 127 : 126,
+                 fmt::format("cannot execute {}: {}{}", program[0], std::strerror(error), hint)};
+}
+
+void check(const AgentOptions& options) {
+  if (options.ranks < 1) {
+    throw UsageError(
+        fmt::format("{} ranks were asked for; there must be at least 1", options.ranks));
+  }
+  if (options.threads && *options.threads < 1) {
+    throw UsageError(fmt::format("{} threads a rank were asked for; there must be at least 1",
+                                 *options.threads));
+  }
+  for (const int rank : options.shown_ranks.value_or(std::vector<int>{})) {
+    if (rank >= 0 && rank < options.ranks) continue;
+    throw UsageError(fmt::format("the output of rank {} was asked for, and ranks are 0 to {}", rank,
+                                 options.ranks - 1));
+  }
+}
+
+}  // namespace
+
+AgentResult run_agent(const AgentOptions& options) {
+  if (options.program.empty()) throw UsageError("there is no program to run");
+  return run_agent(options, [&](int) { execute(options.program); });
+}
+
+AgentResult run_agent(const AgentOptions& options, const std::function<void(int)>& body) {
+  check(options);
+  return RankWatch(options, body).run();
+}
+
+std::string report(const AgentResult& result, int ranks) {
+  if (result.signal != 0) return fmt::format("stopped by {}\n", signal_words(result.signal));
+  if (!result.failure) return "";
+  const RankFailure& failure = *result.failure;
+  std::string text = fmt::format("rank {} of {} (pid {}) failed first: {}\n", failure.rank, ranks,
+                                 failure.pid, failure.cause);
+  if (failure.last_lines.empty()) return text;
+  text += fmt::format("the last lines of rank {}:\n", failure.rank);
+  for (const std::string& line : failure.last_lines) text += fmt::format("  {}\n", line);
+  return text;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Starts local ranks, watches them until the last has ended, and leaves nothing of them behind.
+// Follows torchrun: its environment variables, one node, no restarts.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <sys/types.h>
+
+#include "lockstep/launch/rank_environment.h"
+#include "lockstep/launch/rank_output.h"
+#include "lockstep/rendezvous/local_store_server.h"
+
+namespace lockstep {
+
+// Members have initialisers so that g++ does not warn of those that a caller leaves out.
+struct AgentOptions {
+  // The program, found in PATH as a shell finds it, and its arguments.
+  std::vector<std::string> program{};
+  int ranks = 1;
+  // Sets OMP_NUM_THREADS and OPENBLAS_NUM_THREADS. Without it they are this process's share of the
+  // cores for each rank, where the environment does not set them.
+  std::optional<int> threads{};
+  // More variables, over those of this process and over the ranks' own.
+  EnvironmentVariables environment{};
+
+  // What ranks write goes to this process's standard output and error, by whole lines that begin
+  // with "[rank 2] ", in colour on a terminal unless NO_COLOR is set.
+  bool prefix = true;
+  // Only these ranks' output is shown; without it, all.
+  std::optional<std::vector<int>> shown_ranks{};
+  // Gets every line instead of the standard streams. Must not throw.
+  RankOutput::Sink on_line{};
+  // A folder that gets rank_0.log and so on, with both streams. Made if it is not there.
+  std::string log_dir{};
+
+  // From SIGTERM to SIGKILL: when a rank has failed, and when this process was told to stop.
+  std::chrono::milliseconds stop_grace{500};
+  std::chrono::milliseconds interrupt_grace{10000};
+  // Also end what ranks left behind in other process groups and sessions. Such processes become
+  // children of this one, so this is for a program that has no other children. Without it only the
+  // ranks' process groups are ended.
+  bool end_orphans = false;
+};
+
+struct RankFailure {
+  int rank;
+  pid_t pid;
+  // As a shell would give it: 128 + signal, or the exit code.
+  int exit_code;
+  // In words: "exit code 3", "killed by signal 9 (SIGKILL), ...", what an exception said.
+  std::string cause;
+  // Of both streams, the newest last.
+  std::vector<std::string> last_lines;
+};
+
+struct AgentResult {
+  // 128 + signal if this process was told to stop; else the first failure's; else 0.
+  int exit_code = 0;
+  // The signal that told this process to stop, and that the ranks were sent; SIGPIPE if whoever
+  // read standard output went away.
+  int signal = 0;
+  // The rank that failed first. Of several at once, one that a signal killed counts as first, since
+  // its peers fail in consequence.
+  std::optional<RankFailure> failure;
+  // What the ranks left in the store.
+  LocalStoreServer::Values store;
+};
+
+// Blocks until all ranks have ended. When one fails, the others' process groups get SIGTERM, and
+// SIGKILL after the grace. SIGINT, SIGTERM and SIGHUP go to all ranks, which then have the longer
+// grace; a second one kills. If this process is killed itself, its ranks die with it. Call it from
+// the main thread: ranks die with the thread that started them. UsageError for options that cannot
+// be; BackendError if ranks cannot be started. A program that cannot be executed is a failure of
+// its rank, with exit code 127 or 126.
+AgentResult run_agent(const AgentOptions& options);
+
+// The same for ranks that are forked from this process and call body(rank), and end when it returns
+// or throws: spawn() is made of it.
+AgentResult run_agent(const AgentOptions& options, const std::function<void(int)>& body);
+
+// What to tell the user: which rank failed first, how, and its last lines. Ends with a newline;
+// empty if all went well.
+std::string report(const AgentResult& result, int ranks);
+
+}  // namespace lockstep

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/launch/console.h"
+
+#include <algorithm>
+#include <cerrno>
+
+#include <limits.h>
+#include <poll.h>
+#include <unistd.h>
+
+namespace lockstep {
+
+void Console::add(OutputStream stream, std::string text) {
+  waiting_bytes_ += text.size();
+  queue_.push_back({stream == OutputStream::out ? STDOUT_FILENO : STDERR_FILENO, std::move(text)});
+}
+
+int Console::descriptor() const {
+  return queue_.front().fd;
+}
+
+void Console::discard() {
+  queue_.clear();
+  written_ = 0;
+  waiting_bytes_ = 0;
+}
+
+bool Console::write_some() {
+  while (!queue_.empty()) {
+    const Text& text = queue_.front();
+    // The descriptor is shared with other programs and must not be made non-blocking. One that is
+    // ready takes PIPE_BUF bytes.
+    pollfd entry{text.fd, POLLOUT, 0};
+    if (::poll(&entry, 1, 0) <= 0) return true;
+    const std::size_t length = std::min<std::size_t>(text.bytes.size() - written_, PIPE_BUF);
+    const ssize_t count = ::write(text.fd, text.bytes.data() + written_, length);
+    if (count < 0 && (errno == EAGAIN || errno == EINTR)) return true;
+    if (count < 0 && errno == EPIPE) {
+      discard();
+      return false;
+    }
+    const std::size_t done =
+        count < 0 ? text.bytes.size() - written_ : static_cast<std::size_t>(count);
+    written_ += done;
+    waiting_bytes_ -= done;
+    if (written_ == text.bytes.size()) {
+      queue_.pop_front();
+      written_ = 0;
+    }
+  }
+  return true;
+}
+
+}  // namespace lockstep

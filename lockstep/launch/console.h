@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The launcher's own standard output and error, written to without ever blocking its loop.
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <string>
+
+namespace lockstep {
+
+enum class OutputStream { out, err };
+
+// Keeps what it is given in one queue for both streams, so that whole texts stay whole and in order
+// where both go to the same terminal or file.
+class Console {
+ public:
+  void add(OutputStream stream, std::string text);
+
+  // Writes what can be written without blocking. False once somebody has closed the other end of
+  // the pipe; text for other streams that cannot be written is dropped.
+  bool write_some();
+
+  bool empty() const { return queue_.empty(); }
+  // More waits than is good: whoever produces it should pause.
+  bool full() const { return waiting_bytes_ > (std::size_t{1} << 20); }
+  // The descriptor that has to become writable before more can be written. Only if not empty().
+  int descriptor() const;
+  void discard();
+
+ private:
+  struct Text {
+    int fd;
+    std::string bytes;
+  };
+  std::deque<Text> queue_;
+  // Of the first text.
+  std::size_t written_ = 0;
+  std::size_t waiting_bytes_ = 0;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/launch/exit_status.h"
+
+#include <fmt/format.h>
+#include <string.h>
+
+namespace lockstep {
+namespace {
+
+const char* likely_cause(int signal) {
+  switch (signal) {
+    case SIGKILL:
+      return ", likely out of memory or kill -9";
+    case SIGSEGV:
+      return ", an access to memory that is not there";
+    case SIGABRT:
+      return ", likely an uncaught exception or a failed assertion";
+    case SIGBUS:
+      return ", likely a mapped file or shared memory that ran out of space";
+    case SIGFPE:
+      return ", likely an integer division by zero";
+    case SIGILL:
+      return ", likely built for another processor";
+    default:
+      return "";
+  }
+}
+
+}  // namespace
+
+ExitStatus ExitStatus::from(const siginfo_t& info) {
+  ExitStatus status;
+  (info.si_code == CLD_EXITED ? status.exit_code : status.signal) = info.si_status;
+  return status;
+}
+
+std::string ExitStatus::words() const {
+  if (signal == 0) return fmt::format("exit code {}", exit_code);
+  return fmt::format("killed by {}{}", signal_words(signal), likely_cause(signal));
+}
+
+std::string signal_words(int signal) {
+  const char* name = ::sigabbrev_np(signal);
+  if (name == nullptr) return fmt::format("signal {}", signal);
+  return fmt::format("signal {} (SIG{})", signal, name);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// How a process ended, in numbers and in words.
+#pragma once
+
+#include <string>
+
+#include <signal.h>
+
+namespace lockstep {
+
+struct ExitStatus {
+  // The signal that killed it, or 0.
+  int signal = 0;
+  // What it handed to exit(), unless a signal killed it.
+  int exit_code = 0;
+
+  // From what waitid() filled in.
+  static ExitStatus from(const siginfo_t& info);
+
+  bool success() const { return signal == 0 && exit_code == 0; }
+  // As a shell would give it: 128 + signal, or the exit code.
+  int code() const { return signal != 0 ? 128 + signal : exit_code; }
+  // "exit code 3", "killed by signal 9 (SIGKILL), likely out of memory or kill -9".
+  std::string words() const;
+};
+
+// "signal 9 (SIGKILL)"
+std::string signal_words(int signal);
+
+}  // namespace lockstep

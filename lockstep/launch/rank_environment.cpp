@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/launch/rank_environment.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include "lockstep/core/cpu.h"
+#include "lockstep/core/environment.h"
+#include "lockstep/core/error.h"
+#include "lockstep/core/unique_fd.h"
+
+namespace lockstep {
+
+EnvironmentVariables rank_environment(const LaunchFacts& facts, int rank) {
+  const std::string rank_text = std::to_string(rank);
+  const std::string size = std::to_string(facts.ranks);
+  return {
+      {"RANK", rank_text},
+      {"WORLD_SIZE", size},
+      {"LOCAL_RANK", rank_text},
+      {"LOCAL_WORLD_SIZE", size},
+      {"GROUP_RANK", "0"},
+      {"GROUP_WORLD_SIZE", "1"},
+      {"ROLE_RANK", rank_text},
+      {"ROLE_WORLD_SIZE", size},
+      {"ROLE_NAME", "default"},
+      {"MASTER_ADDR", "127.0.0.1"},
+      {"MASTER_PORT", std::to_string(facts.master_port)},
+      {"TORCHELASTIC_RESTART_COUNT", "0"},
+      {"TORCHELASTIC_MAX_RESTARTS", "0"},
+      {"TORCHELASTIC_RUN_ID", facts.run_id},
+      // An outer torchrun sets it to True, and then no rank would open the store.
+      {"TORCHELASTIC_USE_AGENT_STORE", "False"},
+      {"LOCKSTEP_STORE", facts.store},
+  };
+}
+
+EnvironmentVariables thread_environment(int ranks, std::optional<int> threads) {
+  constexpr const char* openmp = "OMP_NUM_THREADS";
+  constexpr const char* openblas = "OPENBLAS_NUM_THREADS";
+  const std::string count =
+      std::to_string(threads.value_or(std::max(1, available_cores() / ranks)));
+  if (threads) return {{openmp, count}, {openblas, count}};
+  EnvironmentVariables variables;
+  // OpenBLAS follows OMP_NUM_THREADS where its own variable is unset.
+  if (!environment(openmp)) {
+    variables.emplace_back(openmp, count);
+    if (!environment(openblas)) variables.emplace_back(openblas, count);
+  }
+  return variables;
+}
+
+int free_port() {
+  const UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  if (!socket || ::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), length) != 0 ||
+      ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0) {
+    throw BackendError(
+        fmt::format("cannot find a free port on 127.0.0.1: {}", std::strerror(errno)));
+  }
+  return ntohs(address.sin_port);
+}
+
+}  // namespace lockstep

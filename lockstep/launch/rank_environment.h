@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The environment variables by which a rank learns who it is: torchrun's, and LOCKSTEP_STORE.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace lockstep {
+
+using EnvironmentVariables = std::vector<std::pair<std::string, std::string>>;
+
+// What all ranks of a launch have in common.
+struct LaunchFacts {
+  int ranks = 1;
+  // Where the c10d store of rank 0 shall listen.
+  int master_port = 0;
+  // Names this launch among others.
+  std::string run_id;
+  // The launcher's own store: the path of its socket.
+  std::string store;
+};
+
+// All ranks are on this machine and belong to one node.
+EnvironmentVariables rank_environment(const LaunchFacts& facts, int rank);
+
+// OMP_NUM_THREADS and OPENBLAS_NUM_THREADS: the number of threads if it is given; otherwise this
+// process's share of the cores among so many ranks, where the environment does not say.
+EnvironmentVariables thread_environment(int ranks, std::optional<int> threads);
+
+// A TCP port of 127.0.0.1 that nobody listens on at this moment.
+int free_port();
+
+}  // namespace lockstep

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/launch/rank_output.h"
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep {
+
+RankOutput::RankOutput(int rank, Sink sink, const std::string& log_file)
+    : rank_(rank), sink_(std::move(sink)) {
+  if (log_file.empty()) return;
+  log_.reset(::open(log_file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  if (!log_) {
+    throw BackendError(
+        fmt::format("cannot write the log file {}: {}", log_file, std::strerror(errno)));
+  }
+}
+
+void RankOutput::add(OutputStream stream, std::string_view bytes) {
+  std::string& rest = partial(stream);
+  while (true) {
+    const std::size_t end = bytes.find('\n');
+    if (end == std::string_view::npos) break;
+    if (rest.empty()) {
+      emit(stream, bytes.substr(0, end));
+    } else {
+      rest += bytes.substr(0, end);
+      finish(stream);
+    }
+    bytes.remove_prefix(end + 1);
+  }
+  rest += bytes;
+  if (rest.size() >= longest_line) finish(stream);
+}
+
+void RankOutput::finish(OutputStream stream) {
+  std::string& rest = partial(stream);
+  if (rest.empty()) return;
+  const std::string line = std::exchange(rest, {});
+  emit(stream, line);
+}
+
+void RankOutput::emit(OutputStream stream, std::string_view line) {
+  last_lines_.emplace_back(line.substr(0, remembered_line_bytes));
+  if (last_lines_.size() > remembered_lines) last_lines_.pop_front();
+  if (log_) {
+    const std::string whole = std::string(line) + '\n';
+    // A full disk costs the log, not the training.
+    if (::write(log_.get(), whole.data(), whole.size()) < 0) log_.reset();
+  }
+  if (sink_) sink_({rank_, stream, line});
+}
+
+std::string rank_prefix(int rank, bool coloured) {
+  if (!coloured) return fmt::format("[rank {}] ", rank);
+  // Cyan, green, yellow, magenta, blue, white: not the red of errors.
+  constexpr std::array colours{36, 32, 33, 35, 34, 37};
+  return fmt::format("\033[{}m[rank {}]\033[0m ",
+                     colours[static_cast<std::size_t>(rank) % colours.size()], rank);
+}
+
+std::string log_file(const std::string& folder, int rank) {
+  return fmt::format("{}/rank_{}.log", folder, rank);
+}
+
+}  // namespace lockstep

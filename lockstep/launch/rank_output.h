@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Takes what one rank writes apart into lines: for the screen, the log file and the report.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/core/unique_fd.h"
+#include "lockstep/launch/console.h"
+
+namespace lockstep {
+
+// A line that a rank wrote, without its end.
+struct OutputLine {
+  int rank = 0;
+  OutputStream stream = OutputStream::out;
+  std::string_view text;
+};
+
+class RankOutput {
+ public:
+  using Sink = std::function<void(const OutputLine&)>;
+  // How much is remembered for the report, and after how many bytes a line without an end is cut.
+  static constexpr std::size_t remembered_lines = 20;
+  static constexpr std::size_t remembered_line_bytes = 1000;
+  static constexpr std::size_t longest_line = std::size_t{1} << 20;
+
+  // Each whole line goes to the sink. A log file of this name, if it is not empty, gets the lines
+  // of both streams; BackendError if it cannot be written.
+  RankOutput(int rank, Sink sink, const std::string& log_file);
+
+  void add(OutputStream stream, std::string_view bytes);
+  // The stream ended; what is left of it counts as a line.
+  void finish(OutputStream stream);
+
+  std::vector<std::string> last_lines() const { return {last_lines_.begin(), last_lines_.end()}; }
+  // In a forked child.
+  void leave_to_parent() { log_.reset(); }
+
+ private:
+  std::string& partial(OutputStream stream) { return partial_[stream == OutputStream::err]; }
+  void emit(OutputStream stream, std::string_view line);
+
+  int rank_;
+  Sink sink_;
+  UniqueFd log_;
+  std::string partial_[2];
+  std::deque<std::string> last_lines_;
+};
+
+// "[rank 2] ", in one of six colours if wanted.
+std::string rank_prefix(int rank, bool coloured);
+
+// The file in the folder that keeps a rank's output.
+std::string log_file(const std::string& folder, int rank);
+
+}  // namespace lockstep

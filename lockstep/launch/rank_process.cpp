@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/launch/rank_process.h"
+
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <iostream>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep {
+namespace {
+
+struct Pipe {
+  Pipe() {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) {
+      throw BackendError(fmt::format("cannot make a pipe: {}", std::strerror(errno)));
+    }
+    reader.reset(ends[0]);
+    writer.reset(ends[1]);
+    // The launcher's end alone: a rank's own output blocks as a program expects.
+    ::fcntl(reader.get(), F_SETFL, O_NONBLOCK);
+  }
+  UniqueFd reader;
+  UniqueFd writer;
+};
+
+void flush() {
+  std::cout.flush();
+  std::cerr.flush();
+  std::clog.flush();
+  std::fflush(nullptr);
+}
+
+// Best effort: words that do not fit the pipe are cut.
+[[noreturn]] void end_with(const UniqueFd& words, int exit_code, const std::string& reason) {
+  ::fcntl(words.get(), F_SETFL, O_NONBLOCK);
+  [[maybe_unused]] const ssize_t written = ::write(words.get(), reason.data(), reason.size());
+  flush();
+  // Not exit(): the launcher's destructors are not the rank's to run.
+  ::_exit(exit_code);
+}
+
+void become_rank(pid_t launcher, Pipe& output, Pipe& error_output) {
+  ::setpgid(0, 0);
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  // The launcher may have died before that took hold.
+  if (::getppid() != launcher) ::_exit(1);
+  const UniqueFd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  ::dup2(null.get(), STDIN_FILENO);
+  ::dup2(output.writer.get(), STDOUT_FILENO);
+  ::dup2(error_output.writer.get(), STDERR_FILENO);
+}
+
+[[noreturn]] void run_rank(const UniqueFd& words, const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const RankExit& exit) {
+    end_with(words, exit.exit_code, exit.reason);
+  } catch (const std::exception& error) {
+    end_with(words, 1, error.what());
+  } catch (...) {
+    end_with(words, 1, "an exception that is no std::exception");
+  }
+  end_with(words, 0, "");
+}
+
+}  // namespace
+
+RankProcess::RankProcess(int rank, const std::function<void()>& body) : rank_(rank) {
+  Pipe output;
+  Pipe error_output;
+  Pipe words;
+  const pid_t launcher = ::getpid();
+  pid_ = ::fork();
+  if (pid_ < 0) throw BackendError(fmt::format("cannot fork: {}", std::strerror(errno)));
+  if (pid_ == 0) {
+    become_rank(launcher, output, error_output);
+    for (Pipe* pipe : {&output, &error_output}) {
+      pipe->reader.reset();
+      pipe->writer.reset();
+    }
+    words.reader.reset();
+    run_rank(words.writer, body);
+  }
+  // Both sides do it, so that neither can be too early.
+  ::setpgid(pid_, pid_);
+  pidfd_.reset(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));
+  if (!pidfd_) {
+    const int error = errno;
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+    throw BackendError(fmt::format("cannot watch process {}: {}", pid_, std::strerror(error)));
+  }
+  output_ = std::move(output.reader);
+  error_output_ = std::move(error_output.reader);
+  words_ = std::move(words.reader);
+}
+
+std::optional<ExitStatus> RankProcess::poll() {
+  if (status_) return status_;
+  siginfo_t info{};
+  const int result = ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT);
+  // Somebody else in this process waited for it; how it ended is lost.
+  if (result != 0 && errno == ECHILD) return status_ = ExitStatus{.exit_code = 1};
+  if (result == 0 && info.si_pid == pid_) status_ = ExitStatus::from(info);
+  return status_;
+}
+
+void RankProcess::reap() {
+  ::waitpid(pid_, nullptr, WNOHANG);
+}
+
+void RankProcess::signal(int signal) const {
+  // A program may have moved to another group and left its own empty.
+  if (::kill(-pid_, signal) != 0) ::kill(pid_, signal);
+}
+
+std::string RankProcess::last_words() {
+  std::string text;
+  std::array<char, 4096> bytes;
+  for (ssize_t count = 0; (count = ::read(words_.get(), bytes.data(), bytes.size())) > 0;) {
+    text.append(bytes.data(), static_cast<std::size_t>(count));
+  }
+  return text;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/launch/rank_watch.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <filesystem>
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "lockstep/core/environment.h"
+#include "lockstep/core/error.h"
+
+namespace lockstep {
+namespace {
+
+using std::chrono::milliseconds;
+
+// A killed process that has not gone by then hangs in the kernel.
+constexpr milliseconds kill_timeout{5000};
+// GNU timeout signals its child and then its whole group: that is one wish, not two.
+constexpr milliseconds same_wish{100};
+// What a process that escaped its group may still write after its rank's end.
+constexpr milliseconds drain_timeout{1000};
+
+constexpr std::array streams{OutputStream::out, OutputStream::err};
+
+bool coloured(OutputStream stream) {
+  return !environment("NO_COLOR") &&
+         ::isatty(stream == OutputStream::out ? STDOUT_FILENO : STDERR_FILENO) == 1;
+}
+
+}  // namespace
+
+RankWatch::RankWatch(const AgentOptions& options, const std::function<void(int)>& body)
+    : options_(options), body_(body), janitor_(options.ranks, store_.path(), store_.folder()) {
+  if (options.end_orphans) orphans_.emplace();
+  if (!options.log_dir.empty()) {
+    std::error_code error;
+    std::filesystem::create_directories(options.log_dir, error);
+    if (error) {
+      throw UsageError(
+          fmt::format("cannot make the log folder {}: {}", options.log_dir, error.message()));
+    }
+  }
+}
+
+RankWatch::~RankWatch() {
+  kill_all();
+  const Deadline deadline = Deadline::after(kill_timeout);
+  for (Rank& rank : ranks_) {
+    pollfd entry{rank.process.pidfd(), POLLIN, 0};
+    while (::poll(&entry, 1, static_cast<int>(deadline.remaining().count())) < 0 &&
+           errno == EINTR) {
+    }
+    rank.process.reap();
+  }
+}
+
+AgentResult RankWatch::run() {
+  start();
+  while (running()) {
+    wait();
+    take_signals();
+    store_.serve();
+    read_outputs();
+    if (!console_.write_some()) interrupt(SIGPIPE);
+    take_ends();
+    take_deadlines();
+  }
+  end_leftovers();
+  drain();
+  fill_in_result();
+  return std::move(result_);
+}
+
+void RankWatch::start() {
+  const LaunchFacts facts{options_.ranks, free_port(),
+                          std::filesystem::path(store_.folder()).filename(), store_.path()};
+  const EnvironmentVariables threads = thread_environment(options_.ranks, options_.threads);
+  ranks_.reserve(static_cast<std::size_t>(options_.ranks));
+  for (int rank = 0; rank < options_.ranks; ++rank) {
+    EnvironmentVariables variables = rank_environment(facts, rank);
+    variables.insert(variables.end(), threads.begin(), threads.end());
+    variables.insert(variables.end(), options_.environment.begin(), options_.environment.end());
+    start_rank(rank, variables);
+  }
+}
+
+void RankWatch::start_rank(int rank, const EnvironmentVariables& variables) {
+  RankOutput output(rank, make_sink(rank),
+                    options_.log_dir.empty() ? "" : log_file(options_.log_dir, rank));
+  SignalsBlocked blocked;
+  RankProcess process(rank, [&] {
+    janitor_.add(::getpid());
+    output.leave_to_parent();
+    leave_to_parent();
+    blocked.restore();
+    for (const auto& [name, value] : variables) ::setenv(name.c_str(), value.c_str(), 1);
+    body_(rank);
+  });
+  ranks_.push_back({std::move(process), std::move(output)});
+}
+
+void RankWatch::leave_to_parent() {
+  signals_.restore();
+  store_.leave_to_parent();
+  janitor_.leave_to_parent();
+  ranks_.clear();
+}
+
+RankOutput::Sink RankWatch::make_sink(int rank) {
+  if (options_.on_line) return options_.on_line;
+  if (options_.shown_ranks && std::ranges::count(*options_.shown_ranks, rank) == 0) return {};
+  if (!options_.prefix) {
+    return [this](const OutputLine& line) {
+      console_.add(line.stream, fmt::format("{}\n", line.text));
+    };
+  }
+  return [this, out = rank_prefix(rank, coloured(OutputStream::out)),
+          err = rank_prefix(rank, coloured(OutputStream::err))](const OutputLine& line) {
+    console_.add(line.stream,
+                 fmt::format("{}{}\n", line.stream == OutputStream::out ? out : err, line.text));
+  };
+}
+
+bool RankWatch::running() const {
+  return std::ranges::any_of(ranks_, [](const Rank& rank) { return !rank.ended; });
+}
+
+void RankWatch::wait() {
+  std::vector<pollfd> entries{{signals_.descriptor(), POLLIN, 0}, {store_.descriptor(), POLLIN, 0}};
+  if (!console_.empty()) entries.push_back({console_.descriptor(), POLLOUT, 0});
+  for (Rank& rank : ranks_) {
+    if (!rank.ended) entries.push_back({rank.process.pidfd(), POLLIN, 0});
+    if (console_.full()) continue;
+    for (const OutputStream stream : streams) {
+      const UniqueFd& pipe = rank.process.output(stream);
+      if (pipe) entries.push_back({pipe.get(), POLLIN, 0});
+    }
+  }
+  int timeout = -1;
+  if (kill_at_) timeout = static_cast<int>(kill_at_->remaining().count());
+  if (give_up_at_) timeout = static_cast<int>(give_up_at_->remaining().count());
+  ::poll(entries.data(), entries.size(), timeout);
+}
+
+void RankWatch::take_signals() {
+  while (const auto signal = signals_.next()) interrupt(*signal);
+}
+
+void RankWatch::interrupt(int signal) {
+  if (first_failure_) {
+    // All is being ended already: the wish is for more haste.
+    kill_all();
+  } else if (result_.signal == 0) {
+    result_.signal = signal;
+    repeat_after_ = Deadline::after(same_wish);
+    // Nobody can want to be told that this process's output is closed.
+    stop(signal == SIGPIPE ? SIGTERM : signal, options_.interrupt_grace);
+  } else if (repeat_after_->passed()) {
+    kill_all();
+  }
+}
+
+bool RankWatch::read_some(Rank& rank, OutputStream stream) {
+  UniqueFd& pipe = rank.process.output(stream);
+  if (!pipe) return false;
+  std::array<char, 65536> bytes;
+  const ssize_t count = ::read(pipe.get(), bytes.data(), bytes.size());
+  if (count > 0) {
+    rank.output.add(stream, {bytes.data(), static_cast<std::size_t>(count)});
+  } else if (count == 0 || (errno != EAGAIN && errno != EINTR)) {
+    rank.output.finish(stream);
+    pipe.reset();
+  }
+  return count > 0;
+}
+
+void RankWatch::read_outputs() {
+  for (Rank& rank : ranks_) {
+    for (const OutputStream stream : streams) {
+      if (!console_.full()) read_some(rank, stream);
+    }
+  }
+}
+
+void RankWatch::take_ends() {
+  std::optional<std::size_t> first;
+  bool first_was_killed = false;
+  for (std::size_t i = 0; i < ranks_.size(); ++i) {
+    if (ranks_[i].ended) continue;
+    const auto status = ranks_[i].process.poll();
+    if (!status) continue;
+    ranks_[i].ended = true;
+    const bool killed = status->signal != 0;
+    if (!status->success() && (!first || (killed && !first_was_killed))) {
+      first = i;
+      first_was_killed = killed;
+    }
+  }
+  if (!first || first_failure_ || result_.signal != 0) return;
+  first_failure_ = first;
+  stop(SIGTERM, options_.stop_grace);
+}
+
+void RankWatch::take_deadlines() {
+  if (kill_at_ && kill_at_->passed()) kill_all();
+  if (!give_up_at_ || !give_up_at_->passed()) return;
+  for (const Rank& rank : ranks_) {
+    if (rank.ended) continue;
+    throw BackendError(
+        fmt::format("rank {} (pid {}) was killed and did not end within {} ms; it "
+                    "hangs in the kernel, look at its state with ps",
+                    rank.process.rank(), rank.process.pid(), kill_timeout.count()));
+  }
+}
+
+void RankWatch::signal_all(int signal) {
+  for (const Rank& rank : ranks_) rank.process.signal(signal);
+}
+
+void RankWatch::stop(int signal, milliseconds grace) {
+  signal_all(signal);
+  kill_at_ = Deadline::after(grace);
+}
+
+void RankWatch::kill_all() {
+  signal_all(SIGKILL);
+  kill_at_.reset();
+  if (!give_up_at_) give_up_at_ = Deadline::after(kill_timeout);
+}
+
+void RankWatch::end_leftovers() {
+  const bool at_once = first_failure_ || result_.signal != 0;
+  if (at_once || !orphans_) signal_all(SIGKILL);
+  if (!orphans_) return;
+  std::set<pid_t> except{janitor_.pid()};
+  for (const Rank& rank : ranks_) except.insert(rank.process.pid());
+  end_orphans(except, at_once ? milliseconds(0) : options_.stop_grace);
+}
+
+void RankWatch::drain() {
+  const Deadline deadline = Deadline::after(drain_timeout);
+  for (Rank& rank : ranks_) {
+    for (const OutputStream stream : streams) {
+      while (read_some(rank, stream) && !deadline.passed()) {
+        if (console_.full()) flush_console();
+      }
+      rank.output.finish(stream);
+    }
+  }
+  flush_console();
+}
+
+void RankWatch::flush_console() {
+  while (!console_.empty()) {
+    std::array<pollfd, 2> entries{
+        {{console_.descriptor(), POLLOUT, 0}, {signals_.descriptor(), POLLIN, 0}}};
+    ::poll(entries.data(), entries.size(), -1);
+    std::optional<int> stopped = signals_.next();
+    if (!stopped && !console_.write_some()) stopped = SIGPIPE;
+    if (!stopped) continue;
+    console_.discard();
+    if (result_.signal == 0) result_.signal = *stopped;
+  }
+}
+
+void RankWatch::fill_in_result() {
+  result_.store = store_.values();
+  if (first_failure_) {
+    Rank& rank = ranks_[*first_failure_];
+    const ExitStatus status = *rank.process.poll();
+    const std::string words = rank.process.last_words();
+    result_.failure = RankFailure{rank.process.rank(), rank.process.pid(), status.code(),
+                                  words.empty() ? status.words() : words, rank.output.last_lines()};
+    result_.exit_code = status.code();
+  }
+  if (result_.signal != 0) result_.exit_code = 128 + result_.signal;
+}
+
+}  // namespace lockstep

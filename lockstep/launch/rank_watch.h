@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The event loop of one launch: all that run_agent() does after it has checked its options.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "lockstep/core/deadline.h"
+#include "lockstep/launch/agent.h"
+#include "lockstep/launch/console.h"
+#include "lockstep/launch/janitor.h"
+#include "lockstep/launch/orphans.h"
+#include "lockstep/launch/rank_output.h"
+#include "lockstep/launch/rank_process.h"
+#include "lockstep/launch/signal_watch.h"
+
+namespace lockstep {
+
+// One thread, which sleeps in poll() until a rank ends or writes, the store is asked, a signal
+// comes or a grace is over.
+class RankWatch {
+ public:
+  RankWatch(const AgentOptions& options, const std::function<void(int)>& body);
+  // Whatever happened, no rank outlives it.
+  ~RankWatch();
+  RankWatch(const RankWatch&) = delete;
+  RankWatch& operator=(const RankWatch&) = delete;
+
+  AgentResult run();
+
+ private:
+  struct Rank {
+    RankProcess process;
+    RankOutput output;
+    bool ended = false;
+  };
+
+  void start();
+  void start_rank(int rank, const EnvironmentVariables& variables);
+  void leave_to_parent();
+  RankOutput::Sink make_sink(int rank);
+
+  void wait();
+  void take_signals();
+  // False if there was nothing to read at the moment.
+  bool read_some(Rank& rank, OutputStream stream);
+  void read_outputs();
+  void take_ends();
+  void take_deadlines();
+
+  void signal_all(int signal);
+  void interrupt(int signal);
+  // Asks all ranks to end, and sees to it that they do.
+  void stop(int signal, std::chrono::milliseconds grace);
+  void kill_all();
+
+  bool running() const;
+  void end_leftovers();
+  void drain();
+  void flush_console();
+  void fill_in_result();
+
+  const AgentOptions& options_;
+  const std::function<void(int)>& body_;
+  AgentResult result_;
+
+  SignalWatch signals_;
+  std::optional<AdoptsOrphans> orphans_;
+  LocalStoreServer store_;
+  Janitor janitor_;
+  Console console_;
+  std::vector<Rank> ranks_;
+
+  // The rank that failed first, as an index.
+  std::optional<std::size_t> first_failure_;
+  std::optional<Deadline> repeat_after_;
+  std::optional<Deadline> kill_at_;
+  std::optional<Deadline> give_up_at_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Runs a function as several local ranks, forked from this process. Follows
+// torch.multiprocessing.spawn, and hands back what the ranks return.
+#pragma once
+
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include <sys/types.h>
+
+#include "lockstep/core/error.h"
+#include "lockstep/launch/agent.h"
+
+namespace lockstep {
+
+struct SpawnOptions {
+  // As in AgentOptions. Without threads each rank is limited to its share of the cores, unless
+  // OMP_NUM_THREADS is set.
+  std::optional<int> threads{};
+  bool prefix = true;
+  RankOutput::Sink on_line{};
+  std::string log_dir{};
+  std::chrono::milliseconds stop_grace{500};
+  std::chrono::milliseconds interrupt_grace{10000};
+};
+
+// A rank failed, and the others were ended. The message names the rank and the cause: what its
+// exception said, or how its process ended.
+class RankFailed : public Error {
+ public:
+  RankFailed(RankFailure failure, const std::string& message)
+      : Error(message), failure_(std::move(failure)) {}
+  const RankFailure& failure() const { return failure_; }
+
+ private:
+  RankFailure failure_;
+};
+
+namespace spawn_detail {
+
+// What each rank's body returned, in the order of the ranks.
+std::vector<std::string> run(int ranks, const std::function<std::string(int)>& body,
+                             const SpawnOptions& options);
+
+template <class Result>
+std::string to_bytes(const Result& result) {
+  if constexpr (std::is_same_v<Result, std::string>) {
+    return result;
+  } else {
+    static_assert(
+        std::is_trivially_copyable_v<Result> && !std::is_pointer_v<Result>,
+        "a rank returns void, std::string, or a trivially copyable type without pointers");
+    std::string bytes(sizeof result, '\0');
+    std::memcpy(bytes.data(), &result, sizeof result);
+    return bytes;
+  }
+}
+
+template <class Result>
+Result from_bytes(std::string bytes) {
+  if constexpr (std::is_same_v<Result, std::string>) {
+    return bytes;
+  } else {
+    std::remove_const_t<Result> result;
+    std::memcpy(&result, bytes.data(), sizeof result);
+    return result;
+  }
+}
+
+}  // namespace spawn_detail
+
+// Calls fn(rank) in each of so many forked processes, which have the environment variables of
+// `lockstep run`, so that init_process_group() joins them, and blocks until all have ended. A rank
+// ends when fn returns; destructors of static objects do not run in it. Returns what the calls
+// returned, by rank, at most 64 MiB each; nothing if fn returns void.
+//
+// RankFailed for the rank that failed first. UsageError if this process has started threads, since
+// libtorch would hang in the ranks. SIGINT, SIGTERM and SIGHUP are handed to the ranks, and raised
+// again here when they have ended, then Error. Only from the main thread.
+template <class Function>
+auto spawn(int ranks, Function&& fn, const SpawnOptions& options = {}) {
+  using Result = std::invoke_result_t<Function&, int>;
+  if constexpr (std::is_void_v<Result>) {
+    spawn_detail::run(
+        ranks,
+        [&](int rank) {
+          fn(rank);
+          return std::string();
+        },
+        options);
+  } else {
+    using Value = std::remove_cvref_t<Result>;
+    std::vector<Value> results;
+    for (std::string& bytes : spawn_detail::run(
+             ranks, [&](int rank) { return spawn_detail::to_bytes<Value>(fn(rank)); }, options)) {
+      results.push_back(spawn_detail::from_bytes<Value>(std::move(bytes)));
+    }
+    return results;
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/launch/rank_output.h"
+
+#include <fstream>
+#include <sstream>
+
+#include "support/private_tmpdir.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "lockstep/core/error.h"
+#include "lockstep/launch/exit_status.h"
+
+namespace lockstep {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+struct Collected {
+  RankOutput::Sink sink() {
+    return [this](const OutputLine& line) {
+      lines.push_back((line.stream == OutputStream::out ? "out:" : "err:") +
+                      std::string(line.text));
+    };
+  }
+  std::vector<std::string> lines;
+};
+
+TEST(RankOutput, JoinsPiecesToLines) {
+  Collected collected;
+  RankOutput output(3, collected.sink(), "");
+  output.add(OutputStream::out, "on");
+  output.add(OutputStream::err, "other\nstr");
+  output.add(OutputStream::out, "e\n\ntwo\nrest");
+  output.add(OutputStream::err, "eam\n");
+  output.finish(OutputStream::out);
+  output.finish(OutputStream::err);
+  EXPECT_THAT(collected.lines,
+              ElementsAre("err:other", "out:one", "out:", "out:two", "err:stream", "out:rest"));
+}
+
+TEST(RankOutput, RemembersTheLastLinesWithinBounds) {
+  RankOutput output(0, {}, "");
+  for (int i = 0; i < 100; ++i) output.add(OutputStream::out, std::to_string(i) + "\n");
+  output.add(OutputStream::err, std::string(5000, 'x') + "\n");
+  const auto lines = output.last_lines();
+  ASSERT_EQ(lines.size(), RankOutput::remembered_lines);
+  EXPECT_EQ(lines.front(), "81");
+  EXPECT_EQ(lines.back(), std::string(RankOutput::remembered_line_bytes, 'x'));
+}
+
+TEST(RankOutput, CutsALineWithoutEnd) {
+  Collected collected;
+  RankOutput output(0, collected.sink(), "");
+  for (std::size_t i = 0; i < RankOutput::longest_line; i += 1024) {
+    output.add(OutputStream::out, std::string(1024, 'x'));
+  }
+  ASSERT_EQ(collected.lines.size(), 1u);
+  EXPECT_EQ(collected.lines[0].size(), RankOutput::longest_line + 4);
+}
+
+TEST(RankOutput, KeepsALogOfBothStreams) {
+  const testing::PrivateTmpdir folder;
+  const std::string name = log_file(folder.path(), 7);
+  {
+    RankOutput output(7, {}, name);
+    output.add(OutputStream::out, "one\n");
+    output.add(OutputStream::err, "two");
+    output.finish(OutputStream::err);
+  }
+  std::stringstream text;
+  text << std::ifstream(folder.path() / "rank_7.log").rdbuf();
+  EXPECT_EQ(text.str(), "one\ntwo\n");
+  EXPECT_THROW(RankOutput(0, {}, log_file("/nowhere", 0)), BackendError);
+}
+
+TEST(RankPrefix, IsColouredOnlyIfWanted) {
+  EXPECT_EQ(rank_prefix(2, false), "[rank 2] ");
+  EXPECT_THAT(rank_prefix(2, true), HasSubstr("[rank 2]\033[0m "));
+  EXPECT_NE(rank_prefix(2, true).substr(0, 5), rank_prefix(3, true).substr(0, 5));
+}
+
+TEST(ExitStatus, SaysHowAProcessEnded) {
+  EXPECT_EQ((ExitStatus{.exit_code = 3}.words()), "exit code 3");
+  EXPECT_EQ((ExitStatus{.exit_code = 3}.code()), 3);
+  EXPECT_EQ((ExitStatus{.signal = SIGKILL}.words()),
+            "killed by signal 9 (SIGKILL), likely out of memory or kill -9");
+  EXPECT_EQ((ExitStatus{.signal = SIGKILL}.code()), 137);
+  EXPECT_THAT((ExitStatus{.signal = SIGSEGV}.words()), HasSubstr("(SIGSEGV)"));
+  EXPECT_TRUE(ExitStatus{}.success());
+  EXPECT_FALSE((ExitStatus{.signal = SIGTERM}.success()));
+}
+
+}  // namespace
+}  // namespace lockstep

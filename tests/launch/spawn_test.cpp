@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/launch/spawn.h"
+
+#include <filesystem>
+#include <fstream>
+#include <future>
+#include <iostream>
+#include <thread>
+
+#include "support/private_tmpdir.h"
+#include "support/process_table.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "lockstep/core/cpu.h"
+#include "lockstep/core/environment.h"
+#include "lockstep/rendezvous/local_store.h"
+
+namespace lockstep {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using testing::eventually;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::ThrowsMessage;
+
+class Spawn : public ::testing::Test {
+ protected:
+  ~Spawn() override {
+    EXPECT_THAT(tmpdir.entries(), IsEmpty());
+    EXPECT_EQ(testing::count_descriptors(), descriptors);
+    EXPECT_EQ(::waitpid(-1, nullptr, WNOHANG), -1) << "a child is left";
+  }
+  const testing::PrivateTmpdir tmpdir;
+  const int descriptors = testing::count_descriptors();
+};
+
+TEST_F(Spawn, ReturnsNumbersByRank) {
+  const std::vector<double> results = spawn(3, [](int rank) { return rank * 1.5; });
+  EXPECT_THAT(results, ElementsAre(0, 1.5, 3));
+}
+
+TEST_F(Spawn, ReturnsStrings) {
+  const std::vector<std::string> results =
+      spawn(2, [](int rank) { return std::string(static_cast<std::size_t>(rank) * 1000000, 'x'); });
+  ASSERT_EQ(results.size(), 2u);
+  EXPECT_EQ(results[0], "");
+  EXPECT_EQ(results[1], std::string(1000000, 'x'));
+}
+
+TEST_F(Spawn, ReturnsStructs) {
+  struct Score {
+    int rank;
+    float loss;
+  };
+  const auto results = spawn(2, [](int rank) -> const Score { return {rank, 0.5F}; });
+  EXPECT_EQ(results.at(1).rank, 1);
+  EXPECT_EQ(results.at(1).loss, 0.5F);
+}
+
+TEST_F(Spawn, ReturnsNothingForVoid) {
+  int calls = 0;
+  static_assert(std::is_void_v<decltype(spawn(1, [](int) {}))>);
+  spawn(2, [&](int) { ++calls; });
+  EXPECT_EQ(calls, 0) << "it ran in this process";
+}
+
+TEST_F(Spawn, RanksHaveTheEnvironmentOfRun) {
+  const auto results = spawn(2, [](int rank) {
+    return *environment("RANK") + *environment("WORLD_SIZE") + *environment("LOCAL_RANK") +
+           (environment("LOCKSTEP_STORE") ? "s" : "") +
+           (environment_int("RANK") == rank ? "=" : "");
+  });
+  EXPECT_THAT(results, ElementsAre("020s=", "121s="));
+  EXPECT_FALSE(environment("RANK"));
+}
+
+TEST_F(Spawn, SharesOutTheCores) {
+  const auto threads = [](const SpawnOptions& options) {
+    return spawn(
+        1, [](int) { return *environment("OMP_NUM_THREADS"); }, options)[0];
+  };
+  ::setenv("OMP_NUM_THREADS", "9", 1);
+  EXPECT_EQ(threads({}), "9");
+  EXPECT_EQ(threads({.threads = 3}), "3");
+  ::unsetenv("OMP_NUM_THREADS");
+  EXPECT_EQ(threads({}), std::to_string(available_cores()));
+  ::setenv("OMP_NUM_THREADS", "1", 1);
+}
+
+TEST_F(Spawn, NamesTheRankAndWhatItsExceptionSaid) {
+  try {
+    spawn(3, [](int rank) {
+      if (rank == 1) throw std::runtime_error("no more data");
+      LocalStore(*environment("LOCKSTEP_STORE")).get("never", Deadline::after(60s));
+    });
+    FAIL() << "it returned";
+  } catch (const RankFailed& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("rank 1"), HasSubstr("no more data")));
+    EXPECT_EQ(error.failure().rank, 1);
+    EXPECT_EQ(error.failure().exit_code, 1);
+  }
+}
+
+TEST_F(Spawn, NamesExceptionsThatAreNone) {
+  EXPECT_THAT([] { spawn(1, [](int) { throw 3; }); },
+              ThrowsMessage<RankFailed>(HasSubstr("no std::exception")));
+}
+
+TEST_F(Spawn, NamesTheSignalThatKilledARank) {
+  const auto dies = [](int rank) {
+    if (rank == 1) ::raise(SIGKILL);
+    LocalStore(*environment("LOCKSTEP_STORE")).get("never", Deadline::after(60s));
+  };
+  EXPECT_THAT([&] { spawn(2, dies); },
+              ThrowsMessage<RankFailed>(AllOf(HasSubstr("rank 1"), HasSubstr("SIGKILL"))));
+}
+
+TEST_F(Spawn, NamesTheExitCode) {
+  EXPECT_THAT([] { spawn(2, [](int rank) { ::_exit(rank * 7); }); },
+              ThrowsMessage<RankFailed>(HasSubstr("exit code 7")));
+  EXPECT_THAT([] { spawn(1, [](int) { ::_exit(0); }); },
+              ThrowsMessage<Error>(HasSubstr("does it call exit()?")));
+}
+
+TEST_F(Spawn, KeepsTheLastLines) {
+  SpawnOptions options;
+  options.on_line = [](const OutputLine&) {};
+  try {
+    spawn(
+        1,
+        [](int) {
+          std::cout << "before the end\n";
+          throw Error("x");
+        },
+        options);
+    FAIL() << "it returned";
+  } catch (const RankFailed& error) {
+    EXPECT_THAT(error.failure().last_lines, ElementsAre("before the end"));
+  }
+}
+
+TEST_F(Spawn, WritesWhatWasBufferedOnce) {
+  // The text is in a buffer of this process when it forks.
+  ::testing::internal::CaptureStdout();
+  std::printf("parent; ");
+  spawn(2, [](int rank) {
+    std::printf("printf\n");
+    if (rank == 1) std::cout << "cout" << std::endl;
+  });
+  spawn(1, [](int) { std::printf("bare\n"); }, {.prefix = false});
+  std::printf("again");
+  const std::string text = ::testing::internal::GetCapturedStdout();
+  EXPECT_THAT(text, AllOf(::testing::StartsWith("parent; [rank "), HasSubstr("[rank 0] printf\n"),
+                          HasSubstr("[rank 1] printf\n"), HasSubstr("[rank 1] cout\n"),
+                          ::testing::EndsWith("\nbare\nagain")));
+  EXPECT_EQ(text.find("parent; ", 1), std::string::npos);
+}
+
+TEST_F(Spawn, RefusesAProcessThatHasStartedThreads) {
+  std::promise<void> end;
+  std::jthread thread([&] { end.get_future().wait(); });
+  EXPECT_THAT([] { spawn(2, [](int) {}); },
+              ThrowsMessage<UsageError>(AllOf(HasSubstr("Call spawn before"),
+                                              HasSubstr("one thread"), HasSubstr("lockstep run"))));
+  end.set_value();
+  thread.join();
+  EXPECT_EQ(spawn(2, [](int rank) { return rank; }).size(), 2u);
+}
+
+TEST_F(Spawn, RefusesNoRanks) {
+  EXPECT_THROW(spawn(0, [](int) {}), UsageError);
+}
+
+TEST_F(Spawn, WorksInsideARank) {
+  const auto sums = spawn(2, [](int rank) {
+    int sum = 0;
+    for (const int value : spawn(2, [rank](int inner) { return 10 * rank + inner; })) sum += value;
+    return sum;
+  });
+  EXPECT_THAT(sums, ElementsAre(1, 21));
+}
+
+TEST_F(Spawn, RestoresSignals) {
+  struct sigaction before {};
+  ::sigaction(SIGINT, nullptr, &before);
+  ::signal(SIGTERM, SIG_IGN);
+  const auto ignored = spawn(1, [](int) {
+    const auto terminate = ::signal(SIGTERM, SIG_DFL);
+    const auto pipe = ::signal(SIGPIPE, SIG_DFL);
+    return terminate == SIG_IGN && pipe == SIG_DFL;
+  });
+  EXPECT_TRUE(ignored.at(0)) << "ranks have the signals as they were";
+  EXPECT_EQ(::signal(SIGTERM, SIG_DFL), SIG_IGN);
+  struct sigaction after {};
+  ::sigaction(SIGINT, nullptr, &after);
+  EXPECT_EQ(after.sa_handler, before.sa_handler);
+}
+
+// A process that spawns and is signalled: ranks write their pids to files named for them, wait, and
+// note a SIGTERM that they get.
+struct Spawner {
+  explicit Spawner(const std::filesystem::path& folder) : folder(folder) {
+    pid = ::fork();
+    if (pid > 0) return;
+    try {
+      spawn(2, [&](int rank) {
+        const std::string name = folder / ("pid" + std::to_string(rank));
+        std::ofstream(name + ".new") << ::getpid();
+        std::filesystem::rename(name + ".new", name);
+        LocalStore(*environment("LOCKSTEP_STORE")).get("never", Deadline::after(600s));
+      });
+    } catch (const std::exception&) {
+      ::_exit(1);
+    }
+    ::_exit(0);
+  }
+
+  std::vector<pid_t> ranks() const {
+    std::vector<pid_t> pids;
+    for (const int rank : {0, 1}) {
+      std::ifstream file(folder / ("pid" + std::to_string(rank)));
+      pid_t pid = 0;
+      if (file >> pid) pids.push_back(pid);
+    }
+    return pids;
+  }
+
+  int wait() const {
+    int status = 0;
+    ::waitpid(pid, &status, 0);
+    return status;
+  }
+
+  void remove_files() const {
+    for (const int rank : {0, 1}) std::filesystem::remove(folder / ("pid" + std::to_string(rank)));
+  }
+
+  std::filesystem::path folder;
+  pid_t pid;
+};
+
+bool gone(const std::vector<pid_t>& pids) {
+  return std::ranges::all_of(pids, [](pid_t pid) { return ::kill(pid, 0) != 0; });
+}
+
+TEST_F(Spawn, ASignalEndsTheRanksAndThenTheCaller) {
+  const Spawner spawner(tmpdir.path());
+  ASSERT_TRUE(eventually([&] { return spawner.ranks().size() == 2; }));
+  ::kill(spawner.pid, SIGINT);
+  const int status = spawner.wait();
+  EXPECT_TRUE(WIFSIGNALED(status));
+  EXPECT_EQ(WTERMSIG(status), SIGINT);
+  EXPECT_TRUE(gone(spawner.ranks()));
+  spawner.remove_files();
+}
+
+TEST_F(Spawn, RanksDieWithTheirCaller) {
+  const Spawner spawner(tmpdir.path());
+  ASSERT_TRUE(eventually([&] { return spawner.ranks().size() == 2; }));
+  ::kill(spawner.pid, SIGKILL);
+  spawner.wait();
+  EXPECT_TRUE(eventually([&] { return gone(spawner.ranks()); }));
+  spawner.remove_files();
+  EXPECT_TRUE(eventually([&] { return tmpdir.entries().empty(); })) << "the janitor removes it";
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What runs on this machine, as a test sees it that wants nothing left behind.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <string>
+
+namespace lockstep::testing {
+
+// A text that no other test's processes have in their environment: put it into the environment of
+// what a test starts.
+std::string unique_mark();
+
+// Processes, but zombies and this one, whose environment held the text when they were executed.
+int count_marked(const std::string& mark);
+
+// Open descriptors of this process.
+int count_descriptors();
+
+// Asks again every few milliseconds until the condition holds; false after the span.
+bool eventually(const std::function<bool()>& condition,
+                std::chrono::milliseconds span = std::chrono::seconds(30));
+
+}  // namespace lockstep::testing
