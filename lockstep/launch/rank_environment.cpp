@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 
 #include <fmt/format.h>
@@ -40,17 +41,28 @@ EnvironmentVariables rank_environment(const LaunchFacts& facts, int rank) {
   };
 }
 
+namespace {
+
+constexpr const char* kOpenMp = "OMP_NUM_THREADS";
+constexpr const char* kOpenBlas = "OPENBLAS_NUM_THREADS";
+
+}  // namespace
+
+int threads_per_rank(int ranks, std::optional<int> threads) {
+  if (threads) return *threads;
+  // A list, as OpenMP allows, begins with the outermost level's number.
+  const int wanted = std::atoi(environment(kOpenMp).value_or("").c_str());
+  return wanted > 0 ? wanted : std::max(1, available_cores() / ranks);
+}
+
 EnvironmentVariables thread_environment(int ranks, std::optional<int> threads) {
-  constexpr const char* openmp = "OMP_NUM_THREADS";
-  constexpr const char* openblas = "OPENBLAS_NUM_THREADS";
-  const std::string count =
-      std::to_string(threads.value_or(std::max(1, available_cores() / ranks)));
-  if (threads) return {{openmp, count}, {openblas, count}};
+  const std::string count = std::to_string(threads_per_rank(ranks, threads));
+  if (threads) return {{kOpenMp, count}, {kOpenBlas, count}};
   EnvironmentVariables variables;
   // OpenBLAS follows OMP_NUM_THREADS where its own variable is unset.
-  if (!environment(openmp)) {
-    variables.emplace_back(openmp, count);
-    if (!environment(openblas)) variables.emplace_back(openblas, count);
+  if (!environment(kOpenMp)) {
+    variables.emplace_back(kOpenMp, count);
+    if (!environment(kOpenBlas)) variables.emplace_back(kOpenBlas, count);
   }
   return variables;
 }

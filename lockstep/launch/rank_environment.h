@@ -25,8 +25,11 @@ struct LaunchFacts {
 // All ranks are on this machine and belong to one node.
 EnvironmentVariables rank_environment(const LaunchFacts& facts, int rank);
 
-// OMP_NUM_THREADS and OPENBLAS_NUM_THREADS: the number of threads if it is given; otherwise this
-// process's share of the cores among so many ranks, where the environment does not say.
+// How many threads each rank uses: the number if it is given, else OMP_NUM_THREADS, else this
+// process's share of the cores among so many ranks.
+int threads_per_rank(int ranks, std::optional<int> threads);
+
+// OMP_NUM_THREADS and OPENBLAS_NUM_THREADS for that number, where the environment does not say.
 EnvironmentVariables thread_environment(int ranks, std::optional<int> threads);
 
 // A TCP port of 127.0.0.1 that nobody listens on at this moment.

@@ -36,7 +36,10 @@ bool coloured(OutputStream stream) {
 }  // namespace
 
 RankWatch::RankWatch(const AgentOptions& options, const std::function<void(int)>& body)
-    : options_(options), body_(body), janitor_(options.ranks, store_.path(), store_.folder()) {
+    : options_(options),
+      body_(body),
+      cores_(options.ranks, threads_per_rank(options.ranks, options.threads)),
+      janitor_(options.ranks, store_.path(), store_.folder()) {
   if (options.end_orphans) orphans_.emplace();
   if (!options.log_dir.empty()) {
     std::error_code error;
@@ -99,6 +102,7 @@ void RankWatch::start_rank(int rank, const EnvironmentVariables& variables) {
     output.leave_to_parent();
     leave_to_parent();
     blocked.restore();
+    cores_.pin(rank);
     for (const auto& [name, value] : variables) ::setenv(name.c_str(), value.c_str(), 1);
     body_(rank);
   });

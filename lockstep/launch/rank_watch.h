@@ -10,6 +10,7 @@
 #include "lockstep/core/deadline.h"
 #include "lockstep/launch/agent.h"
 #include "lockstep/launch/console.h"
+#include "lockstep/launch/core_shares.h"
 #include "lockstep/launch/janitor.h"
 #include "lockstep/launch/orphans.h"
 #include "lockstep/launch/rank_output.h"
@@ -66,6 +67,7 @@ class RankWatch {
   const std::function<void(int)>& body_;
   AgentResult result_;
 
+  CoreShares cores_;
   SignalWatch signals_;
   std::optional<AdoptsOrphans> orphans_;
   LocalStoreServer store_;
