@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Counts gradients, launches buckets in order, and finishes at the end of backward.
+#include "lockstep/parallel/backward_reduction.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep {
+namespace {
+
+// A plain copy where it will do: a small tensor's copy costs less than its way through the
+// dispatcher.
+void copy_gradient(const at::Tensor& to, const at::Tensor& from) {
+  constexpr std::size_t kSmall = 64 * 1024;
+  if (to.is_cpu() && from.is_cpu() && from.scalar_type() == to.scalar_type() &&
+      from.sizes() == to.sizes() && from.strides() == to.strides() &&
+      from.is_non_overlapping_and_dense() && !from.is_conj() && !from.is_neg() &&
+      from.nbytes() <= kSmall) {
+    if (from.nbytes() > 0) std::memcpy(to.data_ptr(), from.data_ptr(), from.nbytes());
+  } else {
+    to.copy_(from);
+  }
+}
+
+constexpr const char* kUnevenHint =
+    ". If the ranks have different numbers of batches, give every rank the same number "
+    "(DistributedSampler pads or drops)";
+
+}  // namespace
+
+// Is in autograd's list of what to do at the end of this backward. If it goes without having been
+// called, backward has ended with an exception.
+class BackwardReduction::EndOfBackward {
+ public:
+  explicit EndOfBackward(std::shared_ptr<BackwardReduction> reduction)
+      : reduction_(std::move(reduction)) {}
+  EndOfBackward(const EndOfBackward&) = delete;
+  EndOfBackward& operator=(const EndOfBackward&) = delete;
+  ~EndOfBackward() {
+    if (!called_) reduction_->give_up("backward ended with an exception on this rank");
+  }
+
+  void call() {
+    called_ = true;
+    reduction_->finish();
+  }
+
+ private:
+  std::shared_ptr<BackwardReduction> reduction_;
+  bool called_ = false;
+};
+
+BackwardReduction::BackwardReduction(const std::vector<NamedTensor>& parameters,
+                                     std::shared_ptr<ProcessGroup> group, BucketLimits limits)
+    : group_(std::move(group)), limits_(limits), launch_bucket_([this](Bucket& bucket) {
+        return group_->all_reduce(bucket.flat(), {.op = ReduceOp::mean});
+      }) {
+  parameters_.reserve(parameters.size());
+  for (const NamedTensor& parameter : parameters) {
+    if (parameter.tensor.requires_grad()) {
+      parameters_.emplace_back(parameter, static_cast<int>(parameters_.size()), *this);
+    } else {
+      frozen_.push_back(parameter);
+    }
+  }
+}
+
+std::string BackwardReduction::where() const {
+  return fmt::format("[reducer] rank {} of {}: ", group_->rank(), group_->size());
+}
+
+void BackwardReduction::check() const {
+  if (!failure_.empty()) {
+    throw Error(where() + "an earlier backward failed and ended the group: " + failure_ +
+                ". Form a new group and wrap the model again, or start the job anew");
+  }
+  for (const Parameter& parameter : parameters_) {
+    const at::Tensor& tensor = parameter.tensor;
+    if (tensor.requires_grad() && parameter.hooks.on(tensor) &&
+        tensor.scalar_type() == parameter.size.dtype && tensor.device() == parameter.size.device &&
+        tensor.numel() == parameter.size.elements) {
+      continue;
+    }
+    throw UsageError(fmt::format(
+        "{}parameter {} was converted, moved, replaced or frozen after the model was wrapped (now "
+        "{} on {}, then {} on {}): its gradients would no longer be reduced. Convert the model "
+        "first and wrap it then",
+        where(), parameter.name, c10::toString(tensor.scalar_type()), tensor.device().str(),
+        c10::toString(parameter.size.dtype), parameter.size.device.str()));
+  }
+  for (const NamedTensor& frozen : frozen_) {
+    if (!frozen.tensor.requires_grad()) continue;
+    throw UsageError(
+        where() + "parameter " + frozen.name +
+        " required no gradient when the model was wrapped, and now does: its gradients "
+        "would not be reduced. Set requires_grad first and wrap the model then");
+  }
+}
+
+std::vector<std::string> BackwardReduction::unused_parameters() const {
+  std::vector<std::string> names;
+  for (const Parameter& parameter : parameters_) {
+    if (parameter.unused_everywhere) names.push_back(parameter.name);
+  }
+  return names;
+}
+
+// torch::autograd::grad() for other tensors than our parameters also comes through the outputs, and
+// leaves nothing to reduce.
+bool BackwardReduction::accumulates_nothing() const {
+  const auto* needed = torch::autograd::get_current_graph_task_exec_info();
+  if (!needed || needed->empty()) return false;
+  return std::none_of(parameters_.begin(), parameters_.end(), [&](const Parameter& parameter) {
+    const auto info =
+        needed->find(const_cast<torch::autograd::Node*>(parameter.hooks.accumulator()));
+    return info != needed->end() && info->second.needed_;
+  });
+}
+
+void BackwardReduction::backward_entered() {
+  if (accumulates_nothing()) return;
+  if (at::GradMode::is_enabled()) {
+    throw UsageError(where() +
+                     "backward with create_graph=true is not supported: gradients of gradients "
+                     "cannot pass through a reduction. Compute the inner gradient with "
+                     "torch::autograd::grad for the inputs, or on the unwrapped module");
+  }
+  const std::lock_guard lock(mutex_);
+  if (!failure_.empty()) check();
+  if (active_) return;  // another output, or a backward inside this one
+  auto end = std::make_shared<EndOfBackward>(shared_from_this());
+  active_ = true;
+  torch::autograd::Engine::get_default_engine().queue_callback([end] { end->call(); });
+}
+
+void BackwardReduction::gradient_coming(int number, const at::Tensor& gradient) {
+  if (!gradient.defined()) return;
+  const std::lock_guard lock(mutex_);
+  if (!active_) return;
+  const Parameter& parameter = parameters_[static_cast<std::size_t>(number)];
+  if (gradient.layout() != at::kStrided) {
+    refuse("parameter " + parameter.name +
+           " got a sparse gradient, which is not supported. Make the layer that uses it produce "
+           "dense ones (Embedding: sparse(false))");
+  }
+  if (parameter.bucket >= 0 && slots_[static_cast<std::size_t>(parameter.bucket)].launched) {
+    refuse(fmt::format(
+        "parameter {} got another gradient after its bucket was launched: earlier backwards "
+        "accumulated {} for it, this one more. Its gradient was not changed. Let the first "
+        "backward use the parameter as often as the others do, or accumulate under no_sync()",
+        parameter.name, parameter.whole_count));
+  }
+}
+
+void BackwardReduction::gradient_accumulated(int number, bool defined) {
+  const std::lock_guard lock(mutex_);
+  Parameter& parameter = parameters_[static_cast<std::size_t>(number)];
+  if (defined) parameter.used = true;
+  if (!active_) return;
+  ++parameter.count;
+  if (plan_.empty()) {
+    parameter.last_tick = ++tick_;
+    return;
+  }
+  // A parameter that the first backward did not use may still come: it is ready at the end only.
+  if (parameter.whole_count == 0 || parameter.count < parameter.whole_count) return;
+  contribute(parameter);
+  if (parameter.count == parameter.whole_count) {
+    --slots_[static_cast<std::size_t>(parameter.bucket)].missing;
+    while (next_ < slots_.size() && slots_[next_].missing == 0) launch_next();
+  }
+  if (waiting_ < next_ && slots_[waiting_].work.poll()) ++waiting_;
+}
+
+void BackwardReduction::contribute(Parameter& parameter) {
+  at::Tensor& gradient = parameter.tensor.mutable_grad();
+  const Slot& slot = slots_[static_cast<std::size_t>(parameter.bucket)];
+  const at::Tensor& view = slot.bucket.gradient(parameter.place);
+  if (gradient.defined() && gradient.layout() != at::kStrided) {
+    refuse("parameter " + parameter.name + " has a sparse gradient, which is not supported");
+  }
+  parameter.kept.reset();
+  if (gradient.is_same(view)) {
+    if (!parameter.used) parameter.kept = view.clone();
+    return;
+  }
+  if (gradient.defined()) {
+    copy_gradient(view, gradient);
+  } else {
+    view.zero_();
+  }
+  // Else it is what it was, defined or not, until the trailer shows that another rank used it.
+  if (parameter.used) gradient = view;
+}
+
+void BackwardReduction::launch_next() {
+  Slot& slot = slots_[next_];
+  slot.bucket.set_all_used();
+  for (int place = 0; place < slot.bucket.size(); ++place) {
+    const int number = slot.bucket.parameters()[static_cast<std::size_t>(place)];
+    if (!parameters_[static_cast<std::size_t>(number)].used) slot.bucket.set_unused(place);
+  }
+  slot.launched = true;
+  ++next_;
+  slot.work = launch_bucket_(slot.bucket);
+}
+
+// The order of rank 0 decides. Ranks may see different ones: branches of a graph that do not depend
+// on each other, parameters that only some ranks use.
+void BackwardReduction::make_plan() {
+  std::vector<std::int64_t> order(parameters_.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto when = [this](std::int64_t number) {
+    const Parameter& parameter = parameters_[static_cast<std::size_t>(number)];
+    return parameter.count > 0 ? parameter.last_tick : tick_ + 1;  // unused ones last
+  };
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::int64_t a, std::int64_t b) { return when(a) < when(b); });
+  const at::Tensor shared = at::tensor(order, at::kLong).to(group_->device());
+  group_->broadcast(shared, 0).wait();
+  const at::Tensor local = shared.cpu();
+  const std::int64_t* values = local.data_ptr<std::int64_t>();
+  const std::vector<int> agreed(values, values + local.numel());
+
+  std::vector<GradientSize> sizes;
+  for (const Parameter& parameter : parameters_) sizes.push_back(parameter.size);
+  plan_ = plan_buckets(sizes, agreed, limits_);
+  slots_.reserve(plan_.size());
+}
+
+void BackwardReduction::add_bucket() {
+  const PlannedBucket& planned = plan_[slots_.size()];
+  std::vector<at::Tensor> tensors;
+  for (const Parameter& parameter : parameters_) tensors.push_back(parameter.tensor);
+  const int index = static_cast<int>(slots_.size());
+  slots_.emplace_back(Bucket(index, planned, tensors, *group_));
+  int place = 0;
+  for (const int number : planned.parameters) {
+    Parameter& parameter = parameters_[static_cast<std::size_t>(number)];
+    parameter.bucket = index;
+    parameter.place = place++;
+  }
+}
+
+void BackwardReduction::finish() {
+  const at::NoGradGuard no_grad;
+  try {
+    if (plan_.empty()) make_plan();
+    while (next_ < plan_.size()) {
+      // In the first backward buckets are made one at a time, and each frees the gradients that it
+      // takes in, so that they do not exist twice.
+      if (next_ == slots_.size()) add_bucket();
+      for (const int number : slots_[next_].bucket.parameters()) {
+        Parameter& parameter = parameters_[static_cast<std::size_t>(number)];
+        const bool ready = parameter.whole_count > 0 && parameter.count >= parameter.whole_count;
+        if (!ready) contribute(parameter);
+      }
+      launch_next();
+    }
+    for (Slot& slot : slots_) {
+      slot.work.wait();
+      settle(slot);
+    }
+    next_ = 0;
+    waiting_ = 0;
+    active_ = false;
+  } catch (const PeerLost& error) {
+    give_up(error.what());
+    throw PeerLost(error.rank(), where() + "reducing gradients: " + error.what() + kUnevenHint);
+  } catch (const TimeoutError& error) {
+    give_up(error.what());
+    throw TimeoutError(where() + "reducing gradients: " + error.what() + kUnevenHint);
+  } catch (const std::exception& error) {
+    give_up(error.what());
+    throw;
+  }
+}
+
+// The bucket has been reduced: parameters that this rank did not use take the others' gradient, or
+// have their own back if nobody used them.
+void BackwardReduction::settle(Slot& slot) {
+  for (int place = 0; place < slot.bucket.size(); ++place) {
+    const int number = slot.bucket.parameters()[static_cast<std::size_t>(place)];
+    Parameter& parameter = parameters_[static_cast<std::size_t>(number)];
+    parameter.unused_everywhere = !parameter.used && !slot.bucket.used_by_any_rank(place);
+    const at::Tensor& view = slot.bucket.gradient(place);
+    if (parameter.unused_everywhere) {
+      if (parameter.kept.defined()) view.copy_(parameter.kept);
+    } else if (!parameter.used) {
+      parameter.tensor.mutable_grad() = view;
+    }
+    parameter.kept.reset();
+    parameter.used = false;
+    parameter.whole_count = std::max(parameter.whole_count, parameter.count);
+    parameter.count = 0;
+  }
+  slot.missing = slot.bucket.size();
+  slot.launched = false;
+}
+
+void BackwardReduction::refuse(const std::string& reason) {
+  failure_ = reason;
+  throw UsageError(where() + reason);
+}
+
+// The other ranks wait for this one's part, which will not come.
+void BackwardReduction::give_up(const std::string& reason) noexcept {
+  active_ = false;
+  try {
+    if (failure_.empty()) failure_ = reason;
+    group_->abort(where() + failure_);
+  } catch (...) {
+    // Then the peers notice when this rank leaves the group, or at their deadline.
+  }
+  for (Slot& slot : slots_) slot.work = Work();
+}
+
+}  // namespace lockstep

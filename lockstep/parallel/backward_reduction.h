@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What happens in the course of a backward: gradients become ready, buckets are launched, and at
+// the end all is reduced and .grad are views of the buckets. The engine room of Reducer.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "lockstep/collective/process_group.h"
+#include "lockstep/parallel/bucket.h"
+#include "lockstep/parallel/gradient_hooks.h"
+#include "lockstep/parallel/model_agreement.h"
+#include "lockstep/parallel/output_node.h"
+
+namespace lockstep {
+
+// Starts the reduction of a bucket: once the Work is done, bucket.flat() holds the mean over the
+// ranks. Called in the order of the buckets, the same on every rank.
+using BucketFunction = std::function<Work(Bucket&)>;
+
+// Owned by its Reducer and by the graphs that lead to it, so that a backward may come after the
+// Reducer is gone.
+class BackwardReduction final : public BackwardListener,
+                                public GradientListener,
+                                public std::enable_shared_from_this<BackwardReduction> {
+ public:
+  // The parameters are distinct leaves. Those that require no gradient are only watched.
+  BackwardReduction(const std::vector<NamedTensor>& parameters, std::shared_ptr<ProcessGroup> group,
+                    BucketLimits limits);
+
+  // UsageError if a parameter is no longer what it was; Error if a backward has failed.
+  void check() const;
+  // Names of the parameters that no rank used between the last two reductions.
+  std::vector<std::string> unused_parameters() const;
+  void set_bucket_function(BucketFunction function) { launch_bucket_ = std::move(function); }
+
+  void backward_entered() override;
+  void gradient_coming(int parameter, const at::Tensor& gradient) override;
+  void gradient_accumulated(int parameter, bool defined) override;
+
+ private:
+  struct Parameter {
+    Parameter(const NamedTensor& named, int number, GradientListener& listener)
+        : name(named.name),
+          tensor(named.tensor),
+          hooks(tensor, number, listener),
+          size{tensor.numel(), tensor.scalar_type(), tensor.device()} {}
+
+    std::string name;
+    at::Tensor tensor;
+    GradientHooks hooks;
+    GradientSize size;
+    int bucket = -1;
+    int place = 0;  // in its bucket
+    // How often its gradient was accumulated in this backward, and how often it is in a whole one;
+    // nested backwards accumulate several times.
+    int count = 0;
+    int whole_count = 0;
+    int last_tick = 0;  // when it was last accumulated, in the first backward
+    bool used = false;  // on this rank since the last reduction, also without synchronisation
+    bool unused_everywhere = false;
+    at::Tensor kept;  // the gradient's bits, in case no rank used the parameter
+  };
+  struct Slot {
+    explicit Slot(Bucket made) : bucket(std::move(made)), missing(bucket.size()) {}
+
+    Bucket bucket;
+    int missing;  // gradients
+    bool launched = false;
+    Work work;
+  };
+  class EndOfBackward;
+
+  bool accumulates_nothing() const;
+  void finish();
+  void make_plan();
+  void add_bucket();
+  void contribute(Parameter& parameter);
+  void launch_next();
+  void settle(Slot& slot);
+  void give_up(const std::string& reason) noexcept;
+  [[noreturn]] void refuse(const std::string& reason);
+  std::string where() const;
+
+  std::vector<Parameter> parameters_;
+  std::vector<NamedTensor> frozen_;
+  std::shared_ptr<ProcessGroup> group_;
+  BucketLimits limits_;
+  BucketFunction launch_bucket_;
+  std::vector<PlannedBucket> plan_;  // empty until the first backward has shown the order
+  std::vector<Slot> slots_;
+  std::size_t next_ = 0;     // the bucket to launch next
+  std::size_t waiting_ = 0;  // the oldest bucket that is launched and not known to be done
+  int tick_ = 0;
+  bool active_ = false;
+  std::string failure_;
+  // A model on several devices computes gradients on several threads.
+  std::mutex mutex_;
+};
+
+}  // namespace lockstep

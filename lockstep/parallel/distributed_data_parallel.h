@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Wraps a module so that backward averages its gradients over the ranks, as
+// torch.nn.parallel.DistributedDataParallel.
+//
+//   lockstep::DistributedDataParallel model(net, group);
+//   loss(model(input), target).backward();   // every rank with its own batch
+//   optimizer.step();                         // the same step on every rank
+#pragma once
+
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <c10/util/SmallVector.h>
+
+#include "lockstep/parallel/for_each_tensor.h"
+#include "lockstep/parallel/reducer.h"
+#include "lockstep/parallel/wrapped_module.h"
+
+namespace lockstep {
+
+struct DistributedDataParallelOptions {
+  // As PyTorch's: where this rank's module lives and where tensors that are given to forward are
+  // moved; at most one. Without it nothing is moved.
+  std::vector<at::Device> device_ids = {};
+  // Where tensors that forward returns are moved; by default they stay.
+  std::optional<at::Device> output_device = {};
+  // See ReducerOptions.
+  double bucket_cap_mb = 25;
+  double first_bucket_mb = 1;
+  // Before each forward in training with gradients on, buffers (BatchNorm's statistics) become
+  // those of rank 0. Never in eval(), so that one rank may evaluate alone.
+  bool broadcast_buffers = true;
+};
+
+// What does not depend on the module's type. See Reducer for what holds during backward.
+class DistributedDataParallelBase : public torch::nn::Module {
+ public:
+  DistributedDataParallelBase(const DistributedDataParallelBase&) = delete;
+  DistributedDataParallelBase& operator=(const DistributedDataParallelBase&) = delete;
+
+  // While the guard lives, forwards are not synchronised: gradients accumulate on this rank, and
+  // the next synchronised backward reduces the sum. Buffers are not broadcast.
+  NoSync no_sync() const { return reducer_.no_sync(); }
+  const std::shared_ptr<ProcessGroup>& group() const { return group_; }
+  // Names of the parameters that no rank used between the last two reductions.
+  std::vector<std::string> unused_parameters() const { return reducer_.unused_parameters(); }
+  // Replaces the reduction of a bucket; see Reducer.
+  void set_bucket_function(BucketFunction function) {
+    reducer_.set_bucket_function(std::move(function));
+  }
+
+  void pretty_print(std::ostream& stream) const override;
+
+ protected:
+  DistributedDataParallelBase(std::shared_ptr<torch::nn::Module> module,
+                              std::shared_ptr<ProcessGroup> group,
+                              const DistributedDataParallelOptions& options);
+
+  void before_forward();
+  void after_forward(c10::ArrayRef<at::Tensor*> outputs);
+  bool moves_inputs() const { return input_device_.has_value(); }
+  // Moves the tensors in a value to the input device; what holds none passes through.
+  template <class Value>
+  decltype(auto) move_input(Value&& value) const;
+
+ private:
+  std::shared_ptr<ProcessGroup> group_;
+  torch::nn::Module* inner_;
+  std::optional<at::Device> input_device_;
+  std::optional<at::Device> output_device_;
+  std::vector<at::Tensor> buffers_;  // empty if they are not broadcast
+  Reducer reducer_;
+};
+
+// M is a holder (Net of TORCH_MODULE(Net), torch::nn::Sequential, ...) or a struct derived from
+// torch::nn::Module; it is deduced from a holder, a shared_ptr or a module by reference, which then
+// has to outlive the wrapper. The wrapper is a module itself, with the wrapped one registered as
+// "module": parameters(), train(), to() and so on go through it. Convert before wrapping.
+template <class M>
+class DistributedDataParallel : public DistributedDataParallelBase {
+ public:
+  using Handle = typename WrappedModule<M>::Handle;
+
+  // A collective call, after which parameters and buffers are rank 0's on every rank. Optimizers
+  // may be made before or after. UsageError on every rank if the modules differ, and for options
+  // that contradict the module.
+  DistributedDataParallel(Handle module, std::shared_ptr<ProcessGroup> group,
+                          const DistributedDataParallelOptions& options = {})
+      : DistributedDataParallelBase(pointer(module), std::move(group), options),
+        module_(std::move(module)) {}
+  DistributedDataParallel(
+      M& module, std::shared_ptr<ProcessGroup> group,
+      const DistributedDataParallelOptions& options = {}) requires(!ModuleHolder<M>)
+      : DistributedDataParallel(handle_of(module), std::move(group), options) {}
+
+  // Takes what the module's forward takes and returns what it returns; see for_each_tensor.h for
+  // the structures in which tensors are found. Backward through any of them is synchronised. Moves
+  // as device_ids say. UsageError if a parameter was converted or moved since wrapping.
+  template <class... Arguments>
+  auto forward(Arguments&&... arguments) {
+    before_forward();
+    if (moves_inputs()) {
+      return finish_forward(module_->forward(move_input(std::forward<Arguments>(arguments))...));
+    }
+    return finish_forward(module_->forward(std::forward<Arguments>(arguments)...));
+  }
+  template <class... Arguments>
+  auto operator()(Arguments&&... arguments) {
+    return forward(std::forward<Arguments>(arguments)...);
+  }
+
+  // The wrapper, as a holder would have it: model->train(). The wrapped module is behind module().
+  DistributedDataParallel* operator->() { return this; }
+  const DistributedDataParallel* operator->() const { return this; }
+
+  // The wrapped module, as a holder or shared_ptr. Its own forward is not synchronised.
+  const Handle& module() const { return module_; }
+  Handle& module() { return module_; }
+
+ private:
+  static std::shared_ptr<torch::nn::Module> pointer(const Handle& module) {
+    if constexpr (ModuleHolder<M>) {
+      return module.ptr();
+    } else {
+      return module;
+    }
+  }
+
+  template <class Output>
+  Output finish_forward(Output output) {
+    c10::SmallVector<at::Tensor*, 8> tensors;
+    for_each_tensor(output, [&](at::Tensor& tensor) { tensors.push_back(&tensor); });
+    after_forward(tensors);
+    return output;
+  }
+
+  Handle module_;
+};
+
+template <class M>
+DistributedDataParallel(std::shared_ptr<M>, std::shared_ptr<ProcessGroup>,
+                        const DistributedDataParallelOptions& = {}) -> DistributedDataParallel<M>;
+template <ModuleHolder M>
+DistributedDataParallel(M, std::shared_ptr<ProcessGroup>,
+                        const DistributedDataParallelOptions& = {}) -> DistributedDataParallel<M>;
+template <PlainModule M>
+DistributedDataParallel(M&, std::shared_ptr<ProcessGroup>,
+                        const DistributedDataParallelOptions& = {}) -> DistributedDataParallel<M>;
+
+template <class Value>
+decltype(auto) DistributedDataParallelBase::move_input(Value&& value) const {
+  using Plain = std::remove_cvref_t<Value>;
+  if constexpr (TensorStructure<Plain> && !detail::WithoutTensors<Plain>) {
+    Plain moved = std::forward<Value>(value);
+    for_each_tensor(moved, [this](at::Tensor& tensor) {
+      if (tensor.defined()) tensor = tensor.to(*input_device_, /*non_blocking=*/true);
+    });
+    return moved;
+  } else {
+    return std::forward<Value>(value);
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Calls a function with every tensor inside a value, whatever structure a forward takes or returns:
+// tensors, tuples, pairs, arrays, vectors and other sequences, optionals, maps (their values), and
+// all of these nested. Numbers, enumerations and strings hold no tensors.
+//
+// A type of your own takes part if its namespace has
+//   template <class F> void for_each_tensor(Mine& value, F&& function)
+// that calls for_each_tensor(member, function), or function(tensor), for its members.
+#pragma once
+
+#include <concepts>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include <ATen/core/Tensor.h>
+
+namespace lockstep {
+
+template <class Value, class Function>
+void for_each_tensor(Value& value, Function&& function);
+
+namespace detail {
+
+template <class Value>
+concept TupleLike = requires {
+  std::tuple_size<Value>::value;
+};
+
+template <class Value>
+concept MapLike = requires(Value& value) {
+  typename Value::mapped_type;
+  value.begin()->second;
+};
+
+template <class Value>
+concept SequenceLike = requires(Value& value) {
+  typename Value::value_type;
+  value.begin();
+  value.end();
+};
+
+// std::optional, and c10::optional where that is another type.
+template <class Value>
+concept OptionalLike = requires(Value& value) {
+  { value.has_value() } -> std::convertible_to<bool>;
+  *value;
+};
+
+template <class Value>
+concept WithoutTensors = std::is_arithmetic_v<Value> || std::is_enum_v<Value> ||
+    std::is_null_pointer_v<Value> || std::same_as<Value, std::string>;
+
+struct Ignore {
+  void operator()(at::Tensor& /*tensor*/) const {}
+};
+
+// Found by argument-dependent lookup only: a version beside the value's type.
+void for_each_tensor();
+
+template <class Value>
+concept KnowsItsTensors = requires(Value& value) {
+  for_each_tensor(value, Ignore{});
+};
+
+template <class>
+inline constexpr bool kUnknown = false;
+
+}  // namespace detail
+
+// Whether for_each_tensor can look into a value.
+template <class Value>
+concept TensorStructure = std::same_as<Value, at::Tensor> || detail::WithoutTensors<Value> ||
+    detail::TupleLike<Value> || detail::MapLike<Value> || detail::OptionalLike<Value> ||
+    detail::SequenceLike<Value> || detail::KnowsItsTensors<Value>;
+
+template <class Value, class Function>
+void for_each_tensor(Value& value, Function&& function) {
+  if constexpr (std::same_as<Value, at::Tensor>) {
+    function(value);
+  } else if constexpr (detail::WithoutTensors<Value>) {
+  } else if constexpr (detail::TupleLike<Value>) {
+    std::apply([&](auto&... members) { (for_each_tensor(members, function), ...); }, value);
+  } else if constexpr (detail::MapLike<Value>) {
+    for (auto& entry : value) for_each_tensor(entry.second, function);
+  } else if constexpr (detail::OptionalLike<Value>) {
+    if (value.has_value()) for_each_tensor(*value, function);
+  } else if constexpr (detail::SequenceLike<Value>) {
+    if constexpr (!detail::WithoutTensors<typename Value::value_type>) {
+      for (auto& element : value) for_each_tensor(element, function);
+    }
+  } else {
+    static_assert(detail::kUnknown<Value>,
+                  "Lockstep does not know where this type keeps its tensors. Return a tensor, a "
+                  "tuple, pair, array, vector, optional or map of tensors, or declare beside your "
+                  "type: template <class F> void for_each_tensor(YourType& value, F&& function), "
+                  "which calls the function with each of its tensors.");
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Tells when a parameter's gradient is about to be accumulated, and when it has been.
+#pragma once
+
+#include <cstdint>
+
+#include <ATen/core/Tensor.h>
+
+#include "lockstep/libtorch_version.h"
+
+namespace lockstep {
+
+// Called on the thread that computes the gradient: on CPU the one that called backward.
+class GradientListener {
+ public:
+  virtual ~GradientListener() = default;
+  // The gradient may be undefined: a part of the graph ran that contributes nothing. Throwing
+  // leaves .grad untouched and ends backward.
+  virtual void gradient_coming(int parameter, const at::Tensor& gradient) = 0;
+  virtual void gradient_accumulated(int parameter, bool defined) = 0;
+};
+
+// The hooks of one parameter. They go when this object does; they hold on to the parameter's
+// gradient accumulator, which autograd itself only refers to weakly.
+class GradientHooks {
+ public:
+  // The listener outlives this object.
+  GradientHooks(const at::Tensor& parameter, int number, GradientListener& listener);
+  GradientHooks(GradientHooks&& other) noexcept = default;
+  GradientHooks& operator=(GradientHooks&& other) = delete;
+  ~GradientHooks();
+
+  // Whether the parameter still accumulates where the hooks are: converting or replacing its data
+  // gives it another accumulator, without a word.
+  bool on(const at::Tensor& parameter) const {
+    return torch::autograd::impl::try_get_grad_accumulator(parameter) == accumulator_;
+  }
+  const torch::autograd::Node* accumulator() const { return accumulator_.get(); }
+
+ private:
+  libtorch::NodePointer accumulator_;
+  std::uintptr_t before_ = 0;
+  std::uintptr_t after_ = 0;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Compares hashes of the ranks' descriptions, and the descriptions themselves if they differ.
+#include "lockstep/parallel/model_agreement.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep {
+namespace {
+
+// FNV-1a with 64 bits: the same on every machine.
+std::int64_t hash(const std::string& text) {
+  std::uint64_t state = 14695981039346656037u;
+  for (const char c : text) {
+    state = (state ^ static_cast<unsigned char>(c)) * 1099511628211u;
+  }
+  return static_cast<std::int64_t>(state);
+}
+
+std::vector<at::Tensor> gather(ProcessGroup& group, const at::Tensor& mine) {
+  const at::Tensor input = mine.to(group.device());
+  std::vector<at::Tensor> all;
+  for (int rank = 0; rank < group.size(); ++rank) all.push_back(at::empty_like(input));
+  group.all_gather(all, input).wait();
+  for (at::Tensor& tensor : all) tensor = tensor.cpu();
+  return all;
+}
+
+std::vector<std::int64_t> gather(ProcessGroup& group, std::int64_t mine) {
+  std::vector<std::int64_t> values;
+  for (const at::Tensor& tensor : gather(group, at::full({1}, mine, at::kLong))) {
+    values.push_back(tensor.item<std::int64_t>());
+  }
+  return values;
+}
+
+std::vector<std::string> gather(ProcessGroup& group, const std::string& mine) {
+  const auto lengths = gather(group, static_cast<std::int64_t>(mine.size()));
+  const std::int64_t longest = *std::max_element(lengths.begin(), lengths.end());
+  const at::Tensor bytes = at::zeros({std::max<std::int64_t>(longest, 1)}, at::kByte);
+  std::memcpy(bytes.data_ptr(), mine.data(), mine.size());
+  std::vector<std::string> texts;
+  const auto all = gather(group, bytes);
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    texts.emplace_back(static_cast<const char*>(all[rank].data_ptr()),
+                       static_cast<std::size_t>(lengths[rank]));
+  }
+  return texts;
+}
+
+// Splits off the first line.
+std::string take_line(std::string_view& text) {
+  if (text.empty()) return "nothing more";
+  const std::size_t end = text.find('\n');
+  std::string line(text.substr(0, end));
+  text.remove_prefix(end + 1);
+  return line;
+}
+
+}  // namespace
+
+std::vector<std::string> describe(std::string_view kind, std::span<const NamedTensor> tensors) {
+  std::vector<std::string> lines;
+  std::vector<at::Device> devices;
+  for (const NamedTensor& named : tensors) {
+    const at::Tensor& tensor = named.tensor;
+    auto device = std::find(devices.begin(), devices.end(), tensor.device());
+    if (device == devices.end()) device = devices.insert(device, tensor.device());
+    std::string where;
+    if (!tensor.is_cpu() || device != devices.begin()) {
+      where = fmt::format(" on {} device {}",
+                          c10::DeviceTypeName(tensor.device().type(), /*lower_case=*/true),
+                          device - devices.begin());
+    }
+    lines.push_back(fmt::format("{} {}: {} [{}]{}{}", kind, named.name,
+                                c10::toString(tensor.scalar_type()),
+                                fmt::join(tensor.sizes().begin(), tensor.sizes().end(), ", "),
+                                where, tensor.requires_grad() ? ", requires grad" : ""));
+  }
+  return lines;
+}
+
+void check_agreement(ProcessGroup& group, std::string_view who,
+                     const std::vector<std::string>& lines) {
+  std::string mine;
+  for (const std::string& line : lines) mine += line + '\n';
+  const auto hashes = gather(group, hash(mine));
+  const auto other = std::find_if(hashes.begin(), hashes.end(),
+                                  [&](std::int64_t value) { return value != hashes.front(); });
+  if (other == hashes.end()) return;
+
+  const auto texts = gather(group, mine);
+  const auto other_rank = static_cast<std::size_t>(other - hashes.begin());
+  std::string_view of_first = texts.front();
+  std::string_view of_other = texts[other_rank];
+  std::string line_of_first;
+  std::string line_of_other;
+  do {
+    line_of_first = take_line(of_first);
+    line_of_other = take_line(of_other);
+  } while (line_of_first == line_of_other);
+  throw UsageError(
+      fmt::format("[{}] rank {} of {}: the ranks wrap different models. The first difference: "
+                  "rank 0 has {}; rank {} has {}. Build the same model, with the same options, on "
+                  "every rank",
+                  who, group.rank(), group.size(), line_of_first, other_rank, line_of_other));
+}
+
+}  // namespace lockstep

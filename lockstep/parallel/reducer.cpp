@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Checks what it is given, and hands the work to BackwardReduction.
+#include "lockstep/parallel/reducer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <unordered_set>
+
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep {
+namespace {
+
+std::vector<NamedTensor> numbered(const std::vector<at::Tensor>& parameters) {
+  std::vector<NamedTensor> named;
+  for (const at::Tensor& parameter : parameters) {
+    named.push_back({fmt::format("#{}", named.size()), parameter});
+  }
+  return named;
+}
+
+std::vector<NamedTensor> distinct(const std::vector<NamedTensor>& parameters) {
+  std::unordered_set<const at::TensorImpl*> seen;
+  std::vector<NamedTensor> result;
+  for (const NamedTensor& parameter : parameters) {
+    if (!parameter.tensor.defined()) {
+      throw UsageError("[reducer] parameter " + parameter.name + " is undefined");
+    }
+    if (!parameter.tensor.is_leaf()) {
+      throw UsageError("[reducer] " + parameter.name +
+                       " was computed from other tensors: only leaves accumulate gradients");
+    }
+    if (seen.insert(parameter.tensor.unsafeGetTensorImpl()).second) result.push_back(parameter);
+  }
+  return result;
+}
+
+std::int64_t bytes(double mebibytes, std::string_view option) {
+  if (!(mebibytes >= 0) || mebibytes > 1 << 20) {
+    throw UsageError(
+        fmt::format("[reducer] {} is {}; it is a size in MiB, at least 0", option, mebibytes));
+  }
+  return std::llround(mebibytes * (1 << 20));
+}
+
+}  // namespace
+
+Reducer::Reducer(const std::vector<NamedTensor>& parameters, std::shared_ptr<ProcessGroup> group,
+                 const ReducerOptions& options) {
+  if (!group) throw UsageError("[reducer] the group is null; call init_process_group()");
+  const BucketLimits limits{bytes(options.first_bucket_mb, "first_bucket_mb"),
+                            bytes(options.bucket_cap_mb, "bucket_cap_mb")};
+  const std::vector<NamedTensor> taken = distinct(parameters);
+  const bool any = std::any_of(taken.begin(), taken.end(), [](const NamedTensor& parameter) {
+    return parameter.tensor.requires_grad();
+  });
+  if (group->size() > 1) {
+    // Before any rank complains about its own model: ranks that differ are told how they do.
+    std::vector<std::string> lines = describe("parameter", taken);
+    lines.push_back(fmt::format("buckets of {} and {} bytes", limits.first, limits.others));
+    check_agreement(*group, "reducer", lines);
+  }
+  if (!any) {
+    throw UsageError(
+        "[reducer] no parameter requires a gradient, so that there is nothing to "
+        "reduce; use the module without wrapping it");
+  }
+  if (group->size() > 1) {
+    reduction_ = std::make_shared<BackwardReduction>(taken, std::move(group), limits);
+  }
+}
+
+Reducer::Reducer(const std::vector<at::Tensor>& parameters, std::shared_ptr<ProcessGroup> group,
+                 const ReducerOptions& options)
+    : Reducer(numbered(parameters), std::move(group), options) {}
+
+void Reducer::check() const {
+  if (reduction_) reduction_->check();
+}
+
+void Reducer::prepare_in_place(std::span<at::Tensor* const> outputs) const {
+  if (!reduction_ || !synchronizes() || !at::GradMode::is_enabled()) return;
+  for (at::Tensor* output : outputs) {
+    if (output->defined() && output->requires_grad()) {
+      *output = with_output_node(*output, reduction_);
+    }
+  }
+}
+
+at::Tensor Reducer::prepare(const at::Tensor& output) {
+  check();
+  at::Tensor result = output;
+  at::Tensor* const pointer = &result;
+  prepare_in_place({&pointer, 1});
+  return result;
+}
+
+std::vector<at::Tensor> Reducer::prepare(std::vector<at::Tensor> outputs) {
+  check();
+  for (at::Tensor& output : outputs) {
+    at::Tensor* const pointer = &output;
+    prepare_in_place({&pointer, 1});
+  }
+  return outputs;
+}
+
+void Reducer::set_bucket_function(BucketFunction function) {
+  if (!function) throw UsageError("[reducer] the bucket function is empty");
+  if (reduction_) reduction_->set_bucket_function(std::move(function));
+}
+
+std::vector<std::string> Reducer::unused_parameters() const {
+  return reduction_ ? reduction_->unused_parameters() : std::vector<std::string>();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Averages the gradients of a list of parameters over the ranks, in the course of backward. What
+// DistributedDataParallel is built on, and of use alone where there is no module.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/collective/process_group.h"
+#include "lockstep/parallel/backward_reduction.h"
+#include "lockstep/parallel/model_agreement.h"
+
+namespace lockstep {
+
+struct ReducerOptions {
+  // In MiB, as PyTorch's: a bucket is closed by the gradient with which it reaches this size.
+  double bucket_cap_mb = 25;
+  // The same for the first bucket, which is small so that reducing starts early.
+  double first_bucket_mb = 1;
+};
+
+// While it lives, forwards are not synchronised: their backwards accumulate gradients on this rank
+// only. The next synchronised backward reduces the sum. As in PyTorch what counts is whether the
+// forward was run under it, not the backward.
+class [[nodiscard]] NoSync {
+ public:
+  explicit NoSync(std::shared_ptr<int> depth) : depth_(std::move(depth)) { ++*depth_; }
+  NoSync(NoSync&& other) noexcept = default;
+  NoSync& operator=(NoSync&&) = delete;
+  ~NoSync() {
+    if (depth_) --*depth_;
+  }
+
+ private:
+  std::shared_ptr<int> depth_;
+};
+
+// A step is: prepare(what forward computed), backward, optimizer step. At the end of backward each
+// parameter's gradient is the mean over the ranks of what the ranks had accumulated, the same bits
+// on every rank, and a view of a bucket. Every rank runs the same sequence of synchronised
+// backwards; which parameters each of them uses may differ between ranks. A parameter that no rank
+// has used since the last reduction keeps its gradient, bit for bit, or stays without one.
+//
+// Backward ends with PeerLost or TimeoutError if another rank does not come; with UsageError for
+// create_graph, sparse gradients, or a parameter that gets gradients more often than in the first
+// backward after its bucket was launched. If backward throws on this rank, the group is aborted so
+// that no peer waits for it, and the next prepare() says so.
+//
+// The first backward launches nothing before its end: it learns the order (docs/decisions/0001).
+// In a group of one nothing is hooked, and nothing happens.
+//
+// One thread at a time. The group is kept; parameters may outlive the reducer and keep their
+// gradients. Two reducers whose backwards overlap need a group each.
+class Reducer {
+ public:
+  // A collective call. Parameters that appear twice are taken once, frozen ones are left alone.
+  // UsageError on every rank if names, shapes, types or requires_grad differ between ranks, or if
+  // no parameter requires a gradient.
+  Reducer(const std::vector<NamedTensor>& parameters, std::shared_ptr<ProcessGroup> group,
+          const ReducerOptions& options = {});
+  // Names them by their position.
+  Reducer(const std::vector<at::Tensor>& parameters, std::shared_ptr<ProcessGroup> group,
+          const ReducerOptions& options = {});
+
+  // To be used in the place of the outputs, whose values and memory they share: backward through
+  // them is synchronised, backward that does not pass them is not. Outputs that require no gradient
+  // come back as they are, as does everything under no_sync() or at::NoGradGuard. UsageError if a
+  // parameter was converted, moved or frozen since construction; Error after a failed backward.
+  at::Tensor prepare(const at::Tensor& output);
+  std::vector<at::Tensor> prepare(std::vector<at::Tensor> outputs);
+
+  NoSync no_sync() const { return NoSync(no_sync_depth_); }
+  bool synchronizes() const { return *no_sync_depth_ == 0; }
+
+  // Replaces the reduction, by default group.all_reduce with ReduceOp::mean, as PyTorch's
+  // communication hooks. The same on every rank, and not while a backward runs.
+  void set_bucket_function(BucketFunction function);
+
+  // Names of the parameters that no rank used between the last two reductions.
+  std::vector<std::string> unused_parameters() const;
+
+  // The two halves of prepare(), for those who check before forward and prepare after it.
+  void check() const;
+  void prepare_in_place(std::span<at::Tensor* const> outputs) const;
+
+ private:
+  std::shared_ptr<BackwardReduction> reduction_;  // null in a group of one
+  std::shared_ptr<int> no_sync_depth_ = std::make_shared<int>(0);
+};
+
+}  // namespace lockstep

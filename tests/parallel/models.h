@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Small models, deterministic data and gradient comparisons for the tests of parallel/.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <string>
+
+namespace lockstep::test {
+
+struct MlpImpl : torch::nn::Module {
+  MlpImpl() {
+    hidden = register_module("hidden", torch::nn::Linear(6, 9));
+    middle = register_module("middle", torch::nn::Linear(9, 5));
+    last = register_module("last", torch::nn::Linear(5, 3));
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    return last(torch::tanh(middle(torch::relu(hidden(x)))));
+  }
+  torch::nn::Linear hidden{nullptr}, middle{nullptr}, last{nullptr};
+};
+TORCH_MODULE(Mlp);
+
+// Values without a pattern, the same in every run and on every rank; salt gives others.
+inline at::Tensor values(at::IntArrayRef sizes, double salt = 0) {
+  std::int64_t count = 1;
+  for (const std::int64_t size : sizes) count *= size;
+  const auto positions = torch::arange(count, at::kDouble);
+  return torch::sin(positions * 1.7 + salt).to(at::kFloat).reshape(sizes);
+}
+
+// Part `rank` of a batch that is cut evenly.
+inline at::Tensor part(const at::Tensor& batch, int rank, int ranks) {
+  return batch.chunk(ranks)[static_cast<std::size_t>(rank)];
+}
+
+// Gives a module the other's parameters and buffers, by name.
+inline void copy_state(torch::nn::Module& to, const torch::nn::Module& from) {
+  const torch::NoGradGuard no_grad;
+  auto parameters = to.named_parameters();
+  for (const auto& item : from.named_parameters()) parameters[item.key()].copy_(item.value());
+  auto buffers = to.named_buffers();
+  for (const auto& item : from.named_buffers()) buffers[item.key()].copy_(item.value());
+}
+
+inline void expect_close(const at::Tensor& actual, const at::Tensor& expected,
+                         const std::string& what) {
+  ASSERT_EQ(actual.defined(), expected.defined()) << what;
+  if (!expected.defined()) return;
+  EXPECT_TRUE(torch::allclose(actual, expected, 1e-4, 1e-6))
+      << what << ": " << actual.flatten().slice(0, 0, 8) << "\nexpected "
+      << expected.flatten().slice(0, 0, 8);
+}
+
+inline void expect_same_gradients(const torch::nn::Module& actual,
+                                  const torch::nn::Module& expected) {
+  const auto wanted = expected.named_parameters();
+  for (const auto& item : actual.named_parameters()) {
+    expect_close(item.value().grad(), wanted[item.key()].grad(), item.key());
+  }
+}
+
+// The two ways of optimizer.zero_grad(); the versions of libtorch differ in their default.
+inline void reset_gradients(torch::nn::Module& module) {
+  for (at::Tensor& parameter : module.parameters()) parameter.mutable_grad().reset();
+}
+inline void zero_gradients(torch::nn::Module& module) {
+  for (at::Tensor& parameter : module.parameters()) {
+    if (!parameter.grad().defined()) continue;
+    parameter.mutable_grad().detach_();
+    parameter.mutable_grad().zero_();
+  }
+}
+
+}  // namespace lockstep::test

@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Gradients of all kinds of models equal those of one process with the whole batch.
+#include <gtest/gtest.h>
+
+#include "lockstep/core/error.h"
+#include "lockstep/parallel/distributed_data_parallel.h"
+#include "tests/parallel/models.h"
+#include "tests/support/thread_group.h"
+
+namespace lockstep::test {
+namespace {
+
+struct ConvNetImpl : torch::nn::Module {
+  ConvNetImpl() {
+    first = register_module("first", torch::nn::Conv2d(torch::nn::Conv2dOptions(2, 4, 3)));
+    second = register_module("second", torch::nn::Conv2d(torch::nn::Conv2dOptions(4, 3, 3)));
+    last = register_module("last", torch::nn::Linear(3 * 4 * 4, 3));
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    return last(second(torch::relu(first(x))).flatten(1));
+  }
+  torch::nn::Conv2d first{nullptr}, second{nullptr};
+  torch::nn::Linear last{nullptr};
+};
+TORCH_MODULE(ConvNet);
+
+// One weight under two names.
+struct TiedImpl : torch::nn::Module {
+  TiedImpl() {
+    in = register_module("in", torch::nn::Linear(6, 6));
+    out = register_module("out", torch::nn::Linear(6, 6));
+    out->weight = in->weight;
+    out->unregister_weight(in->weight);
+  }
+  struct OutImpl;
+  at::Tensor forward(const at::Tensor& x) { return out(torch::tanh(in(x))); }
+  torch::nn::Linear in{nullptr};
+  struct SharedLinear : torch::nn::LinearImpl {
+    using torch::nn::LinearImpl::LinearImpl;
+    void unregister_weight(const at::Tensor& other) { parameters_["weight"] = other; }
+  };
+  struct Holder : torch::nn::ModuleHolder<SharedLinear> {
+    using torch::nn::ModuleHolder<SharedLinear>::ModuleHolder;
+  };
+  Holder out{nullptr};
+};
+TORCH_MODULE(Tied);
+
+template <class Net>
+struct Case {
+  int ranks;
+  at::Tensor batch;
+  DistributedDataParallelOptions options;
+  void (*clear)(torch::nn::Module&);
+};
+
+// Trains the wrapped model on parts of the batch and its copy on the whole, side by side.
+template <class Net>
+void compare(int ranks, const at::Tensor& batch, const DistributedDataParallelOptions& options,
+             void (*clear)(torch::nn::Module&)) {
+  run_ranks(ranks, [&](const std::shared_ptr<ProcessGroup>& group) {
+    Net net;
+    DistributedDataParallel model(net, group, options);
+    Net reference;
+    copy_state(*reference, *net);
+    torch::optim::SGD optimizer(net->parameters(), 0.1);
+    torch::optim::SGD reference_optimizer(reference->parameters(), 0.1);
+    for (int step = 0; step < 4; ++step) {
+      clear(*net);
+      clear(*reference);
+      model(part(batch, group->rank(), ranks)).square().mean().backward();
+      reference->forward(batch).square().mean().backward();
+      expect_same_gradients(*net, *reference);
+      optimizer.step();
+      reference_optimizer.step();
+    }
+  });
+}
+
+const DistributedDataParallelOptions kOneBucket{};
+// A limit of nothing: a bucket for each parameter.
+const DistributedDataParallelOptions kManyBuckets{.bucket_cap_mb = 0, .first_bucket_mb = 0};
+
+TEST(ReducerGradients, MlpResetToNone) {
+  compare<Mlp>(2, values({12, 6}), kOneBucket, reset_gradients);
+  compare<Mlp>(3, values({12, 6}), kManyBuckets, reset_gradients);
+}
+
+TEST(ReducerGradients, MlpZeroedInPlace) {
+  compare<Mlp>(2, values({12, 6}), kManyBuckets, zero_gradients);
+  compare<Mlp>(4, values({12, 6}), kOneBucket, zero_gradients);
+}
+
+TEST(ReducerGradients, Conv) {
+  compare<ConvNet>(2, values({4, 2, 8, 8}), kOneBucket, reset_gradients);
+  compare<ConvNet>(2, values({4, 2, 8, 8}), kManyBuckets, zero_gradients);
+}
+
+TEST(ReducerGradients, TiedWeights) {
+  compare<Tied>(2, values({4, 6}), kManyBuckets, reset_gradients);
+  compare<Tied>(2, values({4, 6}), kOneBucket, zero_gradients);
+}
+
+TEST(ReducerGradients, NotClearedAccumulateAsInOneProcess) {
+  compare<Mlp>(2, values({12, 6}), kManyBuckets, [](torch::nn::Module&) {});
+}
+
+TEST(ReducerGradients, FrozenParametersAreLeftAlone) {
+  run_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    Mlp net;
+    net->middle->weight.set_requires_grad(false);
+    DistributedDataParallel model(net, group);
+    model(values({4, 6}, group->rank())).sum().backward();
+    EXPECT_FALSE(net->middle->weight.grad().defined());
+    EXPECT_TRUE(net->hidden->weight.grad().defined());
+  });
+}
+
+TEST(ReducerGradients, HaveTheParametersStridesAndStayViewsOfTheBucket) {
+  run_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    ConvNet net;
+    for (at::Tensor& parameter : net->parameters()) {
+      if (parameter.dim() == 4) {
+        parameter.set_data(parameter.detach().contiguous(at::MemoryFormat::ChannelsLast));
+      }
+    }
+    DistributedDataParallel model(net, group);
+    model(values({4, 2, 8, 8})).sum().backward();
+    std::map<std::string, const void*> where;
+    for (const auto& item : net->named_parameters()) {
+      EXPECT_EQ(item.value().grad().strides(), item.value().strides()) << item.key();
+      where[item.key()] = item.value().grad().data_ptr();
+    }
+    for (auto* clear : {reset_gradients, zero_gradients}) {
+      clear(*net);
+      model(values({4, 2, 8, 8})).sum().backward();
+      for (const auto& item : net->named_parameters()) {
+        EXPECT_EQ(item.value().grad().data_ptr(), where[item.key()]) << item.key();
+      }
+    }
+  });
+}
+
+TEST(ReducerGradients, OfSeveralTypes) {
+  run_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    const double share = group->rank() + 1;
+    at::Tensor single = torch::ones({3}, torch::requires_grad());
+    at::Tensor wide = torch::ones({2, 2}, torch::requires_grad().dtype(at::kDouble));
+    at::Tensor complex = torch::ones({2}, torch::requires_grad().dtype(at::kComplexFloat));
+    at::Tensor scalar = torch::ones({}, torch::requires_grad());
+    at::Tensor none = torch::ones({0}, torch::requires_grad());
+    Reducer reducer(std::vector{single, wide, complex, scalar, none}, group);
+    for (int step = 0; step < 3; ++step) {
+      for (at::Tensor* tensor : {&single, &wide, &complex, &scalar, &none}) {
+        tensor->mutable_grad().reset();
+      }
+      const at::Tensor sum = single.sum() + wide.sum() + at::real(complex).sum() +
+                             2 * at::imag(complex).sum() + scalar + none.sum();
+      reducer.prepare(sum * share).backward();
+      expect_close(single.grad(), torch::full({3}, 1.5), "single");
+      expect_close(wide.grad(), torch::full({2, 2}, 1.5, at::kDouble), "wide");
+      expect_close(at::view_as_real(complex.grad()), torch::tensor({{1.5f, 3.f}, {1.5f, 3.f}}),
+                   "complex");
+      expect_close(scalar.grad(), torch::tensor(1.5f), "scalar");
+      EXPECT_EQ(none.grad().numel(), 0);
+    }
+  });
+}
+
+template <class Optimizer, class Options>
+void train_with(const Options& options, bool before) {
+  run_ranks(2, [&](const std::shared_ptr<ProcessGroup>& group) {
+    Mlp net;
+    std::unique_ptr<Optimizer> optimizer;
+    if (before) optimizer = std::make_unique<Optimizer>(net->parameters(), options);
+    DistributedDataParallel model(net, group, kManyBuckets);
+    if (!before) optimizer = std::make_unique<Optimizer>(model.parameters(), options);
+    Mlp reference;
+    copy_state(*reference, *net);
+    Optimizer reference_optimizer(reference->parameters(), options);
+    const at::Tensor batch = values({8, 6});
+    for (int step = 0; step < 5; ++step) {
+      optimizer->zero_grad();  // each libtorch's own default
+      model(part(batch, group->rank(), 2)).square().mean().backward();
+      optimizer->step();
+      reference_optimizer.zero_grad();
+      reference->forward(batch).square().mean().backward();
+      reference_optimizer.step();
+    }
+    const auto wanted = reference->named_parameters();
+    for (const auto& item : net->named_parameters()) {
+      expect_close(item.value(), wanted[item.key()], item.key());
+    }
+  });
+}
+
+TEST(ReducerGradients, AnyOptimizerMadeBeforeOrAfterWrapping) {
+  for (const bool before : {true, false}) {
+    train_with<torch::optim::SGD>(torch::optim::SGDOptions(0.1).momentum(0.9), before);
+    train_with<torch::optim::Adam>(torch::optim::AdamOptions(0.01), before);
+    train_with<torch::optim::Adagrad>(torch::optim::AdagradOptions(0.05), before);
+    train_with<torch::optim::RMSprop>(torch::optim::RMSpropOptions(0.01), before);
+  }
+}
+
+TEST(ReducerGradients, LbfgsWithItsClosure) {
+  run_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    Mlp net;
+    DistributedDataParallel model(net, group);
+    torch::optim::LBFGS optimizer(net->parameters(), torch::optim::LBFGSOptions(0.1).max_iter(3));
+    const at::Tensor mine = part(values({8, 6}), group->rank(), 2);
+    // Its line search looks at the loss, which therefore has to be the same on every rank.
+    const auto closure = [&] {
+      optimizer.zero_grad();
+      at::Tensor loss = model(mine).square().mean();
+      loss.backward();
+      at::Tensor mean = loss.detach().clone();
+      group->all_reduce(mean, {.op = ReduceOp::mean}).wait();
+      return mean;
+    };
+    const double before = optimizer.step(closure).item<double>();
+    optimizer.step(closure);
+    const double after = closure().item<double>();
+    EXPECT_LT(after, before);
+    // The same bits on both ranks.
+    for (const at::Tensor& parameter : net->parameters()) {
+      std::vector<at::Tensor> all{torch::empty_like(parameter), torch::empty_like(parameter)};
+      group->all_gather(all, parameter.detach()).wait();
+      EXPECT_TRUE(torch::equal(all[0], all[1]));
+    }
+  });
+}
+
+TEST(ReducerGradients, OfInputsPassThrough) {
+  run_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    Mlp net;
+    DistributedDataParallel model(net, group);
+    const at::Tensor x = values({4, 6}, group->rank()).requires_grad_();
+    model(x).square().sum().backward();
+    const at::Tensor alone = x.detach().clone().requires_grad_();
+    net->forward(alone).square().sum().backward();
+    expect_close(x.grad(), alone.grad(), "input");  // each rank's own, not averaged
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::test

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Ranks as threads of one process, for tests of what is built on a ProcessGroup. Slow and simple;
+// the same promises as a real group: order, mismatch, abort, lost peers, deadlines.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "lockstep/collective/process_group.h"
+
+namespace lockstep::test {
+
+struct ThreadGroupOptions {
+  std::chrono::milliseconds timeout = std::chrono::seconds(60);
+};
+
+// Runs the function once a rank, each on a thread of its own with its own group object, and waits
+// for all. If ranks throw, the first one's exception (by rank) is thrown here; gtest's fatal
+// assertions end only the rank's function.
+void run_ranks(int size, const std::function<void(std::shared_ptr<ProcessGroup>)>& function,
+               ThreadGroupOptions options = {});
+
+// How many collectives this rank has started on its group of run_ranks.
+int collectives_started(const ProcessGroup& group);
+
+}  // namespace lockstep::test
