@@ -5,6 +5,7 @@
 
 #include <concepts>
 #include <memory>
+#include <type_traits>
 
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
@@ -12,7 +13,7 @@
 namespace lockstep {
 
 template <class M>
-concept ModuleHolder = std::derived_from<M, torch::detail::ModuleHolderIndicator>;
+concept ModuleHolder = std::is_base_of_v<torch::detail::ModuleHolderIndicator, M>;
 
 template <class M>
 concept PlainModule = std::derived_from<M, torch::nn::Module>;

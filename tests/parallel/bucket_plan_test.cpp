@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "lockstep/parallel/bucket_plan.h"
 
-#include <gmock/gmock.h>
-
 #include <numeric>
+
+#include <gmock/gmock.h>
 
 namespace lockstep {
 namespace {
@@ -18,7 +18,9 @@ std::vector<PlannedBucket> plan(const std::vector<GradientSize>& gradients,
   return plan_buckets(gradients, order, limits);
 }
 
-TEST(BucketPlan, NothingGivesNoBucket) { EXPECT_TRUE(plan({}, {}, {}).empty()); }
+TEST(BucketPlan, NothingGivesNoBucket) {
+  EXPECT_TRUE(plan({}, {}, {}).empty());
+}
 
 TEST(BucketPlan, FollowsTheOrderOfReadiness) {
   const auto buckets = plan({{10}, {20}, {30}}, {2, 0, 1}, {});

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "lockstep/parallel/for_each_tensor.h"
 
-#include <ATen/ATen.h>
-#include <gtest/gtest.h>
-
 #include <list>
 #include <map>
 #include <optional>
 #include <unordered_map>
 #include <vector>
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
 
 namespace elsewhere {
 
@@ -33,7 +33,9 @@ struct Opaque {
 namespace lockstep {
 namespace {
 
-at::Tensor one() { return at::ones({1}); }
+at::Tensor one() {
+  return at::ones({1});
+}
 
 // Adds 1 to every tensor that is found, and returns how many there were.
 template <class Value>

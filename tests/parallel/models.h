@@ -2,12 +2,12 @@
 // Small models, deterministic data and gradient comparisons for the tests of parallel/.
 #pragma once
 
+#include <string>
+
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <string>
-
-namespace lockstep::test {
+namespace lockstep::testing {
 
 struct MlpImpl : torch::nn::Module {
   MlpImpl() {
@@ -73,4 +73,4 @@ inline void zero_gradients(torch::nn::Module& module) {
   }
 }
 
-}  // namespace lockstep::test
+}  // namespace lockstep::testing

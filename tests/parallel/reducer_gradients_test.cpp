@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Gradients of all kinds of models equal those of one process with the whole batch.
+#include "tests/parallel/models.h"
+#include "tests/support/thread_group.h"
 #include <gtest/gtest.h>
 
 #include "lockstep/core/error.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
-#include "tests/parallel/models.h"
-#include "tests/support/thread_group.h"
 
-namespace lockstep::test {
+namespace lockstep::testing {
 namespace {
 
 struct ConvNetImpl : torch::nn::Module {
@@ -16,9 +16,7 @@ struct ConvNetImpl : torch::nn::Module {
     second = register_module("second", torch::nn::Conv2d(torch::nn::Conv2dOptions(4, 3, 3)));
     last = register_module("last", torch::nn::Linear(3 * 4 * 4, 3));
   }
-  at::Tensor forward(const at::Tensor& x) {
-    return last(second(torch::relu(first(x))).flatten(1));
-  }
+  at::Tensor forward(const at::Tensor& x) { return last(second(torch::relu(first(x))).flatten(1)); }
   torch::nn::Conv2d first{nullptr}, second{nullptr};
   torch::nn::Linear last{nullptr};
 };
@@ -28,37 +26,22 @@ TORCH_MODULE(ConvNet);
 struct TiedImpl : torch::nn::Module {
   TiedImpl() {
     in = register_module("in", torch::nn::Linear(6, 6));
-    out = register_module("out", torch::nn::Linear(6, 6));
-    out->weight = in->weight;
-    out->unregister_weight(in->weight);
+    weight = register_parameter("weight", in->weight);
+    bias = register_parameter("bias", torch::zeros({6}));
   }
-  struct OutImpl;
-  at::Tensor forward(const at::Tensor& x) { return out(torch::tanh(in(x))); }
+  at::Tensor forward(const at::Tensor& x) {
+    return torch::nn::functional::linear(torch::tanh(in(x)), weight, bias);
+  }
   torch::nn::Linear in{nullptr};
-  struct SharedLinear : torch::nn::LinearImpl {
-    using torch::nn::LinearImpl::LinearImpl;
-    void unregister_weight(const at::Tensor& other) { parameters_["weight"] = other; }
-  };
-  struct Holder : torch::nn::ModuleHolder<SharedLinear> {
-    using torch::nn::ModuleHolder<SharedLinear>::ModuleHolder;
-  };
-  Holder out{nullptr};
+  at::Tensor weight, bias;
 };
 TORCH_MODULE(Tied);
-
-template <class Net>
-struct Case {
-  int ranks;
-  at::Tensor batch;
-  DistributedDataParallelOptions options;
-  void (*clear)(torch::nn::Module&);
-};
 
 // Trains the wrapped model on parts of the batch and its copy on the whole, side by side.
 template <class Net>
 void compare(int ranks, const at::Tensor& batch, const DistributedDataParallelOptions& options,
              void (*clear)(torch::nn::Module&)) {
-  run_ranks(ranks, [&](const std::shared_ptr<ProcessGroup>& group) {
+  run_rank_threads(ranks, [&](const std::shared_ptr<ProcessGroup>& group) {
     Net net;
     DistributedDataParallel model(net, group, options);
     Net reference;
@@ -106,7 +89,7 @@ TEST(ReducerGradients, NotClearedAccumulateAsInOneProcess) {
 }
 
 TEST(ReducerGradients, FrozenParametersAreLeftAlone) {
-  run_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
+  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
     Mlp net;
     net->middle->weight.set_requires_grad(false);
     DistributedDataParallel model(net, group);
@@ -117,7 +100,7 @@ TEST(ReducerGradients, FrozenParametersAreLeftAlone) {
 }
 
 TEST(ReducerGradients, HaveTheParametersStridesAndStayViewsOfTheBucket) {
-  run_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
+  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
     ConvNet net;
     for (at::Tensor& parameter : net->parameters()) {
       if (parameter.dim() == 4) {
@@ -142,7 +125,7 @@ TEST(ReducerGradients, HaveTheParametersStridesAndStayViewsOfTheBucket) {
 }
 
 TEST(ReducerGradients, OfSeveralTypes) {
-  run_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
+  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
     const double share = group->rank() + 1;
     at::Tensor single = torch::ones({3}, torch::requires_grad());
     at::Tensor wide = torch::ones({2, 2}, torch::requires_grad().dtype(at::kDouble));
@@ -169,7 +152,7 @@ TEST(ReducerGradients, OfSeveralTypes) {
 
 template <class Optimizer, class Options>
 void train_with(const Options& options, bool before) {
-  run_ranks(2, [&](const std::shared_ptr<ProcessGroup>& group) {
+  run_rank_threads(2, [&](const std::shared_ptr<ProcessGroup>& group) {
     Mlp net;
     std::unique_ptr<Optimizer> optimizer;
     if (before) optimizer = std::make_unique<Optimizer>(net->parameters(), options);
@@ -204,7 +187,7 @@ TEST(ReducerGradients, AnyOptimizerMadeBeforeOrAfterWrapping) {
 }
 
 TEST(ReducerGradients, LbfgsWithItsClosure) {
-  run_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
+  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
     Mlp net;
     DistributedDataParallel model(net, group);
     torch::optim::LBFGS optimizer(net->parameters(), torch::optim::LBFGSOptions(0.1).max_iter(3));
@@ -232,7 +215,7 @@ TEST(ReducerGradients, LbfgsWithItsClosure) {
 }
 
 TEST(ReducerGradients, OfInputsPassThrough) {
-  run_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
+  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
     Mlp net;
     DistributedDataParallel model(net, group);
     const at::Tensor x = values({4, 6}, group->rank()).requires_grad_();
@@ -244,4 +227,4 @@ TEST(ReducerGradients, OfInputsPassThrough) {
 }
 
 }  // namespace
-}  // namespace lockstep::test
+}  // namespace lockstep::testing

@@ -13,7 +13,7 @@
 
 #include "lockstep/core/error.h"
 
-namespace lockstep::test {
+namespace lockstep::testing {
 namespace {
 
 using Tensors = std::vector<at::Tensor>;
@@ -193,8 +193,8 @@ class ThreadGroup : public ProcessGroup {
 
 }  // namespace
 
-void run_ranks(int size, const std::function<void(std::shared_ptr<ProcessGroup>)>& function,
-               ThreadGroupOptions options) {
+void run_rank_threads(int size, const std::function<void(std::shared_ptr<ProcessGroup>)>& function,
+                      ThreadGroupOptions options) {
   auto room = std::make_shared<Room>(size);
   std::vector<std::exception_ptr> errors(static_cast<std::size_t>(size));
   std::vector<std::thread> threads;
@@ -217,4 +217,4 @@ int collectives_started(const ProcessGroup& group) {
   return dynamic_cast<const ThreadGroup&>(group).sequence();
 }
 
-}  // namespace lockstep::test
+}  // namespace lockstep::testing

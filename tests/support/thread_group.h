@@ -8,7 +8,7 @@
 
 #include "lockstep/collective/process_group.h"
 
-namespace lockstep::test {
+namespace lockstep::testing {
 
 struct ThreadGroupOptions {
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
@@ -17,10 +17,10 @@ struct ThreadGroupOptions {
 // Runs the function once a rank, each on a thread of its own with its own group object, and waits
 // for all. If ranks throw, the first one's exception (by rank) is thrown here; gtest's fatal
 // assertions end only the rank's function.
-void run_ranks(int size, const std::function<void(std::shared_ptr<ProcessGroup>)>& function,
-               ThreadGroupOptions options = {});
+void run_rank_threads(int size, const std::function<void(std::shared_ptr<ProcessGroup>)>& function,
+                      ThreadGroupOptions options = {});
 
-// How many collectives this rank has started on its group of run_ranks.
+// How many collectives this rank has started on its group of run_rank_threads.
 int collectives_started(const ProcessGroup& group);
 
-}  // namespace lockstep::test
+}  // namespace lockstep::testing
