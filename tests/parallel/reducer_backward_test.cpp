@@ -288,7 +288,7 @@ TEST(ReducerBackward, AfterTheModelIsGoneStillReduces) {
       loss = model(values({2, 6}) * (group->rank() + 1)).sum();
     }
     loss.backward();
-    loss = {};
+    loss.reset();
     Mlp reference;
     copy_state(*reference, *net);
     const at::Tensor x = values({2, 6});

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// DistributedDataParallel over shared memory, with ranks as processes.
+#include "support/rank_processes.h"
+#include "tests/parallel/models.h"
+#include <gmock/gmock.h>
+#include <signal.h>
+
+#include "lockstep/collective/init_process_group.h"
+#include "lockstep/core/error.h"
+#include "lockstep/parallel/distributed_data_parallel.h"
+
+namespace lockstep::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+std::shared_ptr<ProcessGroup> join(Rank& rank) {
+  return init_process_group({.backend = "shm",
+                             .init_method = rank.meeting_place(),
+                             .rank = rank.rank(),
+                             .world_size = rank.size(),
+                             .timeout = std::chrono::seconds(60),
+                             .device = at::kCPU});
+}
+
+void train_beside_a_single_process(int ranks, const DistributedDataParallelOptions& options) {
+  run_ranks(ranks, [&](Rank& rank) {
+    const auto group = join(rank);
+    torch::manual_seed(rank.rank());  // other weights on each rank, until the model is wrapped
+    Mlp net;
+    torch::optim::Adam optimizer(net->parameters(), 0.01);
+    DistributedDataParallel model(net, group, options);
+    Mlp reference;
+    copy_state(*reference, *net);
+    torch::optim::Adam reference_optimizer(reference->parameters(), 0.01);
+    const at::Tensor batch = values({12, 6});
+    const at::Tensor mine = part(batch, rank.rank(), ranks);
+    for (int step = 0; step < 20; ++step) {
+      if (step % 2) {
+        zero_gradients(*net);
+      } else {
+        reset_gradients(*net);
+      }
+      reset_gradients(*reference);
+      model(mine).square().mean().backward();
+      reference->forward(batch).square().mean().backward();
+      expect_same_gradients(*net, *reference);
+      optimizer.step();
+      reference_optimizer.step();
+    }
+    // The ranks have the same bits.
+    for (const at::Tensor& parameter : net->parameters()) {
+      std::vector<at::Tensor> all(static_cast<std::size_t>(ranks));
+      for (at::Tensor& tensor : all) tensor = torch::empty_like(parameter);
+      group->all_gather(all, parameter.detach()).wait();
+      for (const at::Tensor& other : all) EXPECT_TRUE(torch::equal(other, all.front()));
+    }
+  });
+}
+
+TEST(DdpProcesses, TrainsAsOneProcessDoes) {
+  train_beside_a_single_process(2, {});
+  train_beside_a_single_process(3, {.bucket_cap_mb = 0, .first_bucket_mb = 0});
+}
+
+TEST(DdpProcesses, UnusedParametersAndNoSync) {
+  run_ranks(3, [](Rank& rank) {
+    const auto group = join(rank);
+    torch::nn::Linear both(2, 2);
+    torch::nn::Linear never(2, 2);
+    torch::nn::Linear first_rank(2, 2);
+    std::vector<NamedTensor> parameters{
+        {"both", both->weight}, {"never", never->weight}, {"first_rank", first_rank->weight}};
+    Reducer reducer(parameters, group, {.bucket_cap_mb = 0, .first_bucket_mb = 0});
+    for (int step = 0; step < 5; ++step) {
+      for (auto& named : parameters) named.tensor.mutable_grad().reset();
+      const auto loss = [&] {
+        at::Tensor sum = both->weight.sum() * (rank.rank() + 1);
+        if (rank.rank() == 0) sum = sum + first_rank->weight.sum();
+        return reducer.prepare(sum);
+      };
+      {
+        const NoSync guard = reducer.no_sync();
+        loss().backward();
+      }
+      loss().backward();
+      expect_close(both->weight.grad(), torch::full({2, 2}, 4.), "both");
+      expect_close(first_rank->weight.grad(), torch::full({2, 2}, 2. / 3), "first_rank");
+      EXPECT_FALSE(never->weight.grad().defined());
+      EXPECT_THAT(reducer.unused_parameters(), ::testing::ElementsAre("never"));
+    }
+  });
+}
+
+TEST(DdpProcesses, AKilledRankEndsTheOthersBackward) {
+  const auto outcomes = run_ranks(
+      2,
+      [](Rank& rank) {
+        const auto group = join(rank);
+        Mlp net;
+        DistributedDataParallel model(net, group);
+        for (int step = 0; step < 3; ++step) model(values({2, 6})).sum().backward();
+        if (rank.rank() == 1) {
+          rank.cue("trained");
+          rank.await_signal();
+        }
+        rank.await(1, "trained");
+        model(values({2, 6})).sum().backward();
+      },
+      {.signals = {{.rank = 1, .cue = "trained", .signal = SIGKILL}}, .errors_are_outcomes = true});
+  EXPECT_EQ(outcomes[0].error_type, "PeerLost");
+  EXPECT_EQ(outcomes[0].lost_rank, 1);
+  EXPECT_THAT(outcomes[0].error, AllOf(HasSubstr("reducing gradients"), HasSubstr("rank 1")));
+}
+
+TEST(DdpProcesses, ADifferentModelIsNamedOnEveryRank) {
+  const auto outcomes = run_ranks(2,
+                                  [](Rank& rank) {
+                                    const auto group = join(rank);
+                                    torch::nn::Linear net(3, rank.rank() + 1);
+                                    DistributedDataParallel model(net, group);
+                                  },
+                                  {.errors_are_outcomes = true});
+  for (const RankOutcome& outcome : outcomes) {
+    EXPECT_EQ(outcome.error_type, "UsageError");
+    EXPECT_THAT(outcome.error, AllOf(HasSubstr("rank 0 has parameter weight: Float [1, 3]"),
+                                     HasSubstr("rank 1 has parameter weight: Float [2, 3]")));
+  }
+}
+
+TEST(DdpProcesses, AnExceptionInBackwardEndsEveryRank) {
+  const auto outcomes = run_ranks(
+      2,
+      [](Rank& rank) {
+        const auto group = join(rank);
+        Mlp net;
+        DistributedDataParallel model(net, group);
+        model(values({2, 6})).sum().backward();
+        const at::Tensor x = values({2, 6}).requires_grad_();
+        const at::Tensor loss = model(x).sum();
+        if (rank.rank() == 1) {
+          x.register_hook([](const at::Tensor&) { throw std::out_of_range("the user's mistake"); });
+        }
+        loss.backward();
+      },
+      {.errors_are_outcomes = true});
+  EXPECT_THAT(outcomes[0].error, HasSubstr("backward ended with an exception"));
+  EXPECT_THAT(outcomes[1].error, HasSubstr("the user's mistake"));
+}
+
+TEST(DdpProcesses, ARankMayEvaluateAloneAndGroupAndModelGoInAnyOrder) {
+  run_ranks(2, [](Rank& rank) {
+    auto group = join(rank);
+    auto net = std::make_shared<torch::nn::BatchNorm1dImpl>(6);
+    auto model = std::make_unique<DistributedDataParallel<torch::nn::BatchNorm1dImpl>>(net, group);
+    (*model)(values({4, 6}, rank.rank())).square().sum().backward();
+    if (rank.rank() == 0) {
+      (*model)->eval();
+      EXPECT_EQ((*model)(values({4, 6})).size(0), 4);
+      group.reset();
+      model.reset();
+    } else {
+      model.reset();
+      group.reset();
+    }
+    EXPECT_TRUE(torch::isfinite(net->weight.grad()).all().item<bool>());  // outlives both
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::testing

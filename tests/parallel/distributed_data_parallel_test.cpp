@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The wrapper: what it takes, what it returns, and what happens around forward.
+#include "lockstep/parallel/distributed_data_parallel.h"
+
+#include "tests/parallel/models.h"
+#include "tests/support/thread_group.h"
+#include <gmock/gmock.h>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep::testing {
+
+// A user's own type of output.
+struct Detection {
+  at::Tensor boxes;
+  at::Tensor scores;
+};
+template <class Function>
+void for_each_tensor(Detection& detection, Function&& function) {
+  function(detection.boxes);
+  function(detection.scores);
+}
+
+namespace {
+
+using ::testing::HasSubstr;
+
+struct Plain : torch::nn::Module {
+  Plain() { linear = register_module("linear", torch::nn::Linear(6, 2)); }
+  at::Tensor forward(const at::Tensor& x) { return linear(x); }
+  torch::nn::Linear linear{nullptr};
+};
+
+// Each rank has its own batch; the gradient shows whether the ranks' were averaged.
+template <class Model>
+void expect_synchronised(Model& model, const ProcessGroup& group) {
+  reset_gradients(model);
+  model(torch::full({1, 6}, 1. + group.rank())).sum().backward();
+  const auto parameters = model.named_parameters();
+  const at::Tensor& weight = parameters.front().value();
+  EXPECT_TRUE(weight.requires_grad());
+  std::vector<at::Tensor> all;
+  for (int rank = 0; rank < group.size(); ++rank) all.push_back(torch::empty_like(weight));
+  const_cast<ProcessGroup&>(group).all_gather(all, weight.grad()).wait();
+  for (const at::Tensor& gradient : all) EXPECT_TRUE(torch::equal(gradient, all.front()));
+}
+
+TEST(DistributedDataParallel, WrapsEveryKindOfModule) {
+  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    Mlp holder;
+    DistributedDataParallel of_holder(holder, group);
+    static_assert(std::is_same_v<decltype(of_holder), DistributedDataParallel<Mlp>>);
+    expect_synchronised(of_holder, *group);
+    EXPECT_EQ(of_holder.module().get(), holder.get());
+
+    DistributedDataParallel of_temporary(Mlp(), group);
+    expect_synchronised(of_temporary, *group);
+
+    auto shared = std::make_shared<Plain>();
+    DistributedDataParallel of_shared(shared, group);
+    static_assert(std::is_same_v<decltype(of_shared), DistributedDataParallel<Plain>>);
+    expect_synchronised(of_shared, *group);
+    EXPECT_EQ(of_shared.module(), shared);
+
+    Plain plain;
+    DistributedDataParallel of_plain(plain, group);
+    static_assert(std::is_same_v<decltype(of_plain), DistributedDataParallel<Plain>>);
+    expect_synchronised(of_plain, *group);
+    EXPECT_EQ(of_plain.module().get(), &plain);
+
+    torch::nn::Sequential sequential(torch::nn::Linear(6, 3), torch::nn::ReLU());
+    DistributedDataParallel of_sequential(sequential, group);
+    expect_synchronised(of_sequential, *group);
+
+    torch::nn::Linear linear(6, 3);
+    const DistributedDataParallel<torch::nn::Linear> spelled(linear, group, {.bucket_cap_mb = 1});
+    EXPECT_EQ(spelled.module()->weight.data_ptr(), linear->weight.data_ptr());
+  });
+}
+
+TEST(DistributedDataParallel, KeepsASharedModuleAliveThroughAReference) {
+  run_rank_threads(1, [](const std::shared_ptr<ProcessGroup>& group) {
+    auto shared = std::make_shared<Plain>();
+    DistributedDataParallel model(*shared, group);
+    const std::weak_ptr<Plain> watch = shared;
+    shared.reset();
+    EXPECT_FALSE(watch.expired());
+    EXPECT_EQ(model(values({1, 6})).size(1), 2);
+  });
+}
+
+TEST(DistributedDataParallel, IsAModuleItself) {
+  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    Mlp net;
+    DistributedDataParallel model(net, group);
+    EXPECT_EQ(model.parameters().size(), net->parameters().size());
+    EXPECT_TRUE(model.named_parameters().contains("module.hidden.weight"));
+    model->eval();
+    EXPECT_FALSE(net->is_training());
+    model->train();
+    EXPECT_TRUE(net->hidden->is_training());
+    model->forward(values({2, 6}) * (1 + group->rank())).sum().backward();  // the wrapper's
+    expect_synchronised(model, *group);
+    model.zero_grad();
+    std::ostringstream text;
+    text << model;
+    EXPECT_THAT(text.str(), HasSubstr("DistributedDataParallel"));
+    EXPECT_THAT(text.str(), HasSubstr("hidden"));
+  });
+}
+
+TEST(DistributedDataParallel, StartsFromRankZerosParametersAndBuffers) {
+  run_rank_threads(3, [](const std::shared_ptr<ProcessGroup>& group) {
+    torch::nn::Sequential net(torch::nn::Linear(2, 2), torch::nn::BatchNorm1d(2));
+    const torch::NoGradGuard no_grad;
+    const auto frozen = net->parameters()[1].set_requires_grad(false);
+    for (at::Tensor& parameter : net->parameters()) parameter.fill_(group->rank() + 7);
+    for (at::Tensor& buffer : net->buffers()) buffer.fill_(group->rank() + 8);
+    DistributedDataParallel model(net, group, {.broadcast_buffers = false});
+    for (const at::Tensor& parameter : net->parameters())
+      EXPECT_TRUE(parameter.eq(7).all().item<bool>());
+    for (const at::Tensor& buffer : net->buffers()) EXPECT_TRUE(buffer.eq(8).all().item<bool>());
+    EXPECT_EQ(net->buffers().size(), 3u);
+  });
+}
+
+template <class Output>
+struct Returns : torch::nn::Module {
+  explicit Returns(std::function<Output(const at::Tensor&)> how) : make(std::move(how)) {
+    linear = register_module("linear", torch::nn::Linear(2, 2));
+  }
+  Output forward(const at::Tensor& x) { return make(linear(x)); }
+  std::function<Output(const at::Tensor&)> make;
+  torch::nn::Linear linear{nullptr};
+};
+
+// The gradient of the loss that `sum` makes of an output is averaged over the ranks.
+template <class Output, class Sum>
+void expect_structure(std::function<Output(const at::Tensor&)> make, Sum sum) {
+  run_rank_threads(2, [&](const std::shared_ptr<ProcessGroup>& group) {
+    Returns<Output> net(make);
+    DistributedDataParallel model(net, group);
+    auto output = model(torch::full({1, 2}, 1. + group->rank()));
+    static_assert(std::is_same_v<decltype(output), Output>);
+    sum(output).sum().backward();
+    expect_close(net.linear->weight.grad(), torch::full({2, 2}, 1.5), "weight");
+  });
+}
+
+TEST(DistributedDataParallel, FindsTheTensorsInWhatForwardReturns) {
+  using at::Tensor;
+  expect_structure<Tensor>([](const Tensor& y) { return y; }, [](Tensor& y) { return y; });
+  expect_structure<std::tuple<int, Tensor>>([](const Tensor& y) { return std::tuple(1, y); },
+                                            [](auto& y) { return std::get<1>(y); });
+  expect_structure<std::pair<Tensor, std::pair<Tensor, bool>>>(
+      [](const Tensor& y) { return std::pair(y.detach(), std::pair(y, true)); },
+      [](auto& y) { return y.second.first; });
+  expect_structure<std::vector<Tensor>>(
+      [](const Tensor& y) {
+        return std::vector{y / 2, y / 2};
+      },
+      [](auto& y) { return y[0] + y[1]; });
+  expect_structure<std::array<Tensor, 2>>(
+      [](const Tensor& y) {
+        return std::array{y, Tensor()};
+      },
+      [](auto& y) { return y[0]; });
+  expect_structure<std::optional<Tensor>>([](const Tensor& y) { return std::optional(y); },
+                                          [](auto& y) { return *y; });
+  using Map = std::map<std::string, std::vector<Tensor>>;
+  expect_structure<Map>(
+      [](const Tensor& y) {
+        return Map{{"a", {y}}, {"b", {}}};
+      },
+      [](auto& y) { return y["a"][0]; });
+  expect_structure<Detection>(
+      [](const Tensor& y) {
+        return Detection{y / 4, y / 4 * 3};
+      },
+      [](auto& y) { return y.boxes + y.scores; });
+}
+
+TEST(DistributedDataParallel, ForwardsAnyArguments) {
+  struct Many : torch::nn::Module {
+    Many() { linear = register_module("linear", torch::nn::Linear(2, 2)); }
+    at::Tensor forward(const at::Tensor& x, int times, at::Tensor& count,
+                       std::unique_ptr<int> only_moved, const std::vector<at::Tensor>& more) {
+      count += 1;
+      return linear(x + more.at(0)) * times * *only_moved;
+    }
+    torch::nn::Linear linear{nullptr};
+  };
+  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    Many net;
+    for (const auto& options : std::vector<DistributedDataParallelOptions>{
+             {}, {.device_ids = {at::kCPU}, .output_device = at::kCPU}}) {
+      DistributedDataParallel model(net, group, options);
+      at::Tensor count = torch::zeros({});
+      reset_gradients(net);
+      model(torch::zeros({1, 2}), 2, count, std::make_unique<int>(3),
+            std::vector{torch::full({1, 2}, 1. + group->rank())})
+          .sum()
+          .backward();
+      EXPECT_EQ(count.item<int>(), 1);
+      expect_close(net.linear->weight.grad(), torch::full({2, 2}, 9.), "weight");
+    }
+  });
+}
+
+TEST(DistributedDataParallel, MovesInputsAndOutputsToTheirDevices) {
+  run_rank_threads(1, [](const std::shared_ptr<ProcessGroup>& group) {
+    const at::Device meta(at::kMeta);  // a device that every machine has
+    torch::nn::Linear net(2, 2);
+    net->to(meta);
+    DistributedDataParallel model(net, group, {.device_ids = {meta}});
+    EXPECT_TRUE(model(torch::ones({1, 2})).is_meta());
+    torch::nn::Linear here(2, 2);
+    DistributedDataParallel away(here, group, {.output_device = meta});
+    EXPECT_TRUE(away(torch::ones({1, 2})).is_meta());
+  });
+}
+
+TEST(DistributedDataParallel, OptionsThatContradictTheModuleAreErrors) {
+  run_rank_threads(1, [](const std::shared_ptr<ProcessGroup>& group) {
+    torch::nn::Linear net(2, 2);
+    const auto wrap = [&](std::vector<at::Device> devices) {
+      DistributedDataParallel model(net, group, {.device_ids = std::move(devices)});
+    };
+    wrap({at::Device("cpu")});
+    EXPECT_THROW(wrap({at::Device("cuda:0")}), UsageError);
+    EXPECT_THROW(wrap({at::Device("cpu"), at::Device("cpu")}), UsageError);
+    EXPECT_THROW(DistributedDataParallel(net, nullptr), UsageError);
+    EXPECT_THROW(DistributedDataParallel(torch::nn::Linear(nullptr), group), UsageError);
+  });
+}
+
+struct Normed : torch::nn::Module {
+  Normed() {
+    linear = register_module("linear", torch::nn::Linear(6, 3));
+    norm = register_module("norm", torch::nn::BatchNorm1d(3));
+  }
+  at::Tensor forward(const at::Tensor& x) { return norm(linear(x)); }
+  torch::nn::Linear linear{nullptr};
+  torch::nn::BatchNorm1d norm{nullptr};
+};
+
+// What one step in training makes of rank 0's statistics with this rank's batch.
+at::Tensor running_mean_after(const Normed& start, const at::Tensor& batch) {
+  Normed copy;
+  copy_state(copy, start);
+  copy.forward(batch);
+  return copy.norm->running_mean;
+}
+
+TEST(DistributedDataParallel, BuffersAreRankZerosBeforeEachForwardInTraining) {
+  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    Normed net;
+    DistributedDataParallel model(net, group);
+    const at::Tensor first = values({8, 6}, 0);
+    const at::Tensor mine = values({8, 6}, group->rank());
+    Normed start;
+    copy_state(start, net);
+    model(mine).sum().backward();
+    start.forward(first);  // now as rank 0
+    model(mine).sum().backward();
+    expect_close(net.norm->running_mean, running_mean_after(start, mine), "second step");
+    EXPECT_EQ(net.norm->num_batches_tracked.item<int>(), 2);
+
+    // Not under no_sync, not in eval, not without gradients.
+    net.norm->running_mean.fill_(group->rank());
+    const int before = collectives_started(*group);
+    {
+      const NoSync guard = model.no_sync();
+      model(mine);
+    }
+    {
+      const torch::NoGradGuard no_grad;
+      model(mine);
+    }
+    model->eval();
+    model(mine);
+    EXPECT_EQ(collectives_started(*group), before);
+  });
+}
+
+TEST(DistributedDataParallel, BuffersStayIfAskedTo) {
+  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    Normed net;
+    DistributedDataParallel model(net, group, {.broadcast_buffers = false});
+    const int before = collectives_started(*group);
+    net.norm->running_mean.fill_(group->rank());
+    model(values({8, 6}));
+    EXPECT_EQ(collectives_started(*group), before);
+  });
+}
+
+TEST(DistributedDataParallel, OneRankMayEvaluateAlone) {
+  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    Normed net;
+    DistributedDataParallel model(net, group);
+    for (int epoch = 0; epoch < 2; ++epoch) {
+      model->train();
+      model(values({8, 6}, group->rank())).sum().backward();
+      if (group->rank() != 0) continue;
+      net.eval();
+      const int before = collectives_started(*group);
+      EXPECT_EQ(model(values({8, 6})).size(1), 3);
+      const torch::NoGradGuard no_grad;
+      EXPECT_EQ(model(values({8, 6})).size(1), 3);
+      EXPECT_EQ(collectives_started(*group), before);
+    }
+  });
+}
+
+TEST(DistributedDataParallel, BatchNormTwiceBeforeBackward) {
+  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    Normed net;
+    DistributedDataParallel model(net, group);
+    const at::Tensor one = model(values({8, 6}, group->rank()));
+    const at::Tensor two = model(values({8, 6}, 2 + group->rank()));
+    (one.square().sum() + two.square().sum()).backward();
+    EXPECT_TRUE(net.linear->weight.grad().defined());
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::testing

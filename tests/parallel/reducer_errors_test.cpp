@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What goes wrong, on which ranks, and what the message says.
+#include "tests/parallel/models.h"
+#include "tests/support/thread_group.h"
+#include <gmock/gmock.h>
+
+#include "lockstep/core/error.h"
+#include "lockstep/parallel/distributed_data_parallel.h"
+
+namespace lockstep::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+const DistributedDataParallelOptions kManyBuckets{.bucket_cap_mb = 0, .first_bucket_mb = 0};
+
+// The message of the Error that the function throws; empty if it throws none.
+template <class Error, class Function>
+std::string message_of(Function&& function) {
+  try {
+    function();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return {};
+}
+
+struct ThrowsInBackward : torch::autograd::Function<ThrowsInBackward> {
+  static at::Tensor forward(torch::autograd::AutogradContext* /*context*/, const at::Tensor& x) {
+    return x.clone();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* /*context*/,
+                                                 const torch::autograd::variable_list&) {
+    throw std::out_of_range("the user's own mistake");
+  }
+};
+
+struct FragileImpl : torch::nn::Module {
+  FragileImpl() {
+    first = register_module("first", torch::nn::Linear(4, 4));
+    last = register_module("last", torch::nn::Linear(4, 4));
+  }
+  at::Tensor forward(const at::Tensor& x, bool breaks) {
+    const at::Tensor hidden = first(x);
+    return last(breaks ? ThrowsInBackward::apply(hidden) : hidden);
+  }
+  torch::nn::Linear first{nullptr}, last{nullptr};
+};
+TORCH_MODULE(Fragile);
+
+TEST(ReducerErrors, AnExceptionInBackwardReachesEveryRank) {
+  for (const int good_steps : {0, 2}) {
+    for (const auto& options : {DistributedDataParallelOptions{}, kManyBuckets}) {
+      run_rank_threads(2, [&](const std::shared_ptr<ProcessGroup>& group) {
+        Fragile net;
+        DistributedDataParallel model(net, group, options);
+        for (int step = 0; step < good_steps; ++step) {
+          model(values({2, 4}), false).sum().backward();
+        }
+        const at::Tensor loss = model(values({2, 4}), group->rank() == 1).sum();
+        if (group->rank() == 1) {
+          EXPECT_THROW(loss.backward(), std::out_of_range);
+        } else {
+          EXPECT_THAT(message_of<BackendError>([&] { loss.backward(); }),
+                      AllOf(HasSubstr("rank 1"), HasSubstr("backward ended with an exception")));
+        }
+        EXPECT_THAT(message_of<Error>([&] {
+                      model(values({2, 4}), false);
+                    }),
+                    HasSubstr("an earlier backward failed and ended the group"));
+      });
+    }
+  }
+}
+
+TEST(ReducerErrors, AnExceptionBeforeTheModelIsReachedDoesNoHarm) {
+  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    Mlp net;
+    DistributedDataParallel model(net, group);
+    const at::Tensor output = model(values({2, 6}));
+    EXPECT_THROW(ThrowsInBackward::apply(output).sum().backward(), std::out_of_range);
+    output.sum().backward();
+    EXPECT_TRUE(net->hidden->weight.grad().defined());
+  });
+}
+
+TEST(ReducerErrors, CreateGraphIsNamed) {
+  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    Mlp net;
+    DistributedDataParallel model(net, group);
+    const at::Tensor output = model(values({2, 6})).sum();
+    EXPECT_THAT(message_of<UsageError>([&] { output.backward({}, true, true); }),
+                HasSubstr("create_graph"));
+    output.backward();  // nothing had been changed
+    EXPECT_TRUE(net->hidden->weight.grad().defined());
+  });
+}
+
+TEST(ReducerErrors, SparseGradientsAreNamed) {
+  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    torch::nn::Sequential net{
+        torch::nn::Embedding(torch::nn::EmbeddingOptions(10, 3).sparse(true))};
+    DistributedDataParallel model(net, group);
+    const at::Tensor loss = model(torch::arange(4)).sum();
+    // Whichever is first tells the other.
+    EXPECT_THAT(message_of<Error>([&] { loss.backward(); }),
+                AllOf(HasSubstr("0.weight"), HasSubstr("sparse")));
+  });
+}
+
+// Runs a backward of its own inside backward, so that the layer's gradients come twice.
+struct InnerBackward : torch::autograd::Function<InnerBackward> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
+                            torch::nn::LinearImpl* layer) {
+    context->save_for_backward({x});
+    context->saved_data["layer"] = reinterpret_cast<std::int64_t>(layer);
+    return x.clone();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& gradients) {
+    auto* layer = reinterpret_cast<torch::nn::LinearImpl*>(context->saved_data["layer"].toInt());
+    {
+      const torch::AutoGradMode with_grad(true);
+      layer->forward(context->get_saved_variables()[0].detach()).sum().backward();
+    }
+    return {gradients[0], at::Tensor()};
+  }
+};
+
+struct SometimesTwiceImpl : torch::nn::Module {
+  SometimesTwiceImpl() {
+    first = register_module("first", torch::nn::Linear(4, 4));
+    last = register_module("last", torch::nn::Linear(4, 4));
+  }
+  at::Tensor forward(const at::Tensor& x, bool twice) {
+    const at::Tensor hidden = torch::tanh(first(x));
+    return last(twice ? InnerBackward::apply(hidden, last.get()) : hidden);
+  }
+  torch::nn::Linear first{nullptr}, last{nullptr};
+};
+TORCH_MODULE(SometimesTwice);
+
+TEST(ReducerErrors, AGradientAfterItsBucketWasLaunchedIsNamed) {
+  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    SometimesTwice net;
+    DistributedDataParallel model(net, group, kManyBuckets);
+    model(values({2, 4}), false).sum().backward();
+    EXPECT_THAT(message_of<Error>([&] {
+                  model(values({2, 4}), true).sum().backward();
+                }),
+                AllOf(HasSubstr("parameter last."), HasSubstr("after its bucket was launched")));
+  });
+}
+
+TEST(ReducerErrors, MoreGradientsBeforeTheLaunchAndFewerThanBeforeAreNone) {
+  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    SometimesTwice net;
+    DistributedDataParallel model(net, group);  // one bucket, complete when `first` is
+    SometimesTwice reference;
+    copy_state(*reference, *net);
+    for (const bool twice : {false, true, false, true}) {
+      reset_gradients(*net);
+      reset_gradients(*reference);
+      model(values({2, 4}), twice).sum().backward();
+      reference->forward(values({2, 4}), twice).sum().backward();
+      expect_same_gradients(*net, *reference);
+    }
+  });
+}
+
+TEST(ReducerErrors, UnevenNumbersOfBatchesNameThemselves) {
+  run_rank_threads(2, [](std::shared_ptr<ProcessGroup> group) {
+    Mlp net;
+    DistributedDataParallel model(net, std::move(group));
+    const int rank = model.group()->rank();
+    model(values({2, 6})).sum().backward();
+    if (rank == 1) return;
+    EXPECT_THAT(message_of<PeerLost>([&] {
+                  model(values({2, 6})).sum().backward();
+                }),
+                AllOf(HasSubstr("rank 1 left"), HasSubstr("different numbers of batches")));
+  });
+}
+
+TEST(ReducerErrors, ConvertingAfterWrappingNamesTheParameter) {
+  const auto expect_refused = [](auto change, const std::string& what) {
+    run_rank_threads(2, [&](const std::shared_ptr<ProcessGroup>& group) {
+      Mlp net;
+      net->last->bias.set_requires_grad(false);
+      DistributedDataParallel model(net, group);
+      change(net);
+      EXPECT_THAT(message_of<UsageError>([&] {
+                    model(values({2, 6}).to(net->hidden->weight.scalar_type()));
+                  }),
+                  AllOf(HasSubstr(what), HasSubstr("wrap")));
+    });
+  };
+  expect_refused([](Mlp& net) { net->to(at::kDouble); }, "hidden.weight");
+  expect_refused([](Mlp& net) { net->middle->bias.set_requires_grad(false); }, "middle.bias");
+  expect_refused([](Mlp& net) { net->last->bias.set_requires_grad(true); }, "last.bias");
+  expect_refused([](Mlp& net) { net->middle->weight.set_data(torch::ones({2})); }, "middle.weight");
+  expect_refused(
+      [](Mlp& net) {
+        net->to(at::kDouble);
+        net->to(at::kFloat);  // the type is back, the hooks are not
+      },
+      "hidden.weight");
+}
+
+TEST(ReducerErrors, RanksThatWrapDifferentModelsAllSayWhere) {
+  const auto expect_difference = [](auto make, const std::string& of_0, const std::string& of_2) {
+    run_rank_threads(3, [&](const std::shared_ptr<ProcessGroup>& group) {
+      const std::string message = message_of<UsageError>([&] { make(group); });
+      EXPECT_THAT(message, AllOf(HasSubstr("rank 0 has " + of_0), HasSubstr("rank 2 has " + of_2)));
+      EXPECT_THAT(message, HasSubstr("rank " + std::to_string(group->rank()) + " of 3"));
+    });
+  };
+  expect_difference(
+      [](const std::shared_ptr<ProcessGroup>& group) {
+        torch::nn::Sequential net(torch::nn::Linear(3, 3),
+                                  torch::nn::Linear(3, group->rank() == 2 ? 5 : 4));
+        DistributedDataParallel model(net, group);
+      },
+      "parameter 1.weight: Float [4, 3], requires grad", "parameter 1.weight: Float [5, 3]");
+  expect_difference(
+      [](const std::shared_ptr<ProcessGroup>& group) {
+        torch::nn::Sequential net(torch::nn::Linear(3, 3));
+        if (group->rank() == 2) net->to(at::kDouble);
+        DistributedDataParallel model(net, group);
+      },
+      "parameter 0.weight: Float [3, 3]", "parameter 0.weight: Double [3, 3]");
+  expect_difference(
+      [](const std::shared_ptr<ProcessGroup>& group) {
+        torch::nn::Sequential net(torch::nn::Linear(3, 3), torch::nn::Linear(3, 3));
+        if (group->rank() == 2) net->parameters()[1].set_requires_grad(false);
+        DistributedDataParallel model(net, group);
+      },
+      "parameter 0.bias: Float [3], requires grad;", "parameter 0.bias: Float [3].");
+  expect_difference(
+      [](const std::shared_ptr<ProcessGroup>& group) {
+        torch::nn::Sequential net(torch::nn::Linear(3, 3));
+        if (group->rank() == 2) net->push_back(torch::nn::Linear(3, 3));
+        DistributedDataParallel model(net, group);
+      },
+      "buckets of", "parameter 1.weight");
+  expect_difference(
+      [](const std::shared_ptr<ProcessGroup>& group) {
+        torch::nn::Sequential net(
+            torch::nn::Linear(3, 3),
+            torch::nn::BatchNorm1d(
+                torch::nn::BatchNorm1dOptions(3).affine(false).track_running_stats(group->rank() !=
+                                                                                   2)));
+        DistributedDataParallel model(net, group);
+      },
+      "buffer 1.num_batches_tracked", "nothing more");
+  expect_difference(
+      [](const std::shared_ptr<ProcessGroup>& group) {
+        torch::nn::Sequential net(torch::nn::Linear(3, 3));
+        DistributedDataParallel model(net, group, {.bucket_cap_mb = group->rank() == 2 ? 5. : 25.});
+      },
+      "buckets of 1048576 and 26214400 bytes", "buckets of 1048576 and 5242880 bytes");
+}
+
+TEST(ReducerErrors, WhatCannotBeReducedIsRefused) {
+  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    const at::Tensor leaf = torch::ones({2}, torch::requires_grad());
+    EXPECT_THROW(Reducer(std::vector{leaf}, nullptr), UsageError);
+    EXPECT_THROW(Reducer(std::vector{leaf * 2}, group), UsageError);
+    EXPECT_THROW(Reducer(std::vector{at::Tensor()}, group), UsageError);
+    EXPECT_THROW(Reducer(std::vector{leaf}, group, {.bucket_cap_mb = -1}), UsageError);
+    EXPECT_THAT(message_of<UsageError>([&] { Reducer(std::vector{torch::ones({2})}, group); }),
+                HasSubstr("no parameter requires a gradient"));
+    EXPECT_THROW(Reducer(std::vector<at::Tensor>{}, group), UsageError);
+    Reducer reducer(std::vector{leaf}, group);
+    EXPECT_THROW(reducer.set_bucket_function({}), UsageError);
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::testing
