@@ -34,6 +34,7 @@ std::string describe(const Call& call) {
     details = fmt::format("{} of {}", name(call.op), details);
     if (call.scale != 1) details += fmt::format(", scale {}", call.scale);
   }
+  if (call.tensors > 1) details += fmt::format(", tensor {} of {}", call.tensor, call.tensors);
   if (call.root >= 0) details += fmt::format(", root {}", call.root);
   return fmt::format("{} ({})", title(call), details);
 }

@@ -31,6 +31,9 @@ struct Call {
   std::int32_t root = -1;
   std::int64_t elements = 0;
   double scale = 1;
+  // Which tensor of a list it is about, and of how many.
+  std::int32_t tensor = 0;
+  std::int32_t tensors = 1;
   // The how-manyeth call on this group it is.
   std::uint64_t number = 0;
 

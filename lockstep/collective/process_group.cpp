@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "lockstep/collective/process_group.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <c10/core/ScalarType.h>
 #include <fmt/format.h>
 
@@ -42,6 +43,17 @@ void ProcessGroup::check(std::string_view operation, const std::vector<at::Tenso
   }
 }
 
+void ProcessGroup::check_outputs(std::string_view operation,
+                                 const std::vector<at::Tensor>& tensors) const {
+  check(operation, tensors);
+  for (const auto& tensor : tensors) {
+    if (at::has_internal_overlap(tensor) != at::MemOverlap::Yes) continue;
+    throw UsageError(where(operation) +
+                     "a tensor that is written to is expanded: several of its elements share one "
+                     "place in memory; call clone() first");
+  }
+}
+
 void ProcessGroup::check(std::string_view operation, const at::Tensor& tensor,
                          AllReduceOptions options) const {
   const auto type = tensor.scalar_type();
@@ -63,7 +75,7 @@ void ProcessGroup::check(std::string_view operation, const at::Tensor& tensor,
 }
 
 Work ProcessGroup::all_reduce(std::vector<at::Tensor> tensors, AllReduceOptions options) {
-  check("all_reduce", tensors);
+  check_outputs("all_reduce", tensors);
   for (const auto& tensor : tensors) check("all_reduce", tensor, options);
   return start_all_reduce(std::move(tensors), options);
 }
@@ -73,7 +85,7 @@ Work ProcessGroup::all_reduce(const at::Tensor& tensor, AllReduceOptions options
 }
 
 Work ProcessGroup::broadcast(std::vector<at::Tensor> tensors, int root) {
-  check("broadcast", tensors);
+  check_outputs("broadcast", tensors);
   if (root < 0 || root >= size()) {
     throw UsageError(where("broadcast") + fmt::format("root {} is no rank of this group", root));
   }
@@ -109,14 +121,14 @@ void check_one_each(const std::string& where, const std::vector<at::Tensor>& ten
 
 Work ProcessGroup::all_gather(std::vector<at::Tensor> outputs, const at::Tensor& input) {
   check("all_gather", {input});
-  check("all_gather", outputs);
+  check_outputs("all_gather", outputs);
   check_one_each(where("all_gather"), outputs, input, size());
   return start_all_gather(std::move(outputs), input);
 }
 
 Work ProcessGroup::reduce_scatter(const at::Tensor& output, std::vector<at::Tensor> inputs,
                                   AllReduceOptions options) {
-  check("reduce_scatter", {output});
+  check_outputs("reduce_scatter", {output});
   check("reduce_scatter", inputs);
   check_one_each(where("reduce_scatter"), inputs, output, size());
   check("reduce_scatter", output, options);

@@ -98,6 +98,7 @@ class ProcessGroup {
 
  private:
   void check(std::string_view operation, const std::vector<at::Tensor>& tensors) const;
+  void check_outputs(std::string_view operation, const std::vector<at::Tensor>& tensors) const;
   void check(std::string_view operation, const at::Tensor& tensor, AllReduceOptions options) const;
 
   Membership membership_;

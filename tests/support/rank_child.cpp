@@ -30,8 +30,10 @@ class FailureForwarder : public ::testing::ScopedFakeTestPartResultReporter {
   void ReportTestPartResult(const ::testing::TestPartResult& result) override {
     if (!result.failed()) return;
     state_.failed = true;
+    std::string message = result.message();
+    if (message.starts_with("Failed\n")) message.erase(0, 7);  // said once more in the test
     state_.send({MessageType::failure, result.line_number(),
-                 result.file_name() ? result.file_name() : "", result.message()});
+                 result.file_name() ? result.file_name() : "", message});
   }
 
  private:

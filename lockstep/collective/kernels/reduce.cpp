@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <concepts>
 #include <type_traits>
 
 #include <c10/util/BFloat16.h>
@@ -20,16 +21,29 @@ struct Job {
   double scale;
 };
 
+// Integers wrap around, as in PyTorch: overflow is defined for unsigned ones only, and those that
+// are narrower than int would be promoted to it.
+template <class T>
+struct Wrapping {
+  using Type = T;
+};
+template <std::integral T>
+struct Wrapping<T> {
+  using Type = std::common_type_t<std::make_unsigned_t<T>, unsigned>;
+};
+
 struct Sum {
   template <class T>
   static T apply(T a, T b) {
-    return a + b;
+    using Wide = typename Wrapping<T>::Type;
+    return static_cast<T>(static_cast<Wide>(a) + static_cast<Wide>(b));
   }
 };
 struct Product {
   template <class T>
   static T apply(T a, T b) {
-    return a * b;
+    using Wide = typename Wrapping<T>::Type;
+    return static_cast<T>(static_cast<Wide>(a) * static_cast<Wide>(b));
   }
 };
 struct Min {

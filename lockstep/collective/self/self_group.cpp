@@ -37,10 +37,7 @@ class SelfGroup final : public ProcessGroup {
  private:
   Work start_all_reduce(std::vector<at::Tensor> tensors, AllReduceOptions options) override {
     check_not_aborted("all_reduce");
-    if (options.scale != 1) {
-      const at::NoGradGuard no_grad;
-      for (auto& tensor : tensors) tensor.mul_(options.scale);
-    }
+    for (auto& tensor : tensors) scale(tensor, options.scale);
     return Work();
   }
 
@@ -61,8 +58,21 @@ class SelfGroup final : public ProcessGroup {
     check_not_aborted("reduce_scatter");
     const at::NoGradGuard no_grad;
     output.copy_(inputs[0].reshape(output.sizes()));
-    if (options.scale != 1) output.mul_(options.scale);
+    scale(output, options.scale);
     return Work();
+  }
+
+  // Half types are scaled in float and rounded once, as the other backends do: multiplied by a
+  // number, ATen rounds the number first.
+  static void scale(at::Tensor& tensor, double factor) {
+    if (factor == 1) return;
+    const at::NoGradGuard no_grad;
+    const bool half = tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16;
+    if (half) {
+      tensor.copy_(tensor.to(at::kFloat).mul_(factor));
+    } else {
+      tensor.mul_(factor);
+    }
   }
 
   void check_not_aborted(std::string_view operation) {

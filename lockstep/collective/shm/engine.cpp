@@ -54,10 +54,12 @@ Engine::Engine(const Membership& membership, const Deadline& deadline)
       own_(*blocks_[mesh_.rank()]),
       spin_(every_rank_has_a_core()) {}
 
-void Engine::start(std::shared_ptr<Transfer> transfer) {
+void Engine::start(std::shared_ptr<Transfer> transfer, int tensor, int tensors) {
   const std::lock_guard lock(mutex_);
   check_error();
   transfer->call_.number = ++last_number_;
+  transfer->call_.tensor = tensor;
+  transfer->call_.tensors = tensors;
   entries_.push_back({.transfer = std::move(transfer)});
   advance();
 }

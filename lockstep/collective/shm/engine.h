@@ -28,8 +28,8 @@ class Engine {
   // Joins the peers; see PeerMesh for the errors.
   Engine(const Membership& membership, const Deadline& deadline);
 
-  // Takes its turn behind the calls started before.
-  void start(std::shared_ptr<Transfer> transfer);
+  // Takes its turn behind the calls started before. A list is a transfer for each tensor.
+  void start(std::shared_ptr<Transfer> transfer, int tensor = 0, int tensors = 1);
   // Whether the transfer is done, after advancing what can be advanced without waiting.
   bool poll(const Transfer& transfer);
   // Blocks until it is done. TimeoutError and PeerLost name who was waited for.

@@ -24,8 +24,8 @@ class ShmOperation final : public Operation {
   ShmOperation(std::shared_ptr<Engine> engine, std::chrono::milliseconds timeout)
       : engine_(std::move(engine)), timeout_(timeout) {}
 
-  void start(std::shared_ptr<Transfer> transfer) {
-    engine_->start(transfer);
+  void start(std::shared_ptr<Transfer> transfer, std::size_t tensors = 1) {
+    engine_->start(transfer, static_cast<int>(transfers_.size()), static_cast<int>(tensors));
     transfers_.push_back(std::move(transfer));
   }
 
@@ -104,7 +104,8 @@ class ShmGroup final : public ProcessGroup {
     auto operation = make_operation();
     for (const auto& tensor : tensors) {
       operation->start(shm::all_reduce_transfer(operation->output(tensor), options, rank(), size(),
-                                                engine_->shared_tensors()));
+                                                engine_->shared_tensors()),
+                       tensors.size());
     }
     return Work(std::move(operation));
   }
@@ -112,7 +113,8 @@ class ShmGroup final : public ProcessGroup {
   Work start_broadcast(std::vector<at::Tensor> tensors, int root) override {
     auto operation = make_operation();
     for (const auto& tensor : tensors) {
-      operation->start(shm::broadcast_transfer(operation->output(tensor), root, rank()));
+      operation->start(shm::broadcast_transfer(operation->output(tensor), root, rank()),
+                       tensors.size());
     }
     return Work(std::move(operation));
   }

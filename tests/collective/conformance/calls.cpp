@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Wrong arguments, and calls that do not match between ranks.
+#include "collective/conformance/conformance.h"
+#include "collective/conformance/expect_error.h"
+#include "collective/conformance/reference.h"
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+namespace lockstep::testing {
+namespace {
+
+using namespace std::chrono_literals;
+
+struct WrongCall {
+  std::string what;
+  // What the message must say, beside the backend, the operation and the rank.
+  std::vector<std::string> patterns;
+  std::function<void(ProcessGroup&)> call;
+};
+
+std::vector<WrongCall> wrong_calls(int ranks) {
+  const auto some = [](int count, at::ScalarType type = at::kFloat) {
+    return at::zeros({count}, type);
+  };
+  const auto list = [=](int tensors, int count, at::ScalarType type = at::kFloat) {
+    std::vector<at::Tensor> result;
+    for (int i = 0; i < tensors; ++i) result.push_back(some(count, type));
+    return result;
+  };
+  const at::Tensor sparse = at::eye(3).to_sparse();
+  const at::Tensor expanded = at::zeros({1, 3}).expand({4, 3});
+  return {
+      {"no tensors", {"all_reduce", "empty"}, [=](auto& g) { g.all_reduce(list(0, 0)).wait(); }},
+      {"undefined",
+       {"all_reduce", "undefined"},
+       [=](auto& g) { g.all_reduce(at::Tensor()).wait(); }},
+      {"sparse", {"all_reduce", "sparse"}, [=](auto& g) { g.all_reduce(sparse).wait(); }},
+      {"a complex type",
+       {"all_reduce", "Complex"},
+       [=](auto& g) { g.all_reduce(some(3, at::kComplexFloat)).wait(); }},
+      {"mean of ints",
+       {"all_reduce", "mean", "Int"},
+       [=](auto& g) { g.all_reduce(some(3, at::kInt), {.op = ReduceOp::mean}).wait(); }},
+      {"mean of bools",
+       {"all_reduce", "mean", "Bool"},
+       [=](auto& g) { g.all_reduce(some(3, at::kBool), {.op = ReduceOp::mean}).wait(); }},
+      {"scaled longs",
+       {"all_reduce", "scale", "Long"},
+       [=](auto& g) { g.all_reduce(some(3, at::kLong), {.scale = 2}).wait(); }},
+      {"scaled max",
+       {"all_reduce", "scale", "max"},
+       [=](auto& g) { g.all_reduce(some(3), {.op = ReduceOp::max, .scale = 2}).wait(); }},
+      {"mean of a list with ints",
+       {"all_reduce", "mean", "Int"},
+       [=](auto& g) {
+         g.all_reduce({some(3), some(3, at::kInt)}, {.op = ReduceOp::mean}).wait();
+       }},
+      {"writing to an expanded tensor",
+       {"all_reduce", "expand"},
+       [=](auto& g) { g.all_reduce(expanded).wait(); }},
+      {"receiving in an expanded tensor",
+       {"broadcast", "expand"},
+       [=](auto& g) { g.broadcast(expanded, 0).wait(); }},
+      {"root -1", {"broadcast", "-1"}, [=](auto& g) { g.broadcast(some(3), -1).wait(); }},
+      {"root too large",
+       {"broadcast", std::to_string(ranks)},
+       [=](auto& g) { g.broadcast(some(3), ranks).wait(); }},
+      {"broadcast of nothing",
+       {"broadcast", "empty"},
+       [=](auto& g) { g.broadcast(list(0, 0), 0).wait(); }},
+      {"too many outputs",
+       {"all_gather", std::to_string(ranks + 1)},
+       [=](auto& g) { g.all_gather(list(ranks + 1, 3), some(3)).wait(); }},
+      {"no outputs", {"all_gather"}, [=](auto& g) { g.all_gather(list(0, 0), some(3)).wait(); }},
+      {"outputs of another size",
+       {"all_gather", "4", "3"},
+       [=](auto& g) { g.all_gather(list(ranks, 4), some(3)).wait(); }},
+      {"outputs of another type",
+       {"all_gather", "Double", "Float"},
+       [=](auto& g) { g.all_gather(list(ranks, 3, at::kDouble), some(3)).wait(); }},
+      {"undefined input",
+       {"all_gather", "undefined"},
+       [=](auto& g) { g.all_gather(list(ranks, 3), at::Tensor()).wait(); }},
+      {"an expanded output",
+       {"all_gather", "expand"},
+       [=](auto& g) {
+         g.all_gather(std::vector(ranks, expanded), at::zeros({4, 3})).wait();
+       }},
+      {"too many inputs",
+       {"reduce_scatter", std::to_string(ranks + 1)},
+       [=](auto& g) { g.reduce_scatter(some(3), list(ranks + 1, 3)).wait(); }},
+      {"inputs of another size",
+       {"reduce_scatter", "4", "3"},
+       [=](auto& g) { g.reduce_scatter(some(3), list(ranks, 4)).wait(); }},
+      {"reduce_scatter: mean of ints",
+       {"reduce_scatter", "mean", "Int"},
+       [=](auto& g) {
+         g.reduce_scatter(some(3, at::kInt), list(ranks, 3, at::kInt), {.op = ReduceOp::mean})
+             .wait();
+       }},
+      {"reduce_scatter into an expanded output",
+       {"reduce_scatter", "expand"},
+       [=](auto& g) {
+         g.reduce_scatter(expanded, std::vector(ranks, at::zeros({4, 3}))).wait();
+       }},
+  };
+}
+
+TEST_P(CallsConformance, WrongArgumentsAreRefusedAtOnceAndHarmNothing) {
+  run_in_group([this](Rank& rank, ProcessGroup& group) {
+    // One rank alone makes the wrong calls: that they return proves that they wait for nobody.
+    if (rank.rank() == rank.size() - 1) {
+      for (const auto& wrong : wrong_calls(rank.size())) {
+        rank.note(wrong.what);
+        auto patterns = wrong.patterns;
+        patterns.push_back(fmt::format("^\\[{}\\] ", backend().name));
+        patterns.push_back(fmt::format("rank {} of {}", rank.rank(), rank.size()));
+        expect_error<UsageError>(wrong.what, patterns, [&] { wrong.call(group); });
+      }
+    }
+    const at::Tensor tensor = at::ones({10});
+    group.all_reduce(tensor).wait();
+    EXPECT_TRUE((tensor == group.size()).all().item<bool>());
+  });
+}
+
+struct Mismatch {
+  std::string what;
+  // What the last rank does, and what the others do.
+  std::function<void(ProcessGroup&)> last;
+  std::function<void(ProcessGroup&)> others;
+  // Found in the message on every rank.
+  std::vector<std::string> patterns;
+};
+
+std::vector<Mismatch> mismatches() {
+  const auto reduce = [](std::vector<at::Tensor> tensors, AllReduceOptions options = {}) {
+    return [=](ProcessGroup& group) { group.all_reduce(tensors, options).wait(); };
+  };
+  const at::Tensor seven = at::zeros({7});
+  const at::Tensor eight = at::zeros({8});
+  const at::Tensor large = at::zeros({100'001});
+  return {
+      {"operation",
+       reduce({seven}),
+       [=](auto& group) { group.broadcast(seven, 0).wait(); },
+       {"all_reduce", "broadcast"}},
+      {"operation of large tensors",
+       reduce({large}),
+       [=](auto& group) { group.broadcast(large, 0).wait(); },
+       {"all_reduce", "broadcast"}},
+      {"barrier",
+       reduce({seven}),
+       [](auto& group) { group.barrier().wait(); },
+       {"all_reduce", "barrier"}},
+      {"type", reduce({seven}), reduce({at::zeros({7}, at::kDouble)}), {"Float", "Double"}},
+      {"type of the same width",
+       reduce({seven}),
+       reduce({at::zeros({7}, at::kInt)}),
+       {"Float", "Int"}},
+      {"size", reduce({seven}), reduce({eight}), {"7", "8"}},
+      {"size, small and large", reduce({seven}), reduce({large}), {"7", "100001"}},
+      {"size, large", reduce({at::zeros({100'002})}), reduce({large}), {"100002", "100001"}},
+      {"size 0", reduce({at::zeros({0})}), reduce({seven}), {"all_reduce", "0", "7"}},
+      {"operator", reduce({seven}), reduce({seven}, {.op = ReduceOp::max}), {"sum", "max"}},
+      {"scale", reduce({seven}), reduce({seven}, {.scale = 0.125}), {"0.125"}},
+      {"number of tensors", reduce({seven, eight}), reduce({seven}), {"all_reduce"}},
+      {"split of the list", reduce({seven, eight}), reduce({eight, seven}), {"all_reduce"}},
+      {"root",
+       [=](auto& group) { group.broadcast(seven, 1).wait(); },
+       [=](auto& group) { group.broadcast(seven, 0).wait(); },
+       {"root 1", "root 0"}},
+      {"empty",
+       [](auto& group) { group.empty({7}, at::kFloat); },
+       reduce({seven}),
+       {"empty", "all_reduce"}},
+      {"size of empty",
+       [](auto& group) { group.empty({7}, at::kFloat); },
+       [](auto& group) { group.empty({70'000}, at::kFloat); },
+       {"empty"}},
+  };
+}
+
+TEST_P(CallsConformance, CallsThatDoNotMatchAreErrorsOnEveryRank) {
+  if (size() == 1) GTEST_SKIP() << "a rank alone cannot disagree";
+  run([this](Rank& rank) {
+    int number = 0;
+    for (const auto& mismatch : mismatches()) {
+      rank.note(mismatch.what);
+      const auto group = join(rank, {.timeout = 20s, .place = fmt::format("group-{}", number++)});
+      group->barrier().wait();
+      const bool last = rank.rank() == rank.size() - 1;
+      auto patterns = mismatch.patterns;
+      patterns.push_back(fmt::format("^\\[{}\\] [a-z_]+ #[0-9]+, rank {} of {}: ", backend().name,
+                                     rank.rank(), rank.size()));
+      const std::string message =
+          expect_error<UsageError>("different " + mismatch.what, patterns,
+                                   [&] { (last ? mismatch.last : mismatch.others)(*group); });
+      // The group is of no use any more, and goes on saying why.
+      expect_error<UsageError>("the call after different " + mismatch.what, mismatch.patterns,
+                               [&] { group->barrier().wait(); });
+    }
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::testing

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Works, groups and tensors: waited for and destroyed in any order, and several groups at once.
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "collective/conformance/conformance.h"
+#include "collective/conformance/reference.h"
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+namespace lockstep::testing {
+namespace {
+
+using namespace std::chrono_literals;
+
+TEST_P(LifetimeConformance, SaysWhoItIs) {
+  run([this](Rank& rank) {
+    const auto group = join(rank, {.timeout = 12'345ms});
+    EXPECT_EQ(group->rank(), rank.rank());
+    EXPECT_EQ(group->size(), rank.size());
+    EXPECT_EQ(group->local_rank(), rank.rank());
+    EXPECT_EQ(group->membership().local_world_size, rank.size());
+    EXPECT_EQ(group->backend(), backend().name);
+    EXPECT_EQ(group->timeout(), 12'345ms);
+    EXPECT_EQ(group->device().type(), at::kCPU);
+  });
+}
+
+TEST_P(LifetimeConformance, WorksAreWaitedForInReverseOrder) {
+  run_in_group([](Rank& rank, ProcessGroup& group) {
+    std::vector<at::Tensor> tensors;
+    std::vector<Work> works;
+    for (int i = 0; i < 40; ++i) {
+      const std::int64_t count = i % 4 == 0 ? 50'000 : 10 * i;
+      tensors.push_back(input_of(rank.rank(), at::kFloat, {count}, i));
+      works.push_back(i % 5 == 3 ? group.broadcast(tensors[i], i % group.size())
+                                 : group.all_reduce(tensors[i]));
+    }
+    for (; !works.empty(); works.pop_back()) works.back().wait();
+    for (int i = 0; i < 40; ++i) {
+      const auto inputs = inputs_of_all(group.size(), at::kFloat, tensors[i].sizes(), i);
+      expect_same_bits(tensors[i], i % 5 == 3 ? inputs[i % group.size()] : reduced(inputs),
+                       fmt::format("work {}", i));
+    }
+  });
+}
+
+TEST_P(LifetimeConformance, AWorkThatIsDroppedIsWaitedFor) {
+  run_in_group([](Rank& rank, ProcessGroup& group) {
+    const at::Tensor tensor = input_of(rank.rank(), at::kFloat, {5000});
+    { const Work dropped = group.all_reduce(tensor); }
+    const auto inputs = inputs_of_all(group.size(), at::kFloat, {5000});
+    expect_same_bits(tensor, reduced(inputs), "dropped");
+    const at::Tensor second = inputs[rank.rank()].clone();
+    Work replaced = group.all_reduce(second);
+    replaced = group.barrier();
+    expect_same_bits(second, reduced(inputs), "replaced by another");
+    replaced.wait();
+  });
+}
+
+TEST_P(LifetimeConformance, PollAdvancesUntilItIsDone) {
+  run_in_group([](Rank& rank, ProcessGroup& group) {
+    for (const std::int64_t count : {3, 3000, 1'000'000}) {
+      const at::Tensor tensor = input_of(rank.rank(), at::kFloat, {count});
+      Work work = group.all_reduce(tensor);
+      const Deadline deadline = Deadline::after(30s);
+      while (!work.poll() && !deadline.passed()) std::this_thread::yield();
+      ASSERT_TRUE(work.poll()) << "after 30 seconds";
+      expect_same_bits(tensor, reduced(inputs_of_all(group.size(), at::kFloat, {count})), "polled");
+      work.wait();
+      EXPECT_TRUE(work.poll()) << "after wait()";
+    }
+  });
+}
+
+TEST_P(LifetimeConformance, AWorkIsDoneWithoutItsCallersTensor) {
+  run_in_group([](Rank& rank, ProcessGroup& group) {
+    at::Tensor tensor = input_of(rank.rank(), at::kFloat, {100'000});
+    const at::Tensor shared = group.empty({100}, at::kFloat).fill_(1);
+    Work work = group.all_reduce({tensor, shared.narrow(0, 1, 50)});
+    tensor.reset();
+    work.wait();
+    EXPECT_EQ(shared.sum().item<int>(), 50 + 50 * group.size());
+  });
+}
+
+TEST_P(LifetimeConformance, TheGroupMayEndBeforeItsWork) {
+  run([this](Rank& rank) {
+    for (const std::int64_t count : {10, 200'000}) {
+      auto group = join(rank, {.place = fmt::format("group-{}", count)});
+      const at::Tensor tensor = input_of(rank.rank(), at::kFloat, {count});
+      Work work = group->all_reduce(tensor);
+      group.reset();
+      work.wait();
+      expect_same_bits(tensor, reduced(inputs_of_all(rank.size(), at::kFloat, {count})),
+                       fmt::format("{} elements", count));
+    }
+  });
+}
+
+TEST_P(LifetimeConformance, TensorsMayOutliveTheGroup) {
+  run([this](Rank& rank) {
+    auto group = join(rank);
+    const at::Tensor tensor = group->empty({100'000}, at::kFloat);
+    const at::Tensor part = group->empty({1000}, at::kFloat).narrow(0, 10, 5);
+    tensor.fill_(rank.rank() + 1);
+    group->all_reduce(tensor).wait();
+    part.fill_(rank.rank());
+    group.reset();
+    EXPECT_EQ(tensor[99'999].item<int>(), rank.size() * (rank.size() + 1) / 2);
+    EXPECT_TRUE((part == rank.rank()).all().item<bool>());
+    tensor.fill_(5);
+    EXPECT_EQ(tensor.sum().item<double>(), 500'000);
+  });
+}
+
+// Destroys a group, a work that is under way, and a tensor of the group's memory in every order.
+TEST_P(LifetimeConformance, EveryOrderOfDestruction) {
+  run([this](Rank& rank) {
+    std::vector<int> order = {0, 1, 2};
+    int round = 0;
+    do {
+      rank.note(fmt::format("order {}{}{}", order[0], order[1], order[2]));
+      auto group = join(rank, {.place = fmt::format("group-{}", round++)});
+      at::Tensor tensor = group->empty({3000}, at::kFloat).fill_(1);
+      const at::Tensor outside = at::ones({3000});
+      std::optional<Work> work = group->all_reduce({tensor, outside});
+      for (const int which : order) {
+        if (which == 0) group.reset();
+        if (which == 1) work.reset();
+        if (which == 2) tensor.reset();
+      }
+      EXPECT_TRUE((outside == rank.size()).all().item<bool>());
+    } while (std::next_permutation(order.begin(), order.end()));
+  });
+}
+
+struct Footprint {
+  std::ptrdiff_t descriptors = 0;
+  std::ptrdiff_t mappings = 0;
+  std::ptrdiff_t shared_mappings = 0;
+
+  static Footprint now() {
+    Footprint footprint;
+    const std::filesystem::directory_iterator descriptors("/proc/self/fd");
+    footprint.descriptors = std::distance(begin(descriptors), end(descriptors));
+    std::ifstream maps("/proc/self/maps");
+    for (std::string line; std::getline(maps, line);) {
+      ++footprint.mappings;
+      const auto permissions = line.substr(line.find(' ') + 1, 4);
+      if (permissions.ends_with('s')) ++footprint.shared_mappings;
+    }
+    return footprint;
+  }
+};
+
+TEST_P(LifetimeConformance, TwoHundredGroupsLeaveNothingBehind) {
+  run([this](Rank& rank) {
+    const auto use_a_group = [&](int round) {
+      rank.note(fmt::format("group {}", round));
+      const auto group = join(rank, {.place = fmt::format("group-{}", round)});
+      const at::Tensor tensor = group->empty({1000}, at::kFloat).fill_(1);
+      const at::Tensor ordinary = at::ones({20'000});
+      group->all_reduce({tensor, ordinary}).wait();
+      EXPECT_EQ(tensor[999].item<int>() + ordinary[19'999].item<int>(), 2 * rank.size());
+    };
+    for (int round = 0; round < 10; ++round) use_a_group(round);
+    const Footprint before = Footprint::now();
+    for (int round = 10; round < 210 && !rank.failed(); ++round) use_a_group(round);
+    const Footprint after = Footprint::now();
+    EXPECT_EQ(after.descriptors, before.descriptors);
+    EXPECT_EQ(after.shared_mappings, before.shared_mappings);
+    // The allocator may have taken a few of its own.
+    EXPECT_LE(after.mappings, before.mappings + 10);
+  });
+}
+
+TEST_P(LifetimeConformance, TwoGroupsAreUsedAlternately) {
+  run([this](Rank& rank) {
+    const auto first = join(rank, {.place = "first"});
+    const auto second = join(rank, {.place = "second"});
+    const auto inputs = inputs_of_all(rank.size(), at::kFloat, {3000});
+    for (int round = 0; round < 30; ++round) {
+      const at::Tensor one = inputs[rank.rank()].clone();
+      const at::Tensor other = inputs[rank.rank()].clone();
+      Work work = first->all_reduce(one);
+      second->all_reduce(other, {.op = ReduceOp::max}).wait();
+      work.wait();
+      expect_same_bits(one, reduced(inputs), "the first group");
+      expect_same_bits(other, reduced(inputs, {.op = ReduceOp::max}), "the second group");
+    }
+  });
+}
+
+TEST_P(LifetimeConformance, RanksWaitForTwoGroupsInOppositeOrder) {
+  run([this](Rank& rank) {
+    const auto first = join(rank, {.place = "first"});
+    const auto second = join(rank, {.place = "second"});
+    for (const std::int64_t count : {10, 500'000}) {
+      if (count > 10 && !backend().advances_other_groups) return;
+      const auto inputs = inputs_of_all(rank.size(), at::kFloat, {count});
+      const at::Tensor one = inputs[rank.rank()].clone();
+      const at::Tensor other = inputs[rank.rank()].clone();
+      Work on_first = first->all_reduce(one);
+      Work on_second = second->all_reduce(other);
+      if (rank.rank() % 2 == 0) {
+        on_first.wait();
+        on_second.wait();
+      } else {
+        on_second.wait();
+        on_first.wait();
+      }
+      expect_same_bits(one, reduced(inputs), "the first group");
+      expect_same_bits(other, reduced(inputs), "the second group");
+    }
+  });
+}
+
+TEST_P(LifetimeConformance, ThreadsUseGroupsOfTheirOwn) {
+  run([this](Rank& rank) {
+    const auto use = [&](ProcessGroup& group, int seed) {
+      const auto inputs = inputs_of_all(rank.size(), at::kFloat, {5000}, seed);
+      for (int round = 0; round < 50; ++round) {
+        const at::Tensor tensor = inputs[rank.rank()].clone();
+        group.all_reduce(tensor).wait();
+        expect_same_bits(tensor, reduced(inputs), fmt::format("thread {}", seed));
+      }
+    };
+    const auto first = join(rank, {.place = "first"});
+    const auto second = join(rank, {.place = "second"});
+    std::jthread thread([&] { use(*first, 1); });
+    use(*second, 2);
+  });
+}
+
+TEST_P(LifetimeConformance, OneWorkIsStartedHereAndWaitedForInAnotherThread) {
+  run_in_group([](Rank& rank, ProcessGroup& group) {
+    const auto inputs = inputs_of_all(rank.size(), at::kFloat, {5000});
+    for (int round = 0; round < 20; ++round) {
+      const at::Tensor tensor = inputs[rank.rank()].clone();
+      Work work = group.all_reduce(tensor);
+      std::jthread([&work] { work.wait(); }).join();
+      expect_same_bits(tensor, reduced(inputs), "waited for in another thread");
+    }
+  });
+}
+
+TEST_P(LifetimeConformance, ARankThatComesLateIsWaitedFor) {
+  run_in_group([](Rank& rank, ProcessGroup& group) {
+    for (int late = 0; late < rank.size(); ++late) {
+      for (const std::int64_t count : {1, 300'000}) {
+        const at::Tensor tensor = at::full({count}, rank.rank() + 1.0);
+        // Long enough for the others to fall asleep.
+        if (rank.rank() == late) std::this_thread::sleep_for(150ms);
+        group.all_reduce(tensor).wait();
+        EXPECT_EQ(tensor[count - 1].item<int>(), rank.size() * (rank.size() + 1) / 2);
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::testing

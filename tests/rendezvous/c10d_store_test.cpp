@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/rendezvous/c10d_store.h"
+
+#include "collective/conformance/expect_error.h"
+#include "support/free_port.h"
+#include "support/rank_processes.h"
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep::testing {
+namespace {
+
+using namespace std::chrono_literals;
+
+using MakeStore = std::function<std::shared_ptr<Store>(Rank&)>;
+
+const std::string& all_bytes() {
+  static const std::string bytes = [] {
+    std::string result;
+    for (int i = 0; i < 512; ++i) result += static_cast<char>(i);
+    return result;
+  }();
+  return bytes;
+}
+
+// What both stores must do, between two processes.
+void use_from_two_ranks(const MakeStore& make_store) {
+  run_ranks(2, [&](Rank& rank) {
+    const auto store = make_store(rank);
+    const std::string own = fmt::format("rank/{}", rank.rank());
+    const std::string other = fmt::format("rank/{}", 1 - rank.rank());
+    store->set(own, all_bytes());
+    EXPECT_EQ(store->get(other, Deadline::after(30s)), all_bytes());
+    // Over the older value.
+    rank.cue("read");
+    rank.await(1 - rank.rank(), "read");
+    store->set(own, "");
+    rank.cue("written");
+    rank.await(1 - rank.rank(), "written");
+    EXPECT_EQ(store->get(other, Deadline::after(30s)), "");
+
+    const std::int64_t sum = store->add("count", 1);
+    EXPECT_TRUE(sum == 1 || sum == 2) << sum;
+    rank.cue("added");
+    rank.await(1 - rank.rank(), "added");
+    EXPECT_EQ(store->add("count", 0), 2);
+
+    const auto begin = std::chrono::steady_clock::now();
+    expect_error<TimeoutError>("a key that never comes", {"\"never\"", "0.2 s"},
+                               [&] { store->get("never", Deadline::after(200ms)); });
+    EXPECT_GE(std::chrono::steady_clock::now() - begin, 190ms);
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, 15s);
+    rank.cue("done");
+    rank.await(1 - rank.rank(), "done");
+  });
+}
+
+TEST(C10dStore, ServesTwoRanksOverTcp) {
+  const auto port = static_cast<std::uint16_t>(free_port());
+  use_from_two_ranks(
+      [&](Rank& rank) { return make_tcp_store("127.0.0.1", port, rank.rank() == 0, 2, 30s); });
+}
+
+TEST(C10dStore, ServesTwoRanksInAFile) {
+  use_from_two_ranks([](Rank& rank) { return make_file_store(rank.folder() + "/store", 2); });
+}
+
+TEST(C10dStore, AGetIsAnsweredWhenTheKeyIsSetLater) {
+  run_ranks(2, [](Rank& rank) {
+    const auto store = make_file_store(rank.folder() + "/store", 2);
+    if (rank.rank() == 0) {
+      rank.cue("asking");
+      EXPECT_EQ(store->get("late", Deadline::after(30s)), "value");
+    } else {
+      rank.await(0, "asking");
+      store->set("late", "value");
+    }
+  });
+}
+
+TEST(C10dStore, AFileThatCannotBeMadeIsNamed) {
+  run_ranks(1, [](Rank& rank) {
+    const std::string path = rank.folder() + "/no/such/folder/store";
+    expect_error<BackendError>("a missing folder", {path},
+                               [&] { make_file_store(path, 2)->set("key", "value"); });
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::testing

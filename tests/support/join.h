@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// How a test's rank becomes a member of a process group.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "support/rank_processes.h"
+
+#include "lockstep/collective/init_process_group.h"
+
+namespace lockstep::testing {
+
+struct JoinOptions {
+  std::string backend = "auto";
+  std::chrono::milliseconds timeout = std::chrono::seconds(30);
+  // Each group of a launch meets at a place of its own.
+  std::string place = "group";
+};
+
+inline std::shared_ptr<ProcessGroup> join(Rank& rank, const JoinOptions& options = {}) {
+  InitOptions init;
+  init.backend = options.backend;
+  init.init_method = rank.meeting_place(options.place);
+  init.rank = rank.rank();
+  init.world_size = rank.size();
+  init.timeout = options.timeout;
+  return init_process_group(init);
+}
+
+}  // namespace lockstep::testing
