@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The lockstep program from outside: what it prints, how it ends, and that nothing is left.
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "support/private_tmpdir.h"
+#include "support/process_table.h"
+#include "support/program.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+namespace lockstep {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::AllOf;
+using testing::count_marked;
+using ::testing::ElementsAre;
+using testing::eventually;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using testing::Program;
+using testing::sorted_lines;
+using ::testing::StartsWith;
+
+class Run : public ::testing::Test {
+ protected:
+  Run() { ::setenv("LOCKSTEP_TEST_MARK", mark.c_str(), 1); }
+  ~Run() override {
+    // The janitor of a killed launcher needs a moment; everything else is gone already.
+    EXPECT_TRUE(eventually([&] { return count_marked(mark) == 0; }));
+    EXPECT_TRUE(eventually([&] { return tmpdir.entries().empty(); }));
+    ::unsetenv("LOCKSTEP_TEST_MARK");
+  }
+
+  static std::vector<std::string> command(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {LOCKSTEP_PROGRAM, "run"});
+    return arguments;
+  }
+
+  struct Ended {
+    int code;
+    std::string out;
+    std::string err;
+  };
+  static Ended run(const std::vector<std::string>& arguments) {
+    Program program(command(arguments));
+    const int code = program.wait();
+    return {code, program.out(), program.err()};
+  }
+
+  const testing::PrivateTmpdir tmpdir;
+  const std::string mark = testing::unique_mark();
+};
+
+TEST_F(Run, PrefixesEachStream) {
+  const Ended ended =
+      run({"-n", "2", "sh", "-c", "echo out $RANK; echo err $RANK >&2; printf part"});
+  EXPECT_EQ(ended.code, 0);
+  EXPECT_THAT(sorted_lines(ended.out),
+              ElementsAre("[rank 0] out 0", "[rank 0] part", "[rank 1] out 1", "[rank 1] part"));
+  EXPECT_THAT(sorted_lines(ended.err), ElementsAre("[rank 0] err 0", "[rank 1] err 1"));
+}
+
+TEST_F(Run, LeavesThePrefixAway) {
+  EXPECT_EQ(run({"-n", "1", "--no-prefix", "echo", "hello"}).out, "hello\n");
+}
+
+TEST_F(Run, ColoursOnATerminal) {
+  ::unsetenv("NO_COLOR");
+  const auto arguments = command({"-n", "1", "sh", "-c", "echo hello; echo oops >&2"});
+  Program program(arguments, Program::Output::terminal);
+  EXPECT_EQ(program.wait(), 0);
+  EXPECT_EQ(program.out(), "\033[36m[rank 0]\033[0m hello\n");
+  EXPECT_EQ(program.err(), "[rank 0] oops\n");
+  ::setenv("NO_COLOR", "1", 1);
+  Program plain(arguments, Program::Output::terminal);
+  EXPECT_EQ(plain.wait(), 0);
+  EXPECT_EQ(plain.out(), "[rank 0] hello\n");
+  ::unsetenv("NO_COLOR");
+}
+
+TEST_F(Run, HandsOptionsOn) {
+  EXPECT_EQ(run({"-n", "1", "echo", "-n", "--no-prefix", "--"}).out, "[rank 0] --no-prefix --\n");
+  EXPECT_EQ(run({"-n", "1", "--", "echo", "--", "-n"}).out, "[rank 0] -- -n\n");
+}
+
+TEST_F(Run, WholeLinesNeverMix) {
+  // Longer than a pipe takes at once, from both ranks, to one place.
+  Program program({"sh", "-c",
+                   LOCKSTEP_PROGRAM
+                   " run -n 2 sh -c 'i=0; while test $i -lt 50; do head -c 9000 "
+                   "/dev/zero | tr \"\\0\" $RANK; echo; i=$((i+1)); done >&$((1+RANK))'"
+                   " 2>&1"});
+  EXPECT_EQ(program.wait(), 0);
+  const auto lines = sorted_lines(program.out());
+  ASSERT_EQ(lines.size(), 100u);
+  EXPECT_EQ(lines[0], "[rank 0] " + std::string(9000, '0'));
+  EXPECT_EQ(lines[49], lines[0]);
+  EXPECT_EQ(lines[50], "[rank 1] " + std::string(9000, '1'));
+  EXPECT_EQ(lines[99], lines[50]);
+}
+
+TEST_F(Run, ShowsTheChosenRanksAndLogsAll) {
+  const std::string logs = tmpdir.path() / "logs";
+  const Ended ended = run({"-n", "3", "--local-ranks-filter", "0,2", "--log-dir", logs, "sh", "-c",
+                           "echo hello $RANK"});
+  EXPECT_EQ(ended.code, 0);
+  EXPECT_THAT(sorted_lines(ended.out), ElementsAre("[rank 0] hello 0", "[rank 2] hello 2"));
+  std::stringstream log;
+  log << std::ifstream(logs + "/rank_1.log").rdbuf();
+  EXPECT_EQ(log.str(), "hello 1\n");
+  std::filesystem::remove_all(logs);
+}
+
+TEST_F(Run, ReportsTheFirstFailure) {
+  const Ended ended = run(
+      {"-n", "3", "sh", "-c", "test $RANK = 1 && { echo last words; kill -9 $$; }; sleep 1000"});
+  EXPECT_EQ(ended.code, 137);
+  EXPECT_THAT(ended.err,
+              AllOf(StartsWith("lockstep run: rank 1 of 3 (pid "),
+                    HasSubstr("failed first: killed by signal 9 (SIGKILL), likely out of memory or "
+                              "kill -9\nthe last lines of rank 1:\n  last words\n")));
+}
+
+TEST_F(Run, ExitCodes) {
+  EXPECT_EQ(run({"-n", "2", "true"}).code, 0);
+  EXPECT_EQ(run({"-n", "2", "sh", "-c", "exit 42"}).code, 42);
+  EXPECT_EQ(run({"-n", "2", "lockstep-no-such-program"}).code, 127);
+  EXPECT_EQ(run({"-n", "2", "/dev/null"}).code, 126);
+  EXPECT_EQ(run({"-n", "1", "sh", "-c", "kill -SEGV $$"}).code, 128 + SIGSEGV);
+}
+
+TEST_F(Run, WrongUseIsTwoAndOneLine) {
+  const std::vector<std::vector<std::string>> wrong{
+      {},
+      {"-n", "0", "true"},
+      {"-n", "x", "true"},
+      {"--no-such-option", "true"},
+      {"-n"},
+      {"-n", "2"},
+      {"--threads", "0", "true"},
+      {"-n", "2", "--local-ranks-filter", "2", "true"}};
+  for (const auto& arguments : wrong) {
+    const Ended ended = run(arguments);
+    EXPECT_EQ(ended.code, 2);
+    EXPECT_THAT(ended.err, AllOf(StartsWith("lockstep run: "), HasSubstr("--help)\n")));
+    EXPECT_EQ(sorted_lines(ended.err).size(), 1u) << ended.err;
+    EXPECT_EQ(ended.out, "");
+  }
+}
+
+TEST_F(Run, WarnsOfManyRanks) {
+  const Ended ended = run({"-n", std::to_string(9 * sysconf(_SC_NPROCESSORS_CONF)), "true"});
+  EXPECT_EQ(ended.code, 0);
+  EXPECT_THAT(ended.err, HasSubstr("warning"));
+}
+
+const std::string sleep_with_child = "sleep 1000 & echo ready; sleep 1000";
+
+TEST_F(Run, CtrlCEndsTheRanks) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    Program program(command({"-n", "2", "sh", "-c", sleep_with_child}));
+    program.wait_for("ready", 2);
+    program.signal(signal);
+    EXPECT_EQ(program.wait(), 128 + signal);
+    EXPECT_THAT(program.err(), StartsWith("lockstep run: stopped by signal "));
+    EXPECT_EQ(count_marked(mark), 0);
+  }
+}
+
+TEST_F(Run, RanksGetTheSignalAndTimeToSave) {
+  Program program(command({"-n", "2", "sh", "-c",
+                           "trap 'echo saved $RANK; exit 0' INT; echo ready; "
+                           "while :; do sleep 0.01; done"}));
+  program.wait_for("ready", 2);
+  program.signal(SIGINT);
+  EXPECT_EQ(program.wait(), 128 + SIGINT);
+  EXPECT_THAT(program.out(), AllOf(HasSubstr("saved 0"), HasSubstr("saved 1")));
+}
+
+TEST_F(Run, ASecondCtrlCKills) {
+  Program program(command(
+      {"-n", "2", "sh", "-c", "trap 'echo no' INT TERM; echo ready; while :; do sleep 0.1; done"}));
+  program.wait_for("ready", 2);
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_EQ(program.wait_signalling(SIGINT), 128 + SIGINT);
+  EXPECT_THAT(program.out(), HasSubstr("no"));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 8s) << "it waited for the grace of 10 s";
+}
+
+TEST_F(Run, EndsWithItsReader) {
+  Program program(command({"-n", "2", "sh", "-c", "while :; do echo y; done"}));
+  program.wait_for("y");
+  program.close_output();
+  EXPECT_EQ(program.wait(), 128 + SIGPIPE);
+  EXPECT_EQ(count_marked(mark), 0);
+}
+
+TEST_F(Run, AReaderThatStallsDoesNotStallTheLauncher) {
+  Program program(command({"-n", "2", "sh", "-c", "while :; do echo 0123456789; done"}));
+  program.wait_for("0");
+  // Nobody reads now. The pipes fill; the launcher still hears.
+  program.signal(SIGTERM);
+  EXPECT_TRUE(eventually([&] { return count_marked(mark) <= 1; })) << "only the launcher is left";
+  EXPECT_EQ(program.wait(), 128 + SIGTERM);
+}
+
+TEST_F(Run, AKilledLauncherTakesItsRanksAndTheirChildrenAlong) {
+  Program program(command({"-n", "2", "sh", "-c", sleep_with_child}));
+  program.wait_for("ready", 2);
+  EXPECT_THAT(tmpdir.entries(), Not(IsEmpty()));
+  program.signal(SIGKILL);
+  EXPECT_EQ(program.wait(), 128 + SIGKILL);
+}
+
+TEST_F(Run, EndsWhatRanksLeaveBehind) {
+  EXPECT_EQ(run({"-n", "2", "sh", "-c", "setsid sleep 1000 & sleep 1000 & exit 0"}).code, 0);
+  EXPECT_EQ(count_marked(mark), 0);
+}
+
+TEST_F(Run, RunsInsideARank) {
+  const Ended ended = run({"-n", "2", LOCKSTEP_PROGRAM, "run", "-n", "2", "sh", "-c", "echo hi"});
+  EXPECT_EQ(ended.code, 0);
+  EXPECT_THAT(sorted_lines(ended.out), ElementsAre("[rank 0] [rank 0] hi", "[rank 0] [rank 1] hi",
+                                                   "[rank 1] [rank 0] hi", "[rank 1] [rank 1] hi"));
+}
+
+TEST_F(Run, SurvivesClosedStandardStreams) {
+  Program program({"sh", "-c", LOCKSTEP_PROGRAM " run -n 2 echo hi <&- >&-"});
+  EXPECT_EQ(program.wait(), 0);
+}
+
+TEST(Lockstep, KnowsItsVerbs) {
+  Program version({LOCKSTEP_PROGRAM, "--version"});
+  EXPECT_EQ(version.wait(), 0);
+  EXPECT_THAT(version.out(), StartsWith("lockstep "));
+  Program help({LOCKSTEP_PROGRAM, "--help"});
+  EXPECT_EQ(help.wait(), 0);
+  EXPECT_THAT(help.out(), AllOf(HasSubstr("run"), HasSubstr("train"), HasSubstr("compare")));
+  Program wrong({LOCKSTEP_PROGRAM, "fly"});
+  EXPECT_EQ(wrong.wait(), 2);
+  EXPECT_THAT(wrong.err(), HasSubstr("no verb fly"));
+}
+
+TEST(Lockstep, HandsVerbsToTheProgramBesideIt) {
+  const testing::PrivateTmpdir folder;
+  const std::string copy = folder.path() / "lockstep";
+  std::filesystem::copy_file(LOCKSTEP_PROGRAM, copy);
+  Program missing({copy, "train", "mlp"});
+  EXPECT_EQ(missing.wait(), 1);
+  EXPECT_THAT(missing.err(), HasSubstr(copy + "-torch: No such file"));
+  std::ofstream(copy + "-torch") << "#!/bin/sh\necho \"$@\"\nexit 5\n";
+  std::filesystem::permissions(copy + "-torch", std::filesystem::perms::owner_all);
+  Program there({copy, "train", "mlp", "--ranks", "2"});
+  EXPECT_EQ(there.wait(), 5);
+  EXPECT_EQ(there.out(), "train mlp --ranks 2\n");
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Runs a program as its user would, and collects what it says.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <sys/types.h>
+
+namespace lockstep::testing {
+
+// A child process with its output in pipes, or its standard output on a terminal. Every wait has a
+// deadline of a minute, after which the process is killed and the wait fails with an exception.
+class Program {
+ public:
+  enum class Output { pipes, terminal };
+
+  explicit Program(const std::vector<std::string>& arguments, Output output = Output::pipes);
+  ~Program();
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  pid_t pid() const { return pid_; }
+  void signal(int signal) const;
+
+  // Until its standard output holds the text, with so many occurrences of it.
+  void wait_for(const std::string& text, int times = 1);
+  // Until it has ended and all its output is closed. As a shell would give it: 128 + signal.
+  int wait();
+  // The same, but it is nudged by a signal every 20 ms.
+  int wait_signalling(int signal);
+  // The reader of its standard output goes away.
+  void close_output();
+
+  // What it wrote so far.
+  const std::string& out() const { return out_; }
+  const std::string& err() const { return err_; }
+
+ private:
+  // Reads what comes within the span.
+  void read_for(std::chrono::milliseconds span);
+  static void read_from(int& fd, std::string& text);
+  void check_deadline();
+
+  pid_t pid_ = -1;
+  int out_fd_ = -1;
+  int err_fd_ = -1;
+  std::string out_;
+  std::string err_;
+  std::chrono::steady_clock::time_point deadline_;
+};
+
+// The lines, sorted: ranks write in any order.
+std::vector<std::string> sorted_lines(const std::string& text);
+
+}  // namespace lockstep::testing
