@@ -1,31 +1,51 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Finds libtorch, in this order: what the user named (Torch_DIR, CMAKE_PREFIX_PATH), a torch that
-# python3 can import, the system's libtorch-dev. Sets what TorchConfig.cmake sets, and
-# LOCKSTEP_TORCH_ROOT, the folder that holds this libtorch.
+# Finds the libtorch that Lockstep is built with, in this order: what the user named, a torch that
+# python3 can import, the system's. Sets what TorchConfig.cmake sets, and LOCKSTEP_TORCH_VERSION,
+# LOCKSTEP_TORCH_CUDA and LOCKSTEP_TORCH_ABI.
 
-if(NOT Torch_DIR)
-  find_package(Torch QUIET NO_DEFAULT_PATH PATHS ${CMAKE_PREFIX_PATH} $ENV{CMAKE_PREFIX_PATH})
-endif()
-if(NOT Torch_DIR)
-  find_package(Python3 QUIET COMPONENTS Interpreter)
-  if(Python3_EXECUTABLE)
+include(LockstepTorch)
+
+lockstep_named_torch(_lockstep_torch_dir)
+if(NOT _lockstep_torch_dir)
+  find_program(LOCKSTEP_PYTHON python3)
+  if(LOCKSTEP_PYTHON)
     execute_process(
-      COMMAND ${Python3_EXECUTABLE} -c "import torch, os; print(os.path.dirname(torch.__file__))"
+      COMMAND ${LOCKSTEP_PYTHON} -c "import importlib.util as u; print(u.find_spec('torch').origin)"
       OUTPUT_VARIABLE _lockstep_python_torch OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
-    if(_lockstep_python_torch)
-      set(Torch_DIR ${_lockstep_python_torch}/share/cmake/Torch CACHE PATH "libtorch's CMake files")
+    get_filename_component(_lockstep_python_torch "${_lockstep_python_torch}" DIRECTORY)
+    if(EXISTS "${_lockstep_python_torch}/share/cmake/Torch/TorchConfig.cmake")
+      set(_lockstep_torch_dir ${_lockstep_python_torch}/share/cmake/Torch)
     endif()
   endif()
 endif()
-
-# TorchConfig.cmake looks for libc10 in the system's folders before its own: with two libtorches on
-# one machine a program would link against both, and die at start. Its own root goes first.
-if(Torch_DIR)
-  get_filename_component(LOCKSTEP_TORCH_ROOT ${Torch_DIR}/../../.. ABSOLUTE)
-  if(EXISTS ${LOCKSTEP_TORCH_ROOT}/lib/libc10.so)
-    list(PREPEND CMAKE_PREFIX_PATH ${LOCKSTEP_TORCH_ROOT})
-  endif()
+if(NOT _lockstep_torch_dir)
+  foreach(_lockstep_prefix ${CMAKE_SYSTEM_PREFIX_PATH})
+    set(_lockstep_dir ${_lockstep_prefix}/lib/${CMAKE_LIBRARY_ARCHITECTURE}/cmake/Torch)
+    if(EXISTS ${_lockstep_dir}/TorchConfig.cmake)
+      set(_lockstep_torch_dir ${_lockstep_dir})
+      break()
+    endif()
+  endforeach()
 endif()
-find_package(Torch 1.13 REQUIRED)
-get_filename_component(LOCKSTEP_TORCH_ROOT ${Torch_DIR}/../../.. ABSOLUTE)
-message(STATUS "libtorch ${Torch_VERSION} in ${Torch_DIR}")
+if(NOT _lockstep_torch_dir)
+  message(FATAL_ERROR
+    "Lockstep needs libtorch 1.13 or newer, and found none. Install it (Debian: apt-get install "
+    "libtorch-dev libopenblas0-pthread; any system: pip install torch), or name an unpacked one: "
+    "-DCMAKE_PREFIX_PATH=/path/to/libtorch")
+endif()
+
+lockstep_torch_version(${_lockstep_torch_dir} LOCKSTEP_TORCH_VERSION)
+if(LOCKSTEP_TORCH_VERSION VERSION_LESS 1.13)
+  message(FATAL_ERROR
+    "Lockstep needs libtorch 1.13 or newer; ${_lockstep_torch_dir} is ${LOCKSTEP_TORCH_VERSION}. "
+    "Name another: -DCMAKE_PREFIX_PATH=/path/to/libtorch")
+endif()
+lockstep_load_torch(${_lockstep_torch_dir})
+lockstep_torch_binding(LOCKSTEP_TORCH_CUDA LOCKSTEP_TORCH_ABI)
+if(NOT LOCKSTEP_TORCH_ABI)
+  message(FATAL_ERROR
+    "The libtorch in ${Torch_DIR} was built with the C++ ABI from before C++11, which this system's "
+    "other libraries do not have. Take the archive that says cxx11-abi, or pip's torch 2.7 or newer.")
+endif()
+message(STATUS
+  "libtorch ${LOCKSTEP_TORCH_VERSION}, CUDA: ${LOCKSTEP_TORCH_CUDA}, in ${Torch_DIR}")

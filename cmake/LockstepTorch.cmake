@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# How libtorch is found and told apart. The build uses it, and so does the installed package, which
+# must find the same libtorch again.
+
+# Sets `out` to the folder of the TorchConfig.cmake that the user named with Torch_DIR or
+# CMAKE_PREFIX_PATH, as variables of CMake or of the environment; to nothing if none is named.
+function(lockstep_named_torch out)
+  foreach(dir "${Torch_DIR}" "$ENV{Torch_DIR}")
+    if(EXISTS "${dir}/TorchConfig.cmake")
+      set(${out} ${dir} PARENT_SCOPE)
+      return()
+    endif()
+  endforeach()
+  string(REPLACE ":" ";" environment_prefixes "$ENV{CMAKE_PREFIX_PATH}")
+  foreach(prefix ${Torch_ROOT} $ENV{Torch_ROOT} ${CMAKE_PREFIX_PATH} ${environment_prefixes})
+    foreach(suffix share/cmake lib/cmake lib/${CMAKE_LIBRARY_ARCHITECTURE}/cmake cmake .)
+      if(EXISTS ${prefix}/${suffix}/Torch/TorchConfig.cmake)
+        get_filename_component(dir ${prefix}/${suffix}/Torch ABSOLUTE)
+        set(${out} ${dir} PARENT_SCOPE)
+        return()
+      endif()
+    endforeach()
+  endforeach()
+  set(${out} "" PARENT_SCOPE)
+endfunction()
+
+# The version that the libtorch in this folder claims, without loading it.
+function(lockstep_torch_version dir out)
+  include(${dir}/TorchConfigVersion.cmake)
+  set(${out} ${PACKAGE_VERSION} PARENT_SCOPE)
+endfunction()
+
+# Loads the libtorch in this folder, for the whole project. TorchConfig.cmake looks for libc10 in
+# the system's folders before its own: with two libtorches on one machine a program would link
+# against both, and die at start. So its own root goes first.
+macro(lockstep_load_torch dir)
+  set(Torch_DIR ${dir} CACHE PATH "The folder of TorchConfig.cmake" FORCE)
+  get_filename_component(_lockstep_torch_root ${dir}/../../.. ABSOLUTE)
+  set(_lockstep_prefix_path ${CMAKE_PREFIX_PATH})
+  if(EXISTS ${_lockstep_torch_root}/lib/libc10.so)
+    list(PREPEND CMAKE_PREFIX_PATH ${_lockstep_torch_root})
+    if(c10_LIBRARY AND NOT c10_LIBRARY MATCHES "^${_lockstep_torch_root}/")
+      unset(c10_LIBRARY CACHE)
+      unset(TORCH_LIBRARY CACHE)
+    endif()
+  endif()
+  set(_lockstep_targets_global ${CMAKE_FIND_PACKAGE_TARGETS_GLOBAL})
+  set(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL ON)
+  find_package(Torch REQUIRED)
+  set(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL ${_lockstep_targets_global})
+  set(CMAKE_PREFIX_PATH ${_lockstep_prefix_path})
+endmacro()
+
+# What code built with the loaded libtorch is bound to besides its version: `cuda` is a version, or
+# "none"; `abi` is 1 for the C++11 ABI, else 0.
+function(lockstep_torch_binding cuda abi)
+  set(${cuda} none PARENT_SCOPE)
+  if(TARGET torch_cuda)
+    set(${cuda} "${CUDA_VERSION}" PARENT_SCOPE)
+  endif()
+  set(${abi} 1 PARENT_SCOPE)
+  get_target_property(options torch INTERFACE_COMPILE_OPTIONS)
+  if("${options};${TORCH_CXX_FLAGS}" MATCHES "_GLIBCXX_USE_CXX11_ABI=0")
+    set(${abi} 0 PARENT_SCOPE)
+  endif()
+endfunction()

@@ -1,0 +1,327 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# shellcheck shell=bash disable=SC2119,SC2120
+# Set-up that quickstart and test share: packages, libtorch, compiler, one configured build folder
+# for each libtorch. To be sourced; the caller sets `root`, the repository's folder.
+
+# What `--torch=pip` installs, in a virtual environment that all clones of one user share.
+pip_torch=${LOCKSTEP_PIP_TORCH:-2.13.0}
+pip_venv=${XDG_CACHE_HOME:-$HOME/.cache}/lockstep/torch-$pip_torch
+data_folder=/usr/share/datasets/fashion-mnist
+
+yes=no         # --yes: install without asking
+torch=auto     # --torch: auto, system, pip, or the folder of an unpacked libtorch
+preset=release
+cmake=cmake
+torch_folder=  # of TorchConfig.cmake, once it is known
+build=         # the build folder, once it is known
+
+say() { printf '==> %s\n' "$*"; }
+fail() { printf '%s: %s\n' "${0##*/}" "$*" >&2; exit 1; }
+wrong_use() { printf '%s: %s\n' "${0##*/}" "$*" >&2; exit 2; }
+
+# logged NAME COMMAND...: runs the command quietly; if it fails, shows the end of its log.
+logged() {
+  local log=$root/build/log/$1.log
+  shift
+  mkdir -p "${log%/*}"
+  "$@" >"$log" 2>&1 </dev/null || { tail -n 30 "$log" >&2; fail "failed: $*
+The whole log is in $log"; }
+}
+
+# shown NAME COMMAND...: runs the command, shows what it prints and keeps it in a log.
+shown() {
+  local log=$root/build/log/$1.log
+  shift
+  mkdir -p "${log%/*}"
+  "$@" 2>&1 </dev/null | tee "$log" || fail "failed: $*
+The whole log is in $log"
+}
+
+# option ARGUMENT: takes an option that both scripts know; false for others.
+option() {
+  case $1 in
+    --yes | -y) yes=yes ;;
+    --torch=?*) torch=${1#--torch=} ;;
+    *) return 1 ;;
+  esac
+}
+
+# --- packages ------------------------------------------------------------------------------------
+
+# missing PACKAGE...: prints those that dpkg does not have.
+missing() {
+  local installed
+  installed=" $(dpkg-query --show --showformat '${db:Status-Abbrev}${Package} ' "$@" 2>/dev/null \
+    | sed 's/\bii \+//g' || true) "
+  local package
+  for package; do
+    [[ $installed == *" $package "* ]] || echo "$package"
+  done
+}
+
+# candidate PACKAGE: the version that apt would install, without its epoch; nothing if none.
+candidate() {
+  LC_ALL=C apt-cache policy "$1" 2>/dev/null \
+    | sed -n 's/^ *Candidate: \([0-9]*:\)\{0,1\}\([0-9].*\)/\2/p'
+}
+
+# at_least VERSION MINIMUM
+at_least() { [[ $(printf '%s\n%s\n' "$2" "$1" | sort -V | head -n 1) == "$2" ]]; }
+
+# install PACKAGE...: with apt, after asking, unless --yes was given.
+install() {
+  (($#)) || return 0
+  command -v apt-get >/dev/null || fail "missing: $*
+These are the names of Debian's packages; there is no apt-get here to install them with."
+  local sudo=
+  ((EUID == 0)) || sudo=sudo
+  say "missing packages: $*"
+  local command="$sudo apt-get install --no-install-recommends $*"
+  if [[ $yes == no ]]; then
+    if [[ ! -t 0 ]]; then
+      wrong_use "there is no terminal to ask on. Pass --yes, or run this first:
+  ${command# }"
+    fi
+    local answer
+    read -rp "Install them with '${command# }'? [Y/n] " answer
+    [[ -z $answer || $answer == [yY]* ]] || wrong_use "nothing was installed"
+  fi
+  update
+  shown apt-install $sudo env DEBIAN_FRONTEND=noninteractive \
+    apt-get install --yes --quiet --no-install-recommends "$@"
+  local left
+  left=$(missing "$@")
+  [[ -z $left ]] || fail "apt-get did not install: $left"
+}
+
+updated=no
+update() {
+  [[ $updated == no ]] || return 0
+  local sudo=
+  ((EUID == 0)) || sudo=sudo
+  say "reading the lists of packages"
+  # Other sources of packages may be out of reach; apt-get install says what is missing after all.
+  $sudo apt-get update --quiet >/dev/null || true
+  updated=yes
+}
+
+# Whether apt knows any packages; a fresh container's lists are empty.
+apt_knows_packages() { [[ -n $(candidate g++) ]]; }
+
+# --- libtorch ------------------------------------------------------------------------------------
+
+# The folder of TorchConfig.cmake under the folder of an unpacked libtorch, or of a Python package.
+torch_config_in() {
+  local folder
+  for folder in "$1/share/cmake/Torch" "$1/Torch" "$1" "$1/lib/$(uname -m)-linux-gnu/cmake/Torch"; do
+    if [[ -e $folder/TorchConfig.cmake ]]; then
+      (cd "$folder" && pwd)
+      return
+    fi
+  done
+}
+
+# What the user named in the environment, as CMake does.
+named_torch() {
+  local prefix prefixes
+  if [[ -n ${Torch_DIR:-} ]]; then
+    torch_config_in "$Torch_DIR"
+    return
+  fi
+  IFS=: read -ra prefixes <<<"${CMAKE_PREFIX_PATH:-}"
+  for prefix in "${prefixes[@]}"; do
+    [[ -z $prefix ]] || torch_config_in "$prefix" || true
+  done | head -n 1
+}
+
+# A torch that python3 could import; finding it takes a tenth of a second, importing it many.
+python_torch() {
+  local init
+  init=$(python3 -c 'import importlib.util as u; print(u.find_spec("torch").origin)' 2>/dev/null) ||
+    return 0
+  torch_config_in "${init%/*}"
+}
+
+# Decides which libtorch it is: sets torch_kind, torch_folder (not yet for what must be installed
+# first) and torch_packages, which it needs.
+choose_torch() {
+  torch_packages=()
+  case $torch in
+    auto)
+      torch_folder=$(named_torch)
+      torch_kind=named
+      if [[ -z $torch_folder ]]; then
+        torch_folder=$(python_torch)
+        torch_kind=python
+      fi
+      if [[ -z $torch_folder ]]; then
+        torch_kind=system
+        if [[ -n $(missing libtorch-dev) ]]; then
+          local offered
+          offered=$(candidate libtorch-dev)
+          if [[ -n $offered ]]; then
+            at_least "$offered" 1.13 || torch_kind=pip
+          elif apt_knows_packages || ! command -v apt-get >/dev/null; then
+            torch_kind=pip
+          fi
+        fi
+      fi
+      ;;
+    system | pip) torch_kind=$torch ;;
+    *)
+      torch_kind=path
+      [[ -d $torch ]] || wrong_use "--torch=$torch: it is pip, system, or the folder of a libtorch"
+      torch_folder=$(torch_config_in "$torch")
+      [[ -n $torch_folder ]] || wrong_use "--torch=$torch: no share/cmake/Torch/TorchConfig.cmake there"
+      ;;
+  esac
+  case $torch_kind in
+    # Debian's default BLAS is 25 times slower than this one.
+    system) torch_packages=(libtorch-dev libopenblas0-pthread) ;;
+    pip) needs_venv ;;
+  esac
+}
+
+# The packages without which python3 cannot make a virtual environment.
+needs_venv() {
+  [[ ! -e $pip_venv/complete ]] || return 0
+  command -v python3 >/dev/null || torch_packages+=(python3)
+  python3 -c 'import ensurepip, venv' 2>/dev/null || torch_packages+=(python3-venv)
+}
+
+# in_venv PACKAGE...: pip-installs them in the virtual environment.
+in_venv() {
+  mkdir -p "$pip_venv"
+  [[ -e $pip_venv/bin/pip ]] || logged venv python3 -m venv "$pip_venv"
+  "$pip_venv/bin/pip" install --disable-pip-version-check "$@"
+}
+
+# pip's torch: on a machine without CUDA's compiler the build without CUDA, which is smaller, and
+# whose CMake files do not look for CUDA. PyPI has it for some platforms only.
+install_pip_torch() {
+  if ! command -v nvcc >/dev/null && [[ $pip_torch != *+* ]]; then
+    in_venv "torch==$pip_torch+cpu" && return
+    in_venv "torch==$pip_torch" --index-url https://download.pytorch.org/whl/cpu && return
+  fi
+  in_venv "torch==$pip_torch"
+}
+
+# After the packages are there: installs pip's torch if it is wanted, and sets torch_folder.
+prepare_torch() {
+  if [[ $torch_kind == system ]]; then
+    torch_folder=$(torch_config_in /usr)
+  elif [[ $torch_kind == pip ]]; then
+    if [[ ! -e $pip_venv/complete ]]; then
+      say "installing torch $pip_torch in $pip_venv"
+      mkdir -p "${pip_venv%/*}"
+      (
+        flock 9
+        [[ -e $pip_venv/complete ]] && exit
+        shown pip-install install_pip_torch && touch "$pip_venv/complete"
+      ) 9>"$pip_venv.lock"
+    fi
+    local folder
+    for folder in "$pip_venv"/lib/python3*/site-packages/torch; do
+      torch_folder=$(torch_config_in "$folder")
+    done
+  fi
+  [[ -n $torch_folder ]] || fail "no libtorch was found for --torch=$torch"
+}
+
+# --- compiler and CMake ----------------------------------------------------------------------------
+
+# A C++20 compiler: $CXX, g++ if it is 12 or newer, or one with its version in its name.
+choose_compiler() {
+  compiler=${CXX:-}
+  [[ -z $compiler ]] || return 0
+  local name version
+  for name in g++ g++-15 g++-14 g++-13 g++-12; do
+    version=$("$name" -dumpversion 2>/dev/null) || continue
+    if ((${version%%.*} >= 12)); then
+      compiler=$name
+      return 0
+    fi
+  done
+}
+
+compiler_package() {
+  if at_least "$(candidate g++ | grep . || echo 99)" 12; then echo g++; else echo g++-12; fi
+}
+
+choose_cmake() {
+  local found
+  for found in cmake "$root/build/venv/bin/cmake"; do
+    if at_least "$("$found" --version 2>/dev/null | sed -n 's/^cmake version //p' | grep . || echo 0)" \
+      3.25; then
+      cmake=$found
+      return 0
+    fi
+  done
+  return 1
+}
+
+# --- all of it -------------------------------------------------------------------------------------
+
+# Sees to it that everything is installed; says and does nothing when it is.
+setup_machine() {
+  cd "$root"
+  choose_torch
+  local wanted=(libcli11-dev nlohmann-json3-dev libfmt-dev libgtest-dev libgmock-dev zlib1g-dev
+    dataset-fashion-mnist "${torch_packages[@]}")
+  local packages=()
+  if command -v dpkg-query >/dev/null; then
+    mapfile -t packages < <(missing "${wanted[@]}")
+  else
+    say "this is no Debian: make sure that you have what Debian calls ${wanted[*]}"
+  fi
+  # Programs may come from anywhere.
+  local program
+  for program in git:git ninja:ninja-build ccache:ccache; do
+    command -v "${program%:*}" >/dev/null || packages+=("${program#*:}")
+  done
+  choose_compiler
+  [[ -n $compiler ]] || packages+=("$(compiler_package)")
+  local old_cmake=no
+  if ! choose_cmake; then
+    if at_least "$(candidate cmake | grep . || echo 99)" 3.25; then
+      packages+=(cmake)
+    else
+      old_cmake=yes
+      python3 -c 'import ensurepip, venv' 2>/dev/null || packages+=(python3 python3-venv)
+    fi
+  fi
+  install "${packages[@]}"
+  if [[ -z $compiler ]]; then
+    choose_compiler
+    [[ -n $compiler ]] || fail "no g++ 12 or newer here; set CXX to a C++20 compiler"
+  fi
+  if [[ $old_cmake == yes ]]; then
+    say "installing CMake with pip in build/venv: this system's is older than 3.25"
+    logged cmake-venv python3 -m venv build/venv
+    logged cmake-install build/venv/bin/pip install 'cmake>=3.25,<4'
+  fi
+  choose_cmake || fail "CMake 3.25 or newer is needed; 'cmake --version' says $(cmake --version | head -n 1)"
+  prepare_torch
+}
+
+# configure [CMAKE OPTION...]: one build folder for each preset and libtorch, configured again only
+# when something that this script decides has changed; Ninja sees to the rest.
+configure() {
+  local name=$torch_kind
+  [[ $name != named && $name != path ]] || name=path-$(cksum <<<"$torch_folder" | cut -d ' ' -f 1)
+  build=$root/build/$preset-$name
+  local settings="$preset $torch_folder $compiler $(command -v "$cmake") $*"
+  if [[ ! -e $build/build.ninja || $(cat "$build/lockstep-settings" 2>/dev/null) != "$settings" ]]; then
+    say "configuring ${build#"$root"/} with the libtorch in $torch_folder"
+    logged "configure-$preset-$name" "$cmake" --fresh --preset "$preset" -B "$build" \
+      -DTorch_DIR="$torch_folder" -DCMAKE_CXX_COMPILER="$compiler" "$@"
+    printf '%s\n' "$settings" >"$build/lockstep-settings"
+  fi
+}
+
+# build_targets [TARGET...]: all, if none is named.
+build_targets() {
+  if "$cmake" --build "$build" --target "${@:-all}" -- -n | grep -q 'no work to do'; then return; fi
+  say "building ${build#"$root"/}: ${*:-everything}"
+  shown "build-${build##*/}" "$cmake" --build "$build" --target "${@:-all}"
+}
