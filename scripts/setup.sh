@@ -8,10 +8,13 @@ pip_torch=${LOCKSTEP_PIP_TORCH:-2.13.0}
 pip_venv=${XDG_CACHE_HOME:-$HOME/.cache}/lockstep/torch-$pip_torch
 data_folder=/usr/share/datasets/fashion-mnist
 
+extra_packages=()
 yes=no         # --yes: install without asking
 torch=auto     # --torch: auto, system, pip, or the folder of an unpacked libtorch
 preset=release
 cmake=cmake
+sudo=sudo
+((EUID == 0)) && sudo=
 torch_folder=  # of TorchConfig.cmake, once it is known
 build=         # the build folder, once it is known
 
@@ -50,63 +53,44 @@ option() {
 
 # missing PACKAGE...: prints those that dpkg does not have.
 missing() {
-  local installed
-  installed=" $(dpkg-query --show --showformat '${db:Status-Abbrev}${Package} ' "$@" 2>/dev/null \
-    | sed 's/\bii \+//g' || true) "
-  local package
+  local package installed
+  installed=$(dpkg-query --show --showformat '${db:Status-Status} ${Package}\n' "$@" 2>/dev/null |
+    sed -n 's/^installed //p' | tr '\n' ' ' || true)
   for package; do
-    [[ $installed == *" $package "* ]] || echo "$package"
+    [[ " $installed" == *" $package "* ]] || echo "$package"
   done
 }
 
 # candidate PACKAGE: the version that apt would install, without its epoch; nothing if none.
 candidate() {
-  LC_ALL=C apt-cache policy "$1" 2>/dev/null \
-    | sed -n 's/^ *Candidate: \([0-9]*:\)\{0,1\}\([0-9].*\)/\2/p'
+  LC_ALL=C apt-cache policy "$1" 2>/dev/null |
+    sed -n 's/^ *Candidate: \([0-9]*:\)\{0,1\}\([0-9].*\)/\2/p' || true
 }
 
 # at_least VERSION MINIMUM
 at_least() { [[ $(printf '%s\n%s\n' "$2" "$1" | sort -V | head -n 1) == "$2" ]]; }
 
-# install PACKAGE...: with apt, after asking, unless --yes was given.
-install() {
-  (($#)) || return 0
-  command -v apt-get >/dev/null || fail "missing: $*
-These are the names of Debian's packages; there is no apt-get here to install them with."
-  local sudo=
-  ((EUID == 0)) || sudo=sudo
+# is_offered PACKAGE MINIMUM: whether apt has it in this version. A fresh container's lists of
+# packages are empty: then it may, and the list is made again when apt-get update has run.
+is_offered() {
+  local version
+  version=$(candidate "$1")
+  if [[ -n $version ]]; then at_least "$version" "$2"; else [[ -z $(candidate libc6) ]]; fi
+}
+
+# Asks before anything is installed, unless --yes was given.
+ask_to_install() {
   say "missing packages: $*"
-  local command="$sudo apt-get install --no-install-recommends $*"
-  if [[ $yes == no ]]; then
-    if [[ ! -t 0 ]]; then
-      wrong_use "there is no terminal to ask on. Pass --yes, or run this first:
-  ${command# }"
-    fi
-    local answer
-    read -rp "Install them with '${command# }'? [Y/n] " answer
-    [[ -z $answer || $answer == [yY]* ]] || wrong_use "nothing was installed"
+  [[ $yes == no ]] || return 0
+  local command="${sudo:+$sudo }apt-get install --no-install-recommends $*"
+  if [[ ! -t 0 ]]; then
+    wrong_use "there is no terminal to ask on. Pass --yes, or run this first:
+  $command"
   fi
-  update
-  shown apt-install $sudo env DEBIAN_FRONTEND=noninteractive \
-    apt-get install --yes --quiet --no-install-recommends "$@"
-  local left
-  left=$(missing "$@")
-  [[ -z $left ]] || fail "apt-get did not install: $left"
+  local answer
+  read -rp "Run '$command'? [Y/n] " answer
+  [[ -z $answer || $answer == [yY]* ]] || wrong_use "nothing was installed"
 }
-
-updated=no
-update() {
-  [[ $updated == no ]] || return 0
-  local sudo=
-  ((EUID == 0)) || sudo=sudo
-  say "reading the lists of packages"
-  # Other sources of packages may be out of reach; apt-get install says what is missing after all.
-  $sudo apt-get update --quiet >/dev/null || true
-  updated=yes
-}
-
-# Whether apt knows any packages; a fresh container's lists are empty.
-apt_knows_packages() { [[ -n $(candidate g++) ]]; }
 
 # --- libtorch ------------------------------------------------------------------------------------
 
@@ -142,6 +126,13 @@ python_torch() {
   torch_config_in "${init%/*}"
 }
 
+# Whether libtorch-dev is installed, or could be, and new enough.
+system_has_torch() {
+  local version
+  version=$(dpkg-query --show --showformat '${Version}' libtorch-dev 2>/dev/null || true)
+  if [[ -n $version ]]; then at_least "$version" 1.13; else is_offered libtorch-dev 1.13; fi
+}
+
 # Decides which libtorch it is: sets torch_kind, torch_folder (not yet for what must be installed
 # first) and torch_packages, which it needs.
 choose_torch() {
@@ -156,15 +147,7 @@ choose_torch() {
       fi
       if [[ -z $torch_folder ]]; then
         torch_kind=system
-        if [[ -n $(missing libtorch-dev) ]]; then
-          local offered
-          offered=$(candidate libtorch-dev)
-          if [[ -n $offered ]]; then
-            at_least "$offered" 1.13 || torch_kind=pip
-          elif apt_knows_packages || ! command -v apt-get >/dev/null; then
-            torch_kind=pip
-          fi
-        fi
+        system_has_torch || torch_kind=pip
       fi
       ;;
     system | pip) torch_kind=$torch ;;
@@ -206,7 +189,7 @@ install_pip_torch() {
   in_venv "torch==$pip_torch"
 }
 
-# After the packages are there: installs pip's torch if it is wanted, and sets torch_folder.
+# When the packages are there: installs pip's torch if it is wanted, and sets torch_folder.
 prepare_torch() {
   if [[ $torch_kind == system ]]; then
     torch_folder=$(torch_config_in /usr)
@@ -234,6 +217,7 @@ prepare_torch() {
 choose_compiler() {
   compiler=${CXX:-}
   [[ -z $compiler ]] || return 0
+  hash -r
   local name version
   for name in g++ g++-15 g++-14 g++-13 g++-12; do
     version=$("$name" -dumpversion 2>/dev/null) || continue
@@ -242,10 +226,7 @@ choose_compiler() {
       return 0
     fi
   done
-}
-
-compiler_package() {
-  if at_least "$(candidate g++ | grep . || echo 99)" 12; then echo g++; else echo g++-12; fi
+  return 1
 }
 
 choose_cmake() {
@@ -262,59 +243,76 @@ choose_cmake() {
 
 # --- all of it -------------------------------------------------------------------------------------
 
-# Sees to it that everything is installed; says and does nothing when it is.
-setup_machine() {
-  cd "$root"
+# Sets `packages` to what must be installed, and torch_kind and torch_folder.
+list_missing() {
   choose_torch
   local wanted=(libcli11-dev nlohmann-json3-dev libfmt-dev libgtest-dev libgmock-dev zlib1g-dev
-    dataset-fashion-mnist "${torch_packages[@]}")
-  local packages=()
+    dataset-fashion-mnist "${torch_packages[@]}" "${extra_packages[@]}")
+  packages=()
   if command -v dpkg-query >/dev/null; then
     mapfile -t packages < <(missing "${wanted[@]}")
   else
-    say "this is no Debian: make sure that you have what Debian calls ${wanted[*]}"
+    say "this is not Debian: make sure that you have what Debian calls ${wanted[*]}"
   fi
   # Programs may come from anywhere.
   local program
   for program in git:git ninja:ninja-build ccache:ccache; do
     command -v "${program%:*}" >/dev/null || packages+=("${program#*:}")
   done
-  choose_compiler
-  [[ -n $compiler ]] || packages+=("$(compiler_package)")
-  local old_cmake=no
+  if ! choose_compiler; then
+    if is_offered g++ 12; then packages+=(g++); else packages+=(g++-12); fi
+  fi
   if ! choose_cmake; then
-    if at_least "$(candidate cmake | grep . || echo 99)" 3.25; then
+    if is_offered cmake 3.25; then
       packages+=(cmake)
-    else
-      old_cmake=yes
-      python3 -c 'import ensurepip, venv' 2>/dev/null || packages+=(python3 python3-venv)
+    elif ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
+      packages+=(python3 python3-venv)
     fi
   fi
-  install "${packages[@]}"
-  if [[ -z $compiler ]]; then
-    choose_compiler
-    [[ -n $compiler ]] || fail "no g++ 12 or newer here; set CXX to a C++20 compiler"
+}
+
+# Sees to it that everything is installed; says and does nothing when it is.
+setup_machine() {
+  cd "$root"
+  list_missing
+  if ((${#packages[@]})); then
+    command -v apt-get >/dev/null || fail "missing: ${packages[*]}
+These are the names of Debian's packages; there is no apt-get here to install them with."
+    ask_to_install "${packages[@]}"
+    say "reading the lists of packages"
+    # A source that cannot be reached need not matter; apt-get install says so if it does.
+    $sudo apt-get update --quiet >/dev/null || true
+    list_missing
+    shown apt-install $sudo env DEBIAN_FRONTEND=noninteractive \
+      apt-get install --yes --quiet --no-install-recommends "${packages[@]}"
   fi
-  if [[ $old_cmake == yes ]]; then
+  choose_compiler || fail "no g++ 12 or newer here; set CXX to a C++20 compiler"
+  if ! choose_cmake; then
     say "installing CMake with pip in build/venv: this system's is older than 3.25"
     logged cmake-venv python3 -m venv build/venv
     logged cmake-install build/venv/bin/pip install 'cmake>=3.25,<4'
+    choose_cmake || fail "pip's CMake does not run; see build/log/cmake-install.log"
   fi
-  choose_cmake || fail "CMake 3.25 or newer is needed; 'cmake --version' says $(cmake --version | head -n 1)"
   prepare_torch
 }
 
-# configure [CMAKE OPTION...]: one build folder for each preset and libtorch, configured again only
-# when something that this script decides has changed; Ninja sees to the rest.
+# Makes a build folder for this preset, libtorch and compiler, and configures it again only when
+# something that this script decides has changed; Ninja sees to the rest. LOCKSTEP_CMAKE_OPTIONS are
+# added, such as "-DCMAKE_COMPILE_WARNING_AS_ERROR=ON".
 configure() {
+  local options
+  read -ra options <<<"${LOCKSTEP_CMAKE_OPTIONS:-}"
   local name=$torch_kind
   [[ $name != named && $name != path ]] || name=path-$(cksum <<<"$torch_folder" | cut -d ' ' -f 1)
-  build=$root/build/$preset-$name
-  local settings="$preset $torch_folder $compiler $(command -v "$cmake") $*"
+  name=$preset-$name
+  [[ $compiler == g++ ]] || name+=-${compiler##*/}
+  build=$root/build/$name
+  local settings
+  settings="$torch_folder $compiler $(command -v "$cmake") ${options[*]}"
   if [[ ! -e $build/build.ninja || $(cat "$build/lockstep-settings" 2>/dev/null) != "$settings" ]]; then
     say "configuring ${build#"$root"/} with the libtorch in $torch_folder"
-    logged "configure-$preset-$name" "$cmake" --fresh --preset "$preset" -B "$build" \
-      -DTorch_DIR="$torch_folder" -DCMAKE_CXX_COMPILER="$compiler" "$@"
+    logged "configure-$name" "$cmake" --fresh --preset "$preset" -B "$build" \
+      -DTorch_DIR="$torch_folder" -DCMAKE_CXX_COMPILER="$compiler" "${options[@]}"
     printf '%s\n' "$settings" >"$build/lockstep-settings"
   fi
 }
