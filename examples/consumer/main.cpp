@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The smallest program with ranks: each one contributes its number, each one learns the sum.
+#include <iostream>
+
 #include <lockstep/collective/init_process_group.h>
 #include <torch/torch.h>
-
-#include <iostream>
 
 int main() {
   auto group = lockstep::init_process_group();
