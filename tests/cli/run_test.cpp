@@ -185,11 +185,10 @@ TEST_F(Run, RanksGetTheSignalAndTimeToSave) {
 
 TEST_F(Run, ASecondCtrlCKills) {
   Program program(command(
-      {"-n", "2", "sh", "-c", "trap 'echo no' INT TERM; echo ready; while :; do sleep 0.1; done"}));
+      {"-n", "2", "sh", "-c", "trap '' INT TERM; echo ready; while :; do sleep 0.1; done"}));
   program.wait_for("ready", 2);
   const auto begin = std::chrono::steady_clock::now();
   EXPECT_EQ(program.wait_signalling(SIGINT), 128 + SIGINT);
-  EXPECT_THAT(program.out(), HasSubstr("no"));
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 8s) << "it waited for the grace of 10 s";
 }
 
@@ -206,7 +205,8 @@ TEST_F(Run, AReaderThatStallsDoesNotStallTheLauncher) {
   program.wait_for("0");
   // Nobody reads now. The pipes fill; the launcher still hears.
   program.signal(SIGTERM);
-  EXPECT_TRUE(eventually([&] { return count_marked(mark) <= 1; })) << "only the launcher is left";
+  EXPECT_TRUE(eventually([&] { return count_marked(mark) <= 2; }))
+      << "only the launcher and its janitor are left";
   EXPECT_EQ(program.wait(), 128 + SIGTERM);
 }
 
