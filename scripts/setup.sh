@@ -184,7 +184,6 @@ in_venv() {
 install_pip_torch() {
   if ! command -v nvcc >/dev/null && [[ $pip_torch != *+* ]]; then
     in_venv "torch==$pip_torch+cpu" && return
-    in_venv "torch==$pip_torch" --index-url https://download.pytorch.org/whl/cpu && return
   fi
   in_venv "torch==$pip_torch"
 }
