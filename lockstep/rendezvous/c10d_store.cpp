@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "lockstep/rendezvous/c10d_store.h"
 
+#include <filesystem>
 #include <vector>
 
 #include <fmt/format.h>
@@ -78,7 +79,8 @@ std::shared_ptr<Store> make_tcp_store(const std::string& host, std::uint16_t por
     return std::make_shared<C10dStore>(c10::make_intrusive<c10d::TCPStore>(host, options),
                                        description);
   } catch (const std::exception& error) {
-    if (deadline.passed()) {
+    // Early, where c10d's next attempt would come after the deadline.
+    if (deadline.passed() || first_line(error).find("timed out") != std::string::npos) {
       throw TimeoutError(fmt::format(
           "{} did not answer within {:.1f} s: is rank 0, which serves it, running there?",
           description, timeout.count() / 1000.0));
@@ -90,6 +92,13 @@ std::shared_ptr<Store> make_tcp_store(const std::string& host, std::uint16_t por
 
 std::shared_ptr<Store> make_file_store(const std::string& path, int world_size) {
   const std::string description = fmt::format("the store in file://{}", path);
+  // c10d would wait for the folder to appear, for minutes.
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(folder, ignored)) {
+    throw UsageError(
+        fmt::format("{}: there is no folder {}; make it first", description, folder.string()));
+  }
   try {
     return std::make_shared<C10dStore>(c10::make_intrusive<c10d::FileStore>(path, world_size),
                                        description);

@@ -17,7 +17,8 @@ namespace lockstep {
 std::shared_ptr<Store> make_tcp_store(const std::string& host, std::uint16_t port, bool serve,
                                       int world_size, std::chrono::milliseconds timeout);
 
-// The file is made if it does not exist, and removed by the last rank that closes it.
+// The file is made if it does not exist, and removed by the last rank that closes it. UsageError if
+// its folder does not exist.
 std::shared_ptr<Store> make_file_store(const std::string& path, int world_size);
 
 }  // namespace lockstep

@@ -80,11 +80,11 @@ TEST(C10dStore, AGetIsAnsweredWhenTheKeyIsSetLater) {
   });
 }
 
-TEST(C10dStore, AFileThatCannotBeMadeIsNamed) {
+TEST(C10dStore, AFolderThatDoesNotExistIsNamed) {
   run_ranks(1, [](Rank& rank) {
     const std::string path = rank.folder() + "/no/such/folder/store";
-    expect_error<BackendError>("a missing folder", {path},
-                               [&] { make_file_store(path, 2)->set("key", "value"); });
+    expect_error<UsageError>("a missing folder", {path, "no folder"},
+                             [&] { make_file_store(path, 2); });
   });
 }
 

@@ -35,11 +35,13 @@ void Rank::cue(std::string_view name) {
 void Rank::await(int rank, std::string_view name) {
   note(fmt::format("waiting for rank {}'s cue \"{}\"", rank, name));
   const std::pair wanted(rank, std::string(name));
-  while (std::find(state_.cues.begin(), state_.cues.end(), wanted) == state_.cues.end()) {
-    if (!state_.reader.read_some(state_.socket)) throw std::runtime_error("the test has gone");
+  while (true) {
+    // Some may have come together with the message that started this rank.
     while (auto message = state_.reader.next()) {
       state_.cues.emplace_back(message->number, message->name);
     }
+    if (std::find(state_.cues.begin(), state_.cues.end(), wanted) != state_.cues.end()) break;
+    if (!state_.reader.read_some(state_.socket)) throw std::runtime_error("the test has gone");
   }
   note(fmt::format("after rank {}'s cue \"{}\"", rank, name));
 }

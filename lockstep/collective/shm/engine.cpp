@@ -16,6 +16,8 @@
 namespace lockstep::shm {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 // How long a sleeper goes without looking whether its peers are alive.
 constexpr std::chrono::milliseconds kLookAround(20);
 
@@ -56,8 +58,11 @@ Engine::Engine(const Membership& membership, const Deadline& deadline)
 
 void Engine::start(std::shared_ptr<Transfer> transfer, int tensor, int tensors) {
   const std::lock_guard lock(mutex_);
+  transfer->call_.number = last_number_ + 1;
+  // A call that needs nobody's answer would not notice.
+  if (!error_) look_for_aborts(transfer->call());
   check_error();
-  transfer->call_.number = ++last_number_;
+  ++last_number_;
   transfer->call_.tensor = tensor;
   transfer->call_.tensors = tensors;
   entries_.push_back({.transfer = std::move(transfer)});
@@ -69,7 +74,9 @@ bool Engine::poll(const Transfer& transfer) {
   const std::lock_guard lock(mutex_);
   if (!transfer.done()) {
     check_error();
-    advance();
+    // Who only polls must see a death as well; but hooks poll often, and looking costs system
+    // calls.
+    if (!advance() && Clock::now() - last_look_ > kLookAround) look_around();
     if (!transfer.done()) check_error();
   }
   return transfer.done();
@@ -90,7 +97,9 @@ void Engine::wait(const Transfer& transfer, const Deadline& deadline) {
       Sleep sleep(own_);
       if (advanced()) continue;
       sleep.wait(std::min(kLookAround, deadline.remaining()));
-      look_around(deadline);
+      const std::lock_guard lock(mutex_);
+      const bool changed = look_around();
+      if (!changed && !transfer.done() && !error_ && deadline.passed()) give_up(deadline);
     }
   }
 }
@@ -261,10 +270,27 @@ std::vector<int> Engine::awaited() const {
   return ranks;
 }
 
-void Engine::look_around(const Deadline& deadline) {
-  const std::lock_guard lock(mutex_);
-  if (error_ || advance() || error_ || entries_.empty()) return;
+bool Engine::look_around() {
+  if (error_ || advance() || error_ || entries_.empty()) return true;
+  last_look_ = Clock::now();
   const Call call = entries_.front().transfer->call();
+  look_for_aborts(call);
+  return error_ || look_for_losses(call);
+}
+
+void Engine::give_up(const Deadline& deadline) {
+  std::vector<std::string> names;
+  for (int rank : awaited()) names.push_back(who(rank));
+  const std::string reason = fmt::format(
+      "{}waited {:.1f} s in vain for {}; it is stopped, stuck, or makes other calls than this rank "
+      "(the group's timeout can be raised)",
+      where(entries_.front().transfer->call()), deadline.span().count() / 1000.0,
+      fmt::join(names, ", "));
+  tell_peers(AbortCause::timed_out, reason);
+  fail(std::make_exception_ptr(TimeoutError(reason)));
+}
+
+void Engine::look_for_aborts(const Call& call) {
   for (int rank = 0; rank < mesh_.size(); ++rank) {
     const auto cause = blocks_[rank]->abort_cause.load(std::memory_order_acquire);
     if (cause == AbortCause::none) continue;
@@ -273,30 +299,28 @@ void Engine::look_around(const Deadline& deadline) {
     return fail(cause == AbortCause::timed_out ? std::make_exception_ptr(TimeoutError(message))
                                                : std::make_exception_ptr(PeerLost(rank, message)));
   }
+}
+
+bool Engine::look_for_losses(const Call& call) {
+  const auto gone = [&](int rank) { return mesh_.state(rank) != PeerMesh::State::here; };
   const std::vector<int> ranks = awaited();
-  for (int rank : ranks) {
-    const auto state = mesh_.state(rank);
-    if (state == PeerMesh::State::here) continue;
-    // It may have done its part just before it went.
-    if (advance() || error_) return;
-    return fail(std::make_exception_ptr(PeerLost(
-        rank, where(call) + who(rank) +
-                  (state == PeerMesh::State::left
-                       ? " left the group before it made this call; do all ranks make the same "
-                         "number of steps?"
-                       : " died before it made or finished this call; its own output and the "
-                         "launcher's tell how"))));
+  const auto found = std::find_if(ranks.begin(), ranks.end(), gone);
+  if (found == ranks.end()) return false;
+  // It may have done its part just before it went.
+  if (advance() || error_) return true;
+  // Survivors leave soon after a death, so a rank that left may not be the cause.
+  int cause = *found;
+  for (int rank = 0; rank < mesh_.size(); ++rank) {
+    if (rank != mesh_.rank() && mesh_.state(rank) == PeerMesh::State::lost) cause = rank;
   }
-  if (deadline.passed()) {
-    std::vector<std::string> names;
-    for (int rank : ranks) names.push_back(who(rank));
-    const std::string reason = fmt::format(
-        "{}waited {:.1f} s in vain for {}; it is stopped, stuck, or makes other calls than this "
-        "rank (the group's timeout can be raised)",
-        where(call), deadline.span().count() / 1000.0, fmt::join(names, ", "));
-    tell_peers(AbortCause::timed_out, reason);
-    fail(std::make_exception_ptr(TimeoutError(reason)));
-  }
+  const bool died = mesh_.state(cause) == PeerMesh::State::lost;
+  fail(std::make_exception_ptr(
+      PeerLost(cause, where(call) + who(cause) +
+                          (died ? " died before it made or finished this call; its own output and "
+                                  "the launcher's tell how"
+                                : " left the group before it made this call; do all ranks make "
+                                  "the same number of steps?"))));
+  return true;
 }
 
 void Engine::abort(const std::string& reason) {

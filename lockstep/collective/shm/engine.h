@@ -6,6 +6,7 @@
 // have posted, and this rank has done its share. Done: nobody touches this rank's tensor any more.
 #pragma once
 
+#include <chrono>
 #include <deque>
 #include <exception>
 #include <memory>
@@ -67,8 +68,13 @@ class Engine {
 
   // The ranks that the oldest call waits for.
   std::vector<int> awaited() const;
-  // Looks for aborts, lost peers and the deadline; records an error if there is one.
-  void look_around(const Deadline& deadline);
+  // Looks for aborts and lost peers, and records an error if there is one. True if there is, or if
+  // anything moved since the caller looked.
+  bool look_around();
+  void look_for_aborts(const Call& call);
+  bool look_for_losses(const Call& call);
+  // At the deadline of the oldest call.
+  void give_up(const Deadline& deadline);
   void fail(std::exception_ptr error);
   void tell_peers(AbortCause cause, const std::string& reason);
   void check_error() const {
@@ -93,6 +99,7 @@ class Engine {
   std::size_t combined_ = 0;
   std::uint64_t last_number_ = 0;
   std::uint64_t last_chunk_ = 0;
+  std::chrono::steady_clock::time_point last_look_;
 };
 
 }  // namespace lockstep::shm

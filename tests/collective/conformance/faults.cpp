@@ -171,6 +171,27 @@ TEST_P(FaultConformance, ADeathBetweenCallsIsSeenByTheNextOne) {
       {.signals = {{.rank = victim, .cue = "now", .signal = SIGKILL}}});
 }
 
+TEST_P(FaultConformance, ARankThatOnlyPollsSeesADeath) {
+  const int victim = size() - 1;
+  run(
+      [&](Rank& rank) {
+        const auto group = join(rank);
+        group->barrier().wait();
+        if (rank.rank() == victim) {
+          rank.cue("now");
+          rank.await_signal();
+        }
+        const at::Tensor tensor = at::ones({100'000});
+        expect_lost(rank, *group, victim, {beginning(backend(), rank, "all_reduce")}, [&] {
+          Work work = group->all_reduce(tensor);
+          const Deadline deadline = Deadline::after(20s);
+          while (!work.poll() && !deadline.passed()) std::this_thread::yield();
+        });
+        EXPECT_LT(rank.since_signal(victim), kSoon);
+      },
+      {.signals = {{.rank = victim, .cue = "now", .signal = SIGKILL}}});
+}
+
 TEST_P(FaultConformance, AStoppedRankIsATimeoutThatNamesIt) {
   for (const int victim : victims(size())) {
     run(
