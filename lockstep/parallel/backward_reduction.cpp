@@ -58,6 +58,24 @@ class BackwardReduction::EndOfBackward {
   bool called_ = false;
 };
 
+// Runs what talks to the group. Any error ends the group, and is passed on with a hint at what most
+// often makes ranks wait in vain.
+template <class Function>
+void BackwardReduction::reducing(Function&& function) {
+  try {
+    function();
+  } catch (const PeerLost& error) {
+    give_up(error.what());
+    throw PeerLost(error.rank(), where() + "reducing gradients: " + error.what() + kUnevenHint);
+  } catch (const TimeoutError& error) {
+    give_up(error.what());
+    throw TimeoutError(where() + "reducing gradients: " + error.what() + kUnevenHint);
+  } catch (const std::exception& error) {
+    give_up(error.what());
+    throw;
+  }
+}
+
 BackwardReduction::BackwardReduction(const std::vector<NamedTensor>& parameters,
                                      std::shared_ptr<ProcessGroup> group, BucketLimits limits)
     : group_(std::move(group)), limits_(limits), launch_bucket_([this](Bucket& bucket) {
@@ -172,12 +190,14 @@ void BackwardReduction::gradient_accumulated(int number, bool defined) {
   }
   // A parameter that the first backward did not use may still come: it is ready at the end only.
   if (parameter.whole_count == 0 || parameter.count < parameter.whole_count) return;
-  contribute(parameter);
-  if (parameter.count == parameter.whole_count) {
-    --slots_[static_cast<std::size_t>(parameter.bucket)].missing;
-    while (next_ < slots_.size() && slots_[next_].missing == 0) launch_next();
-  }
-  if (waiting_ < next_ && slots_[waiting_].work.poll()) ++waiting_;
+  reducing([&] {
+    contribute(parameter);
+    if (parameter.count == parameter.whole_count) {
+      --slots_[static_cast<std::size_t>(parameter.bucket)].missing;
+      while (next_ < slots_.size() && slots_[next_].missing == 0) launch_next();
+    }
+    if (waiting_ < next_ && slots_[waiting_].work.poll()) ++waiting_;
+  });
 }
 
 void BackwardReduction::contribute(Parameter& parameter) {
@@ -252,7 +272,7 @@ void BackwardReduction::add_bucket() {
 
 void BackwardReduction::finish() {
   const at::NoGradGuard no_grad;
-  try {
+  reducing([&] {
     if (plan_.empty()) make_plan();
     while (next_ < plan_.size()) {
       // In the first backward buckets are made one at a time, and each frees the gradients that it
@@ -269,19 +289,10 @@ void BackwardReduction::finish() {
       slot.work.wait();
       settle(slot);
     }
-    next_ = 0;
-    waiting_ = 0;
-    active_ = false;
-  } catch (const PeerLost& error) {
-    give_up(error.what());
-    throw PeerLost(error.rank(), where() + "reducing gradients: " + error.what() + kUnevenHint);
-  } catch (const TimeoutError& error) {
-    give_up(error.what());
-    throw TimeoutError(where() + "reducing gradients: " + error.what() + kUnevenHint);
-  } catch (const std::exception& error) {
-    give_up(error.what());
-    throw;
-  }
+  });
+  next_ = 0;
+  waiting_ = 0;
+  active_ = false;
 }
 
 // The bucket has been reduced: parameters that this rank did not use take the others' gradient, or

@@ -75,6 +75,8 @@ class BackwardReduction final : public BackwardListener,
   class EndOfBackward;
 
   bool accumulates_nothing() const;
+  template <class Function>
+  void reducing(Function&& function);
   void finish();
   void make_plan();
   void add_bucket();

@@ -34,8 +34,9 @@ torch::nn::Module& checked(const std::shared_ptr<torch::nn::Module>& module) {
 }
 
 // The device of device_ids, after making sure that the parameters are there.
-std::optional<at::Device> input_device(const DistributedDataParallelOptions& options,
-                                       const torch::nn::Module& module, const ProcessGroup& group) {
+std::optional<at::Device> checked_input_device(const DistributedDataParallelOptions& options,
+                                               const torch::nn::Module& module,
+                                               const ProcessGroup& group) {
   if (options.device_ids.empty()) return {};
   const std::string where = fmt::format("[{}] rank {} of {}: ", kWho, group.rank(), group.size());
   if (options.device_ids.size() > 1) {
@@ -83,7 +84,7 @@ DistributedDataParallelBase::DistributedDataParallelBase(
     : torch::nn::Module("DistributedDataParallel"),
       group_(checked(std::move(group))),
       inner_(&checked(module)),
-      input_device_(input_device(options, *inner_, *group_)),
+      input_device_(checked_input_device(options, *inner_, *group_)),
       output_device_(options.output_device),
       reducer_(
           parameters_of(*inner_), group_,
@@ -99,7 +100,12 @@ void DistributedDataParallelBase::before_forward() {
   // The wrapped module's own mode counts: evaluating it alone must not wait for anybody.
   if (!buffers_.empty() && inner_->is_training() && at::GradMode::is_enabled() &&
       reducer_.synchronizes()) {
-    group_->broadcast(buffers_, 0).wait();
+    // Through tensors with version counters of their own: a graph that has saved a buffer, such as
+    // that of a second forward before backward, is not to take this for a change of its inputs.
+    std::vector<at::Tensor> aliases;
+    aliases.reserve(buffers_.size());
+    for (const at::Tensor& buffer : buffers_) aliases.push_back(buffer.variable_data());
+    group_->broadcast(std::move(aliases), 0).wait();
   }
 }
 

@@ -16,6 +16,7 @@
 #include <c10/util/SmallVector.h>
 
 #include "lockstep/parallel/for_each_tensor.h"
+#include "lockstep/parallel/moved_input.h"
 #include "lockstep/parallel/reducer.h"
 #include "lockstep/parallel/wrapped_module.h"
 
@@ -61,10 +62,7 @@ class DistributedDataParallelBase : public torch::nn::Module {
 
   void before_forward();
   void after_forward(c10::ArrayRef<at::Tensor*> outputs);
-  bool moves_inputs() const { return input_device_.has_value(); }
-  // Moves the tensors in a value to the input device; what holds none passes through.
-  template <class Value>
-  decltype(auto) move_input(Value&& value) const;
+  const std::optional<at::Device>& input_device() const { return input_device_; }
 
  private:
   std::shared_ptr<ProcessGroup> group_;
@@ -102,8 +100,9 @@ class DistributedDataParallel : public DistributedDataParallelBase {
   template <class... Arguments>
   auto forward(Arguments&&... arguments) {
     before_forward();
-    if (moves_inputs()) {
-      return finish_forward(module_->forward(move_input(std::forward<Arguments>(arguments))...));
+    if (input_device()) {
+      return finish_forward(module_->forward(
+          MovedInput<Arguments>(std::forward<Arguments>(arguments), *input_device()).get()...));
     }
     return finish_forward(module_->forward(std::forward<Arguments>(arguments)...));
   }
@@ -123,7 +122,7 @@ class DistributedDataParallel : public DistributedDataParallelBase {
  private:
   static std::shared_ptr<torch::nn::Module> pointer(const Handle& module) {
     if constexpr (ModuleHolder<M>) {
-      return module.ptr();
+      return module ? module.ptr() : nullptr;
     } else {
       return module;
     }
@@ -149,19 +148,5 @@ DistributedDataParallel(M, std::shared_ptr<ProcessGroup>,
 template <PlainModule M>
 DistributedDataParallel(M&, std::shared_ptr<ProcessGroup>,
                         const DistributedDataParallelOptions& = {}) -> DistributedDataParallel<M>;
-
-template <class Value>
-decltype(auto) DistributedDataParallelBase::move_input(Value&& value) const {
-  using Plain = std::remove_cvref_t<Value>;
-  if constexpr (TensorStructure<Plain> && !detail::WithoutTensors<Plain>) {
-    Plain moved = std::forward<Value>(value);
-    for_each_tensor(moved, [this](at::Tensor& tensor) {
-      if (tensor.defined()) tensor = tensor.to(*input_device_, /*non_blocking=*/true);
-    });
-    return moved;
-  } else {
-    return std::forward<Value>(value);
-  }
-}
 
 }  // namespace lockstep

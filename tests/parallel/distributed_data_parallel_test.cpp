@@ -113,7 +113,7 @@ TEST(DistributedDataParallel, StartsFromRankZerosParametersAndBuffers) {
   run_rank_threads(3, [](const std::shared_ptr<ProcessGroup>& group) {
     torch::nn::Sequential net(torch::nn::Linear(2, 2), torch::nn::BatchNorm1d(2));
     const torch::NoGradGuard no_grad;
-    const auto frozen = net->parameters()[1].set_requires_grad(false);
+    net->parameters()[1].set_requires_grad(false);
     for (at::Tensor& parameter : net->parameters()) parameter.fill_(group->rank() + 7);
     for (at::Tensor& buffer : net->buffers()) buffer.fill_(group->rank() + 8);
     DistributedDataParallel model(net, group, {.broadcast_buffers = false});
@@ -208,15 +208,21 @@ TEST(DistributedDataParallel, ForwardsAnyArguments) {
 }
 
 TEST(DistributedDataParallel, MovesInputsAndOutputsToTheirDevices) {
+  struct Scale : torch::nn::Module {
+    explicit Scale(at::Device device) {
+      factor = register_parameter("factor", torch::ones({2}, device));
+    }
+    at::Tensor forward(const std::vector<at::Tensor>& x) { return x.at(0) * factor; }
+    at::Tensor factor;
+  };
   run_rank_threads(1, [](const std::shared_ptr<ProcessGroup>& group) {
     const at::Device meta(at::kMeta);  // a device that every machine has
-    torch::nn::Linear net(2, 2);
-    net->to(meta);
-    DistributedDataParallel model(net, group, {.device_ids = {meta}});
-    EXPECT_TRUE(model(torch::ones({1, 2})).is_meta());
-    torch::nn::Linear here(2, 2);
+    Scale there(meta);
+    DistributedDataParallel model(there, group, {.device_ids = {meta}});
+    EXPECT_TRUE(model(std::vector{torch::ones({1, 2})}).is_meta());
+    Scale here(at::kCPU);
     DistributedDataParallel away(here, group, {.output_device = meta});
-    EXPECT_TRUE(away(torch::ones({1, 2})).is_meta());
+    EXPECT_TRUE(away(std::vector{torch::ones({1, 2})}).is_meta());
   });
 }
 

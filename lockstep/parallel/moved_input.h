@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// An argument of forward on its way to the module's device.
+#pragma once
+
+#include <type_traits>
+#include <utility>
+
+#include <ATen/core/Tensor.h>
+
+#include "lockstep/parallel/for_each_tensor.h"
+
+namespace lockstep {
+
+// Holds a copy of the argument whose tensors are on the device; arguments that hold no tensors, or
+// are of unknown structure, pass through. get() is an lvalue or rvalue as the argument was.
+template <class Argument>
+class MovedInput {
+  using Plain = std::remove_cvref_t<Argument>;
+  static constexpr bool kMoves = TensorStructure<Plain> && !detail::WithoutTensors<Plain>;
+
+ public:
+  MovedInput(Argument&& argument, at::Device device) : value_(std::forward<Argument>(argument)) {
+    if constexpr (kMoves) {
+      for_each_tensor(value_, [device](at::Tensor& tensor) {
+        if (tensor.defined()) tensor = tensor.to(device, /*non_blocking=*/true);
+      });
+    }
+  }
+
+  Argument&& get() { return static_cast<Argument&&>(value_); }
+
+ private:
+  std::conditional_t<kMoves, Plain, Argument&&> value_;
+};
+
+}  // namespace lockstep
