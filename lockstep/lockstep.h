@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// All that a training program needs, in the order in which it meets it. Each header can be included
+// by itself as well, which compiles faster.
+#pragma once
+
+// clang-format off
+#include "lockstep/core/error.h"
+#include "lockstep/launch/spawn.h"
+#include "lockstep/collective/process_group.h"
+#include "lockstep/collective/init_process_group.h"
+#include "lockstep/data/distributed_sampler.h"
+#include "lockstep/data/idx_dataset.h"
+#include "lockstep/data/linear_dataset.h"
+#include "lockstep/data/memory_loader.h"
+#include "lockstep/data/standardization.h"
+#include "lockstep/parallel/reducer.h"
+#include "lockstep/parallel/distributed_data_parallel.h"
+// clang-format on
