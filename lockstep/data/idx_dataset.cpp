@@ -37,10 +37,14 @@ at::Tensor read_array(const std::filesystem::path& path, std::int64_t dimensions
 
 }  // namespace
 
+void require_data_folder(const std::filesystem::path& folder) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(folder, ignored)) return;
+  throw UsageError(fmt::format("{}: there is no such data folder; {}", folder.string(), way_out));
+}
+
 IdxDataset::IdxDataset(const std::filesystem::path& folder, IdxSplit split) {
-  if (!std::filesystem::is_directory(folder)) {
-    throw UsageError(fmt::format("{}: there is no such data folder; {}", folder.string(), way_out));
-  }
+  require_data_folder(folder);
   const std::string prefix = split == IdxSplit::train ? "train" : "t10k";
   const auto images = find_file(folder, prefix + "-images-idx3-ubyte");
   const auto labels = find_file(folder, prefix + "-labels-idx1-ubyte");

@@ -31,4 +31,7 @@ class IdxDataset : public torch::data::datasets::Dataset<IdxDataset> {
   at::Tensor labels_;
 };
 
+// UsageError that says where to get one unless there is such a folder.
+void require_data_folder(const std::filesystem::path& folder);
+
 }  // namespace lockstep

@@ -6,7 +6,7 @@
 #include <set>
 #include <sstream>
 
-#include "tests/data/thread_group.h"
+#include "data/thread_group.h"
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
@@ -84,7 +84,8 @@ TEST(DistributedSampler, RanksAreDisjointAndComplete) {
 
 TEST(DistributedSampler, EvaluationCountsEverySampleOnce) {
   for (const std::size_t size : {0, 1, 2, 7, 61, 62, 63, 64}) {
-    EXPECT_THAT(occurrences(size, 4, false, true), AllOf(SizeIs(size), Each(Pair(::testing::_, 1))));
+    EXPECT_THAT(occurrences(size, 4, false, true),
+                AllOf(SizeIs(size), Each(Pair(::testing::_, 1))));
   }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "lockstep/data/idx_dataset.h"
 
-#include "tests/data/idx_bytes.h"
+#include "data/idx_bytes.h"
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 

@@ -2,7 +2,7 @@
 // The parser with good files, and with truncated, flipped, hostile and randomly mutated ones.
 #include "lockstep/data/idx_file.h"
 
-#include "tests/data/idx_bytes.h"
+#include "data/idx_bytes.h"
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 

@@ -5,7 +5,7 @@
 #include <mutex>
 #include <set>
 
-#include "tests/data/thread_group.h"
+#include "data/thread_group.h"
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The second program: the verbs of `lockstep` that need libtorch.
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "compare_command.h"
+#include "train_command.h"
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "lockstep/core/error.h"
+#include "lockstep/train/local_training.h"
+
+namespace lockstep::cli {
+namespace {
+
+constexpr int wrong_use = 2;
+
+// Errors take the form that the results would have had.
+void complain(const std::string& verb, const std::exception& error, bool json) {
+  if (started_by_local_training()) {
+    try {
+      return hand_over(error);
+    } catch (const std::exception&) {
+      // Whoever started this is gone; what is left is the standard error.
+    }
+  }
+  if (json) {
+    fmt::print("{}\n", error_to_json(error));
+  } else {
+    fmt::print(stderr, "lockstep{}: {}\n", verb.empty() ? "" : " " + verb, error.what());
+  }
+}
+
+int main(int argc, char** argv) {
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  // Looked for by hand, since what is wrong may be the line that holds it.
+  const bool json = std::ranges::count(arguments, "--json") > 0;
+  const std::string verb = arguments.empty() ? "" : arguments.front();
+  ::CLI::App app("Trains the recipes of Lockstep.", "lockstep");
+  app.require_subcommand(1);
+  TrainCommand train;
+  ::CLI::App& train_app = *app.add_subcommand("train", "Train a recipe");
+  train.describe(train_app);
+  CompareCommand compare;
+  compare.describe(
+      *app.add_subcommand("compare", "Train a recipe alone and with ranks, and print both"));
+  try {
+    app.parse(argc, argv);
+    return train_app.parsed() ? train.run(arguments) : compare.run();
+  } catch (const ::CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);
+    complain(verb, UsageError(fmt::format("{} (see lockstep {} --help)", error.what(), verb)),
+             json);
+    return wrong_use;
+  } catch (const UsageError& error) {
+    complain(verb, error, json);
+    return wrong_use;
+  } catch (const TrainingStopped& error) {
+    complain(verb, error, json);
+    return 128 + error.signal();
+  } catch (const std::exception& error) {
+    complain(verb, error, json);
+    return 1;
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::cli
+
+int main(int argc, char** argv) {
+  return lockstep::cli::main(argc, argv);
+}

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "train_command.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "this_program.h"
+#include <fmt/format.h>
+
+#include "lockstep/collective/init_process_group.h"
+#include "lockstep/core/cpu.h"
+#include "lockstep/core/environment.h"
+#include "lockstep/train/choose_device.h"
+#include "lockstep/train/launch_plan.h"
+#include "lockstep/train/local_training.h"
+
+namespace lockstep::cli {
+
+void TrainCommand::describe(::CLI::App& app) {
+  training.describe(app);
+  app.add_option("--mode", mode,
+                 "single (one process) or ddp (several); by default ddp if there is more than one "
+                 "rank")
+      ->check(::CLI::IsMember({"single", "ddp"}))
+      ->type_name("MODE");
+  app.add_option("--save", save, "Rank 0 saves the trained net there, as torch::save")
+      ->type_name("FILE");
+  app.add_option("--lr-scale", learning_rate_scale)->group("");
+}
+
+void TrainCommand::print_line(std::string_view line) const {
+  std::FILE* stream = training.json ? stderr : stdout;
+  fmt::print(stream, "{}\n", line);
+  std::fflush(stream);
+}
+
+int TrainCommand::run(const std::vector<std::string>& arguments) const {
+  const Recipe recipe = find_recipe(training.recipe);
+  LaunchRequest request{.ranks = training.ranks,
+                        .world_size = environment_int("WORLD_SIZE"),
+                        .default_ranks = available_cores()};
+  if (mode) request.mode = *mode == "ddp" ? TrainMode::ddp : TrainMode::single;
+  const int gpus = training.device == "cpu" ? 0 : usable_gpus();
+  if (gpus > 0) request.default_ranks = gpus;
+  const LaunchPlan plan = plan_launch(request);
+
+  TrainOptions options = training.train_options(plan.ranks);
+  if (learning_rate_scale) options.learning_rate_scale = *learning_rate_scale;
+  if (save) options.save_file = *save;
+  check_train_options(recipe, options, plan.ranks);
+
+  const TrainResult result =
+      plan.start_ranks ? start_ranks(arguments, plan.ranks) : train_here(plan.mode, options);
+  const bool rank_0 = plan.start_ranks || environment_int("RANK").value_or(0) == 0;
+  if (!rank_0) return 0;
+  if (!plan.start_ranks && started_by_local_training()) {
+    hand_over(result);
+  } else if (training.json) {
+    fmt::print("{}\n", to_json(result));
+  }
+  return 0;
+}
+
+TrainResult TrainCommand::start_ranks(const std::vector<std::string>& arguments, int ranks) const {
+  // The last one that a machine has is the first that may be missing.
+  choose_device(training.device, ranks - 1);
+  std::vector<std::string> program{this_program()};
+  program.insert(program.end(), arguments.begin(), arguments.end());
+  return run_local_training({.program = std::move(program),
+                             .ranks = ranks,
+                             .on_line = [this](const OutputLine& line) { print_line(line.text); }});
+}
+
+TrainResult TrainCommand::train_here(TrainMode train_mode, const TrainOptions& options) const {
+  InitOptions init;
+  init.device = choose_device(training.device, environment_int("LOCAL_RANK").value_or(0));
+  const auto group = init_process_group(init);
+  return train(find_recipe(training.recipe), train_mode, options, group,
+               [this](const std::string& line) { print_line(line); });
+}
+
+}  // namespace lockstep::cli

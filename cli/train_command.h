@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// `lockstep train`: trains a recipe in this process, as a rank of a launcher, or with ranks that it
+// starts.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "training_options.h"
+
+#include "lockstep/train/train_result.h"
+
+namespace lockstep::cli {
+
+struct TrainCommand {
+  TrainingOptions training;
+  std::optional<std::string> mode;
+  std::optional<std::string> save;
+  // From `lockstep compare`, which scales all its trainings alike.
+  std::optional<double> learning_rate_scale;
+
+  // Describes the verb to the parser. The object must outlive it.
+  void describe(::CLI::App& app);
+
+  // arguments are those of this process behind its name, for ranks to be started with.
+  int run(const std::vector<std::string>& arguments) const;
+
+ private:
+  TrainResult start_ranks(const std::vector<std::string>& arguments, int ranks) const;
+  TrainResult train_here(TrainMode mode, const TrainOptions& options) const;
+  void print_line(std::string_view line) const;
+};
+
+}  // namespace lockstep::cli

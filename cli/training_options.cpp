@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "training_options.h"
+
+#include <fmt/format.h>
+
+namespace lockstep::cli {
+
+void TrainingOptions::describe(::CLI::App& app) {
+  std::string recipes = "What to train:";
+  for (const auto& known : all_recipes()) {
+    recipes += fmt::format("\n  {}: {}", known.name, known.summary);
+  }
+  app.add_option("RECIPE", recipe, recipes)->required();
+  app.add_option("--ranks", ranks, "Ranks to start; by default one for each core, or GPU")
+      ->type_name("N");
+  app.add_option("--device", device,
+                 "cpu, cuda (each rank its own GPU) or cuda:N; by default a "
+                 "GPU is used if there is one")
+      ->type_name("DEVICE");
+  app.add_option("--epochs", epochs, "Passes over the data; by default the recipe's")
+      ->type_name("N");
+  app.add_option("--batch-size", batch_size, "Samples a step on each rank; by default the recipe's")
+      ->type_name("N");
+  app.add_option("--global-batch-size", global_batch_size,
+                 "Samples a step on all ranks together, instead of --batch-size")
+      ->type_name("N");
+  app.add_option("--lr", learning_rate, "Learning rate; by default the recipe's")
+      ->type_name("RATE");
+  app.add_flag("--scale-lr", scale_learning_rate,
+               "Multiply the learning rate by the number of ranks, with a gradual warm-up");
+  app.add_option("--data", data,
+                 "Folder of a data set in MNIST's format; by default "
+                 "/usr/share/datasets/fashion-mnist")
+      ->type_name("DIR");
+  app.add_option("--seed", seed, "For weights and the order of samples")
+      ->capture_default_str()
+      ->type_name("N");
+  app.add_flag("--json", json, "Print one JSON object and nothing else on standard output");
+}
+
+TrainOptions TrainingOptions::train_options(double scale) const {
+  TrainOptions options;
+  options.epochs = epochs;
+  options.batch_size = batch_size;
+  options.global_batch_size = global_batch_size;
+  options.learning_rate = learning_rate;
+  if (scale_learning_rate) options.learning_rate_scale = scale;
+  if (data) options.data_folder = *data;
+  options.seed = seed;
+  return options;
+}
+
+}  // namespace lockstep::cli

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A comparison as a table and as JSON.
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "lockstep/train/comparison.h"
+#include "lockstep/train/json_fields.h"
+
+namespace lockstep {
+namespace {
+
+using Cells = std::vector<std::string>;
+
+Cells header(const TrainResult& result) {
+  Cells cells{"mode", "ranks", "threads", "s/epoch", "samples/s", "final loss"};
+  if (result.accuracy) cells.emplace_back("accuracy");
+  if (result.weight) cells.insert(cells.end(), {"weight", "bias"});
+  cells.insert(cells.end(), {"speedup", "efficiency"});
+  return cells;
+}
+
+Cells cells_of(const ComparisonRow& row) {
+  const TrainResult& result = row.result;
+  Cells cells{result.mode,
+              std::to_string(result.ranks),
+              std::to_string(result.threads),
+              fmt::format("{:.3f}", result.seconds_per_epoch),
+              fmt::format("{:.0f}", result.samples_per_second),
+              fmt::format("{:.4f}", result.loss)};
+  if (result.accuracy) cells.push_back(fmt::format("{:.2f} %", *result.accuracy * 100));
+  if (result.weight) {
+    cells.push_back(fmt::format("{:.4f}", *result.weight));
+    cells.push_back(fmt::format("{:.4f}", *result.bias));
+  }
+  cells.push_back(fmt::format("{:.2f}", row.speedup));
+  cells.push_back(fmt::format("{:.0f} %", row.efficiency * 100));
+  return cells;
+}
+
+}  // namespace
+
+std::string to_table(const Comparison& comparison) {
+  if (comparison.rows.empty()) return {};
+  std::vector<Cells> lines{header(comparison.rows.front().result)};
+  for (const auto& row : comparison.rows) lines.push_back(cells_of(row));
+  std::vector<std::size_t> widths(lines.front().size(), 0);
+  for (const auto& line : lines) {
+    for (std::size_t i = 0; i < widths.size(); ++i) widths[i] = std::max(widths[i], line[i].size());
+  }
+  std::string table;
+  for (const auto& line : lines) {
+    table += fmt::format("{:<{}}", line[0], widths[0]);
+    for (std::size_t i = 1; i < line.size(); ++i)
+      table += fmt::format("  {:>{}}", line[i], widths[i]);
+    table += '\n';
+  }
+  return table;
+}
+
+std::string to_json(const Comparison& comparison) {
+  Json json{{"schema_version", schema_version},
+            {"versions", versions_json()},
+            {"recipe", nullptr},
+            {"device", nullptr},
+            {"seed", nullptr},
+            {"epochs", nullptr},
+            {"global_batch_size", comparison.global_batch_size},
+            {"cores", comparison.cores},
+            {"rows", Json::array()}};
+  for (const auto& row : comparison.rows) {
+    Json fields = fields_of(row.result);
+    for (const char* shared : {"recipe", "device", "seed", "epochs"}) json[shared] = fields[shared];
+    fields["speedup"] = row.speedup;
+    fields["efficiency"] = row.efficiency;
+    json["rows"].push_back(std::move(fields));
+  }
+  return json.dump();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Trains a recipe: one loop for one process and for many.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "lockstep/collective/process_group.h"
+#include "lockstep/train/recipe.h"
+#include "lockstep/train/train_result.h"
+
+namespace lockstep {
+
+enum class TrainMode { single, ddp };
+
+std::string_view name(TrainMode mode);
+
+// What is not given is the recipe's.
+struct TrainOptions {
+  std::optional<std::int64_t> epochs = {};
+  // See resolve_batch_sizes.
+  std::optional<std::int64_t> batch_size = {};
+  std::optional<std::int64_t> global_batch_size = {};
+  std::optional<double> learning_rate = {};
+  // See LearningRateSchedule.
+  double learning_rate_scale = 1;
+  // Where recipes that need one find their data set; by default Debian's Fashion-MNIST.
+  std::optional<std::filesystem::path> data_folder = {};
+  std::int64_t seed = 0;
+  // Rank 0 saves the net there when it is trained.
+  std::optional<std::filesystem::path> save_file = {};
+};
+
+// UsageError for options that cannot be, as far as that shows without reading data, so that it is
+// known before ranks are started.
+void check_train_options(const Recipe& recipe, const TrainOptions& options, int ranks);
+
+// A collective call, with the same arguments on every rank. Single needs a group of one, and trains
+// the net itself; ddp wraps it in DistributedDataParallel. Both make the same steps if the global
+// batch is the same. Every 100 steps and after each epoch, rank 0 passes a line of progress to log.
+// Tensors live on group->device(). Seeds torch's default generators.
+TrainResult train(const Recipe& recipe, TrainMode mode, const TrainOptions& options,
+                  const std::shared_ptr<ProcessGroup>& group,
+                  const std::function<void(const std::string&)>& log);
+
+}  // namespace lockstep

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/train/train_result.h"
+
+#include <fmt/format.h>
+#include <torch/version.h>
+
+#include "lockstep/core/error.h"
+#include "lockstep/train/json_fields.h"
+
+namespace lockstep {
+namespace {
+
+std::string_view kind_of(const std::exception& error) {
+  if (dynamic_cast<const UsageError*>(&error) != nullptr) return "usage";
+  if (dynamic_cast<const PeerLost*>(&error) != nullptr) return "peer_lost";
+  if (dynamic_cast<const TimeoutError*>(&error) != nullptr) return "timeout";
+  if (dynamic_cast<const BackendError*>(&error) != nullptr) return "backend";
+  return "error";
+}
+
+std::optional<double> optional_number(const Json& json, const char* name) {
+  const auto found = json.find(name);
+  return found == json.end() ? std::nullopt : std::optional(found->get<double>());
+}
+
+}  // namespace
+
+Json versions_json() {
+  return {{"lockstep", LOCKSTEP_VERSION}, {"libtorch", TORCH_VERSION}};
+}
+
+Json fields_of(const TrainResult& result) {
+  Json json{{"recipe", result.recipe},
+            {"mode", result.mode},
+            {"ranks", result.ranks},
+            {"threads", result.threads},
+            {"device", result.device},
+            {"seed", result.seed},
+            {"batch_size", result.batch_size},
+            {"global_batch_size", result.global_batch_size},
+            {"learning_rate", result.learning_rate},
+            {"learning_rate_scale", result.learning_rate_scale},
+            {"epochs", result.epochs},
+            {"seconds", result.seconds},
+            {"seconds_per_epoch", result.seconds_per_epoch},
+            {"samples_per_second", result.samples_per_second},
+            {"loss", result.loss}};
+  if (result.accuracy) json["accuracy"] = *result.accuracy;
+  if (result.weight) json["weight"] = *result.weight;
+  if (result.bias) json["bias"] = *result.bias;
+  return json;
+}
+
+std::string to_json(const TrainResult& result) {
+  Json json{{"schema_version", schema_version}, {"versions", versions_json()}};
+  json.update(fields_of(result));
+  return json.dump();
+}
+
+TrainResult train_result_from_json(const std::string& text) try {
+  const Json json = Json::parse(text);
+  return {.recipe = json.at("recipe"),
+          .mode = json.at("mode"),
+          .ranks = json.at("ranks"),
+          .threads = json.at("threads"),
+          .device = json.at("device"),
+          .seed = json.at("seed"),
+          .batch_size = json.at("batch_size"),
+          .global_batch_size = json.at("global_batch_size"),
+          .learning_rate = json.at("learning_rate"),
+          .learning_rate_scale = json.at("learning_rate_scale"),
+          .epochs = json.at("epochs"),
+          .seconds = json.at("seconds"),
+          .seconds_per_epoch = json.at("seconds_per_epoch"),
+          .samples_per_second = json.at("samples_per_second"),
+          // JSON has no NaN: a training that diverged has null there.
+          .loss = json.at("loss").is_null() ? std::numeric_limits<double>::quiet_NaN()
+                                            : json.at("loss").get<double>(),
+          .accuracy = optional_number(json, "accuracy"),
+          .weight = optional_number(json, "weight"),
+          .bias = optional_number(json, "bias")};
+} catch (const Json::exception& error) {
+  throw Error(fmt::format("not the result of a training: {} in \"{}\"", error.what(), text));
+}
+
+std::string error_to_json(const std::exception& error) {
+  // An exception's text may hold bytes that are not UTF-8, such as the name of a file.
+  return Json{{"schema_version", schema_version},
+              {"error", {{"kind", kind_of(error)}, {"message", error.what()}}}}
+      .dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What a training yields, and its JSON form, which docs/cli.md documents.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace lockstep {
+
+struct TrainResult {
+  std::string recipe;
+  // "single" or "ddp".
+  std::string mode;
+  int ranks = 1;
+  // Of a rank.
+  int threads = 1;
+  std::string device;
+  std::int64_t seed = 0;
+  std::int64_t batch_size = 0;
+  std::int64_t global_batch_size = 0;
+  // What the training began with, before scaling.
+  double learning_rate = 0;
+  double learning_rate_scale = 1;
+  std::int64_t epochs = 0;
+
+  // Training steps alone, batches drawn from memory included, reading and evaluation not: the sum
+  // over the epochs, and the median epoch. Of the slowest rank.
+  double seconds = 0;
+  double seconds_per_epoch = 0;
+  // Of the median epoch, over all ranks, without padding.
+  double samples_per_second = 0;
+  // The mean over the samples of the last epoch, over all ranks.
+  double loss = 0;
+  // Of the test set, from 0 to 1, where the recipe has one; otherwise what linear has learned.
+  std::optional<double> accuracy;
+  std::optional<double> weight;
+  std::optional<double> bias;
+};
+
+// One object, on one line.
+std::string to_json(const TrainResult& result);
+// Reads what to_json wrote. Error if the text is something else.
+TrainResult train_result_from_json(const std::string& text);
+
+// {"schema_version": 1, "error": {"kind": ..., "message": ...}} with kind "usage", "peer_lost",
+// "timeout", "backend" or "error", by the type of the exception.
+std::string error_to_json(const std::exception& error);
+
+}  // namespace lockstep

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// `lockstep train` and `lockstep compare` as a user runs them.
+#include <algorithm>
+
+#include "support/program.h"
+#include "train/tiny_images.h"
+#include <gmock/gmock.h>
+#include <nlohmann/json.hpp>
+
+namespace lockstep {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::IsSupersetOf;
+using ::testing::Not;
+using ::testing::SizeIs;
+using Json = nlohmann::json;
+using testing::Program;
+
+struct Ended {
+  int code;
+  std::string out;
+  std::string err;
+};
+
+Ended run_lockstep(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), LOCKSTEP_PROGRAM);
+  Program program(arguments);
+  const int code = program.wait();
+  return {code, program.out(), program.err()};
+}
+
+std::vector<std::string> keys(const Json& json) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : json.items()) names.push_back(name);
+  return names;
+}
+
+const std::vector<std::string> train_keys{"schema_version",
+                                          "versions",
+                                          "recipe",
+                                          "mode",
+                                          "ranks",
+                                          "threads",
+                                          "device",
+                                          "seed",
+                                          "batch_size",
+                                          "global_batch_size",
+                                          "epochs",
+                                          "learning_rate",
+                                          "seconds",
+                                          "seconds_per_epoch",
+                                          "loss",
+                                          "samples_per_second",
+                                          "learning_rate_scale"};
+
+class TrainCommand : public ::testing::Test {
+ protected:
+  TrainCommand() { testing::write_tiny_images(folder_); }
+  std::string data() const { return folder_.path(); }
+  const testing::TemporaryFolder& folder() const { return folder_; }
+
+ private:
+  testing::TemporaryFolder folder_;
+};
+
+TEST_F(TrainCommand, TrainsAloneAndPrintsItsProgress) {
+  const Ended ended = run_lockstep({"train", "linear", "--device", "cpu", "--seed", "1"});
+  EXPECT_EQ(ended.code, 0) << ended.err;
+  EXPECT_THAT(ended.out, AllOf(HasSubstr("epoch 1/10, step 100/313: loss "),
+                               HasSubstr("epoch 10/10: mean loss "),
+                               HasSubstr("learned weight 2.00"), HasSubstr("bias 3.00")));
+}
+
+TEST_F(TrainCommand, StartsItsOwnRanksAndPrintsOneObject) {
+  const Ended ended =
+      run_lockstep({"train", "mlp", "--ranks", "2", "--device", "cpu", "--data", data(), "--epochs",
+                    "2", "--global-batch-size", "30", "--json"});
+  ASSERT_EQ(ended.code, 0) << ended.err;
+  EXPECT_EQ(std::ranges::count(ended.out, '\n'), 1);
+  const Json json = Json::parse(ended.out);
+  EXPECT_THAT(keys(json), IsSupersetOf(train_keys));
+  EXPECT_EQ(json["schema_version"], 1);
+  EXPECT_THAT(keys(json["versions"]), ::testing::ElementsAre("libtorch", "lockstep"));
+  EXPECT_EQ(json["mode"], "ddp");
+  EXPECT_EQ(json["ranks"], 2);
+  EXPECT_EQ(json["batch_size"], 15);
+  EXPECT_EQ(json["global_batch_size"], 30);
+  EXPECT_EQ(json["device"], "cpu");
+  EXPECT_GT(json["accuracy"], 0.1);
+  EXPECT_THAT(ended.err, HasSubstr("epoch 2/2: mean loss "));
+}
+
+TEST_F(TrainCommand, JoinsALauncher) {
+  const std::string saved = folder().path() / "net.pt";
+  const Ended ended =
+      run_lockstep({"run", "-n", "2", "--no-prefix", LOCKSTEP_PROGRAM, "train", "linear",
+                    "--device", "cpu", "--epochs", "1", "--save", saved, "--json"});
+  ASSERT_EQ(ended.code, 0) << ended.err;
+  const Json json = Json::parse(ended.out);
+  EXPECT_EQ(json["ranks"], 2);
+  EXPECT_EQ(json["mode"], "ddp");
+  EXPECT_THAT(keys(json), IsSupersetOf({"weight", "bias"}));
+  EXPECT_TRUE(std::filesystem::exists(saved));
+
+  const Ended torn =
+      run_lockstep({"run", "-n", "2", LOCKSTEP_PROGRAM, "train", "linear", "--ranks", "3"});
+  EXPECT_EQ(torn.code, 2);
+  EXPECT_THAT(torn.err, AllOf(HasSubstr("--ranks 3"), HasSubstr("WORLD_SIZE=2")));
+}
+
+TEST_F(TrainCommand, RefusesWrongUseOnOneLine) {
+  struct Case {
+    std::vector<std::string> arguments;
+    std::string message;
+  };
+  const std::vector<Case> cases{
+      {{"train", "resnet"}, "choose one of linear, mlp, cnn"},
+      {{"train", "mlp", "--data", "/absent"}, "/absent: there is no such data folder"},
+      {{"train", "mlp", "--bogus"}, "--bogus"},
+      {{"train", "linear", "--epochs", "many"}, "many"},
+      {{"train", "linear", "--batch-size", "2", "--global-batch-size", "4"}, "give one of them"},
+      {{"train", "linear", "--ranks", "2", "--global-batch-size", "3"}, "among 2 ranks"},
+      {{"train", "linear", "--device", "cuda:99"}, "--device cuda:99"},
+      {{"train", "linear", "--mode", "single", "--ranks", "2"}, "--ranks 2"},
+      {{"train", "linear", "--save", "/absent/net.pt"}, "/absent/net.pt"},
+      {{"compare", "linear", "--ranks", "0"}, "--ranks 0"},
+      {{"compare", "mlp", "--data", "/absent"}, "/absent: there is no such data folder"},
+  };
+  for (const auto& [arguments, message] : cases) {
+    Ended ended = run_lockstep(arguments);
+    EXPECT_EQ(ended.code, 2) << message;
+    EXPECT_THAT(ended.out, IsEmpty());
+    EXPECT_THAT(ended.err, HasSubstr(message));
+    EXPECT_EQ(std::ranges::count(ended.err, '\n'), 1) << ended.err;
+  }
+  // The same as an object.
+  auto arguments = cases[1].arguments;
+  arguments.emplace_back("--json");
+  const Ended ended = run_lockstep(arguments);
+  EXPECT_EQ(ended.code, 2);
+  const Json json = Json::parse(ended.out);
+  EXPECT_EQ(json["schema_version"], 1);
+  EXPECT_EQ(json["error"]["kind"], "usage");
+  EXPECT_THAT(json["error"]["message"].get<std::string>(), HasSubstr(cases[1].message));
+}
+
+TEST_F(TrainCommand, HandsUpTheErrorOfItsRanks) {
+  folder().write("t10k-labels-idx1-ubyte", "broken");
+  const Ended ended =
+      run_lockstep({"train", "mlp", "--ranks", "2", "--device", "cpu", "--data", data(), "--json"});
+  EXPECT_EQ(ended.code, 2);
+  const Json json = Json::parse(ended.out);
+  EXPECT_THAT(json["error"]["message"].get<std::string>(),
+              AllOf(HasSubstr("t10k-labels-idx1-ubyte"), Not(HasSubstr("\n"))));
+}
+
+TEST_F(TrainCommand, ComparesThreeTrainings) {
+  const std::vector<std::string> arguments{"compare", "mlp",      "--device", "cpu",     "--data",
+                                           data(),    "--epochs", "2",        "--ranks", "2"};
+  auto with_json = arguments;
+  with_json.emplace_back("--json");
+  const Ended ended = run_lockstep(with_json);
+  ASSERT_EQ(ended.code, 0) << ended.err;
+  const Json json = Json::parse(ended.out);
+  EXPECT_THAT(keys(json), IsSupersetOf({"schema_version", "versions", "recipe", "device", "seed",
+                                        "epochs", "global_batch_size", "cores", "rows"}));
+  EXPECT_EQ(json["global_batch_size"], 256);
+  const auto& rows = json["rows"];
+  ASSERT_THAT(rows, SizeIs(3));
+  for (const auto& row : rows) {
+    EXPECT_THAT(keys(row), IsSupersetOf({"mode", "ranks", "threads", "seconds_per_epoch", "loss",
+                                         "samples_per_second", "accuracy", "speedup", "efficiency",
+                                         "batch_size"}));
+    EXPECT_EQ(row["global_batch_size"], 256);
+    EXPECT_NEAR(row["loss"], rows[0]["loss"], 0.05);
+  }
+  EXPECT_EQ(rows[0]["mode"], "single");
+  EXPECT_EQ(rows[0]["threads"], 1);
+  EXPECT_EQ(rows[0]["speedup"], 1.0);
+  EXPECT_EQ(rows[1]["mode"], "single");
+  EXPECT_EQ(rows[1]["threads"], json["cores"]);
+  EXPECT_EQ(rows[2]["mode"], "ddp");
+  EXPECT_EQ(rows[2]["ranks"], 2);
+  EXPECT_EQ(rows[2]["batch_size"], 128);
+  EXPECT_THAT(ended.err, HasSubstr("[ddp, 2 ranks"));
+
+  const Ended table = run_lockstep(arguments);
+  ASSERT_EQ(table.code, 0) << table.err;
+  EXPECT_EQ(std::ranges::count(table.out, '\n'), 4);
+  EXPECT_THAT(table.out, HasSubstr("efficiency"));
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Results, errors and comparisons as JSON and as a table.
+#include <cmath>
+#include <sstream>
+
+#include <gmock/gmock.h>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/core/error.h"
+#include "lockstep/train/comparison.h"
+#include "lockstep/train/train_result.h"
+
+namespace lockstep {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+TrainResult some_result() {
+  return {.recipe = "mlp",
+          .mode = "ddp",
+          .ranks = 2,
+          .threads = 1,
+          .device = "cpu",
+          .seed = 7,
+          .batch_size = 128,
+          .global_batch_size = 256,
+          .learning_rate = 1e-3,
+          .learning_rate_scale = 2,
+          .epochs = 5,
+          .seconds = 10.5,
+          .seconds_per_epoch = 2.1,
+          .samples_per_second = 28571.4,
+          .loss = 0.25,
+          .accuracy = 0.875,
+          .weight = {},
+          .bias = {}};
+}
+
+TEST(TrainResult, ComesBackFromJson) {
+  const TrainResult result = some_result();
+  const TrainResult again = train_result_from_json(to_json(result));
+  EXPECT_EQ(to_json(again), to_json(result));
+  EXPECT_EQ(again.samples_per_second, result.samples_per_second);
+  EXPECT_EQ(again.accuracy, result.accuracy);
+  EXPECT_EQ(again.weight, std::nullopt);
+}
+
+TEST(TrainResult, OfATrainingThatDivergedIsStillJson) {
+  TrainResult result = some_result();
+  result.loss = std::nan("");
+  EXPECT_TRUE(nlohmann::json::parse(to_json(result)).at("loss").is_null());
+  EXPECT_TRUE(std::isnan(train_result_from_json(to_json(result)).loss));
+}
+
+TEST(TrainResult, RefusesOtherTexts) {
+  EXPECT_THROW(train_result_from_json("no json"), Error);
+  EXPECT_THROW(train_result_from_json("{\"recipe\": \"mlp\"}"), Error);
+}
+
+TEST(ErrorToJson, NamesTheKind) {
+  const auto json = nlohmann::json::parse(error_to_json(UsageError("bad \"name\" \xff")));
+  EXPECT_EQ(json.at("schema_version"), 1);
+  EXPECT_EQ(json.at("error").at("kind"), "usage");
+  EXPECT_THAT(json.at("error").at("message").get<std::string>(), HasSubstr("bad \"name\""));
+  EXPECT_EQ(nlohmann::json::parse(error_to_json(PeerLost(1, "gone")))["error"]["kind"],
+            "peer_lost");
+  EXPECT_EQ(nlohmann::json::parse(error_to_json(std::runtime_error("x")))["error"]["kind"],
+            "error");
+}
+
+Comparison some_comparison() {
+  Comparison comparison{.global_batch_size = 256, .cores = 2, .rows = {}};
+  TrainResult single = some_result();
+  single.mode = "single";
+  single.ranks = 1;
+  single.seconds_per_epoch = 4.2;
+  comparison.rows.push_back({.result = single});
+  comparison.rows.push_back({.result = some_result(), .speedup = 2, .efficiency = 1});
+  return comparison;
+}
+
+TEST(Comparison, IsATableOfAlignedColumns) {
+  const std::string table = to_table(some_comparison());
+  std::istringstream lines(table);
+  std::vector<std::string> rows;
+  for (std::string line; std::getline(lines, line);) rows.push_back(line);
+  ASSERT_THAT(rows, SizeIs(3));
+  EXPECT_LE(rows[0].size(), 100u);
+  EXPECT_EQ(rows[1].size(), rows[0].size());
+  EXPECT_EQ(rows[2].size(), rows[0].size());
+  for (const char* name : {"mode", "ranks", "threads", "s/epoch", "samples/s", "final loss",
+                           "accuracy", "speedup", "efficiency"}) {
+    EXPECT_THAT(rows[0], HasSubstr(name));
+  }
+  EXPECT_THAT(rows[2], HasSubstr("87.50 %"));
+  EXPECT_THAT(rows[2], EndsWith("2.00       100 %"));
+}
+
+TEST(Comparison, IsJsonWithRows) {
+  const auto json = nlohmann::json::parse(to_json(some_comparison()));
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : json.items()) keys.push_back(key);
+  EXPECT_THAT(keys, ElementsAre("cores", "device", "epochs", "global_batch_size", "recipe", "rows",
+                                "schema_version", "seed", "versions"));
+  ASSERT_THAT(json.at("rows"), SizeIs(2));
+  EXPECT_EQ(json["rows"][1]["speedup"], 2.0);
+  EXPECT_EQ(json["rows"][1]["mode"], "ddp");
+  EXPECT_EQ(json["recipe"], "mlp");
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Trainings, alone and by rank processes: what they learn, and that both learn the same.
+#include "lockstep/train/train.h"
+
+#include "train/tiny_images.h"
+#include <gmock/gmock.h>
+#include <torch/torch.h>
+
+#include "lockstep/collective/init_process_group.h"
+#include "lockstep/core/error.h"
+#include "lockstep/launch/spawn.h"
+#include "lockstep/train/evaluate.h"
+
+namespace lockstep {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+using ::testing::ThrowsMessage;
+
+InitOptions on_cpu() {
+  InitOptions options;
+  options.device = at::Device(at::kCPU);
+  return options;
+}
+
+// In processes of its own, so that the test itself starts no threads of libtorch's. What rank 0
+// said is put before its result, one line each.
+TrainResult train_with(int ranks, const std::string& recipe, const TrainOptions& options,
+                       std::vector<std::string>* lines = nullptr) {
+  const auto results =
+      spawn(ranks,
+            [&](int) {
+              const auto group = init_process_group(on_cpu());
+              std::string log;
+              const auto result =
+                  train(find_recipe(recipe), ranks == 1 ? TrainMode::single : TrainMode::ddp,
+                        options, group, [&](const std::string& line) { log += line + "\n"; });
+              return log + to_json(result);
+            },
+            {.threads = 1, .prefix = false});
+  std::istringstream text(results.front());
+  std::string last;
+  for (std::string line; std::getline(text, line); last = line) {
+    if (lines != nullptr) lines->push_back(line);
+  }
+  if (lines != nullptr) lines->pop_back();
+  return train_result_from_json(last);
+}
+
+class LinearRecipe : public ::testing::TestWithParam<int> {};
+
+TEST_P(LinearRecipe, LearnsTheLineToTwoDecimals) {
+  const TrainResult result = train_with(GetParam(), "linear", {});
+  EXPECT_NEAR(*result.weight, 2, 0.005);
+  EXPECT_NEAR(*result.bias, 3, 0.005);
+  EXPECT_NEAR(result.loss, 0.01, 0.001);  // the noise's variance
+  EXPECT_EQ(result.ranks, GetParam());
+  EXPECT_EQ(result.global_batch_size, 32 * GetParam());
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, LinearRecipe, ::testing::Values(1, 2));
+
+std::vector<at::Tensor> load_parameters(const std::string& recipe,
+                                        const std::filesystem::path& file) {
+  auto net = find_recipe(recipe).make_net();
+  torch::load(net, file.string());
+  return net->parameters();
+}
+
+class SameTraining : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(SameTraining, AloneAndWithTwoRanks) {
+  const testing::TemporaryFolder folder;
+  testing::write_tiny_images(folder);
+  TrainOptions options{.epochs = 3, .global_batch_size = 20, .seed = 5};
+  if (find_recipe(GetParam()).reads_folder) options.data_folder = folder.path();
+
+  options.save_file = folder.path() / "single.pt";
+  const TrainResult single = train_with(1, GetParam(), options);
+  options.save_file = folder.path() / "ddp.pt";
+  const TrainResult ddp = train_with(2, GetParam(), options);
+
+  const auto expected = load_parameters(GetParam(), folder.path() / "single.pt");
+  const auto actual = load_parameters(GetParam(), folder.path() / "ddp.pt");
+  ASSERT_EQ(actual.size(), expected.size());
+  // The last batch of an epoch is one sample of padding larger with two ranks where the size is
+  // odd; Adam turns that into steps of up to its learning rate, in single weights.
+  for (std::size_t i = 0; i < actual.size(); ++i) {
+    EXPECT_LT((actual[i] - expected[i]).abs().max().item<double>(), 0.01) << "parameter " << i;
+    EXPECT_LT((actual[i] - expected[i]).norm().item<double>(),
+              0.02 * (1 + expected[i].norm().item<double>()))
+        << "parameter " << i;
+  }
+  EXPECT_NEAR(ddp.loss, single.loss, 0.02);
+  EXPECT_EQ(ddp.mode, "ddp");
+  EXPECT_EQ(ddp.batch_size, 10);
+  EXPECT_EQ(single.batch_size, 20);
+  if (single.accuracy) EXPECT_NEAR(*ddp.accuracy, *single.accuracy, 0.03);
+}
+
+INSTANTIATE_TEST_SUITE_P(Recipes, SameTraining, ::testing::Values("linear", "mlp", "cnn"));
+
+TEST(Train, LearnsImagesAndReportsItsProgress) {
+  const testing::TemporaryFolder folder;
+  testing::write_tiny_images(folder);
+  std::vector<std::string> lines;
+  const TrainResult result =
+      train_with(2, "mlp", {.epochs = 4, .batch_size = 1, .data_folder = folder.path()}, &lines);
+  EXPECT_GT(*result.accuracy, 0.9);
+  EXPECT_EQ(result.epochs, 4);
+  EXPECT_GT(result.seconds, 0);
+  EXPECT_GE(result.seconds, result.seconds_per_epoch);
+  EXPECT_NEAR(result.samples_per_second, 301 / result.seconds_per_epoch, 1);
+  // The start, a step line and a mean an epoch (151 steps each), the accuracy.
+  EXPECT_THAT(lines, SizeIs(1 + 4 * 2 + 1));
+  EXPECT_THAT(lines, Contains(HasSubstr("epoch 2/4, step 100/151: loss ")));
+  EXPECT_THAT(lines, Contains(HasSubstr("epoch 4/4: mean loss ")));
+  EXPECT_THAT(lines, Contains(HasSubstr("test accuracy ")));
+}
+
+TEST(Train, ScalesTheLearningRate) {
+  // So small a rate that the way is proportional to the sum of the rates.
+  TrainOptions options{.epochs = 1, .learning_rate = 1e-12, .seed = 3};
+  const double start = *train_with(1, "linear", options).bias;
+  options.learning_rate = 2e-6;
+  const double once = *train_with(1, "linear", options).bias - start;
+  options.learning_rate_scale = 4;
+  const double scaled = *train_with(1, "linear", options).bias - start;
+  // 31 of the 313 steps warm up, with 2.45 times the rate on average; 4 would be without.
+  EXPECT_NEAR(scaled / once, (31 * 2.45 + 282 * 4) / 313, 0.06);
+}
+
+TEST(Train, RefusesSingleWithTwoRanks) {
+  EXPECT_THAT(
+      [] {
+        spawn(2,
+              [](int) {
+                const auto group = init_process_group(on_cpu());
+                (void)train(linear_recipe(), TrainMode::single, {}, group, [](const auto&) {});
+              },
+              {.threads = 1, .prefix = false});
+      },
+      ThrowsMessage<RankFailed>(HasSubstr("a single training is of one rank")));
+}
+
+TEST(CheckTrainOptions, NamesWhatCannotBe) {
+  const auto check = [](const Recipe& recipe, const TrainOptions& options) {
+    return [recipe, options] { check_train_options(recipe, options, 2); };
+  };
+  EXPECT_THAT(check(linear_recipe(), {.epochs = 0}),
+              ThrowsMessage<UsageError>(HasSubstr("0 epochs")));
+  EXPECT_THAT(check(linear_recipe(), {.learning_rate = -1}),
+              ThrowsMessage<UsageError>(HasSubstr("learning rate -1")));
+  EXPECT_THAT(check(linear_recipe(), {.data_folder = "/tmp"}),
+              ThrowsMessage<UsageError>(HasSubstr("makes its own data")));
+  EXPECT_THAT(check(mlp_recipe(), {.data_folder = "/absent"}),
+              ThrowsMessage<UsageError>(HasSubstr("/absent: there is no such data folder")));
+  EXPECT_THAT(check(linear_recipe(), {.global_batch_size = 3}),
+              ThrowsMessage<UsageError>(HasSubstr("among 2 ranks")));
+  EXPECT_THAT([] { find_recipe("resnet"); },
+              ThrowsMessage<UsageError>(HasSubstr("\"resnet\"; choose one of linear, mlp, cnn")));
+}
+
+// Always says 0, whatever it is shown.
+struct SaysZeroImpl : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& x) {
+    auto scores = torch::zeros({x.size(0), 10});
+    scores.select(1, 0).fill_(1);
+    return scores;
+  }
+};
+TORCH_MODULE(SaysZero);
+
+TEST(MeasureAccuracy, CountsEverySampleOnceForAnyNumberOfRanks) {
+  // Of 7 samples the first is right. Padding for 4 ranks repeats it, and must not count again.
+  for (const int ranks : {1, 2, 4, 9}) {
+    const auto found = spawn(ranks,
+                             [](int) {
+                               const auto group = init_process_group(on_cpu());
+                               torch::nn::Sequential net{SaysZero()};
+                               auto labels = torch::ones({7}, torch::kLong);
+                               labels[0] = 0;
+                               return measure_accuracy(net, torch::zeros({7, 2}), labels, *group);
+                             },
+                             {.threads = 1, .prefix = false});
+    EXPECT_THAT(found, ::testing::Each(1.0 / 7)) << ranks << " ranks";
+  }
+}
+
+}  // namespace
+}  // namespace lockstep
