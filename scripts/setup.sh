@@ -283,7 +283,7 @@ These are the names of Debian's packages; there is no apt-get here to install th
     $sudo apt-get update --quiet >/dev/null || true
     list_missing
     shown apt-install $sudo env DEBIAN_FRONTEND=noninteractive \
-      apt-get install --yes --quiet --no-install-recommends "${packages[@]}"
+      apt-get install --yes --quiet --no-install-recommends -o Dpkg::Use-Pty=0 "${packages[@]}"
   fi
   choose_compiler || fail "no g++ 12 or newer here; set CXX to a C++20 compiler"
   if ! choose_cmake; then
