@@ -19,12 +19,12 @@ struct InitOptions {
   // (a file that does not exist yet) take rank and world_size from these options, else from RANK
   // and WORLD_SIZE.
   std::string init_method = "env://";
-  std::optional<int> rank;
-  std::optional<int> world_size;
+  std::optional<int> rank = {};
+  std::optional<int> world_size = {};
   // For joining, and for every wait of the group.
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
   // Where this rank's tensors live; without it cuda:LOCAL_RANK if there is a GPU, else cpu.
-  std::optional<at::Device> device;
+  std::optional<at::Device> device = {};
 };
 
 // Blocks until all ranks have joined. UsageError for options or an environment that contradict

@@ -13,8 +13,8 @@ namespace lockstep {
 struct RendezvousOptions {
   // env://, tcp://host:port or file:///path; see init_process_group.h.
   std::string init_method = "env://";
-  std::optional<int> rank;
-  std::optional<int> world_size;
+  std::optional<int> rank = {};
+  std::optional<int> world_size = {};
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
 };
 
