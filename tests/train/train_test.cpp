@@ -97,7 +97,9 @@ TEST_P(SameTraining, AloneAndWithTwoRanks) {
   EXPECT_EQ(ddp.mode, "ddp");
   EXPECT_EQ(ddp.batch_size, 10);
   EXPECT_EQ(single.batch_size, 20);
-  if (single.accuracy) EXPECT_NEAR(*ddp.accuracy, *single.accuracy, 0.03);
+  if (single.accuracy) {
+    EXPECT_NEAR(*ddp.accuracy, *single.accuracy, 0.03);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Recipes, SameTraining, ::testing::Values("linear", "mlp", "cnn"));
