@@ -163,7 +163,7 @@ void log_start(const TrainResult& start, const TrainingData& data, const torch::
 void log_end(const TrainResult& result, const Log& log) {
   if (result.accuracy) log(fmt::format("test accuracy {:.2f} %", *result.accuracy * 100));
   if (result.weight) {
-    log(fmt::format("learned weight {:.4f}, bias {:.4f}", *result.weight, *result.bias));
+    log(fmt::format("learned weight {:.2f}, bias {:.2f}", *result.weight, *result.bias));
   }
 }
 

@@ -29,8 +29,8 @@ inline void write_tiny_split(const TemporaryFolder& folder, const std::string& p
 }
 
 // Odd numbers, so that two ranks need padding and the last batch is smaller.
-inline void write_tiny_images(const TemporaryFolder& folder) {
-  write_tiny_split(folder, "train", 301, 1);
+inline void write_tiny_images(const TemporaryFolder& folder, std::uint32_t train_count = 301) {
+  write_tiny_split(folder, "train", train_count, 1);
   write_tiny_split(folder, "t10k", 101, 2);
 }
 

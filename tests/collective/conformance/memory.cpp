@@ -217,10 +217,9 @@ TEST_P(ResultsConformance, EmptyMakesTensorsOfAnyShapeAndType) {
   run_in_group([](Rank& rank, ProcessGroup& group) {
     std::vector<at::Tensor> tensors;
     for (const auto type : all_types()) {
-      for (const at::IntArrayRef sizes :
-           {at::IntArrayRef{}, at::IntArrayRef{0}, at::IntArrayRef{1}, at::IntArrayRef{3, 5, 7}}) {
+      for (const auto& sizes : std::vector<std::vector<std::int64_t>>{{}, {0}, {1}, {3, 5, 7}}) {
         at::Tensor tensor = group.empty(sizes, type);
-        EXPECT_EQ(tensor.sizes(), sizes);
+        EXPECT_EQ(tensor.sizes(), at::IntArrayRef(sizes));
         EXPECT_EQ(tensor.scalar_type(), type);
         EXPECT_TRUE(tensor.is_contiguous());
         EXPECT_EQ(tensor.device(), group.device());
