@@ -7,8 +7,10 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,6 +21,7 @@ namespace lockstep {
 namespace {
 
 constexpr pid_t farewell = 0;
+constexpr int farewell_timeout_ms = 2000;
 
 // Keeps nothing of the launcher's open but the pipe: a shell would wait for its output to close.
 void keep_only(int pipe) {
@@ -80,6 +83,10 @@ Janitor::~Janitor() {
   // If somebody killed the janitor, nobody reads this: SIGPIPE is ignored while ranks are watched.
   add(farewell);
   pipe_.reset();
+  const UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));
+  pollfd entry{process.get(), POLLIN, 0};
+  // Somebody may have stopped it.
+  if (::poll(&entry, 1, farewell_timeout_ms) <= 0) ::kill(pid_, SIGKILL);
   while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
   }
 }

@@ -23,8 +23,8 @@ using std::chrono::milliseconds;
 constexpr milliseconds kill_timeout{5000};
 // GNU timeout signals its child and then its whole group: that is one wish, not two.
 constexpr milliseconds same_wish{100};
-// What a process that escaped its group may still write after its rank's end.
-constexpr milliseconds drain_timeout{1000};
+// More than a pipe holds: what else comes is from a process that escaped its group.
+constexpr int reads_after_end = 32;
 
 constexpr std::array streams{OutputStream::out, OutputStream::err};
 
@@ -70,7 +70,8 @@ AgentResult RankWatch::run() {
     take_signals();
     store_.serve();
     read_outputs();
-    if (!console_.write_some()) interrupt(SIGPIPE);
+    // Ranks that save their work may go on writing to a reader that has left.
+    if (!console_.write_some() && result_.signal == 0) interrupt(SIGPIPE);
     take_ends();
     take_deadlines();
   }
@@ -248,10 +249,9 @@ void RankWatch::end_leftovers() {
 }
 
 void RankWatch::drain() {
-  const Deadline deadline = Deadline::after(drain_timeout);
   for (Rank& rank : ranks_) {
     for (const OutputStream stream : streams) {
-      while (read_some(rank, stream) && !deadline.passed()) {
+      for (int i = 0; i < reads_after_end && read_some(rank, stream); ++i) {
         if (console_.full()) flush_console();
       }
       rank.output.finish(stream);

@@ -200,6 +200,24 @@ TEST_F(Run, EndsWithItsReader) {
   EXPECT_EQ(count_marked(mark), 0);
 }
 
+TEST_F(Run, RanksMaySaveWhenTheirReaderHasLeft) {
+  const std::string saved = tmpdir.path() / "saved";
+  Program program(command({"-n", "1", "sh", "-c",
+                           "trap 'i=0; while test $i -lt 30; do echo saving; sleep 0.01; "
+                           "i=$((i+1)); done; touch " +
+                               saved + "; exit 0' TERM; while :; do echo y; sleep 0.01; done"}));
+  program.wait_for("y");
+  program.close_output();
+  EXPECT_EQ(program.wait(), 128 + SIGPIPE);
+  EXPECT_TRUE(std::filesystem::remove(saved));
+}
+
+TEST_F(Run, ASlowReaderGetsAll) {
+  Program program({"sh", "-c", LOCKSTEP_PROGRAM " run -n 2 seq 200000 | (sleep 1.5; cat)"});
+  EXPECT_EQ(program.wait(), 0);
+  EXPECT_EQ(sorted_lines(program.out()).size(), 400000u);
+}
+
 TEST_F(Run, AReaderThatStallsDoesNotStallTheLauncher) {
   Program program(command({"-n", "2", "sh", "-c", "while :; do echo 0123456789; done"}));
   program.wait_for("0");
