@@ -63,8 +63,8 @@ void train_mlp(benchmark::State& state, bool with_loader) {
     if (with_loader && ++it == loader.end()) it = loader.begin();
   }
 }
-BENCHMARK_CAPTURE(train_mlp, same_batch, false)->Arg(64)->Unit(benchmark::kMicrosecond);
-BENCHMARK_CAPTURE(train_mlp, with_loader, true)->Arg(64)->Unit(benchmark::kMicrosecond);
+BENCHMARK_CAPTURE(train_mlp, same_batch, false)->Arg(64)->Arg(256)->Unit(benchmark::kMicrosecond);
+BENCHMARK_CAPTURE(train_mlp, with_loader, true)->Arg(64)->Arg(256)->Unit(benchmark::kMicrosecond);
 
 }  // namespace
 }  // namespace lockstep

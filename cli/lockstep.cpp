@@ -2,6 +2,7 @@
 // The `lockstep` command: tells its verbs apart, and runs the one that needs no libtorch.
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,13 @@ void open_standard_streams() {
     fd = ::open("/dev/null", O_RDWR);
   } while (fd >= 0 && fd <= STDERR_FILENO);
   if (fd >= 0) ::close(fd);
+}
+
+// What is started from here inherits it, unless the user has said otherwise. libtorch's threads and
+// OpenBLAS's are two pools over the same cores: while one computes, the other must not spin
+// (docs/decisions/0004).
+void let_idle_threads_sleep() {
+  ::setenv("OMP_WAIT_POLICY", "passive", /*overwrite=*/0);
 }
 
 int complain(const ::CLI::App& run, const std::string& what) {
@@ -75,6 +83,7 @@ int main(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   lockstep::cli::open_standard_streams();
+  lockstep::cli::let_idle_threads_sleep();
   try {
     return lockstep::cli::main(argc, argv);
   } catch (const std::exception& error) {

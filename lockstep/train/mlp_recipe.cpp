@@ -15,7 +15,7 @@ Recipe mlp_recipe() {
       .name = "mlp",
       .summary = "784-256-10 with ReLU for images as MNIST's, Adam",
       .epochs = 5,
-      .batch_size = 256,
+      .batch_size = 512,
       .learning_rate = 1e-3,
       .reads_folder = true,
       .load = [](const std::filesystem::path& folder, std::uint64_t,

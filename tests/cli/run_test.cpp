@@ -70,6 +70,16 @@ TEST_F(Run, LeavesThePrefixAway) {
   EXPECT_EQ(run({"-n", "1", "--no-prefix", "echo", "hello"}).out, "hello\n");
 }
 
+TEST_F(Run, LetsIdleThreadsSleepUnlessToldOtherwise) {
+  const std::vector<std::string> show{"-n", "1",  "--no-prefix",
+                                      "sh", "-c", "echo $OMP_WAIT_POLICY"};
+  ::unsetenv("OMP_WAIT_POLICY");
+  EXPECT_EQ(run(show).out, "passive\n");
+  ::setenv("OMP_WAIT_POLICY", "active", 1);
+  EXPECT_EQ(run(show).out, "active\n");
+  ::unsetenv("OMP_WAIT_POLICY");
+}
+
 TEST_F(Run, ColoursOnATerminal) {
   ::unsetenv("NO_COLOR");
   const auto arguments = command({"-n", "1", "sh", "-c", "echo hello; echo oops >&2"});

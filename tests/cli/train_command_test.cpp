@@ -167,14 +167,14 @@ TEST_F(TrainCommand, ComparesThreeTrainings) {
   const Json json = Json::parse(ended.out);
   EXPECT_THAT(keys(json), IsSupersetOf({"schema_version", "versions", "recipe", "device", "seed",
                                         "epochs", "global_batch_size", "cores", "rows"}));
-  EXPECT_EQ(json["global_batch_size"], 512);
+  EXPECT_EQ(json["global_batch_size"], 1024);
   const auto& rows = json["rows"];
   ASSERT_THAT(rows, SizeIs(3));
   for (const auto& row : rows) {
     EXPECT_THAT(keys(row), IsSupersetOf({"mode", "ranks", "threads", "seconds_per_epoch", "loss",
                                          "samples_per_second", "accuracy", "speedup", "efficiency",
                                          "batch_size"}));
-    EXPECT_EQ(row["global_batch_size"], 512);
+    EXPECT_EQ(row["global_batch_size"], 1024);
     EXPECT_NEAR(row["loss"], rows[0]["loss"], 0.05);
   }
   EXPECT_EQ(rows[0]["mode"], "single");
@@ -184,7 +184,7 @@ TEST_F(TrainCommand, ComparesThreeTrainings) {
   EXPECT_EQ(rows[1]["threads"], json["cores"]);
   EXPECT_EQ(rows[2]["mode"], "ddp");
   EXPECT_EQ(rows[2]["ranks"], 2);
-  EXPECT_EQ(rows[2]["batch_size"], 256);
+  EXPECT_EQ(rows[2]["batch_size"], 512);
   EXPECT_THAT(ended.err, HasSubstr("[ddp, 2 ranks"));
 
   const Ended table = run_lockstep(arguments);
