@@ -45,6 +45,7 @@ class Engine {
   SharedTensors& shared_tensors() { return *shared_tensors_; }
 
  private:
+  using Clock = std::chrono::steady_clock;
   struct Entry {
     std::shared_ptr<Transfer> transfer;
     int arrived_peers = 0;  // checked so far, in the order of the ranks
@@ -99,7 +100,7 @@ class Engine {
   std::size_t combined_ = 0;
   std::uint64_t last_number_ = 0;
   std::uint64_t last_chunk_ = 0;
-  std::chrono::steady_clock::time_point last_look_;
+  Clock::time_point last_look_;
 };
 
 }  // namespace lockstep::shm
