@@ -15,20 +15,31 @@ namespace lockstep {
 enum class Collective : std::uint8_t {
   all_reduce,
   broadcast,
+  reduce,
   all_gather,
+  gather,
+  scatter,
   reduce_scatter,
+  all_to_all,
+  send,
+  recv,
   barrier,
-  empty
+  empty,
+  split
 };
 
 std::string_view name(Collective collective);
+
+// Messages of one lane do not meet those of the other: what send and recv use, and what collectives
+// that are made of messages use.
+enum class Lane : std::uint8_t { user, collective };
 
 // Plain bytes, since it travels between processes. What does not apply keeps its default.
 struct Call {
   Collective collective = Collective::barrier;
   ReduceOp op = ReduceOp::sum;
   at::ScalarType type = at::kByte;
-  std::int32_t root = -1;
+  std::int32_t root = -1;  // of a message, the peer
   std::int64_t elements = 0;
   double scale = 1;
   // Which tensor of a list it is about, and of how many.

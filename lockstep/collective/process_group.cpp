@@ -6,6 +6,8 @@
 #include <fmt/format.h>
 
 #include "lockstep/collective/kernels/reduce.h"
+#include "lockstep/collective/progress.h"
+#include "lockstep/collective/ring_all_reduce.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep {
@@ -74,9 +76,19 @@ void ProcessGroup::check(std::string_view operation, const at::Tensor& tensor,
   }
 }
 
+void ProcessGroup::check_root(std::string_view operation, int root) const {
+  if (root >= 0 && root < size()) return;
+  throw UsageError(where(operation) + fmt::format("root {} is no rank of this group", root));
+}
+
 Work ProcessGroup::all_reduce(std::vector<at::Tensor> tensors, AllReduceOptions options) {
   check_outputs("all_reduce", tensors);
   for (const auto& tensor : tensors) check("all_reduce", tensor, options);
+  if (options.algorithm == Algorithm::ring && size() > 1) {
+    ++calls_made_;
+    return start_ring(std::move(tensors), options);
+  }
+  ++calls_made_;
   return start_all_reduce(std::move(tensors), options);
 }
 
@@ -84,11 +96,22 @@ Work ProcessGroup::all_reduce(const at::Tensor& tensor, AllReduceOptions options
   return all_reduce(std::vector{tensor}, options);
 }
 
+Work ProcessGroup::reduce(std::vector<at::Tensor> tensors, int root, AllReduceOptions options) {
+  check_outputs("reduce", tensors);
+  check_root("reduce", root);
+  for (const auto& tensor : tensors) check("reduce", tensor, options);
+  ++calls_made_;
+  return start_reduce(std::move(tensors), root, options);
+}
+
+Work ProcessGroup::reduce(const at::Tensor& tensor, int root, AllReduceOptions options) {
+  return reduce(std::vector{tensor}, root, options);
+}
+
 Work ProcessGroup::broadcast(std::vector<at::Tensor> tensors, int root) {
   check_outputs("broadcast", tensors);
-  if (root < 0 || root >= size()) {
-    throw UsageError(where("broadcast") + fmt::format("root {} is no rank of this group", root));
-  }
+  check_root("broadcast", root);
+  ++calls_made_;
   return start_broadcast(std::move(tensors), root);
 }
 
@@ -98,7 +121,7 @@ Work ProcessGroup::broadcast(const at::Tensor& tensor, int root) {
 
 namespace {
 
-// all_gather's outputs and reduce_scatter's inputs: one tensor a rank, each like the other side.
+// A list with one tensor a rank, each like this rank's own.
 void check_one_each(const std::string& where, const std::vector<at::Tensor>& tensors,
                     const at::Tensor& like, int ranks) {
   if (static_cast<int>(tensors.size()) != ranks) {
@@ -117,13 +140,48 @@ void check_one_each(const std::string& where, const std::vector<at::Tensor>& ten
   }
 }
 
+void check_empty(const std::string& where, std::string_view list,
+                 const std::vector<at::Tensor>& tensors, int root) {
+  if (tensors.empty()) return;
+  throw UsageError(where + fmt::format("{} {} were given, but only root, rank {}, has any; pass an "
+                                       "empty list on the other ranks",
+                                       tensors.size(), list, root));
+}
+
 }  // namespace
 
 Work ProcessGroup::all_gather(std::vector<at::Tensor> outputs, const at::Tensor& input) {
   check("all_gather", {input});
   check_outputs("all_gather", outputs);
   check_one_each(where("all_gather"), outputs, input, size());
+  ++calls_made_;
   return start_all_gather(std::move(outputs), input);
+}
+
+Work ProcessGroup::gather(std::vector<at::Tensor> outputs, const at::Tensor& input, int root) {
+  check_root("gather", root);
+  check("gather", {input});
+  if (rank() == root) {
+    check_outputs("gather", outputs);
+    check_one_each(where("gather"), outputs, input, size());
+  } else {
+    check_empty(where("gather"), "outputs", outputs, root);
+  }
+  ++calls_made_;
+  return start_gather(std::move(outputs), input, root);
+}
+
+Work ProcessGroup::scatter(const at::Tensor& output, std::vector<at::Tensor> inputs, int root) {
+  check_root("scatter", root);
+  check_outputs("scatter", {output});
+  if (rank() == root) {
+    check("scatter", inputs);
+    check_one_each(where("scatter"), inputs, output, size());
+  } else {
+    check_empty(where("scatter"), "inputs", inputs, root);
+  }
+  ++calls_made_;
+  return start_scatter(output, std::move(inputs), root);
 }
 
 Work ProcessGroup::reduce_scatter(const at::Tensor& output, std::vector<at::Tensor> inputs,
@@ -132,7 +190,86 @@ Work ProcessGroup::reduce_scatter(const at::Tensor& output, std::vector<at::Tens
   check("reduce_scatter", inputs);
   check_one_each(where("reduce_scatter"), inputs, output, size());
   check("reduce_scatter", output, options);
+  ++calls_made_;
   return start_reduce_scatter(output, std::move(inputs), options);
+}
+
+Work ProcessGroup::all_to_all(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs) {
+  check("all_to_all", inputs);
+  check_outputs("all_to_all", outputs);
+  const auto ranks = static_cast<std::size_t>(size());
+  if (inputs.size() != ranks || outputs.size() != ranks) {
+    throw UsageError(where("all_to_all") +
+                     fmt::format("{} outputs and {} inputs were given for {} ranks; give one of "
+                                 "each for each",
+                                 outputs.size(), inputs.size(), ranks));
+  }
+  const auto& from = inputs[static_cast<std::size_t>(rank())];
+  const auto& to = outputs[static_cast<std::size_t>(rank())];
+  if (from.numel() != to.numel() || from.scalar_type() != to.scalar_type()) {
+    throw UsageError(
+        where("all_to_all") +
+        fmt::format("this rank's own input has {} elements of {}, and its output {} of {}; they "
+                    "must be alike",
+                    from.numel(), c10::toString(from.scalar_type()), to.numel(),
+                    c10::toString(to.scalar_type())));
+  }
+  ++calls_made_;
+  return start_all_to_all(std::move(outputs), std::move(inputs));
+}
+
+void ProcessGroup::check_peer(std::string_view operation, int peer) const {
+  if (peer >= 0 && peer < size() && peer != rank()) return;
+  throw UsageError(where(operation) +
+                   fmt::format("{} is no other rank of this group; name one from 0 to {}, but not "
+                               "this one",
+                               peer, size() - 1));
+}
+
+Work ProcessGroup::send(const at::Tensor& tensor, int to) {
+  check("send", {tensor});
+  check_peer("send", to);
+  bytes_sent_ += static_cast<std::uint64_t>(tensor.numel() * tensor.element_size());
+  ++calls_made_;
+  return start_send(tensor, to, Lane::user);
+}
+
+Work ProcessGroup::recv(const at::Tensor& tensor, int from) {
+  check_outputs("recv", {tensor});
+  check_peer("recv", from);
+  ++calls_made_;
+  return start_recv(tensor, from, Lane::user);
+}
+
+Work ProcessGroup::barrier() {
+  ++calls_made_;
+  return start_barrier();
+}
+
+// One ring at a time, or the messages of two would mix.
+Work ProcessGroup::start_ring(std::vector<at::Tensor> tensors, AllReduceOptions options) {
+  const int next = (rank() + 1) % size();
+  const int previous = (rank() + size() - 1) % size();
+  const RingNeighbours neighbours{
+      .send =
+          [this, next](const at::Tensor& chunk) {
+            bytes_sent_ += chunk.nbytes();
+            return start_send(chunk, next, Lane::collective);
+          },
+      .receive =
+          [this, previous](const at::Tensor& chunk) {
+            return start_recv(chunk, previous, Lane::collective);
+          },
+      .rank = rank(),
+      .size = size(),
+      .timeout = timeout()};
+  const std::lock_guard lock(ring_mutex_);
+  auto ring = std::make_shared<RingAllReduce>(std::move(tensors), options, neighbours,
+                                              last_ring_.lock());
+  last_ring_ = ring;
+  share_progress(ring);
+  ring->try_advance();
+  return Work(std::move(ring));
 }
 
 }  // namespace lockstep

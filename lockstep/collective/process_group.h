@@ -8,8 +8,11 @@
 // not a UsageError about this rank's own arguments, the group is unusable and says so.
 #pragma once
 
+#include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,6 +20,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "lockstep/collective/call.h"
 #include "lockstep/collective/reduce_op.h"
 #include "lockstep/collective/work.h"
 #include "lockstep/rendezvous/membership.h"
@@ -31,11 +35,25 @@ struct GroupOptions {
   at::Device device = at::kCPU;
 };
 
+// How all_reduce goes about it.
+enum class Algorithm : std::uint8_t {
+  // What the backend does best.
+  automatic,
+  // Reduce-scatter and all-gather around a ring, over send and recv with the two neighbours: each
+  // rank sends 2 (N - 1) / N of the tensor, however many ranks there are (Patarasuk and Yuan, 2009).
+  // Element i's sum begins at a rank that depends on i, and half types are rounded at each hop.
+  ring,
+};
+
 struct AllReduceOptions {
   ReduceOp op = ReduceOp::sum;
   // The result is multiplied by it, in the same pass. Only for sums and means of floating types.
   double scale = 1;
+  // Counts for all_reduce only.
+  Algorithm algorithm = Algorithm::automatic;
 };
+
+class RingAllReduce;
 
 class ProcessGroup {
  public:
@@ -50,7 +68,10 @@ class ProcessGroup {
   at::Device device() const { return options_.device; }
   std::chrono::milliseconds timeout() const { return options_.timeout; }
 
-  // "shm", "self", ...
+  // How many calls of the functions below, but empty and split, this rank has made.
+  std::uint64_t calls_made() const { return calls_made_; }
+
+  // "shm", "thread", "self", ...
   virtual std::string_view backend() const = 0;
 
   // Each tensor becomes the reduction of the ranks' tensors, with the same bits on every rank:
@@ -59,6 +80,10 @@ class ProcessGroup {
   Work all_reduce(std::vector<at::Tensor> tensors, AllReduceOptions options = {});
   Work all_reduce(const at::Tensor& tensor, AllReduceOptions options = {});
 
+  // Root's tensors become the reduction; the other ranks' keep what they hold.
+  Work reduce(std::vector<at::Tensor> tensors, int root, AllReduceOptions options = {});
+  Work reduce(const at::Tensor& tensor, int root, AllReduceOptions options = {});
+
   // Each tensor becomes root's.
   Work broadcast(std::vector<at::Tensor> tensors, int root);
   Work broadcast(const at::Tensor& tensor, int root);
@@ -66,12 +91,35 @@ class ProcessGroup {
   // outputs[r] becomes rank r's input. All have the same number of elements and the same type.
   Work all_gather(std::vector<at::Tensor> outputs, const at::Tensor& input);
 
+  // On root, outputs[r] becomes rank r's input, all alike; on other ranks the list is empty.
+  Work gather(std::vector<at::Tensor> outputs, const at::Tensor& input, int root);
+
+  // The output becomes what root holds in inputs[this rank]; on other ranks the list is empty.
+  Work scatter(const at::Tensor& output, std::vector<at::Tensor> inputs, int root);
+
   // The output becomes the reduction of what the ranks hold in inputs[this rank].
   Work reduce_scatter(const at::Tensor& output, std::vector<at::Tensor> inputs,
                       AllReduceOptions options = {});
 
+  // outputs[r] becomes what rank r holds in inputs[this rank]. Sizes may differ from pair to pair.
+  Work all_to_all(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs);
+
+  // The n-th send from rank a to rank b meets the n-th recv of rank b from rank a; they must be
+  // alike. A send's Work is done when the tensor may be changed, which may be before the peer has
+  // it. Other ranks take no part.
+  Work send(const at::Tensor& tensor, int to);
+  Work recv(const at::Tensor& tensor, int from);
+  // Bytes that this rank has passed on by send and by Algorithm::ring.
+  std::uint64_t bytes_sent() const { return bytes_sent_; }
+
   // Its Work is done when every rank has called it.
-  virtual Work barrier() = 0;
+  Work barrier();
+
+  // A group of some of the ranks, numbered in the order of the list. A collective call, blocking:
+  // every rank of this group makes it. Ranks may name different lists, as long as those that are in
+  // one name the same. Null on a rank that is not in its own list. UsageError on every rank if the
+  // lists do not go together.
+  std::shared_ptr<ProcessGroup> split(const std::vector<int>& ranks);
 
   // A tensor in the memory where this backend reduces fastest, uninitialised. A collective call:
   // every rank asks for the same sizes. The tensor may outlive the group.
@@ -87,11 +135,25 @@ class ProcessGroup {
 
   // What a backend does once the arguments have been checked: tensors are defined and dense, their
   // types and sizes go together, the operation suits the type, the root is a rank.
+  virtual Work start_barrier() = 0;
   virtual Work start_all_reduce(std::vector<at::Tensor> tensors, AllReduceOptions options) = 0;
+  virtual Work start_reduce(std::vector<at::Tensor> tensors, int root,
+                            AllReduceOptions options) = 0;
   virtual Work start_broadcast(std::vector<at::Tensor> tensors, int root) = 0;
   virtual Work start_all_gather(std::vector<at::Tensor> outputs, at::Tensor input) = 0;
+  virtual Work start_gather(std::vector<at::Tensor> outputs, at::Tensor input, int root) = 0;
+  virtual Work start_scatter(at::Tensor output, std::vector<at::Tensor> inputs, int root) = 0;
   virtual Work start_reduce_scatter(at::Tensor output, std::vector<at::Tensor> inputs,
                                     AllReduceOptions options) = 0;
+
+  virtual Work start_all_to_all(std::vector<at::Tensor> outputs,
+                                std::vector<at::Tensor> inputs) = 0;
+  // To and from other ranks than this one.
+  virtual Work start_send(at::Tensor tensor, int to, Lane lane) = 0;
+  virtual Work start_recv(at::Tensor tensor, int from, Lane lane) = 0;
+  // Joins the ranks of the membership. The name tells it from this group's other subgroups.
+  virtual std::shared_ptr<ProcessGroup> make_subgroup(const std::string& name,
+                                                      Membership membership) = 0;
 
   // "[shm] all_reduce, rank 1 of 4: ", the beginning of every message about wrong arguments.
   std::string where(std::string_view operation) const;
@@ -100,9 +162,17 @@ class ProcessGroup {
   void check(std::string_view operation, const std::vector<at::Tensor>& tensors) const;
   void check_outputs(std::string_view operation, const std::vector<at::Tensor>& tensors) const;
   void check(std::string_view operation, const at::Tensor& tensor, AllReduceOptions options) const;
+  void check_root(std::string_view operation, int root) const;
+  void check_peer(std::string_view operation, int peer) const;
+  Work start_ring(std::vector<at::Tensor> tensors, AllReduceOptions options);
 
   Membership membership_;
   GroupOptions options_;
+  std::atomic<std::uint64_t> calls_made_ = 0;
+  std::atomic<std::uint64_t> bytes_sent_ = 0;
+  std::mutex ring_mutex_;
+  std::weak_ptr<RingAllReduce> last_ring_;
+  int splits_ = 0;
 };
 
 }  // namespace lockstep

@@ -10,8 +10,7 @@ const Backend kShm = {.name = "shm",
                           [](Rank& rank, JoinOptions options) {
                             options.backend = "shm";
                             return join(rank, options);
-                          },
-                      .advances_other_groups = false};
+                          }};
 
 INSTANTIATE_TEST_SUITE_P(shm, ResultsConformance, ::testing::ValuesIn(cases(kShm, {2, 3, 4})),
                          case_name);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Ranks as threads of one process, for tests of what is built on a ProcessGroup. Slow and simple;
-// the same promises as a real group: order, mismatch, abort, lost peers, deadlines.
+// Ranks as threads of one process, for tests of what is built on a ProcessGroup.
 #pragma once
 
 #include <functional>
@@ -19,8 +18,5 @@ struct ThreadGroupOptions {
 // assertions end only the rank's function.
 void run_rank_threads(int size, const std::function<void(std::shared_ptr<ProcessGroup>)>& function,
                       ThreadGroupOptions options = {});
-
-// How many collectives this rank has started on its group of run_rank_threads.
-int collectives_started(const ProcessGroup& group);
 
 }  // namespace lockstep::testing

@@ -19,11 +19,6 @@ class SelfGroup final : public ProcessGroup {
 
   std::string_view backend() const override { return "self"; }
 
-  Work barrier() override {
-    check_not_aborted("barrier");
-    return Work();
-  }
-
   at::Tensor empty(at::IntArrayRef sizes, const at::TensorOptions& options) override {
     check_not_aborted("empty");
     return at::empty(sizes, options);
@@ -35,8 +30,19 @@ class SelfGroup final : public ProcessGroup {
   }
 
  private:
+  Work start_barrier() override {
+    check_not_aborted("barrier");
+    return Work();
+  }
+
   Work start_all_reduce(std::vector<at::Tensor> tensors, AllReduceOptions options) override {
     check_not_aborted("all_reduce");
+    for (auto& tensor : tensors) scale(tensor, options.scale);
+    return Work();
+  }
+
+  Work start_reduce(std::vector<at::Tensor> tensors, int, AllReduceOptions options) override {
+    check_not_aborted("reduce");
     for (auto& tensor : tensors) scale(tensor, options.scale);
     return Work();
   }
@@ -48,18 +54,47 @@ class SelfGroup final : public ProcessGroup {
 
   Work start_all_gather(std::vector<at::Tensor> outputs, at::Tensor input) override {
     check_not_aborted("all_gather");
-    const at::NoGradGuard no_grad;
-    outputs[0].copy_(input.reshape(outputs[0].sizes()));
+    copy(outputs[0], input);
+    return Work();
+  }
+
+  Work start_gather(std::vector<at::Tensor> outputs, at::Tensor input, int) override {
+    check_not_aborted("gather");
+    copy(outputs[0], input);
+    return Work();
+  }
+
+  Work start_scatter(at::Tensor output, std::vector<at::Tensor> inputs, int) override {
+    check_not_aborted("scatter");
+    copy(output, inputs[0]);
     return Work();
   }
 
   Work start_reduce_scatter(at::Tensor output, std::vector<at::Tensor> inputs,
                             AllReduceOptions options) override {
     check_not_aborted("reduce_scatter");
-    const at::NoGradGuard no_grad;
-    output.copy_(inputs[0].reshape(output.sizes()));
+    copy(output, inputs[0]);
     scale(output, options.scale);
     return Work();
+  }
+
+  static void copy(at::Tensor& to, const at::Tensor& from) {
+    const at::NoGradGuard no_grad;
+    to.copy_(from.reshape(to.sizes()));
+  }
+
+  Work start_all_to_all(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs) override {
+    check_not_aborted("all_to_all");
+    copy(outputs[0], inputs[0]);
+    return Work();
+  }
+
+  // There is no other rank to name.
+  Work start_send(at::Tensor, int, Lane) override { return Work(); }
+  Work start_recv(at::Tensor, int, Lane) override { return Work(); }
+
+  std::shared_ptr<ProcessGroup> make_subgroup(const std::string&, Membership membership) override {
+    return make_self_group(std::move(membership), {.timeout = timeout(), .device = device()});
   }
 
   // Half types are scaled in float and rounded once, as the other backends do: multiplied by a

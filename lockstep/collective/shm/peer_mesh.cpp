@@ -10,7 +10,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
-#include "lockstep/collective/shm/control_block.h"
+#include "lockstep/collective/memory/control_block.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/unix_socket.h"
 
@@ -26,7 +26,7 @@ struct Hello {
   std::array<char, 32> token{};
   std::int32_t rank = 0;
   std::int32_t world_size = 0;
-  std::uint64_t block_bytes = sizeof(ControlBlock);
+  std::uint64_t block_bytes = sizeof(memory::ControlBlock);
 };
 
 std::string random_token() {
@@ -116,7 +116,7 @@ void PeerMesh::accept_higher(int listener, const std::string& token, const Deadl
         peers_[hello.rank].socket) {
       continue;
     }
-    if (hello.world_size != size() || hello.block_bytes != sizeof(ControlBlock)) {
+    if (hello.world_size != size() || hello.block_bytes != sizeof(memory::ControlBlock)) {
       throw UsageError(where(rank_, size()) +
                        fmt::format("rank {} (pid {}) says that the world size is {}, or runs "
                                    "another version of Lockstep; all ranks must agree",

@@ -8,6 +8,7 @@
 
 #include <sys/types.h>
 
+#include "lockstep/collective/memory/peers.h"
 #include "lockstep/core/deadline.h"
 #include "lockstep/core/unique_fd.h"
 #include "lockstep/rendezvous/membership.h"
@@ -32,8 +33,7 @@ class PeerMesh {
   // Every rank calls it. TimeoutError and PeerLost name the peer.
   std::vector<UniqueFd> exchange(int fd, const Deadline& deadline);
 
-  // What became of a peer. `left` is a proper farewell, `lost` everything else.
-  enum class State { here, left, lost };
+  using State = memory::Peers::State;
   State state(int rank) const;
 
  private:

@@ -19,21 +19,23 @@ at::Tensor SharedTensors::adopt(std::uint64_t segment, std::vector<Mapping> mapp
       options);
 }
 
-bool SharedTensors::find(const void* data, std::int64_t bytes, SharedPlace& place) const {
+memory::Place SharedTensors::place_of(const void* data, std::int64_t bytes) const {
   const auto* address = static_cast<const std::byte*>(data);
   const std::lock_guard lock(mutex_);
   for (const auto& entry : entries_) {
     const Mapping& own = entry.mappings[entry.rank];
     if (address < own.data() || address + bytes > own.data() + own.size()) continue;
-    place.segment = entry.segment;
-    place.offset = address - own.data();
-    place.addresses.clear();
-    for (const auto& mapping : entry.mappings) {
-      place.addresses.push_back(mapping.data() + place.offset);
-    }
-    return true;
+    return {entry.segment, address - own.data()};
   }
-  return false;
+  return {};
+}
+
+std::byte* SharedTensors::address(int rank, const memory::Place& place) const {
+  const std::lock_guard lock(mutex_);
+  for (const auto& entry : entries_) {
+    if (entry.segment == place.segment) return entry.mappings[rank].data() + place.offset;
+  }
+  return nullptr;
 }
 
 void SharedTensors::release(std::uint64_t segment) {

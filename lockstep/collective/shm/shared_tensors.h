@@ -9,17 +9,10 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "lockstep/collective/memory/control_block.h"
 #include "lockstep/collective/shm/segment.h"
 
 namespace lockstep::shm {
-
-// Where a tensor's bytes are, in this rank's view of every rank's memory.
-struct SharedPlace {
-  std::uint64_t segment = 0;
-  std::int64_t offset = 0;
-  // One address for each rank, the tensor's first byte there.
-  std::vector<std::byte*> addresses;
-};
 
 // The segments that are in use. Thread-safe. Shared by the group and its tensors, since a tensor
 // may outlive its group.
@@ -30,8 +23,10 @@ class SharedTensors : public std::enable_shared_from_this<SharedTensors> {
   at::Tensor adopt(std::uint64_t segment, std::vector<Mapping> mappings, int rank,
                    at::IntArrayRef sizes, const at::TensorOptions& options);
 
-  // Fills in the place if the bytes lie in one of the segments; false if not.
-  bool find(const void* data, std::int64_t bytes, SharedPlace& place) const;
+  // Where the bytes lie; segment 0 if in none of the segments.
+  memory::Place place_of(const void* data, std::int64_t bytes) const;
+  // A rank's bytes at that place, in this process; null if the segment is not in use here.
+  std::byte* address(int rank, const memory::Place& place) const;
 
  private:
   struct Entry {

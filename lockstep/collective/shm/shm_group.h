@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Ranks of one machine, joined through memory that all of them map. Tensors on other devices and
-// with other strides go through a contiguous copy in host memory.
+// Ranks of one machine, joined through memory that all of them map.
 #pragma once
 
 #include <memory>

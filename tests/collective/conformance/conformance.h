@@ -25,8 +25,6 @@ struct Backend {
   std::function<std::vector<RankOutcome>(int size, const std::function<void(Rank&)>& function,
                                          const LaunchOptions& options, std::source_location where)>
       run = run_ranks;
-  // Whether a wait for one group advances large calls on others (docs/decisions/0002).
-  bool advances_other_groups = true;
 };
 
 struct Case {

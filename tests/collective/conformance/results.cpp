@@ -169,6 +169,61 @@ TEST_P(ResultsConformance, AllGatherGivesEveryRankEveryInput) {
   });
 }
 
+TEST_P(ResultsConformance, ReduceGivesRootAloneTheReduction) {
+  run_in_group([](Rank& rank, ProcessGroup& group) {
+    for_all(rank, "reduce", [&](at::ScalarType type, std::int64_t count, const auto& what) {
+      const auto inputs = inputs_of_all(group.size(), type, {count});
+      for (int root = 0; root < group.size(); ++root) {
+        const at::Tensor tensor = inputs[rank.rank()].clone();
+        group.reduce(tensor, root, {.op = ReduceOp::max}).wait();
+        expect_same_bits(tensor,
+                         rank.rank() == root ? reduced(inputs, {.op = ReduceOp::max})
+                                             : inputs[rank.rank()],
+                         fmt::format("{} to {}", what, root));
+      }
+    });
+    const at::Tensor shared = group.empty({50'000}, at::kFloat).fill_(rank.rank() + 1);
+    group.reduce(shared, 0).wait();
+    const int sum = rank.size() * (rank.size() + 1) / 2;
+    EXPECT_EQ(shared[49'999].item<int>(), rank.rank() == 0 ? sum : rank.rank() + 1);
+  });
+}
+
+TEST_P(ResultsConformance, GatherGivesRootEveryInput) {
+  run_in_group([](Rank& rank, ProcessGroup& group) {
+    for_all(rank, "gather", [&](at::ScalarType type, std::int64_t count, const auto& what) {
+      for (int root = 0; root < group.size(); ++root) {
+        std::vector<at::Tensor> outputs;
+        for (int r = 0; r < group.size() && rank.rank() == root; ++r) {
+          outputs.push_back(at::zeros({count}, type));
+        }
+        group.gather(outputs, input_of(rank.rank(), type, {count}), root).wait();
+        for (std::size_t r = 0; r < outputs.size(); ++r) {
+          expect_same_bits(outputs[r], input_of(static_cast<int>(r), type, {count}),
+                           fmt::format("{} from {} to {}", what, r, root));
+        }
+      }
+    });
+  });
+}
+
+TEST_P(ResultsConformance, ScatterGivesEachRankItsPartOfRoots) {
+  run_in_group([](Rank& rank, ProcessGroup& group) {
+    for_all(rank, "scatter", [&](at::ScalarType type, std::int64_t count, const auto& what) {
+      for (int root = 0; root < group.size(); ++root) {
+        std::vector<at::Tensor> inputs;
+        for (int r = 0; r < group.size() && rank.rank() == root; ++r) {
+          inputs.push_back(input_of(root, type, {count}, r));
+        }
+        const at::Tensor output = at::zeros({count}, type);
+        group.scatter(output, inputs, root).wait();
+        expect_same_bits(output, input_of(root, type, {count}, rank.rank()),
+                         fmt::format("{} from {}", what, root));
+      }
+    });
+  });
+}
+
 TEST_P(ResultsConformance, ReduceScatterGivesEachRankItsPart) {
   run_in_group([](Rank& rank, ProcessGroup& group) {
     for_all(rank, "reduce_scatter", [&](at::ScalarType type, std::int64_t count, const auto& what) {

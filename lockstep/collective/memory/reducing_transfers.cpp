@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "lockstep/collective/shm/transfers.h"
-
+// Collectives that combine the ranks' elements.
 #include <algorithm>
 #include <cstring>
 
 #include "lockstep/collective/kernels/reduce.h"
-#include "lockstep/collective/shm/control_block.h"
+#include "lockstep/collective/memory/control_block.h"
+#include "lockstep/collective/memory/transfers.h"
 
-namespace lockstep::shm {
+namespace lockstep::memory {
 namespace {
 
 std::byte* bytes_of(const at::Tensor& tensor) {
@@ -29,25 +29,16 @@ Chunk share_of(Chunk whole, int rank, int size, std::int64_t element_bytes) {
   return {whole.begin + begin, end - begin};
 }
 
-class AllReduceTransfer final : public Transfer {
+// all_reduce, and reduce if there is a root: only that rank's tensor gets the result.
+class ReduceTransfer final : public Transfer {
  public:
-  AllReduceTransfer(at::Tensor tensor, AllReduceOptions options, int rank, int size,
-                    const SharedTensors& shared)
-      : Transfer({.collective = Collective::all_reduce,
-                  .op = options.op,
-                  .type = tensor.scalar_type(),
-                  .elements = tensor.numel(),
-                  .scale = options.scale},
-                 tensor.element_size()),
+  ReduceTransfer(const Call& call, at::Tensor tensor, double scale, int rank, int size)
+      : Transfer(call, tensor.element_size()),
         tensor_(std::move(tensor)),
-        scale_(kernel_scale(options, size)),
+        scale_(scale),
         rank_(rank),
-        size_(size) {
-    SharedPlace place;
-    if (payload_bytes() > kInlineBytes && shared.find(tensor_.data_ptr(), payload_bytes(), place)) {
-      shared_place_ = std::move(place);
-    }
-  }
+        size_(size),
+        receives_(call.root < 0 || call.root == rank) {}
 
   void copy_in(Chunk chunk, std::byte* place) override {
     std::memcpy(place, own(chunk), chunk.count * payload_bytes_per_element());
@@ -55,22 +46,24 @@ class AllReduceTransfer final : public Transfer {
 
   void combine(Chunk chunk, std::span<std::byte* const> places) override {
     std::byte* destination = own(chunk);
-    reduce_run(places, {&destination, 1}, 0, chunk.count);
+    if (receives_) reduce_run(places, {&destination, 1}, 0, chunk.count);
   }
 
   void combine_share(Chunk chunk, std::span<std::byte* const> places) override {
     const Chunk share = share_of({0, chunk.count}, rank_, size_, payload_bytes_per_element());
-    reduce_run(places, places, share.begin, share.count);
+    const auto receivers =
+        call().root < 0 ? places : places.subspan(static_cast<std::size_t>(call().root), 1);
+    reduce_run(places, receivers, share.begin, share.count);
   }
 
   void copy_out(Chunk chunk, const std::byte* place) override {
-    std::memcpy(own(chunk), place, chunk.count * payload_bytes_per_element());
+    if (receives_) std::memcpy(own(chunk), place, chunk.count * payload_bytes_per_element());
   }
 
-  void combine_in_place() override {
-    const auto& places = shared_place_->addresses;
-    const Chunk share = share_of({0, call().elements}, rank_, size_, payload_bytes_per_element());
-    reduce_run(places, places, share.begin, share.count);
+  const void* payload_in_place() const override { return tensor_.data_ptr(); }
+
+  void combine_in_place(std::span<std::byte* const> payloads) override {
+    combine_share({0, call().elements}, payloads);
   }
 
  private:
@@ -92,65 +85,9 @@ class AllReduceTransfer final : public Transfer {
   double scale_;
   int rank_;
   int size_;
+  bool receives_;
   std::vector<const void*> from_;
   std::vector<void*> to_;
-};
-
-class BroadcastTransfer final : public Transfer {
- public:
-  BroadcastTransfer(at::Tensor tensor, int root, int rank)
-      : Transfer({.collective = Collective::broadcast,
-                  .type = tensor.scalar_type(),
-                  .root = root,
-                  .elements = tensor.numel()},
-                 tensor.element_size()),
-        tensor_(std::move(tensor)),
-        is_root_(root == rank) {}
-
-  void copy_in(Chunk chunk, std::byte* place) override {
-    if (is_root_) std::memcpy(place, own(chunk), chunk.count * payload_bytes_per_element());
-  }
-
-  void combine(Chunk chunk, std::span<std::byte* const> places) override {
-    if (is_root_) return;
-    std::memcpy(own(chunk), places[call().root], chunk.count * payload_bytes_per_element());
-  }
-
- private:
-  std::byte* own(Chunk chunk) const {
-    return bytes_of(tensor_) + chunk.begin * payload_bytes_per_element();
-  }
-
-  at::Tensor tensor_;
-  bool is_root_;
-};
-
-class AllGatherTransfer final : public Transfer {
- public:
-  AllGatherTransfer(std::vector<at::Tensor> outputs, at::Tensor input)
-      : Transfer({.collective = Collective::all_gather,
-                  .type = input.scalar_type(),
-                  .elements = input.numel()},
-                 input.element_size()),
-        outputs_(std::move(outputs)),
-        input_(std::move(input)) {}
-
-  void copy_in(Chunk chunk, std::byte* place) override {
-    std::memcpy(place, bytes_of(input_) + offset(chunk), bytes(chunk));
-  }
-
-  void combine(Chunk chunk, std::span<std::byte* const> places) override {
-    for (std::size_t rank = 0; rank < outputs_.size(); ++rank) {
-      std::memcpy(bytes_of(outputs_[rank]) + offset(chunk), places[rank], bytes(chunk));
-    }
-  }
-
- private:
-  std::int64_t offset(Chunk chunk) const { return chunk.begin * payload_bytes_per_element(); }
-  std::int64_t bytes(Chunk chunk) const { return chunk.count * payload_bytes_per_element(); }
-
-  std::vector<at::Tensor> outputs_;
-  at::Tensor input_;
 };
 
 // Each rank shows, one after the other, its pieces for rank 0, rank 1 and so on.
@@ -195,26 +132,29 @@ class ReduceScatterTransfer final : public Transfer {
   int rank_;
 };
 
-class BarrierTransfer final : public Transfer {
- public:
-  BarrierTransfer() : Transfer({.collective = Collective::barrier}, 0) {}
-  void copy_in(Chunk, std::byte*) override {}
-  void combine(Chunk, std::span<std::byte* const>) override {}
-};
-
 }  // namespace
 
 std::shared_ptr<Transfer> all_reduce_transfer(at::Tensor tensor, AllReduceOptions options, int rank,
-                                              int size, const SharedTensors& shared) {
-  return std::make_shared<AllReduceTransfer>(std::move(tensor), options, rank, size, shared);
+                                              int size) {
+  const Call call{.collective = Collective::all_reduce,
+                  .op = options.op,
+                  .type = tensor.scalar_type(),
+                  .elements = tensor.numel(),
+                  .scale = options.scale};
+  return std::make_shared<ReduceTransfer>(call, std::move(tensor), kernel_scale(options, size),
+                                          rank, size);
 }
 
-std::shared_ptr<Transfer> broadcast_transfer(at::Tensor tensor, int root, int rank) {
-  return std::make_shared<BroadcastTransfer>(std::move(tensor), root, rank);
-}
-
-std::shared_ptr<Transfer> all_gather_transfer(std::vector<at::Tensor> outputs, at::Tensor input) {
-  return std::make_shared<AllGatherTransfer>(std::move(outputs), std::move(input));
+std::shared_ptr<Transfer> reduce_transfer(at::Tensor tensor, int root, AllReduceOptions options,
+                                          int rank, int size) {
+  const Call call{.collective = Collective::reduce,
+                  .op = options.op,
+                  .type = tensor.scalar_type(),
+                  .root = root,
+                  .elements = tensor.numel(),
+                  .scale = options.scale};
+  return std::make_shared<ReduceTransfer>(call, std::move(tensor), kernel_scale(options, size),
+                                          rank, size);
 }
 
 std::shared_ptr<Transfer> reduce_scatter_transfer(at::Tensor output, std::vector<at::Tensor> inputs,
@@ -223,8 +163,4 @@ std::shared_ptr<Transfer> reduce_scatter_transfer(at::Tensor output, std::vector
                                                  rank);
 }
 
-std::shared_ptr<Transfer> barrier_transfer() {
-  return std::make_shared<BarrierTransfer>();
-}
-
-}  // namespace lockstep::shm
+}  // namespace lockstep::memory

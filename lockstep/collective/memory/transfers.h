@@ -7,18 +7,26 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "lockstep/collective/memory/transfer.h"
 #include "lockstep/collective/process_group.h"
-#include "lockstep/collective/shm/transfer.h"
 
-namespace lockstep::shm {
+namespace lockstep::memory {
 
 std::shared_ptr<Transfer> all_reduce_transfer(at::Tensor tensor, AllReduceOptions options, int rank,
-                                              int size, const SharedTensors& shared);
-std::shared_ptr<Transfer> broadcast_transfer(at::Tensor tensor, int root, int rank);
-std::shared_ptr<Transfer> all_gather_transfer(std::vector<at::Tensor> outputs, at::Tensor input);
+                                              int size);
+std::shared_ptr<Transfer> reduce_transfer(at::Tensor tensor, int root, AllReduceOptions options,
+                                          int rank, int size);
 std::shared_ptr<Transfer> reduce_scatter_transfer(at::Tensor output, std::vector<at::Tensor> inputs,
                                                   AllReduceOptions options, int rank);
-std::shared_ptr<Transfer> barrier_transfer();
+std::shared_ptr<Transfer> broadcast_transfer(at::Tensor tensor, int root, int rank);
+std::shared_ptr<Transfer> all_gather_transfer(std::vector<at::Tensor> outputs, at::Tensor input);
+// Lists are empty on other ranks than root.
+std::shared_ptr<Transfer> gather_transfer(std::vector<at::Tensor> outputs, at::Tensor input,
+                                          int root);
+std::shared_ptr<Transfer> scatter_transfer(at::Tensor output, std::vector<at::Tensor> inputs,
+                                           int root, int rank, int size);
+// Moves nothing: every rank has made this call.
+std::shared_ptr<Transfer> meeting_transfer(Collective collective);
 
 // A call whose only result is that every rank agrees on the number; `accept` is this rank's vote.
 // After it, votes()[r] tells what rank r said.
@@ -37,4 +45,4 @@ class VoteTransfer : public Transfer {
   std::vector<bool> votes_;
 };
 
-}  // namespace lockstep::shm
+}  // namespace lockstep::memory

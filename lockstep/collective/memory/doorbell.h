@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "lockstep/collective/shm/control_block.h"
+#include "lockstep/collective/memory/control_block.h"
 
-namespace lockstep::shm {
+namespace lockstep::memory {
 
 // Wakes every listed rank that sleeps. Called after each store that a peer may wait for.
 void ring(const std::vector<ControlBlock*>& blocks, int self);
@@ -32,17 +32,21 @@ class Patience {
 // before is seen then, and what comes later rings.
 class Sleep {
  public:
-  explicit Sleep(ControlBlock& own);
+  // On this rank's own bell, and on its bells in other groups.
+  Sleep(ControlBlock& own, const std::vector<ControlBlock*>& others);
   ~Sleep();
   Sleep(const Sleep&) = delete;
   Sleep& operator=(const Sleep&) = delete;
 
-  // Sleeps until the bell rings, or that long.
+  // Sleeps until one of them rings, or that long.
   void wait(std::chrono::milliseconds at_most);
 
  private:
-  ControlBlock& own_;
-  std::uint32_t seen_;
+  struct Bell {
+    ControlBlock* block;
+    std::uint32_t seen;
+  };
+  std::vector<Bell> bells_;
 };
 
-}  // namespace lockstep::shm
+}  // namespace lockstep::memory

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "lockstep/collective/shm/doorbell.h"
+#include "lockstep/collective/memory/doorbell.h"
 
+#include <algorithm>
+#include <cerrno>
 #include <climits>
 #include <ctime>
 
@@ -9,13 +11,15 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-namespace lockstep::shm {
+namespace lockstep::memory {
 namespace {
 
 // About 50 us of spinning, and then about as long again of yielding: longer than the ranks of a
 // well-balanced step are apart, shorter than a scheduler's time slice.
 constexpr int kSpins = 1000;
 constexpr int kYields = 100;
+// How long to sleep on one bell where the others may ring unheard.
+constexpr std::chrono::milliseconds kWithoutWaitv(1);
 
 void relax() {
 #if defined(__x86_64__)
@@ -30,6 +34,17 @@ void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t value,
                 std::chrono::milliseconds at_most) {
   const timespec span{at_most.count() / 1000, (at_most.count() % 1000) * 1'000'000};
   ::syscall(SYS_futex, &word, FUTEX_WAIT, value, &span, nullptr, 0);
+}
+
+// False if the kernel cannot: before Linux 5.16.
+bool futex_wait_any(const std::vector<futex_waitv>& words, std::chrono::milliseconds at_most) {
+  timespec until{};
+  ::clock_gettime(CLOCK_MONOTONIC, &until);
+  const auto nanoseconds = until.tv_nsec + at_most.count() % 1000 * 1'000'000;
+  until.tv_sec += at_most.count() / 1000 + nanoseconds / 1'000'000'000;
+  until.tv_nsec = nanoseconds % 1'000'000'000;
+  return ::syscall(SYS_futex_waitv, words.data(), words.size(), 0, &until, CLOCK_MONOTONIC) >= 0 ||
+         errno != ENOSYS;
 }
 
 void futex_wake(std::atomic<std::uint32_t>& word) {
@@ -61,17 +76,34 @@ bool Patience::pause() {
   return true;
 }
 
-Sleep::Sleep(ControlBlock& own) : own_(own), seen_(own.doorbell.load(std::memory_order_relaxed)) {
-  own_.sleepers.fetch_add(1, std::memory_order_seq_cst);
+Sleep::Sleep(ControlBlock& own, const std::vector<ControlBlock*>& others) {
+  const auto add = [this](ControlBlock* block) {
+    bells_.push_back({block, block->doorbell.load(std::memory_order_relaxed)});
+    block->sleepers.fetch_add(1, std::memory_order_seq_cst);
+  };
+  add(&own);
+  for (ControlBlock* block : others) add(block);
   std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
 Sleep::~Sleep() {
-  own_.sleepers.fetch_sub(1, std::memory_order_relaxed);
+  for (const Bell& bell : bells_) bell.block->sleepers.fetch_sub(1, std::memory_order_relaxed);
 }
 
 void Sleep::wait(std::chrono::milliseconds at_most) {
-  futex_wait(own_.doorbell, seen_, at_most);
+  if (bells_.size() > 1) {
+    std::vector<futex_waitv> words;
+    for (const Bell& bell : bells_) {
+      if (words.size() == FUTEX_WAITV_MAX) break;
+      words.push_back({.val = bell.seen,
+                       .uaddr = reinterpret_cast<std::uintptr_t>(&bell.block->doorbell),
+                       .flags = FUTEX_32,
+                       .__reserved = 0});
+    }
+    if (futex_wait_any(words, at_most)) return;
+    at_most = std::min(at_most, kWithoutWaitv);
+  }
+  futex_wait(bells_.front().block->doorbell, bells_.front().seen, at_most);
 }
 
-}  // namespace lockstep::shm
+}  // namespace lockstep::memory

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The memory through which a rank talks to its peers: each rank owns one block, and every rank maps
-// all of them. Only its owner writes a block, but for the doorbell (and, while an all-reduce runs,
-// the staging chunks).
+// The memory through which a rank talks to its peers: each rank owns one block, and every rank sees
+// all of them. Only its owner writes a block, but for the doorbell, what a channel's receiver has
+// taken, and, while ranks reduce, the staging chunks.
 //
 // Calls are numbered from 1 on each group. A call's slot is number % kSlots; it may be written once
 // every rank has finished the call that used it before.
@@ -15,7 +15,7 @@
 
 #include "lockstep/collective/call.h"
 
-namespace lockstep::shm {
+namespace lockstep::memory {
 
 constexpr std::size_t kCacheLine = 64;
 constexpr std::uint64_t kSlots = 32;
@@ -25,11 +25,20 @@ constexpr std::int64_t kInlineBytes = 4096;
 constexpr std::int64_t kChunkBytes = 256 * 1024;
 constexpr std::uint64_t kChunks = 2;
 
-struct Arrival {
-  Call call;
-  // Where the tensor lies, if it lies in memory that every rank maps; segment 0 if not.
+// Messages from one rank to another go through two of these.
+constexpr std::int64_t kLetterBytes = 32 * 1024;
+constexpr std::uint64_t kLetters = 2;
+constexpr int kLanes = 2;
+
+// Memory that every rank can reach; segment 0 is none.
+struct Place {
   std::uint64_t segment = 0;
   std::int64_t offset = 0;
+};
+
+struct Arrival {
+  Call call;
+  Place place;  // of the call's tensor
 };
 
 struct alignas(kCacheLine) Slot {
@@ -37,6 +46,21 @@ struct alignas(kCacheLine) Slot {
   std::atomic<std::uint64_t> arrived;
   Arrival arrival;
   alignas(kCacheLine) std::byte payload[kInlineBytes];
+};
+
+// A piece of a message, and which message it is of.
+struct Letter {
+  Call call;
+  std::byte payload[kLetterBytes];
+};
+
+// From a block's owner to one peer. Counts are over all messages.
+struct Channel {
+  alignas(kCacheLine) std::atomic<std::uint64_t> filled;
+  alignas(kCacheLine) std::atomic<std::uint64_t> taken;  // written by the receiver
+  Letter letters[kLetters];
+
+  Letter& letter(std::uint64_t number) { return letters[number % kLetters]; }
 };
 
 enum class AbortCause : std::uint32_t { none, requested, timed_out };
@@ -61,10 +85,18 @@ struct ControlBlock {
   alignas(4096) std::byte chunks[kChunks][kChunkBytes];
 
   Slot& slot(std::uint64_t number) { return slots[number % kSlots]; }
+  // They lie behind the block: kLanes for each rank.
+  Channel& channel(int to, Lane lane) {
+    return reinterpret_cast<Channel*>(this + 1)[to * kLanes + static_cast<int>(lane)];
+  }
+
+  static std::size_t bytes(int ranks) {
+    return sizeof(ControlBlock) + static_cast<std::size_t>(ranks) * kLanes * sizeof(Channel);
+  }
 };
 
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 static_assert(sizeof(Arrival) + sizeof(std::uint64_t) <= kCacheLine,
               "a peer reads arrival and call in one cache line");
 
-}  // namespace lockstep::shm
+}  // namespace lockstep::memory

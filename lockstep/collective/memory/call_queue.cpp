@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/collective/memory/call_queue.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "lockstep/collective/memory/doorbell.h"
+#include "lockstep/core/error.h"
+
+namespace lockstep::memory {
+
+void CallQueue::push(std::shared_ptr<Transfer> transfer, int tensor, int tensors) {
+  transfer->number(++last_number_, tensor, tensors);
+  entries_.push_back({.transfer = std::move(transfer)});
+}
+
+void CallQueue::clear() {
+  entries_.clear();
+  posted_ = 0;
+  combined_ = 0;
+}
+
+bool CallQueue::advance() {
+  bool moved = false;
+  while (posted_ < entries_.size() && post(entries_[posted_])) {
+    ++posted_;
+    moved = true;
+  }
+  while (combined_ < posted_) {
+    Entry& entry = entries_[combined_];
+    const auto before = entry.staged + entry.combined + entry.copied_out;
+    const bool ready = combine(entry);
+    moved |= ready || before != entry.staged + entry.combined + entry.copied_out;
+    if (!ready) break;
+    ++combined_;
+  }
+  while (combined_ > 0 && complete(entries_.front())) {
+    entries_.front().transfer->mark_done();
+    entries_.pop_front();
+    --posted_;
+    --combined_;
+    moved = true;
+  }
+  return moved;
+}
+
+bool CallQueue::post(Entry& entry) {
+  Transfer& transfer = *entry.transfer;
+  const std::uint64_t number = transfer.call().number;
+  if (number > kSlots && !all_reached(&ControlBlock::finished, number - kSlots)) return false;
+  Slot& slot = peers_.own().slot(number);
+  slot.arrival = {.call = transfer.call(), .place = {}};
+  if (transfer.payload_bytes() > kInlineBytes) {
+    if (const void* payload = transfer.payload_in_place()) {
+      slot.arrival.place = peers_.place_of(payload, transfer.payload_bytes());
+    }
+  } else if (transfer.call().elements > 0) {
+    transfer.copy_in({0, transfer.call().elements}, slot.payload);
+  }
+  publish(slot.arrived, number);
+  return true;
+}
+
+bool CallQueue::all_arrived(Entry& entry) {
+  const Call& call = entry.transfer->call();
+  const Place& own = peers_.own().slot(call.number).arrival.place;
+  for (int& peer = entry.arrived_peers; peer < peers_.size(); ++peer) {
+    const Slot& slot = peers_.blocks()[peer]->slot(call.number);
+    if (slot.arrived.load(std::memory_order_acquire) != call.number) return false;
+    if (!(slot.arrival.call == call)) {
+      throw UsageError(fmt::format(
+          "[{}] {}, rank {} of {}: this rank called {}, but {} called {}; every rank must make the "
+          "same calls, with the same sizes and types, in the same order",
+          peers_.backend(), title(call), peers_.rank(), peers_.size(), describe(call),
+          peers_.name(peer), describe(slot.arrival.call)));
+    }
+    // The same segment on all ranks: then each of them still holds it, and can reach the others'.
+    entry.in_place &= own.segment != 0 && slot.arrival.place.segment == own.segment;
+  }
+  return true;
+}
+
+bool CallQueue::combine(Entry& entry) {
+  if (!all_arrived(entry)) return false;
+  Transfer& transfer = *entry.transfer;
+  const Call& call = transfer.call();
+  std::vector<std::byte*> payloads;
+  if (transfer.payload_bytes() <= kInlineBytes) {
+    if (call.elements > 0) {
+      for (auto* block : peers_.blocks()) payloads.push_back(block->slot(call.number).payload);
+      transfer.combine({0, call.elements}, payloads);
+    }
+  } else if (entry.in_place) {
+    for (int peer = 0; peer < peers_.size(); ++peer) {
+      const Place& place = peers_.blocks()[peer]->slot(call.number).arrival.place;
+      payloads.push_back(peers_.address(peer, place));
+    }
+    transfer.combine_in_place(payloads);
+  } else if (!combine_chunks(entry)) {
+    return false;
+  }
+  publish(peers_.own().finished, call.number);
+  return true;
+}
+
+bool CallQueue::combine_chunks(Entry& entry) {
+  Transfer& transfer = *entry.transfer;
+  const std::int64_t elements = transfer.call().elements;
+  const std::int64_t per_chunk =
+      std::max<std::int64_t>(1, kChunkBytes / transfer.payload_bytes_per_element());
+  const std::int64_t chunks = (elements + per_chunk - 1) / per_chunk;
+  if (entry.staged < 0) {
+    entry.staged = 0;
+    entry.first_chunk = last_chunk_ + 1;
+    last_chunk_ += static_cast<std::uint64_t>(chunks);
+  }
+  const auto run = [&](std::int64_t index) {
+    return Chunk{index * per_chunk, std::min(per_chunk, elements - index * per_chunk)};
+  };
+  const auto place = [&](ControlBlock* block, std::int64_t index) {
+    return block->chunks[(entry.first_chunk + static_cast<std::uint64_t>(index)) % kChunks];
+  };
+  while (entry.copied_out < chunks) {
+    bool moved = false;
+    // A place is free again once its last chunk has been copied out: all ranks have combined it.
+    if (entry.staged < chunks &&
+        entry.staged - entry.copied_out < static_cast<std::int64_t>(kChunks)) {
+      transfer.copy_in(run(entry.staged), place(&peers_.own(), entry.staged));
+      publish(peers_.own().chunk_staged, entry.first_chunk + static_cast<std::uint64_t>(entry.staged++));
+      moved = true;
+    }
+    const auto next_combined = entry.first_chunk + static_cast<std::uint64_t>(entry.combined);
+    if (entry.combined < entry.staged && all_reached(&ControlBlock::chunk_staged, next_combined)) {
+      std::vector<std::byte*> places;
+      for (auto* block : peers_.blocks()) places.push_back(place(block, entry.combined));
+      transfer.combine_share(run(entry.combined), places);
+      publish(peers_.own().chunk_combined, next_combined);
+      ++entry.combined;
+      moved = true;
+    }
+    const auto next_out = entry.first_chunk + static_cast<std::uint64_t>(entry.copied_out);
+    if (entry.copied_out < entry.combined && all_reached(&ControlBlock::chunk_combined, next_out)) {
+      transfer.copy_out(run(entry.copied_out), place(&peers_.own(), entry.copied_out));
+      ++entry.copied_out;
+      moved = true;
+    }
+    if (!moved) return false;
+  }
+  return true;
+}
+
+bool CallQueue::complete(const Entry& entry) {
+  // Reduced in place, the tensor is being written by its peers until they have finished.
+  return !entry.in_place || all_reached(&ControlBlock::finished, entry.transfer->call().number);
+}
+
+bool CallQueue::all_reached(std::atomic<std::uint64_t> ControlBlock::*counter,
+                         std::uint64_t value) const {
+  return std::all_of(peers_.blocks().begin(), peers_.blocks().end(), [&](const ControlBlock* block) {
+    return (block->*counter).load(std::memory_order_acquire) >= value;
+  });
+}
+
+void CallQueue::publish(std::atomic<std::uint64_t>& counter, std::uint64_t value) {
+  counter.store(value, std::memory_order_release);
+  ring(peers_.blocks(), peers_.rank());
+}
+
+std::vector<int> CallQueue::awaited() const {
+  std::vector<int> ranks;
+  if (entries_.empty()) return ranks;
+  const Entry& entry = entries_.front();
+  const std::uint64_t number = entry.transfer->call().number;
+  const auto behind = [&](const ControlBlock& block) {
+    if (posted_ == 0) return block.finished + kSlots < number;
+    if (block.slots[number % kSlots].arrived != number) return true;
+    if (combined_ > 0) return block.finished < number;
+    const auto chunk = entry.first_chunk + static_cast<std::uint64_t>(entry.copied_out);
+    return entry.staged >= 0 && block.chunk_combined < chunk;
+  };
+  for (int rank = 0; rank < peers_.size(); ++rank) {
+    if (rank != peers_.rank() && behind(*peers_.blocks()[rank])) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+}  // namespace lockstep::memory

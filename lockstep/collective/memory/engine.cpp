@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/collective/memory/engine.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "lockstep/collective/memory/doorbell.h"
+#include "lockstep/collective/memory/transfers.h"
+#include "lockstep/core/cpu.h"
+#include "lockstep/core/error.h"
+
+namespace lockstep::memory {
+namespace {
+
+// How long a sleeper goes without looking whether its peers are alive.
+constexpr std::chrono::milliseconds kLookAround(20);
+
+}  // namespace
+
+Engine::Engine(std::unique_ptr<Peers> peers)
+    : peers_(std::move(peers)), spin_(every_rank_has_a_core()), calls_(*peers_) {}
+
+std::shared_ptr<Engine> Engine::make(std::unique_ptr<Peers> peers) {
+  std::shared_ptr<Engine> engine(new Engine(std::move(peers)));
+  share_progress(engine);
+  return engine;
+}
+
+void Engine::start(std::shared_ptr<Transfer> transfer, int tensor, int tensors) {
+  const std::lock_guard lock(mutex_);
+  // A call that needs nobody's answer would not notice.
+  if (!error_) look_for_aborts({.collective = transfer->call().collective,
+                                .number = calls_.last_number() + 1});
+  check_error();
+  calls_.push(std::move(transfer), tensor, tensors);
+  advance();
+}
+
+void Engine::start(std::shared_ptr<Message> message, Lane lane) {
+  const std::lock_guard lock(mutex_);
+  const Call& call = message->call();
+  Mailbox& box = mailbox(call.collective, call.root, lane);
+  if (!error_) look_for_aborts(call);
+  check_error();
+  box.push(std::move(message));
+  advance();
+}
+
+Mailbox& Engine::mailbox(Collective direction, int peer, Lane lane) {
+  for (const auto& box : mailboxes_) {
+    if (box->direction() == direction && box->peer() == peer && box->lane() == lane) return *box;
+  }
+  return *mailboxes_.emplace_back(std::make_unique<Mailbox>(*peers_, direction, peer, lane));
+}
+
+bool Engine::poll(const Task& task) {
+  if (task.done()) return true;
+  const std::lock_guard lock(mutex_);
+  if (!task.done()) {
+    check_error();
+    // Who only polls must see a death as well; but hooks poll often, and looking costs system
+    // calls.
+    if (!advance() && Clock::now() - last_look_ > kLookAround) look_around();
+    if (!task.done()) check_error();
+  }
+  return task.done();
+}
+
+void Engine::wait(const Task& task, const Deadline& deadline) {
+  Patience patience(spin_);
+  const auto advanced = [&] {
+    const std::lock_guard lock(mutex_);
+    if (task.done()) return true;
+    check_error();
+    return advance();
+  };
+  while (!task.done()) {
+    if (advanced()) {
+      patience.progress();
+    } else if (!patience.pause()) {
+      // Peers may need this process's part on another group before they do theirs on this one.
+      if (advance_others(*this)) continue;
+      const OthersBusy others = others_busy(*this);
+      Sleep sleep(peers_->own(), others.doorbells);
+      if (advanced() || advance_others(*this)) continue;
+      sleep.wait(std::min(kLookAround, deadline.remaining()));
+      const std::lock_guard lock(mutex_);
+      const bool changed = look_around();
+      if (!changed && !task.done() && !error_ && deadline.passed()) give_up(deadline);
+    }
+  }
+}
+
+bool Engine::try_advance() {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  return lock && !idle() && !error_ && advance();
+}
+
+ControlBlock* Engine::doorbell_if_busy() {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  return lock && !idle() && !error_ ? &peers_->own() : nullptr;
+}
+
+bool Engine::idle() const {
+  return calls_.empty() &&
+         std::ranges::all_of(mailboxes_, [](const auto& box) { return box->empty(); });
+}
+
+bool Engine::advance() {
+  bool moved = false;
+  if (!error_) {
+    try {
+      moved = calls_.advance();
+    } catch (const UsageError&) {  // the peers see for themselves that calls differ
+      fail(std::current_exception());
+    }
+  }
+  if (!error_) {
+    try {
+      for (const auto& box : mailboxes_) moved |= box->advance();
+    } catch (const UsageError& error) {  // a message's sender does not
+      tell_peers(AbortCause::requested, error.what());
+      fail(std::current_exception());
+    }
+  }
+  if (!error_) return moved;
+  calls_.clear();
+  for (const auto& box : mailboxes_) box->clear();
+  return true;
+}
+
+at::Tensor Engine::make_tensor(at::IntArrayRef sizes, const at::TensorOptions& options,
+                               const Deadline& deadline) {
+  // A rank that finds no memory says so before anyone waits for its part.
+  std::unique_ptr<NewTensor> tensor;
+  std::string refusal;
+  try {
+    tensor = peers_->new_tensor(sizes, options);
+  } catch (const BackendError& error) {
+    refusal = error.what();
+  }
+  const auto vote =
+      std::make_shared<VoteTransfer>(Call{.collective = Collective::empty,
+                                          .type = c10::typeMetaToScalarType(options.dtype()),
+                                          .elements = c10::multiply_integers(sizes)},
+                                     refusal.empty());
+  start(vote);
+  wait(*vote, deadline);
+  const Call& call = vote->call();
+  for (int rank = 0; rank < peers_->size(); ++rank) {
+    if (vote->votes()[rank]) continue;
+    throw BackendError(where(call) + (rank == peers_->rank()
+                                          ? refusal
+                                          : peers_->name(rank) +
+                                                " found no memory for it; its own error has the "
+                                                "figures"));
+  }
+  try {
+    return tensor->share(call.number, deadline);
+  } catch (const PeerLost& error) {
+    throw PeerLost(error.rank(), where(call) + error.what());
+  } catch (const TimeoutError& error) {
+    throw TimeoutError(where(call) + error.what());
+  }
+}
+
+bool Engine::every_rank_has_a_core() const {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  for (const auto* block : peers_->blocks()) CPU_OR(&cores, &cores, &block->cores);
+  return cut_to_quota(CPU_COUNT(&cores)) >= peers_->size();
+}
+
+std::string Engine::where(const Call& call) const {
+  return fmt::format("[{}] {}, rank {} of {}: ", peers_->backend(), title(call), peers_->rank(),
+                     peers_->size());
+}
+
+}  // namespace lockstep::memory

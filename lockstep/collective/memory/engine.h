@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Carries out one rank's collectives and messages on one group. Nothing runs in the background:
+// each start, poll and wait advances all that is under way as far as the peers allow, and a wait
+// also what is under way on other groups of this process (progress.h).
+#pragma once
+
+#include <chrono>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "lockstep/collective/memory/call_queue.h"
+#include "lockstep/collective/memory/mailbox.h"
+#include "lockstep/collective/memory/peers.h"
+#include "lockstep/collective/progress.h"
+#include "lockstep/core/deadline.h"
+
+namespace lockstep::memory {
+
+// Thread-safe. All errors are final: the first one is thrown to every later caller as well.
+class Engine final : public Progressing {
+ public:
+  static std::shared_ptr<Engine> make(std::unique_ptr<Peers> peers);
+
+  // Takes its turn behind the calls started before. A list is a transfer for each tensor.
+  void start(std::shared_ptr<Transfer> transfer, int tensor = 0, int tensors = 1);
+  // Takes its turn behind the messages to or from this peer on this lane.
+  void start(std::shared_ptr<Message> message, Lane lane);
+  // Whether the task is done, after advancing what can be advanced without waiting.
+  bool poll(const Task& task);
+  // Blocks until it is done. TimeoutError and PeerLost name who was waited for.
+  void wait(const Task& task, const Deadline& deadline);
+
+  // Ends the group for all ranks, with the reason.
+  void abort(const std::string& reason);
+
+  // A tensor that every rank can reach: a collective call, blocking.
+  at::Tensor make_tensor(at::IntArrayRef sizes, const at::TensorOptions& options,
+                         const Deadline& deadline);
+
+  bool try_advance() override;
+  ControlBlock* doorbell_if_busy() override;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  explicit Engine(std::unique_ptr<Peers> peers);
+
+  // With mutex_ held. advance() is true if anything moved.
+  bool advance();
+  bool idle() const;
+  Mailbox& mailbox(Collective direction, int peer, Lane lane);
+  // The oldest of what is under way, and the ranks that it waits for.
+  const Call& oldest() const;
+  std::vector<int> awaited() const;
+  // Looks for aborts and lost peers, and records an error if there is one. True if there is, or if
+  // anything moved since the caller looked.
+  bool look_around();
+  void look_for_aborts(const Call& call);
+  bool look_for_losses(const Call& call);
+  // At the deadline of the oldest call.
+  void give_up(const Deadline& deadline);
+  void fail(std::exception_ptr error);
+  void tell_peers(AbortCause cause, const std::string& reason);
+  void check_error() const {
+    if (error_) std::rethrow_exception(error_);
+  }
+  // A wait may spin only where there is a core for each rank.
+  bool every_rank_has_a_core() const;
+  std::string where(const Call& call) const;
+
+  const std::unique_ptr<Peers> peers_;
+  const bool spin_;
+
+  std::mutex mutex_;
+  std::exception_ptr error_;
+  CallQueue calls_;
+  std::vector<std::unique_ptr<Mailbox>> mailboxes_;
+  Clock::time_point last_look_;
+};
+
+}  // namespace lockstep::memory

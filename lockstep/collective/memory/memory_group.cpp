@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/collective/memory/memory_group.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+
+#include "lockstep/collective/memory/transfers.h"
+
+namespace lockstep::memory {
+namespace {
+
+// The tensor itself if its bytes can be used as they are, else a contiguous copy in host memory.
+at::Tensor on_host(const at::Tensor& tensor) {
+  const at::NoGradGuard no_grad;
+  return tensor.detach().to(at::kCPU).contiguous();
+}
+
+class MemoryOperation final : public Operation {
+ public:
+  MemoryOperation(std::shared_ptr<Engine> engine, std::chrono::milliseconds timeout)
+      : engine_(std::move(engine)), timeout_(timeout) {}
+
+  void start(std::shared_ptr<Transfer> transfer, std::size_t tensors = 1) {
+    engine_->start(transfer, static_cast<int>(tasks_.size()), static_cast<int>(tensors));
+    tasks_.push_back(std::move(transfer));
+  }
+  void start(std::shared_ptr<Message> message, Lane lane) {
+    engine_->start(message, lane);
+    tasks_.push_back(std::move(message));
+  }
+
+  // What the transfers use for a tensor that they write. The original gets the result at the end.
+  at::Tensor output(const at::Tensor& original) {
+    at::Tensor staged = on_host(original);
+    if (!staged.is_alias_of(original)) copies_.push_back({original, staged});
+    return staged;
+  }
+
+  bool poll() override {
+    for (const auto& task : tasks_) {
+      if (!engine_->poll(*task)) return false;
+    }
+    copy_back();
+    return true;
+  }
+
+  void wait(const Deadline& deadline) override {
+    for (const auto& task : tasks_) engine_->wait(*task, deadline);
+    copy_back();
+  }
+
+  Deadline default_deadline() const override { return Deadline::after(timeout_); }
+
+ private:
+  struct Copy {
+    at::Tensor original;
+    at::Tensor staged;
+  };
+
+  void copy_back() {
+    const at::NoGradGuard no_grad;
+    for (auto& copy : copies_) copy.original.copy_(copy.staged.view_as(copy.original));
+    copies_.clear();
+  }
+
+  std::shared_ptr<Engine> engine_;
+  std::chrono::milliseconds timeout_;
+  std::vector<std::shared_ptr<Task>> tasks_;
+  std::vector<Copy> copies_;
+};
+
+class MemoryGroup final : public ProcessGroup {
+ public:
+  MemoryGroup(std::unique_ptr<Peers> peers, Membership membership, GroupOptions options,
+              Subgroup subgroup)
+      : ProcessGroup(std::move(membership), options),
+        backend_(peers->backend()),
+        engine_(Engine::make(std::move(peers))),
+        subgroup_(std::move(subgroup)) {}
+
+  std::string_view backend() const override { return backend_; }
+
+  at::Tensor empty(at::IntArrayRef sizes, const at::TensorOptions& options) override {
+    if (!options.device().is_cpu()) return at::empty(sizes, options);
+    return engine_->make_tensor(sizes, options, Deadline::after(timeout()));
+  }
+
+  void abort(const std::string& reason) override { engine_->abort(reason); }
+
+ private:
+  std::shared_ptr<MemoryOperation> make_operation() const {
+    return std::make_shared<MemoryOperation>(engine_, timeout());
+  }
+
+  Work start_barrier() override {
+    auto operation = make_operation();
+    operation->start(meeting_transfer(Collective::barrier));
+    return Work(std::move(operation));
+  }
+
+  Work start_all_reduce(std::vector<at::Tensor> tensors, AllReduceOptions options) override {
+    auto operation = make_operation();
+    for (const auto& tensor : tensors) {
+      operation->start(all_reduce_transfer(operation->output(tensor), options, rank(), size()),
+                       tensors.size());
+    }
+    return Work(std::move(operation));
+  }
+
+  Work start_reduce(std::vector<at::Tensor> tensors, int root, AllReduceOptions options) override {
+    auto operation = make_operation();
+    for (const auto& tensor : tensors) {
+      operation->start(
+          reduce_transfer(rank() == root ? operation->output(tensor) : on_host(tensor), root,
+                          options, rank(), size()),
+          tensors.size());
+    }
+    return Work(std::move(operation));
+  }
+
+  Work start_broadcast(std::vector<at::Tensor> tensors, int root) override {
+    auto operation = make_operation();
+    for (const auto& tensor : tensors) {
+      operation->start(broadcast_transfer(operation->output(tensor), root, rank()), tensors.size());
+    }
+    return Work(std::move(operation));
+  }
+
+  Work start_all_gather(std::vector<at::Tensor> outputs, at::Tensor input) override {
+    auto operation = make_operation();
+    for (auto& output : outputs) output = operation->output(output);
+    operation->start(all_gather_transfer(std::move(outputs), on_host(input)));
+    return Work(std::move(operation));
+  }
+
+  Work start_gather(std::vector<at::Tensor> outputs, at::Tensor input, int root) override {
+    auto operation = make_operation();
+    for (auto& output : outputs) output = operation->output(output);
+    operation->start(gather_transfer(std::move(outputs), on_host(input), root));
+    return Work(std::move(operation));
+  }
+
+  Work start_scatter(at::Tensor output, std::vector<at::Tensor> inputs, int root) override {
+    auto operation = make_operation();
+    for (auto& input : inputs) input = on_host(input);
+    operation->start(scatter_transfer(operation->output(output), std::move(inputs), root, rank(),
+                                      size()));
+    return Work(std::move(operation));
+  }
+
+  Work start_reduce_scatter(at::Tensor output, std::vector<at::Tensor> inputs,
+                            AllReduceOptions options) override {
+    auto operation = make_operation();
+    for (auto& input : inputs) input = on_host(input);
+    operation->start(reduce_scatter_transfer(operation->output(output), std::move(inputs), options,
+                                             rank()));
+    return Work(std::move(operation));
+  }
+
+  // Pieces may differ in size from pair to pair, so each goes as a message of its own.
+  Work start_all_to_all(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs) override {
+    auto operation = make_operation();
+    operation->start(meeting_transfer(Collective::all_to_all));
+    for (int peer = 0; peer < size(); ++peer) {
+      if (peer == rank()) continue;
+      send(*operation, inputs[peer], peer, Lane::collective);
+      receive(*operation, outputs[peer], peer, Lane::collective);
+    }
+    const at::NoGradGuard no_grad;
+    outputs[rank()].copy_(inputs[rank()].view_as(outputs[rank()]));
+    return Work(std::move(operation));
+  }
+
+  Work start_send(at::Tensor tensor, int to, Lane lane) override {
+    auto operation = make_operation();
+    send(*operation, tensor, to, lane);
+    return Work(std::move(operation));
+  }
+
+  Work start_recv(at::Tensor tensor, int from, Lane lane) override {
+    auto operation = make_operation();
+    receive(*operation, tensor, from, lane);
+    return Work(std::move(operation));
+  }
+
+  std::shared_ptr<ProcessGroup> make_subgroup(const std::string& name,
+                                              Membership membership) override {
+    return subgroup_(name, std::move(membership), {.timeout = timeout(), .device = device()});
+  }
+
+  static void send(MemoryOperation& operation, const at::Tensor& tensor, int to, Lane lane) {
+    operation.start(std::make_shared<Message>(Collective::send, on_host(tensor), to), lane);
+  }
+  static void receive(MemoryOperation& operation, const at::Tensor& tensor, int from, Lane lane) {
+    operation.start(std::make_shared<Message>(Collective::recv, operation.output(tensor), from),
+                    lane);
+  }
+
+  const std::string backend_;
+  std::shared_ptr<Engine> engine_;
+  Subgroup subgroup_;
+};
+
+}  // namespace
+
+std::shared_ptr<ProcessGroup> make_memory_group(std::unique_ptr<Peers> peers, Membership membership,
+                                                GroupOptions options, Subgroup subgroup) {
+  return std::make_shared<MemoryGroup>(std::move(peers), std::move(membership), options,
+                                       std::move(subgroup));
+}
+
+}  // namespace lockstep::memory

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/collective/ring_all_reduce.h"
+
+#include <array>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_like.h>
+#include <sched.h>
+
+#include "lockstep/collective/kernels/reduce.h"
+
+namespace lockstep {
+namespace {
+
+// Holds the flag while it lives.
+class Hold {
+ public:
+  explicit Hold(std::atomic_flag& flag) : flag_(flag) {
+    while (flag_.test_and_set(std::memory_order_acquire)) ::sched_yield();
+  }
+  ~Hold() { flag_.clear(std::memory_order_release); }
+  Hold(const Hold&) = delete;
+  Hold& operator=(const Hold&) = delete;
+
+ private:
+  std::atomic_flag& flag_;
+};
+
+}  // namespace
+
+RingAllReduce::RingAllReduce(std::vector<at::Tensor> tensors, AllReduceOptions options,
+                             RingNeighbours neighbours, std::shared_ptr<RingAllReduce> before)
+    : neighbours_(std::move(neighbours)), options_(options), before_(std::move(before)) {
+  const at::NoGradGuard no_grad;
+  for (auto& tensor : tensors) {
+    at::Tensor flat = tensor.detach().to(at::kCPU).contiguous().view(-1);
+    targets_.push_back({std::move(tensor), std::move(flat)});
+  }
+}
+
+RingAllReduce::~RingAllReduce() = default;
+
+bool RingAllReduce::poll() {
+  try_advance();
+  if (error_) std::rethrow_exception(error_);
+  return done();
+}
+
+bool RingAllReduce::try_advance() {
+  if (busy_.test_and_set(std::memory_order_acquire)) return false;
+  bool moved = false;
+  try {
+    if (before_) {
+      before_->try_advance();
+      if (before_->done() || before_->error_) before_.reset();
+    }
+    if (!before_ && !error_) moved = advance();
+  } catch (...) {
+    error_ = std::current_exception();
+  }
+  busy_.clear(std::memory_order_release);
+  return moved;
+}
+
+bool RingAllReduce::advance() {
+  bool moved = false;
+  while (!done()) {
+    if (!under_way_) start_step();
+    if (!sending_.poll() || !receiving_.poll()) break;
+    end_step();
+    moved = true;
+  }
+  return moved;
+}
+
+void RingAllReduce::wait(const Deadline& deadline) {
+  if (before_) before_->wait(deadline);
+  const Hold hold(busy_);
+  before_.reset();
+  if (error_) std::rethrow_exception(error_);
+  try {
+    while (!done()) {
+      if (!under_way_) start_step();
+      sending_.wait(deadline);
+      receiving_.wait(deadline);
+      end_step();
+    }
+  } catch (...) {
+    error_ = std::current_exception();
+    throw;
+  }
+}
+
+// Steps 0 to N - 2 combine, steps N - 1 to 2N - 3 hand round.
+void RingAllReduce::start_step() {
+  const int size = neighbours_.size;
+  const int hop = step_ % (size - 1);
+  const int first = step_ < size - 1 ? neighbours_.rank : neighbours_.rank + 1;
+  const at::Tensor incoming = chunk(first - hop - 1);
+  received_ = step_ < size - 1 ? at::empty_like(incoming) : incoming;
+  receiving_ = neighbours_.receive(received_);
+  sending_ = neighbours_.send(chunk(first - hop));
+  under_way_ = true;
+}
+
+void RingAllReduce::end_step() {
+  const int size = neighbours_.size;
+  if (step_ < size - 1) combine(received_, chunk(neighbours_.rank - step_ - 1));
+  under_way_ = false;
+  received_.reset();
+  if (++step_ < 2 * (size - 1)) return;
+  step_ = 0;
+  const at::NoGradGuard no_grad;
+  const Target& target = targets_[tensor_];
+  if (!target.flat.is_alias_of(target.original)) {
+    target.original.copy_(target.flat.view_as(target.original));
+  }
+  ++tensor_;
+}
+
+// Numbers count around the ring.
+at::Tensor RingAllReduce::chunk(int number) const {
+  const int size = neighbours_.size;
+  const int index = (number % size + size) % size;
+  const at::Tensor& flat = targets_[tensor_].flat;
+  const std::int64_t begin = flat.numel() * index / size;
+  const std::int64_t end = flat.numel() * (index + 1) / size;
+  return flat.narrow(0, begin, end - begin);
+}
+
+void RingAllReduce::combine(const at::Tensor& received, const at::Tensor& own) const {
+  const bool last = step_ == neighbours_.size - 2;
+  double scale = options_.scale;
+  if (options_.op == ReduceOp::mean) scale /= neighbours_.size;
+  const std::array<const void*, 2> sources{received.data_ptr(), own.data_ptr()};
+  const std::array<void*, 1> destination{own.data_ptr()};
+  // A mean is a sum until it is complete.
+  const ReduceOp op = options_.op == ReduceOp::mean ? ReduceOp::sum : options_.op;
+  reduce(sources, destination, own.numel(), own.scalar_type(), op, last ? scale : 1);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// ProcessGroup::split: who belongs together is agreed on before anyone joins.
+#include <algorithm>
+#include <set>
+
+#include <ATen/ops/full.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "lockstep/collective/process_group.h"
+#include "lockstep/core/error.h"
+
+namespace lockstep {
+namespace {
+
+std::vector<int> as_list(const at::Tensor& tensor) {
+  const auto* begin = tensor.data_ptr<std::int32_t>();
+  std::vector<int> ranks(begin, begin + tensor.numel());
+  ranks.erase(std::remove(ranks.begin(), ranks.end(), -1), ranks.end());
+  return ranks;
+}
+
+}  // namespace
+
+std::shared_ptr<ProcessGroup> ProcessGroup::split(const std::vector<int>& ranks) {
+  for (const int member : ranks) {
+    if (member >= 0 && member < size()) continue;
+    throw UsageError(where("split") + fmt::format("{} is no rank of this group", member));
+  }
+  if (std::set(ranks.begin(), ranks.end()).size() != ranks.size()) {
+    throw UsageError(where("split") +
+                     fmt::format("the list [{}] names a rank twice", fmt::join(ranks, ", ")));
+  }
+  const at::Tensor own = at::full({size()}, -1, at::kInt);
+  std::copy(ranks.begin(), ranks.end(), own.data_ptr<std::int32_t>());
+  std::vector<at::Tensor> lists;
+  for (int peer = 0; peer < size(); ++peer) lists.push_back(at::full({size()}, -1, at::kInt));
+  all_gather(lists, own).wait();
+  const int number = ++splits_;
+
+  // Every rank sees all lists, so all of them find the same fault.
+  for (int peer = 0; peer < size(); ++peer) {
+    const auto list = as_list(lists[peer]);
+    for (const int member : list) {
+      const auto other = as_list(lists[member]);
+      if (other == list || std::ranges::find(list, peer) == list.end()) continue;
+      throw UsageError(where("split") +
+                       fmt::format("rank {} names the ranks [{}], but rank {}, which is one of "
+                                   "them, names [{}]; ranks of one new group must name the same",
+                                   peer, fmt::join(list, ", "), member, fmt::join(other, ", ")));
+    }
+  }
+  const auto place = std::ranges::find(ranks, rank());
+  if (place == ranks.end()) return nullptr;
+  Membership member = membership_;
+  member.rank = static_cast<int>(place - ranks.begin());
+  member.world_size = static_cast<int>(ranks.size());
+  return make_subgroup(fmt::format("{}/{}", number, fmt::join(ranks, "-")), std::move(member));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The ranks of one process as each other's peers.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "lockstep/collective/memory/peers.h"
+
+namespace lockstep::thread {
+
+// What the ranks of one group have in common. Kept by each of them.
+class World {
+ public:
+  explicit World(int size);
+  ~World();
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+
+  const std::vector<memory::ControlBlock*>& blocks() const { return blocks_; }
+  void leave(int rank) { left_[rank].store(true, std::memory_order_release); }
+  bool has_left(int rank) const { return left_[rank].load(std::memory_order_acquire); }
+
+  // The world of a subgroup; the same for all that name it.
+  std::shared_ptr<World> part(const std::string& name, int size);
+
+ private:
+  std::vector<memory::ControlBlock*> blocks_;
+  std::vector<std::atomic<bool>> left_;
+  std::mutex mutex_;
+  std::map<std::string, std::shared_ptr<World>> parts_;
+};
+
+std::unique_ptr<memory::Peers> make_thread_peers(std::shared_ptr<World> world, int rank);
+
+}  // namespace lockstep::thread

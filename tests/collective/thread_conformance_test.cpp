@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The thread backend does what every backend must do, between threads of one process.
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "collective/conformance/conformance.h"
+#include "support/rank_state.h"
+
+#include "lockstep/collective/thread/thread_group.h"
+
+namespace lockstep::testing {
+namespace {
+
+// Where the threads of a test meet: the first one at a place makes the groups of all.
+class Lobby {
+ public:
+  std::shared_ptr<ProcessGroup> join(int rank, int size, const JoinOptions& options) {
+    const std::lock_guard lock(mutex_);
+    auto& place = places_[options.place];
+    if (place.missing == 0) {
+      place.groups = make_thread_groups(size, {.timeout = options.timeout});
+      place.missing = size;
+    }
+    auto group = std::move(place.groups[static_cast<std::size_t>(rank)]);
+    if (--place.missing == 0) places_.erase(options.place);
+    return group;
+  }
+
+ private:
+  struct Place {
+    std::vector<std::shared_ptr<ProcessGroup>> groups;
+    int missing = 0;
+  };
+  std::mutex mutex_;
+  std::map<std::string, Place> places_;
+};
+
+Lobby& lobby() {
+  static Lobby lobby;
+  return lobby;
+}
+
+// In a process of their own: other tests of this program fork ranks, and must not have threads.
+std::vector<RankOutcome> run_threads(int size, const std::function<void(Rank&)>& function,
+                                     const LaunchOptions& options, std::source_location where) {
+  const auto run_all = [&](Rank& process) {
+    std::vector<BoardEntry> board(static_cast<std::size_t>(size));
+    std::vector<std::unique_ptr<Rank::State>> states;
+    std::vector<std::jthread> threads;
+    for (int number = 0; number < size; ++number) {
+      auto& state = *states.emplace_back(std::make_unique<Rank::State>());
+      state.rank = number;
+      state.size = size;
+      state.folder = process.folder();
+      state.board = board.data();
+      threads.emplace_back([&function, &state] {
+        Rank rank(state);
+        try {
+          function(rank);
+        } catch (const std::exception& error) {
+          ADD_FAILURE() << "rank " << rank.rank() << ": " << error.what();
+        }
+      });
+    }
+  };
+  return run_ranks(1, run_all, options, where);
+}
+
+const Backend kThread = {.name = "thread",
+                         .join =
+                             [](Rank& rank, const JoinOptions& options) {
+                               return lobby().join(rank.rank(), rank.size(), options);
+                             },
+                         .run = run_threads};
+
+INSTANTIATE_TEST_SUITE_P(thread, ResultsConformance, ::testing::ValuesIn(cases(kThread, {2, 3, 4})),
+                         case_name);
+INSTANTIATE_TEST_SUITE_P(thread, LifetimeConformance,
+                         ::testing::ValuesIn(cases(kThread, {2, 3, 4})), case_name);
+INSTANTIATE_TEST_SUITE_P(thread, CallsConformance, ::testing::ValuesIn(cases(kThread, {2, 3})),
+                         case_name);
+
+}  // namespace
+}  // namespace lockstep::testing
