@@ -75,11 +75,14 @@ bool Engine::look_for_losses(const Call& call) {
   }
   const bool died = mesh_.state(cause) == PeerMesh::State::lost;
   fail(std::make_exception_ptr(
-      PeerLost(cause, where(call) + who(cause) +
-                          (died ? " died before it made or finished this call; its own output and "
-                                  "the launcher's tell how"
-                                : " left the group before it made this call; do all ranks make "
-                                  "the same number of steps?"))));
+      died ? PeerLost(cause, where(call) + who(cause) +
+                                 " died before it made or finished this call; its own output and "
+                                 "the launcher's tell how")
+           : PeerLost(cause,
+                      where(call) + who(cause) +
+                          " left the group before it made this call; all ranks must make the same "
+                          "calls",
+                      PeerLost::How::left)));
   return true;
 }
 
