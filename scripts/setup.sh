@@ -141,6 +141,8 @@ choose_torch() {
     auto)
       torch_folder=$(named_torch)
       torch_kind=named
+      [[ -n $torch_folder || -z ${Torch_DIR:-} ]] ||
+        wrong_use "Torch_DIR=$Torch_DIR: no TorchConfig.cmake there"
       if [[ -z $torch_folder ]]; then
         torch_folder=$(python_torch)
         torch_kind=python

@@ -3,6 +3,7 @@
 // what happened, on which rank, in which operation, and what to do.
 #pragma once
 
+#include <exception>
 #include <stdexcept>
 #include <string>
 
@@ -23,12 +24,18 @@ class UsageError : public Error {
 // Another rank ended, left its group or gave up. The group that reports it is unusable.
 class PeerLost : public Error {
  public:
-  PeerLost(int rank, const std::string& message) : Error(message), rank_(rank) {}
+  // How it went: on its own account, by leaving the group; or by dying or giving up.
+  enum class How { failed, left };
+
+  PeerLost(int rank, const std::string& message, How how = How::failed)
+      : Error(message), rank_(rank), how_(how) {}
   // The rank that was lost, counted in the group that reports it.
   int rank() const { return rank_; }
+  How how() const { return how_; }
 
  private:
   int rank_;
+  How how_;
 };
 
 // A wait reached its deadline. The message names who was waited for.
@@ -42,5 +49,11 @@ class BackendError : public Error {
  public:
   using Error::Error;
 };
+
+// What an error of libtorch says: below its first line comes a stack trace.
+inline std::string first_line(const std::exception& error) {
+  const std::string text = error.what();
+  return text.substr(0, text.find('\n'));
+}
 
 }  // namespace lockstep

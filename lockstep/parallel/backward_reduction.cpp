@@ -66,7 +66,10 @@ void BackwardReduction::reducing(Function&& function) {
     function();
   } catch (const PeerLost& error) {
     give_up(error.what());
-    throw PeerLost(error.rank(), where() + "reducing gradients: " + error.what() + kUnevenHint);
+    const bool left = error.how() == PeerLost::How::left;
+    throw PeerLost(error.rank(),
+                   where() + "reducing gradients: " + error.what() + (left ? kUnevenHint : ""),
+                   error.how());
   } catch (const TimeoutError& error) {
     give_up(error.what());
     throw TimeoutError(where() + "reducing gradients: " + error.what() + kUnevenHint);

@@ -13,12 +13,6 @@
 namespace lockstep {
 namespace {
 
-// c10d's messages carry a stack trace below their first line.
-std::string first_line(const std::exception& error) {
-  const std::string text = error.what();
-  return text.substr(0, text.find('\n'));
-}
-
 class C10dStore final : public Store {
  public:
   C10dStore(c10::intrusive_ptr<c10d::Store> store, std::string description)

@@ -77,7 +77,8 @@ Membership meet_by_environment(const RendezvousOptions& options) {
   const auto address = environment("MASTER_ADDR");
   const auto port = environment("MASTER_PORT");
   const auto local_store = environment("LOCKSTEP_STORE");
-  if (!rank && !world_size && !address && !port && !local_store) return Membership();
+  const bool alone = !rank && !world_size && !address && !port && !local_store;
+  if (alone && !environment("LOCAL_RANK")) return Membership();
 
   std::vector<std::string> missing;
   if (!rank) missing.emplace_back("RANK");

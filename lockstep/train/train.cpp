@@ -62,7 +62,7 @@ class Loop {
   // label is what lines of progress begin with.
   Epoch run_epoch(const std::string& label) {
     const auto start = Clock::now();
-    auto line_start = start;
+    if (step_ == 0) line_start_ = start;
     at::Tensor loss_sum =
         torch::zeros({}, torch::TensorOptions(torch::kDouble).device(group_.device()));
     std::int64_t samples = 0;
@@ -71,12 +71,12 @@ class Loop {
       const at::Tensor loss = run_step(batch);
       samples += batch.target.size(0);
       loss_sum.add_(loss, batch.target.size(0));
-      if (++step % steps_per_line == 0) {
-        log_(fmt::format("{}, step {}/{}: loss {:.4f}, {:.3f} ms a batch", label, step,
-                         steps_per_epoch_, loss.item<double>(),
-                         seconds_since(line_start) * 1000 / steps_per_line));
-        line_start = Clock::now();
-      }
+      ++step;
+      if (step_ % steps_per_line != 0) continue;
+      log_(fmt::format("{}, step {}/{}: loss {:.4f}, {:.3f} ms a batch", label, step,
+                       steps_per_epoch_, loss.item<double>(),
+                       seconds_since(line_start_) * 1000 / steps_per_line));
+      line_start_ = Clock::now();
     }
     // item() waits for what is under way on a GPU.
     const double sum = loss_sum.item<double>();
@@ -119,7 +119,8 @@ class Loop {
   Forward forward_;
   ProcessGroup& group_;
   Log log_;
-  std::int64_t step_ = 0;
+  std::int64_t step_ = 0;  // over all epochs
+  Clock::time_point line_start_;
 };
 
 std::int64_t count_parameters(const torch::nn::Sequential& net) {

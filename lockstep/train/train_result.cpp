@@ -26,7 +26,7 @@ std::optional<double> optional_number(const Json& json, const char* name) {
 }  // namespace
 
 Json versions_json() {
-  return {{"lockstep", LOCKSTEP_VERSION}, {"libtorch", TORCH_VERSION}};
+  return {{"lockstep", LOCKSTEP_VERSION}, {"libtorch", LOCKSTEP_TORCH_VERSION}};
 }
 
 Json fields_of(const TrainResult& result) {

@@ -88,6 +88,7 @@ TEST(InitProcessGroup, WithHalfOfItSetTheErrorNamesTheOtherHalf) {
     for (const auto& [other, ignored] : rest) alone.patterns.push_back(other);
     refusals.push_back(alone);
   }
+  refusals.push_back({{{"LOCAL_RANK", "1"}}, {}, {"RANK", "WORLD_SIZE", "MASTER_ADDR"}});
   expect_refused(refusals);
 }
 

@@ -3,6 +3,7 @@
 
 #include "data/idx_bytes.h"
 #include <gmock/gmock.h>
+#include <sys/stat.h>
 #include <torch/torch.h>
 
 #include "lockstep/core/error.h"
@@ -32,6 +33,19 @@ TEST(SaveModel, ReplacesAFileAndLeavesNothingElse) {
   EXPECT_EQ(count_entries(folder.path()), 1u);
 }
 
+TEST(SaveModel, FollowsALink) {
+  const testing::TemporaryFolder folder;
+  folder.write("real.pt", "an older file");
+  std::filesystem::create_symlink("real.pt", folder.path() / "link.pt");
+  torch::nn::Sequential net(torch::nn::Linear(3, 2));
+  check_can_save(folder.path() / "link.pt");
+  save_model(net.ptr(), folder.path() / "link.pt");
+  EXPECT_TRUE(std::filesystem::is_symlink(folder.path() / "link.pt"));
+  torch::nn::Sequential loaded(torch::nn::Linear(3, 2));
+  torch::load(loaded, (folder.path() / "real.pt").string());
+  EXPECT_TRUE(loaded->parameters()[0].equal(net->parameters()[0]));
+}
+
 TEST(SaveModel, ThatFailsLeavesWhatWasThere) {
   const testing::TemporaryFolder folder;
   std::filesystem::create_directory(folder.path() / "net.pt");
@@ -47,6 +61,12 @@ TEST(SaveModel, RefusesAPlaceThatCannotBe) {
   EXPECT_THAT([&] { check_can_save(folder.path() / "absent" / "net.pt"); },
               ThrowsMessage<UsageError>(HasSubstr("absent/net.pt")));
   EXPECT_THROW(check_can_save(folder.path()), UsageError);
+  EXPECT_THROW(check_can_save(""), UsageError);
+  const auto pipe = folder.path() / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_THROW(check_can_save(pipe), UsageError);
+  EXPECT_THROW(check_can_save("/proc/net.pt"), UsageError);
+  EXPECT_EQ(count_entries(folder.path()), 1u);
 }
 
 }  // namespace

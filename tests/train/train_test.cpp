@@ -116,9 +116,9 @@ TEST(Train, LearnsImagesAndReportsItsProgress) {
   EXPECT_GT(result.seconds, 0);
   EXPECT_GE(result.seconds, result.seconds_per_epoch);
   EXPECT_NEAR(result.samples_per_second, 301 / result.seconds_per_epoch, 1);
-  // The start, a step line and a mean an epoch (151 steps each), the accuracy.
-  EXPECT_THAT(lines, SizeIs(1 + 4 * 2 + 1));
-  EXPECT_THAT(lines, Contains(HasSubstr("epoch 2/4, step 100/151: loss ")));
+  // The start, a line every 100 of the 604 steps, a mean an epoch, the accuracy.
+  EXPECT_THAT(lines, SizeIs(1 + 6 + 4 + 1));
+  EXPECT_THAT(lines, Contains(HasSubstr("epoch 2/4, step 49/151: loss ")));
   EXPECT_THAT(lines, Contains(HasSubstr("epoch 4/4: mean loss ")));
   EXPECT_THAT(lines, Contains(HasSubstr("test accuracy ")));
 }

@@ -98,9 +98,14 @@ template <class T, class Accumulator, class Op>
   reduce_tiles<T, Accumulator, Op>(job);
 }
 
+#if defined(__clang__)  // it knows no preferred width here
+#define LOCKSTEP_AVX512 "avx512f,avx512bw,avx512dq,avx512vl"
+#else
+#define LOCKSTEP_AVX512 "avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512"
+#endif
+
 template <class T, class Accumulator, class Op>
-[[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")]] void reduce_avx512(
-    const Job& job) {
+[[gnu::target(LOCKSTEP_AVX512)]] void reduce_avx512(const Job& job) {
   reduce_tiles<T, Accumulator, Op>(job);
 }
 

@@ -176,8 +176,11 @@ std::vector<int> CallQueue::awaited() const {
     if (posted_ == 0) return block.finished + kSlots < number;
     if (block.slots[number % kSlots].arrived != number) return true;
     if (combined_ > 0) return block.finished < number;
+    if (entry.staged < 0) return false;
+    // The oldest chunk waits for a rank that has not staged it, else for one that has not combined.
+    const bool combined = entry.combined > entry.copied_out;
     const auto chunk = entry.first_chunk + static_cast<std::uint64_t>(entry.copied_out);
-    return entry.staged >= 0 && block.chunk_combined < chunk;
+    return (combined ? block.chunk_combined : block.chunk_staged) < chunk;
   };
   for (int rank = 0; rank < peers_.size(); ++rank) {
     if (rank != peers_.rank() && behind(*peers_.blocks()[rank])) ranks.push_back(rank);

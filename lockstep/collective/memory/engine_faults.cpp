@@ -73,11 +73,14 @@ bool Engine::look_for_losses(const Call& call) {
   }
   const bool died = peers_->state(cause) == Peers::State::lost;
   fail(std::make_exception_ptr(
-      PeerLost(cause, where(call) + peers_->name(cause) +
-                          (died ? " died before it made or finished this call; its own output and "
-                                  "the launcher's tell how"
-                                : " left the group before it made this call; do all ranks make "
-                                  "the same number of steps?"))));
+      died ? PeerLost(cause, where(call) + peers_->name(cause) +
+                                 " died before it made or finished this call; its own output and "
+                                 "the launcher's tell how")
+           : PeerLost(cause,
+                      where(call) + peers_->name(cause) +
+                          " left the group before it made this call; all ranks must make the same "
+                          "calls",
+                      PeerLost::How::left)));
   return true;
 }
 

@@ -97,6 +97,8 @@ void PeerMesh::accept_higher(int listener, const std::string& token, const Deadl
     Hello hello;
     try {
       socket = accept_unix(listener, deadline);
+      // Another user may connect and then say nothing.
+      if (peer_of(socket.get()).uid != ::geteuid()) continue;
       receive_all(socket.get(), std::as_writable_bytes(std::span(&hello, 1)), deadline);
     } catch (const ConnectionClosed&) {
       continue;  // a stranger, or a rank that died; the deadline tells
@@ -112,8 +114,7 @@ void PeerMesh::accept_higher(int listener, const std::string& token, const Deadl
     }
     const Peer peer = peer_of(socket.get());
     const bool known = std::memcmp(hello.token.data(), token.data(), token.size()) == 0;
-    if (!known || peer.uid != ::geteuid() || hello.rank <= rank_ || hello.rank >= size() ||
-        peers_[hello.rank].socket) {
+    if (!known || hello.rank <= rank_ || hello.rank >= size() || peers_[hello.rank].socket) {
       continue;
     }
     if (hello.world_size != size() || hello.block_bytes != sizeof(memory::ControlBlock)) {
