@@ -32,11 +32,7 @@ int CompareCommand::run() const {
                                          .cores = cores,
                                          .on_gpu = gpus > 0,
                                          .device = training.device,
-                                         .training = training.train_options(ranks)},
-                                        [](const std::string& line) {
-                                          fmt::print(stderr, "{}\n", line);
-                                          std::fflush(stderr);
-                                        });
+                                         .training = training.train_options(ranks)});
   fmt::print("{}", training.json ? to_json(comparison) + "\n" : to_table(comparison));
   return 0;
 }

@@ -31,7 +31,8 @@ void complain(const std::string& verb, const std::exception& error, bool json) {
   if (json) {
     fmt::print("{}\n", error_to_json(error));
   } else {
-    fmt::print(stderr, "lockstep{}: {}\n", verb.empty() ? "" : " " + verb, error.what());
+    write_last(OutputStream::err,
+               fmt::format("lockstep{}: {}\n", verb.empty() ? "" : " " + verb, error.what()));
   }
 }
 

@@ -112,7 +112,7 @@ int RunCommand::run() const {
   }
   const AgentResult result = run_agent(options);
   const std::string text = report(result, options.ranks);
-  if (!text.empty()) fmt::print(stderr, "lockstep run: {}", text);
+  if (!text.empty()) write_last(OutputStream::err, "lockstep run: " + text);
   return result.exit_code;
 }
 

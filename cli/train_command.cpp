@@ -66,9 +66,10 @@ TrainResult TrainCommand::start_ranks(const std::vector<std::string>& arguments,
   choose_device(training.device, ranks - 1);
   std::vector<std::string> program{this_program()};
   program.insert(program.end(), arguments.begin(), arguments.end());
-  return run_local_training({.program = std::move(program),
-                             .ranks = ranks,
-                             .on_line = [this](const OutputLine& line) { print_line(line.text); }});
+  return run_local_training(
+      {.program = std::move(program),
+       .ranks = ranks,
+       .output = {.stream = training.json ? OutputStream::err : OutputStream::out}});
 }
 
 TrainResult TrainCommand::train_here(TrainMode train_mode, const TrainOptions& options) const {

@@ -17,6 +17,13 @@
 
 namespace lockstep {
 
+// All that ranks write, on one stream of this process.
+struct MergedOutput {
+  OutputStream stream = OutputStream::out;
+  // With what each line begins.
+  std::string prefix{};
+};
+
 // Members have initialisers so that g++ does not warn of those that a caller leaves out.
 struct AgentOptions {
   // The program, found in PATH as a shell finds it, and its arguments.
@@ -29,11 +36,16 @@ struct AgentOptions {
   EnvironmentVariables environment{};
 
   // What ranks write goes to this process's standard output and error, by whole lines that begin
-  // with "[rank 2] ", in colour on a terminal unless NO_COLOR is set.
+  // with "[rank 2] ", in colour on a terminal unless NO_COLOR is set. A slow reader gets all of it
+  // and slows the ranks down, unless they fail or are stopped: then what is left after half a
+  // second is dropped. One that goes away ends the job.
   bool prefix = true;
+  // Lines look like this instead.
+  std::optional<MergedOutput> merged{};
   // Only these ranks' output is shown; without it, all.
   std::optional<std::vector<int>> shown_ranks{};
-  // Gets every line instead of the standard streams. Must not throw.
+  // Gets every line instead of the standard streams. Must not throw, and must not block: meanwhile
+  // no signal and no rank's end is noticed.
   RankOutput::Sink on_line{};
   // A folder that gets rank_0.log and so on, with both streams. Made if it is not there.
   std::string log_dir{};

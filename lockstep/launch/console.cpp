@@ -8,6 +8,8 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include "lockstep/core/deadline.h"
+
 namespace lockstep {
 
 void Console::add(OutputStream stream, std::string text) {
@@ -49,6 +51,16 @@ bool Console::write_some() {
     }
   }
   return true;
+}
+
+void write_last(OutputStream stream, std::string text) {
+  Console console;
+  console.add(stream, std::move(text));
+  const Deadline deadline = Deadline::after(reader_grace);
+  while (console.write_some() && !console.empty() && !deadline.passed()) {
+    pollfd entry{console.descriptor(), POLLOUT, 0};
+    ::poll(&entry, 1, static_cast<int>(deadline.remaining().count()));
+  }
 }
 
 }  // namespace lockstep

@@ -2,11 +2,15 @@
 // The launcher's own standard output and error, written to without ever blocking its loop.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <deque>
 #include <string>
 
 namespace lockstep {
+
+// How long a reader may take over what is left, where a program has to end.
+constexpr std::chrono::milliseconds reader_grace{500};
 
 enum class OutputStream { out, err };
 
@@ -37,5 +41,9 @@ class Console {
   std::size_t written_ = 0;
   std::size_t waiting_bytes_ = 0;
 };
+
+// Writes what a program has to say before it ends. If nobody reads it within the grace, the rest is
+// dropped.
+void write_last(OutputStream stream, std::string text);
 
 }  // namespace lockstep

@@ -120,6 +120,12 @@ void RankWatch::leave_to_parent() {
 RankOutput::Sink RankWatch::make_sink(int rank) {
   if (options_.on_line) return options_.on_line;
   if (options_.shown_ranks && std::ranges::count(*options_.shown_ranks, rank) == 0) return {};
+  if (options_.merged) {
+    return [this](const OutputLine& line) {
+      console_.add(options_.merged->stream,
+                   fmt::format("{}{}\n", options_.merged->prefix, line.text));
+    };
+  }
   if (!options_.prefix) {
     return [this](const OutputLine& line) {
       console_.add(line.stream, fmt::format("{}\n", line.text));
@@ -262,14 +268,17 @@ void RankWatch::drain() {
 
 void RankWatch::flush_console() {
   while (!console_.empty()) {
+    if (!discard_at_ && (first_failure_ || result_.signal != 0)) {
+      discard_at_ = Deadline::after(reader_grace);
+    }
+    if (discard_at_ && discard_at_->passed()) return console_.discard();
     std::array<pollfd, 2> entries{
         {{console_.descriptor(), POLLOUT, 0}, {signals_.descriptor(), POLLIN, 0}}};
-    ::poll(entries.data(), entries.size(), -1);
+    const int timeout = discard_at_ ? static_cast<int>(discard_at_->remaining().count()) : -1;
+    ::poll(entries.data(), entries.size(), timeout);
     std::optional<int> stopped = signals_.next();
-    if (!stopped && !console_.write_some()) stopped = SIGPIPE;
-    if (!stopped) continue;
-    console_.discard();
-    if (result_.signal == 0) result_.signal = *stopped;
+    if (!console_.write_some()) stopped = SIGPIPE;
+    if (stopped && !first_failure_ && result_.signal == 0) result_.signal = *stopped;
   }
 }
 

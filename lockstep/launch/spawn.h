@@ -23,6 +23,7 @@ struct SpawnOptions {
   // OMP_NUM_THREADS is set.
   std::optional<int> threads{};
   bool prefix = true;
+  // Must not throw, and must not block.
   RankOutput::Sink on_line{};
   std::string log_dir{};
   std::chrono::milliseconds stop_grace{500};

@@ -51,7 +51,7 @@ TrainResult run_local_training(const LocalTrainingOptions& options) {
   agent.ranks = options.ranks;
   agent.threads = options.threads;
   agent.environment = {{request_variable, "1"}};
-  agent.on_line = options.on_line;
+  agent.merged = options.output;
   const AgentResult ended = run_agent(agent);
 
   if (ended.signal != 0) {

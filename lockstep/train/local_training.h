@@ -28,8 +28,8 @@ struct LocalTrainingOptions {
   int ranks = 1;
   // Of each rank, whatever the environment says; without it the cores are shared out.
   std::optional<int> threads = {};
-  // Gets what the ranks print.
-  RankOutput::Sink on_line = {};
+  // Where what the ranks print goes.
+  MergedOutput output = {};
 };
 
 // Blocks until the training has ended. What a rank threw is thrown here, with its type among

@@ -238,6 +238,34 @@ TEST_F(Run, AReaderThatStallsDoesNotStallTheLauncher) {
   EXPECT_EQ(program.wait(), 128 + SIGTERM);
 }
 
+TEST_F(Run, AFailureIsReportedThoughNobodyReads) {
+  const auto arguments = command({"-n", "2", "sh", "-c",
+                                  "test $RANK = 1 && { echo last words; kill -9 $$; }; "
+                                  "while :; do echo y; done"});
+  const auto begin = std::chrono::steady_clock::now();
+  Program program(arguments, Program::Output::full);
+  EXPECT_EQ(program.wait_unread(), 128 + SIGKILL);
+  EXPECT_THAT(program.err(), AllOf(HasSubstr("rank 1 of 2"), HasSubstr("  last words\n")));
+  std::vector<std::string> both_streams{"sh", "-c", "exec \"$0\" \"$@\" 2>&1"};
+  both_streams.insert(both_streams.end(), arguments.begin(), arguments.end());
+  Program silent(both_streams, Program::Output::full);
+  EXPECT_EQ(silent.wait_unread(), 128 + SIGKILL);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 10s) << "two seconds each on an idle machine";
+}
+
+TEST_F(Run, ASignalEndsItThoughNobodyReads) {
+  Program program(
+      command({"-n", "2", "sh", "-c", "echo hello; touch $TMPDIR/$RANK; sleep 1000"}),
+      Program::Output::full);
+  for (const char* name : {"0", "1"}) {
+    EXPECT_TRUE(eventually([&] { return std::filesystem::exists(tmpdir.path() / name); }));
+  }
+  program.signal(SIGTERM);
+  EXPECT_EQ(program.wait_unread(), 128 + SIGTERM);
+  EXPECT_THAT(program.err(), HasSubstr("stopped by signal 15 (SIGTERM)"));
+  for (const char* name : {"0", "1"}) std::filesystem::remove(tmpdir.path() / name);
+}
+
 TEST_F(Run, AKilledLauncherTakesItsRanksAndTheirChildrenAlong) {
   Program program(command({"-n", "2", "sh", "-c", sleep_with_child}));
   program.wait_for("ready", 2);

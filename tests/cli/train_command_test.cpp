@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // `lockstep train` and `lockstep compare` as a user runs them.
 #include <algorithm>
+#include <filesystem>
 
+#include "support/process_table.h"
 #include "support/program.h"
 #include "train/tiny_images.h"
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
+#include <signal.h>
 
 namespace lockstep {
 namespace {
@@ -145,6 +148,25 @@ TEST_F(TrainCommand, RefusesWrongUseOnOneLine) {
   EXPECT_EQ(json["schema_version"], 1);
   EXPECT_EQ(json["error"]["kind"], "usage");
   EXPECT_THAT(json["error"]["message"].get<std::string>(), HasSubstr(cases[1].message));
+}
+
+TEST_F(TrainCommand, CanBeStoppedThoughNobodyReads) {
+  const std::string saved = folder().path() / "net.pt";
+  Program program({LOCKSTEP_PROGRAM, "train", "linear", "--ranks", "2", "--device", "cpu",
+                   "--epochs", "1", "--save", saved},
+                  Program::Output::full);
+  // The ranks have printed all that they had to say.
+  ASSERT_TRUE(testing::eventually([&] { return std::filesystem::exists(saved); }));
+  program.signal(SIGINT);
+  EXPECT_EQ(program.wait_unread(), 128 + SIGINT);
+}
+
+TEST_F(TrainCommand, EndsWithItsReader) {
+  Program program({LOCKSTEP_PROGRAM, "train", "linear", "--ranks", "2", "--device", "cpu",
+                   "--epochs", "100000"});
+  program.wait_for("epoch 1/");
+  program.close_output();
+  EXPECT_EQ(program.wait(), 128 + SIGPIPE);
 }
 
 TEST_F(TrainCommand, HandsUpTheErrorOfItsRanks) {
