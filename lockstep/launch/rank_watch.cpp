@@ -284,6 +284,8 @@ void RankWatch::flush_console() {
 
 void RankWatch::fill_in_result() {
   result_.store = store_.values();
+  result_.output_error = console_.error(OutputStream::out);
+  if (result_.output_error != 0) result_.exit_code = 1;
   if (first_failure_) {
     Rank& rank = ranks_[*first_failure_];
     const ExitStatus status = *rank.process.poll();

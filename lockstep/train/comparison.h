@@ -39,8 +39,8 @@ struct Comparison {
 };
 
 // Trains single with one thread, single with all cores' threads, and ddp, one after the other, each
-// in fresh processes, with the same seed, data, global batch and learning rate. What they print goes
-// to this process's standard error. Errors are those of run_local_training.
+// in fresh processes, with the same seed, data, global batch and learning rate. What they print
+// goes to this process's standard error. Errors are those of run_local_training.
 Comparison compare(const Recipe& recipe, const ComparisonOptions& options);
 
 // Rows and columns for people, at most 100 characters wide; ends with a newline.

@@ -62,6 +62,7 @@ TrainResult run_local_training(const LocalTrainingOptions& options) {
     if (error != ended.store.end()) throw_again(error->second);
     throw Error(without_newline(report(ended, options.ranks)));
   }
+  if (ended.output_error != 0) throw BackendError(without_newline(report(ended, options.ranks)));
   const auto result = ended.store.find(result_key);
   if (result == ended.store.end()) {
     throw Error(fmt::format("{} has ended without a result; is it a program of another version?",

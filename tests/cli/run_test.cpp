@@ -254,9 +254,8 @@ TEST_F(Run, AFailureIsReportedThoughNobodyReads) {
 }
 
 TEST_F(Run, ASignalEndsItThoughNobodyReads) {
-  Program program(
-      command({"-n", "2", "sh", "-c", "echo hello; touch $TMPDIR/$RANK; sleep 1000"}),
-      Program::Output::full);
+  Program program(command({"-n", "2", "sh", "-c", "echo hello; touch $TMPDIR/$RANK; sleep 1000"}),
+                  Program::Output::full);
   for (const char* name : {"0", "1"}) {
     EXPECT_TRUE(eventually([&] { return std::filesystem::exists(tmpdir.path() / name); }));
   }
@@ -264,6 +263,12 @@ TEST_F(Run, ASignalEndsItThoughNobodyReads) {
   EXPECT_EQ(program.wait_unread(), 128 + SIGTERM);
   EXPECT_THAT(program.err(), HasSubstr("stopped by signal 15 (SIGTERM)"));
   for (const char* name : {"0", "1"}) std::filesystem::remove(tmpdir.path() / name);
+}
+
+TEST_F(Run, OutputThatIsLostIsAFailure) {
+  Program program({"sh", "-c", LOCKSTEP_PROGRAM " run -n 2 echo hi >/dev/full"});
+  EXPECT_EQ(program.wait(), 1);
+  EXPECT_EQ(program.err(), "lockstep run: cannot write standard output: No space left on device\n");
 }
 
 TEST_F(Run, AKilledLauncherTakesItsRanksAndTheirChildrenAlong) {

@@ -169,6 +169,19 @@ TEST_F(TrainCommand, EndsWithItsReader) {
   EXPECT_EQ(program.wait(), 128 + SIGPIPE);
 }
 
+TEST_F(TrainCommand, OutputThatIsLostIsAFailure) {
+  for (const std::string arguments :
+       {"train linear --epochs 1", "train linear --epochs 1 --json",
+        "train linear --epochs 1 --ranks 2", "train linear --epochs 1 --ranks 2 --json",
+        "compare linear --epochs 1 --ranks 2", "compare linear --epochs 1 --ranks 2 --json"}) {
+    Program program({"sh", "-c", LOCKSTEP_PROGRAM " " + arguments + " --device cpu >/dev/full"});
+    EXPECT_EQ(program.wait(), 1) << arguments;
+    EXPECT_THAT(program.err(),
+                HasSubstr(": cannot write standard output: No space left on device\n"))
+        << arguments;
+  }
+}
+
 TEST_F(TrainCommand, HandsUpTheErrorOfItsRanks) {
   folder().write("t10k-labels-idx1-ubyte", "broken");
   const Ended ended =
