@@ -88,11 +88,11 @@ struct AgentResult {
 
 // Blocks until all ranks have ended. Each is a process group of its own and reads from /dev/null;
 // C's stdio in it buffers what it prints by blocks, since it goes to a pipe. When one fails, the
-// others' process groups get SIGTERM, and SIGKILL after the grace. SIGINT, SIGTERM and SIGHUP go to
-// all ranks, which then have the longer grace; a second one kills. If this process is killed
-// itself, its ranks die with it. Call it from the main thread: ranks die with the thread that
-// started them. UsageError for options that cannot be; BackendError if ranks cannot be started. A
-// program that cannot be executed is a failure of its rank, with exit code 127 or 126.
+// others' process groups get SIGTERM, and SIGKILL after the grace. SIGINT, SIGTERM, SIGHUP and
+// SIGQUIT go to all ranks, which then have the longer grace; a second one kills. If this process is
+// killed itself, its ranks die with it. Call it from the main thread: ranks die with the thread
+// that started them. UsageError for options that cannot be; BackendError if ranks cannot be
+// started. A program that cannot be executed is a failure of its rank, with exit code 127 or 126.
 AgentResult run_agent(const AgentOptions& options);
 
 // The same for ranks that are forked from this process and call body(rank), and end when it returns

@@ -236,6 +236,8 @@ void RankWatch::signal_all(int signal) {
 
 void RankWatch::stop(int signal, milliseconds grace) {
   signal_all(signal);
+  // One that somebody has stopped would not notice.
+  signal_all(SIGCONT);
   kill_at_ = Deadline::after(grace);
 }
 

@@ -173,7 +173,7 @@ TEST_F(Run, WarnsOfManyRanks) {
 const std::string sleep_with_child = "sleep 1000 & echo ready; sleep 1000";
 
 TEST_F(Run, CtrlCEndsTheRanks) {
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
     Program program(command({"-n", "2", "sh", "-c", sleep_with_child}));
     program.wait_for("ready", 2);
     program.signal(signal);
@@ -191,6 +191,15 @@ TEST_F(Run, RanksGetTheSignalAndTimeToSave) {
   program.signal(SIGINT);
   EXPECT_EQ(program.wait(), 128 + SIGINT);
   EXPECT_THAT(program.out(), AllOf(HasSubstr("saved 0"), HasSubstr("saved 1")));
+}
+
+TEST_F(Run, AStoppedRankEndsToo) {
+  Program program(command({"-n", "2", "sh", "-c", "echo ready; kill -STOP $$"}));
+  program.wait_for("ready", 2);
+  const auto begin = std::chrono::steady_clock::now();
+  program.signal(SIGTERM);
+  EXPECT_EQ(program.wait(), 128 + SIGTERM);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 8s) << "it waited for the grace of 10 s";
 }
 
 TEST_F(Run, ASecondCtrlCKills) {
