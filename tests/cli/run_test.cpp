@@ -146,19 +146,27 @@ TEST_F(Run, ExitCodes) {
 }
 
 TEST_F(Run, WrongUseIsTwoAndOneLine) {
-  const std::vector<std::vector<std::string>> wrong{
-      {},
-      {"-n", "0", "true"},
-      {"-n", "x", "true"},
-      {"--no-such-option", "true"},
-      {"-n"},
-      {"-n", "2"},
-      {"--threads", "0", "true"},
-      {"-n", "2", "--local-ranks-filter", "2", "true"}};
-  for (const auto& arguments : wrong) {
+  struct Case {
+    std::vector<std::string> arguments;
+    std::string message;
+  };
+  const std::vector<Case> wrong{
+      {{}, "name a program"},
+      {{"-n", "0", "true"}, "--nproc-per-node 0: give a number"},
+      {{"-n", "x", "true"}, "--nproc-per-node x: give a number"},
+      {{"--no-such-option", "true"}, "--no-such-option"},
+      {{"-n"}, "--nproc-per-node"},
+      {{"-n", "2"}, "name a program"},
+      {{"--threads", "0", "true"}, "--threads 0: give at least 1"},
+      {{"--threads", "x", "true"}, "--threads: give a whole number, not \"x\""},
+      {{"--local-ranks-filter", "0,x", "true"},
+       "--local-ranks-filter: give a whole number, not \"x\""},
+      {{"-n", "2", "--local-ranks-filter", "2", "true"}, "the output of rank 2"}};
+  for (const auto& [arguments, message] : wrong) {
     const Ended ended = run(arguments);
     EXPECT_EQ(ended.code, 2);
-    EXPECT_THAT(ended.err, AllOf(StartsWith("lockstep run: "), HasSubstr("--help)\n")));
+    EXPECT_THAT(ended.err,
+                AllOf(StartsWith("lockstep run: "), HasSubstr(message), HasSubstr("--help)\n")));
     EXPECT_EQ(sorted_lines(ended.err).size(), 1u) << ended.err;
     EXPECT_EQ(ended.out, "");
   }
@@ -312,9 +320,11 @@ TEST(Lockstep, KnowsItsVerbs) {
   Program help({LOCKSTEP_PROGRAM, "--help"});
   EXPECT_EQ(help.wait(), 0);
   EXPECT_THAT(help.out(), AllOf(HasSubstr("run"), HasSubstr("train"), HasSubstr("compare")));
-  Program wrong({LOCKSTEP_PROGRAM, "fly"});
-  EXPECT_EQ(wrong.wait(), 2);
-  EXPECT_THAT(wrong.err(), HasSubstr("no verb fly"));
+  for (const std::string verb : {"fly", "doctor", "bench"}) {
+    Program wrong({LOCKSTEP_PROGRAM, verb});
+    EXPECT_EQ(wrong.wait(), 2);
+    EXPECT_THAT(wrong.err(), HasSubstr("no verb " + verb));
+  }
 }
 
 TEST(Lockstep, HandsVerbsToTheProgramBesideIt) {
