@@ -64,6 +64,8 @@ struct RankFailure {
   pid_t pid;
   // As a shell would give it: 128 + signal, or the exit code.
   int exit_code;
+  // The signal that killed it, or 0.
+  int signal;
   // In words: "exit code 3", "killed by signal 9 (SIGKILL), ...", what an exception said.
   std::string cause;
   // Of both streams, the newest last.

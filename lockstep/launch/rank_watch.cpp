@@ -292,8 +292,12 @@ void RankWatch::fill_in_result() {
     Rank& rank = ranks_[*first_failure_];
     const ExitStatus status = *rank.process.poll();
     const std::string words = rank.process.last_words();
-    result_.failure = RankFailure{rank.process.rank(), rank.process.pid(), status.code(),
-                                  words.empty() ? status.words() : words, rank.output.last_lines()};
+    result_.failure = RankFailure{rank.process.rank(),
+                                  rank.process.pid(),
+                                  status.code(),
+                                  status.signal,
+                                  words.empty() ? status.words() : words,
+                                  rank.output.last_lines()};
     result_.exit_code = status.code();
   }
   if (result_.signal != 0) result_.exit_code = 128 + result_.signal;

@@ -123,7 +123,8 @@ TEST_F(TrainCommand, RefusesWrongUseOnOneLine) {
       {{"train", "resnet"}, "choose one of linear, mlp, cnn"},
       {{"train", "mlp", "--data", "/absent"}, "/absent: there is no such data folder"},
       {{"train", "mlp", "--bogus"}, "--bogus"},
-      {{"train", "linear", "--epochs", "many"}, "many"},
+      {{"train", "linear", "--epochs", "many"}, "--epochs: give a whole number, not \"many\""},
+      {{"train", "linear", "--lr", "abc"}, "--lr: give a number, not \"abc\""},
       {{"train", "linear", "--batch-size", "2", "--global-batch-size", "4"}, "give one of them"},
       {{"train", "linear", "--ranks", "2", "--global-batch-size", "3"}, "among 2 ranks"},
       {{"train", "linear", "--device", "cuda:99"}, "--device cuda:99"},
@@ -159,6 +160,7 @@ TEST_F(TrainCommand, CanBeStoppedThoughNobodyReads) {
   ASSERT_TRUE(testing::eventually([&] { return std::filesystem::exists(saved); }));
   program.signal(SIGINT);
   EXPECT_EQ(program.wait_unread(), 128 + SIGINT);
+  EXPECT_EQ(program.err(), "lockstep train: stopped by signal 2 (SIGINT)\n");
 }
 
 TEST_F(TrainCommand, EndsWithItsReader) {
