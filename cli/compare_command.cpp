@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "print.h"
 #include "this_program.h"
 #include <fmt/format.h>
 
@@ -26,18 +27,13 @@ int CompareCommand::run() const {
   if (ranks < 1) throw UsageError(fmt::format("--ranks {}: give at least 1", ranks));
   choose_device(training.device, ranks - 1);
 
-  const Comparison comparison = compare(recipe,
-                                        {.train_program = {this_program(), "train"},
-                                         .ranks = ranks,
-                                         .cores = cores,
-                                         .on_gpu = gpus > 0,
-                                         .device = training.device,
-                                         .training = training.train_options(ranks)},
-                                        [](const std::string& line) {
-                                          fmt::print(stderr, "{}\n", line);
-                                          std::fflush(stderr);
-                                        });
-  fmt::print("{}", training.json ? to_json(comparison) + "\n" : to_table(comparison));
+  const Comparison comparison = compare(recipe, {.train_program = {this_program(), "train"},
+                                                 .ranks = ranks,
+                                                 .cores = cores,
+                                                 .on_gpu = gpus > 0,
+                                                 .device = training.device,
+                                                 .training = training.train_options(ranks)});
+  check_output(print(stdout, training.json ? to_json(comparison) + "\n" : to_table(comparison)));
   return 0;
 }
 

@@ -28,11 +28,10 @@ void complain(const std::string& verb, const std::exception& error, bool json) {
       // Whoever started this is gone; what is left is the standard error.
     }
   }
-  if (json) {
-    fmt::print("{}\n", error_to_json(error));
-  } else {
-    fmt::print(stderr, "lockstep{}: {}\n", verb.empty() ? "" : " " + verb, error.what());
-  }
+  // What is wrong may be that standard output cannot be written.
+  if (json && write_last(OutputStream::out, error_to_json(error) + "\n")) return;
+  write_last(OutputStream::err,
+             fmt::format("lockstep{}: {}\n", verb.empty() ? "" : " " + verb, error.what()));
 }
 
 int main(int argc, char** argv) {

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <sstream>
 
+#include "number_option.h"
 #include <fmt/format.h>
 
 #include "lockstep/core/cpu.h"
@@ -71,13 +72,15 @@ void RunCommand::describe(::CLI::App& app) {
   app.add_option(
          "--threads", threads,
          "Threads of each rank; else the cores are shared out, unless OMP_NUM_THREADS is set")
-      ->check(::CLI::PositiveNumber);
+      ->check(is_number<int>())
+      ->type_name("N");
   app.add_flag("--no-prefix", no_prefix, "Do not begin lines of output with [rank N]");
   app.add_option("--log-dir,--log_dir", log_dir, "Keep each rank's output in DIR/rank_N.log")
       ->type_name("DIR");
   app.add_option("--local-ranks-filter,--local_ranks_filter", shown_ranks,
                  "Show the output of these ranks only, as in 0,2")
       ->delimiter(',')
+      ->check(is_number<int>())
       ->allow_extra_args(false)
       ->type_name("RANKS");
   app.add_flag("--standalone", standalone, "Accepted as torchrun does; it is so anyway");
@@ -102,7 +105,10 @@ int RunCommand::run() const {
   AgentOptions options;
   options.program = program;
   options.ranks = parse_ranks(ranks);
-  if (threads > 0) options.threads = threads;
+  if (threads && *threads < 1) {
+    throw UsageError(fmt::format("--threads {}: give at least 1", *threads));
+  }
+  options.threads = threads;
   options.prefix = !no_prefix;
   options.log_dir = log_dir;
   if (!shown_ranks.empty()) options.shown_ranks = shown_ranks;
@@ -112,7 +118,7 @@ int RunCommand::run() const {
   }
   const AgentResult result = run_agent(options);
   const std::string text = report(result, options.ranks);
-  if (!text.empty()) fmt::print(stderr, "lockstep run: {}", text);
+  if (!text.empty()) write_last(OutputStream::err, "lockstep run: " + text);
   return result.exit_code;
 }
 

@@ -2,6 +2,7 @@
 // `lockstep run`: starts a program as several local ranks, with torchrun's spelling of options.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,7 +15,7 @@ namespace lockstep::cli {
 // The options as they are typed; and what they mean.
 struct RunCommand {
   std::string ranks = "auto";
-  int threads = 0;
+  std::optional<int> threads;
   bool no_prefix = false;
   bool standalone = false;
   std::string log_dir;

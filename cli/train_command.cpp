@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "print.h"
 #include "this_program.h"
 #include <fmt/format.h>
 
@@ -28,12 +29,6 @@ void TrainCommand::describe(::CLI::App& app) {
   app.add_option("--lr-scale", learning_rate_scale)->group("");
 }
 
-void TrainCommand::print_line(std::string_view line) const {
-  std::FILE* stream = training.json ? stderr : stdout;
-  fmt::print(stream, "{}\n", line);
-  std::fflush(stream);
-}
-
 int TrainCommand::run(const std::vector<std::string>& arguments) const {
   const Recipe recipe = find_recipe(training.recipe);
   LaunchRequest request{.ranks = training.ranks,
@@ -56,7 +51,7 @@ int TrainCommand::run(const std::vector<std::string>& arguments) const {
   if (!plan.start_ranks && started_by_local_training()) {
     hand_over(result);
   } else if (training.json) {
-    fmt::print("{}\n", to_json(result));
+    check_output(print(stdout, to_json(result) + "\n"));
   }
   return 0;
 }
@@ -66,17 +61,25 @@ TrainResult TrainCommand::start_ranks(const std::vector<std::string>& arguments,
   choose_device(training.device, ranks - 1);
   std::vector<std::string> program{this_program()};
   program.insert(program.end(), arguments.begin(), arguments.end());
-  return run_local_training({.program = std::move(program),
-                             .ranks = ranks,
-                             .on_line = [this](const OutputLine& line) { print_line(line.text); }});
+  return run_local_training(
+      {.program = std::move(program),
+       .ranks = ranks,
+       .output = {.stream = training.json ? OutputStream::err : OutputStream::out}});
 }
 
 TrainResult TrainCommand::train_here(TrainMode train_mode, const TrainOptions& options) const {
   InitOptions init;
   init.device = choose_device(training.device, environment_int("LOCAL_RANK").value_or(0));
   const auto group = init_process_group(init);
-  return train(find_recipe(training.recipe), train_mode, options, group,
-               [this](const std::string& line) { print_line(line); });
+  // A full disk costs the lines, not the training; but it does not pass for success.
+  int output_error = 0;
+  TrainResult result =
+      train(find_recipe(training.recipe), train_mode, options, group, [&](const std::string& line) {
+        const int error = print(training.json ? stderr : stdout, line + "\n");
+        if (error != 0 && !training.json) output_error = error;
+      });
+  check_output(output_error);
+  return result;
 }
 
 }  // namespace lockstep::cli

@@ -29,7 +29,6 @@ struct TrainCommand {
  private:
   TrainResult start_ranks(const std::vector<std::string>& arguments, int ranks) const;
   TrainResult train_here(TrainMode mode, const TrainOptions& options) const;
-  void print_line(std::string_view line) const;
 };
 
 }  // namespace lockstep::cli

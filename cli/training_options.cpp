@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "training_options.h"
 
+#include "number_option.h"
 #include <fmt/format.h>
 
 namespace lockstep::cli {
@@ -13,19 +14,24 @@ void TrainingOptions::describe(::CLI::App& app) {
   app.add_option("RECIPE", recipe, recipes)->required();
   app.add_option("--ranks", ranks,
                  "Ranks to start; by default 1, for ddp one for each GPU, or core")
+      ->check(is_number<int>())
       ->type_name("N");
   app.add_option("--device", device,
                  "cpu, cuda (each rank its own GPU) or cuda:N; by default a "
                  "GPU is used if there is one")
       ->type_name("DEVICE");
   app.add_option("--epochs", epochs, "Passes over the data; by default the recipe's")
+      ->check(is_number<std::int64_t>())
       ->type_name("N");
   app.add_option("--batch-size", batch_size, "Samples a step on each rank; by default the recipe's")
+      ->check(is_number<std::int64_t>())
       ->type_name("N");
   app.add_option("--global-batch-size", global_batch_size,
                  "Samples a step on all ranks together, instead of --batch-size")
+      ->check(is_number<std::int64_t>())
       ->type_name("N");
   app.add_option("--lr", learning_rate, "Learning rate; by default the recipe's")
+      ->check(is_number<double>())
       ->type_name("RATE");
   app.add_flag("--scale-lr", scale_learning_rate,
                "Multiply the learning rate by the number of ranks, with a gradual warm-up");
@@ -34,6 +40,7 @@ void TrainingOptions::describe(::CLI::App& app) {
                  "/usr/share/datasets/fashion-mnist")
       ->type_name("DIR");
   app.add_option("--seed", seed, "For weights and the order of samples")
+      ->check(is_number<std::int64_t>())
       ->capture_default_str()
       ->type_name("N");
   app.add_flag("--json", json, "Print one JSON object and nothing else on standard output");

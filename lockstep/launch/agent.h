@@ -17,6 +17,13 @@
 
 namespace lockstep {
 
+// All that ranks write, on one stream of this process.
+struct MergedOutput {
+  OutputStream stream = OutputStream::out;
+  // With what each line begins.
+  std::string prefix{};
+};
+
 // Members have initialisers so that g++ does not warn of those that a caller leaves out.
 struct AgentOptions {
   // The program, found in PATH as a shell finds it, and its arguments.
@@ -29,11 +36,16 @@ struct AgentOptions {
   EnvironmentVariables environment{};
 
   // What ranks write goes to this process's standard output and error, by whole lines that begin
-  // with "[rank 2] ", in colour on a terminal unless NO_COLOR is set.
+  // with "[rank 2] ", in colour on a terminal unless NO_COLOR is set. A slow reader gets all of it
+  // and slows the ranks down, unless they fail or are stopped: then what is left after half a
+  // second is dropped. One that goes away ends the job.
   bool prefix = true;
+  // Lines look like this instead.
+  std::optional<MergedOutput> merged{};
   // Only these ranks' output is shown; without it, all.
   std::optional<std::vector<int>> shown_ranks{};
-  // Gets every line instead of the standard streams. Must not throw.
+  // Gets every line instead of the standard streams. Must not throw, and must not block: meanwhile
+  // no signal and no rank's end is noticed.
   RankOutput::Sink on_line{};
   // A folder that gets rank_0.log and so on, with both streams. Made if it is not there.
   std::string log_dir{};
@@ -52,6 +64,8 @@ struct RankFailure {
   pid_t pid;
   // As a shell would give it: 128 + signal, or the exit code.
   int exit_code;
+  // The signal that killed it, or 0.
+  int signal;
   // In words: "exit code 3", "killed by signal 9 (SIGKILL), ...", what an exception said.
   std::string cause;
   // Of both streams, the newest last.
@@ -59,7 +73,8 @@ struct RankFailure {
 };
 
 struct AgentResult {
-  // 128 + signal if this process was told to stop; else the first failure's; else 0.
+  // 128 + signal if this process was told to stop; else the first failure's; else 1 if standard
+  // output could not be written; else 0.
   int exit_code = 0;
   // The signal that told this process to stop, and that the ranks were sent; SIGPIPE if whoever
   // read standard output went away.
@@ -67,17 +82,19 @@ struct AgentResult {
   // The rank that failed first. Of several at once, one that a signal killed counts as first, since
   // its peers fail in consequence.
   std::optional<RankFailure> failure;
+  // Why some of the ranks' lines are not on standard output, as an errno: the disk is full, say.
+  int output_error = 0;
   // What the ranks left in the store.
   LocalStoreServer::Values store;
 };
 
 // Blocks until all ranks have ended. Each is a process group of its own and reads from /dev/null;
 // C's stdio in it buffers what it prints by blocks, since it goes to a pipe. When one fails, the
-// others' process groups get SIGTERM, and SIGKILL after the grace. SIGINT, SIGTERM and SIGHUP go to
-// all ranks, which then have the longer grace; a second one kills. If this process is killed
-// itself, its ranks die with it. Call it from the main thread: ranks die with the thread that
-// started them. UsageError for options that cannot be; BackendError if ranks cannot be started. A
-// program that cannot be executed is a failure of its rank, with exit code 127 or 126.
+// others' process groups get SIGTERM, and SIGKILL after the grace. SIGINT, SIGTERM, SIGHUP and
+// SIGQUIT go to all ranks, which then have the longer grace; a second one kills. If this process is
+// killed itself, its ranks die with it. Call it from the main thread: ranks die with the thread
+// that started them. UsageError for options that cannot be; BackendError if ranks cannot be
+// started. A program that cannot be executed is a failure of its rank, with exit code 127 or 126.
 AgentResult run_agent(const AgentOptions& options);
 
 // The same for ranks that are forked from this process and call body(rank), and end when it returns

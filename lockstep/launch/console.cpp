@@ -8,6 +8,8 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include "lockstep/core/deadline.h"
+
 namespace lockstep {
 
 void Console::add(OutputStream stream, std::string text) {
@@ -35,6 +37,8 @@ bool Console::write_some() {
     const std::size_t length = std::min<std::size_t>(text.bytes.size() - written_, PIPE_BUF);
     const ssize_t count = ::write(text.fd, text.bytes.data() + written_, length);
     if (count < 0 && (errno == EAGAIN || errno == EINTR)) return true;
+    int& error = errors_[text.fd == STDERR_FILENO];
+    if (count < 0 && error == 0) error = errno;
     if (count < 0 && errno == EPIPE) {
       discard();
       return false;
@@ -49,6 +53,17 @@ bool Console::write_some() {
     }
   }
   return true;
+}
+
+bool write_last(OutputStream stream, std::string text) {
+  Console console;
+  console.add(stream, std::move(text));
+  const Deadline deadline = Deadline::after(reader_grace);
+  while (console.write_some() && !console.empty() && !deadline.passed()) {
+    pollfd entry{console.descriptor(), POLLOUT, 0};
+    ::poll(&entry, 1, static_cast<int>(deadline.remaining().count()));
+  }
+  return console.empty() && console.error(stream) == 0;
 }
 
 }  // namespace lockstep

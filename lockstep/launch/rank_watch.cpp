@@ -120,6 +120,12 @@ void RankWatch::leave_to_parent() {
 RankOutput::Sink RankWatch::make_sink(int rank) {
   if (options_.on_line) return options_.on_line;
   if (options_.shown_ranks && std::ranges::count(*options_.shown_ranks, rank) == 0) return {};
+  if (options_.merged) {
+    return [this](const OutputLine& line) {
+      console_.add(options_.merged->stream,
+                   fmt::format("{}{}\n", options_.merged->prefix, line.text));
+    };
+  }
   if (!options_.prefix) {
     return [this](const OutputLine& line) {
       console_.add(line.stream, fmt::format("{}\n", line.text));
@@ -230,6 +236,8 @@ void RankWatch::signal_all(int signal) {
 
 void RankWatch::stop(int signal, milliseconds grace) {
   signal_all(signal);
+  // One that somebody has stopped would not notice.
+  signal_all(SIGCONT);
   kill_at_ = Deadline::after(grace);
 }
 
@@ -262,25 +270,34 @@ void RankWatch::drain() {
 
 void RankWatch::flush_console() {
   while (!console_.empty()) {
+    if (!discard_at_ && (first_failure_ || result_.signal != 0)) {
+      discard_at_ = Deadline::after(reader_grace);
+    }
+    if (discard_at_ && discard_at_->passed()) return console_.discard();
     std::array<pollfd, 2> entries{
         {{console_.descriptor(), POLLOUT, 0}, {signals_.descriptor(), POLLIN, 0}}};
-    ::poll(entries.data(), entries.size(), -1);
+    const int timeout = discard_at_ ? static_cast<int>(discard_at_->remaining().count()) : -1;
+    ::poll(entries.data(), entries.size(), timeout);
     std::optional<int> stopped = signals_.next();
-    if (!stopped && !console_.write_some()) stopped = SIGPIPE;
-    if (!stopped) continue;
-    console_.discard();
-    if (result_.signal == 0) result_.signal = *stopped;
+    if (!console_.write_some()) stopped = SIGPIPE;
+    if (stopped && !first_failure_ && result_.signal == 0) result_.signal = *stopped;
   }
 }
 
 void RankWatch::fill_in_result() {
   result_.store = store_.values();
+  result_.output_error = console_.error(OutputStream::out);
+  if (result_.output_error != 0) result_.exit_code = 1;
   if (first_failure_) {
     Rank& rank = ranks_[*first_failure_];
     const ExitStatus status = *rank.process.poll();
     const std::string words = rank.process.last_words();
-    result_.failure = RankFailure{rank.process.rank(), rank.process.pid(), status.code(),
-                                  words.empty() ? status.words() : words, rank.output.last_lines()};
+    result_.failure = RankFailure{rank.process.rank(),
+                                  rank.process.pid(),
+                                  status.code(),
+                                  status.signal,
+                                  words.empty() ? status.words() : words,
+                                  rank.output.last_lines()};
     result_.exit_code = status.code();
   }
   if (result_.signal != 0) result_.exit_code = 128 + result_.signal;

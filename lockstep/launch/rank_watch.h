@@ -60,6 +60,7 @@ class RankWatch {
   bool running() const;
   void end_leftovers();
   void drain();
+  // Waits for a slow reader, but not for long if the job failed or was stopped.
   void flush_console();
   void fill_in_result();
 
@@ -80,6 +81,7 @@ class RankWatch {
   std::optional<Deadline> repeat_after_;
   std::optional<Deadline> kill_at_;
   std::optional<Deadline> give_up_at_;
+  std::optional<Deadline> discard_at_;
 };
 
 }  // namespace lockstep

@@ -39,15 +39,15 @@ SignalWatch::SignalWatch() {
     writer_.reset();
     throw UsageError("this process already runs ranks; wait until they have ended");
   }
-  constexpr std::array stops{SIGINT, SIGTERM, SIGHUP};
+  constexpr std::array stops{SIGINT, SIGTERM, SIGHUP, SIGQUIT};
   for (std::size_t i = 0; i < stops.size(); ++i) {
     changed_[i].signal = stops[i];
     change(changed_[i], write_down);
   }
-  changed_[3].signal = SIGPIPE;
-  change(changed_[3], SIG_IGN);
-  changed_[4].signal = SIGCHLD;
-  change(changed_[4], SIG_DFL);
+  changed_[4].signal = SIGPIPE;
+  change(changed_[4], SIG_IGN);
+  changed_[5].signal = SIGCHLD;
+  change(changed_[5], SIG_DFL);
 }
 
 void SignalWatch::change(Changed& entry, void (*handler)(int)) {

@@ -23,6 +23,7 @@ struct SpawnOptions {
   // OMP_NUM_THREADS is set.
   std::optional<int> threads{};
   bool prefix = true;
+  // Must not throw, and must not block.
   RankOutput::Sink on_line{};
   std::string log_dir{};
   std::chrono::milliseconds stop_grace{500};
@@ -80,8 +81,8 @@ Result from_bytes(std::string bytes) {
 // returned, by rank, at most 64 MiB each; nothing if fn returns void.
 //
 // RankFailed for the rank that failed first. UsageError if this process has started threads, since
-// libtorch would hang in the ranks. SIGINT, SIGTERM and SIGHUP are handed to the ranks, and raised
-// again here when they have ended, then Error. Only from the main thread.
+// libtorch would hang in the ranks. SIGINT, SIGTERM, SIGHUP and SIGQUIT are handed to the ranks,
+// and raised again here when they have ended, then Error. Only from the main thread.
 template <class Function>
 auto spawn(int ranks, Function&& fn, const SpawnOptions& options = {}) {
   using Result = std::invoke_result_t<Function&, int>;

@@ -65,8 +65,7 @@ int cores_in_use(const ComparisonOptions& options, const TrainResult& result) {
 
 }  // namespace
 
-Comparison compare(const Recipe& recipe, const ComparisonOptions& options,
-                   const std::function<void(const std::string&)>& log) {
+Comparison compare(const Recipe& recipe, const ComparisonOptions& options) {
   check_train_options(recipe, options.training, options.ranks);
   const auto batch =
       resolve_batch_sizes(options.training.batch_size, options.training.global_batch_size,
@@ -80,9 +79,7 @@ Comparison compare(const Recipe& recipe, const ComparisonOptions& options,
     }
     training.ranks = run.ranks;
     training.threads = run.threads;
-    training.on_line = [&, prefix = title(run)](const OutputLine& line) {
-      log(fmt::format("[{}] {}", prefix, line.text));
-    };
+    training.output = {.stream = OutputStream::err, .prefix = fmt::format("[{}] ", title(run))};
     ComparisonRow row{.result = run_local_training(training)};
     const double first = comparison.rows.empty() ? row.result.seconds_per_epoch
                                                  : comparison.rows.front().result.seconds_per_epoch;

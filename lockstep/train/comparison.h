@@ -2,7 +2,6 @@
 // The same training by one process and by several, side by side.
 #pragma once
 
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -40,10 +39,9 @@ struct Comparison {
 };
 
 // Trains single with one thread, single with all cores' threads, and ddp, one after the other, each
-// in fresh processes, with the same seed, data, global batch and learning rate. Lines of progress
-// go to log. Errors are those of run_local_training.
-Comparison compare(const Recipe& recipe, const ComparisonOptions& options,
-                   const std::function<void(const std::string&)>& log);
+// in fresh processes, with the same seed, data, global batch and learning rate. What they print
+// goes to this process's standard error. Errors are those of run_local_training.
+Comparison compare(const Recipe& recipe, const ComparisonOptions& options);
 
 // Rows and columns for people, at most 100 characters wide; ends with a newline.
 std::string to_table(const Comparison& comparison);

@@ -33,6 +33,7 @@ LocalStore launcher_store() {
   const std::string kind = error.at("kind");
   const std::string message = error.at("message");
   if (kind == "usage") throw UsageError(message);
+  if (kind == "peer_lost") throw PeerLost(error.at("rank"), message);
   if (kind == "timeout") throw TimeoutError(message);
   if (kind == "backend") throw BackendError(message);
   throw Error(message);
@@ -51,17 +52,20 @@ TrainResult run_local_training(const LocalTrainingOptions& options) {
   agent.ranks = options.ranks;
   agent.threads = options.threads;
   agent.environment = {{request_variable, "1"}};
-  agent.on_line = options.on_line;
+  agent.merged = options.output;
   const AgentResult ended = run_agent(agent);
 
   if (ended.signal != 0) {
-    throw TrainingStopped(ended.signal, fmt::format("stopped by signal {}", ended.signal));
+    throw TrainingStopped(ended.signal, without_newline(report(ended, options.ranks)));
   }
   if (ended.failure) {
     const auto error = ended.store.find(error_key(ended.failure->rank));
     if (error != ended.store.end()) throw_again(error->second);
-    throw Error(without_newline(report(ended, options.ranks)));
+    const std::string message = without_newline(report(ended, options.ranks));
+    if (ended.failure->signal != 0) throw PeerLost(ended.failure->rank, message);
+    throw Error(message);
   }
+  if (ended.output_error != 0) throw BackendError(without_newline(report(ended, options.ranks)));
   const auto result = ended.store.find(result_key);
   if (result == ended.store.end()) {
     throw Error(fmt::format("{} has ended without a result; is it a program of another version?",

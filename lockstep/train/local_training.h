@@ -28,13 +28,15 @@ struct LocalTrainingOptions {
   int ranks = 1;
   // Of each rank, whatever the environment says; without it the cores are shared out.
   std::optional<int> threads = {};
-  // Gets what the ranks print.
-  RankOutput::Sink on_line = {};
+  // Where what the ranks print goes.
+  MergedOutput output = {};
 };
 
 // Blocks until the training has ended. What a rank threw is thrown here, with its type among
-// UsageError, TimeoutError, BackendError and Error; a rank that could say nothing any more is an
-// Error with the launcher's report. From the main thread only.
+// UsageError, PeerLost, TimeoutError, BackendError and Error. A rank that could say nothing any
+// more is an Error with the launcher's report, a PeerLost if a signal killed it. TrainingStopped if
+// this process was told to stop, BackendError if its standard output cannot be written. From the
+// main thread only.
 TrainResult run_local_training(const LocalTrainingOptions& options);
 
 // In a rank: true if run_local_training started this process. Then it hands over its result, or

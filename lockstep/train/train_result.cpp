@@ -84,10 +84,11 @@ TrainResult train_result_from_json(const std::string& text) try {
 }
 
 std::string error_to_json(const std::exception& error) {
+  Json details{{"kind", kind_of(error)}, {"message", error.what()}};
+  if (const auto* lost = dynamic_cast<const PeerLost*>(&error)) details["rank"] = lost->rank();
   // An exception's text may hold bytes that are not UTF-8, such as the name of a file.
-  return Json{{"schema_version", schema_version},
-              {"error", {{"kind", kind_of(error)}, {"message", error.what()}}}}
-      .dump(-1, ' ', false, Json::error_handler_t::replace);
+  return Json{{"schema_version", schema_version}, {"error", details}}.dump(
+      -1, ' ', false, Json::error_handler_t::replace);
 }
 
 }  // namespace lockstep

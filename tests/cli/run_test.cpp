@@ -146,19 +146,27 @@ TEST_F(Run, ExitCodes) {
 }
 
 TEST_F(Run, WrongUseIsTwoAndOneLine) {
-  const std::vector<std::vector<std::string>> wrong{
-      {},
-      {"-n", "0", "true"},
-      {"-n", "x", "true"},
-      {"--no-such-option", "true"},
-      {"-n"},
-      {"-n", "2"},
-      {"--threads", "0", "true"},
-      {"-n", "2", "--local-ranks-filter", "2", "true"}};
-  for (const auto& arguments : wrong) {
+  struct Case {
+    std::vector<std::string> arguments;
+    std::string message;
+  };
+  const std::vector<Case> wrong{
+      {{}, "name a program"},
+      {{"-n", "0", "true"}, "--nproc-per-node 0: give a number"},
+      {{"-n", "x", "true"}, "--nproc-per-node x: give a number"},
+      {{"--no-such-option", "true"}, "--no-such-option"},
+      {{"-n"}, "--nproc-per-node"},
+      {{"-n", "2"}, "name a program"},
+      {{"--threads", "0", "true"}, "--threads 0: give at least 1"},
+      {{"--threads", "x", "true"}, "--threads: give a whole number, not \"x\""},
+      {{"--local-ranks-filter", "0,x", "true"},
+       "--local-ranks-filter: give a whole number, not \"x\""},
+      {{"-n", "2", "--local-ranks-filter", "2", "true"}, "the output of rank 2"}};
+  for (const auto& [arguments, message] : wrong) {
     const Ended ended = run(arguments);
     EXPECT_EQ(ended.code, 2);
-    EXPECT_THAT(ended.err, AllOf(StartsWith("lockstep run: "), HasSubstr("--help)\n")));
+    EXPECT_THAT(ended.err,
+                AllOf(StartsWith("lockstep run: "), HasSubstr(message), HasSubstr("--help)\n")));
     EXPECT_EQ(sorted_lines(ended.err).size(), 1u) << ended.err;
     EXPECT_EQ(ended.out, "");
   }
@@ -173,7 +181,7 @@ TEST_F(Run, WarnsOfManyRanks) {
 const std::string sleep_with_child = "sleep 1000 & echo ready; sleep 1000";
 
 TEST_F(Run, CtrlCEndsTheRanks) {
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
     Program program(command({"-n", "2", "sh", "-c", sleep_with_child}));
     program.wait_for("ready", 2);
     program.signal(signal);
@@ -191,6 +199,15 @@ TEST_F(Run, RanksGetTheSignalAndTimeToSave) {
   program.signal(SIGINT);
   EXPECT_EQ(program.wait(), 128 + SIGINT);
   EXPECT_THAT(program.out(), AllOf(HasSubstr("saved 0"), HasSubstr("saved 1")));
+}
+
+TEST_F(Run, AStoppedRankEndsToo) {
+  Program program(command({"-n", "2", "sh", "-c", "echo ready; kill -STOP $$"}));
+  program.wait_for("ready", 2);
+  const auto begin = std::chrono::steady_clock::now();
+  program.signal(SIGTERM);
+  EXPECT_EQ(program.wait(), 128 + SIGTERM);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 8s) << "it waited for the grace of 10 s";
 }
 
 TEST_F(Run, ASecondCtrlCKills) {
@@ -238,6 +255,39 @@ TEST_F(Run, AReaderThatStallsDoesNotStallTheLauncher) {
   EXPECT_EQ(program.wait(), 128 + SIGTERM);
 }
 
+TEST_F(Run, AFailureIsReportedThoughNobodyReads) {
+  const auto arguments = command({"-n", "2", "sh", "-c",
+                                  "test $RANK = 1 && { echo last words; kill -9 $$; }; "
+                                  "while :; do echo y; done"});
+  const auto begin = std::chrono::steady_clock::now();
+  Program program(arguments, Program::Output::full);
+  EXPECT_EQ(program.wait_unread(), 128 + SIGKILL);
+  EXPECT_THAT(program.err(), AllOf(HasSubstr("rank 1 of 2"), HasSubstr("  last words\n")));
+  std::vector<std::string> both_streams{"sh", "-c", "exec \"$0\" \"$@\" 2>&1"};
+  both_streams.insert(both_streams.end(), arguments.begin(), arguments.end());
+  Program silent(both_streams, Program::Output::full);
+  EXPECT_EQ(silent.wait_unread(), 128 + SIGKILL);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 10s) << "two seconds each on an idle machine";
+}
+
+TEST_F(Run, ASignalEndsItThoughNobodyReads) {
+  Program program(command({"-n", "2", "sh", "-c", "echo hello; touch $TMPDIR/$RANK; sleep 1000"}),
+                  Program::Output::full);
+  for (const char* name : {"0", "1"}) {
+    EXPECT_TRUE(eventually([&] { return std::filesystem::exists(tmpdir.path() / name); }));
+  }
+  program.signal(SIGTERM);
+  EXPECT_EQ(program.wait_unread(), 128 + SIGTERM);
+  EXPECT_THAT(program.err(), HasSubstr("stopped by signal 15 (SIGTERM)"));
+  for (const char* name : {"0", "1"}) std::filesystem::remove(tmpdir.path() / name);
+}
+
+TEST_F(Run, OutputThatIsLostIsAFailure) {
+  Program program({"sh", "-c", LOCKSTEP_PROGRAM " run -n 2 echo hi >/dev/full"});
+  EXPECT_EQ(program.wait(), 1);
+  EXPECT_EQ(program.err(), "lockstep run: cannot write standard output: No space left on device\n");
+}
+
 TEST_F(Run, AKilledLauncherTakesItsRanksAndTheirChildrenAlong) {
   Program program(command({"-n", "2", "sh", "-c", sleep_with_child}));
   program.wait_for("ready", 2);
@@ -270,9 +320,11 @@ TEST(Lockstep, KnowsItsVerbs) {
   Program help({LOCKSTEP_PROGRAM, "--help"});
   EXPECT_EQ(help.wait(), 0);
   EXPECT_THAT(help.out(), AllOf(HasSubstr("run"), HasSubstr("train"), HasSubstr("compare")));
-  Program wrong({LOCKSTEP_PROGRAM, "fly"});
-  EXPECT_EQ(wrong.wait(), 2);
-  EXPECT_THAT(wrong.err(), HasSubstr("no verb fly"));
+  for (const std::string verb : {"fly", "doctor", "bench"}) {
+    Program wrong({LOCKSTEP_PROGRAM, verb});
+    EXPECT_EQ(wrong.wait(), 2);
+    EXPECT_THAT(wrong.err(), HasSubstr("no verb " + verb));
+  }
 }
 
 TEST(Lockstep, HandsVerbsToTheProgramBesideIt) {

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // `lockstep train` and `lockstep compare` as a user runs them.
 #include <algorithm>
+#include <filesystem>
 
+#include "support/process_table.h"
 #include "support/program.h"
 #include "train/tiny_images.h"
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
+#include <signal.h>
 
 namespace lockstep {
 namespace {
@@ -120,7 +123,8 @@ TEST_F(TrainCommand, RefusesWrongUseOnOneLine) {
       {{"train", "resnet"}, "choose one of linear, mlp, cnn"},
       {{"train", "mlp", "--data", "/absent"}, "/absent: there is no such data folder"},
       {{"train", "mlp", "--bogus"}, "--bogus"},
-      {{"train", "linear", "--epochs", "many"}, "many"},
+      {{"train", "linear", "--epochs", "many"}, "--epochs: give a whole number, not \"many\""},
+      {{"train", "linear", "--lr", "abc"}, "--lr: give a number, not \"abc\""},
       {{"train", "linear", "--batch-size", "2", "--global-batch-size", "4"}, "give one of them"},
       {{"train", "linear", "--ranks", "2", "--global-batch-size", "3"}, "among 2 ranks"},
       {{"train", "linear", "--device", "cuda:99"}, "--device cuda:99"},
@@ -145,6 +149,39 @@ TEST_F(TrainCommand, RefusesWrongUseOnOneLine) {
   EXPECT_EQ(json["schema_version"], 1);
   EXPECT_EQ(json["error"]["kind"], "usage");
   EXPECT_THAT(json["error"]["message"].get<std::string>(), HasSubstr(cases[1].message));
+}
+
+TEST_F(TrainCommand, CanBeStoppedThoughNobodyReads) {
+  const std::string saved = folder().path() / "net.pt";
+  Program program({LOCKSTEP_PROGRAM, "train", "linear", "--ranks", "2", "--device", "cpu",
+                   "--epochs", "1", "--save", saved},
+                  Program::Output::full);
+  // The ranks have printed all that they had to say.
+  ASSERT_TRUE(testing::eventually([&] { return std::filesystem::exists(saved); }));
+  program.signal(SIGINT);
+  EXPECT_EQ(program.wait_unread(), 128 + SIGINT);
+  EXPECT_EQ(program.err(), "lockstep train: stopped by signal 2 (SIGINT)\n");
+}
+
+TEST_F(TrainCommand, EndsWithItsReader) {
+  Program program({LOCKSTEP_PROGRAM, "train", "linear", "--ranks", "2", "--device", "cpu",
+                   "--epochs", "100000"});
+  program.wait_for("epoch 1/");
+  program.close_output();
+  EXPECT_EQ(program.wait(), 128 + SIGPIPE);
+}
+
+TEST_F(TrainCommand, OutputThatIsLostIsAFailure) {
+  for (const std::string arguments :
+       {"train linear --epochs 1", "train linear --epochs 1 --json",
+        "train linear --epochs 1 --ranks 2", "train linear --epochs 1 --ranks 2 --json",
+        "compare linear --epochs 1 --ranks 2", "compare linear --epochs 1 --ranks 2 --json"}) {
+    Program program({"sh", "-c", LOCKSTEP_PROGRAM " " + arguments + " --device cpu >/dev/full"});
+    EXPECT_EQ(program.wait(), 1) << arguments;
+    EXPECT_THAT(program.err(),
+                HasSubstr(": cannot write standard output: No space left on device\n"))
+        << arguments;
+  }
 }
 
 TEST_F(TrainCommand, HandsUpTheErrorOfItsRanks) {

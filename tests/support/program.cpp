@@ -30,6 +30,16 @@ Ends open_pipe() {
   return {ends[0], ends[1]};
 }
 
+Ends open_full_pipe() {
+  const Ends ends = open_pipe();
+  ::fcntl(ends.writer, F_SETFL, O_NONBLOCK);
+  const std::array<char, 4096> bytes{};
+  while (::write(ends.writer, bytes.data(), bytes.size()) > 0) {
+  }
+  ::fcntl(ends.writer, F_SETFL, 0);
+  return ends;
+}
+
 Ends open_terminal() {
   const int reader = ::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
   if (reader < 0 || ::grantpt(reader) != 0 || ::unlockpt(reader) != 0) {
@@ -43,11 +53,16 @@ Ends open_terminal() {
   return {reader, writer};
 }
 
+Ends open_output(Program::Output output) {
+  if (output == Program::Output::terminal) return open_terminal();
+  return output == Program::Output::full ? open_full_pipe() : open_pipe();
+}
+
 }  // namespace
 
 Program::Program(const std::vector<std::string>& arguments, Output output)
     : deadline_(std::chrono::steady_clock::now() + std::chrono::minutes(1)) {
-  const Ends out = output == Output::pipes ? open_pipe() : open_terminal();
+  const Ends out = open_output(output);
   const Ends err = open_pipe();
   std::vector<char*> argv;
   for (const auto& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
@@ -98,16 +113,18 @@ void Program::wait_for(const std::string& text, int times) {
 }
 
 int Program::wait() {
-  while (out_fd_ >= 0 || err_fd_ >= 0) {
-    check_deadline();
-    read_for(milliseconds(1000));
-  }
+  read_all();
+  return wait_unread();
+}
+
+int Program::wait_unread() {
   int status = 0;
   while (::waitpid(pid_, &status, WNOHANG) == 0) {
     check_deadline();
     ::poll(nullptr, 0, 1);
   }
   pid_ = -1;
+  read_all();
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
@@ -118,6 +135,13 @@ int Program::wait_signalling(int signal) {
     read_for(milliseconds(20));
   }
   return wait();
+}
+
+void Program::read_all() {
+  while (out_fd_ >= 0 || err_fd_ >= 0) {
+    check_deadline();
+    read_for(milliseconds(1000));
+  }
 }
 
 void Program::read_for(milliseconds span) {

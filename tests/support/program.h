@@ -15,7 +15,8 @@ namespace lockstep::testing {
 // deadline of a minute, after which the process is killed and the wait fails with an exception.
 class Program {
  public:
-  enum class Output { pipes, terminal };
+  // full: as pipes, but its standard output can take nothing before somebody reads.
+  enum class Output { pipes, full, terminal };
 
   explicit Program(const std::vector<std::string>& arguments, Output output = Output::pipes);
   ~Program();
@@ -29,7 +30,9 @@ class Program {
   void wait_for(const std::string& text, int times = 1);
   // Until it has ended and all its output is closed. As a shell would give it: 128 + signal.
   int wait();
-  // The same, but it is nudged by a signal every 20 ms.
+  // Until it has ended, though nobody reads meanwhile.
+  int wait_unread();
+  // The same as wait(), but it is nudged by a signal every 20 ms.
   int wait_signalling(int signal);
   // The reader of its standard output goes away.
   void close_output();
@@ -39,6 +42,8 @@ class Program {
   const std::string& err() const { return err_; }
 
  private:
+  // Until both streams are closed.
+  void read_all();
   // Reads what comes within the span.
   void read_for(std::chrono::milliseconds span);
   static void read_from(int& fd, std::string& text);

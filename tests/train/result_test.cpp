@@ -65,8 +65,9 @@ TEST(ErrorToJson, NamesTheKind) {
   EXPECT_EQ(json.at("schema_version"), 1);
   EXPECT_EQ(json.at("error").at("kind"), "usage");
   EXPECT_THAT(json.at("error").at("message").get<std::string>(), HasSubstr("bad \"name\""));
-  EXPECT_EQ(nlohmann::json::parse(error_to_json(PeerLost(1, "gone")))["error"]["kind"],
-            "peer_lost");
+  const auto lost = nlohmann::json::parse(error_to_json(PeerLost(1, "gone")))["error"];
+  EXPECT_EQ(lost["kind"], "peer_lost");
+  EXPECT_EQ(lost["rank"], 1);
   EXPECT_EQ(nlohmann::json::parse(error_to_json(std::runtime_error("x")))["error"]["kind"],
             "error");
 }

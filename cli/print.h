@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Printing that notices where the output is lost.
+#pragma once
+
+#include <cstdio>
+#include <string_view>
+
+namespace lockstep::cli {
+
+// Writes the text at once. Returns why it could not be written, as an errno, or 0.
+int print(std::FILE* stream, std::string_view text);
+
+// BackendError if print() on standard output returned other than 0.
+void check_output(int error);
+
+}  // namespace lockstep::cli
