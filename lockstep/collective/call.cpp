@@ -51,8 +51,8 @@ std::string title(const Call& call) {
 }
 
 std::string describe(const Call& call) {
-  const bool has_elements = call.collective != Collective::barrier &&
-                            call.collective != Collective::all_to_all;
+  const bool has_elements =
+      call.collective != Collective::barrier && call.collective != Collective::all_to_all;
   if (!has_elements) return title(call);
   std::string details = fmt::format("{} {} elements", call.elements, c10::toString(call.type));
   if (reduces(call.collective)) {

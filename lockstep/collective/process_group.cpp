@@ -250,22 +250,21 @@ Work ProcessGroup::barrier() {
 Work ProcessGroup::start_ring(std::vector<at::Tensor> tensors, AllReduceOptions options) {
   const int next = (rank() + 1) % size();
   const int previous = (rank() + size() - 1) % size();
-  const RingNeighbours neighbours{
-      .send =
-          [this, next](const at::Tensor& chunk) {
-            bytes_sent_ += chunk.nbytes();
-            return start_send(chunk, next, Lane::collective);
-          },
-      .receive =
-          [this, previous](const at::Tensor& chunk) {
-            return start_recv(chunk, previous, Lane::collective);
-          },
-      .rank = rank(),
-      .size = size(),
-      .timeout = timeout()};
+  const RingNeighbours neighbours{.send =
+                                      [this, next](const at::Tensor& chunk) {
+                                        bytes_sent_ += chunk.nbytes();
+                                        return start_send(chunk, next, Lane::collective);
+                                      },
+                                  .receive =
+                                      [this, previous](const at::Tensor& chunk) {
+                                        return start_recv(chunk, previous, Lane::collective);
+                                      },
+                                  .rank = rank(),
+                                  .size = size(),
+                                  .timeout = timeout()};
   const std::lock_guard lock(ring_mutex_);
-  auto ring = std::make_shared<RingAllReduce>(std::move(tensors), options, neighbours,
-                                              last_ring_.lock());
+  auto ring =
+      std::make_shared<RingAllReduce>(std::move(tensors), options, neighbours, last_ring_.lock());
   last_ring_ = ring;
   share_progress(ring);
   ring->try_advance();

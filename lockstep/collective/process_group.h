@@ -40,7 +40,8 @@ enum class Algorithm : std::uint8_t {
   // What the backend does best.
   automatic,
   // Reduce-scatter and all-gather around a ring, over send and recv with the two neighbours: each
-  // rank sends 2 (N - 1) / N of the tensor, however many ranks there are (Patarasuk and Yuan, 2009).
+  // rank sends 2 (N - 1) / N of the tensor, however many ranks there are (Patarasuk and Yuan,
+  // 2009).
   // Element i's sum begins at a rank that depends on i, and half types are rounded at each hop.
   ring,
 };

@@ -5,12 +5,10 @@
 namespace lockstep::testing {
 namespace {
 
-const Backend kShm = {.name = "shm",
-                      .join =
-                          [](Rank& rank, JoinOptions options) {
-                            options.backend = "shm";
-                            return join(rank, options);
-                          }};
+const Backend kShm = {.name = "shm", .join = [](Rank& rank, JoinOptions options) {
+                        options.backend = "shm";
+                        return join(rank, options);
+                      }};
 
 INSTANTIATE_TEST_SUITE_P(shm, ResultsConformance, ::testing::ValuesIn(cases(kShm, {2, 3, 4})),
                          case_name);

@@ -127,7 +127,8 @@ bool CallQueue::combine_chunks(Entry& entry) {
     if (entry.staged < chunks &&
         entry.staged - entry.copied_out < static_cast<std::int64_t>(kChunks)) {
       transfer.copy_in(run(entry.staged), place(&peers_.own(), entry.staged));
-      publish(peers_.own().chunk_staged, entry.first_chunk + static_cast<std::uint64_t>(entry.staged++));
+      publish(peers_.own().chunk_staged,
+              entry.first_chunk + static_cast<std::uint64_t>(entry.staged++));
       moved = true;
     }
     const auto next_combined = entry.first_chunk + static_cast<std::uint64_t>(entry.combined);
@@ -150,16 +151,17 @@ bool CallQueue::combine_chunks(Entry& entry) {
   return true;
 }
 
-bool CallQueue::complete(const Entry& entry) {
+bool CallQueue::complete(const Entry& entry) const {
   // Reduced in place, the tensor is being written by its peers until they have finished.
   return !entry.in_place || all_reached(&ControlBlock::finished, entry.transfer->call().number);
 }
 
 bool CallQueue::all_reached(std::atomic<std::uint64_t> ControlBlock::*counter,
-                         std::uint64_t value) const {
-  return std::all_of(peers_.blocks().begin(), peers_.blocks().end(), [&](const ControlBlock* block) {
-    return (block->*counter).load(std::memory_order_acquire) >= value;
-  });
+                            std::uint64_t value) const {
+  return std::all_of(peers_.blocks().begin(), peers_.blocks().end(),
+                     [&](const ControlBlock* block) {
+                       return (block->*counter).load(std::memory_order_acquire) >= value;
+                     });
 }
 
 void CallQueue::publish(std::atomic<std::uint64_t>& counter, std::uint64_t value) {

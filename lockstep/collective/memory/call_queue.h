@@ -49,7 +49,7 @@ class CallQueue {
   bool combine_chunks(Entry& entry);
   bool complete(const Entry& entry) const;
   bool all_arrived(Entry& entry);
-  bool all_reached(std::atomic<std::uint64_t> ControlBlock::* counter, std::uint64_t value) const;
+  bool all_reached(std::atomic<std::uint64_t> ControlBlock::*counter, std::uint64_t value) const;
   void publish(std::atomic<std::uint64_t>& counter, std::uint64_t value);
 
   Peers& peers_;

@@ -30,8 +30,9 @@ std::shared_ptr<Engine> Engine::make(std::unique_ptr<Peers> peers) {
 void Engine::start(std::shared_ptr<Transfer> transfer, int tensor, int tensors) {
   const std::lock_guard lock(mutex_);
   // A call that needs nobody's answer would not notice.
-  if (!error_) look_for_aborts({.collective = transfer->call().collective,
-                                .number = calls_.last_number() + 1});
+  if (!error_)
+    look_for_aborts(
+        {.collective = transfer->call().collective, .number = calls_.last_number() + 1});
   check_error();
   calls_.push(std::move(transfer), tensor, tensors);
   advance();
@@ -150,11 +151,11 @@ at::Tensor Engine::make_tensor(at::IntArrayRef sizes, const at::TensorOptions& o
   const Call& call = vote->call();
   for (int rank = 0; rank < peers_->size(); ++rank) {
     if (vote->votes()[rank]) continue;
-    throw BackendError(where(call) + (rank == peers_->rank()
-                                          ? refusal
-                                          : peers_->name(rank) +
-                                                " found no memory for it; its own error has the "
-                                                "figures"));
+    throw BackendError(where(call) +
+                       (rank == peers_->rank()
+                            ? refusal
+                            : peers_->name(rank) + " found no memory for it; its own error has the "
+                                                   "figures"));
   }
   try {
     return tensor->share(call.number, deadline);

@@ -42,8 +42,7 @@ void Engine::give_up(const Deadline& deadline) {
   const std::string reason = fmt::format(
       "{}waited {:.1f} s in vain for {}; it is stopped, stuck, or makes other calls than this rank "
       "(the group's timeout can be raised)",
-      where(oldest()), deadline.span().count() / 1000.0,
-      fmt::join(names, ", "));
+      where(oldest()), deadline.span().count() / 1000.0, fmt::join(names, ", "));
   tell_peers(AbortCause::timed_out, reason);
   fail(std::make_exception_ptr(TimeoutError(reason)));
 }
@@ -52,8 +51,9 @@ void Engine::look_for_aborts(const Call& call) {
   for (int rank = 0; rank < peers_->size(); ++rank) {
     const auto cause = peers_->blocks()[rank]->abort_cause.load(std::memory_order_acquire);
     if (cause == AbortCause::none) continue;
-    const std::string message = fmt::format("{}{} ended the group: {}", where(call), peers_->name(rank),
-                                            peers_->blocks()[rank]->abort_reason);
+    const std::string message =
+        fmt::format("{}{} ended the group: {}", where(call), peers_->name(rank),
+                    peers_->blocks()[rank]->abort_reason);
     return fail(cause == AbortCause::timed_out ? std::make_exception_ptr(TimeoutError(message))
                                                : std::make_exception_ptr(PeerLost(rank, message)));
   }
@@ -88,8 +88,7 @@ void Engine::abort(const std::string& reason) {
   const std::lock_guard lock(mutex_);
   if (error_) return;
   tell_peers(AbortCause::requested, reason);
-  const Call call =
-      idle() ? Call{.number = calls_.last_number() + 1} : oldest();
+  const Call call = idle() ? Call{.number = calls_.last_number() + 1} : oldest();
   fail(std::make_exception_ptr(
       PeerLost(peers_->rank(), where(call) + "this rank ended the group: " + reason)));
 }

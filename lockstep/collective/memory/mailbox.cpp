@@ -16,9 +16,8 @@ Mailbox::Mailbox(Peers& peers, Collective direction, int peer, Lane lane)
       direction_(direction),
       peer_(peer),
       lane_(lane),
-      channel_(direction == Collective::send
-                   ? peers.own().channel(peer, lane)
-                   : peers.blocks()[peer]->channel(peers.rank(), lane)) {}
+      channel_(direction == Collective::send ? peers.own().channel(peer, lane)
+                                             : peers.blocks()[peer]->channel(peers.rank(), lane)) {}
 
 void Mailbox::push(std::shared_ptr<Message> message) {
   message->number(++last_number_);

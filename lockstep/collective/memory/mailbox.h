@@ -40,8 +40,8 @@ class Mailbox {
   Channel& channel_;
   std::deque<std::shared_ptr<Message>> messages_;
   std::uint64_t last_number_ = 0;
-  std::uint64_t letters_ = 0;    // filled or taken, over all messages
-  std::int64_t transferred_ = 0; // bytes of the oldest message
+  std::uint64_t letters_ = 0;     // filled or taken, over all messages
+  std::int64_t transferred_ = 0;  // bytes of the oldest message
 };
 
 }  // namespace lockstep::memory

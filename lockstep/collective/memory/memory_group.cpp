@@ -110,10 +110,9 @@ class MemoryGroup final : public ProcessGroup {
   Work start_reduce(std::vector<at::Tensor> tensors, int root, AllReduceOptions options) override {
     auto operation = make_operation();
     for (const auto& tensor : tensors) {
-      operation->start(
-          reduce_transfer(rank() == root ? operation->output(tensor) : on_host(tensor), root,
-                          options, rank(), size()),
-          tensors.size());
+      operation->start(reduce_transfer(rank() == root ? operation->output(tensor) : on_host(tensor),
+                                       root, options, rank(), size()),
+                       tensors.size());
     }
     return Work(std::move(operation));
   }
@@ -143,8 +142,8 @@ class MemoryGroup final : public ProcessGroup {
   Work start_scatter(at::Tensor output, std::vector<at::Tensor> inputs, int root) override {
     auto operation = make_operation();
     for (auto& input : inputs) input = on_host(input);
-    operation->start(scatter_transfer(operation->output(output), std::move(inputs), root, rank(),
-                                      size()));
+    operation->start(
+        scatter_transfer(operation->output(output), std::move(inputs), root, rank(), size()));
     return Work(std::move(operation));
   }
 
@@ -152,8 +151,8 @@ class MemoryGroup final : public ProcessGroup {
                             AllReduceOptions options) override {
     auto operation = make_operation();
     for (auto& input : inputs) input = on_host(input);
-    operation->start(reduce_scatter_transfer(operation->output(output), std::move(inputs), options,
-                                             rank()));
+    operation->start(
+        reduce_scatter_transfer(operation->output(output), std::move(inputs), options, rank()));
     return Work(std::move(operation));
   }
 

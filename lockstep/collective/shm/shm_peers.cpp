@@ -72,9 +72,8 @@ class ShmPeers final : public memory::Peers {
         : peers_(peers),
           sizes_(sizes.vec()),
           options_(options),
-          bytes_(std::max<std::size_t>(
-              1, static_cast<std::size_t>(c10::multiply_integers(sizes)) *
-                     options.dtype().itemsize())),
+          bytes_(std::max<std::size_t>(1, static_cast<std::size_t>(c10::multiply_integers(sizes)) *
+                                              options.dtype().itemsize())),
           memory_(make_memory(bytes_, peers.size())) {}
 
     at::Tensor share(std::uint64_t segment, const Deadline& deadline) override {

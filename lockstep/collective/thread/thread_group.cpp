@@ -27,7 +27,8 @@ std::shared_ptr<ProcessGroup> join(const std::shared_ptr<World>& world, Membersh
 }  // namespace
 
 std::vector<std::shared_ptr<ProcessGroup>> make_thread_groups(int size, GroupOptions options) {
-  if (size < 1) throw UsageError(fmt::format("make_thread_groups: {} ranks; give at least 1", size));
+  if (size < 1)
+    throw UsageError(fmt::format("make_thread_groups: {} ranks; give at least 1", size));
   const auto world = std::make_shared<World>(size);
   std::vector<std::shared_ptr<ProcessGroup>> groups;
   for (int rank = 0; rank < size; ++rank) {

@@ -176,10 +176,10 @@ TEST_P(ResultsConformance, ReduceGivesRootAloneTheReduction) {
       for (int root = 0; root < group.size(); ++root) {
         const at::Tensor tensor = inputs[rank.rank()].clone();
         group.reduce(tensor, root, {.op = ReduceOp::max}).wait();
-        expect_same_bits(tensor,
-                         rank.rank() == root ? reduced(inputs, {.op = ReduceOp::max})
-                                             : inputs[rank.rank()],
-                         fmt::format("{} to {}", what, root));
+        expect_same_bits(
+            tensor,
+            rank.rank() == root ? reduced(inputs, {.op = ReduceOp::max}) : inputs[rank.rank()],
+            fmt::format("{} to {}", what, root));
       }
     });
     const at::Tensor shared = group.empty({50'000}, at::kFloat).fill_(rank.rank() + 1);
