@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "bench_command.h"
 #include "compare_command.h"
 #include "train_command.h"
 #include <CLI/CLI.hpp>
@@ -39,7 +40,7 @@ int main(int argc, char** argv) {
   // Looked for by hand, since what is wrong may be the line that holds it.
   const bool json = std::ranges::count(arguments, "--json") > 0;
   const std::string verb = arguments.empty() ? "" : arguments.front();
-  ::CLI::App app("Trains the recipes of Lockstep.", "lockstep");
+  ::CLI::App app("Trains the recipes of Lockstep, and measures it.", "lockstep");
   app.require_subcommand(1);
   TrainCommand train;
   ::CLI::App& train_app = *app.add_subcommand("train", "Train a recipe");
@@ -47,8 +48,12 @@ int main(int argc, char** argv) {
   CompareCommand compare;
   compare.describe(
       *app.add_subcommand("compare", "Train a recipe alone and with ranks, and print both"));
+  BenchCommand bench;
+  ::CLI::App& bench_app = *app.add_subcommand("bench", "Measure collectives and training steps");
+  bench.describe(bench_app);
   try {
     app.parse(argc, argv);
+    if (bench_app.parsed()) return bench.run();
     return train_app.parsed() ? train.run(arguments) : compare.run();
   } catch (const ::CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);

@@ -11,7 +11,7 @@ import re
 import sys
 
 ORDER = ["core", "rendezvous", "launch", "collective", "data", "parallel", "amp", "checkpoint",
-         "train", "report"]
+         "train", "bench", "report"]
 ANYWHERE = {"lockstep/libtorch_version.h"}  # but in the base, where libtorch itself is caught
 INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]')
 LIBTORCH = re.compile(r"^(torch|ATen|c10|c10d|caffe2)/")

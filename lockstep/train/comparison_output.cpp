@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // A comparison as a table and as JSON.
-#include <algorithm>
-
 #include <fmt/format.h>
 
+#include "lockstep/core/text_table.h"
 #include "lockstep/train/comparison.h"
 #include "lockstep/train/json_fields.h"
 
 namespace lockstep {
 namespace {
-
-using Cells = std::vector<std::string>;
 
 Cells header(const TrainResult& result) {
   Cells cells{"mode", "ranks", "threads", "s/epoch", "samples/s", "final loss"};
@@ -44,18 +41,7 @@ std::string to_table(const Comparison& comparison) {
   if (comparison.rows.empty()) return {};
   std::vector<Cells> lines{header(comparison.rows.front().result)};
   for (const auto& row : comparison.rows) lines.push_back(cells_of(row));
-  std::vector<std::size_t> widths(lines.front().size(), 0);
-  for (const auto& line : lines) {
-    for (std::size_t i = 0; i < widths.size(); ++i) widths[i] = std::max(widths[i], line[i].size());
-  }
-  std::string table;
-  for (const auto& line : lines) {
-    table += fmt::format("{:<{}}", line[0], widths[0]);
-    for (std::size_t i = 1; i < line.size(); ++i)
-      table += fmt::format("  {:>{}}", line[i], widths[i]);
-    table += '\n';
-  }
-  return table;
+  return align_columns(lines);
 }
 
 std::string to_json(const Comparison& comparison) {

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "bench_command.h"
+
+#include <algorithm>
+#include <map>
+
+#include "number_option.h"
+#include "print.h"
+#include <fmt/format.h>
+
+#include "lockstep/bench/bench_output.h"
+#include "lockstep/collective/init_process_group.h"
+#include "lockstep/core/cpu.h"
+#include "lockstep/core/environment.h"
+#include "lockstep/core/error.h"
+#include "lockstep/launch/spawn.h"
+
+namespace lockstep::cli {
+namespace {
+
+constexpr std::uint64_t kib = 1024;
+constexpr std::uint64_t mib = 1024 * kib;
+
+const std::map<std::string, at::ScalarType> types{
+    {"float", at::kFloat},       {"double", at::kDouble}, {"half", at::kHalf},
+    {"bfloat16", at::kBFloat16}, {"int32", at::kInt},     {"int64", at::kLong},
+    {"uint8", at::kByte}};
+const std::map<std::string, ReduceOp> ops{{"sum", ReduceOp::sum},
+                                          {"mean", ReduceOp::mean},
+                                          {"min", ReduceOp::min},
+                                          {"max", ReduceOp::max},
+                                          {"product", ReduceOp::product}};
+const std::map<std::string, Algorithm> algorithms{{"automatic", Algorithm::automatic},
+                                                  {"ring", Algorithm::ring}};
+
+template <class Value>
+std::vector<std::string> names(const std::map<std::string, Value>& values) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : values) names.push_back(name);
+  return names;
+}
+
+// Ranks that measure have a thread each and print their own lines.
+const SpawnOptions one_thread_each{.threads = 1, .prefix = false};
+
+}  // namespace
+
+void BenchCommand::describe(::CLI::App& app) {
+  app.require_subcommand(1);
+  const std::vector<std::pair<std::string, Collective>> verbs{
+      {"all-reduce", Collective::all_reduce},
+      {"all-gather", Collective::all_gather},
+      {"broadcast", Collective::broadcast},
+      {"reduce-scatter", Collective::reduce_scatter}};
+  for (const auto& [verb, collective] : verbs) {
+    ::CLI::App* sub = app.add_subcommand(verb, "Time and bandwidth by size, beside memory's");
+    describe_collective(*sub);
+    collectives_.emplace_back(sub, collective);
+  }
+  std::string models = "What to train:";
+  for (const auto& known : bench::all_models()) {
+    models += fmt::format("\n  {}: {}", known.name, known.summary);
+  }
+  step_ = app.add_subcommand("step", "A training step alone, side by side, and with DDP");
+  step_->add_option("MODEL", model, models)->required();
+  step_->add_flag("--set-to-none", set_to_none,
+                  "Reset gradients to none before each step, instead of zeroing them in place");
+  describe_ranks(*step_);
+}
+
+void BenchCommand::describe_ranks(::CLI::App& app) {
+  app.add_option("--ranks", ranks, "Ranks to start; by default one for each core, but at least 2")
+      ->check(is_number<int>())
+      ->type_name("N");
+  app.add_flag("--json", json, "Print one JSON object and nothing else on standard output");
+}
+
+void BenchCommand::describe_collective(::CLI::App& app) {
+  app.add_option("--sizes", sizes, "Bytes, as in 1KiB,4MiB; by default 1 KiB to 100 MiB")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->transform(::CLI::AsSizeValue(/*kb_is_1000=*/false))
+      ->type_name("SIZES");
+  app.add_option("--dtype", type, "Type of the elements")->check(::CLI::IsMember(names(types)));
+  app.add_option("--op", op, "How they are reduced")->check(::CLI::IsMember(names(ops)));
+  app.add_option("--algorithm", algorithm, "Of all-reduce")
+      ->check(::CLI::IsMember(names(algorithms)));
+  app.add_flag("--ordinary", ordinary, "Measure tensors that the group did not make");
+  describe_ranks(app);
+}
+
+int BenchCommand::run() const {
+  if (const int started = environment_int("WORLD_SIZE").value_or(1); started > 1) {
+    throw UsageError(fmt::format(
+        "WORLD_SIZE={}: bench starts its own ranks; run it once, outside any launcher", started));
+  }
+  if (step_->parsed()) return run_step();
+  return run_collective(std::ranges::find_if(collectives_, [](const auto& verb) {
+                          return verb.first->parsed();
+                        })->second);
+}
+
+int BenchCommand::rank_count() const {
+  const int count = ranks.value_or(std::max(2, available_cores()));
+  if (count < 1) throw UsageError(fmt::format("--ranks {}: give at least 1", count));
+  return count;
+}
+
+int BenchCommand::run_collective(Collective collective) const {
+  const bench::CollectiveBench bench{.collective = collective,
+                                     .type = types.at(type),
+                                     .op = ops.at(op),
+                                     .algorithm = algorithms.at(algorithm),
+                                     .from_group = !ordinary};
+  const std::vector<std::uint64_t> bytes =
+      sizes.empty() ? std::vector{kib,     4 * kib,  16 * kib, 64 * kib, 256 * kib, mib,
+                                  4 * mib, 16 * mib, 25 * mib, 64 * mib, 100 * mib}
+                    : sizes;
+  const int count = rank_count();
+  const auto results = spawn(
+      count,
+      [&](int rank) {
+        const auto group = init_process_group({.device = at::kCPU});
+        const bool prints = rank == 0 && !json;
+        if (prints) check_output(print(stdout, bench::heading(bench, count)));
+        std::vector<bench::CollectiveRow> rows;
+        for (const std::uint64_t size : bytes) {
+          rows.push_back(bench::measure(*group, bench, static_cast<std::int64_t>(size)));
+          if (prints) check_output(print(stdout, bench::to_line(rows.back())));
+        }
+        return rank == 0 ? bench::to_json(bench, count, rows) : std::string();
+      },
+      one_thread_each);
+  if (json) check_output(print(stdout, results.front() + "\n"));
+  return 0;
+}
+
+int BenchCommand::run_step() const {
+  const bench::StepBench bench{.model = bench::find_model(model), .set_to_none = set_to_none};
+  const int count = rank_count();
+  const auto peak_mb = [&](bench::StepMode mode) {
+    const auto peaks = spawn(
+        mode == bench::StepMode::ddp ? count : 1,
+        [&](int) {
+          return bench::measure_step_memory(init_process_group({.device = at::kCPU}), bench, mode);
+        },
+        one_thread_each);
+    return static_cast<double>(std::ranges::max(peaks)) / 1e6;
+  };
+  auto rows = spawn(
+                  count,
+                  [&](int) {
+                    return bench::measure_steps(init_process_group({.device = at::kCPU}), bench);
+                  },
+                  one_thread_each)
+                  .front();
+  rows[0].peak_mb = rows[1].peak_mb = peak_mb(bench::StepMode::single);
+  rows[2].peak_mb = peak_mb(bench::StepMode::ddp);
+  check_output(
+      print(stdout, json ? bench::to_json(bench, rows) + "\n" : bench::to_table(bench, rows)));
+  return 0;
+}
+
+}  // namespace lockstep::cli

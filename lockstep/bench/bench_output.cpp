@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/bench/bench_output.h"
+
+#include <c10/core/ScalarType.h>
+#include <fmt/format.h>
+
+#include "lockstep/core/text_table.h"
+#include "lockstep/train/json_fields.h"
+
+namespace lockstep::bench {
+namespace {
+
+std::string_view name(Algorithm algorithm) {
+  return algorithm == Algorithm::ring ? "ring" : "automatic";
+}
+
+bool reduces(Collective collective) {
+  return collective == Collective::all_reduce || collective == Collective::reduce_scatter;
+}
+
+std::string title(const CollectiveBench& bench, int ranks) {
+  std::string title =
+      fmt::format("{} of {}", lockstep::name(bench.collective), c10::toString(bench.type));
+  if (reduces(bench.collective)) title += fmt::format(", {}", lockstep::name(bench.op));
+  if (bench.algorithm == Algorithm::ring) title += ", ring";
+  return title + fmt::format(", {} ranks, {}", ranks,
+                             bench.from_group ? "tensors of the group" : "ordinary tensors");
+}
+
+}  // namespace
+
+std::string heading(const CollectiveBench& bench, int ranks) {
+  return fmt::format("{}\n{:>12}{:>13}{:>13}{:>12}{:>12}{:>8}{:>10}\n", title(bench, ranks),
+                     "bytes", "min us", "median us", "algbw GB/s", "busbw GB/s", "#wrong",
+                     "of bound");
+}
+
+std::string to_line(const CollectiveRow& row) {
+  return fmt::format("{:>12}{:>13.2f}{:>13.2f}{:>12.3f}{:>12.3f}{:>8}{:>8.0f} %\n", row.bytes,
+                     row.time_us_min, row.time_us_median, row.algbw_gb_s, row.busbw_gb_s, row.wrong,
+                     row.percent_of_bound);
+}
+
+std::string to_json(const CollectiveBench& bench, int ranks,
+                    const std::vector<CollectiveRow>& rows) {
+  Json json{{"schema_version", schema_version},
+            {"versions", versions_json()},
+            {"collective", lockstep::name(bench.collective)},
+            {"dtype", c10::toString(bench.type)},
+            {"op", reduces(bench.collective) ? Json(lockstep::name(bench.op)) : Json(nullptr)},
+            {"algorithm", name(bench.algorithm)},
+            {"ordinary", !bench.from_group},
+            {"ranks", ranks},
+            {"rows", Json::array()}};
+  for (const CollectiveRow& row : rows) {
+    json["rows"].push_back({{"bytes", row.bytes},
+                            {"time_us_min", row.time_us_min},
+                            {"time_us_median", row.time_us_median},
+                            {"algbw_gb_s", row.algbw_gb_s},
+                            {"busbw_gb_s", row.busbw_gb_s},
+                            {"wrong", row.wrong},
+                            {"percent_of_bound", row.percent_of_bound}});
+  }
+  return json.dump();
+}
+
+std::string to_table(const StepBench& bench, const StepRows& rows) {
+  const double floor = rows[static_cast<std::size_t>(StepMode::floor)].us_median;
+  std::vector<Cells> lines{
+      {"mode", "ranks", "p10 us", "median us", "p90 us", "over floor us", "over floor", "peak MB"}};
+  for (const StepRow& row : rows) {
+    const bool compared = row.mode == StepMode::ddp;
+    lines.push_back({std::string(name(row.mode)), std::to_string(row.ranks),
+                     fmt::format("{:.1f}", row.us_p10), fmt::format("{:.1f}", row.us_median),
+                     fmt::format("{:.1f}", row.us_p90),
+                     compared ? fmt::format("{:+.1f}", row.us_median - floor) : "",
+                     compared ? fmt::format("{:+.1f} %", (row.us_median / floor - 1) * 100) : "",
+                     fmt::format("{:.0f}", row.peak_mb)});
+  }
+  return fmt::format("{}: {}; gradients {}\n", bench.model.name, bench.model.summary,
+                     bench.set_to_none ? "reset to none" : "zeroed in place") +
+         align_columns(lines);
+}
+
+std::string to_json(const StepBench& bench, const StepRows& rows) {
+  Json json{{"schema_version", schema_version},
+            {"versions", versions_json()},
+            {"batch_size", bench.model.batch_size},
+            {"set_to_none", bench.set_to_none},
+            {"rows", Json::array()}};
+  for (const StepRow& row : rows) {
+    json["rows"].push_back({{"model", bench.model.name},
+                            {"mode", name(row.mode)},
+                            {"ranks", row.ranks},
+                            {"us_p10", row.us_p10},
+                            {"us_median", row.us_median},
+                            {"us_p90", row.us_p90},
+                            {"peak_mb", row.peak_mb}});
+  }
+  return json.dump();
+}
+
+}  // namespace lockstep::bench

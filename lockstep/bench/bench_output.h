@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Measurements as lines for people and as JSON; docs/cli.md says what the fields mean.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "lockstep/bench/collective_bench.h"
+#include "lockstep/bench/step_bench.h"
+
+namespace lockstep::bench {
+
+// What was measured, and the names of the columns; ends with a newline.
+std::string heading(const CollectiveBench& bench, int ranks);
+// A row, as wide as the columns of the heading; ends with a newline.
+std::string to_line(const CollectiveRow& row);
+// One object, on one line.
+std::string to_json(const CollectiveBench& bench, int ranks,
+                    const std::vector<CollectiveRow>& rows);
+
+// The steps of a model; over the floor, which is the second row, is what DDP costs.
+std::string to_table(const StepBench& bench, const StepRows& rows);
+std::string to_json(const StepBench& bench, const StepRows& rows);
+
+}  // namespace lockstep::bench

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/bench/models.h"
+
+#include <fmt/format.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/sgd.h>
+
+#include "lockstep/bench/resnet.h"
+#include "lockstep/core/error.h"
+
+namespace lockstep::bench {
+namespace {
+
+constexpr std::int64_t classes = 10;
+
+std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<at::Tensor>)> sgd(
+    double learning_rate, double momentum = 0) {
+  return [=](std::vector<at::Tensor> parameters) {
+    return std::make_unique<torch::optim::SGD>(
+        std::move(parameters), torch::optim::SGDOptions(learning_rate).momentum(momentum));
+  };
+}
+
+std::unique_ptr<torch::optim::Optimizer> adam(std::vector<at::Tensor> parameters) {
+  return std::make_unique<torch::optim::Adam>(std::move(parameters),
+                                              torch::optim::AdamOptions(1e-3));
+}
+
+std::function<at::Tensor()> noise(std::vector<std::int64_t> sizes) {
+  return [sizes = std::move(sizes)] { return torch::randn(sizes); };
+}
+
+std::function<at::Tensor()> labels(std::int64_t count) {
+  return [=] { return torch::randint(classes, {count}, at::kLong); };
+}
+
+at::Tensor squared_error(const at::Tensor& output, const at::Tensor& target) {
+  return torch::mse_loss(output, target);
+}
+
+at::Tensor cross_entropy(const at::Tensor& output, const at::Tensor& target) {
+  return torch::nn::functional::cross_entropy(output, target);
+}
+
+Model linear() {
+  return {.name = "linear",
+          .summary = "one weight and one bias, SGD, 32 samples",
+          .batch_size = 32,
+          .make_net = [] { return torch::nn::Sequential(torch::nn::Linear(1, 1)); },
+          .make_optimizer = sgd(0.01),
+          .make_input = noise({32, 1}),
+          .make_target = noise({32, 1}),
+          .loss = squared_error};
+}
+
+Model mlp() {
+  return {.name = "mlp",
+          .summary = "784-256-10 with ReLU, Adam, 64 samples",
+          .batch_size = 64,
+          .make_net =
+              [] {
+                return torch::nn::Sequential(torch::nn::Linear(784, 256), torch::nn::ReLU(),
+                                             torch::nn::Linear(256, classes));
+              },
+          .make_optimizer = adam,
+          .make_input = noise({64, 784}),
+          .make_target = labels(64),
+          .loss = cross_entropy};
+}
+
+Model mlp25m() {
+  constexpr std::int64_t width = 2048;
+  return {.name = "mlp25m",
+          .summary = "6 layers of 2048 x 2048 with ReLU, 25 million parameters, SGD, 64 samples",
+          .batch_size = 64,
+          .make_net =
+              [] {
+                torch::nn::Sequential net(torch::nn::Linear(width, width));
+                for (int layer = 1; layer < 6; ++layer) {
+                  net->push_back(torch::nn::ReLU());
+                  net->push_back(torch::nn::Linear(width, width));
+                }
+                return net;
+              },
+          .make_optimizer = sgd(0.01),
+          .make_input = noise({64, width}),
+          .make_target = noise({64, width}),
+          .loss = squared_error};
+}
+
+Model resnet18_model() {
+  return {.name = "resnet18",
+          .summary = "ResNet-18, 11 million parameters, SGD with momentum, 64 images of 32 x 32",
+          .batch_size = 64,
+          .make_net = [] { return resnet18(classes); },
+          .make_optimizer = sgd(0.01, 0.9),
+          .make_input = noise({64, 3, 32, 32}),
+          .make_target = labels(64),
+          .loss = cross_entropy};
+}
+
+}  // namespace
+
+std::vector<Model> all_models() {
+  return {linear(), mlp(), mlp25m(), resnet18_model()};
+}
+
+Model find_model(const std::string& name) {
+  std::string names;
+  for (Model& model : all_models()) {
+    if (model.name == name) return model;
+    names += (names.empty() ? "" : ", ") + model.name;
+  }
+  throw UsageError(fmt::format("there is no model {}; choose one of {}", name, names));
+}
+
+}  // namespace lockstep::bench

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Models of different sizes, with their optimizer and a batch, whose training steps are measured.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/optim/optimizer.h>
+
+namespace lockstep::bench {
+
+struct Model {
+  std::string name;
+  // One line for people.
+  std::string summary;
+  // A rank's.
+  std::int64_t batch_size;
+
+  // Weights and batches are drawn from the default generator.
+  std::function<torch::nn::Sequential()> make_net;
+  std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<at::Tensor>)> make_optimizer;
+  std::function<at::Tensor()> make_input;
+  std::function<at::Tensor()> make_target;
+  std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)> loss;
+};
+
+// linear: one weight, one bias, SGD, 32 samples. mlp: 784-256-10, Adam, 64. mlp25m: 6 layers of
+// 2048 x 2048, SGD, 64. resnet18: of He et al. 2015 on 64 images of 32 x 32, SGD with momentum.
+std::vector<Model> all_models();
+
+// UsageError that lists the models if there is none of this name.
+Model find_model(const std::string& name);
+
+}  // namespace lockstep::bench
