@@ -72,7 +72,8 @@ class Wait : public Operation {
     if (!room_->broken.empty()) throw BackendError(where_ + room_->broken);
     for (std::size_t rank = 0; rank < room_->left.size(); ++rank) {
       if (!room_->left[rank] || !meeting_->tensors[rank].empty()) continue;
-      throw PeerLost(static_cast<int>(rank), fmt::format("{}rank {} left the group", where_, rank));
+      throw PeerLost(static_cast<int>(rank), fmt::format("{}rank {} left the group", where_, rank),
+                     PeerLost::How::left);
     }
     return false;
   }
