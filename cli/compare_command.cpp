@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/core/cpu.h"
+#include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "lockstep/train/choose_device.h"
 #include "lockstep/train/comparison.h"
@@ -21,6 +22,10 @@ void CompareCommand::describe(::CLI::App& app) {
 
 int CompareCommand::run() const {
   const Recipe recipe = find_recipe(training.recipe);
+  if (const int started = environment_int("WORLD_SIZE").value_or(1); started > 1) {
+    throw UsageError(fmt::format(
+        "WORLD_SIZE={}: compare starts its own ranks; run it once, outside any launcher", started));
+  }
   const int gpus = training.device == "cpu" ? 0 : usable_gpus();
   const int cores = available_cores();
   const int ranks = training.ranks.value_or(gpus > 0 ? gpus : std::max(2, cores));

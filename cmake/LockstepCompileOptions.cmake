@@ -38,4 +38,8 @@ function(lockstep_own_target target)
     target_compile_options(${target} PRIVATE -fsanitize=thread -fno-omit-frame-pointer)
     target_link_options(${target} PRIVATE -fsanitize=thread)
   endif()
+  if(LOCKSTEP_SANITIZER AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # Its manual warns of false ones with sanitizers, and libtorch's headers get them.
+    target_compile_options(${target} PRIVATE -Wno-maybe-uninitialized)
+  endif()
 endfunction()

@@ -12,7 +12,7 @@
 
 #include "lockstep/lockstep.h"
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   std::string folder = "/usr/share/datasets/fashion-mnist";
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
@@ -62,4 +62,7 @@ int main(int argc, char** argv) {
   const auto right = guesses.eq(tests.labels().to(device)).to(torch::kFloat).mean();
   std::printf("accuracy %.3f\n", right.item<double>());
   return 0;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "ddp: %s\n", error.what());
+  return 1;
 }

@@ -42,7 +42,7 @@ Result train(std::shared_ptr<lockstep::ProcessGroup> group) {
   return {taken.count(), line->weight.item<float>(), line->bias.item<float>()};
 }
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   const int ranks = argc > 1 ? std::stoi(argv[1]) : 2;
   const std::string port = argc > 2 ? argv[2] : "29400";
 
@@ -62,4 +62,7 @@ int main(int argc, char** argv) {
               slowest);
   std::printf("speedup %.2f, ideal %d\n", alone.seconds / slowest, ranks);
   return 0;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "ddp_spawn: %s\n", error.what());
+  return 1;
 }

@@ -10,7 +10,7 @@
 
 #include "lockstep/lockstep.h"
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   const std::string folder = argc > 1 ? argv[1] : "/usr/share/datasets/fashion-mnist";
   const int epochs = 2;
   torch::manual_seed(0);
@@ -47,4 +47,7 @@ int main(int argc, char** argv) {
   const auto right = guesses.eq(tests.labels().to(device)).to(torch::kFloat).mean();
   std::printf("accuracy %.3f\n", right.item<double>());
   return 0;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "single_device: %s\n", error.what());
+  return 1;
 }

@@ -151,6 +151,13 @@ TEST_F(TrainCommand, RefusesWrongUseOnOneLine) {
   EXPECT_THAT(json["error"]["message"].get<std::string>(), HasSubstr(cases[1].message));
 }
 
+TEST_F(TrainCommand, CompareStartsItsRanksItself) {
+  const Ended ended = run_lockstep(
+      {"run", "-n", "2", "--no-prefix", LOCKSTEP_PROGRAM, "compare", "linear", "--device", "cpu"});
+  EXPECT_EQ(ended.code, 2);
+  EXPECT_THAT(ended.err, HasSubstr("WORLD_SIZE=2: compare starts its own ranks"));
+}
+
 TEST_F(TrainCommand, CanBeStoppedThoughNobodyReads) {
   const std::string saved = folder().path() / "net.pt";
   Program program({LOCKSTEP_PROGRAM, "train", "linear", "--ranks", "2", "--device", "cpu",
