@@ -117,6 +117,7 @@ int BenchCommand::run_collective(Collective collective) const {
                                   4 * mib, 16 * mib, 25 * mib, 64 * mib, 100 * mib}
                     : sizes;
   const int count = rank_count();
+  bench::check(bench);
   const auto results = spawn(
       count,
       [&](int rank) {

@@ -10,6 +10,7 @@
 #include "lockstep/bench/statistics.h"
 #include "lockstep/bench/stopwatch.h"
 #include "lockstep/bench/triad.h"
+#include "lockstep/collective/self/self_group.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::bench {
@@ -152,6 +153,11 @@ double bus_factor(Collective collective, int ranks) {
   const double others = static_cast<double>(ranks - 1) / ranks;
   if (collective == Collective::broadcast) return 1;
   return collective == Collective::all_reduce ? 2 * others : others;
+}
+
+void check(const CollectiveBench& bench) {
+  const auto alone = make_self_group({}, {});
+  Run(*alone, bench, 1).perform();
 }
 
 CollectiveRow measure(ProcessGroup& group, const CollectiveBench& bench, std::int64_t bytes) {

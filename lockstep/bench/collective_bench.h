@@ -38,6 +38,9 @@ struct CollectiveRow {
   double percent_of_bound = 0;
 };
 
+// UsageError for types and operations that no group takes, so that it is known before ranks start.
+void check(const CollectiveBench& bench);
+
 // A collective call, with the same arguments on every rank; blocks for about a second. The bytes
 // are rounded down to whole elements for each rank. Tensors are written anew before each
 // measurement. UsageError for what the group refuses.

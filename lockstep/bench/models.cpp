@@ -72,7 +72,7 @@ Model mlp() {
 }
 
 Model mlp25m() {
-  constexpr std::int64_t width = 2048;
+  static constexpr std::int64_t width = 2048;
   return {.name = "mlp25m",
           .summary = "6 layers of 2048 x 2048 with ReLU, 25 million parameters, SGD, 64 samples",
           .batch_size = 64,

@@ -6,7 +6,7 @@
 #include <set>
 #include <sstream>
 
-#include "data/thread_group.h"
+#include "tests/support/thread_group.h"
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
@@ -90,9 +90,9 @@ TEST(DistributedSampler, EvaluationCountsEverySampleOnce) {
 }
 
 TEST(DistributedSampler, TakesRankAndSizeFromTheGroup) {
-  testing::run_thread_ranks(3, [](testing::ThreadGroup& group) {
-    EXPECT_EQ(DistributedSampler(10, group, {.seed = 7}).indices(),
-              DistributedSampler(10, 3, group.rank(), {.seed = 7}).indices());
+  testing::run_rank_threads(3, [](const std::shared_ptr<ProcessGroup>& group) {
+    EXPECT_EQ(DistributedSampler(10, *group, {.seed = 7}).indices(),
+              DistributedSampler(10, 3, group->rank(), {.seed = 7}).indices());
   });
 }
 

@@ -5,7 +5,7 @@
 #include <mutex>
 #include <set>
 
-#include "data/thread_group.h"
+#include "tests/support/thread_group.h"
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
@@ -21,8 +21,8 @@ std::set<std::pair<std::uint64_t, std::uint64_t>> bits_on_ranks(const at::Tensor
                                                                 int ranks) {
   std::mutex mutex;
   std::set<std::pair<std::uint64_t, std::uint64_t>> bits;
-  testing::run_thread_ranks(ranks, [&](testing::ThreadGroup& group) {
-    const auto found = measure_standardization(images, group);
+  testing::run_rank_threads(ranks, [&](const std::shared_ptr<ProcessGroup>& group) {
+    const auto found = measure_standardization(images, *group);
     const std::lock_guard lock(mutex);
     bits.emplace(std::bit_cast<std::uint64_t>(found.mean),
                  std::bit_cast<std::uint64_t>(found.deviation));
@@ -43,8 +43,8 @@ TEST(Standardization, IsTheSameBitsForAnyNumberOfRanks) {
 TEST(Standardization, BringsImagesToMeanZeroAndDeviationOne) {
   torch::manual_seed(4);
   const auto images = torch::randint(0, 200, {64, 28, 28}, torch::kByte);
-  testing::run_thread_ranks(1, [&](testing::ThreadGroup& group) {
-    const auto found = measure_standardization(images, group);
+  testing::run_rank_threads(1, [&](const std::shared_ptr<ProcessGroup>& group) {
+    const auto found = measure_standardization(images, *group);
     EXPECT_NEAR(found.mean, images.to(torch::kDouble).mean().item<double>(), 1e-9);
     EXPECT_NEAR(found.deviation, images.to(torch::kDouble).std(/*unbiased=*/false).item<double>(),
                 1e-9);
@@ -57,9 +57,9 @@ TEST(Standardization, BringsImagesToMeanZeroAndDeviationOne) {
 }
 
 TEST(Standardization, OfImagesThatAreAllAlikeIsFinite) {
-  testing::run_thread_ranks(2, [](testing::ThreadGroup& group) {
+  testing::run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
     const auto images = torch::full({4, 3, 3}, 7, torch::kByte);
-    const auto found = measure_standardization(images, group);
+    const auto found = measure_standardization(images, *group);
     EXPECT_EQ(found.mean, 7);
     EXPECT_EQ(found.deviation, 1);
     EXPECT_EQ(found.apply(images).abs().sum().item<float>(), 0);
@@ -67,13 +67,13 @@ TEST(Standardization, OfImagesThatAreAllAlikeIsFinite) {
 }
 
 TEST(Standardization, RefusesOtherTypesAndNothing) {
-  testing::run_thread_ranks(1, [](testing::ThreadGroup& group) {
+  testing::run_rank_threads(1, [](const std::shared_ptr<ProcessGroup>& group) {
     EXPECT_THAT(
         [&] {
-          measure_standardization(torch::rand({2, 2}), group);
+          measure_standardization(torch::rand({2, 2}), *group);
         },
         ThrowsMessage<UsageError>(HasSubstr("rank 0 of 1: images of type Float with 4")));
-    EXPECT_THROW(measure_standardization(torch::empty({0, 28, 28}, torch::kByte), group),
+    EXPECT_THROW(measure_standardization(torch::empty({0, 28, 28}, torch::kByte), *group),
                  UsageError);
   });
 }

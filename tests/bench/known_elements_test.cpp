@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/bench/known_elements.h"
+
+#include <limits>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+namespace lockstep::bench {
+namespace {
+
+double position(std::int64_t i) {
+  return static_cast<double>(i);
+}
+
+TEST(KnownElements, DifferBetweenRanksNeighboursAndRounds) {
+  for (const auto op : {ReduceOp::sum, ReduceOp::product}) {
+    EXPECT_NE(known_element(op, 0, 5, 0), known_element(op, 1, 5, 0));
+    EXPECT_NE(known_element(op, 0, 5, 0), known_element(op, 0, 6, 0));
+    EXPECT_NE(known_element(op, 0, 5, 0), known_element(op, 0, 5, 1));
+  }
+}
+
+TEST(KnownElements, AreReduced) {
+  // Ranks 0, 1 and 2 hold 4, 5 and 6 at position 3.
+  EXPECT_EQ(known_reduction(ReduceOp::sum, 3, 3, 0), 15);
+  EXPECT_EQ(known_reduction(ReduceOp::mean, 3, 3, 0), 5);
+  EXPECT_EQ(known_reduction(ReduceOp::min, 3, 3, 0), 4);
+  EXPECT_EQ(known_reduction(ReduceOp::max, 3, 3, 0), 6);
+  // And 2, 1 and 2 for products.
+  EXPECT_EQ(known_reduction(ReduceOp::product, 3, 3, 0), 4);
+}
+
+TEST(CountWrong, FindsEachElementThatIsNotAsItShouldBe) {
+  for (const auto type : {torch::kFloat, torch::kDouble, torch::kHalf, torch::kBFloat16,
+                          torch::kInt, torch::kLong, torch::kByte}) {
+    const auto tensor = torch::empty({100}, type);
+    fill(tensor, position);
+    EXPECT_EQ(count_wrong(tensor, position, 0), 0) << type;
+    tensor[3] += 1;
+    tensor[99] = 0;
+    EXPECT_EQ(count_wrong(tensor, position, 0), 2) << type;
+  }
+}
+
+TEST(CountWrong, AllowsRoundingsButNotNan) {
+  const auto tensor = torch::full({1}, 1 + 2 * std::numeric_limits<float>::epsilon());
+  const auto one = [](std::int64_t) { return 1.0; };
+  EXPECT_EQ(count_wrong(tensor, one, 2), 0);
+  EXPECT_EQ(count_wrong(tensor, one, 1), 1);
+  tensor[0] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_EQ(count_wrong(tensor, one, 1000), 1);
+}
+
+}  // namespace
+}  // namespace lockstep::bench

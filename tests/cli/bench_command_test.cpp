@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// `lockstep bench` as a user runs it.
+#include "support/program.h"
+#include <gmock/gmock.h>
+#include <nlohmann/json.hpp>
+
+namespace lockstep {
+namespace {
+
+using ::testing::HasSubstr;
+using Json = nlohmann::json;
+using testing::Program;
+
+TEST(BenchCommand, PrintsARowForEachSize) {
+  Program program({LOCKSTEP_PROGRAM, "bench", "all-reduce", "--ranks", "2", "--sizes", "1KiB,1MiB",
+                   "--dtype", "bfloat16", "--op", "mean"});
+  EXPECT_EQ(program.wait(), 0) << program.err();
+  EXPECT_THAT(program.out(), HasSubstr("all_reduce of BFloat16, mean, 2 ranks"));
+  EXPECT_THAT(program.out(), HasSubstr("\n        1024 "));
+  EXPECT_THAT(program.out(), HasSubstr("\n     1048576 "));
+}
+
+TEST(BenchCommand, PrintsOneObject) {
+  for (const std::string verb : {"all-reduce", "all-gather", "broadcast", "reduce-scatter"}) {
+    Program program({LOCKSTEP_PROGRAM, "bench", verb, "--ranks", "2", "--sizes", "4096",
+                     "--ordinary", "--json"});
+    EXPECT_EQ(program.wait(), 0) << program.err();
+    const auto json = Json::parse(program.out());
+    EXPECT_EQ(json["ranks"], 2);
+    EXPECT_EQ(json["ordinary"], true);
+    const auto& row = json["rows"].at(0);
+    EXPECT_EQ(row["bytes"], 4096) << verb;
+    EXPECT_EQ(row["wrong"], 0) << verb;
+    for (const char* field :
+         {"time_us_min", "time_us_median", "algbw_gb_s", "busbw_gb_s", "percent_of_bound"}) {
+      EXPECT_GT(row[field], 0) << verb << field;
+    }
+  }
+}
+
+TEST(BenchCommand, MeasuresSteps) {
+  Program program({LOCKSTEP_PROGRAM, "bench", "step", "linear", "--ranks", "2", "--json"});
+  EXPECT_EQ(program.wait(), 0) << program.err();
+  const auto json = Json::parse(program.out());
+  std::vector<std::string> modes;
+  for (const auto& row : json["rows"]) {
+    modes.push_back(row["mode"]);
+    EXPECT_EQ(row["model"], "linear");
+    EXPECT_GT(row["us_median"], 0);
+    EXPECT_GT(row["peak_mb"], 0);
+  }
+  EXPECT_EQ(modes, (std::vector<std::string>{"single", "floor", "ddp"}));
+}
+
+TEST(BenchCommand, RefusesWrongUse) {
+  struct Case {
+    std::vector<std::string> arguments;
+    std::string message;
+  };
+  const std::vector<Case> wrong{
+      {{"bench"}, "subcommand"},
+      {{"bench", "step", "resnet1000"}, "choose one of linear, mlp, mlp25m, resnet18"},
+      {{"bench", "all-reduce", "--dtype", "complex"}, "complex"},
+      {{"bench", "all-reduce", "--op", "mean", "--dtype", "int32"}, "mean"},
+      {{"bench", "all-reduce", "--ranks", "0"}, "--ranks 0: give at least 1"},
+      {{"bench", "all-reduce", "--sizes", "huge"}, "huge"},
+      {{"run", "-n", "2", "--no-prefix", LOCKSTEP_PROGRAM, "bench", "all-reduce"},
+       "bench starts its own ranks"}};
+  for (auto [arguments, message] : wrong) {
+    arguments.insert(arguments.begin(), LOCKSTEP_PROGRAM);
+    Program program(arguments);
+    EXPECT_EQ(program.wait(), 2) << message;
+    EXPECT_THAT(program.err(), HasSubstr(message));
+  }
+}
+
+}  // namespace
+}  // namespace lockstep
