@@ -4,6 +4,8 @@
 #include "tests/support/thread_group.h"
 #include <gtest/gtest.h>
 
+#include "lockstep/core/error.h"
+
 namespace lockstep::bench {
 namespace {
 

@@ -62,7 +62,7 @@ TEST(ReducerErrors, AnExceptionInBackwardReachesEveryRank) {
         if (group->rank() == 1) {
           EXPECT_THROW(loss.backward(), std::out_of_range);
         } else {
-          EXPECT_THAT(message_of<BackendError>([&] { loss.backward(); }),
+          EXPECT_THAT(message_of<PeerLost>([&] { loss.backward(); }),
                       AllOf(HasSubstr("rank 1"), HasSubstr("backward ended with an exception")));
         }
         EXPECT_THAT(message_of<Error>([&] {

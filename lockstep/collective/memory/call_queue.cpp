@@ -55,7 +55,7 @@ bool CallQueue::post(Entry& entry) {
     if (const void* payload = transfer.payload_in_place()) {
       slot.arrival.place = peers_.place_of(payload, transfer.payload_bytes());
     }
-  } else if (transfer.call().elements > 0) {
+  } else if (!transfer.empty()) {
     transfer.copy_in({0, transfer.call().elements}, slot.payload);
   }
   publish(slot.arrived, number);
@@ -87,7 +87,7 @@ bool CallQueue::combine(Entry& entry) {
   const Call& call = transfer.call();
   std::vector<std::byte*> payloads;
   if (transfer.payload_bytes() <= kInlineBytes) {
-    if (call.elements > 0) {
+    if (!transfer.empty()) {
       for (auto* block : peers_.blocks()) payloads.push_back(block->slot(call.number).payload);
       transfer.combine({0, call.elements}, payloads);
     }

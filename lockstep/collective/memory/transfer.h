@@ -24,6 +24,9 @@ class Transfer : public Task {
   std::int64_t payload_bytes_per_element() const { return bytes_per_element_; }
   std::int64_t payload_bytes() const { return call().elements * bytes_per_element_; }
 
+  // Nothing to show and nothing to combine.
+  virtual bool empty() const { return call().elements == 0; }
+
   // Writes the chunk's payload to the place.
   virtual void copy_in(Chunk chunk, std::byte* place) = 0;
   // All ranks' payloads are there. Reads them, and writes results to this rank's tensor.

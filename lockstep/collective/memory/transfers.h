@@ -35,6 +35,8 @@ class VoteTransfer : public Transfer {
   VoteTransfer(const Call& call, bool accept) : Transfer(call, 0), accept_(accept) {}
   const std::vector<bool>& votes() const { return votes_; }
 
+  // A tensor without elements is voted on too.
+  bool empty() const override { return false; }
   void copy_in(Chunk, std::byte* place) override { *place = std::byte{accept_}; }
   void combine(Chunk, std::span<std::byte* const> places) override {
     for (const std::byte* place : places) votes_.push_back(*place != std::byte{0});
