@@ -53,7 +53,8 @@ int main(int argc, char** argv) {
   app.footer(
       "Verbs of lockstep-torch, beside this program; each has its own --help:\n"
       "  train    Train one of the recipes\n"
-      "  compare  Train a recipe alone and with ranks, and print both");
+      "  compare  Train a recipe alone and with ranks, and print both\n"
+      "  doctor   Say what would keep you from training on this machine");
   std::vector<std::string> arguments(argv + 1, argv + argc);
   try {
     if (!arguments.empty() && arguments.front() == run.get_name()) {
@@ -63,8 +64,9 @@ int main(int argc, char** argv) {
     }
     if (!arguments.empty() && !arguments.front().starts_with('-') &&
         arguments.front() != run.get_name()) {
-      return complain(run, fmt::format("there is no verb {}; run, train and compare are some",
-                                       arguments.front()));
+      return complain(run,
+                      fmt::format("there is no verb {}; run, train, compare and doctor are some",
+                                  arguments.front()));
     }
     // The parser takes them from the back.
     std::ranges::reverse(arguments);

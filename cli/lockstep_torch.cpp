@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "compare_command.h"
+#include "doctor_command.h"
 #include "train_command.h"
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -39,7 +40,7 @@ int main(int argc, char** argv) {
   // Looked for by hand, since what is wrong may be the line that holds it.
   const bool json = std::ranges::count(arguments, "--json") > 0;
   const std::string verb = arguments.empty() ? "" : arguments.front();
-  ::CLI::App app("Trains the recipes of Lockstep.", "lockstep");
+  ::CLI::App app("The verbs of Lockstep that need libtorch.", "lockstep");
   app.require_subcommand(1);
   TrainCommand train;
   ::CLI::App& train_app = *app.add_subcommand("train", "Train a recipe");
@@ -47,8 +48,13 @@ int main(int argc, char** argv) {
   CompareCommand compare;
   compare.describe(
       *app.add_subcommand("compare", "Train a recipe alone and with ranks, and print both"));
+  DoctorCommand doctor;
+  ::CLI::App& doctor_app =
+      *app.add_subcommand("doctor", "Say what would keep you from training on this machine");
+  doctor.describe(doctor_app);
   try {
     app.parse(argc, argv);
+    if (doctor_app.parsed()) return doctor.run();
     return train_app.parsed() ? train.run(arguments) : compare.run();
   } catch (const ::CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);

@@ -13,7 +13,7 @@
 namespace lockstep::cli {
 
 bool is_second_program_verb(std::string_view verb) {
-  return verb == "train" || verb == "compare";
+  return verb == "train" || verb == "compare" || verb == "doctor";
 }
 
 void become_second_program(char** arguments) {
