@@ -54,7 +54,8 @@ int main(int argc, char** argv) {
       "Verbs of lockstep-torch, beside this program; each has its own --help:\n"
       "  train    Train one of the recipes\n"
       "  compare  Train a recipe alone and with ranks, and print both\n"
-      "  bench    Measure collectives and training steps");
+      "  bench    Measure collectives and training steps\n"
+      "  doctor   Say what would keep you from training on this machine");
   std::vector<std::string> arguments(argv + 1, argv + argc);
   try {
     if (!arguments.empty() && arguments.front() == run.get_name()) {
@@ -64,9 +65,9 @@ int main(int argc, char** argv) {
     }
     if (!arguments.empty() && !arguments.front().starts_with('-') &&
         arguments.front() != run.get_name()) {
-      return complain(run,
-                      fmt::format("there is no verb {}; run, train, compare and bench are some",
-                                  arguments.front()));
+      return complain(
+          run, fmt::format("there is no verb {}; run, train, compare, bench and doctor are some",
+                           arguments.front()));
     }
     // The parser takes them from the back.
     std::ranges::reverse(arguments);

@@ -8,6 +8,7 @@
 
 #include "bench_command.h"
 #include "compare_command.h"
+#include "doctor_command.h"
 #include "train_command.h"
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -40,7 +41,7 @@ int main(int argc, char** argv) {
   // Looked for by hand, since what is wrong may be the line that holds it.
   const bool json = std::ranges::count(arguments, "--json") > 0;
   const std::string verb = arguments.empty() ? "" : arguments.front();
-  ::CLI::App app("Trains the recipes of Lockstep, and measures it.", "lockstep");
+  ::CLI::App app("The verbs of Lockstep that need libtorch.", "lockstep");
   app.require_subcommand(1);
   TrainCommand train;
   ::CLI::App& train_app = *app.add_subcommand("train", "Train a recipe");
@@ -51,9 +52,14 @@ int main(int argc, char** argv) {
   BenchCommand bench;
   ::CLI::App& bench_app = *app.add_subcommand("bench", "Measure collectives and training steps");
   bench.describe(bench_app);
+  DoctorCommand doctor;
+  ::CLI::App& doctor_app =
+      *app.add_subcommand("doctor", "Say what would keep you from training on this machine");
+  doctor.describe(doctor_app);
   try {
     app.parse(argc, argv);
     if (bench_app.parsed()) return bench.run();
+    if (doctor_app.parsed()) return doctor.run();
     return train_app.parsed() ? train.run(arguments) : compare.run();
   } catch (const ::CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "second_program.h"
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -13,7 +15,8 @@
 namespace lockstep::cli {
 
 bool is_second_program_verb(std::string_view verb) {
-  return verb == "train" || verb == "compare" || verb == "bench";
+  constexpr std::array<std::string_view, 4> verbs{"train", "compare", "bench", "doctor"};
+  return std::ranges::count(verbs, verb) > 0;
 }
 
 void become_second_program(char** arguments) {

@@ -31,19 +31,6 @@ std::vector<std::string> cgroup_folders() {
   return folders;
 }
 
-double cpu_quota() {
-  double quota = std::numeric_limits<double>::infinity();
-  for (const auto& folder : cgroup_folders()) {
-    std::ifstream file(folder + "/cpu.max");
-    std::string limit;
-    double period = 0;
-    if (file >> limit >> period && limit != "max" && period > 0) {
-      quota = std::min(quota, std::stod(limit) / period);
-    }
-  }
-  return quota;
-}
-
 std::int64_t machine_memory() {
   std::ifstream file("/proc/meminfo");
   for (std::string name; file >> name;) {
@@ -74,8 +61,22 @@ std::vector<int> allowed_cores() {
   return cores;
 }
 
+std::optional<double> cpu_quota() {
+  std::optional<double> quota;
+  for (const auto& folder : cgroup_folders()) {
+    std::ifstream file(folder + "/cpu.max");
+    std::string limit;
+    double period = 0;
+    if (file >> limit >> period && limit != "max" && period > 0) {
+      const double cores = std::stod(limit) / period;
+      quota = std::min(quota.value_or(cores), cores);
+    }
+  }
+  return quota;
+}
+
 int cut_to_quota(int cores) {
-  const double quota = cpu_quota();
+  const double quota = cpu_quota().value_or(cores);
   return std::max(1, quota < cores ? static_cast<int>(std::ceil(quota)) : cores);
 }
 
@@ -88,6 +89,17 @@ void pin_to_cores(const std::vector<int>& cores) {
   CPU_ZERO(&mask);
   for (int core : cores) CPU_SET(core, &mask);
   sched_setaffinity(0, sizeof mask, &mask);
+}
+
+std::optional<std::int64_t> memory_limit() {
+  std::optional<std::int64_t> smallest;
+  for (const auto& folder : cgroup_folders()) {
+    std::int64_t limit = 0;
+    if (std::ifstream(folder + "/memory.max") >> limit) {
+      smallest = std::min(smallest.value_or(limit), limit);
+    }
+  }
+  return smallest;
 }
 
 std::int64_t available_memory() {

@@ -71,14 +71,24 @@ std::uint16_t parse_port(const std::string& text, const std::string& source) {
   return static_cast<std::uint16_t>(port);
 }
 
-Membership meet_by_environment(const RendezvousOptions& options) {
-  const auto rank = given_or_environment("rank", "RANK", options.rank);
-  const auto world_size = given_or_environment("world_size", "WORLD_SIZE", options.world_size);
+// What a launcher's variables say: who this process is, and where the ranks meet.
+struct Told {
+  Membership member;
+  std::optional<std::string> local_store;
+  std::string address;
+  std::uint16_t port = 0;
+};
+
+// Nothing if none of the variables is set.
+std::optional<Told> read_environment(std::optional<int> given_rank,
+                                     std::optional<int> given_world_size) {
+  const auto rank = given_or_environment("rank", "RANK", given_rank);
+  const auto world_size = given_or_environment("world_size", "WORLD_SIZE", given_world_size);
   const auto address = environment("MASTER_ADDR");
   const auto port = environment("MASTER_PORT");
   const auto local_store = environment("LOCKSTEP_STORE");
   const bool alone = !rank && !world_size && !address && !port && !local_store;
-  if (alone && !environment("LOCAL_RANK")) return Membership();
+  if (alone && !environment("LOCAL_RANK")) return std::nullopt;
 
   std::vector<std::string> missing;
   if (!rank) missing.emplace_back("RANK");
@@ -89,15 +99,26 @@ Membership meet_by_environment(const RendezvousOptions& options) {
     throw UsageError(fmt::format("env://: {} not set, though other variables of a launcher are; {}",
                                  fmt::join(missing, " and "), kLaunchHint));
   }
-  Membership result = member(*rank, *world_size);
-  if (local_store) {
-    result.store = std::make_shared<LocalStore>(*local_store);
+  Told told{.member = member(*rank, *world_size), .local_store = local_store, .address = {}};
+  if (!local_store) {
+    told.address = *address;
+    told.port = parse_port(*port, "MASTER_PORT");
+  }
+  return told;
+}
+
+Membership meet_by_environment(const RendezvousOptions& options) {
+  auto told = read_environment(options.rank, options.world_size);
+  if (!told) return Membership();
+  Membership result = std::move(told->member);
+  if (told->local_store) {
+    result.store = std::make_shared<LocalStore>(*told->local_store);
   } else {
     // torchrun serves the store itself and says so.
     const bool serve =
-        *rank == 0 && environment("TORCHELASTIC_USE_AGENT_STORE").value_or("") != "True";
-    result.store = make_tcp_store(*address, parse_port(*port, "MASTER_PORT"), serve, *world_size,
-                                  options.timeout);
+        result.rank == 0 && environment("TORCHELASTIC_USE_AGENT_STORE").value_or("") != "True";
+    result.store =
+        make_tcp_store(told->address, told->port, serve, result.world_size, options.timeout);
   }
   return result;
 }
@@ -139,6 +160,11 @@ Membership meet_by_file(const RendezvousOptions& options, const std::string& pat
 }
 
 }  // namespace
+
+std::optional<Membership> membership_in_environment() {
+  const auto told = read_environment({}, {});
+  return told ? std::optional(told->member) : std::nullopt;
+}
 
 Membership meet(const RendezvousOptions& options) {
   const std::string& method = options.init_method;

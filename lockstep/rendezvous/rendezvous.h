@@ -22,4 +22,8 @@ struct RendezvousOptions {
 // the other ranks. UsageError names what is missing, malformed or contradictory.
 Membership meet(const RendezvousOptions& options);
 
+// Who env:// would make of this process, without a store and without connecting to anything.
+// Nothing if no variable of a launcher is set; UsageError as from meet.
+std::optional<Membership> membership_in_environment();
+
 }  // namespace lockstep

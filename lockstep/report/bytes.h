@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Sizes of memory, for people.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include <fmt/format.h>
+
+namespace lockstep {
+
+inline std::string in_bytes(std::int64_t bytes) {
+  constexpr double mebibyte = 1 << 20;
+  const double size = static_cast<double>(bytes) / mebibyte;
+  return size < 1024 ? fmt::format("{:.0f} MiB", size) : fmt::format("{:.1f} GiB", size / 1024);
+}
+
+}  // namespace lockstep

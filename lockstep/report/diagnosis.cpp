@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/report/diagnosis.h"
+
+#include <algorithm>
+#include <exception>
+
+#include <fmt/format.h>
+
+#include "lockstep/core/error.h"
+#include "lockstep/report/probes.h"
+
+namespace lockstep {
+namespace {
+
+// A probe that fails does not end the others.
+Finding look(const char* topic, Finding (*probe)()) {
+  Finding finding;
+  try {
+    finding = probe();
+  } catch (const std::exception& error) {
+    finding = {.state = Finding::State::broken,
+               .found = first_line(error),
+               .advice = "mend what the message names; training would meet it too"};
+  }
+  finding.topic = topic;
+  return finding;
+}
+
+}  // namespace
+
+bool Diagnosis::broken() const {
+  return std::ranges::any_of(
+      findings, [](const Finding& finding) { return finding.state == Finding::State::broken; });
+}
+
+Diagnosis diagnose() {
+  // First, since it forks: later probes start threads, which a forked rank would wait for.
+  Finding shm = look("backend shm", probe_shm);
+  Diagnosis diagnosis{{look("libtorch", probe_libtorch), look("blas", probe_blas),
+                       look("cores", probe_cores), look("cgroup", probe_cgroup),
+                       look("threads", probe_threads), look("memory", probe_memory), std::move(shm),
+                       look("backend thread", probe_thread), look("backend self", probe_self)}};
+  for (const char* backend : {"gloo", "mpi", "nccl"}) {
+    diagnosis.findings.push_back(backend_not_built(backend));
+  }
+  diagnosis.findings.push_back(look("gpus", probe_gpus));
+  diagnosis.findings.push_back(look("environment", probe_environment));
+  return diagnosis;
+}
+
+}  // namespace lockstep

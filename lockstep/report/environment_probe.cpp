@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "lockstep/core/environment.h"
+#include "lockstep/core/error.h"
+#include "lockstep/core/unix_socket.h"
+#include "lockstep/rendezvous/rendezvous.h"
+#include "lockstep/report/launchers.h"
+#include "lockstep/report/probes.h"
+
+namespace lockstep {
+namespace {
+
+constexpr const char* read_by_env[] = {
+    "RANK",        "WORLD_SIZE",  "LOCAL_RANK",    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR", "MASTER_PORT", "LOCKSTEP_STORE"};
+
+// "RANK=0 WORLD_SIZE=2"
+std::string settings() {
+  std::vector<std::string> set;
+  for (const char* name : read_by_env) {
+    if (const auto value = environment(name)) set.push_back(fmt::format("{}={}", name, *value));
+  }
+  return fmt::format("{}", fmt::join(set, " "));
+}
+
+Finding broken(const std::string& found) {
+  return {.state = Finding::State::broken,
+          .found = found,
+          .advice = fmt::format("{} is set, by {}: correct that, or unset all of it to train alone",
+                                settings(), launcher_of_environment())};
+}
+
+std::string around(const std::vector<ForeignLauncher>& launchers) {
+  std::string text;
+  for (const auto& launcher : launchers) text += "; " + in_words(launcher);
+  return text;
+}
+
+// No variable that init_process_group reads is set.
+Finding judge_alone(const std::vector<ForeignLauncher>& launchers) {
+  const std::string found = "no RANK or WORLD_SIZE: a group of one" + around(launchers);
+  const auto is_alone = [](const ForeignLauncher& launcher) { return launcher.size == 1; };
+  if (std::ranges::all_of(launchers, is_alone)) return {.found = found};
+  const bool one_of_many = std::ranges::any_of(
+      launchers, [](const ForeignLauncher& launcher) { return launcher.size.value_or(1) > 1; });
+  return {.state = one_of_many ? Finding::State::broken : Finding::State::note,
+          .found = found,
+          .advice =
+              "each such process would train alone: start them with `lockstep run` or "
+              "torchrun, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in a script"};
+}
+
+}  // namespace
+
+Finding probe_environment() {
+  std::optional<Membership> member;
+  try {
+    member = membership_in_environment();
+  } catch (const UsageError& error) {
+    return broken(error.what());
+  }
+  const auto launchers = foreign_launchers();
+  if (!member) return judge_alone(launchers);
+
+  const auto store = environment("LOCKSTEP_STORE");
+  if (store && member->world_size > 1) {
+    try {
+      connect_unix(*store, Deadline::after(std::chrono::seconds(2)));
+    } catch (const Error& error) {
+      return broken(fmt::format("{}; has the launcher ended?", error.what()));
+    }
+  }
+  return {.found = fmt::format("rank {} of {}, local rank {} of {}, by {}: {}{}", member->rank,
+                               member->world_size, member->local_rank, member->local_world_size,
+                               launcher_of_environment(), settings(), around(launchers))};
+}
+
+}  // namespace lockstep

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "lockstep/collective/init_process_group.h"
+#include "lockstep/launch/spawn.h"
+#include "lockstep/report/all_reduce_trial.h"
+#include "lockstep/report/probes.h"
+
+namespace lockstep {
+namespace {
+
+constexpr int ranks = 2;
+constexpr unsigned seconds_to_live = 15;
+
+// For a rank that hangs where no timeout of the group counts, such as in libtorch.
+void die_if_stuck() {
+  ::signal(SIGALRM, SIG_DFL);
+  sigset_t alarm;
+  ::sigemptyset(&alarm);
+  ::sigaddset(&alarm, SIGALRM);
+  ::sigprocmask(SIG_UNBLOCK, &alarm, nullptr);
+  ::alarm(seconds_to_live);
+}
+
+Finding broken(const std::string& found) {
+  return {.state = Finding::State::broken,
+          .found = found,
+          .advice = "until that is mended, processes of this machine cannot train together"};
+}
+
+}  // namespace
+
+Finding probe_shm() try {
+  const auto join_and_reduce = [](int) {
+    die_if_stuck();
+    const auto group =
+        init_process_group({.backend = "shm", .timeout = trial_timeout, .device = at::kCPU});
+    try_all_reduce(*group);
+  };
+  spawn(ranks, join_and_reduce, {.threads = 1, .on_line = [](const OutputLine&) {}});
+  return {.found = fmt::format("built in; {} ranks joined, and their sums were right", ranks)};
+} catch (const RankFailed& error) {
+  if (error.failure().signal != SIGALRM) return broken(first_line(error));
+  return broken(fmt::format("rank {} of {} hung for {} seconds, and was ended",
+                            error.failure().rank, ranks, seconds_to_live));
+} catch (const Error& error) {
+  return broken(first_line(error));
+}
+
+}  // namespace lockstep
