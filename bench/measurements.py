@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What is run to get a figure, and the figures of all rounds."""
+
+import json
+import os
+import statistics
+from dataclasses import dataclass
+
+import children
+from programs import PEERS
+
+LIMIT = 300  # seconds for one command, which should take one minute at most
+SIZES = {"1 KiB": 1 << 10, "64 KiB": 64 << 10, "1 MiB": 1 << 20, "4 MiB": 4 << 20,
+         "25 MiB": 25 << 20, "100 MiB": 100 << 20}
+
+
+@dataclass(frozen=True)
+class Command:
+    """Prints JSON with rows. With launches nothing is read: how long it takes is what counts, the
+    median of so many."""
+    program: str
+    arguments: tuple
+    launches: int = 0
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A field of the row that has these values."""
+    command: Command
+    field: str
+    row: tuple = ()
+
+    def of(self, rows):
+        for row in rows:
+            if all(row.get(name) == value for name, value in self.row):
+                if isinstance(row.get(self.field), (int, float)):
+                    return row[self.field]
+        raise children.NotRun(f"no {self.field} in a row with {dict(self.row)}")
+
+
+def all_reduce(program, size, field="time_us_median", ranks=2, ordinary=False):
+    row = (("bytes", SIZES[size]),)
+    if program != "lockstep":
+        script = () if program == "mpi" else (str(PEERS / "gloo_all_reduce.py"),)
+        return Figure(Command(program, (*script, *map(str, SIZES.values()))), field, row)
+    # More ranks than cores are measured at one size.
+    sizes = SIZES if ranks == 2 else [size]
+    arguments = ("bench", "all-reduce", "--json", "--ranks", str(ranks), "--sizes",
+                 ",".join(name.replace(" ", "") for name in sizes))
+    return Figure(Command(program, arguments + (("--ordinary",) if ordinary else ())), field, row)
+
+
+def step(program, model, set_to_none, mode="ddp", ranks=2):
+    options = (model, "--ranks", str(ranks)) + (("--set-to-none",) if set_to_none else ())
+    arguments = (("bench", "step", *options, "--json") if program == "lockstep" else
+                 (str(PEERS / "ddp_step.py"), *options))
+    return Figure(Command(program, arguments), "us_median", (("model", model), ("mode", mode)))
+
+
+def lockstep_launch():
+    return Figure(Command("lockstep", ("run", "-n", "2", "true"), launches=10), "ms")
+
+
+def torchrun_launch(program):
+    arguments = ("-m", "torch.distributed.run", "--nproc_per_node", "2", "--no_python", "true")
+    return Figure(Command(program, arguments, launches=1), "ms")
+
+
+class Measurements:
+    """Runs commands, a round after the other, and keeps the figures that are wanted of them."""
+
+    def __init__(self, programs, figures, scratch, quick):
+        self._programs = programs
+        self._quick = quick
+        self._rounds = {figure: [] for figure in figures}  # a number for each
+        self.failures = {}  # the reason for each command that could not be run
+        self.libtorch = "(of unknown version)"  # until a report of Lockstep's tells
+        self._environment = {
+            **os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
+            "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo",
+            "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+            "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(scratch)}
+
+    def run(self, command):
+        """Once. A command that fails is not run again."""
+        if command in self.failures:
+            return
+        if broken := self._programs[command.program].broken:
+            self.failures[command] = broken
+            return
+        try:
+            rows = self._launches(command) if command.launches else self._rows(command)
+            for figure, numbers in self._rounds.items():
+                if figure.command == command:
+                    numbers.append(figure.of(rows))
+        except children.NotRun as error:
+            self.failures[command] = f"{self.title(command)}: {error}"
+
+    def title(self, command):
+        arguments = " ".join(command.arguments).replace(f"{PEERS}/", "")
+        return f"{self._programs[command.program].name} {arguments}"
+
+    def median(self, figure):
+        """Over the rounds; None if it was not measured."""
+        if figure is None or figure.command in self.failures or not self._rounds[figure]:
+            return None
+        return statistics.median(self._rounds[figure])
+
+    def _line(self, command):
+        line = (*self._programs[command.program].command, *command.arguments)
+        if self._quick and command.program != "lockstep" and not command.launches:
+            line += ("--seconds", "0.02")
+        return line
+
+    def _launches(self, command):
+        seconds = [children.run(self._line(command), LIMIT, self._environment)[1]
+                   for _ in range(command.launches)]
+        return [{"ms": statistics.median(seconds) * 1e3}]
+
+    def _rows(self, command):
+        output, _ = children.run(self._line(command), LIMIT, self._environment)
+        try:
+            report = json.loads(output)
+            rows = report["rows"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise children.NotRun(f"no JSON with rows: {output[:200].strip()}") from error
+        if wrong := sum(row.get("wrong", 0) for row in rows):
+            raise children.NotRun(f"{wrong} wrong elements")
+        if command.program == "lockstep":
+            self.libtorch = report.get("versions", {}).get("libtorch", self.libtorch)
+        return rows

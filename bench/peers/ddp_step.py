@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
+"""Times a training step of PyTorch's DistributedDataParallel over Gloo, with the models and batches
+of `lockstep bench step`."""
+
+import argparse
+import json
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+
+from gloo_ranks import agreed_repetitions, run_ranks
+
+CLASSES = 10
+
+
+class ResidualBlock(nn.Module):
+    """Two 3x3 convolutions beside a shortcut (He et al., 2015)."""
+
+    def __init__(self, inputs, outputs, stride):
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
+        self.norm1 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        self.norm2 = nn.BatchNorm2d(outputs)
+        self.shortcut = nn.Identity()
+        if stride != 1 or inputs != outputs:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+
+    def forward(self, x):
+        y = functional.relu(self.norm1(self.conv1(x)))
+        return functional.relu(self.norm2(self.conv2(y)) + self.shortcut(x))
+
+
+def resnet18():
+    layers = [nn.Conv2d(3, 64, 7, 2, padding=3, bias=False), nn.BatchNorm2d(64),
+              nn.ReLU(), nn.MaxPool2d(3, 2, padding=1)]
+    channels = 64
+    for outputs, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
+        layers += [ResidualBlock(channels, outputs, stride), ResidualBlock(outputs, outputs, 1)]
+        channels = outputs
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, CLASSES)]
+    return nn.Sequential(*layers)
+
+
+def mlp25m():
+    layers = [nn.Linear(2048, 2048)]
+    for _ in range(5):
+        layers += [nn.ReLU(), nn.Linear(2048, 2048)]
+    return nn.Sequential(*layers)
+
+
+def mlp():
+    return nn.Sequential(nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, CLASSES))
+
+
+def sgd(parameters):
+    return torch.optim.SGD(parameters, lr=0.01)
+
+
+def sgd_with_momentum(parameters):
+    return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
+
+
+def adam(parameters):
+    return torch.optim.Adam(parameters, lr=1e-3)
+
+
+# Model, optimizer, loss, input and target of one rank's batch.
+WORK = {
+    "linear": (lambda: nn.Linear(1, 1), sgd, functional.mse_loss,
+               lambda: torch.randn(32, 1), lambda: torch.randn(32, 1)),
+    "mlp": (mlp, adam, functional.cross_entropy,
+            lambda: torch.randn(64, 784), lambda: torch.randint(CLASSES, (64,))),
+    "mlp25m": (mlp25m, sgd, functional.mse_loss,
+               lambda: torch.randn(64, 2048), lambda: torch.randn(64, 2048)),
+    "resnet18": (resnet18, sgd_with_momentum, functional.cross_entropy,
+                 lambda: torch.randn(64, 3, 32, 32), lambda: torch.randint(CLASSES, (64,))),
+}
+
+
+def rank_main(rank, options):
+    make_model, make_optimizer, loss, make_input, make_target = WORK[options.model]
+    torch.manual_seed(rank)
+    model = DistributedDataParallel(make_model())
+    optimizer = make_optimizer(model.parameters())
+    batch, target = make_input(), make_target()
+
+    def step():
+        start = time.perf_counter()
+        optimizer.zero_grad(set_to_none=options.set_to_none)
+        loss(model(batch), target).backward()
+        optimizer.step()
+        return time.perf_counter() - start
+
+    repetitions = agreed_repetitions(step, options.seconds, 5, 5000)
+    times = torch.tensor([step() for _ in range(repetitions)], dtype=torch.float64)
+    quantiles = times.quantile(torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64))
+    dist.all_reduce(quantiles, dist.ReduceOp.MAX)  # the slower rank's
+    if rank == 0:
+        names = ("us_p10", "us_median", "us_p90")
+        row = {name: value * 1e6 for name, value in zip(names, quantiles.tolist())}
+        print(json.dumps({"rows": [{"model": options.model, "mode": "ddp", **row}]}))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", choices=WORK)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--set-to-none", action="store_true", help="instead of zeroing gradients")
+    parser.add_argument("--seconds", type=float, default=2)
+    options = parser.parse_args()
+    run_ranks(rank_main, options.ranks, options)
+
+
+if __name__ == "__main__":
+    main()

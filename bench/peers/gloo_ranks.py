@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Runs a function in ranks that torch.distributed joins over Gloo."""
+
+import datetime
+import os
+import statistics
+import sys
+import tempfile
+import time
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+
+TIMEOUT = datetime.timedelta(minutes=2)
+
+
+def run_ranks(function, ranks, *arguments):
+    """Calls function(rank, *arguments), of a module's top level, in as many processes."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = os.path.join(folder, "store")
+        torch.multiprocessing.spawn(_rank, (ranks, store, function, arguments), nprocs=ranks)
+
+
+def _rank(rank, ranks, store_file, function, arguments):
+    cores = sorted(os.sched_getaffinity(0))
+    if ranks <= len(cores):  # as `lockstep run` does it
+        os.sched_setaffinity(0, {cores[rank]})
+    store = dist.FileStore(store_file, ranks)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=TIMEOUT)
+    function(rank, *arguments)
+    sys.stdout.flush()
+    # Whoever leaves while another still reads would reset its connection.
+    store.set(f"done {rank}", "yes")
+    store.wait([f"done {other}" for other in range(ranks)], TIMEOUT)
+    os._exit(0)  # the destructor of PyTorch 1.13's Gloo group may hang
+
+
+def agreed_repetitions(turn, seconds, least, most):
+    """How often turn() fits into so many seconds, by rank 0's clock; the same on all ranks."""
+    warm_up = []
+    for _ in range(5):
+        start = time.perf_counter()
+        turn()
+        warm_up.append(time.perf_counter() - start)
+    fitting = seconds / statistics.median(warm_up)
+    count = torch.tensor([min(max(int(fitting), least), most)])
+    dist.broadcast(count, 0)
+    return count.item()

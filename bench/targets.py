@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What Lockstep is meant to reach, and whether it does."""
+
+from dataclasses import dataclass
+
+from measurements import SIZES, Figure, all_reduce, lockstep_launch, step, torchrun_launch
+from rules import AtLeast, AtMost, Longer, NoTarget, TimesAsFast, TimesAsLong
+
+
+@dataclass(frozen=True)
+class Target:
+    part: str  # for --only
+    what: str
+    own: Figure
+    peer: Figure | None
+    rule: object
+
+
+PARTS = ("all-reduce", "ordinary", "floor", "pytorch", "one-rank", "launch")
+
+
+def targets(names):
+    """All of them, in the table's order; names: what each program is to be called."""
+    return [*_all_reduce(names), *_ordinary(names), *_floor(), *_pytorch(names), *_one_rank(),
+            *_launch(names)]
+
+
+def _all_reduce(names):
+    part = "all-reduce"
+    for size in ("4 MiB", "25 MiB", "100 MiB"):
+        yield Target(part, f"all-reduce {size}, of the memory's bound",
+                     all_reduce("lockstep", size, "percent_of_bound"), None, AtLeast(80, "%"))
+    small = all_reduce("lockstep", "1 KiB")
+    yield Target(part, "all-reduce 1 KiB", small, None, AtMost(3, "us"))
+    yield Target(part, "all-reduce 1 KiB, 4 ranks on 2 cores; 2 ranks",
+                 all_reduce("lockstep", "1 KiB", ranks=4), small, TimesAsLong(10))
+    for peer in ("pip", "system"):
+        for size in SIZES:
+            yield Target(part, f"all-reduce {size}; Gloo of {names[peer]}",
+                         all_reduce("lockstep", size), all_reduce(peer, size), TimesAsFast(8))
+    for size in SIZES:
+        yield Target(part, f"all-reduce {size}; {names['mpi']}", all_reduce("lockstep", size),
+                     all_reduce("mpi", size), TimesAsFast(1 if size == "1 KiB" else 3))
+
+
+def _ordinary(names):
+    for peer in ("pip", "system"):
+        for size in SIZES:
+            yield Target("ordinary", f"all-reduce {size}, ordinary tensor; Gloo of {names[peer]}",
+                         all_reduce("lockstep", size, ordinary=True), all_reduce(peer, size),
+                         TimesAsFast(3))
+
+
+def _zeroed(set_to_none):
+    return "gradients reset to none" if set_to_none else "gradients zeroed in place"
+
+
+def _floor():
+    for set_to_none, more in ((False, 0), (True, 3)):
+        for model, microseconds, percent in (("linear", 4, 0), ("mlp", 0, 5), ("resnet18", 0, 5),
+                                             ("mlp25m", 0, 8)):
+            yield Target("floor", f"DDP step {model}, {_zeroed(set_to_none)}; the floor",
+                         step("lockstep", model, set_to_none),
+                         step("lockstep", model, set_to_none, mode="floor"),
+                         Longer(microseconds=microseconds, percent=percent + more))
+
+
+def _pytorch(names):
+    wanted = {"linear": TimesAsFast(8), "mlp": TimesAsFast(2.2), "resnet18": NoTarget(),
+              "mlp25m": TimesAsFast(1.3)}
+    # The targets are about Python's current release.
+    for peer, set_to_none in (("pip", False), ("pip", True), ("system", False)):
+        for model, rule in wanted.items():
+            yield Target("pytorch", f"DDP step {model}, {_zeroed(set_to_none)}; {names[peer]}",
+                         step("lockstep", model, set_to_none), step(peer, model, set_to_none),
+                         rule if peer == "pip" else NoTarget())
+
+
+def _one_rank():
+    yield Target("one-rank", "DDP step mlp with one rank; without DDP",
+                 step("lockstep", "mlp", False, ranks=1),
+                 step("lockstep", "mlp", False, mode="single", ranks=1), Longer(percent=2))
+
+
+def _launch(names):
+    yield Target("launch", f"run -n 2 true; torchrun of {names['pip']}", lockstep_launch(),
+                 torchrun_launch("pip"), AtMost(30, "ms"))
