@@ -320,12 +320,10 @@ TEST(Lockstep, KnowsItsVerbs) {
   Program help({LOCKSTEP_PROGRAM, "--help"});
   EXPECT_EQ(help.wait(), 0);
   EXPECT_THAT(help.out(), AllOf(HasSubstr("run"), HasSubstr("train"), HasSubstr("compare"),
-                                HasSubstr("doctor")));
-  for (const std::string verb : {"fly", "bench"}) {
-    Program wrong({LOCKSTEP_PROGRAM, verb});
-    EXPECT_EQ(wrong.wait(), 2);
-    EXPECT_THAT(wrong.err(), HasSubstr("no verb " + verb));
-  }
+                                HasSubstr("bench"), HasSubstr("doctor")));
+  Program wrong({LOCKSTEP_PROGRAM, "fly"});
+  EXPECT_EQ(wrong.wait(), 2);
+  EXPECT_THAT(wrong.err(), HasSubstr("no verb fly"));
 }
 
 TEST(Lockstep, HandsVerbsToTheProgramBesideIt) {
