@@ -15,12 +15,13 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-std::shared_ptr<ProcessGroup> join(Rank& rank) {
+std::shared_ptr<ProcessGroup> join(
+    Rank& rank, std::chrono::milliseconds timeout = std::chrono::seconds(60)) {
   return init_process_group({.backend = "shm",
                              .init_method = rank.meeting_place(),
                              .rank = rank.rank(),
                              .world_size = rank.size(),
-                             .timeout = std::chrono::seconds(60),
+                             .timeout = timeout,
                              .device = at::kCPU});
 }
 
@@ -93,24 +94,52 @@ TEST(DdpProcesses, UnusedParametersAndNoSync) {
   });
 }
 
-TEST(DdpProcesses, AKilledRankEndsTheOthersBackward) {
-  const auto outcomes = run_ranks(
+// Rank 1 is in the middle of its third backward when something happens to it.
+std::vector<RankOutcome> train_until(const std::function<void(Rank&)>& happens,
+                                     const LaunchOptions& options) {
+  return run_ranks(
       2,
-      [](Rank& rank) {
-        const auto group = join(rank);
+      [&](Rank& rank) {
+        const auto group = join(rank, std::chrono::seconds(2));
         Mlp net;
         DistributedDataParallel model(net, group);
-        for (int step = 0; step < 3; ++step) model(values({2, 6})).sum().backward();
+        for (int step = 0; step < 2; ++step) model(values({2, 6})).sum().backward();
+        const at::Tensor x = values({2, 6}).requires_grad_();
+        const at::Tensor loss = model(x).sum();
+        // The gradient of the input comes last: by then rank 0 waits for this rank's.
         if (rank.rank() == 1) {
-          rank.cue("trained");
-          rank.await_signal();
+          x.register_hook([&](const at::Tensor&) { happens(rank); });
         }
-        rank.await(1, "trained");
-        model(values({2, 6})).sum().backward();
+        loss.backward();
       },
-      {.signals = {{.rank = 1, .cue = "trained", .signal = SIGKILL}}, .errors_are_outcomes = true});
-  EXPECT_EQ(outcomes[0].error_type, "PeerLost");
-  EXPECT_EQ(outcomes[0].lost_rank, 1);
+      options);
+}
+
+TEST(DdpProcesses, ADeathInBackwardEndsTheOthers) {
+  for (const int signal : {SIGKILL, SIGSEGV}) {
+    const auto outcomes = train_until(
+        [](Rank& rank) {
+          rank.cue("in backward");
+          rank.await_signal();
+        },
+        {.signals = {{.rank = 1, .cue = "in backward", .signal = signal}},
+         .errors_are_outcomes = true});
+    EXPECT_EQ(outcomes[0].error_type, "PeerLost");
+    EXPECT_EQ(outcomes[0].lost_rank, 1);
+    EXPECT_THAT(outcomes[0].error, AllOf(HasSubstr("reducing gradients"), HasSubstr("rank 1")));
+    EXPECT_EQ(outcomes[1].signal, signal);
+  }
+}
+
+TEST(DdpProcesses, AStopInBackwardIsATimeoutThatNamesIt) {
+  const auto outcomes = train_until(
+      [](Rank& rank) {
+        rank.cue("in backward");
+        rank.await_signal();
+      },
+      {.signals = {{.rank = 1, .cue = "in backward", .signal = SIGSTOP}},
+       .errors_are_outcomes = true});
+  EXPECT_EQ(outcomes[0].error_type, "TimeoutError");
   EXPECT_THAT(outcomes[0].error, AllOf(HasSubstr("reducing gradients"), HasSubstr("rank 1")));
 }
 
