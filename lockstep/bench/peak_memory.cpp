@@ -25,9 +25,11 @@ void reset_peak_memory() {
 
 std::int64_t peak_memory() {
   constexpr auto* status = "/proc/self/status";
+  const std::int64_t peak = field(status, "VmHWM");
+  if (peak == 0) return 0;
   // The kernel keeps the peak of everything together. Of shared memory, which every rank maps whole
   // and keeps, each has its proportional part.
-  return field(status, "VmHWM") - field(status, "RssFile") - field(status, "RssShmem") +
+  return peak - field(status, "RssFile") - field(status, "RssShmem") +
          field("/proc/self/smaps_rollup", "Pss_Shmem");
 }
 

@@ -146,7 +146,10 @@ std::int64_t measure_step_memory(const std::shared_ptr<ProcessGroup>& group, con
   Training training(bench, mode == StepMode::ddp ? group : nullptr);
   for (int i = 0; i < steps; ++i) training.step();
   group->barrier().wait();
-  return peak_memory();
+  const std::int64_t peak = peak_memory();
+  // What a peer unmaps would count as this rank's.
+  group->barrier().wait();
+  return peak;
 }
 
 }  // namespace lockstep::bench

@@ -57,6 +57,7 @@ std::string describe(const Call& call) {
   std::string details = fmt::format("{} {} elements", call.elements, c10::toString(call.type));
   if (reduces(call.collective)) {
     details = fmt::format("{} of {}", name(call.op), details);
+    if (call.algorithm == Algorithm::ring) details += ", ring";
     if (call.scale != 1) details += fmt::format(", scale {}", call.scale);
   }
   if (call.tensors > 1) details += fmt::format(", tensor {} of {}", call.tensor, call.tensors);

@@ -12,6 +12,17 @@
 
 namespace lockstep {
 
+// How all_reduce goes about it.
+enum class Algorithm : std::uint8_t {
+  // What the backend does best.
+  automatic,
+  // Reduce-scatter and all-gather around a ring, over send and recv with the two neighbours: each
+  // rank sends 2 (N - 1) / N of the tensor, however many ranks there are (Patarasuk and Yuan,
+  // 2009).
+  // Element i's sum begins at a rank that depends on i, and half types are rounded at each hop.
+  ring,
+};
+
 enum class Collective : std::uint8_t {
   all_reduce,
   broadcast,
@@ -30,15 +41,16 @@ enum class Collective : std::uint8_t {
 
 std::string_view name(Collective collective);
 
-// Messages of one lane do not meet those of the other: what send and recv use, and what collectives
-// that are made of messages use.
-enum class Lane : std::uint8_t { user, collective };
+// Messages of one lane do not meet those of another: what send and recv use, and what the
+// collectives use that are made of messages.
+enum class Lane : std::uint8_t { user, ring, all_to_all };
 
 // Plain bytes, since it travels between processes. What does not apply keeps its default.
 struct Call {
   Collective collective = Collective::barrier;
   ReduceOp op = ReduceOp::sum;
   at::ScalarType type = at::kByte;
+  Algorithm algorithm = Algorithm::automatic;
   std::int32_t root = -1;  // of a message, the peer
   std::int64_t elements = 0;
   double scale = 1;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "lockstep/collective/process_group.h"
 
+#include <cmath>
+
 #include <ATen/MemoryOverlap.h>
 #include <c10/core/ScalarType.h>
 #include <fmt/format.h>
@@ -69,6 +71,7 @@ void ProcessGroup::check(std::string_view operation, const at::Tensor& tensor,
                      fmt::format("a mean or a scale needs a floating type, not {}; take the sum",
                                  c10::toString(type)));
   }
+  if (std::isnan(options.scale)) throw UsageError(where(operation) + "the scale is not a number");
   if (options.scale != 1 && options.op != ReduceOp::sum && options.op != ReduceOp::mean) {
     throw UsageError(
         where(operation) +
@@ -84,11 +87,10 @@ void ProcessGroup::check_root(std::string_view operation, int root) const {
 Work ProcessGroup::all_reduce(std::vector<at::Tensor> tensors, AllReduceOptions options) {
   check_outputs("all_reduce", tensors);
   for (const auto& tensor : tensors) check("all_reduce", tensor, options);
+  ++calls_made_;
   if (options.algorithm == Algorithm::ring && size() > 1) {
-    ++calls_made_;
     return start_ring(std::move(tensors), options);
   }
-  ++calls_made_;
   return start_all_reduce(std::move(tensors), options);
 }
 
@@ -243,28 +245,38 @@ Work ProcessGroup::recv(const at::Tensor& tensor, int from) {
 
 Work ProcessGroup::barrier() {
   ++calls_made_;
-  return start_barrier();
+  return start_meeting({.collective = Collective::barrier});
 }
 
-// One ring at a time, or the messages of two would mix.
+// One ring at a time, or the messages of two would mix. The call beside it shows whether every rank
+// wants the same; the messages would not.
 Work ProcessGroup::start_ring(std::vector<at::Tensor> tensors, AllReduceOptions options) {
   const int next = (rank() + 1) % size();
   const int previous = (rank() + size() - 1) % size();
+  // The ring may outlive its caller's group.
+  const std::shared_ptr<ProcessGroup> group = shared_from_this();
   const RingNeighbours neighbours{.send =
-                                      [this, next](const at::Tensor& chunk) {
-                                        bytes_sent_ += chunk.nbytes();
-                                        return start_send(chunk, next, Lane::collective);
+                                      [group, next](const at::Tensor& chunk) {
+                                        group->bytes_sent_ += chunk.nbytes();
+                                        return group->start_send(chunk, next, Lane::ring);
                                       },
                                   .receive =
-                                      [this, previous](const at::Tensor& chunk) {
-                                        return start_recv(chunk, previous, Lane::collective);
+                                      [group, previous](const at::Tensor& chunk) {
+                                        return group->start_recv(chunk, previous, Lane::ring);
                                       },
                                   .rank = rank(),
                                   .size = size(),
                                   .timeout = timeout()};
+  Call call{.collective = Collective::all_reduce,
+            .op = options.op,
+            .type = tensors.front().scalar_type(),
+            .algorithm = Algorithm::ring,
+            .scale = options.scale,
+            .tensors = static_cast<std::int32_t>(tensors.size())};
+  for (const auto& tensor : tensors) call.elements += tensor.numel();
   const std::lock_guard lock(ring_mutex_);
-  auto ring =
-      std::make_shared<RingAllReduce>(std::move(tensors), options, neighbours, last_ring_.lock());
+  auto ring = std::make_shared<RingAllReduce>(std::move(tensors), options, neighbours,
+                                              start_meeting(call), last_ring_.lock());
   last_ring_ = ring;
   share_progress(ring);
   ring->try_advance();

@@ -35,17 +35,6 @@ struct GroupOptions {
   at::Device device = at::kCPU;
 };
 
-// How all_reduce goes about it.
-enum class Algorithm : std::uint8_t {
-  // What the backend does best.
-  automatic,
-  // Reduce-scatter and all-gather around a ring, over send and recv with the two neighbours: each
-  // rank sends 2 (N - 1) / N of the tensor, however many ranks there are (Patarasuk and Yuan,
-  // 2009).
-  // Element i's sum begins at a rank that depends on i, and half types are rounded at each hop.
-  ring,
-};
-
 struct AllReduceOptions {
   ReduceOp op = ReduceOp::sum;
   // The result is multiplied by it, in the same pass. Only for sums and means of floating types.
@@ -56,7 +45,7 @@ struct AllReduceOptions {
 
 class RingAllReduce;
 
-class ProcessGroup {
+class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
  public:
   virtual ~ProcessGroup() = default;
   ProcessGroup(const ProcessGroup&) = delete;
@@ -69,7 +58,7 @@ class ProcessGroup {
   at::Device device() const { return options_.device; }
   std::chrono::milliseconds timeout() const { return options_.timeout; }
 
-  // How many calls of the functions below, but empty and split, this rank has made.
+  // How many calls of the functions below, but empty, this rank has made.
   std::uint64_t calls_made() const { return calls_made_; }
 
   // "shm", "thread", "self", ...
@@ -119,7 +108,7 @@ class ProcessGroup {
   // A group of some of the ranks, numbered in the order of the list. A collective call, blocking:
   // every rank of this group makes it. Ranks may name different lists, as long as those that are in
   // one name the same. Null on a rank that is not in its own list. UsageError on every rank if the
-  // lists do not go together.
+  // lists do not go together. One thread of a rank at a time.
   std::shared_ptr<ProcessGroup> split(const std::vector<int>& ranks);
 
   // A tensor in the memory where this backend reduces fastest, uninitialised. A collective call:
@@ -136,7 +125,9 @@ class ProcessGroup {
 
   // What a backend does once the arguments have been checked: tensors are defined and dense, their
   // types and sizes go together, the operation suits the type, the root is a rank.
-  virtual Work start_barrier() = 0;
+
+  // Done when every rank has made this call. It moves nothing.
+  virtual Work start_meeting(const Call& call) = 0;
   virtual Work start_all_reduce(std::vector<at::Tensor> tensors, AllReduceOptions options) = 0;
   virtual Work start_reduce(std::vector<at::Tensor> tensors, int root,
                             AllReduceOptions options) = 0;

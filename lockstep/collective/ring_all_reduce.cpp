@@ -29,11 +29,15 @@ class Hold {
 }  // namespace
 
 RingAllReduce::RingAllReduce(std::vector<at::Tensor> tensors, AllReduceOptions options,
-                             RingNeighbours neighbours, std::shared_ptr<RingAllReduce> before)
-    : neighbours_(std::move(neighbours)), options_(options), before_(std::move(before)) {
+                             RingNeighbours neighbours, Work meeting,
+                             std::shared_ptr<RingAllReduce> before)
+    : neighbours_(std::move(neighbours)),
+      options_(options),
+      meeting_(std::move(meeting)),
+      before_(std::move(before)) {
   const at::NoGradGuard no_grad;
   for (auto& tensor : tensors) {
-    at::Tensor flat = tensor.detach().to(at::kCPU).contiguous().view(-1);
+    at::Tensor flat = tensor.detach().to(at::kCPU).resolve_conj().contiguous().view(-1);
     targets_.push_back({std::move(tensor), std::move(flat)});
   }
 }
@@ -42,53 +46,71 @@ RingAllReduce::~RingAllReduce() = default;
 
 bool RingAllReduce::poll() {
   try_advance();
-  if (error_) std::rethrow_exception(error_);
-  return done();
+  const State state = state_.load(std::memory_order_acquire);
+  if (state == State::failed) std::rethrow_exception(error_);
+  return state == State::done;
 }
 
 bool RingAllReduce::try_advance() {
   if (busy_.test_and_set(std::memory_order_acquire)) return false;
   bool moved = false;
-  try {
-    if (before_) {
-      before_->try_advance();
-      if (before_->done() || before_->error_) before_.reset();
+  if (state_ == State::under_way) {
+    try {
+      if (before_) {
+        before_->try_advance();
+        // If it failed, so will this one: the group is the same.
+        if (before_->state_.load(std::memory_order_acquire) != State::under_way) before_.reset();
+      }
+      if (!before_) moved = advance();
+    } catch (...) {
+      fail();
     }
-    if (!before_ && !error_) moved = advance();
-  } catch (...) {
-    error_ = std::current_exception();
   }
   busy_.clear(std::memory_order_release);
   return moved;
 }
 
 bool RingAllReduce::advance() {
+  if (!meeting_.poll()) return false;
   bool moved = false;
-  while (!done()) {
-    if (!under_way_) start_step();
-    if (!sending_.poll() || !receiving_.poll()) break;
+  while (!all_tensors_done()) {
+    if (!step_started_) start_step();
+    if (!sending_.poll() || !receiving_.poll()) return moved;
     end_step();
     moved = true;
   }
-  return moved;
+  state_.store(State::done, std::memory_order_release);
+  return true;
 }
 
 void RingAllReduce::wait(const Deadline& deadline) {
-  if (before_) before_->wait(deadline);
+  std::shared_ptr<RingAllReduce> before;
+  {
+    const Hold hold(busy_);
+    before = before_;
+  }
+  if (before) before->wait(deadline);
   const Hold hold(busy_);
   before_.reset();
-  if (error_) std::rethrow_exception(error_);
+  if (state_ == State::failed) std::rethrow_exception(error_);
   try {
-    while (!done()) {
-      if (!under_way_) start_step();
+    meeting_.wait(deadline);
+    while (!all_tensors_done()) {
+      if (!step_started_) start_step();
       sending_.wait(deadline);
       receiving_.wait(deadline);
       end_step();
     }
+    state_.store(State::done, std::memory_order_release);
   } catch (...) {
-    error_ = std::current_exception();
+    fail();
     throw;
   }
+}
+
+void RingAllReduce::fail() {
+  error_ = std::current_exception();
+  state_.store(State::failed, std::memory_order_release);
 }
 
 // Steps 0 to N - 2 combine, steps N - 1 to 2N - 3 hand round.
@@ -100,13 +122,13 @@ void RingAllReduce::start_step() {
   received_ = step_ < size - 1 ? at::empty_like(incoming) : incoming;
   receiving_ = neighbours_.receive(received_);
   sending_ = neighbours_.send(chunk(first - hop));
-  under_way_ = true;
+  step_started_ = true;
 }
 
 void RingAllReduce::end_step() {
   const int size = neighbours_.size;
   if (step_ < size - 1) combine(received_, chunk(neighbours_.rank - step_ - 1));
-  under_way_ = false;
+  step_started_ = false;
   received_.reset();
   if (++step_ < 2 * (size - 1)) return;
   step_ = 0;

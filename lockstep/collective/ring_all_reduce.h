@@ -28,9 +28,10 @@ struct RingNeighbours {
 
 class RingAllReduce final : public Operation, public Progressing {
  public:
-  // `before` is the group's ring before this one, if it may still be under way: it goes first.
+  // `meeting` is done when every rank has made this call. `before` is the group's ring before this
+  // one, if it may still be under way: it goes first.
   RingAllReduce(std::vector<at::Tensor> tensors, AllReduceOptions options,
-                RingNeighbours neighbours, std::shared_ptr<RingAllReduce> before);
+                RingNeighbours neighbours, Work meeting, std::shared_ptr<RingAllReduce> before);
   ~RingAllReduce() override;
 
   bool poll() override;
@@ -41,30 +42,34 @@ class RingAllReduce final : public Operation, public Progressing {
   memory::ControlBlock* doorbell_if_busy() override { return nullptr; }
 
  private:
+  enum class State : std::uint8_t { under_way, done, failed };
   struct Target {
     at::Tensor original;
     at::Tensor flat;  // contiguous and in host memory
   };
 
+  // While busy_ is held.
   bool advance();
   void start_step();
   void end_step();
-  void end_tensor();
-  bool done() const { return tensor_ == targets_.size(); }
+  void fail();
+  bool all_tensors_done() const { return tensor_ == targets_.size(); }
   at::Tensor chunk(int number) const;
   void combine(const at::Tensor& received, const at::Tensor& own) const;
 
   RingNeighbours neighbours_;
   AllReduceOptions options_;
+  Work meeting_;
   std::shared_ptr<RingAllReduce> before_;
   std::vector<Target> targets_;
   std::size_t tensor_ = 0;
   int step_ = 0;
-  bool under_way_ = false;
+  bool step_started_ = false;
   at::Tensor received_;
   Work sending_;
   Work receiving_;
-  std::exception_ptr error_;
+  std::exception_ptr error_;  // written before state_
+  std::atomic<State> state_ = State::under_way;
   // Who waits may come by here again through the progress of others.
   std::atomic_flag busy_;
 };

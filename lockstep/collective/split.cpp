@@ -13,31 +13,43 @@
 namespace lockstep {
 namespace {
 
+// What lists are filled up with.
+constexpr std::int32_t no_rank = -1;
+// Every rank has to know that one of them named no ranks that could form a group.
+constexpr std::int32_t impossible_list = -2;
+
 std::vector<int> as_list(const at::Tensor& tensor) {
   const auto* begin = tensor.data_ptr<std::int32_t>();
   std::vector<int> ranks(begin, begin + tensor.numel());
-  ranks.erase(std::remove(ranks.begin(), ranks.end(), -1), ranks.end());
+  ranks.erase(std::remove(ranks.begin(), ranks.end(), no_rank), ranks.end());
   return ranks;
 }
 
 }  // namespace
 
 std::shared_ptr<ProcessGroup> ProcessGroup::split(const std::vector<int>& ranks) {
-  for (const int member : ranks) {
-    if (member >= 0 && member < size()) continue;
-    throw UsageError(where("split") + fmt::format("{} is no rank of this group", member));
-  }
-  if (std::set(ranks.begin(), ranks.end()).size() != ranks.size()) {
-    throw UsageError(where("split") +
-                     fmt::format("the list [{}] names a rank twice", fmt::join(ranks, ", ")));
-  }
-  const at::Tensor own = at::full({size()}, -1, at::kInt);
-  std::copy(ranks.begin(), ranks.end(), own.data_ptr<std::int32_t>());
+  const bool possible =
+      std::ranges::all_of(ranks, [&](int member) { return member >= 0 && member < size(); }) &&
+      std::set(ranks.begin(), ranks.end()).size() == ranks.size();
+  const at::Tensor own = at::full({size()}, possible ? no_rank : impossible_list, at::kInt);
+  if (possible) std::copy(ranks.begin(), ranks.end(), own.data_ptr<std::int32_t>());
   std::vector<at::Tensor> lists;
-  for (int peer = 0; peer < size(); ++peer) lists.push_back(at::full({size()}, -1, at::kInt));
+  for (int peer = 0; peer < size(); ++peer) lists.push_back(at::full({size()}, no_rank, at::kInt));
   all_gather(lists, own).wait();
   const int number = ++splits_;
 
+  if (!possible) {
+    throw UsageError(where("split") +
+                     fmt::format("the list [{}] names a rank twice, or one that is not in this "
+                                 "group, whose ranks are 0 to {}",
+                                 fmt::join(ranks, ", "), size() - 1));
+  }
+  for (int peer = 0; peer < size(); ++peer) {
+    if (lists[peer][0].item<int>() != impossible_list) continue;
+    throw UsageError(
+        where("split") +
+        fmt::format("rank {} names a list that cannot be; its own error says why", peer));
+  }
   // Every rank sees all lists, so all of them find the same fault.
   for (int peer = 0; peer < size(); ++peer) {
     const auto list = as_list(lists[peer]);

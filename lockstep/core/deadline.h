@@ -14,16 +14,24 @@ class Deadline {
   static Deadline after(std::chrono::milliseconds span) { return Deadline(span); }
 
   bool passed() const { return Clock::now() >= end_; }
-  // What is left, never negative; rounded up, so that a poll() of it does not return early.
+  // What is left, never negative, and at most a day, so that its milliseconds fit into an int;
+  // rounded up, so that a poll() of it does not return early.
   std::chrono::milliseconds remaining() const {
-    return std::max(std::chrono::milliseconds(0),
-                    std::chrono::ceil<std::chrono::milliseconds>(end_ - Clock::now()));
+    return std::clamp<std::chrono::milliseconds>(
+        std::chrono::ceil<std::chrono::milliseconds>(end_ - Clock::now()),
+        std::chrono::milliseconds(0), std::chrono::hours(24));
   }
   // The span that the deadline was made with, for messages.
   std::chrono::milliseconds span() const { return span_; }
 
  private:
-  explicit Deadline(std::chrono::milliseconds span) : span_(span), end_(Clock::now() + span) {}
+  explicit Deadline(std::chrono::milliseconds span) : span_(span) {
+    // A span such as milliseconds::max() is beyond the end of the clock.
+    const auto now = Clock::now();
+    const bool fits =
+        span < std::chrono::floor<std::chrono::milliseconds>(Clock::time_point::max() - now);
+    end_ = fits ? now + span : Clock::time_point::max();
+  }
 
   std::chrono::milliseconds span_;
   Clock::time_point end_;

@@ -171,6 +171,9 @@ UniqueFd receive_fd(int socket, const Deadline& deadline) {
   transfer(socket, POLLIN, deadline, "receiving a descriptor",
            [&] { return ::recvmsg(socket, &message.header, MSG_CMSG_CLOEXEC); });
   const cmsghdr* item = CMSG_FIRSTHDR(&message.header);
+  if (message.payload != DescriptorMessage{}.payload) {
+    throw ConnectionClosed("receiving a descriptor: the peer said farewell");
+  }
   if (item == nullptr || item->cmsg_type != SCM_RIGHTS) {
     throw BackendError("receiving a descriptor: the message carried none (too many open files?)");
   }

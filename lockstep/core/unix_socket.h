@@ -39,6 +39,7 @@ void receive_all(int socket, std::span<std::byte> data, const Deadline& deadline
 
 // Passes an open descriptor to the peer. The caller keeps its own copy.
 void send_fd(int socket, int fd, const Deadline& deadline);
+// ConnectionClosed also if the peer sent something else, which then is its farewell.
 UniqueFd receive_fd(int socket, const Deadline& deadline);
 
 }  // namespace lockstep

@@ -15,8 +15,8 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-std::shared_ptr<ProcessGroup> join(
-    Rank& rank, std::chrono::milliseconds timeout = std::chrono::seconds(60)) {
+std::shared_ptr<ProcessGroup> join(Rank& rank,
+                                   std::chrono::milliseconds timeout = std::chrono::seconds(60)) {
   return init_process_group({.backend = "shm",
                              .init_method = rank.meeting_place(),
                              .rank = rank.rank(),

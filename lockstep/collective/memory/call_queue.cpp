@@ -16,6 +16,9 @@ void CallQueue::push(std::shared_ptr<Transfer> transfer, int tensor, int tensors
 }
 
 void CallQueue::clear() {
+  for (std::size_t i = 0; i < posted_; ++i) {
+    if (entries_[i].in_place) peers_.keep(std::move(entries_[i].transfer));
+  }
   entries_.clear();
   posted_ = 0;
   combined_ = 0;

@@ -30,6 +30,7 @@ class CallQueue {
   std::uint64_t last_number() const { return last_number_; }
   // The ranks that the oldest call waits for.
   std::vector<int> awaited() const;
+  // Forgets all calls. Tensors that a peer may still reach are left to the peers' keeping.
   void clear();
 
  private:

@@ -28,7 +28,7 @@ constexpr std::uint64_t kChunks = 2;
 // Messages from one rank to another go through two of these.
 constexpr std::int64_t kLetterBytes = 32 * 1024;
 constexpr std::uint64_t kLetters = 2;
-constexpr int kLanes = 2;
+constexpr int kLanes = 3;
 
 // Memory that every rank can reach; segment 0 is none.
 struct Place {
@@ -63,7 +63,15 @@ struct Channel {
   Letter& letter(std::uint64_t number) { return letters[number % kLetters]; }
 };
 
-enum class AbortCause : std::uint32_t { none, requested, timed_out };
+// Why a rank has given its group up.
+enum class AbortCause : std::uint32_t {
+  none,
+  requested,
+  timed_out,
+  lost,        // a rank: lost_rank died
+  left,        // lost_rank left
+  mismatched,  // calls that do not go together
+};
 
 struct ControlBlock {
   // The last call that this rank has finished with: it reads no peer's memory for it any more, and
@@ -77,6 +85,7 @@ struct ControlBlock {
   // How many of this rank's threads sleep, or are about to.
   std::atomic<std::uint32_t> sleepers;
   alignas(kCacheLine) std::atomic<AbortCause> abort_cause;
+  std::int32_t lost_rank;  // like the reason, written before the cause
   char abort_reason[1024];
   // Written before any peer maps the block: where this rank may run.
   cpu_set_t cores;

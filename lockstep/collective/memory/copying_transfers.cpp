@@ -99,7 +99,7 @@ class ScatterTransfer final : public CopyTransfer {
 
 class MeetingTransfer final : public Transfer {
  public:
-  explicit MeetingTransfer(Collective collective) : Transfer({.collective = collective}, 0) {}
+  explicit MeetingTransfer(const Call& call) : Transfer(call, 0) {}
   void copy_in(Chunk, std::byte*) override {}
   void combine(Chunk, std::span<std::byte* const>) override {}
 };
@@ -126,8 +126,8 @@ std::shared_ptr<Transfer> scatter_transfer(at::Tensor output, std::vector<at::Te
   return std::make_shared<ScatterTransfer>(std::move(output), std::move(inputs), root, rank, size);
 }
 
-std::shared_ptr<Transfer> meeting_transfer(Collective collective) {
-  return std::make_shared<MeetingTransfer>(collective);
+std::shared_ptr<Transfer> meeting_transfer(const Call& call) {
+  return std::make_shared<MeetingTransfer>(call);
 }
 
 }  // namespace lockstep::memory

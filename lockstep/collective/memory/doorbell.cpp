@@ -36,7 +36,8 @@ void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t value,
   ::syscall(SYS_futex, &word, FUTEX_WAIT, value, &span, nullptr, 0);
 }
 
-// False if the kernel cannot: before Linux 5.16.
+// False if it is not to be had: before Linux 5.16, and where a container forbids what it does not
+// know.
 bool futex_wait_any(const std::vector<futex_waitv>& words, std::chrono::milliseconds at_most) {
   timespec until{};
   ::clock_gettime(CLOCK_MONOTONIC, &until);
@@ -44,24 +45,37 @@ bool futex_wait_any(const std::vector<futex_waitv>& words, std::chrono::millisec
   until.tv_sec += at_most.count() / 1000 + nanoseconds / 1'000'000'000;
   until.tv_nsec = nanoseconds % 1'000'000'000;
   return ::syscall(SYS_futex_waitv, words.data(), words.size(), 0, &until, CLOCK_MONOTONIC) >= 0 ||
-         errno != ENOSYS;
+         (errno != ENOSYS && errno != EPERM);
 }
 
 void futex_wake(std::atomic<std::uint32_t>& word) {
   ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
+// The store that is announced must be visible before the sleepers are read, as Sleep registers
+// before it looks for that store: one of the two sides sees the other.
+void make_store_visible() {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
+void wake_sleepers(ControlBlock& block) {
+  if (block.sleepers.load(std::memory_order_relaxed) == 0) return;
+  block.doorbell.fetch_add(1, std::memory_order_seq_cst);
+  futex_wake(block.doorbell);
+}
+
 }  // namespace
 
 void ring(const std::vector<ControlBlock*>& blocks, int self) {
-  // The store that is announced must be visible before the sleepers are read, as Sleep registers
-  // before it looks for that store: one of the two sides sees the other.
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  make_store_visible();
   for (int rank = 0; rank < static_cast<int>(blocks.size()); ++rank) {
-    if (rank == self || blocks[rank]->sleepers.load(std::memory_order_relaxed) == 0) continue;
-    blocks[rank]->doorbell.fetch_add(1, std::memory_order_seq_cst);
-    futex_wake(blocks[rank]->doorbell);
+    if (rank != self) wake_sleepers(*blocks[rank]);
   }
+}
+
+void ring(ControlBlock& block) {
+  make_store_visible();
+  wake_sleepers(block);
 }
 
 bool Patience::pause() {

@@ -12,6 +12,8 @@ namespace lockstep::memory {
 
 // Wakes every listed rank that sleeps. Called after each store that a peer may wait for.
 void ring(const std::vector<ControlBlock*>& blocks, int self);
+// The same for one rank.
+void ring(ControlBlock& block);
 
 // One wait of one thread. Say progress() when something moved; pause() when nothing did. Spinning
 // costs a core that another rank may need, so where there are more ranks than cores it is left out.

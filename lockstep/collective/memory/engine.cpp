@@ -27,25 +27,24 @@ std::shared_ptr<Engine> Engine::make(std::unique_ptr<Peers> peers) {
   return engine;
 }
 
-void Engine::start(std::shared_ptr<Transfer> transfer, int tensor, int tensors) {
+void Engine::start(const std::shared_ptr<Transfer>& transfer, int tensor, int tensors) {
   const std::lock_guard lock(mutex_);
-  // A call that needs nobody's answer would not notice.
-  if (!error_)
-    look_for_aborts(
-        {.collective = transfer->call().collective, .number = calls_.last_number() + 1});
   check_error();
-  calls_.push(std::move(transfer), tensor, tensors);
+  calls_.push(transfer, tensor, tensors);
   advance();
+  // A call that needs nobody's answer would not notice that the group has ended.
+  if (!error_) look_for_aborts(transfer->call());
+  check_error();
 }
 
-void Engine::start(std::shared_ptr<Message> message, Lane lane) {
+void Engine::start(const std::shared_ptr<Message>& message, Lane lane) {
   const std::lock_guard lock(mutex_);
+  check_error();
   const Call& call = message->call();
-  Mailbox& box = mailbox(call.collective, call.root, lane);
+  mailbox(call.collective, call.root, lane).push(message);
+  advance();
   if (!error_) look_for_aborts(call);
   check_error();
-  box.push(std::move(message));
-  advance();
 }
 
 Mailbox& Engine::mailbox(Collective direction, int peer, Lane lane) {
@@ -109,30 +108,22 @@ bool Engine::idle() const {
 }
 
 bool Engine::advance() {
-  bool moved = false;
-  if (!error_) {
-    try {
-      moved = calls_.advance();
-    } catch (const UsageError&) {  // the peers see for themselves that calls differ
-      fail(std::current_exception());
-    }
+  try {
+    bool moved = calls_.advance();
+    for (const auto& box : mailboxes_) moved |= box->advance();
+    return moved;
+  } catch (const std::exception& error) {
+    // Peers that wait for a message of this rank do not see for themselves that calls differ.
+    tell_peers(AbortCause::mismatched, error.what());
+    fail(std::current_exception());
+    return true;
   }
-  if (!error_) {
-    try {
-      for (const auto& box : mailboxes_) moved |= box->advance();
-    } catch (const UsageError& error) {  // a message's sender does not
-      tell_peers(AbortCause::requested, error.what());
-      fail(std::current_exception());
-    }
-  }
-  if (!error_) return moved;
-  calls_.clear();
-  for (const auto& box : mailboxes_) box->clear();
-  return true;
 }
 
 at::Tensor Engine::make_tensor(at::IntArrayRef sizes, const at::TensorOptions& options,
                                const Deadline& deadline) {
+  // Descriptors come in the order of the calls.
+  const std::lock_guard one_at_a_time(making_);
   // A rank that finds no memory says so before anyone waits for its part.
   std::unique_ptr<NewTensor> tensor;
   std::string refusal;
@@ -157,13 +148,27 @@ at::Tensor Engine::make_tensor(at::IntArrayRef sizes, const at::TensorOptions& o
                             : peers_->name(rank) + " found no memory for it; its own error has the "
                                                    "figures"));
   }
+  // From here on ranks cannot agree any more whether they have it.
   try {
     return tensor->share(call.number, deadline);
   } catch (const PeerLost& error) {
-    throw PeerLost(error.rank(), where(call) + error.what());
+    end_group(error.how() == PeerLost::How::left ? AbortCause::left : AbortCause::lost,
+              PeerLost(error.rank(), where(call) + error.what(), error.how()), error.rank());
   } catch (const TimeoutError& error) {
-    throw TimeoutError(where(call) + error.what());
+    end_group(AbortCause::timed_out, TimeoutError(where(call) + error.what()));
+  } catch (const std::exception& error) {
+    end_group(AbortCause::requested, BackendError(where(call) + first_line(error)));
   }
+}
+
+template <class SomeError>
+void Engine::end_group(AbortCause cause, const SomeError& error, int lost_rank) {
+  const std::lock_guard lock(mutex_);
+  if (!error_) {
+    tell_peers(cause, error.what(), lost_rank);
+    fail(std::make_exception_ptr(error));
+  }
+  throw error;
 }
 
 bool Engine::every_rank_has_a_core() const {

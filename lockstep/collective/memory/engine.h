@@ -25,9 +25,9 @@ class Engine final : public Progressing {
   static std::shared_ptr<Engine> make(std::unique_ptr<Peers> peers);
 
   // Takes its turn behind the calls started before. A list is a transfer for each tensor.
-  void start(std::shared_ptr<Transfer> transfer, int tensor = 0, int tensors = 1);
+  void start(const std::shared_ptr<Transfer>& transfer, int tensor = 0, int tensors = 1);
   // Takes its turn behind the messages to or from this peer on this lane.
-  void start(std::shared_ptr<Message> message, Lane lane);
+  void start(const std::shared_ptr<Message>& message, Lane lane);
   // Whether the task is done, after advancing what can be advanced without waiting.
   bool poll(const Task& task);
   // Blocks until it is done. TimeoutError and PeerLost name who was waited for.
@@ -60,10 +60,14 @@ class Engine final : public Progressing {
   bool look_around();
   void look_for_aborts(const Call& call);
   bool look_for_losses(const Call& call);
+  std::exception_ptr error_of(AbortCause cause, int rank, const std::string& message) const;
   // At the deadline of the oldest call.
   void give_up(const Deadline& deadline);
   void fail(std::exception_ptr error);
-  void tell_peers(AbortCause cause, const std::string& reason);
+  void tell_peers(AbortCause cause, const std::string& reason, int lost_rank = -1);
+  // Without mutex_ held: tells the peers, and throws the error.
+  template <class SomeError>
+  [[noreturn]] void end_group(AbortCause cause, const SomeError& error, int lost_rank = -1);
   void check_error() const {
     if (error_) std::rethrow_exception(error_);
   }
@@ -74,6 +78,7 @@ class Engine final : public Progressing {
   const std::unique_ptr<Peers> peers_;
   const bool spin_;
 
+  std::mutex making_;
   std::mutex mutex_;
   std::exception_ptr error_;
   CallQueue calls_;

@@ -39,6 +39,7 @@ bool Engine::look_around() {
 void Engine::give_up(const Deadline& deadline) {
   std::vector<std::string> names;
   for (int rank : awaited()) names.push_back(peers_->name(rank));
+  if (names.empty()) return;  // the last one has just come
   const std::string reason = fmt::format(
       "{}waited {:.1f} s in vain for {}; it is stopped, stuck, or makes other calls than this rank "
       "(the group's timeout can be raised)",
@@ -54,8 +55,24 @@ void Engine::look_for_aborts(const Call& call) {
     const std::string message =
         fmt::format("{}{} ended the group: {}", where(call), peers_->name(rank),
                     peers_->blocks()[rank]->abort_reason);
-    return fail(cause == AbortCause::timed_out ? std::make_exception_ptr(TimeoutError(message))
-                                               : std::make_exception_ptr(PeerLost(rank, message)));
+    return fail(error_of(cause, rank, message));
+  }
+}
+
+// How a peer gave the group up, as it shows on this rank.
+std::exception_ptr Engine::error_of(AbortCause cause, int rank, const std::string& message) const {
+  const int lost = peers_->blocks()[rank]->lost_rank;
+  switch (cause) {
+    case AbortCause::timed_out:
+      return std::make_exception_ptr(TimeoutError(message));
+    case AbortCause::mismatched:
+      return std::make_exception_ptr(UsageError(message));
+    case AbortCause::lost:
+      return std::make_exception_ptr(PeerLost(lost, message));
+    case AbortCause::left:
+      return std::make_exception_ptr(PeerLost(lost, message, PeerLost::How::left));
+    default:
+      return std::make_exception_ptr(PeerLost(rank, message));
   }
 }
 
@@ -66,13 +83,16 @@ bool Engine::look_for_losses(const Call& call) {
   if (found == ranks.end()) return false;
   // It may have done its part just before it went.
   if (advance() || error_) return true;
-  // Survivors leave soon after a death, so a rank that left may not be the cause.
+  // Survivors leave soon after a death, so a rank that left may not be the cause; nor one that died
+  // itself of what it had seen, but then it has said so.
+  look_for_aborts(call);
+  if (error_) return true;
   int cause = *found;
-  for (int rank = 0; rank < peers_->size(); ++rank) {
+  for (int rank = peers_->size() - 1; rank >= 0; --rank) {
     if (rank != peers_->rank() && peers_->state(rank) == Peers::State::lost) cause = rank;
   }
   const bool died = peers_->state(cause) == Peers::State::lost;
-  fail(std::make_exception_ptr(
+  const PeerLost lost =
       died ? PeerLost(cause, where(call) + peers_->name(cause) +
                                  " died before it made or finished this call; its own output and "
                                  "the launcher's tell how")
@@ -80,7 +100,9 @@ bool Engine::look_for_losses(const Call& call) {
                       where(call) + peers_->name(cause) +
                           " left the group before it made this call; all ranks must make the same "
                           "calls",
-                      PeerLost::How::left)));
+                      PeerLost::How::left);
+  tell_peers(died ? AbortCause::lost : AbortCause::left, lost.what(), cause);
+  fail(std::make_exception_ptr(lost));
   return true;
 }
 
@@ -95,13 +117,15 @@ void Engine::abort(const std::string& reason) {
 
 void Engine::fail(std::exception_ptr error) {
   error_ = std::move(error);
-  peers_->own().doorbell.fetch_add(1);  // this rank's other waiters read the error
+  calls_.clear();
+  for (const auto& box : mailboxes_) box->clear();
 }
 
-void Engine::tell_peers(AbortCause cause, const std::string& reason) {
+void Engine::tell_peers(AbortCause cause, const std::string& reason, int lost_rank) {
   const auto length = std::min(reason.size(), sizeof peers_->own().abort_reason - 1);
   std::memcpy(peers_->own().abort_reason, reason.data(), length);
   peers_->own().abort_reason[length] = '\0';
+  peers_->own().lost_rank = lost_rank;
   peers_->own().abort_cause.store(cause, std::memory_order_release);
   ring(peers_->blocks(), peers_->rank());
 }

@@ -36,7 +36,7 @@ bool Mailbox::advance() {
     message.mark_done();
     messages_.pop_front();
   }
-  if (moved) ring(peers_.blocks(), peers_.rank());
+  if (moved) ring(*peers_.blocks()[peer_]);
   return moved;
 }
 

@@ -3,8 +3,10 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <fmt/format.h>
 
 #include "lockstep/collective/memory/transfers.h"
+#include "lockstep/core/error.h"
 
 namespace lockstep::memory {
 namespace {
@@ -12,7 +14,7 @@ namespace {
 // The tensor itself if its bytes can be used as they are, else a contiguous copy in host memory.
 at::Tensor on_host(const at::Tensor& tensor) {
   const at::NoGradGuard no_grad;
-  return tensor.detach().to(at::kCPU).contiguous();
+  return tensor.detach().to(at::kCPU).resolve_conj().resolve_neg().contiguous();
 }
 
 class MemoryOperation final : public Operation {
@@ -81,6 +83,9 @@ class MemoryGroup final : public ProcessGroup {
   std::string_view backend() const override { return backend_; }
 
   at::Tensor empty(at::IntArrayRef sizes, const at::TensorOptions& options) override {
+    for (const std::int64_t size : sizes) {
+      if (size < 0) throw UsageError(where("empty") + fmt::format("a size is {}", size));
+    }
     if (!options.device().is_cpu()) return at::empty(sizes, options);
     return engine_->make_tensor(sizes, options, Deadline::after(timeout()));
   }
@@ -92,9 +97,9 @@ class MemoryGroup final : public ProcessGroup {
     return std::make_shared<MemoryOperation>(engine_, timeout());
   }
 
-  Work start_barrier() override {
+  Work start_meeting(const Call& call) override {
     auto operation = make_operation();
-    operation->start(meeting_transfer(Collective::barrier));
+    operation->start(meeting_transfer(call));
     return Work(std::move(operation));
   }
 
@@ -159,14 +164,14 @@ class MemoryGroup final : public ProcessGroup {
   // Pieces may differ in size from pair to pair, so each goes as a message of its own.
   Work start_all_to_all(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs) override {
     auto operation = make_operation();
-    operation->start(meeting_transfer(Collective::all_to_all));
+    operation->start(meeting_transfer({.collective = Collective::all_to_all}));
+    const at::NoGradGuard no_grad;
+    outputs[rank()].copy_(inputs[rank()].reshape(outputs[rank()].sizes()));
     for (int peer = 0; peer < size(); ++peer) {
       if (peer == rank()) continue;
-      send(*operation, inputs[peer], peer, Lane::collective);
-      receive(*operation, outputs[peer], peer, Lane::collective);
+      send(*operation, inputs[peer], peer, Lane::all_to_all);
+      receive(*operation, outputs[peer], peer, Lane::all_to_all);
     }
-    const at::NoGradGuard no_grad;
-    outputs[rank()].copy_(inputs[rank()].view_as(outputs[rank()]));
     return Work(std::move(operation));
   }
 

@@ -12,6 +12,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "lockstep/collective/memory/control_block.h"
+#include "lockstep/collective/memory/task.h"
 #include "lockstep/core/deadline.h"
 
 namespace lockstep::memory {
@@ -54,6 +55,10 @@ class Peers {
   // A peer's bytes, as this rank sees them. Only while a tensor of this rank's own lies in the same
   // segment.
   virtual std::byte* address(int rank, const Place& place) const = 0;
+
+  // Of a group that failed: a peer that does not know it yet may still read and write the task's
+  // tensor where it lies. Shared memory stays mapped there; memory of this process has to be kept.
+  virtual void keep(std::shared_ptr<Task>) {}
 
   // BackendError if there is no memory for it.
   virtual std::unique_ptr<NewTensor> new_tensor(at::IntArrayRef sizes,

@@ -26,7 +26,7 @@ std::shared_ptr<Transfer> gather_transfer(std::vector<at::Tensor> outputs, at::T
 std::shared_ptr<Transfer> scatter_transfer(at::Tensor output, std::vector<at::Tensor> inputs,
                                            int root, int rank, int size);
 // Moves nothing: every rank has made this call.
-std::shared_ptr<Transfer> meeting_transfer(Collective collective);
+std::shared_ptr<Transfer> meeting_transfer(const Call& call);
 
 // A call whose only result is that every rank agrees on the number; `accept` is this rank's vote.
 // After it, votes()[r] tells what rank r said.

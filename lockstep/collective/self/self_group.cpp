@@ -30,8 +30,8 @@ class SelfGroup final : public ProcessGroup {
   }
 
  private:
-  Work start_barrier() override {
-    check_not_aborted("barrier");
+  Work start_meeting(const Call& call) override {
+    check_not_aborted(name(call.collective));
     return Work();
   }
 

@@ -26,7 +26,7 @@ struct Hello {
   std::array<char, 32> token{};
   std::int32_t rank = 0;
   std::int32_t world_size = 0;
-  std::uint64_t block_bytes = sizeof(memory::ControlBlock);
+  std::uint64_t block_bytes = 0;
 };
 
 std::string random_token() {
@@ -78,6 +78,7 @@ void PeerMesh::connect(int peer, Store& store, const std::string& key, const Dea
   std::memcpy(hello.token.data(), entry.data() + space + 1, hello.token.size());
   hello.rank = rank_;
   hello.world_size = size();
+  hello.block_bytes = memory::ControlBlock::bytes(size());
   try {
     peers_[peer].socket = connect_unix(entry.substr(0, space), deadline);
     send_all(peers_[peer].socket.get(), std::as_bytes(std::span(&hello, 1)), deadline);
@@ -117,7 +118,7 @@ void PeerMesh::accept_higher(int listener, const std::string& token, const Deadl
     if (!known || hello.rank <= rank_ || hello.rank >= size() || peers_[hello.rank].socket) {
       continue;
     }
-    if (hello.world_size != size() || hello.block_bytes != sizeof(memory::ControlBlock)) {
+    if (hello.world_size != size() || hello.block_bytes != memory::ControlBlock::bytes(size())) {
       throw UsageError(where(rank_, size()) +
                        fmt::format("rank {} (pid {}) says that the world size is {}, or runs "
                                    "another version of Lockstep; all ranks must agree",
@@ -141,7 +142,7 @@ std::vector<UniqueFd> PeerMesh::exchange(int fd, const Deadline& deadline) {
     try {
       send_fd(peers_[peer].socket.get(), fd, deadline);
     } catch (const ConnectionClosed&) {
-      throw PeerLost(peer, fmt::format("rank {} (pid {}) is gone", peer, pid(peer)));
+      // Seen again below, when the others have got theirs.
     }
   }
   for (int peer = 0; peer < size(); ++peer) {
@@ -149,13 +150,22 @@ std::vector<UniqueFd> PeerMesh::exchange(int fd, const Deadline& deadline) {
     try {
       received[peer] = receive_fd(peers_[peer].socket.get(), deadline);
     } catch (const ConnectionClosed&) {
-      throw PeerLost(peer, fmt::format("rank {} (pid {}) is gone", peer, pid(peer)));
+      const int lost = first_lost(peer);
+      throw PeerLost(lost, fmt::format("rank {} (pid {}) is gone", lost, pid(lost)));
     } catch (const TimeoutError&) {
       throw TimeoutError(fmt::format("rank {} (pid {}) did not answer within {:.1f} s", peer,
                                      pid(peer), deadline.span().count() / 1000.0));
     }
   }
   return received;
+}
+
+// A rank that says farewell may do so because another died.
+int PeerMesh::first_lost(int otherwise) const {
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer != rank_ && state(peer) == State::lost) return peer;
+  }
+  return otherwise;
 }
 
 PeerMesh::State PeerMesh::state(int rank) const {

@@ -20,8 +20,8 @@ class PeerMesh {
   // Blocks until every rank is connected to every other. TimeoutError names those that did not
   // come; BackendError if they run on another machine.
   PeerMesh(const Membership& membership, const Deadline& deadline);
-  PeerMesh(PeerMesh&&) = default;
-  PeerMesh& operator=(PeerMesh&&) = delete;
+  PeerMesh(const PeerMesh&) = delete;
+  PeerMesh& operator=(const PeerMesh&) = delete;
   // Tells the peers that this rank leaves.
   ~PeerMesh();
 
@@ -44,6 +44,8 @@ class PeerMesh {
 
   void connect(int peer, Store& store, const std::string& key, const Deadline& deadline);
   void accept_higher(int listener, const std::string& token, const Deadline& deadline);
+
+  int first_lost(int otherwise) const;
 
   int rank_;
   std::vector<PeerConnection> peers_;

@@ -52,6 +52,8 @@ class ThreadPeers final : public memory::Peers {
     return reinterpret_cast<std::byte*>(static_cast<std::intptr_t>(place.offset));
   }
 
+  void keep(std::shared_ptr<memory::Task> task) override { world_->keep(std::move(task)); }
+
   std::unique_ptr<memory::NewTensor> new_tensor(at::IntArrayRef sizes,
                                                 const at::TensorOptions& options) override {
     return std::make_unique<NewTensor>(at::empty(sizes, options));
@@ -78,6 +80,11 @@ World::World(int size) : left_(static_cast<std::size_t>(size)) {
 
 World::~World() {
   for (ControlBlock* block : blocks_) std::free(block);
+}
+
+void World::keep(std::shared_ptr<memory::Task> task) {
+  const std::lock_guard lock(mutex_);
+  kept_.push_back(std::move(task));
 }
 
 std::shared_ptr<World> World::part(const std::string& name, int size) {

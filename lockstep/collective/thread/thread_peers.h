@@ -23,6 +23,8 @@ class World {
 
   const std::vector<memory::ControlBlock*>& blocks() const { return blocks_; }
   void leave(int rank) { left_[rank].store(true, std::memory_order_release); }
+  // Until the world ends.
+  void keep(std::shared_ptr<memory::Task> task);
   bool has_left(int rank) const { return left_[rank].load(std::memory_order_acquire); }
 
   // The world of a subgroup; the same for all that name it.
@@ -33,6 +35,7 @@ class World {
   std::vector<std::atomic<bool>> left_;
   std::mutex mutex_;
   std::map<std::string, std::shared_ptr<World>> parts_;
+  std::vector<std::shared_ptr<memory::Task>> kept_;
 };
 
 std::unique_ptr<memory::Peers> make_thread_peers(std::shared_ptr<World> world, int rank);

@@ -185,8 +185,8 @@ TEST_P(LifetimeConformance, FiveHundredGroupsLeaveNothingBehind) {
     const Footprint after = footprint();
     EXPECT_EQ(after.descriptors, before.descriptors);
     EXPECT_EQ(after.shared_mappings, before.shared_mappings);
-    // The allocator may have taken a few of its own.
-    EXPECT_LE(after.mappings, before.mappings + 10);
+    // The allocator may have taken some of its own, but not one for each group.
+    EXPECT_LE(after.mappings, before.mappings + 50);
   });
 }
 

@@ -120,6 +120,31 @@ TEST_P(ResultsConformance, RingsOfOneGroupGoInOrderAndInAnyCompany) {
   });
 }
 
+TEST_P(ResultsConformance, ARingAndAnAllToAllDoNotMix) {
+  run_in_group([](Rank& rank, ProcessGroup& group) {
+    for (int round = 0; round < 20; ++round) {
+      const std::int64_t count = 100 * group.size();
+      const at::Tensor tensor = whole(rank.rank(), at::kFloat, count, round);
+      std::vector<at::Tensor> inputs;
+      std::vector<at::Tensor> outputs;
+      std::vector<at::Tensor> of_ranks;
+      for (int peer = 0; peer < group.size(); ++peer) {
+        inputs.push_back(at::full({100}, 10 * rank.rank() + peer));
+        outputs.push_back(at::zeros({100}));
+        of_ranks.push_back(whole(peer, at::kFloat, count, round));
+      }
+      Work ring = group.all_reduce(tensor, {.algorithm = Algorithm::ring});
+      Work exchange = group.all_to_all(outputs, inputs);
+      exchange.wait();
+      ring.wait();
+      expect_same_bits(tensor, reduced(of_ranks), "the ring");
+      for (int peer = 0; peer < group.size(); ++peer) {
+        EXPECT_TRUE((outputs[peer] == 10 * peer + rank.rank()).all().item<bool>());
+      }
+    }
+  });
+}
+
 TEST_P(ResultsConformance, RingSendsTwiceAllButOnePartOfTheMessage) {
   run_in_group([](Rank&, ProcessGroup& group) {
     const std::int64_t count = 1000 * group.size();
@@ -137,12 +162,39 @@ TEST_P(CallsConformance, MessagesThatAreNotAlikeAreErrorsOnBothSides) {
     const auto group = join(rank);
     if (rank.rank() == 0) {
       group->send(at::zeros({7}), 1).wait();
-      expect_error<PeerLost>("the sender's next call", {"recv", "7 Float", "8 Float"},
-                             [&] { group->recv(at::zeros({1}), 1).wait(); });
+      expect_error<UsageError>("the sender's next call", {"recv", "7 Float", "8 Float"},
+                               [&] { group->recv(at::zeros({1}), 1).wait(); });
     } else if (rank.rank() == 1) {
       expect_error<UsageError>("the receiver", {"recv #1", "7 Float", "8 Float"},
                                [&] { group->recv(at::zeros({8}), 0).wait(); });
     }
+  });
+}
+
+TEST_P(CallsConformance, ARingMeetsNothingButTheSameRing) {
+  if (size() == 1) GTEST_SKIP() << "a rank alone cannot disagree";
+  const std::vector<AllReduceOptions> others{{},
+                                             {.op = ReduceOp::max, .algorithm = Algorithm::ring},
+                                             {.scale = 0.5, .algorithm = Algorithm::ring}};
+  run([&](Rank& rank) {
+    for (std::size_t i = 0; i < others.size(); ++i) {
+      const auto group = join(rank, {.place = fmt::format("group-{}", i)});
+      const auto options =
+          rank.rank() == 0 ? others[i] : AllReduceOptions{.algorithm = Algorithm::ring};
+      expect_error<UsageError>("a ring and something else", {"all_reduce", "ring"},
+                               [&] { group->all_reduce(at::ones({100}), options).wait(); });
+    }
+  });
+}
+
+TEST_P(LifetimeConformance, ARingMayOutliveItsGroup) {
+  run([this](Rank& rank) {
+    auto group = join(rank);
+    const at::Tensor tensor = at::ones({100'000});
+    Work work = group->all_reduce(tensor, {.algorithm = Algorithm::ring});
+    group.reset();
+    work.wait();
+    EXPECT_EQ(tensor[99'999].item<int>(), rank.size());
   });
 }
 
@@ -179,6 +231,9 @@ TEST_P(CallsConformance, ListsOfASplitMustGoTogether) {
                              [&] { group.split({group.size()}); });
     expect_error<UsageError>("twice", {"split", "twice"}, [&] { group.split({0, 0}); });
     if (group.size() == 1) return;
+    expect_error<UsageError>("one impossible list", {"split", "rank", "list"}, [&] {
+      group.split(rank.rank() == 0 ? std::vector{-1} : std::vector{rank.rank()});
+    });
     expect_error<UsageError>("different lists", {"split", "rank 0 names", "rank 1"}, [&] {
       group.split(rank.rank() == 0 ? std::vector{0, 1} : std::vector{1});
     });

@@ -85,7 +85,7 @@ void expect_same_bits(const at::Tensor& actual, const at::Tensor& expected,
   const std::size_t width = left.element_size();
   const auto* left_bytes = static_cast<const char*>(left.data_ptr());
   const auto* right_bytes = static_cast<const char*>(right.data_ptr());
-  if (std::memcmp(left_bytes, right_bytes, left.nbytes()) == 0) return;
+  if (left.nbytes() == 0 || std::memcmp(left_bytes, right_bytes, left.nbytes()) == 0) return;
   std::int64_t wrong = 0;
   std::int64_t first = -1;
   for (std::int64_t i = 0; i < left.numel(); ++i) {
