@@ -130,7 +130,7 @@ TEST_P(ResultsConformance, ARingAndAnAllToAllDoNotMix) {
       std::vector<at::Tensor> of_ranks;
       for (int peer = 0; peer < group.size(); ++peer) {
         inputs.push_back(at::full({100}, 10 * rank.rank() + peer));
-        outputs.push_back(at::zeros({100}));
+        outputs.push_back(at::zeros({100}, at::kLong));
         of_ranks.push_back(whole(peer, at::kFloat, count, round));
       }
       Work ring = group.all_reduce(tensor, {.algorithm = Algorithm::ring});
