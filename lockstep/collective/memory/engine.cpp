@@ -29,20 +29,22 @@ std::shared_ptr<Engine> Engine::make(std::unique_ptr<Peers> peers) {
 
 void Engine::start(const std::shared_ptr<Transfer>& transfer, int tensor, int tensors) {
   const std::lock_guard lock(mutex_);
-  check_error();
+  check_still_there(transfer->call(), calls_.last_number() + 1);
   calls_.push(transfer, tensor, tensors);
   advance();
-  // A call that needs nobody's answer would not notice that the group has ended.
-  if (!error_) look_for_aborts(transfer->call());
-  check_error();
 }
 
 void Engine::start(const std::shared_ptr<Message>& message, Lane lane) {
   const std::lock_guard lock(mutex_);
-  check_error();
   const Call& call = message->call();
-  mailbox(call.collective, call.root, lane).push(message);
+  Mailbox& box = mailbox(call.collective, call.root, lane);
+  check_still_there(call, box.last_number() + 1);
+  box.push(message);
   advance();
+}
+
+void Engine::check_still_there(Call call, std::uint64_t number) {
+  call.number = number;
   if (!error_) look_for_aborts(call);
   check_error();
 }

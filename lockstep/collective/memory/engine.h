@@ -55,6 +55,9 @@ class Engine final : public Progressing {
   // The oldest of what is under way, and the ranks that it waits for.
   const Call& oldest() const;
   std::vector<int> awaited() const;
+  // A call that needs nobody's answer would not notice that a peer has ended the group; and one
+  // that comes later must not complete what others wait for.
+  void check_still_there(Call call, std::uint64_t number);
   // Looks for aborts and lost peers, and records an error if there is one. True if there is, or if
   // anything moved since the caller looked.
   bool look_around();

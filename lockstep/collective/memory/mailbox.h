@@ -26,6 +26,7 @@ class Mailbox {
   bool advance();
 
   bool empty() const { return messages_.empty(); }
+  std::uint64_t last_number() const { return last_number_; }
   const Call& oldest() const { return messages_.front()->call(); }
   void clear() { messages_.clear(); }
 
