@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Probes in processes whose limits have been set.
 #include "support/rank_processes.h"
+#include <ATen/Parallel.h>
 #include <gmock/gmock.h>
 #include <stdlib.h>
 #include <sys/resource.h>
@@ -70,7 +71,7 @@ TEST(ThreadsProbe, SaysWhatTheEnvironmentSays) {
 
 TEST(ThreadsProbe, MoreThanTheCoresIsANote) {
   run_ranks(1, [](Rank&) {
-    limit_threads(available_cores() + 1);
+    at::set_num_threads(available_cores() + 1);
     const Finding finding = probe_threads();
     EXPECT_EQ(finding.state, Finding::State::note);
     EXPECT_THAT(finding.advice, HasSubstr("lockstep run"));
