@@ -5,13 +5,13 @@
 #include <map>
 
 #include "number_option.h"
+#include "own_ranks.h"
 #include "print.h"
 #include <fmt/format.h>
 
 #include "lockstep/bench/bench_output.h"
 #include "lockstep/collective/init_process_group.h"
 #include "lockstep/core/cpu.h"
-#include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "lockstep/launch/spawn.h"
 
@@ -90,10 +90,7 @@ void BenchCommand::describe_collective(::CLI::App& app) {
 }
 
 int BenchCommand::run() const {
-  if (const int started = environment_int("WORLD_SIZE").value_or(1); started > 1) {
-    throw UsageError(fmt::format(
-        "WORLD_SIZE={}: bench starts its own ranks; run it once, outside any launcher", started));
-  }
+  require_no_launcher("bench");
   if (step_->parsed()) return run_step();
   return run_collective(std::ranges::find_if(collectives_, [](const auto& verb) {
                           return verb.first->parsed();

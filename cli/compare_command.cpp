@@ -4,12 +4,12 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "own_ranks.h"
 #include "print.h"
 #include "this_program.h"
 #include <fmt/format.h>
 
 #include "lockstep/core/cpu.h"
-#include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "lockstep/train/choose_device.h"
 #include "lockstep/train/comparison.h"
@@ -22,10 +22,7 @@ void CompareCommand::describe(::CLI::App& app) {
 
 int CompareCommand::run() const {
   const Recipe recipe = find_recipe(training.recipe);
-  if (const int started = environment_int("WORLD_SIZE").value_or(1); started > 1) {
-    throw UsageError(fmt::format(
-        "WORLD_SIZE={}: compare starts its own ranks; run it once, outside any launcher", started));
-  }
+  require_no_launcher("compare");
   const int gpus = training.device == "cpu" ? 0 : usable_gpus();
   const int cores = available_cores();
   const int ranks = training.ranks.value_or(gpus > 0 ? gpus : std::max(2, cores));

@@ -10,14 +10,6 @@
 namespace lockstep::bench {
 namespace {
 
-std::string_view name(Algorithm algorithm) {
-  return algorithm == Algorithm::ring ? "ring" : "automatic";
-}
-
-bool reduces(Collective collective) {
-  return collective == Collective::all_reduce || collective == Collective::reduce_scatter;
-}
-
 std::string title(const CollectiveBench& bench, int ranks) {
   std::string title =
       fmt::format("{} of {}", lockstep::name(bench.collective), c10::toString(bench.type));
@@ -48,7 +40,7 @@ std::string to_json(const CollectiveBench& bench, int ranks,
             {"collective", lockstep::name(bench.collective)},
             {"dtype", c10::toString(bench.type)},
             {"op", reduces(bench.collective) ? Json(lockstep::name(bench.op)) : Json(nullptr)},
-            {"algorithm", name(bench.algorithm)},
+            {"algorithm", lockstep::name(bench.algorithm)},
             {"ordinary", !bench.from_group},
             {"ranks", ranks},
             {"rows", Json::array()}};

@@ -31,20 +31,18 @@ std::string_view name(Collective collective) {
       return "barrier";
     case Collective::empty:
       return "empty";
-    case Collective::split:
-      return "split";
   }
   return "unknown";
 }
 
-namespace {
+std::string_view name(Algorithm algorithm) {
+  return algorithm == Algorithm::ring ? "ring" : "automatic";
+}
 
 bool reduces(Collective collective) {
   return collective == Collective::all_reduce || collective == Collective::reduce ||
          collective == Collective::reduce_scatter;
 }
-
-}  // namespace
 
 std::string title(const Call& call) {
   return fmt::format("{} #{}", name(call.collective), call.number);

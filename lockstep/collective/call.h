@@ -35,11 +35,13 @@ enum class Collective : std::uint8_t {
   send,
   recv,
   barrier,
-  empty,
-  split
+  empty
 };
 
 std::string_view name(Collective collective);
+std::string_view name(Algorithm algorithm);
+// Whether it combines the ranks' elements.
+bool reduces(Collective collective);
 
 // Messages of one lane do not meet those of another: what send and recv use, and what the
 // collectives use that are made of messages.
