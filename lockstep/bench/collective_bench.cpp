@@ -20,7 +20,7 @@ constexpr int broadcast_root = 0;
 // Measurements are spread over the run, so that a disturbance hits all that is compared.
 constexpr int turns = 4;
 constexpr int warm_ups = 5;
-constexpr double seconds_a_turn = 0.1;
+constexpr double seconds_a_measurement = 0.1;
 // Shorter ones would measure the clock.
 constexpr double shortest_measurement = 20e-6;
 
@@ -181,7 +181,7 @@ CollectiveRow measure(ProcessGroup& group, const CollectiveBench& bench, std::in
       run.perform();
     }));
   }
-  const int repetitions = agree(group, seconds_a_turn / median(warm_up), 3, 5000);
+  const int repetitions = agree(group, seconds_a_measurement / median(warm_up), 3, 5000);
   const double plain = triad_seconds(group, triad, Triad::Stores::plain);
   const double past_cache = triad_seconds(group, triad, Triad::Stores::past_cache);
   const auto stores = past_cache < plain ? Triad::Stores::past_cache : Triad::Stores::plain;

@@ -27,7 +27,7 @@ std::string settings() {
   return fmt::format("{}", fmt::join(set, " "));
 }
 
-Finding broken(const std::string& found) {
+Finding wrong_settings(const std::string& found) {
   return {.state = Finding::State::broken,
           .found = found,
           .advice = fmt::format("{} is set, by {}: correct that, or unset all of it to train alone",
@@ -61,7 +61,7 @@ Finding probe_environment() {
   try {
     member = membership_in_environment();
   } catch (const UsageError& error) {
-    return broken(error.what());
+    return wrong_settings(error.what());
   }
   const auto launchers = foreign_launchers();
   if (!member) return judge_alone(launchers);
@@ -71,7 +71,7 @@ Finding probe_environment() {
     try {
       connect_unix(*store, Deadline::after(std::chrono::seconds(2)));
     } catch (const Error& error) {
-      return broken(fmt::format("{}; has the launcher ended?", error.what()));
+      return wrong_settings(fmt::format("{}; has the launcher ended?", error.what()));
     }
   }
   return {.found = fmt::format("rank {} of {}, local rank {} of {}, by {}: {}{}", member->rank,

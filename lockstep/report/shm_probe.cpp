@@ -24,7 +24,7 @@ void die_if_stuck() {
   ::alarm(seconds_to_live);
 }
 
-Finding broken(const std::string& found) {
+Finding cannot_train(const std::string& found) {
   return {.state = Finding::State::broken,
           .found = found,
           .advice = "until that is mended, processes of this machine cannot train together"};
@@ -42,11 +42,11 @@ Finding probe_shm() try {
   spawn(ranks, join_and_reduce, {.threads = 1, .on_line = [](const OutputLine&) {}});
   return {.found = fmt::format("built in; {} ranks joined, and their sums were right", ranks)};
 } catch (const RankFailed& error) {
-  if (error.failure().signal != SIGALRM) return broken(first_line(error));
-  return broken(fmt::format("rank {} of {} hung for {} seconds, and was ended",
-                            error.failure().rank, ranks, seconds_to_live));
+  if (error.failure().signal != SIGALRM) return cannot_train(first_line(error));
+  return cannot_train(fmt::format("rank {} of {} hung for {} seconds, and was ended",
+                                  error.failure().rank, ranks, seconds_to_live));
 } catch (const Error& error) {
-  return broken(first_line(error));
+  return cannot_train(first_line(error));
 }
 
 }  // namespace lockstep

@@ -28,7 +28,7 @@ TEST(SampleOrder, DependsOnSeedPlusEpochAlone) {
 }
 
 TEST(SampleOrder, CountsUpWithoutShuffle) {
-  EXPECT_THAT(sample_order(4, false, 9, 9), testing::ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(sample_order(4, false, 9, 9), ::testing::ElementsAre(0, 1, 2, 3));
 }
 
 TEST(RankShare, UnpaddedCountsAddUpToTheSize) {

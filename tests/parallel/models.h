@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Small models, deterministic data and gradient comparisons for the tests of parallel/.
+// Small models, deterministic data, bucket sizes and gradient comparisons for the tests of
+// parallel/.
 #pragma once
 
 #include <string>
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
+
+#include "lockstep/parallel/distributed_data_parallel.h"
 
 namespace lockstep::testing {
 
@@ -21,6 +24,10 @@ struct MlpImpl : torch::nn::Module {
   torch::nn::Linear hidden{nullptr}, middle{nullptr}, last{nullptr};
 };
 TORCH_MODULE(Mlp);
+
+inline const DistributedDataParallelOptions kOneBucket{};
+// A limit of nothing: a bucket for each parameter.
+inline const DistributedDataParallelOptions kManyBuckets{.bucket_cap_mb = 0, .first_bucket_mb = 0};
 
 // Values without a pattern, the same in every run and on every rank; salt gives others.
 inline at::Tensor values(at::IntArrayRef sizes, double salt = 0) {

@@ -12,8 +12,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-const DistributedDataParallelOptions kManyBuckets{.bucket_cap_mb = 0, .first_bucket_mb = 0};
-
 // Writes down when backward enters a layer's output.
 at::Tensor watched(const at::Tensor& tensor, const std::string& event,
                    std::vector<std::string>& events) {

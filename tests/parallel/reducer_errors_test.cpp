@@ -13,8 +13,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-const DistributedDataParallelOptions kManyBuckets{.bucket_cap_mb = 0, .first_bucket_mb = 0};
-
 // The message of the Error that the function throws; empty if it throws none.
 template <class Error, class Function>
 std::string message_of(Function&& function) {

@@ -60,10 +60,6 @@ void compare(int ranks, const at::Tensor& batch, const DistributedDataParallelOp
   });
 }
 
-const DistributedDataParallelOptions kOneBucket{};
-// A limit of nothing: a bucket for each parameter.
-const DistributedDataParallelOptions kManyBuckets{.bucket_cap_mb = 0, .first_bucket_mb = 0};
-
 TEST(ReducerGradients, MlpResetToNone) {
   compare<Mlp>(2, values({12, 6}), kOneBucket, reset_gradients);
   compare<Mlp>(3, values({12, 6}), kManyBuckets, reset_gradients);
