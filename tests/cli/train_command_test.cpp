@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // `lockstep train` and `lockstep compare` as a user runs them.
 #include <algorithm>
+#include <array>
 #include <filesystem>
 
 #include "support/process_table.h"
@@ -94,6 +95,27 @@ TEST_F(TrainCommand, StartsItsOwnRanksAndPrintsOneObject) {
   EXPECT_EQ(json["device"], "cpu");
   EXPECT_GT(json["accuracy"], 0.1);
   EXPECT_THAT(ended.err, HasSubstr("epoch 2/2: mean loss "));
+}
+
+TEST_F(TrainCommand, TwoJobsAtOnceDoNotDisturbEachOther) {
+  const std::vector<std::string> command{
+      LOCKSTEP_PROGRAM, "train", "linear",   "--ranks", "2",     "--device", "cpu",
+      "--seed",         "1",     "--epochs", "3",       "--json"};
+  std::array<Program, 2> jobs{Program(command), Program(command)};
+  std::array<Json, 2> results;
+  for (int job = 0; job < 2; ++job) {
+    EXPECT_EQ(jobs[job].wait(), 0) << jobs[job].err();
+    results[job] = Json::parse(jobs[job].out());
+    EXPECT_EQ(results[job]["ranks"], 2);
+  }
+  EXPECT_EQ(results[0]["loss"], results[1]["loss"]);
+}
+
+TEST_F(TrainCommand, ABatchMayBeLargerThanARanksData) {
+  const Ended ended = run_lockstep({"train", "linear", "--ranks", "2", "--device", "cpu",
+                                    "--epochs", "1", "--batch-size", "1000000", "--json"});
+  ASSERT_EQ(ended.code, 0) << ended.err;
+  EXPECT_EQ(Json::parse(ended.out)["batch_size"], 1'000'000);
 }
 
 TEST_F(TrainCommand, JoinsALauncher) {

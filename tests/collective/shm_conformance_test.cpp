@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The shared-memory backend does what every backend must do, between processes of one machine.
 #include "collective/conformance/conformance.h"
+#include "support/limits.h"
+#include <ATen/ATen.h>
 
 namespace lockstep::testing {
 namespace {
@@ -16,8 +18,39 @@ INSTANTIATE_TEST_SUITE_P(shm, LifetimeConformance, ::testing::ValuesIn(cases(kSh
                          case_name);
 INSTANTIATE_TEST_SUITE_P(shm, CallsConformance, ::testing::ValuesIn(cases(kShm, {2, 3})),
                          case_name);
+INSTANTIATE_TEST_SUITE_P(shm, AbsenceConformance, ::testing::ValuesIn(cases(kShm, {2, 3, 4})),
+                         case_name);
 INSTANTIATE_TEST_SUITE_P(shm, FaultConformance, ::testing::ValuesIn(cases(kShm, {2, 3, 4})),
                          case_name);
+
+// Containers often have a /dev/shm of 64 MiB, or none.
+TEST(ShmGroup, NeedsNothingOfDevShm) {
+  for (const std::int64_t bytes : {0, 64 << 20}) {
+    const auto outcomes = run_ranks(2, [&](Rank& rank) {
+      if (!limit_dev_shm(bytes)) {
+        rank.report("skipped");
+        return;
+      }
+      const auto group = kShm.join(rank, {});
+      const at::Tensor tensor = group->empty({25 << 20}, at::kFloat).fill_(1);  // 100 MiB
+      group->all_reduce(tensor).wait();
+      EXPECT_TRUE((tensor == 2).all().item<bool>());
+    });
+    if (outcomes[0].result == "skipped") GTEST_SKIP() << "no namespaces of its own here";
+  }
+}
+
+TEST(ShmGroup, ManyMoreRanksThanCoresWork) {
+  run_ranks(24, [](Rank& rank) {
+    const auto group = kShm.join(rank, {});
+    const at::Tensor tensor = group->empty({10'000}, at::kFloat);
+    for (int round = 0; round < 5; ++round) {
+      tensor.fill_(rank.rank());
+      group->all_reduce(tensor).wait();
+      EXPECT_TRUE((tensor == 24 * 23 / 2).all().item<bool>());
+    }
+  });
+}
 
 }  // namespace
 }  // namespace lockstep::testing

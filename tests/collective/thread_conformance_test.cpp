@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The thread backend does what every backend must do, between threads of one process.
+#include <condition_variable>
 #include <map>
 #include <mutex>
+#include <set>
 #include <thread>
 
 #include "collective/conformance/conformance.h"
@@ -41,15 +43,43 @@ Lobby& lobby() {
   return lobby;
 }
 
+// What the threads of a test have announced.
+class Cues {
+ public:
+  void announce(int rank, std::string_view cue) {
+    const std::lock_guard lock(mutex_);
+    announced_.emplace(rank, cue);
+    changed_.notify_all();
+  }
+  void wait_for(int rank, std::string_view cue) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return announced_.contains({rank, std::string(cue)}); });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::set<std::pair<int, std::string>> announced_;
+};
+
+struct ThreadState : Rank::State {
+  explicit ThreadState(Cues& cues) : cues_of_all(cues) {}
+  void announce(std::string_view cue) override { cues_of_all.announce(rank, cue); }
+  void wait_for(int rank, std::string_view cue) override { cues_of_all.wait_for(rank, cue); }
+
+  Cues& cues_of_all;
+};
+
 // In a process of their own: other tests of this program fork ranks, and must not have threads.
 std::vector<RankOutcome> run_threads(int size, const std::function<void(Rank&)>& function,
                                      const LaunchOptions& options, std::source_location where) {
   const auto run_all = [&](Rank& process) {
     std::vector<BoardEntry> board(static_cast<std::size_t>(size));
-    std::vector<std::unique_ptr<Rank::State>> states;
+    Cues cues;
+    std::vector<std::unique_ptr<ThreadState>> states;
     std::vector<std::jthread> threads;
     for (int number = 0; number < size; ++number) {
-      auto& state = *states.emplace_back(std::make_unique<Rank::State>());
+      auto& state = *states.emplace_back(std::make_unique<ThreadState>(cues));
       state.rank = number;
       state.size = size;
       state.folder = process.folder();
@@ -78,6 +108,8 @@ INSTANTIATE_TEST_SUITE_P(thread, ResultsConformance, ::testing::ValuesIn(cases(k
                          case_name);
 INSTANTIATE_TEST_SUITE_P(thread, LifetimeConformance,
                          ::testing::ValuesIn(cases(kThread, {2, 3, 4})), case_name);
+INSTANTIATE_TEST_SUITE_P(thread, AbsenceConformance, ::testing::ValuesIn(cases(kThread, {2, 3, 4})),
+                         case_name);
 INSTANTIATE_TEST_SUITE_P(thread, CallsConformance, ::testing::ValuesIn(cases(kThread, {2, 3})),
                          case_name);
 

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // DistributedDataParallel over shared memory, with ranks as processes.
+#include <cstdlib>
+
+#include "support/limits.h"
 #include "support/rank_processes.h"
 #include "tests/parallel/models.h"
 #include <gmock/gmock.h>
@@ -127,6 +130,36 @@ TEST(DdpProcesses, ADeathInBackwardEndsTheOthers) {
     EXPECT_EQ(outcomes[0].error_type, "PeerLost");
     EXPECT_EQ(outcomes[0].lost_rank, 1);
     EXPECT_THAT(outcomes[0].error, AllOf(HasSubstr("reducing gradients"), HasSubstr("rank 1")));
+  }
+}
+
+TEST(DdpProcesses, AnExitInBackwardEndsTheOthers) {
+  const auto outcomes =
+      train_until([](Rank&) { std::exit(3); }, {.may_exit = {1}, .errors_are_outcomes = true});
+  EXPECT_EQ(outcomes[1].exit_code, 3);
+  EXPECT_EQ(outcomes[0].error_type, "PeerLost");
+  EXPECT_EQ(outcomes[0].lost_rank, 1);
+  EXPECT_THAT(outcomes[0].error, AllOf(HasSubstr("reducing gradients"), HasSubstr("rank 1")));
+}
+
+TEST(DdpProcesses, BucketsThatDoNotFitInMemoryAreRefusedOnEveryRank) {
+  const auto outcomes = run_ranks(2,
+                                  [](Rank& rank) {
+                                    const auto group = join(rank);
+                                    torch::nn::Linear net(8192, 4096);
+                                    DistributedDataParallel model(net, group);
+                                    group->barrier().wait();
+                                    // Enough for the gradient, which has 128 MiB, and for this
+                                    // rank's bucket, but not for the peer's.
+                                    if (!limit_memory(330 << 20)) throw BackendError("not limited");
+                                    for (int step = 0; step < 3; ++step)
+                                      model(torch::ones({1, 8192})).sum().backward();
+                                  },
+                                  {.errors_are_outcomes = true});
+  if (outcomes[0].error == "not limited") GTEST_SKIP() << "memory cannot be limited in this build";
+  for (const RankOutcome& outcome : outcomes) {
+    EXPECT_EQ(outcome.error_type, "BackendError");
+    EXPECT_THAT(outcome.error, AllOf(HasSubstr("128."), HasSubstr("memory")));
   }
 }
 

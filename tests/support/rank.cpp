@@ -29,20 +29,12 @@ std::string Rank::meeting_place(std::string_view name) const {
 }
 
 void Rank::cue(std::string_view name) {
-  state_.send({MessageType::cue, state_.rank, std::string(name), ""});
+  state_.announce(name);
 }
 
 void Rank::await(int rank, std::string_view name) {
   note(fmt::format("waiting for rank {}'s cue \"{}\"", rank, name));
-  const std::pair wanted(rank, std::string(name));
-  while (true) {
-    // Some may have come together with the message that started this rank.
-    while (auto message = state_.reader.next()) {
-      state_.cues.emplace_back(message->number, message->name);
-    }
-    if (std::find(state_.cues.begin(), state_.cues.end(), wanted) != state_.cues.end()) break;
-    if (!state_.reader.read_some(state_.socket)) throw std::runtime_error("the test has gone");
-  }
+  state_.wait_for(rank, name);
   note(fmt::format("after rank {}'s cue \"{}\"", rank, name));
 }
 
@@ -73,6 +65,20 @@ void Rank::report(std::string_view result) {
 void Rank::State::send(const Message& message) {
   const std::scoped_lock lock(send_mutex);
   send_message(socket, message);
+}
+
+void Rank::State::announce(std::string_view cue) {
+  send({MessageType::cue, rank, std::string(cue), ""});
+}
+
+void Rank::State::wait_for(int rank, std::string_view cue) {
+  const std::pair wanted(rank, std::string(cue));
+  while (true) {
+    // Some may have come together with the message that started this rank.
+    while (auto message = reader.next()) cues.emplace_back(message->number, message->name);
+    if (std::find(cues.begin(), cues.end(), wanted) != cues.end()) break;
+    if (!reader.read_some(socket)) throw std::runtime_error("the test has gone");
+  }
 }
 
 void BoardEntry::write(std::string_view text) {

@@ -117,7 +117,7 @@ class RankLauncher {
   std::vector<RankOutcome> judge() {
     for (int rank = 0; rank < size_; ++rank) {
       Child& child = children_[rank];
-      const bool planned = child.signalled;
+      const bool planned = child.signalled || std::ranges::count(options_.may_exit, rank) > 0;
       end(child);
       RankOutcome& outcome = outcomes_[rank];
       outcome.signal = WIFSIGNALED(child.status) ? WTERMSIG(child.status) : 0;

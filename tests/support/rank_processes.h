@@ -34,6 +34,8 @@ struct LaunchOptions {
   // A rank that is to be signalled must announce the cue, else the test fails. One that is still
   // stopped when the others have ended is killed.
   std::vector<SignalOnCue> signals = {};
+  // Ranks that may end their process themselves, with any exit code.
+  std::vector<int> may_exit = {};
   // Errors that leave the function are for the test to judge. Otherwise they fail it.
   bool errors_are_outcomes = false;
 };
@@ -76,6 +78,7 @@ class Rank {
   // Waits for a signal that ends this rank.
   [[noreturn]] void await_signal();
 
+  // 0 if ranks are threads.
   pid_t pid_of(int rank) const;
   // How long ago the test signalled that rank. Zero if it has not.
   std::chrono::milliseconds since_signal(int rank) const;

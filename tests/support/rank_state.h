@@ -26,7 +26,9 @@ struct BoardEntry {
   void write(std::string_view text);
 };
 
+// Of a process; ranks that are threads send their cues another way.
 struct Rank::State {
+  virtual ~State() = default;
   int rank = 0;
   int size = 1;
   std::string folder;
@@ -39,6 +41,8 @@ struct Rank::State {
   std::vector<std::pair<int, std::string>> cues;
 
   void send(const Message& message);
+  virtual void announce(std::string_view cue);
+  virtual void wait_for(int rank, std::string_view cue);
 };
 
 }  // namespace lockstep::testing

@@ -142,13 +142,11 @@ at::Tensor Engine::make_tensor(at::IntArrayRef sizes, const at::TensorOptions& o
   start(vote);
   wait(*vote, deadline);
   const Call& call = vote->call();
+  if (!refusal.empty()) throw BackendError(where(call) + refusal);
   for (int rank = 0; rank < peers_->size(); ++rank) {
     if (vote->votes()[rank]) continue;
-    throw BackendError(where(call) +
-                       (rank == peers_->rank()
-                            ? refusal
-                            : peers_->name(rank) + " found no memory for it; its own error has the "
-                                                   "figures"));
+    throw BackendError(where(call) + peers_->name(rank) +
+                       " found no memory for it; its own error has the figures");
   }
   // From here on ranks cannot agree any more whether they have it.
   try {

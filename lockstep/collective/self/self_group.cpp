@@ -5,8 +5,8 @@
 #include <optional>
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
 
+#include "lockstep/collective/ordinary_tensor.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep {
@@ -21,7 +21,7 @@ class SelfGroup final : public ProcessGroup {
 
   at::Tensor empty(at::IntArrayRef sizes, const at::TensorOptions& options) override {
     check_not_aborted("empty");
-    return at::empty(sizes, options);
+    return ordinary_tensor(sizes, options);
   }
 
   void abort(const std::string& reason) override {

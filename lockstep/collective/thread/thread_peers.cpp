@@ -5,10 +5,10 @@
 #include <cstring>
 #include <new>
 
-#include <ATen/ops/empty.h>
 #include <fmt/format.h>
 
 #include "lockstep/collective/memory/doorbell.h"
+#include "lockstep/collective/ordinary_tensor.h"
 #include "lockstep/core/cpu.h"
 
 namespace lockstep::thread {
@@ -56,7 +56,7 @@ class ThreadPeers final : public memory::Peers {
 
   std::unique_ptr<memory::NewTensor> new_tensor(at::IntArrayRef sizes,
                                                 const at::TensorOptions& options) override {
-    return std::make_unique<NewTensor>(at::empty(sizes, options));
+    return std::make_unique<NewTensor>(ordinary_tensor(sizes, options));
   }
 
  private:

@@ -3,6 +3,7 @@
 #include "collective/conformance/conformance.h"
 #include "collective/conformance/expect_error.h"
 #include "collective/conformance/reference.h"
+#include "support/limits.h"
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
@@ -231,6 +232,21 @@ TEST_P(CallsConformance, CallsThatDoNotMatchAreErrorsOnEveryRank) {
       expect_error<UsageError>("the call after different " + mismatch.what, mismatch.patterns,
                                [&] { group->barrier().wait(); });
     }
+  });
+}
+
+TEST_P(CallsConformance, MoreMemoryThanThereIsIsRefusedOnEveryRank) {
+  run([this](Rank& rank) {
+    const auto group = join(rank, {.place = "all"});
+    const auto small = join(rank, {.place = "small"});
+    group->barrier().wait();
+    if (!limit_memory(256 << 20)) return;
+    group->barrier().wait();
+    expect_error<BackendError>("4 GiB where there are 256 MiB", {"4096", "memory"},
+                               [&] { group->empty({1 << 30}, at::kFloat); });
+    const at::Tensor tensor = small->empty({1000}, at::kFloat).fill_(1);
+    small->all_reduce(tensor).wait();
+    EXPECT_EQ(tensor[999].item<int>(), rank.size());
   });
 }
 

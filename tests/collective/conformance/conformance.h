@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What every backend of ProcessGroup must do. A backend instantiates the four suites in a file of
+// What every backend of ProcessGroup must do. A backend instantiates the suites in a file of
 // its own (shm_conformance_test.cpp); it says how ranks start, how they join, and what it can do.
 #pragma once
 
@@ -66,7 +66,9 @@ class ResultsConformance : public Conformance {};
 class LifetimeConformance : public Conformance {};
 // Wrong arguments, and calls that do not match.
 class CallsConformance : public Conformance {};
-// Ranks that leave, die, stop, or never come. For world sizes of 2 and more.
+// Ranks that leave, abort, or do not call. For world sizes of 2 and more, like the next.
+class AbsenceConformance : public Conformance {};
+// Ranks that die, stop, or never come: for backends whose ranks are processes.
 class FaultConformance : public Conformance {};
 
 }  // namespace lockstep::testing

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Ranks that leave, die, stop, abort, or never come. The faults are real.
+// Ranks that die, stop, or never come. The faults are real.
 #include <csignal>
+#include <cstdlib>
 #include <thread>
 
 #include "collective/conformance/conformance.h"
 #include "collective/conformance/expect_error.h"
+#include "collective/conformance/expect_lost.h"
 #include "collective/conformance/reference.h"
 #include <ATen/ATen.h>
 #include <fmt/format.h>
@@ -14,78 +16,6 @@ namespace {
 
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
-
-// Survivors must know of a death within this time.
-constexpr auto kSoon = 2s;
-
-std::string beginning(const Backend& backend, const Rank& rank, std::string_view operation) {
-  return fmt::format("^\\[{}\\] {} #[0-9]+, rank {} of {}: ", backend.name, operation, rank.rank(),
-                     rank.size());
-}
-
-// Expects PeerLost that names the victim, and that the group goes on saying so.
-void expect_lost(Rank& rank, ProcessGroup& group, int victim,
-                 const std::vector<std::string>& patterns, const std::function<void()>& function) {
-  const PeerLost lost =
-      error_of<PeerLost>(function, "the call that was under way", PeerLost(-1, ""));
-  EXPECT_EQ(lost.rank(), victim) << lost.what();
-  expect_message(lost.what(), patterns, "the call that was under way");
-  expect_message(lost.what(), {fmt::format("rank {} \\(pid {}\\)", victim, rank.pid_of(victim))},
-                 "the call that was under way");
-  const PeerLost again = error_of<PeerLost>([&] { group.all_reduce(at::ones({3})).wait(); },
-                                            "the next call", PeerLost(-1, ""));
-  EXPECT_EQ(again.rank(), victim) << again.what();
-  const auto begin = Clock::now();
-  error_of<PeerLost>([&] { group.empty({3}, at::kFloat); }, "empty()", PeerLost(-1, ""));
-  EXPECT_LT(Clock::now() - begin, kSoon);
-}
-
-// The first and the last rank, which a backend may treat as special.
-std::vector<int> victims(int size) {
-  return {0, size - 1};
-}
-
-TEST_P(FaultConformance, ARankThatLeavesIsNamed) {
-  for (const int victim : victims(size())) {
-    run([&](Rank& rank) {
-      auto group = join(rank);
-      group->barrier().wait();
-      if (rank.rank() == victim) {
-        group.reset();
-        rank.cue("left");
-        // Lives on, so that it is the leaving that is seen, and not a death.
-        for (int r = 0; r < rank.size(); ++r) {
-          if (r != victim) rank.await(r, "seen");
-        }
-      } else {
-        expect_lost(rank, *group, victim, {beginning(backend(), rank, "all_reduce")},
-                    [&] { group->all_reduce(at::ones({100'000})).wait(); });
-        group.reset();
-        rank.cue("seen");
-      }
-    });
-  }
-}
-
-TEST_P(FaultConformance, ARankThatLeavesDoesNotSpoilWorkThatItHasDone) {
-  for (const int victim : victims(size())) {
-    run([&](Rank& rank) {
-      for (const std::int64_t count : {10, 100'000}) {
-        auto group = join(rank, {.place = fmt::format("group-{}", count)});
-        const at::Tensor ordinary = at::ones({count});
-        const at::Tensor shared = group->empty({count}, at::kFloat).fill_(1);
-        Work work = group->all_reduce({ordinary, shared});
-        // The others may still be about to see that it is done when the victim has gone.
-        work.wait();
-        if (rank.rank() == victim) group.reset();
-        EXPECT_TRUE((ordinary == rank.size()).all().item<bool>());
-        EXPECT_TRUE((shared == rank.size()).all().item<bool>());
-        rank.cue(fmt::format("done with {}", count));
-        for (int r = 0; r < rank.size(); ++r) rank.await(r, fmt::format("done with {}", count));
-      }
-    });
-  }
-}
 
 TEST_P(FaultConformance, ARankKilledInTheMiddleOfAllReducesIsNamedWithItsPid) {
   for (const int victim : victims(size())) {
@@ -110,6 +40,25 @@ TEST_P(FaultConformance, ARankKilledInTheMiddleOfAllReducesIsNamedWithItsPid) {
         },
         {.signals = {{.rank = victim, .cue = "in all_reduce", .signal = SIGKILL}}});
     EXPECT_EQ(outcomes[victim].signal, SIGKILL);
+  }
+}
+
+TEST_P(FaultConformance, ARankThatExitsInTheMiddleOfAllReducesIsNamed) {
+  for (const int victim : victims(size())) {
+    const auto outcomes = run(
+        [&](Rank& rank) {
+          const auto group = join(rank);
+          const at::Tensor tensor = at::ones({400'000});
+          expect_lost(rank, *group, victim, {beginning(backend(), rank, "all_reduce")}, [&] {
+            for (int round = 0;; ++round) {
+              Work work = group->all_reduce(tensor, {.op = ReduceOp::max});
+              if (rank.rank() == victim && round == 20) std::exit(3);
+              work.wait();
+            }
+          });
+        },
+        {.may_exit = {victim}});
+    EXPECT_EQ(outcomes[victim].exit_code, 3);
   }
 }
 
@@ -221,62 +170,6 @@ TEST_P(FaultConformance, AStoppedRankIsATimeoutThatNamesIt) {
   }
 }
 
-TEST_P(FaultConformance, AWaitMayHaveADeadlineOfItsOwn) {
-  run([&](Rank& rank) {
-    auto group = join(rank);
-    const int late = rank.size() - 1;
-    if (rank.rank() == late) {
-      for (int r = 0; r < late; ++r) rank.await(r, "gave up");
-    } else {
-      const auto begin = Clock::now();
-      Work work = group->all_reduce(at::ones({3}));
-      expect_error<TimeoutError>(
-          "wait(200 ms)", {beginning(backend(), rank, "all_reduce"), fmt::format("rank {}", late)},
-          [&] { work.wait(Deadline::after(200ms)); });
-      EXPECT_GE(Clock::now() - begin, 190ms);
-      EXPECT_LT(Clock::now() - begin, 10s);
-      rank.cue("gave up");
-    }
-  });
-}
-
-TEST_P(FaultConformance, AbortWakesEveryRankWithTheReason) {
-  for (const int aborter : victims(size())) {
-    run([&](Rank& rank) {
-      const auto group = join(rank);
-      group->barrier().wait();
-      // The last rank does not call, so that the others wait for ever.
-      const int absent = rank.size() - 1;
-      std::jthread thread;
-      if (rank.rank() == aborter) {
-        thread = std::jthread([&] {
-          for (int r = 0; r < absent; ++r) rank.await(r, "calling");
-          std::this_thread::sleep_for(100ms);  // until they sleep
-          group->abort("the loss is not a number");
-          rank.cue("aborted");
-        });
-      }
-      if (rank.rank() == absent) {
-        if (aborter == absent) {
-          thread.join();
-        } else {
-          rank.await(aborter, "aborted");
-        }
-      } else {
-        rank.cue("calling");
-      }
-      for (const char* what : {"the call that was under way", "the next call"}) {
-        const auto begin = Clock::now();
-        const std::string message = expect_error<PeerLost>(
-            what,
-            {"the loss is not a number", fmt::format("rank {} of {}", rank.rank(), rank.size())},
-            [&] { group->all_reduce(at::ones({3})).wait(); });
-        EXPECT_LT(Clock::now() - begin, 10s);
-      }
-    });
-  }
-}
-
 TEST_P(FaultConformance, ARankThatNeverJoinsIsNamed) {
   for (const int victim : victims(size())) {
     run([&](Rank& rank) {
@@ -317,22 +210,6 @@ TEST_P(FaultConformance, GroupsThatLostARankAreLeftInBoundedTime) {
         shared.fill_(1);
       },
       {.signals = {{.rank = victim, .cue = "now", .signal = SIGKILL}}});
-}
-
-TEST_P(FaultConformance, ALostGroupDoesNotHarmAnother) {
-  run([&](Rank& rank) {
-    auto lost = join(rank, {.place = "lost"});
-    const auto good = join(rank, {.place = "good"});
-    const int victim = rank.size() - 1;
-    if (rank.rank() == victim) {
-      lost.reset();
-    } else {
-      error_of<PeerLost>([&] { lost->barrier().wait(); }, "the lost group", PeerLost(-1, ""));
-    }
-    const at::Tensor tensor = at::ones({1000});
-    good->all_reduce(tensor).wait();
-    EXPECT_TRUE((tensor == rank.size()).all().item<bool>());
-  });
 }
 
 }  // namespace

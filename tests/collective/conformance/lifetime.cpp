@@ -185,8 +185,10 @@ TEST_P(LifetimeConformance, FiveHundredGroupsLeaveNothingBehind) {
     const Footprint after = footprint();
     EXPECT_EQ(after.descriptors, before.descriptors);
     EXPECT_EQ(after.shared_mappings, before.shared_mappings);
+#if !defined(__SANITIZE_ADDRESS__)  // It keeps what is freed, to see who uses it again.
     // The allocator may have taken some of its own, but not one for each group.
     EXPECT_LE(after.mappings, before.mappings + 50);
+#endif
   });
 }
 

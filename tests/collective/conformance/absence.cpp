@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Ranks that leave, abort, or do not call, without a death.
+#include <thread>
+
+#include "collective/conformance/conformance.h"
+#include "collective/conformance/expect_error.h"
+#include "collective/conformance/expect_lost.h"
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+namespace lockstep::testing {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+TEST_P(AbsenceConformance, ARankThatLeavesIsNamed) {
+  for (const int victim : victims(size())) {
+    run([&](Rank& rank) {
+      auto group = join(rank);
+      group->barrier().wait();
+      if (rank.rank() == victim) {
+        group.reset();
+        rank.cue("left");
+        // Lives on, so that it is the leaving that is seen, and not a death.
+        for (int r = 0; r < rank.size(); ++r) {
+          if (r != victim) rank.await(r, "seen");
+        }
+      } else {
+        expect_lost(rank, *group, victim, {beginning(backend(), rank, "all_reduce")},
+                    [&] { group->all_reduce(at::ones({100'000})).wait(); });
+        group.reset();
+        rank.cue("seen");
+      }
+    });
+  }
+}
+
+TEST_P(AbsenceConformance, ARankThatLeavesDoesNotSpoilWorkThatItHasDone) {
+  for (const int victim : victims(size())) {
+    run([&](Rank& rank) {
+      for (const std::int64_t count : {10, 100'000}) {
+        auto group = join(rank, {.place = fmt::format("group-{}", count)});
+        const at::Tensor ordinary = at::ones({count});
+        const at::Tensor shared = group->empty({count}, at::kFloat).fill_(1);
+        Work work = group->all_reduce({ordinary, shared});
+        // The others may still be about to see that it is done when the victim has gone.
+        work.wait();
+        if (rank.rank() == victim) group.reset();
+        EXPECT_TRUE((ordinary == rank.size()).all().item<bool>());
+        EXPECT_TRUE((shared == rank.size()).all().item<bool>());
+        rank.cue(fmt::format("done with {}", count));
+        for (int r = 0; r < rank.size(); ++r) rank.await(r, fmt::format("done with {}", count));
+      }
+    });
+  }
+}
+
+TEST_P(AbsenceConformance, AWaitMayHaveADeadlineOfItsOwn) {
+  run([&](Rank& rank) {
+    auto group = join(rank);
+    const int late = rank.size() - 1;
+    if (rank.rank() == late) {
+      for (int r = 0; r < late; ++r) rank.await(r, "gave up");
+    } else {
+      const auto begin = Clock::now();
+      Work work = group->all_reduce(at::ones({3}));
+      expect_error<TimeoutError>(
+          "wait(200 ms)", {beginning(backend(), rank, "all_reduce"), fmt::format("rank {}", late)},
+          [&] { work.wait(Deadline::after(200ms)); });
+      EXPECT_GE(Clock::now() - begin, 190ms);
+      EXPECT_LT(Clock::now() - begin, 10s);
+      rank.cue("gave up");
+    }
+  });
+}
+
+TEST_P(AbsenceConformance, AbortWakesEveryRankWithTheReason) {
+  for (const int aborter : victims(size())) {
+    run([&](Rank& rank) {
+      const auto group = join(rank);
+      group->barrier().wait();
+      // The last rank does not call, so that the others wait for ever.
+      const int absent = rank.size() - 1;
+      std::jthread thread;
+      if (rank.rank() == aborter) {
+        thread = std::jthread([&] {
+          for (int r = 0; r < absent; ++r) rank.await(r, "calling");
+          std::this_thread::sleep_for(100ms);  // until they sleep
+          group->abort("the loss is not a number");
+          rank.cue("aborted");
+        });
+      }
+      if (rank.rank() == absent) {
+        if (aborter == absent) {
+          thread.join();
+        } else {
+          rank.await(aborter, "aborted");
+        }
+      } else {
+        rank.cue("calling");
+      }
+      for (const char* what : {"the call that was under way", "the next call"}) {
+        const auto begin = Clock::now();
+        const std::string message = expect_error<PeerLost>(
+            what,
+            {"the loss is not a number", fmt::format("rank {} of {}", rank.rank(), rank.size())},
+            [&] { group->all_reduce(at::ones({3})).wait(); });
+        EXPECT_LT(Clock::now() - begin, 10s);
+      }
+    });
+  }
+}
+
+TEST_P(AbsenceConformance, ALostGroupDoesNotHarmAnother) {
+  run([&](Rank& rank) {
+    auto lost = join(rank, {.place = "lost"});
+    const auto good = join(rank, {.place = "good"});
+    const int victim = rank.size() - 1;
+    if (rank.rank() == victim) {
+      lost.reset();
+    } else {
+      error_of<PeerLost>([&] { lost->barrier().wait(); }, "the lost group", PeerLost(-1, ""));
+    }
+    const at::Tensor tensor = at::ones({1000});
+    good->all_reduce(tensor).wait();
+    EXPECT_TRUE((tensor == rank.size()).all().item<bool>());
+  });
+}
+
+TEST_P(AbsenceConformance, AnExceptionEndsTheOthers) {
+  for (const int victim : victims(size())) {
+    run([&](Rank& rank) {
+      const at::Tensor tensor = at::ones({100'000});
+      const auto train = [&] {
+        const auto group = join(rank);
+        for (int step = 0; step < 10; ++step) {
+          if (step == 5 && rank.rank() == victim) throw std::out_of_range("the user's mistake");
+          group->all_reduce(tensor, {.op = ReduceOp::mean}).wait();
+        }
+      };
+      if (rank.rank() == victim) {
+        EXPECT_THROW(train(), std::out_of_range);
+        for (int r = 0; r < rank.size(); ++r) {
+          if (r != victim) rank.await(r, "seen");
+        }
+      } else {
+        const PeerLost lost = error_of<PeerLost>(train, "all_reduce", PeerLost(-1, ""));
+        EXPECT_EQ(lost.rank(), victim) << lost.what();
+        rank.cue("seen");
+      }
+    });
+  }
+}
+
+TEST_P(AbsenceConformance, ARankThatDoesNotCallIsATimeoutThatNamesIt) {
+  for (const int victim : victims(size())) {
+    run([&](Rank& rank) {
+      auto group = join(rank, {.timeout = 1s});
+      group->barrier().wait();
+      if (rank.rank() == victim) {
+        for (int r = 0; r < rank.size(); ++r) {
+          if (r != victim) rank.await(r, "left");
+        }
+        return;
+      }
+      const auto begin = Clock::now();
+      expect_error<TimeoutError>(
+          "an absent rank",
+          {beginning(backend(), rank, "all_reduce"), fmt::format("rank {}", victim)},
+          [&] { group->all_reduce(at::ones({3})).wait(); });
+      EXPECT_GE(Clock::now() - begin, 900ms);
+      EXPECT_LT(Clock::now() - begin, 10s);
+      expect_error<TimeoutError>("the next call", {fmt::format("rank {}", victim)},
+                                 [&] { group->barrier().wait(); });
+      const auto end = Clock::now();
+      group.reset();
+      EXPECT_LT(Clock::now() - end, 5s) << "to leave the group";
+      rank.cue("left");
+    });
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::testing

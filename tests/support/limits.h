@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Machines that are smaller than this one.
+#pragma once
+
+#include <cstdint>
+
+namespace lockstep::testing {
+
+// The calling process may take this much more address space than it has, and no more. False where
+// that means nothing: sanitizers reserve address space as they like, and end where it is refused.
+bool limit_memory(std::int64_t more_bytes);
+
+// The calling process sees a /dev/shm that can hold so many bytes; with 0 one that cannot be
+// written to. False if this machine does not let it have namespaces of its own.
+bool limit_dev_shm(std::int64_t bytes);
+
+}  // namespace lockstep::testing
