@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "lockstep/collective/process_group.h"
+#include "lockstep/parallel/backward_entry.h"
 #include "lockstep/parallel/bucket.h"
 #include "lockstep/parallel/gradient_hooks.h"
 #include "lockstep/parallel/model_agreement.h"
-#include "lockstep/parallel/output_node.h"
 
 namespace lockstep {
 

@@ -95,7 +95,7 @@ DistributedDataParallelBase::DistributedDataParallelBase(
   if (options.broadcast_buffers) buffers_ = inner_->buffers();
 }
 
-void DistributedDataParallelBase::before_forward() {
+NodeNumber DistributedDataParallelBase::before_forward() {
   reducer_.check();
   // The wrapped module's own mode counts: evaluating it alone must not wait for anybody.
   if (!buffers_.empty() && inner_->is_training() && at::GradMode::is_enabled() &&
@@ -107,15 +107,17 @@ void DistributedDataParallelBase::before_forward() {
     for (const at::Tensor& buffer : buffers_) aliases.push_back(buffer.variable_data());
     group_->broadcast(std::move(aliases), 0).wait();
   }
+  return next_node_number();
 }
 
-void DistributedDataParallelBase::after_forward(c10::ArrayRef<at::Tensor*> outputs) {
+void DistributedDataParallelBase::after_forward(c10::ArrayRef<at::Tensor*> outputs,
+                                                NodeNumber before_forward) {
   if (output_device_) {
     for (at::Tensor* output : outputs) {
       if (output->defined()) *output = output->to(*output_device_, /*non_blocking=*/true);
     }
   }
-  reducer_.prepare_in_place({outputs.data(), outputs.size()});
+  reducer_.prepare_in_place({outputs.data(), outputs.size()}, before_forward);
 }
 
 void DistributedDataParallelBase::pretty_print(std::ostream& stream) const {

@@ -60,8 +60,8 @@ class DistributedDataParallelBase : public torch::nn::Module {
                               std::shared_ptr<ProcessGroup> group,
                               const DistributedDataParallelOptions& options);
 
-  void before_forward();
-  void after_forward(c10::ArrayRef<at::Tensor*> outputs);
+  NodeNumber before_forward();
+  void after_forward(c10::ArrayRef<at::Tensor*> outputs, NodeNumber before_forward);
   const std::optional<at::Device>& input_device() const { return input_device_; }
 
  private:
@@ -99,12 +99,14 @@ class DistributedDataParallel : public DistributedDataParallelBase {
   // as device_ids say. UsageError if a parameter was converted or moved since wrapping.
   template <class... Arguments>
   auto forward(Arguments&&... arguments) {
-    before_forward();
+    const NodeNumber begin = before_forward();
     if (input_device()) {
-      return finish_forward(module_->forward(
-          MovedInput<Arguments>(std::forward<Arguments>(arguments), *input_device()).get()...));
+      return finish_forward(
+          module_->forward(
+              MovedInput<Arguments>(std::forward<Arguments>(arguments), *input_device()).get()...),
+          begin);
     }
-    return finish_forward(module_->forward(std::forward<Arguments>(arguments)...));
+    return finish_forward(module_->forward(std::forward<Arguments>(arguments)...), begin);
   }
   template <class... Arguments>
   auto operator()(Arguments&&... arguments) {
@@ -129,10 +131,10 @@ class DistributedDataParallel : public DistributedDataParallelBase {
   }
 
   template <class Output>
-  Output finish_forward(Output output) {
+  Output finish_forward(Output output, NodeNumber begin) {
     c10::SmallVector<at::Tensor*, 8> tensors;
     for_each_tensor(output, [&](at::Tensor& tensor) { tensors.push_back(&tensor); });
-    after_forward(tensors);
+    after_forward(tensors, begin);
     return output;
   }
 

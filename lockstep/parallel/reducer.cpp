@@ -81,11 +81,12 @@ void Reducer::check() const {
   if (reduction_) reduction_->check();
 }
 
-void Reducer::prepare_in_place(std::span<at::Tensor* const> outputs) const {
+void Reducer::prepare_in_place(std::span<at::Tensor* const> outputs,
+                               NodeNumber before_forward) const {
   if (!reduction_ || !synchronizes() || !at::GradMode::is_enabled()) return;
   for (at::Tensor* output : outputs) {
     if (output->defined() && output->requires_grad()) {
-      *output = with_output_node(*output, reduction_);
+      watch_entry(*output, reduction_, before_forward);
     }
   }
 }
@@ -94,7 +95,7 @@ at::Tensor Reducer::prepare(const at::Tensor& output) {
   check();
   at::Tensor result = output;
   at::Tensor* const pointer = &result;
-  prepare_in_place({&pointer, 1});
+  prepare_in_place({&pointer, 1}, next_node_number());
   return result;
 }
 
@@ -102,7 +103,7 @@ std::vector<at::Tensor> Reducer::prepare(std::vector<at::Tensor> outputs) {
   check();
   for (at::Tensor& output : outputs) {
     at::Tensor* const pointer = &output;
-    prepare_in_place({&pointer, 1});
+    prepare_in_place({&pointer, 1}, next_node_number());
   }
   return outputs;
 }

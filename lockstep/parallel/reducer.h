@@ -81,9 +81,10 @@ class Reducer {
   // Names of the parameters that no rank used between the last two reductions.
   std::vector<std::string> unused_parameters() const;
 
-  // The two halves of prepare(), for those who check before forward and prepare after it.
+  // The two halves of prepare(), for those who check before forward and prepare after it, with
+  // next_node_number() from before it.
   void check() const;
-  void prepare_in_place(std::span<at::Tensor* const> outputs) const;
+  void prepare_in_place(std::span<at::Tensor* const> outputs, NodeNumber before_forward) const;
 
  private:
   std::shared_ptr<BackwardReduction> reduction_;  // null in a group of one

@@ -180,6 +180,40 @@ TEST(DistributedDataParallel, FindsTheTensorsInWhatForwardReturns) {
       [](auto& y) { return y.boxes + y.scores; });
 }
 
+// The node that computed an output may then no longer be the one that backward comes to first.
+TEST(DistributedDataParallel, OutputsMayBeChangedInPlaceBeforeTheLoss) {
+  using at::Tensor;
+  const auto same = [](const Tensor& y) { return y; };
+  const auto view = [](const Tensor& y) { return y.view({-1}); };
+  const auto change = [](Tensor& y) { return y.add_(1); };
+  const auto change_part = [](Tensor& y) {
+    y.select(0, 0).add_(1);
+    return y;
+  };
+  const auto change_a_view = [](Tensor& y) { return y.view({-1}).add_(1); };
+  expect_structure<Tensor>(same, change);
+  expect_structure<Tensor>(same, change_part);
+  expect_structure<Tensor>(same, change_a_view);
+  expect_structure<Tensor>(view, change);
+  expect_structure<Tensor>(view, change_part);
+  expect_structure<Tensor>(view, change_a_view);
+}
+
+// Of a graph that lasts, such as that of a prompt that is learned elsewhere.
+TEST(DistributedDataParallel, ANodeThatWasThereBeforeForwardGetsNoHooks) {
+  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    const at::Tensor older = torch::ones({1, 2}, at::requires_grad()) * 2;
+    Returns<std::pair<at::Tensor, at::Tensor>> net(
+        [&](const at::Tensor& y) { return std::pair(older, y); });
+    DistributedDataParallel model(net, group);
+    for (int step = 0; step < 3; ++step) {
+      const auto [passed_on, y] = model(torch::ones({1, 2}));
+      EXPECT_TRUE(torch::equal(passed_on, older));
+      EXPECT_TRUE(older.grad_fn()->pre_hooks().empty());
+    }
+  });
+}
+
 TEST(DistributedDataParallel, ForwardsAnyArguments) {
   struct Many : torch::nn::Module {
     Many() { linear = register_module("linear", torch::nn::Linear(2, 2)); }
