@@ -77,7 +77,10 @@ class Measurements:
         self.libtorch = "(of unknown version)"  # until a report of Lockstep's tells
         self._environment = {
             **os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
-            "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo",
+            "MKL_NUM_THREADS": "1",
+            # What `lockstep` sets for its ranks, its peers have too (docs/decisions/0007).
+            "MALLOC_TRIM_THRESHOLD_": "268435456", "MALLOC_MMAP_THRESHOLD_": "33554432",
+            "CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo",
             "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
             "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(scratch)}
 

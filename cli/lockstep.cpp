@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/launch/freed_memory.h"
 
 namespace lockstep::cli {
 namespace {
@@ -28,11 +29,14 @@ void open_standard_streams() {
   if (fd >= 0) ::close(fd);
 }
 
-// What is started from here inherits it, unless the user has said otherwise. libtorch's threads and
-// OpenBLAS's are two pools over the same cores: while one computes, the other must not spin
-// (docs/decisions/0004).
-void let_idle_threads_sleep() {
+// What is started from here inherits these, unless the user has said otherwise.
+void set_environment() {
+  // libtorch's threads and OpenBLAS's are two pools over the same cores: while one computes, the
+  // other must not spin (docs/decisions/0004).
   ::setenv("OMP_WAIT_POLICY", "passive", /*overwrite=*/0);
+  for (const auto& [name, value] : keep_freed_memory_environment()) {
+    ::setenv(name.c_str(), value.c_str(), /*overwrite=*/0);
+  }
 }
 
 int complain(const ::CLI::App& run, const std::string& what) {
@@ -86,7 +90,7 @@ int main(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   lockstep::cli::open_standard_streams();
-  lockstep::cli::let_idle_threads_sleep();
+  lockstep::cli::set_environment();
   try {
     return lockstep::cli::main(argc, argv);
   } catch (const std::exception& error) {

@@ -11,6 +11,7 @@
 #include "lockstep/core/cpu.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/launch/exit_status.h"
+#include "lockstep/launch/freed_memory.h"
 #include "lockstep/launch/thread_count.h"
 #include "lockstep/rendezvous/local_store.h"
 
@@ -53,6 +54,7 @@ std::vector<std::string> run(int ranks, const std::function<std::string(int)>& b
   AgentResult result = run_agent(agent, [&](int rank) {
     // The libraries are loaded already and do not read the environment again.
     if (agent.threads) limit_threads(*agent.threads);
+    keep_freed_memory();
     LocalStore(*environment("LOCKSTEP_STORE")).set(result_key(rank), body(rank));
   });
   if (result.signal != 0) {

@@ -80,6 +80,16 @@ TEST_F(Run, LetsIdleThreadsSleepUnlessToldOtherwise) {
   ::unsetenv("OMP_WAIT_POLICY");
 }
 
+TEST_F(Run, LetsProgramsKeepFreedMemoryUnlessToldOtherwise) {
+  const std::vector<std::string> show{"-n", "1",  "--no-prefix",
+                                      "sh", "-c", "echo $MALLOC_TRIM_THRESHOLD_"};
+  ::unsetenv("MALLOC_TRIM_THRESHOLD_");
+  EXPECT_EQ(run(show).out, "268435456\n");
+  ::setenv("MALLOC_TRIM_THRESHOLD_", "1000", 1);
+  EXPECT_EQ(run(show).out, "1000\n");
+  ::unsetenv("MALLOC_TRIM_THRESHOLD_");
+}
+
 TEST_F(Run, ColoursOnATerminal) {
   ::unsetenv("NO_COLOR");
   const auto arguments = command({"-n", "1", "sh", "-c", "echo hello; echo oops >&2"});

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/launch/freed_memory.h"
+
+#include <string>
+
+#include <malloc.h>
+
+#include "lockstep/core/environment.h"
+
+namespace lockstep {
+namespace {
+
+// Bytes at the heap's end that may stay unused.
+constexpr int kTrimThreshold = 256 << 20;
+// Larger blocks come from the system and go back to it at once; the most that glibc allows.
+constexpr int kMmapThreshold = 32 << 20;
+
+constexpr const char* kTrim = "MALLOC_TRIM_THRESHOLD_";
+constexpr const char* kMmap = "MALLOC_MMAP_THRESHOLD_";
+
+}  // namespace
+
+EnvironmentVariables keep_freed_memory_environment() {
+  return {{kTrim, std::to_string(kTrimThreshold)}, {kMmap, std::to_string(kMmapThreshold)}};
+}
+
+void keep_freed_memory() {
+#if defined(__GLIBC__)
+  if (!environment(kTrim)) ::mallopt(M_TRIM_THRESHOLD, kTrimThreshold);
+  if (!environment(kMmap)) ::mallopt(M_MMAP_THRESHOLD, kMmapThreshold);
+#endif
+}
+
+}  // namespace lockstep

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Memory that a training step frees, and that the next one needs again (docs/decisions/0007).
+#pragma once
+
+#include "lockstep/launch/rank_environment.h"
+
+namespace lockstep {
+
+// Variables with which programs that are started keep freed memory instead of handing it back to
+// the system. glibc reads them; other allocators do not know them.
+EnvironmentVariables keep_freed_memory_environment();
+
+// The same for this process, where the environment says nothing of it. Once, in its only thread.
+void keep_freed_memory();
+
+}  // namespace lockstep
