@@ -9,6 +9,18 @@
 #include <ATen/Dispatch.h>
 
 namespace lockstep::bench {
+namespace {
+
+// What reducing makes of a number that leaves the range of a whole type.
+template <class Type>
+double wrapped(double value) {
+  if constexpr (std::is_integral_v<Type>) {
+    return static_cast<double>(static_cast<Type>(static_cast<std::int64_t>(value)));
+  }
+  return value;
+}
+
+}  // namespace
 
 double known_element(ReduceOp op, int rank, std::int64_t position, int round) {
   const std::int64_t mixed = position + round;
@@ -58,7 +70,7 @@ std::int64_t count_wrong(const at::Tensor& tensor, const Elements& elements, int
             ? 0
             : roundings * static_cast<double>(std::numeric_limits<scalar_t>::epsilon());
     for (std::int64_t i = 0; i < tensor.numel(); ++i) {
-      const double right = elements(i);
+      const double right = wrapped<scalar_t>(elements(i));
       const double is = static_cast<double>(data[i]);
       // Not "further": NaN is wrong.
       if (!(std::abs(is - right) <= allowed * std::abs(right))) ++wrong;

@@ -3,9 +3,10 @@
 //
 // Every rank of a group makes the same calls in the same order. A call returns at once with a
 // Work; results are there after Work::wait(), and until then the tensors must not be touched.
-// Tensors may have any strides and live on any device; lists are reduced as one call. A group may
-// be used from several threads, as long as all ranks agree on the order. After an error that is
-// not a UsageError about this rank's own arguments, the group is unusable and says so.
+// Tensors may have any strides and live on any device; lists are reduced as one call. Those of one
+// call must not overlap, but for an output that is the input. A group may be used from several
+// threads, as long as all ranks agree on the order. After an error that is not a UsageError about
+// this rank's own arguments, the group is unusable and says so.
 #pragma once
 
 #include <atomic>

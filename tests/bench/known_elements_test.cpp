@@ -43,6 +43,19 @@ TEST(CountWrong, FindsEachElementThatIsNotAsItShouldBe) {
   }
 }
 
+TEST(CountWrong, KnowsWhatLeavesTheRangeOfAType) {
+  constexpr int ranks = 40;
+  const auto sum = [](std::int64_t i) { return known_reduction(ReduceOp::sum, ranks, i, 0); };
+  ASSERT_GT(sum(0), 255);
+  auto tensor = torch::zeros({100}, torch::kByte);
+  for (int rank = 0; rank < ranks; ++rank) {
+    auto part = torch::empty_like(tensor);
+    fill(part, [&](std::int64_t i) { return known_element(ReduceOp::sum, rank, i, 0); });
+    tensor += part;
+  }
+  EXPECT_EQ(count_wrong(tensor, sum, 0), 0);
+}
+
 TEST(CountWrong, AllowsRoundingsButNotNan) {
   const auto tensor = torch::full({1}, 1 + 2 * std::numeric_limits<float>::epsilon());
   const auto one = [](std::int64_t) { return 1.0; };

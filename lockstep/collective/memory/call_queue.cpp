@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include <c10/util/SmallVector.h>
 #include <fmt/format.h>
 
 #include "lockstep/collective/memory/doorbell.h"
@@ -88,7 +89,7 @@ bool CallQueue::combine(Entry& entry) {
   if (!all_arrived(entry)) return false;
   Transfer& transfer = *entry.transfer;
   const Call& call = transfer.call();
-  std::vector<std::byte*> payloads;
+  c10::SmallVector<std::byte*, kFewRanks> payloads;
   if (transfer.payload_bytes() <= kInlineBytes) {
     if (!transfer.empty()) {
       for (auto* block : peers_.blocks()) payloads.push_back(block->slot(call.number).payload);
@@ -136,7 +137,7 @@ bool CallQueue::combine_chunks(Entry& entry) {
     }
     const auto next_combined = entry.first_chunk + static_cast<std::uint64_t>(entry.combined);
     if (entry.combined < entry.staged && all_reached(&ControlBlock::chunk_staged, next_combined)) {
-      std::vector<std::byte*> places;
+      c10::SmallVector<std::byte*, kFewRanks> places;
       for (auto* block : peers_.blocks()) places.push_back(place(block, entry.combined));
       transfer.combine_share(run(entry.combined), places);
       publish(peers_.own().chunk_combined, next_combined);

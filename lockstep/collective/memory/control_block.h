@@ -18,6 +18,8 @@
 namespace lockstep::memory {
 
 constexpr std::size_t kCacheLine = 64;
+// Up to so many, lists of ranks need no memory of their own.
+constexpr unsigned kFewRanks = 8;
 constexpr std::uint64_t kSlots = 32;
 // Messages up to this size travel beside the arrival flag.
 constexpr std::int64_t kInlineBytes = 4096;

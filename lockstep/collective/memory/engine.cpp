@@ -2,6 +2,7 @@
 #include "lockstep/collective/memory/engine.h"
 
 #include <algorithm>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -70,7 +71,9 @@ bool Engine::poll(const Task& task) {
 }
 
 void Engine::wait(const Task& task, const Deadline& deadline) {
+  if (task.done()) return;
   Patience patience(spin_);
+  std::optional<Clock::time_point> last_look;
   const auto advanced = [&] {
     const std::lock_guard lock(mutex_);
     if (task.done()) return true;
@@ -78,20 +81,33 @@ void Engine::wait(const Task& task, const Deadline& deadline) {
     return advance();
   };
   while (!task.done()) {
+    bool look = false;
     if (advanced()) {
       patience.progress();
-    } else if (!patience.pause()) {
+    } else if (patience.pause()) {
+      continue;
+    } else if (!advance_others(*this)) {
       // Peers may need this process's part on another group before they do theirs on this one.
-      if (advance_others(*this)) continue;
       const OthersBusy others = others_busy(*this);
       Sleep sleep(peers_->own(), others.doorbells);
-      if (advanced() || advance_others(*this)) continue;
-      sleep.wait(std::min(kLookAround, deadline.remaining()));
-      const std::lock_guard lock(mutex_);
-      const bool changed = look_around();
-      if (!changed && !task.done() && !error_ && deadline.passed()) give_up(deadline);
+      look = !advanced() && !advance_others(*this);
+      if (look) sleep.wait(std::min(kLookAround, deadline.remaining()));
     }
+    if (task.done()) return;
+    // Also if something moved: it may be other calls of other threads, for ever.
+    const auto now = Clock::now();
+    if (!last_look) last_look = now;
+    if (!look && now - *last_look < kLookAround) continue;
+    look_for_the_end(task, deadline);
+    last_look = now;
   }
+}
+
+void Engine::look_for_the_end(const Task& task, const Deadline& deadline) {
+  const bool late = deadline.passed();
+  const std::lock_guard lock(mutex_);
+  look_around();
+  if (late && !task.done() && !error_) give_up(deadline);
 }
 
 bool Engine::try_advance() {
@@ -99,6 +115,8 @@ bool Engine::try_advance() {
   return lock && !idle() && !error_ && advance();
 }
 
+// Whoever holds the lock advances this group now. What is left when it goes, the sleeper finds at
+// its next look around.
 ControlBlock* Engine::doorbell_if_busy() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   return lock && !idle() && !error_ ? &peers_->own() : nullptr;

@@ -64,6 +64,8 @@ class Engine final : public Progressing {
   void look_for_aborts(const Call& call);
   bool look_for_losses(const Call& call);
   std::exception_ptr error_of(AbortCause cause, int rank, const std::string& message) const;
+  // Without mutex_ held: for who waits for the task, at aborts, deaths and the deadline.
+  void look_for_the_end(const Task& task, const Deadline& deadline);
   // At the deadline of the oldest call.
   void give_up(const Deadline& deadline);
   void fail(std::exception_ptr error);

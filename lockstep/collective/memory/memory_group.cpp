@@ -3,6 +3,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <c10/util/SmallVector.h>
 #include <fmt/format.h>
 
 #include "lockstep/collective/memory/transfers.h"
@@ -13,6 +14,10 @@ namespace {
 
 // The tensor itself if its bytes can be used as they are, else a contiguous copy in host memory.
 at::Tensor on_host(const at::Tensor& tensor) {
+  // Nearly all are so, and even detach() takes longer than a short call.
+  if (tensor.is_cpu() && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg()) {
+    return tensor;
+  }
   const at::NoGradGuard no_grad;
   return tensor.detach().to(at::kCPU).resolve_conj().resolve_neg().contiguous();
 }
@@ -34,7 +39,9 @@ class MemoryOperation final : public Operation {
   // What the transfers use for a tensor that they write. The original gets the result at the end.
   at::Tensor output(const at::Tensor& original) {
     at::Tensor staged = on_host(original);
-    if (!staged.is_alias_of(original)) copies_.push_back({original, staged});
+    if (!staged.is_same(original) && !staged.is_alias_of(original)) {
+      copies_.push_back({original, staged});
+    }
     return staged;
   }
 
@@ -67,7 +74,7 @@ class MemoryOperation final : public Operation {
 
   std::shared_ptr<Engine> engine_;
   std::chrono::milliseconds timeout_;
-  std::vector<std::shared_ptr<Task>> tasks_;
+  c10::SmallVector<std::shared_ptr<Task>, 1> tasks_;
   std::vector<Copy> copies_;
 };
 

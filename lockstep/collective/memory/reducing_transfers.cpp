@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include <c10/util/SmallVector.h>
+
 #include "lockstep/collective/kernels/reduce.h"
 #include "lockstep/collective/memory/control_block.h"
 #include "lockstep/collective/memory/transfers.h"
@@ -74,11 +76,11 @@ class ReduceTransfer final : public Transfer {
   void reduce_run(std::span<std::byte* const> sources, std::span<std::byte* const> destinations,
                   std::int64_t begin, std::int64_t count) {
     const std::int64_t offset = begin * payload_bytes_per_element();
-    from_.clear();
-    to_.clear();
-    for (std::byte* source : sources) from_.push_back(source + offset);
-    for (std::byte* destination : destinations) to_.push_back(destination + offset);
-    reduce(from_, to_, count, call().type, call().op, scale_);
+    c10::SmallVector<const void*, kFewRanks> from;
+    c10::SmallVector<void*, kFewRanks> to;
+    for (std::byte* source : sources) from.push_back(source + offset);
+    for (std::byte* destination : destinations) to.push_back(destination + offset);
+    reduce(from, to, count, call().type, call().op, scale_);
   }
 
   at::Tensor tensor_;
@@ -86,8 +88,6 @@ class ReduceTransfer final : public Transfer {
   int rank_;
   int size_;
   bool receives_;
-  std::vector<const void*> from_;
-  std::vector<void*> to_;
 };
 
 // Each rank shows, one after the other, its pieces for rank 0, rank 1 and so on.

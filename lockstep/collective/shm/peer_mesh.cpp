@@ -9,6 +9,8 @@
 #include <fmt/ranges.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "lockstep/collective/memory/control_block.h"
 #include "lockstep/core/error.h"
@@ -29,6 +31,11 @@ struct Hello {
   std::uint64_t block_bytes = 0;
 };
 
+// -1 if there is none to be had.
+int pidfd_of(pid_t pid) {
+  return static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
+}
+
 std::string random_token() {
   std::random_device random;
   return fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
@@ -45,8 +52,8 @@ std::string where(int rank, int size) {
 }  // namespace
 
 PeerMesh::PeerMesh(const Membership& membership, const Deadline& deadline)
-    : rank_(membership.rank), peers_(membership.world_size) {
-  peers_[rank_].pid = ::getpid();
+    : rank_(membership.rank), owner_(::getpid()), peers_(membership.world_size) {
+  peers_[rank_].pid = owner_;
   const std::string token = random_token();
   const std::string address = "@lockstep-" + random_token();
   const UniqueFd listener = listen_unix(address);
@@ -58,6 +65,9 @@ PeerMesh::PeerMesh(const Membership& membership, const Deadline& deadline)
     connect(peer, *membership.store, key_of(membership, peer, group), deadline);
   }
   accept_higher(listener.get(), token, deadline);
+  for (PeerConnection& peer : peers_) {
+    if (peer.socket) peer.process = UniqueFd(pidfd_of(peer.pid));
+  }
 }
 
 void PeerMesh::connect(int peer, Store& store, const std::string& key, const Deadline& deadline) {
@@ -130,6 +140,7 @@ void PeerMesh::accept_higher(int listener, const std::string& token, const Deadl
 }
 
 PeerMesh::~PeerMesh() {
+  if (::getpid() != owner_) return;
   for (const auto& peer : peers_) {
     if (peer.socket) ::send(peer.socket.get(), &kFarewell, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
   }
@@ -169,15 +180,17 @@ int PeerMesh::first_lost(int otherwise) const {
 }
 
 PeerMesh::State PeerMesh::state(int rank) const {
-  pollfd entry{peers_[rank].socket.get(), POLLIN | POLLRDHUP, 0};
-  if (::poll(&entry, 1, 0) <= 0) return State::here;
+  // The process first: what it sent before it died is then in the socket.
+  std::array<pollfd, 2> entries{pollfd{peers_[rank].process.get(), POLLIN, 0},
+                                pollfd{peers_[rank].socket.get(), POLLIN | POLLRDHUP, 0}};
+  if (::poll(entries.data(), entries.size(), 0) <= 0) return State::here;
+  const bool died = entries[0].revents != 0;
+  const bool closed = (entries[1].revents & (POLLHUP | POLLRDHUP)) != 0;
   std::byte next{};
-  const ssize_t count = ::recv(entry.fd, &next, 1, MSG_PEEK | MSG_DONTWAIT);
+  const ssize_t count = ::recv(entries[1].fd, &next, 1, MSG_PEEK | MSG_DONTWAIT);
   if (count == 1 && next == kFarewell) return State::left;
   // A descriptor may wait to be fetched; behind it the connection may be closed all the same.
-  if (count == 1 && next == kDescriptor && (entry.revents & (POLLHUP | POLLRDHUP)) == 0) {
-    return State::here;
-  }
+  if (count == 1 && next == kDescriptor && !died && !closed) return State::here;
   return State::lost;
 }
 

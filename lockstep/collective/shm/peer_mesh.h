@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // A rank's connections to all other ranks of its machine, over Unix sockets. They carry descriptors
-// of shared memory, and they tell when a peer is gone: the kernel closes them whatever ends it.
+// of shared memory, and they tell when a peer is gone: the kernel closes them whatever ends it. A
+// child that it forked may keep them open; so its process is watched as well.
 #pragma once
 
 #include <string>
@@ -40,6 +41,7 @@ class PeerMesh {
   struct PeerConnection {
     UniqueFd socket;
     pid_t pid = 0;
+    UniqueFd process;  // a pidfd; none if the peer lives in a PID namespace that is not seen here
   };
 
   void connect(int peer, Store& store, const std::string& key, const Deadline& deadline);
@@ -48,6 +50,7 @@ class PeerMesh {
   int first_lost(int otherwise) const;
 
   int rank_;
+  pid_t owner_;  // a child that this process forks has the object too
   std::vector<PeerConnection> peers_;
 };
 

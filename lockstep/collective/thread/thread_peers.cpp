@@ -89,8 +89,10 @@ void World::keep(std::shared_ptr<memory::Task> task) {
 
 std::shared_ptr<World> World::part(const std::string& name, int size) {
   const std::lock_guard lock(mutex_);
-  auto& world = parts_[name];
-  if (!world) world = std::make_shared<World>(size);
+  Part& part = parts_[name];
+  if (!part.world) part = {std::make_shared<World>(size), size};
+  std::shared_ptr<World> world = part.world;
+  if (--part.missing == 0) parts_.erase(name);
   return world;
 }
 

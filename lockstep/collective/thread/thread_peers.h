@@ -27,14 +27,19 @@ class World {
   void keep(std::shared_ptr<memory::Task> task);
   bool has_left(int rank) const { return left_[rank].load(std::memory_order_acquire); }
 
-  // The world of a subgroup; the same for all that name it.
+  // The world of a subgroup; the same for all its ranks, each of which names it once.
   std::shared_ptr<World> part(const std::string& name, int size);
 
  private:
+  struct Part {
+    std::shared_ptr<World> world;
+    int missing = 0;  // ranks that have not fetched it
+  };
+
   std::vector<memory::ControlBlock*> blocks_;
   std::vector<std::atomic<bool>> left_;
   std::mutex mutex_;
-  std::map<std::string, std::shared_ptr<World>> parts_;
+  std::map<std::string, Part> parts_;
   std::vector<std::shared_ptr<memory::Task>> kept_;
 };
 

@@ -10,6 +10,8 @@
 #include "collective/conformance/reference.h"
 #include <ATen/ATen.h>
 #include <fmt/format.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 namespace lockstep::testing {
 namespace {
@@ -118,6 +120,45 @@ TEST_P(FaultConformance, ADeathBetweenCallsIsSeenByTheNextOne) {
                     [&] { group->broadcast(at::ones({3}), victim).wait(); });
       },
       {.signals = {{.rank = victim, .cue = "now", .signal = SIGKILL}}});
+}
+
+// A child that was forked without exec has all that its parent had open.
+TEST_P(FaultConformance, ADeathIsSeenThoughAChildLivesOn) {
+  const int victim = size() - 1;
+  run(
+      [&](Rank& rank) {
+        const auto group = join(rank);
+        group->barrier().wait();
+        if (rank.rank() == victim) {
+          if (::fork() == 0) {
+            ::sleep(4);
+            ::_exit(0);
+          }
+          rank.cue("now");
+          rank.await_signal();
+        }
+        rank.await(victim, "now");
+        expect_lost(rank, *group, victim, {beginning(backend(), rank, "barrier")},
+                    [&] { group->barrier().wait(); });
+        EXPECT_LT(rank.since_signal(victim), kSoon);
+      },
+      {.signals = {{.rank = victim, .cue = "now", .signal = SIGKILL}}});
+}
+
+TEST_P(FaultConformance, AChildThatLeavesIsNotTheRank) {
+  run([this](Rank& rank) {
+    auto group = join(rank);
+    group->barrier().wait();
+    const pid_t child = ::fork();
+    if (child == 0) {
+      group.reset();
+      ::_exit(0);
+    }
+    ::waitpid(child, nullptr, 0);
+    const at::Tensor tensor = at::ones({100});
+    for (int round = 0; round < 3; ++round) group->all_reduce(tensor).wait();
+    EXPECT_EQ(tensor[0].item<int>(), rank.size() * rank.size() * rank.size());
+  });
 }
 
 TEST_P(FaultConformance, ARankThatOnlyPollsSeesADeath) {
