@@ -34,7 +34,7 @@ std::string ProcessGroup::where(std::string_view operation) const {
   return fmt::format("[{}] {}, rank {} of {}: ", backend(), operation, rank(), size());
 }
 
-void ProcessGroup::check(std::string_view operation, const std::vector<at::Tensor>& tensors) const {
+void ProcessGroup::check(std::string_view operation, at::TensorList tensors) const {
   if (tensors.empty()) {
     throw UsageError(where(operation) + "the list of tensors is empty; give at least one");
   }
@@ -47,8 +47,7 @@ void ProcessGroup::check(std::string_view operation, const std::vector<at::Tenso
   }
 }
 
-void ProcessGroup::check_outputs(std::string_view operation,
-                                 const std::vector<at::Tensor>& tensors) const {
+void ProcessGroup::check_outputs(std::string_view operation, at::TensorList tensors) const {
   check(operation, tensors);
   for (const auto& tensor : tensors) {
     if (at::has_internal_overlap(tensor) != at::MemOverlap::Yes) continue;
@@ -84,41 +83,29 @@ void ProcessGroup::check_root(std::string_view operation, int root) const {
   throw UsageError(where(operation) + fmt::format("root {} is no rank of this group", root));
 }
 
-Work ProcessGroup::all_reduce(std::vector<at::Tensor> tensors, AllReduceOptions options) {
+Work ProcessGroup::all_reduce(at::TensorList tensors, AllReduceOptions options) {
   check_outputs("all_reduce", tensors);
   for (const auto& tensor : tensors) check("all_reduce", tensor, options);
   ++calls_made_;
   if (options.algorithm == Algorithm::ring && size() > 1) {
-    return start_ring(std::move(tensors), options);
+    return start_ring(tensors, options);
   }
-  return start_all_reduce(std::move(tensors), options);
+  return start_all_reduce(tensors, options);
 }
 
-Work ProcessGroup::all_reduce(const at::Tensor& tensor, AllReduceOptions options) {
-  return all_reduce(std::vector{tensor}, options);
-}
-
-Work ProcessGroup::reduce(std::vector<at::Tensor> tensors, int root, AllReduceOptions options) {
+Work ProcessGroup::reduce(at::TensorList tensors, int root, AllReduceOptions options) {
   check_outputs("reduce", tensors);
   check_root("reduce", root);
   for (const auto& tensor : tensors) check("reduce", tensor, options);
   ++calls_made_;
-  return start_reduce(std::move(tensors), root, options);
+  return start_reduce(tensors, root, options);
 }
 
-Work ProcessGroup::reduce(const at::Tensor& tensor, int root, AllReduceOptions options) {
-  return reduce(std::vector{tensor}, root, options);
-}
-
-Work ProcessGroup::broadcast(std::vector<at::Tensor> tensors, int root) {
+Work ProcessGroup::broadcast(at::TensorList tensors, int root) {
   check_outputs("broadcast", tensors);
   check_root("broadcast", root);
   ++calls_made_;
-  return start_broadcast(std::move(tensors), root);
-}
-
-Work ProcessGroup::broadcast(const at::Tensor& tensor, int root) {
-  return broadcast(std::vector{tensor}, root);
+  return start_broadcast(tensors, root);
 }
 
 namespace {
@@ -250,7 +237,7 @@ Work ProcessGroup::barrier() {
 
 // One ring at a time, or the messages of two would mix. The call beside it shows whether every rank
 // wants the same; the messages would not.
-Work ProcessGroup::start_ring(std::vector<at::Tensor> tensors, AllReduceOptions options) {
+Work ProcessGroup::start_ring(at::TensorList tensors, AllReduceOptions options) {
   const int next = (rank() + 1) % size();
   const int previous = (rank() + size() - 1) % size();
   // The ring may outlive its caller's group.
@@ -275,7 +262,7 @@ Work ProcessGroup::start_ring(std::vector<at::Tensor> tensors, AllReduceOptions 
             .tensors = static_cast<std::int32_t>(tensors.size())};
   for (const auto& tensor : tensors) call.elements += tensor.numel();
   const std::lock_guard lock(ring_mutex_);
-  auto ring = std::make_shared<RingAllReduce>(std::move(tensors), options, neighbours,
+  auto ring = std::make_shared<RingAllReduce>(tensors.vec(), options, neighbours,
                                               start_meeting(call), last_ring_.lock());
   last_ring_ = ring;
   share_progress(ring);

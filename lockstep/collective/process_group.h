@@ -3,10 +3,10 @@
 //
 // Every rank of a group makes the same calls in the same order. A call returns at once with a
 // Work; results are there after Work::wait(), and until then the tensors must not be touched.
-// Tensors may have any strides and live on any device; lists are reduced as one call. Those of one
-// call must not overlap, but for an output that is the input. A group may be used from several
-// threads, as long as all ranks agree on the order. After an error that is not a UsageError about
-// this rank's own arguments, the group is unusable and says so.
+// Tensors may have any strides and live on any device; a list is one call, and one tensor will do
+// for a list. Those of one call must not overlap, but for an output that is the input. A group may
+// be used from several threads, as long as all ranks agree on the order. After an error that is not
+// a UsageError about this rank's own arguments, the group is unusable and says so.
 #pragma once
 
 #include <atomic>
@@ -68,16 +68,13 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   // Each tensor becomes the reduction of the ranks' tensors, with the same bits on every rank:
   // elements are combined in the order of the ranks. Half types are accumulated in float. Means
   // and scales need a floating type; a sum of bools is "or", their product "and".
-  Work all_reduce(std::vector<at::Tensor> tensors, AllReduceOptions options = {});
-  Work all_reduce(const at::Tensor& tensor, AllReduceOptions options = {});
+  Work all_reduce(at::TensorList tensors, AllReduceOptions options = {});
 
   // Root's tensors become the reduction; the other ranks' keep what they hold.
-  Work reduce(std::vector<at::Tensor> tensors, int root, AllReduceOptions options = {});
-  Work reduce(const at::Tensor& tensor, int root, AllReduceOptions options = {});
+  Work reduce(at::TensorList tensors, int root, AllReduceOptions options = {});
 
   // Each tensor becomes root's.
-  Work broadcast(std::vector<at::Tensor> tensors, int root);
-  Work broadcast(const at::Tensor& tensor, int root);
+  Work broadcast(at::TensorList tensors, int root);
 
   // outputs[r] becomes rank r's input. All have the same number of elements and the same type.
   Work all_gather(std::vector<at::Tensor> outputs, const at::Tensor& input);
@@ -129,10 +126,9 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
 
   // Done when every rank has made this call. It moves nothing.
   virtual Work start_meeting(const Call& call) = 0;
-  virtual Work start_all_reduce(std::vector<at::Tensor> tensors, AllReduceOptions options) = 0;
-  virtual Work start_reduce(std::vector<at::Tensor> tensors, int root,
-                            AllReduceOptions options) = 0;
-  virtual Work start_broadcast(std::vector<at::Tensor> tensors, int root) = 0;
+  virtual Work start_all_reduce(at::TensorList tensors, AllReduceOptions options) = 0;
+  virtual Work start_reduce(at::TensorList tensors, int root, AllReduceOptions options) = 0;
+  virtual Work start_broadcast(at::TensorList tensors, int root) = 0;
   virtual Work start_all_gather(std::vector<at::Tensor> outputs, at::Tensor input) = 0;
   virtual Work start_gather(std::vector<at::Tensor> outputs, at::Tensor input, int root) = 0;
   virtual Work start_scatter(at::Tensor output, std::vector<at::Tensor> inputs, int root) = 0;
@@ -152,12 +148,12 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   std::string where(std::string_view operation) const;
 
  private:
-  void check(std::string_view operation, const std::vector<at::Tensor>& tensors) const;
-  void check_outputs(std::string_view operation, const std::vector<at::Tensor>& tensors) const;
+  void check(std::string_view operation, at::TensorList tensors) const;
+  void check_outputs(std::string_view operation, at::TensorList tensors) const;
   void check(std::string_view operation, const at::Tensor& tensor, AllReduceOptions options) const;
   void check_root(std::string_view operation, int root) const;
   void check_peer(std::string_view operation, int peer) const;
-  Work start_ring(std::vector<at::Tensor> tensors, AllReduceOptions options);
+  Work start_ring(at::TensorList tensors, AllReduceOptions options);
 
   Membership membership_;
   GroupOptions options_;

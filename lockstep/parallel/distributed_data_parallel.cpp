@@ -105,7 +105,7 @@ NodeNumber DistributedDataParallelBase::before_forward() {
     std::vector<at::Tensor> aliases;
     aliases.reserve(buffers_.size());
     for (const at::Tensor& buffer : buffers_) aliases.push_back(buffer.variable_data());
-    group_->broadcast(std::move(aliases), 0).wait();
+    group_->broadcast(aliases, 0).wait();
   }
   return next_node_number();
 }

@@ -110,7 +110,7 @@ class MemoryGroup final : public ProcessGroup {
     return Work(std::move(operation));
   }
 
-  Work start_all_reduce(std::vector<at::Tensor> tensors, AllReduceOptions options) override {
+  Work start_all_reduce(at::TensorList tensors, AllReduceOptions options) override {
     auto operation = make_operation();
     for (const auto& tensor : tensors) {
       operation->start(all_reduce_transfer(operation->output(tensor), options, rank(), size()),
@@ -119,7 +119,7 @@ class MemoryGroup final : public ProcessGroup {
     return Work(std::move(operation));
   }
 
-  Work start_reduce(std::vector<at::Tensor> tensors, int root, AllReduceOptions options) override {
+  Work start_reduce(at::TensorList tensors, int root, AllReduceOptions options) override {
     auto operation = make_operation();
     for (const auto& tensor : tensors) {
       operation->start(reduce_transfer(rank() == root ? operation->output(tensor) : on_host(tensor),
@@ -129,7 +129,7 @@ class MemoryGroup final : public ProcessGroup {
     return Work(std::move(operation));
   }
 
-  Work start_broadcast(std::vector<at::Tensor> tensors, int root) override {
+  Work start_broadcast(at::TensorList tensors, int root) override {
     auto operation = make_operation();
     for (const auto& tensor : tensors) {
       operation->start(broadcast_transfer(operation->output(tensor), root, rank()), tensors.size());

@@ -35,19 +35,19 @@ class SelfGroup final : public ProcessGroup {
     return Work();
   }
 
-  Work start_all_reduce(std::vector<at::Tensor> tensors, AllReduceOptions options) override {
+  Work start_all_reduce(at::TensorList tensors, AllReduceOptions options) override {
     check_not_aborted("all_reduce");
-    for (auto& tensor : tensors) scale(tensor, options.scale);
+    for (const auto& tensor : tensors) scale(tensor, options.scale);
     return Work();
   }
 
-  Work start_reduce(std::vector<at::Tensor> tensors, int, AllReduceOptions options) override {
+  Work start_reduce(at::TensorList tensors, int, AllReduceOptions options) override {
     check_not_aborted("reduce");
-    for (auto& tensor : tensors) scale(tensor, options.scale);
+    for (const auto& tensor : tensors) scale(tensor, options.scale);
     return Work();
   }
 
-  Work start_broadcast(std::vector<at::Tensor>, int) override {
+  Work start_broadcast(at::TensorList, int) override {
     check_not_aborted("broadcast");
     return Work();
   }
@@ -99,7 +99,7 @@ class SelfGroup final : public ProcessGroup {
 
   // Half types are scaled in float and rounded once, as the other backends do: multiplied by a
   // number, ATen rounds the number first.
-  static void scale(at::Tensor& tensor, double factor) {
+  static void scale(const at::Tensor& tensor, double factor) {
     if (factor == 1) return;
     const at::NoGradGuard no_grad;
     const bool half = tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16;
