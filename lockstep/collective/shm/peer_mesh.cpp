@@ -134,7 +134,8 @@ void PeerMesh::accept_higher(int listener, const std::string& token, const Deadl
                                    "another version of Lockstep; all ranks must agree",
                                    hello.rank, peer.pid, hello.world_size));
     }
-    peers_[hello.rank] = {std::move(socket), peer.pid};
+    peers_[hello.rank].socket = std::move(socket);
+    peers_[hello.rank].pid = peer.pid;
     --missing;
   }
 }
