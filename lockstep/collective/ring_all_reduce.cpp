@@ -37,7 +37,8 @@ RingAllReduce::RingAllReduce(std::vector<at::Tensor> tensors, AllReduceOptions o
       before_(std::move(before)) {
   const at::NoGradGuard no_grad;
   for (auto& tensor : tensors) {
-    at::Tensor flat = tensor.detach().to(at::kCPU).resolve_conj().contiguous().view(-1);
+    at::Tensor flat =
+        tensor.detach().to(at::kCPU).resolve_conj().resolve_neg().contiguous().view(-1);
     targets_.push_back({std::move(tensor), std::move(flat)});
   }
 }

@@ -26,6 +26,7 @@ EnvironmentVariables keep_freed_memory_environment() {
 
 void keep_freed_memory() {
 #if defined(__GLIBC__)
+  if (environment("GLIBC_TUNABLES").value_or("").find("glibc.malloc") != std::string::npos) return;
   if (!environment(kTrim)) ::mallopt(M_TRIM_THRESHOLD, kTrimThreshold);
   if (!environment(kMmap)) ::mallopt(M_MMAP_THRESHOLD, kMmapThreshold);
 #endif

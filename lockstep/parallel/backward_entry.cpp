@@ -3,6 +3,7 @@
 #include "lockstep/parallel/backward_entry.h"
 
 #include <ATen/SequenceNumber.h>
+#include <ATen/record_function.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/functions/utils.h>
 
@@ -51,6 +52,11 @@ at::Tensor with_entry_node(const at::Tensor& output,
   return result;
 }
 
+// Each thread counts its own nodes.
+bool made_here(const torch::autograd::Node& node, NodeNumber since) {
+  return node.thread_id() == at::RecordFunction::currentThreadId() && node.sequence_nr() >= since;
+}
+
 }  // namespace
 
 NodeNumber next_node_number() {
@@ -61,7 +67,7 @@ void watch_entry(at::Tensor& output, const std::shared_ptr<BackwardListener>& li
                  NodeNumber since) {
   // When a view is changed in place, it gets another node, from which nothing leads to the first.
   const bool lasting_node = !output.is_view() && output.grad_fn();
-  if (lasting_node && output.grad_fn()->sequence_nr() >= since) {
+  if (lasting_node && made_here(*output.grad_fn(), since)) {
     output.grad_fn()->add_pre_hook(std::make_unique<EntryHook>(listener));
   } else {
     output = with_entry_node(output, listener);

@@ -25,10 +25,11 @@ NodeNumber next_node_number();
 // Makes backward tell the listener when it comes to this output, which requires grad and is from
 // here on to be used instead of what it was. Its values and memory stay.
 //
-// If the node that computed it is not older than `since`, the node itself will tell: that costs
-// nothing, but is only right for a node of this forward, since it lasts as long as the node. All
-// other outputs get an identity behind them. In-place changes of either tensor are then seen by the
-// other's version counter, so that a change of a tensor which backward needs is still an error.
+// If the node that computed it was made by this thread and is not older than `since`, the node
+// itself will tell: that costs little, but is only right for a node of this forward, since it lasts
+// as long as the node. All other outputs get an identity behind them. In-place changes of either
+// tensor are then seen by the other's version counter, so that a change of a tensor which backward
+// needs is still an error.
 //
 // Each output is looked at by itself: one node for all would run those parts of the graph that lead
 // to unused outputs, with undefined gradients, and custom functions turn these into zeros.

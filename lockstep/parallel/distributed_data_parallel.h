@@ -95,8 +95,9 @@ class DistributedDataParallel : public DistributedDataParallelBase {
       : DistributedDataParallel(handle_of(module), std::move(group), options) {}
 
   // Takes what the module's forward takes and returns what it returns; see for_each_tensor.h for
-  // the structures in which tensors are found. Backward through any of them is synchronised. Moves
-  // as device_ids say. UsageError if a parameter was converted or moved since wrapping.
+  // the structures in which tensors are found. Backward through any of them, or through the node
+  // that computed it, is synchronised. Moves as device_ids say. UsageError if a parameter was
+  // converted or moved since wrapping.
   template <class... Arguments>
   auto forward(Arguments&&... arguments) {
     const NodeNumber begin = before_forward();

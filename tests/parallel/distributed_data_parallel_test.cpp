@@ -199,19 +199,46 @@ TEST(DistributedDataParallel, OutputsMayBeChangedInPlaceBeforeTheLoss) {
   expect_structure<Tensor>(view, change_a_view);
 }
 
-// Of a graph that lasts, such as that of a prompt that is learned elsewhere.
+// Of a graph that lasts, such as that of a prompt that is learned elsewhere; another thread may
+// have made it, which numbers its nodes by itself.
 TEST(DistributedDataParallel, ANodeThatWasThereBeforeForwardGetsNoHooks) {
-  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
-    const at::Tensor older = torch::ones({1, 2}, at::requires_grad()) * 2;
-    Returns<std::pair<at::Tensor, at::Tensor>> net(
-        [&](const at::Tensor& y) { return std::pair(older, y); });
-    DistributedDataParallel model(net, group);
-    for (int step = 0; step < 3; ++step) {
-      const auto [passed_on, y] = model(torch::ones({1, 2}));
-      EXPECT_TRUE(torch::equal(passed_on, older));
-      EXPECT_TRUE(older.grad_fn()->pre_hooks().empty());
+  const at::Tensor elsewhere = torch::ones({1, 2}, at::requires_grad()) * 2;
+  for (int i = 0; i < 1000; ++i) torch::ones({1}, at::requires_grad()) * 2;
+  const at::Tensor later = torch::ones({1, 2}, at::requires_grad()) * 2;
+  run_rank_threads(2, [&](const std::shared_ptr<ProcessGroup>& group) {
+    const at::Tensor mine = torch::ones({1, 2}, at::requires_grad()) * 2;
+    for (const at::Tensor& older : {mine, elsewhere, later}) {
+      Returns<std::pair<at::Tensor, at::Tensor>> net(
+          [&](const at::Tensor& y) { return std::pair(older, y); });
+      DistributedDataParallel model(net, group);
+      for (int step = 0; step < 3; ++step) {
+        const auto [passed_on, y] = model(torch::ones({1, 2}));
+        EXPECT_TRUE(torch::equal(passed_on, older));
+        EXPECT_TRUE(older.grad_fn()->pre_hooks().empty());
+      }
     }
   });
+}
+
+struct TwoOutputs : torch::autograd::Function<TwoOutputs> {
+  static std::vector<at::Tensor> forward(torch::autograd::AutogradContext*, const at::Tensor& x) {
+    return {x * 1, x * 2};
+  }
+  static std::vector<at::Tensor> backward(torch::autograd::AutogradContext*,
+                                          std::vector<at::Tensor> gradients) {
+    return {gradients[0] + gradients[1] * 2};
+  }
+};
+
+TEST(DistributedDataParallel, OutputsMayShareTheirNode) {
+  using Pair = std::pair<at::Tensor, at::Tensor>;
+  expect_structure<Pair>([](const at::Tensor& y) { return Pair(y, y); },
+                         [](Pair& y) { return (y.first + y.second) / 2; });
+  using Tensors = std::vector<at::Tensor>;
+  expect_structure<Tensors>([](const at::Tensor& y) { return TwoOutputs::apply(y); },
+                            [](Tensors& y) { return (y[0] + y[1]) / 3; });
+  expect_structure<Tensors>([](const at::Tensor& y) { return TwoOutputs::apply(y); },
+                            [](Tensors& y) { return y[1] / 2; });
 }
 
 TEST(DistributedDataParallel, ForwardsAnyArguments) {

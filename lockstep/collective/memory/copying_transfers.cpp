@@ -10,17 +10,17 @@ namespace {
 // Copies within tensors and payloads whose elements have the same size.
 class CopyTransfer : public Transfer {
  protected:
-  CopyTransfer(Collective collective, const at::Tensor& like, int root, int pieces = 1)
+  CopyTransfer(Collective collective, const HostTensor& like, int root, int pieces = 1)
       : Transfer({.collective = collective,
-                  .type = like.scalar_type(),
+                  .type = like.type(),
                   .root = root,
-                  .elements = like.numel()},
-                 like.element_size() * pieces),
-        element_bytes_(like.element_size()) {}
+                  .elements = like.elements()},
+                 like.element_bytes() * pieces),
+        element_bytes_(like.element_bytes()) {}
 
   std::int64_t bytes(Chunk chunk) const { return chunk.count * element_bytes_; }
-  std::byte* at(const at::Tensor& tensor, Chunk chunk) const {
-    return static_cast<std::byte*>(tensor.data_ptr()) + chunk.begin * element_bytes_;
+  std::byte* at(const HostTensor& tensor, Chunk chunk) const {
+    return tensor.data() + chunk.begin * element_bytes_;
   }
   void copy(std::byte* to, const std::byte* from, Chunk chunk) const {
     // An output may be the input itself.
@@ -33,7 +33,7 @@ class CopyTransfer : public Transfer {
 
 class BroadcastTransfer final : public CopyTransfer {
  public:
-  BroadcastTransfer(at::Tensor tensor, int root, int rank)
+  BroadcastTransfer(HostTensor tensor, int root, int rank)
       : CopyTransfer(Collective::broadcast, tensor, root),
         tensor_(std::move(tensor)),
         is_root_(root == rank) {}
@@ -44,17 +44,17 @@ class BroadcastTransfer final : public CopyTransfer {
   void combine(Chunk chunk, std::span<std::byte* const> places) override {
     if (!is_root_) copy(at(tensor_, chunk), places[call().root], chunk);
   }
-  const void* payload_in_place() const override { return tensor_.data_ptr(); }
+  const void* payload_in_place() const override { return tensor_.data(); }
 
  private:
-  at::Tensor tensor_;
+  HostTensor tensor_;
   bool is_root_;
 };
 
 // all_gather, and gather if there is a root: other ranks have no outputs.
 class GatherTransfer final : public CopyTransfer {
  public:
-  GatherTransfer(Collective collective, std::vector<at::Tensor> outputs, at::Tensor input, int root)
+  GatherTransfer(Collective collective, std::vector<HostTensor> outputs, HostTensor input, int root)
       : CopyTransfer(collective, input, root),
         outputs_(std::move(outputs)),
         input_(std::move(input)) {}
@@ -65,17 +65,17 @@ class GatherTransfer final : public CopyTransfer {
       copy(at(outputs_[rank], chunk), places[rank], chunk);
     }
   }
-  const void* payload_in_place() const override { return input_.data_ptr(); }
+  const void* payload_in_place() const override { return input_.data(); }
 
  private:
-  std::vector<at::Tensor> outputs_;
-  at::Tensor input_;
+  std::vector<HostTensor> outputs_;
+  HostTensor input_;
 };
 
 // Root shows, one after the other, its pieces for rank 0, rank 1 and so on.
 class ScatterTransfer final : public CopyTransfer {
  public:
-  ScatterTransfer(at::Tensor output, std::vector<at::Tensor> inputs, int root, int rank, int size)
+  ScatterTransfer(HostTensor output, std::vector<HostTensor> inputs, int root, int rank, int size)
       : CopyTransfer(Collective::scatter, output, root, size),
         output_(std::move(output)),
         inputs_(std::move(inputs)),
@@ -92,8 +92,8 @@ class ScatterTransfer final : public CopyTransfer {
   }
 
  private:
-  at::Tensor output_;
-  std::vector<at::Tensor> inputs_;
+  HostTensor output_;
+  std::vector<HostTensor> inputs_;
   int rank_;
 };
 
@@ -106,22 +106,22 @@ class MeetingTransfer final : public Transfer {
 
 }  // namespace
 
-std::shared_ptr<Transfer> broadcast_transfer(at::Tensor tensor, int root, int rank) {
+std::shared_ptr<Transfer> broadcast_transfer(HostTensor tensor, int root, int rank) {
   return std::make_shared<BroadcastTransfer>(std::move(tensor), root, rank);
 }
 
-std::shared_ptr<Transfer> all_gather_transfer(std::vector<at::Tensor> outputs, at::Tensor input) {
+std::shared_ptr<Transfer> all_gather_transfer(std::vector<HostTensor> outputs, HostTensor input) {
   return std::make_shared<GatherTransfer>(Collective::all_gather, std::move(outputs),
                                           std::move(input), -1);
 }
 
-std::shared_ptr<Transfer> gather_transfer(std::vector<at::Tensor> outputs, at::Tensor input,
+std::shared_ptr<Transfer> gather_transfer(std::vector<HostTensor> outputs, HostTensor input,
                                           int root) {
   return std::make_shared<GatherTransfer>(Collective::gather, std::move(outputs), std::move(input),
                                           root);
 }
 
-std::shared_ptr<Transfer> scatter_transfer(at::Tensor output, std::vector<at::Tensor> inputs,
+std::shared_ptr<Transfer> scatter_transfer(HostTensor output, std::vector<HostTensor> inputs,
                                            int root, int rank, int size) {
   return std::make_shared<ScatterTransfer>(std::move(output), std::move(inputs), root, rank, size);
 }

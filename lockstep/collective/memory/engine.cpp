@@ -74,6 +74,7 @@ void Engine::wait(const Task& task, const Deadline& deadline) {
   if (task.done()) return;
   Patience patience(spin_);
   std::optional<Clock::time_point> last_look;
+  bool late = false;
   const auto advanced = [&] {
     const std::lock_guard lock(mutex_);
     if (task.done()) return true;
@@ -91,23 +92,20 @@ void Engine::wait(const Task& task, const Deadline& deadline) {
       const OthersBusy others = others_busy(*this);
       Sleep sleep(peers_->own(), others.doorbells);
       look = !advanced() && !advance_others(*this);
-      if (look) sleep.wait(std::min(kLookAround, deadline.remaining()));
+      if (look) sleep.wait(late ? kLookAround : std::min(kLookAround, deadline.remaining()));
     }
     if (task.done()) return;
     // Also if something moved: it may be other calls of other threads, for ever.
     const auto now = Clock::now();
     if (!last_look) last_look = now;
     if (!look && now - *last_look < kLookAround) continue;
-    look_for_the_end(task, deadline);
     last_look = now;
+    const std::lock_guard lock(mutex_);
+    look_around();
+    // Once more when it is late: this process itself may have been stopped until now.
+    if (late && !task.done() && !error_) give_up(deadline);
+    late = deadline.passed();
   }
-}
-
-void Engine::look_for_the_end(const Task& task, const Deadline& deadline) {
-  const bool late = deadline.passed();
-  const std::lock_guard lock(mutex_);
-  look_around();
-  if (late && !task.done() && !error_) give_up(deadline);
 }
 
 bool Engine::try_advance() {

@@ -58,14 +58,11 @@ class Engine final : public Progressing {
   // A call that needs nobody's answer would not notice that a peer has ended the group; and one
   // that comes later must not complete what others wait for.
   void check_still_there(Call call, std::uint64_t number);
-  // Looks for aborts and lost peers, and records an error if there is one. True if there is, or if
-  // anything moved since the caller looked.
-  bool look_around();
+  // Looks for aborts and lost peers, and records an error if there is one.
+  void look_around();
   void look_for_aborts(const Call& call);
-  bool look_for_losses(const Call& call);
+  void look_for_losses(const Call& call);
   std::exception_ptr error_of(AbortCause cause, int rank, const std::string& message) const;
-  // Without mutex_ held: for who waits for the task, at aborts, deaths and the deadline.
-  void look_for_the_end(const Task& task, const Deadline& deadline);
   // At the deadline of the oldest call.
   void give_up(const Deadline& deadline);
   void fail(std::exception_ptr error);

@@ -28,12 +28,14 @@ std::vector<int> Engine::awaited() const {
   return ranks;
 }
 
-bool Engine::look_around() {
-  if (error_ || advance() || error_ || idle()) return true;
+void Engine::look_around() {
+  if (error_) return;
+  advance();
+  if (error_ || idle()) return;
   last_look_ = Clock::now();
   const Call call = oldest();
   look_for_aborts(call);
-  return error_ || look_for_losses(call);
+  if (!error_) look_for_losses(call);
 }
 
 void Engine::give_up(const Deadline& deadline) {
@@ -76,17 +78,17 @@ std::exception_ptr Engine::error_of(AbortCause cause, int rank, const std::strin
   }
 }
 
-bool Engine::look_for_losses(const Call& call) {
+void Engine::look_for_losses(const Call& call) {
   const auto gone = [&](int rank) { return peers_->state(rank) != Peers::State::here; };
   const std::vector<int> ranks = awaited();
   const auto found = std::find_if(ranks.begin(), ranks.end(), gone);
-  if (found == ranks.end()) return false;
+  if (found == ranks.end()) return;
   // It may have done its part just before it went.
-  if (advance() || error_) return true;
+  if (advance() || error_) return;
   // Survivors leave soon after a death, so a rank that left may not be the cause; nor one that died
   // itself of what it had seen, but then it has said so.
   look_for_aborts(call);
-  if (error_) return true;
+  if (error_) return;
   int cause = *found;
   for (int rank = peers_->size() - 1; rank >= 0; --rank) {
     if (rank != peers_->rank() && peers_->state(rank) == Peers::State::lost) cause = rank;
@@ -103,7 +105,6 @@ bool Engine::look_for_losses(const Call& call) {
                       PeerLost::How::left);
   tell_peers(died ? AbortCause::lost : AbortCause::left, lost.what(), cause);
   fail(std::make_exception_ptr(lost));
-  return true;
 }
 
 void Engine::abort(const std::string& reason) {

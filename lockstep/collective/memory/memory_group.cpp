@@ -22,6 +22,10 @@ at::Tensor on_host(const at::Tensor& tensor) {
   return tensor.detach().to(at::kCPU).resolve_conj().resolve_neg().contiguous();
 }
 
+std::vector<HostTensor> all_of(const std::vector<at::Tensor>& tensors) {
+  return {tensors.begin(), tensors.end()};
+}
+
 class MemoryOperation final : public Operation {
  public:
   MemoryOperation(std::shared_ptr<Engine> engine, std::chrono::milliseconds timeout)
@@ -140,14 +144,14 @@ class MemoryGroup final : public ProcessGroup {
   Work start_all_gather(std::vector<at::Tensor> outputs, at::Tensor input) override {
     auto operation = make_operation();
     for (auto& output : outputs) output = operation->output(output);
-    operation->start(all_gather_transfer(std::move(outputs), on_host(input)));
+    operation->start(all_gather_transfer(all_of(outputs), on_host(input)));
     return Work(std::move(operation));
   }
 
   Work start_gather(std::vector<at::Tensor> outputs, at::Tensor input, int root) override {
     auto operation = make_operation();
     for (auto& output : outputs) output = operation->output(output);
-    operation->start(gather_transfer(std::move(outputs), on_host(input), root));
+    operation->start(gather_transfer(all_of(outputs), on_host(input), root));
     return Work(std::move(operation));
   }
 
@@ -155,7 +159,7 @@ class MemoryGroup final : public ProcessGroup {
     auto operation = make_operation();
     for (auto& input : inputs) input = on_host(input);
     operation->start(
-        scatter_transfer(operation->output(output), std::move(inputs), root, rank(), size()));
+        scatter_transfer(operation->output(output), all_of(inputs), root, rank(), size()));
     return Work(std::move(operation));
   }
 
@@ -164,7 +168,7 @@ class MemoryGroup final : public ProcessGroup {
     auto operation = make_operation();
     for (auto& input : inputs) input = on_host(input);
     operation->start(
-        reduce_scatter_transfer(operation->output(output), std::move(inputs), options, rank()));
+        reduce_scatter_transfer(operation->output(output), all_of(inputs), options, rank()));
     return Work(std::move(operation));
   }
 

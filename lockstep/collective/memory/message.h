@@ -2,27 +2,28 @@
 // A tensor on its way from one rank to another.
 #pragma once
 
-#include <ATen/core/Tensor.h>
+#include <utility>
 
+#include "lockstep/collective/memory/host_tensor.h"
 #include "lockstep/collective/memory/task.h"
 
 namespace lockstep::memory {
 
 class Message final : public Task {
  public:
-  // The tensor is contiguous and in host memory. `direction` is send or recv.
-  Message(Collective direction, at::Tensor tensor, int peer)
+  // `direction` is send or recv.
+  Message(Collective direction, HostTensor tensor, int peer)
       : Task({.collective = direction,
-              .type = tensor.scalar_type(),
+              .type = tensor.type(),
               .root = peer,
-              .elements = tensor.numel()}),
+              .elements = tensor.elements()}),
         tensor_(std::move(tensor)) {}
 
-  std::byte* data() const { return static_cast<std::byte*>(tensor_.data_ptr()); }
-  std::int64_t bytes() const { return static_cast<std::int64_t>(tensor_.nbytes()); }
+  std::byte* data() const { return tensor_.data(); }
+  std::int64_t bytes() const { return tensor_.bytes(); }
 
  private:
-  at::Tensor tensor_;
+  HostTensor tensor_;
 };
 
 }  // namespace lockstep::memory

@@ -12,10 +12,6 @@
 namespace lockstep::memory {
 namespace {
 
-std::byte* bytes_of(const at::Tensor& tensor) {
-  return static_cast<std::byte*>(tensor.data_ptr());
-}
-
 // A mean is a sum with a scale: one kernel does both.
 double kernel_scale(AllReduceOptions options, int size) {
   return options.op == ReduceOp::mean ? options.scale / size : options.scale;
@@ -34,8 +30,8 @@ Chunk share_of(Chunk whole, int rank, int size, std::int64_t element_bytes) {
 // all_reduce, and reduce if there is a root: only that rank's tensor gets the result.
 class ReduceTransfer final : public Transfer {
  public:
-  ReduceTransfer(const Call& call, at::Tensor tensor, double scale, int rank, int size)
-      : Transfer(call, tensor.element_size()),
+  ReduceTransfer(const Call& call, HostTensor tensor, double scale, int rank, int size)
+      : Transfer(call, tensor.element_bytes()),
         tensor_(std::move(tensor)),
         scale_(scale),
         rank_(rank),
@@ -62,7 +58,7 @@ class ReduceTransfer final : public Transfer {
     if (receives_) std::memcpy(own(chunk), place, chunk.count * payload_bytes_per_element());
   }
 
-  const void* payload_in_place() const override { return tensor_.data_ptr(); }
+  const void* payload_in_place() const override { return tensor_.data(); }
 
   void combine_in_place(std::span<std::byte* const> payloads) override {
     combine_share({0, call().elements}, payloads);
@@ -70,7 +66,7 @@ class ReduceTransfer final : public Transfer {
 
  private:
   std::byte* own(Chunk chunk) const {
-    return bytes_of(tensor_) + chunk.begin * payload_bytes_per_element();
+    return tensor_.data() + chunk.begin * payload_bytes_per_element();
   }
 
   void reduce_run(std::span<std::byte* const> sources, std::span<std::byte* const> destinations,
@@ -83,7 +79,7 @@ class ReduceTransfer final : public Transfer {
     reduce(from, to, count, call().type, call().op, scale_);
   }
 
-  at::Tensor tensor_;
+  HostTensor tensor_;
   double scale_;
   int rank_;
   int size_;
@@ -93,15 +89,15 @@ class ReduceTransfer final : public Transfer {
 // Each rank shows, one after the other, its pieces for rank 0, rank 1 and so on.
 class ReduceScatterTransfer final : public Transfer {
  public:
-  ReduceScatterTransfer(at::Tensor output, std::vector<at::Tensor> inputs, AllReduceOptions options,
+  ReduceScatterTransfer(HostTensor output, std::vector<HostTensor> inputs, AllReduceOptions options,
                         int rank)
       : Transfer({.collective = Collective::reduce_scatter,
                   .op = options.op,
-                  .type = output.scalar_type(),
-                  .elements = output.numel(),
+                  .type = output.type(),
+                  .elements = output.elements(),
                   .scale = options.scale},
-                 output.element_size() * static_cast<std::int64_t>(inputs.size())),
-        element_bytes_(output.element_size()),
+                 output.element_bytes() * static_cast<std::int64_t>(inputs.size())),
+        element_bytes_(output.element_bytes()),
         output_(std::move(output)),
         inputs_(std::move(inputs)),
         scale_(kernel_scale(options, static_cast<int>(inputs_.size()))),
@@ -110,7 +106,7 @@ class ReduceScatterTransfer final : public Transfer {
   void copy_in(Chunk chunk, std::byte* place) override {
     const std::int64_t piece = chunk.count * element_bytes_;
     for (const auto& input : inputs_) {
-      std::memcpy(place, bytes_of(input) + chunk.begin * element_bytes_, piece);
+      std::memcpy(place, input.data() + chunk.begin * element_bytes_, piece);
       place += piece;
     }
   }
@@ -120,44 +116,44 @@ class ReduceScatterTransfer final : public Transfer {
     for (const std::byte* place : places) {
       sources.push_back(place + rank_ * chunk.count * element_bytes_);
     }
-    void* destination = bytes_of(output_) + chunk.begin * element_bytes_;
+    void* destination = output_.data() + chunk.begin * element_bytes_;
     reduce(sources, {&destination, 1}, chunk.count, call().type, call().op, scale_);
   }
 
  private:
   std::int64_t element_bytes_;
-  at::Tensor output_;
-  std::vector<at::Tensor> inputs_;
+  HostTensor output_;
+  std::vector<HostTensor> inputs_;
   double scale_;
   int rank_;
 };
 
 }  // namespace
 
-std::shared_ptr<Transfer> all_reduce_transfer(at::Tensor tensor, AllReduceOptions options, int rank,
+std::shared_ptr<Transfer> all_reduce_transfer(HostTensor tensor, AllReduceOptions options, int rank,
                                               int size) {
   const Call call{.collective = Collective::all_reduce,
                   .op = options.op,
-                  .type = tensor.scalar_type(),
-                  .elements = tensor.numel(),
+                  .type = tensor.type(),
+                  .elements = tensor.elements(),
                   .scale = options.scale};
   return std::make_shared<ReduceTransfer>(call, std::move(tensor), kernel_scale(options, size),
                                           rank, size);
 }
 
-std::shared_ptr<Transfer> reduce_transfer(at::Tensor tensor, int root, AllReduceOptions options,
+std::shared_ptr<Transfer> reduce_transfer(HostTensor tensor, int root, AllReduceOptions options,
                                           int rank, int size) {
   const Call call{.collective = Collective::reduce,
                   .op = options.op,
-                  .type = tensor.scalar_type(),
+                  .type = tensor.type(),
                   .root = root,
-                  .elements = tensor.numel(),
+                  .elements = tensor.elements(),
                   .scale = options.scale};
   return std::make_shared<ReduceTransfer>(call, std::move(tensor), kernel_scale(options, size),
                                           rank, size);
 }
 
-std::shared_ptr<Transfer> reduce_scatter_transfer(at::Tensor output, std::vector<at::Tensor> inputs,
+std::shared_ptr<Transfer> reduce_scatter_transfer(HostTensor output, std::vector<HostTensor> inputs,
                                                   AllReduceOptions options, int rank) {
   return std::make_shared<ReduceScatterTransfer>(std::move(output), std::move(inputs), options,
                                                  rank);

@@ -1,29 +1,28 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The transfers of each collective. They take contiguous tensors in host memory.
+// The transfers of each collective.
 #pragma once
 
 #include <memory>
 #include <vector>
 
-#include <ATen/core/Tensor.h>
-
+#include "lockstep/collective/memory/host_tensor.h"
 #include "lockstep/collective/memory/transfer.h"
 #include "lockstep/collective/process_group.h"
 
 namespace lockstep::memory {
 
-std::shared_ptr<Transfer> all_reduce_transfer(at::Tensor tensor, AllReduceOptions options, int rank,
+std::shared_ptr<Transfer> all_reduce_transfer(HostTensor tensor, AllReduceOptions options, int rank,
                                               int size);
-std::shared_ptr<Transfer> reduce_transfer(at::Tensor tensor, int root, AllReduceOptions options,
+std::shared_ptr<Transfer> reduce_transfer(HostTensor tensor, int root, AllReduceOptions options,
                                           int rank, int size);
-std::shared_ptr<Transfer> reduce_scatter_transfer(at::Tensor output, std::vector<at::Tensor> inputs,
+std::shared_ptr<Transfer> reduce_scatter_transfer(HostTensor output, std::vector<HostTensor> inputs,
                                                   AllReduceOptions options, int rank);
-std::shared_ptr<Transfer> broadcast_transfer(at::Tensor tensor, int root, int rank);
-std::shared_ptr<Transfer> all_gather_transfer(std::vector<at::Tensor> outputs, at::Tensor input);
+std::shared_ptr<Transfer> broadcast_transfer(HostTensor tensor, int root, int rank);
+std::shared_ptr<Transfer> all_gather_transfer(std::vector<HostTensor> outputs, HostTensor input);
 // Lists are empty on other ranks than root.
-std::shared_ptr<Transfer> gather_transfer(std::vector<at::Tensor> outputs, at::Tensor input,
+std::shared_ptr<Transfer> gather_transfer(std::vector<HostTensor> outputs, HostTensor input,
                                           int root);
-std::shared_ptr<Transfer> scatter_transfer(at::Tensor output, std::vector<at::Tensor> inputs,
+std::shared_ptr<Transfer> scatter_transfer(HostTensor output, std::vector<HostTensor> inputs,
                                            int root, int rank, int size);
 // Moves nothing: every rank has made this call.
 std::shared_ptr<Transfer> meeting_transfer(const Call& call);

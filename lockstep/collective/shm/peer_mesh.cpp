@@ -21,6 +21,7 @@ namespace {
 
 constexpr std::byte kDescriptor{0};  // what send_fd's message carries
 constexpr std::byte kFarewell{'B'};
+constexpr std::chrono::milliseconds kLookAround(100);
 
 // The first thing that a connecting rank says. The token shows that it read the same store; the
 // size of the block, that it was built with the same layout of shared memory.
@@ -159,17 +160,31 @@ std::vector<UniqueFd> PeerMesh::exchange(int fd, const Deadline& deadline) {
   }
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank_) continue;
+    received[peer] = receive_from(peer, deadline);
+  }
+  return received;
+}
+
+// The connection of a rank that died may be open still (see the header), so it is not waited on for
+// long without a look at the rank.
+UniqueFd PeerMesh::receive_from(int peer, const Deadline& deadline) const {
+  while (true) {
+    const bool last_look = deadline.remaining() <= kLookAround;
     try {
-      received[peer] = receive_fd(peers_[peer].socket.get(), deadline);
+      return receive_fd(peers_[peer].socket.get(),
+                        last_look ? deadline : Deadline::after(kLookAround));
     } catch (const ConnectionClosed&) {
       const int lost = first_lost(peer);
       throw PeerLost(lost, fmt::format("rank {} (pid {}) is gone", lost, pid(lost)));
     } catch (const TimeoutError&) {
+      if (state(peer) == State::lost) {
+        throw PeerLost(peer, fmt::format("rank {} (pid {}) is gone", peer, pid(peer)));
+      }
+      if (!last_look) continue;
       throw TimeoutError(fmt::format("rank {} (pid {}) did not answer within {:.1f} s", peer,
                                      pid(peer), deadline.span().count() / 1000.0));
     }
   }
-  return received;
 }
 
 // A rank that says farewell may do so because another died.

@@ -47,6 +47,7 @@ class PeerMesh {
   void connect(int peer, Store& store, const std::string& key, const Deadline& deadline);
   void accept_higher(int listener, const std::string& token, const Deadline& deadline);
 
+  UniqueFd receive_from(int peer, const Deadline& deadline) const;
   int first_lost(int otherwise) const;
 
   int rank_;

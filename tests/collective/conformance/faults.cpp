@@ -2,6 +2,7 @@
 // Ranks that die, stop, or never come. The faults are real.
 #include <csignal>
 #include <cstdlib>
+#include <fstream>
 #include <thread>
 
 #include "collective/conformance/conformance.h"
@@ -129,9 +130,10 @@ TEST_P(FaultConformance, ADeathIsSeenThoughAChildLivesOn) {
       [&](Rank& rank) {
         const auto group = join(rank);
         group->barrier().wait();
+        const std::string seen = rank.folder() + "/seen";
         if (rank.rank() == victim) {
           if (::fork() == 0) {
-            ::sleep(4);
+            for (int i = 0; i < 100 && ::access(seen.c_str(), F_OK) != 0; ++i) ::usleep(50'000);
             ::_exit(0);
           }
           rank.cue("now");
@@ -141,6 +143,7 @@ TEST_P(FaultConformance, ADeathIsSeenThoughAChildLivesOn) {
         expect_lost(rank, *group, victim, {beginning(backend(), rank, "barrier")},
                     [&] { group->barrier().wait(); });
         EXPECT_LT(rank.since_signal(victim), kSoon);
+        std::ofstream(seen) << "the child may end";
       },
       {.signals = {{.rank = victim, .cue = "now", .signal = SIGKILL}}});
 }
@@ -155,6 +158,8 @@ TEST_P(FaultConformance, AChildThatLeavesIsNotTheRank) {
       ::_exit(0);
     }
     ::waitpid(child, nullptr, 0);
+    // The others wait, and look whether this rank is still there.
+    if (rank.rank() == 0) std::this_thread::sleep_for(200ms);
     const at::Tensor tensor = at::ones({100});
     for (int round = 0; round < 3; ++round) group->all_reduce(tensor).wait();
     EXPECT_EQ(tensor[0].item<int>(), rank.size() * rank.size() * rank.size());
