@@ -66,6 +66,12 @@ def torchrun_launch(program):
     return Figure(Command(program, arguments, launches=1), "ms")
 
 
+def _allocator_settings(lockstep):
+    """What `lockstep` sets for its ranks, its peers are to have too (docs/decisions/0007)."""
+    output, _ = children.run([*lockstep.command, "run", "-n", "1", "--no-prefix", "env"], LIMIT)
+    return dict(line.split("=", 1) for line in output.splitlines() if line.startswith("MALLOC_"))
+
+
 class Measurements:
     """Runs commands, a round after the other, and keeps the figures that are wanted of them."""
 
@@ -77,12 +83,10 @@ class Measurements:
         self.libtorch = "(of unknown version)"  # until a report of Lockstep's tells
         self._environment = {
             **os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
-            "MKL_NUM_THREADS": "1",
-            # What `lockstep` sets for its ranks, its peers have too (docs/decisions/0007).
-            "MALLOC_TRIM_THRESHOLD_": "268435456", "MALLOC_MMAP_THRESHOLD_": "33554432",
-            "CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo",
+            "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo",
             "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-            "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(scratch)}
+            "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(scratch),
+            **_allocator_settings(programs["lockstep"])}
 
     def run(self, command):
         """Once. A command that fails is not run again."""
