@@ -59,43 +59,132 @@ struct Max {
   }
 };
 
-// Tiles stay in the first-level cache between the passes over the sources.
-constexpr std::int64_t kTile = 1024;
+// A destination may be a source, but then it is the same element.
+#if defined(__clang__)
+#define LOCKSTEP_INDEPENDENT_ELEMENTS _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define LOCKSTEP_INDEPENDENT_ELEMENTS _Pragma("GCC ivdep")
+#endif
 
 // Plain loops for the compiler to vectorise, inlined into one function for each instruction set.
-template <class T, class Accumulator, class Op>
-[[gnu::always_inline]] inline void reduce_tiles(const Job& job) {
-  alignas(64) std::array<Accumulator, kTile> tile;
+// Stores are what they wait for: a core takes two vectors in the time in which it gives one away.
+
+template <class T, std::size_t Count>
+std::array<const T*, Count> at_element(const void* const* sources, std::int64_t begin) {
+  std::array<const T*, Count> elements;
+  for (std::size_t k = 0; k < Count; ++k) elements[k] = static_cast<const T*>(sources[k]) + begin;
+  return elements;
+}
+
+template <class Accumulator, class Op, class T, std::size_t Count>
+[[gnu::always_inline]] inline Accumulator combine(Accumulator value,
+                                                  const std::array<const T*, Count>& sources,
+                                                  std::int64_t i) {
+  for (const T* source : sources) value = Op::apply(value, static_cast<Accumulator>(source[i]));
+  return value;
+}
+
+// Two ranks, or replicas: elements go through registers alone.
+template <class T, class Accumulator, class Op, std::size_t Destinations>
+[[gnu::always_inline]] inline void reduce_two(const Job& job) {
   const auto scale = static_cast<Accumulator>(job.scale);
-  for (std::int64_t begin = 0; begin < job.count; begin += kTile) {
-    const std::int64_t length = std::min(kTile, job.count - begin);
-    const T* first = static_cast<const T*>(job.sources[0]) + begin;
-    for (std::int64_t i = 0; i < length; ++i) tile[i] = static_cast<Accumulator>(first[i]);
-    for (const void* source : job.sources.subspan(1)) {
-      const T* next = static_cast<const T*>(source) + begin;
-      for (std::int64_t i = 0; i < length; ++i) {
-        tile[i] = Op::apply(tile[i], static_cast<Accumulator>(next[i]));
+  const T* first = static_cast<const T*>(job.sources[0]);
+  const T* second = static_cast<const T*>(job.sources[1]);
+  std::array<T*, Destinations> targets;
+  for (std::size_t k = 0; k < Destinations; ++k) targets[k] = static_cast<T*>(job.destinations[k]);
+  LOCKSTEP_INDEPENDENT_ELEMENTS
+  for (std::int64_t i = 0; i < job.count; ++i) {
+    const Accumulator both =
+        Op::apply(static_cast<Accumulator>(first[i]), static_cast<Accumulator>(second[i]));
+    const T result = static_cast<T>(static_cast<Accumulator>(both * scale));
+    for (T* target : targets) target[i] = result;
+  }
+}
+
+// Stays in the first-level cache while sources are added to it, a few at once.
+template <class T, class Accumulator, class Op>
+class Tile {
+ public:
+  static constexpr std::int64_t kElements = 512;
+  static constexpr std::size_t kSourcesAtOnce = 4;
+
+  [[gnu::always_inline]] Tile(std::int64_t begin, std::int64_t length)
+      : begin_(begin), length_(length) {}
+
+  [[gnu::always_inline]] void load(std::span<const void* const> sources) {
+    for (bool empty = true; !sources.empty(); empty = false) {
+      const std::size_t count = std::min(kSourcesAtOnce, sources.size());
+      if (count == 1) take<1>(sources, empty);
+      if (count == 2) take<2>(sources, empty);
+      if (count == 3) take<3>(sources, empty);
+      if (count == kSourcesAtOnce) take<kSourcesAtOnce>(sources, empty);
+      sources = sources.subspan(count);
+    }
+  }
+
+  [[gnu::always_inline]] void store(void* destination, Accumulator scale) const {
+    T* target = static_cast<T*>(destination) + begin_;
+    for (std::int64_t i = 0; i < length_; ++i) {
+      target[i] = static_cast<T>(static_cast<Accumulator>(elements_[i] * scale));
+    }
+  }
+
+ private:
+  template <std::size_t Count>
+  [[gnu::always_inline]] void take(std::span<const void* const> sources, bool empty) {
+    if (empty) {
+      const T* first = static_cast<const T*>(sources.front()) + begin_;
+      const auto others = at_element<T, Count - 1>(sources.data() + 1, begin_);
+      LOCKSTEP_INDEPENDENT_ELEMENTS
+      for (std::int64_t i = 0; i < length_; ++i) {
+        elements_[i] = combine<Accumulator, Op>(static_cast<Accumulator>(first[i]), others, i);
+      }
+    } else {
+      const auto all = at_element<T, Count>(sources.data(), begin_);
+      LOCKSTEP_INDEPENDENT_ELEMENTS
+      for (std::int64_t i = 0; i < length_; ++i) {
+        elements_[i] = combine<Accumulator, Op>(elements_[i], all, i);
       }
     }
-    if (job.scale != 1) {
-      for (std::int64_t i = 0; i < length; ++i) tile[i] = tile[i] * scale;
-    }
+  }
+
+  alignas(64) std::array<Accumulator, kElements> elements_;
+  std::int64_t begin_;
+  std::int64_t length_;
+};
+
+template <class T, class Accumulator, class Op>
+[[gnu::always_inline]] inline void reduce_tiles(const Job& job) {
+  using OneTile = Tile<T, Accumulator, Op>;
+  for (std::int64_t begin = 0; begin < job.count; begin += OneTile::kElements) {
+    OneTile tile(begin, std::min(OneTile::kElements, job.count - begin));
+    tile.load(job.sources);
     for (void* destination : job.destinations) {
-      T* target = static_cast<T*>(destination) + begin;
-      for (std::int64_t i = 0; i < length; ++i) target[i] = static_cast<T>(tile[i]);
+      tile.store(destination, static_cast<Accumulator>(job.scale));
     }
   }
 }
 
 template <class T, class Accumulator, class Op>
+[[gnu::always_inline]] inline void reduce_all(const Job& job) {
+  if (job.sources.size() == 2 && job.destinations.size() == 2) {
+    reduce_two<T, Accumulator, Op, 2>(job);
+  } else if (job.sources.size() == 2 && job.destinations.size() == 1) {
+    reduce_two<T, Accumulator, Op, 1>(job);
+  } else {
+    reduce_tiles<T, Accumulator, Op>(job);
+  }
+}
+
+template <class T, class Accumulator, class Op>
 void reduce_baseline(const Job& job) {
-  reduce_tiles<T, Accumulator, Op>(job);
+  reduce_all<T, Accumulator, Op>(job);
 }
 
 #if defined(__x86_64__)
 template <class T, class Accumulator, class Op>
 [[gnu::target("avx2")]] void reduce_avx2(const Job& job) {
-  reduce_tiles<T, Accumulator, Op>(job);
+  reduce_all<T, Accumulator, Op>(job);
 }
 
 #if defined(__clang__)  // it knows no preferred width here
@@ -106,7 +195,7 @@ template <class T, class Accumulator, class Op>
 
 template <class T, class Accumulator, class Op>
 [[gnu::target(LOCKSTEP_AVX512)]] void reduce_avx512(const Job& job) {
-  reduce_tiles<T, Accumulator, Op>(job);
+  reduce_all<T, Accumulator, Op>(job);
 }
 
 enum class InstructionSet { baseline, avx2, avx512 };
