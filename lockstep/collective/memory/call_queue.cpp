@@ -52,7 +52,7 @@ bool CallQueue::advance() {
 bool CallQueue::post(Entry& entry) {
   Transfer& transfer = *entry.transfer;
   const std::uint64_t number = transfer.call().number;
-  if (number > kSlots && !all_reached(&ControlBlock::finished, number - kSlots)) return false;
+  if (!slot_is_free(number)) return false;
   Slot& slot = peers_.own().slot(number);
   slot.arrival = {.call = transfer.call(), .place = {}};
   if (transfer.payload_bytes() > kInlineBytes) {
@@ -64,6 +64,19 @@ bool CallQueue::post(Entry& entry) {
   }
   publish(slot.arrived, number);
   return true;
+}
+
+// A look at what peers have finished takes as long as a small message, and the next store there
+// again for them; so it is only looked at when the slots that were known to be free are used up.
+bool CallQueue::slot_is_free(std::uint64_t number) {
+  if (number > finished_by_all_ + kSlots) {
+    finished_by_all_ = number;
+    for (const ControlBlock* block : peers_.blocks()) {
+      finished_by_all_ =
+          std::min(finished_by_all_, block->finished.load(std::memory_order_acquire));
+    }
+  }
+  return number <= finished_by_all_ + kSlots;
 }
 
 bool CallQueue::all_arrived(Entry& entry) {

@@ -46,6 +46,7 @@ class CallQueue {
   };
 
   bool post(Entry& entry);
+  bool slot_is_free(std::uint64_t number);
   bool combine(Entry& entry);
   bool combine_chunks(Entry& entry);
   bool complete(const Entry& entry) const;
@@ -59,6 +60,7 @@ class CallQueue {
   std::size_t combined_ = 0;
   std::uint64_t last_number_ = 0;
   std::uint64_t last_chunk_ = 0;
+  std::uint64_t finished_by_all_ = 0;  // at least up to this call
 };
 
 }  // namespace lockstep::memory
