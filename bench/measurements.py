@@ -50,11 +50,19 @@ def all_reduce(program, size, field="time_us_median", ranks=2, ordinary=False):
     return Figure(Command(program, arguments + (("--ordinary",) if ordinary else ())), field, row)
 
 
-def step(program, model, set_to_none, mode="ddp", ranks=2):
+def step(program, model, set_to_none, mode="ddp", ranks=2, batch=None):
     options = (model, "--ranks", str(ranks)) + (("--set-to-none",) if set_to_none else ())
+    options += ("--batch-size", str(batch)) if batch else ()
     arguments = (("bench", "step", *options, "--json") if program == "lockstep" else
                  (str(PEERS / "ddp_step.py"), *options))
     return Figure(Command(program, arguments), "us_median", (("model", model), ("mode", mode)))
+
+
+def replicas(model, batch, mode="dp", threads=1):
+    """Of two replicas with a thread each, or of one process on the same batch."""
+    arguments = ("bench", "dp", model, "--ranks", "2", "--batch-size", str(batch), "--json")
+    return Figure(Command("lockstep", arguments), "us_median",
+                  (("mode", mode), ("threads", threads)))
 
 
 def lockstep_launch():

@@ -3,7 +3,8 @@
 
 from dataclasses import dataclass
 
-from measurements import SIZES, Figure, all_reduce, lockstep_launch, step, torchrun_launch
+from measurements import (SIZES, Figure, all_reduce, lockstep_launch, replicas, step,
+                          torchrun_launch)
 from rules import AtLeast, AtMost, Longer, NoTarget, TimesAsFast, TimesAsLong
 
 
@@ -16,13 +17,13 @@ class Target:
     rule: object
 
 
-PARTS = ("all-reduce", "ordinary", "floor", "pytorch", "one-rank", "launch")
+PARTS = ("all-reduce", "ordinary", "floor", "pytorch", "one-rank", "dp", "launch")
 
 
 def targets(names):
     """All of them, in the table's order; names: what each program is to be called."""
     return [*_all_reduce(names), *_ordinary(names), *_floor(), *_pytorch(names), *_one_rank(),
-            *_launch(names)]
+            *_dp(), *_launch(names)]
 
 
 def _all_reduce(names):
@@ -80,6 +81,19 @@ def _one_rank():
     yield Target("one-rank", "DDP step mlp with one rank; without DDP",
                  step("lockstep", "mlp", False, ranks=1),
                  step("lockstep", "mlp", False, mode="single", ranks=1), Longer(percent=2))
+
+
+def _dp():
+    for model, batch, times in (("mlp", 512, 1.7), ("mlp", 64, 1), ("cnn", 64, 1.8),
+                                ("resnet18", 64, 1.8)):
+        own = replicas(model, batch)
+        yield Target("dp", f"DP step {model}, batch {batch}, 2 replicas; one thread",
+                     own, replicas(model, batch, "single"), TimesAsFast(times))
+        yield Target("dp", f"DP step {model}, batch {batch}, 2 replicas; two intra-op threads",
+                     own, replicas(model, batch, "single", threads=2), NoTarget())
+    yield Target("dp", "DP step cnn, batch 64, 2 replicas; DDP with 2 ranks",
+                 replicas("cnn", 64), step("lockstep", "cnn", False, batch=32),
+                 Longer(percent=5))
 
 
 def _launch(names):

@@ -57,21 +57,29 @@ void BenchCommand::describe(::CLI::App& app) {
     describe_collective(*sub);
     collectives_.emplace_back(sub, collective);
   }
+  step_ = app.add_subcommand("step", "A training step alone, side by side, and with DDP");
+  describe_step(*step_);
+  describe_ranks(*step_, "Ranks to start; by default one for each core, but at least 2");
+  dp_ = app.add_subcommand("dp", "A training step in one thread, in several, and in replicas");
+  describe_step(*dp_);
+  describe_ranks(*dp_, "Replicas, and threads; by default one for each core, but at least 2");
+}
+
+void BenchCommand::describe_step(::CLI::App& app) {
   std::string models = "What to train:";
   for (const auto& known : bench::all_models()) {
     models += fmt::format("\n  {}: {}", known.name, known.summary);
   }
-  step_ = app.add_subcommand("step", "A training step alone, side by side, and with DDP");
-  step_->add_option("MODEL", model, models)->required();
-  step_->add_flag("--set-to-none", set_to_none,
-                  "Reset gradients to none before each step, instead of zeroing them in place");
-  describe_ranks(*step_);
+  app.add_option("MODEL", model, models)->required();
+  app.add_option("--batch-size", batch_size, "Samples of a rank, or for all replicas together")
+      ->check(is_number<std::int64_t>())
+      ->type_name("N");
+  app.add_flag("--set-to-none", set_to_none,
+               "Reset gradients to none before each step, instead of zeroing them in place");
 }
 
-void BenchCommand::describe_ranks(::CLI::App& app) {
-  app.add_option("--ranks", ranks, "Ranks to start; by default one for each core, but at least 2")
-      ->check(is_number<int>())
-      ->type_name("N");
+void BenchCommand::describe_ranks(::CLI::App& app, const char* what) {
+  app.add_option("--ranks", ranks, what)->check(is_number<int>())->type_name("N");
   app.add_flag("--json", json, "Print one JSON object and nothing else on standard output");
 }
 
@@ -86,12 +94,13 @@ void BenchCommand::describe_collective(::CLI::App& app) {
   app.add_option("--algorithm", algorithm, "Of all-reduce")
       ->check(::CLI::IsMember(names(algorithms)));
   app.add_flag("--ordinary", ordinary, "Measure tensors that the group did not make");
-  describe_ranks(app);
+  describe_ranks(app, "Ranks to start; by default one for each core, but at least 2");
 }
 
 int BenchCommand::run() const {
   require_no_launcher("bench");
   if (step_->parsed()) return run_step();
+  if (dp_->parsed()) return run_dp();
   return run_collective(std::ranges::find_if(collectives_, [](const auto& verb) {
                           return verb.first->parsed();
                         })->second);
@@ -133,29 +142,54 @@ int BenchCommand::run_collective(Collective collective) const {
   return 0;
 }
 
+bench::TrainingStep BenchCommand::training_step() const {
+  if (batch_size && *batch_size < 1) {
+    throw UsageError(fmt::format("--batch-size {}: give at least 1", *batch_size));
+  }
+  return {.model = bench::find_model(model), .batch_size = batch_size, .set_to_none = set_to_none};
+}
+
+int BenchCommand::run_dp() const {
+  const bench::TrainingStep step = training_step();
+  if (rank_count() < 2) throw UsageError("--ranks 1: give at least 2 replicas to compare");
+  constexpr int rounds = 5;
+  std::vector<bench::DpRow> rows = bench::dp_rows(rank_count());
+  std::vector<std::vector<bench::DpRow>> measured(rows.size());
+  for (int round = 0; round < rounds; ++round) {
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const auto measure = [&](int) { return bench::measure_dp(step, rows[i]); };
+      measured[i].push_back(
+          spawn(1, measure, {.threads = rows[i].threads, .prefix = false}).front());
+    }
+  }
+  for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = bench::median_of(measured[i]);
+  check_output(
+      print(stdout, json ? bench::to_json(step, rows) + "\n" : bench::to_table(step, rows)));
+  return 0;
+}
+
 int BenchCommand::run_step() const {
-  const bench::StepBench bench{.model = bench::find_model(model), .set_to_none = set_to_none};
+  const bench::TrainingStep step = training_step();
   const int count = rank_count();
   const auto peak_mb = [&](bench::StepMode mode) {
     const auto peaks = spawn(
         mode == bench::StepMode::ddp ? count : 1,
         [&](int) {
-          return bench::measure_step_memory(init_process_group({.device = at::kCPU}), bench, mode);
+          return bench::measure_step_memory(init_process_group({.device = at::kCPU}), step, mode);
         },
         one_thread_each);
     return static_cast<double>(std::ranges::max(peaks)) / 1e6;
   };
-  auto rows = spawn(
-                  count,
-                  [&](int) {
-                    return bench::measure_steps(init_process_group({.device = at::kCPU}), bench);
-                  },
-                  one_thread_each)
-                  .front();
+  auto rows =
+      spawn(
+          count,
+          [&](int) { return bench::measure_steps(init_process_group({.device = at::kCPU}), step); },
+          one_thread_each)
+          .front();
   rows[0].peak_mb = rows[1].peak_mb = peak_mb(bench::StepMode::single);
   rows[2].peak_mb = peak_mb(bench::StepMode::ddp);
   check_output(
-      print(stdout, json ? bench::to_json(bench, rows) + "\n" : bench::to_table(bench, rows)));
+      print(stdout, json ? bench::to_json(step, rows) + "\n" : bench::to_table(step, rows)));
   return 0;
 }
 

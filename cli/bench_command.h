@@ -10,6 +10,7 @@
 #include <CLI/CLI.hpp>
 
 #include "lockstep/bench/collective_bench.h"
+#include "lockstep/bench/training.h"
 
 namespace lockstep::cli {
 
@@ -24,6 +25,7 @@ struct BenchCommand {
   bool ordinary = false;
   // Of steps.
   std::string model;
+  std::optional<std::int64_t> batch_size;
   bool set_to_none = false;
 
   // Describes the verb to the parser. The object must outlive it.
@@ -31,14 +33,18 @@ struct BenchCommand {
   int run() const;
 
  private:
-  void describe_ranks(::CLI::App& app);
+  void describe_ranks(::CLI::App& app, const char* what);
   void describe_collective(::CLI::App& app);
   int rank_count() const;
   int run_collective(Collective collective) const;
+  void describe_step(::CLI::App& app);
+  bench::TrainingStep training_step() const;
   int run_step() const;
+  int run_dp() const;
 
   std::vector<std::pair<::CLI::App*, Collective>> collectives_;
   ::CLI::App* step_ = nullptr;
+  ::CLI::App* dp_ = nullptr;
 };
 
 }  // namespace lockstep::cli

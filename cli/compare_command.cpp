@@ -3,7 +3,10 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
 
+#include "number_option.h"
 #include "own_ranks.h"
 #include "print.h"
 #include "this_program.h"
@@ -11,31 +14,68 @@
 
 #include "lockstep/core/cpu.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/whole_file.h"
 #include "lockstep/train/choose_device.h"
 #include "lockstep/train/comparison.h"
+#include "lockstep/train/comparison_report.h"
 
 namespace lockstep::cli {
 
 void CompareCommand::describe(::CLI::App& app) {
   training.describe(app);
+  app.add_option("--modes", modes, "What to compare, separated by commas; the first is the measure")
+      ->delimiter(',')
+      ->check(::CLI::IsMember({"single", "dp", "ddp"}))
+      ->capture_default_str()
+      ->type_name("MODE,...");
+  app.add_option(
+         "--ranks", ranks,
+         "Ranks of ddp and replicas of dp, such as 2 or 1,2,4; by default one for each GPU, "
+         "or core")
+      ->delimiter(',')
+      ->check(is_number<int>())
+      ->type_name("N,...");
+  app.add_option("--report", report, "Write charts and figures there, as a page for any browser")
+      ->type_name("FILE.html");
 }
 
-int CompareCommand::run() const {
+int CompareCommand::run(const std::vector<std::string>& arguments) const {
   const Recipe recipe = find_recipe(training.recipe);
   require_no_launcher("compare");
   const int gpus = training.device == "cpu" ? 0 : usable_gpus();
   const int cores = available_cores();
-  const int ranks = training.ranks.value_or(gpus > 0 ? gpus : std::max(2, cores));
-  if (ranks < 1) throw UsageError(fmt::format("--ranks {}: give at least 1", ranks));
-  choose_device(training.device, ranks - 1);
+  std::vector<int> counts = ranks;
+  if (counts.empty()) counts.push_back(gpus > 0 ? gpus : std::max(2, cores));
+  const int most = *std::ranges::max_element(counts);
+  if (*std::ranges::min_element(counts) > 0) choose_device(training.device, most - 1);
+  std::string chart_library;
+  if (report) {
+    check_can_write(*report);
+    chart_library = read_chart_library();
+  }
+  std::vector<TrainMode> chosen;
+  for (const std::string& mode : modes) chosen.push_back(find_mode(mode));
 
   const Comparison comparison = compare(recipe, {.train_program = {this_program(), "train"},
-                                                 .ranks = ranks,
+                                                 .modes = std::move(chosen),
+                                                 .ranks = std::move(counts),
                                                  .cores = cores,
                                                  .on_gpu = gpus > 0,
                                                  .device = training.device,
-                                                 .training = training.train_options(ranks)});
-  check_output(print(stdout, training.json ? to_json(comparison) + "\n" : to_table(comparison)));
+                                                 .training = training.train_options(most)});
+  // The figures first: a report that cannot be written does not take them along.
+  const int output_error =
+      print(stdout, training.json ? to_json(comparison) + "\n" : to_table(comparison));
+  if (report) {
+    std::string command = "lockstep";
+    for (const std::string& argument : arguments) command += " " + argument;
+    write_whole(*report, [&](const std::filesystem::path& file) {
+      std::ofstream page(file, std::ios::binary);
+      page << to_html(comparison, command, chart_library);
+      if (!page.flush()) throw BackendError("the disk did not take it all");
+    });
+  }
+  check_output(output_error);
   return 0;
 }
 

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// `lockstep compare`: trains a recipe alone and with ranks, and prints both.
+// `lockstep compare`: trains a recipe in several modes, and shows them side by side.
 #pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "training_options.h"
 
@@ -8,10 +12,14 @@ namespace lockstep::cli {
 
 struct CompareCommand {
   TrainingOptions training;
+  std::vector<std::string> modes{"single", "dp", "ddp"};
+  std::vector<int> ranks;
+  std::optional<std::string> report;
 
   // Describes the verb to the parser. The object must outlive it.
   void describe(::CLI::App& app);
-  int run() const;
+  // arguments are those of this process behind its name, as the report shows them.
+  int run(const std::vector<std::string>& arguments) const;
 };
 
 }  // namespace lockstep::cli

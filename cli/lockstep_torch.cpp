@@ -47,8 +47,7 @@ int main(int argc, char** argv) {
   ::CLI::App& train_app = *app.add_subcommand("train", "Train a recipe");
   train.describe(train_app);
   CompareCommand compare;
-  compare.describe(
-      *app.add_subcommand("compare", "Train a recipe alone and with ranks, and print both"));
+  compare.describe(*app.add_subcommand("compare", "Train a recipe in several modes, side by side"));
   BenchCommand bench;
   ::CLI::App& bench_app = *app.add_subcommand("bench", "Measure collectives and training steps");
   bench.describe(bench_app);
@@ -60,7 +59,7 @@ int main(int argc, char** argv) {
     app.parse(argc, argv);
     if (bench_app.parsed()) return bench.run();
     if (doctor_app.parsed()) return doctor.run();
-    return train_app.parsed() ? train.run(arguments) : compare.run();
+    return train_app.parsed() ? train.run(arguments) : compare.run(arguments);
   } catch (const ::CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);
     complain(verb, UsageError(fmt::format("{} (see lockstep {} --help)", error.what(), verb)),

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "number_option.h"
 #include "print.h"
 #include "this_program.h"
 #include <fmt/format.h>
@@ -19,11 +20,18 @@ namespace lockstep::cli {
 
 void TrainCommand::describe(::CLI::App& app) {
   training.describe(app);
-  app.add_option("--mode", mode,
-                 "single (one process) or ddp (several); by default ddp if there is more than one "
-                 "rank")
-      ->check(::CLI::IsMember({"single", "ddp"}))
+  app.add_option(
+         "--mode", mode,
+         "single (one process), dp (one process, several copies of the net) or ddp (several "
+         "processes); by default ddp if there is more than one rank")
+      ->check(::CLI::IsMember({"single", "dp", "ddp"}))
       ->type_name("MODE");
+  app.add_option(
+         "--ranks", ranks,
+         "Ranks to start, or replicas for dp; by default 1, for dp and ddp one for each GPU, "
+         "or core")
+      ->check(is_number<int>())
+      ->type_name("N");
   app.add_option("--save", save, "Rank 0 saves the trained net there, as torch::save")
       ->type_name("FILE");
   app.add_option("--lr-scale", learning_rate_scale)->group("");
@@ -31,18 +39,20 @@ void TrainCommand::describe(::CLI::App& app) {
 
 int TrainCommand::run(const std::vector<std::string>& arguments) const {
   const Recipe recipe = find_recipe(training.recipe);
-  LaunchRequest request{.ranks = training.ranks,
+  LaunchRequest request{.ranks = ranks,
                         .world_size = environment_int("WORLD_SIZE"),
                         .default_ranks = available_cores()};
-  if (mode) request.mode = *mode == "ddp" ? TrainMode::ddp : TrainMode::single;
+  if (mode) request.mode = find_mode(*mode);
   const int gpus = training.device == "cpu" ? 0 : usable_gpus();
   if (gpus > 0) request.default_ranks = gpus;
   const LaunchPlan plan = plan_launch(request);
 
-  TrainOptions options = training.train_options(plan.ranks);
+  const int parts = plan.ranks * plan.replicas;
+  TrainOptions options = training.train_options(parts);
+  options.replicas = plan.replicas;
   if (learning_rate_scale) options.learning_rate_scale = *learning_rate_scale;
   if (save) options.save_file = *save;
-  check_train_options(recipe, options, plan.ranks);
+  check_train_options(recipe, options, parts);
 
   const TrainResult result =
       plan.start_ranks ? start_ranks(arguments, plan.ranks) : train_here(plan.mode, options);
@@ -56,18 +66,21 @@ int TrainCommand::run(const std::vector<std::string>& arguments) const {
   return 0;
 }
 
-TrainResult TrainCommand::start_ranks(const std::vector<std::string>& arguments, int ranks) const {
+TrainResult TrainCommand::start_ranks(const std::vector<std::string>& arguments, int count) const {
   // The last one that a machine has is the first that may be missing.
-  choose_device(training.device, ranks - 1);
+  choose_device(training.device, count - 1);
   std::vector<std::string> program{this_program()};
   program.insert(program.end(), arguments.begin(), arguments.end());
   return run_local_training(
       {.program = std::move(program),
-       .ranks = ranks,
+       .ranks = count,
        .output = {.stream = training.json ? OutputStream::err : OutputStream::out}});
 }
 
 TrainResult TrainCommand::train_here(TrainMode train_mode, const TrainOptions& options) const {
+  if (train_mode == TrainMode::dp && !environment("OMP_NUM_THREADS")) {
+    limit_threads(threads_for_replicas(available_cores(), options.replicas));
+  }
   InitOptions init;
   init.device = choose_device(training.device, environment_int("LOCAL_RANK").value_or(0));
   const auto group = init_process_group(init);

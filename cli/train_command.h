@@ -16,6 +16,7 @@ namespace lockstep::cli {
 struct TrainCommand {
   TrainingOptions training;
   std::optional<std::string> mode;
+  std::optional<int> ranks;
   std::optional<std::string> save;
   // From `lockstep compare`, which scales all its trainings alike.
   std::optional<double> learning_rate_scale;
@@ -27,7 +28,7 @@ struct TrainCommand {
   int run(const std::vector<std::string>& arguments) const;
 
  private:
-  TrainResult start_ranks(const std::vector<std::string>& arguments, int ranks) const;
+  TrainResult start_ranks(const std::vector<std::string>& arguments, int count) const;
   TrainResult train_here(TrainMode mode, const TrainOptions& options) const;
 };
 

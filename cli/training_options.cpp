@@ -12,10 +12,6 @@ void TrainingOptions::describe(::CLI::App& app) {
     recipes += fmt::format("\n  {}: {}", known.name, known.summary);
   }
   app.add_option("RECIPE", recipe, recipes)->required();
-  app.add_option("--ranks", ranks,
-                 "Ranks to start; by default 1, for ddp one for each GPU, or core")
-      ->check(is_number<int>())
-      ->type_name("N");
   app.add_option("--device", device,
                  "cpu, cuda (each rank its own GPU) or cuda:N; by default a "
                  "GPU is used if there is one")

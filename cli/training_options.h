@@ -14,7 +14,6 @@ namespace lockstep::cli {
 
 struct TrainingOptions {
   std::string recipe;
-  std::optional<int> ranks;
   std::optional<std::string> device;
   std::optional<std::int64_t> epochs;
   std::optional<std::int64_t> batch_size;

@@ -2,10 +2,17 @@
 // All that differs between the versions of libtorch that Lockstep is built with.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <utility>
 
+#include <ATen/autocast_mode.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
+#include <torch/version.h>
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 9)
+#include <ATen/DeviceAccelerator.h>
+#endif
 
 namespace lockstep::libtorch {
 
@@ -36,5 +43,45 @@ template <class Node, class... Arguments>
 NodePointer make_node(Arguments&&... arguments) {
   return NodeFactory<NodePointer, Node>::make(std::forward<Arguments>(arguments)...);
 }
+
+// The types to which autocast converts. Whether it is on is part of at::ThreadLocalState in every
+// version, these are only in later ones.
+struct AutocastTypes {
+  at::ScalarType cpu;
+  at::ScalarType cuda;
+};
+
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 4)
+inline AutocastTypes autocast_types() {
+  return {at::autocast::get_autocast_dtype(at::kCPU), at::autocast::get_autocast_dtype(at::kCUDA)};
+}
+inline void set_autocast_types(const AutocastTypes& types) {
+  at::autocast::set_autocast_dtype(at::kCPU, types.cpu);
+  at::autocast::set_autocast_dtype(at::kCUDA, types.cuda);
+}
+#else
+inline AutocastTypes autocast_types() {
+  return {at::autocast::get_autocast_cpu_dtype(), at::autocast::get_autocast_gpu_dtype()};
+}
+inline void set_autocast_types(const AutocastTypes& types) {
+  at::autocast::set_autocast_cpu_dtype(types.cpu);
+  at::autocast::set_autocast_gpu_dtype(types.cuda);
+}
+#endif
+
+// The most that libtorch's allocator has had in use on a GPU at once, in bytes; nothing before 2.9,
+// which tell it through headers of CUDA alone.
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 9)
+inline std::optional<std::int64_t> peak_memory(at::Device device) {
+  using c10::CachingAllocator::StatType;
+  return at::accelerator::getDeviceStats(device.index())
+      .allocated_bytes[static_cast<std::size_t>(StatType::AGGREGATE)]
+      .peak;
+}
+#else
+inline std::optional<std::int64_t> peak_memory(at::Device) {
+  return {};
+}
+#endif
 
 }  // namespace lockstep::libtorch

@@ -15,4 +15,5 @@
 #include "lockstep/data/standardization.h"
 #include "lockstep/parallel/reducer.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/parallel/data_parallel.h"
 // clang-format on

@@ -19,6 +19,19 @@ std::string title(const CollectiveBench& bench, int ranks) {
                              bench.from_group ? "tensors of the group" : "ordinary tensors");
 }
 
+std::string title(const TrainingStep& step) {
+  return fmt::format("{}: {}; batches of {}, gradients {}\n", step.model.name, step.model.summary,
+                     step.samples(), step.set_to_none ? "reset to none" : "zeroed in place");
+}
+
+Json shared_fields(const TrainingStep& step) {
+  return {{"schema_version", schema_version},
+          {"versions", versions_json()},
+          {"batch_size", step.samples()},
+          {"set_to_none", step.set_to_none},
+          {"rows", Json::array()}};
+}
+
 }  // namespace
 
 std::string heading(const CollectiveBench& bench, int ranks) {
@@ -56,7 +69,7 @@ std::string to_json(const CollectiveBench& bench, int ranks,
   return json.dump();
 }
 
-std::string to_table(const StepBench& bench, const StepRows& rows) {
+std::string to_table(const TrainingStep& step, const StepRows& rows) {
   const double floor = rows[static_cast<std::size_t>(StepMode::floor)].us_median;
   std::vector<Cells> lines{
       {"mode", "ranks", "p10 us", "median us", "p90 us", "over floor us", "over floor", "peak MB"}};
@@ -69,25 +82,45 @@ std::string to_table(const StepBench& bench, const StepRows& rows) {
                      compared ? fmt::format("{:+.1f} %", (row.us_median / floor - 1) * 100) : "",
                      fmt::format("{:.0f}", row.peak_mb)});
   }
-  return fmt::format("{}: {}; gradients {}\n", bench.model.name, bench.model.summary,
-                     bench.set_to_none ? "reset to none" : "zeroed in place") +
-         align_columns(lines);
+  return title(step) + align_columns(lines);
 }
 
-std::string to_json(const StepBench& bench, const StepRows& rows) {
-  Json json{{"schema_version", schema_version},
-            {"versions", versions_json()},
-            {"batch_size", bench.model.batch_size},
-            {"set_to_none", bench.set_to_none},
-            {"rows", Json::array()}};
+std::string to_json(const TrainingStep& step, const StepRows& rows) {
+  Json json = shared_fields(step);
   for (const StepRow& row : rows) {
-    json["rows"].push_back({{"model", bench.model.name},
+    json["rows"].push_back({{"model", step.model.name},
                             {"mode", name(row.mode)},
                             {"ranks", row.ranks},
                             {"us_p10", row.us_p10},
                             {"us_median", row.us_median},
                             {"us_p90", row.us_p90},
                             {"peak_mb", row.peak_mb}});
+  }
+  return json.dump();
+}
+
+std::string to_table(const TrainingStep& step, const std::vector<DpRow>& rows) {
+  std::vector<Cells> lines{
+      {"mode", "replicas", "threads", "p10 us", "median us", "p90 us", "speedup"}};
+  for (const DpRow& row : rows) {
+    lines.push_back({std::string(row.mode()), std::to_string(row.replicas),
+                     std::to_string(row.threads), fmt::format("{:.1f}", row.us_p10),
+                     fmt::format("{:.1f}", row.us_median), fmt::format("{:.1f}", row.us_p90),
+                     fmt::format("{:.2f}", rows.front().us_median / row.us_median)});
+  }
+  return title(step) + align_columns(lines);
+}
+
+std::string to_json(const TrainingStep& step, const std::vector<DpRow>& rows) {
+  Json json = shared_fields(step);
+  for (const DpRow& row : rows) {
+    json["rows"].push_back({{"model", step.model.name},
+                            {"mode", row.mode()},
+                            {"replicas", row.replicas},
+                            {"threads", row.threads},
+                            {"us_p10", row.us_p10},
+                            {"us_median", row.us_median},
+                            {"us_p90", row.us_p90}});
   }
   return json.dump();
 }

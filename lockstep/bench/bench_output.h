@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lockstep/bench/collective_bench.h"
+#include "lockstep/bench/dp_bench.h"
 #include "lockstep/bench/step_bench.h"
 
 namespace lockstep::bench {
@@ -19,7 +20,11 @@ std::string to_json(const CollectiveBench& bench, int ranks,
                     const std::vector<CollectiveRow>& rows);
 
 // The steps of a model; over the floor, which is the second row, is what DDP costs.
-std::string to_table(const StepBench& bench, const StepRows& rows);
-std::string to_json(const StepBench& bench, const StepRows& rows);
+std::string to_table(const TrainingStep& step, const StepRows& rows);
+std::string to_json(const TrainingStep& step, const StepRows& rows);
+
+// How many times as fast as the first row each is.
+std::string to_table(const TrainingStep& step, const std::vector<DpRow>& rows);
+std::string to_json(const TrainingStep& step, const std::vector<DpRow>& rows);
 
 }  // namespace lockstep::bench

@@ -10,6 +10,7 @@
 
 #include "lockstep/bench/resnet.h"
 #include "lockstep/core/error.h"
+#include "lockstep/train/recipe.h"
 
 namespace lockstep::bench {
 namespace {
@@ -29,12 +30,17 @@ std::unique_ptr<torch::optim::Optimizer> adam(std::vector<at::Tensor> parameters
                                               torch::optim::AdamOptions(1e-3));
 }
 
-std::function<at::Tensor()> noise(std::vector<std::int64_t> sizes) {
-  return [sizes = std::move(sizes)] { return torch::randn(sizes); };
+// Of samples of these sizes.
+std::function<at::Tensor(std::int64_t)> noise(std::vector<std::int64_t> sizes) {
+  return [sizes = std::move(sizes)](std::int64_t batch_size) {
+    std::vector<std::int64_t> all{batch_size};
+    all.insert(all.end(), sizes.begin(), sizes.end());
+    return torch::randn(all);
+  };
 }
 
-std::function<at::Tensor()> labels(std::int64_t count) {
-  return [=] { return torch::randint(classes, {count}, at::kLong); };
+at::Tensor labels(std::int64_t batch_size) {
+  return torch::randint(classes, {batch_size}, at::kLong);
 }
 
 at::Tensor squared_error(const at::Tensor& output, const at::Tensor& target) {
@@ -51,8 +57,8 @@ Model linear() {
           .batch_size = 32,
           .make_net = [] { return torch::nn::Sequential(torch::nn::Linear(1, 1)); },
           .make_optimizer = sgd(0.01),
-          .make_input = noise({32, 1}),
-          .make_target = noise({32, 1}),
+          .make_input = noise({1}),
+          .make_target = noise({1}),
           .loss = squared_error};
 }
 
@@ -66,8 +72,19 @@ Model mlp() {
                                              torch::nn::Linear(256, classes));
               },
           .make_optimizer = adam,
-          .make_input = noise({64, 784}),
-          .make_target = labels(64),
+          .make_input = noise({784}),
+          .make_target = labels,
+          .loss = cross_entropy};
+}
+
+Model cnn() {
+  return {.name = "cnn",
+          .summary = "that of lockstep train, Adam, 64 images of 28 x 28",
+          .batch_size = 64,
+          .make_net = cnn_recipe().make_net,
+          .make_optimizer = adam,
+          .make_input = noise({1, 28, 28}),
+          .make_target = labels,
           .loss = cross_entropy};
 }
 
@@ -86,8 +103,8 @@ Model mlp25m() {
                 return net;
               },
           .make_optimizer = sgd(0.01),
-          .make_input = noise({64, width}),
-          .make_target = noise({64, width}),
+          .make_input = noise({width}),
+          .make_target = noise({width}),
           .loss = squared_error};
 }
 
@@ -97,15 +114,15 @@ Model resnet18_model() {
           .batch_size = 64,
           .make_net = [] { return resnet18(classes); },
           .make_optimizer = sgd(0.01, 0.9),
-          .make_input = noise({64, 3, 32, 32}),
-          .make_target = labels(64),
+          .make_input = noise({3, 32, 32}),
+          .make_target = labels,
           .loss = cross_entropy};
 }
 
 }  // namespace
 
 std::vector<Model> all_models() {
-  return {linear(), mlp(), mlp25m(), resnet18_model()};
+  return {linear(), mlp(), cnn(), mlp25m(), resnet18_model()};
 }
 
 Model find_model(const std::string& name) {

@@ -17,19 +17,20 @@ struct Model {
   std::string name;
   // One line for people.
   std::string summary;
-  // A rank's.
+  // A rank's, where nobody says otherwise.
   std::int64_t batch_size;
 
   // Weights and batches are drawn from the default generator.
   std::function<torch::nn::Sequential()> make_net;
   std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<at::Tensor>)> make_optimizer;
-  std::function<at::Tensor()> make_input;
-  std::function<at::Tensor()> make_target;
+  std::function<at::Tensor(std::int64_t batch_size)> make_input;
+  std::function<at::Tensor(std::int64_t batch_size)> make_target;
   std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)> loss;
 };
 
-// linear: one weight, one bias, SGD, 32 samples. mlp: 784-256-10, Adam, 64. mlp25m: 6 layers of
-// 2048 x 2048, SGD, 64. resnet18: of He et al. 2015 on 64 images of 32 x 32, SGD with momentum.
+// linear: one weight, one bias, SGD, 32 samples. mlp: 784-256-10, Adam, 64. cnn: the recipe's, 64.
+// mlp25m: 6 layers of 2048 x 2048, SGD, 64. resnet18: of He et al. 2015 on 64 images of 32 x 32,
+// SGD with momentum.
 std::vector<Model> all_models();
 
 // UsageError that lists the models if there is none of this name.

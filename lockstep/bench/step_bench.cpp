@@ -2,16 +2,14 @@
 #include "lockstep/bench/step_bench.h"
 
 #include <algorithm>
-#include <optional>
 #include <vector>
 
-#include <ATen/Context.h>
 #include <ATen/Functions.h>
 #include <torch/utils.h>
 
-#include "lockstep/bench/peak_memory.h"
 #include "lockstep/bench/statistics.h"
 #include "lockstep/bench/stopwatch.h"
+#include "lockstep/core/peak_memory.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 
 namespace lockstep::bench {
@@ -23,48 +21,16 @@ constexpr double seconds_a_mode = 4;
 constexpr int fewest_turns = 8;
 constexpr int most_turns = 100;
 
-// One model in training.
-class Training {
- public:
-  // Alone, or as one rank of the group.
-  Training(const StepBench& bench, const std::shared_ptr<ProcessGroup>& group)
-      : bench_(bench), net_(bench.model.make_net()) {
-    optimizer_ = bench.model.make_optimizer(net_->parameters());
-    if (group) ddp_.emplace(net_, group);
-    input_ = bench.model.make_input();
-    target_ = bench.model.make_target();
-  }
+Training train_alone(const TrainingStep& step) {
+  return Training(step);
+}
 
-  void step() {
-    clear_gradients();
-    const at::Tensor output = ddp_ ? ddp_->forward(input_) : net_->forward(input_);
-    bench_.model.loss(output, target_).backward();
-    optimizer_->step();
-  }
-
- private:
-  // As zero_grad(set_to_none) of libtorch 2, which 1.13 has not.
-  void clear_gradients() {
-    for (const auto& group : optimizer_->param_groups()) {
-      for (const at::Tensor& parameter : group.params()) {
-        at::Tensor& gradient = parameter.mutable_grad();
-        if (!gradient.defined()) continue;
-        if (bench_.set_to_none) {
-          gradient.reset();
-        } else {
-          gradient.zero_();
-        }
-      }
-    }
-  }
-
-  const StepBench& bench_;
-  torch::nn::Sequential net_;
-  std::unique_ptr<torch::optim::Optimizer> optimizer_;
-  std::optional<DistributedDataParallel<torch::nn::Sequential>> ddp_;
-  at::Tensor input_;
-  at::Tensor target_;
-};
+Training train_together(const TrainingStep& step, const std::shared_ptr<ProcessGroup>& group) {
+  return Training(step, [&](torch::nn::Sequential& net) {
+    const auto model = std::make_shared<DistributedDataParallel<torch::nn::Sequential>>(net, group);
+    return [model](const at::Tensor& input) { return model->forward(input); };
+  });
+}
 
 struct Schedule {
   int steps_a_turn;
@@ -106,10 +72,10 @@ std::string_view name(StepMode mode) {
   return "unknown";
 }
 
-StepRows measure_steps(const std::shared_ptr<ProcessGroup>& group, const StepBench& bench) {
+StepRows measure_steps(const std::shared_ptr<ProcessGroup>& group, const TrainingStep& step) {
   torch::manual_seed(0);
-  Training alone(bench, nullptr);
-  Training together(bench, group);
+  Training alone = train_alone(step);
+  Training together = train_together(step, group);
 
   std::vector<double> warm_up;
   for (int i = 0; i < warm_up_steps; ++i) {
@@ -139,11 +105,11 @@ StepRows measure_steps(const std::shared_ptr<ProcessGroup>& group, const StepBen
           make_row(StepMode::ddp, group->size(), slowest_of_ranks(*group, std::move(ddp)))};
 }
 
-std::int64_t measure_step_memory(const std::shared_ptr<ProcessGroup>& group, const StepBench& bench,
-                                 StepMode mode) {
+std::int64_t measure_step_memory(const std::shared_ptr<ProcessGroup>& group,
+                                 const TrainingStep& step, StepMode mode) {
   constexpr int steps = 3;
   reset_peak_memory();
-  Training training(bench, mode == StepMode::ddp ? group : nullptr);
+  Training training = mode == StepMode::ddp ? train_together(step, group) : train_alone(step);
   for (int i = 0; i < steps; ++i) training.step();
   group->barrier().wait();
   const std::int64_t peak = peak_memory();

@@ -8,16 +8,10 @@
 #include <memory>
 #include <string_view>
 
-#include "lockstep/bench/models.h"
+#include "lockstep/bench/training.h"
 #include "lockstep/collective/process_group.h"
 
 namespace lockstep::bench {
-
-struct StepBench {
-  Model model;
-  // Gradients are reset to none before each step, instead of zeroed in place.
-  bool set_to_none = false;
-};
 
 enum class StepMode : std::uint8_t { single, floor, ddp };
 
@@ -38,11 +32,11 @@ using StepRows = std::array<StepRow, 3>;
 
 // Measures the modes in turns. A collective call, with the same arguments on every rank;
 // blocks for some seconds. peak_mb is left out.
-StepRows measure_steps(const std::shared_ptr<ProcessGroup>& group, const StepBench& bench);
+StepRows measure_steps(const std::shared_ptr<ProcessGroup>& group, const TrainingStep& step);
 
 // Trains some steps in this mode, and returns the peak of this rank in bytes. A collective call;
 // single wants a group of one. For a process that has done nothing else.
-std::int64_t measure_step_memory(const std::shared_ptr<ProcessGroup>& group, const StepBench& bench,
-                                 StepMode mode);
+std::int64_t measure_step_memory(const std::shared_ptr<ProcessGroup>& group,
+                                 const TrainingStep& step, StepMode mode);
 
 }  // namespace lockstep::bench

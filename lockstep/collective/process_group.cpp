@@ -90,6 +90,9 @@ Work ProcessGroup::all_reduce(at::TensorList tensors, AllReduceOptions options) 
   if (options.algorithm == Algorithm::ring && size() > 1) {
     return start_ring(tensors, options);
   }
+  std::uint64_t bytes = 0;
+  for (const auto& tensor : tensors) bytes += tensor.nbytes();
+  bytes_sent_ += 2 * static_cast<std::uint64_t>(size() - 1) * bytes / size();
   return start_all_reduce(tensors, options);
 }
 

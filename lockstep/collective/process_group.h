@@ -97,7 +97,8 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   // it. Other ranks take no part.
   Work send(const at::Tensor& tensor, int to);
   Work recv(const at::Tensor& tensor, int from);
-  // Bytes that this rank has passed on by send and by Algorithm::ring.
+  // Bytes that this rank has passed on by send and by all_reduce. What a ring sends, 2(N-1)/N of
+  // the tensors for N ranks, is what a rank moves in shared memory too, half of it by reading.
   std::uint64_t bytes_sent() const { return bytes_sent_; }
 
   // Its Work is done when every rank has called it.

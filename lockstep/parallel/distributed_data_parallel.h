@@ -75,8 +75,9 @@ class DistributedDataParallelBase : public torch::nn::Module {
 
 // M is a holder (Net of TORCH_MODULE(Net), torch::nn::Sequential, ...) or a struct derived from
 // torch::nn::Module; it is deduced from a holder, a shared_ptr or a module by reference, which then
-// has to outlive the wrapper. The wrapper is a module itself, with the wrapped one registered as
-// "module": parameters(), train(), to() and so on go through it. Convert before wrapping.
+// has to outlive the wrapper. For a torch::jit::Module it is ScriptModule. The wrapper is a module
+// itself, with the wrapped one registered as "module": parameters(), train(), to() and so on go
+// through it. Convert before wrapping.
 template <class M>
 class DistributedDataParallel : public DistributedDataParallelBase {
  public:
@@ -87,12 +88,16 @@ class DistributedDataParallel : public DistributedDataParallelBase {
   // that contradict the module.
   DistributedDataParallel(Handle module, std::shared_ptr<ProcessGroup> group,
                           const DistributedDataParallelOptions& options = {})
-      : DistributedDataParallelBase(pointer(module), std::move(group), options),
+      : DistributedDataParallelBase(pointer_of(module), std::move(group), options),
         module_(std::move(module)) {}
   DistributedDataParallel(
       M& module, std::shared_ptr<ProcessGroup> group,
       const DistributedDataParallelOptions& options = {}) requires(!ModuleHolder<M>)
       : DistributedDataParallel(handle_of(module), std::move(group), options) {}
+  DistributedDataParallel(torch::jit::Module module, std::shared_ptr<ProcessGroup> group,
+                          const DistributedDataParallelOptions& options = {}) requires
+      TorchScript<M>
+      : DistributedDataParallel(handle_of(std::move(module)), std::move(group), options) {}
 
   // Takes what the module's forward takes and returns what it returns; see for_each_tensor.h for
   // the structures in which tensors are found. Backward through any of them, or through the node
@@ -113,6 +118,10 @@ class DistributedDataParallel : public DistributedDataParallelBase {
   auto operator()(Arguments&&... arguments) {
     return forward(std::forward<Arguments>(arguments)...);
   }
+  // Of a TorchScript module: model.forward({input}).
+  torch::jit::IValue forward(std::vector<torch::jit::IValue> inputs) requires TorchScript<M> {
+    return forward<std::vector<torch::jit::IValue>>(std::move(inputs));
+  }
 
   // The wrapper, as a holder would have it: model->train(). The wrapped module is behind module().
   DistributedDataParallel* operator->() { return this; }
@@ -123,14 +132,6 @@ class DistributedDataParallel : public DistributedDataParallelBase {
   Handle& module() { return module_; }
 
  private:
-  static std::shared_ptr<torch::nn::Module> pointer(const Handle& module) {
-    if constexpr (ModuleHolder<M>) {
-      return module ? module.ptr() : nullptr;
-    } else {
-      return module;
-    }
-  }
-
   template <class Output>
   Output finish_forward(Output output, NodeNumber begin) {
     c10::SmallVector<at::Tensor*, 8> tensors;
@@ -151,5 +152,9 @@ DistributedDataParallel(M, std::shared_ptr<ProcessGroup>,
 template <PlainModule M>
 DistributedDataParallel(M&, std::shared_ptr<ProcessGroup>,
                         const DistributedDataParallelOptions& = {}) -> DistributedDataParallel<M>;
+
+DistributedDataParallel(torch::jit::Module, std::shared_ptr<ProcessGroup>,
+                        const DistributedDataParallelOptions& = {})
+    ->DistributedDataParallel<ScriptModule>;
 
 }  // namespace lockstep

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Calls a function with every tensor inside a value, whatever structure a forward takes or returns:
 // tensors, tuples, pairs, arrays, vectors and other sequences, optionals, maps (their values), and
-// all of these nested. Numbers, enumerations and strings hold no tensors.
+// all of these nested. Numbers, enumerations and strings hold no tensors. TorchScript's IValue may
+// hold tensors, tuples, lists and dictionaries.
 //
 // A type of your own takes part if its namespace has
 //   template <class F> void for_each_tensor(Mine& value, F&& function)
@@ -15,6 +16,7 @@
 #include <utility>
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
 
 namespace lockstep {
 
@@ -67,18 +69,43 @@ concept KnowsItsTensors = requires(Value& value) {
 template <class>
 inline constexpr bool kUnknown = false;
 
+// Copies of an IValue share the list that it holds. What the function changes would be changed in
+// all of them, so each value gets a list of its own first.
+template <class Function>
+void for_each_tensor_of(c10::IValue& value, Function&& function) {
+  const auto visit = [&](const c10::IValue& element) {
+    for_each_tensor_of(const_cast<c10::IValue&>(element), function);
+  };
+  if (value.isTensor()) {
+    function(value.toTensor());
+  } else if (value.isTuple()) {
+    // A named tuple keeps its type.
+    const auto& shared = value.toTupleRef();
+    value = c10::ivalue::Tuple::createNamed(shared.elements().vec(), shared.type());
+    for (const c10::IValue& element : value.toTupleRef().elements()) visit(element);
+  } else if (value.isList()) {
+    value = value.toList().copy();
+    for (const c10::IValue& element : value.toListRef()) visit(element);
+  } else if (value.isGenericDict()) {
+    value = value.toGenericDict().copy();
+    for (const auto& entry : value.toGenericDict()) visit(entry.value());
+  }
+}
+
 }  // namespace detail
 
 // Whether for_each_tensor can look into a value.
 template <class Value>
-concept TensorStructure = std::same_as<Value, at::Tensor> || detail::WithoutTensors<Value> ||
-    detail::TupleLike<Value> || detail::MapLike<Value> || detail::OptionalLike<Value> ||
-    detail::SequenceLike<Value> || detail::KnowsItsTensors<Value>;
+concept TensorStructure = std::same_as<Value, at::Tensor> || std::same_as<Value, c10::IValue> ||
+    detail::WithoutTensors<Value> || detail::TupleLike<Value> || detail::MapLike<Value> ||
+    detail::OptionalLike<Value> || detail::SequenceLike<Value> || detail::KnowsItsTensors<Value>;
 
 template <class Value, class Function>
 void for_each_tensor(Value& value, Function&& function) {
   if constexpr (std::same_as<Value, at::Tensor>) {
     function(value);
+  } else if constexpr (std::same_as<Value, c10::IValue>) {
+    detail::for_each_tensor_of(value, function);
   } else if constexpr (detail::WithoutTensors<Value>) {
   } else if constexpr (detail::TupleLike<Value>) {
     std::apply([&](auto&... members) { (for_each_tensor(members, function), ...); }, value);

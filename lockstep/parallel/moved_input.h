@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "lockstep/parallel/for_each_tensor.h"
+#include "lockstep/parallel/to_device.h"
 
 namespace lockstep {
 
@@ -22,7 +23,7 @@ class MovedInput {
   MovedInput(Argument&& argument, at::Device device) : value_(std::forward<Argument>(argument)) {
     if constexpr (kMoves) {
       for_each_tensor(value_, [device](at::Tensor& tensor) {
-        if (tensor.defined()) tensor = tensor.to(device, /*non_blocking=*/true);
+        if (tensor.defined()) tensor = to_device(tensor, device);
       });
     }
   }

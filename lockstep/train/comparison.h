@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The same training by one process and by several, side by side.
+// The same training in several modes, side by side.
 #pragma once
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/train/train.h"
@@ -13,23 +14,41 @@ namespace lockstep {
 struct ComparisonOptions {
   // Runs one training, given the options of `lockstep train` as further arguments.
   std::vector<std::string> train_program;
-  // Of the training with ddp.
-  int ranks = 2;
+  // Which there are rows of, in their order here.
+  std::vector<TrainMode> modes = {TrainMode::single, TrainMode::dp, TrainMode::ddp};
+  // Of dp and ddp; with several numbers there is a row for each.
+  std::vector<int> ranks = {2};
   // That all trainings together may use.
   int cores = 1;
-  // On GPUs the number of threads is left alone, and single is run once.
+  // On GPUs the number of threads is left alone, and single is run once. On CPU each rank and each
+  // replica has an equal part of the cores where there are most of them, so that what differs
+  // between rows of a mode is their number; single has one thread, and once more all cores.
   bool on_gpu = false;
   std::optional<std::string> device = {};
-  // The global batch is the same for all trainings. A batch size counts for a rank of ddp.
+  // The global batch is the same for all trainings. A batch size counts for a rank where there are
+  // most of them.
   TrainOptions training = {};
 };
 
+// What a mode asks of a program, and how far it goes.
+struct ModeNeeds {
+  // That its example has beyond the one for a single device.
+  int lines = 0;
+  // "one device", "one machine" or "many machines".
+  std::string_view reach;
+};
+
+ModeNeeds needs_of(TrainMode mode);
+
 struct ComparisonRow {
-  TrainResult result;
+  TrainResult result = {};
   // The first row's seconds_per_epoch divided by this one's.
   double speedup = 1;
-  // speedup divided by the cores in use: ranks * threads, at most all cores; by ranks on GPUs.
+  // Cores, or GPUs: ranks times threads or replicas, whichever are more, at most all cores.
+  int cores_in_use = 1;
+  // speedup divided by how many times as many cores are in use as in the first row.
   double efficiency = 1;
+  ModeNeeds needs = {};
 };
 
 struct Comparison {
@@ -38,9 +57,9 @@ struct Comparison {
   std::vector<ComparisonRow> rows;
 };
 
-// Trains single with one thread, single with all cores' threads, and ddp, one after the other, each
-// in fresh processes, with the same seed, data, global batch and learning rate. What they print
-// goes to this process's standard error. Errors are those of run_local_training.
+// Runs the trainings one after the other, each in fresh processes, with the same seed, data, global
+// batch and learning rate. What they print goes to this process's standard error. UsageError if a
+// number of ranks does not divide the global batch; other errors are those of run_local_training.
 Comparison compare(const Recipe& recipe, const ComparisonOptions& options);
 
 // Rows and columns for people, at most 100 characters wide; ends with a newline.

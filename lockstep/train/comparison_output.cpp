@@ -2,8 +2,7 @@
 // A comparison as a table and as JSON.
 #include <fmt/format.h>
 
-#include "lockstep/core/text_table.h"
-#include "lockstep/train/comparison.h"
+#include "lockstep/train/comparison_cells.h"
 #include "lockstep/train/json_fields.h"
 
 namespace lockstep {
@@ -20,7 +19,7 @@ Cells header(const TrainResult& result) {
 Cells cells_of(const ComparisonRow& row) {
   const TrainResult& result = row.result;
   Cells cells{result.mode,
-              std::to_string(result.ranks),
+              std::to_string(result.ranks * result.replicas),
               std::to_string(result.threads),
               fmt::format("{:.3f}", result.seconds_per_epoch),
               fmt::format("{:.0f}", result.samples_per_second),
@@ -35,13 +34,42 @@ Cells cells_of(const ComparisonRow& row) {
   return cells;
 }
 
+std::string megabytes(std::optional<double> number) {
+  return number ? fmt::format("{:.0f}", *number) : "?";
+}
+
+Cells costs_of(const ComparisonRow& row) {
+  const TrainResult& result = row.result;
+  return {result.mode,
+          std::to_string(result.ranks * result.replicas),
+          megabytes(result.peak_mb),
+          megabytes(result.fullest_peak_mb),
+          fmt::format("{:.3f}", static_cast<double>(result.bytes_moved_per_step) / 1e6),
+          std::to_string(row.needs.lines),
+          std::string(row.needs.reach)};
+}
+
 }  // namespace
+
+std::vector<Cells> figures(const Comparison& comparison) {
+  std::vector<Cells> lines;
+  for (const auto& row : comparison.rows) {
+    if (lines.empty()) lines.push_back(header(row.result));
+    lines.push_back(cells_of(row));
+  }
+  return lines;
+}
+
+std::vector<Cells> costs(const Comparison& comparison) {
+  std::vector<Cells> lines{
+      {"mode", "ranks", "peak MB", "of the fullest", "MB moved a step", "lines more", "reach"}};
+  for (const auto& row : comparison.rows) lines.push_back(costs_of(row));
+  return lines;
+}
 
 std::string to_table(const Comparison& comparison) {
   if (comparison.rows.empty()) return {};
-  std::vector<Cells> lines{header(comparison.rows.front().result)};
-  for (const auto& row : comparison.rows) lines.push_back(cells_of(row));
-  return align_columns(lines);
+  return align_columns(figures(comparison)) + "\n" + align_columns(costs(comparison));
 }
 
 std::string to_json(const Comparison& comparison) {
@@ -58,7 +86,10 @@ std::string to_json(const Comparison& comparison) {
     Json fields = fields_of(row.result);
     for (const char* shared : {"recipe", "device", "seed", "epochs"}) json[shared] = fields[shared];
     fields["speedup"] = row.speedup;
+    fields["cores_in_use"] = row.cores_in_use;
     fields["efficiency"] = row.efficiency;
+    fields["lines"] = row.needs.lines;
+    fields["reach"] = row.needs.reach;
     json["rows"].push_back(std::move(fields));
   }
   return json.dump();

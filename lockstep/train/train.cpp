@@ -2,7 +2,7 @@
 #include "lockstep/train/train.h"
 
 #include <algorithm>
-#include <chrono>
+#include <array>
 #include <cmath>
 #include <numeric>
 
@@ -10,28 +10,23 @@
 #include <fmt/format.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/peak_memory.h"
+#include "lockstep/core/whole_file.h"
 #include "lockstep/data/distributed_sampler.h"
 #include "lockstep/data/idx_dataset.h"
-#include "lockstep/data/memory_loader.h"
-#include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/libtorch_version.h"
 #include "lockstep/train/batch_size.h"
 #include "lockstep/train/evaluate.h"
-#include "lockstep/train/learning_rate.h"
+#include "lockstep/train/net_in_mode.h"
 #include "lockstep/train/save_model.h"
+#include "lockstep/train/training_loop.h"
 
 namespace lockstep {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-using Log = std::function<void(const std::string&)>;
-using Forward = std::function<at::Tensor(const at::Tensor&)>;
+using Log = TrainingLoop::Log;
 
-constexpr std::int64_t steps_per_line = 100;
 constexpr const char* default_folder = "/usr/share/datasets/fashion-mnist";
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 double median(std::vector<double> values) {
   std::ranges::sort(values);
@@ -39,105 +34,27 @@ double median(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
 }
 
-// The state of the loop over the epochs.
-class Loop {
- public:
-  Loop(const Recipe& recipe, MemoryLoader loader, std::int64_t steps_per_epoch,
-       const LearningRateSchedule& schedule, torch::optim::Optimizer& optimizer, Forward forward,
-       ProcessGroup& group, Log log)
-      : recipe_(recipe),
-        loader_(std::move(loader)),
-        steps_per_epoch_(steps_per_epoch),
-        schedule_(schedule),
-        optimizer_(optimizer),
-        forward_(std::move(forward)),
-        group_(group),
-        log_(std::move(log)) {}
-
-  struct Epoch {
-    double loss;
-    double seconds;
-  };
-
-  // label is what lines of progress begin with.
-  Epoch run_epoch(const std::string& label) {
-    const auto start = Clock::now();
-    if (step_ == 0) line_start_ = start;
-    at::Tensor loss_sum =
-        torch::zeros({}, torch::TensorOptions(torch::kDouble).device(group_.device()));
-    std::int64_t samples = 0;
-    std::int64_t step = 0;
-    for (auto& batch : loader_) {
-      const at::Tensor loss = run_step(batch);
-      samples += batch.target.size(0);
-      loss_sum.add_(loss, batch.target.size(0));
-      ++step;
-      if (step_ % steps_per_line != 0) continue;
-      log_(fmt::format("{}, step {}/{}: loss {:.4f}, {:.3f} ms a batch", label, step,
-                       steps_per_epoch_, loss.item<double>(),
-                       seconds_since(line_start_) * 1000 / steps_per_line));
-      line_start_ = Clock::now();
-    }
-    // item() waits for what is under way on a GPU.
-    const double sum = loss_sum.item<double>();
-    return agree(sum, samples, seconds_since(start));
-  }
-
- private:
-  at::Tensor run_step(const MemoryLoader::Batch& batch) {
-    // A schedule that is flat costs nothing, and leaves the rate to whoever set it.
-    if (schedule_.scale != 1) set_learning_rate(learning_rate_at(schedule_, step_));
-    ++step_;
-    optimizer_.zero_grad();
-    at::Tensor loss = recipe_.loss(forward_(batch.data), batch.target);
-    loss.backward();
-    optimizer_.step();
-    return loss.detach();
-  }
-
-  void set_learning_rate(double rate) {
-    for (auto& parameters : optimizer_.param_groups()) parameters.options().set_lr(rate);
-  }
-
-  // The mean loss over the samples of all ranks, and the slowest rank's time.
-  Epoch agree(double loss_sum, std::int64_t samples, double seconds) {
-    const auto type = torch::TensorOptions(torch::kDouble);
-    at::Tensor sums =
-        torch::tensor({loss_sum, static_cast<double>(samples)}, type).to(group_.device());
-    at::Tensor time = torch::tensor({seconds}, type).to(group_.device());
-    group_.all_reduce(sums).wait();
-    group_.all_reduce(time, {.op = ReduceOp::max}).wait();
-    sums = sums.cpu();
-    return {sums[0].item<double>() / sums[1].item<double>(), time.item<double>()};
-  }
-
-  const Recipe& recipe_;
-  MemoryLoader loader_;
-  std::int64_t steps_per_epoch_;
-  LearningRateSchedule schedule_;
-  torch::optim::Optimizer& optimizer_;
-  Forward forward_;
-  ProcessGroup& group_;
-  Log log_;
-  std::int64_t step_ = 0;  // over all epochs
-  Clock::time_point line_start_;
-};
-
 std::int64_t count_parameters(const torch::nn::Sequential& net) {
   std::int64_t count = 0;
   for (const auto& parameter : net->parameters()) count += parameter.numel();
   return count;
 }
 
+// Into how many a batch is divided.
+int parts(TrainMode mode, const TrainOptions& options, const ProcessGroup& group) {
+  return mode == TrainMode::dp ? options.replicas : group.size();
+}
+
 // What the training starts from, as the result reports it.
 TrainResult describe(const Recipe& recipe, TrainMode mode, const TrainOptions& options,
                      const ProcessGroup& group) {
   const auto batch = resolve_batch_sizes(options.batch_size, options.global_batch_size,
-                                         recipe.batch_size, group.size());
+                                         recipe.batch_size, parts(mode, options, group));
   TrainResult result;
   result.recipe = recipe.name;
   result.mode = name(mode);
   result.ranks = group.size();
+  result.replicas = mode == TrainMode::dp ? options.replicas : 1;
   result.threads = at::get_num_threads();
   result.device = group.device().str();
   result.seed = options.seed;
@@ -152,11 +69,14 @@ TrainResult describe(const Recipe& recipe, TrainMode mode, const TrainOptions& o
 void log_start(const TrainResult& start, const TrainingData& data, const torch::nn::Sequential& net,
                const Log& log) {
   log(fmt::format(
-      "{}: {} parameters, {} samples, {} rank{} with {} thread{} on {}, batches of {} a rank, {} "
-      "in all, learning rate {:g}{}",
+      "{}: {} parameters, {} samples, {} rank{}{} with {} thread{} on {}, batches of {}, {} in "
+      "all, "
+      "learning rate {:g}{}",
       start.recipe, count_parameters(net), data.inputs.size(0), start.ranks,
-      start.ranks == 1 ? "" : "s", start.threads, start.threads == 1 ? "" : "s", start.device,
-      start.batch_size, start.global_batch_size, start.learning_rate,
+      start.ranks == 1 ? "" : "s",
+      start.replicas == 1 ? "" : fmt::format(" of {} replicas", start.replicas), start.threads,
+      start.threads == 1 ? "" : "s", start.device, start.batch_size, start.global_batch_size,
+      start.learning_rate,
       start.learning_rate_scale == 1 ? ""
                                      : fmt::format(" scaled by {:g}", start.learning_rate_scale)));
 }
@@ -179,14 +99,55 @@ void measure(TrainResult& result, torch::nn::Sequential& net, const TrainingData
   result.bias = parameters.at(1).item<double>();
 }
 
+// Of this rank's devices, in bytes; nothing if one does not tell.
+std::vector<std::int64_t> peaks(const TrainResult& result, at::Device device) {
+  if (device.is_cpu()) return {peak_memory()};
+  std::vector<std::int64_t> peaks;
+  for (int i = 0; i < result.replicas; ++i) {
+    const auto peak = libtorch::peak_memory(
+        at::Device(device.type(), static_cast<at::DeviceIndex>(device.index() + i)));
+    if (!peak) return {};
+    peaks.push_back(*peak);
+  }
+  return peaks;
+}
+
+void measure_memory(TrainResult& result, ProcessGroup& group) {
+  const auto own = peaks(result, group.device());
+  if (own.empty()) return;
+  at::Tensor all = torch::tensor(own, torch::kLong).sum().to(group.device());
+  at::Tensor fullest = torch::tensor(own, torch::kLong).max().to(group.device());
+  group.all_reduce(all).wait();
+  group.all_reduce(fullest, {.op = ReduceOp::max}).wait();
+  result.peak_mb = all.item<double>() / 1e6;
+  result.fullest_peak_mb = fullest.item<double>() / 1e6;
+}
+
+constexpr std::array kModes{TrainMode::single, TrainMode::dp, TrainMode::ddp};
+
 }  // namespace
 
 std::string_view name(TrainMode mode) {
-  return mode == TrainMode::single ? "single" : "ddp";
+  switch (mode) {
+    case TrainMode::single:
+      return "single";
+    case TrainMode::dp:
+      return "dp";
+    case TrainMode::ddp:
+      return "ddp";
+  }
+  return "unknown";
 }
 
-void check_train_options(const Recipe& recipe, const TrainOptions& options, int ranks) {
-  resolve_batch_sizes(options.batch_size, options.global_batch_size, recipe.batch_size, ranks);
+TrainMode find_mode(const std::string& wanted) {
+  const auto found =
+      std::ranges::find_if(kModes, [&](TrainMode mode) { return name(mode) == wanted; });
+  if (found != kModes.end()) return *found;
+  throw UsageError(fmt::format("there is no mode {}; there are single, dp and ddp", wanted));
+}
+
+void check_train_options(const Recipe& recipe, const TrainOptions& options, int parts) {
+  resolve_batch_sizes(options.batch_size, options.global_batch_size, recipe.batch_size, parts);
   if (options.epochs && *options.epochs < 1) {
     throw UsageError(fmt::format("{} epochs train nothing; give at least 1", *options.epochs));
   }
@@ -200,16 +161,19 @@ void check_train_options(const Recipe& recipe, const TrainOptions& options, int 
                                  recipe.name, options.data_folder->string()));
   }
   if (recipe.reads_folder) require_data_folder(options.data_folder.value_or(default_folder));
-  if (options.save_file) check_can_save(*options.save_file);
+  if (options.save_file) check_can_write(*options.save_file);
 }
 
 TrainResult train(const Recipe& recipe, TrainMode mode, const TrainOptions& options,
                   const std::shared_ptr<ProcessGroup>& group, const Log& log) {
-  if (mode == TrainMode::single && group->size() != 1) {
-    throw UsageError(fmt::format("rank {} of {}: a single training is of one rank; train with ddp",
-                                 group->rank(), group->size()));
+  if (mode != TrainMode::ddp && group->size() != 1) {
+    throw UsageError(fmt::format("rank {} of {}: a {} training is of one rank; train with ddp",
+                                 group->rank(), group->size(), name(mode)));
   }
-  check_train_options(recipe, options, group->size());
+  if (mode == TrainMode::dp && options.replicas < 1) {
+    throw UsageError(fmt::format("{} replicas train nothing; give at least 1", options.replicas));
+  }
+  check_train_options(recipe, options, parts(mode, options, *group));
   const Log rank_0_log = group->rank() == 0 ? log : [](const std::string&) {};
   TrainResult result = describe(recipe, mode, options, *group);
   const auto data = recipe.load(options.data_folder.value_or(default_folder),
@@ -219,23 +183,21 @@ TrainResult train(const Recipe& recipe, TrainMode mode, const TrainOptions& opti
   auto net = recipe.make_net();
   net->to(group->device());
   auto optimizer = recipe.make_optimizer(net->parameters(), result.learning_rate);
-  std::optional<DistributedDataParallel<torch::nn::Sequential>> model;
-  if (mode == TrainMode::ddp) model.emplace(net, group);
-  Forward forward = [&](const at::Tensor& x) { return model ? (*model)(x) : net->forward(x); };
+  NetInMode model(net, mode, options.replicas, group);
   log_start(result, data, net, rank_0_log);
 
   const auto size = static_cast<std::size_t>(data.inputs.size(0));
   DistributedSampler sampler(size, *group, {.seed = options.seed});
-  const auto batch = static_cast<std::size_t>(result.batch_size);
+  const auto batch = static_cast<std::size_t>(result.batch_size * result.replicas);
   const auto steps = static_cast<std::int64_t>((sampler.size() + batch - 1) / batch);
-  Loop loop(recipe,
-            MemoryLoader(data.inputs, data.targets, sampler,
-                         {.batch_size = batch, .device = group->device()}),
-            steps,
-            {.base = result.learning_rate,
-             .scale = result.learning_rate_scale,
-             .steps = steps * result.epochs},
-            *optimizer, forward, *group, rank_0_log);
+  TrainingLoop loop(recipe,
+                    MemoryLoader(data.inputs, data.targets, sampler,
+                                 {.batch_size = batch, .device = group->device()}),
+                    steps,
+                    {.base = result.learning_rate,
+                     .scale = result.learning_rate_scale,
+                     .steps = steps * result.epochs},
+                    *optimizer, model, *group, rank_0_log);
   std::vector<double> seconds;
   for (std::int64_t epoch = 0; epoch < result.epochs; ++epoch) {
     sampler.set_epoch(epoch);
@@ -243,8 +205,14 @@ TrainResult train(const Recipe& recipe, TrainMode mode, const TrainOptions& opti
     const auto done = loop.run_epoch(label);
     rank_0_log(fmt::format("{}: mean loss {:.4f}, {:.2f} s", label, done.loss, done.seconds));
     result.loss = done.loss;
+    for (const LossPoint& point : done.losses) {
+      result.losses.push_back({static_cast<double>(epoch) + point.epoch, point.loss});
+    }
     seconds.push_back(done.seconds);
   }
+  result.bytes_moved_per_step =
+      static_cast<std::int64_t>(loop.bytes_moved()) / (steps * result.epochs);
+  measure_memory(result, *group);
   result.seconds = std::accumulate(seconds.begin(), seconds.end(), 0.0);
   result.seconds_per_epoch = median(seconds);
   result.samples_per_second = static_cast<double>(size) / result.seconds_per_epoch;

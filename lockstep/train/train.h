@@ -15,9 +15,11 @@
 
 namespace lockstep {
 
-enum class TrainMode { single, ddp };
+enum class TrainMode { single, dp, ddp };
 
 std::string_view name(TrainMode mode);
+// UsageError that lists the modes if there is none of this name.
+TrainMode find_mode(const std::string& name);
 
 // What is not given is the recipe's.
 struct TrainOptions {
@@ -31,18 +33,21 @@ struct TrainOptions {
   // Where recipes that need one find their data set; by default Debian's Fashion-MNIST.
   std::optional<std::filesystem::path> data_folder = {};
   std::int64_t seed = 0;
+  // Of dp: how many copies of the net compute in this process, on as many GPUs or on the CPU.
+  int replicas = 1;
   // Rank 0 saves the net there when it is trained.
   std::optional<std::filesystem::path> save_file = {};
 };
 
 // UsageError for options that cannot be, as far as that shows without reading data, so that it is
-// known before ranks are started.
-void check_train_options(const Recipe& recipe, const TrainOptions& options, int ranks);
+// known before ranks are started. A batch is divided into so many parts: ranks or replicas.
+void check_train_options(const Recipe& recipe, const TrainOptions& options, int parts);
 
-// A collective call, with the same arguments on every rank. Single needs a group of one, and trains
-// the net itself; ddp wraps it in DistributedDataParallel. Both make the same steps if the global
-// batch is the same. Every 100 steps and after each epoch, rank 0 passes a line of progress to log.
-// Tensors live on group->device(). Seeds torch's default generators.
+// A collective call, with the same arguments on every rank. Single and dp need a group of one:
+// single trains the net itself, dp wraps it in DataParallel, ddp in DistributedDataParallel. All
+// make the same steps if the global batch is the same. Every 100 steps and after each epoch, rank 0
+// passes a line of progress to log. Tensors live on group->device(). Seeds torch's default
+// generators.
 TrainResult train(const Recipe& recipe, TrainMode mode, const TrainOptions& options,
                   const std::shared_ptr<ProcessGroup>& group,
                   const std::function<void(const std::string&)>& log);

@@ -23,6 +23,18 @@ std::optional<double> optional_number(const Json& json, const char* name) {
   return found == json.end() ? std::nullopt : std::optional(found->get<double>());
 }
 
+// JSON has no NaN: a training that diverged has null there.
+double loss_from(const Json& json) {
+  const Json& loss = json.at("loss");
+  return loss.is_null() ? std::numeric_limits<double>::quiet_NaN() : loss.get<double>();
+}
+
+std::vector<LossPoint> losses_from(const Json& json) {
+  std::vector<LossPoint> points;
+  for (const Json& point : json) points.push_back({point.at("epoch"), loss_from(point)});
+  return points;
+}
+
 }  // namespace
 
 Json versions_json() {
@@ -33,6 +45,7 @@ Json fields_of(const TrainResult& result) {
   Json json{{"recipe", result.recipe},
             {"mode", result.mode},
             {"ranks", result.ranks},
+            {"replicas", result.replicas},
             {"threads", result.threads},
             {"device", result.device},
             {"seed", result.seed},
@@ -44,7 +57,14 @@ Json fields_of(const TrainResult& result) {
             {"seconds", result.seconds},
             {"seconds_per_epoch", result.seconds_per_epoch},
             {"samples_per_second", result.samples_per_second},
-            {"loss", result.loss}};
+            {"loss", result.loss},
+            {"losses", Json::array()},
+            {"bytes_moved_per_step", result.bytes_moved_per_step}};
+  for (const LossPoint& point : result.losses) {
+    json["losses"].push_back({{"epoch", point.epoch}, {"loss", point.loss}});
+  }
+  if (result.peak_mb) json["peak_mb"] = *result.peak_mb;
+  if (result.fullest_peak_mb) json["fullest_peak_mb"] = *result.fullest_peak_mb;
   if (result.accuracy) json["accuracy"] = *result.accuracy;
   if (result.weight) json["weight"] = *result.weight;
   if (result.bias) json["bias"] = *result.bias;
@@ -62,6 +82,7 @@ TrainResult train_result_from_json(const std::string& text) try {
   return {.recipe = json.at("recipe"),
           .mode = json.at("mode"),
           .ranks = json.at("ranks"),
+          .replicas = json.at("replicas"),
           .threads = json.at("threads"),
           .device = json.at("device"),
           .seed = json.at("seed"),
@@ -73,9 +94,11 @@ TrainResult train_result_from_json(const std::string& text) try {
           .seconds = json.at("seconds"),
           .seconds_per_epoch = json.at("seconds_per_epoch"),
           .samples_per_second = json.at("samples_per_second"),
-          // JSON has no NaN: a training that diverged has null there.
-          .loss = json.at("loss").is_null() ? std::numeric_limits<double>::quiet_NaN()
-                                            : json.at("loss").get<double>(),
+          .loss = loss_from(json),
+          .losses = losses_from(json.at("losses")),
+          .peak_mb = optional_number(json, "peak_mb"),
+          .fullest_peak_mb = optional_number(json, "fullest_peak_mb"),
+          .bytes_moved_per_step = json.at("bytes_moved_per_step"),
           .accuracy = optional_number(json, "accuracy"),
           .weight = optional_number(json, "weight"),
           .bias = optional_number(json, "bias")};

@@ -5,18 +5,28 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace lockstep {
 
+// The mean loss over a stretch of an epoch, and where it ends: 1.5 is in the middle of the second.
+struct LossPoint {
+  double epoch = 0;
+  double loss = 0;
+};
+
 struct TrainResult {
   std::string recipe;
-  // "single" or "ddp".
+  // "single", "dp" or "ddp".
   std::string mode;
   int ranks = 1;
+  // Of the net in one rank; more than one for dp alone.
+  int replicas = 1;
   // Of a rank.
   int threads = 1;
   std::string device;
   std::int64_t seed = 0;
+  // Of a rank, or a replica.
   std::int64_t batch_size = 0;
   std::int64_t global_batch_size = 0;
   // What the training began with, before scaling.
@@ -32,6 +42,16 @@ struct TrainResult {
   double samples_per_second = 0;
   // The mean over the samples of the last epoch, over all ranks.
   double loss = 0;
+  // The way there: a few for each epoch.
+  std::vector<LossPoint> losses;
+  // The most memory in use at once until the last step, in 10^6 bytes: of all ranks or devices, and
+  // of the fullest one. On CPU it is a rank's private memory and its part of what ranks share; on a
+  // GPU what libtorch has allocated. Nothing if that is unknown (GPUs before libtorch 2.9).
+  std::optional<double> peak_mb;
+  std::optional<double> fullest_peak_mb;
+  // What the busiest rank or device exchanges with the others, in bytes: see
+  // ProcessGroup::bytes_sent and DataParallel::bytes_moved.
+  std::int64_t bytes_moved_per_step = 0;
   // Of the test set, from 0 to 1, where the recipe has one; otherwise what linear has learned.
   std::optional<double> accuracy;
   std::optional<double> weight;

@@ -30,7 +30,7 @@ TEST(StepBench, MeasuresEachMode) {
 
 TEST(StepBench, PeakMemoryHoldsWeightsAndGradients) {
   const auto group = init_process_group();
-  const StepBench bench{.model = find_model("mlp25m")};
+  const TrainingStep bench{.model = find_model("mlp25m")};
   constexpr std::int64_t weights = 6 * (2048 * 2048 + 2048) * 4;
   const std::int64_t peak = measure_step_memory(group, bench, StepMode::single);
   EXPECT_GT(peak, 2 * weights);
@@ -55,9 +55,9 @@ TEST(Models, HaveTheParametersThatTheyNameThemselvesFor) {
 TEST(Models, TakeTheirBatch) {
   for (const Model& model : all_models()) {
     const auto loss =
-        model.loss(model.make_net()->forward(model.make_input()), model.make_target());
+        model.loss(model.make_net()->forward(model.make_input(5)), model.make_target(5));
     EXPECT_EQ(loss.numel(), 1) << model.name;
-    EXPECT_EQ(model.make_input().size(0), model.batch_size) << model.name;
+    EXPECT_EQ(model.make_input(5).size(0), 5) << model.name;
   }
   EXPECT_THROW(find_model("resnet1000"), UsageError);
 }

@@ -52,6 +52,22 @@ TEST(BenchCommand, MeasuresSteps) {
   EXPECT_EQ(modes, (std::vector<std::string>{"single", "floor", "ddp"}));
 }
 
+TEST(BenchCommand, MeasuresReplicas) {
+  Program program(
+      {LOCKSTEP_PROGRAM, "bench", "dp", "linear", "--ranks", "2", "--batch-size", "8", "--json"});
+  EXPECT_EQ(program.wait(), 0) << program.err();
+  const auto json = Json::parse(program.out());
+  EXPECT_EQ(json["batch_size"], 8);
+  std::vector<std::string> modes;
+  for (const auto& row : json["rows"]) {
+    modes.push_back(row["mode"]);
+    EXPECT_GT(row["us_median"], 0);
+  }
+  EXPECT_EQ(modes, (std::vector<std::string>{"single", "single", "dp"}));
+  EXPECT_EQ(json["rows"][1]["threads"], 2);
+  EXPECT_EQ(json["rows"][2]["replicas"], 2);
+}
+
 TEST(BenchCommand, RefusesWrongUse) {
   struct Case {
     std::vector<std::string> arguments;
@@ -59,7 +75,9 @@ TEST(BenchCommand, RefusesWrongUse) {
   };
   const std::vector<Case> wrong{
       {{"bench"}, "subcommand"},
-      {{"bench", "step", "resnet1000"}, "choose one of linear, mlp, mlp25m, resnet18"},
+      {{"bench", "step", "resnet1000"}, "choose one of linear, mlp, cnn, mlp25m, resnet18"},
+      {{"bench", "dp", "mlp", "--ranks", "1"}, "--ranks 1: give at least 2 replicas"},
+      {{"bench", "dp", "mlp", "--batch-size", "0"}, "--batch-size 0: give at least 1"},
       {{"bench", "all-reduce", "--dtype", "complex"}, "complex"},
       {{"bench", "all-reduce", "--op", "mean", "--dtype", "int32"}, "mean"},
       {{"bench", "all-reduce", "--ranks", "0"}, "--ranks 0: give at least 1"},

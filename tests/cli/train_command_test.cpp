@@ -223,7 +223,7 @@ TEST_F(TrainCommand, HandsUpTheErrorOfItsRanks) {
               AllOf(HasSubstr("t10k-labels-idx1-ubyte"), Not(HasSubstr("\n"))));
 }
 
-TEST_F(TrainCommand, ComparesThreeTrainings) {
+TEST_F(TrainCommand, ComparesThreeModes) {
   const std::vector<std::string> arguments{"compare", "mlp",      "--device", "cpu",     "--data",
                                            data(),    "--epochs", "2",        "--ranks", "2"};
   auto with_json = arguments;
@@ -235,7 +235,7 @@ TEST_F(TrainCommand, ComparesThreeTrainings) {
                                         "epochs", "global_batch_size", "cores", "rows"}));
   EXPECT_EQ(json["global_batch_size"], 1024);
   const auto& rows = json["rows"];
-  ASSERT_THAT(rows, SizeIs(3));
+  ASSERT_THAT(rows, SizeIs(4));
   for (const auto& row : rows) {
     EXPECT_THAT(keys(row), IsSupersetOf({"mode", "ranks", "threads", "seconds_per_epoch", "loss",
                                          "samples_per_second", "accuracy", "speedup", "efficiency",
@@ -248,14 +248,25 @@ TEST_F(TrainCommand, ComparesThreeTrainings) {
   EXPECT_EQ(rows[0]["speedup"], 1.0);
   EXPECT_EQ(rows[1]["mode"], "single");
   EXPECT_EQ(rows[1]["threads"], json["cores"]);
-  EXPECT_EQ(rows[2]["mode"], "ddp");
-  EXPECT_EQ(rows[2]["ranks"], 2);
-  EXPECT_EQ(rows[2]["batch_size"], 512);
+  EXPECT_EQ(rows[2]["mode"], "dp");
+  EXPECT_EQ(rows[2]["ranks"], 1);
+  EXPECT_EQ(rows[2]["replicas"], 2);
+  EXPECT_EQ(rows[3]["mode"], "ddp");
+  EXPECT_EQ(rows[3]["ranks"], 2);
+  for (int row : {2, 3}) EXPECT_EQ(rows[row]["batch_size"], 512);
+  EXPECT_EQ(rows[0]["bytes_moved_per_step"], 0);
+  // Gradients of 203,530 floats at least, of which a ring sends as many for 2 ranks.
+  EXPECT_GT(rows[2]["bytes_moved_per_step"], 203'530 * 4);
+  EXPECT_GE(rows[3]["bytes_moved_per_step"], 203'530 * 4);
+  EXPECT_LT(rows[3]["bytes_moved_per_step"], 203'530 * 4 * 1.01);
+  EXPECT_EQ(rows[2]["peak_mb"], rows[2]["fullest_peak_mb"]);
+  EXPECT_GT(rows[3]["peak_mb"], rows[3]["fullest_peak_mb"]);
+  EXPECT_EQ(rows[3]["losses"].size(), json["epochs"].get<std::size_t>() * 1);
   EXPECT_THAT(ended.err, HasSubstr("[ddp, 2 ranks"));
 
   const Ended table = run_lockstep(arguments);
   ASSERT_EQ(table.code, 0) << table.err;
-  EXPECT_EQ(std::ranges::count(table.out, '\n'), 4);
+  EXPECT_EQ(std::ranges::count(table.out, '\n'), 5 + 1 + 5);
   EXPECT_THAT(table.out, HasSubstr("efficiency"));
 }
 

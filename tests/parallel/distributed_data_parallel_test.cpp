@@ -202,12 +202,18 @@ TEST(DistributedDataParallel, OutputsMayBeChangedInPlaceBeforeTheLoss) {
 // Of a graph that lasts, such as that of a prompt that is learned elsewhere; another thread may
 // have made it, which numbers its nodes by itself.
 TEST(DistributedDataParallel, ANodeThatWasThereBeforeForwardGetsNoHooks) {
-  const at::Tensor elsewhere = torch::ones({1, 2}, at::requires_grad()) * 2;
+  // Of this thread, one for each rank: libtorch does not let threads share a node as an input.
+  const auto make_one_each = [] {
+    const auto make = [] { return torch::ones({1, 2}, at::requires_grad()) * 2; };
+    return std::vector{make(), make()};
+  };
+  const std::vector<at::Tensor> elsewhere = make_one_each();
   for (int i = 0; i < 1000; ++i) torch::ones({1}, at::requires_grad()) * 2;
-  const at::Tensor later = torch::ones({1, 2}, at::requires_grad()) * 2;
+  const std::vector<at::Tensor> later = make_one_each();
   run_rank_threads(2, [&](const std::shared_ptr<ProcessGroup>& group) {
     const at::Tensor mine = torch::ones({1, 2}, at::requires_grad()) * 2;
-    for (const at::Tensor& older : {mine, elsewhere, later}) {
+    const auto rank = static_cast<std::size_t>(group->rank());
+    for (const at::Tensor& older : {mine, elsewhere[rank], later[rank]}) {
       Returns<std::pair<at::Tensor, at::Tensor>> net(
           [&](const at::Tensor& y) { return std::pair(older, y); });
       DistributedDataParallel model(net, group);

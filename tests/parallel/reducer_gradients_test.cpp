@@ -10,33 +10,6 @@
 namespace lockstep::testing {
 namespace {
 
-struct ConvNetImpl : torch::nn::Module {
-  ConvNetImpl() {
-    first = register_module("first", torch::nn::Conv2d(torch::nn::Conv2dOptions(2, 4, 3)));
-    second = register_module("second", torch::nn::Conv2d(torch::nn::Conv2dOptions(4, 3, 3)));
-    last = register_module("last", torch::nn::Linear(3 * 4 * 4, 3));
-  }
-  at::Tensor forward(const at::Tensor& x) { return last(second(torch::relu(first(x))).flatten(1)); }
-  torch::nn::Conv2d first{nullptr}, second{nullptr};
-  torch::nn::Linear last{nullptr};
-};
-TORCH_MODULE(ConvNet);
-
-// One weight under two names.
-struct TiedImpl : torch::nn::Module {
-  TiedImpl() {
-    in = register_module("in", torch::nn::Linear(6, 6));
-    weight = register_parameter("weight", in->weight);
-    bias = register_parameter("bias", torch::zeros({6}));
-  }
-  at::Tensor forward(const at::Tensor& x) {
-    return torch::nn::functional::linear(torch::tanh(in(x)), weight, bias);
-  }
-  torch::nn::Linear in{nullptr};
-  at::Tensor weight, bias;
-};
-TORCH_MODULE(Tied);
-
 // Trains the wrapped model on parts of the batch and its copy on the whole, side by side.
 template <class Net>
 void compare(int ranks, const at::Tensor& batch, const DistributedDataParallelOptions& options,

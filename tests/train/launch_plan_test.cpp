@@ -34,7 +34,19 @@ TEST(LaunchPlan, JoinsALauncher) {
   expect_plan({.mode = TrainMode::ddp, .world_size = 1}, TrainMode::ddp, 1, false);
 }
 
+TEST(LaunchPlan, HasReplicasInThisProcess) {
+  const auto expect_replicas = [](const LaunchRequest& request, int replicas) {
+    expect_plan(request, TrainMode::dp, 1, false);
+    EXPECT_EQ(plan_launch(request).replicas, replicas);
+  };
+  expect_replicas({.mode = TrainMode::dp, .default_ranks = 8}, 8);
+  expect_replicas({.mode = TrainMode::dp, .ranks = 3}, 3);
+  expect_replicas({.mode = TrainMode::dp, .ranks = 3, .world_size = 1}, 3);
+}
+
 TEST(LaunchPlan, RefusesContradictions) {
+  EXPECT_THAT([] { plan_launch({.mode = TrainMode::dp, .world_size = 2}); },
+              ThrowsMessage<UsageError>(AllOf(HasSubstr("--mode dp"), HasSubstr("WORLD_SIZE=2"))));
   EXPECT_THAT([] { plan_launch({.ranks = 3, .world_size = 2}); },
               ThrowsMessage<UsageError>(AllOf(HasSubstr("--ranks 3"), HasSubstr("WORLD_SIZE=2"))));
   EXPECT_THAT([] { plan_launch({.mode = TrainMode::single, .ranks = 2}); },
@@ -42,6 +54,15 @@ TEST(LaunchPlan, RefusesContradictions) {
   EXPECT_THAT([] { plan_launch({.mode = TrainMode::single, .world_size = 2}); },
               ThrowsMessage<UsageError>(HasSubstr("WORLD_SIZE=2")));
   EXPECT_THROW(plan_launch({.ranks = 0}), UsageError);
+}
+
+TEST(ThreadsForReplicas, AreAsManyForEach) {
+  EXPECT_EQ(threads_for_replicas(2, 2), 1);
+  EXPECT_EQ(threads_for_replicas(3, 2), 1);
+  EXPECT_EQ(threads_for_replicas(4, 2), 4);
+  EXPECT_EQ(threads_for_replicas(9, 4), 8);
+  EXPECT_EQ(threads_for_replicas(2, 8), 1);
+  EXPECT_EQ(threads_for_replicas(4, 1), 4);
 }
 
 }  // namespace

@@ -16,12 +16,14 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
 using ::testing::SizeIs;
 
 TrainResult some_result() {
   return {.recipe = "mlp",
           .mode = "ddp",
           .ranks = 2,
+          .replicas = 1,
           .threads = 1,
           .device = "cpu",
           .seed = 7,
@@ -34,6 +36,10 @@ TrainResult some_result() {
           .seconds_per_epoch = 2.1,
           .samples_per_second = 28571.4,
           .loss = 0.25,
+          .losses = {{0.5, 0.75}, {1, 0.25}},
+          .peak_mb = 300.5,
+          .fullest_peak_mb = 160.25,
+          .bytes_moved_per_step = 814'120,
           .accuracy = 0.875,
           .weight = {},
           .bias = {}};
@@ -46,11 +52,15 @@ TEST(TrainResult, ComesBackFromJson) {
   EXPECT_EQ(again.samples_per_second, result.samples_per_second);
   EXPECT_EQ(again.accuracy, result.accuracy);
   EXPECT_EQ(again.weight, std::nullopt);
+  ASSERT_EQ(again.losses.size(), 2u);
+  EXPECT_EQ(again.losses[0].loss, 0.75);
+  EXPECT_EQ(again.fullest_peak_mb, 160.25);
 }
 
 TEST(TrainResult, OfATrainingThatDivergedIsStillJson) {
   TrainResult result = some_result();
   result.loss = std::nan("");
+  result.losses.back().loss = std::nan("");
   EXPECT_TRUE(nlohmann::json::parse(to_json(result)).at("loss").is_null());
   EXPECT_TRUE(std::isnan(train_result_from_json(to_json(result)).loss));
 }
@@ -78,8 +88,11 @@ Comparison some_comparison() {
   single.mode = "single";
   single.ranks = 1;
   single.seconds_per_epoch = 4.2;
-  comparison.rows.push_back({.result = single});
-  comparison.rows.push_back({.result = some_result(), .speedup = 2, .efficiency = 1});
+  single.bytes_moved_per_step = 0;
+  single.peak_mb = {};
+  comparison.rows.push_back({.result = single, .needs = needs_of(TrainMode::single)});
+  comparison.rows.push_back(
+      {.result = some_result(), .speedup = 2, .efficiency = 1, .needs = needs_of(TrainMode::ddp)});
   return comparison;
 }
 
@@ -88,7 +101,7 @@ TEST(Comparison, IsATableOfAlignedColumns) {
   std::istringstream lines(table);
   std::vector<std::string> rows;
   for (std::string line; std::getline(lines, line);) rows.push_back(line);
-  ASSERT_THAT(rows, SizeIs(3));
+  ASSERT_THAT(rows, SizeIs(7));
   EXPECT_LE(rows[0].size(), 100u);
   EXPECT_EQ(rows[1].size(), rows[0].size());
   EXPECT_EQ(rows[2].size(), rows[0].size());
@@ -98,6 +111,17 @@ TEST(Comparison, IsATableOfAlignedColumns) {
   }
   EXPECT_THAT(rows[2], HasSubstr("87.50 %"));
   EXPECT_THAT(rows[2], EndsWith("2.00       100 %"));
+
+  EXPECT_EQ(rows[3], "");
+  EXPECT_LE(rows[4].size(), 100u);
+  EXPECT_THAT(rows[5], MatchesRegex("single +1 +[?] +160 +0[.]000 +0 +one device"));
+  EXPECT_THAT(rows[6], MatchesRegex("ddp +2 +30[01] +160 +0[.]814 +[1-9] +many machines"));
+}
+
+TEST(Comparison, NeedsMoreLinesTheFurtherItReaches) {
+  EXPECT_EQ(needs_of(TrainMode::single).lines, 0);
+  EXPECT_EQ(needs_of(TrainMode::dp).lines, 1);
+  EXPECT_GT(needs_of(TrainMode::ddp).lines, 1);
 }
 
 TEST(Comparison, IsJsonWithRows) {

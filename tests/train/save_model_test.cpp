@@ -7,6 +7,7 @@
 #include <torch/torch.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/whole_file.h"
 
 namespace lockstep {
 namespace {
@@ -24,7 +25,7 @@ TEST(SaveModel, ReplacesAFileAndLeavesNothingElse) {
   const auto file = folder.path() / "net.pt";
   folder.write("net.pt", "an older file");
   torch::nn::Sequential net(torch::nn::Linear(3, 2));
-  check_can_save(file);
+  check_can_write(file);
   save_model(net.ptr(), file);
 
   torch::nn::Sequential loaded(torch::nn::Linear(3, 2));
@@ -38,7 +39,7 @@ TEST(SaveModel, FollowsALink) {
   folder.write("real.pt", "an older file");
   std::filesystem::create_symlink("real.pt", folder.path() / "link.pt");
   torch::nn::Sequential net(torch::nn::Linear(3, 2));
-  check_can_save(folder.path() / "link.pt");
+  check_can_write(folder.path() / "link.pt");
   save_model(net.ptr(), folder.path() / "link.pt");
   EXPECT_TRUE(std::filesystem::is_symlink(folder.path() / "link.pt"));
   torch::nn::Sequential loaded(torch::nn::Linear(3, 2));
@@ -58,14 +59,14 @@ TEST(SaveModel, ThatFailsLeavesWhatWasThere) {
 
 TEST(SaveModel, RefusesAPlaceThatCannotBe) {
   const testing::TemporaryFolder folder;
-  EXPECT_THAT([&] { check_can_save(folder.path() / "absent" / "net.pt"); },
+  EXPECT_THAT([&] { check_can_write(folder.path() / "absent" / "net.pt"); },
               ThrowsMessage<UsageError>(HasSubstr("absent/net.pt")));
-  EXPECT_THROW(check_can_save(folder.path()), UsageError);
-  EXPECT_THROW(check_can_save(""), UsageError);
+  EXPECT_THROW(check_can_write(folder.path()), UsageError);
+  EXPECT_THROW(check_can_write(""), UsageError);
   const auto pipe = folder.path() / "pipe";
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
-  EXPECT_THROW(check_can_save(pipe), UsageError);
-  EXPECT_THROW(check_can_save("/proc/net.pt"), UsageError);
+  EXPECT_THROW(check_can_write(pipe), UsageError);
+  EXPECT_THROW(check_can_write("/proc/net.pt"), UsageError);
   EXPECT_EQ(count_entries(folder.path()), 1u);
 }
 

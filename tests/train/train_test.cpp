@@ -27,19 +27,18 @@ InitOptions on_cpu() {
 
 // In processes of its own, so that the test itself starts no threads of libtorch's. What rank 0
 // said is put before its result, one line each.
-TrainResult train_with(int ranks, const std::string& recipe, const TrainOptions& options,
-                       std::vector<std::string>* lines = nullptr) {
-  const auto results =
-      spawn(ranks,
-            [&](int) {
-              const auto group = init_process_group(on_cpu());
-              std::string log;
-              const auto result =
-                  train(find_recipe(recipe), ranks == 1 ? TrainMode::single : TrainMode::ddp,
-                        options, group, [&](const std::string& line) { log += line + "\n"; });
-              return log + to_json(result);
-            },
-            {.threads = 1, .prefix = false});
+TrainResult train_with(TrainMode mode, int ranks, const std::string& recipe,
+                       const TrainOptions& options, std::vector<std::string>* lines = nullptr) {
+  const auto results = spawn(ranks,
+                             [&](int) {
+                               const auto group = init_process_group(on_cpu());
+                               std::string log;
+                               const auto result =
+                                   train(find_recipe(recipe), mode, options, group,
+                                         [&](const std::string& line) { log += line + "\n"; });
+                               return log + to_json(result);
+                             },
+                             {.threads = 1, .prefix = false});
   std::istringstream text(results.front());
   std::string last;
   for (std::string line; std::getline(text, line); last = line) {
@@ -47,6 +46,11 @@ TrainResult train_with(int ranks, const std::string& recipe, const TrainOptions&
   }
   if (lines != nullptr) lines->pop_back();
   return train_result_from_json(last);
+}
+
+TrainResult train_with(int ranks, const std::string& recipe, const TrainOptions& options,
+                       std::vector<std::string>* lines = nullptr) {
+  return train_with(ranks == 1 ? TrainMode::single : TrainMode::ddp, ranks, recipe, options, lines);
 }
 
 class LinearRecipe : public ::testing::TestWithParam<int> {};
@@ -71,7 +75,27 @@ std::vector<at::Tensor> load_parameters(const std::string& recipe,
 
 class SameTraining : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(SameTraining, AloneAndWithTwoRanks) {
+void expect_close(const TrainResult& result, const TrainResult& single,
+                  const std::filesystem::path& folder) {
+  const auto expected = load_parameters(single.recipe, folder / "single.pt");
+  const auto actual = load_parameters(single.recipe, folder / (result.mode + ".pt"));
+  ASSERT_EQ(actual.size(), expected.size());
+  // The parts' sums are rounded in another order. Adam turns that into steps of up to its learning
+  // rate, in single weights whose gradient is nearly zero.
+  for (std::size_t i = 0; i < actual.size(); ++i) {
+    EXPECT_LT((actual[i] - expected[i]).abs().max().item<double>(), 0.01) << "parameter " << i;
+    EXPECT_LT((actual[i] - expected[i]).norm().item<double>(),
+              0.02 * (1 + expected[i].norm().item<double>()))
+        << "parameter " << i;
+  }
+  EXPECT_NEAR(result.loss, single.loss, 0.02);
+  EXPECT_EQ(result.batch_size, 10);
+  if (single.accuracy) {
+    EXPECT_NEAR(*result.accuracy, *single.accuracy, 0.03);
+  }
+}
+
+TEST_P(SameTraining, AloneAndInTwoParts) {
   const testing::TemporaryFolder folder;
   // Whole batches, so that no rank is given a sample twice.
   testing::write_tiny_images(folder, 300);
@@ -80,27 +104,16 @@ TEST_P(SameTraining, AloneAndWithTwoRanks) {
 
   options.save_file = folder.path() / "single.pt";
   const TrainResult single = train_with(1, GetParam(), options);
-  options.save_file = folder.path() / "ddp.pt";
-  const TrainResult ddp = train_with(2, GetParam(), options);
-
-  const auto expected = load_parameters(GetParam(), folder.path() / "single.pt");
-  const auto actual = load_parameters(GetParam(), folder.path() / "ddp.pt");
-  ASSERT_EQ(actual.size(), expected.size());
-  // The ranks' sums are rounded in another order. Adam turns that into steps of up to its learning
-  // rate, in single weights whose gradient is nearly zero.
-  for (std::size_t i = 0; i < actual.size(); ++i) {
-    EXPECT_LT((actual[i] - expected[i]).abs().max().item<double>(), 0.01) << "parameter " << i;
-    EXPECT_LT((actual[i] - expected[i]).norm().item<double>(),
-              0.02 * (1 + expected[i].norm().item<double>()))
-        << "parameter " << i;
-  }
-  EXPECT_NEAR(ddp.loss, single.loss, 0.02);
-  EXPECT_EQ(ddp.mode, "ddp");
-  EXPECT_EQ(ddp.batch_size, 10);
   EXPECT_EQ(single.batch_size, 20);
-  if (single.accuracy) {
-    EXPECT_NEAR(*ddp.accuracy, *single.accuracy, 0.03);
-  }
+  options.save_file = folder.path() / "ddp.pt";
+  expect_close(train_with(TrainMode::ddp, 2, GetParam(), options), single, folder.path());
+
+  options.save_file = folder.path() / "dp.pt";
+  options.replicas = 2;
+  const TrainResult dp = train_with(TrainMode::dp, 1, GetParam(), options);
+  expect_close(dp, single, folder.path());
+  EXPECT_EQ(dp.ranks, 1);
+  EXPECT_EQ(dp.replicas, 2);
 }
 
 INSTANTIATE_TEST_SUITE_P(Recipes, SameTraining, ::testing::Values("linear", "mlp", "cnn"));

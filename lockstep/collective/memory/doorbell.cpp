@@ -11,6 +11,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "lockstep/core/pause_core.h"
+
 namespace lockstep::memory {
 namespace {
 
@@ -20,14 +22,6 @@ constexpr int kSpins = 1000;
 constexpr int kYields = 100;
 // How long to sleep on one bell where the others may ring unheard.
 constexpr std::chrono::milliseconds kWithoutWaitv(1);
-
-void relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 // Shared, not private: the word lies in memory of several processes.
 void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t value,
@@ -82,7 +76,7 @@ bool Patience::pause() {
   const int spins = spin_ ? kSpins : 0;
   if (turns_ >= spins + kYields) return false;
   if (turns_ < spins) {
-    relax();
+    pause_core();
   } else {
     ::sched_yield();
   }

@@ -145,14 +145,16 @@ TEST_P(ResultsConformance, ARingAndAnAllToAllDoNotMix) {
   });
 }
 
-TEST_P(ResultsConformance, RingSendsTwiceAllButOnePartOfTheMessage) {
+TEST_P(ResultsConformance, AllReduceSendsTwiceAllButOnePartOfTheMessage) {
   run_in_group([](Rank&, ProcessGroup& group) {
     const std::int64_t count = 1000 * group.size();
-    const auto before = group.bytes_sent();
-    group.all_reduce(at::ones({count}), {.algorithm = Algorithm::ring}).wait();
     const auto bytes = static_cast<std::uint64_t>(count) * sizeof(float);
     const auto size = static_cast<std::uint64_t>(group.size());
-    EXPECT_EQ(group.bytes_sent() - before, 2 * (size - 1) * bytes / size);
+    for (const Algorithm algorithm : {Algorithm::ring, Algorithm::automatic}) {
+      const auto before = group.bytes_sent();
+      group.all_reduce(at::ones({count}), {.algorithm = algorithm}).wait();
+      EXPECT_EQ(group.bytes_sent() - before, 2 * (size - 1) * bytes / size);
+    }
   });
 }
 

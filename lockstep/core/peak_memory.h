@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-namespace lockstep::bench {
+namespace lockstep {
 
 // peak_memory() counts from here on.
 void reset_peak_memory();
@@ -14,4 +14,4 @@ void reset_peak_memory();
 // kernel does not tell.
 std::int64_t peak_memory();
 
-}  // namespace lockstep::bench
+}  // namespace lockstep

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "lockstep/bench/peak_memory.h"
+#include "lockstep/core/peak_memory.h"
 
 #include <fstream>
 #include <string>
 
-namespace lockstep::bench {
+namespace lockstep {
 namespace {
 
 // "Name:   123 kB" in a file of /proc, in bytes.
@@ -33,4 +33,4 @@ std::int64_t peak_memory() {
          field("/proc/self/smaps_rollup", "Pss_Shmem");
 }
 
-}  // namespace lockstep::bench
+}  // namespace lockstep

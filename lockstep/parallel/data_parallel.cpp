@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What DataParallel does for any module.
+#include "lockstep/parallel/data_parallel.h"
+
+#include <algorithm>
+#include <ostream>
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <fmt/format.h>
+
+#include "lockstep/core/cpu.h"
+#include "lockstep/core/error.h"
+
+namespace lockstep {
+namespace {
+
+torch::nn::Module& not_empty(const std::shared_ptr<torch::nn::Module>& module) {
+  if (!module) throw UsageError("[DataParallel] the module is empty");
+  return *module;
+}
+
+// With the number of the current one if none is given: tensors have it too.
+at::Device with_index(at::Device device) {
+  if (device.is_cpu() || device.has_index()) return device.is_cpu() ? at::Device(at::kCPU) : device;
+  return c10::impl::VirtualGuardImpl(device.type()).getDevice();
+}
+
+DataParallelOptions checked(DataParallelOptions options) {
+  if (options.replicas < 0) {
+    throw UsageError(fmt::format(
+        "[DataParallel] replicas is {}; it is 1 or more, or 0 for one a core", options.replicas));
+  }
+  if (options.replicas > 0 && !options.device_ids.empty()) {
+    throw UsageError(
+        "[DataParallel] both device_ids and replicas are set. Name the GPUs, or say how many "
+        "replicas there are on CPU");
+  }
+  if (options.dim < 0) {
+    throw UsageError(fmt::format(
+        "[DataParallel] dim is {}. Count it from the front: tensors of different numbers of "
+        "dimensions are cut along the same one",
+        options.dim));
+  }
+  for (at::Device& device : options.device_ids) device = with_index(device);
+  return options;
+}
+
+std::vector<at::Device> there(std::vector<at::Device> devices) {
+  for (const at::Device device : devices) {
+    if (device.is_cpu()) continue;
+    const int visible = c10::impl::VirtualGuardImpl(device.type()).deviceCount();
+    if (device.index() < visible) continue;
+    throw UsageError(fmt::format("[DataParallel] device_ids names {}, but {} {} visible",
+                                 device.str(), visible, visible == 1 ? "is" : "are"));
+  }
+  return devices;
+}
+
+// Where all parameters and buffers are.
+at::Device device_of(const torch::nn::Module& module) {
+  std::vector<at::Tensor> tensors = module.parameters();
+  for (at::Tensor& buffer : module.buffers()) tensors.push_back(std::move(buffer));
+  if (tensors.empty()) return at::kCPU;
+  const at::Device device = tensors.front().device();
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.device() == device) continue;
+    throw UsageError(fmt::format(
+        "[DataParallel] parameters and buffers of the module are on several devices: {} and {}. "
+        "Move all to one: net->to(device)",
+        device.str(), tensor.device().str()));
+  }
+  return device;
+}
+
+}  // namespace
+
+DataParallelBase::DataParallelBase(std::shared_ptr<torch::nn::Module> module,
+                                   DataParallelOptions options, ModuleFactory by_default)
+    : torch::nn::Module("DataParallel"),
+      inner_(&not_empty(module)),
+      options_(checked(std::move(options))),
+      by_default_(std::move(by_default)),
+      workers_(std::make_shared<ReplicaWorkers>()) {
+  register_module("module", std::move(module));
+}
+
+DataParallelBase::~DataParallelBase() {
+  workers_->stop();
+}
+
+std::vector<at::Device> DataParallelBase::devices() const {
+  std::vector<at::Device> devices = options_.device_ids;
+  const at::Device here = module_device_;
+  if (!devices.empty()) {
+    if (devices.front() == here) return there(devices);
+    throw UsageError(fmt::format(
+        "[DataParallel] the module is on {}, but device_ids begins with {}. Move it there: "
+        "net->to(torch::Device(\"{}\"))",
+        here.str(), devices.front().str(), devices.front().str()));
+  }
+  if (here.is_cpu()) {
+    const int count = options_.replicas > 0 ? options_.replicas : available_cores();
+    return std::vector<at::Device>(static_cast<std::size_t>(count), here);
+  }
+  devices.push_back(here);
+  const int visible = c10::impl::VirtualGuardImpl(here.type()).deviceCount();
+  for (int index = 0; index < visible; ++index) {
+    if (index != here.index()) {
+      devices.emplace_back(here.type(), static_cast<at::DeviceIndex>(index));
+    }
+  }
+  return devices;
+}
+
+std::optional<ReplicaForward> DataParallelBase::begin(std::vector<at::Tensor> inputs) {
+  module_device_ = device_of(*inner_);
+  const std::vector<at::Device> on = devices();
+  const auto scatter = plan_scatter(inputs, options_.dim, static_cast<int>(on.size()));
+  if (!scatter || scatter->parts() == 1) return {};
+  if (!replicas_ || replicas_->devices() != on) {
+    replicas_.emplace(*inner_, Replicas::Options{.devices = on,
+                                                 .share_parameters = options_.share_parameters,
+                                                 .make_replica = options_.make_replica,
+                                                 .by_default = by_default_});
+  }
+  workers_->count_moved(replicas_->refresh());
+  return ReplicaForward(*replicas_, workers_, *scatter, std::move(inputs));
+}
+
+std::optional<at::Device> DataParallelBase::input_device() const {
+  if (module_device_.is_cpu() && options_.device_ids.empty()) return {};
+  return module_device_;
+}
+
+void DataParallelBase::pretty_print(std::ostream& stream) const {
+  stream << "lockstep::DataParallel";
+}
+
+}  // namespace lockstep

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Wraps a module so that each batch is shared among copies of it in this process, on several GPUs
+// or on several cores, as torch.nn.DataParallel.
+//
+//   lockstep::DataParallel model(net, {.replicas = 4});
+//   loss(model(input), target).backward();   // net's gradients are those of the whole batch
+//   optimizer.step();                         // of net->parameters(), as ever
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <tuple>
+#include <type_traits>
+#include <typeinfo>
+#include <utility>
+#include <vector>
+
+#include "lockstep/parallel/moved_input.h"
+#include "lockstep/parallel/replica_forward.h"
+#include "lockstep/parallel/replicated_argument.h"
+#include "lockstep/parallel/to_device.h"
+#include "lockstep/parallel/wrapped_module.h"
+
+namespace lockstep {
+
+struct DataParallelOptions {
+  // GPUs, one for each replica; the module has to be on the first when forward is called. Without
+  // them a module on a GPU is replicated on all that are visible. A GPU that is named twice has two
+  // replicas, which share its memory and take turns in backward.
+  std::vector<at::Device> device_ids = {};
+  // For a module on CPU, instead of device_ids: how many replicas. 0 is one for each core that this
+  // process may use.
+  int replicas = 0;
+  // Where outputs are put together; by default where the module is.
+  std::optional<at::Device> output_device = {};
+  // The dimension along which inputs are cut and outputs put together.
+  std::int64_t dim = 0;
+  // Makes another module like the wrapped one, for modules that have neither a clone() nor a
+  // default constructor that does: [=] { return std::make_shared<NetImpl>(width); }. Values are
+  // copied.
+  ModuleFactory make_replica = {};
+  // Replicas on the module's device use its parameters' memory. False copies them before each
+  // forward, as to other devices.
+  bool share_parameters = true;
+};
+
+// What does not depend on the module's type.
+class DataParallelBase : public torch::nn::Module {
+ public:
+  DataParallelBase(const DataParallelBase&) = delete;
+  DataParallelBase& operator=(const DataParallelBase&) = delete;
+  // Joins the workers. A backward that comes later runs the replicas one after another.
+  ~DataParallelBase() override;
+
+  void pretty_print(std::ostream& stream) const override;
+
+  // What has passed between the first replica and the others, in bytes: parts of inputs and outputs
+  // and their gradients, parameters and buffers that are copied, and the parameters' gradients. It
+  // grows with the number of replicas. From any thread.
+  std::uint64_t bytes_moved() const { return workers_->bytes_moved(); }
+
+ protected:
+  DataParallelBase(std::shared_ptr<torch::nn::Module> module, DataParallelOptions options,
+                   ModuleFactory by_default);
+
+  // The forward of this batch; nothing if one part is all there is, for the module itself.
+  std::optional<ReplicaForward> begin(std::vector<at::Tensor> inputs);
+  // Where the module's inputs go when it computes itself; nothing if they stay where they are.
+  std::optional<at::Device> input_device() const;
+  at::Device output_device() const { return options_.output_device.value_or(module_device_); }
+  bool moves_output() const { return options_.output_device.has_value(); }
+
+ private:
+  std::vector<at::Device> devices() const;
+
+  torch::nn::Module* inner_;
+  DataParallelOptions options_;
+  ModuleFactory by_default_;
+  at::Device module_device_ = at::kCPU;  // in the current forward
+  std::optional<Replicas> replicas_;
+  std::shared_ptr<ReplicaWorkers> workers_;
+};
+
+// M is a holder (Net of TORCH_MODULE(Net), torch::nn::Sequential, ...) or a struct derived from
+// torch::nn::Module; it is deduced from a holder, a shared_ptr or a module by reference, which then
+// has to outlive the wrapper. For a torch::jit::Module it is ScriptModule. The wrapper is a module
+// itself, with the wrapped one registered as "module": parameters(), train(), to() and so on go
+// through it, before or after wrapping.
+//
+// Replicas and their threads are made by the first forward that needs them, and kept. A replica has
+// the module's parameters, buffers, modes and requires_grad at the time of each forward; members
+// that are not registered are as clone(), the default constructor or make_replica leaves them, and
+// get no gradients.
+// As in PyTorch each replica's BatchNorm sees its part of the batch, and only what replica 0 writes
+// to buffers lasts. Replicas on CPU share PyTorch's random numbers, so what Dropout draws depends
+// on who comes first.
+//
+// To be used from one thread at a time, as modules are.
+template <class M>
+class DataParallel : public DataParallelBase {
+ public:
+  using Handle = typename WrappedModule<M>::Handle;
+  using Impl = std::remove_reference_t<decltype(*std::declval<Handle&>())>;
+
+  // UsageError for options that contradict each other.
+  explicit DataParallel(Handle module, DataParallelOptions options = {})
+      : DataParallelBase(pointer_of(module), std::move(options), default_factory(module)),
+        module_(std::move(module)) {}
+  explicit DataParallel(M& module, DataParallelOptions options = {}) requires(!ModuleHolder<M>)
+      : DataParallel(handle_of(module), std::move(options)) {}
+  explicit DataParallel(torch::jit::Module module,
+                        DataParallelOptions options = {}) requires TorchScript<M>
+      : DataParallel(handle_of(std::move(module)), std::move(options)) {}
+
+  // Takes what the module's forward takes and returns what it returns. Tensors among the arguments,
+  // also inside structures (for_each_tensor.h), are cut along dim, if they have that dimension,
+  // into parts that differ by one sample at most; a batch of fewer samples than replicas uses
+  // fewer. All other arguments are copied for each replica. Tensors in what the replicas return are
+  // put together along dim, those without dimensions as a vector of one element a replica; all else
+  // is returned as replica 0 has it. One replica, or one sample, goes straight through the module.
+  //
+  // Blocks until all replicas have ended; backward does too. ReplicaFailed (replica_workers.h) if
+  // one threw, in forward or in backward; the model can be used again. UsageError if the module
+  // cannot be replicated, if inputs differ in their number of samples, if outputs do not fit
+  // together, and in backward for create_graph.
+  template <class... Arguments>
+  auto forward(Arguments&&... arguments) {
+    using Output = std::decay_t<decltype(module_->forward(std::forward<Arguments>(arguments)...))>;
+    std::tuple<typename ReplicatedArgument<Arguments>::Copy...> whole(arguments...);
+    std::vector<at::Tensor> tensors;
+    for_each_input(whole, [&](const at::Tensor& tensor) { tensors.push_back(tensor); });
+    auto replicas = begin(std::move(tensors));
+    if (!replicas) return pass_through<Output>(std::forward<Arguments>(arguments)...);
+
+    std::vector<decltype(whole)> inputs(static_cast<std::size_t>(replicas->parts()), whole);
+    std::vector<std::optional<Output>> outputs(inputs.size());
+    replicas->run([&](int replica) {
+      auto& input = inputs[static_cast<std::size_t>(replica)];
+      TensorPlaces places;
+      for_each_input(input, [&](at::Tensor& tensor) { places.push_back(&tensor); });
+      replicas->scatter(replica, places);
+      auto& module = dynamic_cast<Impl&>(replicas->module(replica));
+      outputs[static_cast<std::size_t>(replica)].emplace(std::apply(
+          [&](auto&... copies) -> decltype(auto) {
+            return module.forward(ReplicatedArgument<Arguments>::pass(copies)...);
+          },
+          input));
+    });
+    std::vector<TensorPlaces> places(outputs.size());
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      for_each_tensor(*outputs[i], [&](at::Tensor& tensor) { places[i].push_back(&tensor); });
+    }
+    replicas->gather(places, output_device());
+    return Output(std::move(*outputs.front()));
+  }
+  template <class... Arguments>
+  auto operator()(Arguments&&... arguments) {
+    return forward(std::forward<Arguments>(arguments)...);
+  }
+  // Of a TorchScript module: model.forward({input}).
+  torch::jit::IValue forward(std::vector<torch::jit::IValue> inputs) requires TorchScript<M> {
+    return forward<std::vector<torch::jit::IValue>>(std::move(inputs));
+  }
+
+  // The wrapper, as a holder would have it: model->train(). The wrapped module is behind module().
+  DataParallel* operator->() { return this; }
+  const DataParallel* operator->() const { return this; }
+
+  // The wrapped module, as a holder or shared_ptr; for saving, for its optimizer, for one sample.
+  const Handle& module() const { return module_; }
+  Handle& module() { return module_; }
+
+ private:
+  // A default-constructed module of M may stand in for the wrapped one only if that is no more.
+  static ModuleFactory default_factory(const Handle& module) {
+    if constexpr (std::is_default_constructible_v<Impl>) {
+      const std::shared_ptr<torch::nn::Module> pointer = pointer_of(module);
+      if (const auto* wrapped = pointer.get(); wrapped && typeid(*wrapped) == typeid(Impl)) {
+        return [] { return std::make_shared<Impl>(); };
+      }
+    }
+    return {};
+  }
+
+  template <class Output, class... Arguments>
+  Output pass_through(Arguments&&... arguments) {
+    const auto finished = [&](Output output) {
+      if (!moves_output()) return output;
+      for_each_tensor(output, [&](at::Tensor& tensor) {
+        if (tensor.defined()) tensor = to_device(tensor, output_device());
+      });
+      return output;
+    };
+    if (const auto device = input_device()) {
+      return finished(module_->forward(
+          MovedInput<Arguments>(std::forward<Arguments>(arguments), *device).get()...));
+    }
+    return finished(module_->forward(std::forward<Arguments>(arguments)...));
+  }
+
+  Handle module_;
+};
+
+template <class M>
+DataParallel(std::shared_ptr<M>, DataParallelOptions = {}) -> DataParallel<M>;
+template <ModuleHolder M>
+DataParallel(M, DataParallelOptions = {}) -> DataParallel<M>;
+template <PlainModule M>
+DataParallel(M&, DataParallelOptions = {}) -> DataParallel<M>;
+
+DataParallel(torch::jit::Module, DataParallelOptions = {})->DataParallel<ScriptModule>;
+
+}  // namespace lockstep

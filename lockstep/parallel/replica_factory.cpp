@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/parallel/replica_factory.h"
+
+#include <mutex>
+#include <sstream>
+#include <string>
+#include <typeinfo>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <fmt/format.h>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep {
+namespace {
+
+using torch::nn::Module;
+using NamedTensors = torch::OrderedDict<std::string, at::Tensor>;
+
+// Constructors fill parameters with random numbers, which the program's own random numbers must not
+// notice: it would start from other weights than without replicas.
+class KeptRandomNumbers {
+ public:
+  KeptRandomNumbers() : generator_(at::detail::getDefaultCPUGenerator()) {
+    const std::lock_guard lock(generator_.mutex());
+    state_ = generator_.get_state();
+  }
+  KeptRandomNumbers(const KeptRandomNumbers&) = delete;
+  KeptRandomNumbers& operator=(const KeptRandomNumbers&) = delete;
+  ~KeptRandomNumbers() {
+    const std::lock_guard lock(generator_.mutex());
+    generator_.set_state(state_);
+  }
+
+ private:
+  at::Generator generator_;
+  at::Tensor state_;
+};
+
+std::string shape(const at::Tensor& tensor) {
+  return fmt::format("[{}]", fmt::join(tensor.sizes().begin(), tensor.sizes().end(), ", "));
+}
+
+// What is wrong with the replica's parameters or buffers; empty if nothing.
+std::string difference(const char* kind, const NamedTensors& originals,
+                       const NamedTensors& replicas) {
+  for (const auto& item : originals) {
+    const at::Tensor* replica = replicas.find(item.key());
+    if (!replica) return fmt::format("it has no {} {}", kind, item.key());
+    if (shape(*replica) != shape(item.value())) {
+      return fmt::format("its {} {} is {} instead of {}", kind, item.key(), shape(*replica),
+                         shape(item.value()));
+    }
+  }
+  for (const auto& item : replicas) {
+    if (!originals.find(item.key())) {
+      return fmt::format("it has the additional {} {}", kind, item.key());
+    }
+  }
+  return {};
+}
+
+// The submodules have to be the same ones in the same order: their modes are copied by position. A
+// clone whose submodule's clone() is of a base class has null in that place.
+std::string difference_of_submodules(const Module& original, const Module& replica) {
+  const auto originals = original.named_children();
+  const auto replicas = replica.named_children();
+  if (originals.keys() != replicas.keys()) return "it has other submodules";
+  for (std::size_t i = 0; i < originals.size(); ++i) {
+    const std::string& name = originals[i].key();
+    if (!replicas[i].value()) return fmt::format("it lacks submodule {}", name);
+    const std::string inner = difference_of_submodules(*originals[i].value(), *replicas[i].value());
+    if (!inner.empty()) return fmt::format("in submodule {}: {}", name, inner);
+  }
+  return {};
+}
+
+std::string difference(const Module& original, const Module& replica) {
+  std::string found = difference_of_submodules(original, replica);
+  if (found.empty()) {
+    found = difference("parameter", original.named_parameters(), replica.named_parameters());
+  }
+  if (found.empty())
+    found = difference("buffer", original.named_buffers(), replica.named_buffers());
+  return found;
+}
+
+bool same_types(const Module& original, const Module& replica) {
+  if (typeid(original) != typeid(replica)) return false;
+  const auto originals = original.children();
+  const auto replicas = replica.children();
+  for (std::size_t i = 0; i < originals.size(); ++i) {
+    if (!same_types(*originals[i], *replicas[i])) return false;
+  }
+  return true;
+}
+
+std::string printed(const Module& module) {
+  std::ostringstream text;
+  text << module;
+  return text.str();
+}
+
+// The same for a module that its user vouches for: its layers may well print differently.
+std::string difference_of_users(const Module& original, const Module& replica) {
+  if (typeid(original) != typeid(replica)) return "it is of another type";
+  return difference(original, replica);
+}
+
+// And for one that nobody vouches for.
+std::string difference_of_all(const Module& original, const Module& replica) {
+  std::string found = difference(original, replica);
+  if (!found.empty()) return found;
+  if (!same_types(original, replica)) return "it, or a submodule, is of another type";
+  if (printed(original) != printed(replica)) {
+    return "it prints differently, so its layers have other options";
+  }
+  return {};
+}
+
+}  // namespace
+
+std::shared_ptr<Module> make_replica(const Module& original, const ModuleFactory& users,
+                                     const ModuleFactory& by_default) {
+  const KeptRandomNumbers kept;
+  if (users) {
+    const auto replica = users();  // what it throws is the user's own
+    const std::string lack = replica ? difference_of_users(original, *replica) : "it is null";
+    if (lack.empty()) return replica;
+    throw UsageError("[DataParallel] make_replica did not make a module like the wrapped one: " +
+                     lack);
+  }
+  std::string clone_lack;
+  try {
+    const auto replica = original.clone();
+    clone_lack = difference_of_all(original, *replica);
+    if (clone_lack.empty()) return replica;
+  } catch (const std::exception& error) {
+    clone_lack = first_line(error);
+  }
+  std::string default_lack = "there is none";
+  if (by_default) try {
+      const auto replica = by_default();
+      default_lack = difference_of_all(original, *replica);
+      if (default_lack.empty()) return replica;
+    } catch (const std::exception& error) {
+      default_lack = first_line(error);
+    }
+  throw UsageError(fmt::format(
+      "[DataParallel] cannot make a replica of {}. By its clone(): {}. By its default constructor: "
+      "{}. Pass a function that makes one: {{.make_replica = [=] {{ return "
+      "std::make_shared<NetImpl>(options); }}}}",
+      original.name(), clone_lack, default_lack));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/parallel/replica_forward.h"
+
+#include <algorithm>
+
+#include <ATen/ATen.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <fmt/format.h>
+
+#include "lockstep/core/error.h"
+#include "lockstep/parallel/to_device.h"
+
+namespace lockstep {
+namespace {
+
+// One output as the replicas computed it.
+using Parts = std::vector<at::Tensor>;
+
+template <class Property>
+bool all(const Parts& parts, Property property) {
+  return std::all_of(parts.begin(), parts.end(), property);
+}
+
+at::Tensor gather_one(const Parts& parts, std::int64_t dim, at::Device device, std::size_t number,
+                      GatheredOutput& gathered) {
+  Parts values;
+  for (const at::Tensor& part : parts) {
+    gathered.devices.push_back(part.device());
+    values.push_back(to_device(part.detach(), device));
+  }
+  gathered.stacked = all(parts, [](const at::Tensor& part) { return part.dim() == 0; });
+  if (gathered.stacked) return at::stack(values);
+  for (const at::Tensor& part : parts) {
+    if (part.dim() <= dim) {
+      throw UsageError(
+          fmt::format("[DataParallel] output {} has {} dimensions, so that there is no dimension "
+                      "{} along which "
+                      "the replicas' parts could be put together",
+                      number, part.dim(), dim));
+    }
+    gathered.lengths.push_back(part.size(dim));
+  }
+  return at::cat(values, dim);
+}
+
+}  // namespace
+
+ReplicaForward::ReplicaForward(const Replicas& replicas, std::shared_ptr<ReplicaWorkers> workers,
+                               const Scatter& scatter, std::vector<at::Tensor> inputs)
+    : replicas_(replicas),
+      workers_(std::move(workers)),
+      scatter_(scatter),
+      inputs_(std::move(inputs)),
+      records_(at::GradMode::is_enabled()) {
+  for (int replica = 0; replica < parts(); ++replica) {
+    graphs_.push_back({.device = replicas_.device(replica)});
+  }
+}
+
+void ReplicaForward::run(const std::function<void(int replica)>& forward) {
+  const std::vector<std::optional<c10::Stream>> streams = current_streams();
+  workers_->run("forward", parts(), [&](int replica) {
+    const c10::OptionalDeviceGuard current(replicas_.device(replica));
+    c10::OptionalStreamGuard on_stream;
+    if (const auto& stream = streams[static_cast<std::size_t>(replica)]) {
+      on_stream.reset_stream(*stream);
+    }
+    ReplicaGraph& graph = graphs_[static_cast<std::size_t>(replica)];
+    forward(replica);
+    if (!records_) return;
+    for (const ReplicaTensor& parameter : replicas_.parameters(replica)) {
+      // Nothing has used what has no accumulator: then hooks on it are not called either.
+      if (!parameter.tensor.requires_grad() ||
+          !torch::autograd::impl::try_get_grad_accumulator(parameter.tensor)) {
+        continue;
+      }
+      graph.leaves.push_back({torch::autograd::impl::gradient_edge(parameter.tensor),
+                              inputs_.size() + parameter.original});
+    }
+  });
+}
+
+void ReplicaForward::scatter(int replica, const TensorPlaces& inputs) {
+  ReplicaGraph& graph = graphs_[static_cast<std::size_t>(replica)];
+  for (std::size_t i = 0; i < inputs_.size(); ++i) {
+    at::Tensor part = scatter_.part(inputs_[i], replica, replicas_.device(replica));
+    workers_->count_moved(part, replica);
+    if (records_ && inputs_[i].defined() && inputs_[i].requires_grad()) {
+      graph.leaves.push_back({start_history(part), i});
+    }
+    *inputs[i] = std::move(part);
+  }
+}
+
+// The caller's on each replica's device: threads start with the default ones.
+std::vector<std::optional<c10::Stream>> ReplicaForward::current_streams() const {
+  std::vector<std::optional<c10::Stream>> streams(static_cast<std::size_t>(parts()));
+  for (int replica = 0; replica < parts(); ++replica) {
+    const at::Device device = replicas_.device(replica);
+    if (device.is_cpu()) continue;
+    streams[static_cast<std::size_t>(replica)] =
+        c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+  }
+  return streams;
+}
+
+// One for each input and each parameter, with an invalid edge if it gets no gradient.
+std::vector<GradientTarget> ReplicaForward::targets() const {
+  std::vector<GradientTarget> result;
+  const auto edge_of = [](const at::Tensor& tensor) {
+    return tensor.defined() && tensor.requires_grad() ? torch::autograd::impl::gradient_edge(tensor)
+                                                      : torch::autograd::Edge();
+  };
+  for (const at::Tensor& input : inputs_) {
+    GradientTarget target{edge_of(input), input.defined() ? input.device() : at::kCPU};
+    if (target.edge.is_valid() && scatter_.cuts(input)) target.cut_sizes = input.sizes().vec();
+    result.push_back(std::move(target));
+  }
+  std::vector<bool> used(inputs_.size() + replicas_.originals().size());
+  for (const ReplicaGraph& graph : graphs_) {
+    for (const ReplicaLeaf& leaf : graph.leaves) used[leaf.target] = true;
+  }
+  for (const at::Tensor& parameter : replicas_.originals()) {
+    const bool gets_gradient = used[result.size()];
+    result.push_back(
+        {gets_gradient ? edge_of(parameter) : torch::autograd::Edge(), parameter.device()});
+  }
+  return result;
+}
+
+void ReplicaForward::gather(const std::vector<TensorPlaces>& outputs, at::Device device) {
+  const TensorPlaces& places = outputs.front();
+  std::vector<at::Tensor> with_history;
+  std::vector<GatheredOutput> how;
+  for (std::size_t number = 0; number < places.size(); ++number) {
+    Parts parts;
+    for (const TensorPlaces& replica : outputs) {
+      if (replica.size() != places.size()) {
+        throw UsageError(fmt::format(
+            "[DataParallel] replica 0 returned {} tensors and another one {}. Return as many for "
+            "every part of a batch",
+            places.size(), replica.size()));
+      }
+      workers_->count_moved(*replica[number], static_cast<int>(parts.size()));
+      parts.push_back(*replica[number]);
+    }
+    const auto is_defined = [](const at::Tensor& part) { return part.defined(); };
+    if (std::none_of(parts.begin(), parts.end(), is_defined)) continue;
+    if (!all(parts, is_defined)) {
+      throw UsageError(fmt::format(
+          "[DataParallel] output {} is undefined in some replicas and not in others", number));
+    }
+    GatheredOutput gathered;
+    *places[number] = [&] {
+      const at::NoGradGuard no_grad;
+      return gather_one(parts, scatter_.dim(), device, number, gathered);
+    }();
+    const auto needs_gradient = [](const at::Tensor& part) { return part.requires_grad(); };
+    if (!records_ || std::none_of(parts.begin(), parts.end(), needs_gradient)) continue;
+    for (std::size_t replica = 0; replica < parts.size(); ++replica) {
+      graphs_[replica].roots.push_back(needs_gradient(parts[replica])
+                                           ? torch::autograd::impl::gradient_edge(parts[replica])
+                                           : torch::autograd::Edge());
+    }
+    with_history.push_back(*places[number]);
+    how.push_back(std::move(gathered));
+  }
+  if (with_history.empty()) return;
+  set_replica_history(with_history, std::move(how), std::move(graphs_), targets(), scatter_,
+                      workers_);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Kept threads that take part in one round of jobs after another.
+#include "lockstep/parallel/replica_workers.h"
+
+#include <algorithm>
+#include <chrono>
+#include <system_error>
+#include <utility>
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <ATen/ThreadLocalState.h>
+#include <fmt/format.h>
+
+#include "lockstep/core/cpu.h"
+#include "lockstep/core/pause_core.h"
+#include "lockstep/libtorch_version.h"
+#include "lockstep/parallel/thread_share.h"
+
+namespace lockstep {
+namespace {
+
+// Whose job this thread is running.
+thread_local const ReplicaWorkers* at_work_for = nullptr;
+
+class AutocastState {
+ public:
+  explicit AutocastState(const libtorch::AutocastTypes& types)
+      : types_(libtorch::autocast_types()), cached_(at::autocast::is_autocast_cache_enabled()) {
+    libtorch::set_autocast_types(types);
+    // The cache of converted weights is emptied by the caller's thread when its autocast ends, and
+    // what this thread puts into it would be missed.
+    at::autocast::set_autocast_cache_enabled(false);
+  }
+  AutocastState(const AutocastState&) = delete;
+  AutocastState& operator=(const AutocastState&) = delete;
+  ~AutocastState() {
+    libtorch::set_autocast_types(types_);
+    at::autocast::set_autocast_cache_enabled(cached_);
+  }
+
+ private:
+  libtorch::AutocastTypes types_;
+  bool cached_;
+};
+
+// Looks for a while whether something has come about, without much work for the core, since another
+// thread may share it; and offers it to threads that want it.
+template <class Condition>
+void look_out(bool has_core, Condition&& has_come) {
+  constexpr auto at_most = std::chrono::milliseconds(1);
+  const int pauses = has_core ? 200 : 1;  // some 5 us
+  const auto start = std::chrono::steady_clock::now();
+  while (std::chrono::steady_clock::now() - start < at_most) {
+    for (int i = 0; i < pauses; ++i) {
+      if (has_come()) return;
+      pause_core();
+    }
+    std::this_thread::yield();
+  }
+}
+
+}  // namespace
+
+struct ReplicaWorkers::Round {
+  const std::function<void(int)>& job;
+  int count;
+  std::vector<int> others;  // which are not the caller's
+  std::atomic<std::size_t> others_left = 0;
+  std::vector<std::exception_ptr> errors = std::vector<std::exception_ptr>(count);
+  at::ThreadLocalState state = {};
+  libtorch::AutocastTypes autocast = libtorch::autocast_types();
+  int threads_each = std::max(1, at::get_num_threads() / count);
+};
+
+ReplicaWorkers::~ReplicaWorkers() {
+  stop();
+}
+
+void ReplicaWorkers::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+  }
+  begun_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
+}
+
+void ReplicaWorkers::count_moved(const at::Tensor& tensor, int replica) {
+  if (replica == 0 || !tensor.defined()) return;
+  if (tensor.layout() == at::kStrided) return count_moved(tensor.nbytes());
+  if (tensor.is_sparse()) count_moved(tensor._indices().nbytes() + tensor._values().nbytes());
+}
+
+void ReplicaWorkers::perform(Round& round, int index) {
+  const at::ThreadLocalStateGuard state(round.state);
+  const AutocastState autocast(round.autocast);
+  const ThreadShare threads(round.threads_each);
+  const auto* outer = std::exchange(at_work_for, this);  // another DataParallel's replica
+  try {
+    round.job(index);
+  } catch (...) {
+    round.errors[static_cast<std::size_t>(index)] = std::current_exception();
+  }
+  at_work_for = outer;
+}
+
+void ReplicaWorkers::serve(int worker, std::uint64_t rounds_seen) {
+  while (true) {
+    // Sleeping and waking take longer than what is between two rounds of a step.
+    look_out(have_cores_, [&] { return stopped_ || rounds_ != rounds_seen; });
+    std::unique_lock lock(mutex_);
+    begun_.wait(lock, [&] { return stopped_ || rounds_ != rounds_seen; });
+    if (stopped_) return;
+    rounds_seen = rounds_;
+    // Not in a small round, which may be over by now.
+    if (!round_ || static_cast<std::size_t>(worker) > round_->others.size()) continue;
+    Round& round = *round_;
+    lock.unlock();
+    perform(round, round.others[static_cast<std::size_t>(worker) - 1]);
+    // Under the lock: the caller, which owns the round, must not go before it was told.
+    lock.lock();
+    if (--round.others_left == 0) ended_.notify_one();
+  }
+}
+
+void ReplicaWorkers::start_threads(int count) {
+  if (static_cast<int>(threads_.size()) >= count) return;
+  have_cores_ = count < available_cores();
+  while (static_cast<int>(threads_.size()) < count) {
+    const int worker = static_cast<int>(threads_.size()) + 1;
+    try {
+      threads_.emplace_back([this, worker, seen = rounds_.load()] { serve(worker, seen); });
+    } catch (const std::system_error& error) {
+      throw BackendError(fmt::format(
+          "[DataParallel] the system refused a thread for replica {} ({}). Use fewer replicas",
+          worker, error.what()));
+    }
+  }
+}
+
+void ReplicaWorkers::run(const char* what, int count, const std::function<void(int)>& job,
+                         const std::vector<int>& callers) {
+  if (at_work_for == this) {
+    throw UsageError(
+        "[DataParallel] a replica called the DataParallel that runs it. Let the module call its "
+        "own layers, not its wrapper");
+  }
+  const std::lock_guard one_run(one_run_);
+  Round round{.job = job, .count = count, .others = {}};
+  for (int index = 0; index < count; ++index) {
+    if (std::ranges::find(callers, index) == callers.end()) round.others.push_back(index);
+  }
+  round.others_left = round.others.size();
+  const BlasShare blas(round.threads_each);
+  std::unique_lock lock(mutex_);
+  if (stopped_) {
+    lock.unlock();
+    for (int index = 0; index < count; ++index) perform(round, index);
+  } else {
+    start_threads(static_cast<int>(round.others.size()));
+    round_ = &round;
+    ++rounds_;
+    lock.unlock();
+    begun_.notify_all();
+    for (const int index : callers) perform(round, index);
+    look_out(have_cores_, [&] { return round.others_left == 0; });
+    lock.lock();
+    ended_.wait(lock, [&] { return round.others_left == 0; });
+    round_ = nullptr;
+  }
+  for (int index = 0; index < count; ++index) {
+    const std::exception_ptr& error = round.errors[static_cast<std::size_t>(index)];
+    if (!error) continue;
+    std::string cause = "it threw something that is no std::exception";
+    try {
+      std::rethrow_exception(error);
+    } catch (const std::exception& exception) {
+      cause = first_line(exception);
+    } catch (...) {
+    }
+    throw ReplicaFailed(
+        index, error,
+        fmt::format("[DataParallel] {} of replica {} of {}: {}", what, index, count, cause));
+  }
+}
+
+}  // namespace lockstep

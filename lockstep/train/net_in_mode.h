@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A net in what the mode of its training wraps it in.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include <torch/nn/modules/container/sequential.h>
+
+#include "lockstep/collective/process_group.h"
+#include "lockstep/parallel/data_parallel.h"
+#include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/train/train.h"
+
+namespace lockstep {
+
+class NetInMode {
+ public:
+  // A collective call. On GPUs the replicas of dp lie on the group's device and those that follow.
+  NetInMode(torch::nn::Sequential net, TrainMode mode, int replicas,
+            std::shared_ptr<ProcessGroup> group);
+
+  at::Tensor forward(const at::Tensor& input);
+
+  // With other ranks or devices, since the beginning.
+  std::uint64_t bytes_moved() const;
+
+ private:
+  torch::nn::Sequential net_;
+  std::shared_ptr<ProcessGroup> group_;
+  std::optional<DistributedDataParallel<torch::nn::Sequential>> ddp_;
+  std::optional<DataParallel<torch::nn::Sequential>> dp_;
+};
+
+}  // namespace lockstep
