@@ -14,6 +14,9 @@ SIZES = {"1 KiB": 1 << 10, "64 KiB": 64 << 10, "1 MiB": 1 << 20, "4 MiB": 4 << 2
          "25 MiB": 25 << 20, "100 MiB": 100 << 20}
 
 
+SIZES_ON_HOSTS = ("1 KiB", "64 KiB", "1 MiB", "25 MiB")
+
+
 @dataclass(frozen=True)
 class Command:
     """Prints JSON with rows. With launches nothing is read: how long it takes is what counts, the
@@ -56,6 +59,30 @@ def step(program, model, set_to_none, mode="ddp", ranks=2, batch=None):
     arguments = (("bench", "step", *options, "--json") if program == "lockstep" else
                  (str(PEERS / "ddp_step.py"), *options))
     return Figure(Command(program, arguments), "us_median", (("model", model), ("mode", mode)))
+
+
+def all_reduce_on_hosts(program, size, backend=""):
+    """Of 2 hosts with a rank each; a backend of Lockstep's, or a peer."""
+    started = "lockstep by mpirun" if backend == "mpi" else program
+    name = f"{started} on hosts, 1"
+    row = (("bytes", SIZES[size]),)
+    sizes = [SIZES[name] for name in SIZES_ON_HOSTS]
+    if program == "lockstep":
+        arguments = ("bench", "all-reduce", "--json", "--backend", backend, "--ordinary",
+                     "--sizes", ",".join(map(str, sizes)))
+    else:
+        script = () if program == "mpi" else (str(PEERS / "gloo_all_reduce.py"), "--ranks", "2")
+        arguments = (*script, *map(str, sizes))
+    return Figure(Command(name, arguments), "time_us_median", row)
+
+
+def step_on_hosts(program, model):
+    """Of 2 hosts with 2 ranks each, over the hierarchical group and over Gloo."""
+    arguments = (("bench", "step", model, "--backend", "hierarchical", "--json")
+                 if program == "lockstep" else
+                 (str(PEERS / "ddp_step.py"), model, "--ranks", "4"))
+    return Figure(Command(f"{program} on hosts, 2", arguments), "us_median",
+                  (("model", model), ("mode", "ddp")))
 
 
 def replicas(model, batch, mode="dp", threads=1):
@@ -123,7 +150,7 @@ class Measurements:
 
     def _line(self, command):
         line = (*self._programs[command.program].command, *command.arguments)
-        if self._quick and command.program != "lockstep" and not command.launches:
+        if self._quick and not command.program.startswith("lockstep") and not command.launches:
             line += ("--seconds", "0.02")
         return line
 
@@ -141,6 +168,6 @@ class Measurements:
             raise children.NotRun(f"no JSON with rows: {output[:200].strip()}") from error
         if wrong := sum(row.get("wrong", 0) for row in rows):
             raise children.NotRun(f"{wrong} wrong elements")
-        if command.program == "lockstep":
+        if command.program.startswith("lockstep"):
             self.libtorch = report.get("versions", {}).get("libtorch", self.libtorch)
         return rows

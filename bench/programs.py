@@ -4,9 +4,11 @@
 import pathlib
 import re
 import shutil
-from dataclasses import dataclass
+import sys
+from dataclasses import dataclass, replace
 
 import children
+import on_hosts as hosts
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PEERS = ROOT / "bench" / "peers"
@@ -31,6 +33,22 @@ def find_lockstep(path):
               if build.with_name("lockstep-torch").exists()]
     builds.sort(key=lambda build: (build.parts[-3] == "release-pip", build.stat().st_mtime))
     return builds[-1] if builds else None
+
+
+def on_hosts(program, way, ranks):
+    """The program as so many ranks on each of two hosts, which are network namespaces."""
+    if missing := program.missing or hosts.why_not():
+        return Program(f"{program.name} on 2 hosts", missing=missing)
+    start = (sys.executable, str(ROOT / "bench" / "on_hosts.py"), "--ranks", str(ranks), way)
+    return Program(program.name, (*start, *program.command), broken=program.broken)
+
+
+def by_mpirun(mpi, program=None):
+    """The program, or what is measured of MPI itself, as on_hosts.py has mpirun start it."""
+    if not mpi.command:
+        return mpi
+    started = program.command if program else mpi.command[-1:]
+    return replace(program or mpi, command=(mpi.command[0], *started))
 
 
 def find_peer(name, folder):

@@ -28,17 +28,6 @@ class TimesAsFast(Rule):
         return peer / own >= self.limit
 
 
-class TimesAsLong(Rule):
-    def __str__(self):
-        return f"at most {self.limit:g} times as long"
-
-    def met(self, own, peer):
-        return own / peer <= self.limit
-
-    def ratio(self, own, peer):
-        return times(own / peer)
-
-
 @dataclass(frozen=True)
 class Longer(Rule):
     """At most by so many microseconds and so many percent together."""

@@ -43,6 +43,17 @@ std::vector<std::string> names(const std::map<std::string, Value>& values) {
 // Ranks that measure have a thread each and print their own lines.
 const SpawnOptions one_thread_each{.threads = 1, .prefix = false};
 
+// Of the fullest of so many ranks, in 10^6 bytes.
+double peak_mb(const bench::TrainingStep& step, bench::StepMode mode, int ranks) {
+  const auto peaks = spawn(
+      ranks,
+      [&](int) {
+        return bench::measure_step_memory(init_process_group({.device = at::kCPU}), step, mode);
+      },
+      one_thread_each);
+  return static_cast<double>(std::ranges::max(peaks)) / 1e6;
+}
+
 }  // namespace
 
 void BenchCommand::describe(::CLI::App& app) {
@@ -60,6 +71,7 @@ void BenchCommand::describe(::CLI::App& app) {
   step_ = app.add_subcommand("step", "A training step alone, side by side, and with DDP");
   describe_step(*step_);
   describe_ranks(*step_, "Ranks to start; by default one for each core, but at least 2");
+  describe_backend(*step_);
   dp_ = app.add_subcommand("dp", "A training step in one thread, in several, and in replicas");
   describe_step(*dp_);
   describe_ranks(*dp_, "Replicas, and threads; by default one for each core, but at least 2");
@@ -95,10 +107,33 @@ void BenchCommand::describe_collective(::CLI::App& app) {
       ->check(::CLI::IsMember(names(algorithms)));
   app.add_flag("--ordinary", ordinary, "Measure tensors that the group did not make");
   describe_ranks(app, "Ranks to start; by default one for each core, but at least 2");
+  describe_backend(app);
+}
+
+void BenchCommand::describe_backend(::CLI::App& app) {
+  app.add_option("--backend", backend, "What joins the ranks")
+      ->check(::CLI::IsMember(backends()))
+      ->capture_default_str();
+}
+
+template <class Function>
+auto BenchCommand::on_ranks(const Function& function) const
+    -> std::optional<std::invoke_result_t<Function, const std::shared_ptr<ProcessGroup>&>> {
+  const InitOptions join{.backend = backend, .device = at::kCPU};
+  if (ranks_of_launcher() == 1) {
+    const auto body = [&](int) { return function(init_process_group(join)); };
+    return spawn(rank_count(), body, one_thread_each).front();
+  }
+  if (ranks) {
+    throw UsageError(fmt::format("--ranks {}: a launcher has started the ranks already", *ranks));
+  }
+  const auto group = init_process_group(join);
+  auto result = function(group);
+  if (group->rank() != 0) return std::nullopt;
+  return result;
 }
 
 int BenchCommand::run() const {
-  require_no_launcher("bench");
   if (step_->parsed()) return run_step();
   if (dp_->parsed()) return run_dp();
   return run_collective(std::ranges::find_if(collectives_, [](const auto& verb) {
@@ -122,23 +157,18 @@ int BenchCommand::run_collective(Collective collective) const {
       sizes.empty() ? std::vector{kib,     4 * kib,  16 * kib, 64 * kib, 256 * kib, mib,
                                   4 * mib, 16 * mib, 25 * mib, 64 * mib, 100 * mib}
                     : sizes;
-  const int count = rank_count();
   bench::check(bench);
-  const auto results = spawn(
-      count,
-      [&](int rank) {
-        const auto group = init_process_group({.device = at::kCPU});
-        const bool prints = rank == 0 && !json;
-        if (prints) check_output(print(stdout, bench::heading(bench, count)));
-        std::vector<bench::CollectiveRow> rows;
-        for (const std::uint64_t size : bytes) {
-          rows.push_back(bench::measure(*group, bench, static_cast<std::int64_t>(size)));
-          if (prints) check_output(print(stdout, bench::to_line(rows.back())));
-        }
-        return rank == 0 ? bench::to_json(bench, count, rows) : std::string();
-      },
-      one_thread_each);
-  if (json) check_output(print(stdout, results.front() + "\n"));
+  const auto report = on_ranks([&](const std::shared_ptr<ProcessGroup>& group) {
+    const bool prints = group->rank() == 0 && !json;
+    if (prints) check_output(print(stdout, bench::heading(bench, group->size())));
+    std::vector<bench::CollectiveRow> rows;
+    for (const std::uint64_t size : bytes) {
+      rows.push_back(bench::measure(*group, bench, static_cast<std::int64_t>(size)));
+      if (prints) check_output(print(stdout, bench::to_line(rows.back())));
+    }
+    return group->rank() == 0 ? bench::to_json(bench, group->size(), rows) : std::string();
+  });
+  if (json && report) check_output(print(stdout, *report + "\n"));
   return 0;
 }
 
@@ -150,6 +180,7 @@ bench::TrainingStep BenchCommand::training_step() const {
 }
 
 int BenchCommand::run_dp() const {
+  require_no_launcher("bench dp");
   const bench::TrainingStep step = training_step();
   if (rank_count() < 2) throw UsageError("--ranks 1: give at least 2 replicas to compare");
   constexpr int rounds = 5;
@@ -170,26 +201,17 @@ int BenchCommand::run_dp() const {
 
 int BenchCommand::run_step() const {
   const bench::TrainingStep step = training_step();
-  const int count = rank_count();
-  const auto peak_mb = [&](bench::StepMode mode) {
-    const auto peaks = spawn(
-        mode == bench::StepMode::ddp ? count : 1,
-        [&](int) {
-          return bench::measure_step_memory(init_process_group({.device = at::kCPU}), step, mode);
-        },
-        one_thread_each);
-    return static_cast<double>(std::ranges::max(peaks)) / 1e6;
-  };
-  auto rows =
-      spawn(
-          count,
-          [&](int) { return bench::measure_steps(init_process_group({.device = at::kCPU}), step); },
-          one_thread_each)
-          .front();
-  rows[0].peak_mb = rows[1].peak_mb = peak_mb(bench::StepMode::single);
-  rows[2].peak_mb = peak_mb(bench::StepMode::ddp);
+  auto rows = on_ranks([&](const std::shared_ptr<ProcessGroup>& group) {
+    return bench::measure_steps(group, step);
+  });
+  if (!rows) return 0;
+  // Processes that do nothing else tell what memory it takes: a launcher's have trained already.
+  if (ranks_of_launcher() == 1) {
+    (*rows)[0].peak_mb = (*rows)[1].peak_mb = peak_mb(step, bench::StepMode::single, 1);
+    (*rows)[2].peak_mb = peak_mb(step, bench::StepMode::ddp, rank_count());
+  }
   check_output(
-      print(stdout, json ? bench::to_json(step, rows) + "\n" : bench::to_table(step, rows)));
+      print(stdout, json ? bench::to_json(step, *rows) + "\n" : bench::to_table(step, *rows)));
   return 0;
 }
 

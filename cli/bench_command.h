@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// `lockstep bench`: measures collectives and training steps on this machine.
+// `lockstep bench`: measures collectives and training steps, on ranks of its own or on those of a
+// launcher.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -16,6 +19,7 @@ namespace lockstep::cli {
 
 struct BenchCommand {
   std::optional<int> ranks;
+  std::string backend = "auto";
   bool json = false;
   // Of collectives.
   std::string type = "float";
@@ -35,7 +39,13 @@ struct BenchCommand {
  private:
   void describe_ranks(::CLI::App& app, const char* what);
   void describe_collective(::CLI::App& app);
+  void describe_backend(::CLI::App& app);
   int rank_count() const;
+  // Runs the function on every rank: in processes of its own, or, under a launcher, in this one,
+  // which is a rank then. What rank 0's returned; nothing on a launcher's other ranks.
+  template <class Function>
+  auto on_ranks(const Function& function) const
+      -> std::optional<std::invoke_result_t<Function, const std::shared_ptr<ProcessGroup>&>>;
   int run_collective(Collective collective) const;
   void describe_step(::CLI::App& app);
   bench::TrainingStep training_step() const;

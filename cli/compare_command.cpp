@@ -62,6 +62,7 @@ int CompareCommand::run(const std::vector<std::string>& arguments) const {
                                                  .cores = cores,
                                                  .on_gpu = gpus > 0,
                                                  .device = training.device,
+                                                 .backend = training.backend,
                                                  .training = training.train_options(most)});
   // The figures first: a report that cannot be written does not take them along.
   const int output_error =

@@ -6,17 +6,25 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
+#include "lockstep/rendezvous/rendezvous.h"
 
 namespace lockstep::cli {
 
+// How many ranks a launcher has started, of which this process is one; 1 without a launcher.
+inline int ranks_of_launcher() {
+  const auto member = membership_in_environment();
+  return member ? member->world_size : 1;
+}
+
 // UsageError if a launcher has started this process as one of several.
 inline void require_no_launcher(std::string_view verb) {
-  const int started = environment_int("WORLD_SIZE").value_or(1);
+  const int started = ranks_of_launcher();
   if (started <= 1) return;
-  throw UsageError(fmt::format(
-      "WORLD_SIZE={}: {} starts its own ranks; run it once, outside any launcher", started, verb));
+  throw UsageError(
+      fmt::format("a launcher has started this process as one of {} ranks, but {} starts its own "
+                  "ranks; run it once, outside any launcher",
+                  started, verb));
 }
 
 }  // namespace lockstep::cli

@@ -13,6 +13,7 @@
 
 #include "lockstep/core/cpu.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/secret.h"
 
 namespace lockstep::cli {
 namespace {
@@ -69,6 +70,25 @@ void RunCommand::describe(::CLI::App& app) {
                  "gpu where there is one, else cpu")
       ->capture_default_str()
       ->type_name("N|auto|gpu|cpu");
+  app.add_option("--nnodes", nodes,
+                 "Machines that take part, each with its own `lockstep run` and as many ranks")
+      ->check(is_number<int>())
+      ->capture_default_str()
+      ->type_name("N");
+  app.add_option("--node-rank,--node_rank", node_rank, "This machine's number among them, from 0")
+      ->check(is_number<int>())
+      ->type_name("N");
+  app.add_option("--rdzv-endpoint,--rdzv_endpoint", endpoint,
+                 "A host name of machine 0 and a port that is free there, the same on all")
+      ->type_name("HOST:PORT");
+  app.add_option("--secret-file", secret_file,
+                 "What ranks prove to each other to know, in a file that only you can read")
+      ->type_name("FILE");
+  app.add_option("--secret-fd", secret_fd,
+                 "The same, as a file that is open already, by 3<FILE in a shell")
+      ->check(is_number<int>())
+      ->excludes("--secret-file")
+      ->type_name("N");
   app.add_option(
          "--threads", threads,
          "Threads of each rank; else the cores are shared out, unless OMP_NUM_THREADS is set")
@@ -100,6 +120,39 @@ void RunCommand::take_program(const ::CLI::App& app, std::vector<std::string>& a
   arguments.erase(end, arguments.end());
 }
 
+std::optional<Node> RunCommand::node() const {
+  if (nodes < 1) throw UsageError(fmt::format("--nnodes {}: give at least 1", nodes));
+  if (nodes == 1) {
+    if (node_rank.value_or(0) != 0) {
+      throw UsageError(
+          fmt::format("--node-rank {}: there is only machine 0; see --nnodes", *node_rank));
+    }
+    return std::nullopt;
+  }
+  if (!node_rank || *node_rank < 0 || *node_rank >= nodes) {
+    throw UsageError(fmt::format(
+        "--nnodes {} needs --node-rank with this machine's number, from 0 to {}{}", nodes,
+        nodes - 1, node_rank ? fmt::format("; {} is none of them", *node_rank) : ""));
+  }
+  const auto colon = endpoint.rfind(':');
+  int port = 0;
+  if (colon != std::string::npos) {
+    const char* begin = endpoint.data() + colon + 1;
+    const char* end = endpoint.data() + endpoint.size();
+    const auto [read, error] = std::from_chars(begin, end, port);
+    if (error != std::errc() || read != end) port = 0;
+  }
+  if (colon == std::string::npos || colon == 0 || port < 1 || port > 65535) {
+    throw UsageError(
+        fmt::format("--rdzv-endpoint \"{}\": give a host name of machine 0 and a port that is free "
+                    "there, as in "
+                    "node0:29400, the same on every machine",
+                    endpoint));
+  }
+  return Node{
+      .number = *node_rank, .nodes = nodes, .host = endpoint.substr(0, colon), .port = port};
+}
+
 int RunCommand::run() const {
   if (program.empty()) throw UsageError("name a program to run");
   AgentOptions options;
@@ -107,6 +160,16 @@ int RunCommand::run() const {
   options.ranks = parse_ranks(ranks);
   if (threads && *threads < 1) {
     throw UsageError(fmt::format("--threads {}: give at least 1", *threads));
+  }
+  options.node = node();
+  if (!secret_file.empty()) {
+    read_secret(secret_file);
+    options.environment.emplace_back(kSecretFileVariable,
+                                     std::filesystem::absolute(secret_file).string());
+  }
+  if (secret_fd) {
+    read_secret(*secret_fd);
+    options.environment.emplace_back(kSecretFdVariable, std::to_string(*secret_fd));
   }
   options.threads = threads;
   options.prefix = !no_prefix;
@@ -117,7 +180,7 @@ int RunCommand::run() const {
     fmt::print(stderr, "lockstep run: warning: {} ranks on {} cores\n", options.ranks, cores);
   }
   const AgentResult result = run_agent(options);
-  const std::string text = report(result, options.ranks);
+  const std::string text = report(result, nodes * options.ranks);
   if (!text.empty()) write_last(OutputStream::err, "lockstep run: " + text);
   return result.exit_code;
 }

@@ -15,6 +15,11 @@ namespace lockstep::cli {
 // The options as they are typed; and what they mean.
 struct RunCommand {
   std::string ranks = "auto";
+  int nodes = 1;
+  std::optional<int> node_rank;
+  std::string endpoint;
+  std::string secret_file;
+  std::optional<int> secret_fd;
   std::optional<int> threads;
   bool no_prefix = false;
   bool standalone = false;
@@ -31,6 +36,10 @@ struct RunCommand {
 
   // Runs the program and returns the launcher's exit code. UsageError for options that cannot be.
   int run() const;
+
+ private:
+  // What the options say of this machine's place among others.
+  std::optional<Node> node() const;
 };
 
 // "3", or "auto" (a rank for each GPU, or for each core where there is none), "gpu", "cpu".

@@ -12,6 +12,7 @@
 #include "lockstep/collective/init_process_group.h"
 #include "lockstep/core/cpu.h"
 #include "lockstep/core/environment.h"
+#include "lockstep/rendezvous/rendezvous.h"
 #include "lockstep/train/choose_device.h"
 #include "lockstep/train/launch_plan.h"
 #include "lockstep/train/local_training.h"
@@ -39,9 +40,9 @@ void TrainCommand::describe(::CLI::App& app) {
 
 int TrainCommand::run(const std::vector<std::string>& arguments) const {
   const Recipe recipe = find_recipe(training.recipe);
-  LaunchRequest request{.ranks = ranks,
-                        .world_size = environment_int("WORLD_SIZE"),
-                        .default_ranks = available_cores()};
+  const auto member = membership_in_environment();
+  LaunchRequest request{.ranks = ranks, .default_ranks = available_cores()};
+  if (member) request.world_size = member->world_size;
   if (mode) request.mode = find_mode(*mode);
   const int gpus = training.device == "cpu" ? 0 : usable_gpus();
   if (gpus > 0) request.default_ranks = gpus;
@@ -54,10 +55,10 @@ int TrainCommand::run(const std::vector<std::string>& arguments) const {
   if (save) options.save_file = *save;
   check_train_options(recipe, options, parts);
 
-  const TrainResult result =
-      plan.start_ranks ? start_ranks(arguments, plan.ranks) : train_here(plan.mode, options);
-  const bool rank_0 = plan.start_ranks || environment_int("RANK").value_or(0) == 0;
-  if (!rank_0) return 0;
+  const int local_rank = member ? member->local_rank : 0;
+  const TrainResult result = plan.start_ranks ? start_ranks(arguments, plan.ranks)
+                                              : train_here(plan.mode, options, local_rank);
+  if (member && member->rank != 0) return 0;
   if (!plan.start_ranks && started_by_local_training()) {
     hand_over(result);
   } else if (training.json) {
@@ -77,12 +78,14 @@ TrainResult TrainCommand::start_ranks(const std::vector<std::string>& arguments,
        .output = {.stream = training.json ? OutputStream::err : OutputStream::out}});
 }
 
-TrainResult TrainCommand::train_here(TrainMode train_mode, const TrainOptions& options) const {
+TrainResult TrainCommand::train_here(TrainMode train_mode, const TrainOptions& options,
+                                     int local_rank) const {
   if (train_mode == TrainMode::dp && !environment("OMP_NUM_THREADS")) {
     limit_threads(threads_for_replicas(available_cores(), options.replicas));
   }
   InitOptions init;
-  init.device = choose_device(training.device, environment_int("LOCAL_RANK").value_or(0));
+  init.backend = training.backend;
+  init.device = choose_device(training.device, local_rank);
   const auto group = init_process_group(init);
   // A full disk costs the lines, not the training; but it does not pass for success.
   int output_error = 0;

@@ -29,7 +29,7 @@ struct TrainCommand {
 
  private:
   TrainResult start_ranks(const std::vector<std::string>& arguments, int count) const;
-  TrainResult train_here(TrainMode mode, const TrainOptions& options) const;
+  TrainResult train_here(TrainMode mode, const TrainOptions& options, int local_rank) const;
 };
 
 }  // namespace lockstep::cli

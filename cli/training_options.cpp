@@ -4,6 +4,8 @@
 #include "number_option.h"
 #include <fmt/format.h>
 
+#include "lockstep/collective/init_process_group.h"
+
 namespace lockstep::cli {
 
 void TrainingOptions::describe(::CLI::App& app) {
@@ -16,6 +18,14 @@ void TrainingOptions::describe(::CLI::App& app) {
                  "cpu, cuda (each rank its own GPU) or cuda:N; by default a "
                  "GPU is used if there is one")
       ->type_name("DEVICE");
+  app.add_option(
+         "--backend", backend,
+         "How ranks move tensors: auto, shm (one machine), gloo (any machines), hierarchical "
+         "(machines with several ranks each; gloo between them, or hierarchical:mpi, "
+         "hierarchical:nccl), mpi (started by mpirun or srun) or nccl (a GPU for each rank)")
+      ->check(::CLI::IsMember(backends()))
+      ->capture_default_str()
+      ->type_name("BACKEND");
   app.add_option("--epochs", epochs, "Passes over the data; by default the recipe's")
       ->check(is_number<std::int64_t>())
       ->type_name("N");

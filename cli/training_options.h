@@ -15,6 +15,7 @@ namespace lockstep::cli {
 struct TrainingOptions {
   std::string recipe;
   std::optional<std::string> device;
+  std::string backend = "auto";
   std::optional<std::int64_t> epochs;
   std::optional<std::int64_t> batch_size;
   std::optional<std::int64_t> global_batch_size;

@@ -14,6 +14,8 @@
 #include <ATen/DeviceAccelerator.h>
 #endif
 
+#include "lockstep/core/error.h"
+
 namespace lockstep::libtorch {
 
 // What owns a node of the autograd graph: std::shared_ptr in 1.13, c10::intrusive_ptr in 2.13.
@@ -68,6 +70,16 @@ inline void set_autocast_types(const AutocastTypes& types) {
   at::autocast::set_autocast_gpu_dtype(types.cuda);
 }
 #endif
+
+// A stream as CUDA knows it; 1.13 tells it through headers of CUDA alone.
+template <class Stream>
+void* native_handle(const Stream& stream) {
+  if constexpr (requires { stream.native_handle(); }) {
+    return stream.native_handle();
+  } else {
+    throw BackendError("nccl needs a later libtorch, which tells what its streams are");
+  }
+}
 
 // The most that libtorch's allocator has had in use on a GPU at once, in bytes; nothing before 2.9,
 // which tell it through headers of CUDA alone.

@@ -248,6 +248,7 @@ choose_cmake() {
 list_missing() {
   choose_torch
   local wanted=(libcli11-dev nlohmann-json3-dev libfmt-dev libgtest-dev libgmock-dev zlib1g-dev
+    libsodium-dev libgloo-dev libopenmpi-dev openmpi-bin iproute2
     dataset-fashion-mnist libjs-chart.js "${torch_packages[@]}" "${extra_packages[@]}")
   packages=()
   if command -v dpkg-query >/dev/null; then

@@ -16,7 +16,11 @@ TIMEOUT = datetime.timedelta(minutes=2)
 
 
 def run_ranks(function, ranks, *arguments):
-    """Calls function(rank, *arguments), of a module's top level, in as many processes."""
+    """Calls function(rank, *arguments), of a module's top level, in as many processes; only in this
+    one, if that is a rank which bench/on_hosts.py started."""
+    if "BENCH_STORE" in os.environ:
+        _rank(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), os.environ["BENCH_STORE"],
+              function, arguments)
     with tempfile.TemporaryDirectory() as folder:
         store = os.path.join(folder, "store")
         torch.multiprocessing.spawn(_rank, (ranks, store, function, arguments), nprocs=ranks)

@@ -80,7 +80,7 @@ std::string to_table(const TrainingStep& step, const StepRows& rows) {
                      fmt::format("{:.1f}", row.us_p90),
                      compared ? fmt::format("{:+.1f}", row.us_median - floor) : "",
                      compared ? fmt::format("{:+.1f} %", (row.us_median / floor - 1) * 100) : "",
-                     fmt::format("{:.0f}", row.peak_mb)});
+                     row.peak_mb ? fmt::format("{:.0f}", *row.peak_mb) : "-"});
   }
   return title(step) + align_columns(lines);
 }
@@ -88,13 +88,10 @@ std::string to_table(const TrainingStep& step, const StepRows& rows) {
 std::string to_json(const TrainingStep& step, const StepRows& rows) {
   Json json = shared_fields(step);
   for (const StepRow& row : rows) {
-    json["rows"].push_back({{"model", step.model.name},
-                            {"mode", name(row.mode)},
-                            {"ranks", row.ranks},
-                            {"us_p10", row.us_p10},
-                            {"us_median", row.us_median},
-                            {"us_p90", row.us_p90},
-                            {"peak_mb", row.peak_mb}});
+    Json fields{{"model", step.model.name}, {"mode", name(row.mode)},     {"ranks", row.ranks},
+                {"us_p10", row.us_p10},     {"us_median", row.us_median}, {"us_p90", row.us_p90}};
+    if (row.peak_mb) fields["peak_mb"] = *row.peak_mb;
+    json["rows"].push_back(std::move(fields));
   }
   return json.dump();
 }

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string_view>
 
 #include "lockstep/bench/training.h"
@@ -24,7 +25,7 @@ struct StepRow {
   double us_median = 0;
   double us_p90 = 0;
   // Of a rank, the fullest: see peak_memory(). In 10^6 bytes.
-  double peak_mb = 0;
+  std::optional<double> peak_mb = {};
 };
 
 // One for each mode, in their order.

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "lockstep/collective/init_process_group.h"
 
+#include <algorithm>
+
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
-#include "lockstep/collective/self/self_group.h"
-#include "lockstep/collective/shm/shm_group.h"
+#include "lockstep/collective/choose_backend.h"
 #include "lockstep/core/error.h"
 #include "lockstep/rendezvous/rendezvous.h"
 
@@ -45,11 +47,10 @@ at::Device choose_device(std::optional<at::Device> wanted, const Membership& mem
 }  // namespace
 
 std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
-  if (options.backend != "auto" && options.backend != "shm") {
-    throw UsageError(fmt::format(
-        "backend \"{}\" is not built into this Lockstep; it has \"shm\", which joins the ranks of "
-        "one machine, and \"auto\"",
-        options.backend));
+  const auto& known = backends();
+  if (std::ranges::find(known, options.backend) == known.end()) {
+    throw UsageError(fmt::format("there is no backend \"{}\"; there are {}", options.backend,
+                                 fmt::join(known, ", ")));
   }
   if (options.timeout.count() <= 0) {
     throw UsageError(
@@ -61,8 +62,7 @@ std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
                             .timeout = options.timeout});
   const GroupOptions group{.timeout = options.timeout,
                            .device = choose_device(options.device, member)};
-  if (member.world_size == 1) return make_self_group(std::move(member), group);
-  return make_shm_group(std::move(member), group);
+  return make_group(options.backend, std::move(member), group);
 }
 
 }  // namespace lockstep

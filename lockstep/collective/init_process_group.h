@@ -6,13 +6,14 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "lockstep/collective/process_group.h"
 
 namespace lockstep {
 
 struct InitOptions {
-  // "shm", or "auto", which takes the fastest one that joins these ranks.
+  // One of backends().
   std::string backend = "auto";
   // "env://" reads RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT; with none of them set
   // the process is a group of one. "tcp://host:port" (rank 0 listens there) and "file:///path"
@@ -31,5 +32,11 @@ struct InitOptions {
 // themselves; TimeoutError names the rank that did not come. The group's destruction leaves the
 // group and never hangs; there is no destroy_process_group.
 std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options = {});
+
+// "auto", which takes the fastest one that joins these ranks; "shm", for those of one machine;
+// "gloo", for any number of machines; "mpi", for ranks that an MPI launcher started;
+// "hierarchical", for several machines with several ranks each: shm within a machine, gloo between
+// them. One that was not built says how to get it when it is asked for.
+const std::vector<std::string>& backends();
 
 }  // namespace lockstep

@@ -34,6 +34,8 @@ struct GroupOptions {
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
   // Where this rank's tensors live; group->device() returns it.
   at::Device device = at::kCPU;
+  // Why this backend was chosen, for those who ask.
+  std::string why = "asked for";
 };
 
 struct AllReduceOptions {
@@ -45,6 +47,7 @@ struct AllReduceOptions {
 };
 
 class RingAllReduce;
+class HierarchicalGroup;
 
 class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
  public:
@@ -64,10 +67,13 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
 
   // "shm", "thread", "self", ...
   virtual std::string_view backend() const = 0;
+  // Why it is this backend: "asked for", "all ranks share this machine", ...
+  const std::string& why() const { return options_.why; }
 
   // Each tensor becomes the reduction of the ranks' tensors, with the same bits on every rank:
-  // elements are combined in the order of the ranks. Half types are accumulated in float. Means
-  // and scales need a floating type; a sum of bools is "or", their product "and".
+  // elements are combined in the order of the ranks, but by hierarchical and nccl groups. Half
+  // types are accumulated in float. Means and scales need a floating type; a sum of bools is "or",
+  // their product "and".
   Work all_reduce(at::TensorList tensors, AllReduceOptions options = {});
 
   // Root's tensors become the reduction; the other ranks' keep what they hold.
@@ -120,7 +126,7 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
 
  protected:
   ProcessGroup(Membership membership, GroupOptions options)
-      : membership_(std::move(membership)), options_(options) {}
+      : membership_(std::move(membership)), options_(std::move(options)) {}
 
   // What a backend does once the arguments have been checked: tensors are defined and dense, their
   // types and sizes go together, the operation suits the type, the root is a rank.
@@ -149,6 +155,9 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   std::string where(std::string_view operation) const;
 
  private:
+  // It hands to one of its groups what it has checked itself.
+  friend class HierarchicalGroup;
+
   void check(std::string_view operation, at::TensorList tensors) const;
   void check_outputs(std::string_view operation, at::TensorList tensors) const;
   void check(std::string_view operation, const at::Tensor& tensor, AllReduceOptions options) const;

@@ -5,29 +5,11 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
-#include <sched.h>
 
 #include "lockstep/collective/kernels/reduce.h"
+#include "lockstep/core/hold.h"
 
 namespace lockstep {
-namespace {
-
-// Holds the flag while it lives.
-class Hold {
- public:
-  explicit Hold(std::atomic_flag& flag) : flag_(flag) {
-    while (flag_.test_and_set(std::memory_order_acquire)) ::sched_yield();
-  }
-  ~Hold() { flag_.clear(std::memory_order_release); }
-  Hold(const Hold&) = delete;
-  Hold& operator=(const Hold&) = delete;
-
- private:
-  std::atomic_flag& flag_;
-};
-
-}  // namespace
-
 RingAllReduce::RingAllReduce(std::vector<at::Tensor> tensors, AllReduceOptions options,
                              RingNeighbours neighbours, Work meeting,
                              std::shared_ptr<RingAllReduce> before)

@@ -16,8 +16,9 @@ class Operation {
   // Advances without blocking; true once the results are there. Throws the collective's error.
   virtual bool poll() = 0;
 
-  // Blocks until poll() would return true. Throws the collective's error: PeerLost, UsageError for
-  // calls that do not match, TimeoutError at the deadline, after which the group is unusable.
+  // Blocks until poll() would return true; on a device only its stream may (nccl_group.h). Throws
+  // the collective's error: PeerLost, UsageError for calls that do not match, TimeoutError at the
+  // deadline, after which the group is unusable.
   virtual void wait(const Deadline& deadline) = 0;
 
   // Until when wait() lasts if its caller names no other deadline.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Starts local ranks, watches them until the last has ended, and leaves nothing of them behind.
-// Follows torchrun: its environment variables, one node, no restarts.
+// Follows torchrun: its environment variables, no restarts. On several machines each has an agent,
+// and ranks see for themselves when those of another machine end.
 #pragma once
 
 #include <chrono>
@@ -28,7 +29,10 @@ struct MergedOutput {
 struct AgentOptions {
   // The program, found in PATH as a shell finds it, and its arguments.
   std::vector<std::string> program{};
+  // On this machine.
   int ranks = 1;
+  // Without it, this machine is the only one.
+  std::optional<Node> node{};
   // Sets OMP_NUM_THREADS and OPENBLAS_NUM_THREADS. Without it they are this process's share of the
   // cores for each rank, where the environment does not set them.
   std::optional<int> threads{};
@@ -60,6 +64,7 @@ struct AgentOptions {
 };
 
 struct RankFailure {
+  // Among those of all machines.
   int rank;
   pid_t pid;
   // As a shell would give it: 128 + signal, or the exit code.
@@ -102,7 +107,7 @@ AgentResult run_agent(const AgentOptions& options);
 AgentResult run_agent(const AgentOptions& options, const std::function<void(int)>& body);
 
 // What to tell the user: which rank failed first, how, and its last lines. Ends with a newline;
-// empty if all went well.
+// empty if all went well. `ranks` are those of all machines.
 std::string report(const AgentResult& result, int ranks);
 
 }  // namespace lockstep

@@ -17,27 +17,29 @@
 
 namespace lockstep {
 
-EnvironmentVariables rank_environment(const LaunchFacts& facts, int rank) {
-  const std::string rank_text = std::to_string(rank);
-  const std::string size = std::to_string(facts.ranks);
+EnvironmentVariables rank_environment(const LaunchFacts& facts, int local_rank) {
+  const bool alone = !facts.node;
+  const Node node = facts.node.value_or(Node{.nodes = 1});
+  const std::string rank = std::to_string(node.number * facts.ranks + local_rank);
+  const std::string size = std::to_string(node.nodes * facts.ranks);
   return {
-      {"RANK", rank_text},
+      {"RANK", rank},
       {"WORLD_SIZE", size},
-      {"LOCAL_RANK", rank_text},
-      {"LOCAL_WORLD_SIZE", size},
-      {"GROUP_RANK", "0"},
-      {"GROUP_WORLD_SIZE", "1"},
-      {"ROLE_RANK", rank_text},
+      {"LOCAL_RANK", std::to_string(local_rank)},
+      {"LOCAL_WORLD_SIZE", std::to_string(facts.ranks)},
+      {"GROUP_RANK", std::to_string(node.number)},
+      {"GROUP_WORLD_SIZE", std::to_string(node.nodes)},
+      {"ROLE_RANK", rank},
       {"ROLE_WORLD_SIZE", size},
       {"ROLE_NAME", "default"},
-      {"MASTER_ADDR", "127.0.0.1"},
-      {"MASTER_PORT", std::to_string(facts.master_port)},
+      {"MASTER_ADDR", alone ? "127.0.0.1" : node.host},
+      {"MASTER_PORT", std::to_string(alone ? facts.master_port : node.port)},
       {"TORCHELASTIC_RESTART_COUNT", "0"},
       {"TORCHELASTIC_MAX_RESTARTS", "0"},
       {"TORCHELASTIC_RUN_ID", facts.run_id},
       // An outer torchrun sets it to True, and then no rank would open the store.
       {"TORCHELASTIC_USE_AGENT_STORE", "False"},
-      {"LOCKSTEP_STORE", facts.store},
+      {"LOCKSTEP_STORE", alone ? facts.store : ""},
   };
 }
 

@@ -11,19 +11,32 @@ namespace lockstep {
 
 using EnvironmentVariables = std::vector<std::pair<std::string, std::string>>;
 
+// One of several machines whose launchers start the ranks of one job, as many on each.
+struct Node {
+  int number = 0;
+  int nodes = 2;
+  // Where rank 0 serves the store in which all ranks meet, a host name or address of
+  // the first one and a port that is free there.
+  std::string host{};
+  int port = 0;
+};
+
 // What all ranks of a launch have in common.
 struct LaunchFacts {
+  // On this machine.
   int ranks = 1;
   // Where the c10d store of rank 0 shall listen.
   int master_port = 0;
   // Names this launch among others.
   std::string run_id;
-  // The launcher's own store: the path of its socket.
+  // The launcher's own store: the path of its socket. Of no use to ranks on several machines.
   std::string store;
+  // Without it, this machine is the only one.
+  std::optional<Node> node{};
 };
 
-// All ranks are on this machine and belong to one node.
-EnvironmentVariables rank_environment(const LaunchFacts& facts, int rank);
+// Of the rank that is this one on this machine.
+EnvironmentVariables rank_environment(const LaunchFacts& facts, int local_rank);
 
 // How many threads each rank uses: the number if it is given, else OMP_NUM_THREADS, else this
 // process's share of the cores among so many ranks.

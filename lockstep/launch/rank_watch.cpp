@@ -83,7 +83,8 @@ AgentResult RankWatch::run() {
 
 void RankWatch::start() {
   const LaunchFacts facts{options_.ranks, free_port(),
-                          std::filesystem::path(store_.folder()).filename(), store_.path()};
+                          std::filesystem::path(store_.folder()).filename(), store_.path(),
+                          options_.node};
   const EnvironmentVariables threads = thread_environment(options_.ranks, options_.threads);
   ranks_.reserve(static_cast<std::size_t>(options_.ranks));
   for (int rank = 0; rank < options_.ranks; ++rank) {
@@ -95,8 +96,9 @@ void RankWatch::start() {
 }
 
 void RankWatch::start_rank(int rank, const EnvironmentVariables& variables) {
-  RankOutput output(rank, make_sink(rank),
-                    options_.log_dir.empty() ? "" : log_file(options_.log_dir, rank));
+  const int of_all = first_rank() + rank;
+  RankOutput output(of_all, make_sink(rank),
+                    options_.log_dir.empty() ? "" : log_file(options_.log_dir, of_all));
   SignalsBlocked blocked;
   RankProcess process(rank, [&] {
     janitor_.add(::getpid());
@@ -131,8 +133,9 @@ RankOutput::Sink RankWatch::make_sink(int rank) {
       console_.add(line.stream, fmt::format("{}\n", line.text));
     };
   }
-  return [this, out = rank_prefix(rank, coloured(OutputStream::out)),
-          err = rank_prefix(rank, coloured(OutputStream::err))](const OutputLine& line) {
+  const int of_all = first_rank() + rank;
+  return [this, out = rank_prefix(of_all, coloured(OutputStream::out)),
+          err = rank_prefix(of_all, coloured(OutputStream::err))](const OutputLine& line) {
     console_.add(line.stream,
                  fmt::format("{}{}\n", line.stream == OutputStream::out ? out : err, line.text));
   };
@@ -292,7 +295,7 @@ void RankWatch::fill_in_result() {
     Rank& rank = ranks_[*first_failure_];
     const ExitStatus status = *rank.process.poll();
     const std::string words = rank.process.last_words();
-    result_.failure = RankFailure{rank.process.rank(),
+    result_.failure = RankFailure{first_rank() + rank.process.rank(),
                                   rank.process.pid(),
                                   status.code(),
                                   status.signal,

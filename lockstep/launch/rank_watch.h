@@ -32,6 +32,8 @@ class RankWatch {
   AgentResult run();
 
  private:
+  // Of this machine's, among those of all.
+  int first_rank() const { return options_.node ? options_.node->number * options_.ranks : 0; }
   struct Rank {
     RankProcess process;
     RankOutput output;

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "lockstep/rendezvous/c10d_store.h"
 
+#include <algorithm>
 #include <filesystem>
+#include <future>
 #include <vector>
 
 #include <fmt/format.h>
@@ -9,6 +11,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/service_thread.h"
 
 namespace lockstep {
 namespace {
@@ -57,31 +60,48 @@ class C10dStore final : public Store {
   std::string description_;
 };
 
+// torchrun serves its store before it starts ranks.
+constexpr std::chrono::milliseconds kLongestAnswer = std::chrono::seconds(30);
+constexpr const char* kSameVersion =
+    "It must be of the PyTorch whose libtorch this rank uses; `lockstep run` is not bound to one";
+
+using TcpStore = c10::intrusive_ptr<c10d::TCPStore>;
+
+// c10d asks without a deadline, and the store of another version may never answer. Then the thread
+// stays behind; it has nothing that anybody else uses.
+std::future<TcpStore> open_in_thread(const std::string& host,
+                                     const c10d::TCPStoreOptions& options) {
+  return ask_in_thread([host, options] {
+    auto store = c10::make_intrusive<c10d::TCPStore>(host, options);
+    store->add("lockstep/answer", 0);
+    return store;
+  });
+}
+
 }  // namespace
 
-std::shared_ptr<Store> make_tcp_store(const std::string& host, std::uint16_t port, bool serve,
-                                      int world_size, std::chrono::milliseconds timeout) {
-  const std::string description = fmt::format("the store at tcp://{}:{}", host, port);
-  const Deadline deadline = Deadline::after(timeout);
+std::shared_ptr<Store> join_c10d_store(const std::string& host, std::uint16_t port, int world_size,
+                                       std::chrono::milliseconds timeout) {
+  const std::string description = fmt::format("torchrun's store at tcp://{}:{}", host, port);
   c10d::TCPStoreOptions options;
   options.port = port;
-  options.isServer = serve;
+  options.isServer = false;
   options.numWorkers = static_cast<std::size_t>(world_size);
   options.waitWorkers = false;
-  options.timeout = timeout;
+  options.timeout = std::min(timeout, kLongestAnswer);
+  auto answer = open_in_thread(host, options);
+  const bool in_time = answer.wait_for(options.timeout) == std::future_status::ready;
   try {
-    return std::make_shared<C10dStore>(c10::make_intrusive<c10d::TCPStore>(host, options),
-                                       description);
+    if (in_time) return std::make_shared<C10dStore>(answer.get(), description);
   } catch (const std::exception& error) {
     // Early, where c10d's next attempt would come after the deadline.
-    if (deadline.passed() || first_line(error).find("timed out") != std::string::npos) {
-      throw TimeoutError(fmt::format(
-          "{} did not answer within {:.1f} s: is rank 0, which serves it, running there?",
-          description, timeout.count() / 1000.0));
+    if (first_line(error).find("timed out") == std::string::npos) {
+      throw BackendError(
+          fmt::format("{} cannot be used: {}; {}", description, first_line(error), kSameVersion));
     }
-    throw BackendError(fmt::format("{} cannot be {}: {}; choose another host or port", description,
-                                   serve ? "served" : "reached", first_line(error)));
   }
+  throw TimeoutError(fmt::format("{} did not answer within {:.1f} s: is torchrun still running? {}",
+                                 description, options.timeout.count() / 1000.0, kSameVersion));
 }
 
 std::shared_ptr<Store> make_file_store(const std::string& path, int world_size) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The stores that libtorch brings: one that rank 0 serves over TCP, and one in a file. The same
-// that torch.distributed uses.
+// The stores that libtorch brings, the same that torch.distributed uses: the one that torchrun
+// serves over TCP, and one in a file.
 #pragma once
 
 #include <chrono>
@@ -12,10 +12,9 @@
 
 namespace lockstep {
 
-// Rank 0 listens on the port, unless somebody else serves the store there already; the others
-// connect. TimeoutError if that takes too long, BackendError if the port cannot be used.
-std::shared_ptr<Store> make_tcp_store(const std::string& host, std::uint16_t port, bool serve,
-                                      int world_size, std::chrono::milliseconds timeout);
+// TimeoutError if nobody serves it there in time, BackendError if it cannot be used.
+std::shared_ptr<Store> join_c10d_store(const std::string& host, std::uint16_t port, int world_size,
+                                       std::chrono::milliseconds timeout);
 
 // The file is made if it does not exist, and removed by the last rank that closes it. UsageError if
 // its folder does not exist.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "lockstep/rendezvous/store.h"
 
@@ -17,6 +18,11 @@ struct Membership {
   int generation = 0;
   // Null for a world of one, which has nobody to meet.
   std::shared_ptr<Store> store;
+  // Where the other ranks can reach rank 0: a host name or an address. Empty if all ranks are on
+  // one machine.
+  std::string address = {};
+  // What only the ranks of this user's jobs know; empty if there is none.
+  std::string secret = {};
 };
 
 }  // namespace lockstep

@@ -3,6 +3,7 @@
 
 #include <charconv>
 #include <cstdint>
+#include <sstream>
 #include <vector>
 
 #include <fmt/format.h>
@@ -10,8 +11,13 @@
 
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/secret.h"
+#include "lockstep/core/tcp_socket.h"
 #include "lockstep/rendezvous/c10d_store.h"
+#include "lockstep/rendezvous/launchers.h"
 #include "lockstep/rendezvous/local_store.h"
+#include "lockstep/rendezvous/mpi_library.h"
+#include "lockstep/rendezvous/tcp_store.h"
 
 namespace lockstep {
 namespace {
@@ -50,14 +56,24 @@ void check_member(const Membership& member) {
   }
 }
 
+int launcher_says(const std::optional<ForeignLauncher>& launcher,
+                  std::optional<int> ForeignLauncher::*what, int otherwise) {
+  return launcher ? ((*launcher).*what).value_or(otherwise) : otherwise;
+}
+
 // Fills in the places on this host; without a launcher's word, all ranks share one.
-Membership member(int rank, int world_size) {
+Membership member(int rank, int world_size, const std::optional<ForeignLauncher>& launcher = {}) {
   Membership result;
   result.rank = rank;
   result.world_size = world_size;
-  result.local_rank = environment_int("LOCAL_RANK").value_or(rank);
-  result.local_world_size = environment_int("LOCAL_WORLD_SIZE").value_or(world_size);
+  const auto local_rank = environment_int("LOCAL_RANK");
+  const auto local_size = environment_int("LOCAL_WORLD_SIZE");
+  result.local_rank =
+      local_rank ? *local_rank : launcher_says(launcher, &ForeignLauncher::local_rank, rank);
+  result.local_world_size =
+      local_size ? *local_size : launcher_says(launcher, &ForeignLauncher::local_size, world_size);
   check_member(result);
+  if (world_size > 1) result.secret = secret_of_environment();
   return result;
 }
 
@@ -73,52 +89,142 @@ std::uint16_t parse_port(const std::string& text, const std::string& source) {
 
 // What a launcher's variables say: who this process is, and where the ranks meet.
 struct Told {
+  enum class Meeting { local_store, tcp, mpi };
   Membership member;
-  std::optional<std::string> local_store;
+  Meeting meeting = Meeting::tcp;
+  // The path of the local store; the host of a TCP store.
   std::string address;
   std::uint16_t port = 0;
 };
 
+// Of ranks that a launcher started, unless an agent came between. UsageError if it disagrees with
+// RANK and WORLD_SIZE.
+std::optional<ForeignLauncher> launcher_beside(std::optional<int> rank,
+                                               std::optional<int> world_size) {
+  if (started_by_agent()) return std::nullopt;
+  auto launcher = launcher_of_ranks();
+  const auto differ = [](std::optional<int> one, std::optional<int> other) {
+    return one && other && *one != *other;
+  };
+  if (launcher && (differ(rank, launcher->rank) || differ(world_size, launcher->size))) {
+    throw UsageError(fmt::format(
+        "env://: this process is {}, but RANK={} WORLD_SIZE={} (or the options) say otherwise; "
+        "unset RANK and WORLD_SIZE to let the launcher number the ranks",
+        in_words(*launcher), rank ? std::to_string(*rank) : "",
+        world_size ? std::to_string(*world_size) : ""));
+  }
+  return launcher;
+}
+
 // Nothing if none of the variables is set.
 std::optional<Told> read_environment(std::optional<int> given_rank,
                                      std::optional<int> given_world_size) {
-  const auto rank = given_or_environment("rank", "RANK", given_rank);
-  const auto world_size = given_or_environment("world_size", "WORLD_SIZE", given_world_size);
+  auto rank = given_or_environment("rank", "RANK", given_rank);
+  auto world_size = given_or_environment("world_size", "WORLD_SIZE", given_world_size);
   const auto address = environment("MASTER_ADDR");
   const auto port = environment("MASTER_PORT");
   const auto local_store = environment("LOCKSTEP_STORE");
+  const auto launcher = launcher_beside(rank, world_size);
   const bool alone = !rank && !world_size && !address && !port && !local_store;
-  if (alone && !environment("LOCAL_RANK")) return std::nullopt;
+  if (alone && !launcher && !environment("LOCAL_RANK")) return std::nullopt;
+  if (launcher && !rank) rank = launcher->rank;
+  if (launcher && !world_size) world_size = launcher->size;
 
   std::vector<std::string> missing;
   if (!rank) missing.emplace_back("RANK");
   if (!world_size) missing.emplace_back("WORLD_SIZE");
-  if (!local_store && !address) missing.emplace_back("MASTER_ADDR");
-  if (!local_store && !port) missing.emplace_back("MASTER_PORT");
+  const bool launcher_meets = launcher && !address && !port;
+  if (!local_store && !launcher_meets && !address) missing.emplace_back("MASTER_ADDR");
+  if (!local_store && !launcher_meets && !port) missing.emplace_back("MASTER_PORT");
   if (!missing.empty()) {
     throw UsageError(fmt::format("env://: {} not set, though other variables of a launcher are; {}",
                                  fmt::join(missing, " and "), kLaunchHint));
   }
-  Told told{.member = member(*rank, *world_size), .local_store = local_store, .address = {}};
-  if (!local_store) {
+  Told told{.member = member(*rank, *world_size, launcher), .address = {}};
+  if (local_store) {
+    told.meeting = Told::Meeting::local_store;
+    told.address = *local_store;
+  } else if (!launcher_meets) {
     told.address = *address;
     told.port = parse_port(*port, "MASTER_PORT");
+  } else if (launcher->name == "Slurm") {
+    auto [host, slurm_port] = slurm_meeting();
+    told.address = std::move(host);
+    told.port = slurm_port;
+  } else {
+    told.meeting = Told::Meeting::mpi;
   }
   return told;
+}
+
+TcpStoreOptions tcp_store_options(const Membership& member, const RendezvousOptions& options,
+                                  std::string host, std::uint16_t port) {
+  return {.host = std::move(host),
+          .port = port,
+          .secret = member.secret,
+          .world_size = member.world_size,
+          .timeout = options.timeout};
+}
+
+// mpirun gives its ranks no address; but MPI itself can pass on the one where rank 0 listens.
+void meet_by_mpi(Membership& member, TcpStoreOptions place) {
+  if (!MpiLibrary::built_in()) {
+    throw UsageError(
+        "mpirun started this rank, and Lockstep was built without MPI: set MASTER_ADDR to the host "
+        "of rank 0 and MASTER_PORT to a port that is free there");
+  }
+  MpiLibrary& mpi = MpiLibrary::get();
+  if (mpi.size() != member.world_size || mpi.rank() != member.rank) {
+    throw UsageError(
+        fmt::format("mpirun calls this rank {} of {}, but MPI says {} of {}: was it started by "
+                    "another MPI than "
+                    "the {} that Lockstep was built with?",
+                    member.rank, member.world_size, mpi.rank(), mpi.size(), MpiLibrary::version()));
+  }
+  std::exception_ptr error;
+  std::string told;
+  if (member.rank == 0) {
+    try {
+      place.host = mpi.one_host() ? "127.0.0.1"
+                                  : reachable_host(host_name(), Deadline::after(place.timeout));
+      auto [store, port] = serve_tcp_store(place);
+      member.store = std::move(store);
+      told = fmt::format("{} {}", place.host, port);
+    } catch (const Error&) {
+      error = std::current_exception();  // the others wait to be told
+    }
+  }
+  std::istringstream stream(mpi.broadcast(std::move(told)));
+  if (error) std::rethrow_exception(error);
+  if (!(stream >> place.host >> place.port)) {
+    throw BackendError("rank 0 could not serve the store where ranks meet; its own error says why");
+  }
+  member.address = place.host;
+  if (member.rank != 0) member.store = join_tcp_store(place);
+}
+
+// Of the store that rank 0 serves.
+void meet_at_rank_0(Membership& member, TcpStoreOptions place) {
+  place.host = reachable_host(place.host, Deadline::after(place.timeout));
+  member.address = place.host;
+  member.store = member.rank == 0 ? serve_tcp_store(place).store : join_tcp_store(place);
 }
 
 Membership meet_by_environment(const RendezvousOptions& options) {
   auto told = read_environment(options.rank, options.world_size);
   if (!told) return Membership();
   Membership result = std::move(told->member);
-  if (told->local_store) {
-    result.store = std::make_shared<LocalStore>(*told->local_store);
+  const TcpStoreOptions place = tcp_store_options(result, options, told->address, told->port);
+  if (told->meeting == Told::Meeting::local_store) {
+    result.store = std::make_shared<LocalStore>(told->address);
+  } else if (told->meeting == Told::Meeting::mpi) {
+    meet_by_mpi(result, place);
+  } else if (environment("TORCHELASTIC_USE_AGENT_STORE") == "True") {
+    // torchrun serves the store itself.
+    result.store = join_c10d_store(told->address, told->port, result.world_size, options.timeout);
+    result.address = reachable_host(told->address, Deadline::after(options.timeout));
   } else {
-    // torchrun serves the store itself and says so.
-    const bool serve =
-        result.rank == 0 && environment("TORCHELASTIC_USE_AGENT_STORE").value_or("") != "True";
-    result.store =
-        make_tcp_store(told->address, told->port, serve, result.world_size, options.timeout);
+    meet_at_rank_0(result, place);
   }
   return result;
 }
@@ -143,8 +249,7 @@ Membership meet_by_tcp(const RendezvousOptions& options, const std::string& addr
   }
   const std::uint16_t port = parse_port(address.substr(colon + 1), options.init_method);
   Membership result = numbered(options);
-  result.store = make_tcp_store(address.substr(0, colon), port, result.rank == 0, result.world_size,
-                                options.timeout);
+  meet_at_rank_0(result, tcp_store_options(result, options, address.substr(0, colon), port));
   return result;
 }
 

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: BSD-3-Clause
+#include <fmt/format.h>
+
 #include "lockstep/report/probes.h"
 
 namespace lockstep {
 
-Finding backend_not_built(const std::string& backend) {
-  return {.topic = "backend " + backend,
-          .state = Finding::State::note,
-          .found = "not built: this version of Lockstep does not have it",
-          .advice = "use shm, which joins the ranks of one machine"};
+Finding backend_not_built(const std::string& backend, const std::string& packages) {
+  return {.state = Finding::State::note,
+          .found = "not built",
+          .advice = fmt::format("to have it, install Debian's {}, then configure and build "
+                                "Lockstep again; without {} use shm, for the ranks of one machine",
+                                packages, backend)};
 }
 
 }  // namespace lockstep

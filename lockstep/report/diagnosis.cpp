@@ -34,17 +34,16 @@ bool Diagnosis::broken() const {
 }
 
 Diagnosis diagnose() {
-  // First, since it forks: later probes start threads, which a forked rank would wait for.
+  // First, since they fork: later probes start threads, which a forked rank would wait for.
   Finding shm = look("backend shm", probe_shm);
+  Finding gloo = look("backend gloo", probe_gloo);
   Diagnosis diagnosis{{look("libtorch", probe_libtorch), look("blas", probe_blas),
                        look("cores", probe_cores), look("cgroup", probe_cgroup),
                        look("threads", probe_threads), look("memory", probe_memory), std::move(shm),
-                       look("backend thread", probe_thread), look("backend self", probe_self)}};
-  for (const char* backend : {"gloo", "mpi", "nccl"}) {
-    diagnosis.findings.push_back(backend_not_built(backend));
-  }
-  diagnosis.findings.push_back(look("gpus", probe_gpus));
-  diagnosis.findings.push_back(look("environment", probe_environment));
+                       look("backend thread", probe_thread), look("backend self", probe_self),
+                       std::move(gloo), look("backend mpi", probe_mpi),
+                       look("backend nccl", probe_nccl), look("gpus", probe_gpus),
+                       look("environment", probe_environment), look("backend auto", probe_auto)}};
   return diagnosis;
 }
 

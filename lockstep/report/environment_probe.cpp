@@ -7,8 +7,8 @@
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/unix_socket.h"
+#include "lockstep/rendezvous/launchers.h"
 #include "lockstep/rendezvous/rendezvous.h"
-#include "lockstep/report/launchers.h"
 #include "lockstep/report/probes.h"
 
 namespace lockstep {
@@ -40,18 +40,16 @@ std::string around(const std::vector<ForeignLauncher>& launchers) {
   return text;
 }
 
-// No variable that init_process_group reads is set.
+// No launcher says that this process is one of several ranks.
 Finding judge_alone(const std::vector<ForeignLauncher>& launchers) {
   const std::string found = "no RANK or WORLD_SIZE: a group of one" + around(launchers);
   const auto is_alone = [](const ForeignLauncher& launcher) { return launcher.size == 1; };
   if (std::ranges::all_of(launchers, is_alone)) return {.found = found};
-  const bool one_of_many = std::ranges::any_of(
-      launchers, [](const ForeignLauncher& launcher) { return launcher.size.value_or(1) > 1; });
-  return {.state = one_of_many ? Finding::State::broken : Finding::State::note,
+  return {.state = Finding::State::note,
           .found = found,
           .advice =
-              "each such process would train alone: start them with `lockstep run` or "
-              "torchrun, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in a script"};
+              "if it is to be one of several ranks, start it with `lockstep run` or another "
+              "launcher, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in a script"};
 }
 
 }  // namespace
@@ -74,9 +72,11 @@ Finding probe_environment() {
       return wrong_settings(fmt::format("{}; has the launcher ended?", error.what()));
     }
   }
-  return {.found = fmt::format("rank {} of {}, local rank {} of {}, by {}: {}{}", member->rank,
+  const std::string set = settings();
+  return {.found = fmt::format("rank {} of {}, local rank {} of {}, by {}{}{}", member->rank,
                                member->world_size, member->local_rank, member->local_world_size,
-                               launcher_of_environment(), settings(), around(launchers))};
+                               launcher_of_environment(), set.empty() ? "" : ": " + set,
+                               around(launchers))};
 }
 
 }  // namespace lockstep

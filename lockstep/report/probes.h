@@ -25,8 +25,16 @@ Finding probe_shm();
 Finding probe_thread();
 // The same alone.
 Finding probe_self();
-// With its topic. Not a probe: there is nothing to look at.
-Finding backend_not_built(const std::string& backend);
+// The same as shm, over loopback.
+Finding probe_gloo();
+// Which MPI it is. Ranks cannot be started from here.
+Finding probe_mpi();
+// Whether NCCL can be loaded.
+Finding probe_nccl();
+// What it takes for the ranks that the environment speaks of, and why.
+Finding probe_auto();
+// Of a backend that needs these packages when Lockstep is configured.
+Finding backend_not_built(const std::string& backend, const std::string& packages);
 // What the machine has and what libtorch can use.
 Finding probe_gpus();
 // What rank this process is, and by whose word.

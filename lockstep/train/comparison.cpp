@@ -88,6 +88,7 @@ std::vector<std::string> train_arguments(const Recipe& recipe, const Run& run,
   if (training.learning_rate) add("--lr", fmt::format("{}", *training.learning_rate));
   if (training.data_folder) add("--data", training.data_folder->string());
   if (options.device) add("--device", *options.device);
+  if (run.mode == TrainMode::ddp) add("--backend", options.backend);
   return arguments;
 }
 

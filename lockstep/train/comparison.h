@@ -25,6 +25,8 @@ struct ComparisonOptions {
   // between rows of a mode is their number; single has one thread, and once more all cores.
   bool on_gpu = false;
   std::optional<std::string> device = {};
+  // Of ddp's ranks.
+  std::string backend = "auto";
   // The global batch is the same for all trainings. A batch size counts for a rank where there are
   // most of them.
   TrainOptions training = {};

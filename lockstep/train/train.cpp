@@ -67,18 +67,19 @@ TrainResult describe(const Recipe& recipe, TrainMode mode, const TrainOptions& o
 }
 
 void log_start(const TrainResult& start, const TrainingData& data, const torch::nn::Sequential& net,
-               const Log& log) {
+               const ProcessGroup& group, const Log& log) {
   log(fmt::format(
       "{}: {} parameters, {} samples, {} rank{}{} with {} thread{} on {}, batches of {}, {} in "
       "all, "
-      "learning rate {:g}{}",
+      "learning rate {:g}{}{}",
       start.recipe, count_parameters(net), data.inputs.size(0), start.ranks,
       start.ranks == 1 ? "" : "s",
       start.replicas == 1 ? "" : fmt::format(" of {} replicas", start.replicas), start.threads,
       start.threads == 1 ? "" : "s", start.device, start.batch_size, start.global_batch_size,
       start.learning_rate,
       start.learning_rate_scale == 1 ? ""
-                                     : fmt::format(" scaled by {:g}", start.learning_rate_scale)));
+                                     : fmt::format(" scaled by {:g}", start.learning_rate_scale),
+      group.size() == 1 ? "" : fmt::format(", over {} ({})", group.backend(), group.why())));
 }
 
 void log_end(const TrainResult& result, const Log& log) {
@@ -184,7 +185,7 @@ TrainResult train(const Recipe& recipe, TrainMode mode, const TrainOptions& opti
   net->to(group->device());
   auto optimizer = recipe.make_optimizer(net->parameters(), result.learning_rate);
   NetInMode model(net, mode, options.replicas, group);
-  log_start(result, data, net, rank_0_log);
+  log_start(result, data, net, *group, rank_0_log);
 
   const auto size = static_cast<std::size_t>(data.inputs.size(0));
   DistributedSampler sampler(size, *group, {.seed = options.seed});

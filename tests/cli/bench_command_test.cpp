@@ -68,6 +68,14 @@ TEST(BenchCommand, MeasuresReplicas) {
   EXPECT_EQ(json["rows"][2]["replicas"], 2);
 }
 
+TEST(BenchCommand, IsARankUnderALauncher) {
+  Program program({LOCKSTEP_PROGRAM, "run", "-n", "2", "--threads", "1", "--no-prefix",
+                   LOCKSTEP_PROGRAM, "bench", "all-reduce", "--sizes", "1KiB", "--backend", "shm",
+                   "--json"});
+  EXPECT_EQ(program.wait(), 0) << program.err();
+  EXPECT_EQ(nlohmann::json::parse(program.out())["ranks"], 2);
+}
+
 TEST(BenchCommand, RefusesWrongUse) {
   struct Case {
     std::vector<std::string> arguments;
@@ -82,8 +90,10 @@ TEST(BenchCommand, RefusesWrongUse) {
       {{"bench", "all-reduce", "--op", "mean", "--dtype", "int32"}, "mean"},
       {{"bench", "all-reduce", "--ranks", "0"}, "--ranks 0: give at least 1"},
       {{"bench", "all-reduce", "--sizes", "huge"}, "huge"},
-      {{"run", "-n", "2", "--no-prefix", LOCKSTEP_PROGRAM, "bench", "all-reduce"},
-       "bench starts its own ranks"}};
+      {{"run", "-n", "2", "--no-prefix", LOCKSTEP_PROGRAM, "bench", "dp", "mlp"},
+       "bench dp starts its own ranks"},
+      {{"run", "-n", "2", "--no-prefix", LOCKSTEP_PROGRAM, "bench", "all-reduce", "--ranks", "2"},
+       "--ranks 2: a launcher has started the ranks already"}};
   for (auto [arguments, message] : wrong) {
     arguments.insert(arguments.begin(), LOCKSTEP_PROGRAM);
     Program program(arguments);

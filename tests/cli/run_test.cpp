@@ -66,6 +66,12 @@ TEST_F(Run, PrefixesEachStream) {
   EXPECT_THAT(sorted_lines(ended.err), ElementsAre("[rank 0] err 0", "[rank 1] err 1"));
 }
 
+TEST_F(Run, PrefixesWithTheRankAmongThoseOfAllMachines) {
+  const Ended ended = run({"-n", "2", "--nnodes", "2", "--node-rank", "1", "--rdzv-endpoint",
+                           "localhost:1", "sh", "-c", "echo $RANK"});
+  EXPECT_THAT(sorted_lines(ended.out), ElementsAre("[rank 2] 2", "[rank 3] 3"));
+}
+
 TEST_F(Run, LeavesThePrefixAway) {
   EXPECT_EQ(run({"-n", "1", "--no-prefix", "echo", "hello"}).out, "hello\n");
 }

@@ -14,6 +14,8 @@ INSTANTIATE_TEST_SUITE_P(self, ResultsConformance, ::testing::ValuesIn(cases(kSe
 INSTANTIATE_TEST_SUITE_P(self, LifetimeConformance, ::testing::ValuesIn(cases(kSelf, {1})),
                          case_name);
 INSTANTIATE_TEST_SUITE_P(self, CallsConformance, ::testing::ValuesIn(cases(kSelf, {1})), case_name);
+INSTANTIATE_TEST_SUITE_P(self, TrainingConformance, ::testing::ValuesIn(cases(kSelf, {1})),
+                         case_name);
 
 }  // namespace
 }  // namespace lockstep::testing

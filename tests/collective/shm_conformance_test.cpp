@@ -22,6 +22,8 @@ INSTANTIATE_TEST_SUITE_P(shm, AbsenceConformance, ::testing::ValuesIn(cases(kShm
                          case_name);
 INSTANTIATE_TEST_SUITE_P(shm, FaultConformance, ::testing::ValuesIn(cases(kShm, {2, 3, 4})),
                          case_name);
+INSTANTIATE_TEST_SUITE_P(shm, TrainingConformance, ::testing::ValuesIn(cases(kShm, {2, 3})),
+                         case_name);
 
 // Containers often have a /dev/shm of 64 MiB, or none.
 TEST(ShmGroup, NeedsNothingOfDevShm) {

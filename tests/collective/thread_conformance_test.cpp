@@ -112,6 +112,8 @@ INSTANTIATE_TEST_SUITE_P(thread, AbsenceConformance, ::testing::ValuesIn(cases(k
                          case_name);
 INSTANTIATE_TEST_SUITE_P(thread, CallsConformance, ::testing::ValuesIn(cases(kThread, {2, 3})),
                          case_name);
+INSTANTIATE_TEST_SUITE_P(thread, TrainingConformance, ::testing::ValuesIn(cases(kThread, {2, 3})),
+                         case_name);
 
 }  // namespace
 }  // namespace lockstep::testing

@@ -20,7 +20,7 @@ struct Connection {
     const std::string address = fmt::format("@lockstep-test-{}-{}", getpid(), suffix);
     UniqueFd listener = listen_unix(address);
     client = connect_unix(address, Deadline::after(1s));
-    server = accept_unix(listener.get(), Deadline::after(1s));
+    server = accept_connection(listener.get(), Deadline::after(1s));
   }
   UniqueFd client;
   UniqueFd server;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // What DataParallel refuses, and what it does with what replicas throw.
+#include "tests/parallel/errors.h"
 #include "tests/parallel/models.h"
 #include <gmock/gmock.h>
 
@@ -13,30 +14,9 @@ using at::Tensor;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// The message of the Error that the function throws; empty if it throws none.
-template <class Error, class Function>
-std::string message_of(Function&& function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return {};
-}
-
-struct ThrowsInBackward : torch::autograd::Function<ThrowsInBackward> {
-  static Tensor forward(torch::autograd::AutogradContext* /*context*/, const Tensor& x) {
-    return x.clone();
-  }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* /*context*/,
-                                                 const torch::autograd::variable_list&) {
-    throw std::out_of_range("the user's own mistake");
-  }
-};
-
 // Throws for a batch, or a part of one, with a number above 1 (forward) or below -1 (backward).
-struct FragileImpl : torch::nn::Module {
-  FragileImpl() { linear = register_module("linear", torch::nn::Linear(2, 2)); }
+struct BrittleImpl : torch::nn::Module {
+  BrittleImpl() { linear = register_module("linear", torch::nn::Linear(2, 2)); }
   Tensor forward(const Tensor& x) {
     if (x.max().item<float>() > 1) throw std::invalid_argument("a number above 1");
     const Tensor y = linear(x);
@@ -44,7 +24,7 @@ struct FragileImpl : torch::nn::Module {
   }
   torch::nn::Linear linear{nullptr};
 };
-TORCH_MODULE(Fragile);
+TORCH_MODULE(Brittle);
 
 Tensor with_sample(int sample, double value) {
   Tensor batch = torch::zeros({6, 2});
@@ -53,7 +33,7 @@ Tensor with_sample(int sample, double value) {
 }
 
 TEST(DataParallelErrors, AnExceptionInForwardNamesItsReplica) {
-  Fragile net;
+  Brittle net;
   DataParallel model(net, {.replicas = 3});
   for (const int sample : {0, 3, 5}) {
     try {
@@ -71,7 +51,7 @@ TEST(DataParallelErrors, AnExceptionInForwardNamesItsReplica) {
 }
 
 TEST(DataParallelErrors, AnExceptionInBackwardNamesItsReplica) {
-  Fragile net;
+  Brittle net;
   DataParallel model(net, {.replicas = 3});
   for (const int sample : {0, 3, 5}) {
     reset_gradients(*net);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // What goes wrong, on which ranks, and what the message says.
+#include "tests/parallel/errors.h"
 #include "tests/parallel/models.h"
 #include "tests/support/thread_group.h"
 #include <gmock/gmock.h>
@@ -12,27 +13,6 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-// The message of the Error that the function throws; empty if it throws none.
-template <class Error, class Function>
-std::string message_of(Function&& function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return {};
-}
-
-struct ThrowsInBackward : torch::autograd::Function<ThrowsInBackward> {
-  static at::Tensor forward(torch::autograd::AutogradContext* /*context*/, const at::Tensor& x) {
-    return x.clone();
-  }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* /*context*/,
-                                                 const torch::autograd::variable_list&) {
-    throw std::out_of_range("the user's own mistake");
-  }
-};
 
 struct FragileImpl : torch::nn::Module {
   FragileImpl() {

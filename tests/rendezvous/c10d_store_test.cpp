@@ -6,6 +6,7 @@
 #include "support/rank_processes.h"
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "lockstep/core/error.h"
 
@@ -57,10 +58,35 @@ void use_from_two_ranks(const MakeStore& make_store) {
   });
 }
 
+// Rank 0's process serves it here, as torchrun does.
 TEST(C10dStore, ServesTwoRanksOverTcp) {
+  c10d::TCPStoreOptions options;
+  options.isServer = true;
+  options.waitWorkers = false;
+  options.port = static_cast<std::uint16_t>(free_port());
+  c10::intrusive_ptr<c10d::TCPStore> served;
+  use_from_two_ranks([&](Rank& rank) {
+    if (rank.rank() == 0) served = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+    return join_c10d_store("127.0.0.1", options.port, 2, 30s);
+  });
+}
+
+TEST(C10dStore, ALauncherThatIsNotThereIsNamed) {
   const auto port = static_cast<std::uint16_t>(free_port());
-  use_from_two_ranks(
-      [&](Rank& rank) { return make_tcp_store("127.0.0.1", port, rank.rank() == 0, 2, 30s); });
+  run_ranks(1, [&](Rank&) {
+    expect_error<TimeoutError>("nobody serves", {std::to_string(port), "torchrun"},
+                               [&] { join_c10d_store("127.0.0.1", port, 2, 500ms); });
+  });
+}
+
+// As a torchrun of another version may be.
+TEST(C10dStore, ALauncherThatDoesNotAnswerIsNamed) {
+  const TakenPort silent;
+  run_ranks(1, [&](Rank&) {
+    expect_error<TimeoutError>("nobody answers", {std::to_string(silent.port()), "torchrun"}, [&] {
+      join_c10d_store("127.0.0.1", static_cast<std::uint16_t>(silent.port()), 2, 2s);
+    });
+  });
 }
 
 TEST(C10dStore, ServesTwoRanksInAFile) {

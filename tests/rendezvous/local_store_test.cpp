@@ -14,16 +14,16 @@
 #include <sys/stat.h>
 
 #include "lockstep/core/unix_socket.h"
-#include "lockstep/rendezvous/local_store_protocol.h"
 #include "lockstep/rendezvous/local_store_server.h"
+#include "lockstep/rendezvous/store_protocol.h"
 
 namespace lockstep {
 namespace {
 
 using namespace std::chrono_literals;
-using local_store_protocol::encode_length;
-using local_store_protocol::encode_request;
-using local_store_protocol::Operation;
+using store_protocol::encode_length;
+using store_protocol::encode_request;
+using store_protocol::Operation;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
@@ -186,7 +186,7 @@ TEST(LocalStoreServer, ClosesConnectionsThatSendNoRequest) {
   store.set("key", "value");
   const std::string get = encode_request(Operation::get, "absent", "");
   expect_closed(serving, encode_length(0xffffffff));
-  expect_closed(serving, encode_length(local_store_protocol::max_request + 1));
+  expect_closed(serving, encode_length(store_protocol::max_request + 1));
   expect_closed(serving, encode_length(0));
   expect_closed(serving, encode_length(4) + "sabc");
   // A key longer than the request, an unknown operation, more after a request.

@@ -65,7 +65,7 @@ TEST(Diagnosis, LooksAtEverythingAndLeavesNothingBehind) {
     EXPECT_THAT(topics(diagnosis),
                 ElementsAre("libtorch", "blas", "cores", "cgroup", "threads", "memory",
                             "backend shm", "backend thread", "backend self", "backend gloo",
-                            "backend mpi", "backend nccl", "gpus", "environment"));
+                            "backend mpi", "backend nccl", "gpus", "environment", "backend auto"));
     EXPECT_FALSE(diagnosis.broken()) << to_text(diagnosis);
     EXPECT_THAT(tmpdir.entries(), IsEmpty());
     EXPECT_EQ(testing::count_descriptors(), descriptors);
@@ -84,6 +84,7 @@ TEST(Diagnosis, ABrokenPartDoesNotEndTheOthers) {
       if (finding.state == State::broken) broken[finding.topic] = finding.found;
     }
     EXPECT_THAT(broken, UnorderedElementsAre(Pair("backend shm", HasSubstr("TMPDIR")),
+                                             Pair("backend gloo", HasSubstr("TMPDIR")),
                                              Pair("environment", HasSubstr("PMI_RANK"))));
   });
 }

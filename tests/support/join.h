@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "support/rank_processes.h"
@@ -17,6 +18,8 @@ struct JoinOptions {
   std::chrono::milliseconds timeout = std::chrono::seconds(30);
   // Each group of a launch meets at a place of its own.
   std::string place = "group";
+  // Of the rank's tensors; a GPU if there is one.
+  std::optional<at::Device> device = {};
 };
 
 inline std::shared_ptr<ProcessGroup> join(Rank& rank, const JoinOptions& options = {}) {
@@ -26,6 +29,7 @@ inline std::shared_ptr<ProcessGroup> join(Rank& rank, const JoinOptions& options
   init.rank = rank.rank();
   init.world_size = rank.size();
   init.timeout = options.timeout;
+  init.device = options.device;
   return init_process_group(init);
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "support/process_table.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -16,6 +17,17 @@ std::string contents(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
+void for_each_environment(const std::function<void(pid_t, const std::string&)>& function) {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
+    const std::string name = entry.path().filename();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    const pid_t pid = std::stoi(name);
+    // Empty for a zombie.
+    if (pid != ::getpid()) function(pid, contents(entry.path() / "environ"));
+  }
+}
+
 }  // namespace
 
 std::string unique_mark() {
@@ -25,15 +37,21 @@ std::string unique_mark() {
 
 int count_marked(const std::string& mark) {
   int count = 0;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
-    const std::string name = entry.path().filename();
-    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
-    if (name == std::to_string(::getpid())) continue;
-    // Empty for a zombie.
-    if (contents(entry.path() / "environ").find(mark) != std::string::npos) ++count;
-  }
+  for_each_environment([&](pid_t, const std::string& environment) {
+    if (environment.find(mark) != std::string::npos) ++count;
+  });
   return count;
+}
+
+std::vector<pid_t> processes_with(const std::vector<std::string>& variables) {
+  std::vector<pid_t> found;
+  for_each_environment([&](pid_t pid, const std::string& environment) {
+    const bool all = std::ranges::all_of(variables, [&](const std::string& variable) {
+      return ('\0' + environment).find('\0' + variable + '\0') != std::string::npos;
+    });
+    if (all) found.push_back(pid);
+  });
+  return found;
 }
 
 int count_descriptors() {

@@ -5,6 +5,9 @@
 #include <chrono>
 #include <functional>
 #include <string>
+#include <vector>
+
+#include <sys/types.h>
 
 namespace lockstep::testing {
 
@@ -14,6 +17,10 @@ std::string unique_mark();
 
 // Processes, but zombies and this one, whose environment held the text when they were executed.
 int count_marked(const std::string& mark);
+
+// The same processes by their ids, of those that were executed with all these variables, each as
+// NAME=value.
+std::vector<pid_t> processes_with(const std::vector<std::string>& variables);
 
 // Open descriptors of this process.
 int count_descriptors();

@@ -13,6 +13,7 @@
 
 #include <sched.h>
 
+#include "lockstep/collective/abort_cause.h"
 #include "lockstep/collective/call.h"
 
 namespace lockstep::memory {
@@ -63,16 +64,6 @@ struct Channel {
   Letter letters[kLetters];
 
   Letter& letter(std::uint64_t number) { return letters[number % kLetters]; }
-};
-
-// Why a rank has given its group up.
-enum class AbortCause : std::uint32_t {
-  none,
-  requested,
-  timed_out,
-  lost,        // a rank: lost_rank died
-  left,        // lost_rank left
-  mismatched,  // calls that do not go together
 };
 
 struct ControlBlock {

@@ -6,21 +6,12 @@
 #include <c10/util/SmallVector.h>
 #include <fmt/format.h>
 
+#include "lockstep/collective/device_copies.h"
 #include "lockstep/collective/memory/transfers.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::memory {
 namespace {
-
-// The tensor itself if its bytes can be used as they are, else a contiguous copy in host memory.
-at::Tensor on_host(const at::Tensor& tensor) {
-  // Nearly all are so, and even detach() takes longer than a short call.
-  if (tensor.is_cpu() && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg()) {
-    return tensor;
-  }
-  const at::NoGradGuard no_grad;
-  return tensor.detach().to(at::kCPU).resolve_conj().resolve_neg().contiguous();
-}
 
 std::vector<HostTensor> all_of(const std::vector<at::Tensor>& tensors) {
   return {tensors.begin(), tensors.end()};
@@ -40,46 +31,28 @@ class MemoryOperation final : public Operation {
     tasks_.push_back(std::move(message));
   }
 
-  // What the transfers use for a tensor that they write. The original gets the result at the end.
-  at::Tensor output(const at::Tensor& original) {
-    at::Tensor staged = on_host(original);
-    if (!staged.is_same(original) && !staged.is_alias_of(original)) {
-      copies_.push_back({original, staged});
-    }
-    return staged;
-  }
+  at::Tensor output(const at::Tensor& original) { return copies_.output(original); }
 
   bool poll() override {
     for (const auto& task : tasks_) {
       if (!engine_->poll(*task)) return false;
     }
-    copy_back();
+    copies_.copy_back();
     return true;
   }
 
   void wait(const Deadline& deadline) override {
     for (const auto& task : tasks_) engine_->wait(*task, deadline);
-    copy_back();
+    copies_.copy_back();
   }
 
   Deadline default_deadline() const override { return Deadline::after(timeout_); }
 
  private:
-  struct Copy {
-    at::Tensor original;
-    at::Tensor staged;
-  };
-
-  void copy_back() {
-    const at::NoGradGuard no_grad;
-    for (auto& copy : copies_) copy.original.copy_(copy.staged.view_as(copy.original));
-    copies_.clear();
-  }
-
   std::shared_ptr<Engine> engine_;
   std::chrono::milliseconds timeout_;
   c10::SmallVector<std::shared_ptr<Task>, 1> tasks_;
-  std::vector<Copy> copies_;
+  DeviceCopies copies_;
 };
 
 class MemoryGroup final : public ProcessGroup {

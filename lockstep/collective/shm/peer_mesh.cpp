@@ -108,7 +108,7 @@ void PeerMesh::accept_higher(int listener, const std::string& token, const Deadl
     UniqueFd socket;
     Hello hello;
     try {
-      socket = accept_unix(listener, deadline);
+      socket = accept_connection(listener, deadline);
       // Another user may connect and then say nothing.
       if (peer_of(socket.get()).uid != ::geteuid()) continue;
       receive_all(socket.get(), std::as_writable_bytes(std::span(&hello, 1)), deadline);

@@ -21,6 +21,11 @@ struct Backend {
   // As ProcessGroup::backend() says it.
   std::string name;
   std::function<std::shared_ptr<ProcessGroup>(Rank&, const JoinOptions&)> join;
+  // So many are made in a loop to see whether they leave anything behind. Connecting takes time.
+  int groups_in_a_loop = 500;
+  at::DeviceType device = at::kCPU;
+  // It leaves sums to a library, which rounds where it likes, and may lose a NaN in a minimum.
+  bool sums_by_a_library = false;
   // Runs the function on that many ranks: run_ranks for processes.
   std::function<std::vector<RankOutcome>(int size, const std::function<void(Rank&)>& function,
                                          const LaunchOptions& options, std::source_location where)>
@@ -70,5 +75,7 @@ class CallsConformance : public Conformance {};
 class AbsenceConformance : public Conformance {};
 // Ranks that die, stop, or never come: for backends whose ranks are processes.
 class FaultConformance : public Conformance {};
+// Models in DistributedDataParallel, and in both that and DataParallel.
+class TrainingConformance : public Conformance {};
 
 }  // namespace lockstep::testing

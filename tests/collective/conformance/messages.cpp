@@ -163,9 +163,11 @@ TEST_P(CallsConformance, MessagesThatAreNotAlikeAreErrorsOnBothSides) {
   run([this](Rank& rank) {
     const auto group = join(rank);
     if (rank.rank() == 0) {
-      group->send(at::zeros({7}), 1).wait();
-      expect_error<UsageError>("the sender's next call", {"recv", "7 Float", "8 Float"},
-                               [&] { group->recv(at::zeros({1}), 1).wait(); });
+      // Backends differ in whether a send waits for its receiver.
+      expect_error<UsageError>("the sender", {"recv", "7 Float", "8 Float"}, [&] {
+        group->send(at::zeros({7}), 1).wait();
+        group->recv(at::zeros({1}), 1).wait();
+      });
     } else if (rank.rank() == 1) {
       expect_error<UsageError>("the receiver", {"recv #1", "7 Float", "8 Float"},
                                [&] { group->recv(at::zeros({8}), 0).wait(); });

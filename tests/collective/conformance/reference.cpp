@@ -80,8 +80,8 @@ void expect_same_bits(const at::Tensor& actual, const at::Tensor& expected,
     ADD_FAILURE() << what << ": " << shapes.str();
     return;
   }
-  const at::Tensor left = actual.detach().contiguous();
-  const at::Tensor right = expected.detach().contiguous();
+  const at::Tensor left = actual.detach().cpu().contiguous();
+  const at::Tensor right = expected.detach().cpu().contiguous();
   const std::size_t width = left.element_size();
   const auto* left_bytes = static_cast<const char*>(left.data_ptr());
   const auto* right_bytes = static_cast<const char*>(right.data_ptr());

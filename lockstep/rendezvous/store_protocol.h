@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The bytes between LocalStore and LocalStoreServer. A connection carries one request and one
+// The bytes between StoreClient and StoreServer. A connection carries one request and one
 // reply. Both begin with their length; integers are in this machine's order.
 //   request: length of the rest | operation | length of the key | key | value
 //   reply:   length of the value | value
@@ -14,16 +14,16 @@
 #include <string>
 #include <string_view>
 
-#include "lockstep/rendezvous/local_store.h"
+#include "lockstep/rendezvous/store_client.h"
 
-namespace lockstep::local_store_protocol {
+namespace lockstep::store_protocol {
 
 using Length = std::uint32_t;
 
 enum class Operation : char { set = 's', get = 'g', add = 'a' };
 
 // The most that may follow a request's first length.
-inline constexpr std::size_t max_request = sizeof(char) + sizeof(Length) + LocalStore::max_size;
+inline constexpr std::size_t max_request = sizeof(char) + sizeof(Length) + StoreClient::max_size;
 
 inline std::string encode_length(std::size_t length) {
   const auto value = static_cast<Length>(length);
@@ -77,4 +77,4 @@ inline std::optional<Request> decode_request(std::string_view body) {
                  std::string(body.substr(key_length))};
 }
 
-}  // namespace lockstep::local_store_protocol
+}  // namespace lockstep::store_protocol

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// The backends whose ranks are processes.
 #include <fmt/format.h>
 #include <signal.h>
 #include <unistd.h>
 
+#include "lockstep/collective/gloo/gloo_group.h"
 #include "lockstep/collective/init_process_group.h"
 #include "lockstep/launch/spawn.h"
+#include "lockstep/rendezvous/mpi_library.h"
 #include "lockstep/report/all_reduce_trial.h"
 #include "lockstep/report/probes.h"
 
@@ -30,13 +33,11 @@ Finding cannot_train(const std::string& found) {
           .advice = "until that is mended, processes of this machine cannot train together"};
 }
 
-}  // namespace
-
-Finding probe_shm() try {
-  const auto join_and_reduce = [](int) {
+Finding probe_with_ranks(const std::string& backend) try {
+  const auto join_and_reduce = [&backend](int) {
     die_if_stuck();
     const auto group =
-        init_process_group({.backend = "shm", .timeout = trial_timeout, .device = at::kCPU});
+        init_process_group({.backend = backend, .timeout = trial_timeout, .device = at::kCPU});
     try_all_reduce(*group);
   };
   spawn(ranks, join_and_reduce, {.threads = 1, .on_line = [](const OutputLine&) {}});
@@ -47,6 +48,23 @@ Finding probe_shm() try {
                                   error.failure().rank, ranks, seconds_to_live));
 } catch (const Error& error) {
   return cannot_train(first_line(error));
+}
+
+}  // namespace
+
+Finding probe_shm() {
+  return probe_with_ranks("shm");
+}
+
+Finding probe_gloo() {
+  if (!gloo_built_in()) return backend_not_built("gloo", "libgloo-dev");
+  return probe_with_ranks("gloo");
+}
+
+Finding probe_mpi() {
+  if (!MpiLibrary::built_in()) return backend_not_built("mpi", "libopenmpi-dev openmpi-bin");
+  return {.found = fmt::format("built in, with {}; its ranks are started by mpirun or srun",
+                               MpiLibrary::version())};
 }
 
 }  // namespace lockstep

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# The engines that backends stand on, as far as they are there; a stub stands in for what is not.
+
+# Gloo is in libtorch, which does not bring its headers. The library itself must not be linked: a
+# libtorch may carry another version of it.
+find_path(LOCKSTEP_GLOO_INCLUDE gloo/transport/device.h)
+if(LOCKSTEP_GLOO_INCLUDE)
+  set(gloo_sources collective/gloo/gloo_carrier.cpp collective/gloo/gloo_group.cpp
+                   collective/gloo/gloo_store.cpp collective/gloo/waiting_threads.cpp)
+  set_source_files_properties(${gloo_sources} PROPERTIES COMPILE_DEFINITIONS USE_C10D_GLOO)
+  # Named once more, a folder of the system would come before the compiler's own.
+  if(NOT LOCKSTEP_GLOO_INCLUDE IN_LIST CMAKE_CXX_IMPLICIT_INCLUDE_DIRECTORIES)
+    set_source_files_properties(${gloo_sources} PROPERTIES
+      INCLUDE_DIRECTORIES ${LOCKSTEP_GLOO_INCLUDE})
+  endif()
+  set(LOCKSTEP_HAS_GLOO TRUE PARENT_SCOPE)
+else()
+  set(gloo_sources collective/gloo/gloo_stub.cpp)
+endif()
+target_sources(lockstep PRIVATE ${gloo_sources})
+message(STATUS "backend gloo: ${LOCKSTEP_GLOO_INCLUDE}")
+
+# Open MPI or MPICH: the one whose compiler is mpicc, or is named by MPI_C_COMPILER.
+option(LOCKSTEP_WITH_MPI "Build the backend mpi, if there is an MPI" ON)
+if(LOCKSTEP_WITH_MPI)
+  find_package(MPI COMPONENTS C)
+endif()
+if(TARGET MPI::MPI_C)
+  set(mpi_sources collective/mpi/mpi_carrier.cpp collective/mpi/mpi_group.cpp
+                  rendezvous/mpi_library.cpp)
+  # Without the bindings to C++ that MPI has given up.
+  set_source_files_properties(${mpi_sources} PROPERTIES
+    COMPILE_DEFINITIONS "OMPI_SKIP_MPICXX;MPICH_SKIP_MPICXX")
+  target_sources(lockstep PRIVATE ${mpi_sources})
+  # The installed package finds it again (cmake/lockstepConfig.cmake.in).
+  target_link_libraries(lockstep PRIVATE $<BUILD_INTERFACE:MPI::MPI_C>)
+  set(LOCKSTEP_HAS_MPI TRUE PARENT_SCOPE)
+else()
+  target_sources(lockstep PRIVATE collective/mpi/mpi_stub.cpp rendezvous/mpi_library_stub.cpp)
+endif()
+message(STATUS "backend mpi: ${MPI_C_HEADER_DIR} ${MPI_C_LIBRARIES}")
+
+# NCCL is in the libtorch that has CUDA, and is loaded from there; only headers are needed. They are
+# CUDA's, or those of the packages nvidia-nccl and nvidia-cuda-runtime beside Python's torch.
+get_filename_component(python_packages "${TORCH_INSTALL_PREFIX}" DIRECTORY)
+file(GLOB nvidia_packages ${python_packages}/nvidia/*/include)
+find_path(LOCKSTEP_NCCL_INCLUDE nccl.h HINTS ${nvidia_packages})
+find_path(LOCKSTEP_CUDA_INCLUDE cuda_runtime.h
+  HINTS ${nvidia_packages} ENV CUDA_HOME PATHS /usr/local/cuda PATH_SUFFIXES include)
+if(LOCKSTEP_NCCL_INCLUDE AND LOCKSTEP_CUDA_INCLUDE)
+  set(nccl_sources collective/nccl/nccl_carrier.cpp collective/nccl/nccl_communicator.cpp
+                   collective/nccl/nccl_group.cpp collective/nccl/nccl_library.cpp
+                   collective/nccl/nccl_plans.cpp)
+  set_source_files_properties(${nccl_sources} PROPERTIES
+    COMPILE_OPTIONS "-isystem${LOCKSTEP_NCCL_INCLUDE};-isystem${LOCKSTEP_CUDA_INCLUDE}")
+  target_link_libraries(lockstep PRIVATE ${CMAKE_DL_LIBS})
+  set(LOCKSTEP_HAS_NCCL TRUE PARENT_SCOPE)
+else()
+  set(nccl_sources collective/nccl/nccl_stub.cpp)
+endif()
+target_sources(lockstep PRIVATE ${nccl_sources})
+message(STATUS "backend nccl: ${LOCKSTEP_NCCL_INCLUDE} ${LOCKSTEP_CUDA_INCLUDE}")

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/collective/gloo/gloo_carrier.h"
+
+#include <atomic>
+#include <condition_variable>
+#include <csignal>
+#include <exception>
+#include <mutex>
+
+#include <ATen/ops/empty.h>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include "lockstep/collective/gloo/gloo_store.h"
+#include "lockstep/collective/gloo/waiting_threads.h"
+#include "lockstep/core/environment.h"
+#include "lockstep/core/error.h"
+
+namespace lockstep {
+namespace {
+
+using network::Carrier;
+using network::Transmission;
+
+// Rings when something has ended on one of Gloo's threads.
+class Bell {
+ public:
+  std::uint64_t count() const { return count_.load(std::memory_order_acquire); }
+  void ring() {
+    {
+      const std::lock_guard lock(mutex_);
+      count_.fetch_add(1, std::memory_order_acq_rel);
+    }
+    rung_.notify_all();
+  }
+  void wait(std::uint64_t count, std::chrono::microseconds at_most) {
+    std::unique_lock lock(mutex_);
+    rung_.wait_for(lock, at_most, [&] { return count_ > count; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable rung_;
+  std::atomic<std::uint64_t> count_ = 0;
+};
+
+// A collective, which Gloo runs on a thread of its own. Its future is complete before its work says
+// so; who was woken by the one must not ask the other.
+class GlooCollective final : public Transmission {
+ public:
+  GlooCollective(const c10::intrusive_ptr<c10d::Work>& work, std::vector<at::Tensor> tensors,
+                 const std::shared_ptr<Bell>& bell)
+      : work_(work), future_(work->getFuture()), tensors_(std::move(tensors)) {
+    future_->addCallback([bell](c10::ivalue::Future&) { bell->ring(); });
+  }
+
+  bool done() override {
+    if (!future_->completed()) return false;
+    if (future_->hasError()) throw BackendError(future_->tryRetrieveErrorMessage());
+    return true;
+  }
+
+ private:
+  c10::intrusive_ptr<c10d::Work> work_;
+  c10::intrusive_ptr<c10::ivalue::Future> future_;
+  std::vector<at::Tensor> tensors_;
+};
+
+// A message. Gloo only lets a thread wait for it.
+class GlooMessage final : public Transmission {
+ public:
+  GlooMessage(const c10::intrusive_ptr<c10d::Work>& work, WaitingThreads& threads,
+              const std::shared_ptr<Bell>& bell) {
+    threads.run([work, bell, state = state_] {
+      try {
+        work->wait();
+      } catch (...) {
+        state->error = std::current_exception();
+      }
+      state->ended.store(true, std::memory_order_release);
+      bell->ring();
+    });
+  }
+
+  bool done() override {
+    if (!state_->ended.load(std::memory_order_acquire)) return false;
+    if (state_->error) std::rethrow_exception(state_->error);
+    return true;
+  }
+
+ private:
+  struct State {
+    std::atomic<bool> ended = false;
+    std::exception_ptr error;  // written before `ended`
+  };
+  std::shared_ptr<State> state_ = std::make_shared<State>();
+};
+
+class GlooCarrier final : public Carrier {
+ public:
+  GlooCarrier(c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo, int rank)
+      : gloo_(std::move(gloo)), rank_(rank) {}
+
+  std::unique_ptr<Transmission> exchange(at::Tensor outgoing,
+                                         std::vector<std::int64_t> outgoing_bytes,
+                                         at::Tensor incoming,
+                                         std::vector<std::int64_t> incoming_bytes) override {
+    const auto work = gloo_->alltoall_base(incoming, outgoing, incoming_bytes, outgoing_bytes);
+    return std::make_unique<GlooCollective>(work, std::vector{outgoing, incoming}, bell_);
+  }
+
+  // Gloo's own gathers blocks of one size, and copies them once more.
+  std::unique_ptr<Transmission> all_gather(at::Tensor own, at::Tensor all,
+                                           std::vector<std::int64_t> bytes) override {
+    const auto size = static_cast<std::int64_t>(bytes.size());
+    const std::int64_t own_bytes = bytes[static_cast<std::size_t>(rank_)];
+    const at::Tensor repeated = own.expand({size, own_bytes}).contiguous().view({-1});
+    return exchange(repeated, std::vector(bytes.size(), own_bytes), all, bytes);
+  }
+
+  std::unique_ptr<Transmission> broadcast(at::Tensor bytes, int root) override {
+    std::vector<at::Tensor> tensors{bytes};
+    c10d::BroadcastOptions options;
+    options.rootRank = root;
+    return std::make_unique<GlooCollective>(gloo_->broadcast(tensors, options), tensors, bell_);
+  }
+
+  std::unique_ptr<Transmission> send(at::Tensor bytes, int to, int tag) override {
+    std::vector<at::Tensor> tensors{bytes};
+    return std::make_unique<GlooMessage>(gloo_->send(tensors, to, tag), threads_, bell_);
+  }
+  std::unique_ptr<Transmission> receive(at::Tensor bytes, int from, int tag) override {
+    std::vector<at::Tensor> tensors{bytes};
+    return std::make_unique<GlooMessage>(gloo_->recv(tensors, from, tag), threads_, bell_);
+  }
+
+  std::uint64_t events() const override { return bell_->count(); }
+  void wait_for_event(std::uint64_t events, std::chrono::microseconds at_most) override {
+    bell_->wait(events, at_most);
+  }
+
+ private:
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;
+  int rank_;
+  std::shared_ptr<Bell> bell_ = std::make_shared<Bell>();
+  WaitingThreads threads_;
+};
+
+// Gloo writes to connections whose other end may be gone, and the signal for that would end the
+// process. Programs that it executes get the default back.
+void survive_broken_pipes() {
+  struct sigaction current {};
+  ::sigaction(SIGPIPE, nullptr, &current);
+  if (current.sa_handler != SIG_DFL) return;
+  struct sigaction nothing {};
+  nothing.sa_handler = [](int) {};
+  nothing.sa_flags = SA_RESTART;
+  ::sigaction(SIGPIPE, &nothing, nullptr);
+}
+
+}  // namespace
+
+std::unique_ptr<Carrier> make_gloo_carrier(const Membership& membership,
+                                           const std::string& own_host,
+                                           std::chrono::milliseconds timeout,
+                                           const Deadline& deadline) try {
+  survive_broken_pipes();
+  // The group's own deadline comes first; after this one Gloo lets go of what nobody waits for.
+  const auto options = c10d::ProcessGroupGloo::Options::create(timeout + std::chrono::seconds(10));
+  const auto interface = environment("GLOO_SOCKET_IFNAME");
+  options->devices.push_back(
+      interface ? c10d::ProcessGroupGloo::createDeviceForInterface(*interface)
+                : c10d::ProcessGroupGloo::createDeviceForHostname(own_host));
+  const auto store = make_gloo_store(membership.store);
+  store->setTimeout(std::max(deadline.remaining(), std::chrono::milliseconds(1)));
+  return std::make_unique<GlooCarrier>(c10::make_intrusive<c10d::ProcessGroupGloo>(
+                                           store, membership.rank, membership.world_size, options),
+                                       membership.rank);
+} catch (const Error&) {
+  throw;
+} catch (const std::exception& error) {
+  throw BackendError("[gloo] joining, rank " + std::to_string(membership.rank) + " of " +
+                     std::to_string(membership.world_size) + ": " + first_line(error));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/collective/hierarchical/hierarchical_group.h"
+
+#include <algorithm>
+#include <thread>
+
+#include <ATen/ops/empty.h>
+#include <fmt/format.h>
+
+#include "lockstep/collective/device_copies.h"
+#include "lockstep/collective/hierarchical/host_map.h"
+#include "lockstep/collective/hierarchical/phases.h"
+#include "lockstep/collective/self/self_group.h"
+#include "lockstep/collective/shm/shm_group.h"
+#include "lockstep/core/error.h"
+#include "lockstep/rendezvous/prefix_store.h"
+
+namespace lockstep {
+
+// What a rank is part of. Two groups of the same ranks within the host, since each phase needs an
+// order of its own.
+struct HierarchyLevels {
+  std::shared_ptr<ProcessGroup> all;
+  std::shared_ptr<ProcessGroup> reducing;
+  std::shared_ptr<ProcessGroup> sharing;
+  // The ranks at this place on their hosts; null on a host that has more ranks than another.
+  std::shared_ptr<ProcessGroup> lane;
+  HostMap hosts;
+  int host = 0;
+  int lanes = 1;
+};
+
+namespace {
+
+using namespace std::chrono_literals;
+
+// Smaller tensors are not worth more than one slice.
+constexpr std::int64_t kOneSliceBytes = 64 * 1024;
+// Larger ones go in pieces, so that the phases of one overlap with those of the next.
+constexpr std::int64_t kPieceBytes = 8 * 1024 * 1024;
+// For so long the group of all ranks may look for the one whose loss explains an error.
+constexpr auto kExplanation = 1s;
+// A waiting thread looks so often in vain before it sleeps between its looks.
+constexpr int kPatience = 1000;
+constexpr auto kNap = 50us;
+
+std::shared_ptr<ProcessGroup> join_within_host(const Membership& all, const HostMap& hosts,
+                                               int host, const std::string& purpose,
+                                               GroupOptions options) {
+  const auto& ranks = hosts[static_cast<std::size_t>(host)];
+  Membership member = all;
+  member.rank = static_cast<int>(std::ranges::find(ranks, all.rank) - ranks.begin());
+  member.world_size = static_cast<int>(ranks.size());
+  member.store =
+      std::make_shared<PrefixStore>(fmt::format("host/{}/{}/", host, purpose), all.store);
+  if (member.world_size == 1) return make_self_group(std::move(member), options);
+  return make_shm_group(std::move(member), options);
+}
+
+// Part `number` of so many, as a flat view.
+at::Tensor part(const at::Tensor& flat, int number, int parts) {
+  const std::int64_t begin = flat.numel() * number / parts;
+  const std::int64_t end = flat.numel() * (number + 1) / parts;
+  return flat.narrow(0, begin, end - begin);
+}
+
+}  // namespace
+
+class HierarchicalGroup final : public ProcessGroup {
+ public:
+  HierarchicalGroup(Membership membership, GroupOptions options, HierarchyLevels levels)
+      : ProcessGroup(std::move(membership), std::move(options)),
+        levels_(std::make_shared<HierarchyLevels>(std::move(levels))) {
+    share_progress(calls_);
+  }
+
+  std::string_view backend() const override { return "hierarchical"; }
+
+  at::Tensor empty(at::IntArrayRef sizes, const at::TensorOptions& options) override {
+    at::Tensor tensor;
+    std::string refusal;
+    try {
+      tensor = levels_->reducing->empty(sizes, options);
+    } catch (const BackendError& error) {
+      refusal = error.what();
+    }
+    levels_->all
+        ->start_meeting({.collective = Collective::empty,
+                         .type = c10::typeMetaToScalarType(options.dtype()),
+                         .elements = c10::multiply_integers(sizes)})
+        .wait();
+    // Other hosts may have no memory for it.
+    const at::Tensor granted = at::empty({1}, at::kInt).fill_(refusal.empty() ? 1 : 0);
+    levels_->all->all_reduce(granted, {.op = ReduceOp::min}).wait();
+    if (!refusal.empty()) throw BackendError(where("empty") + refusal);
+    if (granted.item<int>() == 0) {
+      throw BackendError(where("empty") +
+                         "another host found no memory for it; its own error has the figures");
+    }
+    return tensor;
+  }
+
+  void abort(const std::string& reason) override { end(*levels_, reason); }
+
+ private:
+  class HierarchicalOperation final : public Operation {
+   public:
+    HierarchicalOperation(std::shared_ptr<HierarchyLevels> levels,
+                          std::shared_ptr<PhasedCalls> calls, std::string where,
+                          std::chrono::milliseconds timeout)
+        : levels_(std::move(levels)),
+          calls_(std::move(calls)),
+          where_(std::move(where)),
+          timeout_(timeout) {}
+
+    at::Tensor flat_output(const at::Tensor& original) {
+      return copies_.output(original).detach().view(-1);
+    }
+    // Half types are summed as floats all the way, and rounded once.
+    at::Tensor flat_sum(const at::Tensor& original) {
+      const auto type = original.scalar_type();
+      const bool half = type == at::kHalf || type == at::kBFloat16;
+      return half ? copies_.output_as(original, at::kFloat).detach().view(-1)
+                  : flat_output(original);
+    }
+    void start(std::vector<PhasedCall::Phase> phases) {
+      parts_.push_back(std::make_shared<PhasedCall>(std::move(phases)));
+      calls_->start(parts_.back());
+    }
+
+    bool poll() override {
+      if (!done()) {
+        calls_->try_advance();
+        if (auto error = calls_->error(); error && !done()) explain(error);
+      }
+      if (done()) copies_.copy_back();
+      return done();
+    }
+
+    void wait(const Deadline& deadline) override {
+      for (int looks = 0; !poll(); ++looks) {
+        if (deadline.passed()) {
+          calls_->give_up();
+        } else if (!calls_->try_advance() && !advance_others(*calls_)) {
+          if (looks < kPatience) {
+            std::this_thread::yield();
+          } else {
+            std::this_thread::sleep_for(kNap);
+          }
+        }
+      }
+    }
+
+    Deadline default_deadline() const override { return Deadline::after(timeout_); }
+
+   private:
+    bool done() const {
+      return std::ranges::all_of(parts_, [](const auto& part) { return part->done(); });
+    }
+
+    // A group within a host does not know a rank by its number in the group of all; and whoever
+    // gave up may have done so because of another.
+    [[noreturn]] void explain(const std::exception_ptr& error) {
+      std::string absent;
+      try {
+        levels_->all->barrier().wait(Deadline::after(kExplanation));
+      } catch (const TimeoutError& late) {
+        absent = late.what();
+      } catch (const PeerLost& lost) {
+        const std::string message = where_ + lost.what();
+        end(*levels_, message);
+        throw PeerLost(lost.rank(), message, lost.how());
+      } catch (const Error&) {
+        // Nobody died; the error itself tells.
+      }
+      try {
+        std::rethrow_exception(error);
+      } catch (const TimeoutError& original) {
+        const std::string message = where_ + (absent.empty() ? original.what() : absent);
+        end(*levels_, message);
+        throw TimeoutError(message);
+      } catch (const UsageError& original) {
+        end(*levels_, where_ + original.what());
+        throw UsageError(where_ + original.what());
+      } catch (const std::exception& original) {
+        end(*levels_, where_ + original.what());
+        throw BackendError(where_ + original.what());
+      }
+    }
+
+    std::shared_ptr<HierarchyLevels> levels_;
+    std::shared_ptr<PhasedCalls> calls_;
+    std::string where_;
+    std::chrono::milliseconds timeout_;
+    std::vector<std::shared_ptr<PhasedCall>> parts_;
+    DeviceCopies copies_;
+  };
+
+  static void end(HierarchyLevels& levels, const std::string& reason) {
+    // Other hosts first: to them the news takes longest.
+    if (levels.lane) levels.lane->abort(reason);
+    levels.all->abort(reason);
+    levels.reducing->abort(reason);
+    levels.sharing->abort(reason);
+  }
+
+  std::shared_ptr<HierarchicalOperation> make_operation(Collective collective) {
+    const Call call{.collective = collective, .number = ++numbers_};
+    return std::make_shared<HierarchicalOperation>(
+        levels_, calls_,
+        fmt::format("[{}] {}, rank {} of {}: ", backend(), title(call), rank(), size()), timeout());
+  }
+
+  // Calls the function for each piece of the tensor, with the number of slices for it.
+  template <class Function>
+  void for_pieces(const at::Tensor& flat, const Function& function) const {
+    const std::int64_t per_piece =
+        std::max<std::int64_t>(1, kPieceBytes / static_cast<std::int64_t>(flat.element_size()));
+    for (std::int64_t begin = 0; begin < flat.numel(); begin += per_piece) {
+      const at::Tensor piece = flat.narrow(0, begin, std::min(per_piece, flat.numel() - begin));
+      const bool small = static_cast<std::int64_t>(piece.nbytes()) <= kOneSliceBytes;
+      function(piece, small ? 1 : levels_->lanes);
+    }
+  }
+
+  // What each rank at the front of its host does with its own slice.
+  static PhasedCall::Phase between_hosts(
+      const std::shared_ptr<HierarchyLevels>& levels, const at::Tensor& piece, int slices,
+      const std::function<Work(ProcessGroup&, const at::Tensor&)>& function) {
+    return [=] {
+      std::vector<Work> works;
+      const int lane = levels->reducing->rank();
+      if (lane < slices) works.push_back(function(*levels->lane, part(piece, lane, slices)));
+      return works;
+    };
+  }
+
+  // The owner of each slice gives it to its host.
+  static PhasedCall::Phase share(const std::shared_ptr<HierarchyLevels>& levels,
+                                 const at::Tensor& piece, int slices) {
+    return [=] {
+      std::vector<Work> works;
+      for (int slice = 0; slice < slices; ++slice) {
+        works.push_back(levels->sharing->broadcast(part(piece, slice, slices), slice));
+      }
+      return works;
+    };
+  }
+
+  Work start_all_reduce(at::TensorList tensors, AllReduceOptions options) override {
+    auto operation = make_operation(Collective::all_reduce);
+    const bool mean = options.op == ReduceOp::mean;
+    const AllReduceOptions within{.op = mean ? ReduceOp::sum : options.op};
+    const AllReduceOptions between{.op = within.op,
+                                   .scale = mean ? options.scale / size() : options.scale};
+    for (const auto& tensor : tensors) {
+      for_pieces(operation->flat_sum(tensor), [&](const at::Tensor& piece, int slices) {
+        operation->start({[levels = levels_, piece, slices, within] {
+                            std::vector<Work> works;
+                            for (int slice = 0; slice < slices; ++slice) {
+                              works.push_back(levels->reducing->reduce(part(piece, slice, slices),
+                                                                       slice, within));
+                            }
+                            return works;
+                          },
+                          between_hosts(levels_, piece, slices,
+                                        [between](ProcessGroup& lane, const at::Tensor& slice) {
+                                          return lane.all_reduce(slice, between);
+                                        }),
+                          share(levels_, piece, slices)});
+      });
+    }
+    return Work(std::move(operation));
+  }
+
+  Work start_broadcast(at::TensorList tensors, int root) override {
+    auto operation = make_operation(Collective::broadcast);
+    const auto has_root = [root](const std::vector<int>& ranks) {
+      return std::ranges::find(ranks, root) != ranks.end();
+    };
+    const auto host = std::ranges::find_if(levels_->hosts, has_root);
+    const int roots_host = static_cast<int>(host - levels_->hosts.begin());
+    const int roots_place = static_cast<int>(std::ranges::find(*host, root) - host->begin());
+    const bool at_roots_host = levels_->host == roots_host;
+    for (const auto& tensor : tensors) {
+      for_pieces(operation->flat_output(tensor), [&](const at::Tensor& piece, int slices) {
+        operation->start(
+            {[levels = levels_, piece, at_roots_host, roots_place] {
+               std::vector<Work> works;
+               if (at_roots_host) {
+                 works.push_back(levels->reducing->broadcast(piece, roots_place));
+               }
+               return works;
+             },
+             between_hosts(levels_, piece, slices,
+                           [roots_host](ProcessGroup& lane, const at::Tensor& slice) {
+                             return lane.broadcast(slice, roots_host);
+                           }),
+             at_roots_host ? [] { return std::vector<Work>(); } : share(levels_, piece, slices)});
+      });
+    }
+    return Work(std::move(operation));
+  }
+
+  // The group of all ranks does the rest.
+  Work start_meeting(const Call& call) override { return levels_->all->start_meeting(call); }
+  Work start_reduce(at::TensorList tensors, int root, AllReduceOptions options) override {
+    return levels_->all->start_reduce(tensors, root, options);
+  }
+  Work start_all_gather(std::vector<at::Tensor> outputs, at::Tensor input) override {
+    return levels_->all->start_all_gather(std::move(outputs), std::move(input));
+  }
+  Work start_gather(std::vector<at::Tensor> outputs, at::Tensor input, int root) override {
+    return levels_->all->start_gather(std::move(outputs), std::move(input), root);
+  }
+  Work start_scatter(at::Tensor output, std::vector<at::Tensor> inputs, int root) override {
+    return levels_->all->start_scatter(std::move(output), std::move(inputs), root);
+  }
+  Work start_reduce_scatter(at::Tensor output, std::vector<at::Tensor> inputs,
+                            AllReduceOptions options) override {
+    return levels_->all->start_reduce_scatter(std::move(output), std::move(inputs), options);
+  }
+  Work start_all_to_all(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs) override {
+    return levels_->all->start_all_to_all(std::move(outputs), std::move(inputs));
+  }
+  Work start_send(at::Tensor tensor, int to, Lane lane) override {
+    return levels_->all->start_send(std::move(tensor), to, lane);
+  }
+  Work start_recv(at::Tensor tensor, int from, Lane lane) override {
+    return levels_->all->start_recv(std::move(tensor), from, lane);
+  }
+  std::shared_ptr<ProcessGroup> make_subgroup(const std::string& name,
+                                              Membership membership) override {
+    return levels_->all->make_subgroup(name, std::move(membership));
+  }
+
+  std::shared_ptr<HierarchyLevels> levels_;
+  std::shared_ptr<PhasedCalls> calls_ = std::make_shared<PhasedCalls>();
+  std::atomic<std::uint64_t> numbers_ = 0;
+};
+
+std::shared_ptr<ProcessGroup> make_hierarchical_group(Membership membership, GroupOptions options,
+                                                      const std::string& host,
+                                                      const MakeGroupBetweenHosts& between_hosts) {
+  HierarchyLevels levels;
+  levels.hosts = map_hosts(membership, host, Deadline::after(options.timeout));
+  const auto is_own = [&](const std::vector<int>& ranks) {
+    return std::ranges::find(ranks, membership.rank) != ranks.end();
+  };
+  levels.host = static_cast<int>(std::ranges::find_if(levels.hosts, is_own) - levels.hosts.begin());
+  const auto fewest = std::ranges::min_element(
+      levels.hosts, {}, [](const std::vector<int>& ranks) { return ranks.size(); });
+  levels.lanes = static_cast<int>(fewest->size());
+  levels.all = between_hosts(membership, options, "hierarchical");
+  levels.reducing = join_within_host(membership, levels.hosts, levels.host, "reducing", options);
+  levels.sharing = join_within_host(membership, levels.hosts, levels.host, "sharing", options);
+  std::vector<int> lane;
+  for (const auto& ranks : levels.hosts) {
+    const int place = levels.reducing->rank();
+    if (place < levels.lanes) lane.push_back(ranks[static_cast<std::size_t>(place)]);
+  }
+  levels.lane = levels.all->split(lane);
+  return std::make_shared<HierarchicalGroup>(std::move(membership), std::move(options),
+                                             std::move(levels));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Calls that are made of phases, each of works on a group of its own: within the host, between the
+// hosts, and within the host again. A phase of one call starts behind the same phase of the call
+// before it, so that each group sees all calls in one order, while different phases overlap.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "lockstep/collective/progress.h"
+#include "lockstep/collective/work.h"
+
+namespace lockstep {
+
+class PhasedCall {
+ public:
+  using Phase = std::function<std::vector<Work>()>;
+  explicit PhasedCall(std::vector<Phase> phases) : phases_(std::move(phases)) {}
+
+  bool done() const { return done_.load(std::memory_order_acquire); }
+
+ private:
+  friend class PhasedCalls;
+  std::vector<Phase> phases_;
+  std::size_t started_ = 0;
+  std::vector<Work> works_;
+  std::atomic<bool> done_ = false;
+};
+
+// Thread-safe. An error of a work ends all calls, and is kept for those who wait.
+class PhasedCalls final : public Progressing {
+ public:
+  void start(const std::shared_ptr<PhasedCall>& call);
+  // Waits in vain for what the oldest call does now, so that the error tells who is missing.
+  void give_up();
+  // The first error; null if there is none.
+  std::exception_ptr error() const;
+  // Ends all calls.
+  void fail(std::exception_ptr error);
+
+  // True if anything moved.
+  bool try_advance() override;
+  memory::ControlBlock* doorbell_if_busy() override { return nullptr; }
+
+ private:
+  // While busy_ is held.
+  bool advance();
+  bool advance(PhasedCall& call, std::size_t limit);
+  void keep(std::exception_ptr error);
+
+  // Who advances them may come by here again, through the progress of others.
+  mutable std::atomic_flag busy_;
+  std::deque<std::shared_ptr<PhasedCall>> calls_;
+  std::exception_ptr error_;
+};
+
+}  // namespace lockstep

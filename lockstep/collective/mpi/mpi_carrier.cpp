@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/collective/mpi/mpi_carrier.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <thread>
+
+#include <fmt/format.h>
+#include <mpi.h>
+
+#include "lockstep/core/error.h"
+#include "lockstep/rendezvous/mpi_library.h"
+
+namespace lockstep {
+namespace {
+
+using network::Carrier;
+using network::Transmission;
+
+// MPI counts with ints.
+constexpr std::int64_t kPieceBytes = std::int64_t{1} << 30;
+// Tags below are the messages' own; those above tell collectives apart that are under way at once.
+constexpr int kFirstTag = 64;
+constexpr int kTags = 16'384;
+// For so many looks in vain a waiting thread only yields.
+constexpr int kPatience = 2000;
+constexpr std::chrono::microseconds kNap(50);
+
+void check(int code) {
+  if (code == MPI_SUCCESS) return;
+  std::array<char, MPI_MAX_ERROR_STRING> text{};
+  int length = 0;
+  MPI_Error_string(code, text.data(), &length);
+  throw BackendError(std::string(text.data(), static_cast<std::size_t>(length)));
+}
+
+class MpiTransmission final : public Transmission {
+ public:
+  explicit MpiTransmission(std::vector<at::Tensor> tensors) : tensors_(std::move(tensors)) {}
+
+  // In pieces, in the same way on both sides.
+  void send(const std::byte* data, std::int64_t bytes, int to, int tag, MPI_Comm comm) {
+    for (std::int64_t at = 0; at < bytes; at += kPieceBytes) {
+      check(MPI_Isend(data + at, static_cast<int>(std::min(kPieceBytes, bytes - at)), MPI_BYTE, to,
+                      tag, comm, &requests_.emplace_back()));
+    }
+  }
+  void receive(std::byte* data, std::int64_t bytes, int from, int tag, MPI_Comm comm) {
+    for (std::int64_t at = 0; at < bytes; at += kPieceBytes) {
+      check(MPI_Irecv(data + at, static_cast<int>(std::min(kPieceBytes, bytes - at)), MPI_BYTE,
+                      from, tag, comm, &requests_.emplace_back()));
+    }
+  }
+  void broadcast(std::byte* data, std::int64_t bytes, int root, MPI_Comm comm) {
+    for (std::int64_t at = 0; at < bytes; at += kPieceBytes) {
+      check(MPI_Ibcast(data + at, static_cast<int>(std::min(kPieceBytes, bytes - at)), MPI_BYTE,
+                       root, comm, &requests_.emplace_back()));
+    }
+  }
+
+  bool done() override {
+    int all = 0;
+    const auto locked = MpiLibrary::get().lock();
+    check(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &all,
+                      MPI_STATUSES_IGNORE));
+    return all != 0;
+  }
+
+ private:
+  std::vector<at::Tensor> tensors_;
+  std::vector<MPI_Request> requests_;
+};
+
+std::byte* begin(const at::Tensor& tensor) {
+  return static_cast<std::byte*>(tensor.data_ptr());
+}
+
+class MpiCarrier final : public Carrier {
+ public:
+  MpiCarrier(MPI_Comm comm, int rank, int size) : comm_(comm), rank_(rank), size_(size) {
+    MpiLibrary::get().begin_use();
+  }
+  ~MpiCarrier() override {
+    const auto locked = MpiLibrary::get().lock();
+    MPI_Comm_free(&comm_);
+    MpiLibrary::get().end_use();
+  }
+
+  std::unique_ptr<Transmission> exchange(at::Tensor outgoing,
+                                         std::vector<std::int64_t> outgoing_bytes,
+                                         at::Tensor incoming,
+                                         std::vector<std::int64_t> incoming_bytes) override {
+    auto transmission = std::make_unique<MpiTransmission>(std::vector{outgoing, incoming});
+    const int tag = next_tag();
+    const auto locked = MpiLibrary::get().lock();
+    const std::byte* out = begin(outgoing);
+    std::byte* in = begin(incoming);
+    for (int peer = 0; peer < size_; ++peer) {
+      const std::int64_t out_bytes = outgoing_bytes[static_cast<std::size_t>(peer)];
+      const std::int64_t in_bytes = incoming_bytes[static_cast<std::size_t>(peer)];
+      if (peer == rank_) {
+        if (in_bytes > 0) std::memcpy(in, out, static_cast<std::size_t>(in_bytes));
+      } else {
+        transmission->receive(in, in_bytes, peer, tag, comm_);
+        transmission->send(out, out_bytes, peer, tag, comm_);
+      }
+      out += out_bytes;
+      in += in_bytes;
+    }
+    return transmission;
+  }
+
+  std::unique_ptr<Transmission> all_gather(at::Tensor own, at::Tensor all,
+                                           std::vector<std::int64_t> bytes) override {
+    auto transmission = std::make_unique<MpiTransmission>(std::vector{own, all});
+    const int tag = next_tag();
+    const auto locked = MpiLibrary::get().lock();
+    const std::int64_t own_bytes = bytes[static_cast<std::size_t>(rank_)];
+    std::byte* in = begin(all);
+    for (int peer = 0; peer < size_; ++peer) {
+      const std::int64_t in_bytes = bytes[static_cast<std::size_t>(peer)];
+      if (peer != rank_) {
+        transmission->receive(in, in_bytes, peer, tag, comm_);
+        transmission->send(begin(own), own_bytes, peer, tag, comm_);
+      } else if (own_bytes > 0 && in != begin(own)) {
+        std::memcpy(in, begin(own), static_cast<std::size_t>(own_bytes));
+      }
+      in += in_bytes;
+    }
+    return transmission;
+  }
+
+  std::unique_ptr<Transmission> broadcast(at::Tensor bytes, int root) override {
+    auto transmission = std::make_unique<MpiTransmission>(std::vector{bytes});
+    const auto locked = MpiLibrary::get().lock();
+    transmission->broadcast(begin(bytes), bytes.numel(), root, comm_);
+    return transmission;
+  }
+
+  std::unique_ptr<Transmission> send(at::Tensor bytes, int to, int tag) override {
+    auto transmission = std::make_unique<MpiTransmission>(std::vector{bytes});
+    const auto locked = MpiLibrary::get().lock();
+    transmission->send(begin(bytes), bytes.numel(), to, tag, comm_);
+    return transmission;
+  }
+  std::unique_ptr<Transmission> receive(at::Tensor bytes, int from, int tag) override {
+    auto transmission = std::make_unique<MpiTransmission>(std::vector{bytes});
+    const auto locked = MpiLibrary::get().lock();
+    transmission->receive(begin(bytes), bytes.numel(), from, tag, comm_);
+    return transmission;
+  }
+
+  // MPI does not tell: it has to be asked again and again, first often and then now and then.
+  std::uint64_t events() const override { return 0; }
+  void wait_for_event(std::uint64_t /*events*/, std::chrono::microseconds at_most) override {
+    thread_local Clock::time_point last;
+    thread_local int waits = 0;
+    const auto now = Clock::now();
+    // Another wait has begun.
+    if (now - last > kNap * 10) waits = 0;
+    last = now;
+    if (++waits < kPatience) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(std::min(kNap, at_most));
+    }
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  int next_tag() { return kFirstTag + tag_++ % kTags; }
+
+  MPI_Comm comm_;
+  int rank_;
+  int size_;
+  int tag_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Carrier> make_mpi_carrier(const Membership& membership, const Deadline& deadline) {
+  const std::string where =
+      fmt::format("[mpi] joining, rank {} of {}: ", membership.rank, membership.world_size);
+  MpiLibrary& mpi = MpiLibrary::get();
+  if (mpi.size() < membership.world_size) {
+    throw BackendError(
+        where + fmt::format("MPI knows of {} process{} only; start the ranks with mpirun, or with "
+                            "srun --mpi=pmix, of the MPI that Lockstep was built with ({})",
+                            mpi.size(), mpi.size() == 1 ? "" : "es", MpiLibrary::version()));
+  }
+  // This group's ranks may be some of MPI's, in another order.
+  Store& store = *membership.store;
+  store.set(fmt::format("mpi/{}", membership.rank), std::to_string(mpi.rank()));
+  std::vector<int> ranks;
+  for (int rank = 0; rank < membership.world_size; ++rank) {
+    ranks.push_back(std::stoi(store.get(fmt::format("mpi/{}", rank), deadline)));
+  }
+  const auto locked = mpi.lock();
+  MPI_Group world = MPI_GROUP_NULL;
+  MPI_Group members = MPI_GROUP_NULL;
+  MPI_Comm comm = MPI_COMM_NULL;
+  check(MPI_Comm_group(MPI_COMM_WORLD, &world));
+  check(MPI_Group_incl(world, membership.world_size, ranks.data(), &members));
+  check(MPI_Comm_create_group(MPI_COMM_WORLD, members, 0, &comm));
+  MPI_Group_free(&members);
+  MPI_Group_free(&world);
+  // Errors are returned, not the end of the process.
+  check(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN));
+  return std::make_unique<MpiCarrier>(comm, membership.rank, membership.world_size);
+}
+
+}  // namespace lockstep

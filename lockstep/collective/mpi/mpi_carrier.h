@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Moves bytes by messages of MPI's. It goes on only while somebody asks for it.
+#pragma once
+
+#include <memory>
+
+#include "lockstep/collective/network/carrier.h"
+#include "lockstep/core/deadline.h"
+#include "lockstep/rendezvous/membership.h"
+
+namespace lockstep {
+
+// Blocks until all ranks have come. BackendError if MPI does not know so many processes.
+std::unique_ptr<network::Carrier> make_mpi_carrier(const Membership& membership,
+                                                   const Deadline& deadline);
+
+}  // namespace lockstep

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/collective/nccl/nccl_group.h"
+
+#include <fmt/format.h>
+
+#include "lockstep/collective/nccl/nccl_carrier.h"
+#include "lockstep/collective/nccl/nccl_library.h"
+#include "lockstep/collective/nccl/nccl_plans.h"
+#include "lockstep/collective/network/network_group.h"
+#include "lockstep/core/error.h"
+
+namespace lockstep {
+
+bool nccl_built_in() {
+  return true;
+}
+
+std::string why_not_nccl() try {
+  NcclLibrary::get();
+  return "";
+} catch (const BackendError& error) {
+  return error.what();
+}
+
+std::string nccl_version() {
+  return NcclLibrary::get().version();
+}
+
+std::shared_ptr<ProcessGroup> make_nccl_group(Membership membership, GroupOptions options,
+                                              const std::string& name) {
+  const at::Device device = options.device;
+  if (!device.is_cuda()) {
+    throw UsageError(fmt::format(
+        "[{}] joining, rank {} of {}: NCCL joins GPUs, and this rank's device is {}; use "
+        "shm or gloo for CPUs",
+        name, membership.rank, membership.world_size, device.str()));
+  }
+  return network::make_network_group(
+      name, std::move(membership), options,
+      [device, name](const Membership& member, const std::string& /*own_host*/,
+                     const Deadline& deadline) -> std::unique_ptr<network::Carrier> {
+        try {
+          return make_nccl_carrier(member, device, deadline);
+        } catch (const TimeoutError&) {
+          throw;
+        } catch (const BackendError& error) {
+          throw BackendError(fmt::format("[{}] joining, rank {} of {}, {}: {}", name, member.rank,
+                                         member.world_size, device.str(), error.what()));
+        }
+      },
+      nccl_plans(device));
+}
+
+}  // namespace lockstep

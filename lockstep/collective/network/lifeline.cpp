@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/collective/network/lifeline.h"
+
+#include <array>
+#include <cerrno>
+#include <random>
+#include <sstream>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "lockstep/core/error.h"
+#include "lockstep/core/reception.h"
+#include "lockstep/core/tcp_socket.h"
+
+namespace lockstep::network {
+namespace {
+
+using namespace std::chrono_literals;
+using Kind = LifelineMessage::Kind;
+
+// Longer than the hub waits for the last ones.
+constexpr auto kLeaving = 400ms;
+
+std::string random_token() {
+  std::random_device random;
+  return fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
+}
+
+}  // namespace
+
+Lifeline::Lifeline(const Membership& membership, std::string_view backend, const Deadline& deadline)
+    : backend_(backend), rank_(membership.rank), size_(membership.world_size) {
+  try {
+    join(membership, deadline);
+  } catch (const UsageError&) {
+    throw;
+  } catch (const TimeoutError& error) {
+    throw TimeoutError(where() + error.what());
+  } catch (const Error& error) {
+    throw BackendError(where() + error.what());
+  }
+}
+
+std::string Lifeline::where() const {
+  return fmt::format("[{}] joining, rank {} of {}: ", backend_, rank_, size_);
+}
+
+void Lifeline::join(const Membership& membership, const Deadline& deadline) {
+  Store& store = *membership.store;
+  // A job may make several groups from one store, in the same order on every rank.
+  const std::string job = fmt::format("{}/{}", backend_, membership.generation);
+  const auto group = store.add(fmt::format("{}/groups/{}", job, rank_), 1);
+  place_ = fmt::format("{}/{}", job, group);
+  const std::string key = place_ + "/hub";
+  if (rank_ == 0) {
+    const std::string token = random_token();
+    UniqueFd listener =
+        listen_tcp(membership.address.empty() ? "127.0.0.1" : membership.address, 0);
+    const auto [host, port] = local_address(listener.get());
+    hub_ = std::make_unique<LifelineHub>(std::move(listener), make_key(token, membership.secret),
+                                         size_, deadline);
+    store.set(key, fmt::format("{} {} {}", host, port, token));
+  }
+  std::string entry;
+  try {
+    entry = store.get(key, deadline);
+  } catch (const TimeoutError&) {
+    throw TimeoutError(fmt::format(
+        "rank 0 did not join within {:.1f} s; see whether it was started, and whether it failed "
+        "before it joined",
+        deadline.span().count() / 1000.0));
+  }
+  std::istringstream stream(entry);
+  std::string host;
+  std::uint16_t port = 0;
+  std::string token;
+  if (!(stream >> host >> port >> token)) throw BackendError("rank 0 left no address");
+  UniqueFd socket = enter(host, port, make_key(token, membership.secret), deadline);
+  own_host_ = local_address(socket.get()).host;
+  within_machine_ = host == "::1" || host.starts_with("127.");
+  socket_ = OwnFd(std::move(socket));
+  send({.kind = Kind::hello, .rank = rank_, .number = static_cast<std::uint64_t>(::getpid())});
+  wait_for_all(deadline);
+}
+
+void Lifeline::wait_for_all(const Deadline& deadline) {
+  // The hub's deadline may pass a little later than this rank's, and it knows who is missing.
+  const Deadline patience = Deadline::after(deadline.remaining() + 1s);
+  while (pids_.empty() && !absent_) {
+    receive(patience);
+    if (pids_.empty() && patience.passed()) absent_ = std::vector{0};
+  }
+  if (!pids_.empty()) return;
+  throw TimeoutError(fmt::format(
+      "rank {} did not join within {:.1f} s; see whether it was started, and whether it failed "
+      "before it joined",
+      fmt::join(*absent_, ", "), deadline.span().count() / 1000.0));
+}
+
+std::string Lifeline::name(int rank) const {
+  return fmt::format("rank {} (pid {})", rank, pids_[rank]);
+}
+
+void Lifeline::look() {
+  while (receive(Deadline::after(0ms))) {
+  }
+}
+
+bool Lifeline::receive(const Deadline& deadline) {
+  if (!socket_) return false;
+  pollfd entry{socket_.get(), POLLIN, 0};
+  if (::poll(&entry, 1, static_cast<int>(deadline.remaining().count())) <= 0) return false;
+  std::array<std::byte, 4096> buffer{};
+  const ssize_t count = ::recv(socket_.get(), buffer.data(), buffer.size(), 0);
+  if (count < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+  try {
+    if (count <= 0) throw ConnectionClosed("");
+    reader_.add(std::span(buffer).first(static_cast<std::size_t>(count)));
+    while (const auto message = reader_.next()) take(*message);
+  } catch (const Error&) {
+    socket_.reset();
+    if (pids_.empty()) {
+      if (!absent_) absent_ = std::vector{0};
+    } else if (!left_.contains(0) && !lost_) {
+      lost_ = 0;
+    }
+    return false;
+  }
+  return true;
+}
+
+void Lifeline::take(const LifelineMessage& message) {
+  switch (message.kind) {
+    case Kind::welcome:
+      pids_ = as_numbers(message.text);
+      if (static_cast<int>(pids_.size()) != size_) throw BackendError("not all ranks were named");
+      return;
+    case Kind::absent:
+      absent_ = as_numbers(message.text);
+      return;
+    case Kind::answer:
+      answer_ = message;
+      return;
+    case Kind::aborted:
+      if (!aborted_) {
+        aborted_ = {message.rank, message.cause, message.lost_rank, message.text};
+      }
+      return;
+    case Kind::lost:
+      if (!lost_) lost_ = message.rank;
+      return;
+    case Kind::left:
+      left_.emplace(message.rank, message.number);
+      return;
+    case Kind::all_left:
+      all_left_ = true;
+      return;
+    default:
+      throw BackendError("a message that hubs do not send");
+  }
+}
+
+void Lifeline::send(const LifelineMessage& message) {
+  if (!socket_) return;
+  const std::string bytes = encode(message);
+  try {
+    send_all(socket_.get(), std::as_bytes(std::span(bytes)), Deadline::after(1s));
+  } catch (const Error&) {
+    // That the hub is gone shows when it is looked for.
+  }
+}
+
+void Lifeline::say_waiting(std::uint64_t number, const std::string& call) {
+  send({.kind = Kind::waiting, .number = number, .text = call});
+}
+
+std::vector<int> Lifeline::absent_from(std::uint64_t number) {
+  answer_.reset();
+  send({.kind = Kind::ask, .number = number});
+  const Deadline deadline = Deadline::after(1s);
+  while (socket_ && !deadline.passed()) {
+    receive(deadline);
+    if (answer_ && answer_->number == number) return as_numbers(answer_->text);
+  }
+  return {0};
+}
+
+void Lifeline::tell(AbortCause cause, int lost_rank, const std::string& reason) {
+  send({.kind = Kind::abort, .cause = cause, .lost_rank = lost_rank, .text = reason});
+}
+
+void Lifeline::wait_until_told() {
+  const Deadline deadline = Deadline::after(1s);
+  while (!aborted_ && socket_ && !deadline.passed()) receive(deadline);
+}
+
+void Lifeline::leave(std::uint64_t last_call) {
+  send({.kind = Kind::leaving, .number = last_call});
+  const Deadline deadline = Deadline::after(kLeaving);
+  while (!all_left_ && socket_ && !deadline.passed()) receive(deadline);
+}
+
+}  // namespace lockstep::network

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A rank's connection to the hub in rank 0's process (lifeline_hub.h). While it stands the rank is
+// alive: its death closes it, and the loss of its machine is seen after some ten seconds. It also
+// carries why a group ends, and who waits in which call. Nothing else: tensors go by the carrier.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/collective/abort_cause.h"
+#include "lockstep/collective/network/lifeline_hub.h"
+#include "lockstep/collective/network/lifeline_message.h"
+#include "lockstep/core/deadline.h"
+#include "lockstep/core/own_fd.h"
+#include "lockstep/rendezvous/membership.h"
+
+namespace lockstep::network {
+
+// Not thread-safe: its engine holds a lock.
+class Lifeline {
+ public:
+  // Blocks until all ranks of the membership have come: they meet in its store, and rank 0 listens
+  // on the membership's address, with a port that is free. TimeoutError names who did not come.
+  Lifeline(const Membership& membership, std::string_view backend, const Deadline& deadline);
+
+  // What tells this group's entries in the store from those of others: "gloo/0/3".
+  const std::string& place() const { return place_; }
+  // The address of this machine that leads to rank 0; for rank 0, the one it listens on.
+  const std::string& own_host() const { return own_host_; }
+  // Whether the ranks come together on loopback; all say the same.
+  bool within_machine() const { return within_machine_; }
+  // "rank 3 (pid 4711)"
+  std::string name(int rank) const;
+
+  // Takes in what has come, without blocking.
+  void look();
+
+  // What look() has seen so far. The first rank that ended the group, and why.
+  struct Abort {
+    int rank;
+    AbortCause cause;
+    int lost_rank;
+    std::string reason;
+  };
+  const std::optional<Abort>& aborted() const { return aborted_; }
+  // The first rank that died.
+  std::optional<int> lost() const { return lost_; }
+  // Those that left, and the last call that each had made.
+  const std::map<int, std::uint64_t>& left() const { return left_; }
+
+  // That this rank has waited in a call for a while.
+  void say_waiting(std::uint64_t number, const std::string& call);
+  // The ranks that have not. Rank 0 if its hub does not answer within a second.
+  std::vector<int> absent_from(std::uint64_t number);
+  // Ends the group for all ranks.
+  void tell(AbortCause cause, int lost_rank, const std::string& reason);
+  // Blocks until the hub has passed on what this rank told it, at most a second.
+  void wait_until_told();
+  // Says farewell, and waits a moment for the others to do so too: what is still on its way to them
+  // would be lost if this rank closed its connections at once.
+  void leave(std::uint64_t last_call);
+
+ private:
+  void join(const Membership& membership, const Deadline& deadline);
+  void wait_for_all(const Deadline& deadline);
+  std::string where() const;
+  void send(const LifelineMessage& message);
+  // Waits for what comes; false at the deadline or when the connection has ended.
+  bool receive(const Deadline& deadline);
+  void take(const LifelineMessage& message);
+
+  std::string backend_;
+  int rank_;
+  int size_;
+  std::string place_;
+  std::string own_host_;
+  bool within_machine_ = false;
+  std::unique_ptr<LifelineHub> hub_;  // on rank 0
+  OwnFd socket_;
+  LifelineReader reader_;
+  std::vector<int> pids_;
+  std::optional<std::vector<int>> absent_;
+  std::optional<LifelineMessage> answer_;
+  std::optional<Abort> aborted_;
+  std::optional<int> lost_;
+  std::map<int, std::uint64_t> left_;
+  bool all_left_ = false;
+};
+
+}  // namespace lockstep::network

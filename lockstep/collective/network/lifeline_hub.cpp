@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/collective/network/lifeline_hub.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <optional>
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep::network {
+namespace {
+
+using namespace std::chrono_literals;
+using Kind = LifelineMessage::Kind;
+
+// For who knows the key to say which rank it is.
+constexpr auto kPatience = 5s;
+// For the last ranks to leave when rank 0 does.
+constexpr auto kLinger = 300ms;
+
+}  // namespace
+
+LifelineHub::LifelineHub(UniqueFd listener, const Key& key, int ranks, const Deadline& deadline)
+    : reception_(std::move(listener), key, ranks),
+      deadline_(deadline),
+      members_(static_cast<std::size_t>(ranks)),
+      thread_([this](int stop) { run(stop); }) {}
+
+void LifelineHub::run(int stop) {
+  std::optional<Deadline> end;
+  while (!all_gone() && !(end && end->passed())) {
+    serve_once(stop, end ? end->remaining() : 100ms);
+    eventfd_t stops = 0;
+    if (!end && ::eventfd_read(stop, &stops) == 0) end = Deadline::after(kLinger);
+    if (!welcomed_ && !refused_ && deadline_.passed()) name_absent();
+    std::erase_if(arrivals_, [](const Arrival& arrival) {
+      return !arrival.socket || Clock::now() - arrival.since > kPatience;
+    });
+  }
+  // What is still to be read would make the kernel throw away what is still to be sent.
+  for (auto& member : members_) {
+    if (member.socket) ::shutdown(member.socket.get(), SHUT_WR);
+  }
+}
+
+bool LifelineHub::all_here() const {
+  return std::ranges::all_of(members_, [](const Member& member) { return member.pid != 0; });
+}
+
+bool LifelineHub::all_gone() const {
+  return (welcomed_ || refused_) &&
+         std::ranges::none_of(members_, [](const Member& member) { return bool(member.socket); });
+}
+
+void LifelineHub::serve_once(int stop, std::chrono::milliseconds at_most) {
+  std::vector<pollfd> entries{{stop, POLLIN, 0}, {reception_.descriptor(), POLLIN, 0}};
+  for (const auto& arrival : arrivals_) entries.push_back({arrival.socket.get(), POLLIN, 0});
+  std::vector<int> ranks;
+  for (int rank = 0; rank < static_cast<int>(members_.size()); ++rank) {
+    const Member& member = members_[rank];
+    if (!member.socket) continue;
+    const short events = member.unsent.empty() ? POLLIN : POLLIN | POLLOUT;
+    entries.push_back({member.socket.get(), events, 0});
+    ranks.push_back(rank);
+  }
+  if (::poll(entries.data(), entries.size(), static_cast<int>(at_most.count())) < 0) return;
+  auto entry = entries.begin() + 2;
+  for (auto& arrival : arrivals_) {
+    if ((entry++)->revents != 0) introduce(arrival);
+  }
+  for (const int rank : ranks) {
+    const short events = (entry++)->revents;
+    if ((events & POLLOUT) != 0) flush(rank);
+    if ((events & ~POLLOUT) != 0) hear(rank);
+  }
+  for (auto& socket : reception_.serve()) {
+    arrivals_.push_back({std::move(socket), Clock::now()});
+  }
+  if (!welcomed_ && !refused_ && all_here()) welcome();
+}
+
+void LifelineHub::welcome() {
+  welcomed_ = true;
+  std::vector<int> pids;
+  for (const auto& member : members_) pids.push_back(member.pid);
+  tell_all({.kind = Kind::welcome, .text = as_text(pids)});
+  reception_.close();
+}
+
+// What it says first is short, and comes at once.
+void LifelineHub::introduce(Arrival& arrival) try {
+  OwnFd socket = std::move(arrival.socket);
+  std::array<std::byte, 256> buffer{};
+  const ssize_t count = ::recv(socket.get(), buffer.data(), buffer.size(), 0);
+  if (count <= 0) return;
+  LifelineReader reader;
+  reader.add(std::span(buffer).first(static_cast<std::size_t>(count)));
+  const auto hello = reader.next();
+  if (!hello || hello->kind != Kind::hello || hello->rank < 0 ||
+      hello->rank >= static_cast<int>(members_.size()) || members_[hello->rank].pid != 0) {
+    return;
+  }
+  Member& member = members_[hello->rank];
+  member.socket = std::move(socket);
+  member.reader = std::move(reader);
+  member.pid = static_cast<int>(hello->number);
+} catch (const Error&) {
+  // It is no rank, and goes with its socket.
+}
+
+void LifelineHub::hear(int rank) {
+  Member& member = members_[rank];
+  std::array<std::byte, 4096> buffer{};
+  const ssize_t count = ::recv(member.socket.get(), buffer.data(), buffer.size(), 0);
+  if (count < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  if (count <= 0) return lose(rank);
+  member.reader.add(std::span(buffer).first(static_cast<std::size_t>(count)));
+  try {
+    while (const auto message = member.reader.next()) take(rank, *message);
+  } catch (const Error&) {
+    lose(rank);
+  }
+}
+
+void LifelineHub::lose(int rank) {
+  Member& member = members_[rank];
+  member.socket.reset();
+  if (!member.left && welcomed_) tell_all({.kind = Kind::lost, .rank = rank});
+  // Before all are here: its place is empty again.
+  if (!welcomed_) member.pid = 0;
+}
+
+void LifelineHub::take(int rank, const LifelineMessage& message) {
+  switch (message.kind) {
+    case Kind::waiting:
+      return note_waiting(rank, message);
+    case Kind::ask: {
+      std::vector<int> absent;
+      for (int other = 0; other < static_cast<int>(members_.size()); ++other) {
+        if (other != rank && members_[other].waits_in < message.number) absent.push_back(other);
+      }
+      return send(rank, {.kind = Kind::answer, .number = message.number, .text = as_text(absent)});
+    }
+    case Kind::abort: {
+      const LifelineMessage news{.kind = Kind::aborted,
+                                 .cause = message.cause,
+                                 .rank = rank,
+                                 .lost_rank = message.lost_rank,
+                                 .text = message.text};
+      for (int other = 0; other < static_cast<int>(members_.size()); ++other) {
+        if (other != rank) send(other, news);
+      }
+      // Last, so that it knows that the others have been told.
+      return send(rank, news);
+    }
+    case Kind::leaving:
+      members_[rank].left = true;
+      tell_all({.kind = Kind::left, .rank = rank, .number = message.number});
+      if (std::ranges::all_of(members_,
+                              [](const Member& member) { return member.left || !member.socket; })) {
+        tell_all({.kind = Kind::all_left});
+      }
+      return;
+    default:
+      throw BackendError("a message that ranks do not send");
+  }
+}
+
+// Ranks that wait long in different calls of one number wait for ever.
+void LifelineHub::note_waiting(int rank, const LifelineMessage& message) {
+  Member& member = members_[rank];
+  member.waits_in = message.number;
+  member.call = message.text;
+  for (int other = 0; other < static_cast<int>(members_.size()); ++other) {
+    const Member& peer = members_[other];
+    if (peer.waits_in != message.number || peer.call == message.text) continue;
+    tell_all({.kind = Kind::aborted,
+              .cause = AbortCause::mismatched,
+              .rank = rank,
+              .text = fmt::format("rank {} called {}, but rank {} called {}; all ranks must make "
+                                  "the same calls in the same order",
+                                  std::min(rank, other), rank < other ? member.call : peer.call,
+                                  std::max(rank, other), rank < other ? peer.call : member.call)});
+    return;
+  }
+}
+
+void LifelineHub::send(int rank, const LifelineMessage& message) {
+  if (!members_[rank].socket) return;
+  members_[rank].unsent += encode(message);
+  flush(rank);
+}
+
+void LifelineHub::flush(int rank) {
+  Member& member = members_[rank];
+  const ssize_t count =
+      ::send(member.socket.get(), member.unsent.data(), member.unsent.size(), MSG_NOSIGNAL);
+  // A connection that is broken shows when it is read.
+  if (count > 0) member.unsent.erase(0, static_cast<std::size_t>(count));
+}
+
+void LifelineHub::tell_all(const LifelineMessage& message) {
+  for (int rank = 0; rank < static_cast<int>(members_.size()); ++rank) send(rank, message);
+}
+
+void LifelineHub::name_absent() {
+  refused_ = true;
+  std::vector<int> absent;
+  for (int rank = 0; rank < static_cast<int>(members_.size()); ++rank) {
+    if (members_[rank].pid == 0) absent.push_back(rank);
+  }
+  tell_all({.kind = Kind::absent, .text = as_text(absent)});
+}
+
+}  // namespace lockstep::network

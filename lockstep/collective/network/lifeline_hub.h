@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Where the lifelines of a group's ranks come together, in rank 0's process: it tells all of them
+// who has died, left or given up, and who does not come. It has a thread of its own, since rank 0
+// may be computing.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <list>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "lockstep/collective/network/lifeline_message.h"
+#include "lockstep/core/deadline.h"
+#include "lockstep/core/own_fd.h"
+#include "lockstep/core/reception.h"
+#include "lockstep/core/service_thread.h"
+
+namespace lockstep::network {
+
+class LifelineHub {
+ public:
+  // Ranks that have not come by the deadline are named to the others. When it is destroyed it ends
+  // when all ranks have gone, or after a moment.
+  LifelineHub(UniqueFd listener, const Key& key, int ranks, const Deadline& deadline);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  // Knows the key, and has not said yet which rank it is.
+  struct Arrival {
+    OwnFd socket;
+    Clock::time_point since;
+  };
+  struct Member {
+    OwnFd socket;
+    LifelineReader reader;
+    std::string unsent;
+    int pid = 0;
+    bool left = false;
+    // Of the call that it waits in, and what that is.
+    std::uint64_t waits_in = 0;
+    std::string call;
+  };
+
+  void run(int stop);
+  void serve_once(int stop, std::chrono::milliseconds at_most);
+  // A member, if it says which rank it is.
+  void introduce(Arrival& arrival);
+  void welcome();
+  void hear(int rank);
+  void take(int rank, const LifelineMessage& message);
+  void note_waiting(int rank, const LifelineMessage& message);
+  void send(int rank, const LifelineMessage& message);
+  void flush(int rank);
+  void tell_all(const LifelineMessage& message);
+  void lose(int rank);
+  void name_absent();
+  bool all_here() const;
+  bool all_gone() const;
+
+  Reception reception_;
+  Deadline deadline_;
+  std::list<Arrival> arrivals_;
+  std::vector<Member> members_;
+  bool welcomed_ = false;
+  bool refused_ = false;
+  ServiceThread thread_;
+};
+
+}  // namespace lockstep::network

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What ranks and the hub of their lifelines tell each other: frames of bounded length, on a
+// connection whose ends have authenticated each other. Integers are in this machine's order.
+//   length of the rest | kind | cause | rank | lost rank | number | text
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/collective/abort_cause.h"
+
+namespace lockstep::network {
+
+struct LifelineMessage {
+  enum class Kind : std::uint32_t {
+    // From a rank to the hub.
+    hello,    // rank; number: its process id
+    waiting,  // number: of the call that it has waited in for a while; text: what it is
+    ask,      // number: who does not wait in this call?
+    abort,    // cause, lost_rank; text: the reason
+    leaving,  // number: of the last call that it has made
+    // From the hub to the ranks.
+    welcome,  // all are here; text: their process ids
+    absent,   // text: the ranks that did not come
+    answer,   // number: of the call that was asked for; text: the ranks that do not wait in it
+    aborted,  // rank: by whom; cause, lost_rank, text
+    lost,     // rank
+    left,     // rank; number: of the last call that it has made
+    all_left,
+  };
+  Kind kind = Kind::hello;
+  AbortCause cause = AbortCause::none;
+  std::int32_t rank = -1;
+  std::int32_t lost_rank = -1;
+  std::uint64_t number = 0;
+  std::string text = {};
+};
+
+std::string encode(const LifelineMessage& message);
+
+// A list of numbers as a message's text has it, and back.
+std::string as_text(std::span<const int> numbers);
+std::vector<int> as_numbers(const std::string& text);
+
+// Puts messages together from what comes in pieces.
+class LifelineReader {
+ public:
+  void add(std::span<const std::byte> bytes);
+  // BackendError if what came is no message.
+  std::optional<LifelineMessage> next();
+
+ private:
+  std::string received_;
+};
+
+}  // namespace lockstep::network

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Carries out one rank's calls and messages on a group whose ranks reach each other through a
+// carrier. Each start, poll and wait advances all that is under way, as in memory/engine.h; what
+// the carrier does by itself goes on meanwhile.
+#pragma once
+
+#include <chrono>
+#include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <tuple>
+
+#include <sys/types.h>
+
+#include "lockstep/collective/network/lifeline.h"
+#include "lockstep/collective/network/plans.h"
+#include "lockstep/collective/progress.h"
+#include "lockstep/core/deadline.h"
+
+namespace lockstep::network {
+
+// Thread-safe. All errors are final: the first one is thrown to every later caller as well.
+class NetworkEngine final : public Progressing {
+ public:
+  // With `compare`, ranks compare their calls before each.
+  static std::shared_ptr<NetworkEngine> make(std::string backend, Place place,
+                                             std::unique_ptr<Carrier> carrier,
+                                             std::unique_ptr<Lifeline> lifeline, bool compare);
+  // Leaves the group. Waits a moment for the others to leave as well.
+  ~NetworkEngine() override;
+
+  // Takes its turn behind the calls started before.
+  void start(const Plan& plan);
+  // Takes its turn behind the messages to or from this peer on this lane.
+  void start(const Plan& message, Lane lane);
+  bool poll(const PlannedCall& call);
+  // Who is to wait: the calling thread, or, if that can be, its current stream on the device.
+  enum class Waiting { thread, thread_or_stream };
+  void wait(PlannedCall& call, const Deadline& deadline, Waiting who);
+  // Once, for groups whose calls nobody has to wait for: advances them, and gives up one that has
+  // lasted so long.
+  void watch(std::chrono::milliseconds timeout);
+  // Until all that is under way has ended, well or not.
+  void finish(const Deadline& deadline);
+
+  void abort(const std::string& reason);
+  const Place& place() const { return place_; }
+  // The address of this machine that leads to the other ranks.
+  const std::string& own_host() const { return lifeline_->own_host(); }
+  // "[gloo] all_reduce #42, rank 1 of 4: "
+  std::string where(const Call& call) const;
+
+  bool try_advance() override;
+  memory::ControlBlock* doorbell_if_busy() override { return nullptr; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  // Direction, peer and lane.
+  using Line = std::tuple<Collective, int, Lane>;
+
+  NetworkEngine(std::string backend, Place place, std::unique_ptr<Carrier> carrier,
+                std::unique_ptr<Lifeline> lifeline, bool compare);
+
+  // With mutex_ held.
+  void check_still_there(Call call, std::uint64_t number);
+  // True if anything moved. What the carrier reports is kept until it is known why.
+  bool advance();
+  bool advance(CallLine& line);
+  bool idle() const;
+  const PlannedCall& oldest() const;
+  // Looks for aborts and lost peers, and records an error if there is one.
+  void look_around();
+  bool look_for_ends(const Call& call);
+  // A rank whose farewell makes it certain that this call never completes; -1 if there is none.
+  int left_before(const Call& call) const;
+  void explain_carrier(const Call& call);
+  void say_waiting(Clock::time_point since);
+  void give_up(const Deadline& deadline);
+  void fail(std::exception_ptr error);
+  void fail_for_all(AbortCause cause, std::exception_ptr error, const std::string& reason,
+                    int lost_rank = -1);
+  void check_error() const {
+    if (error_) std::rethrow_exception(error_);
+  }
+
+  const std::string backend_;
+  const Place place_;
+  const bool compare_;
+  const pid_t owner_;
+
+  std::mutex mutex_;
+  std::unique_ptr<Carrier> carrier_;
+  std::unique_ptr<Lifeline> lifeline_;
+  std::exception_ptr error_;
+  CallLine calls_;
+  std::map<Line, CallLine> messages_;
+  Clock::time_point last_look_;
+  std::string carrier_failure_;
+  Clock::time_point carrier_failed_;
+  std::uint64_t said_waiting_ = 0;
+};
+
+}  // namespace lockstep::network

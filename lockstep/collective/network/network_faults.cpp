@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What a network engine does when its peers do not come: whom it waits for, and how it ends the
+// group.
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "lockstep/collective/network/network_engine.h"
+#include "lockstep/core/error.h"
+
+namespace lockstep::network {
+namespace {
+
+using namespace std::chrono_literals;
+
+// After so long in one call a rank says so to the hub.
+constexpr auto kAWhile = 100ms;
+// So long may the lifeline take to tell why the carrier failed. A machine that vanished shows after
+// some ten seconds.
+constexpr auto kExplanation = 15s;
+// What a rank sent before it left may still be on its way.
+constexpr auto kOnTheWay = 2s;
+
+std::exception_ptr error_of(const Lifeline::Abort& abort, const std::string& message) {
+  switch (abort.cause) {
+    case AbortCause::timed_out:
+      return std::make_exception_ptr(TimeoutError(message));
+    case AbortCause::mismatched:
+      return std::make_exception_ptr(UsageError(message));
+    case AbortCause::lost:
+      return std::make_exception_ptr(PeerLost(abort.lost_rank, message));
+    case AbortCause::left:
+      return std::make_exception_ptr(PeerLost(abort.lost_rank, message, PeerLost::How::left));
+    default:
+      return std::make_exception_ptr(PeerLost(abort.rank, message));
+  }
+}
+
+// What an engine that failed leaves behind: its carrier may still read and write the tensors, until
+// its own timeout or the end of the process.
+void keep_for_ever(std::unique_ptr<Transmission> transmission) {
+  static auto& kept = *new std::vector<std::unique_ptr<Transmission>>;
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  kept.push_back(std::move(transmission));
+}
+
+}  // namespace
+
+std::string NetworkEngine::where(const Call& call) const {
+  return fmt::format("[{}] {}, rank {} of {}: ", backend_, title(call), place_.rank, place_.size);
+}
+
+void NetworkEngine::look_around() {
+  if (error_ || idle()) return;
+  last_look_ = Clock::now();
+  lifeline_->look();
+  const Call call = oldest().call();
+  if (!look_for_ends(call) && !carrier_failure_.empty()) explain_carrier(call);
+}
+
+bool NetworkEngine::look_for_ends(const Call& call) {
+  // A death first: those who saw it end the group for it.
+  if (const auto lost = lifeline_->lost()) {
+    const std::string message =
+        where(call) + lifeline_->name(*lost) +
+        " died before it made or finished this call; its own output and the launcher's tell how";
+    fail(std::make_exception_ptr(PeerLost(*lost, message)));
+    return true;
+  }
+  if (const auto& abort = lifeline_->aborted()) {
+    const std::string message = fmt::format("{}{} ended the group: {}", where(call),
+                                            lifeline_->name(abort->rank), abort->reason);
+    fail(error_of(*abort, message));
+    return true;
+  }
+  const int left = left_before(call);
+  if (left < 0) return false;
+  const std::string message =
+      where(call) + lifeline_->name(left) +
+      " left the group before it made this call; all ranks must make the same calls";
+  fail_for_all(AbortCause::left,
+               std::make_exception_ptr(PeerLost(left, message, PeerLost::How::left)), message,
+               left);
+  return true;
+}
+
+int NetworkEngine::left_before(const Call& call) const {
+  const bool message = call.collective == Collective::send || call.collective == Collective::recv;
+  for (const auto& [rank, last_call] : lifeline_->left()) {
+    if (message) {
+      const bool may_arrive =
+          carrier_failure_.empty() || Clock::now() - carrier_failed_ < kOnTheWay;
+      if (rank == call.root && !may_arrive) return rank;
+    } else if (last_call < call.number) {
+      return rank;
+    }
+  }
+  return -1;
+}
+
+void NetworkEngine::explain_carrier(const Call& call) {
+  const auto since = Clock::now() - carrier_failed_;
+  const auto& left = lifeline_->left();
+  if (!left.empty() && since > kOnTheWay) {
+    const int rank = left.begin()->first;
+    const std::string message =
+        fmt::format("{}{} left the group while this call was under way ({})", where(call),
+                    lifeline_->name(rank), carrier_failure_);
+    fail_for_all(AbortCause::left,
+                 std::make_exception_ptr(PeerLost(rank, message, PeerLost::How::left)), message,
+                 rank);
+  } else if (since > kExplanation) {
+    const std::string message = fmt::format(
+        "{}the connection to another rank failed, though none is known to have died: {}",
+        where(call), carrier_failure_);
+    fail_for_all(AbortCause::requested, std::make_exception_ptr(BackendError(message)), message);
+  }
+}
+
+void NetworkEngine::say_waiting(Clock::time_point since) {
+  if (error_ || calls_.empty()) return;
+  const Call& call = calls_.oldest().call();
+  if (said_waiting_ >= call.number || Clock::now() - since < kAWhile) return;
+  said_waiting_ = call.number;
+  lifeline_->say_waiting(call.number, describe(call));
+}
+
+void NetworkEngine::give_up(const Deadline& deadline) {
+  const Call call = oldest().call();
+  std::vector<int> absent{call.root};
+  if (!calls_.empty()) {
+    lifeline_->say_waiting(call.number, describe(call));
+    absent = lifeline_->absent_from(call.number);
+    if (look_for_ends(call)) return;
+  }
+  std::vector<std::string> names;
+  for (const int rank : absent) names.push_back(lifeline_->name(rank));
+  const std::string seconds = fmt::format("{:.1f} s", deadline.span().count() / 1000.0);
+  const std::string message =
+      names.empty()
+          ? fmt::format(
+                "{}waited {} in vain, though every rank has made this call: see whether the "
+                "network between them carries anything (the group's timeout can be raised)",
+                where(call), seconds)
+          : fmt::format(
+                "{}waited {} in vain for {}; it is stopped, stuck, or makes other calls than "
+                "this rank (the group's timeout can be raised)",
+                where(call), seconds, fmt::join(names, ", "));
+  fail_for_all(AbortCause::timed_out, std::make_exception_ptr(TimeoutError(message)), message);
+}
+
+void NetworkEngine::fail_for_all(AbortCause cause, std::exception_ptr error,
+                                 const std::string& reason, int lost_rank) {
+  lifeline_->tell(cause, lost_rank, reason);
+  fail(std::move(error));
+}
+
+void NetworkEngine::fail(std::exception_ptr error) {
+  error_ = std::move(error);
+  carrier_->abort();
+  for (auto& transmission : calls_.clear()) keep_for_ever(std::move(transmission));
+  for (auto& [key, line] : messages_) {
+    for (auto& transmission : line.clear()) keep_for_ever(std::move(transmission));
+  }
+}
+
+}  // namespace lockstep::network

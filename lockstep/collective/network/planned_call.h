@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// One rank's part of one call: steps that each start a transmission and do something when it has
+// arrived.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "lockstep/collective/call.h"
+#include "lockstep/collective/network/carrier.h"
+
+namespace lockstep::network {
+
+struct Step {
+  std::function<std::unique_ptr<Transmission>(Carrier&)> start;
+  std::function<void()> finish = {};
+  // The step that must have finished before this one starts; -1 if it need not wait. It starts
+  // behind all earlier ones in any case.
+  int after = -1;
+};
+
+class PlannedCall {
+ public:
+  PlannedCall(const Call& call, std::vector<Step> steps);
+
+  const Call& call() const { return call_; }
+  void number(std::uint64_t number) { call_.number = number; }
+  // Which tensor of a list it is about, and of how many.
+  void of_list(std::size_t tensor, std::size_t tensors) {
+    call_.tensor = static_cast<std::int32_t>(tensor);
+    call_.tensors = static_cast<std::int32_t>(tensors);
+  }
+  // A step before all others.
+  void begin_with(Step step);
+  // What the caller's device must have done before any step.
+  void mark(std::shared_ptr<void> mark) { mark_ = std::move(mark); }
+  // Has the calling thread's current stream wait for all that is left; false if that cannot be.
+  bool order_current_stream();
+  // When it was started on the group.
+  std::chrono::steady_clock::time_point since() const { return since_; }
+
+  // Finishes what has arrived. True if anything had.
+  bool finish_arrived();
+  // Starts what may start. True if anything could.
+  bool start_next(Carrier& carrier);
+  bool all_started() const { return started_ == steps_.size(); }
+
+  // Once it is, nobody touches this rank's tensor any more.
+  bool done() const { return done_.load(std::memory_order_acquire); }
+  // Takes all that is on its way, for a group that has failed: it still touches the tensors.
+  std::vector<std::unique_ptr<Transmission>> take_transmissions();
+
+ private:
+  struct Progress {
+    Step step;
+    std::unique_ptr<Transmission> transmission;
+    bool finished = false;
+  };
+
+  Call call_;
+  std::shared_ptr<void> mark_;
+  std::chrono::steady_clock::time_point since_ = std::chrono::steady_clock::now();
+  std::vector<Progress> steps_;
+  std::size_t started_ = 0;
+  std::size_t finished_ = 0;
+  std::atomic<bool> done_ = false;
+};
+
+// Calls that start in order, on all ranks in the same one.
+class CallLine {
+ public:
+  std::uint64_t last_number() const { return last_number_; }
+  bool empty() const { return calls_.empty(); }
+  const PlannedCall& oldest() const { return *calls_.front(); }
+  void push(std::shared_ptr<PlannedCall> call);
+  // True if anything moved.
+  bool advance(Carrier& carrier);
+  // Forgets all calls, and returns what was on its way.
+  std::vector<std::unique_ptr<Transmission>> clear();
+
+ private:
+  std::vector<std::shared_ptr<PlannedCall>> calls_;
+  std::uint64_t last_number_ = 0;
+};
+
+}  // namespace lockstep::network

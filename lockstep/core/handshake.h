@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Two ends of a connection show each other that they know the same key, without sending it: each
+// answers the other's random number by its HMAC-SHA256. Messages have a fixed size, and nothing is
+// kept for a stranger but that many bytes.
+//
+//   accepting end:   magic, nonce
+//   connecting end:  nonce, HMAC(key, 'c' | accepting end's nonce | its own)
+//   accepting end:   HMAC(key, 'a' | connecting end's nonce | its own)
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <span>
+#include <string_view>
+
+#include "lockstep/core/deadline.h"
+
+namespace lockstep {
+
+using Key = std::array<std::byte, 32>;
+using Nonce = std::array<std::byte, 32>;
+using Proof = std::array<std::byte, 32>;
+
+// Of what all ranks of one group know, and of the secret of all jobs if there is one.
+Key make_key(std::string_view token, std::string_view secret);
+
+struct Challenge {
+  std::array<char, 16> magic;
+  Nonce nonce;
+};
+struct Answer {
+  Nonce nonce;
+  Proof proof;
+};
+
+Nonce make_nonce();
+Challenge make_challenge();
+bool is_right(const Answer& answer, const Challenge& challenge, const Key& key);
+Proof prove(const Answer& answer, const Challenge& challenge, const Key& key);
+
+// The connecting end. BackendError if the other end is no Lockstep, or does not know the key;
+// ConnectionClosed if it sends this one away.
+void authenticate(int socket, const Key& key, const Deadline& deadline);
+
+}  // namespace lockstep

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/core/listener.h"
+
+#include <cerrno>
+#include <utility>
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+namespace lockstep {
+namespace {
+
+// More would be let in before any of them has been sent away.
+constexpr std::size_t kAtOnce = 32;
+
+}  // namespace
+
+Listener::Listener(UniqueFd socket) : socket_(std::move(socket)) {
+  epoll_.add(socket_.get(), EPOLLIN);
+  watched_ = true;
+}
+
+void Listener::watch(bool on) {
+  if (on == watched_) return;
+  if (!on) {
+    epoll_.remove(socket_.get());
+    watched_ = false;
+  } else if (epoll_.try_add(socket_.get(), EPOLLIN)) {
+    watched_ = true;
+  }
+}
+
+std::vector<UniqueFd> Listener::accept() {
+  std::vector<UniqueFd> connections;
+  if (!socket_) return connections;
+  watch(true);
+  while (connections.size() < kAtOnce) {
+    UniqueFd connection(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (connection) {
+      connections.push_back(std::move(connection));
+    } else if (errno != EINTR && errno != ECONNABORTED) {
+      if (errno != EAGAIN) watch(false);
+      break;
+    }
+  }
+  return connections;
+}
+
+void Listener::close() {
+  if (socket_) watch(false);
+  socket_.reset();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Takes new connections without blocking, for an event loop.
+#pragma once
+
+#include <vector>
+
+#include "lockstep/core/epoll.h"
+#include "lockstep/core/own_fd.h"
+
+namespace lockstep {
+
+class Listener {
+ public:
+  // Of a socket that listens and does not block. BackendError if it cannot be watched.
+  explicit Listener(UniqueFd socket);
+
+  // To be polled for POLLIN.
+  int descriptor() const { return epoll_.get(); }
+
+  // Those that have come, a few at a time. When this process is out of descriptors they stay in the
+  // kernel's queue, and descriptor() tells nothing of them, until the next call.
+  std::vector<UniqueFd> accept();
+
+  // Takes no more, and frees the address.
+  void close();
+
+ private:
+  void watch(bool on);
+
+  OwnFd socket_;
+  Epoll epoll_;
+  bool watched_ = false;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/core/own_fd.h"
+
+#include <mutex>
+#include <set>
+
+#include <fcntl.h>
+#include <pthread.h>
+
+namespace lockstep {
+namespace {
+
+// Of this process. Held over a fork, so that the child finds the list whole.
+struct List {
+  std::mutex mutex;
+  std::set<int> fds;
+};
+
+// Never destroyed: groups may live in static objects.
+List& list() {
+  static List& list = *new List;
+  return list;
+}
+
+void cut_in_child() {
+  const int nowhere = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+  for (const int fd : list().fds) {
+    if (nowhere >= 0) ::dup3(nowhere, fd, O_CLOEXEC);
+  }
+  if (nowhere >= 0) ::close(nowhere);
+  list().fds.clear();
+  list().mutex.unlock();
+}
+
+void watch_forks() {
+  static const int once =
+      ::pthread_atfork([] { list().mutex.lock(); }, [] { list().mutex.unlock(); }, cut_in_child);
+  static_cast<void>(once);
+}
+
+}  // namespace
+
+OwnFd::OwnFd(UniqueFd fd) : fd_(std::move(fd)) {
+  if (!fd_) return;
+  watch_forks();
+  const std::lock_guard lock(list().mutex);
+  list().fds.insert(fd_.get());
+}
+
+OwnFd& OwnFd::operator=(OwnFd&& other) noexcept {
+  if (this != &other) {
+    reset();
+    fd_ = std::move(other.fd_);
+  }
+  return *this;
+}
+
+OwnFd::~OwnFd() {
+  reset();
+}
+
+void OwnFd::reset() {
+  if (!fd_) return;
+  const std::lock_guard lock(list().mutex);
+  list().fds.erase(fd_.get());
+  fd_.reset();
+}
+
+}  // namespace lockstep

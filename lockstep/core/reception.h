@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Where those who connect over TCP show that they know the key, before anything is done for them:
+// the accepting end of handshake.h, for an event loop. A stranger gets 64 bytes of memory and five
+// seconds.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "lockstep/core/epoll.h"
+#include "lockstep/core/handshake.h"
+#include "lockstep/core/listener.h"
+#include "lockstep/core/own_fd.h"
+
+namespace lockstep {
+
+class Reception {
+ public:
+  // `guests` may come at once; with 256 strangers more, the one that came first is sent away.
+  Reception(UniqueFd listener, const Key& key, int guests);
+
+  // To be polled for POLLIN.
+  int descriptor() const { return epoll_.get(); }
+
+  // Does what can be done without blocking, and returns the connections of those who have shown
+  // that they know the key. To be called at least every few seconds. Never throws for what a
+  // stranger does.
+  std::vector<OwnFd> serve();
+
+  // Sends all strangers away and takes no more.
+  void close();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  struct Stranger {
+    OwnFd socket;
+    Challenge challenge;
+    Clock::time_point since;
+    Answer answer{};
+    std::size_t received = 0;
+  };
+  enum class Verdict { undecided, authentic, refused };
+
+  void greet(UniqueFd socket);
+  Verdict hear(Stranger& stranger) const;
+  void send_away_the_slow();
+  void send_away_first();
+
+  Epoll epoll_;
+  Listener listener_;
+  Key key_;
+  std::size_t places_;
+  // In the order in which they came.
+  std::list<Stranger> strangers_;
+  std::map<int, std::list<Stranger>::iterator> by_descriptor_;
+};
+
+// The connecting end: a connection on which both ends have shown that they know the key. While
+// nobody listens there it tries again until the deadline, TimeoutError; at_once does not, but
+// throws ConnectionClosed. Both try a few times when they are sent away, which may be for a crowd
+// of strangers, and then throw ConnectionClosed. BackendError as from authenticate.
+UniqueFd enter(const std::string& host, std::uint16_t port, const Key& key,
+               const Deadline& deadline);
+UniqueFd enter_at_once(const std::string& host, std::uint16_t port, const Key& key,
+                       const Deadline& deadline);
+
+}  // namespace lockstep

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/core/tcp_socket.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstring>
+#include <memory>
+
+#include <fmt/format.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+namespace lockstep {
+namespace {
+
+constexpr std::chrono::milliseconds kNamesAppearWithin = std::chrono::minutes(1);
+
+using Addresses = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
+
+Addresses resolve(const std::string& host, std::uint16_t port, int flags) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = flags | AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  const int error = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
+  if (error != 0) {
+    throw BackendError(fmt::format("host \"{}\" is not known: {}", host, ::gai_strerror(error)));
+  }
+  return {found, ::freeaddrinfo};
+}
+
+bool is_known(const std::string& host) try {
+  resolve(host, 0, 0);
+  return true;
+} catch (const BackendError&) {
+  return false;
+}
+
+Addresses resolve_in_time(const std::string& host, const Deadline& deadline) {
+  const Deadline patience = Deadline::after(std::min(deadline.remaining(), kNamesAppearWithin));
+  while (true) {
+    try {
+      return resolve(host, 0, 0);
+    } catch (const BackendError&) {
+      if (patience.passed()) throw;
+    }
+    ::poll(nullptr, 0, 200);
+  }
+}
+
+UniqueFd socket_for(const addrinfo& address) {
+  UniqueFd fd(::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd) throw BackendError(fmt::format("cannot make a socket: {}", std::strerror(errno)));
+  return fd;
+}
+
+void set_option(int socket, int level, int name, int value) {
+  ::setsockopt(socket, level, name, &value, sizeof value);
+}
+
+// 0, or the error.
+int connect_once(int fd, const addrinfo& address, const Deadline& deadline) {
+  if (::connect(fd, address.ai_addr, address.ai_addrlen) == 0) return 0;
+  if (errno != EINPROGRESS) return errno;
+  pollfd entry{fd, POLLOUT, 0};
+  while (::poll(&entry, 1, static_cast<int>(deadline.remaining().count())) < 0 && errno == EINTR) {
+  }
+  int error = 0;
+  socklen_t length = sizeof error;
+  ::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length);
+  return entry.revents == 0 ? ETIMEDOUT : error;
+}
+
+TcpAddress in_numbers(const sockaddr& address, socklen_t length) {
+  char host[NI_MAXHOST];
+  char port[NI_MAXSERV];
+  const int error = ::getnameinfo(&address, length, host, sizeof host, port, sizeof port,
+                                  NI_NUMERICHOST | NI_NUMERICSERV);
+  if (error != 0) {
+    throw BackendError(fmt::format("cannot tell a socket's address: {}", ::gai_strerror(error)));
+  }
+  return {host, static_cast<std::uint16_t>(std::stoi(port))};
+}
+
+bool is_loopback(const sockaddr& address) {
+  if (address.sa_family == AF_INET) {
+    const auto& four = reinterpret_cast<const sockaddr_in&>(address);
+    return ntohl(four.sin_addr.s_addr) >> 24 == 127;
+  }
+  return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr);
+}
+
+}  // namespace
+
+UniqueFd listen_tcp(const std::string& host, std::uint16_t port) {
+  const Addresses addresses = resolve(host, port, 0);
+  int error = 0;
+  for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
+    UniqueFd fd = socket_for(*address);
+    set_option(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+    if (::bind(fd.get(), address->ai_addr, address->ai_addrlen) == 0 &&
+        ::listen(fd.get(), SOMAXCONN) == 0) {
+      return fd;
+    }
+    error = errno;
+  }
+  throw BackendError(fmt::format(
+      "cannot listen on {} port {}: {}{}", host, port, std::strerror(error),
+      error == EADDRNOTAVAIL ? "; it must be an address of the machine where rank 0 runs" : ""));
+}
+
+UniqueFd connect_tcp_at_once(const std::string& host, std::uint16_t port,
+                             const Deadline& deadline) {
+  const Addresses addresses = resolve(host, port, 0);
+  int error = 0;
+  for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
+    UniqueFd fd(::socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    error = fd ? connect_once(fd.get(), *address, deadline) : errno;
+    if (error == 0) return fd;
+  }
+  if (deadline.passed()) {
+    throw TimeoutError(fmt::format("cannot connect to {} port {} within {:.1f} s: {}", host, port,
+                                   deadline.span().count() / 1000.0, std::strerror(error)));
+  }
+  throw ConnectionClosed(
+      fmt::format("cannot connect to {} port {}: {}", host, port, std::strerror(error)));
+}
+
+UniqueFd connect_tcp(const std::string& host, std::uint16_t port, const Deadline& deadline) {
+  while (true) {
+    try {
+      return connect_tcp_at_once(host, port, deadline);
+    } catch (const ConnectionClosed&) {  // nobody listens there yet
+    }
+    ::poll(nullptr, 0, 50);
+  }
+}
+
+std::string reachable_host(const std::string& host, const Deadline& deadline) {
+  if (host.starts_with("localhost") || host.starts_with("ip6-")) return host;
+  Addresses addresses(nullptr, ::freeaddrinfo);
+  if (host != host_name()) {
+    addresses = resolve_in_time(host, deadline);
+  } else if (is_known(host)) {  // not every machine knows its own name
+    addresses = resolve(host, 0, 0);
+  }
+  for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
+    const bool number = in_numbers(*address->ai_addr, address->ai_addrlen).host == host;
+    if (number || !is_loopback(*address->ai_addr)) return host;
+  }
+  ifaddrs* first = nullptr;
+  if (::getifaddrs(&first) != 0) return host;
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> interfaces(first, ::freeifaddrs);
+  for (const ifaddrs* one = first; one != nullptr; one = one->ifa_next) {
+    if (one->ifa_addr != nullptr && one->ifa_addr->sa_family == AF_INET &&
+        (one->ifa_flags & IFF_UP) != 0 && (one->ifa_flags & IFF_LOOPBACK) == 0) {
+      return in_numbers(*one->ifa_addr, sizeof(sockaddr_in)).host;
+    }
+  }
+  return host;
+}
+
+TcpAddress local_address(int socket) {
+  sockaddr_storage storage{};
+  socklen_t length = sizeof storage;
+  auto* address = reinterpret_cast<sockaddr*>(&storage);
+  if (::getsockname(socket, address, &length) != 0) {
+    throw BackendError(fmt::format("cannot tell a socket's address: {}", std::strerror(errno)));
+  }
+  return in_numbers(*address, length);
+}
+
+std::string host_name() {
+  char name[HOST_NAME_MAX + 1] = {};
+  if (::gethostname(name, sizeof name - 1) != 0) {
+    throw BackendError(fmt::format("this machine has no name: {}", std::strerror(errno)));
+  }
+  return name;
+}
+
+void keep_alive(int socket) {
+  set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
+  set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, 4);
+  set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, 2);
+  set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, 3);
+  // The same for what was sent and is not acknowledged.
+  set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, 10'000);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Stream sockets between machines; stream_socket.h says how they fail. Hosts are names or addresses
+// of either version of IP.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "lockstep/core/stream_socket.h"
+
+namespace lockstep {
+
+// Listens on an address of this machine, and on no other. Port 0 takes one that is free.
+// BackendError if the host is none of this machine's, or the port is in use.
+UniqueFd listen_tcp(const std::string& host, std::uint16_t port);
+// ConnectionClosed if nobody listens there, TimeoutError if nothing answers.
+UniqueFd connect_tcp_at_once(const std::string& host, std::uint16_t port, const Deadline& deadline);
+// Tries again until the deadline while nobody listens there.
+UniqueFd connect_tcp(const std::string& host, std::uint16_t port, const Deadline& deadline);
+
+// Of a socket that listens or is connected: its own end, as a number.
+struct TcpAddress {
+  std::string host;
+  std::uint16_t port;
+};
+TcpAddress local_address(int socket);
+
+// The same host; by a number of this machine's that others can reach, where the name leads to
+// loopback here (as Debian has it for a machine's own name) and is not meant to, or where this
+// machine does not know its own name. Waits a minute at
+// most for a name that is not known yet: Kubernetes makes names while it starts their machines.
+// BackendError if it stays unknown.
+std::string reachable_host(const std::string& host, const Deadline& deadline);
+
+// The name by which other machines know this one.
+std::string host_name();
+
+// Sends at once what is small; and has the kernel ask every few seconds whether the other machine
+// is still there, so that a connection to one that vanished fails after some ten seconds.
+void keep_alive(int socket);
+
+}  // namespace lockstep

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/rendezvous/launchers.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "lockstep/core/environment.h"
+#include "lockstep/core/error.h"
+
+namespace lockstep {
+namespace {
+
+struct Variables {
+  const char* launcher;
+  const char* rank;
+  const char* size;
+  const char* local_rank;
+  const char* local_size;
+};
+
+// Slurm sets SLURM_NTASKS for a batch script too, which is no rank; this one only for what srun
+// starts.
+constexpr Variables known[] = {
+    {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE"},
+    {"MPICH or another PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+    {"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", ""},
+    {"Kubernetes", "JOB_COMPLETION_INDEX", "", "", ""},
+};
+
+// "2(x3),1": two tasks on each of the first three nodes, one on the last.
+std::optional<int> entry_of(const std::string& list, int node) {
+  std::size_t at = 0;
+  while (at < list.size()) {
+    int tasks = 0;
+    int times = 1;
+    int length = 0;
+    const char* rest = list.c_str() + at;
+    if (std::sscanf(rest, "%d(x%d)%n", &tasks, &times, &length) != 2 || length == 0) {
+      times = 1;
+      if (std::sscanf(rest, "%d%n", &tasks, &length) != 1) return std::nullopt;
+    }
+    if (node < times) return tasks;
+    node -= times;
+    at += static_cast<std::size_t>(length);
+    if (at < list.size() && list[at] != ',') return std::nullopt;
+    ++at;
+  }
+  return std::nullopt;
+}
+
+std::optional<int> slurm_local_size() {
+  const auto tasks = environment("SLURM_STEP_TASKS_PER_NODE");
+  const auto node = environment_int("SLURM_NODEID");
+  return tasks && node ? entry_of(*tasks, *node) : std::nullopt;
+}
+
+// "node[03-07,9],other" -> "node03"
+std::string first_host(const std::string& list) {
+  const auto bracket = list.find_first_of("[,");
+  if (bracket == std::string::npos || list[bracket] == ',') return list.substr(0, bracket);
+  const auto end = list.find_first_of(",-]", bracket);
+  return list.substr(0, bracket) + list.substr(bracket + 1, end - bracket - 1);
+}
+
+bool disagree(const ForeignLauncher& left, const ForeignLauncher& right) {
+  return left.rank != right.rank || left.size != right.size;
+}
+
+}  // namespace
+
+std::vector<ForeignLauncher> foreign_launchers() {
+  std::vector<ForeignLauncher> found;
+  for (const auto& variables : known) {
+    const auto rank = environment_int(variables.rank);
+    if (!rank) continue;
+    ForeignLauncher launcher{.name = variables.launcher,
+                             .rank_variable = variables.rank,
+                             .rank = *rank,
+                             .size_variable = variables.size,
+                             .size = environment_int(variables.size),
+                             .local_rank = environment_int(variables.local_rank),
+                             .local_size = environment_int(variables.local_size)};
+    if (launcher.name == "Slurm") launcher.local_size = slurm_local_size();
+    found.push_back(std::move(launcher));
+  }
+  return found;
+}
+
+std::optional<ForeignLauncher> launcher_of_ranks() {
+  std::vector<ForeignLauncher> launchers = foreign_launchers();
+  std::erase_if(launchers,
+                [](const ForeignLauncher& launcher) { return launcher.size.value_or(1) < 2; });
+  if (launchers.empty()) return std::nullopt;
+  for (const auto& other : launchers) {
+    if (other.name == "Slurm" || !disagree(launchers.front(), other)) continue;
+    throw UsageError(fmt::format("this process is {}, but {}; start it with one launcher",
+                                 in_words(launchers.front()), in_words(other)));
+  }
+  return launchers.front();
+}
+
+std::string in_words(const ForeignLauncher& launcher) {
+  if (!launcher.size) {
+    return fmt::format("rank {} by {} ({})", launcher.rank, launcher.name, launcher.rank_variable);
+  }
+  return fmt::format("rank {} of {} by {} ({}, {})", launcher.rank, *launcher.size, launcher.name,
+                     launcher.rank_variable, launcher.size_variable);
+}
+
+bool started_by_agent() {
+  return environment("LOCKSTEP_STORE") || environment("TORCHELASTIC_RUN_ID");
+}
+
+std::string launcher_of_environment() {
+  // Lockstep's ranks have torchrun's variables as well.
+  if (environment("LOCKSTEP_STORE")) return "lockstep run or spawn";
+  if (environment("TORCHELASTIC_RUN_ID")) return "torchrun";
+  if (environment("RANK")) return "hand or a script";
+  const auto launcher = launcher_of_ranks();
+  return launcher ? launcher->name : "hand or a script";
+}
+
+SlurmMeeting slurm_meeting() {
+  const auto hosts = environment("SLURM_STEP_NODELIST");
+  const auto job = environment_int("SLURM_JOB_ID");
+  const auto step = environment_int("SLURM_STEP_ID");
+  if (!hosts || !job || !step) {
+    throw UsageError(
+        "Slurm started this rank, but SLURM_STEP_NODELIST, SLURM_JOB_ID or SLURM_STEP_ID is not "
+        "set; set MASTER_ADDR and MASTER_PORT");
+  }
+  constexpr int first_port = 20'000;
+  constexpr int ports = 10'000;
+  const bool one_host = environment_int("SLURM_STEP_NUM_NODES") == 1;
+  return {one_host ? "127.0.0.1" : first_host(*hosts),
+          static_cast<std::uint16_t>(first_port + (*job * 64LL + *step) % ports)};
+}
+
+}  // namespace lockstep

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/rendezvous/mpi_library.h"
+
+#include <array>
+#include <cstdlib>
+
+#include <fmt/format.h>
+#include <mpi.h>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep {
+
+MpiLibrary& MpiLibrary::get() {
+  // Never destroyed: groups may live in static objects. MPI itself has one state a process.
+  static MpiLibrary& library = *new MpiLibrary;
+  return library;
+}
+
+bool MpiLibrary::built_in() {
+  return true;
+}
+
+std::string MpiLibrary::version() {
+  std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
+  int length = 0;
+  MPI_Get_library_version(text.data(), &length);
+  const std::string all(text.data(), static_cast<std::size_t>(length));
+  // MPICH lists its whole configuration, Open MPI its packager.
+  return all.substr(0, all.find_first_of(",\n"));
+}
+
+MpiLibrary::MpiLibrary() {
+  int started = 0;
+  int ended = 0;
+  MPI_Initialized(&started);
+  MPI_Finalized(&ended);
+  if (ended != 0) {
+    throw BackendError("MPI was ended (MPI_Finalize) before a group was made; make it earlier");
+  }
+  int level = MPI_THREAD_SINGLE;
+  if (started == 0) {
+    if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level) != MPI_SUCCESS) {
+      throw BackendError("MPI cannot be started; its own messages tell why");
+    }
+    // What a job left half done would keep MPI waiting: then the launcher sees that this process
+    // ended without a farewell, and ends the others.
+    std::atexit([] {
+      int ended_already = 0;
+      MPI_Finalized(&ended_already);
+      if (get().in_use_ == 0 && ended_already == 0) MPI_Finalize();
+    });
+  } else {
+    MPI_Query_thread(&level);
+  }
+  if (level < MPI_THREAD_SERIALIZED) {
+    throw BackendError(
+        "MPI was started for one thread alone; start it with MPI_Init_thread and at least "
+        "MPI_THREAD_SERIALIZED, or leave it to Lockstep");
+  }
+  locks_itself_ = level == MPI_THREAD_MULTIPLE;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
+  MPI_Comm_size(MPI_COMM_WORLD, &size_);
+  MPI_Comm host = MPI_COMM_NULL;
+  MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &host);
+  int on_host = 0;
+  MPI_Comm_size(host, &on_host);
+  MPI_Comm_free(&host);
+  one_host_ = on_host == size_;
+  int same = 0;
+  const int own = one_host_ ? 1 : 0;
+  MPI_Allreduce(&own, &same, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+  one_host_ = same != 0;
+}
+
+std::string MpiLibrary::broadcast(std::string text) {
+  const auto locked = lock();
+  int length = static_cast<int>(text.size());
+  MPI_Bcast(&length, 1, MPI_INT, 0, MPI_COMM_WORLD);
+  text.resize(static_cast<std::size_t>(length));
+  MPI_Bcast(text.data(), length, MPI_CHAR, 0, MPI_COMM_WORLD);
+  return text;
+}
+
+std::unique_lock<std::mutex> MpiLibrary::lock() {
+  return locks_itself_ ? std::unique_lock<std::mutex>() : std::unique_lock(mutex_);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// This process as MPI sees it. MPI is started when it is first asked for, and ended with the
+// process if nothing is left half done.
+#pragma once
+
+#include <atomic>
+#include <mutex>
+#include <string>
+
+namespace lockstep {
+
+class MpiLibrary {
+ public:
+  // Starts MPI, unless the program has done so. BackendError if this Lockstep was built without
+  // MPI, or MPI cannot be used from the calling thread.
+  static MpiLibrary& get();
+
+  // "Open MPI 4.1.4"
+  static std::string version();
+  static bool built_in();
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  // Whether all its processes run on this host.
+  bool one_host() const { return one_host_; }
+
+  // What rank 0 says reaches all. Collective, blocking.
+  std::string broadcast(std::string text);
+
+  // To be held during every call of MPI's: it locks where MPI does not do so itself.
+  std::unique_lock<std::mutex> lock();
+
+  // Something was begun that must be ended before MPI is.
+  void begin_use() { ++in_use_; }
+  void end_use() { --in_use_; }
+
+ private:
+  MpiLibrary();
+
+  int rank_ = 0;
+  int size_ = 1;
+  bool one_host_ = true;
+  bool locks_itself_ = true;
+  std::atomic<int> in_use_ = 0;
+  std::mutex mutex_;
+};
+
+}  // namespace lockstep

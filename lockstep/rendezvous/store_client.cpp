@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/rendezvous/store_client.h"
+
+#include <fmt/format.h>
+
+#include "lockstep/core/stream_socket.h"
+#include "lockstep/rendezvous/store_protocol.h"
+
+namespace lockstep {
+namespace {
+
+using store_protocol::Operation;
+
+constexpr std::chrono::milliseconds change_timeout = std::chrono::minutes(1);
+
+void check_size(const std::string& key, const std::string& value) {
+  if (key.size() + value.size() <= StoreClient::max_size) return;
+  throw UsageError(fmt::format(
+      "store: key \"{}\" and its value have {} bytes together, and may have {}; write large values "
+      "to a file and store its name",
+      key.substr(0, 100), key.size() + value.size(), StoreClient::max_size));
+}
+
+}  // namespace
+
+std::string StoreClient::ask(const std::string& request, const Deadline& deadline) const {
+  const UniqueFd connection = connect(deadline);
+  send_all(connection.get(), std::as_bytes(std::span(request)), deadline);
+  std::string length(sizeof(store_protocol::Length), '\0');
+  receive_all(connection.get(), std::as_writable_bytes(std::span(length)), deadline);
+  const std::size_t size = store_protocol::decode_length(length);
+  if (size > max_size) throw BackendError("what answered is no store of Lockstep's");
+  std::string reply(size, '\0');
+  receive_all(connection.get(), std::as_writable_bytes(std::span(reply)), deadline);
+  return reply;
+}
+
+void StoreClient::throw_gone(const std::string& key, const std::exception& error) const {
+  throw BackendError(
+      fmt::format("store {}, key \"{}\": {}; has {} ended?", place_, key, error.what(), server_));
+}
+
+// A request that is answered at once, unless something is wrong.
+std::string StoreClient::change(Operation operation, const std::string& key,
+                                const std::string& value) const {
+  check_size(key, value);
+  const Deadline deadline = Deadline::after(change_timeout);
+  try {
+    return ask(store_protocol::encode_request(operation, key, value), deadline);
+  } catch (const ConnectionClosed& error) {
+    throw_gone(key, error);
+  } catch (const TimeoutError&) {
+    throw TimeoutError(fmt::format("store {}: setting key \"{}\" was not answered for {} ms",
+                                   place_, key, deadline.span().count()));
+  }
+}
+
+void StoreClient::set(const std::string& key, const std::string& value) {
+  change(Operation::set, key, value);
+}
+
+std::int64_t StoreClient::add(const std::string& key, std::int64_t amount) {
+  const std::string reply = change(Operation::add, key, std::to_string(amount));
+  if (const auto sum = store_protocol::decode_number(reply)) return *sum;
+  throw UsageError(
+      fmt::format("store {}: cannot add {} to key \"{}\": it does not hold a number, or the sum "
+                  "does not fit 64 bits",
+                  place_, amount, key));
+}
+
+std::string StoreClient::get(const std::string& key, const Deadline& deadline) {
+  check_size(key, "");
+  try {
+    return ask(store_protocol::encode_request(Operation::get, key, ""), deadline);
+  } catch (const ConnectionClosed& error) {
+    throw_gone(key, error);
+  } catch (const TimeoutError&) {
+    throw TimeoutError(fmt::format("store {}: nobody set key \"{}\" within {} ms", place_, key,
+                                   deadline.span().count()));
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The other end of a StoreServer.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "lockstep/core/unique_fd.h"
+#include "lockstep/rendezvous/store.h"
+
+namespace lockstep {
+
+namespace store_protocol {
+enum class Operation : char;
+}  // namespace store_protocol
+
+// Each call makes a connection of its own, so the object has no state: any thread may use it, and
+// so may a forked child. BackendError when the server is gone.
+class StoreClient : public Store {
+ public:
+  // The most that a key and its value may have together, in bytes.
+  static constexpr std::size_t max_size = std::size_t{64} << 20;
+
+  // Returns when the server has the value; TimeoutError if it does not answer for a minute.
+  // UsageError if key and value exceed max_size.
+  void set(const std::string& key, const std::string& value) override;
+
+  // The number is kept as decimal text, as libtorch's stores do. UsageError if the key holds
+  // something else, or if the sum does not fit.
+  std::int64_t add(const std::string& key, std::int64_t amount) override;
+
+  // TimeoutError names the key.
+  std::string get(const std::string& key, const Deadline& deadline) override;
+
+ protected:
+  // For messages: where the store is, and who serves it.
+  StoreClient(std::string place, std::string server)
+      : place_(std::move(place)), server_(std::move(server)) {}
+
+ private:
+  // A connection for one request.
+  virtual UniqueFd connect(const Deadline& deadline) const = 0;
+
+  std::string ask(const std::string& request, const Deadline& deadline) const;
+  std::string change(store_protocol::Operation operation, const std::string& key,
+                     const std::string& value) const;
+  [[noreturn]] void throw_gone(const std::string& key, const std::exception& error) const;
+
+  std::string place_;
+  std::string server_;
+};
+
+}  // namespace lockstep

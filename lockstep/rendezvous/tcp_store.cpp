@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/rendezvous/tcp_store.h"
+
+#include <fmt/format.h>
+
+#include "lockstep/core/reception.h"
+#include "lockstep/core/tcp_socket.h"
+#include "lockstep/rendezvous/store_client.h"
+#include "lockstep/rendezvous/tcp_store_server.h"
+
+namespace lockstep {
+namespace {
+
+std::string describe(const std::string& host, std::uint16_t port) {
+  return fmt::format("tcp://{}:{}", host, port);
+}
+
+Key store_key(const TcpStoreOptions& options) {
+  return make_key("store", options.secret);
+}
+
+class TcpStore final : public StoreClient {
+ public:
+  TcpStore(const std::string& host, std::uint16_t port, const Key& key)
+      : StoreClient(describe(host, port), "rank 0"), host_(host), port_(port), key_(key) {}
+
+  void serve(UniqueFd listener, int clients) {
+    server_ = std::make_unique<TcpStoreServer>(std::move(listener), key_, clients);
+  }
+
+ private:
+  UniqueFd connect(const Deadline& deadline) const override {
+    return enter_at_once(host_, port_, key_, deadline);
+  }
+
+  std::string host_;
+  std::uint16_t port_;
+  Key key_;
+  std::unique_ptr<TcpStoreServer> server_;
+};
+
+}  // namespace
+
+ServedStore serve_tcp_store(const TcpStoreOptions& options) {
+  try {
+    UniqueFd listener = listen_tcp(options.host, options.port);
+    const std::uint16_t port = local_address(listener.get()).port;
+    auto store = std::make_shared<TcpStore>(options.host, port, store_key(options));
+    store->serve(std::move(listener), options.world_size);
+    return {std::move(store), port};
+  } catch (const BackendError& error) {
+    throw BackendError(
+        fmt::format("the store at {} cannot be served: {}; choose another host or port",
+                    describe(options.host, options.port), error.what()));
+  }
+}
+
+std::shared_ptr<Store> join_tcp_store(const TcpStoreOptions& options) {
+  const std::string place = describe(options.host, options.port);
+  const Key key = store_key(options);
+  try {
+    enter(options.host, options.port, key, Deadline::after(options.timeout));
+  } catch (const TimeoutError&) {
+    throw TimeoutError(
+        fmt::format("the store at {} did not answer within {:.1f} s: is rank 0, which serves it, "
+                    "running there?",
+                    place, options.timeout.count() / 1000.0));
+  } catch (const BackendError& error) {
+    throw BackendError(fmt::format("the store at {} cannot be reached: {}", place, error.what()));
+  }
+  return std::make_shared<TcpStore>(options.host, options.port, key);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/rendezvous/tcp_store_server.h"
+
+#include <array>
+
+#include <poll.h>
+
+namespace lockstep {
+namespace {
+
+// Strangers that say nothing are sent away without an event.
+constexpr int kAtMostMs = 1000;
+
+}  // namespace
+
+TcpStoreServer::TcpStoreServer(UniqueFd listener, const Key& key, int clients)
+    : reception_(std::move(listener), key, clients),
+      answers_(reception_.descriptor()),
+      thread_([this](int stop) { run(stop); }) {}
+
+void TcpStoreServer::run(int stop) {
+  std::array<pollfd, 2> entries{{{stop, POLLIN, 0}, {answers_.descriptor(), POLLIN, 0}}};
+  while (entries[0].revents == 0) {
+    ::poll(entries.data(), entries.size(), kAtMostMs);
+    for (auto& socket : reception_.serve()) answers_.admit(std::move(socket));
+    answers_.serve();
+  }
+}
+
+}  // namespace lockstep

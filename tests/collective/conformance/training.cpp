@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Models train over the backend's groups as a single process trains on the whole batch.
+#include "collective/conformance/conformance.h"
+#include "tests/parallel/models.h"
+#include <torch/torch.h>
+
+#include "lockstep/parallel/data_parallel.h"
+#include "lockstep/parallel/distributed_data_parallel.h"
+
+namespace lockstep::testing {
+namespace {
+
+constexpr int kSteps = 4;
+
+// Starting weights that are the same in every run, moved away from them on ranks other than 0: to
+// wrap the model is to give all ranks rank 0's.
+Mlp make_net(int rank) {
+  Mlp net;
+  const torch::NoGradGuard no_grad;
+  double salt = 0;
+  for (at::Tensor& parameter : net->parameters()) {
+    parameter.copy_(values(parameter.sizes(), ++salt) / 3 + rank);
+  }
+  return net;
+}
+
+at::Tensor batch_of(int step) {
+  return values({12, 6}, 100 + step);
+}
+
+at::Tensor loss_of(const at::Tensor& output) {
+  return output.square().mean();
+}
+
+void take_step(torch::nn::Module& net) {
+  const torch::NoGradGuard no_grad;
+  for (at::Tensor& parameter : net.parameters()) parameter.sub_(parameter.grad(), 0.1);
+}
+
+// What a single process on the CPU makes of the same batches.
+Mlp train_alone() {
+  Mlp net = make_net(0);
+  for (int step = 0; step < kSteps; ++step) {
+    reset_gradients(*net);
+    loss_of(net->forward(batch_of(step))).backward();
+    take_step(*net);
+  }
+  return net;
+}
+
+void expect_trained(const torch::nn::Module& net, ProcessGroup& group) {
+  const auto expected = train_alone()->named_parameters();
+  for (const auto& item : net.named_parameters()) {
+    const at::Tensor actual = item.value().detach().clone();
+    expect_close(actual.cpu(), expected[item.key()].detach(), item.key());
+    const at::Tensor of_rank_0 = actual.clone();
+    group.broadcast(of_rank_0, 0).wait();
+    EXPECT_TRUE(torch::equal(actual.cpu(), of_rank_0.cpu())) << item.key() << " differs by rank";
+  }
+}
+
+TEST_P(TrainingConformance, DdpTrainsAsOneProcessDoes) {
+  for (const auto& options : {kOneBucket, kManyBuckets}) {
+    run([&](Rank& rank) {
+      const auto group = join(rank);
+      Mlp net = make_net(rank.rank());
+      net->to(group->device());
+      DistributedDataParallel model(net, group, options);
+      for (int step = 0; step < kSteps; ++step) {
+        if (step % 2) {
+          zero_gradients(*net);
+        } else {
+          reset_gradients(*net);
+        }
+        const at::Tensor mine = part(batch_of(step), rank.rank(), group->size());
+        loss_of(model(mine.to(group->device()))).backward();
+        take_step(*net);
+      }
+      expect_trained(*net, *group);
+    });
+  }
+}
+
+TEST_P(TrainingConformance, NoSyncAddsUpBeforeItReduces) {
+  run_in_group([](Rank& rank, ProcessGroup& group) {
+    Mlp net = make_net(rank.rank());
+    net->to(group.device());
+    DistributedDataParallel model(net, group.shared_from_this());
+    for (int step = 0; step < kSteps; ++step) {
+      zero_gradients(*net);
+      const at::Tensor mine = part(batch_of(step), rank.rank(), group.size()).to(group.device());
+      const auto half_loss = [&](int half) { return loss_of(model(part(mine, half, 2))) / 2; };
+      {
+        const NoSync guard = model.no_sync();
+        half_loss(0).backward();
+      }
+      half_loss(1).backward();
+      take_step(*net);
+    }
+    expect_trained(*net, group);
+  });
+}
+
+TEST_P(TrainingConformance, SubgroupsTrainApart) {
+  run_in_group([](Rank& rank, ProcessGroup& group) {
+    // The first rank by itself, the others together.
+    const bool alone = rank.rank() == 0;
+    std::vector<int> others;
+    for (int other = 1; other < group.size(); ++other) others.push_back(other);
+    const auto first = group.split({0});
+    const auto rest = others.empty() ? nullptr : group.split(others);
+    const auto own = alone ? first : rest;
+    ASSERT_NE(own, nullptr);
+    Mlp net = make_net(own->rank());
+    net->to(group.device());
+    DistributedDataParallel model(net, own);
+    for (int step = 0; step < kSteps; ++step) {
+      zero_gradients(*net);
+      const at::Tensor mine = part(batch_of(step), own->rank(), own->size());
+      loss_of(model(mine.to(group.device()))).backward();
+      take_step(*net);
+    }
+    expect_trained(*net, *own);
+    group.barrier().wait();
+  });
+}
+
+TEST_P(TrainingConformance, DataParallelInsideDdp) {
+  run_in_group([](Rank& rank, ProcessGroup& group) {
+    Mlp net = make_net(rank.rank());
+    net->to(group.device());
+    const DataParallelOptions replicas =
+        group.device().is_cuda()
+            ? DataParallelOptions{.device_ids = {group.device(), group.device()}}
+            : DataParallelOptions{.replicas = 2};
+    DataParallel parallel(net, replicas);
+    DistributedDataParallel model(parallel, group.shared_from_this());
+    for (int step = 0; step < kSteps; ++step) {
+      zero_gradients(*net);
+      const at::Tensor mine = part(batch_of(step), rank.rank(), group.size());
+      loss_of(model(mine.to(group.device()))).backward();
+      take_step(*net);
+    }
+    expect_trained(*net, group);
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::testing

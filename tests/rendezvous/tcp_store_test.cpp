@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The store of rank 0 and its clients as threads, and strangers at its door.
+#include "lockstep/rendezvous/tcp_store.h"
+
+#include <random>
+#include <thread>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <sys/socket.h>
+
+#include "lockstep/core/error.h"
+#include "lockstep/core/tcp_socket.h"
+#include "lockstep/rendezvous/store_protocol.h"
+
+namespace lockstep {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+Deadline at_leisure() {
+  return Deadline::after(30s);
+}
+
+class TcpStoreTest : public ::testing::Test {
+ protected:
+  TcpStoreTest() {
+    place_.host = "127.0.0.1";
+    place_.secret = "0123456789abcdef";
+    place_.world_size = 2;
+    place_.timeout = 20s;
+    auto [store, port] = serve_tcp_store(place_);
+    rank_0_ = std::move(store);
+    place_.port = port;
+  }
+  UniqueFd stranger() const { return connect_tcp(place_.host, place_.port, at_leisure()); }
+
+  TcpStoreOptions place_;
+  std::shared_ptr<Store> rank_0_;
+};
+
+TEST_F(TcpStoreTest, BothEndsSeeWhatTheOtherSets) {
+  const auto rank_1 = join_tcp_store(place_);
+  rank_1->set("key", std::string("\0\xff", 2));
+  EXPECT_EQ(rank_0_->get("key", at_leisure()), std::string("\0\xff", 2));
+  EXPECT_EQ(rank_0_->add("count", 2), 2);
+  EXPECT_EQ(rank_1->add("count", -5), -3);
+}
+
+TEST_F(TcpStoreTest, GetWaitsForTheKey) {
+  const auto rank_1 = join_tcp_store(place_);
+  std::string value;
+  {
+    std::jthread waiting([&] { value = rank_1->get("late", at_leisure()); });
+    rank_0_->set("other", "1");
+    rank_0_->set("late", "here");
+  }
+  EXPECT_EQ(value, "here");
+  EXPECT_THAT([&] { rank_1->get("never", Deadline::after(50ms)); },
+              ThrowsMessage<TimeoutError>(AllOf(HasSubstr("\"never\""), HasSubstr("127.0.0.1"))));
+}
+
+TEST_F(TcpStoreTest, ManyRanksAtOnce) {
+  std::vector<std::jthread> ranks;
+  for (int rank = 0; rank < 8; ++rank) {
+    ranks.emplace_back([this] {
+      const auto store = join_tcp_store(place_);
+      for (int i = 0; i < 50; ++i) store->add("count", 1);
+    });
+  }
+  ranks.clear();
+  EXPECT_EQ(rank_0_->add("count", 0), 400);
+}
+
+TEST_F(TcpStoreTest, AnotherSecretIsRefused) {
+  for (const std::string secret : {"", "fedcba9876543210"}) {
+    TcpStoreOptions other = place_;
+    other.secret = secret;
+    EXPECT_THAT([&] { join_tcp_store(other); },
+                ThrowsMessage<BackendError>(HasSubstr("refused this rank's secret")));
+  }
+}
+
+TEST_F(TcpStoreTest, WhatIsNoStoreIsRefused) {
+  const UniqueFd other = listen_tcp("127.0.0.1", 0);
+  place_.port = local_address(other.get()).port;
+  std::jthread says_hello([&] {
+    const UniqueFd socket = accept_connection(other.get(), at_leisure());
+    send_all(socket.get(), std::as_bytes(std::span("SSH-2.0-OpenSSH_9.2p1 of another program")),
+             at_leisure());
+  });
+  EXPECT_THAT([&] { join_tcp_store(place_); },
+              ThrowsMessage<BackendError>(HasSubstr("no Lockstep, or of another version")));
+}
+
+TEST_F(TcpStoreTest, RankZeroIsWaitedForAndItsEndIsNamed) {
+  const auto rank_1 = join_tcp_store(place_);
+  rank_0_.reset();
+  EXPECT_THAT([&] { rank_1->set("key", "value"); },
+              ThrowsMessage<BackendError>(HasSubstr("has rank 0 ended?")));
+  place_.timeout = 200ms;
+  EXPECT_THAT([&] { join_tcp_store(place_); },
+              ThrowsMessage<TimeoutError>(HasSubstr("is rank 0, which serves it, running there?")));
+  place_.timeout = 20s;
+  std::jthread late([this] {
+    std::this_thread::sleep_for(100ms);
+    rank_0_ = serve_tcp_store(place_).store;
+    rank_0_->set("late", "here");
+  });
+  EXPECT_EQ(join_tcp_store(place_)->get("late", at_leisure()), "here");
+}
+
+TEST_F(TcpStoreTest, AGetEndsWithTheStore) {
+  const auto rank_1 = join_tcp_store(place_);
+  std::jthread end([&] {
+    std::this_thread::sleep_for(50ms);
+    rank_0_.reset();
+  });
+  EXPECT_THROW(rank_1->get("never", at_leisure()), BackendError);
+}
+
+TEST_F(TcpStoreTest, APortThatIsTakenIsNamed) {
+  EXPECT_THAT([&] { serve_tcp_store(place_); },
+              ThrowsMessage<BackendError>(AllOf(HasSubstr(std::to_string(place_.port)),
+                                                HasSubstr("another host or port"))));
+}
+
+// A port scan, noise, a request without a proof, silence, a giant length: ranks are served.
+TEST_F(TcpStoreTest, StrangersCostNothing) {
+  std::vector<UniqueFd> silent;
+  std::minstd_rand random(1);
+  for (int i = 0; i < 300; ++i) {
+    UniqueFd socket = stranger();
+    std::string noise(static_cast<std::size_t>(random() % 300), '\0');
+    for (char& byte : noise) byte = static_cast<char>(random());
+    if (i % 5 == 1)
+      noise = store_protocol::encode_request(store_protocol::Operation::set, "k", "v");
+    if (i % 5 == 2) noise = store_protocol::encode_length(0xffffffff);
+    ::send(socket.get(), noise.data(), noise.size(), MSG_NOSIGNAL);
+    if (i % 3 == 0) silent.push_back(std::move(socket));
+  }
+  const auto rank_1 = join_tcp_store(place_);
+  rank_1->set("key", "value");
+  EXPECT_EQ(rank_0_->get("key", at_leisure()), "value");
+  EXPECT_THROW(rank_0_->get("k", Deadline::after(50ms)), TimeoutError);
+}
+
+TEST(ReachableHost, IsWhatWasAskedForUnlessItLeadsHomeOnly) {
+  EXPECT_EQ(reachable_host("localhost", at_leisure()), "localhost");
+  EXPECT_EQ(reachable_host("127.0.0.1", at_leisure()), "127.0.0.1");
+  EXPECT_EQ(reachable_host("192.0.2.1", at_leisure()), "192.0.2.1");
+  EXPECT_THROW(reachable_host("no-such-host.invalid", Deadline::after(300ms)), BackendError);
+}
+
+}  // namespace
+}  // namespace lockstep
