@@ -34,6 +34,13 @@ std::string ProcessGroup::where(std::string_view operation) const {
   return fmt::format("[{}] {}, rank {} of {}: ", backend(), operation, rank(), size());
 }
 
+at::Tensor ProcessGroup::empty(at::IntArrayRef sizes, const at::TensorOptions& options) {
+  for (const std::int64_t size : sizes) {
+    if (size < 0) throw UsageError(where("empty") + fmt::format("a size is {}", size));
+  }
+  return make_empty(sizes, options.has_device() ? options : options.device(device()));
+}
+
 void ProcessGroup::check(std::string_view operation, at::TensorList tensors) const {
   if (tensors.empty()) {
     throw UsageError(where(operation) + "the list of tensors is empty; give at least one");

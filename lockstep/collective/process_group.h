@@ -116,9 +116,10 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   // lists do not go together. One thread of a rank at a time.
   std::shared_ptr<ProcessGroup> split(const std::vector<int>& ranks);
 
-  // A tensor in the memory where this backend reduces fastest, uninitialised. A collective call:
-  // every rank asks for the same sizes. The tensor may outlive the group.
-  virtual at::Tensor empty(at::IntArrayRef sizes, const at::TensorOptions& options) = 0;
+  // A tensor in the memory where this backend reduces fastest, uninitialised; on device() unless
+  // the options name another. A collective call: every rank asks for the same sizes. The tensor may
+  // outlive the group.
+  at::Tensor empty(at::IntArrayRef sizes, const at::TensorOptions& options);
 
   // Ends the group for every rank: whatever waits, and whatever comes later, throws with the
   // reason. May be called from any thread.
@@ -131,6 +132,7 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   // What a backend does once the arguments have been checked: tensors are defined and dense, their
   // types and sizes go together, the operation suits the type, the root is a rank.
 
+  virtual at::Tensor make_empty(at::IntArrayRef sizes, const at::TensorOptions& options) = 0;
   // Done when every rank has made this call. It moves nothing.
   virtual Work start_meeting(const Call& call) = 0;
   virtual Work start_all_reduce(at::TensorList tensors, AllReduceOptions options) = 0;

@@ -76,7 +76,9 @@ class HierarchicalGroup final : public ProcessGroup {
 
   std::string_view backend() const override { return "hierarchical"; }
 
-  at::Tensor empty(at::IntArrayRef sizes, const at::TensorOptions& options) override {
+  at::Tensor make_empty(at::IntArrayRef sizes, const at::TensorOptions& options) override {
+    // What is not on CPU passes through host memory anyway.
+    if (!options.device().is_cpu()) return levels_->all->empty(sizes, options);
     at::Tensor tensor;
     std::string refusal;
     try {

@@ -66,10 +66,7 @@ class MemoryGroup final : public ProcessGroup {
 
   std::string_view backend() const override { return backend_; }
 
-  at::Tensor empty(at::IntArrayRef sizes, const at::TensorOptions& options) override {
-    for (const std::int64_t size : sizes) {
-      if (size < 0) throw UsageError(where("empty") + fmt::format("a size is {}", size));
-    }
+  at::Tensor make_empty(at::IntArrayRef sizes, const at::TensorOptions& options) override {
     if (!options.device().is_cpu()) return at::empty(sizes, options);
     return engine_->make_tensor(sizes, options, Deadline::after(timeout()));
   }

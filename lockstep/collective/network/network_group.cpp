@@ -115,17 +115,14 @@ class NetworkGroup final : public ProcessGroup {
 
   // Ordinary memory is as good as any. It is a collective call all the same, so that programs do
   // not come to depend on one backend.
-  at::Tensor empty(at::IntArrayRef sizes, const at::TensorOptions& options) override {
-    for (const std::int64_t size : sizes) {
-      if (size < 0) throw UsageError(where("empty") + fmt::format("a size is {}", size));
-    }
+  at::Tensor make_empty(at::IntArrayRef sizes, const at::TensorOptions& options) override {
     const Call call{.collective = Collective::empty,
                     .type = c10::typeMetaToScalarType(options.dtype()),
                     .elements = c10::multiply_integers(sizes)};
     at::Tensor tensor;
     std::string refusal;
     try {
-      tensor = ordinary_tensor(sizes, options.has_device() ? options : options.device(device()));
+      tensor = ordinary_tensor(sizes, options);
     } catch (const BackendError& error) {
       refusal = error.what();
     }

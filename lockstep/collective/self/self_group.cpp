@@ -19,7 +19,7 @@ class SelfGroup final : public ProcessGroup {
 
   std::string_view backend() const override { return "self"; }
 
-  at::Tensor empty(at::IntArrayRef sizes, const at::TensorOptions& options) override {
+  at::Tensor make_empty(at::IntArrayRef sizes, const at::TensorOptions& options) override {
     check_not_aborted("empty");
     return ordinary_tensor(sizes, options);
   }

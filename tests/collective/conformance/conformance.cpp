@@ -3,7 +3,26 @@
 
 #include <ostream>
 
+#include "collective/conformance/reference.h"
+#include <ATen/ATen.h>
+
 namespace lockstep::testing {
+namespace {
+
+// A few roundings of the largest number that the sum may pass through.
+void expect_rounded(const at::Tensor& actual, const std::vector<at::Tensor>& inputs,
+                    const at::Tensor& expected, const std::string& what) {
+  const double epsilon = actual.scalar_type() == at::kBFloat16 ? 0x1p-7
+                         : actual.scalar_type() == at::kHalf   ? 0x1p-10
+                         : actual.scalar_type() == at::kFloat  ? 0x1p-23
+                                                               : 0x1p-52;
+  at::Tensor bound = at::zeros(expected.sizes(), at::kDouble);
+  for (const at::Tensor& input : inputs) bound += input.to(at::kDouble).abs();
+  const at::Tensor error = (actual.cpu().to(at::kDouble) - expected.to(at::kDouble)).abs();
+  EXPECT_TRUE((error <= bound * (4 * epsilon)).all().item<bool>()) << what << ": a wrong mean";
+}
+
+}  // namespace
 
 std::vector<Case> cases(const Backend& backend, const std::vector<int>& sizes) {
   std::vector<Case> result;
@@ -28,6 +47,16 @@ std::vector<RankOutcome> Conformance::run_in_group(
         function(rank, *group);
       },
       options, where);
+}
+
+void Conformance::expect_reduced(const at::Tensor& actual, const std::vector<at::Tensor>& inputs,
+                                 const AllReduceOptions& options, const std::string& what) const {
+  const at::Tensor expected = reduced(inputs, options);
+  if (backend().sums_by_a_library && options.op == ReduceOp::mean) {
+    expect_rounded(actual, inputs, expected, what);
+  } else {
+    expect_same_bits(actual, expected, what);
+  }
 }
 
 }  // namespace lockstep::testing

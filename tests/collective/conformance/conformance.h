@@ -63,6 +63,11 @@ class Conformance : public ::testing::TestWithParam<Case> {
   std::vector<RankOutcome> run_in_group(
       const std::function<void(Rank&, ProcessGroup&)>& function, const LaunchOptions& options = {},
       std::source_location where = std::source_location::current()) const;
+
+  // That `actual` is the reduction of all ranks' inputs: to the last bit, but for means that a
+  // library computes.
+  void expect_reduced(const at::Tensor& actual, const std::vector<at::Tensor>& inputs,
+                      const AllReduceOptions& options, const std::string& what) const;
 };
 
 // What each collective computes, for all types, sizes and kinds of memory.

@@ -12,6 +12,11 @@ namespace {
 
 constexpr int kSteps = 4;
 
+// Where nets are: autograd does not know the tests' own GPUs, so theirs take tensors of the CPU.
+at::Device net_device(const ProcessGroup& group) {
+  return at::hasCUDA() ? group.device() : at::Device(at::kCPU);
+}
+
 // Starting weights that are the same in every run, moved away from them on ranks other than 0: to
 // wrap the model is to give all ranks rank 0's.
 Mlp make_net(int rank) {
@@ -64,7 +69,7 @@ TEST_P(TrainingConformance, DdpTrainsAsOneProcessDoes) {
     run([&](Rank& rank) {
       const auto group = join(rank);
       Mlp net = make_net(rank.rank());
-      net->to(group->device());
+      net->to(net_device(*group));
       DistributedDataParallel model(net, group, options);
       for (int step = 0; step < kSteps; ++step) {
         if (step % 2) {
@@ -73,7 +78,7 @@ TEST_P(TrainingConformance, DdpTrainsAsOneProcessDoes) {
           reset_gradients(*net);
         }
         const at::Tensor mine = part(batch_of(step), rank.rank(), group->size());
-        loss_of(model(mine.to(group->device()))).backward();
+        loss_of(model(mine.to(net_device(*group)))).backward();
         take_step(*net);
       }
       expect_trained(*net, *group);
@@ -84,11 +89,11 @@ TEST_P(TrainingConformance, DdpTrainsAsOneProcessDoes) {
 TEST_P(TrainingConformance, NoSyncAddsUpBeforeItReduces) {
   run_in_group([](Rank& rank, ProcessGroup& group) {
     Mlp net = make_net(rank.rank());
-    net->to(group.device());
+    net->to(net_device(group));
     DistributedDataParallel model(net, group.shared_from_this());
     for (int step = 0; step < kSteps; ++step) {
       zero_gradients(*net);
-      const at::Tensor mine = part(batch_of(step), rank.rank(), group.size()).to(group.device());
+      const at::Tensor mine = part(batch_of(step), rank.rank(), group.size()).to(net_device(group));
       const auto half_loss = [&](int half) { return loss_of(model(part(mine, half, 2))) / 2; };
       {
         const NoSync guard = model.no_sync();
@@ -112,12 +117,12 @@ TEST_P(TrainingConformance, SubgroupsTrainApart) {
     const auto own = alone ? first : rest;
     ASSERT_NE(own, nullptr);
     Mlp net = make_net(own->rank());
-    net->to(group.device());
+    net->to(net_device(group));
     DistributedDataParallel model(net, own);
     for (int step = 0; step < kSteps; ++step) {
       zero_gradients(*net);
       const at::Tensor mine = part(batch_of(step), own->rank(), own->size());
-      loss_of(model(mine.to(group.device()))).backward();
+      loss_of(model(mine.to(net_device(group)))).backward();
       take_step(*net);
     }
     expect_trained(*net, *own);
@@ -128,17 +133,17 @@ TEST_P(TrainingConformance, SubgroupsTrainApart) {
 TEST_P(TrainingConformance, DataParallelInsideDdp) {
   run_in_group([](Rank& rank, ProcessGroup& group) {
     Mlp net = make_net(rank.rank());
-    net->to(group.device());
-    const DataParallelOptions replicas =
-        group.device().is_cuda()
-            ? DataParallelOptions{.device_ids = {group.device(), group.device()}}
-            : DataParallelOptions{.replicas = 2};
+    net->to(net_device(group));
+    const at::Device device = net_device(group);
+    const DataParallelOptions replicas = device.is_cuda()
+                                             ? DataParallelOptions{.device_ids = {device, device}}
+                                             : DataParallelOptions{.replicas = 2};
     DataParallel parallel(net, replicas);
     DistributedDataParallel model(parallel, group.shared_from_this());
     for (int step = 0; step < kSteps; ++step) {
       zero_gradients(*net);
       const at::Tensor mine = part(batch_of(step), rank.rank(), group.size());
-      loss_of(model(mine.to(group.device()))).backward();
+      loss_of(model(mine.to(net_device(group)))).backward();
       take_step(*net);
     }
     expect_trained(*net, group);
