@@ -28,12 +28,15 @@ endif()
 if(TARGET MPI::MPI_C)
   set(mpi_sources collective/mpi/mpi_carrier.cpp collective/mpi/mpi_group.cpp
                   rendezvous/mpi_library.cpp)
-  # Without the bindings to C++ that MPI has given up.
+  # For these files alone, so that another MPI costs no more than compiling them. Without the
+  # bindings to C++ that MPI has given up.
+  list(TRANSFORM MPI_C_INCLUDE_DIRS PREPEND -isystem OUTPUT_VARIABLE mpi_includes)
   set_source_files_properties(${mpi_sources} PROPERTIES
+    COMPILE_OPTIONS "${mpi_includes}"
     COMPILE_DEFINITIONS "OMPI_SKIP_MPICXX;MPICH_SKIP_MPICXX")
   target_sources(lockstep PRIVATE ${mpi_sources})
   # The installed package finds it again (cmake/lockstepConfig.cmake.in).
-  target_link_libraries(lockstep PRIVATE $<BUILD_INTERFACE:MPI::MPI_C>)
+  target_link_libraries(lockstep PRIVATE $<BUILD_INTERFACE:$<LINK_ONLY:MPI::MPI_C>>)
   set(LOCKSTEP_HAS_MPI TRUE PARENT_SCOPE)
 else()
   target_sources(lockstep PRIVATE collective/mpi/mpi_stub.cpp rendezvous/mpi_library_stub.cpp)

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdlib>
+#include <sstream>
 
 #include <fmt/format.h>
 #include <mpi.h>
@@ -27,7 +28,12 @@ std::string MpiLibrary::version() {
   MPI_Get_library_version(text.data(), &length);
   const std::string all(text.data(), static_cast<std::size_t>(length));
   // MPICH lists its whole configuration, Open MPI its packager.
-  return all.substr(0, all.find_first_of(",\n"));
+  std::istringstream words(all.substr(0, all.find_first_of(",\n")));
+  std::string version;
+  for (std::string word; words >> word;) {
+    if (word != "Version:") version += (version.empty() ? "" : " ") + word;
+  }
+  return version;
 }
 
 MpiLibrary::MpiLibrary() {

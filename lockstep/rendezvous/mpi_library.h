@@ -15,7 +15,7 @@ class MpiLibrary {
   // MPI, or MPI cannot be used from the calling thread.
   static MpiLibrary& get();
 
-  // "Open MPI 4.1.4"
+  // "Open MPI v4.1.4", "MPICH 4.0.2"
   static std::string version();
   static bool built_in();
 
