@@ -81,7 +81,7 @@ def by_lockstep(hosts, options, _folder):
 
 
 def by_themselves(hosts, options, folder):
-    """Ranks of torch.distributed, as bench/peers/gloo_ranks.py knows them."""
+    """Ranks of torch.distributed, as bench/peers/torch_ranks.py knows them."""
     for rank in range(options.hosts * options.ranks):
         yield hosts.on(rank // options.ranks, options.command), {
             "RANK": str(rank), "WORLD_SIZE": str(options.hosts * options.ranks),

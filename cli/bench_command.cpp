@@ -14,6 +14,7 @@
 #include "lockstep/core/cpu.h"
 #include "lockstep/core/error.h"
 #include "lockstep/launch/spawn.h"
+#include "lockstep/train/choose_device.h"
 
 namespace lockstep::cli {
 namespace {
@@ -83,6 +84,9 @@ void BenchCommand::describe_step(::CLI::App& app) {
     models += fmt::format("\n  {}: {}", known.name, known.summary);
   }
   app.add_option("MODEL", model, models)->required();
+  app.add_option("--device", device, "cpu, cuda (each rank its own GPU) or cuda:N")
+      ->capture_default_str()
+      ->type_name("DEVICE");
   app.add_option("--batch-size", batch_size, "Samples of a rank, or for all replicas together")
       ->check(is_number<std::int64_t>())
       ->type_name("N");
@@ -119,15 +123,18 @@ void BenchCommand::describe_backend(::CLI::App& app) {
 template <class Function>
 auto BenchCommand::on_ranks(const Function& function) const
     -> std::optional<std::invoke_result_t<Function, const std::shared_ptr<ProcessGroup>&>> {
-  const InitOptions join{.backend = backend, .device = at::kCPU};
-  if (ranks_of_launcher() == 1) {
-    const auto body = [&](int) { return function(init_process_group(join)); };
+  const auto join = [&](int local_rank) {
+    return init_process_group({.backend = backend, .device = choose_device(device, local_rank)});
+  };
+  const auto member = membership_in_environment();
+  if (!member || member->world_size == 1) {
+    const auto body = [&](int rank) { return function(join(rank)); };
     return spawn(rank_count(), body, one_thread_each).front();
   }
   if (ranks) {
     throw UsageError(fmt::format("--ranks {}: a launcher has started the ranks already", *ranks));
   }
-  const auto group = init_process_group(join);
+  const auto group = join(member->local_rank);
   auto result = function(group);
   if (group->rank() != 0) return std::nullopt;
   return result;
@@ -172,19 +179,22 @@ int BenchCommand::run_collective(Collective collective) const {
   return 0;
 }
 
-bench::TrainingStep BenchCommand::training_step() const {
+bench::TrainingStep BenchCommand::training_step(int local_rank) const {
   if (batch_size && *batch_size < 1) {
     throw UsageError(fmt::format("--batch-size {}: give at least 1", *batch_size));
   }
-  return {.model = bench::find_model(model), .batch_size = batch_size, .set_to_none = set_to_none};
+  return {.model = bench::find_model(model),
+          .batch_size = batch_size,
+          .set_to_none = set_to_none,
+          .device = *choose_device(device, local_rank)};
 }
 
 int BenchCommand::run_dp() const {
   require_no_launcher("bench dp");
-  const bench::TrainingStep step = training_step();
+  const bench::TrainingStep step = training_step(0);
   if (rank_count() < 2) throw UsageError("--ranks 1: give at least 2 replicas to compare");
   constexpr int rounds = 5;
-  std::vector<bench::DpRow> rows = bench::dp_rows(rank_count());
+  std::vector<bench::DpRow> rows = bench::dp_rows(rank_count(), step.device);
   std::vector<std::vector<bench::DpRow>> measured(rows.size());
   for (int round = 0; round < rounds; ++round) {
     for (std::size_t i = 0; i < rows.size(); ++i) {
@@ -200,13 +210,13 @@ int BenchCommand::run_dp() const {
 }
 
 int BenchCommand::run_step() const {
-  const bench::TrainingStep step = training_step();
+  const bench::TrainingStep step = training_step(0);
   auto rows = on_ranks([&](const std::shared_ptr<ProcessGroup>& group) {
-    return bench::measure_steps(group, step);
+    return bench::measure_steps(group, training_step(group->local_rank()));
   });
   if (!rows) return 0;
   // Processes that do nothing else tell what memory it takes: a launcher's have trained already.
-  if (ranks_of_launcher() == 1) {
+  if (ranks_of_launcher() == 1 && step.device.is_cpu()) {
     (*rows)[0].peak_mb = (*rows)[1].peak_mb = peak_mb(step, bench::StepMode::single, 1);
     (*rows)[2].peak_mb = peak_mb(step, bench::StepMode::ddp, rank_count());
   }

@@ -29,6 +29,7 @@ struct BenchCommand {
   bool ordinary = false;
   // Of steps.
   std::string model;
+  std::string device = "cpu";
   std::optional<std::int64_t> batch_size;
   bool set_to_none = false;
 
@@ -42,13 +43,14 @@ struct BenchCommand {
   void describe_backend(::CLI::App& app);
   int rank_count() const;
   // Runs the function on every rank: in processes of its own, or, under a launcher, in this one,
-  // which is a rank then. What rank 0's returned; nothing on a launcher's other ranks.
+  // which is a rank then, on the device asked for. What rank 0's returned; nothing on a launcher's
+  // other ranks.
   template <class Function>
   auto on_ranks(const Function& function) const
       -> std::optional<std::invoke_result_t<Function, const std::shared_ptr<ProcessGroup>&>>;
   int run_collective(Collective collective) const;
   void describe_step(::CLI::App& app);
-  bench::TrainingStep training_step() const;
+  bench::TrainingStep training_step(int local_rank) const;
   int run_step() const;
   int run_dp() const;
 

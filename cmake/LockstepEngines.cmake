@@ -63,3 +63,11 @@ else()
 endif()
 target_sources(lockstep PRIVATE ${nccl_sources})
 message(STATUS "backend nccl: ${LOCKSTEP_NCCL_INCLUDE} ${LOCKSTEP_CUDA_INCLUDE}")
+
+# What `lockstep bench dp` measures itself against is in a libtorch with CUDA; its headers include
+# some that no other libtorch has.
+if(TARGET torch_cuda)
+  target_sources(lockstep PRIVATE bench/libtorch_data_parallel.cpp)
+else()
+  target_sources(lockstep PRIVATE bench/libtorch_data_parallel_stub.cpp)
+endif()

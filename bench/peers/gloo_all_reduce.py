@@ -9,7 +9,7 @@ import time
 import torch
 import torch.distributed as dist
 
-from gloo_ranks import agreed_repetitions, run_ranks
+from torch_ranks import agreed_repetitions, run_ranks
 
 
 def measure(rank, ranks, size, seconds):

@@ -20,16 +20,15 @@ std::string title(const CollectiveBench& bench, int ranks) {
 }
 
 std::string title(const TrainingStep& step) {
-  return fmt::format("{}: {}; batches of {}, gradients {}\n", step.model.name, step.model.summary,
-                     step.samples(), step.set_to_none ? "reset to none" : "zeroed in place");
+  return fmt::format("{}: {}; batches of {} on {}, gradients {}\n", step.model.name,
+                     step.model.summary, step.samples(), step.device.str(),
+                     step.set_to_none ? "reset to none" : "zeroed in place");
 }
 
 Json shared_fields(const TrainingStep& step) {
-  return {{"schema_version", schema_version},
-          {"versions", versions_json()},
-          {"batch_size", step.samples()},
-          {"set_to_none", step.set_to_none},
-          {"rows", Json::array()}};
+  return {{"schema_version", schema_version}, {"versions", versions_json()},
+          {"batch_size", step.samples()},     {"device", step.device.str()},
+          {"set_to_none", step.set_to_none},  {"rows", Json::array()}};
 }
 
 }  // namespace
@@ -100,7 +99,7 @@ std::string to_table(const TrainingStep& step, const std::vector<DpRow>& rows) {
   std::vector<Cells> lines{
       {"mode", "replicas", "threads", "p10 us", "median us", "p90 us", "speedup"}};
   for (const DpRow& row : rows) {
-    lines.push_back({std::string(row.mode()), std::to_string(row.replicas),
+    lines.push_back({std::string(name(row.mode)), std::to_string(row.replicas),
                      std::to_string(row.threads), fmt::format("{:.1f}", row.us_p10),
                      fmt::format("{:.1f}", row.us_median), fmt::format("{:.1f}", row.us_p90),
                      fmt::format("{:.2f}", rows.front().us_median / row.us_median)});
@@ -112,7 +111,7 @@ std::string to_json(const TrainingStep& step, const std::vector<DpRow>& rows) {
   Json json = shared_fields(step);
   for (const DpRow& row : rows) {
     json["rows"].push_back({{"model", step.model.name},
-                            {"mode", row.mode()},
+                            {"mode", name(row.mode)},
                             {"replicas", row.replicas},
                             {"threads", row.threads},
                             {"us_p10", row.us_p10},

@@ -6,6 +6,7 @@
 
 #include <torch/utils.h>
 
+#include "lockstep/bench/libtorch_data_parallel.h"
 #include "lockstep/bench/statistics.h"
 #include "lockstep/bench/stopwatch.h"
 #include "lockstep/parallel/data_parallel.h"
@@ -16,26 +17,63 @@ namespace {
 constexpr int steps_before = 5;
 constexpr double seconds_a_round = 1;
 
-Training training_of(const TrainingStep& step, int replicas) {
-  if (replicas == 1) return Training(step);
-  return Training(step, [&](torch::nn::Sequential& net) {
-    const auto model = std::make_shared<DataParallel<torch::nn::Sequential>>(
-        net,
-        DataParallelOptions{.replicas = replicas,
-                            .make_replica = [make = step.model.make_net] { return make().ptr(); }});
-    return [model](const at::Tensor& input) { return model->forward(input); };
-  });
+DataParallelOptions options_of(const TrainingStep& step, int replicas) {
+  DataParallelOptions options{
+      .make_replica = [make = step.model.make_net] { return make().ptr(); }};
+  if (step.device.is_cpu()) {
+    options.replicas = replicas;
+  } else {
+    options.device_ids.assign(static_cast<std::size_t>(replicas), step.device);
+  }
+  return options;
+}
+
+Training training_of(const TrainingStep& step, const DpRow& row) {
+  switch (row.mode) {
+    case DpMode::single:
+      break;
+    case DpMode::dp:
+      return Training(step, [&](torch::nn::Sequential& net) {
+        const auto model = std::make_shared<DataParallel<torch::nn::Sequential>>(
+            net, options_of(step, row.replicas));
+        return [model](const at::Tensor& input) { return model->forward(input); };
+      });
+    case DpMode::libtorch:
+      return Training(step, [&](torch::nn::Sequential& net) {
+        const std::vector<at::Device> devices(static_cast<std::size_t>(row.replicas), step.device);
+        return [=](const at::Tensor& input) { return libtorch_data_parallel(net, input, devices); };
+      });
+  }
+  return Training(step);
 }
 
 }  // namespace
 
-std::vector<DpRow> dp_rows(int replicas) {
-  return {{}, {.threads = replicas}, {.replicas = replicas, .threads = 1}};
+std::string_view name(DpMode mode) {
+  switch (mode) {
+    case DpMode::single:
+      return "single";
+    case DpMode::dp:
+      return "dp";
+    case DpMode::libtorch:
+      return "libtorch";
+  }
+  return "unknown";
+}
+
+std::vector<DpRow> dp_rows(int replicas, at::Device device) {
+  if (device.is_cpu()) {
+    return {{}, {.threads = replicas}, {.mode = DpMode::dp, .replicas = replicas}};
+  }
+  return {{},
+          {.mode = DpMode::dp},
+          {.mode = DpMode::dp, .replicas = replicas},
+          {.mode = DpMode::libtorch, .replicas = replicas}};
 }
 
 DpRow measure_dp(const TrainingStep& step, DpRow row) {
   torch::manual_seed(0);
-  Training training = training_of(step, row.replicas);
+  Training training = training_of(step, row);
   for (int i = 1; i < steps_before; ++i) training.step();
   const double one = seconds_of([&] { training.step(); });
   const int steps = static_cast<int>(std::clamp(seconds_a_round / one, 5.0, 10'000.0));

@@ -9,6 +9,7 @@
 #include <torch/optim/sgd.h>
 
 #include "lockstep/bench/resnet.h"
+#include "lockstep/bench/transformer.h"
 #include "lockstep/core/error.h"
 #include "lockstep/train/recipe.h"
 
@@ -119,10 +120,36 @@ Model resnet18_model() {
           .loss = cross_entropy};
 }
 
+Model resnet50_model() {
+  return {.name = "resnet50",
+          .summary = "ResNet-50, 24 million parameters, SGD with momentum, 32 images of 224 x 224",
+          .batch_size = 32,
+          .make_net = [] { return resnet50(classes); },
+          .make_optimizer = sgd(0.01, 0.9),
+          .make_input = noise({3, 224, 224}),
+          .make_target = labels,
+          .loss = cross_entropy};
+}
+
+Model transformer_model() {
+  static constexpr TransformerShape shape{.layers = 6, .width = 512, .heads = 8, .hidden = 2048};
+  return {.name = "transformer",
+          .summary =
+              "an encoder of 6 layers of 512, 19 million parameters, Adam, 32 sequences of "
+              "128",
+          .batch_size = 32,
+          .make_net = [] { return transformer(shape, classes); },
+          .make_optimizer = adam,
+          .make_input = noise({128, shape.width}),
+          .make_target = labels,
+          .loss = cross_entropy};
+}
+
 }  // namespace
 
 std::vector<Model> all_models() {
-  return {linear(), mlp(), cnn(), mlp25m(), resnet18_model()};
+  return {linear(),           mlp(), cnn(), mlp25m(), resnet18_model(), resnet50_model(),
+          transformer_model()};
 }
 
 Model find_model(const std::string& name) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// ResNet-18 of He et al. 2015, "Deep Residual Learning for Image Recognition": a stem of a 7 x 7
-// convolution and max pooling, four stages of two blocks each, one linear layer.
+// The residual networks of He et al. 2015, "Deep Residual Learning for Image Recognition": a stem
+// of a 7 x 7 convolution and max pooling, four stages of blocks, one linear layer.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,11 @@
 
 namespace lockstep::bench {
 
-// Takes images [N, 3, H, W], gives [N, classes].
+// They take images [N, 3, H, W] and give [N, classes].
+
+// Two blocks of two 3 x 3 convolutions a stage.
 torch::nn::Sequential resnet18(std::int64_t classes);
+// 3, 4, 6 and 3 blocks of a 3 x 3 convolution between two of 1 x 1, which has the stride.
+torch::nn::Sequential resnet50(std::int64_t classes);
 
 }  // namespace lockstep::bench

@@ -20,6 +20,7 @@ struct TrainingStep {
   std::optional<std::int64_t> batch_size = {};
   // Gradients are reset to none before each step, instead of zeroed in place.
   bool set_to_none = false;
+  at::Device device = at::kCPU;
 
   std::int64_t samples() const { return batch_size.value_or(model.batch_size); }
 };
@@ -32,9 +33,11 @@ class Training {
 
   explicit Training(const TrainingStep& step, const Wrap& wrap = {});
 
+  // Blocks until the device has done it.
   void step();
 
  private:
+  void wait_for_device() const;
   void clear_gradients();
 
   TrainingStep step_;

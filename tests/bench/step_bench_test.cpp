@@ -50,6 +50,9 @@ TEST(Models, HaveTheParametersThatTheyNameThemselvesFor) {
   EXPECT_EQ(count("mlp25m"), 25'178'112);
   // torchvision's has 11,689,512 for 1,000 classes instead of 10.
   EXPECT_EQ(count("resnet18"), 11'689'512 - 990 * 513);
+  EXPECT_EQ(count("resnet50"), 25'557'032 - 990 * 2049);
+  // Of each layer 12 matrices of the width squared, their biases, two normalisations.
+  EXPECT_EQ(count("transformer"), 6 * (12 * 512 * 512 + 9 * 512 + 4 * 512) + 2 * 512 + 10 * 513);
 }
 
 TEST(Models, TakeTheirBatch) {
@@ -60,6 +63,18 @@ TEST(Models, TakeTheirBatch) {
     EXPECT_EQ(model.make_input(5).size(0), 5) << model.name;
   }
   EXPECT_THROW(find_model("resnet1000"), UsageError);
+}
+
+// libtorch's data_parallel takes no others.
+TEST(Models, CanBeCloned) {
+  for (const Model& model : all_models()) {
+    torch::nn::Sequential net = model.make_net();
+    const auto copy = std::dynamic_pointer_cast<torch::nn::SequentialImpl>(net->clone());
+    const at::Tensor input = model.make_input(2);
+    net->eval();
+    copy->eval();
+    EXPECT_TRUE(torch::equal(net->forward(input), copy->forward(input))) << model.name;
+  }
 }
 
 }  // namespace

@@ -83,8 +83,11 @@ TEST(BenchCommand, RefusesWrongUse) {
   };
   const std::vector<Case> wrong{
       {{"bench"}, "subcommand"},
-      {{"bench", "step", "resnet1000"}, "choose one of linear, mlp, cnn, mlp25m, resnet18"},
+      {{"bench", "step", "resnet1000"},
+       "choose one of linear, mlp, cnn, mlp25m, resnet18, resnet50"},
       {{"bench", "dp", "mlp", "--ranks", "1"}, "--ranks 1: give at least 2 replicas"},
+      {{"bench", "step", "mlp", "--device", "tpu"}, "tpu"},
+      {{"bench", "dp", "mlp", "--device", "cuda:99"}, "cuda:99"},
       {{"bench", "dp", "mlp", "--batch-size", "0"}, "--batch-size 0: give at least 1"},
       {{"bench", "all-reduce", "--dtype", "complex"}, "complex"},
       {{"bench", "all-reduce", "--op", "mean", "--dtype", "int32"}, "mean"},

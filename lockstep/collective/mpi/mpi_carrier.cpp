@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <thread>
 
@@ -23,7 +24,7 @@ constexpr std::int64_t kPieceBytes = std::int64_t{1} << 30;
 // Tags below are the messages' own; those above tell collectives apart that are under way at once.
 constexpr int kFirstTag = 64;
 constexpr int kTags = 16'384;
-// For so many looks in vain a waiting thread only yields.
+// For so many looks in vain, since something arrived, a waiting thread only yields.
 constexpr int kPatience = 2000;
 constexpr std::chrono::microseconds kNap(50);
 
@@ -35,9 +36,13 @@ void check(int code) {
   throw BackendError(std::string(text.data(), static_cast<std::size_t>(length)));
 }
 
+// How often threads have asked in vain since something arrived.
+using VainLooks = std::shared_ptr<std::atomic<int>>;
+
 class MpiTransmission final : public Transmission {
  public:
-  explicit MpiTransmission(std::vector<at::Tensor> tensors) : tensors_(std::move(tensors)) {}
+  MpiTransmission(std::vector<at::Tensor> tensors, VainLooks vain_looks)
+      : tensors_(std::move(tensors)), vain_looks_(std::move(vain_looks)) {}
 
   // In pieces, in the same way on both sides.
   void send(const std::byte* data, std::int64_t bytes, int to, int tag, MPI_Comm comm) {
@@ -64,11 +69,13 @@ class MpiTransmission final : public Transmission {
     const auto locked = MpiLibrary::get().lock();
     check(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &all,
                       MPI_STATUSES_IGNORE));
+    if (all != 0) *vain_looks_ = 0;
     return all != 0;
   }
 
  private:
   std::vector<at::Tensor> tensors_;
+  VainLooks vain_looks_;
   std::vector<MPI_Request> requests_;
 };
 
@@ -91,7 +98,7 @@ class MpiCarrier final : public Carrier {
                                          std::vector<std::int64_t> outgoing_bytes,
                                          at::Tensor incoming,
                                          std::vector<std::int64_t> incoming_bytes) override {
-    auto transmission = std::make_unique<MpiTransmission>(std::vector{outgoing, incoming});
+    auto transmission = make_transmission({outgoing, incoming});
     const int tag = next_tag();
     const auto locked = MpiLibrary::get().lock();
     const std::byte* out = begin(outgoing);
@@ -113,7 +120,7 @@ class MpiCarrier final : public Carrier {
 
   std::unique_ptr<Transmission> all_gather(at::Tensor own, at::Tensor all,
                                            std::vector<std::int64_t> bytes) override {
-    auto transmission = std::make_unique<MpiTransmission>(std::vector{own, all});
+    auto transmission = make_transmission({own, all});
     const int tag = next_tag();
     const auto locked = MpiLibrary::get().lock();
     const std::int64_t own_bytes = bytes[static_cast<std::size_t>(rank_)];
@@ -132,20 +139,20 @@ class MpiCarrier final : public Carrier {
   }
 
   std::unique_ptr<Transmission> broadcast(at::Tensor bytes, int root) override {
-    auto transmission = std::make_unique<MpiTransmission>(std::vector{bytes});
+    auto transmission = make_transmission({bytes});
     const auto locked = MpiLibrary::get().lock();
     transmission->broadcast(begin(bytes), bytes.numel(), root, comm_);
     return transmission;
   }
 
   std::unique_ptr<Transmission> send(at::Tensor bytes, int to, int tag) override {
-    auto transmission = std::make_unique<MpiTransmission>(std::vector{bytes});
+    auto transmission = make_transmission({bytes});
     const auto locked = MpiLibrary::get().lock();
     transmission->send(begin(bytes), bytes.numel(), to, tag, comm_);
     return transmission;
   }
   std::unique_ptr<Transmission> receive(at::Tensor bytes, int from, int tag) override {
-    auto transmission = std::make_unique<MpiTransmission>(std::vector{bytes});
+    auto transmission = make_transmission({bytes});
     const auto locked = MpiLibrary::get().lock();
     transmission->receive(begin(bytes), bytes.numel(), from, tag, comm_);
     return transmission;
@@ -154,13 +161,7 @@ class MpiCarrier final : public Carrier {
   // MPI does not tell: it has to be asked again and again, first often and then now and then.
   std::uint64_t events() const override { return 0; }
   void wait_for_event(std::uint64_t /*events*/, std::chrono::microseconds at_most) override {
-    thread_local Clock::time_point last;
-    thread_local int waits = 0;
-    const auto now = Clock::now();
-    // Another wait has begun.
-    if (now - last > kNap * 10) waits = 0;
-    last = now;
-    if (++waits < kPatience) {
+    if (++*vain_looks_ < kPatience) {
       std::this_thread::yield();
     } else {
       std::this_thread::sleep_for(std::min(kNap, at_most));
@@ -168,14 +169,16 @@ class MpiCarrier final : public Carrier {
   }
 
  private:
-  using Clock = std::chrono::steady_clock;
-
+  std::unique_ptr<MpiTransmission> make_transmission(std::vector<at::Tensor> tensors) const {
+    return std::make_unique<MpiTransmission>(std::move(tensors), vain_looks_);
+  }
   int next_tag() { return kFirstTag + tag_++ % kTags; }
 
   MPI_Comm comm_;
   int rank_;
   int size_;
   int tag_ = 0;
+  VainLooks vain_looks_ = std::make_shared<std::atomic<int>>(0);
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Runs a function in ranks that torch.distributed joins over Gloo."""
+"""Runs a function in ranks that torch.distributed joins."""
 
 import datetime
 import os
@@ -15,23 +15,24 @@ import torch.multiprocessing
 TIMEOUT = datetime.timedelta(minutes=2)
 
 
-def run_ranks(function, ranks, *arguments):
+def run_ranks(function, ranks, *arguments, backend="gloo"):
     """Calls function(rank, *arguments), of a module's top level, in as many processes; only in this
     one, if that is a rank which bench/on_hosts.py started."""
     if "BENCH_STORE" in os.environ:
         _rank(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), os.environ["BENCH_STORE"],
-              function, arguments)
+              backend, function, arguments)
     with tempfile.TemporaryDirectory() as folder:
         store = os.path.join(folder, "store")
-        torch.multiprocessing.spawn(_rank, (ranks, store, function, arguments), nprocs=ranks)
+        torch.multiprocessing.spawn(_rank, (ranks, store, backend, function, arguments),
+                                    nprocs=ranks)
 
 
-def _rank(rank, ranks, store_file, function, arguments):
+def _rank(rank, ranks, store_file, backend, function, arguments):
     cores = sorted(os.sched_getaffinity(0))
     if ranks <= len(cores):  # as `lockstep run` does it
         os.sched_setaffinity(0, {cores[rank]})
     store = dist.FileStore(store_file, ranks)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=TIMEOUT)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=TIMEOUT)
     function(rank, *arguments)
     sys.stdout.flush()
     # Whoever leaves while another still reads would reset its connection.
@@ -49,5 +50,7 @@ def agreed_repetitions(turn, seconds, least, most):
         warm_up.append(time.perf_counter() - start)
     fitting = seconds / statistics.median(warm_up)
     count = torch.tensor([min(max(int(fitting), least), most)])
+    if dist.get_backend() == "nccl":
+        count = count.cuda()
     dist.broadcast(count, 0)
     return count.item()

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What libtorch itself has for several GPUs in one process, to be measured beside DataParallel.
+#pragma once
+
+#include <vector>
+
+#include <torch/nn/modules/container/sequential.h>
+
+namespace lockstep::bench {
+
+// torch::nn::parallel::data_parallel. BackendError with a libtorch that has no CUDA.
+at::Tensor libtorch_data_parallel(const torch::nn::Sequential& net, const at::Tensor& input,
+                                  const std::vector<at::Device>& devices);
+
+}  // namespace lockstep::bench
