@@ -63,6 +63,13 @@ class TwoHosts : public ::testing::Test {
     return Json::parse(ranks[0]->out());
   }
 
+  double loss_after(const std::vector<std::string>& options) const {
+    std::vector<std::string> all{"--json"};
+    all.insert(all.end(), options.begin(), options.end());
+    Ranks ranks = train(all);
+    return result_of(ranks)["loss"].get<double>();
+  }
+
   TemporaryFolder folder_;
   std::unique_ptr<Hosts> hosts_;
 };
@@ -100,11 +107,25 @@ TEST_F(TwoHosts, TheNetworkCarriesWhatTheRingNeeds) {
 }
 
 TEST_F(TwoHosts, EveryBackendTrainsTheSameNet) {
-  const auto loss_over = [&](const char* backend) {
-    Ranks ranks = train({"--epochs", "2", "--json", "--backend", backend});
-    return result_of(ranks)["loss"].get<double>();
-  };
-  EXPECT_NEAR(loss_over("hierarchical"), loss_over("gloo"), 1e-4);
+  EXPECT_NEAR(loss_after({"--epochs", "2", "--backend", "hierarchical"}),
+              loss_after({"--epochs", "2", "--backend", "gloo"}), 1e-4);
+}
+
+TEST_F(TwoHosts, AQueueThatIsTooShortLosesPacketsAndNothingElse) {
+  const double without = loss_after({"--epochs", "1"});
+  for (int host = 0; host < kHosts; ++host) {
+    ASSERT_TRUE(hosts_->shape(host, "tbf rate 200mbit burst 20kb limit 30kb"));
+  }
+  EXPECT_EQ(loss_after({"--epochs", "1"}), without);
+  EXPECT_GT(hosts_->packets_dropped(0), 0);
+}
+
+TEST_F(TwoHosts, LatencyAndLossChangeNoResult) {
+  const double without = loss_after({"--epochs", "1"});
+  for (int host = 0; host < kHosts; ++host) {
+    if (!hosts_->shape(host, "netem delay 5ms 2ms loss 1%")) GTEST_SKIP() << "no netem here";
+  }
+  EXPECT_EQ(loss_after({"--epochs", "1"}), without);
 }
 
 TEST_F(TwoHosts, ACutLinkEndsEveryRankWithinSeconds) {

@@ -81,6 +81,17 @@ std::int64_t Hosts::bytes_sent(int host) const {
       fmt::format("ip netns exec {} cat /sys/class/net/eth0/statistics/tx_bytes", space(host))));
 }
 
+bool Hosts::shape(int host, const std::string& discipline) const {
+  return works(
+      fmt::format("ip netns exec {} tc qdisc replace dev eth0 root {}", space(host), discipline));
+}
+
+std::int64_t Hosts::packets_dropped(int host) const {
+  return std::stoll(output_of(fmt::format(
+      "ip netns exec {} tc -s qdisc show dev eth0 | sed -n 's/.*dropped \\([0-9]*\\).*/\\1/p'",
+      space(host))));
+}
+
 void Hosts::cut(int host) const {
   output_of(fmt::format("ip -n {} link set eth0 down", space(host)));
 }

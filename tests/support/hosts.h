@@ -27,6 +27,11 @@ class Hosts {
   std::vector<std::string> on(int host, std::vector<std::string> command) const;
   // That its interface has sent so far.
   std::int64_t bytes_sent(int host) const;
+  // What limits its sending from now on, as tc says it: "netem delay 5ms loss 1%". False if the
+  // kernel has no such discipline.
+  bool shape(int host, const std::string& discipline) const;
+  // By what limits its sending.
+  std::int64_t packets_dropped(int host) const;
   void cut(int host) const;
 
  private:
