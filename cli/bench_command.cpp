@@ -2,6 +2,7 @@
 #include "bench_command.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 
 #include "number_option.h"
@@ -148,6 +149,12 @@ int BenchCommand::run() const {
                         })->second);
 }
 
+// Whether there is such a GPU is for the ranks to find out: CUDA does not outlive a fork.
+at::Device BenchCommand::device_of(int local_rank) const {
+  constexpr int any = std::numeric_limits<c10::DeviceIndex>::max();
+  return *choose_device(device, local_rank, any);
+}
+
 int BenchCommand::rank_count() const {
   const int count = ranks.value_or(std::max(2, available_cores()));
   if (count < 1) throw UsageError(fmt::format("--ranks {}: give at least 1", count));
@@ -179,26 +186,29 @@ int BenchCommand::run_collective(Collective collective) const {
   return 0;
 }
 
-bench::TrainingStep BenchCommand::training_step(int local_rank) const {
+bench::TrainingStep BenchCommand::training_step(at::Device on) const {
   if (batch_size && *batch_size < 1) {
     throw UsageError(fmt::format("--batch-size {}: give at least 1", *batch_size));
   }
   return {.model = bench::find_model(model),
           .batch_size = batch_size,
           .set_to_none = set_to_none,
-          .device = *choose_device(device, local_rank)};
+          .device = on};
 }
 
 int BenchCommand::run_dp() const {
   require_no_launcher("bench dp");
-  const bench::TrainingStep step = training_step(0);
+  const bench::TrainingStep step = training_step(device_of(0));
   if (rank_count() < 2) throw UsageError("--ranks 1: give at least 2 replicas to compare");
   constexpr int rounds = 5;
   std::vector<bench::DpRow> rows = bench::dp_rows(rank_count(), step.device);
   std::vector<std::vector<bench::DpRow>> measured(rows.size());
   for (int round = 0; round < rounds; ++round) {
     for (std::size_t i = 0; i < rows.size(); ++i) {
-      const auto measure = [&](int) { return bench::measure_dp(step, rows[i]); };
+      const auto measure = [&](int) {
+        choose_device(device, 0);
+        return bench::measure_dp(step, rows[i]);
+      };
       measured[i].push_back(
           spawn(1, measure, {.threads = rows[i].threads, .prefix = false}).front());
     }
@@ -210,9 +220,9 @@ int BenchCommand::run_dp() const {
 }
 
 int BenchCommand::run_step() const {
-  const bench::TrainingStep step = training_step(0);
+  const bench::TrainingStep step = training_step(device_of(0));
   auto rows = on_ranks([&](const std::shared_ptr<ProcessGroup>& group) {
-    return bench::measure_steps(group, training_step(group->local_rank()));
+    return bench::measure_steps(group, training_step(group->device()));
   });
   if (!rows) return 0;
   // Processes that do nothing else tell what memory it takes: a launcher's have trained already.

@@ -42,6 +42,7 @@ struct BenchCommand {
   void describe_collective(::CLI::App& app);
   void describe_backend(::CLI::App& app);
   int rank_count() const;
+  at::Device device_of(int local_rank) const;
   // Runs the function on every rank: in processes of its own, or, under a launcher, in this one,
   // which is a rank then, on the device asked for. What rank 0's returned; nothing on a launcher's
   // other ranks.
@@ -50,7 +51,7 @@ struct BenchCommand {
       -> std::optional<std::invoke_result_t<Function, const std::shared_ptr<ProcessGroup>&>>;
   int run_collective(Collective collective) const;
   void describe_step(::CLI::App& app);
-  bench::TrainingStep training_step(int local_rank) const;
+  bench::TrainingStep training_step(at::Device on) const;
   int run_step() const;
   int run_dp() const;
 

@@ -17,6 +17,7 @@
 #include "lockstep/collective/shm/shm_group.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/rendezvous/exchange.h"
+#include "lockstep/rendezvous/mpi_library.h"
 
 namespace lockstep {
 namespace {
@@ -55,7 +56,8 @@ MakeGroupBetweenHosts engine_of(const std::string& backend) {
 Placement find_placement(const Membership& member, const GroupOptions& options) {
   if (member.world_size == 1) return {};
   Placement placement{.ranks = member.world_size,
-                      .gpu_for_each_rank = has_gpu_for_each_rank(member, options)};
+                      .gpu_for_each_rank = has_gpu_for_each_rank(member, options),
+                      .between_hosts = backend_between_hosts()};
   if (!member.address.empty()) {
     placement.hosts =
         static_cast<int>(map_hosts(member, this_host(), Deadline::after(options.timeout)).size());
@@ -70,8 +72,13 @@ Choice choose_backend(const Placement& placement) {
   if (placement.gpu_for_each_rank) return {"nccl", "each rank has a GPU of its own"};
   if (placement.hosts == 1) return {"shm", "all ranks share this machine"};
   const std::string why = fmt::format("the ranks are on {} hosts", placement.hosts);
-  if (placement.hosts == placement.ranks) return {"gloo", why};
-  return {"hierarchical", why};
+  if (placement.hosts == placement.ranks) return {placement.between_hosts, why};
+  if (placement.between_hosts == "gloo") return {std::string(kHierarchical), why};
+  return {fmt::format("{}:{}", kHierarchical, placement.between_hosts), why};
+}
+
+std::string backend_between_hosts() {
+  return !gloo_built_in() && MpiLibrary::built_in() ? "mpi" : "gloo";
 }
 
 std::shared_ptr<ProcessGroup> make_group(std::string backend, Membership member,

@@ -15,7 +15,12 @@ struct Placement {
   int hosts = 1;
   // Each has one that no other rank has, and NCCL can be loaded.
   bool gpu_for_each_rank = false;
+  // The backend that joins hosts: gloo, or mpi where there is no gloo.
+  std::string between_hosts = "gloo";
 };
+
+// The one that this Lockstep was built with.
+std::string backend_between_hosts();
 
 struct Choice {
   std::string backend;

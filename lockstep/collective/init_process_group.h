@@ -15,10 +15,10 @@ namespace lockstep {
 struct InitOptions {
   // One of backends().
   std::string backend = "auto";
-  // "env://" reads RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT; with none of them set
-  // the process is a group of one. "tcp://host:port" (rank 0 listens there) and "file:///path"
-  // (a file that does not exist yet) take rank and world_size from these options, else from RANK
-  // and WORLD_SIZE.
+  // "env://" reads RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, else what mpirun and
+  // srun set; with none of them the process is a group of one. "tcp://host:port" (rank 0 listens
+  // there) and "file:///path" (a file that does not exist yet) take rank and world_size from these
+  // options, else from RANK and WORLD_SIZE.
   std::string init_method = "env://";
   std::optional<int> rank = {};
   std::optional<int> world_size = {};
@@ -34,9 +34,10 @@ struct InitOptions {
 std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options = {});
 
 // "auto", which takes the fastest one that joins these ranks; "shm", for those of one machine;
-// "gloo", for any number of machines; "mpi", for ranks that an MPI launcher started;
-// "hierarchical", for several machines with several ranks each: shm within a machine, gloo between
-// them. One that was not built says how to get it when it is asked for.
+// "gloo", for any number of machines; "mpi", for ranks that an MPI launcher started; "nccl", for
+// ranks with a GPU each; "hierarchical", for several machines with several ranks each: shm within a
+// machine, gloo between them, or what "hierarchical:mpi" and "hierarchical:nccl" say. One that was
+// not built says how to get it when it is asked for.
 const std::vector<std::string>& backends();
 
 }  // namespace lockstep

@@ -2,8 +2,10 @@
 #include "lockstep/rendezvous/c10d_store.h"
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <future>
+#include <thread>
 #include <vector>
 
 #include <fmt/format.h>
@@ -15,6 +17,8 @@
 
 namespace lockstep {
 namespace {
+
+constexpr std::chrono::milliseconds kAskAgain(2);
 
 class C10dStore final : public Store {
  public:
@@ -32,21 +36,26 @@ class C10dStore final : public Store {
   }
 
   std::string get(const std::string& key, const Deadline& deadline) override {
-    std::vector<std::uint8_t> value;
-    try {
-      store_->wait({key}, std::max(deadline.remaining(), std::chrono::milliseconds(1)));
-      value = store_->get(key);
-    } catch (const std::exception& error) {
+    // Not by the store's own wait: other threads could not reach it meanwhile.
+    while (!is_there(key)) {
       if (deadline.passed()) {
         throw TimeoutError(fmt::format("{}: \"{}\" was not there after {:.1f} s", description_, key,
                                        deadline.span().count() / 1000.0));
       }
-      throw BackendError(fmt::format("{}: {}", description_, first_line(error)));
+      std::this_thread::sleep_for(kAskAgain);
     }
+    std::vector<std::uint8_t> value;
+    reach([&] { value = store_->get(key); });
     return {value.begin(), value.end()};
   }
 
  private:
+  bool is_there(const std::string& key) {
+    bool there = false;
+    reach([&] { there = store_->check({key}); });
+    return there;
+  }
+
   template <class Action>
   void reach(Action action) {
     try {

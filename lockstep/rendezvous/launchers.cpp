@@ -2,6 +2,7 @@
 #include "lockstep/rendezvous/launchers.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include <fmt/format.h>
 
@@ -98,7 +99,11 @@ std::optional<ForeignLauncher> launcher_of_ranks() {
     throw UsageError(fmt::format("this process is {}, but {}; start it with one launcher",
                                  in_words(launchers.front()), in_words(other)));
   }
-  return launchers.front();
+  // Slurm's own PMI sets PMI's variables too, but no MPI need be there for the ranks to meet.
+  const auto slurm = std::ranges::find(launchers, "Slurm", &ForeignLauncher::name);
+  const bool by_srun = slurm != launchers.end() && launchers.front().rank_variable == "PMI_RANK" &&
+                       !disagree(launchers.front(), *slurm);
+  return by_srun ? *slurm : launchers.front();
 }
 
 std::string in_words(const ForeignLauncher& launcher) {
@@ -114,8 +119,8 @@ bool started_by_agent() {
 }
 
 std::string launcher_of_environment() {
-  // Lockstep's ranks have torchrun's variables as well.
-  if (environment("LOCKSTEP_STORE")) return "lockstep run or spawn";
+  // Lockstep's ranks have torchrun's variables as well; on several machines their store is empty.
+  if (std::getenv("LOCKSTEP_STORE") != nullptr) return "lockstep run or spawn";
   if (environment("TORCHELASTIC_RUN_ID")) return "torchrun";
   if (environment("RANK")) return "hand or a script";
   const auto launcher = launcher_of_ranks();

@@ -25,7 +25,8 @@ struct ForeignLauncher {
 std::vector<ForeignLauncher> foreign_launchers();
 
 // The one that started this process as one of several ranks. Where mpirun uses Slurm to start its
-// ranks, that is mpirun. UsageError shows both where two of the others disagree.
+// ranks, that is mpirun; where srun speaks PMI, it is Slurm. UsageError shows both where two of the
+// others disagree.
 std::optional<ForeignLauncher> launcher_of_ranks();
 
 // "rank 1 of 2 by Open MPI (OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE)"

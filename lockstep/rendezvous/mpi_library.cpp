@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 #include <mpi.h>
+#include <unistd.h>
 
 #include "lockstep/core/error.h"
 
@@ -49,13 +50,18 @@ MpiLibrary::MpiLibrary() {
     if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level) != MPI_SUCCESS) {
       throw BackendError("MPI cannot be started; its own messages tell why");
     }
-    // What a job left half done would keep MPI waiting: then the launcher sees that this process
-    // ended without a farewell, and ends the others.
-    std::atexit([] {
-      int ended_already = 0;
-      MPI_Finalized(&ended_already);
-      if (get().in_use_ == 0 && ended_already == 0) MPI_Finalize();
-    });
+    // What a job left half done would keep MPI waiting, and so would ranks that died: then the
+    // launcher sees that this process ended without a farewell, and ends the others. A forked child
+    // has the parent's connections.
+    static const pid_t owner = ::getpid();
+    ::on_exit(
+        [](int status, void*) {
+          int ended_already = 0;
+          MPI_Finalized(&ended_already);
+          const bool well = status == 0 && in_use_ == 0 && ::getpid() == owner;
+          if (well && ended_already == 0) MPI_Finalize();
+        },
+        nullptr);
   } else {
     MPI_Query_thread(&level);
   }
@@ -77,6 +83,13 @@ MpiLibrary::MpiLibrary() {
   const int own = one_host_ ? 1 : 0;
   MPI_Allreduce(&own, &same, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
   one_host_ = same != 0;
+}
+
+void MpiLibrary::throw_late(const Deadline& deadline) {
+  throw TimeoutError(
+      fmt::format("waited {:.1f} s in MPI, which does not say for whom: every rank that mpirun or "
+                  "srun started must call init_process_group",
+                  deadline.span().count() / 1000.0));
 }
 
 std::string MpiLibrary::broadcast(std::string text) {

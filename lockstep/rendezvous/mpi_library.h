@@ -6,6 +6,11 @@
 #include <atomic>
 #include <mutex>
 #include <string>
+#include <type_traits>
+#include <utility>
+
+#include "lockstep/core/deadline.h"
+#include "lockstep/core/service_thread.h"
 
 namespace lockstep {
 
@@ -31,17 +36,32 @@ class MpiLibrary {
   std::unique_lock<std::mutex> lock();
 
   // Something was begun that must be ended before MPI is.
-  void begin_use() { ++in_use_; }
-  void end_use() { --in_use_; }
+  static void begin_use() { ++in_use_; }
+  static void end_use() { --in_use_; }
+
+  // Runs a function that has MPI wait for all ranks, for which MPI knows no deadline. TimeoutError
+  // if it is not back by then: it stays behind in its thread, and MPI is not ended with the
+  // process.
+  template <class Function>
+  static auto in_time(const Deadline& deadline, Function function)
+      -> std::invoke_result_t<Function> {
+    auto result = ask_in_thread(std::move(function));
+    if (result.wait_for(deadline.remaining()) != std::future_status::ready) {
+      begin_use();
+      throw_late(deadline);
+    }
+    return result.get();
+  }
 
  private:
   MpiLibrary();
+  [[noreturn]] static void throw_late(const Deadline& deadline);
 
   int rank_ = 0;
   int size_ = 1;
   bool one_host_ = true;
   bool locks_itself_ = true;
-  std::atomic<int> in_use_ = 0;
+  static inline std::atomic<int> in_use_ = 0;
   std::mutex mutex_;
 };
 

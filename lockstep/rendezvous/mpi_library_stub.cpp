@@ -16,6 +16,9 @@ bool MpiLibrary::built_in() {
 std::string MpiLibrary::version() {
   return "none";
 }
+void MpiLibrary::throw_late(const Deadline&) {
+  throw TimeoutError("MPI is not built into this Lockstep");
+}
 std::string MpiLibrary::broadcast(std::string text) {
   return text;
 }

@@ -173,7 +173,8 @@ void meet_by_mpi(Membership& member, TcpStoreOptions place) {
         "mpirun started this rank, and Lockstep was built without MPI: set MASTER_ADDR to the host "
         "of rank 0 and MASTER_PORT to a port that is free there");
   }
-  MpiLibrary& mpi = MpiLibrary::get();
+  const Deadline deadline = Deadline::after(place.timeout);
+  MpiLibrary& mpi = *MpiLibrary::in_time(deadline, [] { return &MpiLibrary::get(); });
   if (mpi.size() != member.world_size || mpi.rank() != member.rank) {
     throw UsageError(
         fmt::format("mpirun calls this rank {} of {}, but MPI says {} of {}: was it started by "
@@ -185,8 +186,7 @@ void meet_by_mpi(Membership& member, TcpStoreOptions place) {
   std::string told;
   if (member.rank == 0) {
     try {
-      place.host = mpi.one_host() ? "127.0.0.1"
-                                  : reachable_host(host_name(), Deadline::after(place.timeout));
+      place.host = mpi.one_host() ? "127.0.0.1" : reachable_host(host_name(), deadline);
       auto [store, port] = serve_tcp_store(place);
       member.store = std::move(store);
       told = fmt::format("{} {}", place.host, port);
@@ -194,7 +194,8 @@ void meet_by_mpi(Membership& member, TcpStoreOptions place) {
       error = std::current_exception();  // the others wait to be told
     }
   }
-  std::istringstream stream(mpi.broadcast(std::move(told)));
+  std::istringstream stream(
+      MpiLibrary::in_time(deadline, [&mpi, told] { return mpi.broadcast(told); }));
   if (error) std::rethrow_exception(error);
   if (!(stream >> place.host >> place.port)) {
     throw BackendError("rank 0 could not serve the store where ranks meet; its own error says why");
@@ -203,11 +204,25 @@ void meet_by_mpi(Membership& member, TcpStoreOptions place) {
   if (member.rank != 0) member.store = join_tcp_store(place);
 }
 
+// Machines that were told different numbers of ranks would wait for each other in vain.
+void compare_world_sizes(const Membership& member, const Deadline& deadline) {
+  const std::string own = std::to_string(member.world_size);
+  if (member.rank == 0) return member.store->set("world_size", own);
+  const std::string of_rank_0 = member.store->get("world_size", deadline);
+  if (of_rank_0 == own) return;
+  throw UsageError(
+      fmt::format("this process is rank {} of {}, but rank 0 is one of {}: all machines must start "
+                  "as many ranks (`lockstep run -n`), with the same WORLD_SIZE",
+                  member.rank, own, of_rank_0));
+}
+
 // Of the store that rank 0 serves.
 void meet_at_rank_0(Membership& member, TcpStoreOptions place) {
-  place.host = reachable_host(place.host, Deadline::after(place.timeout));
+  const Deadline deadline = Deadline::after(place.timeout);
+  place.host = reachable_host(place.host, deadline);
   member.address = place.host;
   member.store = member.rank == 0 ? serve_tcp_store(place).store : join_tcp_store(place);
+  compare_world_sizes(member, deadline);
 }
 
 Membership meet_by_environment(const RendezvousOptions& options) {

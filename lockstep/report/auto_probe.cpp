@@ -35,12 +35,16 @@ Finding probe_auto() {
     const int local = member->local_world_size;
     return {.found = in_words({.ranks = member->world_size,
                                .hosts = (member->world_size + local - 1) / local,
-                               .gpu_for_each_rank = gpu_for_each_of(local)})};
+                               .gpu_for_each_rank = gpu_for_each_of(local),
+                               .between_hosts = backend_between_hosts()})};
   }
   constexpr int two = 2;
   const bool gpus = gpu_for_each_of(two);
   const Placement here{.ranks = two, .gpu_for_each_rank = gpus};
-  const Placement on_two_hosts{.ranks = 2 * two, .hosts = 2, .gpu_for_each_rank = gpus};
+  const Placement on_two_hosts{.ranks = 2 * two,
+                               .hosts = 2,
+                               .gpu_for_each_rank = gpus,
+                               .between_hosts = backend_between_hosts()};
   return {.found = fmt::format("for {} ranks here {}; with as many on another machine {}", two,
                                in_words(here), in_words(on_two_hosts))};
 }

@@ -54,15 +54,34 @@ std::string why_no_slurm() {
 }
 
 // Open MPI refuses to run as root, and more ranks than cores, unless told otherwise.
-Launcher mpirun(const std::string& backend) {
+Launcher open_mpi(const std::string& backend) {
   return {.name = "mpirun_" + backend,
           .command = {"env", "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
                       "OMPI_MCA_rmaps_base_oversubscribe=1", LOCKSTEP_MPIRUN, "-n", "2"},
           .why_not = why_no_mpirun,
-          .called = "Open MPI|MPICH",
-          // MPICH's leaves it to the ranks.
-          .last_words = "process rank 1 with PID|rank 1 \\(pid",
+          .called = "Open MPI",
+          .last_words = "process rank 1 with PID",
           .backend = backend};
+}
+
+// It ends the other ranks before they can say who died, unless told otherwise; over the backend mpi
+// its own library ends them.
+Launcher mpich(const std::string& backend) {
+  Launcher launcher{.name = "mpirun_" + backend,
+                    .command = {LOCKSTEP_MPIRUN, "-n", "2"},
+                    .why_not = nothing,
+                    .called = "MPICH",
+                    .last_words = "PID [0-9]+ RUNNING AT",
+                    .backend = backend};
+  if (backend != "mpi") {
+    launcher.command.emplace_back("-disable-auto-cleanup");
+    launcher.last_words = "rank 1 \\(pid";
+  }
+  return launcher;
+}
+
+Launcher mpirun(const std::string& backend) {
+  return std::string_view(LOCKSTEP_MPIRUN).ends_with(".mpich") ? mpich(backend) : open_mpi(backend);
 }
 
 // Debian's version needs underscores, and fails without redirects.

@@ -14,6 +14,8 @@ TEST(ChooseBackend, GoesByWhereRanksAre) {
   EXPECT_EQ(chosen({.ranks = 4, .hosts = 4}), "gloo");
   EXPECT_EQ(chosen({.ranks = 4, .gpu_for_each_rank = true}), "nccl");
   EXPECT_EQ(chosen({.ranks = 4, .hosts = 2, .gpu_for_each_rank = true}), "nccl");
+  EXPECT_EQ(chosen({.ranks = 4, .hosts = 2, .between_hosts = "mpi"}), "hierarchical:mpi");
+  EXPECT_EQ(chosen({.ranks = 4, .hosts = 4, .between_hosts = "mpi"}), "mpi");
   EXPECT_EQ(choose_backend({.ranks = 4, .hosts = 2}).why, "the ranks are on 2 hosts");
 }
 

@@ -54,7 +54,8 @@ TEST(EnvironmentProbe, NamesTheRankAndWhoSetIt) {
                                     {"SLURM_PROCID", "5"},
                                     {"SLURM_STEP_NUM_TASKS", "8"}}),
                    [](const Finding& finding) {
-                     EXPECT_EQ(finding.state, Finding::State::ok) << finding.found;
+                     EXPECT_EQ(finding.state, Finding::State::note) << finding.found;
+                     EXPECT_THAT(finding.advice, HasSubstr("without a secret"));
                      EXPECT_THAT(finding.found, AllOf(HasSubstr("local rank 0 of 1, by torchrun"),
                                                       HasSubstr("rank 5 of 8 by Slurm")));
                    });

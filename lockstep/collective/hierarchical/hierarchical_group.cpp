@@ -10,6 +10,7 @@
 #include "lockstep/collective/device_copies.h"
 #include "lockstep/collective/hierarchical/host_map.h"
 #include "lockstep/collective/hierarchical/phases.h"
+#include "lockstep/collective/network/network_group.h"
 #include "lockstep/collective/self/self_group.h"
 #include "lockstep/collective/shm/shm_group.h"
 #include "lockstep/core/error.h"
@@ -40,7 +41,7 @@ constexpr std::int64_t kOneSliceBytes = 64 * 1024;
 constexpr std::int64_t kPieceBytes = 8 * 1024 * 1024;
 // For so long the group of all ranks may look for the one whose loss explains an error.
 constexpr auto kExplanation = 1s;
-// A waiting thread looks so often in vain before it sleeps between its looks.
+// A waiting thread looks so often in vain, one time after the other, before it naps between looks.
 constexpr int kPatience = 1000;
 constexpr auto kNap = 50us;
 
@@ -66,10 +67,17 @@ at::Tensor part(const at::Tensor& flat, int number, int parts) {
 
 }  // namespace
 
+// Joins the ranks within each host, and the lanes, of a group of all that is there already.
+std::shared_ptr<ProcessGroup> join_levels(Membership membership, GroupOptions options,
+                                          const std::string& host,
+                                          std::shared_ptr<ProcessGroup> all);
+
 class HierarchicalGroup final : public ProcessGroup {
  public:
-  HierarchicalGroup(Membership membership, GroupOptions options, HierarchyLevels levels)
+  HierarchicalGroup(Membership membership, GroupOptions options, std::string host,
+                    HierarchyLevels levels)
       : ProcessGroup(std::move(membership), std::move(options)),
+        host_(std::move(host)),
         levels_(std::make_shared<HierarchyLevels>(std::move(levels))) {
     share_progress(calls_);
   }
@@ -125,9 +133,22 @@ class HierarchicalGroup final : public ProcessGroup {
       return half ? copies_.output_as(original, at::kFloat).detach().view(-1)
                   : flat_output(original);
     }
+    // The tensor that follows, of so many. Where calls are compared, the group of all ranks does it
+    // in a phase of its own, which comes before those of the tensor.
+    void announce(Call call, std::size_t tensors) {
+      if (!compares_) return;
+      call.tensor = announced_++;
+      call.tensors = static_cast<std::int32_t>(tensors);
+      push({[levels = levels_, call] {
+              std::vector<Work> works;
+              works.push_back(levels->all->start_meeting(call));
+              return works;
+            },
+            nothing});
+    }
     void start(std::vector<PhasedCall::Phase> phases) {
-      parts_.push_back(std::make_shared<PhasedCall>(std::move(phases)));
-      calls_->start(parts_.back());
+      if (compares_) phases.insert(phases.begin(), nothing);
+      push(std::move(phases));
     }
 
     bool poll() override {
@@ -140,15 +161,16 @@ class HierarchicalGroup final : public ProcessGroup {
     }
 
     void wait(const Deadline& deadline) override {
-      for (int looks = 0; !poll(); ++looks) {
+      int vain_looks = 0;
+      while (!poll()) {
         if (deadline.passed()) {
           calls_->give_up();
-        } else if (!calls_->try_advance() && !advance_others(*calls_)) {
-          if (looks < kPatience) {
-            std::this_thread::yield();
-          } else {
-            std::this_thread::sleep_for(kNap);
-          }
+        } else if (calls_->try_advance() || advance_others(*calls_)) {
+          vain_looks = 0;
+        } else if (++vain_looks < kPatience) {
+          std::this_thread::yield();
+        } else {
+          std::this_thread::sleep_for(kNap);
         }
       }
     }
@@ -156,6 +178,11 @@ class HierarchicalGroup final : public ProcessGroup {
     Deadline default_deadline() const override { return Deadline::after(timeout_); }
 
    private:
+    static std::vector<Work> nothing() { return {}; }
+    void push(std::vector<PhasedCall::Phase> phases) {
+      parts_.push_back(std::make_shared<PhasedCall>(std::move(phases)));
+      calls_->start(parts_.back());
+    }
     bool done() const {
       return std::ranges::all_of(parts_, [](const auto& part) { return part->done(); });
     }
@@ -194,6 +221,8 @@ class HierarchicalGroup final : public ProcessGroup {
     std::shared_ptr<PhasedCalls> calls_;
     std::string where_;
     std::chrono::milliseconds timeout_;
+    const bool compares_ = network::calls_are_compared();
+    std::int32_t announced_ = 0;
     std::vector<std::shared_ptr<PhasedCall>> parts_;
     DeviceCopies copies_;
   };
@@ -256,6 +285,8 @@ class HierarchicalGroup final : public ProcessGroup {
     const AllReduceOptions between{.op = within.op,
                                    .scale = mean ? options.scale / size() : options.scale};
     for (const auto& tensor : tensors) {
+      operation->announce(network::reducing_call(Collective::all_reduce, tensor, options),
+                          tensors.size());
       for_pieces(operation->flat_sum(tensor), [&](const at::Tensor& piece, int slices) {
         operation->start({[levels = levels_, piece, slices, within] {
                             std::vector<Work> works;
@@ -285,6 +316,7 @@ class HierarchicalGroup final : public ProcessGroup {
     const int roots_place = static_cast<int>(std::ranges::find(*host, root) - host->begin());
     const bool at_roots_host = levels_->host == roots_host;
     for (const auto& tensor : tensors) {
+      operation->announce(network::plain_call(Collective::broadcast, tensor, root), tensors.size());
       for_pieces(operation->flat_output(tensor), [&](const at::Tensor& piece, int slices) {
         operation->start(
             {[levels = levels_, piece, at_roots_host, roots_place] {
@@ -333,17 +365,22 @@ class HierarchicalGroup final : public ProcessGroup {
   }
   std::shared_ptr<ProcessGroup> make_subgroup(const std::string& name,
                                               Membership membership) override {
-    return levels_->all->make_subgroup(name, std::move(membership));
+    const GroupOptions options{.timeout = timeout(), .device = device()};
+    if (membership.world_size == 1) return make_self_group(std::move(membership), options);
+    auto all = levels_->all->make_subgroup(name, membership);
+    membership.store = std::make_shared<PrefixStore>(name + "/", std::move(membership.store));
+    return join_levels(std::move(membership), options, host_, std::move(all));
   }
 
+  const std::string host_;
   std::shared_ptr<HierarchyLevels> levels_;
   std::shared_ptr<PhasedCalls> calls_ = std::make_shared<PhasedCalls>();
   std::atomic<std::uint64_t> numbers_ = 0;
 };
 
-std::shared_ptr<ProcessGroup> make_hierarchical_group(Membership membership, GroupOptions options,
-                                                      const std::string& host,
-                                                      const MakeGroupBetweenHosts& between_hosts) {
+std::shared_ptr<ProcessGroup> join_levels(Membership membership, GroupOptions options,
+                                          const std::string& host,
+                                          std::shared_ptr<ProcessGroup> all) {
   HierarchyLevels levels;
   levels.hosts = map_hosts(membership, host, Deadline::after(options.timeout));
   const auto is_own = [&](const std::vector<int>& ranks) {
@@ -353,7 +390,7 @@ std::shared_ptr<ProcessGroup> make_hierarchical_group(Membership membership, Gro
   const auto fewest = std::ranges::min_element(
       levels.hosts, {}, [](const std::vector<int>& ranks) { return ranks.size(); });
   levels.lanes = static_cast<int>(fewest->size());
-  levels.all = between_hosts(membership, options, "hierarchical");
+  levels.all = std::move(all);
   levels.reducing = join_within_host(membership, levels.hosts, levels.host, "reducing", options);
   levels.sharing = join_within_host(membership, levels.hosts, levels.host, "sharing", options);
   std::vector<int> lane;
@@ -362,8 +399,15 @@ std::shared_ptr<ProcessGroup> make_hierarchical_group(Membership membership, Gro
     if (place < levels.lanes) lane.push_back(ranks[static_cast<std::size_t>(place)]);
   }
   levels.lane = levels.all->split(lane);
-  return std::make_shared<HierarchicalGroup>(std::move(membership), std::move(options),
+  return std::make_shared<HierarchicalGroup>(std::move(membership), std::move(options), host,
                                              std::move(levels));
+}
+
+std::shared_ptr<ProcessGroup> make_hierarchical_group(Membership membership, GroupOptions options,
+                                                      const std::string& host,
+                                                      const MakeGroupBetweenHosts& between_hosts) {
+  auto all = between_hosts(membership, options, "hierarchical");
+  return join_levels(std::move(membership), std::move(options), host, std::move(all));
 }
 
 }  // namespace lockstep

@@ -181,12 +181,28 @@ class MpiCarrier final : public Carrier {
   VainLooks vain_looks_ = std::make_shared<std::atomic<int>>(0);
 };
 
+// Of these ranks of MPI's, in this order. Collective, blocking.
+MPI_Comm communicator_of(const std::vector<int>& ranks) {
+  const auto locked = MpiLibrary::get().lock();
+  MPI_Group world = MPI_GROUP_NULL;
+  MPI_Group members = MPI_GROUP_NULL;
+  MPI_Comm comm = MPI_COMM_NULL;
+  check(MPI_Comm_group(MPI_COMM_WORLD, &world));
+  check(MPI_Group_incl(world, static_cast<int>(ranks.size()), ranks.data(), &members));
+  check(MPI_Comm_create_group(MPI_COMM_WORLD, members, 0, &comm));
+  MPI_Group_free(&members);
+  MPI_Group_free(&world);
+  // Errors are returned, not the end of the process.
+  check(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN));
+  return comm;
+}
+
 }  // namespace
 
 std::unique_ptr<Carrier> make_mpi_carrier(const Membership& membership, const Deadline& deadline) {
   const std::string where =
       fmt::format("[mpi] joining, rank {} of {}: ", membership.rank, membership.world_size);
-  MpiLibrary& mpi = MpiLibrary::get();
+  MpiLibrary& mpi = *MpiLibrary::in_time(deadline, [] { return &MpiLibrary::get(); });
   if (mpi.size() < membership.world_size) {
     throw BackendError(
         where + fmt::format("MPI knows of {} process{} only; start the ranks with mpirun, or with "
@@ -200,17 +216,7 @@ std::unique_ptr<Carrier> make_mpi_carrier(const Membership& membership, const De
   for (int rank = 0; rank < membership.world_size; ++rank) {
     ranks.push_back(std::stoi(store.get(fmt::format("mpi/{}", rank), deadline)));
   }
-  const auto locked = mpi.lock();
-  MPI_Group world = MPI_GROUP_NULL;
-  MPI_Group members = MPI_GROUP_NULL;
-  MPI_Comm comm = MPI_COMM_NULL;
-  check(MPI_Comm_group(MPI_COMM_WORLD, &world));
-  check(MPI_Group_incl(world, membership.world_size, ranks.data(), &members));
-  check(MPI_Comm_create_group(MPI_COMM_WORLD, members, 0, &comm));
-  MPI_Group_free(&members);
-  MPI_Group_free(&world);
-  // Errors are returned, not the end of the process.
-  check(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN));
+  MPI_Comm comm = MpiLibrary::in_time(deadline, [ranks] { return communicator_of(ranks); });
   return std::make_unique<MpiCarrier>(comm, membership.rank, membership.world_size);
 }
 

@@ -10,7 +10,8 @@
 
 namespace lockstep {
 
-// Blocks until all ranks have come. BackendError if MPI does not know so many processes.
+// Blocks until all ranks have come; TimeoutError at the deadline. BackendError if MPI does not know
+// so many processes.
 std::unique_ptr<network::Carrier> make_mpi_carrier(const Membership& membership,
                                                    const Deadline& deadline);
 

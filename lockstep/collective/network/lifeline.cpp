@@ -154,7 +154,7 @@ void Lifeline::take(const LifelineMessage& message) {
       if (!lost_) lost_ = message.rank;
       return;
     case Kind::left:
-      left_.emplace(message.rank, message.number);
+      left_.emplace(message.rank, Farewell{message.number, std::chrono::steady_clock::now()});
       return;
     case Kind::all_left:
       all_left_ = true;

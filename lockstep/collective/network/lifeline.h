@@ -4,6 +4,7 @@
 // carries why a group ends, and who waits in which call. Nothing else: tensors go by the carrier.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -49,8 +50,12 @@ class Lifeline {
   const std::optional<Abort>& aborted() const { return aborted_; }
   // The first rank that died.
   std::optional<int> lost() const { return lost_; }
-  // Those that left, and the last call that each had made.
-  const std::map<int, std::uint64_t>& left() const { return left_; }
+  // Those that left.
+  struct Farewell {
+    std::uint64_t last_call;
+    std::chrono::steady_clock::time_point when;
+  };
+  const std::map<int, Farewell>& left() const { return left_; }
 
   // That this rank has waited in a call for a while.
   void say_waiting(std::uint64_t number, const std::string& call);
@@ -87,7 +92,7 @@ class Lifeline {
   std::optional<LifelineMessage> answer_;
   std::optional<Abort> aborted_;
   std::optional<int> lost_;
-  std::map<int, std::uint64_t> left_;
+  std::map<int, Farewell> left_;
   bool all_left_ = false;
 };
 

@@ -5,6 +5,7 @@
 
 #include <unistd.h>
 
+#include "lockstep/collective/network/plans.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::network {
@@ -107,7 +108,7 @@ void NetworkEngine::wait(PlannedCall& call, const Deadline& deadline, Waiting wh
         say_waiting(begin);
       }
       // Once more when it is late: this process itself may have been stopped until now.
-      if (late && !call.done() && !error_) give_up(deadline);
+      if (late && !call.done() && !error_) give_up(call.call(), deadline);
       check_error();
       late = deadline.passed();
     }
@@ -123,7 +124,7 @@ void NetworkEngine::watch(std::chrono::milliseconds timeout) {
   look_around();
   if (error_ || idle()) return;
   say_waiting(oldest().since());
-  if (Clock::now() - oldest().since() > timeout) give_up(Deadline::after(timeout));
+  if (Clock::now() - oldest().since() > timeout) give_up(oldest().call(), Deadline::after(timeout));
 }
 
 void NetworkEngine::finish(const Deadline& deadline) {
@@ -159,6 +160,10 @@ bool NetworkEngine::advance(CallLine& line) try {
 } catch (const UsageError& error) {
   const std::string message = where(line.oldest().call()) + error.what();
   fail_for_all(AbortCause::mismatched, std::make_exception_ptr(UsageError(message)), message);
+  return true;
+} catch (const OutOfMemory& error) {
+  const std::string message = where(line.oldest().call()) + error.what();
+  fail_for_all(AbortCause::requested, std::make_exception_ptr(BackendError(message)), message);
   return true;
 } catch (const std::exception& error) {
   // Most often since a peer has gone, of which the lifeline knows more.

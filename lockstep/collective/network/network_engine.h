@@ -77,7 +77,8 @@ class NetworkEngine final : public Progressing {
   int left_before(const Call& call) const;
   void explain_carrier(const Call& call);
   void say_waiting(Clock::time_point since);
-  void give_up(const Deadline& deadline);
+  // Ends the group for a wait for this call that came to nothing.
+  void give_up(const Call& waited, const Deadline& deadline);
   void fail(std::exception_ptr error);
   void fail_for_all(AbortCause cause, std::exception_ptr error, const std::string& reason,
                     int lost_rank = -1);

@@ -22,6 +22,10 @@ constexpr auto kExplanation = 15s;
 // What a rank sent before it left may still be on its way.
 constexpr auto kOnTheWay = 2s;
 
+bool is_message(const Call& call) {
+  return call.collective == Collective::send || call.collective == Collective::recv;
+}
+
 std::exception_ptr error_of(const Lifeline::Abort& abort, const std::string& message) {
   switch (abort.cause) {
     case AbortCause::timed_out:
@@ -87,13 +91,14 @@ bool NetworkEngine::look_for_ends(const Call& call) {
 }
 
 int NetworkEngine::left_before(const Call& call) const {
-  const bool message = call.collective == Collective::send || call.collective == Collective::recv;
-  for (const auto& [rank, last_call] : lifeline_->left()) {
-    if (message) {
-      const bool may_arrive =
-          carrier_failure_.empty() || Clock::now() - carrier_failed_ < kOnTheWay;
+  const auto since = [now = Clock::now()](Clock::time_point then) { return now - then; };
+  for (const auto& [rank, farewell] : lifeline_->left()) {
+    if (is_message(call)) {
+      // Not every carrier tells when the other end has gone.
+      const bool may_arrive = carrier_failure_.empty() ? since(farewell.when) < kExplanation
+                                                       : since(carrier_failed_) < kOnTheWay;
       if (rank == call.root && !may_arrive) return rank;
-    } else if (last_call < call.number) {
+    } else if (farewell.last_call < call.number) {
       return rank;
     }
   }
@@ -127,10 +132,12 @@ void NetworkEngine::say_waiting(Clock::time_point since) {
   lifeline_->say_waiting(call.number, describe(call));
 }
 
-void NetworkEngine::give_up(const Deadline& deadline) {
-  const Call call = oldest().call();
+void NetworkEngine::give_up(const Call& waited, const Deadline& deadline) {
+  // Of collectives, the oldest one holds up those behind it.
+  const bool is_collective = !is_message(waited);
+  const Call call = is_collective && !calls_.empty() ? calls_.oldest().call() : waited;
   std::vector<int> absent{call.root};
-  if (!calls_.empty()) {
+  if (is_collective) {
     lifeline_->say_waiting(call.number, describe(call));
     absent = lifeline_->absent_from(call.number);
     if (look_for_ends(call)) return;

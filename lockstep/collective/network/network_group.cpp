@@ -21,21 +21,20 @@
 namespace lockstep::network {
 namespace {
 
-// PyTorch's name for the mode in which ranks compare their calls.
-bool compares_calls() {
-  return environment("TORCH_DISTRIBUTED_DEBUG").value_or("") == "DETAIL";
-}
-
 class NetworkOperation final : public Operation {
  public:
   NetworkOperation(std::shared_ptr<NetworkEngine> engine, std::chrono::milliseconds timeout,
                    at::Device device)
       : engine_(std::move(engine)), timeout_(timeout), device_(device), copies_(device) {}
 
-  void start(Plan plan, std::size_t tensors = 1) {
-    plan->of_list(plans_.size(), tensors);
+  void start(Plan plan) {
     engine_->start(plan);
     plans_.push_back(std::move(plan));
+  }
+  // The next one of a list of so many tensors.
+  void start(Plan plan, std::size_t tensors) {
+    plan->of_list(plans_.size(), tensors);
+    start(std::move(plan));
   }
   void start(Plan message, Lane lane) {
     engine_->start(message, lane);
@@ -250,6 +249,10 @@ class NetworkGroup final : public ProcessGroup {
 
 }  // namespace
 
+bool calls_are_compared() {
+  return environment("TORCH_DISTRIBUTED_DEBUG").value_or("") == "DETAIL";
+}
+
 std::shared_ptr<ProcessGroup> make_network_group(std::string backend, Membership membership,
                                                  GroupOptions options, MakeCarrier make_carrier,
                                                  const Plans& plans) {
@@ -264,7 +267,7 @@ std::shared_ptr<ProcessGroup> make_network_group(std::string backend, Membership
                     .chunk_bytes = lifeline->within_machine() ? kChunkBytesOnOneMachine
                                                               : kChunkBytesBetweenMachines};
   auto engine = NetworkEngine::make(backend, place, std::move(carrier), std::move(lifeline),
-                                    compares_calls());
+                                    calls_are_compared());
   return std::make_shared<NetworkGroup>(std::move(backend), std::move(membership), options,
                                         std::move(engine), std::move(make_carrier), plans);
 }

@@ -23,4 +23,7 @@ std::shared_ptr<ProcessGroup> make_network_group(std::string backend, Membership
                                                  GroupOptions options, MakeCarrier make_carrier,
                                                  const Plans& plans = {});
 
+// Whether ranks compare their calls before each, as PyTorch's TORCH_DISTRIBUTED_DEBUG=DETAIL wants.
+bool calls_are_compared();
+
 }  // namespace lockstep::network

@@ -18,8 +18,11 @@ namespace {
 // Tensors up to this size go to everybody as a whole, in one step instead of two.
 constexpr std::int64_t kSmallBytes = 8 * 1024;
 
-at::Tensor some_bytes(std::int64_t bytes) {
+at::Tensor some_bytes(std::int64_t bytes) try {
   return at::empty({bytes}, at::kByte);
+} catch (const std::exception& error) {
+  throw OutOfMemory(fmt::format("this rank has no memory for {} bytes on their way: {}", bytes,
+                                first_line(error)));
 }
 
 std::byte* begin(const at::Tensor& tensor) {

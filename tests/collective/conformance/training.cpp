@@ -95,11 +95,15 @@ TEST_P(TrainingConformance, NoSyncAddsUpBeforeItReduces) {
       zero_gradients(*net);
       const at::Tensor mine = part(batch_of(step), rank.rank(), group.size()).to(net_device(group));
       const auto half_loss = [&](int half) { return loss_of(model(part(mine, half, 2))) / 2; };
+      const auto sent = [&] { return group.bytes_sent(); };
+      const auto before = sent();
       {
         const NoSync guard = model.no_sync();
         half_loss(0).backward();
+        EXPECT_EQ(sent(), before);
       }
       half_loss(1).backward();
+      EXPECT_EQ(sent() > before, group.size() > 1);
       take_step(*net);
     }
     expect_trained(*net, group);

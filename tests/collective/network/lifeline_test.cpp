@@ -147,7 +147,7 @@ TEST_F(LifelineTest, AFarewellIsNone) {
   auto ranks = join_all(3);
   std::jthread leaving([&] { ranks[2]->leave(5); });
   expect_soon(*ranks[0], [&] { return ranks[0]->left().contains(2); });
-  EXPECT_EQ(ranks[0]->left().at(2), 5u);
+  EXPECT_EQ(ranks[0]->left().at(2).last_call, 5u);
   leaving.join();
   ranks[2].reset();
   ranks[0]->tell(AbortCause::requested, -1, "to see that nothing came before");
