@@ -76,6 +76,24 @@ TEST_P(AbsenceConformance, AWaitMayHaveADeadlineOfItsOwn) {
   });
 }
 
+// Whatever else is still under way.
+TEST_P(AbsenceConformance, ALateMessageNamesItsPeer) {
+  if (size() < 3) GTEST_SKIP() << "this takes two peers";
+  run([&](Rank& rank) {
+    auto group = join(rank);
+    group->barrier().wait();
+    if (rank.rank() == 0) {
+      const Work earlier = group->recv(at::ones({3}), 1);
+      Work late = group->recv(at::ones({3}), 2);
+      expect_error<TimeoutError>("wait(200 ms)", {beginning(backend(), rank, "recv"), "rank 2"},
+                                 [&] { late.wait(Deadline::after(200ms)); });
+      rank.cue("gave up");
+    } else {
+      rank.await(0, "gave up");
+    }
+  });
+}
+
 TEST_P(AbsenceConformance, AbortWakesEveryRankWithTheReason) {
   for (const int aborter : victims(size())) {
     run([&](Rank& rank) {
