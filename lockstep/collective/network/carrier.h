@@ -58,6 +58,10 @@ class Carrier {
   virtual std::shared_ptr<void> mark() { return nullptr; }
   virtual void begin_after(const std::shared_ptr<void>& /*mark*/) {}
 
+  // In what chunks sums of large tensors travel best
+  // (docs/decisions/0014-chunks-between-machines.md).
+  virtual std::int64_t chunk_bytes_between_machines() const { return 384 << 10; }
+
   // The group has failed: ends what is on its way, if the library can.
   virtual void abort() {}
 

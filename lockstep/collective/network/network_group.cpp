@@ -264,8 +264,9 @@ std::shared_ptr<ProcessGroup> make_network_group(std::string backend, Membership
   // The hub listens on one address, to which all ranks come.
   const Place place{.rank = membership.rank,
                     .size = membership.world_size,
-                    .chunk_bytes = lifeline->within_machine() ? kChunkBytesOnOneMachine
-                                                              : kChunkBytesBetweenMachines};
+                    .chunk_bytes = lifeline->within_machine()
+                                       ? kChunkBytesOnOneMachine
+                                       : carrier->chunk_bytes_between_machines()};
   auto engine = NetworkEngine::make(backend, place, std::move(carrier), std::move(lifeline),
                                     calls_are_compared());
   return std::make_shared<NetworkGroup>(std::move(backend), std::move(membership), options,

@@ -23,10 +23,8 @@ class OutOfMemory : public BackendError {
 };
 
 // Sums of larger tensors go in chunks, so that one is added up while the next is on its way. On one
-// machine few large ones are faster; a network in both directions at once carries small ones faster
-// (docs/decisions/0014-small-chunks-between-machines.md).
+// machine few large ones are faster; between machines it depends on the carrier.
 inline constexpr std::int64_t kChunkBytesOnOneMachine = 4 << 20;
-inline constexpr std::int64_t kChunkBytesBetweenMachines = 384 << 10;
 
 // The place of a rank among the ranks, and in what chunks they exchange; the same for all.
 struct Place {
