@@ -8,28 +8,14 @@
 #include <fmt/format.h>
 
 #include "lockstep/collective/device_copies.h"
-#include "lockstep/collective/hierarchical/host_map.h"
+#include "lockstep/collective/hierarchical/hierarchy_levels.h"
 #include "lockstep/collective/hierarchical/phases.h"
-#include "lockstep/collective/network/network_group.h"
+#include "lockstep/collective/network/plans.h"
 #include "lockstep/collective/self/self_group.h"
-#include "lockstep/collective/shm/shm_group.h"
 #include "lockstep/core/error.h"
 #include "lockstep/rendezvous/prefix_store.h"
 
 namespace lockstep {
-
-// What a rank is part of. Two groups of the same ranks within the host, since each phase needs an
-// order of its own.
-struct HierarchyLevels {
-  std::shared_ptr<ProcessGroup> all;
-  std::shared_ptr<ProcessGroup> reducing;
-  std::shared_ptr<ProcessGroup> sharing;
-  // The ranks at this place on their hosts; null on a host that has more ranks than another.
-  std::shared_ptr<ProcessGroup> lane;
-  HostMap hosts;
-  int host = 0;
-  int lanes = 1;
-};
 
 namespace {
 
@@ -45,19 +31,6 @@ constexpr auto kExplanation = 1s;
 constexpr int kPatience = 1000;
 constexpr auto kNap = 50us;
 
-std::shared_ptr<ProcessGroup> join_within_host(const Membership& all, const HostMap& hosts,
-                                               int host, const std::string& purpose,
-                                               GroupOptions options) {
-  const auto& ranks = hosts[static_cast<std::size_t>(host)];
-  Membership member = all;
-  member.rank = static_cast<int>(std::ranges::find(ranks, all.rank) - ranks.begin());
-  member.world_size = static_cast<int>(ranks.size());
-  member.store =
-      std::make_shared<PrefixStore>(fmt::format("host/{}/{}/", host, purpose), all.store);
-  if (member.world_size == 1) return make_self_group(std::move(member), options);
-  return make_shm_group(std::move(member), options);
-}
-
 // Part `number` of so many, as a flat view.
 at::Tensor part(const at::Tensor& flat, int number, int parts) {
   const std::int64_t begin = flat.numel() * number / parts;
@@ -66,11 +39,6 @@ at::Tensor part(const at::Tensor& flat, int number, int parts) {
 }
 
 }  // namespace
-
-// Joins the ranks within each host, and the lanes, of a group of all that is there already.
-std::shared_ptr<ProcessGroup> join_levels(Membership membership, GroupOptions options,
-                                          const std::string& host,
-                                          std::shared_ptr<ProcessGroup> all);
 
 class HierarchicalGroup final : public ProcessGroup {
  public:
@@ -136,7 +104,7 @@ class HierarchicalGroup final : public ProcessGroup {
     // The tensor that follows, of so many. Where calls are compared, the group of all ranks does it
     // in a phase of its own, which comes before those of the tensor.
     void announce(Call call, std::size_t tensors) {
-      if (!compares_) return;
+      if (!levels_->compare_calls) return;
       call.tensor = announced_++;
       call.tensors = static_cast<std::int32_t>(tensors);
       push({[levels = levels_, call] {
@@ -147,7 +115,7 @@ class HierarchicalGroup final : public ProcessGroup {
             nothing});
     }
     void start(std::vector<PhasedCall::Phase> phases) {
-      if (compares_) phases.insert(phases.begin(), nothing);
+      if (levels_->compare_calls) phases.insert(phases.begin(), nothing);
       push(std::move(phases));
     }
 
@@ -221,7 +189,6 @@ class HierarchicalGroup final : public ProcessGroup {
     std::shared_ptr<PhasedCalls> calls_;
     std::string where_;
     std::chrono::milliseconds timeout_;
-    const bool compares_ = network::calls_are_compared();
     std::int32_t announced_ = 0;
     std::vector<std::shared_ptr<PhasedCall>> parts_;
     DeviceCopies copies_;
@@ -369,7 +336,9 @@ class HierarchicalGroup final : public ProcessGroup {
     if (membership.world_size == 1) return make_self_group(std::move(membership), options);
     auto all = levels_->all->make_subgroup(name, membership);
     membership.store = std::make_shared<PrefixStore>(name + "/", std::move(membership.store));
-    return join_levels(std::move(membership), options, host_, std::move(all));
+    auto levels = join_levels(membership, options, host_, std::move(all));
+    return std::make_shared<HierarchicalGroup>(std::move(membership), options, host_,
+                                               std::move(levels));
   }
 
   const std::string host_;
@@ -378,36 +347,13 @@ class HierarchicalGroup final : public ProcessGroup {
   std::atomic<std::uint64_t> numbers_ = 0;
 };
 
-std::shared_ptr<ProcessGroup> join_levels(Membership membership, GroupOptions options,
-                                          const std::string& host,
-                                          std::shared_ptr<ProcessGroup> all) {
-  HierarchyLevels levels;
-  levels.hosts = map_hosts(membership, host, Deadline::after(options.timeout));
-  const auto is_own = [&](const std::vector<int>& ranks) {
-    return std::ranges::find(ranks, membership.rank) != ranks.end();
-  };
-  levels.host = static_cast<int>(std::ranges::find_if(levels.hosts, is_own) - levels.hosts.begin());
-  const auto fewest = std::ranges::min_element(
-      levels.hosts, {}, [](const std::vector<int>& ranks) { return ranks.size(); });
-  levels.lanes = static_cast<int>(fewest->size());
-  levels.all = std::move(all);
-  levels.reducing = join_within_host(membership, levels.hosts, levels.host, "reducing", options);
-  levels.sharing = join_within_host(membership, levels.hosts, levels.host, "sharing", options);
-  std::vector<int> lane;
-  for (const auto& ranks : levels.hosts) {
-    const int place = levels.reducing->rank();
-    if (place < levels.lanes) lane.push_back(ranks[static_cast<std::size_t>(place)]);
-  }
-  levels.lane = levels.all->split(lane);
-  return std::make_shared<HierarchicalGroup>(std::move(membership), std::move(options), host,
-                                             std::move(levels));
-}
-
 std::shared_ptr<ProcessGroup> make_hierarchical_group(Membership membership, GroupOptions options,
                                                       const std::string& host,
                                                       const MakeGroupBetweenHosts& between_hosts) {
   auto all = between_hosts(membership, options, "hierarchical");
-  return join_levels(std::move(membership), std::move(options), host, std::move(all));
+  auto levels = join_levels(membership, options, host, std::move(all));
+  return std::make_shared<HierarchicalGroup>(std::move(membership), std::move(options), host,
+                                             std::move(levels));
 }
 
 }  // namespace lockstep

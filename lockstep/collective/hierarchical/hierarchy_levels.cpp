@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/collective/hierarchical/hierarchy_levels.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "lockstep/collective/network/network_group.h"
+#include "lockstep/collective/self/self_group.h"
+#include "lockstep/collective/shm/shm_group.h"
+#include "lockstep/rendezvous/prefix_store.h"
+
+namespace lockstep {
+namespace {
+
+std::shared_ptr<ProcessGroup> join_within_host(const Membership& all, const HostMap& hosts,
+                                               int host, const std::string& purpose,
+                                               GroupOptions options) {
+  const auto& ranks = hosts[static_cast<std::size_t>(host)];
+  Membership member = all;
+  member.rank = static_cast<int>(std::ranges::find(ranks, all.rank) - ranks.begin());
+  member.world_size = static_cast<int>(ranks.size());
+  member.store =
+      std::make_shared<PrefixStore>(fmt::format("host/{}/{}/", host, purpose), all.store);
+  if (member.world_size == 1) return make_self_group(std::move(member), options);
+  return make_shm_group(std::move(member), options);
+}
+
+}  // namespace
+
+HierarchyLevels join_levels(const Membership& membership, const GroupOptions& options,
+                            const std::string& host, std::shared_ptr<ProcessGroup> all) {
+  HierarchyLevels levels;
+  levels.hosts = map_hosts(membership, host, Deadline::after(options.timeout));
+  const auto is_own = [&](const std::vector<int>& ranks) {
+    return std::ranges::find(ranks, membership.rank) != ranks.end();
+  };
+  levels.host = static_cast<int>(std::ranges::find_if(levels.hosts, is_own) - levels.hosts.begin());
+  const auto fewest = std::ranges::min_element(
+      levels.hosts, {}, [](const std::vector<int>& ranks) { return ranks.size(); });
+  levels.lanes = static_cast<int>(fewest->size());
+  levels.compare_calls = network::calls_are_compared();
+  levels.all = std::move(all);
+  levels.reducing = join_within_host(membership, levels.hosts, levels.host, "reducing", options);
+  levels.sharing = join_within_host(membership, levels.hosts, levels.host, "sharing", options);
+  std::vector<int> lane;
+  for (const auto& ranks : levels.hosts) {
+    const int place = levels.reducing->rank();
+    if (place < levels.lanes) lane.push_back(ranks[static_cast<std::size_t>(place)]);
+  }
+  levels.lane = levels.all->split(lane);
+  return levels;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The groups of which a hierarchical one is made.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "lockstep/collective/hierarchical/host_map.h"
+#include "lockstep/collective/process_group.h"
+
+namespace lockstep {
+
+// What a rank is part of. Two groups of the same ranks within the host, since each phase needs an
+// order of its own.
+struct HierarchyLevels {
+  std::shared_ptr<ProcessGroup> all;
+  std::shared_ptr<ProcessGroup> reducing;
+  std::shared_ptr<ProcessGroup> sharing;
+  // The ranks at this place on their hosts; null on a host that has more ranks than another.
+  std::shared_ptr<ProcessGroup> lane;
+  HostMap hosts;
+  int host = 0;
+  int lanes = 1;
+  // All ranks compare each call before they make it.
+  bool compare_calls = false;
+};
+
+// Joins the ranks within each host, and the lanes, of a group of all that is there already. A
+// collective call, blocking.
+HierarchyLevels join_levels(const Membership& membership, const GroupOptions& options,
+                            const std::string& host, std::shared_ptr<ProcessGroup> all);
+
+}  // namespace lockstep
