@@ -114,12 +114,13 @@ TEST(NcclGroup, ADeathFreesTheStreamAndIsToldByTheNextCall) {
             [](Rank& rank) {
               const auto group = join_by_nccl(rank, {});
               if (rank.rank() == 1) {
+                rank.await(0, "went on");
                 rank.cue("killed here");
                 rank.await_signal();
               }
               const at::Tensor tensor = at::ones({1 << 16}).to(group->device());
               group->all_reduce(tensor).wait();
-              rank.await(1, "killed here");
+              rank.cue("went on");
               tensor.cpu();
               expect_error<PeerLost>("the next call", {"rank 1", "died"}, [&] {
                 const Deadline deadline = Deadline::after(std::chrono::seconds(20));
