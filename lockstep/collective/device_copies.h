@@ -25,6 +25,7 @@ class DeviceCopies {
   at::Tensor output_as(const at::Tensor& original, at::ScalarType type);
   // Whether an original is on another device than the backend's work.
   bool go_elsewhere() const;
+  bool empty() const { return copies_.empty(); }
   // Once the results are there, or after them on the current stream; copies each only once.
   void copy_back();
 

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "lockstep/collective/process_group.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include <ATen/MemoryOverlap.h>
+#include <ATen/core/grad_mode.h>
 #include <c10/core/ScalarType.h>
 #include <fmt/format.h>
 
@@ -93,14 +95,74 @@ void ProcessGroup::check_root(std::string_view operation, int root) const {
 Work ProcessGroup::all_reduce(at::TensorList tensors, AllReduceOptions options) {
   check_outputs("all_reduce", tensors);
   for (const auto& tensor : tensors) check("all_reduce", tensor, options);
-  ++calls_made_;
   if (options.algorithm == Algorithm::ring && size() > 1) {
+    ++calls_made_;
     return start_ring(tensors, options);
   }
+  count_all_reduce(tensors);
+  return start_all_reduce(tensors, options);
+}
+
+void ProcessGroup::count_all_reduce(at::TensorList tensors) {
+  ++calls_made_;
   std::uint64_t bytes = 0;
   for (const auto& tensor : tensors) bytes += tensor.nbytes();
   bytes_sent_ += 2 * static_cast<std::uint64_t>(size() - 1) * bytes / size();
-  return start_all_reduce(tensors, options);
+}
+
+Work ProcessGroup::all_reduce_pieces(const at::Tensor& tensor, std::vector<Piece> pieces,
+                                     AllReduceOptions options) {
+  if (pieces.empty()) return all_reduce(tensor, options);
+  std::ranges::sort(pieces, {}, &Piece::begin);
+  check_outputs("all_reduce", {tensor});
+  check("all_reduce", tensor, options);
+  check_pieces(tensor, pieces);
+  if (options.algorithm == Algorithm::ring) {
+    for (const Piece& piece : pieces) bring_in(tensor, piece);
+    return all_reduce(tensor, options);
+  }
+  count_all_reduce(tensor);
+  return start_all_reduce_pieces(tensor, std::move(pieces), options);
+}
+
+void ProcessGroup::check_pieces(const at::Tensor& tensor, const std::vector<Piece>& pieces) const {
+  if (tensor.dim() != 1) {
+    throw UsageError(where("all_reduce") + fmt::format("pieces go with a tensor of one dimension, "
+                                                       "not of {}; call view(-1)",
+                                                       tensor.dim()));
+  }
+  std::int64_t end = 0;
+  for (const Piece& piece : pieces) {
+    check("all_reduce", {piece.values});
+    const ElementRange range = piece.range();
+    if (range.begin < end || range.end() > tensor.numel()) {
+      throw UsageError(where("all_reduce") +
+                       fmt::format("a piece of {} elements from {} on lies outside of the tensor, "
+                                   "which has {}, or overlaps another",
+                                   range.count, range.begin, tensor.numel()));
+    }
+    if (piece.values.scalar_type() != tensor.scalar_type() || !piece.values.is_contiguous()) {
+      throw UsageError(
+          where("all_reduce") +
+          fmt::format("a piece is of {}{}, the tensor of {}; pieces must be contiguous "
+                      "and of the tensor's type",
+                      c10::toString(piece.values.scalar_type()),
+                      piece.values.is_contiguous() ? "" : " and not contiguous",
+                      c10::toString(tensor.scalar_type())));
+    }
+    end = range.end();
+  }
+}
+
+void ProcessGroup::bring_in(const at::Tensor& tensor, const Piece& piece) {
+  const at::NoGradGuard no_grad;
+  tensor.narrow(0, piece.begin, piece.values.numel()).copy_(piece.values.view(-1));
+}
+
+Work ProcessGroup::start_all_reduce_pieces(const at::Tensor& tensor, std::vector<Piece> pieces,
+                                           AllReduceOptions options) {
+  for (const Piece& piece : pieces) bring_in(tensor, piece);
+  return start_all_reduce(tensor, options);
 }
 
 Work ProcessGroup::reduce(at::TensorList tensors, int root, AllReduceOptions options) {

@@ -22,6 +22,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "lockstep/collective/call.h"
+#include "lockstep/collective/piece.h"
 #include "lockstep/collective/reduce_op.h"
 #include "lockstep/collective/work.h"
 #include "lockstep/rendezvous/membership.h"
@@ -75,6 +76,15 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   // types are accumulated in float. Means and scales need a floating type; a sum of bools is "or",
   // their product "and".
   Work all_reduce(at::TensorList tensors, AllReduceOptions options = {});
+
+  // The same for a tensor of one dimension of which this rank contributes some elements from
+  // elsewhere. Pieces do not overlap. Those in own_share() are read where they are, until the Work
+  // is done, the others are copied in.
+  Work all_reduce_pieces(const at::Tensor& tensor, std::vector<Piece> pieces,
+                         AllReduceOptions options = {});
+  // Which elements of a tensor, on this rank, no other rank reads in an all_reduce: where ranks
+  // share memory, a part of what empty() gave, elsewhere none.
+  virtual ElementRange own_share(const at::Tensor&) const { return {}; }
 
   // Root's tensors become the reduction; the other ranks' keep what they hold.
   Work reduce(at::TensorList tensors, int root, AllReduceOptions options = {});
@@ -136,6 +146,8 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   // Done when every rank has made this call. It moves nothing.
   virtual Work start_meeting(const Call& call) = 0;
   virtual Work start_all_reduce(at::TensorList tensors, AllReduceOptions options) = 0;
+  virtual Work start_all_reduce_pieces(const at::Tensor& tensor, std::vector<Piece> pieces,
+                                       AllReduceOptions options);
   virtual Work start_reduce(at::TensorList tensors, int root, AllReduceOptions options) = 0;
   virtual Work start_broadcast(at::TensorList tensors, int root) = 0;
   virtual Work start_all_gather(std::vector<at::Tensor> outputs, at::Tensor input) = 0;
@@ -153,6 +165,9 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   virtual std::shared_ptr<ProcessGroup> make_subgroup(const std::string& name,
                                                       Membership membership) = 0;
 
+  // Copies the piece's elements to where they belong.
+  static void bring_in(const at::Tensor& tensor, const Piece& piece);
+
   // "[shm] all_reduce, rank 1 of 4: ", the beginning of every message about wrong arguments.
   std::string where(std::string_view operation) const;
 
@@ -165,6 +180,8 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   void check(std::string_view operation, const at::Tensor& tensor, AllReduceOptions options) const;
   void check_root(std::string_view operation, int root) const;
   void check_peer(std::string_view operation, int peer) const;
+  void check_pieces(const at::Tensor& tensor, const std::vector<Piece>& pieces) const;
+  void count_all_reduce(at::TensorList tensors);
   Work start_ring(at::TensorList tensors, AllReduceOptions options);
 
   Membership membership_;

@@ -3,7 +3,6 @@
 #include "lockstep/parallel/backward_reduction.h"
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 
 #include <ATen/ATen.h>
@@ -15,20 +14,6 @@
 
 namespace lockstep {
 namespace {
-
-// A plain copy where it will do: a small tensor's copy costs less than its way through the
-// dispatcher.
-void copy_gradient(const at::Tensor& to, const at::Tensor& from) {
-  constexpr std::size_t kSmall = 64 * 1024;
-  if (to.is_cpu() && from.is_cpu() && from.scalar_type() == to.scalar_type() &&
-      from.sizes() == to.sizes() && from.strides() == to.strides() &&
-      from.is_non_overlapping_and_dense() && !from.is_conj() && !from.is_neg() &&
-      from.nbytes() <= kSmall) {
-    if (from.nbytes() > 0) std::memcpy(to.data_ptr(), from.data_ptr(), from.nbytes());
-  } else {
-    to.copy_(from);
-  }
-}
 
 constexpr const char* kUnevenHint =
     ". If the ranks have different numbers of batches, give every rank the same number "
@@ -81,9 +66,7 @@ void BackwardReduction::reducing(Function&& function) {
 
 BackwardReduction::BackwardReduction(const std::vector<NamedTensor>& parameters,
                                      std::shared_ptr<ProcessGroup> group, BucketLimits limits)
-    : group_(std::move(group)), limits_(limits), launch_bucket_([this](Bucket& bucket) {
-        return group_->all_reduce(bucket.flat(), {.op = ReduceOp::mean});
-      }) {
+    : group_(std::move(group)), limits_(limits) {
   parameters_.reserve(parameters.size());
   for (const NamedTensor& parameter : parameters) {
     if (parameter.tensor.requires_grad()) {
@@ -172,13 +155,16 @@ void BackwardReduction::gradient_coming(int number, const at::Tensor& gradient) 
            " got a sparse gradient, which is not supported. Make the layer that uses it produce "
            "dense ones (Embedding: sparse(false))");
   }
-  if (parameter.bucket >= 0 && slots_[static_cast<std::size_t>(parameter.bucket)].launched) {
+  if (parameter.bucket < 0) return;
+  Slot& slot = slots_[static_cast<std::size_t>(parameter.bucket)];
+  if (slot.launched) {
     refuse(fmt::format(
         "parameter {} got another gradient after its bucket was launched: earlier backwards "
         "accumulated {} for it, this one more. Its gradient was not changed. Let the first "
         "backward use the parameter as often as the others do, or accumulate under no_sync()",
         parameter.name, parameter.whole_count));
   }
+  slot.bucket.complete(parameter.place);  // it will be added to
 }
 
 void BackwardReduction::gradient_accumulated(int number, bool defined) {
@@ -205,7 +191,7 @@ void BackwardReduction::gradient_accumulated(int number, bool defined) {
 
 void BackwardReduction::contribute(Parameter& parameter) {
   at::Tensor& gradient = parameter.tensor.mutable_grad();
-  const Slot& slot = slots_[static_cast<std::size_t>(parameter.bucket)];
+  Slot& slot = slots_[static_cast<std::size_t>(parameter.bucket)];
   const at::Tensor& view = slot.bucket.gradient(parameter.place);
   if (gradient.defined() && gradient.layout() != at::kStrided) {
     refuse("parameter " + parameter.name + " has a sparse gradient, which is not supported");
@@ -216,7 +202,7 @@ void BackwardReduction::contribute(Parameter& parameter) {
     return;
   }
   if (gradient.defined()) {
-    copy_gradient(view, gradient);
+    slot.bucket.take(parameter.place, gradient);
   } else {
     view.zero_();
   }
@@ -233,7 +219,15 @@ void BackwardReduction::launch_next() {
   }
   slot.launched = true;
   ++next_;
-  slot.work = launch_bucket_(slot.bucket);
+  slot.work = reduce(slot.bucket);
+}
+
+Work BackwardReduction::reduce(Bucket& bucket) {
+  if (bucket_function_) {
+    bucket.complete();
+    return bucket_function_(bucket);
+  }
+  return group_->all_reduce_pieces(bucket.flat(), bucket.release_pieces(), {.op = ReduceOp::mean});
 }
 
 // The order of rank 0 decides. Ranks may see different ones: branches of a graph that do not depend

@@ -35,7 +35,8 @@ class BackwardReduction final : public BackwardListener,
   void check() const;
   // Names of the parameters that no rank used between the last two reductions.
   std::vector<std::string> unused_parameters() const;
-  void set_bucket_function(BucketFunction function) { launch_bucket_ = std::move(function); }
+  // In the place of an all_reduce.
+  void set_bucket_function(BucketFunction function) { bucket_function_ = std::move(function); }
 
   void backward_entered() override;
   void gradient_coming(int parameter, const at::Tensor& gradient) override;
@@ -82,6 +83,7 @@ class BackwardReduction final : public BackwardListener,
   void add_bucket();
   void contribute(Parameter& parameter);
   void launch_next();
+  Work reduce(Bucket& bucket);
   void settle(Slot& slot);
   void give_up(const std::string& reason) noexcept;
   [[noreturn]] void refuse(const std::string& reason);
@@ -91,7 +93,7 @@ class BackwardReduction final : public BackwardListener,
   std::vector<NamedTensor> frozen_;
   std::shared_ptr<ProcessGroup> group_;
   BucketLimits limits_;
-  BucketFunction launch_bucket_;
+  BucketFunction bucket_function_;   // empty unless the user has set one
   std::vector<PlannedBucket> plan_;  // empty until the first backward has shown the order
   std::vector<Slot> slots_;
   std::size_t next_ = 0;     // the bucket to launch next

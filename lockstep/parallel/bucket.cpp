@@ -9,10 +9,26 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 
 namespace lockstep {
+namespace {
+
+// Up to here a plain copy costs less than its way through the dispatcher.
+constexpr std::size_t kSmall = 64 * 1024;
+// From here on a copy that can be spared is worth it: what fits into a core's own cache is reduced
+// faster from the bucket, where the results go.
+constexpr std::size_t kLarge = 2 * 1024 * 1024;
+
+// Whether their bytes lie in the same order.
+bool alike(const at::Tensor& a, const at::Tensor& b) {
+  return a.is_cpu() && b.is_cpu() && a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() &&
+         a.strides() == b.strides() && b.is_non_overlapping_and_dense() && !b.is_conj() &&
+         !b.is_neg();
+}
+
+}  // namespace
 
 Bucket::Bucket(int index, const PlannedBucket& plan, std::span<const at::Tensor> parameters,
                ProcessGroup& group)
-    : index_(index), parameters_(plan.parameters) {
+    : index_(index), parameters_(plan.parameters), offsets_(plan.offsets) {
   // optimizer.zero_grad() detaches gradients in place, which views known to autograd refuse. Views
   // made below its dispatch keys are tensors of their own that share the memory.
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
@@ -22,6 +38,7 @@ Bucket::Bucket(int index, const PlannedBucket& plan, std::span<const at::Tensor>
   const auto options = at::TensorOptions().dtype(real).device(first.device());
   flat_ = group.empty({plan.elements * (real == dtype ? 1 : 2)}, options);
   flat_.zero_();  // the padding is reduced too, and must not hold slow or trapping bit patterns
+  if (real == dtype) own_share_ = group.own_share(flat_);
   const at::Tensor typed = real == dtype ? flat_ : at::view_as_complex(flat_.view({-1, 2}));
 
   const std::int64_t start = typed.storage_offset();
@@ -42,6 +59,47 @@ Bucket::Bucket(int index, const PlannedBucket& plan, std::span<const at::Tensor>
   const at::Tensor one = at::ones({1}, at::TensorOptions().dtype(dtype));
   std::memcpy(one_.data(), one.data_ptr(), element_size_);
   if (trailer_.is_cpu()) trailer_bytes_ = static_cast<std::byte*>(trailer_.data_ptr());
+}
+
+ElementRange Bucket::range_of(int i) const {
+  return {offsets_[static_cast<std::size_t>(i)], gradient(i).numel()};
+}
+
+void Bucket::take(int i, const at::Tensor& gradient) {
+  const at::Tensor& view = this->gradient(i);
+  const bool same_bytes = alike(view, gradient);
+  if (same_bytes && gradient.nbytes() <= kSmall) {
+    if (gradient.nbytes() > 0) std::memcpy(view.data_ptr(), gradient.data_ptr(), gradient.nbytes());
+    return;
+  }
+  const ElementRange whole = range_of(i);
+  std::erase_if(pieces_, [&](const Piece& piece) { return whole.contains(piece.range()); });
+  const ElementRange stays = overlap(whole, own_share_);
+  if (!same_bytes || gradient.nbytes() < kLarge || stays.count == 0) {
+    view.copy_(gradient);
+    return;
+  }
+  const at::Tensor values = gradient.as_strided({whole.count}, {1});
+  const auto copy = [&](ElementRange range) {
+    if (range.count == 0) return;
+    flat_.narrow(0, range.begin, range.count)
+        .copy_(values.narrow(0, range.begin - whole.begin, range.count));
+  };
+  copy({whole.begin, stays.begin - whole.begin});
+  copy({stays.end(), whole.end() - stays.end()});
+  pieces_.push_back({stays.begin, values.narrow(0, stays.begin - whole.begin, stays.count)});
+}
+
+void Bucket::complete(int i) {
+  std::erase_if(pieces_, [&](const Piece& piece) {
+    if (!range_of(i).contains(piece.range())) return false;
+    flat_.narrow(0, piece.begin, piece.values.numel()).copy_(piece.values);
+    return true;
+  });
+}
+
+void Bucket::complete() {
+  for (int i = 0; i < size() && !pieces_.empty(); ++i) complete(i);
 }
 
 void Bucket::set_all_used() {

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -33,6 +34,15 @@ class Bucket {
   // A gradient, as a view with the parameter's shape, and its strides if they leave no gaps.
   const at::Tensor& gradient(int i) const { return gradients_[static_cast<std::size_t>(i)]; }
 
+  // Takes in a gradient that is not the view. What no other rank will read stays where it is, and
+  // must not change until the bucket has been reduced.
+  void take(int i, const at::Tensor& gradient);
+  // Brings in what has stayed elsewhere: of one gradient, or all of it.
+  void complete(int i);
+  void complete();
+  // Hands over what has stayed elsewhere, for a reduction that reads it there.
+  std::vector<Piece> release_pieces() { return std::exchange(pieces_, {}); }
+
   // The trailer tells how many ranks used each parameter: a rank contributes 1 or 0 before the
   // reduction, and sees afterwards whether any rank used it. Reading waits for the device.
   void set_all_used();
@@ -40,9 +50,14 @@ class Bucket {
   bool used_by_any_rank(int i) const;
 
  private:
+  ElementRange range_of(int i) const;
+
   int index_;
   std::vector<int> parameters_;
   at::Tensor flat_;
+  ElementRange own_share_;
+  std::vector<std::int64_t> offsets_;
+  std::vector<Piece> pieces_;  // not in flat_ yet
   std::vector<at::Tensor> gradients_;
   at::Tensor trailer_;
   // Where the trailer is on a CPU, and 1 in its type: a tensor operation for an element costs more

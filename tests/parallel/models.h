@@ -25,6 +25,20 @@ struct MlpImpl : torch::nn::Module {
 };
 TORCH_MODULE(Mlp);
 
+// Its middle layer's gradient is too large to be copied without need.
+struct WideImpl : torch::nn::Module {
+  WideImpl() {
+    first = register_module("first", torch::nn::Linear(6, 800));
+    middle = register_module("middle", torch::nn::Linear(800, 800));
+    last = register_module("last", torch::nn::Linear(800, 3));
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    return last(torch::tanh(middle(torch::tanh(first(x)))));
+  }
+  torch::nn::Linear first{nullptr}, middle{nullptr}, last{nullptr};
+};
+TORCH_MODULE(Wide);
+
 inline const DistributedDataParallelOptions kOneBucket{};
 // A limit of nothing: a bucket for each parameter.
 inline const DistributedDataParallelOptions kManyBuckets{.bucket_cap_mb = 0, .first_bucket_mb = 0};

@@ -73,6 +73,25 @@ TEST(ReducerBackward, TheBucketFunctionDecidesWhatIsReduced) {
   });
 }
 
+TEST(ReducerBackward, TheBucketFunctionSeesLargeGradientsToo) {
+  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    Wide net;
+    DistributedDataParallel model(net, group);
+    model.set_bucket_function([&](Bucket& bucket) {
+      bucket.flat().mul_(2);
+      return group->all_reduce(bucket.flat(), {.op = ReduceOp::mean});
+    });
+    Wide reference;
+    copy_state(*reference, *net);
+    (reference->forward(values({2, 6})).sum() * 2).backward();
+    for (int step = 0; step < 3; ++step) {
+      reset_gradients(*net);
+      model(values({2, 6})).sum().backward();
+      expect_same_gradients(*net, *reference);
+    }
+  });
+}
+
 TEST(ReducerBackward, AGroupOfOneIsLeftAlone) {
   run_rank_threads(1, [](const std::shared_ptr<ProcessGroup>& group) {
     Mlp net;
@@ -210,10 +229,10 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
 };
 
 struct CheckpointedImpl : torch::nn::Module {
-  CheckpointedImpl() {
-    first = register_module("first", torch::nn::Linear(4, 4));
-    twice = register_module("twice", torch::nn::Linear(4, 4));
-    last = register_module("last", torch::nn::Linear(4, 4));
+  explicit CheckpointedImpl(int width = 4) {
+    first = register_module("first", torch::nn::Linear(4, width));
+    twice = register_module("twice", torch::nn::Linear(width, width));
+    last = register_module("last", torch::nn::Linear(width, 4));
   }
   at::Tensor forward(const at::Tensor& x, bool checkpointed) {
     const auto through = [&](const at::Tensor& input) {
@@ -242,6 +261,24 @@ TEST(ReducerBackward, NestedInAnother) {
       }
     });
   }
+}
+
+// What of a large gradient has stayed where it came is there when more is added to it.
+TEST(ReducerBackward, NestedInAnotherOnceItsBucketsAreThere) {
+  run_rank_threads(2, [&](const std::shared_ptr<ProcessGroup>& group) {
+    Checkpointed net(800);
+    DistributedDataParallel model(net, group, {.first_bucket_mb = 25});
+    Checkpointed reference(800);
+    copy_state(*reference, *net);
+    const at::Tensor batch = values({4, 4});
+    for (int step = 0; step < 3; ++step) {
+      reset_gradients(*net);
+      reset_gradients(*reference);
+      model(part(batch, group->rank(), 2), step > 0).square().mean().backward();
+      reference->forward(batch, false).square().mean().backward();
+      expect_same_gradients(*net, *reference);
+    }
+  });
 }
 
 TEST(ReducerBackward, OutsideOfTheOutputsOnlyAccumulates) {

@@ -43,6 +43,13 @@ TEST(ReducerGradients, MlpZeroedInPlace) {
   compare<Mlp>(4, values({12, 6}), kOneBucket, zero_gradients);
 }
 
+TEST(ReducerGradients, LargeOnes) {
+  for (auto* clear : {reset_gradients, zero_gradients}) {
+    compare<Wide>(2, values({4, 6}), kOneBucket, clear);
+    compare<Wide>(3, values({6, 6}), kManyBuckets, clear);
+  }
+}
+
 TEST(ReducerGradients, Conv) {
   compare<ConvNet>(2, values({4, 2, 8, 8}), kOneBucket, reset_gradients);
   compare<ConvNet>(2, values({4, 2, 8, 8}), kManyBuckets, zero_gradients);

@@ -2,6 +2,7 @@
 #include "lockstep/collective/memory/call_queue.h"
 
 #include <algorithm>
+#include <utility>
 
 #include <c10/util/SmallVector.h>
 #include <fmt/format.h>
@@ -46,6 +47,7 @@ bool CallQueue::advance() {
     --combined_;
     moved = true;
   }
+  ring_peers();
   return moved;
 }
 
@@ -108,14 +110,17 @@ bool CallQueue::combine(Entry& entry) {
       for (auto* block : peers_.blocks()) payloads.push_back(block->slot(call.number).payload);
       transfer.combine({0, call.elements}, payloads);
     }
-  } else if (entry.in_place) {
-    for (int peer = 0; peer < peers_.size(); ++peer) {
-      const Place& place = peers_.blocks()[peer]->slot(call.number).arrival.place;
-      payloads.push_back(peers_.address(peer, place));
+  } else {
+    ring_peers();  // what follows takes its time
+    if (entry.in_place) {
+      for (int peer = 0; peer < peers_.size(); ++peer) {
+        const Place& place = peers_.blocks()[peer]->slot(call.number).arrival.place;
+        payloads.push_back(peers_.address(peer, place));
+      }
+      transfer.combine_in_place(payloads);
+    } else if (!combine_chunks(entry)) {
+      return false;
     }
-    transfer.combine_in_place(payloads);
-  } else if (!combine_chunks(entry)) {
-    return false;
   }
   publish(peers_.own().finished, call.number);
   return true;
@@ -133,7 +138,7 @@ bool CallQueue::combine_chunks(Entry& entry) {
     last_chunk_ += static_cast<std::uint64_t>(chunks);
   }
   const auto run = [&](std::int64_t index) {
-    return Chunk{index * per_chunk, std::min(per_chunk, elements - index * per_chunk)};
+    return ElementRange{index * per_chunk, std::min(per_chunk, elements - index * per_chunk)};
   };
   const auto place = [&](ControlBlock* block, std::int64_t index) {
     return block->chunks[(entry.first_chunk + static_cast<std::uint64_t>(index)) % kChunks];
@@ -146,6 +151,7 @@ bool CallQueue::combine_chunks(Entry& entry) {
       transfer.copy_in(run(entry.staged), place(&peers_.own(), entry.staged));
       publish(peers_.own().chunk_staged,
               entry.first_chunk + static_cast<std::uint64_t>(entry.staged++));
+      ring_peers();
       moved = true;
     }
     const auto next_combined = entry.first_chunk + static_cast<std::uint64_t>(entry.combined);
@@ -154,6 +160,7 @@ bool CallQueue::combine_chunks(Entry& entry) {
       for (auto* block : peers_.blocks()) places.push_back(place(block, entry.combined));
       transfer.combine_share(run(entry.combined), places);
       publish(peers_.own().chunk_combined, next_combined);
+      ring_peers();
       ++entry.combined;
       moved = true;
     }
@@ -183,6 +190,11 @@ bool CallQueue::all_reached(std::atomic<std::uint64_t> ControlBlock::*counter,
 
 void CallQueue::publish(std::atomic<std::uint64_t>& counter, std::uint64_t value) {
   counter.store(value, std::memory_order_release);
+  unheard_ = true;
+}
+
+void CallQueue::ring_peers() {
+  if (!std::exchange(unheard_, false)) return;
   ring(peers_.blocks(), peers_.rank());
 }
 

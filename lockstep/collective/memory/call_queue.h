@@ -52,7 +52,9 @@ class CallQueue {
   bool complete(const Entry& entry) const;
   bool all_arrived(Entry& entry);
   bool all_reached(std::atomic<std::uint64_t> ControlBlock::*counter, std::uint64_t value) const;
+  // Peers that spin see it at once, those that sleep once they are rung.
   void publish(std::atomic<std::uint64_t>& counter, std::uint64_t value);
+  void ring_peers();
 
   Peers& peers_;
   std::deque<Entry> entries_;  // not done yet; the first posted_ are posted, of these the first
@@ -61,6 +63,7 @@ class CallQueue {
   std::uint64_t last_number_ = 0;
   std::uint64_t last_chunk_ = 0;
   std::uint64_t finished_by_all_ = 0;  // at least up to this call
+  bool unheard_ = false;               // something is published, and nobody has been rung
 };
 
 }  // namespace lockstep::memory

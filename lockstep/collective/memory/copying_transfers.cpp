@@ -18,11 +18,11 @@ class CopyTransfer : public Transfer {
                  like.element_bytes() * pieces),
         element_bytes_(like.element_bytes()) {}
 
-  std::int64_t bytes(Chunk chunk) const { return chunk.count * element_bytes_; }
-  std::byte* at(const HostTensor& tensor, Chunk chunk) const {
+  std::int64_t bytes(ElementRange chunk) const { return chunk.count * element_bytes_; }
+  std::byte* at(const HostTensor& tensor, ElementRange chunk) const {
     return tensor.data() + chunk.begin * element_bytes_;
   }
-  void copy(std::byte* to, const std::byte* from, Chunk chunk) const {
+  void copy(std::byte* to, const std::byte* from, ElementRange chunk) const {
     // An output may be the input itself.
     if (to != from) std::memcpy(to, from, bytes(chunk));
   }
@@ -38,10 +38,10 @@ class BroadcastTransfer final : public CopyTransfer {
         tensor_(std::move(tensor)),
         is_root_(root == rank) {}
 
-  void copy_in(Chunk chunk, std::byte* place) override {
+  void copy_in(ElementRange chunk, std::byte* place) override {
     if (is_root_) copy(place, at(tensor_, chunk), chunk);
   }
-  void combine(Chunk chunk, std::span<std::byte* const> places) override {
+  void combine(ElementRange chunk, std::span<std::byte* const> places) override {
     if (!is_root_) copy(at(tensor_, chunk), places[call().root], chunk);
   }
   const void* payload_in_place() const override { return tensor_.data(); }
@@ -59,8 +59,10 @@ class GatherTransfer final : public CopyTransfer {
         outputs_(std::move(outputs)),
         input_(std::move(input)) {}
 
-  void copy_in(Chunk chunk, std::byte* place) override { copy(place, at(input_, chunk), chunk); }
-  void combine(Chunk chunk, std::span<std::byte* const> places) override {
+  void copy_in(ElementRange chunk, std::byte* place) override {
+    copy(place, at(input_, chunk), chunk);
+  }
+  void combine(ElementRange chunk, std::span<std::byte* const> places) override {
     for (std::size_t rank = 0; rank < outputs_.size(); ++rank) {
       copy(at(outputs_[rank], chunk), places[rank], chunk);
     }
@@ -81,13 +83,13 @@ class ScatterTransfer final : public CopyTransfer {
         inputs_(std::move(inputs)),
         rank_(rank) {}
 
-  void copy_in(Chunk chunk, std::byte* place) override {
+  void copy_in(ElementRange chunk, std::byte* place) override {
     for (const auto& input : inputs_) {
       copy(place, at(input, chunk), chunk);
       place += bytes(chunk);
     }
   }
-  void combine(Chunk chunk, std::span<std::byte* const> places) override {
+  void combine(ElementRange chunk, std::span<std::byte* const> places) override {
     copy(at(output_, chunk), places[call().root] + rank_ * bytes(chunk), chunk);
   }
 
@@ -100,8 +102,8 @@ class ScatterTransfer final : public CopyTransfer {
 class MeetingTransfer final : public Transfer {
  public:
   explicit MeetingTransfer(const Call& call) : Transfer(call, 0) {}
-  void copy_in(Chunk, std::byte*) override {}
-  void combine(Chunk, std::span<std::byte* const>) override {}
+  void copy_in(ElementRange, std::byte*) override {}
+  void combine(ElementRange, std::span<std::byte* const>) override {}
 };
 
 }  // namespace

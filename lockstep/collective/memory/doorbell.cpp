@@ -20,6 +20,8 @@ namespace {
 // well-balanced step are apart, shorter than a scheduler's time slice.
 constexpr int kSpins = 1000;
 constexpr int kYields = 100;
+// The first spins make no pause, which takes as long as a peer's store on its way.
+constexpr int kEagerSpins = 50;
 // How long to sleep on one bell where the others may ring unheard.
 constexpr std::chrono::milliseconds kWithoutWaitv(1);
 
@@ -76,7 +78,7 @@ bool Patience::pause() {
   const int spins = spin_ ? kSpins : 0;
   if (turns_ >= spins + kYields) return false;
   if (turns_ < spins) {
-    pause_core();
+    if (turns_ >= kEagerSpins) pause_core();
   } else {
     ::sched_yield();
   }

@@ -177,6 +177,11 @@ at::Tensor Engine::make_tensor(at::IntArrayRef sizes, const at::TensorOptions& o
   }
 }
 
+bool Engine::is_shared(const HostTensor& tensor) {
+  const std::lock_guard lock(mutex_);
+  return peers_->place_of(tensor.data(), tensor.bytes()).segment != 0;
+}
+
 template <class SomeError>
 void Engine::end_group(AbortCause cause, const SomeError& error, int lost_rank) {
   const std::lock_guard lock(mutex_);

@@ -40,6 +40,9 @@ class Engine final : public Progressing {
   at::Tensor make_tensor(at::IntArrayRef sizes, const at::TensorOptions& options,
                          const Deadline& deadline);
 
+  // Whether the tensor's memory is such that every rank can reach it.
+  bool is_shared(const HostTensor& tensor);
+
   bool try_advance() override;
   ControlBlock* doorbell_if_busy() override;
 

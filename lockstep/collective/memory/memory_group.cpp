@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "lockstep/collective/memory/memory_group.h"
 
+#include <algorithm>
+
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <c10/util/SmallVector.h>
@@ -32,6 +34,10 @@ class MemoryOperation final : public Operation {
   }
 
   at::Tensor output(const at::Tensor& original) { return copies_.output(original); }
+
+  bool finished() const override {
+    return copies_.empty() && std::ranges::all_of(tasks_, [](const auto& t) { return t->done(); });
+  }
 
   bool poll() override {
     for (const auto& task : tasks_) {
@@ -71,6 +77,15 @@ class MemoryGroup final : public ProcessGroup {
     return engine_->make_tensor(sizes, options, Deadline::after(timeout()));
   }
 
+  // Small tensors are summed whole on every rank.
+  ElementRange own_share(const at::Tensor& tensor) const override {
+    if (!tensor.is_cpu() || !tensor.is_contiguous() || !engine_->is_shared(tensor) ||
+        static_cast<std::int64_t>(tensor.nbytes()) <= kInlineBytes) {
+      return {};
+    }
+    return share_of({0, tensor.numel()}, rank(), size(), tensor.element_size());
+  }
+
   void abort(const std::string& reason) override { engine_->abort(reason); }
 
  private:
@@ -90,6 +105,21 @@ class MemoryGroup final : public ProcessGroup {
       operation->start(all_reduce_transfer(operation->output(tensor), options, rank(), size()),
                        tensors.size());
     }
+    return Work(std::move(operation));
+  }
+
+  Work start_all_reduce_pieces(const at::Tensor& tensor, std::vector<Piece> pieces,
+                               AllReduceOptions options) override {
+    const ElementRange share = own_share(tensor);
+    std::erase_if(pieces, [&](const Piece& piece) {
+      const bool stays =
+          share.contains(piece.range()) && on_host(piece.values).is_same(piece.values);
+      if (!stays) bring_in(tensor, piece);
+      return !stays;
+    });
+    auto operation = make_operation();
+    operation->start(
+        all_reduce_transfer(operation->output(tensor), options, rank(), size(), std::move(pieces)));
     return Work(std::move(operation));
   }
 

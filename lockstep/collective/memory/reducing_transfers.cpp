@@ -17,69 +17,81 @@ double kernel_scale(AllReduceOptions options, int size) {
   return options.op == ReduceOp::mean ? options.scale / size : options.scale;
 }
 
-// The part of a run that one rank reduces for all, in whole cache lines.
-Chunk share_of(Chunk whole, int rank, int size, std::int64_t element_bytes) {
-  const std::int64_t line =
-      std::max<std::int64_t>(1, static_cast<std::int64_t>(kCacheLine) / element_bytes);
-  const std::int64_t lines = (whole.count + line - 1) / line;
-  const std::int64_t begin = std::min(whole.count, lines * rank / size * line);
-  const std::int64_t end = std::min(whole.count, lines * (rank + 1) / size * line);
-  return {whole.begin + begin, end - begin};
-}
-
 // all_reduce, and reduce if there is a root: only that rank's tensor gets the result.
 class ReduceTransfer final : public Transfer {
  public:
-  ReduceTransfer(const Call& call, HostTensor tensor, double scale, int rank, int size)
+  ReduceTransfer(const Call& call, HostTensor tensor, double scale, int rank, int size,
+                 std::vector<Piece> pieces = {})
       : Transfer(call, tensor.element_bytes()),
         tensor_(std::move(tensor)),
+        pieces_(std::move(pieces)),
         scale_(scale),
         rank_(rank),
         size_(size),
         receives_(call.root < 0 || call.root == rank) {}
 
-  void copy_in(Chunk chunk, std::byte* place) override {
+  void copy_in(ElementRange chunk, std::byte* place) override {
+    for (const Piece& piece : pieces_) {
+      const ElementRange part = overlap(piece.range(), chunk);
+      std::memcpy(own(part), values(piece, part), part.count * payload_bytes_per_element());
+    }
     std::memcpy(place, own(chunk), chunk.count * payload_bytes_per_element());
   }
 
-  void combine(Chunk chunk, std::span<std::byte* const> places) override {
+  void combine(ElementRange chunk, std::span<std::byte* const> places) override {
     std::byte* destination = own(chunk);
-    if (receives_) reduce_run(places, {&destination, 1}, 0, chunk.count);
+    if (receives_) reduce_range(places, {&destination, 1}, {0, chunk.count});
   }
 
-  void combine_share(Chunk chunk, std::span<std::byte* const> places) override {
-    const Chunk share = share_of({0, chunk.count}, rank_, size_, payload_bytes_per_element());
-    const auto receivers =
-        call().root < 0 ? places : places.subspan(static_cast<std::size_t>(call().root), 1);
-    reduce_run(places, receivers, share.begin, share.count);
+  void combine_share(ElementRange chunk, std::span<std::byte* const> places) override {
+    reduce_range(places, receivers(places),
+                 share_of({0, chunk.count}, rank_, size_, payload_bytes_per_element()));
   }
 
-  void copy_out(Chunk chunk, const std::byte* place) override {
+  void copy_out(ElementRange chunk, const std::byte* place) override {
     if (receives_) std::memcpy(own(chunk), place, chunk.count * payload_bytes_per_element());
   }
 
   const void* payload_in_place() const override { return tensor_.data(); }
 
   void combine_in_place(std::span<std::byte* const> payloads) override {
-    combine_share({0, call().elements}, payloads);
+    ElementRange rest = share_of({0, call().elements}, rank_, size_, payload_bytes_per_element());
+    for (const Piece& piece : pieces_) {
+      const ElementRange range = piece.range();
+      reduce_range(payloads, receivers(payloads), {rest.begin, range.begin - rest.begin});
+      reduce_range(payloads, receivers(payloads), range, values(piece, range));
+      rest = {range.end(), rest.end() - range.end()};
+    }
+    pieces_.clear();
+    reduce_range(payloads, receivers(payloads), rest);
   }
 
  private:
-  std::byte* own(Chunk chunk) const {
-    return tensor_.data() + chunk.begin * payload_bytes_per_element();
+  std::byte* own(ElementRange range) const {
+    return tensor_.data() + range.begin * payload_bytes_per_element();
+  }
+  const std::byte* values(const Piece& piece, ElementRange range) const {
+    return static_cast<const std::byte*>(piece.values.data_ptr()) +
+           (range.begin - piece.begin) * payload_bytes_per_element();
+  }
+  std::span<std::byte* const> receivers(std::span<std::byte* const> all) const {
+    return call().root < 0 ? all : all.subspan(static_cast<std::size_t>(call().root), 1);
   }
 
-  void reduce_run(std::span<std::byte* const> sources, std::span<std::byte* const> destinations,
-                  std::int64_t begin, std::int64_t count) {
-    const std::int64_t offset = begin * payload_bytes_per_element();
+  // `own` is where this rank's elements are, if not in its place.
+  void reduce_range(std::span<std::byte* const> sources, std::span<std::byte* const> destinations,
+                    ElementRange range, const std::byte* own = nullptr) {
+    const std::int64_t offset = range.begin * payload_bytes_per_element();
     c10::SmallVector<const void*, kFewRanks> from;
     c10::SmallVector<void*, kFewRanks> to;
     for (std::byte* source : sources) from.push_back(source + offset);
     for (std::byte* destination : destinations) to.push_back(destination + offset);
-    reduce(from, to, count, call().type, call().op, scale_);
+    if (own) from[static_cast<std::size_t>(rank_)] = own;
+    reduce(from, to, range.count, call().type, call().op, scale_);
   }
 
   HostTensor tensor_;
+  std::vector<Piece> pieces_;  // of this rank's share, that are not in the tensor
   double scale_;
   int rank_;
   int size_;
@@ -103,7 +115,7 @@ class ReduceScatterTransfer final : public Transfer {
         scale_(kernel_scale(options, static_cast<int>(inputs_.size()))),
         rank_(rank) {}
 
-  void copy_in(Chunk chunk, std::byte* place) override {
+  void copy_in(ElementRange chunk, std::byte* place) override {
     const std::int64_t piece = chunk.count * element_bytes_;
     for (const auto& input : inputs_) {
       std::memcpy(place, input.data() + chunk.begin * element_bytes_, piece);
@@ -111,7 +123,7 @@ class ReduceScatterTransfer final : public Transfer {
     }
   }
 
-  void combine(Chunk chunk, std::span<std::byte* const> places) override {
+  void combine(ElementRange chunk, std::span<std::byte* const> places) override {
     std::vector<const void*> sources;
     for (const std::byte* place : places) {
       sources.push_back(place + rank_ * chunk.count * element_bytes_);
@@ -130,15 +142,25 @@ class ReduceScatterTransfer final : public Transfer {
 
 }  // namespace
 
+// In whole cache lines.
+ElementRange share_of(ElementRange whole, int rank, int size, std::int64_t element_bytes) {
+  const std::int64_t line =
+      std::max<std::int64_t>(1, static_cast<std::int64_t>(kCacheLine) / element_bytes);
+  const std::int64_t lines = (whole.count + line - 1) / line;
+  const std::int64_t begin = std::min(whole.count, lines * rank / size * line);
+  const std::int64_t end = std::min(whole.count, lines * (rank + 1) / size * line);
+  return {whole.begin + begin, end - begin};
+}
+
 std::shared_ptr<Transfer> all_reduce_transfer(HostTensor tensor, AllReduceOptions options, int rank,
-                                              int size) {
+                                              int size, std::vector<Piece> pieces) {
   const Call call{.collective = Collective::all_reduce,
                   .op = options.op,
                   .type = tensor.type(),
                   .elements = tensor.elements(),
                   .scale = options.scale};
   return std::make_shared<ReduceTransfer>(call, std::move(tensor), kernel_scale(options, size),
-                                          rank, size);
+                                          rank, size, std::move(pieces));
 }
 
 std::shared_ptr<Transfer> reduce_transfer(HostTensor tensor, int root, AllReduceOptions options,

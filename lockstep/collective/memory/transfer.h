@@ -9,15 +9,11 @@
 #include <span>
 
 #include "lockstep/collective/memory/task.h"
+#include "lockstep/collective/piece.h"
 
 namespace lockstep::memory {
 
-// A run of a call's elements.
-struct Chunk {
-  std::int64_t begin = 0;
-  std::int64_t count = 0;
-};
-
+// A chunk is a range of the call's elements.
 class Transfer : public Task {
  public:
   // Bytes that a rank shows for each element of the call.
@@ -28,16 +24,16 @@ class Transfer : public Task {
   virtual bool empty() const { return call().elements == 0; }
 
   // Writes the chunk's payload to the place.
-  virtual void copy_in(Chunk chunk, std::byte* place) = 0;
+  virtual void copy_in(ElementRange chunk, std::byte* place) = 0;
   // All ranks' payloads are there. Reads them, and writes results to this rank's tensor.
-  virtual void combine(Chunk chunk, std::span<std::byte* const> places) = 0;
+  virtual void combine(ElementRange chunk, std::span<std::byte* const> places) = 0;
 
   // The same in two steps for large payloads: each rank may write its share into all places, and
   // takes the whole from its own place once every rank has done so.
-  virtual void combine_share(Chunk chunk, std::span<std::byte* const> places) {
+  virtual void combine_share(ElementRange chunk, std::span<std::byte* const> places) {
     combine(chunk, places);
   }
-  virtual void copy_out(Chunk, const std::byte*) {}
+  virtual void copy_out(ElementRange, const std::byte*) {}
 
   // The payload where it already lies in one piece, for peers that can reach it there; null if it
   // does not.

@@ -11,8 +11,11 @@
 
 namespace lockstep::memory {
 
+// The pieces lie in own_share, in ascending order.
 std::shared_ptr<Transfer> all_reduce_transfer(HostTensor tensor, AllReduceOptions options, int rank,
-                                              int size);
+                                              int size, std::vector<Piece> pieces = {});
+// The part of a run that one rank reduces for all.
+ElementRange share_of(ElementRange whole, int rank, int size, std::int64_t element_bytes);
 std::shared_ptr<Transfer> reduce_transfer(HostTensor tensor, int root, AllReduceOptions options,
                                           int rank, int size);
 std::shared_ptr<Transfer> reduce_scatter_transfer(HostTensor output, std::vector<HostTensor> inputs,
@@ -36,8 +39,8 @@ class VoteTransfer : public Transfer {
 
   // A tensor without elements is voted on too.
   bool empty() const override { return false; }
-  void copy_in(Chunk, std::byte* place) override { *place = std::byte{accept_}; }
-  void combine(Chunk, std::span<std::byte* const> places) override {
+  void copy_in(ElementRange, std::byte* place) override { *place = std::byte{accept_}; }
+  void combine(ElementRange, std::span<std::byte* const> places) override {
     for (const std::byte* place : places) votes_.push_back(*place != std::byte{0});
   }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // What each collective computes, for every type and size.
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
@@ -97,6 +98,53 @@ TEST_P(ResultsConformance, ManyTensorsInOneCall) {
     for (int i = 0; i < 300; ++i) {
       expect_same_bits(tensors[i], reduced(inputs_of_all(group.size(), at::kFloat, {i % 17}, i)),
                        fmt::format("tensor {} of 300", i));
+    }
+  });
+}
+
+// Cut at the range's quarters, every other part of the values; all of them if there is no range.
+std::vector<Piece> some_pieces(const at::Tensor& values, ElementRange range) {
+  if (range.count == 0) return {{0, values.clone()}};
+  std::vector<std::int64_t> cuts = {0};
+  for (int quarter = 0; quarter <= 4; ++quarter) {
+    cuts.push_back(range.begin + range.count * quarter / 4);
+  }
+  cuts.push_back(values.numel());
+  std::vector<Piece> pieces;
+  for (std::size_t i = 1; i + 1 < cuts.size(); i += 2) {
+    pieces.push_back({cuts[i], values.slice(0, cuts[i], cuts[i + 1]).clone()});
+  }
+  return pieces;
+}
+
+TEST_P(ResultsConformance, AllReduceTakesPiecesFromElsewhere) {
+  run_in_group([this](Rank& rank, ProcessGroup& group) {
+    for (const auto type : {at::kFloat, at::kHalf, at::kByte}) {
+      for (const std::int64_t count : {5, 1023, 4099, 300'001}) {
+        const std::string what = describe("all_reduce of pieces", type, count);
+        rank.note(what);
+        const auto inputs = inputs_of_all(group.size(), type, {count});
+        const at::Tensor& input = inputs[rank.rank()];
+        const at::Tensor shared = group.empty({count}, type);
+        const ElementRange share = group.own_share(shared);
+        const ElementRange middle{count / 3, count / 3};
+        const ElementRange across{share.begin / 2, share.count};
+        for (const ElementRange range : {ElementRange{}, share, middle, across}) {
+          for (const bool all_shared : {true, false}) {
+            const at::Tensor tensor =
+                all_shared || rank.rank() == 0 ? shared : at::empty({count}, type);
+            tensor.copy_(input);
+            auto pieces = some_pieces(input, range);
+            for (const Piece& piece : pieces) {
+              tensor.narrow(0, piece.begin, piece.values.numel()).fill_(77);
+            }
+            std::ranges::reverse(pieces);  // any order will do
+            group.all_reduce_pieces(tensor, pieces).wait();
+            expect_reduced(tensor.cpu(), inputs, {}, what);
+          }
+        }
+        if (rank.failed()) return;
+      }
     }
   });
 }
