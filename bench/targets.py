@@ -90,6 +90,9 @@ def _dp():
                      own, replicas(model, batch, "single"), TimesAsFast(times))
         yield Target("dp", f"DP step {model}, batch {batch}, 2 replicas; two intra-op threads",
                      own, replicas(model, batch, "single", threads=2), NoTarget())
+        yield Target("dp", f"DP step {model}, batch {batch}, 2 replicas; the floor of half that "
+                     "batch", own,
+                     step("lockstep", model, False, mode="floor", batch=batch // 2), NoTarget())
     yield Target("dp", "DP step cnn, batch 64, 2 replicas; DDP with 2 ranks",
                  replicas("cnn", 64), step("lockstep", "cnn", False, batch=32),
                  Longer(percent=5))

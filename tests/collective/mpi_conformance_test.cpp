@@ -95,6 +95,15 @@ const Backend kHierarchicalMpi = {
     .groups_in_a_loop = 50,
     .run = run_mpi};
 
+const Backend kHierarchicalMpiThatCompares = {
+    .name = "hierarchical",
+    .join =
+        [](Rank& rank, const JoinOptions& options) {
+          ::setenv("TORCH_DISTRIBUTED_DEBUG", "DETAIL", 1);
+          return join_on_hosts(rank, options, make_mpi_group);
+        },
+    .run = run_mpi};
+
 INSTANTIATE_TEST_SUITE_P(mpi, ResultsConformance, ::testing::ValuesIn(cases(kMpi, {2, 3})),
                          case_name);
 INSTANTIATE_TEST_SUITE_P(mpi, LifetimeConformance, ::testing::ValuesIn(cases(kMpi, {2, 3})),
@@ -109,6 +118,8 @@ INSTANTIATE_TEST_SUITE_P(hierarchical_mpi, ResultsConformance,
                          ::testing::ValuesIn(cases(kHierarchicalMpi, {3})), case_name);
 INSTANTIATE_TEST_SUITE_P(hierarchical_mpi, LifetimeConformance,
                          ::testing::ValuesIn(cases(kHierarchicalMpi, {3})), case_name);
+INSTANTIATE_TEST_SUITE_P(hierarchical_mpi, CallsConformance,
+                         ::testing::ValuesIn(cases(kHierarchicalMpiThatCompares, {3})), case_name);
 INSTANTIATE_TEST_SUITE_P(hierarchical_mpi, AbsenceConformance,
                          ::testing::ValuesIn(cases(kHierarchicalMpi, {3})), case_name);
 INSTANTIATE_TEST_SUITE_P(hierarchical_mpi, TrainingConformance,

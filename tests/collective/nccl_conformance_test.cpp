@@ -64,6 +64,15 @@ const Backend kHierarchicalNccl = {.name = "hierarchical",
                                    .device = at::kCUDA,
                                    .sums_by_a_library = true};
 
+const Backend kHierarchicalNcclThatCompares = {.name = "hierarchical",
+                                               .join =
+                                                   [](Rank& rank, const JoinOptions& options) {
+                                                     ::setenv("TORCH_DISTRIBUTED_DEBUG", "DETAIL",
+                                                              1);
+                                                     return join_hosts_by_nccl(rank, options);
+                                                   },
+                                               .device = at::kCUDA};
+
 // One rank is enough for NCCL itself, where there is a GPU.
 const Backend kAlone = {.name = "nccl",
                         .join =
@@ -191,6 +200,8 @@ INSTANTIATE_TEST_SUITE_P(hierarchical_nccl, ResultsConformance,
                          ::testing::ValuesIn(cases(kHierarchicalNccl, {3})), case_name);
 INSTANTIATE_TEST_SUITE_P(hierarchical_nccl, LifetimeConformance,
                          ::testing::ValuesIn(cases(kHierarchicalNccl, {3})), case_name);
+INSTANTIATE_TEST_SUITE_P(hierarchical_nccl, CallsConformance,
+                         ::testing::ValuesIn(cases(kHierarchicalNcclThatCompares, {3})), case_name);
 INSTANTIATE_TEST_SUITE_P(hierarchical_nccl, AbsenceConformance,
                          ::testing::ValuesIn(cases(kHierarchicalNccl, {3})), case_name);
 INSTANTIATE_TEST_SUITE_P(hierarchical_nccl, FaultConformance,

@@ -13,10 +13,10 @@
 namespace lockstep::testing {
 
 struct MlpImpl : torch::nn::Module {
-  MlpImpl() {
-    hidden = register_module("hidden", torch::nn::Linear(6, 9));
-    middle = register_module("middle", torch::nn::Linear(9, 5));
-    last = register_module("last", torch::nn::Linear(5, 3));
+  explicit MlpImpl(int first = 9, int second = 5) {
+    hidden = register_module("hidden", torch::nn::Linear(6, first));
+    middle = register_module("middle", torch::nn::Linear(first, second));
+    last = register_module("last", torch::nn::Linear(second, 3));
   }
   at::Tensor forward(const at::Tensor& x) {
     return last(torch::tanh(middle(torch::relu(hidden(x)))));
@@ -26,16 +26,8 @@ struct MlpImpl : torch::nn::Module {
 TORCH_MODULE(Mlp);
 
 // Its middle layer's gradient is too large to be copied without need.
-struct WideImpl : torch::nn::Module {
-  WideImpl() {
-    first = register_module("first", torch::nn::Linear(6, 800));
-    middle = register_module("middle", torch::nn::Linear(800, 800));
-    last = register_module("last", torch::nn::Linear(800, 3));
-  }
-  at::Tensor forward(const at::Tensor& x) {
-    return last(torch::tanh(middle(torch::tanh(first(x)))));
-  }
-  torch::nn::Linear first{nullptr}, middle{nullptr}, last{nullptr};
+struct WideImpl : MlpImpl {
+  WideImpl() : MlpImpl(800, 800) {}
 };
 TORCH_MODULE(Wide);
 

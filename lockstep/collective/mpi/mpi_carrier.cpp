@@ -24,7 +24,9 @@ constexpr std::int64_t kPieceBytes = std::int64_t{1} << 30;
 // Tags below are the messages' own; those above tell collectives apart that are under way at once.
 constexpr int kFirstTag = 64;
 constexpr int kTags = 16'384;
-// For so many looks in vain, since something arrived, a waiting thread only yields.
+// For so many looks in vain, since something arrived, a waiting thread just looks again, and for
+// so many it yields.
+constexpr int kEagerness = 50;
 constexpr int kPatience = 2000;
 constexpr std::chrono::microseconds kNap(50);
 
@@ -164,7 +166,9 @@ class MpiCarrier final : public Carrier {
   // MPI does not tell: it has to be asked again and again, first often and then now and then.
   std::uint64_t events() const override { return 0; }
   void wait_for_event(std::uint64_t /*events*/, std::chrono::microseconds at_most) override {
-    if (++*vain_looks_ < kPatience) {
+    const int looks = ++*vain_looks_;
+    if (looks < kEagerness) return;
+    if (looks < kPatience) {
       std::this_thread::yield();
     } else {
       std::this_thread::sleep_for(std::min(kNap, at_most));

@@ -106,7 +106,7 @@ std::string Lifeline::name(int rank) const {
 }
 
 void Lifeline::look() {
-  while (receive(Deadline::after(0ms))) {
+  while (take_arrived()) {
   }
 }
 
@@ -114,8 +114,13 @@ bool Lifeline::receive(const Deadline& deadline) {
   if (!socket_) return false;
   pollfd entry{socket_.get(), POLLIN, 0};
   if (::poll(&entry, 1, static_cast<int>(deadline.remaining().count())) <= 0) return false;
-  std::array<std::byte, 4096> buffer{};
-  const ssize_t count = ::recv(socket_.get(), buffer.data(), buffer.size(), 0);
+  return take_arrived();
+}
+
+bool Lifeline::take_arrived() {
+  if (!socket_) return false;
+  std::array<std::byte, 4096> buffer;
+  const ssize_t count = ::recv(socket_.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
   if (count < 0 && (errno == EAGAIN || errno == EINTR)) return false;
   try {
     if (count <= 0) throw ConnectionClosed("");

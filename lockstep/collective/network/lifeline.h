@@ -76,6 +76,8 @@ class Lifeline {
   void send(const LifelineMessage& message);
   // Waits for what comes; false at the deadline or when the connection has ended.
   bool receive(const Deadline& deadline);
+  // What has come already; false if there is nothing, or the connection has ended.
+  bool take_arrived();
   void take(const LifelineMessage& message);
 
   std::string backend_;
