@@ -78,12 +78,13 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   Work all_reduce(at::TensorList tensors, AllReduceOptions options = {});
 
   // The same for a tensor of one dimension of which this rank contributes some elements from
-  // elsewhere. Pieces do not overlap. Those in own_share() are read where they are, until the Work
-  // is done, the others are copied in.
+  // elsewhere. Pieces are contiguous, of the tensor's type, and do not overlap. Those that lie
+  // wholly in own_share() are read where they are, and must not change until the Work is done; the
+  // others are copied in at once. A ring copies all.
   Work all_reduce_pieces(const at::Tensor& tensor, std::vector<Piece> pieces,
                          AllReduceOptions options = {});
-  // Which elements of a tensor, on this rank, no other rank reads in an all_reduce: where ranks
-  // share memory, a part of what empty() gave, elsewhere none.
+  // Which elements of a tensor, on this rank, no other rank reads in an all_reduce: a part of a
+  // tensor that all ranks can reach and that is not small; none on groups that share no memory.
   virtual ElementRange own_share(const at::Tensor&) const { return {}; }
 
   // Root's tensors become the reduction; the other ranks' keep what they hold.

@@ -13,7 +13,7 @@ class Deadline {
 
   static Deadline after(std::chrono::milliseconds span) { return Deadline(span); }
 
-  bool passed() const { return Clock::now() >= end_; }
+  bool passed(Clock::time_point now = Clock::now()) const { return now >= end_; }
   // What is left, never negative, and at most a day, so that its milliseconds fit into an int;
   // rounded up, so that a poll() of it does not return early.
   std::chrono::milliseconds remaining() const {

@@ -179,6 +179,8 @@ void BackwardReduction::gradient_accumulated(int number, bool defined) {
   }
   // A parameter that the first backward did not use may still come: it is ready at the end only.
   if (parameter.whole_count == 0 || parameter.count < parameter.whole_count) return;
+  // Without a gradient it may come once more, and changes nothing.
+  if (slots_[static_cast<std::size_t>(parameter.bucket)].launched) return;
   reducing([&] {
     contribute(parameter);
     if (parameter.count == parameter.whole_count) {
@@ -329,6 +331,11 @@ void BackwardReduction::give_up(const std::string& reason) noexcept {
     // Then the peers notice when this rank leaves the group, or at their deadline.
   }
   for (Slot& slot : slots_) slot.work = Work();
+  try {
+    for (Slot& slot : slots_) slot.bucket.complete();
+  } catch (...) {
+    // Then gradients that were on their way stay incomplete.
+  }
 }
 
 }  // namespace lockstep

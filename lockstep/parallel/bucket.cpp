@@ -15,7 +15,7 @@ namespace {
 constexpr std::size_t kSmall = 64 * 1024;
 // From here on a copy that can be spared is worth it: what fits into a core's own cache is reduced
 // faster from the bucket, where the results go.
-constexpr std::size_t kLarge = 2 * 1024 * 1024;
+constexpr std::int64_t kLarge = 1024 * 1024;
 
 // Whether their bytes lie in the same order.
 bool alike(const at::Tensor& a, const at::Tensor& b) {
@@ -75,7 +75,7 @@ void Bucket::take(int i, const at::Tensor& gradient) {
   const ElementRange whole = range_of(i);
   std::erase_if(pieces_, [&](const Piece& piece) { return whole.contains(piece.range()); });
   const ElementRange stays = overlap(whole, own_share_);
-  if (!same_bytes || gradient.nbytes() < kLarge || stays.count == 0) {
+  if (!same_bytes || stays.count * gradient.element_size() < kLarge) {
     view.copy_(gradient);
     return;
   }

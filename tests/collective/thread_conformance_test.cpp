@@ -102,6 +102,7 @@ const Backend kThread = {.name = "thread",
                              [](Rank& rank, const JoinOptions& options) {
                                return lobby().join(rank.rank(), rank.size(), options);
                              },
+                         .shares_memory = true,
                          .run = run_threads};
 
 INSTANTIATE_TEST_SUITE_P(thread, ResultsConformance, ::testing::ValuesIn(cases(kThread, {2, 3, 4})),

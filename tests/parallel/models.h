@@ -27,7 +27,7 @@ TORCH_MODULE(Mlp);
 
 // Its middle layer's gradient is too large to be copied without need.
 struct WideImpl : MlpImpl {
-  WideImpl() : MlpImpl(800, 800) {}
+  WideImpl() : MlpImpl(1000, 1000) {}
 };
 TORCH_MODULE(Wide);
 

@@ -266,9 +266,9 @@ TEST(ReducerBackward, NestedInAnother) {
 // What of a large gradient has stayed where it came is there when more is added to it.
 TEST(ReducerBackward, NestedInAnotherOnceItsBucketsAreThere) {
   run_rank_threads(2, [&](const std::shared_ptr<ProcessGroup>& group) {
-    Checkpointed net(800);
+    Checkpointed net(1000);
     DistributedDataParallel model(net, group, {.first_bucket_mb = 25});
-    Checkpointed reference(800);
+    Checkpointed reference(1000);
     copy_state(*reference, *net);
     const at::Tensor batch = values({4, 4});
     for (int step = 0; step < 3; ++step) {

@@ -50,6 +50,30 @@ TEST(ReducerGradients, LargeOnes) {
   }
 }
 
+// Some ranks leave the large layer out, and some steps accumulate before they reduce.
+TEST(ReducerGradients, LargeOnesThatNotAllRanksHave) {
+  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    Wide net;
+    DistributedDataParallel model(net, group);
+    Wide reference;
+    copy_state(*reference, *net);
+    const at::Tensor x = values({4, 6});
+    for (int step = 0; step < 4; ++step) {
+      reset_gradients(*net);
+      reset_gradients(*reference);
+      if (step % 2 == 1) {
+        const NoSync guard = model.no_sync();
+        model(x * 2).sum().backward();
+        reference->forward(x * 2).sum().backward();
+      }
+      const double used = group->rank() == step % 2 ? 1 : 0;
+      (model(x) * used).sum().backward();
+      (reference->forward(x).sum() / 2).backward();
+      expect_same_gradients(*net, *reference);
+    }
+  });
+}
+
 TEST(ReducerGradients, Conv) {
   compare<ConvNet>(2, values({4, 2, 8, 8}), kOneBucket, reset_gradients);
   compare<ConvNet>(2, values({4, 2, 8, 8}), kManyBuckets, zero_gradients);

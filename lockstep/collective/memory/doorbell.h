@@ -10,7 +10,7 @@
 
 namespace lockstep::memory {
 
-// Wakes every listed rank that sleeps. Called after each store that a peer may wait for.
+// Wakes every listed rank that sleeps. Called after stores that a peer may wait for.
 void ring(const std::vector<ControlBlock*>& blocks, int self);
 // The same for one rank.
 void ring(ControlBlock& block);

@@ -78,15 +78,15 @@ class ReduceTransfer final : public Transfer {
     return call().root < 0 ? all : all.subspan(static_cast<std::size_t>(call().root), 1);
   }
 
-  // `own` is where this rank's elements are, if not in its place.
+  // `elsewhere` is where this rank's elements are, if not in its place.
   void reduce_range(std::span<std::byte* const> sources, std::span<std::byte* const> destinations,
-                    ElementRange range, const std::byte* own = nullptr) {
+                    ElementRange range, const std::byte* elsewhere = nullptr) {
     const std::int64_t offset = range.begin * payload_bytes_per_element();
     c10::SmallVector<const void*, kFewRanks> from;
     c10::SmallVector<void*, kFewRanks> to;
     for (std::byte* source : sources) from.push_back(source + offset);
     for (std::byte* destination : destinations) to.push_back(destination + offset);
-    if (own) from[static_cast<std::size_t>(rank_)] = own;
+    if (elsewhere) from[static_cast<std::size_t>(rank_)] = elsewhere;
     reduce(from, to, range.count, call().type, call().op, scale_);
   }
 

@@ -93,7 +93,6 @@ bool NetworkEngine::poll(const PlannedCall& call) {
 
 void NetworkEngine::wait(PlannedCall& call, const Deadline& deadline, Waiting who) {
   const auto begin = Clock::now();
-  auto last_look = begin;
   bool late = false;
   while (!call.done()) {
     const std::uint64_t events = carrier_->events();
@@ -104,15 +103,15 @@ void NetworkEngine::wait(PlannedCall& call, const Deadline& deadline, Waiting wh
       moved = advance();
       if (call.done()) return;
       if (who == Waiting::thread_or_stream && !error_ && call.order_current_stream()) return;
-      if (const auto now = Clock::now(); now - last_look > kLookAround) {
-        last_look = now;
+      const auto now = Clock::now();
+      if (now - last_look_ > kLookAround) {
         look_around();
         say_waiting(begin);
-        // Once more when it is late: this process itself may have been stopped until now.
-        if (late && !call.done() && !error_) give_up(call.call(), deadline);
-        late = deadline.passed();
       }
+      // Once more when it is late: this process itself may have been stopped until now.
+      if (late && !call.done() && !error_) give_up(call.call(), deadline);
       check_error();
+      late = deadline.passed(now);
     }
     // Peers may need this process's part on another group before they do theirs on this one.
     if (!moved && !advance_others(*this)) carrier_->wait_for_event(events, kLookAround);

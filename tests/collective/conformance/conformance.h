@@ -24,6 +24,8 @@ struct Backend {
   // So many are made in a loop to see whether they leave anything behind. Connecting takes time.
   int groups_in_a_loop = 500;
   at::DeviceType device = at::kCPU;
+  // Ranks reach each other's tensors where they lie.
+  bool shares_memory = false;
   // It leaves sums to a library, which rounds where it likes, and may lose a NaN in a minimum.
   bool sums_by_a_library = false;
   // Runs the function on that many ranks: run_ranks for processes.

@@ -64,6 +64,28 @@ void expect_trained(const torch::nn::Module& net, ProcessGroup& group) {
   }
 }
 
+TEST_P(TrainingConformance, DdpReducesLargeGradients) {
+  run([&](Rank& rank) {
+    const auto group = join(rank);
+    Wide net;
+    net->to(net_device(*group));
+    DistributedDataParallel model(net, group);
+    Wide reference;
+    copy_state(*reference, *net);
+    const at::Tensor x = values({12, 6});
+    for (int step = 0; step < 3; ++step) {
+      reset_gradients(*net);
+      reset_gradients(*reference);
+      loss_of(model(part(x, rank.rank(), group->size()).to(net_device(*group)))).backward();
+      loss_of(reference->forward(x)).backward();
+      for (const auto& item : net->named_parameters()) {
+        expect_close(item.value().grad().cpu(), reference->named_parameters()[item.key()].grad(),
+                     item.key());
+      }
+    }
+  });
+}
+
 TEST_P(TrainingConformance, DdpTrainsAsOneProcessDoes) {
   for (const auto& options : {kOneBucket, kManyBuckets}) {
     run([&](Rank& rank) {
