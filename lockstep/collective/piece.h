@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
 
 namespace lockstep {
 
@@ -32,5 +33,11 @@ struct Piece {
 
   ElementRange range() const { return {begin, values.numel()}; }
 };
+
+// Copies them to where they belong in a tensor of one dimension.
+inline void bring_in(const at::Tensor& tensor, const Piece& piece) {
+  const at::NoGradGuard no_grad;
+  tensor.narrow(0, piece.begin, piece.values.numel()).copy_(piece.values.view(-1));
+}
 
 }  // namespace lockstep

@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include <ATen/MemoryOverlap.h>
-#include <ATen/core/grad_mode.h>
 #include <c10/core/ScalarType.h>
 #include <fmt/format.h>
 
@@ -152,11 +151,6 @@ void ProcessGroup::check_pieces(const at::Tensor& tensor, const std::vector<Piec
     }
     end = range.end();
   }
-}
-
-void ProcessGroup::bring_in(const at::Tensor& tensor, const Piece& piece) {
-  const at::NoGradGuard no_grad;
-  tensor.narrow(0, piece.begin, piece.values.numel()).copy_(piece.values.view(-1));
 }
 
 Work ProcessGroup::start_all_reduce_pieces(const at::Tensor& tensor, std::vector<Piece> pieces,

@@ -166,9 +166,6 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   virtual std::shared_ptr<ProcessGroup> make_subgroup(const std::string& name,
                                                       Membership membership) = 0;
 
-  // Copies the piece's elements to where they belong.
-  static void bring_in(const at::Tensor& tensor, const Piece& piece);
-
   // "[shm] all_reduce, rank 1 of 4: ", the beginning of every message about wrong arguments.
   std::string where(std::string_view operation) const;
 

@@ -93,7 +93,7 @@ void Bucket::take(int i, const at::Tensor& gradient) {
 void Bucket::complete(int i) {
   std::erase_if(pieces_, [&](const Piece& piece) {
     if (!range_of(i).contains(piece.range())) return false;
-    flat_.narrow(0, piece.begin, piece.values.numel()).copy_(piece.values);
+    bring_in(flat_, piece);
     return true;
   });
 }
