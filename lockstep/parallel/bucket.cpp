@@ -6,16 +6,26 @@
 #include <cstring>
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+
+#include "lockstep/collective/kernels/stream_copy.h"
 
 namespace lockstep {
 namespace {
 
 // Up to here a plain copy costs less than its way through the dispatcher.
 constexpr std::size_t kSmall = 64 * 1024;
-// From here on a copy that can be spared is worth it: what fits into a core's own cache is reduced
-// faster from the bucket, where the results go.
-constexpr std::int64_t kLarge = 1024 * 1024;
+// What is smaller fits into a core's own cache, and is reduced fastest from the bucket, where the
+// results go. From here on it is worth it to spare a copy, or to make it past the caches.
+constexpr std::size_t kLarge = 1024 * 1024;
+
+void copy_past_caches(std::byte* to, const std::byte* from, std::int64_t bytes) {
+  at::parallel_for(0, bytes, kLarge, [&](std::int64_t begin, std::int64_t end) {
+    stream_copy(to + begin, from + begin, static_cast<std::size_t>(end - begin));
+    finish_streaming();
+  });
+}
 
 // Whether their bytes lie in the same order.
 bool alike(const at::Tensor& a, const at::Tensor& b) {
@@ -74,19 +84,23 @@ void Bucket::take(int i, const at::Tensor& gradient) {
   }
   const ElementRange whole = range_of(i);
   std::erase_if(pieces_, [&](const Piece& piece) { return whole.contains(piece.range()); });
-  const ElementRange stays = overlap(whole, own_share_);
-  if (!same_bytes || stays.count * gradient.element_size() < kLarge) {
+  if (!same_bytes || gradient.nbytes() < kLarge) {
     view.copy_(gradient);
     return;
   }
-  const at::Tensor values = gradient.as_strided({whole.count}, {1});
-  const auto copy = [&](ElementRange range) {
-    if (range.count == 0) return;
-    flat_.narrow(0, range.begin, range.count)
-        .copy_(values.narrow(0, range.begin - whole.begin, range.count));
+  const std::int64_t element_size = gradient.element_size();
+  ElementRange stays = overlap(whole, own_share_);
+  if (static_cast<std::size_t>(stays.count * element_size) < kLarge) stays = {whole.begin, 0};
+  const auto copy = [&](std::int64_t begin, std::int64_t end) {
+    const std::int64_t offset = (begin - whole.begin) * element_size;
+    copy_past_caches(static_cast<std::byte*>(view.data_ptr()) + offset,
+                     static_cast<const std::byte*>(gradient.data_ptr()) + offset,
+                     (end - begin) * element_size);
   };
-  copy({whole.begin, stays.begin - whole.begin});
-  copy({stays.end(), whole.end() - stays.end()});
+  copy(whole.begin, stays.begin);
+  copy(stays.end(), whole.end());
+  if (stays.count == 0) return;
+  const at::Tensor values = gradient.as_strided({whole.count}, {1});
   pieces_.push_back({stays.begin, values.narrow(0, stays.begin - whole.begin, stays.count)});
 }
 

@@ -6,11 +6,15 @@
 #include <c10/util/SmallVector.h>
 
 #include "lockstep/collective/kernels/reduce.h"
+#include "lockstep/collective/kernels/stream_copy.h"
 #include "lockstep/collective/memory/control_block.h"
 #include "lockstep/collective/memory/transfers.h"
 
 namespace lockstep::memory {
 namespace {
+
+// What is reduced and copied on while a core still has it in its fastest caches.
+constexpr std::int64_t kBlockBytes = 4 * 1024;
 
 // A mean is a sum with a scale: one kernel does both.
 double kernel_scale(AllReduceOptions options, int size) {
@@ -59,7 +63,7 @@ class ReduceTransfer final : public Transfer {
     for (const Piece& piece : pieces_) {
       const ElementRange range = piece.range();
       reduce_range(payloads, receivers(payloads), {rest.begin, range.begin - rest.begin});
-      reduce_range(payloads, receivers(payloads), range, values(piece, range));
+      reduce_piece(payloads, piece);
       rest = {range.end(), rest.end() - range.end()};
     }
     pieces_.clear();
@@ -78,16 +82,38 @@ class ReduceTransfer final : public Transfer {
     return call().root < 0 ? all : all.subspan(static_cast<std::size_t>(call().root), 1);
   }
 
-  // `elsewhere` is where this rank's elements are, if not in its place.
   void reduce_range(std::span<std::byte* const> sources, std::span<std::byte* const> destinations,
-                    ElementRange range, const std::byte* elsewhere = nullptr) {
+                    ElementRange range) {
     const std::int64_t offset = range.begin * payload_bytes_per_element();
     c10::SmallVector<const void*, kFewRanks> from;
     c10::SmallVector<void*, kFewRanks> to;
     for (std::byte* source : sources) from.push_back(source + offset);
     for (std::byte* destination : destinations) to.push_back(destination + offset);
-    if (elsewhere) from[static_cast<std::size_t>(rank_)] = elsewhere;
     reduce(from, to, range.count, call().type, call().op, scale_);
+  }
+
+  // The peers' elements have been read when the results are written over them. This rank's place
+  // has not, and would be read for nothing: it gets its results past the caches.
+  void reduce_piece(std::span<std::byte* const> payloads, const Piece& piece) {
+    const auto rank = static_cast<std::size_t>(rank_);
+    const std::int64_t block = kBlockBytes / payload_bytes_per_element();
+    const ElementRange range = piece.range();
+    c10::SmallVector<const void*, kFewRanks> from(payloads.size());
+    c10::SmallVector<void*, kFewRanks> to;
+    for (std::int64_t begin = range.begin; begin < range.end(); begin += block) {
+      const ElementRange part = overlap(range, {begin, block});
+      const std::int64_t offset = part.begin * payload_bytes_per_element();
+      to.clear();
+      for (std::size_t k = 0; k < payloads.size(); ++k) {
+        from[k] = payloads[k] + offset;
+        if (k != rank) to.push_back(payloads[k] + offset);
+      }
+      from[rank] = values(piece, part);
+      reduce(from, to, part.count, call().type, call().op, scale_);
+      stream_copy(own(part), to.front(),
+                  static_cast<std::size_t>(part.count * payload_bytes_per_element()));
+    }
+    finish_streaming();
   }
 
   HostTensor tensor_;
