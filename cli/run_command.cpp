@@ -18,9 +18,6 @@
 namespace lockstep::cli {
 namespace {
 
-// More ranks than that on a core are more likely a slip of the keyboard than a wish.
-constexpr int ranks_per_core = 8;
-
 bool is_gpu(const std::string& name) {
   constexpr std::string_view prefix = "nvidia";
   return name.size() > prefix.size() && name.starts_with(prefix) &&
@@ -176,9 +173,6 @@ int RunCommand::run() const {
   options.log_dir = log_dir;
   if (!shown_ranks.empty()) options.shown_ranks = shown_ranks;
   options.end_orphans = true;
-  if (const int cores = available_cores(); options.ranks > ranks_per_core * cores) {
-    fmt::print(stderr, "lockstep run: warning: {} ranks on {} cores\n", options.ranks, cores);
-  }
   const AgentResult result = run_agent(options);
   const std::string text = report(result, nodes * options.ranks);
   if (!text.empty()) write_last(OutputStream::err, "lockstep run: " + text);

@@ -6,6 +6,7 @@
 
 #include <ATen/MemoryOverlap.h>
 #include <c10/core/ScalarType.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
 
 #include "lockstep/collective/kernels/reduce.h"
@@ -14,6 +15,16 @@
 #include "lockstep/core/error.h"
 
 namespace lockstep {
+namespace {
+
+bool can_hold_elements(at::Device device) {
+  if (device.is_cpu()) return true;
+  if (device.type() == at::kMeta || !c10::impl::hasDeviceGuardImpl(device.type())) return false;
+  const int here = c10::impl::VirtualGuardImpl(device.type()).deviceCount();
+  return std::max<int>(device.index(), 0) < here;
+}
+
+}  // namespace
 
 std::string_view name(ReduceOp op) {
   switch (op) {
@@ -39,7 +50,14 @@ at::Tensor ProcessGroup::empty(at::IntArrayRef sizes, const at::TensorOptions& o
   for (const std::int64_t size : sizes) {
     if (size < 0) throw UsageError(where("empty") + fmt::format("a size is {}", size));
   }
-  return make_empty(sizes, options.has_device() ? options : options.device(device()));
+  const at::Device wanted = options.has_device() ? options.device() : device();
+  if (!can_hold_elements(wanted)) {
+    throw UsageError(where("empty") +
+                     fmt::format("there is no device {} that could hold a tensor here; leave the "
+                                 "device away for the group's own, {}",
+                                 wanted.str(), device().str()));
+  }
+  return make_empty(sizes, options.device(wanted));
 }
 
 void ProcessGroup::check(std::string_view operation, at::TensorList tensors) const {
@@ -51,6 +69,11 @@ void ProcessGroup::check(std::string_view operation, at::TensorList tensors) con
     if (tensor.layout() != at::kStrided) {
       throw UsageError(where(operation) +
                        "a tensor is sparse; only dense ones can be sent: call to_dense() first");
+    }
+    if (tensor.is_meta()) {
+      throw UsageError(where(operation) +
+                       "a tensor is on the device meta and has no elements; make it on a device "
+                       "that holds them");
     }
   }
 }

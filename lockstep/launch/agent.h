@@ -98,8 +98,9 @@ struct AgentResult {
 // others' process groups get SIGTERM, and SIGKILL after the grace. SIGINT, SIGTERM, SIGHUP and
 // SIGQUIT go to all ranks, which then have the longer grace; a second one kills. If this process is
 // killed itself, its ranks die with it. Call it from the main thread: ranks die with the thread
-// that started them. UsageError for options that cannot be; BackendError if ranks cannot be
-// started. A program that cannot be executed is a failure of its rank, with exit code 127 or 126.
+// that started them. Far more ranks than cores get a warning on standard error. UsageError for
+// options that cannot be; BackendError if ranks cannot be started. A program that cannot be
+// executed is a failure of its rank, with exit code 127 or 126.
 AgentResult run_agent(const AgentOptions& options);
 
 // The same for ranks that are forked from this process and call body(rank), and end when it returns

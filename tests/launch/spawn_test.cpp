@@ -9,6 +9,7 @@
 
 #include "support/private_tmpdir.h"
 #include "support/process_table.h"
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -177,6 +178,16 @@ TEST_F(Spawn, RefusesAProcessThatHasStartedThreads) {
 
 TEST_F(Spawn, RefusesNoRanks) {
   EXPECT_THROW(spawn(0, [](int) {}), UsageError);
+}
+
+TEST_F(Spawn, WarnsOfManyRanks) {
+  const int many = 4 * available_cores() + 1;
+  for (const int ranks : {many - 1, many}) {
+    ::testing::internal::CaptureStderr();
+    EXPECT_EQ(spawn(ranks, [](int rank) { return rank; }).size(), static_cast<std::size_t>(ranks));
+    const std::string warning = fmt::format("lockstep: warning: {} ranks share", ranks);
+    EXPECT_EQ(::testing::internal::GetCapturedStderr().starts_with(warning), ranks == many);
+  }
 }
 
 TEST_F(Spawn, WorksInsideARank) {

@@ -309,6 +309,28 @@ TEST_P(ResultsConformance, BarrierWaitsForTheLastRank) {
   });
 }
 
+// Elements that a sanitizer has to watch one by one take memory of their own.
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+TEST_P(ResultsConformance, AGibibyte) {
+  if (!backend().shares_memory || size() != 2) GTEST_SKIP() << "two ranks on one machine show it";
+  run_in_group(
+      [](Rank& rank, ProcessGroup& group) {
+        constexpr std::int64_t count = std::int64_t{1} << 30;
+        const auto is_all = [](const at::Tensor& tensor, int value) {
+          return tensor.min().item<int>() == value && tensor.max().item<int>() == value;
+        };
+        for (const at::Tensor& tensor :
+             {group.empty({count}, at::kByte), at::empty({count}, at::kByte)}) {
+          group.all_reduce(tensor.fill_(rank.rank() + 1)).wait();
+          EXPECT_TRUE(is_all(tensor, 3));
+          group.broadcast(tensor.fill_(rank.rank()), 1).wait();
+          EXPECT_TRUE(is_all(tensor, 1));
+        }
+      },
+      {.deadline = std::chrono::seconds(100)});
+}
+#endif
+
 TEST_P(ResultsConformance, MillionsOfElements) {
   run_in_group(
       [](Rank& rank, ProcessGroup& group) {
