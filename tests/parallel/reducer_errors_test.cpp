@@ -2,9 +2,11 @@
 // What goes wrong, on which ranks, and what the message says.
 #include "tests/parallel/errors.h"
 #include "tests/parallel/models.h"
+#include "tests/support/rank_processes.h"
 #include "tests/support/thread_group.h"
 #include <gmock/gmock.h>
 
+#include "lockstep/collective/init_process_group.h"
 #include "lockstep/core/error.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 
@@ -27,10 +29,28 @@ struct FragileImpl : torch::nn::Module {
 };
 TORCH_MODULE(Fragile);
 
-TEST(ReducerErrors, AnExceptionInBackwardReachesEveryRank) {
+// Over each backend that shares memory, with its ranks: threads or processes.
+class ReducerErrors : public ::testing::TestWithParam<std::string> {
+ protected:
+  static void run(int size, const std::function<void(std::shared_ptr<ProcessGroup>)>& body) {
+    if (GetParam() == "thread") return run_rank_threads(size, body);
+    run_ranks(size, [&](Rank& rank) {
+      body(init_process_group({.backend = GetParam(),
+                               .init_method = rank.meeting_place(),
+                               .rank = rank.rank(),
+                               .world_size = rank.size(),
+                               .device = at::kCPU}));
+    });
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Over, ReducerErrors, ::testing::Values("thread", "shm"),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(ReducerErrors, AnExceptionInBackwardReachesEveryRank) {
   for (const int good_steps : {0, 2}) {
     for (const auto& options : {DistributedDataParallelOptions{}, kManyBuckets}) {
-      run_rank_threads(2, [&](const std::shared_ptr<ProcessGroup>& group) {
+      run(2, [&](const std::shared_ptr<ProcessGroup>& group) {
         Fragile net;
         DistributedDataParallel model(net, group, options);
         for (int step = 0; step < good_steps; ++step) {
@@ -52,8 +72,8 @@ TEST(ReducerErrors, AnExceptionInBackwardReachesEveryRank) {
   }
 }
 
-TEST(ReducerErrors, AnExceptionBeforeTheModelIsReachedDoesNoHarm) {
-  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+TEST_P(ReducerErrors, AnExceptionBeforeTheModelIsReachedDoesNoHarm) {
+  run(2, [](const std::shared_ptr<ProcessGroup>& group) {
     Mlp net;
     DistributedDataParallel model(net, group);
     const at::Tensor output = model(values({2, 6}));
@@ -63,8 +83,8 @@ TEST(ReducerErrors, AnExceptionBeforeTheModelIsReachedDoesNoHarm) {
   });
 }
 
-TEST(ReducerErrors, CreateGraphIsNamed) {
-  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+TEST_P(ReducerErrors, CreateGraphIsNamed) {
+  run(2, [](const std::shared_ptr<ProcessGroup>& group) {
     Mlp net;
     DistributedDataParallel model(net, group);
     const at::Tensor output = model(values({2, 6})).sum();
@@ -75,8 +95,8 @@ TEST(ReducerErrors, CreateGraphIsNamed) {
   });
 }
 
-TEST(ReducerErrors, SparseGradientsAreNamed) {
-  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+TEST_P(ReducerErrors, SparseGradientsAreNamed) {
+  run(2, [](const std::shared_ptr<ProcessGroup>& group) {
     torch::nn::Sequential net{
         torch::nn::Embedding(torch::nn::EmbeddingOptions(10, 3).sparse(true))};
     DistributedDataParallel model(net, group);
@@ -119,8 +139,8 @@ struct SometimesTwiceImpl : torch::nn::Module {
 };
 TORCH_MODULE(SometimesTwice);
 
-TEST(ReducerErrors, AGradientAfterItsBucketWasLaunchedIsNamed) {
-  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+TEST_P(ReducerErrors, AGradientAfterItsBucketWasLaunchedIsNamed) {
+  run(2, [](const std::shared_ptr<ProcessGroup>& group) {
     SometimesTwice net;
     DistributedDataParallel model(net, group, kManyBuckets);
     model(values({2, 4}), false).sum().backward();
@@ -131,8 +151,8 @@ TEST(ReducerErrors, AGradientAfterItsBucketWasLaunchedIsNamed) {
   });
 }
 
-TEST(ReducerErrors, MoreGradientsBeforeTheLaunchAndFewerThanBeforeAreNone) {
-  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+TEST_P(ReducerErrors, MoreGradientsBeforeTheLaunchAndFewerThanBeforeAreNone) {
+  run(2, [](const std::shared_ptr<ProcessGroup>& group) {
     SometimesTwice net;
     DistributedDataParallel model(net, group);  // one bucket, complete when `first` is
     SometimesTwice reference;
@@ -147,8 +167,8 @@ TEST(ReducerErrors, MoreGradientsBeforeTheLaunchAndFewerThanBeforeAreNone) {
   });
 }
 
-TEST(ReducerErrors, UnevenNumbersOfBatchesNameThemselves) {
-  run_rank_threads(2, [](std::shared_ptr<ProcessGroup> group) {
+TEST_P(ReducerErrors, UnevenNumbersOfBatchesNameThemselves) {
+  run(2, [](std::shared_ptr<ProcessGroup> group) {
     Mlp net;
     DistributedDataParallel model(net, std::move(group));
     const int rank = model.group()->rank();
@@ -157,13 +177,14 @@ TEST(ReducerErrors, UnevenNumbersOfBatchesNameThemselves) {
     EXPECT_THAT(message_of<PeerLost>([&] {
                   model(values({2, 6})).sum().backward();
                 }),
-                AllOf(HasSubstr("rank 1 left"), HasSubstr("different numbers of batches")));
+                AllOf(HasSubstr("rank 1"), HasSubstr("left the group"),
+                      HasSubstr("different numbers of batches")));
   });
 }
 
-TEST(ReducerErrors, ConvertingAfterWrappingNamesTheParameter) {
+TEST_P(ReducerErrors, ConvertingAfterWrappingNamesTheParameter) {
   const auto expect_refused = [](auto change, const std::string& what) {
-    run_rank_threads(2, [&](const std::shared_ptr<ProcessGroup>& group) {
+    run(2, [&](const std::shared_ptr<ProcessGroup>& group) {
       Mlp net;
       net->last->bias.set_requires_grad(false);
       DistributedDataParallel model(net, group);
@@ -186,9 +207,9 @@ TEST(ReducerErrors, ConvertingAfterWrappingNamesTheParameter) {
       "hidden.weight");
 }
 
-TEST(ReducerErrors, RanksThatWrapDifferentModelsAllSayWhere) {
+TEST_P(ReducerErrors, RanksThatWrapDifferentModelsAllSayWhere) {
   const auto expect_difference = [](auto make, const std::string& of_0, const std::string& of_2) {
-    run_rank_threads(3, [&](const std::shared_ptr<ProcessGroup>& group) {
+    run(3, [&](const std::shared_ptr<ProcessGroup>& group) {
       const std::string message = message_of<UsageError>([&] { make(group); });
       EXPECT_THAT(message, AllOf(HasSubstr("rank 0 has " + of_0), HasSubstr("rank 2 has " + of_2)));
       EXPECT_THAT(message, HasSubstr("rank " + std::to_string(group->rank()) + " of 3"));
@@ -240,8 +261,8 @@ TEST(ReducerErrors, RanksThatWrapDifferentModelsAllSayWhere) {
       "buckets of 1048576 and 26214400 bytes", "buckets of 1048576 and 5242880 bytes");
 }
 
-TEST(ReducerErrors, WhatCannotBeReducedIsRefused) {
-  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+TEST_P(ReducerErrors, WhatCannotBeReducedIsRefused) {
+  run(2, [](const std::shared_ptr<ProcessGroup>& group) {
     const at::Tensor leaf = torch::ones({2}, torch::requires_grad());
     EXPECT_THROW(Reducer(std::vector{leaf}, nullptr), UsageError);
     EXPECT_THROW(Reducer(std::vector{leaf * 2}, group), UsageError);
