@@ -8,20 +8,16 @@
 #include <fmt/ranges.h>
 
 #include "lockstep/collective/choose_backend.h"
+#include "lockstep/collective/device_count.h"
 #include "lockstep/core/error.h"
 #include "lockstep/rendezvous/rendezvous.h"
 
 namespace lockstep {
 namespace {
 
-int gpu_count() {
-  if (!c10::impl::hasDeviceGuardImpl(at::kCUDA)) return 0;
-  return c10::impl::VirtualGuardImpl(at::kCUDA).deviceCount();
-}
-
 // A GPU is made the current one, as torch::cuda::set_device would. Ranks beyond the GPUs share.
 at::Device choose_device(std::optional<at::Device> wanted, const Membership& member) {
-  const int gpus = wanted && wanted->is_cpu() ? 0 : gpu_count();
+  const int gpus = wanted && wanted->is_cpu() ? 0 : device_count(at::kCUDA);
   at::Device device = at::kCPU;
   if (wanted) {
     device = *wanted;

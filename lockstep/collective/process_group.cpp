@@ -6,9 +6,9 @@
 
 #include <ATen/MemoryOverlap.h>
 #include <c10/core/ScalarType.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
 
+#include "lockstep/collective/device_count.h"
 #include "lockstep/collective/kernels/reduce.h"
 #include "lockstep/collective/progress.h"
 #include "lockstep/collective/ring_all_reduce.h"
@@ -19,9 +19,8 @@ namespace {
 
 bool can_hold_elements(at::Device device) {
   if (device.is_cpu()) return true;
-  if (device.type() == at::kMeta || !c10::impl::hasDeviceGuardImpl(device.type())) return false;
-  const int here = c10::impl::VirtualGuardImpl(device.type()).deviceCount();
-  return std::max<int>(device.index(), 0) < here;
+  if (device.type() == at::kMeta) return false;
+  return std::max<int>(device.index(), 0) < device_count(device.type());
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
 
+#include "lockstep/collective/device_count.h"
 #include "lockstep/core/cpu.h"
 #include "lockstep/core/error.h"
 
@@ -48,7 +49,7 @@ DataParallelOptions checked(DataParallelOptions options) {
 std::vector<at::Device> there(std::vector<at::Device> devices) {
   for (const at::Device device : devices) {
     if (device.is_cpu()) continue;
-    const int visible = c10::impl::VirtualGuardImpl(device.type()).deviceCount();
+    const int visible = device_count(device.type());
     if (device.index() < visible) continue;
     throw UsageError(fmt::format("[DataParallel] device_ids names {}, but {} {} visible",
                                  device.str(), visible, visible == 1 ? "is" : "are"));
@@ -103,7 +104,7 @@ std::vector<at::Device> DataParallelBase::devices() const {
     return std::vector<at::Device>(static_cast<std::size_t>(count), here);
   }
   devices.push_back(here);
-  const int visible = c10::impl::VirtualGuardImpl(here.type()).deviceCount();
+  const int visible = device_count(here.type());
   for (int index = 0; index < visible; ++index) {
     if (index != here.index()) {
       devices.emplace_back(here.type(), static_cast<at::DeviceIndex>(index));
