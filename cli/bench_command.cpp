@@ -26,7 +26,7 @@ constexpr std::uint64_t mib = 1024 * kib;
 const std::map<std::string, at::ScalarType> types{
     {"float", at::kFloat},       {"double", at::kDouble}, {"half", at::kHalf},
     {"bfloat16", at::kBFloat16}, {"int32", at::kInt},     {"int64", at::kLong},
-    {"uint8", at::kByte}};
+    {"uint8", at::kByte},        {"bool", at::kBool}};
 const std::map<std::string, ReduceOp> ops{{"sum", ReduceOp::sum},
                                           {"mean", ReduceOp::mean},
                                           {"min", ReduceOp::min},

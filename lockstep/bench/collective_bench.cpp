@@ -41,7 +41,7 @@ class Run {
     for (int round = 0; round < rounds; ++round) {
       originals_[round] = at::empty_like(input());
       fill(originals_[round],
-           [&](std::int64_t i) { return known_element(bench_.op, group_.rank(), i, round); });
+           [&](std::int64_t i) { return known_element(reduction(), group_.rank(), i, round); });
     }
   }
 
@@ -91,6 +91,7 @@ class Run {
     const auto options = at::TensorOptions().dtype(bench_.type);
     return bench_.from_group ? group_.empty({elements}, options) : at::empty({elements}, options);
   }
+  Reduction reduction() const { return {bench_.op, bench_.type}; }
   at::Tensor& input() { return bench_.collective == Collective::all_gather ? part_ : whole_; }
 
   std::int64_t wrong_after(int round) const {
@@ -101,20 +102,21 @@ class Run {
         return count_wrong(
             whole_,
             [&](std::int64_t i) {
-              return known_element(bench_.op, static_cast<int>(i / part), i % part, round);
+              return known_element(reduction(), static_cast<int>(i / part), i % part, round);
             },
             0);
       case Collective::broadcast:
         return count_wrong(
             whole_,
-            [&](std::int64_t i) { return known_element(bench_.op, broadcast_root, i, round); }, 0);
+            [&](std::int64_t i) { return known_element(reduction(), broadcast_root, i, round); },
+            0);
       default:
         // The ring rounds at each hop; a mean is rounded as well.
         return count_wrong(
             in_parts() ? part_ : whole_,
             [&](std::int64_t i) {
               const std::int64_t position = in_parts() ? group_.rank() * part + i : i;
-              return known_reduction(bench_.op, ranks, position, round);
+              return known_reduction(reduction(), ranks, position, round);
             },
             ranks);
     }

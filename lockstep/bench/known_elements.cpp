@@ -22,18 +22,20 @@ double wrapped(double value) {
 
 }  // namespace
 
-double known_element(ReduceOp op, int rank, std::int64_t position, int round) {
+double known_element(Reduction reduction, int rank, std::int64_t position, int round) {
   const std::int64_t mixed = position + round;
+  // Both "or" and "and" of them have both values.
+  if (reduction.type == at::kBool) return mixed % 7 > rank % 7 ? 1 : 0;
   // Products of greater numbers would leave the range of the small types.
-  if (op == ReduceOp::product) return 1 + static_cast<double>((mixed + rank) % 2);
+  if (reduction.op == ReduceOp::product) return 1 + static_cast<double>((mixed + rank) % 2);
   return static_cast<double>(mixed % 7 + rank + 1);
 }
 
-double known_reduction(ReduceOp op, int ranks, std::int64_t position, int round) {
-  double result = known_element(op, 0, position, round);
+double known_reduction(Reduction reduction, int ranks, std::int64_t position, int round) {
+  double result = known_element(reduction, 0, position, round);
   for (int rank = 1; rank < ranks; ++rank) {
-    const double next = known_element(op, rank, position, round);
-    switch (op) {
+    const double next = known_element(reduction, rank, position, round);
+    switch (reduction.op) {
       case ReduceOp::sum:
       case ReduceOp::mean:
         result += next;
@@ -49,33 +51,35 @@ double known_reduction(ReduceOp op, int ranks, std::int64_t position, int round)
         break;
     }
   }
-  return op == ReduceOp::mean ? result / ranks : result;
+  return reduction.op == ReduceOp::mean ? result / ranks : result;
 }
 
 void fill(const at::Tensor& tensor, const Elements& elements) {
-  AT_DISPATCH_ALL_TYPES_AND2(at::kHalf, at::kBFloat16, tensor.scalar_type(), "fill", [&] {
-    auto* data = tensor.data_ptr<scalar_t>();
-    for (std::int64_t i = 0; i < tensor.numel(); ++i) {
-      data[i] = static_cast<scalar_t>(static_cast<float>(elements(i)));
-    }
-  });
+  AT_DISPATCH_ALL_TYPES_AND3(at::kHalf, at::kBFloat16, at::kBool, tensor.scalar_type(), "fill",
+                             [&] {
+                               auto* data = tensor.data_ptr<scalar_t>();
+                               for (std::int64_t i = 0; i < tensor.numel(); ++i) {
+                                 data[i] = static_cast<scalar_t>(static_cast<float>(elements(i)));
+                               }
+                             });
 }
 
 std::int64_t count_wrong(const at::Tensor& tensor, const Elements& elements, int roundings) {
   std::int64_t wrong = 0;
-  AT_DISPATCH_ALL_TYPES_AND2(at::kHalf, at::kBFloat16, tensor.scalar_type(), "count_wrong", [&] {
-    const auto* data = tensor.data_ptr<scalar_t>();
-    const double allowed =
-        std::is_integral_v<scalar_t>
-            ? 0
-            : roundings * static_cast<double>(std::numeric_limits<scalar_t>::epsilon());
-    for (std::int64_t i = 0; i < tensor.numel(); ++i) {
-      const double right = wrapped<scalar_t>(elements(i));
-      const double is = static_cast<double>(data[i]);
-      // Not "further": NaN is wrong.
-      if (!(std::abs(is - right) <= allowed * std::abs(right))) ++wrong;
-    }
-  });
+  AT_DISPATCH_ALL_TYPES_AND3(
+      at::kHalf, at::kBFloat16, at::kBool, tensor.scalar_type(), "count_wrong", [&] {
+        const auto* data = tensor.data_ptr<scalar_t>();
+        const double allowed =
+            std::is_integral_v<scalar_t>
+                ? 0
+                : roundings * static_cast<double>(std::numeric_limits<scalar_t>::epsilon());
+        for (std::int64_t i = 0; i < tensor.numel(); ++i) {
+          const double right = wrapped<scalar_t>(elements(i));
+          const double is = static_cast<double>(data[i]);
+          // Not "further": NaN is wrong.
+          if (!(std::abs(is - right) <= allowed * std::abs(right))) ++wrong;
+        }
+      });
   return wrong;
 }
 

@@ -11,16 +11,22 @@
 
 namespace lockstep::bench {
 
-// What a rank holds at a position in a round. Small whole numbers, that differ between neighbours,
-// ranks and rounds.
-double known_element(ReduceOp op, int rank, std::int64_t position, int round);
+// How elements of a type are reduced.
+struct Reduction {
+  ReduceOp op = ReduceOp::sum;
+  at::ScalarType type = at::kFloat;
+};
 
-// What becomes of the ranks' elements.
-double known_reduction(ReduceOp op, int ranks, std::int64_t position, int round);
+// What a rank holds at a position in a round. Small whole numbers, that differ between neighbours,
+// ranks and rounds; of bools, 0 and 1.
+double known_element(Reduction reduction, int rank, std::int64_t position, int round);
+
+// What becomes of the ranks' elements; for bools true if it is not 0.
+double known_reduction(Reduction reduction, int ranks, std::int64_t position, int round);
 
 using Elements = std::function<double(std::int64_t position)>;
 
-// Contiguous CPU tensors of any type that can be reduced but bool.
+// Contiguous CPU tensors of any type that can be reduced.
 void fill(const at::Tensor& tensor, const Elements& elements);
 
 // How many elements are further from what they should be than so many roundings allow; integers

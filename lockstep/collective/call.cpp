@@ -31,6 +31,8 @@ std::string_view name(Collective collective) {
       return "barrier";
     case Collective::empty:
       return "empty";
+    case Collective::split:
+      return "split";
   }
   return "unknown";
 }
@@ -49,8 +51,9 @@ std::string title(const Call& call) {
 }
 
 std::string describe(const Call& call) {
-  const bool has_elements =
-      call.collective != Collective::barrier && call.collective != Collective::all_to_all;
+  const bool has_elements = call.collective != Collective::barrier &&
+                            call.collective != Collective::split &&
+                            call.collective != Collective::all_to_all;
   if (!has_elements) return title(call);
   std::string details = fmt::format("{} {} elements", call.elements, c10::toString(call.type));
   if (reduces(call.collective)) {
@@ -67,6 +70,10 @@ std::string describe(const Call& call) {
     details += fmt::format(", root {}", call.root);
   }
   return fmt::format("{} ({})", title(call), details);
+}
+
+std::string name_absent(const std::string& rank, const std::string& last_wait) {
+  return last_wait.empty() ? rank : fmt::format("{}, last seen waiting in {}", rank, last_wait);
 }
 
 }  // namespace lockstep

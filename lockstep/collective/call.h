@@ -35,7 +35,8 @@ enum class Collective : std::uint8_t {
   send,
   recv,
   barrier,
-  empty
+  empty,
+  split
 };
 
 std::string_view name(Collective collective);
@@ -70,5 +71,9 @@ std::string title(const Call& call);
 
 // "all_reduce #42 (sum of 128 Float elements)"
 std::string describe(const Call& call);
+
+// How messages name a rank that others wait for: with the call that it was last seen waiting in, if
+// there is one.
+std::string name_absent(const std::string& rank, const std::string& last_wait);
 
 }  // namespace lockstep

@@ -31,6 +31,8 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(const std::vector<int>& ranks)
   const bool possible =
       std::ranges::all_of(ranks, [&](int member) { return member >= 0 && member < size(); }) &&
       std::set(ranks.begin(), ranks.end()).size() == ranks.size();
+  // So that messages speak of a split, and not of how it is done.
+  start_meeting({.collective = Collective::split}).wait();
   const at::Tensor own = at::full({size()}, possible ? no_rank : impossible_list, at::kInt);
   if (possible) std::copy(ranks.begin(), ranks.end(), own.data_ptr<std::int32_t>());
   std::vector<at::Tensor> lists;

@@ -30,7 +30,7 @@ TEST(CollectiveBench, FindsNothingWrong) {
 }
 
 TEST(CollectiveBench, MeasuresTypesOperationsAndTheRing) {
-  for (const auto type : {at::kDouble, at::kHalf, at::kBFloat16, at::kLong, at::kByte}) {
+  for (const auto type : {at::kDouble, at::kHalf, at::kBFloat16, at::kLong, at::kByte, at::kBool}) {
     run_rank_threads(2, [&](const std::shared_ptr<ProcessGroup>& group) {
       const CollectiveBench bench{.type = type, .op = ReduceOp::product};
       EXPECT_EQ(measure(*group, bench, 1024).wrong, 0) << type;

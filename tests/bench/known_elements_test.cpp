@@ -15,20 +15,34 @@ double position(std::int64_t i) {
 
 TEST(KnownElements, DifferBetweenRanksNeighboursAndRounds) {
   for (const auto op : {ReduceOp::sum, ReduceOp::product}) {
-    EXPECT_NE(known_element(op, 0, 5, 0), known_element(op, 1, 5, 0));
-    EXPECT_NE(known_element(op, 0, 5, 0), known_element(op, 0, 6, 0));
-    EXPECT_NE(known_element(op, 0, 5, 0), known_element(op, 0, 5, 1));
+    EXPECT_NE(known_element({op}, 0, 5, 0), known_element({op}, 1, 5, 0));
+    EXPECT_NE(known_element({op}, 0, 5, 0), known_element({op}, 0, 6, 0));
+    EXPECT_NE(known_element({op}, 0, 5, 0), known_element({op}, 0, 5, 1));
   }
 }
 
 TEST(KnownElements, AreReduced) {
   // Ranks 0, 1 and 2 hold 4, 5 and 6 at position 3.
-  EXPECT_EQ(known_reduction(ReduceOp::sum, 3, 3, 0), 15);
-  EXPECT_EQ(known_reduction(ReduceOp::mean, 3, 3, 0), 5);
-  EXPECT_EQ(known_reduction(ReduceOp::min, 3, 3, 0), 4);
-  EXPECT_EQ(known_reduction(ReduceOp::max, 3, 3, 0), 6);
+  EXPECT_EQ(known_reduction({ReduceOp::sum}, 3, 3, 0), 15);
+  EXPECT_EQ(known_reduction({ReduceOp::mean}, 3, 3, 0), 5);
+  EXPECT_EQ(known_reduction({ReduceOp::min}, 3, 3, 0), 4);
+  EXPECT_EQ(known_reduction({ReduceOp::max}, 3, 3, 0), 6);
   // And 2, 1 and 2 for products.
-  EXPECT_EQ(known_reduction(ReduceOp::product, 3, 3, 0), 4);
+  EXPECT_EQ(known_reduction({ReduceOp::product}, 3, 3, 0), 4);
+}
+
+TEST(KnownElements, OfBoolsAreReduced) {
+  // Ranks 0 and 1 hold 0 and 0 at position 0, 1 and 0 at 1, 1 and 1 at 2.
+  const std::vector<std::pair<ReduceOp, std::vector<bool>>> expected = {
+      {ReduceOp::sum, {false, true, true}},
+      {ReduceOp::max, {false, true, true}},
+      {ReduceOp::product, {false, false, true}},
+      {ReduceOp::min, {false, false, true}}};
+  for (const auto& [op, values] : expected) {
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_EQ(known_reduction({op, torch::kBool}, 2, i, 0) != 0, values[i]) << name(op) << i;
+    }
+  }
 }
 
 TEST(CountWrong, FindsEachElementThatIsNotAsItShouldBe) {
@@ -43,14 +57,24 @@ TEST(CountWrong, FindsEachElementThatIsNotAsItShouldBe) {
   }
 }
 
+TEST(CountWrong, FindsEachBoolThatIsNotAsItShouldBe) {
+  const auto tensor = torch::empty({100}, torch::kBool);
+  const auto odd = [](std::int64_t i) { return static_cast<double>(i % 2); };
+  fill(tensor, odd);
+  EXPECT_EQ(count_wrong(tensor, odd, 0), 0);
+  tensor[3] = false;
+  tensor[98] = true;
+  EXPECT_EQ(count_wrong(tensor, odd, 0), 2);
+}
+
 TEST(CountWrong, KnowsWhatLeavesTheRangeOfAType) {
   constexpr int ranks = 40;
-  const auto sum = [](std::int64_t i) { return known_reduction(ReduceOp::sum, ranks, i, 0); };
+  const auto sum = [](std::int64_t i) { return known_reduction({ReduceOp::sum}, ranks, i, 0); };
   ASSERT_GT(sum(0), 255);
   auto tensor = torch::zeros({100}, torch::kByte);
   for (int rank = 0; rank < ranks; ++rank) {
     auto part = torch::empty_like(tensor);
-    fill(part, [&](std::int64_t i) { return known_element(ReduceOp::sum, rank, i, 0); });
+    fill(part, [&](std::int64_t i) { return known_element({ReduceOp::sum}, rank, i, 0); });
     tensor += part;
   }
   EXPECT_EQ(count_wrong(tensor, sum, 0), 0);

@@ -46,8 +46,10 @@ TEST(BenchCommand, MeasuresSteps) {
   for (const auto& row : json["rows"]) {
     modes.push_back(row["mode"]);
     EXPECT_EQ(row["model"], "linear");
-    EXPECT_GT(row["us_median"], 0);
-    EXPECT_GT(row["peak_mb"], 0);
+    EXPECT_EQ(row["ranks"], row["mode"] == "single" ? 1 : 2);
+    for (const char* field : {"us_p10", "us_median", "us_p90", "peak_mb"}) {
+      EXPECT_GT(row[field], 0) << field;
+    }
   }
   EXPECT_EQ(modes, (std::vector<std::string>{"single", "floor", "ddp"}));
 }

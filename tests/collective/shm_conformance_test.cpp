@@ -25,6 +25,7 @@ INSTANTIATE_TEST_SUITE_P(shm, AbsenceConformance, ::testing::ValuesIn(cases(kShm
                          case_name);
 INSTANTIATE_TEST_SUITE_P(shm, FaultConformance, ::testing::ValuesIn(cases(kShm, {2, 3, 4})),
                          case_name);
+INSTANTIATE_TEST_SUITE_P(shm, CrowdConformance, ::testing::ValuesIn(cases(kShm, {24})), case_name);
 INSTANTIATE_TEST_SUITE_P(shm, TrainingConformance, ::testing::ValuesIn(cases(kShm, {2, 3})),
                          case_name);
 
@@ -43,18 +44,6 @@ TEST(ShmGroup, NeedsNothingOfDevShm) {
     });
     if (outcomes[0].result == "skipped") GTEST_SKIP() << "no namespaces of its own here";
   }
-}
-
-TEST(ShmGroup, ManyMoreRanksThanCoresWork) {
-  run_ranks(24, [](Rank& rank) {
-    const auto group = kShm.join(rank, {});
-    const at::Tensor tensor = group->empty({10'000}, at::kFloat);
-    for (int round = 0; round < 5; ++round) {
-      tensor.fill_(rank.rank());
-      group->all_reduce(tensor).wait();
-      EXPECT_TRUE((tensor == 24 * 23 / 2).all().item<bool>());
-    }
-  });
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "collective/conformance/conformance.h"
+#include "collective/conformance/expect_error.h"
 #include "support/rank_state.h"
 
 #include "lockstep/collective/thread/thread_group.h"
@@ -113,8 +114,17 @@ INSTANTIATE_TEST_SUITE_P(thread, AbsenceConformance, ::testing::ValuesIn(cases(k
                          case_name);
 INSTANTIATE_TEST_SUITE_P(thread, CallsConformance, ::testing::ValuesIn(cases(kThread, {2, 3})),
                          case_name);
+INSTANTIATE_TEST_SUITE_P(thread, CrowdConformance, ::testing::ValuesIn(cases(kThread, {24})),
+                         case_name);
 INSTANTIATE_TEST_SUITE_P(thread, TrainingConformance, ::testing::ValuesIn(cases(kThread, {2, 3})),
                          case_name);
+
+TEST(ThreadGroup, OfNoRanksIsRefused) {
+  for (const int size : {0, -1}) {
+    expect_error<UsageError>(std::to_string(size), {"make_thread_groups", std::to_string(size)},
+                             [&] { make_thread_groups(size); });
+  }
+}
 
 }  // namespace
 }  // namespace lockstep::testing

@@ -15,6 +15,7 @@
 
 #include "lockstep/collective/abort_cause.h"
 #include "lockstep/collective/call.h"
+#include "lockstep/collective/memory/last_wait.h"
 
 namespace lockstep::memory {
 
@@ -80,6 +81,7 @@ struct ControlBlock {
   alignas(kCacheLine) std::atomic<AbortCause> abort_cause;
   std::int32_t lost_rank;  // like the reason, written before the cause
   char abort_reason[1024];
+  LastWait last_wait;
   // Written before any peer maps the block: where this rank may run.
   cpu_set_t cores;
 

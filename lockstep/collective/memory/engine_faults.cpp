@@ -34,18 +34,22 @@ void Engine::look_around() {
   if (error_ || idle()) return;
   last_look_ = Clock::now();
   const Call call = oldest();
+  peers_->own().last_wait.set(call);
   look_for_aborts(call);
   if (!error_) look_for_losses(call);
 }
 
 void Engine::give_up(const Deadline& deadline) {
   std::vector<std::string> names;
-  for (int rank : awaited()) names.push_back(peers_->name(rank));
+  for (const int rank : awaited()) {
+    const auto last_wait = peers_->blocks()[rank]->last_wait.get();
+    names.push_back(name_absent(peers_->name(rank), last_wait ? describe(*last_wait) : ""));
+  }
   if (names.empty()) return;  // the last one has just come
   const std::string reason = fmt::format(
       "{}waited {:.1f} s in vain for {}; it is stopped, stuck, or makes other calls than this rank "
       "(the group's timeout can be raised)",
-      where(oldest()), deadline.span().count() / 1000.0, fmt::join(names, ", "));
+      where(oldest()), deadline.span().count() / 1000.0, fmt::join(names, ", and "));
   tell_peers(AbortCause::timed_out, reason);
   fail(std::make_exception_ptr(TimeoutError(reason)));
 }

@@ -123,8 +123,16 @@ void NcclCommunicator::launch_first() {
 void NcclCommunicator::join() {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
+  ncclUniqueId id;
+  try {
+    id = id_.get();
+  } catch (const std::exception& error) {
+    state_ = State::failed;
+    failure_ = first_line(error);
+    throw BackendError(failure_);
+  }
   state_ = State::joining;
-  check(nccl_.init_rank(&communicator_, size_, id_.get(), rank_, &config), "joining");
+  check(nccl_.init_rank(&communicator_, size_, id, rank_, &config), "joining");
 }
 
 bool NcclCommunicator::idle() {

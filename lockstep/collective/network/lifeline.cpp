@@ -183,15 +183,20 @@ void Lifeline::say_waiting(std::uint64_t number, const std::string& call) {
   send({.kind = Kind::waiting, .number = number, .text = call});
 }
 
-std::vector<int> Lifeline::absent_from(std::uint64_t number) {
+std::map<int, std::string> Lifeline::absent_from(std::uint64_t number) {
   answer_.reset();
   send({.kind = Kind::ask, .number = number});
   const Deadline deadline = Deadline::after(1s);
   while (socket_ && !deadline.passed()) {
     receive(deadline);
-    if (answer_ && answer_->number == number) return as_numbers(answer_->text);
+    if (!answer_ || answer_->number != number) continue;
+    std::map<int, std::string> absent;
+    std::istringstream lines(answer_->text);
+    int rank = 0;
+    while (lines >> rank && lines.ignore()) std::getline(lines, absent[rank]);
+    return absent;
   }
-  return {0};
+  return {{0, ""}};
 }
 
 void Lifeline::tell(AbortCause cause, int lost_rank, const std::string& reason) {

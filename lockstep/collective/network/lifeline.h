@@ -57,10 +57,11 @@ class Lifeline {
   };
   const std::map<int, Farewell>& left() const { return left_; }
 
-  // That this rank has waited in a call for a while.
+  // That this rank has waited in a call for a while; number 0 for a message between two ranks.
   void say_waiting(std::uint64_t number, const std::string& call);
-  // The ranks that have not. Rank 0 if its hub does not answer within a second.
-  std::vector<int> absent_from(std::uint64_t number);
+  // The ranks that have not waited in a call of this number, and what they were last seen waiting
+  // in, which may be nothing. Rank 0 if its hub does not answer within a second.
+  std::map<int, std::string> absent_from(std::uint64_t number);
   // Ends the group for all ranks.
   void tell(AbortCause cause, int lost_rank, const std::string& reason);
   // Blocks until the hub has passed on what this rank told it, at most a second.

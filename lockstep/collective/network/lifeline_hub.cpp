@@ -140,11 +140,13 @@ void LifelineHub::take(int rank, const LifelineMessage& message) {
     case Kind::waiting:
       return note_waiting(rank, message);
     case Kind::ask: {
-      std::vector<int> absent;
+      std::string absent;
       for (int other = 0; other < static_cast<int>(members_.size()); ++other) {
-        if (other != rank && members_[other].waits_in < message.number) absent.push_back(other);
+        const Member& member = members_[other];
+        if (other == rank || member.waits_in >= message.number) continue;
+        absent += fmt::format("{} {}\n", other, member.last_wait);
       }
-      return send(rank, {.kind = Kind::answer, .number = message.number, .text = as_text(absent)});
+      return send(rank, {.kind = Kind::answer, .number = message.number, .text = absent});
     }
     case Kind::abort: {
       const LifelineMessage news{.kind = Kind::aborted,
@@ -174,6 +176,8 @@ void LifelineHub::take(int rank, const LifelineMessage& message) {
 // Ranks that wait long in different calls of one number wait for ever.
 void LifelineHub::note_waiting(int rank, const LifelineMessage& message) {
   Member& member = members_[rank];
+  member.last_wait = message.text;
+  if (message.number == 0) return;
   member.waits_in = message.number;
   member.call = message.text;
   for (int other = 0; other < static_cast<int>(members_.size()); ++other) {

@@ -42,6 +42,8 @@ class LifelineHub {
     // Of the call that it waits in, and what that is.
     std::uint64_t waits_in = 0;
     std::string call;
+    // A call or a message.
+    std::string last_wait;
   };
 
   void run(int stop);

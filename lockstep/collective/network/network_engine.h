@@ -100,7 +100,8 @@ class NetworkEngine final : public Progressing {
   Clock::time_point last_look_;
   std::string carrier_failure_;
   Clock::time_point carrier_failed_;
-  std::uint64_t said_waiting_ = 0;
+  // What it has told last that it waits in.
+  std::string said_waiting_;
 };
 
 }  // namespace lockstep::network

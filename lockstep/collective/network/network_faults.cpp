@@ -2,6 +2,7 @@
 // What a network engine does when its peers do not come: whom it waits for, and how it ends the
 // group.
 #include <algorithm>
+#include <limits>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -21,6 +22,9 @@ constexpr auto kAWhile = 100ms;
 constexpr auto kExplanation = 15s;
 // What a rank sent before it left may still be on its way.
 constexpr auto kOnTheWay = 2s;
+
+// A number that no call has: all ranks are absent from it.
+constexpr auto kNoCall = std::numeric_limits<std::uint64_t>::max();
 
 bool is_message(const Call& call) {
   return call.collective == Collective::send || call.collective == Collective::recv;
@@ -125,25 +129,26 @@ void NetworkEngine::explain_carrier(const Call& call) {
 }
 
 void NetworkEngine::say_waiting(Clock::time_point since) {
-  if (error_ || calls_.empty()) return;
-  const Call& call = calls_.oldest().call();
-  if (said_waiting_ >= call.number || Clock::now() - since < kAWhile) return;
-  said_waiting_ = call.number;
-  lifeline_->say_waiting(call.number, describe(call));
+  if (error_ || idle() || Clock::now() - since < kAWhile) return;
+  const Call& call = oldest().call();
+  const std::string what = describe(call);
+  if (what == said_waiting_) return;
+  lifeline_->say_waiting(is_message(call) ? 0 : call.number, what);
+  said_waiting_ = what;
 }
 
 void NetworkEngine::give_up(const Call& waited, const Deadline& deadline) {
   // Of collectives, the oldest one holds up those behind it.
   const bool is_collective = !is_message(waited);
   const Call call = is_collective && !calls_.empty() ? calls_.oldest().call() : waited;
-  std::vector<int> absent{call.root};
-  if (is_collective) {
-    lifeline_->say_waiting(call.number, describe(call));
-    absent = lifeline_->absent_from(call.number);
-    if (look_for_ends(call)) return;
-  }
+  if (is_collective) lifeline_->say_waiting(call.number, describe(call));
+  auto absent = lifeline_->absent_from(is_collective ? call.number : kNoCall);
+  if (look_for_ends(call)) return;
+  if (!is_collective) absent = {{call.root, absent[call.root]}};
   std::vector<std::string> names;
-  for (const int rank : absent) names.push_back(lifeline_->name(rank));
+  for (const auto& [rank, last_wait] : absent) {
+    names.push_back(name_absent(lifeline_->name(rank), last_wait));
+  }
   const std::string seconds = fmt::format("{:.1f} s", deadline.span().count() / 1000.0);
   const std::string message =
       names.empty()
@@ -154,7 +159,7 @@ void NetworkEngine::give_up(const Call& waited, const Deadline& deadline) {
           : fmt::format(
                 "{}waited {} in vain for {}; it is stopped, stuck, or makes other calls than "
                 "this rank (the group's timeout can be raised)",
-                where(call), seconds, fmt::join(names, ", "));
+                where(call), seconds, fmt::join(names, ", and "));
   fail_for_all(AbortCause::timed_out, std::make_exception_ptr(TimeoutError(message)), message);
 }
 

@@ -76,6 +76,30 @@ TEST_P(AbsenceConformance, AWaitMayHaveADeadlineOfItsOwn) {
   });
 }
 
+// Nobody can tell at once that these calls never meet: another thread may yet make the right ones.
+TEST_P(AbsenceConformance, AMessageAndACollectiveThatWaitForEachOtherAreBothNamed) {
+  if (backend().name == "hierarchical") {
+    GTEST_SKIP() << "its collectives are several, on groups that know of no message";
+  }
+  const std::vector<std::pair<std::string, std::function<Work(ProcessGroup&)>>> messages = {
+      {"recv", [](auto& group) { return group.recv(at::ones({7}), 1); }},
+      {"send", [](auto& group) { return group.send(at::ones({1'000'000}), 1); }}};
+  for (const auto& [name, message] : messages) {
+    run([&, name = name, message = message](Rank& rank) {
+      const auto group = join(rank, {.timeout = 1s});
+      group->barrier().wait();
+      expect_error<TimeoutError>(
+          name + " and all_reduce",
+          {beginning(backend(), rank, rank.rank() == 0 ? name : "all_reduce"), name + " #1",
+           "all_reduce #[0-9]+", "last seen waiting in"},
+          [&] {
+            Work work = rank.rank() == 0 ? message(*group) : group->all_reduce(at::ones({3}));
+            work.wait();
+          });
+    });
+  }
+}
+
 // Whatever else is still under way.
 TEST_P(AbsenceConformance, ALateMessageNamesItsPeer) {
   if (size() < 3) GTEST_SKIP() << "this takes two peers";
@@ -170,6 +194,21 @@ TEST_P(AbsenceConformance, AnExceptionEndsTheOthers) {
       }
     });
   }
+}
+
+TEST_P(AbsenceConformance, ARankThatIsAbsentFromASplitIsNamed) {
+  run([&](Rank& rank) {
+    const auto group = join(rank, {.timeout = 1s});
+    const int absent = rank.size() - 1;
+    if (rank.rank() == absent) {
+      for (int r = 0; r < absent; ++r) rank.await(r, "gave up");
+      return;
+    }
+    expect_error<TimeoutError>(
+        "split", {beginning(backend(), rank, "split"), fmt::format("rank {}", absent)},
+        [&] { group->split({0}); });
+    rank.cue("gave up");
+  });
 }
 
 TEST_P(AbsenceConformance, ARankThatDoesNotCallIsATimeoutThatNamesIt) {

@@ -191,6 +191,13 @@ struct Mismatch {
   std::vector<std::string> patterns;
 };
 
+// A tensor for each rank.
+std::vector<at::Tensor> alike(ProcessGroup& group, const at::Tensor& tensor) {
+  std::vector<at::Tensor> tensors;
+  for (int r = 0; r < group.size(); ++r) tensors.push_back(at::zeros_like(tensor));
+  return tensors;
+}
+
 std::vector<Mismatch> mismatches() {
   const auto reduce = [](std::vector<at::Tensor> tensors, AllReduceOptions options = {}) {
     return [=](ProcessGroup& group) { group.all_reduce(tensors, options).wait(); };
@@ -232,11 +239,39 @@ std::vector<Mismatch> mismatches() {
        [=](auto& group) { group.reduce(large, 1).wait(); },
        [=](auto& group) { group.reduce(large, 0).wait(); },
        {"root 1", "root 0"}},
-      {"all_to_all",
+      {"root of gather",
        [=](auto& group) {
-         const std::vector pieces(static_cast<std::size_t>(group.size()), seven);
-         group.all_to_all(pieces, pieces).wait();
+         group.gather(group.rank() == 0 ? alike(group, seven) : kNoTensors, seven, 0).wait();
        },
+       [=](auto& group) {
+         group.gather(group.rank() == 1 ? alike(group, seven) : kNoTensors, seven, 1).wait();
+       },
+       {"gather", "root 0", "root 1"}},
+      {"size in gather",
+       [=](auto& group) { group.gather(kNoTensors, seven, 0).wait(); },
+       [=](auto& group) {
+         group.gather(group.rank() == 0 ? alike(group, eight) : kNoTensors, eight, 0).wait();
+       },
+       {"gather", "7 Float", "8 Float"}},
+      {"size in scatter",
+       [=](auto& group) { group.scatter(seven, kNoTensors, 0).wait(); },
+       [=](auto& group) {
+         group.scatter(eight, group.rank() == 0 ? alike(group, eight) : kNoTensors, 0).wait();
+       },
+       {"scatter", "7 Float", "8 Float"}},
+      {"size in all_gather",
+       [=](auto& group) { group.all_gather(alike(group, seven), seven).wait(); },
+       [=](auto& group) { group.all_gather(alike(group, eight), eight).wait(); },
+       {"all_gather", "7 Float", "8 Float"}},
+      {"operator in reduce_scatter",
+       [=](auto& group) { group.reduce_scatter(seven, alike(group, seven)).wait(); },
+       [=](auto& group) {
+         group.reduce_scatter(seven, alike(group, seven), {.op = ReduceOp::max}).wait();
+       },
+       {"reduce_scatter", "sum", "max"}},
+      {"split", [](auto& group) { group.split({0}); }, reduce({seven}), {"split", "all_reduce"}},
+      {"all_to_all",
+       [=](auto& group) { group.all_to_all(alike(group, seven), alike(group, seven)).wait(); },
        [](auto& group) { group.barrier().wait(); },
        {"all_to_all", "barrier"}},
       {"empty",

@@ -76,6 +76,8 @@ class Conformance : public ::testing::TestWithParam<Case> {
 class ResultsConformance : public Conformance {};
 // Works, groups and tensors: order of waiting and of destruction, several groups.
 class LifetimeConformance : public Conformance {};
+// Many more ranks than cores.
+class CrowdConformance : public Conformance {};
 // Wrong arguments, and calls that do not match.
 class CallsConformance : public Conformance {};
 // Ranks that leave, abort, or do not call. For world sizes of 2 and more, like the next.

@@ -21,14 +21,15 @@ using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
 // Small and large ones, in memory of both kinds. The victim announces when it is among them.
-void reduce_for_ever(Rank& rank, ProcessGroup& group, int victim) {
+void reduce_for_ever(Rank& rank, ProcessGroup& group, int victim,
+                     Algorithm algorithm = Algorithm::automatic) {
   const at::Tensor ordinary = at::ones({400'000});
   const at::Tensor shared = group.empty({400'000}, at::kFloat).fill_(1);
   const at::Tensor tiny = at::ones({2});
   for (int round = 0;; ++round) {
     if (rank.rank() == victim && round == 20) rank.cue("in all_reduce");
     for (const at::Tensor& tensor : {ordinary, shared, tiny}) {
-      group.all_reduce(tensor, {.op = ReduceOp::max}).wait();
+      group.all_reduce(tensor, {.op = ReduceOp::max, .algorithm = algorithm}).wait();
     }
   }
 }
@@ -48,6 +49,20 @@ TEST_P(FaultConformance, ARankKilledInTheMiddleOfAllReducesIsNamedWithItsPid) {
       // A sanitizer makes an exit code of a crash.
       EXPECT_TRUE(outcomes[victim].signal == signal || outcomes[victim].exit_code != 0);
     }
+  }
+}
+
+TEST_P(FaultConformance, ARankKilledInTheMiddleOfRingsIsNamedWithItsPid) {
+  for (const int victim : victims(size())) {
+    run(
+        [&](Rank& rank) {
+          const auto group = join(rank);
+          expect_lost(rank, *group, victim,
+                      {"died|ended", beginning(backend(), rank, "(all_reduce|send|recv)")},
+                      [&] { reduce_for_ever(rank, *group, victim, Algorithm::ring); });
+          EXPECT_LT(rank.since_signal(victim), kSoon);
+        },
+        {.signals = {{.rank = victim, .cue = "in all_reduce", .signal = SIGKILL}}});
   }
 }
 
@@ -91,7 +106,29 @@ TEST_P(FaultConformance, ADeathWakesRanksThatSleepInAnyCollective) {
   const std::vector<std::pair<std::string, std::function<void(ProcessGroup&)>>> calls = {
       {"all_reduce", [](auto& group) { group.all_reduce(at::ones({5})).wait(); }},
       {"all_reduce", [](auto& group) { group.all_reduce(at::ones({500'000})).wait(); }},
+      {"all_reduce",
+       [](auto& group) {
+         group.all_reduce(at::ones({500'000}), {.algorithm = Algorithm::ring}).wait();
+       }},
       {"broadcast", [&](auto& group) { group.broadcast(at::ones({5}), victim).wait(); }},
+      // A rank may be done before root has what it gives.
+      {"(reduce|barrier)",
+       [&](auto& group) {
+         group.reduce(at::ones({500'000}), victim).wait();
+         group.barrier().wait();
+       }},
+      {"(gather|barrier)",
+       [&](auto& group) {
+         group.gather(kNoTensors, at::ones({5}), victim).wait();
+         group.barrier().wait();
+       }},
+      {"scatter", [&](auto& group) { group.scatter(at::ones({5}), kNoTensors, victim).wait(); }},
+      {"all_to_all",
+       [](auto& group) {
+         const std::vector pieces(group.size(), at::ones({5}));
+         group.all_to_all(pieces, pieces).wait();
+       }},
+      {"recv", [&](auto& group) { group.recv(at::ones({5}), victim).wait(); }},
       {"all_gather",
        [](auto& group) {
          std::vector<at::Tensor> outputs;
@@ -104,6 +141,7 @@ TEST_P(FaultConformance, ADeathWakesRanksThatSleepInAnyCollective) {
        }},
       {"barrier", [](auto& group) { group.barrier().wait(); }},
       {"empty", [](auto& group) { group.empty({100}, at::kFloat); }},
+      {"split", [](auto& group) { group.split({0}); }},
   };
   for (const auto& [name, call] : calls) {
     run(

@@ -71,6 +71,26 @@ struct Placed {
   }
 };
 
+// One for each rank of the group.
+struct PlacedList {
+  std::vector<Placed> placed;
+  std::vector<at::Tensor> tensors;
+
+  PlacedList(Rank& rank, ProcessGroup& group, int round) {
+    for (int r = 0; r < group.size(); ++r) {
+      placed.emplace_back(rank, group, round + r);
+      tensors.push_back(placed[r].tensor);
+    }
+  }
+
+  // With what a rank has for each.
+  void fill(int rank) {
+    for (std::size_t r = 0; r < placed.size(); ++r) {
+      placed[r].fill(input_of(rank, at::kFloat, kShape, static_cast<int>(r)));
+    }
+  }
+};
+
 constexpr int kRounds = 20;
 
 TEST_P(ResultsConformance, AllReduceTakesAnyStridesAndMemory) {
@@ -121,15 +141,10 @@ TEST_P(ResultsConformance, AllGatherTakesAnyStridesAndMemory) {
     for (int round = 0; round < kRounds; ++round) {
       Placed input(rank, group, round);
       input.fill(input_of(rank.rank(), at::kFloat, kShape, round));
-      std::vector<Placed> outputs;
-      std::vector<at::Tensor> tensors;
+      PlacedList outputs(rank, group, round + 1);
+      group.all_gather(outputs.tensors, input.tensor).wait();
       for (int r = 0; r < group.size(); ++r) {
-        outputs.emplace_back(rank, group, round + r + 1);
-        tensors.push_back(outputs[r].tensor);
-      }
-      group.all_gather(tensors, input.tensor).wait();
-      for (int r = 0; r < group.size(); ++r) {
-        outputs[r].expect(input_of(r, at::kFloat, kShape, round));
+        outputs.placed[r].expect(input_of(r, at::kFloat, kShape, round));
       }
     }
   });
@@ -139,15 +154,79 @@ TEST_P(ResultsConformance, ReduceScatterTakesAnyStridesAndMemory) {
   run_in_group([](Rank& rank, ProcessGroup& group) {
     for (int round = 0; round < kRounds; ++round) {
       Placed output(rank, group, round);
-      std::vector<Placed> inputs;
-      std::vector<at::Tensor> tensors;
-      for (int r = 0; r < group.size(); ++r) {
-        inputs.emplace_back(rank, group, round + r + 1);
-        inputs[r].fill(input_of(rank.rank(), at::kFloat, kShape, r));
-        tensors.push_back(inputs[r].tensor);
-      }
-      group.reduce_scatter(output.tensor, tensors).wait();
+      PlacedList inputs(rank, group, round + 1);
+      inputs.fill(rank.rank());
+      group.reduce_scatter(output.tensor, inputs.tensors).wait();
       output.expect(reduced(inputs_of_all(group.size(), at::kFloat, kShape, rank.rank())));
+    }
+  });
+}
+
+TEST_P(ResultsConformance, ARingTakesAnyStridesAndMemory) {
+  run_in_group([](Rank& rank, ProcessGroup& group) {
+    for (int round = 0; round < kRounds; ++round) {
+      const auto inputs = inputs_of_all(group.size(), at::kFloat, kShape, round);
+      Placed placed(rank, group, round);
+      placed.fill(inputs[rank.rank()]);
+      const AllReduceOptions options{.op = ReduceOp::max, .algorithm = Algorithm::ring};
+      group.all_reduce(placed.tensor, options).wait();
+      placed.expect(reduced(inputs, options));
+    }
+  });
+}
+
+TEST_P(ResultsConformance, ReduceTakesAnyStridesAndMemory) {
+  run_in_group([](Rank& rank, ProcessGroup& group) {
+    for (int round = 0; round < kRounds; ++round) {
+      const int root = round % group.size();
+      const auto inputs = inputs_of_all(group.size(), at::kFloat, kShape, round);
+      Placed placed(rank, group, round);
+      placed.fill(inputs[rank.rank()]);
+      group.reduce(placed.tensor, root, {.op = ReduceOp::max}).wait();
+      placed.expect(rank.rank() == root ? reduced(inputs, {.op = ReduceOp::max})
+                                        : inputs[rank.rank()]);
+    }
+  });
+}
+
+TEST_P(ResultsConformance, GatherTakesAnyStridesAndMemory) {
+  run_in_group([](Rank& rank, ProcessGroup& group) {
+    for (int round = 0; round < kRounds; ++round) {
+      const int root = round % group.size();
+      Placed input(rank, group, round);
+      input.fill(input_of(rank.rank(), at::kFloat, kShape, round));
+      PlacedList outputs(rank, group, round + 1);
+      group.gather(rank.rank() == root ? outputs.tensors : kNoTensors, input.tensor, root).wait();
+      for (int r = 0; r < group.size() && rank.rank() == root; ++r) {
+        outputs.placed[r].expect(input_of(r, at::kFloat, kShape, round));
+      }
+    }
+  });
+}
+
+TEST_P(ResultsConformance, ScatterTakesAnyStridesAndMemory) {
+  run_in_group([](Rank& rank, ProcessGroup& group) {
+    for (int round = 0; round < kRounds; ++round) {
+      const int root = round % group.size();
+      Placed output(rank, group, round);
+      PlacedList inputs(rank, group, round + 1);
+      inputs.fill(rank.rank());
+      group.scatter(output.tensor, rank.rank() == root ? inputs.tensors : kNoTensors, root).wait();
+      output.expect(input_of(root, at::kFloat, kShape, rank.rank()));
+    }
+  });
+}
+
+TEST_P(ResultsConformance, AllToAllTakesAnyStridesAndMemory) {
+  run_in_group([](Rank& rank, ProcessGroup& group) {
+    for (int round = 0; round < kRounds; ++round) {
+      PlacedList inputs(rank, group, round);
+      inputs.fill(rank.rank());
+      PlacedList outputs(rank, group, round + 1);
+      group.all_to_all(outputs.tensors, inputs.tensors).wait();
+      for (int r = 0; r < group.size(); ++r) {
+        outputs.placed[r].expect(input_of(r, at::kFloat, kShape, rank.rank()));
+      }
     }
   });
 }

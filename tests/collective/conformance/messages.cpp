@@ -75,6 +75,28 @@ TEST_P(ResultsConformance, AllToAllTakesPiecesOfAnySize) {
   });
 }
 
+TEST_P(ResultsConformance, AllToAllTakesEveryType) {
+  run_in_group([](Rank& rank, ProcessGroup& group) {
+    for (const auto type : all_types()) {
+      for (const auto count : kCounts) {
+        const std::string what = fmt::format("all_to_all of {} {}", count, c10::toString(type));
+        rank.note(what);
+        std::vector<at::Tensor> inputs;
+        std::vector<at::Tensor> outputs;
+        for (int peer = 0; peer < group.size(); ++peer) {
+          inputs.push_back(input_of(rank.rank(), type, {count}, peer));
+          outputs.push_back(at::zeros({count}, type));
+        }
+        group.all_to_all(outputs, inputs).wait();
+        for (int peer = 0; peer < group.size(); ++peer) {
+          expect_same_bits(outputs[peer], input_of(peer, type, {count}, rank.rank()),
+                           fmt::format("{} from rank {}", what, peer));
+        }
+      }
+    }
+  });
+}
+
 // Sums of small whole numbers are the same in every order.
 at::Tensor whole(int rank, at::ScalarType type, std::int64_t count, int seed = 0) {
   return at::arange(count, at::kLong).add_(rank + seed).remainder_(5).to(type);
@@ -82,9 +104,10 @@ at::Tensor whole(int rank, at::ScalarType type, std::int64_t count, int seed = 0
 
 TEST_P(ResultsConformance, RingAllReduceIsAnAllReduce) {
   run_in_group([](Rank& rank, ProcessGroup& group) {
-    for (const auto type : {at::kFloat, at::kDouble, at::kBFloat16, at::kInt, at::kLong}) {
+    for (const auto type : all_types()) {
       for (const auto count : kCounts) {
-        for (const auto op : {ReduceOp::sum, ReduceOp::mean, ReduceOp::max}) {
+        for (const auto op :
+             {ReduceOp::sum, ReduceOp::mean, ReduceOp::min, ReduceOp::max, ReduceOp::product}) {
           if (op == ReduceOp::mean && !can_be_scaled(type)) continue;
           rank.note(fmt::format("ring {} of {} {}", name(op), count, c10::toString(type)));
           std::vector<at::Tensor> inputs;

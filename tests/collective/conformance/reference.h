@@ -15,6 +15,9 @@ namespace lockstep::testing {
 const std::vector<at::ScalarType>& all_types();
 bool can_be_scaled(at::ScalarType type);
 
+// What ranks other than the root pass to gather and scatter.
+inline const std::vector<at::Tensor> kNoTensors;
+
 // A rank's contribution: the same on whichever rank it is made. Products of four of them fit into
 // every type.
 at::Tensor input_of(int rank, at::ScalarType type, at::IntArrayRef sizes, int seed = 0);

@@ -1,9 +1,17 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Models train over the backend's groups as a single process trains on the whole batch.
+#include <algorithm>
+
 #include "collective/conformance/conformance.h"
+#include "collective/conformance/expect_error.h"
+#include "support/limits.h"
 #include "tests/parallel/models.h"
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/torch.h>
 
+#include "lockstep/data/distributed_sampler.h"
+#include "lockstep/data/memory_loader.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 
@@ -108,6 +116,29 @@ TEST_P(TrainingConformance, DdpTrainsAsOneProcessDoes) {
   }
 }
 
+TEST_P(TrainingConformance, ABatchMayBeLargerThanARanksData) {
+  run_in_group([](Rank& rank, ProcessGroup& group) {
+    Mlp net = make_net(rank.rank());
+    net->to(net_device(group));
+    DistributedDataParallel model(net, group.shared_from_this());
+    for (int step = 0; step < kSteps; ++step) {
+      zero_gradients(*net);
+      const at::Tensor samples = batch_of(step);
+      MemoryLoader loader(samples, at::zeros({samples.size(0)}),
+                          DistributedSampler(12, group, {.shuffle = false}), {.batch_size = 1000});
+      int batches = 0;
+      for (const auto& batch : loader) {
+        ++batches;
+        EXPECT_EQ(batch.data.size(0), samples.size(0) / group.size());
+        loss_of(model(batch.data.to(net_device(group)))).backward();
+      }
+      EXPECT_EQ(batches, 1);
+      take_step(*net);
+    }
+    expect_trained(*net, group);
+  });
+}
+
 TEST_P(TrainingConformance, NoSyncAddsUpBeforeItReduces) {
   run_in_group([](Rank& rank, ProcessGroup& group) {
     Mlp net = make_net(rank.rank());
@@ -153,6 +184,54 @@ TEST_P(TrainingConformance, SubgroupsTrainApart) {
     }
     expect_trained(*net, *own);
     group.barrier().wait();
+  });
+}
+
+// A group, a model, a loss that waits for its backward, and a work that is under way.
+TEST_P(TrainingConformance, EveryOrderOfDestruction) {
+  run([&](Rank& rank) {
+    std::vector<int> order = {0, 1, 2, 3};
+    int round = 0;
+    do {
+      rank.note(fmt::format("order {}", fmt::join(order, "")));
+      auto group = join(rank, {.place = fmt::format("group-{}", round++)});
+      Mlp net = make_net(rank.rank());
+      net->to(net_device(*group));
+      auto model = std::make_unique<DistributedDataParallel<Mlp>>(net, group);
+      const at::Tensor batch = batch_of(0).to(net_device(*group));
+      loss_of((*model)(batch)).backward();
+      at::Tensor loss = loss_of((*model)(batch));
+      const at::Tensor tensor = at::ones({3000});
+      std::optional<Work> work = group->all_reduce(tensor);
+      for (const int which : order) {
+        if (which == 0) group.reset();
+        if (which == 1) model.reset();
+        if (which == 2) loss.reset();
+        if (which == 3) work.reset();
+      }
+      EXPECT_TRUE((tensor == rank.size()).all().item<bool>());
+      for (const at::Tensor& parameter : net->parameters()) {
+        EXPECT_TRUE(torch::isfinite(parameter.grad()).all().item<bool>());
+      }
+    } while (std::next_permutation(order.begin(), order.end()));
+  });
+}
+
+TEST_P(TrainingConformance, BucketsThatDoNotFitInMemoryAreRefusedOnEveryRank) {
+  if (!backend().shares_memory) GTEST_SKIP() << "libtorch's own memory: refused by libtorch";
+  constexpr std::int64_t gradient = 8192 * 4096 * 4;
+  run([&](Rank& rank) {
+    const auto group = join(rank);
+    torch::nn::Linear net(torch::nn::LinearOptions(8192, 4096).bias(false));
+    DistributedDataParallel model(net, group);
+    group->barrier().wait();
+    // Enough for the gradients that libtorch makes in this process, but not for all buckets.
+    const int ranks_in_process = rank.pid_of(rank.rank()) == 0 ? rank.size() : 1;
+    if (!limit_memory(ranks_in_process * gradient + gradient / 2)) return;
+    group->barrier().wait();
+    expect_error<BackendError>("the first backward", {"empty #", "128\\.", "memory"}, [&] {
+      model(torch::ones({1, 8192})).sum().backward();
+    });
   });
 }
 

@@ -119,7 +119,12 @@ TEST_F(LifelineTest, TellsWhoDoesNotWait) {
   const auto ranks = join_all(3);
   ranks[0]->say_waiting(7, "all_reduce #7");
   ranks[0]->look();
-  expect_soon(*ranks[2], [&] { return ranks[2]->absent_from(7) == std::vector{1}; });
+  const std::string message = "recv #1 (3 Float elements, from rank 2)";
+  ranks[1]->say_waiting(0, message);
+  using Absent = std::map<int, std::string>;
+  expect_soon(*ranks[2], [&] { return ranks[2]->absent_from(7) == Absent{{1, message}}; });
+  const Absent to_rank_0{{1, message}, {2, ""}};
+  expect_soon(*ranks[0], [&] { return ranks[0]->absent_from(7) == to_rank_0; });
 }
 
 TEST_F(LifelineTest, RanksThatWaitInDifferentCallsAreTold) {
