@@ -42,9 +42,10 @@ std::int64_t machine_memory() {
   return std::numeric_limits<std::int64_t>::max();
 }
 
-void call_if_loaded(const char* function, int argument) {
+template <class... Arguments>
+void call_if_loaded(const char* function, Arguments... arguments) {
   if (auto* address = dlsym(RTLD_DEFAULT, function)) {
-    reinterpret_cast<void (*)(int)>(address)(argument);
+    reinterpret_cast<void (*)(Arguments...)>(address)(arguments...);
   }
 }
 
@@ -121,6 +122,10 @@ void limit_threads(int threads) {
   setenv("OPENBLAS_NUM_THREADS", count.c_str(), 1);
   call_if_loaded("omp_set_num_threads", threads);
   call_if_loaded("openblas_set_num_threads", threads);
+}
+
+void renew_libtorchs_threads() {
+  call_if_loaded("_ZN2at16init_num_threadsEv");  // at::init_num_threads()
 }
 
 }  // namespace lockstep

@@ -35,4 +35,10 @@ std::int64_t available_memory();
 // and, where the libraries are loaded already, through their own calls.
 void limit_threads(int threads);
 
+// In the only thread of a process that was forked: has libtorch, where it is loaded, make itself
+// the pool of threads that it lost in the fork, if the parent had called at::set_num_threads. It
+// would do so in the first operation, where two threads at once find no pool ("Invalid thread
+// pool!").
+void renew_libtorchs_threads();
+
 }  // namespace lockstep

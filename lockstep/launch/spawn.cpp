@@ -52,6 +52,7 @@ std::vector<std::string> run(int ranks, const std::function<std::string(int)>& b
   const AgentOptions agent = agent_options(ranks, options);
   flush();
   AgentResult result = run_agent(agent, [&](int rank) {
+    renew_libtorchs_threads();
     // The libraries are loaded already and do not read the environment again.
     if (agent.threads) limit_threads(*agent.threads);
     keep_freed_memory();
