@@ -24,8 +24,8 @@ double wrapped(double value) {
 
 double known_element(Reduction reduction, int rank, std::int64_t position, int round) {
   const std::int64_t mixed = position + round;
-  // Both "or" and "and" of them have both values.
-  if (reduction.type == at::kBool) return mixed % 7 > rank % 7 ? 1 : 0;
+  // Whatever the number of ranks, both "or" and "and" of them have both values.
+  if (reduction.type == at::kBool) return mixed % 7 > rank % 6 ? 1 : 0;
   // Products of greater numbers would leave the range of the small types.
   if (reduction.op == ReduceOp::product) return 1 + static_cast<double>((mixed + rank) % 2);
   return static_cast<double>(mixed % 7 + rank + 1);

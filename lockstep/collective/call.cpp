@@ -46,6 +46,10 @@ bool reduces(Collective collective) {
          collective == Collective::reduce_scatter;
 }
 
+bool is_message(Collective collective) {
+  return collective == Collective::send || collective == Collective::recv;
+}
+
 std::string title(const Call& call) {
   return fmt::format("{} #{}", name(call.collective), call.number);
 }
@@ -70,10 +74,6 @@ std::string describe(const Call& call) {
     details += fmt::format(", root {}", call.root);
   }
   return fmt::format("{} ({})", title(call), details);
-}
-
-std::string name_absent(const std::string& rank, const std::string& last_wait) {
-  return last_wait.empty() ? rank : fmt::format("{}, last seen waiting in {}", rank, last_wait);
 }
 
 }  // namespace lockstep

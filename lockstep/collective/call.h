@@ -43,6 +43,8 @@ std::string_view name(Collective collective);
 std::string_view name(Algorithm algorithm);
 // Whether it combines the ranks' elements.
 bool reduces(Collective collective);
+// Whether it is between two ranks, which number their messages by themselves.
+bool is_message(Collective collective);
 
 // Messages of one lane do not meet those of another: what send and recv use, and what the
 // collectives use that are made of messages.
@@ -71,9 +73,5 @@ std::string title(const Call& call);
 
 // "all_reduce #42 (sum of 128 Float elements)"
 std::string describe(const Call& call);
-
-// How messages name a rank that others wait for: with the call that it was last seen waiting in, if
-// there is one.
-std::string name_absent(const std::string& rank, const std::string& last_wait);
 
 }  // namespace lockstep

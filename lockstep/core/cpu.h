@@ -38,7 +38,7 @@ void limit_threads(int threads);
 // In the only thread of a process that was forked: has libtorch, where it is loaded, make itself
 // the pool of threads that it lost in the fork, if the parent had called at::set_num_threads. It
 // would do so in the first operation, where two threads at once find no pool ("Invalid thread
-// pool!").
+// pool!"). Like that operation, it sets OpenMP's number of threads to libtorch's.
 void renew_libtorchs_threads();
 
 }  // namespace lockstep

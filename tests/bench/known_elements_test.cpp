@@ -45,6 +45,17 @@ TEST(KnownElements, OfBoolsAreReduced) {
   }
 }
 
+TEST(KnownElements, OfBoolsAreReducedToBothValuesWhateverTheNumberOfRanks) {
+  for (const auto op : {ReduceOp::sum, ReduceOp::product}) {
+    for (const int ranks : {2, 7, 20}) {
+      int set = 0;
+      for (int i = 0; i < 7; ++i) set += known_reduction({op, torch::kBool}, ranks, i, 0) != 0;
+      EXPECT_GT(set, 0) << name(op) << ranks;
+      EXPECT_LT(set, 7) << name(op) << ranks;
+    }
+  }
+}
+
 TEST(CountWrong, FindsEachElementThatIsNotAsItShouldBe) {
   for (const auto type : {torch::kFloat, torch::kDouble, torch::kHalf, torch::kBFloat16,
                           torch::kInt, torch::kLong, torch::kByte}) {

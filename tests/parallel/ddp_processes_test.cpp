@@ -3,7 +3,6 @@
 #include <cstdlib>
 
 #include "support/rank_processes.h"
-#include "support/thread_group.h"
 #include "tests/parallel/models.h"
 #include <gmock/gmock.h>
 #include <signal.h>
@@ -11,7 +10,6 @@
 #include "lockstep/collective/init_process_group.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/peak_memory.h"
-#include "lockstep/launch/spawn.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 
 namespace lockstep::testing {
@@ -156,8 +154,8 @@ TEST(DdpProcesses, AStopInBackwardIsATimeoutThatNamesIt) {
   EXPECT_THAT(outcomes[0].error, AllOf(HasSubstr("reducing gradients"), HasSubstr("rank 1")));
 }
 
-#if !defined(__SANITIZE_ADDRESS__) && \
-    !defined(__SANITIZE_THREAD__)  // They hold memory of their own.
+// Sanitizers hold memory of their own.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 // Of its own and of what the ranks share, now.
 std::int64_t held_memory() {
   reset_peak_memory();
@@ -196,20 +194,6 @@ TEST(DdpProcesses, ARankHoldsItsParametersAndItsBucketsAndNoFurtherCopy) {
   });
 }
 #endif
-
-// libtorch loses its threads in a fork; its first users must not find that out all at once.
-TEST(DdpProcesses, RanksMayHaveThreadsThoughTheirParentHasSetLibtorchs) {
-  at::set_num_threads(1);
-  for (int round = 0; round < 15; ++round) {
-    spawn(2, [](int) {
-      run_rank_threads(4, [](const std::shared_ptr<ProcessGroup>& group) {
-        const at::Tensor tensor = torch::empty({1'000'000});
-        group->barrier().wait();
-        tensor.fill_(1);
-      });
-    });
-  }
-}
 
 TEST(DdpProcesses, ADifferentModelIsNamedOnEveryRank) {
   const auto outcomes = run_ranks(2,

@@ -102,6 +102,7 @@ void Engine::wait(const Task& task, const Deadline& deadline) {
     last_look = now;
     const std::lock_guard lock(mutex_);
     look_around();
+    if (!task.done() && !error_) peers_->own().last_wait.set(oldest());
     // Once more when it is late: this process itself may have been stopped until now.
     if (late && !task.done() && !error_) give_up(deadline);
     late = deadline.passed();

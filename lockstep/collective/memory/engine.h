@@ -58,6 +58,8 @@ class Engine final : public Progressing {
   // The oldest of what is under way, and the ranks that it waits for.
   const Call& oldest() const;
   std::vector<int> awaited() const;
+  // What a peer was last seen waiting in; "" if that is not known, or past.
+  std::string last_wait_of(int rank) const;
   // A call that needs nobody's answer would not notice that a peer has ended the group; and one
   // that comes later must not complete what others wait for.
   void check_still_there(Call call, std::uint64_t number);

@@ -4,8 +4,8 @@
 #include <cstring>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
+#include "lockstep/collective/absent.h"
 #include "lockstep/collective/memory/doorbell.h"
 #include "lockstep/collective/memory/engine.h"
 #include "lockstep/core/error.h"
@@ -34,22 +34,27 @@ void Engine::look_around() {
   if (error_ || idle()) return;
   last_look_ = Clock::now();
   const Call call = oldest();
-  peers_->own().last_wait.set(call);
   look_for_aborts(call);
   if (!error_) look_for_losses(call);
 }
 
+std::string Engine::last_wait_of(int rank) const {
+  const auto last = peers_->blocks()[rank]->last_wait.get();
+  if (!last) return "";
+  const bool numbered_alike = !is_message(last->collective) && !is_message(oldest().collective);
+  const bool past = numbered_alike && last->number < oldest().number;
+  return past ? "" : describe(*last);
+}
+
 void Engine::give_up(const Deadline& deadline) {
-  std::vector<std::string> names;
-  for (const int rank : awaited()) {
-    const auto last_wait = peers_->blocks()[rank]->last_wait.get();
-    names.push_back(name_absent(peers_->name(rank), last_wait ? describe(*last_wait) : ""));
-  }
-  if (names.empty()) return;  // the last one has just come
+  Absent absent;
+  for (const int rank : awaited()) absent[last_wait_of(rank)].push_back(rank);
+  if (absent.empty()) return;  // the last one has just come
   const std::string reason = fmt::format(
       "{}waited {:.1f} s in vain for {}; it is stopped, stuck, or makes other calls than this rank "
       "(the group's timeout can be raised)",
-      where(oldest()), deadline.span().count() / 1000.0, fmt::join(names, ", and "));
+      where(oldest()), deadline.span().count() / 1000.0,
+      describe(absent, [&](int rank) { return peers_->name(rank); }));
   tell_peers(AbortCause::timed_out, reason);
   fail(std::make_exception_ptr(TimeoutError(reason)));
 }

@@ -387,7 +387,8 @@ void check_nccl_type(at::ScalarType type) {
 
 std::unique_ptr<NcclCarrier> make_nccl_carrier(const Membership& membership, at::Device device,
                                                const Deadline& deadline) {
-  auto carrier = std::make_unique<StreamCarrier>(membership, device, deadline.remaining());
+  // Later, messages may wait for their peers as long as joining may take in all.
+  auto carrier = std::make_unique<StreamCarrier>(membership, device, deadline.span());
   carrier->meet(deadline);
   return carrier;
 }

@@ -127,9 +127,10 @@ void NcclCommunicator::join() {
   try {
     id = id_.get();
   } catch (const std::exception& error) {
+    // It can be asked for only once.
     state_ = State::failed;
     failure_ = first_line(error);
-    throw BackendError(failure_);
+    throw;
   }
   state_ = State::joining;
   check(nccl_.init_rank(&communicator_, size_, id, rank_, &config), "joining");

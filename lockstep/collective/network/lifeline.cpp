@@ -183,20 +183,30 @@ void Lifeline::say_waiting(std::uint64_t number, const std::string& call) {
   send({.kind = Kind::waiting, .number = number, .text = call});
 }
 
-std::map<int, std::string> Lifeline::absent_from(std::uint64_t number) {
+Absent Lifeline::absent_from(std::uint64_t number) {
+  return ask({.kind = Kind::ask, .number = number}).value_or(Absent{{"", {0}}});
+}
+
+Absent Lifeline::absent(int rank) {
+  return ask({.kind = Kind::ask, .rank = rank}).value_or(Absent{{"", {rank}}});
+}
+
+std::optional<Absent> Lifeline::ask(const LifelineMessage& question) {
   answer_.reset();
-  send({.kind = Kind::ask, .number = number});
+  send(question);
   const Deadline deadline = Deadline::after(1s);
   while (socket_ && !deadline.passed()) {
     receive(deadline);
-    if (!answer_ || answer_->number != number) continue;
-    std::map<int, std::string> absent;
+    if (!answer_ || answer_->number != question.number || answer_->rank != question.rank) continue;
+    Absent absent;
     std::istringstream lines(answer_->text);
-    int rank = 0;
-    while (lines >> rank && lines.ignore()) std::getline(lines, absent[rank]);
+    std::string ranks;
+    for (std::string last_wait; std::getline(lines, last_wait) && std::getline(lines, ranks);) {
+      absent[last_wait] = as_numbers(ranks);
+    }
     return absent;
   }
-  return {{0, ""}};
+  return std::nullopt;
 }
 
 void Lifeline::tell(AbortCause cause, int lost_rank, const std::string& reason) {

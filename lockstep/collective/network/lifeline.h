@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "lockstep/collective/abort_cause.h"
+#include "lockstep/collective/absent.h"
 #include "lockstep/collective/network/lifeline_hub.h"
 #include "lockstep/collective/network/lifeline_message.h"
 #include "lockstep/core/deadline.h"
@@ -59,9 +60,11 @@ class Lifeline {
 
   // That this rank has waited in a call for a while; number 0 for a message between two ranks.
   void say_waiting(std::uint64_t number, const std::string& call);
-  // The ranks that have not waited in a call of this number, and what they were last seen waiting
-  // in, which may be nothing. Rank 0 if its hub does not answer within a second.
-  std::map<int, std::string> absent_from(std::uint64_t number);
+  // The ranks that have not waited in a call of this number. Rank 0 if its hub does not answer
+  // within a second.
+  Absent absent_from(std::uint64_t number);
+  // One rank, with what it was last seen waiting in. Asks the hub, for a second at most.
+  Absent absent(int rank);
   // Ends the group for all ranks.
   void tell(AbortCause cause, int lost_rank, const std::string& reason);
   // Blocks until the hub has passed on what this rank told it, at most a second.
@@ -80,6 +83,8 @@ class Lifeline {
   // What has come already; false if there is nothing, or the connection has ended.
   bool take_arrived();
   void take(const LifelineMessage& message);
+  // Nothing if the hub does not answer.
+  std::optional<Absent> ask(const LifelineMessage& question);
 
   std::string backend_;
   int rank_;

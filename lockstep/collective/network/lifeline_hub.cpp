@@ -10,6 +10,7 @@
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
+#include "lockstep/collective/absent.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::network {
@@ -139,15 +140,8 @@ void LifelineHub::take(int rank, const LifelineMessage& message) {
   switch (message.kind) {
     case Kind::waiting:
       return note_waiting(rank, message);
-    case Kind::ask: {
-      std::string absent;
-      for (int other = 0; other < static_cast<int>(members_.size()); ++other) {
-        const Member& member = members_[other];
-        if (other == rank || member.waits_in >= message.number) continue;
-        absent += fmt::format("{} {}\n", other, member.last_wait);
-      }
-      return send(rank, {.kind = Kind::answer, .number = message.number, .text = absent});
-    }
+    case Kind::ask:
+      return send(rank, answer(rank, message));
     case Kind::abort: {
       const LifelineMessage news{.kind = Kind::aborted,
                                  .cause = message.cause,
@@ -173,9 +167,25 @@ void LifelineHub::take(int rank, const LifelineMessage& message) {
   }
 }
 
+LifelineMessage LifelineHub::answer(int asking, const LifelineMessage& question) const {
+  Absent absent;
+  for (int rank = 0; rank < static_cast<int>(members_.size()); ++rank) {
+    const Member& member = members_[rank];
+    const bool waited_for =
+        question.rank < 0 ? member.waits_in < question.number : rank == question.rank;
+    if (rank == asking || !waited_for) continue;
+    const bool past = member.last_number != 0 && member.last_number < question.number;
+    absent[past ? "" : member.last_wait].push_back(rank);
+  }
+  std::string text;
+  for (const auto& [last_wait, ranks] : absent) text += last_wait + "\n" + as_text(ranks) + "\n";
+  return {.kind = Kind::answer, .rank = question.rank, .number = question.number, .text = text};
+}
+
 // Ranks that wait long in different calls of one number wait for ever.
 void LifelineHub::note_waiting(int rank, const LifelineMessage& message) {
   Member& member = members_[rank];
+  member.last_number = message.number;
   member.last_wait = message.text;
   if (message.number == 0) return;
   member.waits_in = message.number;

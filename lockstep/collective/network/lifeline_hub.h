@@ -42,7 +42,8 @@ class LifelineHub {
     // Of the call that it waits in, and what that is.
     std::uint64_t waits_in = 0;
     std::string call;
-    // A call or a message.
+    // The last that it said it waits in: a call, or a message, which has number 0.
+    std::uint64_t last_number = 0;
     std::string last_wait;
   };
 
@@ -53,6 +54,8 @@ class LifelineHub {
   void welcome();
   void hear(int rank);
   void take(int rank, const LifelineMessage& message);
+  // Who is absent from a call, and why, for one of those that wait in it.
+  LifelineMessage answer(int asking, const LifelineMessage& question) const;
   void note_waiting(int rank, const LifelineMessage& message);
   void send(int rank, const LifelineMessage& message);
   void flush(int rank);

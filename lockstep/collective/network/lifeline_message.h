@@ -21,14 +21,14 @@ struct LifelineMessage {
     hello,    // rank; number: its process id
     waiting,  // number: of the call that it has waited in for a while, 0 for a message between two
               // ranks; text: what it is
-    ask,      // number: who does not wait in this call?
+    ask,      // number: who does not wait in this call? Or rank: what does this one wait in?
     abort,    // cause, lost_rank; text: the reason
     leaving,  // number: of the last call that it has made
     // From the hub to the ranks.
     welcome,  // all are here; text: their process ids
     absent,   // text: the ranks that did not come
-    answer,   // number: of the call that was asked for; text: the ranks that do not wait in it, a
-              // line each, with what they were last seen waiting in
+    answer,   // number, rank: as asked; text: two lines for each call that ranks were last seen
+              // waiting in: what it is, the ranks
     aborted,  // rank: by whom; cause, lost_rank, text
     lost,     // rank
     left,     // rank; number: of the last call that it has made

@@ -104,10 +104,8 @@ void NetworkEngine::wait(PlannedCall& call, const Deadline& deadline, Waiting wh
       if (call.done()) return;
       if (who == Waiting::thread_or_stream && !error_ && call.order_current_stream()) return;
       const auto now = Clock::now();
-      if (now - last_look_ > kLookAround) {
-        look_around();
-        say_waiting(begin);
-      }
+      if (now - last_look_ > kLookAround) look_around();
+      say_waiting(begin);
       // Once more when it is late: this process itself may have been stopped until now.
       if (late && !call.done() && !error_) give_up(call.call(), deadline);
       check_error();

@@ -101,7 +101,7 @@ class NetworkEngine final : public Progressing {
   std::string carrier_failure_;
   Clock::time_point carrier_failed_;
   // What it has told last that it waits in.
-  std::string said_waiting_;
+  std::optional<Call> said_waiting_;
 };
 
 }  // namespace lockstep::network

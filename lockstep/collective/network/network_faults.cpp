@@ -2,11 +2,10 @@
 // What a network engine does when its peers do not come: whom it waits for, and how it ends the
 // group.
 #include <algorithm>
-#include <limits>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
+#include "lockstep/collective/absent.h"
 #include "lockstep/collective/network/network_engine.h"
 #include "lockstep/core/error.h"
 
@@ -22,13 +21,6 @@ constexpr auto kAWhile = 100ms;
 constexpr auto kExplanation = 15s;
 // What a rank sent before it left may still be on its way.
 constexpr auto kOnTheWay = 2s;
-
-// A number that no call has: all ranks are absent from it.
-constexpr auto kNoCall = std::numeric_limits<std::uint64_t>::max();
-
-bool is_message(const Call& call) {
-  return call.collective == Collective::send || call.collective == Collective::recv;
-}
 
 std::exception_ptr error_of(const Lifeline::Abort& abort, const std::string& message) {
   switch (abort.cause) {
@@ -97,7 +89,7 @@ bool NetworkEngine::look_for_ends(const Call& call) {
 int NetworkEngine::left_before(const Call& call) const {
   const auto since = [now = Clock::now()](Clock::time_point then) { return now - then; };
   for (const auto& [rank, farewell] : lifeline_->left()) {
-    if (is_message(call)) {
+    if (is_message(call.collective)) {
       // Not every carrier tells when the other end has gone.
       const bool may_arrive = carrier_failure_.empty() ? since(farewell.when) < kExplanation
                                                        : since(carrier_failed_) < kOnTheWay;
@@ -131,27 +123,22 @@ void NetworkEngine::explain_carrier(const Call& call) {
 void NetworkEngine::say_waiting(Clock::time_point since) {
   if (error_ || idle() || Clock::now() - since < kAWhile) return;
   const Call& call = oldest().call();
-  const std::string what = describe(call);
-  if (what == said_waiting_) return;
-  lifeline_->say_waiting(is_message(call) ? 0 : call.number, what);
-  said_waiting_ = what;
+  if (call == said_waiting_) return;
+  lifeline_->say_waiting(is_message(call.collective) ? 0 : call.number, describe(call));
+  said_waiting_ = call;
 }
 
 void NetworkEngine::give_up(const Call& waited, const Deadline& deadline) {
   // Of collectives, the oldest one holds up those behind it.
-  const bool is_collective = !is_message(waited);
+  const bool is_collective = !is_message(waited.collective);
   const Call call = is_collective && !calls_.empty() ? calls_.oldest().call() : waited;
   if (is_collective) lifeline_->say_waiting(call.number, describe(call));
-  auto absent = lifeline_->absent_from(is_collective ? call.number : kNoCall);
+  const Absent absent =
+      is_collective ? lifeline_->absent_from(call.number) : lifeline_->absent(call.root);
   if (look_for_ends(call)) return;
-  if (!is_collective) absent = {{call.root, absent[call.root]}};
-  std::vector<std::string> names;
-  for (const auto& [rank, last_wait] : absent) {
-    names.push_back(name_absent(lifeline_->name(rank), last_wait));
-  }
   const std::string seconds = fmt::format("{:.1f} s", deadline.span().count() / 1000.0);
   const std::string message =
-      names.empty()
+      absent.empty()
           ? fmt::format(
                 "{}waited {} in vain, though every rank has made this call: see whether the "
                 "network between them carries anything (the group's timeout can be raised)",
@@ -159,7 +146,8 @@ void NetworkEngine::give_up(const Call& waited, const Deadline& deadline) {
           : fmt::format(
                 "{}waited {} in vain for {}; it is stopped, stuck, or makes other calls than "
                 "this rank (the group's timeout can be raised)",
-                where(call), seconds, fmt::join(names, ", and "));
+                where(call), seconds,
+                describe(absent, [&](int rank) { return lifeline_->name(rank); }));
   fail_for_all(AbortCause::timed_out, std::make_exception_ptr(TimeoutError(message)), message);
 }
 

@@ -76,7 +76,7 @@ class Conformance : public ::testing::TestWithParam<Case> {
 class ResultsConformance : public Conformance {};
 // Works, groups and tensors: order of waiting and of destruction, several groups.
 class LifetimeConformance : public Conformance {};
-// Many more ranks than cores.
+// Many more ranks than cores, for backends that share memory.
 class CrowdConformance : public Conformance {};
 // Wrong arguments, and calls that do not match.
 class CallsConformance : public Conformance {};

@@ -121,10 +121,18 @@ TEST_F(LifelineTest, TellsWhoDoesNotWait) {
   ranks[0]->look();
   const std::string message = "recv #1 (3 Float elements, from rank 2)";
   ranks[1]->say_waiting(0, message);
-  using Absent = std::map<int, std::string>;
-  expect_soon(*ranks[2], [&] { return ranks[2]->absent_from(7) == Absent{{1, message}}; });
-  const Absent to_rank_0{{1, message}, {2, ""}};
+  expect_soon(*ranks[2], [&] { return ranks[2]->absent_from(7) == Absent{{message, {1}}}; });
+  const Absent to_rank_0{{message, {1}}, {"", {2}}};
   expect_soon(*ranks[0], [&] { return ranks[0]->absent_from(7) == to_rank_0; });
+  EXPECT_EQ(ranks[0]->absent(1), (Absent{{message, {1}}}));
+  EXPECT_EQ(ranks[0]->absent(2), (Absent{{"", {2}}}));
+}
+
+TEST_F(LifelineTest, WhatARankHasWaitedInBeforeIsPast) {
+  const auto ranks = join_all(3);
+  ranks[1]->say_waiting(5, "all_reduce #5");
+  expect_soon(*ranks[0], [&] { return ranks[0]->absent(1) == Absent{{"all_reduce #5", {1}}}; });
+  EXPECT_EQ(ranks[0]->absent_from(6), (Absent{{"", {1, 2}}}));
 }
 
 TEST_F(LifelineTest, RanksThatWaitInDifferentCallsAreTold) {

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Many more ranks than cores, on one machine.
+#include "collective/conformance/conformance.h"
+#include <ATen/ATen.h>
+
+namespace lockstep::testing {
+namespace {
+
+TEST_P(CrowdConformance, TakesTurns) {
+  run_in_group([](Rank& rank, ProcessGroup& group) {
+    const at::Tensor tensor = group.empty({10'000}, at::kFloat);
+    for (int round = 0; round < 5; ++round) {
+      tensor.fill_(rank.rank());
+      group.all_reduce(tensor).wait();
+      EXPECT_TRUE((tensor == rank.size() * (rank.size() - 1) / 2).all().item<bool>());
+    }
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::testing
