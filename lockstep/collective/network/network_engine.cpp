@@ -105,7 +105,7 @@ void NetworkEngine::wait(PlannedCall& call, const Deadline& deadline, Waiting wh
       if (who == Waiting::thread_or_stream && !error_ && call.order_current_stream()) return;
       const auto now = Clock::now();
       if (now - last_look_ > kLookAround) look_around();
-      say_waiting(begin);
+      say_waiting(now - begin);
       // Once more when it is late: this process itself may have been stopped until now.
       if (late && !call.done() && !error_) give_up(call.call(), deadline);
       check_error();
@@ -122,7 +122,7 @@ void NetworkEngine::watch(std::chrono::milliseconds timeout) {
   advance();
   look_around();
   if (error_ || idle()) return;
-  say_waiting(oldest().since());
+  say_waiting(Clock::now() - oldest().since());
   if (Clock::now() - oldest().since() > timeout) give_up(oldest().call(), Deadline::after(timeout));
 }
 

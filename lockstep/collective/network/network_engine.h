@@ -76,7 +76,7 @@ class NetworkEngine final : public Progressing {
   // A rank whose farewell makes it certain that this call never completes; -1 if there is none.
   int left_before(const Call& call) const;
   void explain_carrier(const Call& call);
-  void say_waiting(Clock::time_point since);
+  void say_waiting(Clock::duration waited);
   // Ends the group for a wait for this call that came to nothing.
   void give_up(const Call& waited, const Deadline& deadline);
   void fail(std::exception_ptr error);

@@ -120,8 +120,8 @@ void NetworkEngine::explain_carrier(const Call& call) {
   }
 }
 
-void NetworkEngine::say_waiting(Clock::time_point since) {
-  if (error_ || idle() || Clock::now() - since < kAWhile) return;
+void NetworkEngine::say_waiting(Clock::duration waited) {
+  if (waited < kAWhile || error_ || idle()) return;
   const Call& call = oldest().call();
   if (call == said_waiting_) return;
   lifeline_->say_waiting(is_message(call.collective) ? 0 : call.number, describe(call));
