@@ -10,20 +10,13 @@ namespace lockstep {
 
 at::Tensor usable_on(at::Device device, const at::Tensor& tensor) {
   // Nearly all are so, and even detach() takes longer than a short call.
-  if (tensor.device() == device && tensor.is_contiguous() && !tensor.is_conj() &&
-      !tensor.is_neg()) {
-    return tensor;
-  }
+  if (is_usable_on(device, tensor)) return tensor;
   const at::NoGradGuard no_grad;
   return tensor.detach().to(device).resolve_conj().resolve_neg().contiguous();
 }
 
-at::Tensor DeviceCopies::output(const at::Tensor& original) {
-  at::Tensor staged = usable_on(device_, original);
-  if (!staged.is_same(original) && !staged.is_alias_of(original)) {
-    copies_.push_back({original, staged});
-  }
-  return staged;
+const at::Tensor& DeviceCopies::copy_of(const at::Tensor& original) {
+  return copies_.emplace_back(Copy{original, usable_on(device_, original)}).staged;
 }
 
 at::Tensor DeviceCopies::output_as(const at::Tensor& original, at::ScalarType type) {

@@ -9,6 +9,10 @@
 
 namespace lockstep {
 
+inline bool is_usable_on(at::Device device, const at::Tensor& tensor) {
+  return tensor.device() == device && tensor.is_contiguous() && !tensor.is_conj() &&
+         !tensor.is_neg();
+}
 at::Tensor usable_on(at::Device device, const at::Tensor& tensor);
 inline at::Tensor on_host(const at::Tensor& tensor) {
   return usable_on(at::kCPU, tensor);
@@ -19,8 +23,10 @@ class DeviceCopies {
  public:
   explicit DeviceCopies(at::Device device = at::kCPU) : device_(device) {}
 
-  // What to use for a tensor that is written.
-  at::Tensor output(const at::Tensor& original);
+  // What to use for a tensor that is written; good until the next one.
+  const at::Tensor& output(const at::Tensor& original) {
+    return is_usable_on(device_, original) ? original : copy_of(original);
+  }
   // The same as another type, which takes the results more exactly.
   at::Tensor output_as(const at::Tensor& original, at::ScalarType type);
   // Whether an original is on another device than the backend's work.
@@ -34,6 +40,8 @@ class DeviceCopies {
     at::Tensor original;
     at::Tensor staged;
   };
+  const at::Tensor& copy_of(const at::Tensor& original);
+
   at::Device device_;
   std::vector<Copy> copies_;
 };

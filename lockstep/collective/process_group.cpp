@@ -80,7 +80,7 @@ void ProcessGroup::check(std::string_view operation, at::TensorList tensors) con
 void ProcessGroup::check_outputs(std::string_view operation, at::TensorList tensors) const {
   check(operation, tensors);
   for (const auto& tensor : tensors) {
-    if (at::has_internal_overlap(tensor) != at::MemOverlap::Yes) continue;
+    if (tensor.is_contiguous() || at::has_internal_overlap(tensor) != at::MemOverlap::Yes) continue;
     throw UsageError(where(operation) +
                      "a tensor that is written to is expanded: several of its elements share one "
                      "place in memory; call clone() first");

@@ -41,10 +41,10 @@ struct GroupOptions {
 
 struct AllReduceOptions {
   ReduceOp op = ReduceOp::sum;
-  // The result is multiplied by it, in the same pass. Only for sums and means of floating types.
-  double scale = 1;
   // Counts for all_reduce only.
   Algorithm algorithm = Algorithm::automatic;
+  // The result is multiplied by it, in the same pass. Only for sums and means of floating types.
+  double scale = 1;
 };
 
 class RingAllReduce;

@@ -33,7 +33,7 @@ class MemoryOperation final : public Operation {
     tasks_.push_back(std::move(message));
   }
 
-  at::Tensor output(const at::Tensor& original) { return copies_.output(original); }
+  const at::Tensor& output(const at::Tensor& original) { return copies_.output(original); }
 
   bool finished() const override {
     return copies_.empty() && std::ranges::all_of(tasks_, [](const auto& t) { return t->done(); });

@@ -46,7 +46,7 @@ class NetworkOperation final : public Operation {
     for (auto& tensor : originals) tensor = input(tensor);
     return originals;
   }
-  at::Tensor output(const at::Tensor& original) { return copies_.output(original); }
+  const at::Tensor& output(const at::Tensor& original) { return copies_.output(original); }
   std::vector<at::Tensor> outputs(std::vector<at::Tensor> originals) {
     for (auto& tensor : originals) tensor = output(tensor);
     return originals;

@@ -202,7 +202,7 @@ TEST_P(CallsConformance, ARingMeetsNothingButTheSameRing) {
   if (size() == 1) GTEST_SKIP() << "a rank alone cannot disagree";
   const std::vector<AllReduceOptions> others{{},
                                              {.op = ReduceOp::max, .algorithm = Algorithm::ring},
-                                             {.scale = 0.5, .algorithm = Algorithm::ring}};
+                                             {.algorithm = Algorithm::ring, .scale = 0.5}};
   run([&](Rank& rank) {
     for (std::size_t i = 0; i < others.size(); ++i) {
       const auto group = join(rank, {.place = fmt::format("group-{}", i)});
