@@ -118,7 +118,7 @@ class Measurements:
         self.libtorch = "(of unknown version)"  # until a report of Lockstep's tells
         self._environment = {
             **os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
-            "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo",
+            "CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo",
             "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
             "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(scratch),
             **_allocator_settings(programs["lockstep"])}
