@@ -12,24 +12,10 @@
 #include <dlfcn.h>
 #include <sched.h>
 
+#include "lockstep/core/cgroup.h"
+
 namespace lockstep {
 namespace {
-
-// The folders of this process's cgroup (version 2), from its own up to the root: a limit anywhere
-// on the way binds.
-std::vector<std::string> cgroup_folders() {
-  std::vector<std::string> folders;
-  std::ifstream file("/proc/self/cgroup");
-  for (std::string line; std::getline(file, line);) {
-    if (!line.starts_with("0::")) continue;
-    for (std::string path = line.substr(3); !path.empty() && path != "/";
-         path.erase(path.rfind('/'))) {
-      folders.push_back("/sys/fs/cgroup" + path);
-    }
-  }
-  folders.push_back("/sys/fs/cgroup");
-  return folders;
-}
 
 std::int64_t machine_memory() {
   std::ifstream file("/proc/meminfo");
@@ -62,22 +48,8 @@ std::vector<int> allowed_cores() {
   return cores;
 }
 
-std::optional<double> cpu_quota() {
-  std::optional<double> quota;
-  for (const auto& folder : cgroup_folders()) {
-    std::ifstream file(folder + "/cpu.max");
-    std::string limit;
-    double period = 0;
-    if (file >> limit >> period && limit != "max" && period > 0) {
-      const double cores = std::stod(limit) / period;
-      quota = std::min(quota.value_or(cores), cores);
-    }
-  }
-  return quota;
-}
-
 int cut_to_quota(int cores) {
-  const double quota = cpu_quota().value_or(cores);
+  const double quota = Cgroup().cpu_quota().value_or(cores);
   return std::max(1, quota < cores ? static_cast<int>(std::ceil(quota)) : cores);
 }
 
@@ -92,28 +64,9 @@ void pin_to_cores(const std::vector<int>& cores) {
   sched_setaffinity(0, sizeof mask, &mask);
 }
 
-std::optional<std::int64_t> memory_limit() {
-  std::optional<std::int64_t> smallest;
-  for (const auto& folder : cgroup_folders()) {
-    std::int64_t limit = 0;
-    if (std::ifstream(folder + "/memory.max") >> limit) {
-      smallest = std::min(smallest.value_or(limit), limit);
-    }
-  }
-  return smallest;
-}
-
 std::int64_t available_memory() {
-  std::int64_t available = machine_memory();
-  for (const auto& folder : cgroup_folders()) {
-    std::int64_t limit = 0;
-    std::int64_t used = 0;
-    if (std::ifstream(folder + "/memory.max") >> limit &&
-        std::ifstream(folder + "/memory.current") >> used) {
-      available = std::min(available, std::max<std::int64_t>(0, limit - used));
-    }
-  }
-  return available;
+  const std::int64_t machine = machine_memory();
+  return std::min(machine, Cgroup().available_memory().value_or(machine));
 }
 
 void limit_threads(int threads) {

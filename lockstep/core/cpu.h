@@ -3,17 +3,12 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 namespace lockstep {
 
 // The cores that this process's affinity mask allows, by the kernel's numbers.
 std::vector<int> allowed_cores();
-
-// How many cores' time the quota of this process's cgroup (version 2) is worth; nothing without
-// one.
-std::optional<double> cpu_quota();
 
 // The number of cores, cut to what the cgroup's CPU quota is worth (rounded up). At least 1.
 int cut_to_quota(int cores);
@@ -25,10 +20,7 @@ int available_cores();
 // refuses, nothing changes.
 void pin_to_cores(const std::vector<int>& cores);
 
-// Bytes that the process's cgroup (version 2) may have; nothing without such a limit.
-std::optional<std::int64_t> memory_limit();
-
-// Bytes that can still be allocated before the machine or the process's cgroup runs out.
+// Bytes that can still be allocated before the machine or the process's control group runs out.
 std::int64_t available_memory();
 
 // Sets the number of threads that OpenMP and OpenBLAS use in this process, through the environment

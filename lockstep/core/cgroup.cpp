@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/core/cgroup.h"
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <string_view>
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Version 1 says "no limit" by the largest number of whole pages.
+constexpr std::int64_t kNoLimit = std::int64_t{1} << 62;
+
+template <class Value>
+std::optional<Value> first_value(const fs::path& file) {
+  Value value{};
+  if (std::ifstream(file) >> value) return value;
+  return std::nullopt;
+}
+
+// Of lines "name value".
+std::int64_t named_value(const fs::path& file, std::string_view wanted) {
+  std::ifstream lines(file);
+  std::string name;
+  std::int64_t value = 0;
+  while (lines >> name >> value) {
+    if (name == wanted) return value;
+  }
+  return 0;
+}
+
+bool contains(const std::string& list, std::string_view wanted) {
+  std::istringstream names(list);
+  for (std::string name; std::getline(names, name, ',');) {
+    if (name == wanted) return true;
+  }
+  return false;
+}
+
+// The group's own folder, and those above it up to where the controller is mounted. In a container
+// the path may be the host's, of which only the top is to be seen.
+void add_way_up(const fs::path& mount, std::string path, std::vector<fs::path>& folders) {
+  for (; !path.empty() && path != "/"; path.erase(path.rfind('/')))
+    folders.push_back(mount / path.substr(1));
+  folders.push_back(mount);
+}
+
+}  // namespace
+
+struct Cgroup::MemoryUse {
+  std::int64_t limit;
+  std::int64_t used;
+};
+
+Cgroup::Cgroup(const fs::path& root) {
+  const fs::path mounts = root / "sys/fs/cgroup";
+  std::ifstream file(root / "proc/self/cgroup");
+  // Lines are "hierarchy:controllers:path"; version 2 has no controllers there.
+  std::string hierarchy;
+  std::string controllers;
+  std::string path;
+  while (std::getline(file, hierarchy, ':') && std::getline(file, controllers, ':') &&
+         std::getline(file, path)) {
+    if (!path.starts_with('/')) continue;
+    if (controllers.empty()) {
+      add_way_up(mounts, path, cpu_folders_);
+      add_way_up(mounts, path, memory_folders_);
+    }
+    if (contains(controllers, "cpu")) add_way_up(mounts / "cpu", path, cpu_folders_);
+    if (contains(controllers, "memory")) add_way_up(mounts / "memory", path, memory_folders_);
+  }
+}
+
+std::optional<double> Cgroup::cpu_quota() const {
+  std::optional<double> tightest;
+  for (const auto& folder : cpu_folders_) {
+    double limit = 0;  // "max" is no number
+    double period = 0;
+    if (!(std::ifstream(folder / "cpu.max") >> limit >> period)) {
+      limit = first_value<double>(folder / "cpu.cfs_quota_us").value_or(-1);
+      period = first_value<double>(folder / "cpu.cfs_period_us").value_or(0);
+    }
+    if (limit <= 0 || period <= 0) continue;
+    tightest = std::min(tightest.value_or(limit / period), limit / period);
+  }
+  return tightest;
+}
+
+std::vector<Cgroup::MemoryUse> Cgroup::memory_uses() const {
+  std::vector<MemoryUse> uses;
+  for (const auto& folder : memory_folders_) {
+    const fs::path stat = folder / "memory.stat";
+    if (const auto limit = first_value<std::int64_t>(folder / "memory.max")) {
+      const auto used = first_value<std::int64_t>(folder / "memory.current").value_or(0);
+      uses.push_back({*limit, used - named_value(stat, "inactive_file")});
+    } else if (const auto limit = first_value<std::int64_t>(folder / "memory.limit_in_bytes")) {
+      const auto used = first_value<std::int64_t>(folder / "memory.usage_in_bytes").value_or(0);
+      if (*limit < kNoLimit)
+        uses.push_back({*limit, used - named_value(stat, "total_inactive_file")});
+    }
+  }
+  return uses;
+}
+
+std::optional<std::int64_t> Cgroup::memory_limit() const {
+  std::optional<std::int64_t> tightest;
+  for (const auto& use : memory_uses()) {
+    tightest = std::min(tightest.value_or(use.limit), use.limit);
+  }
+  return tightest;
+}
+
+std::optional<std::int64_t> Cgroup::available_memory() const {
+  std::optional<std::int64_t> least;
+  for (const auto& use : memory_uses()) {
+    const std::int64_t left = std::clamp<std::int64_t>(use.limit - use.used, 0, use.limit);
+    least = std::min(least.value_or(left), left);
+  }
+  return least;
+}
+
+}  // namespace lockstep

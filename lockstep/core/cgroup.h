@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What the control group of this process, of version 2 or 1, leaves it of the machine.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <vector>
+
+namespace lockstep {
+
+// Reads /proc/self/cgroup and the files under /sys/fs/cgroup when it is asked. A limit anywhere on
+// the way from the process's own group up binds; the tightest one counts. Nothing where there is
+// none.
+class Cgroup {
+ public:
+  explicit Cgroup(const std::filesystem::path& root = "/");
+
+  // How many cores' time the quota is worth.
+  std::optional<double> cpu_quota() const;
+  // In bytes.
+  std::optional<std::int64_t> memory_limit() const;
+  // Bytes up to the limit. Pages of files that have not been used lately count as free: the kernel
+  // gives them back before it refuses anything.
+  std::optional<std::int64_t> available_memory() const;
+
+ private:
+  struct MemoryUse;
+  std::vector<MemoryUse> memory_uses() const;
+
+  // From the process's own group up.
+  std::vector<std::filesystem::path> cpu_folders_;
+  std::vector<std::filesystem::path> memory_folders_;
+};
+
+}  // namespace lockstep
