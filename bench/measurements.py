@@ -53,12 +53,12 @@ def all_reduce(program, size, field="time_us_median", ranks=2, ordinary=False):
     return Figure(Command(program, arguments + (("--ordinary",) if ordinary else ())), field, row)
 
 
-def step(program, model, set_to_none, mode="ddp", ranks=2, batch=None):
+def step(program, model, set_to_none, mode="ddp", ranks=2, batch=None, field="us_median"):
     options = (model, "--ranks", str(ranks)) + (("--set-to-none",) if set_to_none else ())
     options += ("--batch-size", str(batch)) if batch else ()
     arguments = (("bench", "step", *options, "--json") if program == "lockstep" else
                  (str(PEERS / "ddp_step.py"), *options))
-    return Figure(Command(program, arguments), "us_median", (("model", model), ("mode", mode)))
+    return Figure(Command(program, arguments), field, (("model", model), ("mode", mode)))
 
 
 def all_reduce_on_hosts(program, size, backend=""):

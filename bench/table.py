@@ -4,7 +4,8 @@
 from collections import Counter
 
 HEADER = ("what; beside what", "Lockstep", "peer", "ratio", "target", "result")
-UNITS = {"time_us_median": "us", "us_median": "us", "percent_of_bound": "%", "ms": "ms"}
+UNITS = {"time_us_median": "us", "us_median": "us", "percent_of_bound": "%",
+         "ms": "ms", "peak_mb": "MB"}
 MET, MISSED, NOT_MEASURED = "met", "MISSED", "not measured"
 
 

@@ -11,6 +11,7 @@
 #include <torch/csrc/autograd/graph_task.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/launch/freed_memory.h"
 
 namespace lockstep {
 namespace {
@@ -44,7 +45,7 @@ class BackwardReduction::EndOfBackward {
 };
 
 // Runs what talks to the group. Any error ends the group, and is passed on with a hint at what most
-// often makes ranks wait in vain.
+// often makes ranks wait in vain, or meet in different calls.
 template <class Function>
 void BackwardReduction::reducing(Function&& function) {
   try {
@@ -58,6 +59,11 @@ void BackwardReduction::reducing(Function&& function) {
   } catch (const TimeoutError& error) {
     give_up(error.what());
     throw TimeoutError(where() + "reducing gradients: " + error.what() + kUnevenHint);
+  } catch (const UsageError& error) {
+    const bool refused_here = !failure_.empty();
+    give_up(error.what());
+    if (refused_here) throw;
+    throw UsageError(where() + "reducing gradients: " + error.what() + kUnevenHint);
   } catch (const std::exception& error) {
     give_up(error.what());
     throw;
@@ -274,15 +280,20 @@ void BackwardReduction::finish() {
   reducing([&] {
     if (plan_.empty()) make_plan();
     while (next_ < plan_.size()) {
-      // In the first backward buckets are made one at a time, and each frees the gradients that it
-      // takes in, so that they do not exist twice.
-      if (next_ == slots_.size()) add_bucket();
+      const bool is_new = next_ == slots_.size();
+      if (is_new) add_bucket();
       for (const int number : slots_[next_].bucket.parameters()) {
         Parameter& parameter = parameters_[static_cast<std::size_t>(number)];
         const bool ready = parameter.whole_count > 0 && parameter.count >= parameter.whole_count;
         if (!ready) contribute(parameter);
       }
       launch_next();
+      // In the first backward buckets are made one at a time, and each frees the gradients that it
+      // takes in before the next one is made, so that they do not exist twice.
+      if (is_new) {
+        slots_.back().work.wait();
+        give_back_freed_memory();
+      }
     }
     for (Slot& slot : slots_) {
       slot.work.wait();

@@ -182,6 +182,26 @@ TEST_P(ReducerErrors, UnevenNumbersOfBatchesNameThemselves) {
   });
 }
 
+TEST_P(ReducerErrors, UnevenNumbersOfBatchesThatMeetAnotherCallNameThemselves) {
+  run(2, [](std::shared_ptr<ProcessGroup> group) {
+    Mlp net;
+    DistributedDataParallel model(net, group);
+    model(values({2, 6})).sum().backward();
+    if (group->rank() == 1) {
+      // Its epoch is over.
+      const at::Tensor accuracy = at::zeros({1});
+      EXPECT_THAT(message_of<UsageError>([&] { group->all_reduce(accuracy).wait(); }),
+                  HasSubstr("all_reduce"));
+      return;
+    }
+    EXPECT_THAT(message_of<UsageError>([&] {
+                  model(values({2, 6})).sum().backward();
+                }),
+                AllOf(HasSubstr("reducing gradients"), HasSubstr("sum of 1 Float"),
+                      HasSubstr("different numbers of batches")));
+  });
+}
+
 TEST_P(ReducerErrors, ConvertingAfterWrappingNamesTheParameter) {
   const auto expect_refused = [](auto change, const std::string& what) {
     run(2, [&](const std::shared_ptr<ProcessGroup>& group) {
