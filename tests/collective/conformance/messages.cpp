@@ -181,6 +181,20 @@ TEST_P(ResultsConformance, AllReduceSendsTwiceAllButOnePartOfTheMessage) {
   });
 }
 
+TEST_P(ResultsConformance, RanksOfARingTogetherSendThatAlsoOfWhatDoesNotDivide) {
+  run_in_group([](Rank&, ProcessGroup& group) {
+    for (const std::int64_t count : {1, 2, 1001, 4999}) {
+      const auto before = group.bytes_sent();
+      group.all_reduce(at::ones({count}), {.algorithm = Algorithm::ring}).wait();
+      const auto sent = static_cast<std::int64_t>(group.bytes_sent() - before);
+      const at::Tensor all = at::full({1}, sent, at::kLong);
+      group.all_reduce(all).wait();
+      const auto bytes = count * static_cast<std::int64_t>(sizeof(float));
+      EXPECT_EQ(all.item<std::int64_t>(), 2 * (group.size() - 1) * bytes) << count;
+    }
+  });
+}
+
 TEST_P(CallsConformance, MessagesThatAreNotAlikeAreErrorsOnBothSides) {
   if (size() == 1) GTEST_SKIP() << "a rank alone has no peer";
   run([this](Rank& rank) {
