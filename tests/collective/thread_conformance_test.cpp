@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The thread backend does what every backend must do, between threads of one process.
 #include <condition_variable>
+#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <set>
@@ -9,6 +10,7 @@
 #include "collective/conformance/conformance.h"
 #include "collective/conformance/expect_error.h"
 #include "support/rank_state.h"
+#include <ATen/ATen.h>
 
 #include "lockstep/collective/thread/thread_group.h"
 
@@ -118,6 +120,23 @@ INSTANTIATE_TEST_SUITE_P(thread, CrowdConformance, ::testing::ValuesIn(cases(kTh
                          case_name);
 INSTANTIATE_TEST_SUITE_P(thread, TrainingConformance, ::testing::ValuesIn(cases(kThread, {2, 3})),
                          case_name);
+
+TEST(ThreadGroup, AnExitOfOneRankEndsAllWithItsCode) {
+  const auto outcomes = run_threads(
+      2,
+      [](Rank& rank) {
+        const auto group = lobby().join(rank.rank(), rank.size(), {});
+        const at::Tensor tensor = at::ones({400'000});
+        for (int round = 0;; ++round) {
+          Work work = group->all_reduce(tensor, {.op = ReduceOp::max});
+          if (rank.rank() == 1 && round == 20) std::exit(3);
+          work.wait();
+        }
+      },
+      {.may_exit = {0}}, std::source_location::current());
+  EXPECT_EQ(outcomes[0].exit_code, 3);
+  EXPECT_EQ(outcomes[0].signal, 0);
+}
 
 TEST(ThreadGroup, OfNoRanksIsRefused) {
   for (const int size : {0, -1}) {

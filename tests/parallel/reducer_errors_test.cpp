@@ -13,6 +13,7 @@
 namespace lockstep::testing {
 namespace {
 
+using namespace std::chrono_literals;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
@@ -32,13 +33,15 @@ TORCH_MODULE(Fragile);
 // Over each backend that shares memory, with its ranks: threads or processes.
 class ReducerErrors : public ::testing::TestWithParam<std::string> {
  protected:
-  static void run(int size, const std::function<void(std::shared_ptr<ProcessGroup>)>& body) {
-    if (GetParam() == "thread") return run_rank_threads(size, body);
+  static void run(int size, const std::function<void(std::shared_ptr<ProcessGroup>)>& body,
+                  std::chrono::milliseconds timeout = 60s) {
+    if (GetParam() == "thread") return run_rank_threads(size, body, {.timeout = timeout});
     run_ranks(size, [&](Rank& rank) {
       body(init_process_group({.backend = GetParam(),
                                .init_method = rank.meeting_place(),
                                .rank = rank.rank(),
                                .world_size = rank.size(),
+                               .timeout = timeout,
                                .device = at::kCPU}));
     });
   }
@@ -70,6 +73,25 @@ TEST_P(ReducerErrors, AnExceptionInBackwardReachesEveryRank) {
       });
     }
   }
+}
+
+TEST_P(ReducerErrors, ARankThatStallsInBackwardIsATimeoutThatNamesIt) {
+  run(
+      2,
+      [](const std::shared_ptr<ProcessGroup>& group) {
+        Mlp net;
+        DistributedDataParallel model(net, group);
+        model(values({2, 6})).sum().backward();
+        const at::Tensor output = model(values({2, 6}));
+        if (group->rank() == 1) {
+          output.register_hook([](const at::Tensor&) { std::this_thread::sleep_for(2s); });
+          EXPECT_THROW(output.sum().backward(), Error);
+        } else {
+          EXPECT_THAT(message_of<TimeoutError>([&] { output.sum().backward(); }),
+                      AllOf(HasSubstr("reducing gradients"), HasSubstr("rank 1")));
+        }
+      },
+      500ms);
 }
 
 TEST_P(ReducerErrors, AnExceptionBeforeTheModelIsReachedDoesNoHarm) {

@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <fstream>
 #include <mutex>
+#include <numeric>
+#include <random>
 #include <thread>
 
 #include "collective/conformance/conformance.h"
@@ -143,9 +145,14 @@ struct Footprint {
   std::ptrdiff_t descriptors = 0;
   std::ptrdiff_t mappings = 0;
   std::ptrdiff_t shared_mappings = 0;
+  std::int64_t private_kilobytes = 0;
 
   static Footprint now() {
     Footprint footprint;
+    std::ifstream status("/proc/self/status");
+    for (std::string name; status >> name;) {
+      if (name == "RssAnon:") status >> footprint.private_kilobytes;
+    }
     const std::filesystem::directory_iterator descriptors("/proc/self/fd");
     footprint.descriptors = std::distance(begin(descriptors), end(descriptors));
     std::ifstream maps("/proc/self/maps");
@@ -190,6 +197,7 @@ TEST_P(LifetimeConformance, HundredsOfGroupsLeaveNothingBehind) {
 #if !defined(__SANITIZE_ADDRESS__)  // It keeps what is freed, to see who uses it again.
     // The allocator may have taken some of its own, but not one for each group.
     EXPECT_LE(after.mappings, before.mappings + 50);
+    EXPECT_LE(after.private_kilobytes, before.private_kilobytes + 1024);
 #endif
   });
 }
@@ -230,6 +238,33 @@ TEST_P(LifetimeConformance, RanksWaitForTwoGroupsInOppositeOrder) {
       }
       expect_same_bits(one, reduced(inputs), "the first group");
       expect_same_bits(other, reduced(inputs), "the second group");
+    }
+  });
+}
+
+TEST_P(LifetimeConformance, WorksOfSeveralGroupsAreWaitedForInEachRanksOwnOrder) {
+  run_in_group([](Rank& rank, ProcessGroup& group) {
+    std::vector<int> backwards(static_cast<std::size_t>(group.size()));
+    std::iota(backwards.rbegin(), backwards.rend(), 0);
+    const auto reversed = group.split(backwards);
+    const auto alike = group.split(std::vector(backwards.rbegin(), backwards.rend()));
+    const std::vector<ProcessGroup*> groups = {&group, reversed.get(), alike.get()};
+    std::mt19937 random(static_cast<unsigned>(rank.rank()));
+    for (int round = 0; round < 10 && !rank.failed(); ++round) {
+      std::vector<at::Tensor> tensors;
+      std::vector<std::pair<int, Work>> works;
+      for (int i = 0; i < 24; ++i) {
+        const std::int64_t count = i % 5 == 0 ? 60'000 : 1 + 100 * i;
+        tensors.push_back(at::full({count}, rank.rank() + i));
+        works.emplace_back(i, groups[static_cast<std::size_t>(i) % 3]->all_reduce(tensors[i]));
+      }
+      std::shuffle(works.begin(), works.end(), random);
+      for (auto& [i, work] : works) {
+        rank.note(fmt::format("round {}, work {}", round, i));
+        work.wait();
+        const int sum = group.size() * (group.size() - 1) / 2 + group.size() * i;
+        EXPECT_TRUE((tensors[i] == sum).all().item<bool>()) << "work " << i;
+      }
     }
   });
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // What each collective computes, for every type and size.
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 
@@ -316,15 +317,42 @@ TEST_P(ResultsConformance, AGibibyte) {
   run_in_group(
       [](Rank& rank, ProcessGroup& group) {
         constexpr std::int64_t count = std::int64_t{1} << 30;
-        const auto is_all = [](const at::Tensor& tensor, int value) {
-          return tensor.min().item<int>() == value && tensor.max().item<int>() == value;
+        const auto expect_all = [&](const at::Tensor& tensor, int value, const char* what) {
+          const auto* const bytes = tensor.data_ptr<std::uint8_t>();
+          EXPECT_EQ(bytes[0], value) << what;
+          EXPECT_EQ(std::memcmp(bytes, bytes + 1, tensor.nbytes() - 1), 0) << what << ": not alike";
         };
-        for (const at::Tensor& tensor :
-             {group.empty({count}, at::kByte), at::empty({count}, at::kByte)}) {
-          group.all_reduce(tensor.fill_(rank.rank() + 1)).wait();
-          EXPECT_TRUE(is_all(tensor, 3));
-          group.broadcast(tensor.fill_(rank.rank()), 1).wait();
-          EXPECT_TRUE(is_all(tensor, 1));
+        const at::Tensor shared = group.empty({count}, at::kByte);
+        const at::Tensor ordinary = at::empty({count}, at::kByte);
+        const int own = rank.rank();
+        for (const auto& [tensor, other] :
+             {std::pair(shared, ordinary), std::pair(ordinary, shared)}) {
+          const auto halves = tensor.chunk(2);
+          const auto other_halves = other.chunk(2);
+          for (const auto algorithm : {Algorithm::automatic, Algorithm::ring}) {
+            group.all_reduce(tensor.fill_(own + 1), {.algorithm = algorithm}).wait();
+            expect_all(tensor, 3, "all_reduce");
+          }
+          group.broadcast(tensor.fill_(own + 1), 1).wait();
+          expect_all(tensor, 2, "broadcast");
+          group.reduce(tensor.fill_(own + 1), 1).wait();
+          expect_all(tensor, own == 1 ? 3 : 1, "reduce");
+          group.all_gather(halves, halves[own].fill_(own + 1)).wait();
+          expect_all(halves[0], 1, "all_gather from rank 0");
+          expect_all(halves[1], 2, "all_gather from rank 1");
+          group.reduce_scatter(halves[own], halves).wait();
+          expect_all(halves[own], 2 * (own + 1), "reduce_scatter");
+          tensor.fill_(own + 5);
+          group.all_to_all(other_halves, halves).wait();
+          expect_all(other_halves[0], 5, "all_to_all from rank 0");
+          expect_all(other_halves[1], 6, "all_to_all from rank 1");
+          group.scatter(halves[0], own == 0 ? other_halves : std::vector<at::Tensor>(), 0).wait();
+          expect_all(halves[0], own == 0 ? 5 : 6, "scatter");
+          group.gather(own == 1 ? other_halves : std::vector<at::Tensor>(), halves[0], 1).wait();
+          if (own == 1) expect_all(other_halves[1], 6, "gather");
+          tensor.fill_(own + 1);
+          (own == 0 ? group.send(tensor, 1) : group.recv(tensor, 0)).wait();
+          expect_all(tensor, 1, "send and recv");
         }
       },
       {.deadline = std::chrono::seconds(100)});
