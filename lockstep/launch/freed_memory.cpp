@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include <dlfcn.h>
 #include <malloc.h>
 
 #include "lockstep/core/environment.h"
@@ -18,6 +19,14 @@ constexpr int kMmapThreshold = 32 << 20;
 constexpr const char* kTrim = "MALLOC_TRIM_THRESHOLD_";
 constexpr const char* kMmap = "MALLOC_MMAP_THRESHOLD_";
 
+#if defined(__GLIBC__)
+// Another allocator, or a sanitizer's, may have taken its place. glibc's own heap has then never
+// been set up, and several threads that ask it to do something would do so at once.
+bool glibc_allocates() {
+  return dlsym(RTLD_DEFAULT, "malloc") == dlsym(RTLD_DEFAULT, "__libc_malloc");
+}
+#endif
+
 }  // namespace
 
 EnvironmentVariables keep_freed_memory_environment() {
@@ -26,6 +35,7 @@ EnvironmentVariables keep_freed_memory_environment() {
 
 void keep_freed_memory() {
 #if defined(__GLIBC__)
+  if (!glibc_allocates()) return;
   if (environment("GLIBC_TUNABLES").value_or("").find("glibc.malloc") != std::string::npos) return;
   if (!environment(kTrim)) ::mallopt(M_TRIM_THRESHOLD, kTrimThreshold);
   if (!environment(kMmap)) ::mallopt(M_MMAP_THRESHOLD, kMmapThreshold);
@@ -34,7 +44,7 @@ void keep_freed_memory() {
 
 void give_back_freed_memory() {
 #if defined(__GLIBC__)
-  ::malloc_trim(0);
+  if (glibc_allocates()) ::malloc_trim(0);
 #endif
 }
 

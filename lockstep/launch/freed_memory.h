@@ -13,7 +13,8 @@ EnvironmentVariables keep_freed_memory_environment();
 // The same for this process, where the environment says nothing of it. Once, in its only thread.
 void keep_freed_memory();
 
-// Hands what is free now back to the system all the same. Takes as long as clearing it would.
+// Hands what is free now back to the system all the same, if glibc allocates. Takes as long as
+// clearing it would. From any thread.
 void give_back_freed_memory();
 
 }  // namespace lockstep
