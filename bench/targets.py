@@ -63,7 +63,7 @@ def _floor():
                          step("lockstep", model, set_to_none),
                          step("lockstep", model, set_to_none, mode="floor"),
                          Longer(microseconds=microseconds, percent=percent + more))
-    # The bucket that the first backward fills, and no further copy of the gradients, a third.
+    # The buckets take the place of the gradients; a second copy of these would be a third more.
     yield Target("floor", f"memory at most, DDP step mlp25m, {_zeroed(False)}; without DDP",
                  step("lockstep", "mlp25m", False, field="peak_mb"),
                  step("lockstep", "mlp25m", False, mode="single", field="peak_mb"),

@@ -2,6 +2,7 @@
 #include "lockstep/core/cgroup.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -26,9 +27,9 @@ std::optional<Value> first_value(const fs::path& file) {
 std::int64_t named_value(const fs::path& file, std::string_view wanted) {
   std::ifstream lines(file);
   std::string name;
-  std::int64_t value = 0;
+  std::string value;
   while (lines >> name >> value) {
-    if (name == wanted) return value;
+    if (name == wanted) return std::strtoll(value.c_str(), nullptr, 10);
   }
   return 0;
 }
@@ -96,13 +97,15 @@ std::vector<Cgroup::MemoryUse> Cgroup::memory_uses() const {
     const fs::path stat = folder / "memory.stat";
     if (const auto limit = first_value<std::int64_t>(folder / "memory.max")) {
       const auto used = first_value<std::int64_t>(folder / "memory.current").value_or(0);
-      uses.push_back({*limit, used - named_value(stat, "inactive_file")});
+      uses.push_back(
+          {*limit, used - named_value(stat, "inactive_file") - named_value(stat, "active_file")});
     } else if (const auto limit = first_value<std::int64_t>(folder / "memory.limit_in_bytes")) {
       const auto used = first_value<std::int64_t>(folder / "memory.usage_in_bytes").value_or(0);
-      if (*limit < kNoLimit)
-        uses.push_back({*limit, used - named_value(stat, "total_inactive_file")});
+      uses.push_back({*limit, used - named_value(stat, "total_inactive_file") -
+                                  named_value(stat, "total_active_file")});
     }
   }
+  std::erase_if(uses, [](const auto& use) { return use.limit < 0 || use.limit >= kNoLimit; });
   return uses;
 }
 

@@ -20,8 +20,8 @@ class Cgroup {
   std::optional<double> cpu_quota() const;
   // In bytes.
   std::optional<std::int64_t> memory_limit() const;
-  // Bytes up to the limit. Pages of files that have not been used lately count as free: the kernel
-  // gives them back before it refuses anything.
+  // Bytes up to the limit. Cached pages of files count as free: the kernel gives them back before
+  // it refuses anything.
   std::optional<std::int64_t> available_memory() const;
 
  private:

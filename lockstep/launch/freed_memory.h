@@ -13,8 +13,8 @@ EnvironmentVariables keep_freed_memory_environment();
 // The same for this process, where the environment says nothing of it. Once, in its only thread.
 void keep_freed_memory();
 
-// Hands what is free now back to the system all the same, if glibc allocates. Takes as long as
-// clearing it would. From any thread.
+// Hands what is free now back to the system all the same, if glibc allocates. From any thread. Not
+// in every step: what is needed again has to be cleared by the system first.
 void give_back_freed_memory();
 
 }  // namespace lockstep

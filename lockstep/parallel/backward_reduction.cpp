@@ -292,7 +292,7 @@ void BackwardReduction::finish() {
       // takes in before the next one is made, so that they do not exist twice.
       if (is_new) {
         slots_.back().work.wait();
-        give_back_freed_memory();
+        if (group_->device().is_cpu()) give_back_freed_memory();
       }
     }
     for (Slot& slot : slots_) {

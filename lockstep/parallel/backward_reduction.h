@@ -18,7 +18,8 @@
 namespace lockstep {
 
 // Starts the reduction of a bucket: once the Work is done, bucket.flat() holds the mean over the
-// ranks. Called in the order of the buckets, the same on every rank.
+// ranks. Called in the order of the buckets, the same on every rank; in the first backward, which
+// makes them, each Work is waited for before the next call.
 using BucketFunction = std::function<Work(Bucket&)>;
 
 // Owned by its Reducer and by the graphs that lead to it, so that a backward may come after the

@@ -68,17 +68,18 @@ TEST_F(CgroupTest, OfAContainerTheTopIsSeen) {
   EXPECT_EQ(Cgroup(root()).memory_limit(), 1'000'000);
 }
 
-TEST_F(CgroupTest, PagesOfFilesThatAreNotInUseAreFree) {
+TEST_F(CgroupTest, CachedPagesOfFilesAreFree) {
   write("proc/self/cgroup", "0::/new\n");
   write("sys/fs/cgroup/new/memory.max", "1000\n");
   write("sys/fs/cgroup/new/memory.current", "990\n");
-  write("sys/fs/cgroup/new/memory.stat", "file 600\ninactive_file 500\n");
+  write("sys/fs/cgroup/new/memory.stat", "file 600\nactive_file 50\ninactive_file 450\n");
   EXPECT_EQ(Cgroup(root()).available_memory(), 510);
   write("proc/self/cgroup", "5:memory:/old\n");
   write("sys/fs/cgroup/memory/old/memory.limit_in_bytes", "1000\n");
   write("sys/fs/cgroup/memory/old/memory.usage_in_bytes", "990\n");
-  write("sys/fs/cgroup/memory/old/memory.stat", "inactive_file 300\ntotal_inactive_file 400\n");
-  EXPECT_EQ(Cgroup(root()).available_memory(), 410);
+  write("sys/fs/cgroup/memory/old/memory.stat",
+        "inactive_file 300\ntotal_inactive_file 400\ntotal_active_file 100\n");
+  EXPECT_EQ(Cgroup(root()).available_memory(), 510);
 }
 
 TEST_F(CgroupTest, NoLimitIsNone) {
@@ -103,6 +104,7 @@ TEST_F(CgroupTest, SurvivesNonsense) {
     write("sys/fs/cgroup/a/b/cpu.max", "x");
     write("sys/fs/cgroup/a/b/memory.max", "-");
     write("sys/fs/cgroup/a/memory.max", "99999999999999999999999");
+    write("sys/fs/cgroup/memory.max", "-1");
     EXPECT_FALSE(Cgroup(root()).available_memory()) << text;
     EXPECT_FALSE(Cgroup(root()).cpu_quota()) << text;
   }
