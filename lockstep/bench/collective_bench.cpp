@@ -174,6 +174,9 @@ double bus_factor(Collective collective, int ranks) {
 }
 
 void check(const CollectiveBench& bench) {
+  if (bench.algorithm != Algorithm::automatic && bench.collective != Collective::all_reduce) {
+    throw UsageError("the ring is an algorithm of all-reduce; leave it out for other collectives");
+  }
   const auto alone = make_self_group({}, {});
   Run(*alone, bench, 1).perform();
 }

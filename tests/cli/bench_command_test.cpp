@@ -100,6 +100,8 @@ TEST(BenchCommand, RefusesWrongUse) {
       {{"bench", "dp", "mlp", "--batch-size", "0"}, "--batch-size 0: give at least 1"},
       {{"bench", "all-reduce", "--dtype", "complex"}, "complex"},
       {{"bench", "all-reduce", "--op", "mean", "--dtype", "int32"}, "mean"},
+      {{"bench", "reduce-scatter", "--algorithm", "ring"},
+       "the ring is an algorithm of all-reduce"},
       {{"bench", "all-reduce", "--ranks", "0"}, "--ranks 0: give at least 1"},
       {{"bench", "all-reduce", "--sizes", "huge"}, "huge"},
       {{"run", "-n", "2", "--no-prefix", LOCKSTEP_PROGRAM, "bench", "dp", "mlp"},
