@@ -2,6 +2,7 @@
 #include "lockstep/core/cgroup.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
@@ -15,6 +16,18 @@ namespace fs = std::filesystem;
 
 // Version 1 says "no limit" by the largest number of whole pages.
 constexpr std::int64_t kNoLimit = std::int64_t{1} << 62;
+
+// What versions 2 and 1 call the same.
+struct MemoryFiles {
+  const char* limit;
+  const char* used;
+  const char* inactive_cache;  // in memory.stat
+  const char* active_cache;
+};
+constexpr std::array<MemoryFiles, 2> kMemoryFiles = {
+    {{"memory.max", "memory.current", "inactive_file", "active_file"},
+     {"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file",
+      "total_active_file"}}};
 
 template <class Value>
 std::optional<Value> first_value(const fs::path& file) {
@@ -94,18 +107,15 @@ std::optional<double> Cgroup::cpu_quota() const {
 std::vector<Cgroup::MemoryUse> Cgroup::memory_uses() const {
   std::vector<MemoryUse> uses;
   for (const auto& folder : memory_folders_) {
-    const fs::path stat = folder / "memory.stat";
-    if (const auto limit = first_value<std::int64_t>(folder / "memory.max")) {
-      const auto used = first_value<std::int64_t>(folder / "memory.current").value_or(0);
-      uses.push_back(
-          {*limit, used - named_value(stat, "inactive_file") - named_value(stat, "active_file")});
-    } else if (const auto limit = first_value<std::int64_t>(folder / "memory.limit_in_bytes")) {
-      const auto used = first_value<std::int64_t>(folder / "memory.usage_in_bytes").value_or(0);
-      uses.push_back({*limit, used - named_value(stat, "total_inactive_file") -
-                                  named_value(stat, "total_active_file")});
+    for (const MemoryFiles& files : kMemoryFiles) {
+      const auto limit = first_value<std::int64_t>(folder / files.limit);
+      if (!limit || *limit < 0 || *limit >= kNoLimit) continue;
+      const auto stat = folder / "memory.stat";
+      const auto used = first_value<std::int64_t>(folder / files.used).value_or(0);
+      uses.push_back({*limit, used - named_value(stat, files.inactive_cache) -
+                                  named_value(stat, files.active_cache)});
     }
   }
-  std::erase_if(uses, [](const auto& use) { return use.limit < 0 || use.limit >= kNoLimit; });
   return uses;
 }
 

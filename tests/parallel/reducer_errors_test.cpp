@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // What goes wrong, on which ranks, and what the message says.
+#include <array>
+
 #include "tests/parallel/errors.h"
 #include "tests/parallel/models.h"
 #include "tests/support/rank_processes.h"
 #include "tests/support/thread_group.h"
 #include <gmock/gmock.h>
+#include <poll.h>
+#include <unistd.h>
 
 #include "lockstep/collective/init_process_group.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/unique_fd.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 
 namespace lockstep::testing {
@@ -76,19 +81,28 @@ TEST_P(ReducerErrors, AnExceptionInBackwardReachesEveryRank) {
 }
 
 TEST_P(ReducerErrors, ARankThatStallsInBackwardIsATimeoutThatNamesIt) {
+  // By which rank 0 tells rank 1, a thread or a process, that it has waited in vain.
+  std::array<int, 2> pipe{};
+  ASSERT_EQ(::pipe(pipe.data()), 0);
+  const UniqueFd to_read(pipe[0]);
+  const UniqueFd to_write(pipe[1]);
   run(
       2,
-      [](const std::shared_ptr<ProcessGroup>& group) {
+      [&](const std::shared_ptr<ProcessGroup>& group) {
         Mlp net;
         DistributedDataParallel model(net, group);
         model(values({2, 6})).sum().backward();
         const at::Tensor output = model(values({2, 6}));
         if (group->rank() == 1) {
-          output.register_hook([](const at::Tensor&) { std::this_thread::sleep_for(2s); });
+          output.register_hook([&](const at::Tensor&) {
+            pollfd told{to_read.get(), POLLIN, 0};
+            EXPECT_EQ(::poll(&told, 1, 30'000), 1);
+          });
           EXPECT_THROW(output.sum().backward(), Error);
         } else {
           EXPECT_THAT(message_of<TimeoutError>([&] { output.sum().backward(); }),
                       AllOf(HasSubstr("reducing gradients"), HasSubstr("rank 1")));
+          EXPECT_EQ(::write(to_write.get(), "", 1), 1);
         }
       },
       500ms);
