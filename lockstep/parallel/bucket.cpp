@@ -14,11 +14,20 @@
 namespace lockstep {
 namespace {
 
-// Up to here a plain copy costs less than its way through the dispatcher.
-constexpr std::size_t kSmall = 64 * 1024;
 // What is smaller fits into a core's own cache, and is reduced fastest from the bucket, where the
 // results go. From here on it is worth it to spare a copy, or to make it past the caches.
 constexpr std::size_t kLarge = 1024 * 1024;
+
+// A part of a copy for one thread.
+constexpr std::int64_t kCopyGrain = 256 * 1024;
+
+// Faster than the dispatcher's copy: it knows that no conversion is needed, and how this processor
+// copies best.
+void copy(std::byte* to, const std::byte* from, std::int64_t bytes) {
+  at::parallel_for(0, bytes, kCopyGrain, [&](std::int64_t begin, std::int64_t end) {
+    std::memcpy(to + begin, from + begin, static_cast<std::size_t>(end - begin));
+  });
+}
 
 void copy_past_caches(std::byte* to, const std::byte* from, std::int64_t bytes) {
   at::parallel_for(0, bytes, kLarge, [&](std::int64_t begin, std::int64_t end) {
@@ -77,28 +86,27 @@ ElementRange Bucket::range_of(int i) const {
 
 void Bucket::take(int i, const at::Tensor& gradient) {
   const at::Tensor& view = this->gradient(i);
-  const bool same_bytes = alike(view, gradient);
-  if (same_bytes && gradient.nbytes() <= kSmall) {
-    if (gradient.nbytes() > 0) std::memcpy(view.data_ptr(), gradient.data_ptr(), gradient.nbytes());
-    return;
-  }
   const ElementRange whole = range_of(i);
   std::erase_if(pieces_, [&](const Piece& piece) { return whole.contains(piece.range()); });
-  if (!same_bytes || gradient.nbytes() < kLarge) {
+  if (!alike(view, gradient)) {
     view.copy_(gradient);
+    return;
+  }
+  auto* const to = static_cast<std::byte*>(view.data_ptr());
+  const auto* const from = static_cast<const std::byte*>(gradient.data_ptr());
+  if (gradient.nbytes() < kLarge) {
+    copy(to, from, static_cast<std::int64_t>(gradient.nbytes()));
     return;
   }
   const std::int64_t element_size = gradient.element_size();
   ElementRange stays = overlap(whole, own_share_);
   if (static_cast<std::size_t>(stays.count * element_size) < kLarge) stays = {whole.begin, 0};
-  const auto copy = [&](std::int64_t begin, std::int64_t end) {
+  const auto copy_elements = [&](std::int64_t begin, std::int64_t end) {
     const std::int64_t offset = (begin - whole.begin) * element_size;
-    copy_past_caches(static_cast<std::byte*>(view.data_ptr()) + offset,
-                     static_cast<const std::byte*>(gradient.data_ptr()) + offset,
-                     (end - begin) * element_size);
+    copy_past_caches(to + offset, from + offset, (end - begin) * element_size);
   };
-  copy(whole.begin, stays.begin);
-  copy(stays.end(), whole.end());
+  copy_elements(whole.begin, stays.begin);
+  copy_elements(stays.end(), whole.end());
   if (stays.count == 0) return;
   const at::Tensor values = gradient.as_strided({whole.count}, {1});
   pieces_.push_back({stays.begin, values.narrow(0, stays.begin - whole.begin, stays.count)});
