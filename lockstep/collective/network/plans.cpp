@@ -2,14 +2,17 @@
 #include "lockstep/collective/network/plans.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <numeric>
+#include <utility>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <fmt/format.h>
 
 #include "lockstep/collective/kernels/reduce.h"
+#include "lockstep/collective/piece.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::network {
@@ -69,6 +72,50 @@ void reduce_runs(const at::Tensor& runs, std::byte* result, std::int64_t count, 
   reduce(sources, {&destination, 1}, count, call.type, call.op, scale);
 }
 
+// Of nearly that size and all alike: a small rest would cost as much time as a whole one.
+std::vector<ElementRange> chunks_of(const at::Tensor& tensor, std::int64_t bytes) {
+  const std::int64_t elements = tensor.numel();
+  const std::int64_t wanted =
+      std::max<std::int64_t>(1, bytes / static_cast<std::int64_t>(tensor.element_size()));
+  const std::int64_t about = std::max<std::int64_t>(1, (elements + wanted / 2) / wanted);
+  const std::int64_t per_chunk = (elements + about - 1) / about;
+  std::vector<ElementRange> chunks;
+  for (std::int64_t begin = 0; begin < elements; begin += per_chunk) {
+    chunks.push_back({begin, std::min(per_chunk, elements - begin)});
+  }
+  return chunks;
+}
+
+// Two ranks send each other everything and both add it up: that is as many bytes as shares and
+// their sums would be, in one step instead of two.
+std::vector<Step> reduce_between_two(const at::Tensor& tensor, const Call& call, double scale,
+                                     Place place) {
+  const auto width = static_cast<std::int64_t>(tensor.element_size());
+  std::vector<Step> steps;
+  for (const ElementRange chunk : chunks_of(tensor, place.chunk_bytes / 2)) {
+    const at::Tensor own = bytes_of(tensor, chunk.begin * width, chunk.count * width);
+    const auto other = std::make_shared<at::Tensor>();
+    std::vector<std::int64_t> to_other(2, 0);
+    to_other[static_cast<std::size_t>(1 - place.rank)] = chunk.count * width;
+    steps.push_back({.start =
+                         [=](Carrier& carrier) {
+                           *other = some_bytes(chunk.count * width);
+                           return carrier.exchange(own, to_other, *other, to_other);
+                         },
+                     .finish =
+                         [=] {
+                           std::array<const void*, 2> sources{begin(own), begin(*other)};
+                           if (place.rank == 1) std::swap(sources[0], sources[1]);
+                           void* const sum = begin(own);
+                           reduce(sources, {&sum, 1}, chunk.count, call.type, call.op, scale);
+                           other->reset();
+                         },
+                     // Two halves are as much on its way as a chunk's shares and their sums.
+                     .after = std::max(-1, static_cast<int>(steps.size()) - 2)});
+  }
+  return steps;
+}
+
 // To all ranks, or to one.
 std::vector<Step> reduce_whole(const at::Tensor& tensor, const Call& call, double scale,
                                Place place) {
@@ -91,16 +138,11 @@ std::vector<Step> reduce_whole(const at::Tensor& tensor, const Call& call, doubl
 std::vector<Step> reduce_in_chunks(const at::Tensor& tensor, const Call& call, double scale,
                                    Place place) {
   const auto width = static_cast<std::int64_t>(tensor.element_size());
-  // Of nearly that size and all alike: a small rest would cost as much time as a whole one.
-  const std::int64_t wanted = place.chunk_bytes / width;
-  const std::int64_t about = std::max<std::int64_t>(1, (tensor.numel() + wanted / 2) / wanted);
-  const std::int64_t per_chunk = (tensor.numel() + about - 1) / about;
-  const std::int64_t chunks = (tensor.numel() + per_chunk - 1) / per_chunk;
   std::vector<Step> exchanges;
   std::vector<Step> distributions;
-  for (std::int64_t number = 0; number < chunks; ++number) {
-    const std::int64_t first = number * per_chunk;
-    const std::int64_t count = std::min(per_chunk, tensor.numel() - first);
+  for (const ElementRange range : chunks_of(tensor, place.chunk_bytes)) {
+    const std::int64_t first = range.begin;
+    const std::int64_t count = range.count;
     const auto counts = shares(count, place.size);
     const std::int64_t own = counts[static_cast<std::size_t>(place.rank)];
     const std::int64_t before =
@@ -153,6 +195,9 @@ std::vector<Step> reduce_in_chunks(const at::Tensor& tensor, const Call& call, d
 
 Plan plan_reduction(const Call& call, const at::Tensor& tensor, double scale, Place place) {
   if (tensor.numel() == 0) return make_plan(call, {});
+  if (place.size == 2 && call.root < 0) {
+    return make_plan(call, reduce_between_two(tensor, call, scale, place));
+  }
   const bool small = static_cast<std::int64_t>(tensor.nbytes()) <= kSmallBytes;
   return make_plan(call, small ? reduce_whole(tensor, call, scale, place)
                                : reduce_in_chunks(tensor, call, scale, place));

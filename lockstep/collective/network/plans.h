@@ -2,7 +2,8 @@
 // The steps of each collective. Sums are taken in the order of the ranks with the kernels of all
 // backends: each rank gets its share of every rank's elements, adds them up, and passes the result
 // to everybody. That moves 2 (N - 1) / N of the tensor in and out of each of N ranks, as a ring
-// does. Tensors are contiguous and in host memory.
+// does. Two ranks do with one step, in which each sends all that it has. Tensors are contiguous and
+// in host memory.
 #pragma once
 
 #include <memory>
