@@ -11,4 +11,9 @@ enum class ReduceOp : std::uint8_t { sum, mean, min, max, product };
 
 std::string_view name(ReduceOp op);
 
+// A mean is a sum that is scaled: by what, if the result is to be multiplied by `scale` besides.
+inline double scale_over(int ranks, ReduceOp op, double scale) {
+  return op == ReduceOp::mean ? scale / ranks : scale;
+}
+
 }  // namespace lockstep

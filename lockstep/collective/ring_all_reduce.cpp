@@ -135,8 +135,7 @@ at::Tensor RingAllReduce::chunk(int number) const {
 
 void RingAllReduce::combine(const at::Tensor& received, const at::Tensor& own) const {
   const bool last = step_ == neighbours_.size - 2;
-  double scale = options_.scale;
-  if (options_.op == ReduceOp::mean) scale /= neighbours_.size;
+  const double scale = scale_over(neighbours_.size, options_.op, options_.scale);
   const std::array<const void*, 2> sources{received.data_ptr(), own.data_ptr()};
   const std::array<void*, 1> destination{own.data_ptr()};
   // A mean is a sum until it is complete.

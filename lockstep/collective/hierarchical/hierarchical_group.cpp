@@ -247,10 +247,9 @@ class HierarchicalGroup final : public ProcessGroup {
 
   Work start_all_reduce(at::TensorList tensors, AllReduceOptions options) override {
     auto operation = make_operation(Collective::all_reduce);
-    const bool mean = options.op == ReduceOp::mean;
-    const AllReduceOptions within{.op = mean ? ReduceOp::sum : options.op};
+    const AllReduceOptions within{.op = options.op == ReduceOp::mean ? ReduceOp::sum : options.op};
     const AllReduceOptions between{.op = within.op,
-                                   .scale = mean ? options.scale / size() : options.scale};
+                                   .scale = scale_over(size(), options.op, options.scale)};
     for (const auto& tensor : tensors) {
       operation->announce(network::reducing_call(Collective::all_reduce, tensor, options),
                           tensors.size());

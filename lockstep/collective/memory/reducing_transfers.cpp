@@ -16,11 +16,6 @@ namespace {
 // What is reduced and copied on while a core still has it in its fastest caches.
 constexpr std::int64_t kBlockBytes = 4 * 1024;
 
-// A mean is a sum with a scale: one kernel does both.
-double kernel_scale(AllReduceOptions options, int size) {
-  return options.op == ReduceOp::mean ? options.scale / size : options.scale;
-}
-
 // all_reduce, and reduce if there is a root: only that rank's tensor gets the result.
 class ReduceTransfer final : public Transfer {
  public:
@@ -138,7 +133,7 @@ class ReduceScatterTransfer final : public Transfer {
         element_bytes_(output.element_bytes()),
         output_(std::move(output)),
         inputs_(std::move(inputs)),
-        scale_(kernel_scale(options, static_cast<int>(inputs_.size()))),
+        scale_(scale_over(static_cast<int>(inputs_.size()), options.op, options.scale)),
         rank_(rank) {}
 
   void copy_in(ElementRange chunk, std::byte* place) override {
@@ -185,8 +180,9 @@ std::shared_ptr<Transfer> all_reduce_transfer(HostTensor tensor, AllReduceOption
                   .type = tensor.type(),
                   .elements = tensor.elements(),
                   .scale = options.scale};
-  return std::make_shared<ReduceTransfer>(call, std::move(tensor), kernel_scale(options, size),
-                                          rank, size, std::move(pieces));
+  return std::make_shared<ReduceTransfer>(call, std::move(tensor),
+                                          scale_over(size, options.op, options.scale), rank, size,
+                                          std::move(pieces));
 }
 
 std::shared_ptr<Transfer> reduce_transfer(HostTensor tensor, int root, AllReduceOptions options,
@@ -197,8 +193,8 @@ std::shared_ptr<Transfer> reduce_transfer(HostTensor tensor, int root, AllReduce
                   .root = root,
                   .elements = tensor.elements(),
                   .scale = options.scale};
-  return std::make_shared<ReduceTransfer>(call, std::move(tensor), kernel_scale(options, size),
-                                          rank, size);
+  return std::make_shared<ReduceTransfer>(call, std::move(tensor),
+                                          scale_over(size, options.op, options.scale), rank, size);
 }
 
 std::shared_ptr<Transfer> reduce_scatter_transfer(HostTensor output, std::vector<HostTensor> inputs,

@@ -55,12 +55,11 @@ class Reduction {
   Reduction(const NcclLibrary& nccl, ncclComm_t communicator, at::ScalarType type, ReduceOp op,
             double scale, int size)
       : nccl_(nccl), communicator_(communicator), type_(*find_type(type)) {
-    const bool mean = op == ReduceOp::mean;
     if (scale != 1) {
-      result_ = scaled(type, mean ? scale / size : scale);
+      result_ = scaled(type, scale_over(size, op, scale));
     } else if (type == at::kBool) {  // "or" and "and"
       op_ = op == ReduceOp::min || op == ReduceOp::product ? ncclMin : ncclMax;
-    } else if (mean) {
+    } else if (op == ReduceOp::mean) {
       op_ = ncclAvg;
     } else if (op == ReduceOp::min) {
       op_ = ncclMin;

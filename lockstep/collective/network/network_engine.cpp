@@ -5,6 +5,7 @@
 
 #include <unistd.h>
 
+#include "lockstep/collective/network/payload.h"
 #include "lockstep/collective/network/plans.h"
 #include "lockstep/core/error.h"
 

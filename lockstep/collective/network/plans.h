@@ -13,15 +13,8 @@
 
 #include "lockstep/collective/network/planned_call.h"
 #include "lockstep/collective/process_group.h"
-#include "lockstep/core/error.h"
 
 namespace lockstep::network {
-
-// What a plan keeps on its way found no place.
-class OutOfMemory : public BackendError {
- public:
-  using BackendError::BackendError;
-};
 
 // Sums of larger tensors go in chunks, so that one is added up while the next is on its way. On one
 // machine few large ones are faster; between machines it depends on the carrier.
