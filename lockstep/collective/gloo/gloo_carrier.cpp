@@ -4,10 +4,11 @@
 #include <atomic>
 #include <condition_variable>
 #include <csignal>
+#include <cstring>
 #include <exception>
 #include <mutex>
 
-#include <ATen/ops/empty.h>
+#include <ATen/core/Tensor.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "lockstep/collective/gloo/gloo_store.h"
@@ -20,6 +21,19 @@ namespace {
 
 using network::Carrier;
 using network::Transmission;
+
+// To each peer, one for each direction of an exchange. Whoever sends a block holds the lock of its
+// connection while the kernel takes the bytes; Gloo's thread that finds it held, since something
+// has come the other way, tries again and again, and on a core that the two share it does so for
+// milliseconds in which the sender does not run.
+constexpr std::size_t kConnections = 2;
+// Beyond the messages' own. All exchanges start in the same order on all ranks.
+constexpr int kExchangeTag = 64;
+
+// Gloo takes the connections by turns of the tags.
+int exchange_tag(int from, int to) {
+  return kExchangeTag + (from < to ? 0 : 1);
+}
 
 // Rings when something has ended on one of Gloo's threads.
 class Bell {
@@ -65,14 +79,15 @@ class GlooCollective final : public Transmission {
   std::vector<at::Tensor> tensors_;
 };
 
-// A message. Gloo only lets a thread wait for it.
-class GlooMessage final : public Transmission {
+// Messages between this rank and others. Gloo only lets a thread wait for them.
+class GlooMessages final : public Transmission {
  public:
-  GlooMessage(const c10::intrusive_ptr<c10d::Work>& work, WaitingThreads& threads,
-              const std::shared_ptr<Bell>& bell) {
-    threads.run([work, bell, state = state_] {
+  using Works = std::vector<c10::intrusive_ptr<c10d::Work>>;
+
+  GlooMessages(Works works, WaitingThreads& threads, const std::shared_ptr<Bell>& bell) {
+    threads.run([works = std::move(works), bell, state = state_] {
       try {
-        work->wait();
+        for (const auto& work : works) work->wait();
       } catch (...) {
         state->error = std::current_exception();
       }
@@ -104,17 +119,13 @@ class GlooCarrier final : public Carrier {
                                          std::vector<std::int64_t> outgoing_bytes,
                                          at::Tensor incoming,
                                          std::vector<std::int64_t> incoming_bytes) override {
-    const auto work = gloo_->alltoall_base(incoming, outgoing, incoming_bytes, outgoing_bytes);
-    return std::make_unique<GlooCollective>(work, std::vector{outgoing, incoming}, bell_);
+    return exchange_blocks(outgoing.split_with_sizes(outgoing_bytes),
+                           incoming.split_with_sizes(incoming_bytes));
   }
 
-  // Gloo's own gathers blocks of one size, and copies them once more.
   std::unique_ptr<Transmission> all_gather(at::Tensor own, at::Tensor all,
                                            std::vector<std::int64_t> bytes) override {
-    const auto size = static_cast<std::int64_t>(bytes.size());
-    const std::int64_t own_bytes = bytes[static_cast<std::size_t>(rank_)];
-    const at::Tensor repeated = own.expand({size, own_bytes}).contiguous().view({-1});
-    return exchange(repeated, std::vector(bytes.size(), own_bytes), all, bytes);
+    return exchange_blocks(std::vector(bytes.size(), own), all.split_with_sizes(bytes));
   }
 
   std::unique_ptr<Transmission> broadcast(at::Tensor bytes, int root) override {
@@ -125,12 +136,10 @@ class GlooCarrier final : public Carrier {
   }
 
   std::unique_ptr<Transmission> send(at::Tensor bytes, int to, int tag) override {
-    std::vector<at::Tensor> tensors{bytes};
-    return std::make_unique<GlooMessage>(gloo_->send(tensors, to, tag), threads_, bell_);
+    return messages({start_send(std::move(bytes), to, tag)});
   }
   std::unique_ptr<Transmission> receive(at::Tensor bytes, int from, int tag) override {
-    std::vector<at::Tensor> tensors{bytes};
-    return std::make_unique<GlooMessage>(gloo_->recv(tensors, from, tag), threads_, bell_);
+    return messages({start_receive(std::move(bytes), from, tag)});
   }
 
   std::uint64_t events() const override { return bell_->count(); }
@@ -139,6 +148,46 @@ class GlooCarrier final : public Carrier {
   }
 
  private:
+  using Messages = GlooMessages::Works;
+
+  // One for each rank and one of each. Gloo's own alltoall sends first, and its words to a sender
+  // that it may begin wait behind the blocks: large ones go one way after the other, not both at
+  // once.
+  std::unique_ptr<Transmission> exchange_blocks(const std::vector<at::Tensor>& outgoing,
+                                                const std::vector<at::Tensor>& incoming) {
+    const std::size_t size = outgoing.size();
+    const auto own = static_cast<std::size_t>(rank_);
+    Messages works;
+    for (std::size_t step = 1; step < size; ++step) {
+      const std::size_t rank = (own + size - step) % size;
+      if (incoming[rank].numel() == 0) continue;
+      const int from = static_cast<int>(rank);
+      works.push_back(start_receive(incoming[rank], from, exchange_tag(from, rank_)));
+    }
+    for (std::size_t step = 1; step < size; ++step) {  // not all to the same rank at once
+      const std::size_t rank = (own + step) % size;
+      if (outgoing[rank].numel() == 0) continue;
+      const int to = static_cast<int>(rank);
+      works.push_back(start_send(outgoing[rank], to, exchange_tag(rank_, to)));
+    }
+    if (incoming[own].numel() > 0) {
+      std::memmove(incoming[own].data_ptr(), outgoing[own].data_ptr(), incoming[own].nbytes());
+    }
+    return messages(std::move(works));
+  }
+
+  c10::intrusive_ptr<c10d::Work> start_send(at::Tensor bytes, int to, int tag) {
+    std::vector<at::Tensor> tensors{std::move(bytes)};
+    return gloo_->send(tensors, to, tag);
+  }
+  c10::intrusive_ptr<c10d::Work> start_receive(at::Tensor bytes, int from, int tag) {
+    std::vector<at::Tensor> tensors{std::move(bytes)};
+    return gloo_->recv(tensors, from, tag);
+  }
+  std::unique_ptr<Transmission> messages(Messages works) {
+    return std::make_unique<GlooMessages>(std::move(works), threads_, bell_);
+  }
+
   c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;
   int rank_;
   std::shared_ptr<Bell> bell_ = std::make_shared<Bell>();
@@ -167,9 +216,9 @@ std::unique_ptr<Carrier> make_gloo_carrier(const Membership& membership,
   // The group's own deadline comes first; after this one Gloo lets go of what nobody waits for.
   const auto options = c10d::ProcessGroupGloo::Options::create(timeout + std::chrono::seconds(10));
   const auto interface = environment("GLOO_SOCKET_IFNAME");
-  options->devices.push_back(
-      interface ? c10d::ProcessGroupGloo::createDeviceForInterface(*interface)
-                : c10d::ProcessGroupGloo::createDeviceForHostname(own_host));
+  options->devices.assign(kConnections,
+                          interface ? c10d::ProcessGroupGloo::createDeviceForInterface(*interface)
+                                    : c10d::ProcessGroupGloo::createDeviceForHostname(own_host));
   const auto store = make_gloo_store(membership.store);
   store->setTimeout(std::max(deadline.remaining(), std::chrono::milliseconds(1)));
   return std::make_unique<GlooCarrier>(c10::make_intrusive<c10d::ProcessGroupGloo>(

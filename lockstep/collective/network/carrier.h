@@ -60,7 +60,7 @@ class Carrier {
 
   // In what chunks sums of large tensors travel best
   // (docs/decisions/0014-chunks-between-machines.md).
-  virtual std::int64_t chunk_bytes_between_machines() const { return 384 << 10; }
+  virtual std::int64_t chunk_bytes_between_machines() const { return 16 << 20; }
 
   // The group has failed: ends what is on its way, if the library can.
   virtual void abort() {}
