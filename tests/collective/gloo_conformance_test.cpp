@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The gloo backend does what every backend must do, between processes.
 #include <cstdlib>
+#include <filesystem>
+#include <string>
 
 #include "collective/conformance/conformance.h"
+#include <sched.h>
 
 namespace lockstep::testing {
 namespace {
@@ -34,6 +37,23 @@ INSTANTIATE_TEST_SUITE_P(gloo, FaultConformance, ::testing::ValuesIn(cases(kGloo
                          case_name);
 INSTANTIATE_TEST_SUITE_P(gloo, TrainingConformance, ::testing::ValuesIn(cases(kGloo, {2, 3})),
                          case_name);
+
+int background_threads() {
+  int count = 0;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    if (::sched_getscheduler(std::stoi(task.path().filename())) == SCHED_BATCH) ++count;
+  }
+  return count;
+}
+
+// Its thread must not take the core from one that holds a lock of Gloo's.
+TEST(GlooGroup, GloosThreadAloneRunsInTheBackground) {
+  run_ranks(2, [](Rank& rank) {
+    const auto group = kGloo.join(rank, {});
+    EXPECT_EQ(background_threads(), 1);
+    EXPECT_EQ(::sched_getscheduler(0), SCHED_OTHER);
+  });
+}
 
 }  // namespace
 }  // namespace lockstep::testing

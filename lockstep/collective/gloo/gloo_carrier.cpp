@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include <ATen/core/Tensor.h>
+#include <sched.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "lockstep/collective/gloo/gloo_store.h"
@@ -22,10 +23,8 @@ namespace {
 using network::Carrier;
 using network::Transmission;
 
-// To each peer, one for each direction of an exchange. Whoever sends a block holds the lock of its
-// connection while the kernel takes the bytes; Gloo's thread that finds it held, since something
-// has come the other way, tries again and again, and on a core that the two share it does so for
-// milliseconds in which the sender does not run.
+// To each peer, one for each direction of an exchange: Gloo tells a sender that it may begin over
+// the connection of its block, and that would wait behind a block that goes the other way.
 constexpr std::size_t kConnections = 2;
 // Beyond the messages' own. All exchanges start in the same order on all ranks.
 constexpr int kExchangeTag = 64;
@@ -150,9 +149,8 @@ class GlooCarrier final : public Carrier {
  private:
   using Messages = GlooMessages::Works;
 
-  // One for each rank and one of each. Gloo's own alltoall sends first, and its words to a sender
-  // that it may begin wait behind the blocks: large ones go one way after the other, not both at
-  // once.
+  // One for each rank and one of each. Not Gloo's own alltoall, which sends first, on one
+  // connection: large blocks go one way after the other, not both at once.
   std::unique_ptr<Transmission> exchange_blocks(const std::vector<at::Tensor>& outgoing,
                                                 const std::vector<at::Tensor>& incoming) {
     const std::size_t size = outgoing.size();
@@ -194,6 +192,39 @@ class GlooCarrier final : public Carrier {
   WaitingThreads threads_;
 };
 
+// A thread that is made while this lives does not take a core at once when it wakes, from one that
+// runs (SCHED_BATCH of sched(7)).
+class BackgroundThreads {
+ public:
+  BackgroundThreads() {
+    if (ordinary_) set(SCHED_BATCH);
+  }
+  ~BackgroundThreads() {
+    if (ordinary_) set(SCHED_OTHER);
+  }
+  BackgroundThreads(const BackgroundThreads&) = delete;
+  BackgroundThreads& operator=(const BackgroundThreads&) = delete;
+
+ private:
+  // Where that is forbidden things are slower, and nothing else.
+  static void set(int policy) {
+    const sched_param priority{};
+    ::sched_setscheduler(0, policy, &priority);
+  }
+  const bool ordinary_ = ::sched_getscheduler(0) == SCHED_OTHER;
+};
+
+// With a thread that reads and writes. If that took the core from a thread which holds the lock of
+// a connection, in order to send on it, it would try for the lock again and again until the end of
+// its time slice, some milliseconds later.
+std::shared_ptr<gloo::transport::Device> make_device(const std::string& own_host) {
+  const BackgroundThreads background;
+  if (const auto interface = environment("GLOO_SOCKET_IFNAME")) {
+    return c10d::ProcessGroupGloo::createDeviceForInterface(*interface);
+  }
+  return c10d::ProcessGroupGloo::createDeviceForHostname(own_host);
+}
+
 // Gloo writes to connections whose other end may be gone, and the signal for that would end the
 // process. Programs that it executes get the default back.
 void survive_broken_pipes() {
@@ -215,10 +246,11 @@ std::unique_ptr<Carrier> make_gloo_carrier(const Membership& membership,
   survive_broken_pipes();
   // The group's own deadline comes first; after this one Gloo lets go of what nobody waits for.
   const auto options = c10d::ProcessGroupGloo::Options::create(timeout + std::chrono::seconds(10));
-  const auto interface = environment("GLOO_SOCKET_IFNAME");
-  options->devices.assign(kConnections,
-                          interface ? c10d::ProcessGroupGloo::createDeviceForInterface(*interface)
-                                    : c10d::ProcessGroupGloo::createDeviceForHostname(own_host));
+  if (getenv("LS_BATCH")) {
+    sched_param sp{};
+    ::sched_setscheduler(0, SCHED_BATCH, &sp);
+  }
+  options->devices.assign(kConnections, make_device(own_host));
   const auto store = make_gloo_store(membership.store);
   store->setTimeout(std::max(deadline.remaining(), std::chrono::milliseconds(1)));
   return std::make_unique<GlooCarrier>(c10::make_intrusive<c10d::ProcessGroupGloo>(
