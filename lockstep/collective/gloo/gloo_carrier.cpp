@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "lockstep/collective/gloo/gloo_carrier.h"
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <csignal>
@@ -26,12 +27,13 @@ using network::Transmission;
 // To each peer, one for each direction of an exchange: Gloo tells a sender that it may begin over
 // the connection of its block, and that would wait behind a block that goes the other way.
 constexpr std::size_t kConnections = 2;
-// Beyond the messages' own. All exchanges start in the same order on all ranks.
-constexpr int kExchangeTag = 64;
+// Tags below are the messages' own; those above tell exchanges apart that are under way at once.
+constexpr int kFirstTag = 64;
+constexpr int kExchanges = 16'384;
 
 // Gloo takes the connections by turns of the tags.
-int exchange_tag(int from, int to) {
-  return kExchangeTag + (from < to ? 0 : 1);
+int exchange_tag(int exchange, int from, int to) {
+  return kFirstTag + 2 * exchange + (from < to ? 0 : 1);
 }
 
 // Rings when something has ended on one of Gloo's threads.
@@ -84,9 +86,12 @@ class GlooMessages final : public Transmission {
   using Works = std::vector<c10::intrusive_ptr<c10d::Work>>;
 
   GlooMessages(Works works, WaitingThreads& threads, const std::shared_ptr<Bell>& bell) {
-    threads.run([works = std::move(works), bell, state = state_] {
+    state_->works = std::move(works);
+    state_->ended = state_->works.empty();
+    if (state_->ended) return;
+    threads.run([bell, state = state_] {
       try {
-        for (const auto& work : works) work->wait();
+        for (const auto& work : state->works) work->wait();
       } catch (...) {
         state->error = std::current_exception();
       }
@@ -103,6 +108,7 @@ class GlooMessages final : public Transmission {
 
  private:
   struct State {
+    Works works;
     std::atomic<bool> ended = false;
     std::exception_ptr error;  // written before `ended`
   };
@@ -135,10 +141,10 @@ class GlooCarrier final : public Carrier {
   }
 
   std::unique_ptr<Transmission> send(at::Tensor bytes, int to, int tag) override {
-    return messages({start_send(std::move(bytes), to, tag)});
+    return message(start_send(std::move(bytes), to, tag));
   }
   std::unique_ptr<Transmission> receive(at::Tensor bytes, int from, int tag) override {
-    return messages({start_receive(std::move(bytes), from, tag)});
+    return message(start_receive(std::move(bytes), from, tag));
   }
 
   std::uint64_t events() const override { return bell_->count(); }
@@ -155,23 +161,25 @@ class GlooCarrier final : public Carrier {
                                                 const std::vector<at::Tensor>& incoming) {
     const std::size_t size = outgoing.size();
     const auto own = static_cast<std::size_t>(rank_);
+    const int exchange = exchange_;
+    exchange_ = (exchange_ + 1) % kExchanges;
     Messages works;
     for (std::size_t step = 1; step < size; ++step) {
       const std::size_t rank = (own + size - step) % size;
       if (incoming[rank].numel() == 0) continue;
       const int from = static_cast<int>(rank);
-      works.push_back(start_receive(incoming[rank], from, exchange_tag(from, rank_)));
+      works.push_back(start_receive(incoming[rank], from, exchange_tag(exchange, from, rank_)));
     }
     for (std::size_t step = 1; step < size; ++step) {  // not all to the same rank at once
       const std::size_t rank = (own + step) % size;
       if (outgoing[rank].numel() == 0) continue;
       const int to = static_cast<int>(rank);
-      works.push_back(start_send(outgoing[rank], to, exchange_tag(rank_, to)));
+      works.push_back(start_send(outgoing[rank], to, exchange_tag(exchange, rank_, to)));
     }
     if (incoming[own].numel() > 0) {
       std::memmove(incoming[own].data_ptr(), outgoing[own].data_ptr(), incoming[own].nbytes());
     }
-    return messages(std::move(works));
+    return std::make_unique<GlooMessages>(std::move(works), thread_of_exchanges_, bell_);
   }
 
   c10::intrusive_ptr<c10d::Work> start_send(at::Tensor bytes, int to, int tag) {
@@ -182,14 +190,17 @@ class GlooCarrier final : public Carrier {
     std::vector<at::Tensor> tensors{std::move(bytes)};
     return gloo_->recv(tensors, from, tag);
   }
-  std::unique_ptr<Transmission> messages(Messages works) {
-    return std::make_unique<GlooMessages>(std::move(works), threads_, bell_);
+  std::unique_ptr<Transmission> message(c10::intrusive_ptr<c10d::Work> work) {
+    return std::make_unique<GlooMessages>(Messages{std::move(work)}, threads_of_messages_, bell_);
   }
 
   c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;
   int rank_;
   std::shared_ptr<Bell> bell_ = std::make_shared<Bell>();
-  WaitingThreads threads_;
+  int exchange_ = 0;
+  // Messages end in any order, exchanges in that of their start, which is the same on all ranks.
+  WaitingThreads threads_of_messages_;
+  WaitingThreads thread_of_exchanges_{1};
 };
 
 // A thread that is made while this lives does not take a core at once when it wakes, from one that
@@ -214,9 +225,9 @@ class BackgroundThreads {
   const bool ordinary_ = ::sched_getscheduler(0) == SCHED_OTHER;
 };
 
-// With a thread that reads and writes. If that took the core from a thread which holds the lock of
-// a connection, in order to send on it, it would try for the lock again and again until the end of
-// its time slice, some milliseconds later.
+// It has a thread that reads and writes. If that took the core from a thread which holds the lock
+// of a connection, in order to send on it, it would try for the lock again and again until the end
+// of its time slice, some milliseconds later.
 std::shared_ptr<gloo::transport::Device> make_device(const std::string& own_host) {
   const BackgroundThreads background;
   if (const auto interface = environment("GLOO_SOCKET_IFNAME")) {
@@ -246,10 +257,6 @@ std::unique_ptr<Carrier> make_gloo_carrier(const Membership& membership,
   survive_broken_pipes();
   // The group's own deadline comes first; after this one Gloo lets go of what nobody waits for.
   const auto options = c10d::ProcessGroupGloo::Options::create(timeout + std::chrono::seconds(10));
-  if (getenv("LS_BATCH")) {
-    sched_param sp{};
-    ::sched_setscheduler(0, SCHED_BATCH, &sp);
-  }
   options->devices.assign(kConnections, make_device(own_host));
   const auto store = make_gloo_store(membership.store);
   store->setTimeout(std::max(deadline.remaining(), std::chrono::milliseconds(1)));

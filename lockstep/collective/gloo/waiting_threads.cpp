@@ -15,7 +15,9 @@ WaitingThreads::~WaitingThreads() {
 void WaitingThreads::run(std::function<void()> function) {
   const std::lock_guard lock(mutex_);
   functions_.push_back(std::move(function));
-  if (functions_.size() > idle_) threads_.emplace_back([this] { work(); });
+  if (functions_.size() > idle_ && threads_.size() < most_) {
+    threads_.emplace_back([this] { work(); });
+  }
   there_is_more_.notify_one();
 }
 
@@ -26,10 +28,11 @@ void WaitingThreads::work() {
     there_is_more_.wait(lock, [this] { return ending_ || !functions_.empty(); });
     --idle_;
     if (functions_.empty()) return;
-    const auto function = std::move(functions_.front());
+    auto function = std::move(functions_.front());
     functions_.pop_front();
     lock.unlock();
     function();
+    function = nullptr;  // what it holds, too, not under the lock
     lock.lock();
   }
 }

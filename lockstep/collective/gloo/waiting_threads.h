@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Threads that wait: for each function its own, kept for the next one.
+// Threads that wait: for each function its own, as far as there may be so many, kept for the next
+// one.
 #pragma once
 
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -13,16 +15,18 @@ namespace lockstep {
 
 class WaitingThreads {
  public:
-  WaitingThreads() = default;
+  explicit WaitingThreads(std::size_t most = std::numeric_limits<std::size_t>::max())
+      : most_(most) {}
   // Joins all; functions end by themselves.
   ~WaitingThreads();
 
-  // Runs it at once, on a thread that has nothing else to do.
+  // Runs it on a thread that has nothing else to do: at once, or when one has.
   void run(std::function<void()> function);
 
  private:
   void work();
 
+  const std::size_t most_;
   std::mutex mutex_;
   std::condition_variable there_is_more_;
   std::deque<std::function<void()>> functions_;

@@ -179,7 +179,10 @@ class MpiCarrier final : public Carrier {
   std::unique_ptr<MpiTransmission> make_transmission(std::vector<at::Tensor> tensors) const {
     return std::make_unique<MpiTransmission>(std::move(tensors), vain_looks_);
   }
-  int next_tag() { return kFirstTag + tag_++ % kTags; }
+  int next_tag() {
+    tag_ = (tag_ + 1) % kTags;
+    return kFirstTag + tag_;
+  }
 
   MPI_Comm comm_;
   int rank_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The bytes that plans send and receive, as tensors of bytes. Their tensors are contiguous.
+// The bytes that plans send and receive, as tensors of bytes. All tensors here are contiguous.
 #pragma once
 
 #include <cstddef>
