@@ -5,8 +5,9 @@
 # libtorch may carry another version of it.
 find_path(LOCKSTEP_GLOO_INCLUDE gloo/transport/device.h)
 if(LOCKSTEP_GLOO_INCLUDE)
-  set(gloo_sources collective/gloo/gloo_carrier.cpp collective/gloo/gloo_group.cpp
-                   collective/gloo/gloo_store.cpp collective/gloo/waiting_threads.cpp)
+  set(gloo_sources collective/gloo/gloo_carrier.cpp collective/gloo/gloo_device.cpp
+                   collective/gloo/gloo_group.cpp collective/gloo/gloo_store.cpp
+                   collective/gloo/waiting_threads.cpp)
   set_source_files_properties(${gloo_sources} PROPERTIES COMPILE_DEFINITIONS USE_C10D_GLOO)
   # Named once more, a folder of the system would come before the compiler's own.
   if(NOT LOCKSTEP_GLOO_INCLUDE IN_LIST CMAKE_CXX_IMPLICIT_INCLUDE_DIRECTORIES)

@@ -10,12 +10,11 @@
 #include <mutex>
 
 #include <ATen/core/Tensor.h>
-#include <sched.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
+#include "lockstep/collective/gloo/gloo_device.h"
 #include "lockstep/collective/gloo/gloo_store.h"
 #include "lockstep/collective/gloo/waiting_threads.h"
-#include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep {
@@ -203,39 +202,6 @@ class GlooCarrier final : public Carrier {
   WaitingThreads thread_of_exchanges_{1};
 };
 
-// A thread that is made while this lives does not take a core at once when it wakes, from one that
-// runs (SCHED_BATCH of sched(7)).
-class BackgroundThreads {
- public:
-  BackgroundThreads() {
-    if (ordinary_) set(SCHED_BATCH);
-  }
-  ~BackgroundThreads() {
-    if (ordinary_) set(SCHED_OTHER);
-  }
-  BackgroundThreads(const BackgroundThreads&) = delete;
-  BackgroundThreads& operator=(const BackgroundThreads&) = delete;
-
- private:
-  // Where that is forbidden things are slower, and nothing else.
-  static void set(int policy) {
-    const sched_param priority{};
-    ::sched_setscheduler(0, policy, &priority);
-  }
-  const bool ordinary_ = ::sched_getscheduler(0) == SCHED_OTHER;
-};
-
-// It has a thread that reads and writes. If that took the core from a thread which holds the lock
-// of a connection, in order to send on it, it would try for the lock again and again until the end
-// of its time slice, some milliseconds later.
-std::shared_ptr<gloo::transport::Device> make_device(const std::string& own_host) {
-  const BackgroundThreads background;
-  if (const auto interface = environment("GLOO_SOCKET_IFNAME")) {
-    return c10d::ProcessGroupGloo::createDeviceForInterface(*interface);
-  }
-  return c10d::ProcessGroupGloo::createDeviceForHostname(own_host);
-}
-
 // Gloo writes to connections whose other end may be gone, and the signal for that would end the
 // process. Programs that it executes get the default back.
 void survive_broken_pipes() {
@@ -257,7 +223,7 @@ std::unique_ptr<Carrier> make_gloo_carrier(const Membership& membership,
   survive_broken_pipes();
   // The group's own deadline comes first; after this one Gloo lets go of what nobody waits for.
   const auto options = c10d::ProcessGroupGloo::Options::create(timeout + std::chrono::seconds(10));
-  options->devices.assign(kConnections, make_device(own_host));
+  options->devices.assign(kConnections, make_gloo_device(own_host));
   const auto store = make_gloo_store(membership.store);
   store->setTimeout(std::max(deadline.remaining(), std::chrono::milliseconds(1)));
   return std::make_unique<GlooCarrier>(c10::make_intrusive<c10d::ProcessGroupGloo>(

@@ -45,7 +45,8 @@ class PlannedCall {
 
   // Finishes what has arrived. True if anything had.
   bool finish_arrived();
-  // Starts what may start. True if anything could.
+  // Starts what may start. True if anything could. What throws at that is not started again: part
+  // of it may be on its way.
   bool start_next(Carrier& carrier);
   bool all_started() const { return started_ == steps_.size(); }
 
@@ -66,6 +67,7 @@ class PlannedCall {
   std::chrono::steady_clock::time_point since_ = std::chrono::steady_clock::now();
   std::vector<Progress> steps_;
   std::size_t started_ = 0;
+  bool failed_ = false;
   std::size_t finished_ = 0;
   std::atomic<bool> done_ = false;
 };
