@@ -34,13 +34,13 @@ bool PlannedCall::finish_arrived() {
 
 bool PlannedCall::start_next(Carrier& carrier) {
   bool moved = false;
-  while (!all_started() && !failed_) {
+  while (!all_started() && !refused_) {
     auto& next = steps_[started_];
     if (next.step.after >= 0 && !steps_[static_cast<std::size_t>(next.step.after)].finished) break;
     carrier.begin_after(mark_);
-    failed_ = true;
+    refused_ = true;
     next.transmission = next.step.start(carrier);
-    failed_ = false;
+    refused_ = false;
     ++started_;
     moved = true;
   }

@@ -67,7 +67,7 @@ class PlannedCall {
   std::chrono::steady_clock::time_point since_ = std::chrono::steady_clock::now();
   std::vector<Progress> steps_;
   std::size_t started_ = 0;
-  bool failed_ = false;
+  bool refused_ = false;
   std::size_t finished_ = 0;
   std::atomic<bool> done_ = false;
 };
