@@ -8,11 +8,9 @@ if(LOCKSTEP_GLOO_INCLUDE)
   set(gloo_sources collective/gloo/gloo_carrier.cpp collective/gloo/gloo_device.cpp
                    collective/gloo/gloo_group.cpp collective/gloo/gloo_store.cpp
                    collective/gloo/waiting_threads.cpp)
-  set_source_files_properties(${gloo_sources} PROPERTIES COMPILE_DEFINITIONS USE_C10D_GLOO)
   # Named once more, a folder of the system would come before the compiler's own.
   if(NOT LOCKSTEP_GLOO_INCLUDE IN_LIST CMAKE_CXX_IMPLICIT_INCLUDE_DIRECTORIES)
-    set_source_files_properties(${gloo_sources} PROPERTIES
-      INCLUDE_DIRECTORIES ${LOCKSTEP_GLOO_INCLUDE})
+    target_include_directories(lockstep SYSTEM PRIVATE ${LOCKSTEP_GLOO_INCLUDE})
   endif()
   set(LOCKSTEP_HAS_GLOO TRUE PARENT_SCOPE)
 else()
@@ -55,8 +53,8 @@ if(LOCKSTEP_NCCL_INCLUDE AND LOCKSTEP_CUDA_INCLUDE)
   set(nccl_sources collective/nccl/nccl_carrier.cpp collective/nccl/nccl_communicator.cpp
                    collective/nccl/nccl_group.cpp collective/nccl/nccl_library.cpp
                    collective/nccl/nccl_plans.cpp)
-  set_source_files_properties(${nccl_sources} PROPERTIES
-    COMPILE_OPTIONS "-isystem${LOCKSTEP_NCCL_INCLUDE};-isystem${LOCKSTEP_CUDA_INCLUDE}")
+  target_include_directories(lockstep SYSTEM PRIVATE ${LOCKSTEP_NCCL_INCLUDE}
+                                                     ${LOCKSTEP_CUDA_INCLUDE})
   target_link_libraries(lockstep PRIVATE ${CMAKE_DL_LIBS})
   set(LOCKSTEP_HAS_NCCL TRUE PARENT_SCOPE)
 else()

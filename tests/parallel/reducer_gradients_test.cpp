@@ -154,6 +154,7 @@ template <class Optimizer, class Options>
 void train_with(const Options& options, bool before) {
   run_rank_threads(2, [&](const std::shared_ptr<ProcessGroup>& group) {
     Mlp net;
+    set_weights(*net, group->rank());
     std::unique_ptr<Optimizer> optimizer;
     if (before) optimizer = std::make_unique<Optimizer>(net->parameters(), options);
     DistributedDataParallel model(net, group, kManyBuckets);

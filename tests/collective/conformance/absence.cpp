@@ -86,7 +86,7 @@ TEST_P(AbsenceConformance, AMessageAndACollectiveThatWaitForEachOtherAreBothName
       {"send", [](auto& group) { return group.send(at::ones({1'000'000}), 1); }}};
   for (const auto& [name, message] : messages) {
     run([&, name = name, message = message](Rank& rank) {
-      const auto group = join(rank, {.timeout = 2s});
+      const auto group = join(rank, {.timeout = 1s});
       group->barrier().wait();
       expect_error<TimeoutError>(
           name + " and all_reduce",
