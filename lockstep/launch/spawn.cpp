@@ -12,7 +12,7 @@
 #include "lockstep/core/environment.h"
 #include "lockstep/launch/exit_status.h"
 #include "lockstep/launch/freed_memory.h"
-#include "lockstep/launch/thread_count.h"
+#include "lockstep/launch/new_threads.h"
 #include "lockstep/rendezvous/local_store.h"
 
 namespace lockstep::spawn_detail {

@@ -70,8 +70,8 @@ inline at::Tensor values(at::IntArrayRef sizes, double salt = 0) {
   return torch::sin(positions * 1.7 + salt).to(at::kFloat).reshape(sizes);
 }
 
-// Gives a module weights that are the same in every run: ranks that are threads draw theirs from one
-// generator, in whatever order.
+// Gives a module weights that are the same in every run: ranks that are threads draw theirs from
+// one generator, in whatever order.
 inline void set_weights(torch::nn::Module& module, double salt) {
   const torch::NoGradGuard no_grad;
   for (at::Tensor& parameter : module.parameters()) {

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/launch/new_threads.h"
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <filesystem>
+#include <vector>
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include "lockstep/core/deadline.h"
+#include "lockstep/core/error.h"
+
+namespace lockstep {
+namespace {
+
+std::vector<pid_t> threads() {
+  std::vector<pid_t> ids;
+  std::error_code error;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", error)) {
+    const std::string name = task.path().filename();
+    pid_t id = 0;
+    std::from_chars(name.data(), name.data() + name.size(), id);
+    ids.push_back(id);
+  }
+  return ids;
+}
+
+// Initialised before main, after the libraries that the program is linked to.
+const std::vector<pid_t> at_load = threads();
+
+// They are told by their numbers: those of load time may have ended, and others have come instead.
+int new_threads() {
+  const pid_t main_thread = ::getpid();  // in a forked child as well
+  const auto is_new = [&](pid_t id) {
+    return id != main_thread && std::ranges::count(at_load, id) == 0;
+  };
+  const auto count = static_cast<int>(std::ranges::count_if(threads(), is_new));
+#if defined(__SANITIZE_THREAD__)
+  // ThreadSanitizer has one of its own as soon as there is a second one, or a fork.
+  return std::max(0, count - 1);
+#else
+  return count;
+#endif
+}
+
+}  // namespace
+
+void require_no_new_threads(const std::string& caller) {
+  // A thread that has been joined may still be listed for a moment.
+  const Deadline deadline = Deadline::after(std::chrono::milliseconds(200));
+  int count = new_threads();
+  while (count > 0 && !deadline.passed()) {
+    ::poll(nullptr, 0, 1);
+    count = new_threads();
+  }
+  if (count == 0) return;
+  throw UsageError(fmt::format(
+      "{}: this process has {} thread{} that it did not have when it was loaded; a rank forked "
+      "from it would hang in libtorch. Call spawn before anything else uses libtorch, or keep to "
+      "one thread (set OMP_NUM_THREADS=1 and OPENBLAS_NUM_THREADS=1), or start the program with "
+      "`lockstep run`",
+      caller, count, count == 1 ? "" : "s"));
+}
+
+}  // namespace lockstep

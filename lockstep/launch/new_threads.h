@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Whether this process may fork ranks: not once libtorch has started its threads.
+#pragma once
+
+#include <string>
+
+namespace lockstep {
+
+// UsageError if this process has threads that it did not have when it was loaded: a forked rank
+// would hang at libtorch's first operation. Debian's OpenBLAS starts its own at load and ends them
+// before a fork; any that it starts after that are new ones. The message names the caller and the
+// ways out.
+void require_no_new_threads(const std::string& caller);
+
+}  // namespace lockstep
