@@ -8,8 +8,10 @@
 
 #include "lockstep/collective/kernels/reduce.h"
 #include "lockstep/core/hold.h"
+#include "lockstep/core/rethrow.h"
 
 namespace lockstep {
+
 RingAllReduce::RingAllReduce(std::vector<at::Tensor> tensors, AllReduceOptions options,
                              RingNeighbours neighbours, Work meeting,
                              std::shared_ptr<RingAllReduce> before)
@@ -87,12 +89,17 @@ void RingAllReduce::wait(const Deadline& deadline) {
     state_.store(State::done, std::memory_order_release);
   } catch (...) {
     fail();
-    throw;
+    std::rethrow_exception(error_);
   }
 }
 
+// What fails is a message to a neighbour, of which the caller has not heard.
 void RingAllReduce::fail() {
-  error_ = std::current_exception();
+  try {
+    rethrow_with("all_reduce by a ring: ");
+  } catch (...) {
+    error_ = std::current_exception();
+  }
   state_.store(State::failed, std::memory_order_release);
 }
 

@@ -11,6 +11,7 @@
 #include <torch/csrc/autograd/graph_task.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/rethrow.h"
 #include "lockstep/launch/freed_memory.h"
 
 namespace lockstep {
@@ -50,23 +51,14 @@ template <class Function>
 void BackwardReduction::reducing(Function&& function) {
   try {
     function();
-  } catch (const PeerLost& error) {
-    give_up(error.what());
-    const bool left = error.how() == PeerLost::How::left;
-    throw PeerLost(error.rank(),
-                   where() + "reducing gradients: " + error.what() + (left ? kUnevenHint : ""),
-                   error.how());
-  } catch (const TimeoutError& error) {
-    give_up(error.what());
-    throw TimeoutError(where() + "reducing gradients: " + error.what() + kUnevenHint);
-  } catch (const UsageError& error) {
+  } catch (const std::exception& error) {
     const bool refused_here = !failure_.empty();
     give_up(error.what());
     if (refused_here) throw;
-    throw UsageError(where() + "reducing gradients: " + error.what() + kUnevenHint);
-  } catch (const std::exception& error) {
-    give_up(error.what());
-    throw;
+    const auto* lost = dynamic_cast<const PeerLost*>(&error);
+    const bool uneven = lost ? lost->how() == PeerLost::How::left
+                             : dynamic_cast<const BackendError*>(&error) == nullptr;
+    rethrow_with(where() + "reducing gradients: ", uneven ? kUnevenHint : "");
   }
 }
 

@@ -39,7 +39,9 @@ void Engine::start(const std::shared_ptr<Message>& message, Lane lane) {
   const std::lock_guard lock(mutex_);
   const Call& call = message->call();
   Mailbox& box = mailbox(call.collective, call.root, lane);
-  check_still_there(call, box.last_number() + 1);
+  const Call& known_as = message->known_as();
+  check_still_there(known_as,
+                    is_message(known_as.collective) ? box.last_number() + 1 : known_as.number);
   box.push(message);
   advance();
 }

@@ -27,7 +27,7 @@ class Mailbox {
 
   bool empty() const { return messages_.empty(); }
   std::uint64_t last_number() const { return last_number_; }
-  const Call& oldest() const { return messages_.front()->call(); }
+  const Call& oldest() const { return messages_.front()->known_as(); }
   void clear() { messages_.clear(); }
 
  private:

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/collective/device_copies.h"
+#include "lockstep/collective/exchange_sizes.h"
 #include "lockstep/collective/memory/transfers.h"
 #include "lockstep/core/error.h"
 
@@ -175,40 +176,38 @@ class MemoryGroup final : public ProcessGroup {
   // Pieces may differ in size from pair to pair, so each goes as a message of its own.
   Work start_all_to_all(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs) override {
     auto operation = make_operation();
-    operation->start(meeting_transfer({.collective = Collective::all_to_all}));
     const at::NoGradGuard no_grad;
     outputs[rank()].copy_(inputs[rank()].reshape(outputs[rank()].sizes()));
+    const auto meeting = exchange_meeting(exchange_sizes(outputs, inputs), backend_, rank());
+    operation->start(meeting);
+    const auto start = [&](Collective direction, const at::Tensor& tensor, int peer) {
+      operation->start(std::make_shared<Message>(direction, tensor, peer, meeting->call()),
+                       Lane::all_to_all);
+    };
     for (int peer = 0; peer < size(); ++peer) {
       if (peer == rank()) continue;
-      send(*operation, inputs[peer], peer, Lane::all_to_all);
-      receive(*operation, outputs[peer], peer, Lane::all_to_all);
+      start(Collective::send, on_host(inputs[peer]), peer);
+      start(Collective::recv, operation->output(outputs[peer]), peer);
     }
     return Work(std::move(operation));
   }
 
   Work start_send(at::Tensor tensor, int to, Lane lane) override {
     auto operation = make_operation();
-    send(*operation, tensor, to, lane);
+    operation->start(std::make_shared<Message>(Collective::send, on_host(tensor), to), lane);
     return Work(std::move(operation));
   }
 
   Work start_recv(at::Tensor tensor, int from, Lane lane) override {
     auto operation = make_operation();
-    receive(*operation, tensor, from, lane);
+    operation->start(std::make_shared<Message>(Collective::recv, operation->output(tensor), from),
+                     lane);
     return Work(std::move(operation));
   }
 
   std::shared_ptr<ProcessGroup> make_subgroup(const std::string& name,
                                               Membership membership) override {
     return subgroup_(name, std::move(membership), {.timeout = timeout(), .device = device()});
-  }
-
-  static void send(MemoryOperation& operation, const at::Tensor& tensor, int to, Lane lane) {
-    operation.start(std::make_shared<Message>(Collective::send, on_host(tensor), to), lane);
-  }
-  static void receive(MemoryOperation& operation, const at::Tensor& tensor, int from, Lane lane) {
-    operation.start(std::make_shared<Message>(Collective::recv, operation.output(tensor), from),
-                    lane);
   }
 
   const std::string backend_;

@@ -2,6 +2,7 @@
 // A tensor on its way from one rank to another.
 #pragma once
 
+#include <optional>
 #include <utility>
 
 #include "lockstep/collective/memory/host_tensor.h"
@@ -11,19 +12,24 @@ namespace lockstep::memory {
 
 class Message final : public Task {
  public:
-  // `direction` is send or recv.
-  Message(Collective direction, HostTensor tensor, int peer)
+  // `direction` is send or recv. `part_of` is the collective that it belongs to, if it does.
+  Message(Collective direction, HostTensor tensor, int peer, std::optional<Call> part_of = {})
       : Task({.collective = direction,
               .type = tensor.type(),
               .root = peer,
               .elements = tensor.elements()}),
-        tensor_(std::move(tensor)) {}
+        tensor_(std::move(tensor)),
+        part_of_(part_of) {}
+
+  // The call that its caller has made.
+  const Call& known_as() const { return part_of_ ? *part_of_ : call(); }
 
   std::byte* data() const { return tensor_.data(); }
   std::int64_t bytes() const { return tensor_.bytes(); }
 
  private:
   HostTensor tensor_;
+  std::optional<Call> part_of_;
 };
 
 }  // namespace lockstep::memory

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/collective/memory/host_tensor.h"
@@ -29,6 +30,10 @@ std::shared_ptr<Transfer> scatter_transfer(HostTensor output, std::vector<HostTe
                                            int root, int rank, int size);
 // Moves nothing: every rank has made this call.
 std::shared_ptr<Transfer> meeting_transfer(const Call& call);
+// Moves nothing: every rank has made this all_to_all, and what the ranks' exchange_sizes.h say fits
+// together; otherwise it is a UsageError on every rank.
+std::shared_ptr<Transfer> exchange_meeting(std::vector<std::int64_t> sizes,
+                                           std::string_view backend, int rank);
 
 // A call whose only result is that every rank agrees on the number; `accept` is this rank's vote.
 // After it, votes()[r] tells what rank r said.

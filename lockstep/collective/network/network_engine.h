@@ -47,6 +47,7 @@ class NetworkEngine final : public Progressing {
 
   void abort(const std::string& reason);
   const Place& place() const { return place_; }
+  bool compares() const { return compare_; }
   // The address of this machine that leads to the other ranks.
   const std::string& own_host() const { return lifeline_->own_host(); }
   // "[gloo] all_reduce #42, rank 1 of 4: "

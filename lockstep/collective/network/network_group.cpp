@@ -9,6 +9,7 @@
 #include <poll.h>
 
 #include "lockstep/collective/device_copies.h"
+#include "lockstep/collective/exchange_sizes.h"
 #include "lockstep/collective/network/network_engine.h"
 #include "lockstep/collective/network/plans.h"
 #include "lockstep/collective/ordinary_tensor.h"
@@ -213,8 +214,11 @@ class NetworkGroup final : public ProcessGroup {
 
   Work start_all_to_all(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs) override {
     auto operation = make_operation();
-    operation->start(plans_.all_to_all(operation->outputs(std::move(outputs)),
-                                       operation->inputs(std::move(inputs))));
+    const std::vector<std::int64_t> sizes = exchange_sizes(outputs, inputs);
+    const Plan plan = plans_.all_to_all(operation->outputs(std::move(outputs)),
+                                        operation->inputs(std::move(inputs)));
+    if (engine_->compares()) plan->begin_with(exchange_comparison(sizes, place()));
+    operation->start(plan);
     return Work(std::move(operation));
   }
 

@@ -5,8 +5,11 @@
 #include <numeric>
 #include <utility>
 
+#include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
 #include <fmt/format.h>
 
+#include "lockstep/collective/exchange_sizes.h"
 #include "lockstep/collective/network/payload.h"
 #include "lockstep/core/error.h"
 
@@ -183,6 +186,27 @@ Step comparison(const Call& call, Place place) {
                       "in the same order",
                       describe(first), rank, describe(other)));
                 }
+              }};
+}
+
+Step exchange_comparison(const std::vector<std::int64_t>& sizes, Place place) {
+  const at::Tensor own = at::tensor(sizes, at::kLong);
+  const auto count = static_cast<std::int64_t>(sizes.size());
+  const at::Tensor all = at::empty({place.size, count}, at::kLong);
+  return {.start =
+              [=](Carrier& carrier) {
+                return carrier.all_gather(bytes_of(own), bytes_of(all),
+                                          std::vector(static_cast<std::size_t>(place.size),
+                                                      static_cast<std::int64_t>(own.nbytes())));
+              },
+          .finish =
+              [=] {
+                std::vector<const std::int64_t*> of_ranks;
+                for (int rank = 0; rank < place.size; ++rank) {
+                  of_ranks.push_back(all.data_ptr<std::int64_t>() + rank * count);
+                }
+                const std::string fault = exchange_fault(of_ranks);
+                if (!fault.empty()) throw UsageError(fault);
               }};
 }
 

@@ -70,5 +70,7 @@ Plan plan_receive(const at::Tensor& tensor, int from, Lane lane);
 
 // All ranks compare what they call before they do it. UsageError if that differs.
 Step comparison(const Call& call, Place place);
+// And what they give each other in an all_to_all, by exchange_sizes.h.
+Step exchange_comparison(const std::vector<std::int64_t>& sizes, Place place);
 
 }  // namespace lockstep::network

@@ -2,6 +2,7 @@
 // Wrong arguments, and calls that do not match between ranks.
 #include "collective/conformance/conformance.h"
 #include "collective/conformance/expect_error.h"
+#include "collective/conformance/expect_lost.h"
 #include "collective/conformance/reference.h"
 #include "support/limits.h"
 #include <ATen/ATen.h>
@@ -303,6 +304,26 @@ TEST_P(CallsConformance, CallsThatDoNotMatchAreErrorsOnEveryRank) {
                                [&] { group->barrier().wait(); });
     }
   });
+}
+
+TEST_P(CallsConformance, AnAllToAllThatDoesNotFitTogetherIsAnErrorOnEveryRank) {
+  if (size() == 1) GTEST_SKIP() << "a rank alone cannot disagree";
+  for (const std::int64_t count : {7, 700'000}) {
+    for (const auto& expected : {at::zeros({count + 1}), at::zeros({count}, at::kDouble)}) {
+      run([&](Rank& rank) {
+        const auto group = join(rank);
+        std::vector<at::Tensor> inputs = alike(*group, at::zeros({count}));
+        std::vector<at::Tensor> outputs = alike(*group, at::zeros({count}));
+        if (rank.rank() == 1) outputs[0] = expected;
+        const std::string gives = fmt::format("rank 0 called it with {} Float.*for rank 1", count);
+        const std::string expects = fmt::format("with {} {} elements from rank 0", expected.numel(),
+                                                c10::toString(expected.scalar_type()));
+        expect_error<UsageError>(expects,
+                                 {beginning(backend(), rank, "all_to_all"), gives, expects},
+                                 [&] { group->all_to_all(outputs, inputs).wait(); });
+      });
+    }
+  }
 }
 
 TEST_P(CallsConformance, MoreMemoryThanThereIsIsRefusedOnEveryRank) {

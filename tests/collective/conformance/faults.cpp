@@ -57,8 +57,7 @@ TEST_P(FaultConformance, ARankKilledInTheMiddleOfRingsIsNamedWithItsPid) {
     run(
         [&](Rank& rank) {
           const auto group = join(rank);
-          expect_lost(rank, *group, victim,
-                      {"died|ended", beginning(backend(), rank, "(all_reduce|send|recv)")},
+          expect_lost(rank, *group, victim, {"died|ended", "^all_reduce by a ring: "},
                       [&] { reduce_for_ever(rank, *group, victim, Algorithm::ring); });
           EXPECT_LT(rank.since_signal(victim), kSoon);
         },
@@ -103,10 +102,11 @@ TEST_P(FaultConformance, ARankThatExitsInTheMiddleOfAllReducesIsNamed) {
 // One more each round sleeps in its wait when the victim dies.
 TEST_P(FaultConformance, ADeathWakesRanksThatSleepInAnyCollective) {
   const int victim = size() - 1;
+  const std::string by_a_ring = "all_reduce by a ring";
   const std::vector<std::pair<std::string, std::function<void(ProcessGroup&)>>> calls = {
       {"all_reduce", [](auto& group) { group.all_reduce(at::ones({5})).wait(); }},
       {"all_reduce", [](auto& group) { group.all_reduce(at::ones({500'000})).wait(); }},
-      {"all_reduce",
+      {by_a_ring,
        [](auto& group) {
          group.all_reduce(at::ones({500'000}), {.algorithm = Algorithm::ring}).wait();
        }},
@@ -129,6 +129,7 @@ TEST_P(FaultConformance, ADeathWakesRanksThatSleepInAnyCollective) {
          group.all_to_all(pieces, pieces).wait();
        }},
       {"recv", [&](auto& group) { group.recv(at::ones({5}), victim).wait(); }},
+      {"send", [&](auto& group) { group.send(at::ones({1'000'000}), victim).wait(); }},
       {"all_gather",
        [](auto& group) {
          std::vector<at::Tensor> outputs;
@@ -156,8 +157,9 @@ TEST_P(FaultConformance, ADeathWakesRanksThatSleepInAnyCollective) {
             rank.await_signal();
           }
           rank.cue("calling");
-          expect_lost(rank, *group, victim, {beginning(backend(), rank, name)},
-                      [&] { call(*group); });
+          const std::string begins =
+              name == by_a_ring ? "^" + name + ": " : beginning(backend(), rank, name);
+          expect_lost(rank, *group, victim, {begins}, [&] { call(*group); });
           EXPECT_LT(rank.since_signal(victim), kSoon);
         },
         {.signals = {{.rank = victim, .cue = "now", .signal = SIGKILL}}});

@@ -53,6 +53,58 @@ TEST_P(LifetimeConformance, WorksAreWaitedForInReverseOrder) {
   });
 }
 
+TEST_P(LifetimeConformance, OneOfEachCollectiveIsUnderWayAtOnce) {
+  run_in_group([](Rank& rank, ProcessGroup& group) {
+    const int own = rank.rank();
+    const int root = group.size() - 1;
+    for (const std::int64_t count : {5, 100'000}) {
+      const auto tensors_of = [&](const std::function<double(int)>& value) {
+        std::vector<at::Tensor> tensors;
+        for (int r = 0; r < group.size(); ++r) tensors.push_back(at::full({count}, value(r)));
+        return tensors;
+      };
+      const auto zeros = [](int) { return 0.0; };
+      const at::Tensor input = at::full({count}, own + 1.0);
+      const auto inputs = tensors_of([&](int r) { return 10.0 * own + r; });
+      const at::Tensor sum = input.clone();
+      const at::Tensor sum_on_root = input.clone();
+      const at::Tensor of_root = input.clone();
+      const auto all = tensors_of(zeros);
+      const auto all_on_root = own == root ? tensors_of(zeros) : kNoTensors;
+      const auto exchanged = tensors_of(zeros);
+      const at::Tensor part_of_root = at::zeros({count});
+      const at::Tensor part_of_sum = at::zeros({count});
+      std::vector<Work> works;
+      works.push_back(group.all_gather(all, input));
+      works.push_back(group.reduce(sum_on_root, root));
+      works.push_back(group.barrier());
+      works.push_back(group.gather(all_on_root, input, root));
+      works.push_back(group.all_to_all(exchanged, inputs));
+      works.push_back(group.scatter(part_of_root, own == root ? inputs : kNoTensors, root));
+      works.push_back(group.broadcast(of_root, root));
+      works.push_back(group.reduce_scatter(part_of_sum, inputs));
+      works.push_back(group.all_reduce(sum));
+      for (; !works.empty(); works.pop_back()) works.back().wait();
+
+      const auto expect_all = [&](const at::Tensor& tensor, double value, const char* what) {
+        EXPECT_TRUE((tensor == value).all().item<bool>()) << what << " of " << count;
+      };
+      const int ranks = group.size();
+      const double sum_of_all = ranks * (ranks + 1) / 2.0;
+      expect_all(sum, sum_of_all, "all_reduce");
+      expect_all(sum_on_root, own == root ? sum_of_all : own + 1, "reduce");
+      expect_all(of_root, root + 1, "broadcast");
+      expect_all(part_of_root, 10 * root + own, "scatter");
+      expect_all(part_of_sum, 10 * (sum_of_all - ranks) + ranks * own, "reduce_scatter");
+      for (int r = 0; r < ranks; ++r) {
+        expect_all(all[r], r + 1, "all_gather");
+        if (own == root) expect_all(all_on_root[r], r + 1, "gather");
+        expect_all(exchanged[r], 10 * r + own, "all_to_all");
+      }
+    }
+  });
+}
+
 TEST_P(LifetimeConformance, AWorkThatIsDroppedIsWaitedFor) {
   run_in_group([](Rank& rank, ProcessGroup& group) {
     const at::Tensor tensor = input_of(rank.rank(), at::kFloat, {5000});

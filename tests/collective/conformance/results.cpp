@@ -222,22 +222,29 @@ TEST_P(ResultsConformance, AllGatherGivesEveryRankEveryInput) {
 }
 
 TEST_P(ResultsConformance, ReduceGivesRootAloneTheReduction) {
-  run_in_group([](Rank& rank, ProcessGroup& group) {
+  run_in_group([this](Rank& rank, ProcessGroup& group) {
+    int round = 0;
     for_all(rank, "reduce", [&](at::ScalarType type, std::int64_t count, const auto& what) {
       const auto inputs = inputs_of_all(group.size(), type, {count});
-      for (int root = 0; root < group.size(); ++root) {
+      for (const auto op : kOps) {
+        if (op == ReduceOp::mean && !can_be_scaled(type)) continue;
+        const int root = round++ % group.size();
         const at::Tensor tensor = inputs[rank.rank()].clone();
-        group.reduce(tensor, root, {.op = ReduceOp::max}).wait();
-        expect_same_bits(
-            tensor,
-            rank.rank() == root ? reduced(inputs, {.op = ReduceOp::max}) : inputs[rank.rank()],
-            fmt::format("{} to {}", what, root));
+        group.reduce(tensor, root, {.op = op}).wait();
+        const auto to = fmt::format("{} {} to {}", name(op), what, root);
+        if (rank.rank() == root) {
+          expect_reduced(tensor, inputs, {.op = op}, to);
+        } else {
+          expect_same_bits(tensor, inputs[rank.rank()], to);
+        }
       }
     });
     const at::Tensor shared = group.empty({50'000}, at::kFloat).fill_(rank.rank() + 1);
-    group.reduce(shared, 0).wait();
+    const at::Tensor ordinary = at::full({7}, rank.rank() + 1);
+    group.reduce({shared, ordinary}, 0).wait();
     const int sum = rank.size() * (rank.size() + 1) / 2;
     EXPECT_EQ(shared[49'999].item<int>(), rank.rank() == 0 ? sum : rank.rank() + 1);
+    EXPECT_EQ(ordinary[6].item<int>(), rank.rank() == 0 ? sum : rank.rank() + 1);
   });
 }
 
@@ -346,10 +353,13 @@ TEST_P(ResultsConformance, AGibibyte) {
           group.all_to_all(other_halves, halves).wait();
           expect_all(other_halves[0], 5, "all_to_all from rank 0");
           expect_all(other_halves[1], 6, "all_to_all from rank 1");
+          halves[0].fill_(9);
           group.scatter(halves[0], own == 0 ? other_halves : std::vector<at::Tensor>(), 0).wait();
           expect_all(halves[0], own == 0 ? 5 : 6, "scatter");
+          other.fill_(9);
           group.gather(own == 1 ? other_halves : std::vector<at::Tensor>(), halves[0], 1).wait();
-          if (own == 1) expect_all(other_halves[1], 6, "gather");
+          expect_all(other_halves[0], own == 1 ? 5 : 9, "gather from rank 0");
+          expect_all(other_halves[1], own == 1 ? 6 : 9, "gather from rank 1");
           tensor.fill_(own + 1);
           (own == 0 ? group.send(tensor, 1) : group.recv(tensor, 0)).wait();
           expect_all(tensor, 1, "send and recv");
