@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/bench/bench_output.h"
+#include "lockstep/bench/element_types.h"
 #include "lockstep/collective/init_process_group.h"
 #include "lockstep/core/cpu.h"
 #include "lockstep/core/error.h"
@@ -22,11 +23,8 @@ namespace {
 
 constexpr std::uint64_t kib = 1024;
 constexpr std::uint64_t mib = 1024 * kib;
+constexpr std::uint64_t tib = 1024 * 1024 * mib;
 
-const std::map<std::string, at::ScalarType> types{
-    {"float", at::kFloat},       {"double", at::kDouble}, {"half", at::kHalf},
-    {"bfloat16", at::kBFloat16}, {"int32", at::kInt},     {"int64", at::kLong},
-    {"uint8", at::kByte},        {"bool", at::kBool}};
 const std::map<std::string, ReduceOp> ops{{"sum", ReduceOp::sum},
                                           {"mean", ReduceOp::mean},
                                           {"min", ReduceOp::min},
@@ -45,15 +43,19 @@ std::vector<std::string> names(const std::map<std::string, Value>& values) {
 // Ranks that measure have a thread each and print their own lines.
 const SpawnOptions one_thread_each{.threads = 1, .prefix = false};
 
-// Of the fullest of so many ranks, in 10^6 bytes.
-double peak_mb(const bench::TrainingStep& step, bench::StepMode mode, int ranks) {
-  const auto peaks = spawn(
-      ranks,
-      [&](int) {
-        return bench::measure_step_memory(init_process_group({.device = at::kCPU}), step, mode);
+// Bytes, as in 4096 or 4MiB.
+::CLI::Validator is_size() {
+  return ::CLI::Validator(
+      [](std::string& text) {
+        const std::string given = text;
+        const std::string error = ::CLI::AsSizeValue(/*kb_is_1000=*/false)(text);
+        std::uint64_t bytes = 0;
+        const bool right = error.empty() && given.find('-') == std::string::npos &&
+                           ::CLI::detail::lexical_cast(text, bytes) && bytes > 0 && bytes <= tib;
+        return right ? std::string()
+                     : fmt::format("give 1 byte to 1 TiB, as in 1KiB or 4MiB, not \"{}\"", given);
       },
-      one_thread_each);
-  return static_cast<double>(std::ranges::max(peaks)) / 1e6;
+      "");
 }
 
 }  // namespace
@@ -73,7 +75,7 @@ void BenchCommand::describe(::CLI::App& app) {
   step_ = app.add_subcommand("step", "A training step alone, side by side, and with DDP");
   describe_step(*step_);
   describe_ranks(*step_, "Ranks to start; by default one for each core, but at least 2");
-  describe_backend(*step_);
+  describe_group(*step_);
   dp_ = app.add_subcommand("dp", "A training step in one thread, in several, and in replicas");
   describe_step(*dp_);
   describe_ranks(*dp_, "Replicas, and threads; by default one for each core, but at least 2");
@@ -104,38 +106,41 @@ void BenchCommand::describe_collective(::CLI::App& app) {
   app.add_option("--sizes", sizes, "Bytes, as in 1KiB,4MiB; by default 1 KiB to 100 MiB")
       ->delimiter(',')
       ->allow_extra_args(false)
-      ->transform(::CLI::AsSizeValue(/*kb_is_1000=*/false))
+      ->transform(is_size())
       ->type_name("SIZES");
-  app.add_option("--dtype", type, "Type of the elements")->check(::CLI::IsMember(names(types)));
+  app.add_option("--dtype", type, "Type of the elements")
+      ->check(::CLI::IsMember(names(bench::element_types())));
   app.add_option("--op", op, "How they are reduced")->check(::CLI::IsMember(names(ops)));
   app.add_option("--algorithm", algorithm, "Of all-reduce")
       ->check(::CLI::IsMember(names(algorithms)));
   app.add_flag("--ordinary", ordinary, "Measure tensors that the group did not make");
   describe_ranks(app, "Ranks to start; by default one for each core, but at least 2");
-  describe_backend(app);
+  describe_group(app);
 }
 
-void BenchCommand::describe_backend(::CLI::App& app) {
+void BenchCommand::describe_group(::CLI::App& app) {
   app.add_option("--backend", backend, "What joins the ranks")
       ->check(::CLI::IsMember(backends()))
       ->capture_default_str();
+  timeout.describe(app);
+}
+
+std::shared_ptr<ProcessGroup> BenchCommand::join(std::optional<at::Device> on) const {
+  return init_process_group({.backend = backend, .timeout = timeout.value(), .device = on});
 }
 
 template <class Function>
 auto BenchCommand::on_ranks(const Function& function) const
     -> std::optional<std::invoke_result_t<Function, const std::shared_ptr<ProcessGroup>&>> {
-  const auto join = [&](int local_rank) {
-    return init_process_group({.backend = backend, .device = choose_device(device, local_rank)});
-  };
   const auto member = membership_in_environment();
   if (!member || member->world_size == 1) {
-    const auto body = [&](int rank) { return function(join(rank)); };
+    const auto body = [&](int rank) { return function(join(choose_device(device, rank))); };
     return spawn(rank_count(), body, one_thread_each).front();
   }
   if (ranks) {
     throw UsageError(fmt::format("--ranks {}: a launcher has started the ranks already", *ranks));
   }
-  const auto group = join(member->local_rank);
+  const auto group = join(choose_device(device, member->local_rank));
   auto result = function(group);
   if (group->rank() != 0) return std::nullopt;
   return result;
@@ -163,7 +168,7 @@ int BenchCommand::rank_count() const {
 
 int BenchCommand::run_collective(Collective collective) const {
   const bench::CollectiveBench bench{.collective = collective,
-                                     .type = types.at(type),
+                                     .type = bench::element_types().at(type),
                                      .op = ops.at(op),
                                      .algorithm = algorithms.at(algorithm),
                                      .from_group = !ordinary};
@@ -172,18 +177,24 @@ int BenchCommand::run_collective(Collective collective) const {
                                   4 * mib, 16 * mib, 25 * mib, 64 * mib, 100 * mib}
                     : sizes;
   bench::check(bench);
-  const auto report = on_ranks([&](const std::shared_ptr<ProcessGroup>& group) {
-    const bool prints = group->rank() == 0 && !json;
-    if (prints) check_output(print(stdout, bench::heading(bench, group->size())));
+  const auto wrong = on_ranks([&](const std::shared_ptr<ProcessGroup>& group) {
+    const auto say = [&](const std::string& text) {
+      if (group->rank() == 0) check_output(print(stdout, text));
+    };
+    if (!json) say(bench::heading(bench, group->size()));
     std::vector<bench::CollectiveRow> rows;
+    std::int64_t all_wrong = 0;
     for (const std::uint64_t size : bytes) {
       rows.push_back(bench::measure(*group, bench, static_cast<std::int64_t>(size)));
-      if (prints) check_output(print(stdout, bench::to_line(rows.back())));
+      all_wrong += rows.back().wrong;
+      if (!json) say(bench::to_line(rows.back()));
     }
-    return group->rank() == 0 ? bench::to_json(bench, group->size(), rows) : std::string();
+    if (json) say(bench::to_json(bench, group->size(), rows) + "\n");
+    return all_wrong;
   });
-  if (json && report) check_output(print(stdout, *report + "\n"));
-  return 0;
+  if (wrong.value_or(0) == 0) return 0;
+  print(stderr, fmt::format("lockstep bench: {} elements of the results were wrong\n", *wrong));
+  return 1;
 }
 
 bench::TrainingStep BenchCommand::training_step(at::Device on) const {
@@ -217,6 +228,13 @@ int BenchCommand::run_dp() const {
   check_output(
       print(stdout, json ? bench::to_json(step, rows) + "\n" : bench::to_table(step, rows)));
   return 0;
+}
+
+double BenchCommand::peak_mb(const bench::TrainingStep& step, bench::StepMode mode,
+                             int count) const {
+  const auto measure = [&](int) { return bench::measure_step_memory(join(at::kCPU), step, mode); };
+  const auto peaks = spawn(count, measure, one_thread_each);
+  return static_cast<double>(std::ranges::max(peaks)) / 1e6;
 }
 
 int BenchCommand::run_step() const {

@@ -10,9 +10,11 @@
 #include <type_traits>
 #include <vector>
 
+#include "timeout_option.h"
 #include <CLI/CLI.hpp>
 
 #include "lockstep/bench/collective_bench.h"
+#include "lockstep/bench/step_bench.h"
 #include "lockstep/bench/training.h"
 
 namespace lockstep::cli {
@@ -20,6 +22,7 @@ namespace lockstep::cli {
 struct BenchCommand {
   std::optional<int> ranks;
   std::string backend = "auto";
+  TimeoutOption timeout;
   bool json = false;
   // Of collectives.
   std::string type = "float";
@@ -40,9 +43,12 @@ struct BenchCommand {
  private:
   void describe_ranks(::CLI::App& app, const char* what);
   void describe_collective(::CLI::App& app);
-  void describe_backend(::CLI::App& app);
+  void describe_group(::CLI::App& app);
   int rank_count() const;
   at::Device device_of(int local_rank) const;
+  std::shared_ptr<ProcessGroup> join(std::optional<at::Device> on) const;
+  // Of the fullest of so many ranks, in 10^6 bytes.
+  double peak_mb(const bench::TrainingStep& step, bench::StepMode mode, int count) const;
   // Runs the function on every rank: in processes of its own, or, under a launcher, in this one,
   // which is a rank then, on the device asked for. What rank 0's returned; nothing on a launcher's
   // other ranks.

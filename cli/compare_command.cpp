@@ -63,6 +63,7 @@ int CompareCommand::run(const std::vector<std::string>& arguments) const {
                                                  .on_gpu = gpus > 0,
                                                  .device = training.device,
                                                  .backend = training.backend,
+                                                 .timeout = training.timeout.value(),
                                                  .training = training.train_options(most)});
   // The figures first: a report that cannot be written does not take them along.
   const int output_error =

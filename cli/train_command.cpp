@@ -85,6 +85,7 @@ TrainResult TrainCommand::train_here(TrainMode train_mode, const TrainOptions& o
   }
   InitOptions init;
   init.backend = training.backend;
+  init.timeout = training.timeout.value();
   init.device = choose_device(training.device, local_rank);
   const auto group = init_process_group(init);
   // A full disk costs the lines, not the training; but it does not pass for success.

@@ -26,6 +26,7 @@ void TrainingOptions::describe(::CLI::App& app) {
       ->check(::CLI::IsMember(backends()))
       ->capture_default_str()
       ->type_name("BACKEND");
+  timeout.describe(app);
   app.add_option("--epochs", epochs, "Passes over the data; by default the recipe's")
       ->check(is_number<std::int64_t>())
       ->type_name("N");

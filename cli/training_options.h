@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "timeout_option.h"
 #include <CLI/CLI.hpp>
 
 #include "lockstep/train/train.h"
@@ -16,6 +17,7 @@ struct TrainingOptions {
   std::string recipe;
   std::optional<std::string> device;
   std::string backend = "auto";
+  TimeoutOption timeout;
   std::optional<std::int64_t> epochs;
   std::optional<std::int64_t> batch_size;
   std::optional<std::int64_t> global_batch_size;

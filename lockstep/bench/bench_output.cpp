@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "lockstep/bench/bench_output.h"
 
-#include <c10/core/ScalarType.h>
 #include <fmt/format.h>
 
+#include "lockstep/bench/element_types.h"
 #include "lockstep/core/text_table.h"
 #include "lockstep/train/json_fields.h"
 
@@ -12,10 +12,10 @@ namespace {
 
 std::string title(const CollectiveBench& bench, int ranks) {
   std::string title =
-      fmt::format("{} of {}", lockstep::name(bench.collective), c10::toString(bench.type));
+      fmt::format("{} of {}", lockstep::name(bench.collective), name_of(bench.type));
   if (reduces(bench.collective)) title += fmt::format(", {}", lockstep::name(bench.op));
   if (bench.algorithm == Algorithm::ring) title += ", ring";
-  return title + fmt::format(", {} ranks, {}", ranks,
+  return title + fmt::format(", {} rank{}, {}", ranks, ranks == 1 ? "" : "s",
                              bench.from_group ? "tensors of the group" : "ordinary tensors");
 }
 
@@ -40,9 +40,9 @@ std::string heading(const CollectiveBench& bench, int ranks) {
 }
 
 std::string to_line(const CollectiveRow& row) {
-  return fmt::format("{:>12}{:>13.2f}{:>13.2f}{:>12.3f}{:>12.3f}{:>8}{:>8.0f} %\n", row.bytes,
+  return fmt::format("{:>12}{:>13.2f}{:>13.2f}{:>12.3f}{:>12.3f}{:>8}{:>10}\n", row.bytes,
                      row.time_us_min, row.time_us_median, row.algbw_gb_s, row.busbw_gb_s, row.wrong,
-                     row.percent_of_bound);
+                     row.percent_of_bound ? fmt::format("{:.0f} %", *row.percent_of_bound) : "-");
 }
 
 std::string to_json(const CollectiveBench& bench, int ranks,
@@ -50,20 +50,21 @@ std::string to_json(const CollectiveBench& bench, int ranks,
   Json json{{"schema_version", schema_version},
             {"versions", versions_json()},
             {"collective", lockstep::name(bench.collective)},
-            {"dtype", c10::toString(bench.type)},
+            {"dtype", name_of(bench.type)},
             {"op", reduces(bench.collective) ? Json(lockstep::name(bench.op)) : Json(nullptr)},
             {"algorithm", lockstep::name(bench.algorithm)},
             {"ordinary", !bench.from_group},
             {"ranks", ranks},
             {"rows", Json::array()}};
   for (const CollectiveRow& row : rows) {
-    json["rows"].push_back({{"bytes", row.bytes},
-                            {"time_us_min", row.time_us_min},
-                            {"time_us_median", row.time_us_median},
-                            {"algbw_gb_s", row.algbw_gb_s},
-                            {"busbw_gb_s", row.busbw_gb_s},
-                            {"wrong", row.wrong},
-                            {"percent_of_bound", row.percent_of_bound}});
+    json["rows"].push_back(
+        {{"bytes", row.bytes},
+         {"time_us_min", row.time_us_min},
+         {"time_us_median", row.time_us_median},
+         {"algbw_gb_s", row.algbw_gb_s},
+         {"busbw_gb_s", row.busbw_gb_s},
+         {"wrong", row.wrong},
+         {"percent_of_bound", row.percent_of_bound ? Json(*row.percent_of_bound) : Json(nullptr)}});
   }
   return json.dump();
 }

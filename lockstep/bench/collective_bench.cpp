@@ -6,18 +6,21 @@
 #include <cstring>
 
 #include <ATen/Functions.h>
+#include <fmt/format.h>
 
 #include "lockstep/bench/known_elements.h"
 #include "lockstep/bench/statistics.h"
 #include "lockstep/bench/stopwatch.h"
 #include "lockstep/bench/triad.h"
 #include "lockstep/collective/self/self_group.h"
+#include "lockstep/core/cpu.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::bench {
 namespace {
 
 constexpr int broadcast_root = 0;
+constexpr double kMebibyte = 1024 * 1024;
 // Measurements are spread over the run, so that a disturbance hits all that is compared.
 constexpr int turns = 4;
 constexpr int warm_ups = 5;
@@ -177,11 +180,29 @@ void check(const CollectiveBench& bench) {
   if (bench.algorithm != Algorithm::automatic && bench.collective != Collective::all_reduce) {
     throw UsageError("the ring is an algorithm of all-reduce; leave it out for other collectives");
   }
+  if (bench.op != ReduceOp::sum && !reduces(bench.collective)) {
+    throw UsageError(fmt::format("{} combines nothing; leave out the operation {}",
+                                 name(bench.collective), name(bench.op)));
+  }
   const auto alone = make_self_group({}, {});
   Run(*alone, bench, 1).perform();
 }
 
+// Beside the tensor there are what it is rewritten from, and the triad's arrays.
+void require_memory(const ProcessGroup& group, std::int64_t bytes) {
+  const std::int64_t needed = (1 + Run::rounds + 1) * bytes;
+  const int ranks = group.membership().local_world_size;
+  if (needed <= available_memory() / ranks) return;
+  throw BackendError(fmt::format(
+      "[bench] rank {} of {}: to measure {:.1f} MiB takes {:.1f} MiB on each of {} ranks of this "
+      "machine, where {:.1f} MiB are available; choose smaller --sizes or fewer --ranks",
+      group.rank(), group.size(), static_cast<double>(bytes) / kMebibyte,
+      static_cast<double>(needed) / kMebibyte, ranks,
+      static_cast<double>(available_memory()) / kMebibyte));
+}
+
 CollectiveRow measure(ProcessGroup& group, const CollectiveBench& bench, std::int64_t bytes) {
+  require_memory(group, bytes);
   Run run(group, bench, bytes);
   Triad triad(run.bytes());
 
@@ -225,7 +246,7 @@ CollectiveRow measure(ProcessGroup& group, const CollectiveBench& bench, std::in
   row.algbw_gb_s = size / median(times) / 1e9;
   row.busbw_gb_s = row.algbw_gb_s * bus_factor(bench.collective, group.size());
   row.wrong = run.wrong();
-  row.percent_of_bound = bound / median(times) * 100;
+  if (group.size() > 1) row.percent_of_bound = bound / median(times) * 100;
   return row;
 }
 

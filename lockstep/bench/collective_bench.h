@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,7 +36,8 @@ struct CollectiveRow {
   std::int64_t wrong = 0;
   // The time that the collective's reads and writes would take at the triad's rate, over buffers of
   // the same total size, on the same cores, measured in turns with it; in percent of the median.
-  double percent_of_bound = 0;
+  // Nothing for one rank, which has nothing to move.
+  std::optional<double> percent_of_bound;
 };
 
 // UsageError for types and operations that no group takes, so that it is known before ranks start.

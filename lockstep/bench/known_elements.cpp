@@ -11,13 +11,16 @@
 namespace lockstep::bench {
 namespace {
 
-// What reducing makes of a number that leaves the range of a whole type.
+// What reducing makes of a number that leaves the range of a type.
 template <class Type>
-double wrapped(double value) {
+double within_range(double value) {
   if constexpr (std::is_integral_v<Type>) {
-    return static_cast<double>(static_cast<Type>(static_cast<std::int64_t>(value)));
+    const double remainder = std::fmod(value, 0x1p64);
+    return static_cast<double>(static_cast<Type>(static_cast<std::uint64_t>(remainder)));
+  } else {
+    const bool leaves = value > static_cast<double>(std::numeric_limits<Type>::max());
+    return leaves ? std::numeric_limits<double>::infinity() : value;
   }
-  return value;
 }
 
 }  // namespace
@@ -74,10 +77,10 @@ std::int64_t count_wrong(const at::Tensor& tensor, const Elements& elements, int
                 ? 0
                 : roundings * static_cast<double>(std::numeric_limits<scalar_t>::epsilon());
         for (std::int64_t i = 0; i < tensor.numel(); ++i) {
-          const double right = wrapped<scalar_t>(elements(i));
+          const double right = within_range<scalar_t>(elements(i));
           const double is = static_cast<double>(data[i]);
           // Not "further": NaN is wrong.
-          if (!(std::abs(is - right) <= allowed * std::abs(right))) ++wrong;
+          if (is != right && !(std::abs(is - right) <= allowed * std::abs(right))) ++wrong;
         }
       });
   return wrong;

@@ -173,12 +173,22 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   // It hands to one of its groups what it has checked itself.
   friend class HierarchicalGroup;
 
+  // check_arguments.cpp. UsageError, before anything has been started.
+  void check_new_tensor(at::IntArrayRef sizes, const at::TensorOptions& options) const;
   void check(std::string_view operation, at::TensorList tensors) const;
   void check_outputs(std::string_view operation, at::TensorList tensors) const;
   void check(std::string_view operation, const at::Tensor& tensor, AllReduceOptions options) const;
   void check_root(std::string_view operation, int root) const;
   void check_peer(std::string_view operation, int peer) const;
+  // One tensor for each rank, all like this one.
+  void check_one_each(std::string_view operation, at::TensorList tensors,
+                      const at::Tensor& like) const;
+  // On ranks other than root the list is empty.
+  void check_none(std::string_view operation, std::string_view list, at::TensorList tensors,
+                  int root) const;
+  void check_exchange(at::TensorList outputs, at::TensorList inputs) const;
   void check_pieces(const at::Tensor& tensor, const std::vector<Piece>& pieces) const;
+
   void count_all_reduce(at::TensorList tensors);
   Work start_ring(at::TensorList tensors, AllReduceOptions options);
 

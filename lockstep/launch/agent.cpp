@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
+#include <limits>
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -37,10 +39,21 @@ constexpr int kRanksPerCore = 4;
                  fmt::format("cannot execute {}: {}{}", program[0], std::strerror(error), hint)};
 }
 
+// The kernel has no numbers for more.
+int most_processes() {
+  int most = std::numeric_limits<int>::max();
+  std::ifstream("/proc/sys/kernel/pid_max") >> most;
+  return most;
+}
+
 void check(const AgentOptions& options) {
   if (options.ranks < 1) {
     throw UsageError(
         fmt::format("{} ranks were asked for; there must be at least 1", options.ranks));
+  }
+  if (options.ranks > most_processes()) {
+    throw UsageError(fmt::format("{} ranks were asked for; this system runs at most {} processes",
+                                 options.ranks, most_processes()));
   }
   if (options.threads && *options.threads < 1) {
     throw UsageError(fmt::format("{} threads a rank were asked for; there must be at least 1",

@@ -88,7 +88,10 @@ std::vector<std::string> train_arguments(const Recipe& recipe, const Run& run,
   if (training.learning_rate) add("--lr", fmt::format("{}", *training.learning_rate));
   if (training.data_folder) add("--data", training.data_folder->string());
   if (options.device) add("--device", *options.device);
-  if (run.mode == TrainMode::ddp) add("--backend", options.backend);
+  if (run.mode == TrainMode::ddp) {
+    add("--backend", options.backend);
+    add("--timeout", fmt::format("{}", options.timeout.count() / 1000.0));
+  }
   return arguments;
 }
 

@@ -2,6 +2,7 @@
 // The same training in several modes, side by side.
 #pragma once
 
+#include <chrono>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -27,6 +28,7 @@ struct ComparisonOptions {
   std::optional<std::string> device = {};
   // Of ddp's ranks.
   std::string backend = "auto";
+  std::chrono::milliseconds timeout = std::chrono::minutes(30);
   // The global batch is the same for all trainings. A batch size counts for a rank where there are
   // most of them.
   TrainOptions training = {};

@@ -5,14 +5,23 @@
 #include <torch/version.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/launch/spawn.h"
 #include "lockstep/train/json_fields.h"
 
 namespace lockstep {
 namespace {
 
+// The rank that was lost, where that is the error.
+std::optional<int> lost_rank(const std::exception& error) {
+  if (const auto* lost = dynamic_cast<const PeerLost*>(&error)) return lost->rank();
+  const auto* failed = dynamic_cast<const RankFailed*>(&error);
+  return failed && failed->failure().signal != 0 ? std::optional(failed->failure().rank)
+                                                 : std::nullopt;
+}
+
 std::string_view kind_of(const std::exception& error) {
   if (dynamic_cast<const UsageError*>(&error) != nullptr) return "usage";
-  if (dynamic_cast<const PeerLost*>(&error) != nullptr) return "peer_lost";
+  if (lost_rank(error)) return "peer_lost";
   if (dynamic_cast<const TimeoutError*>(&error) != nullptr) return "timeout";
   if (dynamic_cast<const BackendError*>(&error) != nullptr) return "backend";
   return "error";
@@ -108,7 +117,7 @@ TrainResult train_result_from_json(const std::string& text) try {
 
 std::string error_to_json(const std::exception& error) {
   Json details{{"kind", kind_of(error)}, {"message", error.what()}};
-  if (const auto* lost = dynamic_cast<const PeerLost*>(&error)) details["rank"] = lost->rank();
+  if (const auto rank = lost_rank(error)) details["rank"] = *rank;
   // An exception's text may hold bytes that are not UTF-8, such as the name of a file.
   return Json{{"schema_version", schema_version}, {"error", details}}.dump(
       -1, ' ', false, Json::error_handler_t::replace);

@@ -89,6 +89,15 @@ TEST(CountWrong, KnowsWhatLeavesTheRangeOfAType) {
     tensor += part;
   }
   EXPECT_EQ(count_wrong(tensor, sum, 0), 0);
+
+  const auto product = [](std::int64_t) { return 0x1p130; };
+  EXPECT_EQ(count_wrong(torch::zeros({5}, torch::kLong), product, 0), 0);
+  for (const auto type : {torch::kHalf, torch::kFloat, torch::kBFloat16}) {
+    auto infinite = torch::full({5}, std::numeric_limits<double>::infinity(), type);
+    EXPECT_EQ(count_wrong(infinite, product, 0), 0) << type;
+    infinite[3] = 1;
+    EXPECT_EQ(count_wrong(infinite, product, 0), 1) << type;
+  }
 }
 
 TEST(CountWrong, AllowsRoundingsButNotNan) {

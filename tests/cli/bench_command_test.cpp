@@ -15,7 +15,7 @@ TEST(BenchCommand, PrintsARowForEachSize) {
   Program program({LOCKSTEP_PROGRAM, "bench", "all-reduce", "--ranks", "2", "--sizes", "1KiB,1MiB",
                    "--dtype", "bfloat16", "--op", "mean"});
   EXPECT_EQ(program.wait(), 0) << program.err();
-  EXPECT_THAT(program.out(), HasSubstr("all_reduce of BFloat16, mean, 2 ranks"));
+  EXPECT_THAT(program.out(), HasSubstr("all_reduce of bfloat16, mean, 2 ranks"));
   EXPECT_THAT(program.out(), HasSubstr("\n        1024 "));
   EXPECT_THAT(program.out(), HasSubstr("\n     1048576 "));
 }
@@ -104,6 +104,13 @@ TEST(BenchCommand, RefusesWrongUse) {
        "the ring is an algorithm of all-reduce"},
       {{"bench", "all-reduce", "--ranks", "0"}, "--ranks 0: give at least 1"},
       {{"bench", "all-reduce", "--sizes", "huge"}, "huge"},
+      {{"bench", "all-reduce", "--sizes", "1KiB,0"}, "give 1 byte to 1 TiB"},
+      {{"bench", "all-reduce", "--sizes", "-5"}, "give 1 byte to 1 TiB"},
+      {{"bench", "all-reduce", "--sizes", "8EiB"}, "give 1 byte to 1 TiB"},
+      {{"bench", "broadcast", "--op", "max"}, "broadcast combines nothing"},
+      {{"bench", "all-reduce", "--ranks", "2000000000"}, "2000000000 ranks were asked for"},
+      {{"bench", "all-reduce", "--timeout", "0"}, "a number of seconds above 0, not \"0\""},
+      {{"bench", "step", "linear", "--timeout", "soon"}, "a number of seconds above 0"},
       {{"run", "-n", "2", "--no-prefix", LOCKSTEP_PROGRAM, "bench", "dp", "mlp"},
        "bench dp starts its own ranks"},
       {{"run", "-n", "2", "--no-prefix", LOCKSTEP_PROGRAM, "bench", "all-reduce", "--ranks", "2"},

@@ -54,6 +54,16 @@ std::vector<WrongCall> wrong_calls(int ranks) {
       {"a device that holds nothing",
        {"empty", "meta"},
        [=](auto& g) { g.empty({3}, at::Device(at::kMeta)); }},
+      {"more bytes than there are numbers for",
+       {"empty", "4294967296, 4294967296", "Float"},
+       [=](auto& g) {
+         g.empty({1LL << 32, 1LL << 32}, at::kFloat);
+       }},
+      {"a negative size",
+       {"empty", "-3"},
+       [=](auto& g) {
+         g.empty({2, -3}, at::kFloat);
+       }},
       {"a complex type",
        {"all_reduce", "Complex"},
        [=](auto& g) { g.all_reduce(some(3, at::kComplexFloat)).wait(); }},

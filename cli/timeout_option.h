@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// `--timeout`: how long ranks wait for each other.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include <CLI/CLI.hpp>
+
+#include "lockstep/collective/init_process_group.h"
+
+namespace lockstep::cli {
+
+struct TimeoutOption {
+  double seconds = std::chrono::duration<double>(InitOptions().timeout).count();
+
+  // Describes the option to the parser. The object must outlive it.
+  void describe(::CLI::App& app) {
+    const auto is_a_time = [](const std::string& text) {
+      double value = 0;
+      const bool right = ::CLI::detail::lexical_cast(text, value) && value >= 0.001 && value <= 1e9;
+      return right ? std::string() : "give a number of seconds above 0, not \"" + text + "\"";
+    };
+    app.add_option("--timeout", seconds, "Seconds after which a rank gives up waiting for others")
+        ->check(is_a_time)
+        ->capture_default_str()
+        ->type_name("SECONDS");
+  }
+
+  std::chrono::milliseconds value() const {
+    return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
+  }
+};
+
+}  // namespace lockstep::cli
