@@ -12,8 +12,6 @@ from programs import PEERS
 LIMIT = 300  # seconds for one command, which should take one minute at most
 SIZES = {"1 KiB": 1 << 10, "64 KiB": 64 << 10, "1 MiB": 1 << 20, "4 MiB": 4 << 20,
          "25 MiB": 25 << 20, "100 MiB": 100 << 20}
-
-
 SIZES_ON_HOSTS = ("1 KiB", "64 KiB", "1 MiB", "25 MiB")
 
 

@@ -2,6 +2,7 @@
 // The second program: the verbs of `lockstep` that need libtorch.
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <string>
 #include <vector>
@@ -13,6 +14,7 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include "lockstep/core/cpu.h"
 #include "lockstep/core/error.h"
 #include "lockstep/train/local_training.h"
 
@@ -36,11 +38,29 @@ void complain(const std::string& verb, const std::exception& error, bool json) {
              fmt::format("lockstep{}: {}\n", verb.empty() ? "" : " " + verb, error.what()));
 }
 
+// Debian's OpenBLAS asks for memory again for ever if it gets none, from the moment when it is
+// loaded: a process without room for it would neither work nor end.
+void require_address_space() {
+  constexpr std::int64_t enough = std::int64_t{1} << 30;
+  const auto left = address_space_left();
+  if (!left || *left >= enough) return;
+  throw BackendError(fmt::format(
+      "the limit of the address space leaves {:.0f} MiB beside libtorch, whose BLAS waits for ever "
+      "for what it does not get; raise it (ulimit -v) by {:.0f} MiB, or limit memory by a cgroup",
+      static_cast<double>(*left) / 0x1p20, static_cast<double>(enough - *left) / 0x1p20));
+}
+
 int main(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   // Looked for by hand, since what is wrong may be the line that holds it.
   const bool json = std::ranges::count(arguments, "--json") > 0;
   const std::string verb = arguments.empty() ? "" : arguments.front();
+  try {
+    require_address_space();
+  } catch (const BackendError& error) {
+    complain(verb, error, json);
+    std::_Exit(1);  // not by way of the BLAS
+  }
   ::CLI::App app("The verbs of Lockstep that need libtorch.", "lockstep");
   app.require_subcommand(1);
   TrainCommand train;

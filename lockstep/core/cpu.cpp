@@ -11,6 +11,8 @@
 
 #include <dlfcn.h>
 #include <sched.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "lockstep/core/cgroup.h"
 
@@ -66,7 +68,17 @@ void pin_to_cores(const std::vector<int>& cores) {
 
 std::int64_t available_memory() {
   const std::int64_t machine = machine_memory();
-  return std::min(machine, Cgroup().available_memory().value_or(machine));
+  return std::min({machine, Cgroup().available_memory().value_or(machine),
+                   address_space_left().value_or(machine)});
+}
+
+std::optional<std::int64_t> address_space_left() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return {};
+  std::int64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const auto used = pages * ::sysconf(_SC_PAGESIZE);
+  return std::max<std::int64_t>(0, static_cast<std::int64_t>(limit.rlim_cur) - used);
 }
 
 void limit_threads(int threads) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace lockstep {
@@ -20,8 +21,13 @@ int available_cores();
 // refuses, nothing changes.
 void pin_to_cores(const std::vector<int>& cores);
 
-// Bytes that can still be allocated before the machine or the process's control group runs out.
+// Bytes that can still be allocated before the machine, the process's control group or its address
+// space runs out.
 std::int64_t available_memory();
+
+// What the process's limit (RLIMIT_AS, ulimit -v) leaves of its address space, in bytes; nothing if
+// there is no limit.
+std::optional<std::int64_t> address_space_left();
 
 // Sets the number of threads that OpenMP and OpenBLAS use in this process, through the environment
 // and, where the libraries are loaded already, through their own calls.

@@ -124,7 +124,9 @@ at::Tensor parse_idx(std::span<const std::byte> bytes, const std::string& name) 
 at::Tensor read_idx_file(const std::filesystem::path& path) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error)) {
-    throw UsageError(fmt::format("{}: there is no such file", path.string()));
+    const bool other = std::filesystem::exists(path, error);
+    throw UsageError(fmt::format("{}: {}", path.string(),
+                                 other ? "this is no regular file" : "there is no such file"));
   }
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   const auto size = file ? static_cast<std::streamoff>(file.tellg()) : -1;

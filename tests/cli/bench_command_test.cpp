@@ -8,8 +8,15 @@ namespace lockstep {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAre;
 using Json = nlohmann::json;
 using testing::Program;
+
+std::vector<std::string> names(const Json& fields) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : fields.items()) names.push_back(name);
+  return names;
+}
 
 TEST(BenchCommand, PrintsARowForEachSize) {
   Program program({LOCKSTEP_PROGRAM, "bench", "all-reduce", "--ranks", "2", "--sizes", "1KiB,1MiB",
@@ -31,6 +38,9 @@ TEST(BenchCommand, PrintsOneObject) {
     const auto& row = json["rows"].at(0);
     EXPECT_EQ(row["bytes"], 4096) << verb;
     EXPECT_EQ(row["wrong"], 0) << verb;
+    EXPECT_THAT(names(row),
+                UnorderedElementsAre("bytes", "time_us_min", "time_us_median", "algbw_gb_s",
+                                     "busbw_gb_s", "wrong", "percent_of_bound"));
     for (const char* field :
          {"time_us_min", "time_us_median", "algbw_gb_s", "busbw_gb_s", "percent_of_bound"}) {
       EXPECT_GT(row[field], 0) << verb << field;
@@ -45,6 +55,8 @@ TEST(BenchCommand, MeasuresSteps) {
   std::vector<std::string> modes;
   for (const auto& row : json["rows"]) {
     modes.push_back(row["mode"]);
+    EXPECT_THAT(names(row), UnorderedElementsAre("model", "mode", "ranks", "us_p10", "us_median",
+                                                 "us_p90", "peak_mb"));
     EXPECT_EQ(row["model"], "linear");
     EXPECT_EQ(row["ranks"], row["mode"] == "single" ? 1 : 2);
     for (const char* field : {"us_p10", "us_median", "us_p90", "peak_mb"}) {

@@ -110,6 +110,14 @@ TEST_F(DoctorCommand, TooFewDescriptorsBreakSharedMemory) {
   EXPECT_THAT(shm["found"].get<std::string>(), HasSubstr("Too many open files"));
 }
 
+TEST_F(DoctorCommand, AnAddressSpaceWithoutRoomForTheBlasIsSaidAtOnce) {
+  Program program({"sh", "-c", "ulimit -v 900000 && exec \"$0\" doctor --json", LOCKSTEP_PROGRAM});
+  EXPECT_EQ(program.wait(), 1);
+  const auto error = Json::parse(program.out())["error"];
+  EXPECT_EQ(error["kind"], "backend");
+  EXPECT_THAT(error["message"].get<std::string>(), HasSubstr("raise it (ulimit -v) by"));
+}
+
 TEST_F(DoctorCommand, SeesTheLauncherThatStartedIt) {
   Program program({LOCKSTEP_PROGRAM, "run", "-n", "2", "--local-ranks-filter", "1", "--no-prefix",
                    LOCKSTEP_PROGRAM, "doctor"});

@@ -136,6 +136,14 @@ TEST_F(TrainCommand, JoinsALauncher) {
   EXPECT_THAT(torn.err, AllOf(HasSubstr("--ranks 3"), HasSubstr("WORLD_SIZE=2")));
 }
 
+TEST_F(TrainCommand, WaitsForOthersAsLongAsItIsTold) {
+  Program program({"env", "RANK=1", "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=29419",
+                   LOCKSTEP_PROGRAM, "train", "linear", "--device", "cpu", "--timeout", "0.5",
+                   "--json"});
+  EXPECT_EQ(program.wait(), 1);
+  EXPECT_EQ(Json::parse(program.out())["error"]["kind"], "timeout") << program.out();
+}
+
 TEST_F(TrainCommand, RefusesWrongUseOnOneLine) {
   struct Case {
     std::vector<std::string> arguments;

@@ -143,7 +143,7 @@ TEST(IdxFile, NamesTheFileThatItCannotRead) {
   EXPECT_THAT([&] { (void)read_idx_file(folder.path() / "absent"); },
               ThrowsMessage<UsageError>(HasSubstr("absent: there is no such file")));
   EXPECT_THAT([&] { (void)read_idx_file(folder.path()); },
-              ThrowsMessage<UsageError>(HasSubstr("there is no such file")));
+              ThrowsMessage<UsageError>(HasSubstr("no regular file")));
   EXPECT_THROW((void)read_idx_file("/dev/zero"), UsageError);
   folder.write("good", idx_bytes({6}));
   EXPECT_EQ(read_idx_file(folder.path() / "good").numel(), 6);

@@ -22,8 +22,10 @@ constexpr double kMebibyte = 1024 * 1024;
 Mapping::Mapping(int fd, std::size_t bytes) : bytes_(bytes) {
   void* address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (address == MAP_FAILED) {
-    throw BackendError(fmt::format("cannot map {:.1f} MiB of shared memory: {}", bytes / kMebibyte,
-                                   std::strerror(errno)));
+    throw BackendError(fmt::format(
+        "cannot map {:.1f} MiB of shared memory: {}; raise the limit of the address space (ulimit "
+        "-v), or use fewer ranks or a smaller model",
+        bytes / kMebibyte, std::strerror(errno)));
   }
   data_ = static_cast<std::byte*>(address);
   if (bytes >= kHugePage) {

@@ -223,7 +223,7 @@ TEST_P(TrainingConformance, BucketsThatDoNotFitInMemoryAreRefusedOnEveryRank) {
   run([&](Rank& rank) {
     const auto group = join(rank);
     torch::nn::Linear net(torch::nn::LinearOptions(8192, 4096).bias(false));
-    // What else libtorch needs for a step it has afterwards.
+    // What else libtorch needs for a step it has afterwards; its BLAS would wait for ever for it.
     net(torch::ones({1, 8192})).sum().backward();
     reset_gradients(*net);
     DistributedDataParallel model(net, group);
