@@ -2,12 +2,11 @@
 #include "lockstep/collective/hierarchical/hierarchical_group.h"
 
 #include <algorithm>
-#include <thread>
 
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
 
-#include "lockstep/collective/device_copies.h"
+#include "lockstep/collective/hierarchical/hierarchical_operation.h"
 #include "lockstep/collective/hierarchical/hierarchy_levels.h"
 #include "lockstep/collective/hierarchical/phases.h"
 #include "lockstep/collective/network/plans.h"
@@ -16,20 +15,12 @@
 #include "lockstep/rendezvous/prefix_store.h"
 
 namespace lockstep {
-
 namespace {
-
-using namespace std::chrono_literals;
 
 // Smaller tensors are not worth more than one slice.
 constexpr std::int64_t kOneSliceBytes = 64 * 1024;
 // Larger ones go in pieces, so that the phases of one overlap with those of the next.
 constexpr std::int64_t kPieceBytes = 8 * 1024 * 1024;
-// For so long the group of all ranks may look for the one whose loss explains an error.
-constexpr auto kExplanation = 1s;
-// A waiting thread looks so often in vain, one time after the other, before it naps between looks.
-constexpr int kPatience = 1000;
-constexpr auto kNap = 50us;
 
 // Part `number` of so many, as a flat view.
 at::Tensor part(const at::Tensor& flat, int number, int parts) {
@@ -78,135 +69,21 @@ class HierarchicalGroup final : public ProcessGroup {
     return tensor;
   }
 
-  void abort(const std::string& reason) override { end(*levels_, reason); }
+  void abort(const std::string& reason) override { end_groups(*levels_, reason); }
 
  private:
-  class HierarchicalOperation final : public Operation {
-   public:
-    HierarchicalOperation(std::shared_ptr<HierarchyLevels> levels,
-                          std::shared_ptr<PhasedCalls> calls, std::string where,
-                          std::chrono::milliseconds timeout)
-        : levels_(std::move(levels)),
-          calls_(std::move(calls)),
-          where_(std::move(where)),
-          timeout_(timeout) {}
-
-    at::Tensor flat_output(const at::Tensor& original) {
-      return copies_.output(original).detach().view(-1);
-    }
-    // Half types are summed as floats all the way, and rounded once.
-    at::Tensor flat_sum(const at::Tensor& original) {
-      const auto type = original.scalar_type();
-      const bool half = type == at::kHalf || type == at::kBFloat16;
-      return half ? copies_.output_as(original, at::kFloat).detach().view(-1)
-                  : flat_output(original);
-    }
-    // The tensor that follows, of so many. Where calls are compared, the group of all ranks does it
-    // in a phase of its own, which comes before those of the tensor.
-    void announce(Call call, std::size_t tensors) {
-      if (!levels_->compare_calls) return;
-      call.tensor = announced_++;
-      call.tensors = static_cast<std::int32_t>(tensors);
-      push({[levels = levels_, call] {
-              std::vector<Work> works;
-              works.push_back(levels->all->start_meeting(call));
-              return works;
-            },
-            nothing});
-    }
-    void start(std::vector<PhasedCall::Phase> phases) {
-      if (levels_->compare_calls) phases.insert(phases.begin(), nothing);
-      push(std::move(phases));
-    }
-
-    bool poll() override {
-      if (!done()) {
-        calls_->try_advance();
-        if (auto error = calls_->error(); error && !done()) explain(error);
-      }
-      if (done()) copies_.copy_back();
-      return done();
-    }
-
-    void wait(const Deadline& deadline) override {
-      int vain_looks = 0;
-      while (!poll()) {
-        if (deadline.passed()) {
-          calls_->give_up();
-        } else if (calls_->try_advance() || advance_others(*calls_)) {
-          vain_looks = 0;
-        } else if (++vain_looks < kPatience) {
-          std::this_thread::yield();
-        } else {
-          std::this_thread::sleep_for(kNap);
-        }
-      }
-    }
-
-    Deadline default_deadline() const override { return Deadline::after(timeout_); }
-
-   private:
-    static std::vector<Work> nothing() { return {}; }
-    void push(std::vector<PhasedCall::Phase> phases) {
-      parts_.push_back(std::make_shared<PhasedCall>(std::move(phases)));
-      calls_->start(parts_.back());
-    }
-    bool done() const {
-      return std::ranges::all_of(parts_, [](const auto& part) { return part->done(); });
-    }
-
-    // A group within a host does not know a rank by its number in the group of all; and whoever
-    // gave up may have done so because of another.
-    [[noreturn]] void explain(const std::exception_ptr& error) {
-      std::string absent;
-      try {
-        levels_->all->barrier().wait(Deadline::after(kExplanation));
-      } catch (const TimeoutError& late) {
-        absent = late.what();
-      } catch (const PeerLost& lost) {
-        const std::string message = where_ + lost.what();
-        end(*levels_, message);
-        throw PeerLost(lost.rank(), message, lost.how());
-      } catch (const Error&) {
-        // Nobody died; the error itself tells.
-      }
-      try {
-        std::rethrow_exception(error);
-      } catch (const TimeoutError& original) {
-        const std::string message = where_ + (absent.empty() ? original.what() : absent);
-        end(*levels_, message);
-        throw TimeoutError(message);
-      } catch (const UsageError& original) {
-        end(*levels_, where_ + original.what());
-        throw UsageError(where_ + original.what());
-      } catch (const std::exception& original) {
-        end(*levels_, where_ + original.what());
-        throw BackendError(where_ + original.what());
-      }
-    }
-
-    std::shared_ptr<HierarchyLevels> levels_;
-    std::shared_ptr<PhasedCalls> calls_;
-    std::string where_;
-    std::chrono::milliseconds timeout_;
-    std::int32_t announced_ = 0;
-    std::vector<std::shared_ptr<PhasedCall>> parts_;
-    DeviceCopies copies_;
-  };
-
-  static void end(HierarchyLevels& levels, const std::string& reason) {
-    // Other hosts first: to them the news takes longest.
-    if (levels.lane) levels.lane->abort(reason);
-    levels.all->abort(reason);
-    levels.reducing->abort(reason);
-    levels.sharing->abort(reason);
-  }
-
   std::shared_ptr<HierarchicalOperation> make_operation(Collective collective) {
     const Call call{.collective = collective, .number = ++numbers_};
     return std::make_shared<HierarchicalOperation>(
         levels_, calls_,
         fmt::format("[{}] {}, rank {} of {}: ", backend(), title(call), rank(), size()), timeout());
+  }
+
+  // The tensor that follows, of so many.
+  void announce(HierarchicalOperation& operation, const Call& call, std::size_t tensors) {
+    operation.announce(call, tensors, [levels = levels_](const Call& announced) {
+      return levels->all->start_meeting(announced);
+    });
   }
 
   // Calls the function for each piece of the tensor, with the number of slices for it.
@@ -251,8 +128,8 @@ class HierarchicalGroup final : public ProcessGroup {
     const AllReduceOptions between{.op = within.op,
                                    .scale = scale_over(size(), options.op, options.scale)};
     for (const auto& tensor : tensors) {
-      operation->announce(network::reducing_call(Collective::all_reduce, tensor, options),
-                          tensors.size());
+      announce(*operation, network::reducing_call(Collective::all_reduce, tensor, options),
+               tensors.size());
       for_pieces(operation->flat_sum(tensor), [&](const at::Tensor& piece, int slices) {
         operation->start({[levels = levels_, piece, slices, within] {
                             std::vector<Work> works;
@@ -282,7 +159,8 @@ class HierarchicalGroup final : public ProcessGroup {
     const int roots_place = static_cast<int>(std::ranges::find(*host, root) - host->begin());
     const bool at_roots_host = levels_->host == roots_host;
     for (const auto& tensor : tensors) {
-      operation->announce(network::plain_call(Collective::broadcast, tensor, root), tensors.size());
+      announce(*operation, network::plain_call(Collective::broadcast, tensor, root),
+               tensors.size());
       for_pieces(operation->flat_output(tensor), [&](const at::Tensor& piece, int slices) {
         operation->start(
             {[levels = levels_, piece, at_roots_host, roots_place] {

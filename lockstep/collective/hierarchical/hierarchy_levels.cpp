@@ -52,4 +52,12 @@ HierarchyLevels join_levels(const Membership& membership, const GroupOptions& op
   return levels;
 }
 
+void end_groups(HierarchyLevels& levels, const std::string& reason) {
+  // Other hosts first: to them the news takes longest.
+  if (levels.lane) levels.lane->abort(reason);
+  levels.all->abort(reason);
+  levels.reducing->abort(reason);
+  levels.sharing->abort(reason);
+}
+
 }  // namespace lockstep

@@ -30,4 +30,7 @@ struct HierarchyLevels {
 HierarchyLevels join_levels(const Membership& membership, const GroupOptions& options,
                             const std::string& host, std::shared_ptr<ProcessGroup> all);
 
+// Aborts them all.
+void end_groups(HierarchyLevels& levels, const std::string& reason);
+
 }  // namespace lockstep

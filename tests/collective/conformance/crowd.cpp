@@ -17,5 +17,16 @@ TEST_P(CrowdConformance, TakesTurns) {
   });
 }
 
+TEST_P(CrowdConformance, ARingSendsTwiceAllButOnePartOfTheMessage) {
+  run_in_group([](Rank& rank, ProcessGroup& group) {
+    const auto size = static_cast<std::uint64_t>(group.size());
+    const at::Tensor tensor = at::full({100 * group.size()}, rank.rank());
+    const std::uint64_t before = group.bytes_sent();
+    group.all_reduce(tensor, {.algorithm = Algorithm::ring}).wait();
+    EXPECT_EQ(group.bytes_sent() - before, 2 * (size - 1) * tensor.nbytes() / size);
+    EXPECT_TRUE((tensor == rank.size() * (rank.size() - 1) / 2).all().item<bool>());
+  });
+}
+
 }  // namespace
 }  // namespace lockstep::testing

@@ -12,6 +12,10 @@ std::string beginning(const Backend& backend, const Rank& rank, std::string_view
                      rank.size());
 }
 
+std::string beginning_of_ring(const Backend& backend, const Rank& rank) {
+  return fmt::format("(^all_reduce by a ring: |{})", beginning(backend, rank, "all_reduce"));
+}
+
 void expect_lost(Rank& rank, ProcessGroup& group, int victim,
                  const std::vector<std::string>& patterns, const std::function<void()>& function) {
   using Clock = std::chrono::steady_clock;

@@ -57,7 +57,7 @@ TEST_P(FaultConformance, ARankKilledInTheMiddleOfRingsIsNamedWithItsPid) {
     run(
         [&](Rank& rank) {
           const auto group = join(rank);
-          expect_lost(rank, *group, victim, {"died|ended", "^all_reduce by a ring: "},
+          expect_lost(rank, *group, victim, {"died|ended", beginning_of_ring(backend(), rank)},
                       [&] { reduce_for_ever(rank, *group, victim, Algorithm::ring); });
           EXPECT_LT(rank.since_signal(victim), kSoon);
         },
@@ -157,8 +157,8 @@ TEST_P(FaultConformance, ADeathWakesRanksThatSleepInAnyCollective) {
             rank.await_signal();
           }
           rank.cue("calling");
-          const std::string begins =
-              name == by_a_ring ? "^" + name + ": " : beginning(backend(), rank, name);
+          const std::string begins = name == by_a_ring ? beginning_of_ring(backend(), rank)
+                                                       : beginning(backend(), rank, name);
           expect_lost(rank, *group, victim, {begins}, [&] { call(*group); });
           EXPECT_LT(rank.since_signal(victim), kSoon);
         },

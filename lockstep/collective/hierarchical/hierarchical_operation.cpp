@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/collective/hierarchical/hierarchical_operation.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep {
+namespace {
+
+using namespace std::chrono_literals;
+
+// For so long the group of all ranks may look for the one whose loss explains an error.
+constexpr auto kExplanation = 1s;
+// A waiting thread looks so often in vain, one time after the other, before it naps between looks.
+constexpr int kPatience = 1000;
+constexpr auto kNap = 50us;
+
+std::vector<Work> nothing() {
+  return {};
+}
+
+}  // namespace
+
+at::Tensor HierarchicalOperation::flat_output(const at::Tensor& original) {
+  return copies_.output(original).detach().view(-1);
+}
+
+at::Tensor HierarchicalOperation::flat_sum(const at::Tensor& original) {
+  const auto type = original.scalar_type();
+  const bool half = type == at::kHalf || type == at::kBFloat16;
+  return half ? copies_.output_as(original, at::kFloat).detach().view(-1) : flat_output(original);
+}
+
+void HierarchicalOperation::announce(Call call, std::size_t tensors,
+                                     std::function<Work(const Call&)> meet) {
+  if (!levels_->compare_calls) return;
+  call.tensor = announced_++;
+  call.tensors = static_cast<std::int32_t>(tensors);
+  push({[meet = std::move(meet), call] {
+          std::vector<Work> works;
+          works.push_back(meet(call));
+          return works;
+        },
+        nothing});
+}
+
+void HierarchicalOperation::start(std::vector<PhasedCall::Phase> phases) {
+  if (levels_->compare_calls) phases.insert(phases.begin(), nothing);
+  push(std::move(phases));
+}
+
+void HierarchicalOperation::push(std::vector<PhasedCall::Phase> phases) {
+  parts_.push_back(std::make_shared<PhasedCall>(std::move(phases)));
+  calls_->start(parts_.back());
+}
+
+bool HierarchicalOperation::done() const {
+  return std::ranges::all_of(parts_, [](const auto& part) { return part->done(); });
+}
+
+bool HierarchicalOperation::poll() {
+  if (!done()) {
+    calls_->try_advance();
+    if (auto error = calls_->error(); error && !done()) explain(error);
+  }
+  if (done()) copies_.copy_back();
+  return done();
+}
+
+void HierarchicalOperation::wait(const Deadline& deadline) {
+  int vain_looks = 0;
+  while (!poll()) {
+    if (deadline.passed()) {
+      calls_->give_up();
+    } else if (calls_->try_advance() || advance_others(*calls_)) {
+      vain_looks = 0;
+    } else if (++vain_looks < kPatience) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(kNap);
+    }
+  }
+}
+
+void HierarchicalOperation::explain(const std::exception_ptr& error) {
+  std::string absent;
+  try {
+    levels_->all->barrier().wait(Deadline::after(kExplanation));
+  } catch (const TimeoutError& late) {
+    absent = late.what();
+  } catch (const PeerLost& lost) {
+    const std::string message = where_ + lost.what();
+    end_groups(*levels_, message);
+    throw PeerLost(lost.rank(), message, lost.how());
+  } catch (const Error&) {
+    // Nobody died; the error itself tells.
+  }
+  try {
+    std::rethrow_exception(error);
+  } catch (const TimeoutError& original) {
+    const std::string message = where_ + (absent.empty() ? original.what() : absent);
+    end_groups(*levels_, message);
+    throw TimeoutError(message);
+  } catch (const UsageError& original) {
+    end_groups(*levels_, where_ + original.what());
+    throw UsageError(where_ + original.what());
+  } catch (const std::exception& original) {
+    end_groups(*levels_, where_ + original.what());
+    throw BackendError(where_ + original.what());
+  }
+}
+
+}  // namespace lockstep
