@@ -21,7 +21,7 @@ namespace {
 using namespace std::chrono_literals;
 
 // NCCL tells of its end to nobody: whoever waits asks so often.
-constexpr auto kAskAgain = 20us;
+constexpr auto kLookAgain = 20us;
 
 // Bools are bytes of 0 and 1 to it.
 std::optional<ncclDataType_t> find_type(at::ScalarType type) {
@@ -303,7 +303,7 @@ class StreamCarrier final : public NcclCarrier {
 
   std::uint64_t events() const override { return 0; }
   void wait_for_event(std::uint64_t, std::chrono::microseconds at_most) override {
-    std::this_thread::sleep_for(std::min<std::chrono::microseconds>(at_most, kAskAgain));
+    std::this_thread::sleep_for(std::min<std::chrono::microseconds>(at_most, kLookAgain));
   }
 
  private:
