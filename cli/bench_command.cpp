@@ -2,6 +2,7 @@
 #include "bench_command.h"
 
 #include <algorithm>
+#include <charconv>
 #include <limits>
 #include <map>
 
@@ -50,8 +51,9 @@ const SpawnOptions one_thread_each{.threads = 1, .prefix = false};
         const std::string given = text;
         const std::string error = ::CLI::AsSizeValue(/*kb_is_1000=*/false)(text);
         std::uint64_t bytes = 0;
-        const bool right = error.empty() && given.find('-') == std::string::npos &&
-                           ::CLI::detail::lexical_cast(text, bytes) && bytes > 0 && bytes <= tib;
+        std::from_chars(text.data(), text.data() + text.size(), bytes);
+        // The parser takes a sign, and counts downwards from 2^64.
+        const bool right = error.empty() && !given.starts_with('-') && bytes > 0 && bytes <= tib;
         return right ? std::string()
                      : fmt::format("give 1 byte to 1 TiB, as in 1KiB or 4MiB, not \"{}\"", given);
       },

@@ -3,8 +3,9 @@
 #pragma once
 
 #include <chrono>
-#include <string>
+#include <cstdint>
 
+#include "number_option.h"
 #include <CLI/CLI.hpp>
 
 #include "lockstep/collective/init_process_group.h"
@@ -16,13 +17,9 @@ struct TimeoutOption {
 
   // Describes the option to the parser. The object must outlive it.
   void describe(::CLI::App& app) {
-    const auto is_a_time = [](const std::string& text) {
-      double value = 0;
-      const bool right = ::CLI::detail::lexical_cast(text, value) && value >= 0.001 && value <= 1e9;
-      return right ? std::string() : "give a number of seconds above 0, not \"" + text + "\"";
-    };
     app.add_option("--timeout", seconds, "Seconds after which a rank gives up waiting for others")
-        ->check(is_a_time)
+        ->check(is_number<double>())
+        ->check(::CLI::Range(0.001, 1e9))
         ->capture_default_str()
         ->type_name("SECONDS");
   }

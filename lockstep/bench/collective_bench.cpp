@@ -157,6 +157,24 @@ double triad_seconds(ProcessGroup& group, Triad& triad, Triad::Stores stores) {
   return median(slowest_of_ranks(group, std::move(seconds)));
 }
 
+// Beside the tensor there are what it is rewritten from, and the triad's arrays. The ranks look
+// when all have freed the last measurement's memory and none has taken that of the next.
+void require_memory(ProcessGroup& group, std::int64_t bytes) {
+  const std::int64_t needed = (1 + Run::rounds + 1) * bytes;
+  const int ranks = group.membership().local_world_size;
+  group.barrier().wait();
+  const std::int64_t available = available_memory(ranks);
+  if (needed > available) {
+    throw BackendError(fmt::format(
+        "[bench] rank {} of {}: to measure {:.1f} MiB takes {:.1f} MiB on each of {} ranks of this "
+        "machine, where {:.1f} MiB are available to each; choose smaller --sizes or fewer --ranks",
+        group.rank(), group.size(), static_cast<double>(bytes) / kMebibyte,
+        static_cast<double>(needed) / kMebibyte, ranks,
+        static_cast<double>(available) / kMebibyte));
+  }
+  group.barrier().wait();
+}
+
 }  // namespace
 
 double least_traffic(Collective collective, int ranks, double bytes) {
@@ -186,19 +204,6 @@ void check(const CollectiveBench& bench) {
   }
   const auto alone = make_self_group({}, {});
   Run(*alone, bench, 1).perform();
-}
-
-// Beside the tensor there are what it is rewritten from, and the triad's arrays.
-void require_memory(const ProcessGroup& group, std::int64_t bytes) {
-  const std::int64_t needed = (1 + Run::rounds + 1) * bytes;
-  const int ranks = group.membership().local_world_size;
-  if (needed <= available_memory() / ranks) return;
-  throw BackendError(fmt::format(
-      "[bench] rank {} of {}: to measure {:.1f} MiB takes {:.1f} MiB on each of {} ranks of this "
-      "machine, where {:.1f} MiB are available; choose smaller --sizes or fewer --ranks",
-      group.rank(), group.size(), static_cast<double>(bytes) / kMebibyte,
-      static_cast<double>(needed) / kMebibyte, ranks,
-      static_cast<double>(available_memory()) / kMebibyte));
 }
 
 CollectiveRow measure(ProcessGroup& group, const CollectiveBench& bench, std::int64_t bytes) {

@@ -10,6 +10,7 @@
 namespace lockstep::bench {
 
 const std::map<std::string, at::ScalarType>& element_types();
+// Of one of these.
 const std::string& name_of(at::ScalarType type);
 
 }  // namespace lockstep::bench

@@ -11,7 +11,7 @@
 namespace lockstep::bench {
 namespace {
 
-// What reducing makes of a number that leaves the range of a type.
+// What reducing makes of a number, none of which is negative, that leaves the range of a type.
 template <class Type>
 double within_range(double value) {
   if constexpr (std::is_integral_v<Type>) {

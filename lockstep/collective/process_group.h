@@ -106,7 +106,9 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   Work reduce_scatter(const at::Tensor& output, std::vector<at::Tensor> inputs,
                       AllReduceOptions options = {});
 
-  // outputs[r] becomes what rank r holds in inputs[this rank]. Sizes may differ from pair to pair.
+  // outputs[r] becomes what rank r holds in inputs[this rank]. Sizes may differ from pair to pair;
+  // where a rank gives another than what is expected, UsageError, and outputs may be written in
+  // part (between machines and on GPUs only with TORCH_DISTRIBUTED_DEBUG=DETAIL).
   Work all_to_all(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs);
 
   // The n-th send from rank a to rank b meets the n-th recv of rank b from rank a; they must be

@@ -56,7 +56,8 @@ bool RingAllReduce::try_advance() {
 }
 
 bool RingAllReduce::advance() {
-  if (!meeting_.poll()) return false;
+  if (!met_ && !meeting_.poll()) return false;
+  met_ = true;
   bool moved = false;
   while (!all_tensors_done()) {
     if (!step_started_) start_step();
@@ -80,6 +81,7 @@ void RingAllReduce::wait(const Deadline& deadline) {
   if (state_ == State::failed) std::rethrow_exception(error_);
   try {
     meeting_.wait(deadline);
+    met_ = true;
     while (!all_tensors_done()) {
       if (!step_started_) start_step();
       sending_.wait(deadline);
@@ -93,10 +95,11 @@ void RingAllReduce::wait(const Deadline& deadline) {
   }
 }
 
-// What fails is a message to a neighbour, of which the caller has not heard.
+// What fails once all ranks have met is a message to a neighbour, of which the caller has not
+// heard.
 void RingAllReduce::fail() {
   try {
-    rethrow_with("all_reduce by a ring: ");
+    rethrow_with(met_ ? "all_reduce by a ring: " : "");
   } catch (...) {
     error_ = std::current_exception();
   }

@@ -62,6 +62,7 @@ class RingAllReduce final : public Operation, public Progressing {
   Work meeting_;
   std::shared_ptr<RingAllReduce> before_;
   std::vector<Target> targets_;
+  bool met_ = false;
   std::size_t tensor_ = 0;
   int step_ = 0;
   bool step_started_ = false;

@@ -66,10 +66,10 @@ void pin_to_cores(const std::vector<int>& cores) {
   sched_setaffinity(0, sizeof mask, &mask);
 }
 
-std::int64_t available_memory() {
+std::int64_t available_memory(int processes) {
   const std::int64_t machine = machine_memory();
-  return std::min({machine, Cgroup().available_memory().value_or(machine),
-                   address_space_left().value_or(machine)});
+  const std::int64_t all = std::min(machine, Cgroup().available_memory().value_or(machine));
+  return std::min(all / processes, address_space_left().value_or(all));
 }
 
 std::optional<std::int64_t> address_space_left() {

@@ -21,9 +21,9 @@ int available_cores();
 // refuses, nothing changes.
 void pin_to_cores(const std::vector<int>& cores);
 
-// Bytes that can still be allocated before the machine, the process's control group or its address
-// space runs out.
-std::int64_t available_memory();
+// Bytes that each of so many processes, this one among them, can still allocate before the machine
+// or their control group runs out, if they share alike, or this one's address space does.
+std::int64_t available_memory(int processes = 1);
 
 // What the process's limit (RLIMIT_AS, ulimit -v) leaves of its address space, in bytes; nothing if
 // there is no limit.

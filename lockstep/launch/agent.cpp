@@ -51,9 +51,9 @@ void check(const AgentOptions& options) {
     throw UsageError(
         fmt::format("{} ranks were asked for; there must be at least 1", options.ranks));
   }
-  if (options.ranks > most_processes()) {
+  if (const int most = most_processes(); options.ranks > most) {
     throw UsageError(fmt::format("{} ranks were asked for; this system runs at most {} processes",
-                                 options.ranks, most_processes()));
+                                 options.ranks, most));
   }
   if (options.threads && *options.threads < 1) {
     throw UsageError(fmt::format("{} threads a rank were asked for; there must be at least 1",

@@ -48,6 +48,25 @@ TEST(BenchCommand, PrintsOneObject) {
   }
 }
 
+TEST(BenchCommand, OneRankHasNoBound) {
+  const std::vector<std::string> command{LOCKSTEP_PROGRAM, "bench", "all-reduce", "--ranks", "1",
+                                         "--sizes",        "4KiB"};
+  Program table(command);
+  EXPECT_EQ(table.wait(), 0) << table.err();
+  EXPECT_THAT(table.out(), HasSubstr(" -\n"));
+  std::vector<std::string> with_json = command;
+  with_json.emplace_back("--json");
+  Program json(with_json);
+  EXPECT_EQ(json.wait(), 0) << json.err();
+  EXPECT_TRUE(Json::parse(json.out())["rows"].at(0)["percent_of_bound"].is_null());
+}
+
+TEST(BenchCommand, RefusesSizesThatDoNotFitInMemory) {
+  Program program({LOCKSTEP_PROGRAM, "bench", "all-reduce", "--ranks", "2", "--sizes", "1TiB"});
+  EXPECT_EQ(program.wait(), 1);
+  EXPECT_THAT(program.err(), HasSubstr("choose smaller --sizes or fewer --ranks"));
+}
+
 TEST(BenchCommand, MeasuresSteps) {
   Program program({LOCKSTEP_PROGRAM, "bench", "step", "linear", "--ranks", "2", "--json"});
   EXPECT_EQ(program.wait(), 0) << program.err();
@@ -121,8 +140,8 @@ TEST(BenchCommand, RefusesWrongUse) {
       {{"bench", "all-reduce", "--sizes", "8EiB"}, "give 1 byte to 1 TiB"},
       {{"bench", "broadcast", "--op", "max"}, "broadcast combines nothing"},
       {{"bench", "all-reduce", "--ranks", "2000000000"}, "2000000000 ranks were asked for"},
-      {{"bench", "all-reduce", "--timeout", "0"}, "a number of seconds above 0, not \"0\""},
-      {{"bench", "step", "linear", "--timeout", "soon"}, "a number of seconds above 0"},
+      {{"bench", "all-reduce", "--timeout", "0"}, "--timeout: Value 0 not in range"},
+      {{"bench", "step", "linear", "--timeout", "soon"}, "give a number, not \"soon\""},
       {{"run", "-n", "2", "--no-prefix", LOCKSTEP_PROGRAM, "bench", "dp", "mlp"},
        "bench dp starts its own ranks"},
       {{"run", "-n", "2", "--no-prefix", LOCKSTEP_PROGRAM, "bench", "all-reduce", "--ranks", "2"},

@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "lockstep/core/error.h"
@@ -67,6 +68,10 @@ void run_child(Rank::State& state, Rank& rank, const std::function<void(Rank&)>&
   const pid_t parent = ::getppid();
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(1);
+  // A crash is to be a death at once, without a dump: not even one into a pipe, which 0 would
+  // allow.
+  const rlimit no_dump{1, 1};
+  ::setrlimit(RLIMIT_CORE, &no_dump);
   {
     using Mode = ::testing::ScopedFakeTestPartResultReporter;
     FailureForwarder all_threads(Mode::INTERCEPT_ALL_THREADS, state);

@@ -9,8 +9,8 @@
 
 namespace lockstep::testing {
 
-// To be called in SetUp. With LOCKSTEP_TESTS_NEED_ALL set, as .ci/run has it, a test that cannot
-// run here fails instead of being skipped.
+// Ends SetUp or a test: `return skip_or_fail(why)`. With LOCKSTEP_TESTS_NEED_ALL set, as .ci/run
+// has it, a test that cannot run here fails instead of being skipped.
 inline void skip_or_fail(const std::string& reason) {
   if (std::getenv("LOCKSTEP_TESTS_NEED_ALL") != nullptr) FAIL() << reason;
   GTEST_SKIP() << reason;

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "data/idx_bytes.h"
+#include "support/skip_or_fail.h"
 #include <gmock/gmock.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -19,6 +20,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
+using testing::skip_or_fail;
 using ::testing::ThrowsMessage;
 
 ComparisonRow row_of(TrainMode mode, int parts, double speedup) {
@@ -132,12 +134,12 @@ std::string page_in_browser(const std::string& page, int width, const std::strin
 }
 
 TEST(ComparisonReport, DrawsItsChartsInABrowser) {
-  if (output_of("command -v chromium").empty()) GTEST_SKIP() << "there is no chromium here";
+  if (output_of("command -v chromium").empty()) return skip_or_fail("there is no chromium here");
   std::string library;
   try {
     library = read_chart_library();
   } catch (const UsageError& error) {
-    GTEST_SKIP() << error.what();
+    return skip_or_fail(error.what());
   }
   const std::string page = to_html(reported_comparison(), "lockstep compare mlp", library);
   for (const auto& [width, options, dark] :

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/core/error.h"
+#include "lockstep/launch/spawn.h"
 #include "lockstep/train/comparison.h"
 #include "lockstep/train/train_result.h"
 
@@ -80,6 +81,17 @@ TEST(ErrorToJson, NamesTheKind) {
   EXPECT_EQ(lost["rank"], 1);
   EXPECT_EQ(nlohmann::json::parse(error_to_json(std::runtime_error("x")))["error"]["kind"],
             "error");
+}
+
+TEST(ErrorToJson, ARankThatASignalKilledIsLostAndOneThatFailedIsNot) {
+  const auto json_of = [](int signal) {
+    const RankFailure failure{
+        .rank = 2, .pid = 1, .exit_code = 1, .signal = signal, .cause = "", .last_lines = {}};
+    return nlohmann::json::parse(error_to_json(RankFailed(failure, "rank 2 failed")))["error"];
+  };
+  EXPECT_EQ(json_of(9)["kind"], "peer_lost");
+  EXPECT_EQ(json_of(9)["rank"], 2);
+  EXPECT_EQ(json_of(0)["kind"], "error");
 }
 
 Comparison some_comparison() {

@@ -56,7 +56,8 @@ bool Mailbox::take(Message& message) {
   const Letter& letter = channel_.letter(letters_);
   const Call& own = message.call();
   if (letter.call.type != own.type || letter.call.elements != own.elements) {
-    // Then the meeting before it ends the call, on every rank.
+    // Then the meeting before it ends the call, on every rank. Until all have come to it, the peer
+    // counts as one that is waited for.
     if (lane_ == Lane::all_to_all) return false;
     throw UsageError(fmt::format(
         "[{}] {}, rank {} of {}: this rank called {}, but {} called {}; both must name the same "

@@ -176,10 +176,10 @@ class MemoryGroup final : public ProcessGroup {
   // Pieces may differ in size from pair to pair, so each goes as a message of its own.
   Work start_all_to_all(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs) override {
     auto operation = make_operation();
-    const at::NoGradGuard no_grad;
-    outputs[rank()].copy_(inputs[rank()].reshape(outputs[rank()].sizes()));
     const auto meeting = exchange_meeting(exchange_sizes(outputs, inputs), backend_, rank());
     operation->start(meeting);
+    const at::NoGradGuard no_grad;
+    outputs[rank()].copy_(inputs[rank()].reshape(outputs[rank()].sizes()));
     const auto start = [&](Collective direction, const at::Tensor& tensor, int peer) {
       operation->start(std::make_shared<Message>(direction, tensor, peer, meeting->call()),
                        Lane::all_to_all);

@@ -60,16 +60,16 @@ TEST_P(AbsenceConformance, AWaitMayHaveADeadlineOfItsOwn) {
   run([&](Rank& rank) {
     auto group = join(rank);
     const int late = rank.size() - 1;
+    // Before any rank waits: the first that gives up ends the wait of the others.
+    const auto begin = Clock::now();
     group->barrier().wait();
     if (rank.rank() == late) {
       for (int r = 0; r < late; ++r) rank.await(r, "gave up");
     } else {
-      const auto begin = Clock::now();
-      Work work = group->all_reduce(at::ones({3}));
       expect_error<TimeoutError>(
           "wait(200 ms)", {beginning(backend(), rank, "all_reduce"), fmt::format("rank {}", late)},
-          [&] { work.wait(Deadline::after(200ms)); });
-      EXPECT_GE(Clock::now() - begin, 100ms);
+          [&] { group->all_reduce(at::ones({3})).wait(Deadline::after(200ms)); });
+      EXPECT_GE(Clock::now() - begin, 200ms);
       EXPECT_LT(Clock::now() - begin, 10s);
       rank.cue("gave up");
     }
@@ -86,7 +86,7 @@ TEST_P(AbsenceConformance, AMessageAndACollectiveThatWaitForEachOtherAreBothName
       {"send", [](auto& group) { return group.send(at::ones({1'000'000}), 1); }}};
   for (const auto& [name, message] : messages) {
     run([&, name = name, message = message](Rank& rank) {
-      const auto group = join(rank, {.timeout = 1s});
+      const auto group = join(rank, {.timeout = 2s});
       group->barrier().wait();
       expect_error<TimeoutError>(
           name + " and all_reduce",
@@ -198,7 +198,7 @@ TEST_P(AbsenceConformance, AnExceptionEndsTheOthers) {
 
 TEST_P(AbsenceConformance, ARankThatIsAbsentFromASplitIsNamed) {
   run([&](Rank& rank) {
-    const auto group = join(rank, {.timeout = 1s});
+    const auto group = join(rank, {.timeout = 2s});
     const int absent = rank.size() - 1;
     if (rank.rank() == absent) {
       for (int r = 0; r < absent; ++r) rank.await(r, "gave up");
@@ -214,7 +214,8 @@ TEST_P(AbsenceConformance, ARankThatIsAbsentFromASplitIsNamed) {
 TEST_P(AbsenceConformance, ARankThatDoesNotCallIsATimeoutThatNamesIt) {
   for (const int victim : victims(size())) {
     run([&](Rank& rank) {
-      auto group = join(rank, {.timeout = 1s});
+      auto group = join(rank, {.timeout = 2s});
+      const auto begin = Clock::now();  // before any rank waits
       group->barrier().wait();
       if (rank.rank() == victim) {
         for (int r = 0; r < rank.size(); ++r) {
@@ -222,12 +223,11 @@ TEST_P(AbsenceConformance, ARankThatDoesNotCallIsATimeoutThatNamesIt) {
         }
         return;
       }
-      const auto begin = Clock::now();
       expect_error<TimeoutError>(
           "an absent rank",
           {beginning(backend(), rank, "all_reduce"), fmt::format("rank {}", victim)},
           [&] { group->all_reduce(at::ones({3})).wait(); });
-      EXPECT_GE(Clock::now() - begin, 900ms);
+      EXPECT_GE(Clock::now() - begin, 2s);
       EXPECT_LT(Clock::now() - begin, 10s);
       expect_error<TimeoutError>("the next call", {fmt::format("rank {}", victim)},
                                  [&] { group->barrier().wait(); });

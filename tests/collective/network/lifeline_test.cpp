@@ -173,7 +173,7 @@ TEST_F(LifelineTest, NamesWhoDoesNotCome) {
   for (const int rank : {0, 2}) {
     threads.emplace_back([this, rank] {
       try {
-        join(rank, 4, 300ms);
+        join(rank, 4, 2s);
         ADD_FAILURE() << "rank " << rank << " joined";
       } catch (const TimeoutError& error) {
         EXPECT_THAT(error.what(), HasSubstr("rank 1, 3 did not join within"));
@@ -184,7 +184,7 @@ TEST_F(LifelineTest, NamesWhoDoesNotCome) {
 
 TEST_F(LifelineTest, ARankWithAnotherSecretIsRefused) {
   std::jthread rank_0([this] {
-    EXPECT_THROW(Lifeline(member(0, 2, "right"), "test", Deadline::after(500ms)), TimeoutError);
+    EXPECT_THROW(Lifeline(member(0, 2, "right"), "test", Deadline::after(2s)), TimeoutError);
   });
   try {
     Lifeline(member(1, 2, "wrong"), "test", Deadline::after(20s));
