@@ -85,30 +85,29 @@ void HierarchicalOperation::wait(const Deadline& deadline) {
 }
 
 void HierarchicalOperation::explain(const std::exception_ptr& error) {
+  const auto end = [&](const std::string& cause) {
+    std::string message = where_ + cause;
+    end_groups(*levels_, message);
+    return message;
+  };
   std::string absent;
   try {
     levels_->all->barrier().wait(Deadline::after(kExplanation));
   } catch (const TimeoutError& late) {
     absent = late.what();
   } catch (const PeerLost& lost) {
-    const std::string message = where_ + lost.what();
-    end_groups(*levels_, message);
-    throw PeerLost(lost.rank(), message, lost.how());
+    throw PeerLost(lost.rank(), end(lost.what()), lost.how());
   } catch (const Error&) {
     // Nobody died; the error itself tells.
   }
   try {
     std::rethrow_exception(error);
   } catch (const TimeoutError& original) {
-    const std::string message = where_ + (absent.empty() ? original.what() : absent);
-    end_groups(*levels_, message);
-    throw TimeoutError(message);
+    throw TimeoutError(end(absent.empty() ? original.what() : absent));
   } catch (const UsageError& original) {
-    end_groups(*levels_, where_ + original.what());
-    throw UsageError(where_ + original.what());
+    throw UsageError(end(original.what()));
   } catch (const std::exception& original) {
-    end_groups(*levels_, where_ + original.what());
-    throw BackendError(where_ + original.what());
+    throw BackendError(end(original.what()));
   }
 }
 
