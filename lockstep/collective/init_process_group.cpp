@@ -9,7 +9,9 @@
 
 #include "lockstep/collective/choose_backend.h"
 #include "lockstep/collective/device_count.h"
+#include "lockstep/core/cpu.h"
 #include "lockstep/core/error.h"
+#include "lockstep/rendezvous/launchers.h"
 #include "lockstep/rendezvous/rendezvous.h"
 
 namespace lockstep {
@@ -56,6 +58,8 @@ std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
                             .rank = options.rank,
                             .world_size = options.world_size,
                             .timeout = options.timeout});
+  // Lockstep's launcher has said it already.
+  if (member.local_rank == 0 && !started_by_lockstep()) warn_of_crowd(member.local_world_size);
   const GroupOptions group{.timeout = options.timeout,
                            .device = choose_device(options.device, member)};
   return make_group(options.backend, std::move(member), group);

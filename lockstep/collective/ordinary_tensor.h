@@ -6,7 +6,8 @@
 
 namespace lockstep {
 
-// An uninitialised tensor in ordinary memory. BackendError with the size if there is not enough.
-at::Tensor ordinary_tensor(at::IntArrayRef sizes, const at::TensorOptions& options);
+// An uninitialised tensor in ordinary memory, of which so many ranks of this machine make one each.
+// BackendError with the size if there is not enough for all.
+at::Tensor ordinary_tensor(at::IntArrayRef sizes, const at::TensorOptions& options, int ranks);
 
 }  // namespace lockstep

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <dlfcn.h>
+#include <fmt/format.h>
 #include <sched.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -18,6 +19,9 @@
 
 namespace lockstep {
 namespace {
+
+// More ranks than that on a core are more likely a slip of the keyboard than a wish.
+constexpr int kRanksPerCore = 4;
 
 std::int64_t machine_memory() {
   std::ifstream file("/proc/meminfo");
@@ -79,6 +83,13 @@ std::optional<std::int64_t> address_space_left() {
   std::ifstream("/proc/self/statm") >> pages;
   const auto used = pages * ::sysconf(_SC_PAGESIZE);
   return std::max<std::int64_t>(0, static_cast<std::int64_t>(limit.rlim_cur) - used);
+}
+
+void warn_of_crowd(int ranks) {
+  const int cores = available_cores();
+  if (ranks <= kRanksPerCore * cores) return;
+  fmt::print(stderr, "lockstep: warning: {} ranks share {} core{}\n", ranks, cores,
+             cores == 1 ? "" : "s");
 }
 
 void limit_threads(int threads) {

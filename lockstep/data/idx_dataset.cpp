@@ -18,8 +18,9 @@ constexpr const char* way_out =
 std::filesystem::path find_file(const std::filesystem::path& folder, const std::string& name) {
   const auto raw = folder / name;
   const auto zipped = folder / (name + ".gz");
-  if (std::filesystem::exists(raw)) return raw;
-  if (std::filesystem::exists(zipped)) return zipped;
+  std::error_code ignored;
+  if (std::filesystem::exists(raw, ignored)) return raw;
+  if (std::filesystem::exists(zipped, ignored)) return zipped;
   throw UsageError(
       fmt::format("{}: neither {} nor {}.gz is there; {}", folder.string(), name, name, way_out));
 }

@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "lockstep/core/cpu.h"
 #include "lockstep/core/error.h"
 #include "lockstep/data/gzip.h"
 
@@ -133,6 +134,12 @@ at::Tensor read_idx_file(const std::filesystem::path& path) {
   if (size < 0) {
     throw UsageError(
         fmt::format("{}: cannot be opened for reading; check its permissions", path.string()));
+  }
+  if (size > available_memory()) {
+    throw UsageError(fmt::format(
+        "{}: reading its {:.1f} MiB takes more memory than the {:.1f} MiB that are available",
+        path.string(), static_cast<double>(size) / 0x1p20,
+        static_cast<double>(available_memory()) / 0x1p20));
   }
   std::vector<std::byte> bytes(static_cast<std::size_t>(size));
   file.seekg(0);

@@ -17,9 +17,6 @@
 namespace lockstep {
 namespace {
 
-// More ranks than that on a core are more likely a slip of the keyboard than a wish.
-constexpr int kRanksPerCore = 4;
-
 // Replaces this process by the program.
 [[noreturn]] void execute(const std::vector<std::string>& program) {
   std::vector<char*> arguments;
@@ -66,12 +63,6 @@ void check(const AgentOptions& options) {
   }
 }
 
-void warn_of_many(int ranks) {
-  const int cores = available_cores();
-  if (ranks <= kRanksPerCore * cores) return;
-  fmt::print(stderr, "lockstep: warning: {} ranks share {} cores\n", ranks, cores);
-}
-
 }  // namespace
 
 AgentResult run_agent(const AgentOptions& options) {
@@ -81,7 +72,7 @@ AgentResult run_agent(const AgentOptions& options) {
 
 AgentResult run_agent(const AgentOptions& options, const std::function<void(int)>& body) {
   check(options);
-  warn_of_many(options.ranks);
+  warn_of_crowd(options.ranks);
   return RankWatch(options, body).run();
 }
 

@@ -118,9 +118,14 @@ bool started_by_agent() {
   return environment("LOCKSTEP_STORE") || environment("TORCHELASTIC_RUN_ID");
 }
 
+bool started_by_lockstep() {
+  // On several machines it is empty.
+  return std::getenv("LOCKSTEP_STORE") != nullptr;
+}
+
 std::string launcher_of_environment() {
-  // Lockstep's ranks have torchrun's variables as well; on several machines their store is empty.
-  if (std::getenv("LOCKSTEP_STORE") != nullptr) return "lockstep run or spawn";
+  // Lockstep's ranks have torchrun's variables as well.
+  if (started_by_lockstep()) return "lockstep run or spawn";
   if (environment("TORCHELASTIC_RUN_ID")) return "torchrun";
   if (environment("RANK")) return "hand or a script";
   const auto launcher = launcher_of_ranks();

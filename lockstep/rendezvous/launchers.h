@@ -35,6 +35,9 @@ std::string in_words(const ForeignLauncher& launcher);
 // Who says which rank this is: "lockstep run or spawn", "torchrun", "Open MPI", ...
 std::string launcher_of_environment();
 
+// Whether `lockstep run` or spawn started this process.
+bool started_by_lockstep();
+
 // Whether an agent that set RANK and WORLD_SIZE (`lockstep run`, torchrun) started this process:
 // what launchers outside of it say is then about the agent.
 bool started_by_agent();

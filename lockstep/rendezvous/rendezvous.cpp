@@ -47,12 +47,12 @@ void check_member(const Membership& member) {
     throw UsageError(fmt::format("the rank is {}, but the world size is {}: ranks go from 0 to {}",
                                  member.rank, member.world_size, member.world_size - 1));
   }
-  if (member.local_world_size < 1 || member.local_rank < 0 ||
-      member.local_rank >= member.local_world_size) {
-    throw UsageError(
-        fmt::format("rank {} has LOCAL_RANK={} and LOCAL_WORLD_SIZE={}: local ranks go from 0 to "
-                    "LOCAL_WORLD_SIZE - 1",
-                    member.rank, member.local_rank, member.local_world_size));
+  if (member.local_world_size < 1 || member.local_world_size > member.world_size ||
+      member.local_rank < 0 || member.local_rank >= member.local_world_size) {
+    throw UsageError(fmt::format(
+        "rank {} of {} has LOCAL_RANK={} and LOCAL_WORLD_SIZE={}: local ranks go from 0 "
+        "to LOCAL_WORLD_SIZE - 1, and there are no more of them than ranks",
+        member.rank, member.world_size, member.local_rank, member.local_world_size));
   }
 }
 
@@ -162,6 +162,7 @@ TcpStoreOptions tcp_store_options(const Membership& member, const RendezvousOpti
   return {.host = std::move(host),
           .port = port,
           .secret = member.secret,
+          .rank = member.rank,
           .world_size = member.world_size,
           .timeout = options.timeout};
 }
@@ -231,7 +232,9 @@ Membership meet_by_environment(const RendezvousOptions& options) {
   Membership result = std::move(told->member);
   const TcpStoreOptions place = tcp_store_options(result, options, told->address, told->port);
   if (told->meeting == Told::Meeting::local_store) {
-    result.store = std::make_shared<LocalStore>(told->address);
+    const std::string name = fmt::format("rank {} of {}: ", result.rank, result.world_size);
+    result.store = std::make_shared<LocalStore>(
+        told->address, StoreUser{.name = name, .patience = options.timeout});
   } else if (told->meeting == Told::Meeting::mpi) {
     meet_by_mpi(result, place);
   } else if (environment("TORCHELASTIC_USE_AGENT_STORE") == "True") {

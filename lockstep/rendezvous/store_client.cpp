@@ -11,8 +11,6 @@ namespace {
 
 using store_protocol::Operation;
 
-constexpr std::chrono::milliseconds change_timeout = std::chrono::minutes(1);
-
 void check_size(const std::string& key, const std::string& value) {
   if (key.size() + value.size() <= StoreClient::max_size) return;
   throw UsageError(fmt::format(
@@ -36,22 +34,24 @@ std::string StoreClient::ask(const std::string& request, const Deadline& deadlin
 }
 
 void StoreClient::throw_gone(const std::string& key, const std::exception& error) const {
-  throw BackendError(
-      fmt::format("store {}, key \"{}\": {}; has {} ended?", place_, key, error.what(), server_));
+  throw BackendError(fmt::format("{}store {}, key \"{}\": {}; has {} ended?", user_.name, place_,
+                                 key, error.what(), server_));
 }
 
 // A request that is answered at once, unless something is wrong.
 std::string StoreClient::change(Operation operation, const std::string& key,
                                 const std::string& value) const {
   check_size(key, value);
-  const Deadline deadline = Deadline::after(change_timeout);
+  const Deadline deadline = Deadline::after(user_.patience);
   try {
     return ask(store_protocol::encode_request(operation, key, value), deadline);
-  } catch (const ConnectionClosed& error) {
-    throw_gone(key, error);
   } catch (const TimeoutError&) {
-    throw TimeoutError(fmt::format("store {}: setting key \"{}\" was not answered for {} ms",
-                                   place_, key, deadline.span().count()));
+    throw TimeoutError(
+        fmt::format("{}store {}: setting key \"{}\" was not answered for {} ms; is {}, which "
+                    "serves it, stopped?",
+                    user_.name, place_, key, deadline.span().count(), server_));
+  } catch (const BackendError& error) {
+    throw_gone(key, error);
   }
 }
 
@@ -72,11 +72,11 @@ std::string StoreClient::get(const std::string& key, const Deadline& deadline) {
   check_size(key, "");
   try {
     return ask(store_protocol::encode_request(Operation::get, key, ""), deadline);
-  } catch (const ConnectionClosed& error) {
-    throw_gone(key, error);
   } catch (const TimeoutError&) {
-    throw TimeoutError(fmt::format("store {}: nobody set key \"{}\" within {} ms", place_, key,
-                                   deadline.span().count()));
+    throw TimeoutError(fmt::format("{}store {}: nobody set key \"{}\" within {} ms", user_.name,
+                                   place_, key, deadline.span().count()));
+  } catch (const BackendError& error) {
+    throw_gone(key, error);
   }
 }
 

@@ -2,6 +2,7 @@
 // The other end of a StoreServer.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -15,6 +16,13 @@ namespace store_protocol {
 enum class Operation : char;
 }  // namespace store_protocol
 
+// Who asks, as messages begin with it ("rank 1 of 2: "), and how long it waits for an answer to
+// what needs no other rank.
+struct StoreUser {
+  std::string name;
+  std::chrono::milliseconds patience = std::chrono::minutes(1);
+};
+
 // Each call makes a connection of its own, so the object has no state: any thread may use it, and
 // so may a forked child. BackendError when the server is gone.
 class StoreClient : public Store {
@@ -22,7 +30,7 @@ class StoreClient : public Store {
   // The most that a key and its value may have together, in bytes.
   static constexpr std::size_t max_size = std::size_t{64} << 20;
 
-  // Returns when the server has the value; TimeoutError if it does not answer for a minute.
+  // Returns when the server has the value; TimeoutError if it does not answer in time.
   // UsageError if key and value exceed max_size.
   void set(const std::string& key, const std::string& value) override;
 
@@ -35,8 +43,8 @@ class StoreClient : public Store {
 
  protected:
   // For messages: where the store is, and who serves it.
-  StoreClient(std::string place, std::string server)
-      : place_(std::move(place)), server_(std::move(server)) {}
+  StoreClient(std::string place, std::string server, StoreUser user)
+      : place_(std::move(place)), server_(std::move(server)), user_(std::move(user)) {}
 
  private:
   // A connection for one request.
@@ -49,6 +57,7 @@ class StoreClient : public Store {
 
   std::string place_;
   std::string server_;
+  StoreUser user_;
 };
 
 }  // namespace lockstep

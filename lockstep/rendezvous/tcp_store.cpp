@@ -15,14 +15,22 @@ std::string describe(const std::string& host, std::uint16_t port) {
   return fmt::format("tcp://{}:{}", host, port);
 }
 
+std::string user(const TcpStoreOptions& options) {
+  return fmt::format("rank {} of {}: ", options.rank, options.world_size);
+}
+
 Key store_key(const TcpStoreOptions& options) {
   return make_key("store", options.secret);
 }
 
 class TcpStore final : public StoreClient {
  public:
-  TcpStore(const std::string& host, std::uint16_t port, const Key& key)
-      : StoreClient(describe(host, port), "rank 0"), host_(host), port_(port), key_(key) {}
+  TcpStore(const TcpStoreOptions& options, std::uint16_t port)
+      : StoreClient(describe(options.host, port), "rank 0",
+                    {.name = user(options), .patience = options.timeout}),
+        host_(options.host),
+        port_(port),
+        key_(store_key(options)) {}
 
   void serve(UniqueFd listener, int clients) {
     server_ = std::make_unique<TcpStoreServer>(std::move(listener), key_, clients);
@@ -45,30 +53,30 @@ ServedStore serve_tcp_store(const TcpStoreOptions& options) {
   try {
     UniqueFd listener = listen_tcp(options.host, options.port);
     const std::uint16_t port = local_address(listener.get()).port;
-    auto store = std::make_shared<TcpStore>(options.host, port, store_key(options));
+    auto store = std::make_shared<TcpStore>(options, port);
     store->serve(std::move(listener), options.world_size);
     return {std::move(store), port};
   } catch (const BackendError& error) {
     throw BackendError(
-        fmt::format("the store at {} cannot be served: {}; choose another host or port",
-                    describe(options.host, options.port), error.what()));
+        fmt::format("{}the store at {} cannot be served: {}; choose another host or port",
+                    user(options), describe(options.host, options.port), error.what()));
   }
 }
 
 std::shared_ptr<Store> join_tcp_store(const TcpStoreOptions& options) {
   const std::string place = describe(options.host, options.port);
-  const Key key = store_key(options);
   try {
-    enter(options.host, options.port, key, Deadline::after(options.timeout));
+    enter(options.host, options.port, store_key(options), Deadline::after(options.timeout));
   } catch (const TimeoutError&) {
     throw TimeoutError(
-        fmt::format("the store at {} did not answer within {:.1f} s: is rank 0, which serves it, "
+        fmt::format("{}the store at {} did not answer within {:.1f} s: is rank 0, which serves it, "
                     "running there?",
-                    place, options.timeout.count() / 1000.0));
+                    user(options), place, options.timeout.count() / 1000.0));
   } catch (const BackendError& error) {
-    throw BackendError(fmt::format("the store at {} cannot be reached: {}", place, error.what()));
+    throw BackendError(
+        fmt::format("{}the store at {} cannot be reached: {}", user(options), place, error.what()));
   }
-  return std::make_shared<TcpStore>(options.host, options.port, key);
+  return std::make_shared<TcpStore>(options, options.port);
 }
 
 }  // namespace lockstep

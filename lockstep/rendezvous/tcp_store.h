@@ -18,7 +18,9 @@ struct TcpStoreOptions {
   // 0 has rank 0 take one that is free.
   std::uint16_t port = 0;
   std::string secret;
+  int rank = 0;
   int world_size = 1;
+  // For rank 0 to be there, and for it to answer.
   std::chrono::milliseconds timeout;
 };
 

@@ -23,6 +23,10 @@ TEST(BenchCommand, PrintsARowForEachSize) {
                    "--dtype", "bfloat16", "--op", "mean"});
   EXPECT_EQ(program.wait(), 0) << program.err();
   EXPECT_THAT(program.out(), HasSubstr("all_reduce of bfloat16, mean, 2 ranks"));
+  for (const char* column :
+       {"bytes", "min us", "median us", "algbw GB/s", "busbw GB/s", "#wrong", "of bound"}) {
+    EXPECT_THAT(program.out(), HasSubstr(column));
+  }
   EXPECT_THAT(program.out(), HasSubstr("\n        1024 "));
   EXPECT_THAT(program.out(), HasSubstr("\n     1048576 "));
 }

@@ -7,7 +7,10 @@
 #include "support/rank_processes.h"
 #include <ATen/ATen.h>
 #include <fmt/format.h>
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
+
+#include "lockstep/core/cpu.h"
+#include "lockstep/core/unix_socket.h"
 
 namespace lockstep::testing {
 namespace {
@@ -112,10 +115,18 @@ TEST(InitProcessGroup, TheRankMustLieInTheWorld) {
                      {"MASTER_ADDR", "127.0.0.1"},
                      {"MASTER_PORT", "29500"}};
   };
+  const auto local_world = [&](const std::string& rank, const std::string& size) {
+    Variables variables = world("0", "2");
+    variables["LOCAL_RANK"] = rank;
+    variables["LOCAL_WORLD_SIZE"] = size;
+    return variables;
+  };
   expect_refused({{world("2", "2"), {}, {"rank is 2", "world size is 2"}},
                   {world("-1", "2"), {}, {"rank is -1"}},
                   {world("0", "0"), {}, {"world size is 0"}},
                   {world("0", "-3"), {}, {"world size is -3"}},
+                  {local_world("1", "3"), {}, {"LOCAL_RANK=1", "LOCAL_WORLD_SIZE=3", "0 of 2"}},
+                  {local_world("2", "2"), {}, {"LOCAL_RANK=2", "LOCAL_WORLD_SIZE=2", "0 of 2"}},
                   {{}, method("file:///nowhere", 5, 4), {"rank is 5", "world size is 4"}},
                   {{}, method("tcp://127.0.0.1:29500", 0, 0), {"world size is 0"}}});
 }
@@ -186,6 +197,34 @@ TEST(InitProcessGroup, NobodyServingTheStoreIsATimeoutThatNamesIt) {
     expect_error<TimeoutError>("rank 0 is not there", {fmt::format("127.0.0.1:{}", port), "rank 0"},
                                [&] { init_process_group(options); });
     EXPECT_LT(std::chrono::steady_clock::now() - begin, 20s);
+  });
+}
+
+// As when the launcher is stopped.
+TEST(InitProcessGroup, AStoreThatDoesNotAnswerIsATimeoutThatNamesTheRank) {
+  run_ranks(1, [&](Rank& rank) {
+    const std::string path = rank.folder() + "/mute";
+    const UniqueFd mute = listen_unix(path);
+    set_launcher_environment({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"LOCKSTEP_STORE", path}});
+    InitOptions options;
+    options.timeout = 1s;
+    const auto begin = std::chrono::steady_clock::now();
+    expect_error<TimeoutError>("a mute store", {"^rank 1 of 2: store .*/mute"},
+                               [&] { init_process_group(options); });
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, 10s);
+  });
+}
+
+TEST(InitProcessGroup, FarMoreRanksThanCoresAreAWarning) {
+  run_ranks(1, [&](Rank& rank) {
+    set_launcher_environment({});
+    const int ranks = 5 * available_cores();
+    InitOptions options = method(rank.meeting_place(), 0, ranks);
+    options.timeout = 100ms;
+    ::testing::internal::CaptureStderr();
+    EXPECT_THROW(init_process_group(options), TimeoutError) << "none of the others is there";
+    EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+                ::testing::HasSubstr(fmt::format("warning: {} ranks share", ranks)));
   });
 }
 

@@ -10,9 +10,13 @@
 #include "collective/conformance/conformance.h"
 #include "collective/conformance/expect_error.h"
 #include "support/rank_state.h"
-#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <torch/torch.h>
 
 #include "lockstep/collective/thread/thread_group.h"
+#include "lockstep/core/cpu.h"
+#include "lockstep/parallel/distributed_data_parallel.h"
 
 namespace lockstep::testing {
 namespace {
@@ -136,6 +140,34 @@ TEST(ThreadGroup, AnExitOfOneRankEndsAllWithItsCode) {
       {.may_exit = {0}}, std::source_location::current());
   EXPECT_EQ(outcomes[0].exit_code, 3);
   EXPECT_EQ(outcomes[0].signal, 0);
+}
+
+TEST(ThreadGroup, AnExitInTheBackwardOfOneRankEndsAllWithItsCode) {
+  const auto outcomes = run_threads(
+      2,
+      [](Rank& rank) {
+        const auto group = lobby().join(rank.rank(), rank.size(), {});
+        torch::nn::Linear net(20, 20);
+        DistributedDataParallel model(net, group);
+        for (int step = 0;; ++step) {
+          const at::Tensor x = torch::ones({2, 20}).requires_grad_();
+          if (rank.rank() == 1 && step == 5) {
+            x.register_hook([](const at::Tensor&) { std::exit(3); });
+          }
+          model(x).sum().backward();
+        }
+      },
+      {.may_exit = {0}}, std::source_location::current());
+  EXPECT_EQ(outcomes[0].exit_code, 3);
+  EXPECT_EQ(outcomes[0].signal, 0);
+}
+
+TEST(ThreadGroup, FarMoreRanksThanCoresAreAWarning) {
+  const int ranks = 5 * available_cores();
+  ::testing::internal::CaptureStderr();
+  make_thread_groups(ranks);
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              ::testing::HasSubstr(fmt::format("warning: {} ranks share", ranks)));
 }
 
 TEST(ThreadGroup, OfNoRanksIsRefused) {

@@ -47,6 +47,10 @@ TEST(IdxDataset, NamesWhatIsMissingAndTheWayOut) {
               ThrowsMessage<UsageError>(
                   AllOf(HasSubstr("neither train-images-idx3-ubyte nor train-images-idx3-ubyte.gz"),
                         HasSubstr("dataset-fashion-mnist"))));
+  std::filesystem::create_symlink("train-images-idx3-ubyte",
+                                  folder.path() / "train-images-idx3-ubyte");
+  EXPECT_THAT([&] { IdxDataset{folder.path()}; },
+              ThrowsMessage<UsageError>(HasSubstr("neither train-images-idx3-ubyte nor")));
 }
 
 TEST(IdxDataset, RefusesFilesThatDoNotFitTogether) {

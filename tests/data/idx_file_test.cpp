@@ -17,6 +17,7 @@ using testing::gzip;
 using ::testing::HasSubstr;
 using testing::idx_bytes;
 using testing::idx_header;
+using testing::TemporaryFolder;
 using ::testing::ThrowsMessage;
 
 at::Tensor parse(const std::string& bytes) {
@@ -136,6 +137,15 @@ TEST(IdxFile, SurvivesRandomMutations) {
     }
   }
   EXPECT_GT(refused, 15'000);
+}
+
+TEST(IdxFile, RefusesAFileThatDoesNotFitInMemory) {
+  const TemporaryFolder folder;
+  folder.write("images", "");
+  std::filesystem::resize_file(folder.path() / "images", std::uintmax_t{1} << 42);  // a hole
+  EXPECT_THAT([&] { read_idx_file(folder.path() / "images"); },
+              ThrowsMessage<UsageError>(
+                  AllOf(HasSubstr("/images: reading its 4194304.0 MiB"), HasSubstr("available"))));
 }
 
 TEST(IdxFile, NamesTheFileThatItCannotRead) {

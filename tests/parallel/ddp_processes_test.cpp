@@ -97,61 +97,68 @@ TEST(DdpProcesses, UnusedParametersAndNoSync) {
   });
 }
 
-// Rank 1 is in the middle of its third backward when something happens to it.
-std::vector<RankOutcome> train_until(const std::function<void(Rank&)>& happens,
-                                     const LaunchOptions& options) {
-  return run_ranks(
-      2,
+// One rank of three is in the middle of a backward, the first one or a later one, when something
+// happens to it. The others are to fail with such an error that names it.
+std::vector<RankOutcome> train_until(int victim, int steps_before,
+                                     const std::function<void(Rank&)>& happens,
+                                     LaunchOptions options, const std::string& error_type) {
+  options.errors_are_outcomes = true;
+  const int ranks = 3;
+  auto outcomes = run_ranks(
+      ranks,
       [&](Rank& rank) {
         const auto group = join(rank, std::chrono::seconds(2));
         Mlp net;
         DistributedDataParallel model(net, group);
-        for (int step = 0; step < 2; ++step) model(values({2, 6})).sum().backward();
+        for (int step = 0; step < steps_before; ++step) model(values({2, 6})).sum().backward();
         const at::Tensor x = values({2, 6}).requires_grad_();
         const at::Tensor loss = model(x).sum();
-        // The gradient of the input comes last: by then rank 0 waits for this rank's.
-        if (rank.rank() == 1) {
+        // The gradient of the input comes last: by then the others wait for this rank's.
+        if (rank.rank() == victim) {
           x.register_hook([&](const at::Tensor&) { happens(rank); });
         }
         loss.backward();
       },
       options);
+  for (int rank = 0; rank < ranks; ++rank) {
+    if (rank == victim) continue;
+    EXPECT_EQ(outcomes[rank].error_type, error_type);
+    EXPECT_THAT(outcomes[rank].error, AllOf(HasSubstr("reducing gradients"),
+                                            HasSubstr("rank " + std::to_string(victim))));
+  }
+  return outcomes;
+}
+
+void await_signal_in_backward(Rank& rank) {
+  rank.cue("in backward");
+  rank.await_signal();
+}
+
+LaunchOptions signal_in_backward(int victim, int signal) {
+  return {.signals = {{.rank = victim, .cue = "in backward", .signal = signal}}};
 }
 
 TEST(DdpProcesses, ADeathInBackwardEndsTheOthers) {
-  for (const int signal : {SIGKILL, SIGSEGV}) {
-    const auto outcomes = train_until(
-        [](Rank& rank) {
-          rank.cue("in backward");
-          rank.await_signal();
-        },
-        {.signals = {{.rank = 1, .cue = "in backward", .signal = signal}},
-         .errors_are_outcomes = true});
-    EXPECT_EQ(outcomes[0].error_type, "PeerLost");
-    EXPECT_EQ(outcomes[0].lost_rank, 1);
-    EXPECT_THAT(outcomes[0].error, AllOf(HasSubstr("reducing gradients"), HasSubstr("rank 1")));
+  for (const auto& [victim, steps_before, signal] :
+       {std::tuple(1, 2, SIGKILL), std::tuple(2, 2, SIGSEGV), std::tuple(0, 0, SIGKILL)}) {
+    const auto outcomes = train_until(victim, steps_before, await_signal_in_backward,
+                                      signal_in_backward(victim, signal), "PeerLost");
+    EXPECT_EQ(outcomes[(victim + 1) % 3].lost_rank, victim);
   }
 }
 
 TEST(DdpProcesses, AnExitInBackwardEndsTheOthers) {
-  const auto outcomes =
-      train_until([](Rank&) { std::exit(3); }, {.may_exit = {1}, .errors_are_outcomes = true});
+  const auto outcomes = train_until(
+      1, 2, [](Rank&) { std::exit(3); }, {.may_exit = {1}}, "PeerLost");
   EXPECT_EQ(outcomes[1].exit_code, 3);
-  EXPECT_EQ(outcomes[0].error_type, "PeerLost");
   EXPECT_EQ(outcomes[0].lost_rank, 1);
-  EXPECT_THAT(outcomes[0].error, AllOf(HasSubstr("reducing gradients"), HasSubstr("rank 1")));
 }
 
 TEST(DdpProcesses, AStopInBackwardIsATimeoutThatNamesIt) {
-  const auto outcomes = train_until(
-      [](Rank& rank) {
-        rank.cue("in backward");
-        rank.await_signal();
-      },
-      {.signals = {{.rank = 1, .cue = "in backward", .signal = SIGSTOP}},
-       .errors_are_outcomes = true});
-  EXPECT_EQ(outcomes[0].error_type, "TimeoutError");
-  EXPECT_THAT(outcomes[0].error, AllOf(HasSubstr("reducing gradients"), HasSubstr("rank 1")));
+  for (const auto& [victim, steps_before] : {std::pair(1, 2), std::pair(0, 0)}) {
+    train_until(victim, steps_before, await_signal_in_backward, signal_in_backward(victim, SIGSTOP),
+                "TimeoutError");
+  }
 }
 
 // Sanitizers hold memory of their own.

@@ -24,7 +24,9 @@ using namespace std::chrono_literals;
 using store_protocol::encode_length;
 using store_protocol::encode_request;
 using store_protocol::Operation;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 using ::testing::ThrowsMessage;
 
 Deadline soon() {
@@ -148,6 +150,18 @@ TEST(LocalStore, SaysThatTheServerIsGone) {
   EXPECT_FALSE(std::filesystem::exists(std::filesystem::path(path).parent_path()));
   EXPECT_THAT([&] { LocalStore(path).set("key", "value"); },
               ThrowsMessage<BackendError>(HasSubstr(path)));
+}
+
+TEST(LocalStore, AServerThatDoesNotAnswerIsNamedWithTheRankThatAsked) {
+  const LocalStoreServer neighbour;
+  const std::string path = neighbour.folder() + "/mute";
+  const UniqueFd mute = listen_unix(path);
+  LocalStore store(path, {.name = "rank 1 of 2: ", .patience = 100ms});
+  EXPECT_THAT([&] { store.set("key", "value"); },
+              ThrowsMessage<TimeoutError>(AllOf(StartsWith("rank 1 of 2: store " + path),
+                                                HasSubstr("not answered for 100 ms"),
+                                                HasSubstr("is the launcher"))));
+  std::filesystem::remove(path);
 }
 
 TEST(LocalStore, GetSaysThatTheLauncherEnded) {

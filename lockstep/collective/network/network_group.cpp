@@ -122,7 +122,7 @@ class NetworkGroup final : public ProcessGroup {
     at::Tensor tensor;
     std::string refusal;
     try {
-      tensor = ordinary_tensor(sizes, options);
+      tensor = ordinary_tensor(sizes, options, membership().local_world_size);
     } catch (const BackendError& error) {
       refusal = error.what();
     }

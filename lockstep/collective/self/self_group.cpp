@@ -21,7 +21,7 @@ class SelfGroup final : public ProcessGroup {
 
   at::Tensor make_empty(at::IntArrayRef sizes, const at::TensorOptions& options) override {
     check_not_aborted("empty");
-    return ordinary_tensor(sizes, options);
+    return ordinary_tensor(sizes, options, 1);
   }
 
   void abort(const std::string& reason) override {

@@ -6,6 +6,7 @@
 #include "lockstep/collective/memory/memory_group.h"
 #include "lockstep/collective/self/self_group.h"
 #include "lockstep/collective/thread/thread_peers.h"
+#include "lockstep/core/cpu.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep {
@@ -29,6 +30,7 @@ std::shared_ptr<ProcessGroup> join(const std::shared_ptr<World>& world, Membersh
 std::vector<std::shared_ptr<ProcessGroup>> make_thread_groups(int size, GroupOptions options) {
   if (size < 1)
     throw UsageError(fmt::format("make_thread_groups: {} ranks; give at least 1", size));
+  warn_of_crowd(size);
   const auto world = std::make_shared<World>(size);
   std::vector<std::shared_ptr<ProcessGroup>> groups;
   for (int rank = 0; rank < size; ++rank) {

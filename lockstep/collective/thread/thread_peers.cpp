@@ -56,7 +56,7 @@ class ThreadPeers final : public memory::Peers {
 
   std::unique_ptr<memory::NewTensor> new_tensor(at::IntArrayRef sizes,
                                                 const at::TensorOptions& options) override {
-    return std::make_unique<NewTensor>(ordinary_tensor(sizes, options));
+    return std::make_unique<NewTensor>(ordinary_tensor(sizes, options, size()));
   }
 
  private:

@@ -178,8 +178,9 @@ TEST_P(AbsenceConformance, AnExceptionEndsTheOthers) {
       const auto train = [&] {
         const auto group = join(rank);
         for (int step = 0; step < 10; ++step) {
+          Work work = group->all_reduce(tensor, {.op = ReduceOp::mean});
           if (step == 5 && rank.rank() == victim) throw std::out_of_range("the user's mistake");
-          group->all_reduce(tensor, {.op = ReduceOp::mean}).wait();
+          work.wait();
         }
       };
       if (rank.rank() == victim) {

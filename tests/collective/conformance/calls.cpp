@@ -8,6 +8,8 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include "lockstep/core/cpu.h"
+
 namespace lockstep::testing {
 namespace {
 
@@ -334,6 +336,16 @@ TEST_P(CallsConformance, AnAllToAllThatDoesNotFitTogetherIsAnErrorOnEveryRank) {
       });
     }
   }
+}
+
+// The system would promise it, and kill whoever writes to it.
+TEST_P(CallsConformance, MoreThanTheMachinesMemoryIsRefusedBeforeItIsTaken) {
+  if (backend().device != at::kCPU) GTEST_SKIP() << "its memory is refused by libtorch";
+  run_in_group([](Rank& rank, ProcessGroup& group) {
+    const std::int64_t too_much = 2 * available_memory() / rank.size();
+    expect_error<BackendError>("twice what there is", {"memory"},
+                               [&] { group.empty({too_much}, at::kByte); });
+  });
 }
 
 TEST_P(CallsConformance, MoreMemoryThanThereIsIsRefusedOnEveryRank) {
