@@ -341,8 +341,8 @@ TEST_P(CallsConformance, AnAllToAllThatDoesNotFitTogetherIsAnErrorOnEveryRank) {
 // The system would promise it, and kill whoever writes to it.
 TEST_P(CallsConformance, MoreThanTheMachinesMemoryIsRefusedBeforeItIsTaken) {
   if (backend().device != at::kCPU) GTEST_SKIP() << "its memory is refused by libtorch";
-  run_in_group([](Rank& rank, ProcessGroup& group) {
-    const std::int64_t too_much = 2 * available_memory() / rank.size();
+  const std::int64_t too_much = 2 * available_memory() / size();
+  run_in_group([&](Rank&, ProcessGroup& group) {
     expect_error<BackendError>("twice what there is", {"memory"},
                                [&] { group.empty({too_much}, at::kByte); });
   });
