@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The ways to start the victim, and where each says which rank was the cause."""
+
+import dataclasses
+import re
+import shutil
+import socket
+import typing
+
+
+@dataclasses.dataclass(frozen=True)
+class Launcher:
+    name: str
+    command: typing.Callable  # of programs, ranks and the victim's arguments
+    # What names the cause: the launcher itself, or, where it knows nothing of the ranks' reasons,
+    # each surviving rank.
+    names_cause: bool
+    # That the launcher itself may take to see that a rank has ended, in seconds.
+    slowness: float = 0
+
+    def blamed(self, job):
+        """The ranks that are named as the cause of the job's end, each once."""
+        pattern = BLAME if self.names_cause else PEER
+        return sorted({int(rank) for rank in re.findall(pattern, job.text, re.MULTILINE)})
+
+
+# The first line of the report of `lockstep run` and of spawn's exception.
+BLAME = r"^(?:lockstep run|victim: spawn\(\d+\)): rank (\d+)(?: of \d+)? \(pid \d+\)"
+# What a surviving rank says of the peer that it lost: the last one, if it learned it from others.
+PEER = r"victim: \[.*rank (\d+) \(pid \d+\)"
+
+
+def _run(programs, ranks, arguments):
+    return [programs.lockstep, "run", "-n", str(ranks), "--", programs.victim, *arguments]
+
+
+def _spawn(programs, ranks, arguments):
+    return [programs.victim, f"spawn={ranks}", *arguments]
+
+
+def _torchrun(programs, ranks, arguments):
+    # Debian's version fails without redirects, and with those of standard error.
+    return [programs.torchrun, "--no_python", f"--nproc_per_node={ranks}",
+            f"--master_port={_free_port()}", "--redirects=1", "--tee=1",
+            programs.victim, *arguments]
+
+
+def _free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def _mpirun(programs, ranks, arguments):
+    return [programs.mpirun, "--allow-run-as-root", "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none",
+            "-n", str(ranks), programs.victim, *arguments]
+
+
+LAUNCHERS = {launcher.name: launcher for launcher in (
+    Launcher("run", _run, True),
+    Launcher("spawn", _spawn, True),
+    Launcher("torchrun", _torchrun, False, slowness=10),
+    Launcher("mpirun", _mpirun, False, slowness=5))}
+
+
+@dataclasses.dataclass(frozen=True)
+class Programs:
+    lockstep: str
+    victim: str
+    torchrun: str = shutil.which("torchrun") or ""
+    mpirun: str = shutil.which("mpirun") or ""
+
+    def lacks(self, launcher):
+        return not getattr(self, launcher, "there")
