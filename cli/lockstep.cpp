@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "print.h"
 #include "run_command.h"
 #include "second_program.h"
 #include <fcntl.h>
@@ -78,8 +79,9 @@ int main(int argc, char** argv) {
     app.parse(arguments);
     return command.run();
   } catch (const ::CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);
-    return complain(run, error.what());
+    if (error.get_exit_code() != 0) return complain(run, error.what());
+    print_answer(app, error);
+    return 0;
   } catch (const UsageError& error) {
     return complain(run, error.what());
   }

@@ -10,6 +10,7 @@
 #include "bench_command.h"
 #include "compare_command.h"
 #include "doctor_command.h"
+#include "print.h"
 #include "train_command.h"
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -77,15 +78,18 @@ int main(int argc, char** argv) {
       *app.add_subcommand("doctor", "Say what would keep you from training on this machine");
   doctor.describe(doctor_app);
   try {
-    app.parse(argc, argv);
+    try {
+      app.parse(argc, argv);
+    } catch (const ::CLI::ParseError& error) {
+      if (error.get_exit_code() != 0) {
+        throw UsageError(fmt::format("{} (see lockstep {} --help)", error.what(), verb));
+      }
+      print_answer(app, error);
+      return 0;
+    }
     if (bench_app.parsed()) return bench.run();
     if (doctor_app.parsed()) return doctor.run();
     return train_app.parsed() ? train.run(arguments) : compare.run(arguments);
-  } catch (const ::CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);
-    complain(verb, UsageError(fmt::format("{} (see lockstep {} --help)", error.what(), verb)),
-             json);
-    return wrong_use;
   } catch (const UsageError& error) {
     complain(verb, error, json);
     return wrong_use;

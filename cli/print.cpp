@@ -3,6 +3,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <sstream>
 
 #include <fmt/format.h>
 
@@ -18,6 +19,12 @@ int print(std::FILE* stream, std::string_view text) {
 void check_output(int error) {
   if (error == 0) return;
   throw BackendError(fmt::format("cannot write standard output: {}", std::strerror(error)));
+}
+
+void print_answer(const ::CLI::App& app, const ::CLI::ParseError& asked) {
+  std::ostringstream text;
+  app.exit(asked, text, text);
+  check_output(print(stdout, text.str()));
 }
 
 }  // namespace lockstep::cli

@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <string_view>
 
+#include <CLI/CLI.hpp>
+
 namespace lockstep::cli {
 
 // Writes the text at once. Returns why it could not be written, as an errno, or 0.
@@ -12,5 +14,9 @@ int print(std::FILE* stream, std::string_view text);
 
 // BackendError if print() on standard output returned other than 0.
 void check_output(int error);
+
+// Prints what --help or --version asks for; the parser throws that as an error without a code.
+// BackendError if it cannot be written.
+void print_answer(const ::CLI::App& app, const ::CLI::ParseError& asked);
 
 }  // namespace lockstep::cli

@@ -78,10 +78,7 @@ AgentResult run_agent(const AgentOptions& options, const std::function<void(int)
 
 std::string report(const AgentResult& result, int ranks) {
   if (result.signal != 0) return fmt::format("stopped by {}\n", signal_words(result.signal));
-  if (!result.failure && result.output_error != 0) {
-    return fmt::format("cannot write standard output: {}\n", std::strerror(result.output_error));
-  }
-  if (!result.failure) return "";
+  if (!result.failure) return result.output_error.empty() ? "" : result.output_error + "\n";
   const RankFailure& failure = *result.failure;
   std::string text = fmt::format("rank {} of {} (pid {}) failed first: {}\n", failure.rank, ranks,
                                  failure.pid, failure.cause);

@@ -78,8 +78,8 @@ struct RankFailure {
 };
 
 struct AgentResult {
-  // 128 + signal if this process was told to stop; else the first failure's; else 1 if standard
-  // output could not be written; else 0.
+  // 128 + signal if this process was told to stop; else the first failure's; else 1 if output was
+  // lost; else 0.
   int exit_code = 0;
   // The signal that told this process to stop, and that the ranks were sent; SIGPIPE if whoever
   // read standard output went away.
@@ -87,8 +87,9 @@ struct AgentResult {
   // The rank that failed first. Of several at once, one that a signal killed counts as first, since
   // its peers fail in consequence.
   std::optional<RankFailure> failure;
-  // Why some of the ranks' lines are not on standard output, as an errno: the disk is full, say.
-  int output_error = 0;
+  // Why some of the ranks' lines are not on standard output, or not in a log file: "cannot write
+  // standard output: No space left on device". Empty if none was lost.
+  std::string output_error;
   // What the ranks left in the store.
   LocalStoreServer::Values store;
 };

@@ -14,7 +14,7 @@
 namespace lockstep {
 
 RankOutput::RankOutput(int rank, Sink sink, const std::string& log_file)
-    : rank_(rank), sink_(std::move(sink)) {
+    : rank_(rank), sink_(std::move(sink)), log_file_(log_file) {
   if (log_file.empty()) return;
   log_.reset(::open(log_file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
   if (!log_) {
@@ -50,12 +50,23 @@ void RankOutput::finish(OutputStream stream) {
 void RankOutput::emit(OutputStream stream, std::string_view line) {
   last_lines_.emplace_back(line.substr(0, remembered_line_bytes));
   if (last_lines_.size() > remembered_lines) last_lines_.pop_front();
-  if (log_) {
-    const std::string whole = std::string(line) + '\n';
-    // A full disk costs the log, not the training.
-    if (::write(log_.get(), whole.data(), whole.size()) < 0) log_.reset();
-  }
+  if (log_) write_log(line);
   if (sink_) sink_({rank_, stream, line});
+}
+
+// A full disk costs the log, not the training.
+void RankOutput::write_log(std::string_view line) {
+  const std::string whole = std::string(line) + '\n';
+  for (std::size_t written = 0; written < whole.size();) {
+    const ssize_t count = ::write(log_.get(), whole.data() + written, whole.size() - written);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) {
+      log_error_ = fmt::format("cannot write the log file {}: {}", log_file_, std::strerror(errno));
+      log_.reset();
+      return;
+    }
+    written += static_cast<std::size_t>(count);
+  }
 }
 
 std::string rank_prefix(int rank, bool coloured) {

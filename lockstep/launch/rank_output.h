@@ -29,12 +29,16 @@ class RankOutput {
   static constexpr std::size_t longest_line = std::size_t{1} << 20;
 
   // Each whole line goes to the sink. A log file of this name, if it is not empty, gets the lines
-  // of both streams; BackendError if it cannot be written.
+  // of both streams; BackendError if it cannot be opened.
   RankOutput(int rank, Sink sink, const std::string& log_file);
 
   void add(OutputStream stream, std::string_view bytes);
   // The stream ended; what is left of it counts as a line.
   void finish(OutputStream stream);
+
+  // Why the log file lacks lines from here on: "cannot write the log file ...: No space left on
+  // device". Empty as long as it has all.
+  const std::string& log_error() const { return log_error_; }
 
   std::vector<std::string> last_lines() const { return {last_lines_.begin(), last_lines_.end()}; }
   // In a forked child.
@@ -43,10 +47,13 @@ class RankOutput {
  private:
   std::string& partial(OutputStream stream) { return partial_[stream == OutputStream::err]; }
   void emit(OutputStream stream, std::string_view line);
+  void write_log(std::string_view line);
 
   int rank_;
   Sink sink_;
+  std::string log_file_;
   UniqueFd log_;
+  std::string log_error_;
   std::string partial_[2];
   std::deque<std::string> last_lines_;
 };

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstring>
 #include <filesystem>
 
 #include <fmt/format.h>
@@ -191,7 +192,17 @@ bool RankWatch::read_some(Rank& rank, OutputStream stream) {
     rank.output.finish(stream);
     pipe.reset();
   }
+  warn_of_lost_log(rank);
   return count > 0;
+}
+
+void RankWatch::warn_of_lost_log(Rank& rank) {
+  if (rank.log_lost || rank.output.log_error().empty()) return;
+  rank.log_lost = true;
+  if (result_.output_error.empty()) result_.output_error = rank.output.log_error();
+  console_.add(OutputStream::err,
+               fmt::format("lockstep: warning: {}; it keeps no more of the rank's output\n",
+                           rank.output.log_error()));
 }
 
 void RankWatch::read_outputs() {
@@ -267,6 +278,7 @@ void RankWatch::drain() {
       }
       rank.output.finish(stream);
     }
+    warn_of_lost_log(rank);
   }
   flush_console();
 }
@@ -289,8 +301,10 @@ void RankWatch::flush_console() {
 
 void RankWatch::fill_in_result() {
   result_.store = store_.values();
-  result_.output_error = console_.error(OutputStream::out);
-  if (result_.output_error != 0) result_.exit_code = 1;
+  if (const int error = console_.error(OutputStream::out); error != 0) {
+    result_.output_error = fmt::format("cannot write standard output: {}", std::strerror(error));
+  }
+  if (!result_.output_error.empty()) result_.exit_code = 1;
   if (first_failure_) {
     Rank& rank = ranks_[*first_failure_];
     const ExitStatus status = *rank.process.poll();

@@ -38,6 +38,7 @@ class RankWatch {
     RankProcess process;
     RankOutput output;
     bool ended = false;
+    bool log_lost = false;
   };
 
   void start();
@@ -50,6 +51,7 @@ class RankWatch {
   // False if there was nothing to read at the moment.
   bool read_some(Rank& rank, OutputStream stream);
   void read_outputs();
+  void warn_of_lost_log(Rank& rank);
   void take_ends();
   void take_deadlines();
 

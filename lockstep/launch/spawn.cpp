@@ -68,6 +68,10 @@ std::vector<std::string> run(int ranks, const std::function<std::string(int)>& b
                     result.failure->pid, result.failure->cause);
     throw RankFailed(std::move(*result.failure), message);
   }
+  if (!result.output_error.empty()) {
+    throw BackendError(
+        fmt::format("spawn({}): {}; the ranks ran to their end", ranks, result.output_error));
+  }
   std::vector<std::string> results;
   for (int rank = 0; rank < ranks; ++rank) {
     const auto found = result.store.find(result_key(rank));

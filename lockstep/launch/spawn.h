@@ -80,9 +80,10 @@ Result from_bytes(std::string bytes) {
 // ends when fn returns; destructors of static objects do not run in it. Returns what the calls
 // returned, by rank, at most 64 MiB each; nothing if fn returns void.
 //
-// RankFailed for the rank that failed first. UsageError if this process has started threads, since
-// libtorch would hang in the ranks. SIGINT, SIGTERM, SIGHUP and SIGQUIT are handed to the ranks,
-// and raised again here when they have ended, then Error. Only from the main thread.
+// RankFailed for the rank that failed first. BackendError, when all have ended, if standard output
+// or a log file could not take what they wrote. UsageError if this process has started threads,
+// since libtorch would hang in the ranks. SIGINT, SIGTERM, SIGHUP and SIGQUIT are handed to the
+// ranks, and raised again here when they have ended, then Error. Only from the main thread.
 template <class Function>
 auto spawn(int ranks, Function&& fn, const SpawnOptions& options = {}) {
   using Result = std::invoke_result_t<Function&, int>;

@@ -65,7 +65,8 @@ TrainResult run_local_training(const LocalTrainingOptions& options) {
     if (ended.failure->signal != 0) throw PeerLost(ended.failure->rank, message);
     throw Error(message);
   }
-  if (ended.output_error != 0) throw BackendError(without_newline(report(ended, options.ranks)));
+  if (!ended.output_error.empty())
+    throw BackendError(without_newline(report(ended, options.ranks)));
   const auto result = ended.store.find(result_key);
   if (result == ended.store.end()) {
     throw Error(fmt::format("{} has ended without a result; is it a program of another version?",

@@ -52,6 +52,14 @@ TEST(BenchCommand, PrintsOneObject) {
   }
 }
 
+TEST(BenchCommand, FailsIfItsOutputIsLost) {
+  for (const std::string arguments : {"all-reduce --ranks 2 --sizes 1KiB", "--help"}) {
+    Program program({"sh", "-c", LOCKSTEP_PROGRAM " bench " + arguments + " >/dev/full"});
+    EXPECT_EQ(program.wait(), 1) << arguments;
+    EXPECT_THAT(program.err(), HasSubstr("cannot write standard output: No space left on device"));
+  }
+}
+
 TEST(BenchCommand, OneRankHasNoBound) {
   const std::vector<std::string> command{LOCKSTEP_PROGRAM, "bench", "all-reduce", "--ranks", "1",
                                          "--sizes",        "4KiB"};

@@ -304,6 +304,29 @@ TEST_F(Run, OutputThatIsLostIsAFailure) {
   EXPECT_EQ(program.err(), "lockstep run: cannot write standard output: No space left on device\n");
 }
 
+TEST_F(Run, ALogThatIsLostIsAWarningAtOnceAndAFailure) {
+  const std::filesystem::path logs = tmpdir.path() / "logs";
+  std::filesystem::create_directory(logs);
+  std::filesystem::create_symlink("/dev/full", logs / "rank_1.log");
+  const std::string lost =
+      "cannot write the log file " + (logs / "rank_1.log").string() + ": No space left on device";
+  // The training goes on: what ranks print after the warning is seen.
+  Program program({"sh", "-c",
+                   LOCKSTEP_PROGRAM " run -n 2 --log-dir " + logs.string() +
+                       " sh -c 'echo one; until test -e $TMPDIR/go; do sleep 0.01; done; "
+                       "echo two' 2>&1"});
+  program.wait_for("lockstep: warning: " + lost);
+  std::ofstream(tmpdir.path() / "go");
+  EXPECT_EQ(program.wait(), 1);
+  EXPECT_THAT(program.out(),
+              AllOf(HasSubstr("[rank 1] two\n"), HasSubstr("\nlockstep run: " + lost + "\n")));
+  std::stringstream log;
+  log << std::ifstream(logs / "rank_0.log").rdbuf();
+  EXPECT_EQ(log.str(), "one\ntwo\n");
+  std::filesystem::remove_all(logs);
+  std::filesystem::remove(tmpdir.path() / "go");
+}
+
 TEST_F(Run, AKilledLauncherTakesItsRanksAndTheirChildrenAlong) {
   Program program(command({"-n", "2", "sh", "-c", sleep_with_child}));
   program.wait_for("ready", 2);
@@ -340,6 +363,14 @@ TEST(Lockstep, KnowsItsVerbs) {
   Program wrong({LOCKSTEP_PROGRAM, "fly"});
   EXPECT_EQ(wrong.wait(), 2);
   EXPECT_THAT(wrong.err(), HasSubstr("no verb fly"));
+}
+
+TEST(Lockstep, AnAnswerThatIsLostIsAFailure) {
+  for (const std::string question : {"--version", "--help", "run --help"}) {
+    Program program({"sh", "-c", LOCKSTEP_PROGRAM " " + question + " >/dev/full"});
+    EXPECT_EQ(program.wait(), 1) << question;
+    EXPECT_EQ(program.err(), "lockstep: cannot write standard output: No space left on device\n");
+  }
 }
 
 TEST(Lockstep, HandsVerbsToTheProgramBesideIt) {
