@@ -119,10 +119,12 @@ std::optional<ReplicaForward> DataParallelBase::begin(std::vector<at::Tensor> in
   const auto scatter = plan_scatter(inputs, options_.dim, static_cast<int>(on.size()));
   if (!scatter || scatter->parts() == 1) return {};
   if (!replicas_ || replicas_->devices() != on) {
-    replicas_.emplace(*inner_, Replicas::Options{.devices = on,
-                                                 .share_parameters = options_.share_parameters,
-                                                 .make_replica = options_.make_replica,
-                                                 .by_default = by_default_});
+    replicas_.emplace(
+        *inner_, Replicas::Options{.devices = on,
+                                   .share_parameters = options_.share_parameters,
+                                   .sources = {.make_replica = options_.make_replica,
+                                               .by_default = by_default_,
+                                               .trust_constructors = options_.trust_constructors}});
   }
   workers_->count_moved(replicas_->refresh());
   return ReplicaForward(*replicas_, workers_, *scatter, std::move(inputs));

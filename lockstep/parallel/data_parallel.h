@@ -37,10 +37,13 @@ struct DataParallelOptions {
   std::optional<at::Device> output_device = {};
   // The dimension along which inputs are cut and outputs put together.
   std::int64_t dim = 0;
-  // Makes another module like the wrapped one, for modules that have neither a clone() nor a
-  // default constructor that does: [=] { return std::make_shared<NetImpl>(width); }. Values are
-  // copied.
+  // Makes another module like the wrapped one, for modules without a clone() of their own:
+  // [=] { return std::make_shared<NetImpl>(width); }. Values are copied.
   ModuleFactory make_replica = {};
+  // Modules without a clone() may be as a constructor makes them: the default one, or the reset()
+  // of the module around it. Set it only if that gives members that are not registered, such as a
+  // factor in forward, the values that they have in the wrapped module.
+  bool trust_constructors = false;
   // Replicas on the module's device use its parameters' memory. False copies them before each
   // forward, as to other devices.
   bool share_parameters = true;
@@ -91,8 +94,8 @@ class DataParallelBase : public torch::nn::Module {
 //
 // Replicas and their threads are made by the first forward that needs them, and kept. A replica has
 // the module's parameters, buffers, modes and requires_grad at the time of each forward; members
-// that are not registered are as clone(), the default constructor or make_replica leaves them, and
-// get no gradients.
+// that are not registered are as clone(), make_replica or trusted constructors made them then (wrap
+// the module anew after changing one), and get no gradients.
 // As in PyTorch each replica's BatchNorm sees its part of the batch, and only what replica 0 writes
 // to buffers lasts. Replicas on CPU share PyTorch's random numbers, so what Dropout draws depends
 // on who comes first.

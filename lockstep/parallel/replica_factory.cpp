@@ -4,7 +4,9 @@
 #include <mutex>
 #include <sstream>
 #include <string>
+#include <typeindex>
 #include <typeinfo>
+#include <unordered_set>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <fmt/format.h>
@@ -118,39 +120,75 @@ std::string difference_of_all(const Module& original, const Module& replica) {
   return {};
 }
 
+bool has_clone(const Module& module) {
+  try {
+    return module.clone() != nullptr;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+// Cloneable::clone() passes over a submodule that has none, without a word. One instance of each
+// type is asked, since a clone of each submodule would copy the leaves once a level.
+std::string submodule_without_clone(const Module& original) {
+  std::unordered_set<std::type_index> asked{typeid(original)};
+  for (const auto& item : original.named_modules(std::string(), /*include_self=*/false)) {
+    const Module& submodule = *item.value();
+    if (!asked.insert(typeid(submodule)).second || has_clone(submodule)) continue;
+    return fmt::format("it copies nothing of submodule {}, a {}, which has no clone()", item.key(),
+                       submodule.name());
+  }
+  return {};
+}
+
+struct Attempt {
+  std::shared_ptr<Module> replica;
+  std::string lack;  // empty if the replica will do
+};
+
+Attempt by_clone(const Module& original, bool trust_constructors) try {
+  Attempt attempt{original.clone(), {}};
+  attempt.lack = difference_of_all(original, *attempt.replica);
+  if (attempt.lack.empty() && !trust_constructors) attempt.lack = submodule_without_clone(original);
+  return attempt;
+} catch (const std::exception& error) {
+  return {nullptr, first_line(error)};
+}
+
+Attempt by_default_constructor(const Module& original, const ReplicaSources& sources) try {
+  if (!sources.by_default) return {nullptr, "there is none"};
+  Attempt attempt{sources.by_default(), {}};
+  attempt.lack = difference_of_all(original, *attempt.replica);
+  if (attempt.lack.empty() && !sources.trust_constructors) {
+    attempt.lack = "members that are not registered may have other values";
+  }
+  return attempt;
+} catch (const std::exception& error) {
+  return {nullptr, first_line(error)};
+}
+
 }  // namespace
 
-std::shared_ptr<Module> make_replica(const Module& original, const ModuleFactory& users,
-                                     const ModuleFactory& by_default) {
+std::shared_ptr<Module> make_replica(const Module& original, const ReplicaSources& sources) {
   const KeptRandomNumbers kept;
-  if (users) {
-    const auto replica = users();  // what it throws is the user's own
+  if (sources.make_replica) {
+    const auto replica = sources.make_replica();  // what it throws is the user's own
     const std::string lack = replica ? difference_of_users(original, *replica) : "it is null";
     if (lack.empty()) return replica;
     throw UsageError("[DataParallel] make_replica did not make a module like the wrapped one: " +
                      lack);
   }
-  std::string clone_lack;
-  try {
-    const auto replica = original.clone();
-    clone_lack = difference_of_all(original, *replica);
-    if (clone_lack.empty()) return replica;
-  } catch (const std::exception& error) {
-    clone_lack = first_line(error);
-  }
-  std::string default_lack = "there is none";
-  if (by_default) try {
-      const auto replica = by_default();
-      default_lack = difference_of_all(original, *replica);
-      if (default_lack.empty()) return replica;
-    } catch (const std::exception& error) {
-      default_lack = first_line(error);
-    }
+  const Attempt clone = by_clone(original, sources.trust_constructors);
+  if (clone.lack.empty()) return clone.replica;
+  const Attempt constructed = by_default_constructor(original, sources);
+  if (constructed.lack.empty()) return constructed.replica;
   throw UsageError(fmt::format(
       "[DataParallel] cannot make a replica of {}. By its clone(): {}. By its default constructor: "
-      "{}. Pass a function that makes one: {{.make_replica = [=] {{ return "
-      "std::make_shared<NetImpl>(options); }}}}",
-      original.name(), clone_lack, default_lack));
+      "{}. Derive your modules from torch::nn::Cloneable; or pass a function that makes one: "
+      "{{.make_replica = [=] {{ return std::make_shared<NetImpl>(options); }}}}; or, if "
+      "constructors give all members the values that they have here, say so: "
+      "{{.trust_constructors = true}}",
+      original.name(), clone.lack, constructed.lack));
 }
 
 }  // namespace lockstep

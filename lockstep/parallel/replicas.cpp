@@ -126,8 +126,7 @@ Replicas::Replica Replicas::replicate_on(at::Device device, bool first) const {
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     numbers.emplace(tensors_[i].unsafeGetTensorImpl(), i);
   }
-  Replica replica{.module = make_replica(module_, options_.make_replica, options_.by_default),
-                  .device = device};
+  Replica replica{.module = make_replica(module_, options_.sources), .device = device};
   Module& module = *replica.module;
   replica.submodules = module.modules(/*include_self=*/false);
   replica.parameters = matched(module_.named_parameters(), module.named_parameters(), numbers);

@@ -30,8 +30,7 @@ class Replicas {
     std::vector<at::Device> devices;  // the first is the module's
     // False: only replica 0 shares memory, as if every device was another one.
     bool share_parameters = true;
-    ModuleFactory make_replica = {};
-    ModuleFactory by_default = {};
+    ReplicaSources sources = {};
   };
 
   // The module outlives this object. UsageError if it cannot be replicated.

@@ -34,7 +34,7 @@ Tensor with_sample(int sample, double value) {
 
 TEST(DataParallelErrors, AnExceptionInForwardNamesItsReplica) {
   Brittle net;
-  DataParallel model(net, {.replicas = 3});
+  DataParallel model(net, {.replicas = 3, .trust_constructors = true});
   for (const int sample : {0, 3, 5}) {
     try {
       model(with_sample(sample, 2));
@@ -52,7 +52,7 @@ TEST(DataParallelErrors, AnExceptionInForwardNamesItsReplica) {
 
 TEST(DataParallelErrors, AnExceptionInBackwardNamesItsReplica) {
   Brittle net;
-  DataParallel model(net, {.replicas = 3});
+  DataParallel model(net, {.replicas = 3, .trust_constructors = true});
   for (const int sample : {0, 3, 5}) {
     reset_gradients(*net);
     const Tensor loss = model(with_sample(sample, -2)).sum();
@@ -131,7 +131,7 @@ TEST(DataParallelErrors, InputsAndOutputsThatDoNotFitAreNamed) {
     }
   };
   Odd net;
-  DataParallel model(net, {.replicas = 2});
+  DataParallel model(net, {.replicas = 2, .trust_constructors = true});
   const Tensor x = torch::arange(4);
   const auto message = [&](const Tensor& y, const char* how) {
     return message_of<UsageError>([&] { model(x, y, how); });
@@ -141,70 +141,6 @@ TEST(DataParallelErrors, InputsAndOutputsThatDoNotFitAreNamed) {
   EXPECT_THAT(message(x, "undefined"), HasSubstr("output 0 is undefined in some replicas"));
   EXPECT_THAT(message(x, "dimensions"), HasSubstr("output 0 has 0 dimensions"));
   EXPECT_EQ(message(x, ""), "");
-}
-
-// Has neither clone() nor a default constructor.
-struct SizedImpl : torch::nn::Module {
-  explicit SizedImpl(int width, double dropout_rate = 0) {
-    linear = register_module("linear", torch::nn::Linear(2, width));
-    dropout = register_module("dropout", torch::nn::Dropout(dropout_rate));
-  }
-  Tensor forward(const Tensor& x) { return dropout(linear(x)); }
-  torch::nn::Linear linear{nullptr};
-  torch::nn::Dropout dropout{nullptr};
-};
-TORCH_MODULE(Sized);
-
-struct DefaultSizedImpl : SizedImpl {
-  explicit DefaultSizedImpl(int width = 3, double dropout_rate = 0)
-      : SizedImpl(width, dropout_rate) {}
-};
-TORCH_MODULE(DefaultSized);
-
-template <class Net>
-std::string replication_error(Net net, const DataParallelOptions& options = {.replicas = 2}) {
-  DataParallel model(net, options);
-  return message_of<UsageError>([&] { model(values({4, 2})).sum().backward(); });
-}
-
-TEST(DataParallelErrors, ModulesThatCannotBeReplicatedAreNamedAndMayBringAFactory) {
-  EXPECT_THAT(replication_error(Sized(4)),
-              AllOf(HasSubstr("Sized"), HasSubstr("clone() has not been implemented"),
-                    HasSubstr("default constructor: there is none"), HasSubstr("make_replica")));
-  EXPECT_EQ(replication_error(DefaultSized(3)), "");
-  EXPECT_THAT(replication_error(DefaultSized(4)),
-              HasSubstr("its parameter linear.weight is [3, 2] instead of [4, 2]"));
-  EXPECT_THAT(replication_error(DefaultSized(3, 0.5)), HasSubstr("it prints differently"));
-
-  const auto made_by = [](ModuleFactory factory) {
-    return DataParallelOptions{.replicas = 2, .make_replica = std::move(factory)};
-  };
-  EXPECT_EQ(replication_error(Sized(4), made_by([] { return std::make_shared<SizedImpl>(4); })),
-            "");
-  EXPECT_THAT(
-      replication_error(Sized(4), made_by([] { return std::make_shared<SizedImpl>(5); })),
-      HasSubstr("make_replica did not make a module like the wrapped one: its parameter linear"));
-  EXPECT_THAT(replication_error(Sized(4), made_by([] { return std::make_shared<MlpImpl>(); })),
-              HasSubstr("of another type"));
-  EXPECT_THAT(replication_error(Sized(4), made_by([] { return nullptr; })),
-              HasSubstr("it is null"));
-}
-
-// Inherits the clone() of its base class, which makes no such module.
-struct ScaledLinearImpl : torch::nn::LinearImpl {
-  ScaledLinearImpl() : LinearImpl(2, 3) {}
-  explicit ScaledLinearImpl(double factor) : LinearImpl(2, 3), scale(factor) {}
-  Tensor forward(const Tensor& x) { return LinearImpl::forward(x) * scale; }
-  double scale = 2;
-};
-TORCH_MODULE(ScaledLinear);
-
-TEST(DataParallelErrors, AClonedBaseClassIsNoReplica) {
-  ScaledLinear net;
-  DataParallel model(net, {.replicas = 2});
-  expect_close(model(values({4, 2})), net->forward(values({4, 2})), "by the default constructor");
-  EXPECT_THAT(replication_error(torch::nn::Sequential(ScaledLinear())),
-              HasSubstr("lacks submodule 0"));
 }
 
 }  // namespace

@@ -14,7 +14,9 @@ using at::Tensor;
 
 // Replicas in the module's memory, and replicas with their own, as on other devices.
 const std::vector<DataParallelOptions> kOptions = {
-    {.replicas = 2}, {.replicas = 3}, {.replicas = 3, .share_parameters = false}};
+    {.replicas = 2, .trust_constructors = true},
+    {.replicas = 3, .trust_constructors = true},
+    {.replicas = 3, .trust_constructors = true, .share_parameters = false}};
 
 // Trains a model and its unwrapped copy side by side.
 template <class Net>
@@ -207,7 +209,7 @@ TEST(DataParallelGradients, OfAnInputThatSomeReplicasDoNotUseAreZeroThere) {
     }
   };
   auto net = std::make_shared<Selective>();
-  DataParallel model(net, {.replicas = 2});
+  DataParallel model(net, {.replicas = 2, .trust_constructors = true});
   const Tensor x = torch::ones({4}, torch::requires_grad());
   const Tensor y = torch::tensor({1., 1., 0., 0.}).requires_grad_();
   model(x, y).sum().backward();
@@ -271,7 +273,7 @@ TEST(DataParallelGradients, AreReducedByDdpAround) {
   run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
     torch::manual_seed(0);
     Sometimes net, reference;
-    DataParallel replicated(net, {.replicas = 2});
+    DataParallel replicated(net, {.replicas = 2, .trust_constructors = true});
     DistributedDataParallel model(replicated, group);
     copy_state(*reference, *net);
     const Tensor batch = values({12, 2}) * 2;
@@ -303,7 +305,7 @@ TEST(DataParallelGradients, HooksOnUnusedParametersAreNotCalled) {
       return gradient * 2;
     });
   }
-  DataParallel model(net, {.replicas = 2});
+  DataParallel model(net, {.replicas = 2, .trust_constructors = true});
   model(values({4, 6})).sum().backward();
   EXPECT_EQ(calls, 2);
   EXPECT_TRUE(net->used->weight.grad().defined());

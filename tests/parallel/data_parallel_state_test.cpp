@@ -16,8 +16,9 @@ namespace {
 
 using at::Tensor;
 
-const std::vector<DataParallelOptions> kReplicas = {{.replicas = 2},
-                                                    {.replicas = 2, .share_parameters = false}};
+const std::vector<DataParallelOptions> kReplicas = {
+    {.replicas = 2, .trust_constructors = true},
+    {.replicas = 2, .trust_constructors = true, .share_parameters = false}};
 
 struct NormalizedImpl : torch::nn::Module {
   NormalizedImpl() {
@@ -77,7 +78,7 @@ TEST(DataParallelState, BatchNormInEvalTakesSeveralForwardsBeforeOneBackward) {
 
 TEST(DataParallelState, ModesOfSubmodulesAreFollowed) {
   Normalized net;
-  DataParallel model(net, {.replicas = 2});
+  DataParallel model(net, {.replicas = 2, .trust_constructors = true});
   const Tensor batch = values({64, 3});
   const auto dropped = [&] { return model(batch).eq(0).sum(0).ne(0).all().template item<bool>(); };
   EXPECT_TRUE(dropped());
@@ -173,8 +174,8 @@ TEST(DataParallelState, ReplicasUseTheModulesMemory) {
     return model(torch::zeros({2}, at::kDouble)) -
            static_cast<double>(reinterpret_cast<std::uintptr_t>(net.weight.data_ptr()));
   };
-  EXPECT_TRUE(memory({.replicas = 2}).eq(0).all().item<bool>());
-  const Tensor own = memory({.replicas = 2, .share_parameters = false});
+  EXPECT_TRUE(memory({.replicas = 2, .trust_constructors = true}).eq(0).all().item<bool>());
+  const Tensor own = memory({.replicas = 2, .trust_constructors = true, .share_parameters = false});
   EXPECT_EQ(own[0].item<double>(), 0);
   EXPECT_NE(own[1].item<double>(), 0);
 }
@@ -215,7 +216,7 @@ TEST(DataParallelState, AutocastReachesTheReplicas) {
     Tensor weight;
   };
   Multiplies net;
-  DataParallel model(net, {.replicas = 2});
+  DataParallel model(net, {.replicas = 2, .trust_constructors = true});
   c10::impl::tls_set_dispatch_key_excluded(c10::DispatchKey::AutocastCPU, false);
   for (int step = 0; step < 2; ++step) {
     // The second step's weights are not those that the first one converted.

@@ -64,13 +64,13 @@ TEST(DataParallel, WrapsEveryKindOfModule) {
   expect_like_its_module(of_temporary, values({8, 6}));
 
   auto shared = std::make_shared<PlainNet>();
-  DataParallel of_shared(shared, {.replicas = 2});
+  DataParallel of_shared(shared, {.replicas = 2, .trust_constructors = true});
   static_assert(std::is_same_v<decltype(of_shared), DataParallel<PlainNet>>);
   expect_like_its_module(of_shared, values({8, 6}));
   EXPECT_EQ(of_shared.module(), shared);
 
   PlainNet plain;
-  DataParallel of_plain(plain, {.replicas = 2});
+  DataParallel of_plain(plain, {.replicas = 2, .trust_constructors = true});
   static_assert(std::is_same_v<decltype(of_plain), DataParallel<PlainNet>>);
   expect_like_its_module(of_plain, values({8, 6}));
   EXPECT_EQ(of_plain.module().get(), &plain);
@@ -164,7 +164,7 @@ TEST(DataParallel, CutsAlongAnotherDimension) {
     Tensor weight;
   };
   SumOfFirst net;
-  DataParallel model(net, {.replicas = 2, .dim = 1});
+  DataParallel model(net, {.replicas = 2, .dim = 1, .trust_constructors = true});
   EXPECT_EQ(model(values({3, 5, 2})).sizes(), (std::vector<std::int64_t>{3, 5, 2}));
   expect_like_its_module(model, values({3, 5, 2}));
 }
@@ -185,7 +185,7 @@ TORCH_MODULE(Many);
 
 TEST(DataParallel, TakesAnyArgumentsAndReturnsAnyStructureOfTensors) {
   Many net;
-  DataParallel model(net, {.replicas = 2});
+  DataParallel model(net, {.replicas = 2, .trust_constructors = true});
   const Tensor x = values({5, 2});
   Tensor other = values({5, 2}, 1);
   const std::vector<Tensor> more{Tensor(), values({5, 2}, 2)};
@@ -224,7 +224,7 @@ TEST(DataParallel, ReturnsWhatNeedsNoGradientWithoutAHistory) {
     torch::nn::Linear linear{nullptr};
   };
   Labels net;
-  DataParallel model(net, {.replicas = 2});
+  DataParallel model(net, {.replicas = 2, .trust_constructors = true});
   const auto [y, labels] = model(values({4, 2}));
   EXPECT_TRUE(y.requires_grad());
   EXPECT_FALSE(labels.requires_grad());
@@ -239,7 +239,7 @@ TEST(DataParallel, LetsInputsBeChangedInPlace) {
   };
   for (const bool with_gradient : {false, true}) {
     InPlace net;
-    DataParallel model(net, {.replicas = 2});
+    DataParallel model(net, {.replicas = 2, .trust_constructors = true});
     const Tensor leaf = values({4, 2}).requires_grad_(with_gradient);
     const Tensor input = leaf * 2;
     const Tensor output = model(input);

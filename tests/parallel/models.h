@@ -3,6 +3,7 @@
 // parallel/.
 #pragma once
 
+#include <array>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -12,15 +13,17 @@
 
 namespace lockstep::testing {
 
-struct MlpImpl : torch::nn::Module {
-  explicit MlpImpl(int first = 9, int second = 5) {
-    hidden = register_module("hidden", torch::nn::Linear(6, first));
-    middle = register_module("middle", torch::nn::Linear(first, second));
-    last = register_module("last", torch::nn::Linear(second, 3));
+struct MlpImpl : torch::nn::Cloneable<MlpImpl> {
+  explicit MlpImpl(int first = 9, int second = 5) : widths{first, second} { reset(); }
+  void reset() override {
+    hidden = register_module("hidden", torch::nn::Linear(6, widths[0]));
+    middle = register_module("middle", torch::nn::Linear(widths[0], widths[1]));
+    last = register_module("last", torch::nn::Linear(widths[1], 3));
   }
   at::Tensor forward(const at::Tensor& x) {
     return last(torch::tanh(middle(torch::relu(hidden(x)))));
   }
+  std::array<int, 2> widths;
   torch::nn::Linear hidden{nullptr}, middle{nullptr}, last{nullptr};
 };
 TORCH_MODULE(Mlp);
