@@ -65,6 +65,9 @@ class Hosts:
         """With a name of the host's own, by which MPI knows it."""
         return [*self.in_shell(host).split(), f'hostname host{host} && exec "$@"', "sh", *command]
 
+    def cut(self, host):
+        self._run(f"ip -n {self._spaces[host]} link set eth0 down")
+
     def remove(self):
         for space in (*self._spaces, self._bridge):
             subprocess.run(["ip", "netns", "del", space], check=False, stderr=subprocess.DEVNULL)

@@ -3,89 +3,16 @@
 the right rank was named, how long the job took to end, and whether anything was left behind."""
 
 import argparse
-import collections
 import concurrent.futures
-import dataclasses
 import os
 import subprocess
 import sys
-import tempfile
-import time
 
 import report
-from faults import FAULTS
-from job import PATIENCE, Job, NotThere
+import trials
 from launchers import LAUNCHERS, Programs
 
-BACKENDS = ("shm", "gloo", "hierarchical", "mpi")
-RANKS = 3
 LONG = 1000
-
-
-@dataclasses.dataclass(frozen=True)
-class Trial:
-    fault: object
-    launcher: object
-    backend: str
-
-    def __str__(self):
-        return (f"fault {self.fault.number} ({self.fault.name}), {self.launcher.name}, "
-                f"{self.backend}")
-
-
-@dataclasses.dataclass
-class Outcome:
-    trial: Trial
-    seconds: float  # from the fault to the job's end
-    complaints: list
-    text: str = ""
-
-
-def trials(options, programs):
-    """Every fault with each launcher and backend that it is for and that is here."""
-    found = []
-    for fault in FAULTS:
-        if options.faults and fault.number not in options.faults:
-            continue
-        for name in fault.launchers:
-            if name not in options.launchers or programs.lacks(name):
-                continue
-            for backend in options.backends:
-                # MPI can only be used below its own launcher, which reports no culprit.
-                if (backend == "mpi") <= (name == "mpirun"):
-                    found.append(Trial(fault, LAUNCHERS[name], backend))
-    return found
-
-
-def commit(fault, job, guilty):
-    """Makes the fault happen, or waits until the victim does it. When it was."""
-    if fault.strike:
-        if not job.wait_for("training"):
-            raise NotThere("the job never trained")
-        return fault.strike(job, guilty)
-    said = job.wait_for(r"fault at ([\d.]+)")
-    if not said:
-        raise NotThere("the victim never came to its fault")
-    return float(said[1])
-
-
-def attempt(trial, programs, number):
-    """Runs one job and judges its end."""
-    fault = trial.fault
-    guilty = number % RANKS
-    arguments = [f"backend={trial.backend}", f"rank={guilty}", f"step={20 + number % 7}"]
-    if fault.victim:
-        arguments.append(f"fault={fault.victim}")
-    with tempfile.TemporaryDirectory(prefix="lockstep-chaos-") as folder:
-        with Job(trial.launcher.command(programs, RANKS, arguments), folder) as job:
-            try:
-                struck = commit(fault, job, guilty)
-            except NotThere as error:
-                return Outcome(trial, 0, [str(error)], job.text)
-            ended = job.end(fault.within + trial.launcher.slowness + PATIENCE)
-            seconds = (ended or time.monotonic()) - struck
-            complaints = report.complaints(trial, job, guilty, seconds, ended is not None)
-            return Outcome(trial, seconds, complaints, job.text)
 
 
 def busy_cores(wanted):
@@ -104,14 +31,18 @@ def arguments():
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="at a time; 1 by default")
     parser.add_argument("--faults", metavar="N,...", help="by their numbers")
     parser.add_argument("--launchers", metavar="NAME,...", help=f"of {', '.join(LAUNCHERS)}")
-    parser.add_argument("--backends", metavar="NAME,...", help=f"of {', '.join(BACKENDS)}")
+    parser.add_argument("--backends", metavar="NAME,...",
+                        help=f"of {', '.join(trials.BACKENDS)}")
     parser.add_argument("--markdown", action="store_true", help="the table as docs/faults.md has it")
     parser.add_argument("--lockstep", required=True, help=argparse.SUPPRESS)
     parser.add_argument("--victim", required=True, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    options.faults = [int(number) for number in (options.faults or "").split(",") if number]
+    try:
+        options.faults = [int(number) for number in (options.faults or "").split(",") if number]
+    except ValueError:
+        parser.error(f"--faults {options.faults}: numbers of docs/faults.md, such as 2,17")
     options.launchers = chosen(parser, "--launchers", options.launchers, tuple(LAUNCHERS))
-    options.backends = chosen(parser, "--backends", options.backends, BACKENDS)
+    options.backends = chosen(parser, "--backends", options.backends, trials.BACKENDS)
     if options.long:
         options.load = True
         options.runs = options.runs or LONG
@@ -126,30 +57,35 @@ def chosen(parser, option, names, known):
     return names
 
 
+def attempt_all(options, kinds):
+    """Each outcome, in turns of the kinds."""
+    programs = Programs(options.lockstep, options.victim)
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        # Another rank is guilty in each turn.
+        jobs = [pool.submit(kinds[number % len(kinds)].attempt, programs,
+                            number + number // len(kinds))
+                for number in range(options.runs or len(kinds))]
+        for number, job in enumerate(jobs):
+            outcome = job.result()
+            report.progress(number + 1, len(jobs), outcome)
+            yield outcome
+
+
 def main():
     options = arguments()
-    programs = Programs(options.lockstep, options.victim)
-    kinds = trials(options, programs)
+    kinds = trials.possible(Programs(options.lockstep, options.victim), options.faults,
+                            options.launchers, options.backends)
     if not kinds:
         print("scripts/chaos: no fault is left to try", file=sys.stderr)
         return 2
-    runs = options.runs or len(kinds)
-    outcomes = collections.defaultdict(list)
     load = busy_cores(options.load)
     try:
-        with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-            jobs = [pool.submit(attempt, kinds[number % len(kinds)], programs,
-                                number // len(kinds) + number)
-                    for number in range(runs)]
-            for number, job in enumerate(jobs):
-                outcome = job.result()
-                outcomes[outcome.trial].append(outcome)
-                report.progress(number + 1, runs, outcome)
+        outcomes = list(attempt_all(options, kinds))
     finally:
         for process in load:
             process.kill()
     report.table(outcomes, options.markdown)
-    return 1 if any(outcome.complaints for row in outcomes.values() for outcome in row) else 0
+    return 1 if any(outcome.complaints for outcome in outcomes) else 0
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ BLAME = r"^(?:lockstep run|victim: spawn\(\d+\)): rank (\d+)(?: of \d+)? \(pid \
 PEER = r"victim: \[.*rank (\d+) \(pid \d+\)"
 
 
-def _run(programs, ranks, arguments):
+def run_command(programs, ranks, arguments):
     return [programs.lockstep, "run", "-n", str(ranks), "--", programs.victim, *arguments]
 
 
@@ -41,11 +41,11 @@ def _spawn(programs, ranks, arguments):
 def _torchrun(programs, ranks, arguments):
     # Debian's version fails without redirects, and with those of standard error.
     return [programs.torchrun, "--no_python", f"--nproc_per_node={ranks}",
-            f"--master_port={_free_port()}", "--redirects=1", "--tee=1",
+            f"--master_port={free_port()}", "--redirects=1", "--tee=1",
             programs.victim, *arguments]
 
 
-def _free_port():
+def free_port():
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
@@ -57,7 +57,7 @@ def _mpirun(programs, ranks, arguments):
 
 
 LAUNCHERS = {launcher.name: launcher for launcher in (
-    Launcher("run", _run, True),
+    Launcher("run", run_command, True),
     Launcher("spawn", _spawn, True),
     Launcher("torchrun", _torchrun, False, slowness=10),
     Launcher("mpirun", _mpirun, False, slowness=5))}

@@ -34,26 +34,30 @@ def complaints(trial, job, guilty, seconds, ended):
 
 
 def progress(number, runs, outcome):
+    trial = outcome.trial
     state = "; ".join(outcome.complaints) or f"ok, {outcome.seconds:.2f} s"
-    print(f"{number}/{runs} {outcome.trial}: {state}", file=sys.stderr, flush=True)
+    if outcome.missing:
+        state = f"not tried: this machine lacks {outcome.missing}"
+    where = ", ".join(filter(None, (trial.under, trial.backend)))
+    print(f"{number}/{runs} fault {trial.fault.number} ({trial.fault.name}), {where}: {state}",
+          file=sys.stderr, flush=True)
     if outcome.complaints:
         print("\n".join(f"    {line}" for line in outcome.text.splitlines()), file=sys.stderr)
 
 
 def table(outcomes, markdown):
     """A row for each fault, with what the launchers and backends have in common."""
-    rows = [("fault", "what was done", "under", "over", "runs", "as it should be", "slowest")]
     by_fault = {}
-    for trial, tried in outcomes.items():
-        by_fault.setdefault(trial.fault, []).append((trial, tried))
-    for fault, entries in by_fault.items():
-        tried = [outcome for _, row in entries for outcome in row]
-        right = sum(not outcome.complaints for outcome in tried)
-        slowest = max(outcome.seconds for outcome in tried)
-        launchers = dict.fromkeys(trial.launcher.name for trial, _ in entries)
-        backends = dict.fromkeys(trial.backend for trial, _ in entries)
-        rows.append((str(fault.number), fault.name, ", ".join(launchers), ", ".join(backends),
-                     str(len(tried)), str(right), f"{slowest:.1f} s"))
+    for outcome in outcomes:
+        by_fault.setdefault(outcome.trial.fault, []).append(outcome)
+    rows = [("fault", "what was done", "under", "over", "runs", "as it should be", "slowest")]
+    for fault, tried in sorted(by_fault.items(), key=lambda entry: entry[0].number):
+        done = [outcome for outcome in tried if not outcome.missing]
+        under, over = (", ".join(filter(None, dict.fromkeys(names))) for names in (
+            [outcome.trial.under for outcome in tried], [outcome.trial.backend for outcome in tried]))
+        rows.append((str(fault.number), fault.name, under or "itself", over, str(len(done)),
+                     str(sum(not outcome.complaints for outcome in done)),
+                     f"{max((outcome.seconds for outcome in done), default=0):.1f} s"))
     if markdown:
         rows.insert(1, ("---",) * len(rows[0]))
         for row in rows:
