@@ -23,11 +23,12 @@ struct MemoryFiles {
   const char* used;
   const char* inactive_cache;  // in memory.stat
   const char* active_cache;
+  const char* events;  // "oom_kill" in it
 };
 constexpr std::array<MemoryFiles, 2> kMemoryFiles = {
-    {{"memory.max", "memory.current", "inactive_file", "active_file"},
-     {"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file",
-      "total_active_file"}}};
+    {{"memory.max", "memory.current", "inactive_file", "active_file", "memory.events"},
+     {"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file", "total_active_file",
+      "memory.oom_control"}}};
 
 template <class Value>
 std::optional<Value> first_value(const fs::path& file) {
@@ -37,14 +38,14 @@ std::optional<Value> first_value(const fs::path& file) {
 }
 
 // Of lines "name value".
-std::int64_t named_value(const fs::path& file, std::string_view wanted) {
+std::optional<std::int64_t> named_value(const fs::path& file, std::string_view wanted) {
   std::ifstream lines(file);
   std::string name;
   std::string value;
   while (lines >> name >> value) {
     if (name == wanted) return std::strtoll(value.c_str(), nullptr, 10);
   }
-  return 0;
+  return std::nullopt;
 }
 
 bool contains(const std::string& list, std::string_view wanted) {
@@ -112,8 +113,8 @@ std::vector<Cgroup::MemoryUse> Cgroup::memory_uses() const {
       if (!limit || *limit < 0 || *limit >= kNoLimit) continue;
       const auto stat = folder / "memory.stat";
       const auto used = first_value<std::int64_t>(folder / files.used).value_or(0);
-      uses.push_back({*limit, used - named_value(stat, files.inactive_cache) -
-                                  named_value(stat, files.active_cache)});
+      uses.push_back({*limit, used - named_value(stat, files.inactive_cache).value_or(0) -
+                                  named_value(stat, files.active_cache).value_or(0)});
     }
   }
   return uses;
@@ -134,6 +135,15 @@ std::optional<std::int64_t> Cgroup::available_memory() const {
     least = std::min(least.value_or(left), left);
   }
   return least;
+}
+
+std::optional<std::int64_t> Cgroup::memory_kills() const {
+  for (const auto& folder : memory_folders_) {
+    for (const MemoryFiles& files : kMemoryFiles) {
+      if (const auto kills = named_value(folder / files.events, "oom_kill")) return kills;
+    }
+  }
+  return std::nullopt;
 }
 
 }  // namespace lockstep

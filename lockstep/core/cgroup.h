@@ -23,6 +23,9 @@ class Cgroup {
   // Bytes up to the limit. Cached pages of files count as free: the kernel gives them back before
   // it refuses anything.
   std::optional<std::int64_t> available_memory() const;
+  // Processes of the group that the kernel has killed for lack of memory, the group's or the
+  // machine's, since the group was made. Of the nearest group that counts them.
+  std::optional<std::int64_t> memory_kills() const;
 
  private:
   struct MemoryUse;

@@ -9,8 +9,6 @@ namespace {
 
 const char* likely_cause(int signal) {
   switch (signal) {
-    case SIGKILL:
-      return ", likely out of memory or kill -9";
     case SIGSEGV:
       return ", an access to memory that is not there";
     case SIGABRT:
@@ -34,8 +32,9 @@ ExitStatus ExitStatus::from(const siginfo_t& info) {
   return status;
 }
 
-std::string ExitStatus::words() const {
+std::string ExitStatus::words(const MemoryKills& kills) const {
   if (signal == 0) return fmt::format("exit code {}", exit_code);
+  if (signal == SIGKILL) return kills.words();
   return fmt::format("killed by {}{}", signal_words(signal), likely_cause(signal));
 }
 

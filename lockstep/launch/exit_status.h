@@ -6,6 +6,8 @@
 
 #include <signal.h>
 
+#include "lockstep/launch/memory_kills.h"
+
 namespace lockstep {
 
 struct ExitStatus {
@@ -20,8 +22,9 @@ struct ExitStatus {
   bool success() const { return signal == 0 && exit_code == 0; }
   // As a shell would give it: 128 + signal, or the exit code.
   int code() const { return signal != 0 ? 128 + signal : exit_code; }
-  // "exit code 3", "killed by signal 9 (SIGKILL), likely out of memory or kill -9".
-  std::string words() const;
+  // "exit code 3", "killed by signal 11 (SIGSEGV), an access to memory that is not there"; of
+  // SIGKILL, what is known of who sent it.
+  std::string words(const MemoryKills& kills) const;
 };
 
 // "signal 9 (SIGKILL)"

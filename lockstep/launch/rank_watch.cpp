@@ -221,6 +221,7 @@ void RankWatch::take_ends() {
     const auto status = ranks_[i].process.poll();
     if (!status) continue;
     ranks_[i].ended = true;
+    ranks_[i].end = status->words(memory_kills_);
     const bool killed = status->signal != 0;
     if (!status->success() && (!first || (killed && !first_was_killed))) {
       first = i;
@@ -309,12 +310,9 @@ void RankWatch::fill_in_result() {
     Rank& rank = ranks_[*first_failure_];
     const ExitStatus status = *rank.process.poll();
     const std::string words = rank.process.last_words();
-    result_.failure = RankFailure{first_rank() + rank.process.rank(),
-                                  rank.process.pid(),
-                                  status.code(),
-                                  status.signal,
-                                  words.empty() ? status.words() : words,
-                                  rank.output.last_lines()};
+    result_.failure = RankFailure{
+        first_rank() + rank.process.rank(), rank.process.pid(),      status.code(), status.signal,
+        words.empty() ? rank.end : words,   rank.output.last_lines()};
     result_.exit_code = status.code();
   }
   if (result_.signal != 0) result_.exit_code = 128 + result_.signal;

@@ -12,6 +12,7 @@
 #include "lockstep/launch/console.h"
 #include "lockstep/launch/core_shares.h"
 #include "lockstep/launch/janitor.h"
+#include "lockstep/launch/memory_kills.h"
 #include "lockstep/launch/orphans.h"
 #include "lockstep/launch/rank_output.h"
 #include "lockstep/launch/rank_process.h"
@@ -38,6 +39,8 @@ class RankWatch {
     RankProcess process;
     RankOutput output;
     bool ended = false;
+    // How it ended, in words.
+    std::string end{};
     bool log_lost = false;
   };
 
@@ -72,6 +75,7 @@ class RankWatch {
   const std::function<void(int)>& body_;
   AgentResult result_;
 
+  const MemoryKills memory_kills_;
   CoreShares cores_;
   SignalWatch signals_;
   std::optional<AdoptsOrphans> orphans_;

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "support/memory_group.h"
 #include "support/private_tmpdir.h"
 #include "support/process_table.h"
 #include "support/program.h"
@@ -147,10 +148,30 @@ TEST_F(Run, ReportsTheFirstFailure) {
   const Ended ended = run(
       {"-n", "3", "sh", "-c", "test $RANK = 1 && { echo last words; kill -9 $$; }; sleep 1000"});
   EXPECT_EQ(ended.code, 137);
-  EXPECT_THAT(ended.err,
-              AllOf(StartsWith("lockstep run: rank 1 of 3 (pid "),
-                    HasSubstr("failed first: killed by signal 9 (SIGKILL), likely out of memory or "
-                              "kill -9\nthe last lines of rank 1:\n  last words\n")));
+  EXPECT_THAT(ended.err, AllOf(StartsWith("lockstep run: rank 1 of 3 (pid "),
+                               HasSubstr("failed first: killed by signal 9 (SIGKILL), "),
+                               HasSubstr("\nthe last lines of rank 1:\n  last words\n")));
+}
+
+constexpr const char* no_memory_group = "this machine lets no test limit memory by a control group";
+
+TEST_F(Run, TellsTheKernelsOutOfMemoryKillerFromOthers) {
+  const testing::MemoryGroup group(std::int64_t{256} << 20);
+  if (!group.usable()) GTEST_SKIP() << no_memory_group;
+  const std::string launch =
+      "echo $$ >" + group.members() + "; exec " LOCKSTEP_PROGRAM " run -n 2 ";
+  // tail keeps a line until it has all of it.
+  Program too_large({"sh", "-c",
+                     launch + "sh -c 'test $RANK = 0 || exec tail /dev/zero; "
+                              "sleep 1000'"});
+  EXPECT_EQ(too_large.wait(), 128 + SIGKILL);
+  EXPECT_THAT(too_large.err(),
+              AllOf(HasSubstr("rank 1 of 2 (pid "),
+                    HasSubstr("failed first: killed by the kernel: out of memory, the control "
+                              "group's limit is 256 MiB\n")));
+  Program killed({"sh", "-c", launch + "sh -c 'test $RANK = 0 || kill -9 $$; sleep 1000'"});
+  EXPECT_EQ(killed.wait(), 128 + SIGKILL);
+  EXPECT_THAT(killed.err(), HasSubstr("its control group did not run out of memory\n"));
 }
 
 TEST_F(Run, ExitCodes) {

@@ -82,6 +82,19 @@ TEST_F(CgroupTest, CachedPagesOfFilesAreFree) {
   EXPECT_EQ(Cgroup(root()).available_memory(), 510);
 }
 
+TEST_F(CgroupTest, CountsTheKillsOfTheNearestGroupThatDoes) {
+  write("proc/self/cgroup", "0::/jobs/one\n");
+  EXPECT_FALSE(Cgroup(root()).memory_kills());
+  write("sys/fs/cgroup/jobs/memory.events", "low 0\nhigh 0\nmax 8\noom 7\noom_kill 3\n");
+  EXPECT_EQ(Cgroup(root()).memory_kills(), 3);
+  write("sys/fs/cgroup/jobs/one/memory.events", "oom 1\noom_kill 0\noom_group_kill 0\n");
+  EXPECT_EQ(Cgroup(root()).memory_kills(), 0);
+  write("proc/self/cgroup", "5:memory:/old\n0::/\n");
+  write("sys/fs/cgroup/memory/old/memory.oom_control",
+        "oom_kill_disable 0\nunder_oom 0\noom_kill 5\n");
+  EXPECT_EQ(Cgroup(root()).memory_kills(), 5);
+}
+
 TEST_F(CgroupTest, NoLimitIsNone) {
   write("proc/self/cgroup", "5:memory:/\n4:cpu:/\n0::/free\n");
   write("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n");

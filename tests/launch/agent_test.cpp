@@ -147,7 +147,7 @@ TEST_F(Agent, SaysThatASignalKilledARank) {
   EXPECT_EQ(result.exit_code, 137);
   ASSERT_TRUE(result.failure);
   EXPECT_EQ(result.failure->rank, 2);
-  EXPECT_EQ(result.failure->cause, "killed by signal 9 (SIGKILL), likely out of memory or kill -9");
+  EXPECT_THAT(result.failure->cause, StartsWith("killed by signal 9 (SIGKILL), "));
 }
 
 TEST_F(Agent, OthersEndWithinASecondEvenIfTheyIgnoreSigterm) {

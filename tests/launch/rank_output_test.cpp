@@ -82,12 +82,12 @@ TEST(RankPrefix, IsColouredOnlyIfWanted) {
 }
 
 TEST(ExitStatus, SaysHowAProcessEnded) {
-  EXPECT_EQ((ExitStatus{.exit_code = 3}.words()), "exit code 3");
+  const MemoryKills kills;
+  EXPECT_EQ((ExitStatus{.exit_code = 3}.words(kills)), "exit code 3");
   EXPECT_EQ((ExitStatus{.exit_code = 3}.code()), 3);
-  EXPECT_EQ((ExitStatus{.signal = SIGKILL}.words()),
-            "killed by signal 9 (SIGKILL), likely out of memory or kill -9");
+  EXPECT_EQ((ExitStatus{.signal = SIGKILL}.words(kills)), kills.words());
   EXPECT_EQ((ExitStatus{.signal = SIGKILL}.code()), 137);
-  EXPECT_THAT((ExitStatus{.signal = SIGSEGV}.words()), HasSubstr("(SIGSEGV)"));
+  EXPECT_THAT((ExitStatus{.signal = SIGSEGV}.words(kills)), HasSubstr("(SIGSEGV)"));
   EXPECT_TRUE(ExitStatus{}.success());
   EXPECT_FALSE((ExitStatus{.signal = SIGTERM}.success()));
 }

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/launch/memory_kills.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+
+#include "lockstep/launch/exit_status.h"
+
+namespace lockstep {
+
+MemoryKills::MemoryKills(const std::filesystem::path& root)
+    : cgroup_(root), before_(cgroup_.memory_kills()) {}
+
+std::string MemoryKills::words() const {
+  const std::string signal = "killed by " + signal_words(SIGKILL);
+  const auto now = cgroup_.memory_kills();
+  if (!before_ || !now) return signal + ", likely out of memory or kill -9";
+  // The kernel counts before it kills.
+  if (*now == *before_) {
+    return signal + ", by kill -9 or the like: its control group did not run out of memory";
+  }
+  const auto limit = cgroup_.memory_limit();
+  if (!limit) return "killed by the kernel: the machine is out of memory";
+  return fmt::format("killed by the kernel: out of memory, the control group's limit is {} MiB",
+                     *limit >> 20);
+}
+
+}  // namespace lockstep
