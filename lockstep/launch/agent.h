@@ -94,8 +94,9 @@ struct AgentResult {
   LocalStoreServer::Values store;
 };
 
-// Blocks until all ranks have ended. Each is a process group of its own and reads from /dev/null;
-// C's stdio in it buffers what it prints by blocks, since it goes to a pipe. When one fails, the
+// Blocks until all ranks have ended. Each is a process group of its own, reads from /dev/null and
+// prints to a pseudo-terminal, so that its lines come as it prints them; TERM is dumb in it unless
+// they go on to a terminal. When one fails, the
 // others' process groups get SIGTERM, and SIGKILL after the grace. SIGINT, SIGTERM, SIGHUP and
 // SIGQUIT go to all ranks, which then have the longer grace; a second one kills. If this process is
 // killed itself, its ranks die with it. Call it from the main thread: ranks die with the thread

@@ -12,9 +12,16 @@
 
 namespace lockstep {
 
-void Console::add(OutputStream stream, std::string text) {
+void Console::add(OutputStream stream, const std::string& text) {
   waiting_bytes_ += text.size();
-  queue_.push_back({stream == OutputStream::out ? STDOUT_FILENO : STDERR_FILENO, std::move(text)});
+  const int fd = stream == OutputStream::out ? STDOUT_FILENO : STDERR_FILENO;
+  // Many short lines become one write, but no more than a pipe takes whole.
+  if (!queue_.empty() && queue_.back().fd == fd &&
+      queue_.back().bytes.size() + text.size() <= PIPE_BUF) {
+    queue_.back().bytes += text;
+  } else {
+    queue_.push_back({fd, text});
+  }
 }
 
 int Console::descriptor() const {
@@ -57,7 +64,7 @@ bool Console::write_some() {
 
 bool write_last(OutputStream stream, std::string text) {
   Console console;
-  console.add(stream, std::move(text));
+  console.add(stream, text);
   const Deadline deadline = Deadline::after(reader_grace);
   while (console.write_some() && !console.empty() && !deadline.passed()) {
     pollfd entry{console.descriptor(), POLLOUT, 0};

@@ -19,7 +19,7 @@ enum class OutputStream { out, err };
 // where both go to the same terminal or file.
 class Console {
  public:
-  void add(OutputStream stream, std::string text);
+  void add(OutputStream stream, const std::string& text);
 
   // Writes what can be written without blocking. False once somebody has closed the other end of
   // the pipe. Text that cannot be written for another reason is dropped, and the reason kept.

@@ -16,24 +16,13 @@
 #include <unistd.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/launch/output_channel.h"
 
 namespace lockstep {
 namespace {
 
-struct Pipe {
-  Pipe() {
-    int ends[2];
-    if (::pipe2(ends, O_CLOEXEC) != 0) {
-      throw BackendError(fmt::format("cannot make a pipe: {}", std::strerror(errno)));
-    }
-    reader.reset(ends[0]);
-    writer.reset(ends[1]);
-    // The launcher's end alone: a rank's own output blocks as a program expects.
-    ::fcntl(reader.get(), F_SETFL, O_NONBLOCK);
-  }
-  UniqueFd reader;
-  UniqueFd writer;
-};
+// Of the rank's stdout: what it was in the process that forked may write in blocks.
+std::array<char, BUFSIZ> line_buffer;
 
 void flush() {
   std::cout.flush();
@@ -51,15 +40,16 @@ void flush() {
   ::_exit(exit_code);
 }
 
-void become_rank(pid_t launcher, Pipe& output, Pipe& error_output) {
+void become_rank(pid_t launcher, const UniqueFd& output, const UniqueFd& error_output) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   // The launcher may have died before that took hold.
   if (::getppid() != launcher) ::_exit(1);
   const UniqueFd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   ::dup2(null.get(), STDIN_FILENO);
-  ::dup2(output.writer.get(), STDOUT_FILENO);
-  ::dup2(error_output.writer.get(), STDERR_FILENO);
+  ::dup2(output.get(), STDOUT_FILENO);
+  ::dup2(error_output.get(), STDERR_FILENO);
+  std::setvbuf(stdout, line_buffer.data(), _IOLBF, line_buffer.size());
 }
 
 [[noreturn]] void run_rank(const UniqueFd& words, const std::function<void()>& body) {
@@ -78,18 +68,17 @@ void become_rank(pid_t launcher, Pipe& output, Pipe& error_output) {
 }  // namespace
 
 RankProcess::RankProcess(int rank, const std::function<void()>& body) : rank_(rank) {
-  Pipe output;
-  Pipe error_output;
-  Pipe words;
+  std::optional<OutputChannel> terminal = open_terminal();
+  if (!terminal) terminal_error_ = errno;
+  OutputChannel output = terminal ? std::move(*terminal) : open_pipe();
+  OutputChannel error_output = open_pipe();
+  OutputChannel words = open_pipe();
   const pid_t launcher = ::getpid();
   pid_ = ::fork();
   if (pid_ < 0) throw BackendError(fmt::format("cannot fork: {}", std::strerror(errno)));
   if (pid_ == 0) {
-    become_rank(launcher, output, error_output);
-    for (Pipe* pipe : {&output, &error_output}) {
-      pipe->reader.reset();
-      pipe->writer.reset();
-    }
+    become_rank(launcher, output.writer, error_output.writer);
+    for (OutputChannel* channel : {&output, &error_output}) *channel = {};
     words.reader.reset();
     run_rank(words.writer, body);
   }

@@ -24,8 +24,8 @@ struct RankExit {
 class RankProcess {
  public:
   // Forks. The child leads a process group, dies with the thread that forked it, reads from
-  // /dev/null, writes to two pipes, calls body() and ends when that returns or throws.
-  // BackendError if there is no process or descriptor left for it.
+  // /dev/null, writes to a pseudo-terminal and, for errors, to a pipe, calls body() and ends when
+  // that returns or throws. BackendError if there is no process or descriptor left for it.
   RankProcess(int rank, const std::function<void()>& body);
   RankProcess(RankProcess&&) noexcept = default;
 
@@ -33,6 +33,8 @@ class RankProcess {
   pid_t pid() const { return pid_; }
   // Readable when the process has ended.
   int pidfd() const { return pidfd_.get(); }
+  // Why its standard output is a pipe too, as an errno; 0 if it is a terminal.
+  int terminal_error() const { return terminal_error_; }
   // Non-blocking; the read ends of its standard output and error.
   UniqueFd& output(OutputStream stream) {
     return stream == OutputStream::out ? output_ : error_output_;
@@ -51,6 +53,7 @@ class RankProcess {
  private:
   int rank_;
   pid_t pid_ = -1;
+  int terminal_error_ = 0;
   UniqueFd pidfd_;
   UniqueFd output_;
   UniqueFd error_output_;

@@ -29,9 +29,12 @@ constexpr int reads_after_end = 32;
 
 constexpr std::array streams{OutputStream::out, OutputStream::err};
 
+bool is_terminal(OutputStream stream) {
+  return ::isatty(stream == OutputStream::out ? STDOUT_FILENO : STDERR_FILENO) == 1;
+}
+
 bool coloured(OutputStream stream) {
-  return !environment("NO_COLOR") &&
-         ::isatty(stream == OutputStream::out ? STDOUT_FILENO : STDERR_FILENO) == 1;
+  return !environment("NO_COLOR") && environment("TERM") != "dumb" && is_terminal(stream);
 }
 
 }  // namespace
@@ -91,9 +94,28 @@ void RankWatch::start() {
   for (int rank = 0; rank < options_.ranks; ++rank) {
     EnvironmentVariables variables = rank_environment(facts, rank);
     variables.insert(variables.end(), threads.begin(), threads.end());
+    // Ranks write to a terminal, which is no reason for colours in a file.
+    if (!on_terminal()) variables.emplace_back("TERM", "dumb");
     variables.insert(variables.end(), options_.environment.begin(), options_.environment.end());
     start_rank(rank, variables);
   }
+  warn_of_late_output();
+}
+
+bool RankWatch::on_terminal() const {
+  if (options_.on_line) return false;
+  return is_terminal(options_.merged ? options_.merged->stream : OutputStream::out);
+}
+
+void RankWatch::warn_of_late_output() {
+  const auto piped = std::ranges::find_if(
+      ranks_, [](const Rank& rank) { return rank.process.terminal_error() != 0; });
+  if (piped == ranks_.end()) return;
+  console_.add(OutputStream::err,
+               fmt::format("lockstep: warning: no pseudo-terminal for rank {} ({}); what it prints "
+                           "comes in blocks, and the last one is lost if a signal ends it\n",
+                           first_rank() + piped->process.rank(),
+                           std::strerror(piped->process.terminal_error())));
 }
 
 void RankWatch::start_rank(int rank, const EnvironmentVariables& variables) {

@@ -45,7 +45,10 @@ class RankWatch {
   };
 
   void start();
+  // Whether what ranks print is seen on a terminal.
+  bool on_terminal() const;
   void start_rank(int rank, const EnvironmentVariables& variables);
+  void warn_of_late_output();
   void leave_to_parent();
   RankOutput::Sink make_sink(int rank);
 

@@ -8,6 +8,7 @@
 #include "support/private_tmpdir.h"
 #include "support/process_table.h"
 #include "support/program.h"
+#include "support/skip_or_fail.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -130,6 +131,34 @@ TEST_F(Run, WholeLinesNeverMix) {
   EXPECT_EQ(lines[49], lines[0]);
   EXPECT_EQ(lines[50], "[rank 1] " + std::string(9000, '1'));
   EXPECT_EQ(lines[99], lines[50]);
+}
+
+TEST_F(Run, LinesOfBufferedProgramsComeAtOnceAndOutliveASignal) {
+  // grep's stdio, like that of any program in C, keeps what goes to a pipe until it ends.
+  const std::filesystem::path logs = tmpdir.path() / "logs";
+  Program program(command({"-n", "1", "--log-dir", logs, "sh", "-c",
+                           "mkfifo $TMPDIR/in; (echo last words; until test -e $TMPDIR/go; do "
+                           "sleep 0.01; done; kill -9 $$) >$TMPDIR/in & exec grep '' $TMPDIR/in"}));
+  program.wait_for("[rank 0] last words\n");
+  std::stringstream log;
+  log << std::ifstream(logs / "rank_0.log").rdbuf();
+  EXPECT_EQ(log.str(), "last words\n");
+  std::ofstream(tmpdir.path() / "go");
+  EXPECT_EQ(program.wait(), 128 + SIGKILL);
+  EXPECT_THAT(program.err(), HasSubstr("the last lines of rank 0:\n  last words\n"));
+  for (const char* name : {"logs", "in", "go"}) std::filesystem::remove_all(tmpdir.path() / name);
+}
+
+TEST_F(Run, WorksWithoutPseudoTerminals) {
+  const std::string without = "mount --bind /dev/null /dev/ptmx && ";
+  Program possible({"unshare", "-rm", "sh", "-c", without + "true"});
+  if (possible.wait() != 0) return testing::skip_or_fail("no mount namespaces: " + possible.err());
+  Program program(
+      {"unshare", "-rm", "sh", "-c", without + "exec " LOCKSTEP_PROGRAM " run -n 2 echo hello"});
+  EXPECT_EQ(program.wait(), 0);
+  EXPECT_THAT(sorted_lines(program.out()), ElementsAre("[rank 0] hello", "[rank 1] hello"));
+  EXPECT_THAT(program.err(), StartsWith("lockstep: warning: no pseudo-terminal for rank 0 ("));
+  EXPECT_EQ(sorted_lines(program.err()).size(), 1u);
 }
 
 TEST_F(Run, ShowsTheChosenRanksAndLogsAll) {

@@ -129,6 +129,17 @@ TEST_F(Agent, CarriesMuchOutputWhole) {
   }
 }
 
+TEST_F(Agent, BytesPassUnchanged) {
+  std::string bytes;
+  for (int i = 0; i < 1 << 20; ++i) bytes += static_cast<char>((i * 7 + (i >> 8)) % 256);
+  std::ofstream(tmpdir.path() / "bytes") << bytes;
+  EXPECT_EQ(run_script("cat $TMPDIR/bytes", {}).exit_code, 0);
+  std::string seen;
+  for (const std::string& line : lines[0]) seen += line + '\n';
+  EXPECT_TRUE(seen == bytes || seen == bytes + '\n');
+  remove_files({"bytes"});
+}
+
 TEST_F(Agent, NamesTheRankThatFailedAndItsLastLines) {
   const AgentResult result = run_script(
       "test $RANK = 1 && { echo working; echo broken >&2; exit 3; }; sleep 1000", {.ranks = 3});
@@ -249,6 +260,16 @@ TEST_F(Agent, SaysThatAProgramCannotBeExecuted) {
   result = run_agent(options);
   EXPECT_EQ(result.exit_code, 126);
   EXPECT_EQ(result.failure->cause, "cannot execute /dev/null: Permission denied");
+}
+
+TEST_F(Agent, RanksHaveATerminalThatIsDumbUnlessItIsShown) {
+  ::setenv("TERM", "xterm", 1);
+  const std::string script = "test -t 1 && echo out; test -t 2 || echo piped; echo $TERM";
+  EXPECT_EQ(run_script(script, {}).exit_code, 0);
+  EXPECT_THAT(lines[0], ElementsAre("out", "piped", "dumb"));
+  lines.clear();
+  run_script("echo $TERM", {.environment = {{"TERM", "vt100"}}});
+  EXPECT_THAT(lines[0], ElementsAre("vt100"));
 }
 
 TEST_F(Agent, GivesTheStoresContents) {

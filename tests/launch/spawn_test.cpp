@@ -148,6 +148,26 @@ TEST_F(Spawn, KeepsTheLastLines) {
   }
 }
 
+TEST_F(Spawn, KeepsTheLastLinesOfAKilledRank) {
+  SpawnOptions options;
+  options.on_line = [](const OutputLine&) {};
+  const auto dies = [](int) {
+    std::printf("printf\n");
+    std::cout << "cout\n";
+    std::putchar('x');
+    std::putchar('\n');
+    ::raise(SIGKILL);
+  };
+  // This process's own stdout was a pipe or a file when it was first used.
+  std::printf("used\n");
+  try {
+    spawn(1, dies, options);
+    FAIL() << "it returned";
+  } catch (const RankFailed& error) {
+    EXPECT_THAT(error.failure().last_lines, ElementsAre("printf", "cout", "x"));
+  }
+}
+
 TEST_F(Spawn, WritesWhatWasBufferedOnce) {
   // The text is in a buffer of this process when it forks.
   ::testing::internal::CaptureStdout();
