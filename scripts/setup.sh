@@ -70,12 +70,14 @@ candidate() {
 # at_least VERSION MINIMUM
 at_least() { [[ $(printf '%s\n%s\n' "$2" "$1" | sort -V | head -n 1) == "$2" ]]; }
 
+lists_are_empty() { [[ -z $(find /var/lib/apt/lists -name '*Packages*' -print -quit 2>/dev/null) ]]; }
+
 # is_offered PACKAGE MINIMUM: whether apt has it in this version. A fresh container's lists of
 # packages are empty: then it may, and the list is made again when apt-get update has run.
 is_offered() {
   local version
   version=$(candidate "$1")
-  if [[ -n $version ]]; then at_least "$version" "$2"; else [[ -z $(candidate libc6) ]]; fi
+  if [[ -n $version ]]; then at_least "$version" "$2"; else lists_are_empty; fi
 }
 
 # Asks before anything is installed, unless --yes was given.
