@@ -96,4 +96,11 @@ inline std::optional<std::int64_t> peak_memory(at::Device) {
 }
 #endif
 
+// Later versions serve a c10d::TCPStore by libuv, and refuse even to be asked for that where they
+// were built without it, as Debian's. Both kinds of server are asked in the same way.
+template <class Options>
+void do_without_libuv(Options& options) {
+  if constexpr (requires { options.useLibuv; }) options.useLibuv = false;
+}
+
 }  // namespace lockstep::libtorch

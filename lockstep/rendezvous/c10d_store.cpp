@@ -14,6 +14,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/service_thread.h"
+#include "lockstep/libtorch_version.h"
 
 namespace lockstep {
 namespace {
@@ -97,6 +98,7 @@ std::shared_ptr<Store> join_c10d_store(const std::string& host, std::uint16_t po
   options.isServer = false;
   options.numWorkers = static_cast<std::size_t>(world_size);
   options.waitWorkers = false;
+  libtorch::do_without_libuv(options);
   options.timeout = std::min(timeout, kLongestAnswer);
   auto answer = open_in_thread(host, options);
   const bool in_time = answer.wait_for(options.timeout) == std::future_status::ready;

@@ -53,11 +53,14 @@ std::string why_no_slurm() {
   return probe.wait() == 0 ? "" : probe.err();
 }
 
-// Open MPI refuses to run as root, and more ranks than cores, unless told otherwise.
+// Open MPI refuses to run as root, and more ranks than cores, unless told otherwise; from version 5
+// on PRRTE is what has to be told.
 Launcher open_mpi(const std::string& backend) {
   return {.name = "mpirun_" + backend,
           .command = {"env", "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
-                      "OMPI_MCA_rmaps_base_oversubscribe=1", LOCKSTEP_MPIRUN, "-n", "2"},
+                      "OMPI_MCA_rmaps_base_oversubscribe=1",
+                      "PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe", LOCKSTEP_MPIRUN, "-n",
+                      "2"},
           .why_not = why_no_mpirun,
           .called = "Open MPI",
           .last_words = "process rank 1 with PID",
@@ -79,10 +82,11 @@ Launcher mpirun(const std::string& backend) {
   return std::string_view(LOCKSTEP_MPIRUN).ends_with(".mpich") ? mpich(backend) : open_mpi(backend);
 }
 
-// Debian's version needs underscores, and fails without redirects.
+// Debian 12's version needs underscores, and fails without redirects; Debian 13's is built without
+// libuv, and asks for it unless told otherwise.
 Launcher torchrun() {
   return {.name = "torchrun",
-          .command = {LOCKSTEP_TORCHRUN, "--no_python", "--nproc_per_node=2",
+          .command = {"env", "USE_LIBUV=0", LOCKSTEP_TORCHRUN, "--no_python", "--nproc_per_node=2",
                       "--master_port=" + std::to_string(free_port()), "--redirects=1", "--tee=1"},
           .why_not = why_no_torchrun,
           .called = "torchrun",

@@ -9,6 +9,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "lockstep/core/error.h"
+#include "lockstep/libtorch_version.h"
 
 namespace lockstep::testing {
 namespace {
@@ -64,6 +65,7 @@ TEST(C10dStore, ServesTwoRanksOverTcp) {
   options.isServer = true;
   options.waitWorkers = false;
   options.port = static_cast<std::uint16_t>(free_port());
+  libtorch::do_without_libuv(options);
   c10::intrusive_ptr<c10d::TCPStore> served;
   use_from_two_ranks([&](Rank& rank) {
     if (rank.rank() == 0) served = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
