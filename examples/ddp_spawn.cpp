@@ -46,9 +46,11 @@ int main(int argc, char** argv) try {
   const int ranks = argc > 1 ? std::stoi(argv[1]) : 2;
   const std::string port = argc > 2 ? argv[2] : "29400";
 
-  // A process whose libtorch has started threads must not fork, and one thread is what a rank has.
+  // As many as a rank has.
   torch::set_num_threads(1);
-  const Result alone = train(lockstep::init_process_group());
+  // Where libtorch has started threads by then, spawn cannot fork: ranks run main themselves, and
+  // need no training of their own.
+  const Result alone = lockstep::is_rank() ? Result{} : train(lockstep::init_process_group());
 
   const auto results = lockstep::spawn(ranks, [&](int rank) {
     return train(lockstep::init_process_group(

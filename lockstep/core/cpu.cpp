@@ -63,11 +63,11 @@ int available_cores() {
   return cut_to_quota(static_cast<int>(allowed_cores().size()));
 }
 
-void pin_to_cores(const std::vector<int>& cores) {
+void pin_to_cores(const std::vector<int>& cores, pid_t thread) {
   cpu_set_t mask;
   CPU_ZERO(&mask);
   for (int core : cores) CPU_SET(core, &mask);
-  sched_setaffinity(0, sizeof mask, &mask);
+  sched_setaffinity(thread, sizeof mask, &mask);
 }
 
 std::int64_t available_memory(int processes) {

@@ -6,6 +6,8 @@
 #include <optional>
 #include <vector>
 
+#include <sys/types.h>
+
 namespace lockstep {
 
 // The cores that this process's affinity mask allows, by the kernel's numbers.
@@ -17,9 +19,9 @@ int cut_to_quota(int cores);
 // Cores that this process may use at once: the allowed ones, cut to the quota.
 int available_cores();
 
-// Lets the calling thread, and those that it starts, run on these cores alone. Where the system
-// refuses, nothing changes.
-void pin_to_cores(const std::vector<int>& cores);
+// Lets the calling thread (or another of this process, by its number), and those that it starts,
+// run on these cores alone. Where the system refuses, nothing changes.
+void pin_to_cores(const std::vector<int>& cores, pid_t thread = 0);
 
 // Bytes that each of so many processes, this one among them, can still allocate before the machine
 // or their control group runs out, if they share alike, or this one's address space does.

@@ -67,10 +67,10 @@ void check(const AgentOptions& options) {
 
 AgentResult run_agent(const AgentOptions& options) {
   if (options.program.empty()) throw UsageError("there is no program to run");
-  return run_agent(options, [&](int) { execute(options.program); });
+  return run_agent(options, [&](int, const UniqueFd&) { execute(options.program); });
 }
 
-AgentResult run_agent(const AgentOptions& options, const std::function<void(int)>& body) {
+AgentResult run_agent(const AgentOptions& options, const RankBody& body) {
   check(options);
   warn_of_crowd(options.ranks);
   return RankWatch(options, body).run();

@@ -12,6 +12,7 @@
 
 #include <sys/types.h>
 
+#include "lockstep/core/unique_fd.h"
 #include "lockstep/launch/rank_environment.h"
 #include "lockstep/launch/rank_output.h"
 #include "lockstep/rendezvous/local_store_server.h"
@@ -23,6 +24,15 @@ struct MergedOutput {
   OutputStream stream = OutputStream::out;
   // With what each line begins.
   std::string prefix{};
+};
+
+// What each rank has to have done in a span from its start: to set a key of the store, this one
+// with its number behind it.
+struct Arrival {
+  std::string key;
+  std::chrono::milliseconds span{};
+  // What is said of one that has not.
+  std::string late;
 };
 
 // Members have initialisers so that g++ does not warn of those that a caller leaves out.
@@ -57,6 +67,8 @@ struct AgentOptions {
   // From SIGTERM to SIGKILL: when a rank has failed, and when this process was told to stop.
   std::chrono::milliseconds stop_grace{500};
   std::chrono::milliseconds interrupt_grace{10000};
+  // A rank that is late is ended as one that failed.
+  std::optional<Arrival> arrival{};
   // Also end what ranks left behind in other process groups and sessions. Such processes become
   // children of this one, so this is for a program that has no other children. Without it only the
   // ranks' process groups are ended.
@@ -105,9 +117,12 @@ struct AgentResult {
 // executed is a failure of its rank, with exit code 127 or 126.
 AgentResult run_agent(const AgentOptions& options);
 
-// The same for ranks that are forked from this process and call body(rank), and end when it returns
-// or throws: spawn() is made of it.
-AgentResult run_agent(const AgentOptions& options, const std::function<void(int)>& body);
+// What a rank that is forked from this process calls; it ends when that returns or throws. A body
+// that executes a program may leave it the pipe for the rank's last words (run_rank).
+using RankBody = std::function<void(int rank, const UniqueFd& last_words)>;
+
+// The same for such ranks: spawn() is made of it.
+AgentResult run_agent(const AgentOptions& options, const RankBody& body);
 
 // What to tell the user: which rank failed first, how, and its last lines. Ends with a newline;
 // empty if all went well. `ranks` are those of all machines.

@@ -33,7 +33,7 @@ std::vector<pid_t> threads() {
 const std::vector<pid_t> at_load = threads();
 
 // They are told by their numbers: those of load time may have ended, and others have come instead.
-int new_threads() {
+int count_new_threads() {
   const pid_t main_thread = ::getpid();  // in a forked child as well
   const auto is_new = [&](pid_t id) {
     return id != main_thread && std::ranges::count(at_load, id) == 0;
@@ -47,22 +47,41 @@ int new_threads() {
 #endif
 }
 
-}  // namespace
-
-void require_no_new_threads(const std::string& caller) {
-  // A thread that has been joined may still be listed for a moment.
+// A thread that has been joined may still be listed for a moment.
+int lasting_new_threads() {
   const Deadline deadline = Deadline::after(std::chrono::milliseconds(200));
-  int count = new_threads();
+  int count = count_new_threads();
   while (count > 0 && !deadline.passed()) {
     ::poll(nullptr, 0, 1);
-    count = new_threads();
+    count = count_new_threads();
   }
+  return count;
+}
+
+// NVIDIA's and AMD's drivers are used through files.
+bool has_opened_a_gpu() {
+  std::error_code error;
+  for (const auto& file : std::filesystem::directory_iterator("/proc/self/fd", error)) {
+    const std::string name = std::filesystem::read_symlink(file, error);
+    if (name.starts_with("/dev/nvidia") || name.starts_with("/dev/kfd")) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+bool may_fork() {
+  return lasting_new_threads() == 0 && !has_opened_a_gpu();
+}
+
+void require_no_new_threads(const std::string& caller) {
+  const int count = lasting_new_threads();
   if (count == 0) return;
   throw UsageError(fmt::format(
       "{}: this process has {} thread{} that it did not have when it was loaded; a rank forked "
       "from it would hang in libtorch. Call spawn before anything else uses libtorch, or keep to "
-      "one thread (set OMP_NUM_THREADS=1 and OPENBLAS_NUM_THREADS=1), or start the program with "
-      "`lockstep run`",
+      "one thread (set OMP_NUM_THREADS=1 and OPENBLAS_NUM_THREADS=1), or have ranks started anew "
+      "(StartMethod::spawn, from main), or start the program with `lockstep run`",
       caller, count, count == 1 ? "" : "s"));
 }
 

@@ -52,7 +52,9 @@ void become_rank(pid_t launcher, const UniqueFd& output, const UniqueFd& error_o
   std::setvbuf(stdout, line_buffer.data(), _IOLBF, line_buffer.size());
 }
 
-[[noreturn]] void run_rank(const UniqueFd& words, const std::function<void()>& body) {
+}  // namespace
+
+void run_rank(const UniqueFd& words, const std::function<void()>& body) {
   try {
     body();
   } catch (const RankExit& exit) {
@@ -65,9 +67,8 @@ void become_rank(pid_t launcher, const UniqueFd& output, const UniqueFd& error_o
   end_with(words, 0, "");
 }
 
-}  // namespace
-
-RankProcess::RankProcess(int rank, const std::function<void()>& body) : rank_(rank) {
+RankProcess::RankProcess(int rank, const std::function<void(const UniqueFd& last_words)>& body)
+    : rank_(rank) {
   std::optional<OutputChannel> terminal = open_terminal();
   if (!terminal) terminal_error_ = errno;
   OutputChannel output = terminal ? std::move(*terminal) : open_pipe();
@@ -80,7 +81,7 @@ RankProcess::RankProcess(int rank, const std::function<void()>& body) : rank_(ra
     become_rank(launcher, output.writer, error_output.writer);
     for (OutputChannel* channel : {&output, &error_output}) *channel = {};
     words.reader.reset();
-    run_rank(words.writer, body);
+    run_rank(words.writer, [&] { body(words.writer); });
   }
   // Both sides do it, so that neither can be too early.
   ::setpgid(pid_, pid_);

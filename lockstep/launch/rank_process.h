@@ -21,12 +21,17 @@ struct RankExit {
   std::string reason;
 };
 
+// Runs body() and ends this process, a rank, when that returns or throws; why goes to the pipe that
+// leads to RankProcess::last_words().
+[[noreturn]] void run_rank(const UniqueFd& last_words, const std::function<void()>& body);
+
 class RankProcess {
  public:
   // Forks. The child leads a process group, dies with the thread that forked it, reads from
-  // /dev/null, writes to a pseudo-terminal and, for errors, to a pipe, calls body() and ends when
-  // that returns or throws. BackendError if there is no process or descriptor left for it.
-  RankProcess(int rank, const std::function<void()>& body);
+  // /dev/null, writes to a pseudo-terminal and, for errors, to a pipe, calls body() with the pipe
+  // for its last words as run_rank() does. BackendError if there is no process or descriptor left
+  // for it.
+  RankProcess(int rank, const std::function<void(const UniqueFd& last_words)>& body);
   RankProcess(RankProcess&&) noexcept = default;
 
   int rank() const { return rank_; }

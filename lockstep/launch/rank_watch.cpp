@@ -39,7 +39,7 @@ bool coloured(OutputStream stream) {
 
 }  // namespace
 
-RankWatch::RankWatch(const AgentOptions& options, const std::function<void(int)>& body)
+RankWatch::RankWatch(const AgentOptions& options, const RankBody& body)
     : options_(options),
       body_(body),
       cores_(options.ranks, threads_per_rank(options.ranks, options.threads)),
@@ -99,6 +99,7 @@ void RankWatch::start() {
     variables.insert(variables.end(), options_.environment.begin(), options_.environment.end());
     start_rank(rank, variables);
   }
+  if (options_.arrival) arrive_by_ = Deadline::after(options_.arrival->span);
   warn_of_late_output();
 }
 
@@ -123,14 +124,14 @@ void RankWatch::start_rank(int rank, const EnvironmentVariables& variables) {
   RankOutput output(of_all, make_sink(rank),
                     options_.log_dir.empty() ? "" : log_file(options_.log_dir, of_all));
   SignalsBlocked blocked;
-  RankProcess process(rank, [&] {
+  RankProcess process(rank, [&](const UniqueFd& last_words) {
     janitor_.add(::getpid());
     output.leave_to_parent();
     leave_to_parent();
     blocked.restore();
     cores_.pin(rank);
     for (const auto& [name, value] : variables) ::setenv(name.c_str(), value.c_str(), 1);
-    body_(rank);
+    body_(rank, last_words);
   });
   ranks_.push_back({std::move(process), std::move(output)});
 }
@@ -180,6 +181,7 @@ void RankWatch::wait() {
     }
   }
   int timeout = -1;
+  if (arrive_by_) timeout = static_cast<int>(arrive_by_->remaining().count());
   if (kill_at_) timeout = static_cast<int>(kill_at_->remaining().count());
   if (give_up_at_) timeout = static_cast<int>(give_up_at_->remaining().count());
   ::poll(entries.data(), entries.size(), timeout);
@@ -243,7 +245,7 @@ void RankWatch::take_ends() {
     const auto status = ranks_[i].process.poll();
     if (!status) continue;
     ranks_[i].ended = true;
-    ranks_[i].end = status->words(memory_kills_);
+    if (ranks_[i].end.empty()) ranks_[i].end = status->words(memory_kills_);
     const bool killed = status->signal != 0;
     if (!status->success() && (!first || (killed && !first_was_killed))) {
       first = i;
@@ -255,7 +257,22 @@ void RankWatch::take_ends() {
   stop(SIGTERM, options_.stop_grace);
 }
 
+void RankWatch::take_arrivals() {
+  if (!arrive_by_ || !arrive_by_->passed()) return;
+  arrive_by_.reset();
+  const auto late = [&](const Rank& rank) {
+    const std::string key = options_.arrival->key + std::to_string(rank.process.rank());
+    return !rank.ended && !store_.values().contains(key);
+  };
+  const auto first = std::ranges::find_if(ranks_, late);
+  if (first == ranks_.end() || first_failure_ || result_.signal != 0) return;
+  first->end = options_.arrival->late;
+  first_failure_ = static_cast<std::size_t>(first - ranks_.begin());
+  stop(SIGTERM, options_.stop_grace);
+}
+
 void RankWatch::take_deadlines() {
+  take_arrivals();
   if (kill_at_ && kill_at_->passed()) kill_all();
   if (!give_up_at_ || !give_up_at_->passed()) return;
   for (const Rank& rank : ranks_) {

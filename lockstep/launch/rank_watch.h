@@ -24,7 +24,7 @@ namespace lockstep {
 // comes or a grace is over.
 class RankWatch {
  public:
-  RankWatch(const AgentOptions& options, const std::function<void(int)>& body);
+  RankWatch(const AgentOptions& options, const RankBody& body);
   // Whatever happened, no rank outlives it.
   ~RankWatch();
   RankWatch(const RankWatch&) = delete;
@@ -39,7 +39,7 @@ class RankWatch {
     RankProcess process;
     RankOutput output;
     bool ended = false;
-    // How it ended, in words.
+    // How it ended, or that it was late, in words.
     std::string end{};
     bool log_lost = false;
   };
@@ -60,6 +60,7 @@ class RankWatch {
   void warn_of_lost_log(Rank& rank);
   void take_ends();
   void take_deadlines();
+  void take_arrivals();
 
   void signal_all(int signal);
   void interrupt(int signal);
@@ -75,7 +76,7 @@ class RankWatch {
   void fill_in_result();
 
   const AgentOptions& options_;
-  const std::function<void(int)>& body_;
+  const RankBody& body_;
   AgentResult result_;
 
   const MemoryKills memory_kills_;
@@ -89,6 +90,7 @@ class RankWatch {
 
   // The rank that failed first, as an index.
   std::optional<std::size_t> first_failure_;
+  std::optional<Deadline> arrive_by_;
   std::optional<Deadline> repeat_after_;
   std::optional<Deadline> kill_at_;
   std::optional<Deadline> give_up_at_;

@@ -7,12 +7,15 @@
 
 #include <fmt/format.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include "lockstep/core/cpu.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/launch/exit_status.h"
 #include "lockstep/launch/freed_memory.h"
 #include "lockstep/launch/new_threads.h"
+#include "lockstep/launch/spawn_outcomes.h"
+#include "lockstep/launch/start_anew.h"
 #include "lockstep/rendezvous/local_store.h"
 
 namespace lockstep::spawn_detail {
@@ -20,6 +23,10 @@ namespace {
 
 std::string result_key(int rank) {
   return fmt::format("lockstep/spawn/result/{}", rank);
+}
+
+std::string arrival_key() {
+  return "lockstep/spawn/arrived/";
 }
 
 // What is still in a buffer would be written by every rank as well.
@@ -44,46 +51,160 @@ AgentOptions agent_options(int ranks, const SpawnOptions& options) {
   return agent;
 }
 
-}  // namespace
+Arrival arrival(const SpawnOptions& options) {
+  // Ranks share the cores that this process had for itself.
+  const auto span =
+      options.start_timeout.value_or(std::chrono::minutes(1) + 10 * time_since_load());
+  return {.key = arrival_key(),
+          .span = span,
+          .late = fmt::format("it did not come to this call within {:.1f} s of its start; with "
+                              "StartMethod::spawn it runs main again: what does it wait for there? "
+                              "If it is only slow, raise start_timeout",
+                              span.count() / 1000.0)};
+}
 
-std::vector<std::string> run(int ranks, const std::function<std::string(int)>& body,
-                             const SpawnOptions& options) {
-  require_no_new_threads(fmt::format("spawn({})", ranks));
-  const AgentOptions agent = agent_options(ranks, options);
-  flush();
-  AgentResult result = run_agent(agent, [&](int rank) {
+StartMethod choose(StartMethod asked, const std::string& call) {
+  if (asked == StartMethod::automatic && !may_fork() && why_not_anew().empty()) {
+    asked = StartMethod::spawn;
+  }
+  if (asked != StartMethod::spawn) {
+    require_no_new_threads(call);
+    return StartMethod::fork;
+  }
+  if (const std::string why_not = why_not_anew(); !why_not.empty()) {
+    throw UsageError(fmt::format(
+        "{}: ranks cannot be started anew, by running this program again: {}. Call spawn in main, "
+        "or use StartMethod::fork before anything uses libtorch",
+        call, why_not));
+  }
+  return StartMethod::spawn;
+}
+
+// The variables of this process that are not among those.
+EnvironmentVariables added_to(const std::vector<std::string>& before) {
+  EnvironmentVariables added;
+  for (char** variable = ::environ; *variable != nullptr; ++variable) {
+    const std::string text = *variable;
+    if (std::ranges::find(before, text) != before.end()) continue;
+    const auto end = text.find('=');
+    added.emplace_back(text.substr(0, end), text.substr(end + 1));
+  }
+  return added;
+}
+
+std::vector<std::string> all_variables() {
+  std::vector<std::string> all;
+  for (char** variable = ::environ; *variable != nullptr; ++variable) all.emplace_back(*variable);
+  return all;
+}
+
+using Body = std::function<std::string(int)>;
+
+void run_and_store(int rank, const Body& body) {
+  const std::string store = *environment("LOCKSTEP_STORE");
+  LocalStore(store).set(result_key(rank), body(rank));
+}
+
+RankBody forked(const AgentOptions& agent, const Body& body) {
+  return [&](int rank, const UniqueFd&) {
+    enter_rank();
     renew_libtorchs_threads();
     // The libraries are loaded already and do not read the environment again.
     if (agent.threads) limit_threads(*agent.threads);
     keep_freed_memory();
-    LocalStore(*environment("LOCKSTEP_STORE")).set(result_key(rank), body(rank));
-  });
+    run_and_store(rank, body);
+  };
+}
+
+// The call's number, among the program's calls of spawn.
+RankBody anew(const AgentOptions& agent, const std::string& which, int number,
+              const SpawnOutcomes& outcomes) {
+  return [&, number, before = all_variables(), cores = allowed_cores()](
+             int rank, const UniqueFd& last_words) {
+    const RankStart start{.call = number,
+                          .which = which,
+                          .rank = rank,
+                          .variables = added_to(before),
+                          .cores = allowed_cores(),
+                          .threads = agent.threads,
+                          .earlier = outcomes.packed()};
+    // What the program does before the call must find the cores that its parent found.
+    pin_to_cores(cores);
+    start_anew(start, last_words);
+  };
+}
+
+SpawnResults run_ranks(int ranks, const std::string& call, const AgentOptions& agent,
+                       const RankBody& body) {
+  flush();
+  AgentResult result = run_agent(agent, body);
   if (result.signal != 0) {
     ::raise(result.signal);
-    throw Error(fmt::format("spawn({}): stopped by {}", ranks, signal_words(result.signal)));
+    throw Error(fmt::format("{}: stopped by {}", call, signal_words(result.signal)));
   }
   if (result.failure) {
     const std::string message =
-        fmt::format("spawn({}): rank {} (pid {}) failed first: {}", ranks, result.failure->rank,
+        fmt::format("{}: rank {} (pid {}) failed first: {}", call, result.failure->rank,
                     result.failure->pid, result.failure->cause);
     throw RankFailed(std::move(*result.failure), message);
   }
   if (!result.output_error.empty()) {
     throw BackendError(
-        fmt::format("spawn({}): {}; the ranks ran to their end", ranks, result.output_error));
+        fmt::format("{}: {}; the ranks ran to their end", call, result.output_error));
   }
-  std::vector<std::string> results;
+  SpawnResults results;
   for (int rank = 0; rank < ranks; ++rank) {
     const auto found = result.store.find(result_key(rank));
     if (found == result.store.end()) {
       throw Error(
-          fmt::format("spawn({}): rank {} ended with exit code 0 before its function "
-                      "returned; does it call exit()?",
-                      ranks, rank));
+          fmt::format("{}: rank {} ended with exit code 0 before its function returned; does it "
+                      "call exit()? With StartMethod::spawn, does the program, run again, come to "
+                      "this call?",
+                      call, rank));
     }
     results.push_back(std::move(found->second));
   }
   return results;
+}
+
+// What this process knows of its calls.
+struct Calls {
+  int made = 0;
+  SpawnOutcomes outcomes{};
+  std::optional<EarlierOutcomes> earlier{};
+};
+
+Calls& calls() {
+  static Calls calls;
+  return calls;
+}
+
+}  // namespace
+
+std::vector<std::string> run(int ranks, const Body& body, const std::type_info& function,
+                             const SpawnOptions& options) {
+  const std::string call = fmt::format("spawn({})", ranks);
+  const std::string which = fmt::format("{} of {}", call, function.name());
+  Calls& known = calls();
+  const int number = known.made++;
+  if (const RankStart* start = started_anew()) {
+    if (!known.earlier) known.earlier.emplace(start->earlier);
+    if (number < start->call) return known.earlier->next(which);
+    end_as_rank([&] {
+      LocalStore(*environment("LOCKSTEP_STORE"))
+          .set(arrival_key() + std::to_string(start->rank), "");
+      if (which != start->which) throw_other_call(which, start->which);
+      run_and_store(start->rank, body);
+    });
+  }
+  return known.outcomes.remember(which, [&] {
+    AgentOptions agent = agent_options(ranks, options);
+    if (choose(options.start_method, call) == StartMethod::fork) {
+      return run_ranks(ranks, call, agent, forked(agent, body));
+    }
+    agent.arrival = arrival(options);
+    return run_ranks(ranks, call, agent, anew(agent, which, number, known.outcomes));
+  });
 }
 
 }  // namespace lockstep::spawn_detail

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Runs a function as several local ranks, forked from this process. Follows
-// torch.multiprocessing.spawn, and hands back what the ranks return.
+// Runs a function as several local ranks. Follows torch.multiprocessing.start_processes, and hands
+// back what the ranks return.
 #pragma once
 
 #include <chrono>
@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <type_traits>
+#include <typeinfo>
 #include <vector>
 
 #include <sys/types.h>
@@ -18,7 +19,29 @@
 
 namespace lockstep {
 
+// How ranks come to be, by PyTorch's names.
+enum class StartMethod {
+  // fork while that is safe, else spawn.
+  automatic,
+  // Ranks are copies of this process, there in a millisecond. Only before libtorch has started
+  // threads, and before a GPU has been used.
+  fork,
+  // The program runs again in each rank, from the start of main with the same arguments, to this
+  // same call of spawn, where the rank calls the function. So all that the program does before the
+  // call is done again in each rank, with the environment, the folder and the cores that this
+  // process began with: what it prints, files that it writes, work that takes long (is_rank() tells
+  // a rank to leave it out), ports that it listens on, locks that it takes. Its standard input is
+  // empty. What the function captures is what the rank has computed, not what this process has. The
+  // n-th call in this process is the n-th in the rank: those before it run no ranks there, and
+  // return or throw what they did here.
+  spawn,
+};
+
 struct SpawnOptions {
+  StartMethod start_method = StartMethod::automatic;
+  // How long a rank that runs the program again may take to come to the call; then it is ended, and
+  // has failed. Without it a minute and ten times as long as this process took.
+  std::optional<std::chrono::milliseconds> start_timeout{};
   // As in AgentOptions. Without threads each rank is limited to its share of the cores, unless
   // OMP_NUM_THREADS is set.
   std::optional<int> threads{};
@@ -44,9 +67,10 @@ class RankFailed : public Error {
 
 namespace spawn_detail {
 
-// What each rank's body returned, in the order of the ranks.
+// What each rank's body returned, in the order of the ranks. The function's type tells one call
+// from another.
 std::vector<std::string> run(int ranks, const std::function<std::string(int)>& body,
-                             const SpawnOptions& options);
+                             const std::type_info& function, const SpawnOptions& options);
 
 template <class Result>
 std::string to_bytes(const Result& result) {
@@ -75,15 +99,21 @@ Result from_bytes(std::string bytes) {
 
 }  // namespace spawn_detail
 
-// Calls fn(rank) in each of so many forked processes, which have the environment variables of
+// Whether this process is a rank: with StartMethod::spawn from the start of main, with fork within
+// the function.
+bool is_rank();
+
+// Calls fn(rank) in each of so many new processes, which have the environment variables of
 // `lockstep run`, so that init_process_group() joins them, and blocks until all have ended. A rank
 // ends when fn returns; destructors of static objects do not run in it. Returns what the calls
-// returned, by rank, at most 64 MiB each; nothing if fn returns void.
+// returned, by rank, at most 64 MiB each; nothing if fn returns void. Results are kept until the
+// program ends, for the ranks of later calls.
 //
 // RankFailed for the rank that failed first. BackendError, when all have ended, if standard output
-// or a log file could not take what they wrote. UsageError if this process has started threads,
-// since libtorch would hang in the ranks. SIGINT, SIGTERM, SIGHUP and SIGQUIT are handed to the
-// ranks, and raised again here when they have ended, then Error. Only from the main thread.
+// or a log file could not take what they wrote. UsageError where the start method cannot be: fork
+// if this process has started threads, since libtorch would hang in the ranks; spawn within a rank,
+// or in a process that the program has forked. SIGINT, SIGTERM, SIGHUP and SIGQUIT are handed to
+// the ranks, and raised again here when they have ended, then Error. Only from the main thread.
 template <class Function>
 auto spawn(int ranks, Function&& fn, const SpawnOptions& options = {}) {
   using Result = std::invoke_result_t<Function&, int>;
@@ -94,12 +124,13 @@ auto spawn(int ranks, Function&& fn, const SpawnOptions& options = {}) {
           fn(rank);
           return std::string();
         },
-        options);
+        typeid(Function), options);
   } else {
     using Value = std::remove_cvref_t<Result>;
     std::vector<Value> results;
     for (std::string& bytes : spawn_detail::run(
-             ranks, [&](int rank) { return spawn_detail::to_bytes<Value>(fn(rank)); }, options)) {
+             ranks, [&](int rank) { return spawn_detail::to_bytes<Value>(fn(rank)); },
+             typeid(Function), options)) {
       results.push_back(spawn_detail::from_bytes<Value>(std::move(bytes)));
     }
     return results;

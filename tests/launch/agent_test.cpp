@@ -273,7 +273,7 @@ TEST_F(Agent, RanksHaveATerminalThatIsDumbUnlessItIsShown) {
 }
 
 TEST_F(Agent, GivesTheStoresContents) {
-  const AgentResult result = run_agent({.ranks = 2}, [](int rank) {
+  const AgentResult result = run_agent({.ranks = 2}, [](int rank, const UniqueFd&) {
     LocalStore store(std::getenv("LOCKSTEP_STORE"));
     store.set("from " + std::to_string(rank), "hello");
     if (rank == 0) store.set("peer said", store.get("from 1", Deadline::after(30s)));

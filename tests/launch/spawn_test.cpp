@@ -185,10 +185,10 @@ TEST_F(Spawn, WritesWhatWasBufferedOnce) {
   EXPECT_EQ(text.find("parent; ", 1), std::string::npos);
 }
 
-TEST_F(Spawn, RefusesAProcessThatHasStartedThreads) {
+TEST_F(Spawn, DoesNotForkAProcessThatHasStartedThreads) {
   std::promise<void> end;
   std::jthread thread([&] { end.get_future().wait(); });
-  EXPECT_THAT([] { spawn(2, [](int) {}); },
+  EXPECT_THAT([] { spawn(2, [](int) {}, {.start_method = StartMethod::fork}); },
               ThrowsMessage<UsageError>(AllOf(HasSubstr("Call spawn before"),
                                               HasSubstr("one thread"), HasSubstr("lockstep run"))));
   end.set_value();

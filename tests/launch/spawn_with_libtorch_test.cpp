@@ -14,6 +14,7 @@
 namespace lockstep {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
@@ -27,7 +28,7 @@ TEST(SpawnWithLibtorch, CountsThreadsAnewAfterAFork) {
     const std::jthread thread([](std::stop_token stop) {
       while (!stop.stop_requested()) std::this_thread::yield();
     });
-    EXPECT_THAT([&] { spawn(1, nothing); }, refuses);
+    EXPECT_THAT([&] { spawn(1, nothing, {.start_method = StartMethod::fork}); }, refuses);
   }
   spawn(1, nothing);
 }
@@ -44,12 +45,25 @@ TEST(SpawnWithLibtorch, ThreadsOfARankMayComputeThoughTheParentHasSetTheirNumber
   }
 }
 
+// With threads of CUDA's or without: what cuInit() was called in is of no use to CUDA after a fork.
+TEST(SpawnWithLibtorch, StartsRanksAnewOnceAGpuHasBeenUsed) {
+  if (!at::hasCUDA()) GTEST_SKIP() << "there is no GPU";
+  const auto sum = [] { return at::ones({8}, at::Device(at::kCUDA, 0)).sum().item<double>(); };
+  const auto on_the_gpu = [&](int rank) { return rank + sum(); };
+  EXPECT_THAT(spawn(2, on_the_gpu), ElementsAre(8, 9));
+  EXPECT_EQ(sum(), 8);
+  EXPECT_THAT(spawn(2, on_the_gpu), ElementsAre(8, 9));
+}
+
 // The last one here: these threads stay.
-TEST(SpawnWithLibtorch, RefusesOnceLibtorchHasComputedWithThreads) {
+TEST(SpawnWithLibtorch, StartsRanksAnewOnceLibtorchHasComputedWithThreads) {
   at::set_num_threads(2);
-  at::empty({4, 500'000}).fill_(1);
+  const auto sum = [] { return at::ones({4, 500'000}).sum().item<double>(); };
+  EXPECT_EQ(sum(), 2e6);
+  EXPECT_THAT([] { spawn(2, [](int) {}, {.start_method = StartMethod::fork}); }, refuses);
   for (int round = 0; round < 2; ++round) {
-    EXPECT_THAT([] { spawn(2, [](int) { at::empty({4, 500'000}).fill_(1); }); }, refuses);
+    const auto sums = spawn(2, [&](int rank) { return rank + sum(); });
+    EXPECT_THAT(sums, ElementsAre(2e6, 2e6 + 1));
   }
 }
 

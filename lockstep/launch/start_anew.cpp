@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/launch/start_anew.h"
+
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "lockstep/core/cpu.h"
+#include "lockstep/core/error.h"
+#include "lockstep/core/packed_strings.h"
+#include "lockstep/launch/freed_memory.h"
+#include "lockstep/launch/rank_process.h"
+#include "lockstep/launch/spawn.h"
+
+namespace lockstep {
+namespace {
+
+// "PID FD": which process is the rank, and where it finds what it was started with. Processes that
+// the rank starts inherit the variable, and have other numbers.
+constexpr const char* kVariable = "LOCKSTEP_SPAWNED";
+constexpr const char* kFile = "lockstep-spawned";
+
+std::string read_all(int fd) {
+  std::string text;
+  char bytes[65536];
+  for (ssize_t count = 0; (count = ::read(fd, bytes, sizeof bytes)) > 0;) {
+    text.append(bytes, static_cast<std::size_t>(count));
+  }
+  return text;
+}
+
+// What the kernel keeps of how this process was started: strings that end with a zero.
+std::vector<std::string> started_with(const char* file) {
+  const UniqueFd fd(::open(file, O_RDONLY | O_CLOEXEC));
+  std::istringstream all(read_all(fd.get()));
+  std::vector<std::string> strings;
+  for (std::string text; std::getline(all, text, '\0');) strings.push_back(text);
+  return strings;
+}
+
+std::string pack_start(const RankStart& start, int last_words) {
+  std::string packed;
+  pack(packed, last_words);
+  pack(packed, start.call);
+  pack(packed, start.which);
+  pack(packed, start.rank);
+  pack(packed, start.threads.value_or(0));
+  pack(packed, static_cast<int>(start.cores.size()));
+  for (const int core : start.cores) pack(packed, core);
+  pack(packed, static_cast<int>(start.variables.size()));
+  for (const auto& [name, value] : start.variables) {
+    pack(packed, name);
+    pack(packed, value);
+  }
+  pack(packed, start.earlier);
+  return packed;
+}
+
+// This process, as it was when the program was loaded.
+struct Beginning {
+  pid_t pid = ::getpid();
+  std::chrono::steady_clock::time_point time = std::chrono::steady_clock::now();
+  std::filesystem::path folder;
+  std::optional<RankStart> start;
+  UniqueFd last_words;
+  bool in_rank = false;
+
+  Beginning() {
+    std::error_code gone;
+    folder = std::filesystem::current_path(gone);
+    std::istringstream variable(::getenv(kVariable) != nullptr ? ::getenv(kVariable) : "");
+    pid_t rank = 0;
+    int fd = -1;
+    if (!(variable >> rank >> fd) || rank != pid) return;
+    // A number of another process may have come back, and its variable be as old.
+    std::error_code error;
+    const auto name = std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", fd), error);
+    if (error || name.string().find(kFile) == std::string::npos) return;
+    const UniqueFd file(fd);
+    const std::string packed = read_all(file.get());
+    take(Unpacking(packed));
+  }
+
+  void take(Unpacking packed) {
+    last_words.reset(packed.number());
+    // Programs that main starts before the call are not the rank.
+    ::fcntl(last_words.get(), F_SETFD, FD_CLOEXEC);
+    start.emplace();
+    start->call = packed.number();
+    start->which = packed.text();
+    start->rank = packed.number();
+    if (const int threads = packed.number(); threads > 0) start->threads = threads;
+    for (int count = packed.number(); count > 0; --count) start->cores.push_back(packed.number());
+    for (int count = packed.number(); count > 0; --count) {
+      std::string name = packed.text();
+      start->variables.emplace_back(std::move(name), packed.text());
+    }
+    start->earlier = packed.text();
+  }
+};
+
+Beginning& beginning() {
+  static Beginning beginning;
+  return beginning;
+}
+
+// Before main, which may change folders.
+[[maybe_unused]] const Beginning& read_at_load = beginning();
+
+// By its name if that still leads to it: ps and others show it.
+std::string executable() {
+  constexpr const char* link = "/proc/self/exe";
+  std::error_code error;
+  const std::filesystem::path name = std::filesystem::read_symlink(link, error);
+  return !error && std::filesystem::equivalent(name, link, error) ? name.string() : link;
+}
+
+std::vector<char*> pointers(std::vector<std::string>& strings) {
+  std::vector<char*> pointers;
+  for (std::string& text : strings) pointers.push_back(text.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+[[noreturn]] void fail(const char* what) {
+  throw RankExit{126, fmt::format("cannot start this program anew: {}: {}; "
+                                  "StartMethod::fork does not need it",
+                                  what, std::strerror(errno))};
+}
+
+// A file in memory, which the executed program inherits.
+int inherited_file(const std::string& text) {
+  const int fd = ::memfd_create(kFile, 0);
+  if (fd < 0) fail("memfd_create");
+  for (std::size_t done = 0; done < text.size();) {
+    const ssize_t count = ::write(fd, text.data() + done, text.size() - done);
+    if (count < 0) fail("write");
+    done += static_cast<std::size_t>(count);
+  }
+  ::lseek(fd, 0, SEEK_SET);
+  return fd;
+}
+
+// Threads that the program has started before the call have their own masks.
+void pin_all_threads(const std::vector<int>& cores) {
+  if (cores == allowed_cores()) return;
+  std::error_code error;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", error)) {
+    pin_to_cores(cores, std::atoi(task.path().filename().c_str()));
+  }
+}
+
+}  // namespace
+
+std::chrono::milliseconds time_since_load() {
+  return std::chrono::ceil<std::chrono::milliseconds>(std::chrono::steady_clock::now() -
+                                                      beginning().time);
+}
+
+std::string why_not_anew() {
+  if (is_rank()) return "this process is a rank itself";
+  if (::getpid() != beginning().pid) return "this process was forked from the program's";
+  return "";
+}
+
+void start_anew(const RankStart& start, const UniqueFd& last_words) {
+  ::fcntl(last_words.get(), F_SETFD, 0);
+  const int file = inherited_file(pack_start(start, last_words.get()));
+  std::vector<std::string> arguments = started_with("/proc/self/cmdline");
+  std::vector<std::string> variables = started_with("/proc/self/environ");
+  std::erase_if(variables, [](const std::string& variable) {
+    return variable.starts_with(std::string(kVariable) + "=");
+  });
+  variables.push_back(fmt::format("{}={} {}", kVariable, ::getpid(), file));
+  if (::chdir(beginning().folder.c_str()) != 0) fail(beginning().folder.c_str());
+  ::execve(executable().c_str(), pointers(arguments).data(), pointers(variables).data());
+  fail("execve");
+}
+
+const RankStart* started_anew() {
+  const Beginning& self = beginning();
+  return self.start && self.pid == ::getpid() && !self.in_rank ? &*self.start : nullptr;
+}
+
+void end_as_rank(const std::function<void()>& function) {
+  Beginning& self = beginning();
+  run_rank(self.last_words, [&] {
+    enter_rank();
+    pin_all_threads(self.start->cores);
+    for (const auto& [name, value] : self.start->variables) {
+      ::setenv(name.c_str(), value.c_str(), 1);
+    }
+    if (self.start->threads) limit_threads(*self.start->threads);
+    keep_freed_memory();
+    function();
+  });
+}
+
+void enter_rank() {
+  beginning().in_rank = true;
+}
+
+bool is_rank() {
+  return beginning().in_rank || started_anew() != nullptr;
+}
+
+}  // namespace lockstep

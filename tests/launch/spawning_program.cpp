@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A program that calls spawn() with StartMethod::spawn, in the way that its first argument says.
+#include <cstdio>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <string>
+#include <thread>
+
+#include <fmt/format.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "lockstep/core/cpu.h"
+#include "lockstep/core/environment.h"
+#include "lockstep/launch/spawn.h"
+#include "lockstep/rendezvous/local_store.h"
+
+namespace lockstep {
+namespace {
+
+using Arguments = std::vector<std::string>;
+
+const SpawnOptions anew{.start_method = StartMethod::spawn};
+
+void say(const std::string& line) {
+  std::puts(line.c_str());
+  std::fflush(stdout);
+}
+
+void results(const Arguments& arguments) {
+  say(fmt::format("main of {}", fmt::join(arguments, "|")));
+  const auto numbers = spawn(
+      2, [](int rank) { return rank * 1.5; }, anew);
+  const auto strings = spawn(
+      2, [](int rank) { return std::string(static_cast<std::size_t>(rank) * 1000000, 'x'); }, anew);
+  spawn(
+      2, [](int) {}, anew);
+  say(fmt::format("{} {} {}", numbers[0], numbers[1], strings[1].size()));
+}
+
+// A thread that runs and holds a lock, as one of libtorch may.
+void threads(const Arguments&) {
+  const std::jthread thread([](std::stop_token stop) {
+    while (!stop.stop_requested()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  });
+  const auto numbers = spawn(2, [](int rank) { return rank + 10; });
+  say(fmt::format("{} {}", numbers[0], numbers[1]));
+}
+
+// What a call returned or threw, and in which process it did: in a rank it must be the parent's.
+template <class Function>
+std::string outcome(int ranks, Function function, SpawnOptions options) try {
+  std::string all;
+  for (const int value : spawn(ranks, function, options)) all += fmt::format("{} ", value);
+  return all;
+} catch (const RankFailed& error) {
+  return fmt::format("{} {} {} {}", error.what(), error.failure().rank, error.failure().cause,
+                     fmt::join(error.failure().last_lines, ","));
+} catch (const UsageError& error) {
+  return error.what();
+}
+
+void earlier_calls(const Arguments&) {
+  const SpawnOptions quiet{.on_line = [](const OutputLine&) {}};
+  const auto fails = [](int rank) {
+    say("a last line");
+    if (rank == 1) throw std::runtime_error(fmt::format("pid {}", ::getpid()));
+    return 0;
+  };
+  std::string seen;
+  seen += outcome(
+              3, [](int) { return ::getpid(); }, quiet) +
+          "\n";
+  seen += outcome(2, fails, quiet) + "\n";
+  seen += outcome(0, [](int) { return 0; }, {}) + "\n";
+  seen += outcome(
+              2, [](int) { return ::getpid(); }, anew) +
+          "\n";
+  const auto in_ranks = spawn(
+      2, [&](int) { return seen; }, anew);
+  say(in_ranks[0] == seen && in_ranks[1] == seen ? "the same:" : "other:");
+  say(seen);
+}
+
+void throws(const Arguments&) {
+  spawn(
+      3,
+      [](int rank) {
+        say("before the end");
+        if (rank == 1) throw std::runtime_error("no more data");
+        LocalStore(*environment("LOCKSTEP_STORE"))
+            .get("never", Deadline::after(std::chrono::seconds(60)));
+      },
+      anew);
+}
+
+void nested(const Arguments&) {
+  const auto sums = spawn(
+      2,
+      [](int rank) {
+        int sum = 0;
+        for (const int value : spawn(2, [&](int inner) { return 10 * rank + inner; })) sum += value;
+        return sum;
+      },
+      anew);
+  say(fmt::format("{} {}", sums[0], sums[1]));
+  for (const StartMethod method : {StartMethod::fork, StartMethod::spawn}) {
+    try {
+      spawn(1,
+            [](int) {
+              spawn(
+                  1, [](int) {}, anew);
+            },
+            {.start_method = method});
+    } catch (const RankFailed& error) {
+      say(error.what());
+    }
+  }
+}
+
+void forked(const Arguments&) {
+  if (const pid_t child = ::fork(); child != 0) {
+    ::waitpid(child, nullptr, 0);
+    return;
+  }
+  try {
+    spawn(
+        1, [](int) {}, anew);
+  } catch (const UsageError& error) {
+    say(error.what());
+  }
+  ::_exit(0);
+}
+
+void environments(const Arguments&) {
+  // Each is done again in the ranks.
+  std::filesystem::current_path("folder");
+  const std::string path = environment("SEARCHED").value_or("") + ":more";
+  ::setenv("SEARCHED", path.c_str(), 1);
+  const auto facts = [&] {
+    return fmt::format(
+        "RANK={} OMP={} cores={} SEARCHED={} {} {}", environment("RANK").value_or(""),
+        environment("OMP_NUM_THREADS").value_or(""), allowed_cores().size(), path,
+        std::filesystem::current_path().filename().string(), is_rank() ? "rank" : "parent");
+  };
+  const std::string before = facts();
+  const auto within =
+      spawn(static_cast<int>(allowed_cores().size()), [&](int) { return before + "\n" + facts(); },
+            {.start_method = StartMethod::spawn, .threads = 1});
+  say(before);
+  say(within.back());
+}
+
+void another_call(const Arguments&) {
+  spawn(
+      is_rank() ? 3 : 2, [](int) {}, anew);
+}
+
+void no_call(const Arguments&) {
+  if (is_rank()) return;
+  spawn(
+      2, [](int) {}, anew);
+}
+
+// For what its parent holds.
+void waits_before(const Arguments&) {
+  if (is_rank()) ::pause();
+  spawn(2, [](int) {},
+        {.start_method = StartMethod::spawn, .start_timeout = std::chrono::milliseconds(200)});
+}
+
+void removed(const Arguments&) {
+  if (!is_rank()) std::filesystem::remove(std::filesystem::read_symlink("/proc/self/exe"));
+  const auto numbers = spawn(
+      2, [](int rank) { return rank; }, anew);
+  say(fmt::format("{} {}", numbers[0], numbers[1]));
+}
+
+void waits(const Arguments&) {
+  spawn(
+      2,
+      [](int) {
+        say(fmt::format("pid {}", ::getpid()));
+        LocalStore(*environment("LOCKSTEP_STORE"))
+            .get("never", Deadline::after(std::chrono::seconds(600)));
+      },
+      anew);
+}
+
+const std::map<std::string, void (*)(const Arguments&)> ways{{"results", results},
+                                                             {"threads", threads},
+                                                             {"earlier_calls", earlier_calls},
+                                                             {"throws", throws},
+                                                             {"nested", nested},
+                                                             {"forked", forked},
+                                                             {"environments", environments},
+                                                             {"another_call", another_call},
+                                                             {"no_call", no_call},
+                                                             {"removed", removed},
+                                                             {"waits_before", waits_before},
+                                                             {"waits", waits}};
+
+}  // namespace
+}  // namespace lockstep
+
+int main(int argc, char** argv) try {
+  const lockstep::Arguments arguments(argv + 1, argv + argc);
+  lockstep::ways.at(arguments.at(0))(arguments);
+  return 0;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "%s\n", error.what());
+  return 1;
+}
