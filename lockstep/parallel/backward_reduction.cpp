@@ -63,7 +63,8 @@ void BackwardReduction::reducing(Function&& function) {
 }
 
 BackwardReduction::BackwardReduction(const std::vector<NamedTensor>& parameters,
-                                     std::shared_ptr<ProcessGroup> group, BucketLimits limits)
+                                     std::shared_ptr<ProcessGroup> group, BucketLimits limits,
+                                     bool check_finite)
     : group_(std::move(group)), limits_(limits) {
   parameters_.reserve(parameters.size());
   for (const NamedTensor& parameter : parameters) {
@@ -73,6 +74,10 @@ BackwardReduction::BackwardReduction(const std::vector<NamedTensor>& parameters,
       frozen_.push_back(parameter);
     }
   }
+  if (!check_finite) return;
+  std::vector<std::string> names;
+  for (const Parameter& parameter : parameters_) names.push_back(parameter.name);
+  finite_gradients_.emplace(std::move(names));
 }
 
 std::string BackwardReduction::where() const {
@@ -197,6 +202,7 @@ void BackwardReduction::contribute(Parameter& parameter) {
     refuse("parameter " + parameter.name + " has a sparse gradient, which is not supported");
   }
   parameter.kept.reset();
+  if (finite_gradients_) check_contribution(parameter, slot.bucket);
   if (gradient.is_same(view)) {
     if (!parameter.used) parameter.kept = view.clone();
     return;
@@ -208,6 +214,13 @@ void BackwardReduction::contribute(Parameter& parameter) {
   }
   // Else it is what it was, defined or not, until the trailer shows that another rank used it.
   if (parameter.used) gradient = view;
+}
+
+// While it is in the cache still.
+void BackwardReduction::check_contribution(const Parameter& parameter, Bucket& bucket) {
+  bucket.complete(parameter.place);  // it may be the view, of which a part has stayed elsewhere
+  const int number = bucket.parameters()[static_cast<std::size_t>(parameter.place)];
+  finite_gradients_->contributed(number, parameter.tensor.grad());
 }
 
 void BackwardReduction::launch_next() {
@@ -269,6 +282,7 @@ void BackwardReduction::add_bucket() {
 
 void BackwardReduction::finish() {
   const at::NoGradGuard no_grad;
+  std::string not_finite;
   reducing([&] {
     if (plan_.empty()) make_plan();
     while (next_ < plan_.size()) {
@@ -289,12 +303,18 @@ void BackwardReduction::finish() {
     }
     for (Slot& slot : slots_) {
       slot.work.wait();
+      if (finite_gradients_) finite_gradients_->reduced(slot.bucket);
       settle(slot);
     }
+    if (finite_gradients_) not_finite = finite_gradients_->conclude(*group_);
   });
   next_ = 0;
   waiting_ = 0;
   active_ = false;
+  if (not_finite.empty()) return;
+  throw NonFiniteGradient(where() + "reducing gradients: " + not_finite +
+                          ". Every rank has this error: clear the gradients "
+                          "(optimizer.zero_grad()) and skip the step, or end the training");
 }
 
 // The bucket has been reduced: parameters that this rank did not use take the others' gradient, or

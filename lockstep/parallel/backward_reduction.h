@@ -6,12 +6,14 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "lockstep/collective/process_group.h"
 #include "lockstep/parallel/backward_entry.h"
 #include "lockstep/parallel/bucket.h"
+#include "lockstep/parallel/finite_gradients.h"
 #include "lockstep/parallel/gradient_hooks.h"
 #include "lockstep/parallel/model_agreement.h"
 
@@ -30,7 +32,7 @@ class BackwardReduction final : public BackwardListener,
  public:
   // The parameters are distinct leaves. Those that require no gradient are only watched.
   BackwardReduction(const std::vector<NamedTensor>& parameters, std::shared_ptr<ProcessGroup> group,
-                    BucketLimits limits);
+                    BucketLimits limits, bool check_finite);
 
   // UsageError if a parameter is no longer what it was; Error if a backward has failed.
   void check() const;
@@ -85,6 +87,7 @@ class BackwardReduction final : public BackwardListener,
   void contribute(Parameter& parameter);
   void launch_next();
   Work reduce(Bucket& bucket);
+  void check_contribution(const Parameter& parameter, Bucket& bucket);
   void settle(Slot& slot);
   void give_up(const std::string& reason) noexcept;
   [[noreturn]] void refuse(const std::string& reason);
@@ -94,7 +97,8 @@ class BackwardReduction final : public BackwardListener,
   std::vector<NamedTensor> frozen_;
   std::shared_ptr<ProcessGroup> group_;
   BucketLimits limits_;
-  BucketFunction bucket_function_;   // empty unless the user has set one
+  BucketFunction bucket_function_;                   // empty unless the user has set one
+  std::optional<FiniteGradients> finite_gradients_;  // unless they are not checked
   std::vector<PlannedBucket> plan_;  // empty until the first backward has shown the order
   std::vector<Slot> slots_;
   std::size_t next_ = 0;     // the bucket to launch next

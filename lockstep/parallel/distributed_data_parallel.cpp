@@ -86,9 +86,10 @@ DistributedDataParallelBase::DistributedDataParallelBase(
       inner_(&checked(module)),
       input_device_(checked_input_device(options, *inner_, *group_)),
       output_device_(options.output_device),
-      reducer_(
-          parameters_of(*inner_), group_,
-          {.bucket_cap_mb = options.bucket_cap_mb, .first_bucket_mb = options.first_bucket_mb}) {
+      reducer_(parameters_of(*inner_), group_,
+               {.bucket_cap_mb = options.bucket_cap_mb,
+                .first_bucket_mb = options.first_bucket_mb,
+                .check_finite = options.check_finite}) {
   register_module("module", std::move(module));
   if (group_->size() == 1) return;
   broadcast_state(*group_, *inner_);

@@ -31,6 +31,7 @@ struct DistributedDataParallelOptions {
   // See ReducerOptions.
   double bucket_cap_mb = 25;
   double first_bucket_mb = 1;
+  bool check_finite = false;
   // Before each forward in training with gradients on, buffers (BatchNorm's statistics) become
   // those of rank 0. Never in eval(), so that one rank may evaluate alone.
   bool broadcast_buffers = true;

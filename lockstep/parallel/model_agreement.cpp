@@ -11,6 +11,7 @@
 #include <fmt/ranges.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/parallel/gather_from_ranks.h"
 
 namespace lockstep {
 namespace {
@@ -24,18 +25,9 @@ std::int64_t hash(const std::string& text) {
   return static_cast<std::int64_t>(state);
 }
 
-std::vector<at::Tensor> gather(ProcessGroup& group, const at::Tensor& mine) {
-  const at::Tensor input = mine.to(group.device());
-  std::vector<at::Tensor> all;
-  for (int rank = 0; rank < group.size(); ++rank) all.push_back(at::empty_like(input));
-  group.all_gather(all, input).wait();
-  for (at::Tensor& tensor : all) tensor = tensor.cpu();
-  return all;
-}
-
 std::vector<std::int64_t> gather(ProcessGroup& group, std::int64_t mine) {
   std::vector<std::int64_t> values;
-  for (const at::Tensor& tensor : gather(group, at::full({1}, mine, at::kLong))) {
+  for (const at::Tensor& tensor : gather_from_ranks(group, at::full({1}, mine, at::kLong))) {
     values.push_back(tensor.item<std::int64_t>());
   }
   return values;
@@ -47,7 +39,7 @@ std::vector<std::string> gather(ProcessGroup& group, const std::string& mine) {
   const at::Tensor bytes = at::zeros({std::max<std::int64_t>(longest, 1)}, at::kByte);
   std::memcpy(bytes.data_ptr(), mine.data(), mine.size());
   std::vector<std::string> texts;
-  const auto all = gather(group, bytes);
+  const auto all = gather_from_ranks(group, bytes);
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     texts.emplace_back(static_cast<const char*>(all[rank].data_ptr()),
                        static_cast<std::size_t>(lengths[rank]));

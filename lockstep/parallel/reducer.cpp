@@ -60,7 +60,8 @@ Reducer::Reducer(const std::vector<NamedTensor>& parameters, std::shared_ptr<Pro
   if (group->size() > 1) {
     // Before any rank complains about its own model: ranks that differ are told how they do.
     std::vector<std::string> lines = describe("parameter", taken);
-    lines.push_back(fmt::format("buckets of {} and {} bytes", limits.first, limits.others));
+    lines.push_back(fmt::format("buckets of {} and {} bytes{}", limits.first, limits.others,
+                                options.check_finite ? ", check_finite" : ""));
     check_agreement(*group, "reducer", lines);
   }
   if (!any) {
@@ -68,8 +69,9 @@ Reducer::Reducer(const std::vector<NamedTensor>& parameters, std::shared_ptr<Pro
         "[reducer] no parameter requires a gradient, so that there is nothing to "
         "reduce; use the module without wrapping it");
   }
-  if (group->size() > 1) {
-    reduction_ = std::make_shared<BackwardReduction>(taken, std::move(group), limits);
+  if (group->size() > 1 || options.check_finite) {
+    reduction_ =
+        std::make_shared<BackwardReduction>(taken, std::move(group), limits, options.check_finite);
   }
 }
 

@@ -19,6 +19,12 @@ struct ReducerOptions {
   double bucket_cap_mb = 25;
   // The same for the first bucket, which is small so that reducing starts early.
   double first_bucket_mb = 1;
+  // Whether backward ends with NonFiniteGradient on every rank if a reduced gradient has infinite
+  // or NaN elements; it names the parameters, and the ranks that contributed such elements, or says
+  // that finite ones overflow in the sum. It reads each gradient twice, before and after the
+  // reduction: 4 to 6 % of a step on CPU (docs/decisions/0022). On GPUs it waits for them at the
+  // end of backward.
+  bool check_finite = false;
 };
 
 // While it lives, forwards are not synchronised: their backwards accumulate gradients on this rank
@@ -49,10 +55,11 @@ class [[nodiscard]] NoSync {
 // Backward ends with PeerLost or TimeoutError if another rank does not come; with UsageError for
 // create_graph, sparse gradients, or a parameter that gets gradients more often than in the first
 // backward after its bucket was launched. If backward throws on this rank, the group is aborted so
-// that no peer waits for it, and the next prepare() says so.
+// that no peer waits for it, and the next prepare() says so. Only NonFiniteGradient, of
+// check_finite, leaves the group and the reducer as after any other step.
 //
 // The first backward launches nothing before its end: it learns the order (docs/decisions/0001).
-// In a group of one nothing is hooked, and nothing happens.
+// In a group of one nothing is hooked, and nothing happens, unless check_finite is set.
 //
 // One thread at a time. The group is kept; parameters may outlive the reducer and keep their
 // gradients. Two reducers whose backwards overlap need a group each.
@@ -90,7 +97,7 @@ class Reducer {
   void prepare_in_place(std::span<at::Tensor* const> outputs, NodeNumber before_forward) const;
 
  private:
-  std::shared_ptr<BackwardReduction> reduction_;  // null in a group of one
+  std::shared_ptr<BackwardReduction> reduction_;  // null if there is nothing to do
   std::shared_ptr<int> no_sync_depth_ = std::make_shared<int>(0);
 };
 

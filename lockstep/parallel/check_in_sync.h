@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Whether the ranks still train one model: what data parallelism rests on, and what a bit that
+// flips, or a change that one rank makes alone, ends without a word.
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include "lockstep/collective/process_group.h"
+#include "lockstep/core/error.h"
+#include "lockstep/parallel/distributed_data_parallel.h"
+
+namespace lockstep {
+
+// The ranks have different parameters, buffers or gradients.
+class OutOfSync : public Error {
+ public:
+  using Error::Error;
+};
+
+struct InSyncOptions {
+  // All but running_mean and running_var: these are statistics of each rank's own batches until
+  // they are broadcast. Set it to false if forward changes other buffers too.
+  bool buffers = true;
+  // Gradients that every rank has. They are the same right after a synchronised backward, and until
+  // one that is not: one under no_sync(), or of the wrapped module itself.
+  bool gradients = false;
+};
+
+// A collective call that blocks: compares the bits of parameters and buffers between the ranks, by
+// their hashes. OutOfSync on every rank if any differ: it names the first, and which ranks have the
+// same; nothing is changed, and the group goes on. UsageError on every rank if the modules are not
+// alike in names, types and shapes.
+//
+// It reads the model once, at several GB/s on a core (from a GPU it is copied first), and exchanges
+// two hashes as long as there is no difference.
+void check_in_sync(const torch::nn::Module& module, ProcessGroup& group,
+                   const InSyncOptions& options = {});
+// Of the wrapped module, over its group.
+void check_in_sync(const DistributedDataParallelBase& model, const InSyncOptions& options = {});
+
+}  // namespace lockstep

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/parallel/finite_check.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+namespace lockstep {
+namespace {
+
+// Bytes for one thread, and between two looks at what was found.
+constexpr std::int64_t kScanGrain = 256 * 1024;
+constexpr std::int64_t kScanBlock = 16 * 1024;
+
+// An element is not finite if all bits of its exponent are set: then adding the lowest of them
+// carries into the sign. No branch within a block, so that the compiler makes vectors of it.
+template <class Bits>
+bool is_finite(const std::byte* elements, std::int64_t count, Bits exponent) {
+  const auto lowest = static_cast<Bits>(exponent & (~exponent + 1u));
+  Bits carried = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    Bits element;
+    std::memcpy(&element, elements + i * static_cast<std::int64_t>(sizeof(Bits)), sizeof(Bits));
+    carried = static_cast<Bits>(carried | ((element & exponent) + lowest));
+  }
+  constexpr int sign = 8 * sizeof(Bits) - 1;
+  return (carried >> sign & 1) == 0;
+}
+
+template <class Bits>
+bool is_finite(const at::Tensor& dense, Bits exponent) {
+  constexpr std::int64_t size = sizeof(Bits);
+  const auto* const elements = static_cast<const std::byte*>(dense.data_ptr());
+  const std::int64_t count = static_cast<std::int64_t>(dense.nbytes()) / size;
+  std::atomic<bool> finite = true;
+  at::parallel_for(0, count, kScanGrain / size, [&](std::int64_t begin, std::int64_t end) {
+    for (; begin < end && finite.load(std::memory_order_relaxed); begin += kScanBlock / size) {
+      const std::int64_t length = std::min(kScanBlock / size, end - begin);
+      if (!is_finite(elements + begin * size, length, exponent)) finite = false;
+    }
+  });
+  return finite;
+}
+
+// A complex element is two real ones, which lie beside each other.
+bool is_finite_on_cpu(const at::Tensor& tensor) {
+  if (tensor.is_non_overlapping_and_dense()) {
+    switch (c10::toRealValueType(tensor.scalar_type())) {
+      case at::kFloat:
+        return is_finite<std::uint32_t>(tensor, 0x7f80'0000u);
+      case at::kDouble:
+        return is_finite<std::uint64_t>(tensor, 0x7ff0'0000'0000'0000u);
+      case at::kHalf:
+        return is_finite<std::uint16_t>(tensor, 0x7c00u);
+      case at::kBFloat16:
+        return is_finite<std::uint16_t>(tensor, 0x7f80u);
+      default:
+        break;
+    }
+  }
+  return at::isfinite(tensor).all().item<bool>();
+}
+
+}  // namespace
+
+FiniteCheck::FiniteCheck(const at::Tensor& tensor) {
+  const at::NoGradGuard no_grad;
+  if (tensor.is_cpu()) {
+    passes_ = is_finite_on_cpu(tensor);
+  } else {
+    on_device_ = at::isfinite(tensor).all();
+  }
+}
+
+bool FiniteCheck::passes() const {
+  return on_device_.defined() ? on_device_.item<bool>() : passes_;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/parallel/tensor_hash.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstring>
+
+#include <ATen/ATen.h>
+
+namespace lockstep {
+namespace {
+
+// Fractions of the golden ratio and of the root of 3; odd, so that products lose nothing.
+constexpr std::uint64_t kOne = 0x9e37'79b9'7f4a'7c15;
+constexpr std::uint64_t kOther = 0xbb67'ae85'84ca'a73b;
+
+// Each word leads from a state to another one: a difference in one word is never lost. Products
+// spread bits upwards only, so between two of them the high ones, such as signs, are brought down:
+// otherwise flipping two of them in different words could cancel out.
+std::uint64_t mix(std::uint64_t state, std::uint64_t word) {
+  const std::uint64_t spread = (state ^ word) * kOne;
+  return (spread ^ spread >> 32) * kOther;
+}
+
+// Words go to several states in turn, since each has to wait for its product.
+std::uint64_t hash_of(const std::byte* bytes, std::size_t count) {
+  constexpr std::size_t kWord = sizeof(std::uint64_t);
+  std::array<std::uint64_t, 8> states{1, 2, 3, 4, 5, 6, 7, 8};
+  const auto take = [&](std::size_t position, std::size_t state, std::size_t length) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, bytes + position, length);
+    states[state] = mix(states[state], word);
+  };
+  std::size_t position = 0;
+  for (; position + states.size() * kWord <= count; position += states.size() * kWord) {
+    for (std::size_t i = 0; i < states.size(); ++i) take(position + i * kWord, i, kWord);
+  }
+  for (std::size_t i = 0; position < count; position += kWord, ++i) {
+    take(position, i, std::min(kWord, count - position));
+  }
+  std::uint64_t hash = count;
+  for (const std::uint64_t state : states) hash = mix(hash, state);
+  return mix(hash, 0);
+}
+
+}  // namespace
+
+std::uint64_t tensor_hash(const at::Tensor& tensor) {
+  const at::Tensor plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous();
+  const std::uint64_t hash = hash_of(static_cast<const std::byte*>(plain.data_ptr()),
+                                     static_cast<std::size_t>(plain.nbytes()));
+  return hash == 0 ? 1 : hash;
+}
+
+}  // namespace lockstep

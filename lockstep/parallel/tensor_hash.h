@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A number that tells whether two tensors have the same bits, for comparing them between ranks.
+#pragma once
+
+#include <cstdint>
+
+#include <ATen/core/Tensor.h>
+
+namespace lockstep {
+
+// Of the elements' bits in the order of their indices, whatever their order in memory; never 0. The
+// same on every machine of the same byte order. Tensors that differ in one element of up to eight
+// bytes always have different hashes, others all but always. Not for keeping out forgers.
+std::uint64_t tensor_hash(const at::Tensor& tensor);
+
+}  // namespace lockstep
