@@ -76,6 +76,8 @@ void BenchCommand::describe(::CLI::App& app) {
   }
   step_ = app.add_subcommand("step", "A training step alone, side by side, and with DDP");
   describe_step(*step_);
+  step_->add_flag("--check-finite", check_finite,
+                  "Let DistributedDataParallel look for infinite and NaN gradients");
   describe_ranks(*step_, "Ranks to start; by default one for each core, but at least 2");
   describe_group(*step_);
   dp_ = app.add_subcommand("dp", "A training step in one thread, in several, and in replicas");
@@ -206,6 +208,7 @@ bench::TrainingStep BenchCommand::training_step(at::Device on) const {
   return {.model = bench::find_model(model),
           .batch_size = batch_size,
           .set_to_none = set_to_none,
+          .check_finite = check_finite,
           .device = on};
 }
 

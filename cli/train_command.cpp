@@ -35,6 +35,13 @@ void TrainCommand::describe(::CLI::App& app) {
       ->type_name("N");
   app.add_option("--save", save, "Rank 0 saves the trained net there, as torch::save")
       ->type_name("FILE");
+  app.add_flag("--check-finite", check_finite,
+               "End the training if a gradient is infinite or NaN, and name parameter and rank");
+  app.add_option("--check-in-sync", check_in_sync,
+                 "Every N steps, end the training unless all ranks have the same weights and "
+                 "gradients, bit for bit; for ddp")
+      ->check(is_number<std::int64_t>())
+      ->type_name("N");
   app.add_option("--lr-scale", learning_rate_scale)->group("");
 }
 
@@ -52,6 +59,8 @@ int TrainCommand::run(const std::vector<std::string>& arguments) const {
   TrainOptions options = training.train_options(parts);
   options.replicas = plan.replicas;
   if (learning_rate_scale) options.learning_rate_scale = *learning_rate_scale;
+  options.check_finite = check_finite;
+  options.check_in_sync = check_in_sync;
   if (save) options.save_file = *save;
   check_train_options(recipe, options, parts);
 

@@ -18,6 +18,8 @@ struct TrainCommand {
   std::optional<std::string> mode;
   std::optional<int> ranks;
   std::optional<std::string> save;
+  bool check_finite = false;
+  std::optional<std::int64_t> check_in_sync;
   // From `lockstep compare`, which scales all its trainings alike.
   std::optional<double> learning_rate_scale;
 

@@ -20,15 +20,20 @@ std::string title(const CollectiveBench& bench, int ranks) {
 }
 
 std::string title(const TrainingStep& step) {
-  return fmt::format("{}: {}; batches of {} on {}, gradients {}\n", step.model.name,
+  return fmt::format("{}: {}; batches of {} on {}, gradients {}{}\n", step.model.name,
                      step.model.summary, step.samples(), step.device.str(),
-                     step.set_to_none ? "reset to none" : "zeroed in place");
+                     step.set_to_none ? "reset to none" : "zeroed in place",
+                     step.check_finite ? " and checked to be finite" : "");
 }
 
 Json shared_fields(const TrainingStep& step) {
-  return {{"schema_version", schema_version}, {"versions", versions_json()},
-          {"batch_size", step.samples()},     {"device", step.device.str()},
-          {"set_to_none", step.set_to_none},  {"rows", Json::array()}};
+  return {{"schema_version", schema_version},
+          {"versions", versions_json()},
+          {"batch_size", step.samples()},
+          {"device", step.device.str()},
+          {"set_to_none", step.set_to_none},
+          {"check_finite", step.check_finite},
+          {"rows", Json::array()}};
 }
 
 }  // namespace

@@ -20,6 +20,8 @@ struct TrainingStep {
   std::optional<std::int64_t> batch_size = {};
   // Gradients are reset to none before each step, instead of zeroed in place.
   bool set_to_none = false;
+  // Of DistributedDataParallel.
+  bool check_finite = false;
   at::Device device = at::kCPU;
 
   std::int64_t samples() const { return batch_size.value_or(model.batch_size); }

@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include "lockstep/core/environment.h"
+#include "lockstep/parallel/check_in_sync.h"
+#include "lockstep/parallel/finite_gradients.h"
 #include "lockstep/rendezvous/local_store.h"
 #include "lockstep/train/json_fields.h"
 
@@ -36,6 +38,8 @@ LocalStore launcher_store() {
   if (kind == "peer_lost") throw PeerLost(error.at("rank"), message);
   if (kind == "timeout") throw TimeoutError(message);
   if (kind == "backend") throw BackendError(message);
+  if (kind == "not_finite") throw NonFiniteGradient(message);
+  if (kind == "out_of_sync") throw OutOfSync(message);
   throw Error(message);
 }
 

@@ -33,10 +33,10 @@ struct LocalTrainingOptions {
 };
 
 // Blocks until the training has ended. What a rank threw is thrown here, with its type among
-// UsageError, PeerLost, TimeoutError, BackendError and Error. A rank that could say nothing any
-// more is an Error with the launcher's report, a PeerLost if a signal killed it. TrainingStopped if
-// this process was told to stop, BackendError if its standard output cannot be written. From the
-// main thread only.
+// UsageError, PeerLost, TimeoutError, BackendError, NonFiniteGradient, OutOfSync and Error. A rank
+// that could say nothing any more is an Error with the launcher's report, a PeerLost if a signal
+// killed it. TrainingStopped if this process was told to stop, BackendError if its standard output
+// cannot be written. From the main thread only.
 TrainResult run_local_training(const LocalTrainingOptions& options);
 
 // In a rank: true if run_local_training started this process. Then it hands over its result, or

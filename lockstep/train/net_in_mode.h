@@ -18,10 +18,15 @@ namespace lockstep {
 class NetInMode {
  public:
   // A collective call. On GPUs the replicas of dp lie on the group's device and those that follow.
-  NetInMode(torch::nn::Sequential net, TrainMode mode, int replicas,
+  NetInMode(torch::nn::Sequential net, TrainMode mode, const TrainOptions& options,
             std::shared_ptr<ProcessGroup> group);
 
   at::Tensor forward(const at::Tensor& input);
+  // NonFiniteGradient if the options ask for the check.
+  void backward(const at::Tensor& loss);
+  // After the optimizer's step, which is counted from 1. OutOfSync if the options ask for the check
+  // at this step.
+  void end_step(std::int64_t step);
 
   // With other ranks or devices, since the beginning.
   std::uint64_t bytes_moved() const;
@@ -29,6 +34,8 @@ class NetInMode {
  private:
   torch::nn::Sequential net_;
   std::shared_ptr<ProcessGroup> group_;
+  bool check_finite_;
+  std::optional<std::int64_t> check_in_sync_;
   std::optional<DistributedDataParallel<torch::nn::Sequential>> ddp_;
   std::optional<DataParallel<torch::nn::Sequential>> dp_;
 };

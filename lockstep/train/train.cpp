@@ -152,6 +152,11 @@ void check_train_options(const Recipe& recipe, const TrainOptions& options, int 
   if (options.epochs && *options.epochs < 1) {
     throw UsageError(fmt::format("{} epochs train nothing; give at least 1", *options.epochs));
   }
+  if (options.check_in_sync && *options.check_in_sync < 1) {
+    throw UsageError(
+        fmt::format("every {} steps is never; compare the ranks every step (1) or more",
+                    *options.check_in_sync));
+  }
   if (options.learning_rate &&
       !(*options.learning_rate > 0 && std::isfinite(*options.learning_rate))) {
     throw UsageError(fmt::format("the learning rate {} is not positive; give one such as {:g}",
@@ -174,6 +179,12 @@ TrainResult train(const Recipe& recipe, TrainMode mode, const TrainOptions& opti
   if (mode == TrainMode::dp && options.replicas < 1) {
     throw UsageError(fmt::format("{} replicas train nothing; give at least 1", options.replicas));
   }
+  if (mode != TrainMode::ddp && options.check_in_sync) {
+    throw UsageError(
+        fmt::format("a {} training has one net, which is always in sync with itself; leave out the "
+                    "comparison of ranks, or train with ddp",
+                    name(mode)));
+  }
   check_train_options(recipe, options, parts(mode, options, *group));
   const Log rank_0_log = group->rank() == 0 ? log : [](const std::string&) {};
   TrainResult result = describe(recipe, mode, options, *group);
@@ -184,7 +195,7 @@ TrainResult train(const Recipe& recipe, TrainMode mode, const TrainOptions& opti
   auto net = recipe.make_net();
   net->to(group->device());
   auto optimizer = recipe.make_optimizer(net->parameters(), result.learning_rate);
-  NetInMode model(net, mode, options.replicas, group);
+  NetInMode model(net, mode, options, group);
   log_start(result, data, net, *group, rank_0_log);
 
   const auto size = static_cast<std::size_t>(data.inputs.size(0));

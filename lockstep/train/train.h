@@ -35,6 +35,10 @@ struct TrainOptions {
   std::int64_t seed = 0;
   // Of dp: how many copies of the net compute in this process, on as many GPUs or on the CPU.
   int replicas = 1;
+  // The training ends if a gradient has infinite or NaN elements, before the optimizer sees it.
+  bool check_finite = false;
+  // Of ddp: every so many steps the training ends unless all ranks have the same net, bit for bit.
+  std::optional<std::int64_t> check_in_sync = {};
   // Rank 0 saves the net there when it is trained.
   std::optional<std::filesystem::path> save_file = {};
 };
@@ -47,7 +51,8 @@ void check_train_options(const Recipe& recipe, const TrainOptions& options, int 
 // single trains the net itself, dp wraps it in DataParallel, ddp in DistributedDataParallel. All
 // make the same steps if the global batch is the same. Every 100 steps and after each epoch, rank 0
 // passes a line of progress to log. Tensors live on group->device(). Seeds torch's default
-// generators.
+// generators. NonFiniteGradient and OutOfSync on every rank, with the step, if the options ask for
+// it.
 TrainResult train(const Recipe& recipe, TrainMode mode, const TrainOptions& options,
                   const std::shared_ptr<ProcessGroup>& group,
                   const std::function<void(const std::string&)>& log);

@@ -6,6 +6,8 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/launch/spawn.h"
+#include "lockstep/parallel/check_in_sync.h"
+#include "lockstep/parallel/finite_gradients.h"
 #include "lockstep/train/json_fields.h"
 
 namespace lockstep {
@@ -24,6 +26,8 @@ std::string_view kind_of(const std::exception& error) {
   if (lost_rank(error)) return "peer_lost";
   if (dynamic_cast<const TimeoutError*>(&error) != nullptr) return "timeout";
   if (dynamic_cast<const BackendError*>(&error) != nullptr) return "backend";
+  if (dynamic_cast<const NonFiniteGradient*>(&error) != nullptr) return "not_finite";
+  if (dynamic_cast<const OutOfSync*>(&error) != nullptr) return "out_of_sync";
   return "error";
 }
 

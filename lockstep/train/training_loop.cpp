@@ -6,6 +6,9 @@
 #include <fmt/format.h>
 #include <torch/utils.h>
 
+#include "lockstep/parallel/check_in_sync.h"
+#include "lockstep/parallel/finite_gradients.h"
+
 namespace lockstep {
 namespace {
 
@@ -78,12 +81,19 @@ TrainingLoop::Epoch TrainingLoop::run_epoch(const std::string& label) {
   const std::uint64_t moved_before = net_.bytes_moved();
   std::int64_t step = 0;
   for (auto& batch : loader_) {
-    const at::Tensor loss = run_step(batch);
-    losses.add(loss, batch.target.size(0));
     ++step;
+    const auto where = [&] { return fmt::format("{}, step {}/{}", label, step, steps_per_epoch_); };
+    at::Tensor loss;
+    try {
+      loss = run_step(batch);
+    } catch (const NonFiniteGradient& error) {
+      throw NonFiniteGradient(where() + ": " + error.what());
+    } catch (const OutOfSync& error) {
+      throw OutOfSync(where() + ": " + error.what());
+    }
+    losses.add(loss, batch.target.size(0));
     if (step_ % steps_per_line != 0) continue;
-    log_(fmt::format("{}, step {}/{}: loss {:.4f}, {:.3f} ms a batch", label, step,
-                     steps_per_epoch_, loss.item<double>(),
+    log_(fmt::format("{}: loss {:.4f}, {:.3f} ms a batch", where(), loss.item<double>(),
                      seconds_since(line_start_) * 1000 / steps_per_line));
     line_start_ = Clock::now();
   }
@@ -98,8 +108,9 @@ at::Tensor TrainingLoop::run_step(const MemoryLoader::Batch& batch) {
   ++step_;
   optimizer_.zero_grad();
   at::Tensor loss = recipe_.loss(net_.forward(batch.data), batch.target);
-  loss.backward();
+  net_.backward(loss);
   optimizer_.step();
+  net_.end_step(step_);
   return loss.detach();
 }
 

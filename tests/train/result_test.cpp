@@ -8,6 +8,8 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/launch/spawn.h"
+#include "lockstep/parallel/check_in_sync.h"
+#include "lockstep/parallel/finite_gradients.h"
 #include "lockstep/train/comparison.h"
 #include "lockstep/train/train_result.h"
 
@@ -79,8 +81,12 @@ TEST(ErrorToJson, NamesTheKind) {
   const auto lost = nlohmann::json::parse(error_to_json(PeerLost(1, "gone")))["error"];
   EXPECT_EQ(lost["kind"], "peer_lost");
   EXPECT_EQ(lost["rank"], 1);
-  EXPECT_EQ(nlohmann::json::parse(error_to_json(std::runtime_error("x")))["error"]["kind"],
-            "error");
+  const auto kind_of = [](const std::exception& error) {
+    return nlohmann::json::parse(error_to_json(error))["error"]["kind"];
+  };
+  EXPECT_EQ(kind_of(NonFiniteGradient("inf")), "not_finite");
+  EXPECT_EQ(kind_of(OutOfSync("differs")), "out_of_sync");
+  EXPECT_EQ(kind_of(std::runtime_error("x")), "error");
 }
 
 TEST(ErrorToJson, ARankThatASignalKilledIsLostAndOneThatFailedIsNot) {

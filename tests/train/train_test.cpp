@@ -14,6 +14,7 @@
 namespace lockstep {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
@@ -148,6 +149,56 @@ TEST(Train, ScalesTheLearningRate) {
   EXPECT_NEAR(scaled / once, (31 * 2.45 + 282 * 4) / 313, 0.06);
 }
 
+// So large a rate that the weights overflow within a few steps.
+const TrainOptions kDiverging{.epochs = 1, .learning_rate = 1e30, .check_finite = true};
+
+TEST(Train, EndsWithTheFirstGradientThatIsNotFiniteIfAskedTo) {
+  EXPECT_THAT([] { train_with(2, "linear", kDiverging); },
+              ThrowsMessage<RankFailed>(
+                  AllOf(HasSubstr("epoch 1/1, step "), HasSubstr("/157: [reducer] rank "),
+                        HasSubstr("the gradient of 0.weight is not finite on ranks 0 and 1"))));
+  for (const TrainMode mode : {TrainMode::single, TrainMode::dp}) {
+    TrainOptions options = kDiverging;
+    if (mode == TrainMode::dp) options.replicas = 2;
+    EXPECT_THAT(
+        [&] { train_with(mode, 1, "linear", options); },
+        ThrowsMessage<RankFailed>(
+            AllOf(HasSubstr("epoch 1/1, step "),
+                  HasSubstr(": the gradient of 0.weight is not finite; the gradient of 0.bias"))));
+  }
+}
+
+TEST(Train, EndsWhenRanksAreOutOfSyncIfAskedTo) {
+  const auto train_two = [](bool alike, std::int64_t every) {
+    spawn(2,
+          [&](int rank) {
+            Recipe recipe = linear_recipe();
+            recipe.make_optimizer = [&](std::vector<at::Tensor> parameters, double rate) {
+              return std::make_unique<torch::optim::SGD>(std::move(parameters),
+                                                         alike || rank == 0 ? rate : rate / 2);
+            };
+            const auto group = init_process_group(on_cpu());
+            (void)train(recipe, TrainMode::ddp,
+                        {.epochs = 1, .batch_size = 500, .check_in_sync = every}, group,
+                        [](const auto&) {});
+          },
+          {.threads = 1, .prefix = false});
+  };
+  train_two(true, 1);
+  EXPECT_THAT([&] { train_two(false, 7); },
+              ThrowsMessage<RankFailed>(AllOf(HasSubstr("epoch 1/1, step 7/10: "),
+                                              HasSubstr("parameter 0.weight has one value on rank "
+                                                        "0, another on rank 1"))));
+  train_two(false, 11);  // never comes to that
+}
+
+TEST(Train, RefusesToCompareTheRanksOfASingleNet) {
+  for (const TrainMode mode : {TrainMode::single, TrainMode::dp}) {
+    EXPECT_THAT([&] { train_with(mode, 1, "linear", {.check_in_sync = 1}); },
+                ThrowsMessage<RankFailed>(HasSubstr("training has one net")));
+  }
+}
+
 TEST(Train, RefusesSingleWithTwoRanks) {
   EXPECT_THAT(
       [] {
@@ -167,6 +218,8 @@ TEST(CheckTrainOptions, NamesWhatCannotBe) {
   };
   EXPECT_THAT(check(linear_recipe(), {.epochs = 0}),
               ThrowsMessage<UsageError>(HasSubstr("0 epochs")));
+  EXPECT_THAT(check(linear_recipe(), {.check_in_sync = 0}),
+              ThrowsMessage<UsageError>(HasSubstr("every 0 steps is never")));
   EXPECT_THAT(check(linear_recipe(), {.learning_rate = -1}),
               ThrowsMessage<UsageError>(HasSubstr("learning rate -1")));
   EXPECT_THAT(check(linear_recipe(), {.data_folder = "/tmp"}),
