@@ -61,10 +61,12 @@ missing() {
   done
 }
 
-# candidate PACKAGE: the version that apt would install, without its epoch; nothing if none.
+# candidate PACKAGE: the version that apt would install, without its epoch; nothing if none. A name
+# that it does not know, such as g++ where its lists are empty, is a pattern to apt-cache.
 candidate() {
-  LC_ALL=C apt-cache policy "$1" 2>/dev/null |
-    sed -n 's/^ *Candidate: \([0-9]*:\)\{0,1\}\([0-9].*\)/\2/p' || true
+  LC_ALL=C apt-cache policy "$1" 2>/dev/null | awk -v package="$1:" '
+    /^[^ ]/ { here = $0 == package }
+    here && $1 == "Candidate:" && $2 != "(none)" { sub(/^[0-9]+:/, "", $2); print $2 }' || true
 }
 
 # at_least VERSION MINIMUM
