@@ -100,7 +100,7 @@ inline std::optional<std::int64_t> peak_memory(at::Device) {
 // were built without it, as Debian's. Both kinds of server are asked in the same way.
 template <class Options>
 void do_without_libuv(Options& options) {
-  if constexpr (requires { options.useLibuv; }) options.useLibuv = false;
+  if constexpr (requires { options.useLibUV; }) options.useLibUV = false;
 }
 
 }  // namespace lockstep::libtorch
