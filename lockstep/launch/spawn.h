@@ -30,10 +30,10 @@ enum class StartMethod {
   // same call of spawn, where the rank calls the function. So all that the program does before the
   // call is done again in each rank, with the environment, the folder and the cores that this
   // process began with: what it prints, files that it writes, work that takes long (is_rank() tells
-  // a rank to leave it out), ports that it listens on, locks that it takes. Its standard input is
-  // empty. What the function captures is what the rank has computed, not what this process has. The
-  // n-th call in this process is the n-th in the rank: those before it run no ranks there, and
-  // return or throw what they did here.
+  // a rank to leave it out), ports that it listens on, locks that it takes, groups that it joins.
+  // Its standard input is empty. What the function captures is what the rank has computed, not what
+  // this process has. The n-th call in this process is the n-th in the rank: those before it run no
+  // ranks there, and return or throw what they did here.
   spawn,
 };
 
