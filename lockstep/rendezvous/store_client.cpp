@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/core/stream_socket.h"
+#include "lockstep/rendezvous/store_memory.h"
 #include "lockstep/rendezvous/store_protocol.h"
 
 namespace lockstep {
@@ -21,12 +22,20 @@ void check_size(const std::string& key, const std::string& value) {
 
 }  // namespace
 
-std::string StoreClient::ask(const std::string& request, const Deadline& deadline) const {
+std::string StoreClient::ask(Operation operation, const std::string& key, const std::string& value,
+                             const Deadline& deadline) const {
+  const std::string request = store_protocol::encode_request(operation, key, value);
   const UniqueFd connection = connect(deadline);
   send_all(connection.get(), std::as_bytes(std::span(request)), deadline);
   std::string length(sizeof(store_protocol::Length), '\0');
   receive_all(connection.get(), std::as_writable_bytes(std::span(length)), deadline);
   const std::size_t size = store_protocol::decode_length(length);
+  if (size == store_protocol::no_room) {
+    throw UsageError(fmt::format(
+        "{}store {}: there is no room for key \"{}\" with {} bytes: all keys and values of a job "
+        "may have {} MiB together; write large values to a file and store its name",
+        user_.name, place_, key.substr(0, 100), value.size(), StoreMemory::bound >> 20));
+  }
   if (size > max_size) throw BackendError("what answered is no store of Lockstep's");
   std::string reply(size, '\0');
   receive_all(connection.get(), std::as_writable_bytes(std::span(reply)), deadline);
@@ -44,11 +53,11 @@ std::string StoreClient::change(Operation operation, const std::string& key,
   check_size(key, value);
   const Deadline deadline = Deadline::after(user_.patience);
   try {
-    return ask(store_protocol::encode_request(operation, key, value), deadline);
+    return ask(operation, key, value, deadline);
   } catch (const TimeoutError&) {
     throw TimeoutError(
         fmt::format("{}store {}: setting key \"{}\" was not answered for {} ms; is {}, which "
-                    "serves it, stopped?",
+                    "serves it, stopped, or at its limit of open files (ulimit -n)?",
                     user_.name, place_, key, deadline.span().count(), server_));
   } catch (const BackendError& error) {
     throw_gone(key, error);
@@ -71,7 +80,7 @@ std::int64_t StoreClient::add(const std::string& key, std::int64_t amount) {
 std::string StoreClient::get(const std::string& key, const Deadline& deadline) {
   check_size(key, "");
   try {
-    return ask(store_protocol::encode_request(Operation::get, key, ""), deadline);
+    return ask(Operation::get, key, "", deadline);
   } catch (const TimeoutError&) {
     throw TimeoutError(fmt::format("{}store {}: nobody set key \"{}\" within {} ms", user_.name,
                                    place_, key, deadline.span().count()));

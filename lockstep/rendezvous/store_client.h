@@ -30,8 +30,8 @@ class StoreClient : public Store {
   // The most that a key and its value may have together, in bytes.
   static constexpr std::size_t max_size = std::size_t{64} << 20;
 
-  // Returns when the server has the value; TimeoutError if it does not answer in time.
-  // UsageError if key and value exceed max_size.
+  // Returns when the server has the value; TimeoutError if it does not answer in time. UsageError
+  // if key and value exceed max_size, or find no room beside all others (StoreMemory::bound).
   void set(const std::string& key, const std::string& value) override;
 
   // The number is kept as decimal text, as libtorch's stores do. UsageError if the key holds
@@ -50,7 +50,9 @@ class StoreClient : public Store {
   // A connection for one request.
   virtual UniqueFd connect(const Deadline& deadline) const = 0;
 
-  std::string ask(const std::string& request, const Deadline& deadline) const;
+  // UsageError if the server has no room for the request.
+  std::string ask(store_protocol::Operation operation, const std::string& key,
+                  const std::string& value, const Deadline& deadline) const;
   std::string change(store_protocol::Operation operation, const std::string& key,
                      const std::string& value) const;
   [[noreturn]] void throw_gone(const std::string& key, const std::exception& error) const;

@@ -4,7 +4,7 @@
 //   request: length of the rest | operation | length of the key | key | value
 //   reply:   length of the value | value
 // A set is answered by nothing; an add takes and gives decimal text, or nothing where the key does
-// not hold a number.
+// not hold a number. A server without room for what it is told answers by a length that none has.
 #pragma once
 
 #include <charconv>
@@ -21,6 +21,8 @@ namespace lockstep::store_protocol {
 using Length = std::uint32_t;
 
 enum class Operation : char { set = 's', get = 'g', add = 'a' };
+
+inline constexpr Length no_room = 0xffff'ffff;
 
 // The most that may follow a request's first length.
 inline constexpr std::size_t max_request = sizeof(char) + sizeof(Length) + StoreClient::max_size;

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "lockstep/rendezvous/store_server.h"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdint>
 
+#include <fmt/format.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
+#include "lockstep/core/error.h"
 #include "lockstep/rendezvous/store_protocol.h"
 
 namespace lockstep {
@@ -30,7 +33,7 @@ StoreServer::StoreServer(int door) {
 void StoreServer::admit(OwnFd socket) {
   const int fd = socket.get();
   if (!epoll_.try_add(fd, EPOLLIN)) return;
-  connections_[fd].socket = std::move(socket);
+  connections_.try_emplace(fd, memory_).first->second.socket = std::move(socket);
 }
 
 void StoreServer::close() {
@@ -63,68 +66,123 @@ bool StoreServer::receive(Connection& connection) {
   if (count < 0) return errno == EAGAIN || errno == EINTR;
   // A client that waits for its answer has nothing more to say: it gave up, or is no client.
   if (count == 0 || connection.waiting) return false;
+  const auto size = static_cast<std::size_t>(count);
   std::string& received = connection.received;
-  received.append(bytes.data(), static_cast<std::size_t>(count));
+  connection.received_bytes += size;
+  connection.has_room = connection.has_room && connection.share.grow(size);
+  if (connection.has_room || received.size() < sizeof(Length)) received.append(bytes.data(), size);
   if (received.size() < sizeof(Length)) return true;
   const std::size_t announced = decode_length(received);
   if (announced > store_protocol::max_request) return false;
-  if (received.size() < sizeof(Length) + announced) return true;
-  return received.size() == sizeof(Length) + announced && answer(connection);
+  if (!connection.has_room) {
+    received.resize(sizeof(Length));
+    received.shrink_to_fit();
+    connection.share.clear();
+  }
+  if (connection.received_bytes < sizeof(Length) + announced) return true;
+  return connection.received_bytes == sizeof(Length) + announced && answer(connection);
 }
 
 bool StoreServer::answer(Connection& connection) {
+  if (!connection.has_room) {
+    reply(connection, encode_length(store_protocol::no_room));
+    return true;
+  }
   auto request =
       store_protocol::decode_request(std::string_view(connection.received).substr(sizeof(Length)));
   connection.received = {};
   if (!request) return false;
-  if (request->operation == Operation::set) {
-    set(std::move(request->key), std::move(request->value));
-    reply(connection, "");
-  } else if (request->operation == Operation::add) {
-    reply(connection, add(std::move(request->key), request->value));
-  } else if (const auto found = values_.find(request->key); found != values_.end()) {
-    reply(connection, found->second);
+  if (request->operation == Operation::get) {
+    if (const auto found = values_.find(request->key); found != values_.end()) {
+      connection.share.clear();
+      reply(connection, encode_length(found->second->text.size()), found->second);
+    } else {
+      connection.awaited = std::move(request->key);
+      connection.waiting = true;
+    }
+    return true;
+  }
+  connection.share.clear();
+  std::string told;
+  if (request->operation == Operation::add) {
+    told = sum(request->key, request->value);
+    if (told.empty()) {
+      reply(connection, encode_length(0));
+      return true;
+    }
+    request->value = told;
+  }
+  if (keep(std::move(request->key), std::move(request->value))) {
+    reply(connection, encode_length(told.size()) + told);
   } else {
-    connection.awaited = std::move(request->key);
-    connection.waiting = true;
+    reply(connection, encode_length(store_protocol::no_room));
   }
   return true;
 }
 
-std::string StoreServer::add(std::string key, std::string_view amount) {
+std::string StoreServer::sum(const std::string& key, std::string_view amount) const {
   const auto found = values_.find(key);
-  const auto old = store_protocol::decode_number(found == values_.end() ? "0" : found->second);
+  const auto old =
+      store_protocol::decode_number(found == values_.end() ? "0" : found->second->text);
   const auto added = store_protocol::decode_number(amount);
   std::int64_t sum = 0;
   if (!old || !added || __builtin_add_overflow(*old, *added, &sum)) return "";
-  set(std::move(key), std::to_string(sum));
   return std::to_string(sum);
 }
 
-void StoreServer::set(std::string key, std::string value) {
-  const auto stored = values_.insert_or_assign(std::move(key), std::move(value)).first;
+bool StoreServer::keep(std::string key, std::string value) {
+  auto kept = std::make_shared<Value>(memory_);
+  if (!kept->share.grow(key.size() + value.size() + StoreMemory::per_entry)) return false;
+  kept->text = std::move(value);
+  const auto& stored = *values_.insert_or_assign(std::move(key), std::move(kept)).first;
   for (auto& [fd, connection] : connections_) {
-    if (connection.waiting && connection.awaited == stored->first) {
-      reply(connection, stored->second);
+    if (connection.waiting && connection.awaited == stored.first) {
+      reply(connection, encode_length(stored.second->text.size()), stored.second);
     }
   }
+  return true;
 }
 
-void StoreServer::reply(Connection& connection, std::string_view value) {
+void StoreServer::set(std::string key, std::string value) {
+  if (keep(std::move(key), std::move(value))) return;
+  throw UsageError(
+      fmt::format("store: it holds at most {} MiB, which is full", StoreMemory::bound >> 20));
+}
+
+StoreServer::Values StoreServer::values() const {
+  Values copies;
+  for (const auto& [key, value] : values_) copies.emplace(key, value->text);
+  return copies;
+}
+
+bool StoreServer::replying() const {
+  return std::ranges::any_of(connections_, [](const auto& one) { return one.second.replying; });
+}
+
+void StoreServer::reply(Connection& connection, std::string head,
+                        std::shared_ptr<const Value> value) {
   connection.waiting = false;
+  connection.awaited = {};
+  connection.share.clear();
   connection.replying = true;
-  connection.reply = encode_length(value.size());
-  connection.reply += value;
+  connection.head = std::move(head);
+  connection.value = std::move(value);
   epoll_.change(connection.socket.get(), EPOLLOUT);
 }
 
 bool StoreServer::send(Connection& connection) {
-  const std::string_view rest = std::string_view(connection.reply).substr(connection.sent);
-  const ssize_t count =
-      ::send(connection.socket.get(), rest.data(), rest.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-  if (count < 0) return errno == EAGAIN || errno == EINTR;
-  connection.sent += static_cast<std::size_t>(count);
-  return connection.sent < connection.reply.size();
+  const std::string_view head = connection.head;
+  const std::string_view value = connection.value ? connection.value->text : std::string_view();
+  const std::string_view rest = connection.sent < head.size()
+                                    ? head.substr(connection.sent)
+                                    : value.substr(connection.sent - head.size());
+  if (!rest.empty()) {
+    const ssize_t count =
+        ::send(connection.socket.get(), rest.data(), rest.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (count < 0) return errno == EAGAIN || errno == EINTR;
+    connection.sent += static_cast<std::size_t>(count);
+  }
+  return connection.sent < head.size() + value.size();
 }
 
 }  // namespace lockstep

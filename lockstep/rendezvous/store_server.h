@@ -2,18 +2,21 @@
 // The values of a store, and the answers to its clients' requests, for an event loop.
 #pragma once
 
+#include <cstddef>
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 
 #include "lockstep/core/epoll.h"
 #include "lockstep/core/own_fd.h"
+#include "lockstep/rendezvous/store_memory.h"
 
 namespace lockstep {
 
 // Has no thread: whoever owns it polls descriptor() for POLLIN and then calls serve(). A connection
-// that sends anything but a request is closed and costs the others nothing. Not for use from
-// several threads.
+// that sends anything but a request is closed and costs the others nothing. It holds at most
+// StoreMemory::bound, and refuses what goes beyond. Not for use from several threads.
 class StoreServer {
  public:
   using Values = std::map<std::string, std::string, std::less<>>;
@@ -28,23 +31,37 @@ class StoreServer {
   // A client's connection; whether it may have one is for the caller to know.
   void admit(OwnFd socket);
 
-  // What was set so far, by the clients and by the owner.
-  const Values& values() const { return values_; }
+  // A copy of what was set so far, by the clients and by the owner.
+  Values values() const;
+  // UsageError if there is no room for it.
   void set(std::string key, std::string value);
+  // Whether a client has still to be sent what it asked for and is there.
+  bool replying() const;
 
   // Closes all descriptors.
   void close();
 
  private:
+  // Lives as long as it is the key's, and as long as it is being sent.
+  struct Value {
+    explicit Value(StoreMemory& memory) : share(memory) {}
+    std::string text;
+    StoreMemory::Share share;
+  };
   struct Connection {
+    explicit Connection(StoreMemory& memory) : share(memory) {}
     OwnFd socket;
-    // The request as far as it has come.
+    // The request as far as it has come, and how much that is: what finds no room is not kept.
     std::string received;
+    std::size_t received_bytes = 0;
+    bool has_room = true;
+    StoreMemory::Share share;
     // The key that a get waits for.
     std::string awaited;
     bool waiting = false;
-    // The reply, and how much of it has gone out.
-    std::string reply;
+    // The reply, a length and a value if there is one, and how much of both has gone out.
+    std::string head;
+    std::shared_ptr<const Value> value;
     std::size_t sent = 0;
     bool replying = false;
   };
@@ -54,13 +71,16 @@ class StoreServer {
   bool receive(Connection& connection);
   bool answer(Connection& connection);
   bool send(Connection& connection);
+  // False if there is no room for it.
+  bool keep(std::string key, std::string value);
   // The new number as text; empty if there is none.
-  std::string add(std::string key, std::string_view amount);
-  void reply(Connection& connection, std::string_view value);
+  std::string sum(const std::string& key, std::string_view amount) const;
+  void reply(Connection& connection, std::string head, std::shared_ptr<const Value> value = {});
 
   Epoll epoll_;
+  StoreMemory memory_;
+  std::map<std::string, std::shared_ptr<const Value>, std::less<>> values_;
   std::map<int, Connection> connections_;
-  Values values_;
 };
 
 }  // namespace lockstep

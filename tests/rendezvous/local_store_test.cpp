@@ -2,6 +2,7 @@
 #include "lockstep/rendezvous/local_store.h"
 
 #include <filesystem>
+#include <fstream>
 #include <random>
 #include <stop_token>
 #include <thread>
@@ -12,6 +13,7 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "lockstep/core/unix_socket.h"
 #include "lockstep/rendezvous/local_store_server.h"
@@ -29,15 +31,25 @@ using ::testing::HasSubstr;
 using ::testing::StartsWith;
 using ::testing::ThrowsMessage;
 
+constexpr std::size_t mebibyte = 1 << 20;
+
 Deadline soon() {
   return Deadline::after(30s);
+}
+
+// Bytes of this process in memory.
+std::int64_t memory_in_use() {
+  std::int64_t all = 0;
+  std::int64_t resident = 0;
+  std::ifstream("/proc/self/statm") >> all >> resident;
+  return resident * ::sysconf(_SC_PAGESIZE);
 }
 
 // Serves from a thread, as the launcher's loop does from its own.
 class Serving {
  public:
-  explicit Serving(const LocalStoreServer::Values& initial = {}) {
-    for (const auto& [key, value] : initial) server.set(key, value);
+  explicit Serving(LocalStoreServer::Values initial = {}) {
+    for (auto& [key, value] : initial) server.set(key, std::move(value));
     thread_ = std::jthread([this](const std::stop_token& stop) {
       while (!stop.stop_requested()) {
         pollfd entry{server.descriptor(), POLLIN, 0};
@@ -128,6 +140,37 @@ TEST(LocalStore, CarriesLargeValues) {
   store.set("large", large);
   EXPECT_TRUE(store.get("large", soon()) == large);
   EXPECT_THROW(store.set("k", std::string(LocalStore::max_size, 'x')), UsageError);
+}
+
+// Whoever fills it, the server's memory stays bounded, and the store goes on.
+TEST(LocalStore, WhatFindsNoRoomIsRefused) {
+  LocalStoreServer::Values initial;
+  for (const char* key : {"0", "1", "2", "3"}) initial[key] = std::string(mebibyte * 63, 'x');
+  Serving serving(std::move(initial));
+  LocalStore store(serving.server.path(), {.name = "rank 1 of 2: "});
+  const std::string large(mebibyte * 5, 'x');
+  EXPECT_THAT([&] { store.set("4", large); },
+              ThrowsMessage<UsageError>(
+                  AllOf(HasSubstr("rank 1 of 2: "), HasSubstr("\"4\""), HasSubstr("256 MiB"))));
+  EXPECT_EQ(store.add("count", 1), 1);
+  store.set("3", "small");
+  store.set("4", large);
+  EXPECT_EQ(store.get("3", soon()), "small");
+}
+
+// Each would be a copy of the value.
+TEST(LocalStore, ClientsThatTakeNoRepliesCostNothing) {
+  Serving serving({{"large", std::string(mebibyte * 50, 'x')}});
+  const std::string request = encode_request(Operation::get, "large", "");
+  const std::int64_t before = memory_in_use();
+  std::vector<UniqueFd> silent;
+  for (int i = 0; i < 20; ++i) {
+    silent.push_back(connect_unix(serving.server.path(), soon()));
+    send_all(silent.back().get(), std::as_bytes(std::span(request)), soon());
+    std::byte first{};
+    receive_all(silent.back().get(), std::span(&first, 1), soon());
+  }
+  EXPECT_LT(memory_in_use() - before, 50 * static_cast<std::int64_t>(mebibyte));
 }
 
 TEST(LocalStore, OwnerSetsAndReadsValues) {
