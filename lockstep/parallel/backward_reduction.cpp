@@ -11,17 +11,10 @@
 #include <torch/csrc/autograd/graph_task.h>
 
 #include "lockstep/core/error.h"
-#include "lockstep/core/rethrow.h"
 #include "lockstep/launch/freed_memory.h"
+#include "lockstep/parallel/uneven_batches.h"
 
 namespace lockstep {
-namespace {
-
-constexpr const char* kUnevenHint =
-    ". If the ranks have different numbers of batches, give every rank the same number "
-    "(DistributedSampler pads or drops)";
-
-}  // namespace
 
 // Is in autograd's list of what to do at the end of this backward. If it goes without having been
 // called, backward has ended with an exception.
@@ -45,8 +38,8 @@ class BackwardReduction::EndOfBackward {
   bool called_ = false;
 };
 
-// Runs what talks to the group. Any error ends the group, and is passed on with a hint at what most
-// often makes ranks wait in vain, or meet in different calls.
+// Runs what talks to the group. Any error ends the group, and is passed on with a hint at its most
+// frequent cause.
 template <class Function>
 void BackwardReduction::reducing(Function&& function) {
   try {
@@ -55,10 +48,7 @@ void BackwardReduction::reducing(Function&& function) {
     const bool refused_here = !failure_.empty();
     give_up(error.what());
     if (refused_here) throw;
-    const auto* lost = dynamic_cast<const PeerLost*>(&error);
-    const bool uneven = lost ? lost->how() == PeerLost::How::left
-                             : dynamic_cast<const BackendError*>(&error) == nullptr;
-    rethrow_with(where() + "reducing gradients: ", uneven ? kUnevenHint : "");
+    rethrow_with_hint_at_batches(where() + "reducing gradients: ");
   }
 }
 

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/parallel/uneven_batches.h"
 
 namespace lockstep {
 namespace {
@@ -106,7 +107,12 @@ NodeNumber DistributedDataParallelBase::before_forward() {
     std::vector<at::Tensor> aliases;
     aliases.reserve(buffers_.size());
     for (const at::Tensor& buffer : buffers_) aliases.push_back(buffer.variable_data());
-    group_->broadcast(aliases, 0).wait();
+    try {
+      group_->broadcast(aliases, 0).wait();
+    } catch (const Error&) {
+      rethrow_with_hint_at_batches(fmt::format("[{}] rank {} of {}: broadcasting buffers: ", kWho,
+                                               group_->rank(), group_->size()));
+    }
   }
   return next_node_number();
 }

@@ -108,6 +108,25 @@ TEST_P(ReducerErrors, ARankThatStallsInBackwardIsATimeoutThatNamesIt) {
       500ms);
 }
 
+// The broadcast in forward is none that the program wrote.
+TEST_P(ReducerErrors, BuffersThatAreBroadcastForFewerBatchesAreNamed) {
+  run(2, [](std::shared_ptr<ProcessGroup> group) {
+    DistributedDataParallel model(torch::nn::BatchNorm1d(6), group);
+    const int batches = group->rank() == 0 ? 3 : 2;
+    const auto train = [&] {
+      for (int batch = 0; batch < batches; ++batch) model(values({2, 6})).sum().backward();
+    };
+    if (group->rank() == 1) {
+      train();
+      EXPECT_THROW(group->barrier().wait(), UsageError);
+      return;
+    }
+    EXPECT_THAT(message_of<UsageError>(train),
+                AllOf(HasSubstr("[DistributedDataParallel] rank 0 of 2: broadcasting buffers: "),
+                      HasSubstr("barrier"), HasSubstr("different numbers of batches")));
+  });
+}
+
 TEST_P(ReducerErrors, AnExceptionBeforeTheModelIsReachedDoesNoHarm) {
   run(2, [](const std::shared_ptr<ProcessGroup>& group) {
     Mlp net;

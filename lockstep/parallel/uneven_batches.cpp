@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/parallel/uneven_batches.h"
+
+#include "lockstep/core/error.h"
+#include "lockstep/core/rethrow.h"
+
+namespace lockstep {
+namespace {
+
+constexpr const char* kHint =
+    ". If the ranks have different numbers of batches, give every rank the same number "
+    "(DistributedSampler pads or drops)";
+
+// A rank that died or a system that refused is a cause of its own.
+bool may_be_batches() {
+  try {
+    throw;
+  } catch (const PeerLost& error) {
+    return error.how() == PeerLost::How::left;
+  } catch (const BackendError&) {
+    return false;
+  } catch (...) {
+    return true;
+  }
+}
+
+}  // namespace
+
+void rethrow_with_hint_at_batches(const std::string& before) {
+  rethrow_with(before, may_be_batches() ? kHint : "");
+}
+
+}  // namespace lockstep
