@@ -23,6 +23,15 @@ class Deadline {
   }
   // The span that the deadline was made with, for messages.
   std::chrono::milliseconds span() const { return span_; }
+  // One that ends this long from now. Its span is that of the whole wait, from where this one
+  // began.
+  Deadline prolonged(std::chrono::milliseconds more) const {
+    Deadline longer = after(more);
+    if (end_ != Clock::time_point::max()) {
+      longer.span_ = std::chrono::floor<std::chrono::milliseconds>(longer.end_ - (end_ - span_));
+    }
+    return longer;
+  }
 
  private:
   explicit Deadline(std::chrono::milliseconds span) : span_(span) {

@@ -61,9 +61,13 @@ bool HierarchicalOperation::done() const {
 }
 
 bool HierarchicalOperation::poll() {
+  return advance(Deadline::after(0s));
+}
+
+bool HierarchicalOperation::advance(const Deadline& deadline) {
   if (!done()) {
     calls_->try_advance();
-    if (auto error = calls_->error(); error && !done()) explain(error);
+    if (auto error = calls_->error(); error && !done()) explain(error, deadline);
   }
   if (done()) copies_.copy_back();
   return done();
@@ -71,9 +75,9 @@ bool HierarchicalOperation::poll() {
 
 void HierarchicalOperation::wait(const Deadline& deadline) {
   int vain_looks = 0;
-  while (!poll()) {
+  while (!advance(deadline)) {
     if (deadline.passed()) {
-      calls_->give_up();
+      calls_->give_up(deadline);
     } else if (calls_->try_advance() || advance_others(*calls_)) {
       vain_looks = 0;
     } else if (++vain_looks < kPatience) {
@@ -84,7 +88,7 @@ void HierarchicalOperation::wait(const Deadline& deadline) {
   }
 }
 
-void HierarchicalOperation::explain(const std::exception_ptr& error) {
+void HierarchicalOperation::explain(const std::exception_ptr& error, const Deadline& waited) {
   const auto end = [&](const std::string& cause) {
     std::string message = where_ + cause;
     end_groups(*levels_, message);
@@ -92,7 +96,7 @@ void HierarchicalOperation::explain(const std::exception_ptr& error) {
   };
   std::string absent;
   try {
-    levels_->all->barrier().wait(Deadline::after(kExplanation));
+    levels_->all->barrier().wait(waited.prolonged(kExplanation));
   } catch (const TimeoutError& late) {
     absent = late.what();
   } catch (const PeerLost& lost) {

@@ -42,9 +42,11 @@ class HierarchicalOperation final : public Operation {
  private:
   void push(std::vector<PhasedCall::Phase> phases);
   bool done() const;
+  // True when it is done. The deadline is that of the wait, for messages.
+  bool advance(const Deadline& deadline);
   // A group within a host does not know a rank by its number in the group of all; and whoever gave
   // up may have done so because of another.
-  [[noreturn]] void explain(const std::exception_ptr& error);
+  [[noreturn]] void explain(const std::exception_ptr& error, const Deadline& waited);
 
   std::shared_ptr<HierarchyLevels> levels_;
   std::shared_ptr<PhasedCalls> calls_;

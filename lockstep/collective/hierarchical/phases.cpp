@@ -56,13 +56,11 @@ bool PhasedCalls::advance(PhasedCall& call, std::size_t limit) {
   return moved;
 }
 
-void PhasedCalls::give_up() {
+void PhasedCalls::give_up(const Deadline& deadline) {
   const Hold hold(busy_);
   if (error_ || calls_.empty()) return;
   try {
-    for (Work& work : calls_.front()->works_) {
-      work.wait(Deadline::after(std::chrono::milliseconds(0)));
-    }
+    for (Work& work : calls_.front()->works_) work.wait(deadline);
   } catch (...) {
     keep(std::current_exception());
   }

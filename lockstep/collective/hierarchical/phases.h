@@ -14,6 +14,7 @@
 
 #include "lockstep/collective/progress.h"
 #include "lockstep/collective/work.h"
+#include "lockstep/core/deadline.h"
 
 namespace lockstep {
 
@@ -36,8 +37,9 @@ class PhasedCall {
 class PhasedCalls final : public Progressing {
  public:
   void start(const std::shared_ptr<PhasedCall>& call);
-  // Waits in vain for what the oldest call does now, so that the error tells who is missing.
-  void give_up();
+  // Waits in vain for what the oldest call does now, so that the error tells who is missing at this
+  // deadline, which has passed.
+  void give_up(const Deadline& deadline);
   // The first error; null if there is none.
   std::exception_ptr error() const;
   // Ends all calls.
