@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "lockstep/collective/network/lifeline.h"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <random>
@@ -97,8 +98,8 @@ void Lifeline::wait_for_all(const Deadline& deadline) {
   if (!pids_.empty()) return;
   throw TimeoutError(fmt::format(
       "rank {} did not join within {:.1f} s; see whether it was started, and whether it failed "
-      "before it joined",
-      fmt::join(*absent_, ", "), deadline.span().count() / 1000.0));
+      "before it joined{}",
+      fmt::join(*absent_, ", "), deadline.span().count() / 1000.0, refused_));
 }
 
 std::string Lifeline::name(int rank) const {
@@ -132,6 +133,7 @@ bool Lifeline::take_arrived() {
       if (!absent_) absent_ = std::vector{0};
     } else if (!left_.contains(0) && !lost_) {
       lost_ = 0;
+      lost_by_death_ = rank_0_.has_ended(kToDie);
     }
     return false;
   }
@@ -143,9 +145,11 @@ void Lifeline::take(const LifelineMessage& message) {
     case Kind::welcome:
       pids_ = as_numbers(message.text);
       if (static_cast<int>(pids_.size()) != size_) throw BackendError("not all ranks were named");
+      if (is_within_machine(socket_.get())) rank_0_ = ProcessWatch(pids_.front());
       return;
     case Kind::absent:
       absent_ = as_numbers(message.text);
+      refused_ = message.text.substr(std::min(message.text.find(';'), message.text.size()));
       return;
     case Kind::answer:
       answer_ = message;
@@ -156,7 +160,9 @@ void Lifeline::take(const LifelineMessage& message) {
       }
       return;
     case Kind::lost:
-      if (!lost_) lost_ = message.rank;
+      if (lost_) return;
+      lost_ = message.rank;
+      lost_by_death_ = message.number != 0;
       return;
     case Kind::left:
       left_.emplace(message.rank, Farewell{message.number, std::chrono::steady_clock::now()});

@@ -18,6 +18,7 @@
 #include "lockstep/collective/network/lifeline_message.h"
 #include "lockstep/core/deadline.h"
 #include "lockstep/core/own_fd.h"
+#include "lockstep/core/process_watch.h"
 #include "lockstep/rendezvous/membership.h"
 
 namespace lockstep::network {
@@ -49,8 +50,10 @@ class Lifeline {
     std::string reason;
   };
   const std::optional<Abort>& aborted() const { return aborted_; }
-  // The first rank that died.
+  // The first rank whose connection ended without a farewell, and whether its process is known to
+  // have ended; else it may be the network that did.
   std::optional<int> lost() const { return lost_; }
+  bool lost_by_death() const { return lost_by_death_; }
   // Those that left.
   struct Farewell {
     std::uint64_t last_call;
@@ -97,9 +100,12 @@ class Lifeline {
   LifelineReader reader_;
   std::vector<int> pids_;
   std::optional<std::vector<int>> absent_;
+  std::string refused_;
   std::optional<LifelineMessage> answer_;
   std::optional<Abort> aborted_;
   std::optional<int> lost_;
+  bool lost_by_death_ = false;
+  ProcessWatch rank_0_;  // if it is on this machine
   std::map<int, Farewell> left_;
   bool all_left_ = false;
 };

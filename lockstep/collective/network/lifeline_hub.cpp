@@ -12,6 +12,7 @@
 
 #include "lockstep/collective/absent.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/tcp_socket.h"
 
 namespace lockstep::network {
 namespace {
@@ -110,6 +111,7 @@ void LifelineHub::introduce(Arrival& arrival) try {
   member.socket = std::move(socket);
   member.reader = std::move(reader);
   member.pid = static_cast<int>(hello->number);
+  if (is_within_machine(member.socket.get())) member.process = ProcessWatch(member.pid);
 } catch (const Error&) {
   // It is no rank, and goes with its socket.
 }
@@ -131,7 +133,10 @@ void LifelineHub::hear(int rank) {
 void LifelineHub::lose(int rank) {
   Member& member = members_[rank];
   member.socket.reset();
-  if (!member.left && welcomed_) tell_all({.kind = Kind::lost, .rank = rank});
+  if (!member.left && welcomed_) {
+    const bool died = member.process.has_ended(kToDie);
+    tell_all({.kind = Kind::lost, .rank = rank, .number = died ? 1u : 0u});
+  }
   // Before all are here: its place is empty again.
   if (!welcomed_) member.pid = 0;
 }
@@ -228,7 +233,7 @@ void LifelineHub::name_absent() {
   for (int rank = 0; rank < static_cast<int>(members_.size()); ++rank) {
     if (members_[rank].pid == 0) absent.push_back(rank);
   }
-  tell_all({.kind = Kind::absent, .text = as_text(absent)});
+  tell_all({.kind = Kind::absent, .text = as_text(absent) + reception_.refused()});
 }
 
 }  // namespace lockstep::network

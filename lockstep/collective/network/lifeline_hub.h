@@ -14,6 +14,7 @@
 #include "lockstep/collective/network/lifeline_message.h"
 #include "lockstep/core/deadline.h"
 #include "lockstep/core/own_fd.h"
+#include "lockstep/core/process_watch.h"
 #include "lockstep/core/reception.h"
 #include "lockstep/core/service_thread.h"
 
@@ -38,6 +39,8 @@ class LifelineHub {
     LifelineReader reader;
     std::string unsent;
     int pid = 0;
+    // Of this machine's ranks only.
+    ProcessWatch process;
     bool left = false;
     // Of the call that it waits in, and what that is.
     std::uint64_t waits_in = 0;

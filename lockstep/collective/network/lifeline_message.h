@@ -4,6 +4,7 @@
 //   length of the rest | kind | cause | rank | lost rank | number | text
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -26,11 +27,11 @@ struct LifelineMessage {
     leaving,  // number: of the last call that it has made
     // From the hub to the ranks.
     welcome,  // all are here; text: their process ids
-    absent,   // text: the ranks that did not come
+    absent,   // text: the ranks that did not come, and who was refused
     answer,   // number, rank: as asked; text: two lines for each call that ranks were last seen
               // waiting in: what it is, the ranks
     aborted,  // rank: by whom; cause, lost_rank, text
-    lost,     // rank
+    lost,     // rank; number: 1 if its process is known to have ended
     left,     // rank; number: of the last call that it has made
     all_left,
   };
@@ -47,6 +48,9 @@ std::string encode(const LifelineMessage& message);
 // A list of numbers as a message's text has it, and back.
 std::string as_text(std::span<const int> numbers);
 std::vector<int> as_numbers(const std::string& text);
+
+// Between the end of a rank's connection and that of its process, if it died.
+inline constexpr std::chrono::milliseconds kToDie(200);
 
 // Puts messages together from what comes in pieces.
 class LifelineReader {

@@ -65,7 +65,11 @@ bool NetworkEngine::look_for_ends(const Call& call) {
   if (const auto lost = lifeline_->lost()) {
     const std::string message =
         where(call) + lifeline_->name(*lost) +
-        " died before it made or finished this call; its own output and the launcher's tell how";
+        (lifeline_->lost_by_death()
+             ? " died before it made or finished this call; its own output and the launcher's tell "
+               "how"
+             : ": its connection was lost before it made or finished this call: it died, or the "
+               "network did; its own output and the launcher's tell which");
     fail(std::make_exception_ptr(PeerLost(*lost, message)));
     return true;
   }

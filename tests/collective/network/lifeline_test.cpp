@@ -20,7 +20,9 @@ namespace lockstep::network {
 namespace {
 
 using namespace std::chrono_literals;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 class MemoryStore final : public Store {
  public:
@@ -152,6 +154,7 @@ TEST_F(LifelineTest, AConnectionThatEndsIsALoss) {
   auto ranks = join_all(3);
   ranks[2].reset();
   expect_soon(*ranks[0], [&] { return ranks[0]->lost() == 2; });
+  EXPECT_FALSE(ranks[0]->lost_by_death()) << "its process is this one";
   ranks[0].reset();
   expect_soon(*ranks[1], [&] { return ranks[1]->lost() == 2; });
 }
@@ -184,7 +187,9 @@ TEST_F(LifelineTest, NamesWhoDoesNotCome) {
 
 TEST_F(LifelineTest, ARankWithAnotherSecretIsRefused) {
   std::jthread rank_0([this] {
-    EXPECT_THROW(Lifeline(member(0, 2, "right"), "test", Deadline::after(2s)), TimeoutError);
+    EXPECT_THAT([this] { Lifeline(member(0, 2, "right"), "test", Deadline::after(2s)); },
+                ThrowsMessage<TimeoutError>(
+                    AllOf(HasSubstr("rank 1 did not join"), HasSubstr("knew another secret"))));
   });
   try {
     Lifeline(member(1, 2, "wrong"), "test", Deadline::after(20s));
