@@ -5,6 +5,8 @@
 #include <string>
 
 #include "collective/conformance/conformance.h"
+#include "collective/conformance/expect_error.h"
+#include <fmt/format.h>
 #include <sched.h>
 
 namespace lockstep::testing {
@@ -37,6 +39,18 @@ INSTANTIATE_TEST_SUITE_P(gloo, FaultConformance, ::testing::ValuesIn(cases(kGloo
                          case_name);
 INSTANTIATE_TEST_SUITE_P(gloo, TrainingConformance, ::testing::ValuesIn(cases(kGloo, {2, 3})),
                          case_name);
+
+TEST(GlooGroup, AnInterfaceThatDoesNotExistIsNamedWithThoseThatDo) {
+  run_ranks(2, [](Rank& rank) {
+    ::setenv("GLOO_SOCKET_IFNAME", "no-such-wire", 1);
+    expect_error<UsageError>("joining",
+                             {fmt::format("\\[gloo\\] joining, rank {} of 2", rank.rank()),
+                              "GLOO_SOCKET_IFNAME=no-such-wire", "There are: .*lo \\(127.0.0.1\\)"},
+                             [&] { kGloo.join(rank, {}); });
+    ::setenv("GLOO_SOCKET_IFNAME", "lo", 1);
+    kGloo.join(rank, {.place = "again"})->barrier().wait();
+  });
+}
 
 int background_threads() {
   int count = 0;

@@ -8,6 +8,7 @@
 #include "lockstep/collective/nccl/nccl_plans.h"
 #include "lockstep/collective/network/network_group.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/network_interfaces.h"
 
 namespace lockstep {
 
@@ -39,6 +40,9 @@ std::shared_ptr<ProcessGroup> make_nccl_group(Membership membership, GroupOption
       name, std::move(membership), options,
       [device, name](const Membership& member, const std::string& /*own_host*/,
                      const Deadline& deadline) -> std::unique_ptr<network::Carrier> {
+        check_interfaces(
+            fmt::format("[{}] joining, rank {} of {}: ", name, member.rank, member.world_size),
+            "NCCL_SOCKET_IFNAME", nccl_uses);
         try {
           return make_nccl_carrier(member, device, deadline);
         } catch (const TimeoutError&) {

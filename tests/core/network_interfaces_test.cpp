@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/core/network_interfaces.h"
+
+#include <gmock/gmock.h>
+#include <stdlib.h>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+using ::testing::ThrowsMessage;
+
+TEST(NetworkInterfaces, NcclReadsAListOfBeginnings) {
+  EXPECT_TRUE(nccl_uses("eth", "eth0"));
+  EXPECT_TRUE(nccl_uses("ib,eth", "eth0"));
+  EXPECT_FALSE(nccl_uses("ib", "eth0"));
+  EXPECT_FALSE(nccl_uses("=eth", "eth0"));
+  EXPECT_TRUE(nccl_uses("=eth0", "eth0"));
+  EXPECT_FALSE(nccl_uses("^eth", "eth0"));
+  EXPECT_TRUE(nccl_uses("^docker,lo", "eth0"));
+  EXPECT_TRUE(nccl_uses("^=eth", "eth0"));
+}
+
+TEST(NetworkInterfaces, WhatNamesNoneIsRefusedWithThoseThatExist) {
+  constexpr const char* variable = "LOCKSTEP_TEST_IFNAME";
+  check_interfaces("", variable, gloo_uses);
+  ::setenv(variable, "lo", 1);
+  check_interfaces("", variable, gloo_uses);
+  ::setenv(variable, "no-such-wire", 1);
+  EXPECT_THAT([&] { check_interfaces("[gloo] rank 1 of 2: ", variable, gloo_uses); },
+              ThrowsMessage<UsageError>(AllOf(StartsWith("[gloo] rank 1 of 2: "),
+                                              HasSubstr("LOCKSTEP_TEST_IFNAME=no-such-wire"),
+                                              HasSubstr("lo (127.0.0.1)"))));
+  ::unsetenv(variable);
+}
+
+}  // namespace
+}  // namespace lockstep
