@@ -18,6 +18,7 @@
 #include "lockstep/core/environment.h"
 #include "lockstep/rendezvous/exchange.h"
 #include "lockstep/rendezvous/mpi_library.h"
+#include "lockstep/rendezvous/roll_call.h"
 
 namespace lockstep {
 namespace {
@@ -83,6 +84,7 @@ std::string backend_between_hosts() {
 
 std::shared_ptr<ProcessGroup> make_group(std::string backend, Membership member,
                                          GroupOptions options) {
+  if (member.store) call_roll(member, backend, Deadline::after(options.timeout));
   if (backend == "auto" || member.world_size == 1) {
     const Choice choice = choose_backend(find_placement(member, options));
     backend = choice.backend;

@@ -29,8 +29,8 @@ struct InitOptions {
 };
 
 // Blocks until all ranks have joined. UsageError for options or an environment that contradict
-// themselves; TimeoutError names the rank that did not come. The group's destruction leaves the
-// group and never hangs; there is no destroy_process_group.
+// themselves or those of other ranks; TimeoutError names the rank that did not come. The group's
+// destruction leaves the group and never hangs; there is no destroy_process_group.
 std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options = {});
 
 // "auto", which takes the fastest one that joins these ranks; "shm", for those of one machine;

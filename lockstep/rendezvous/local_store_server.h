@@ -27,8 +27,11 @@ class LocalStoreServer {
 
   int descriptor() const { return answers_.descriptor(); }
   void serve();
+  // For want of descriptors some wait to be served, of which descriptor() tells nothing: serve()
+  // is to be called again a little later.
+  bool starved() const { return listener_.starved(); }
 
-  const Values& values() const { return answers_.values(); }
+  Values values() const { return answers_.values(); }
   void set(std::string key, std::string value) { answers_.set(std::move(key), std::move(value)); }
 
   // In a forked child: closes the descriptors and leaves the folder to the parent.

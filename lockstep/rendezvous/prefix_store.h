@@ -24,6 +24,7 @@ class PrefixStore final : public Store {
   std::string get(const std::string& key, const Deadline& deadline) override {
     return store_->get(prefix_ + key, deadline);
   }
+  std::string refused() const override { return store_->refused(); }
 
  private:
   std::string prefix_;

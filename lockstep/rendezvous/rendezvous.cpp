@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "lockstep/rendezvous/rendezvous.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstdint>
 #include <sstream>
@@ -17,10 +18,14 @@
 #include "lockstep/rendezvous/launchers.h"
 #include "lockstep/rendezvous/local_store.h"
 #include "lockstep/rendezvous/mpi_library.h"
+#include "lockstep/rendezvous/prefix_store.h"
+#include "lockstep/rendezvous/roll_call.h"
 #include "lockstep/rendezvous/tcp_store.h"
 
 namespace lockstep {
 namespace {
+
+constexpr std::chrono::milliseconds kOtherStoreAnswers = std::chrono::seconds(1);
 
 constexpr const char* kLaunchHint =
     "start it with `lockstep run -n N PROGRAM` or another launcher, which sets all of them, or "
@@ -205,25 +210,27 @@ void meet_by_mpi(Membership& member, TcpStoreOptions place) {
   if (member.rank != 0) member.store = join_tcp_store(place);
 }
 
-// Machines that were told different numbers of ranks would wait for each other in vain.
-void compare_world_sizes(const Membership& member, const Deadline& deadline) {
-  const std::string own = std::to_string(member.world_size);
-  if (member.rank == 0) return member.store->set("world_size", own);
-  const std::string of_rank_0 = member.store->get("world_size", deadline);
-  if (of_rank_0 == own) return;
-  throw UsageError(
-      fmt::format("this process is rank {} of {}, but rank 0 is one of {}: all machines must start "
-                  "as many ranks (`lockstep run -n`), with the same WORLD_SIZE",
-                  member.rank, own, of_rank_0));
+// Another process serves where this one was to: another rank 0 of this job, or something else.
+[[noreturn]] void explain_address_in_use(Membership member, TcpStoreOptions place,
+                                         const AddressInUse& error) {
+  place.timeout = std::min(place.timeout, kOtherStoreAnswers);
+  try {
+    member.store = join_tcp_store(place);
+  } catch (const Error&) {
+    throw BackendError(error.what());
+  }
+  refuse_second_rank_0(member, error.what());
 }
 
 // Of the store that rank 0 serves.
 void meet_at_rank_0(Membership& member, TcpStoreOptions place) {
-  const Deadline deadline = Deadline::after(place.timeout);
-  place.host = reachable_host(place.host, deadline);
+  place.host = reachable_host(place.host, Deadline::after(place.timeout));
   member.address = place.host;
-  member.store = member.rank == 0 ? serve_tcp_store(place).store : join_tcp_store(place);
-  compare_world_sizes(member, deadline);
+  try {
+    member.store = member.rank == 0 ? serve_tcp_store(place).store : join_tcp_store(place);
+  } catch (const AddressInUse& error) {
+    explain_address_in_use(member, place, error);
+  }
 }
 
 Membership meet_by_environment(const RendezvousOptions& options) {
@@ -239,7 +246,11 @@ Membership meet_by_environment(const RendezvousOptions& options) {
     meet_by_mpi(result, place);
   } else if (environment("TORCHELASTIC_USE_AGENT_STORE") == "True") {
     // torchrun serves the store itself.
-    result.store = join_c10d_store(told->address, told->port, result.world_size, options.timeout);
+    // What ranks that failed left there is not for those that it starts anew.
+    const std::string attempt = environment("TORCHELASTIC_RESTART_COUNT").value_or("0");
+    result.store = std::make_shared<PrefixStore>(
+        fmt::format("attempt_{}/", attempt),
+        join_c10d_store(told->address, told->port, result.world_size, options.timeout));
     result.address = reachable_host(told->address, Deadline::after(options.timeout));
   } else {
     meet_at_rank_0(result, place);

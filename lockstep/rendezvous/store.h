@@ -22,6 +22,10 @@ class Store {
 
   // Waits until the key is there and returns its value. TimeoutError at the deadline.
   virtual std::string get(const std::string& key, const Deadline& deadline) = 0;
+
+  // Whom this process, if it serves the store, has turned away: the end of a message about ranks
+  // that do not come. Empty if that is nobody.
+  virtual std::string refused() const { return ""; }
 };
 
 }  // namespace lockstep

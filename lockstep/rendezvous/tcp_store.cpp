@@ -19,6 +19,11 @@ std::string user(const TcpStoreOptions& options) {
   return fmt::format("rank {} of {}: ", options.rank, options.world_size);
 }
 
+std::string why_not_served(const TcpStoreOptions& options, const BackendError& error) {
+  return fmt::format("{}the store at {} cannot be served: {}; choose another host or port",
+                     user(options), describe(options.host, options.port), error.what());
+}
+
 Key store_key(const TcpStoreOptions& options) {
   return make_key("store", options.secret);
 }
@@ -35,6 +40,7 @@ class TcpStore final : public StoreClient {
   void serve(UniqueFd listener, int clients) {
     server_ = std::make_unique<TcpStoreServer>(std::move(listener), key_, clients);
   }
+  std::string refused() const override { return server_ ? server_->refused() : ""; }
 
  private:
   UniqueFd connect(const Deadline& deadline) const override {
@@ -56,10 +62,10 @@ ServedStore serve_tcp_store(const TcpStoreOptions& options) {
     auto store = std::make_shared<TcpStore>(options, port);
     store->serve(std::move(listener), options.world_size);
     return {std::move(store), port};
+  } catch (const AddressInUse& error) {
+    throw AddressInUse(why_not_served(options, error));
   } catch (const BackendError& error) {
-    throw BackendError(
-        fmt::format("{}the store at {} cannot be served: {}; choose another host or port",
-                    user(options), describe(options.host, options.port), error.what()));
+    throw BackendError(why_not_served(options, error));
   }
 }
 

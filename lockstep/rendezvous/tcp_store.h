@@ -25,7 +25,7 @@ struct TcpStoreOptions {
 };
 
 // Rank 0's end, which serves from a thread of its own until it is destroyed. BackendError if the
-// port cannot be used.
+// port cannot be used, AddressInUse if another has it.
 struct ServedStore {
   std::shared_ptr<Store> store;
   std::uint16_t port;

@@ -8,8 +8,11 @@
 namespace lockstep {
 namespace {
 
-// Strangers that say nothing are sent away without an event.
-constexpr int kAtMostMs = 1000;
+// Strangers that say nothing are sent away without an event, and without one it shows that there
+// are descriptors again for those who wait in the kernel's queue.
+constexpr int kAtMostMs = 200;
+// For clients to take what they have been waiting for, when the server ends.
+constexpr std::chrono::milliseconds kLinger(300);
 
 }  // namespace
 
@@ -23,6 +26,10 @@ void TcpStoreServer::run(int stop) {
   while (entries[0].revents == 0) {
     ::poll(entries.data(), entries.size(), kAtMostMs);
     for (auto& socket : reception_.serve()) answers_.admit(std::move(socket));
+    answers_.serve();
+  }
+  for (const Deadline end = Deadline::after(kLinger); answers_.replying() && !end.passed();) {
+    ::poll(&entries[1], 1, static_cast<int>(end.remaining().count()));
     answers_.serve();
   }
 }

@@ -14,6 +14,9 @@ class TcpStoreServer {
   // Until it is destroyed.
   TcpStoreServer(UniqueFd listener, const Key& key, int clients);
 
+  // As Reception's.
+  std::string refused() const { return reception_.refused(); }
+
  private:
   void run(int stop);
 

@@ -123,6 +123,8 @@ void PeerMesh::accept_higher(int listener, const std::string& token, const Deadl
                          fmt::format("rank {} did not join within {:.1f} s; see whether it was "
                                      "started, and whether it failed before it joined",
                                      fmt::join(absent, ", "), deadline.span().count() / 1000.0));
+    } catch (const BackendError& error) {
+      throw BackendError(where(rank_, size()) + error.what());
     }
     const Peer peer = peer_of(socket.get());
     const bool known = std::memcmp(hello.token.data(), token.data(), token.size()) == 0;
@@ -183,6 +185,8 @@ UniqueFd PeerMesh::receive_from(int peer, const Deadline& deadline) const {
       if (!last_look) continue;
       throw TimeoutError(fmt::format("rank {} (pid {}) did not answer within {:.1f} s", peer,
                                      pid(peer), deadline.span().count() / 1000.0));
+    } catch (const BackendError& error) {
+      throw BackendError(fmt::format("[shm] rank {} of {}: {}", rank_, size(), error.what()));
     }
   }
 }

@@ -10,6 +10,7 @@
 
 #include "lockstep/core/cpu.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/system_error.h"
 
 namespace lockstep::shm {
 namespace {
@@ -25,7 +26,7 @@ Mapping::Mapping(int fd, std::size_t bytes) : bytes_(bytes) {
     throw BackendError(fmt::format(
         "cannot map {:.1f} MiB of shared memory: {}; raise the limit of the address space (ulimit "
         "-v), or use fewer ranks or a smaller model",
-        bytes / kMebibyte, std::strerror(errno)));
+        bytes / kMebibyte, reason_of(errno)));
   }
   data_ = static_cast<std::byte*>(address);
   if (bytes >= kHugePage) {
@@ -62,7 +63,7 @@ UniqueFd make_memory(std::size_t bytes, int ranks) {
   UniqueFd fd(::memfd_create("lockstep", MFD_CLOEXEC));
   if (!fd || ::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
     throw BackendError(fmt::format("cannot make {:.1f} MiB of shared memory: {}", bytes / kMebibyte,
-                                   std::strerror(errno)));
+                                   reason_of(errno)));
   }
   return fd;
 }

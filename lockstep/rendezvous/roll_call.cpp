@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/rendezvous/roll_call.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <optional>
+#include <random>
+#include <sstream>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include "lockstep/core/error.h"
+#include "lockstep/core/tcp_socket.h"
+
+namespace lockstep {
+namespace {
+
+using namespace std::chrono_literals;
+
+// While rank 0 waits for a rank, it looks so often whether the group was refused.
+constexpr auto kLookAround = 100ms;
+// For what another process has written, or is just about to.
+constexpr auto kMoment = 5s;
+// For a rank that has just come to read why the group ends.
+constexpr auto kToHear = 2s;
+// Rank 0's deadline may pass a little later than another's, and rank 0 knows who is missing.
+constexpr auto kLater = 1s;
+
+// What a process says of itself.
+struct Entry {
+  int pid = 0;
+  int world_size = 0;
+  std::string backend;
+  // Tells apart processes that have one id, on hosts that have one name.
+  std::string token;
+  std::string host;
+
+  bool same_process(const Entry& other) const {
+    return pid == other.pid && host == other.host && token == other.token;
+  }
+  // As far as that can be seen from the host of `other`.
+  bool has_ended(const Entry& other) const {
+    return host == other.host && ::kill(pid, 0) != 0 && errno == ESRCH;
+  }
+};
+
+std::string token_of_process() {
+  static const std::string token = [] {
+    std::random_device random;
+    return fmt::format("{:08x}{:08x}", random(), random());
+  }();
+  return token;
+}
+
+Entry own_entry(const Membership& membership, const std::string& backend) {
+  return {::getpid(), membership.world_size, backend, token_of_process(), host_name()};
+}
+
+std::string as_text(const Entry& entry) {
+  return fmt::format("{} {} {} {} {}", entry.pid, entry.world_size, entry.backend, entry.token,
+                     entry.host);
+}
+
+Entry as_entry(const std::string& text) {
+  Entry entry;
+  std::istringstream stream(text);
+  stream >> entry.pid >> entry.world_size >> entry.backend >> entry.token >> std::ws;
+  std::getline(stream, entry.host);
+  return entry;
+}
+
+std::string two_processes(const Membership& membership, const Entry& one, const Entry& other) {
+  return fmt::format(
+      "two processes say that they are rank {} of {}: pid {} on host {}, and pid {} on host {}; "
+      "give "
+      "each a rank of its own (RANK), or leave the numbers to a launcher",
+      membership.rank, membership.world_size, one.pid, one.host, other.pid, other.host);
+}
+
+// One group's part of the store. The ranks of a job may form several, one after the other.
+class Roll {
+ public:
+  Roll(const Membership& membership, std::int64_t group)
+      : store_(*membership.store),
+        group_(group),
+        place_(fmt::format("roll/{}/{}", membership.generation, group)) {}
+
+  static std::string times_key(const Membership& membership, int rank) {
+    return fmt::format("roll/{}/times/{}", membership.generation, rank);
+  }
+
+  // The group that this process would have joined before.
+  Roll before(const Membership& membership) const { return {membership, group_ - 1}; }
+
+  void enter(int rank, const Entry& entry) const { store_.set(entry_key(rank), as_text(entry)); }
+  std::optional<Entry> find(int rank, const Deadline& deadline) const try {
+    return as_entry(store_.get(entry_key(rank), deadline));
+  } catch (const TimeoutError&) {
+    return std::nullopt;
+  }
+  // Whether the rank has come, to this group or to a later one.
+  bool here(const Membership& membership, int rank) const {
+    return store_.add(times_key(membership, rank), 0) >= group_;
+  }
+
+  // False if another process did so before.
+  bool end(const std::string& verdict) const {
+    if (store_.add(place_ + "/over", 1) != 1) return false;
+    store_.set(place_ + "/verdict", verdict);
+    return true;
+  }
+  // There is none before the first.
+  bool over() const { return group_ == 0 || store_.add(place_ + "/over", 0) > 0; }
+  std::string verdict(const Deadline& deadline) const {
+    return store_.get(place_ + "/verdict", deadline);
+  }
+
+  // How many have read a verdict that ends the group.
+  void say_heard() const { store_.add(place_ + "/heard", 1); }
+  std::int64_t heard() const { return store_.add(place_ + "/heard", 0); }
+
+ private:
+  std::string entry_key(int rank) const { return fmt::format("{}/{}", place_, rank); }
+
+  Store& store_;
+  std::int64_t group_;
+  std::string place_;
+};
+
+// What rank 0 found, as the store holds it: a word, and what it is about.
+constexpr std::string_view kComplete = "complete ";
+constexpr std::string_view kRefused = "refused ";
+constexpr std::string_view kLate = "late ";
+
+std::string different_sizes(int rank, int size, std::string_view size_of_rank_0) {
+  return fmt::format(
+      "rank {} is one of {}, but rank 0 is one of {}: all machines must start as many ranks "
+      "(`lockstep run -n`), with the same WORLD_SIZE",
+      rank, size, size_of_rank_0);
+}
+
+// Empty if the rank can be in one group with rank 0.
+std::string compare(const Entry& rank_0, int rank, const Entry& other) {
+  if (rank_0.world_size != other.world_size) {
+    return fmt::format("{}{}", kRefused,
+                       different_sizes(rank, other.world_size, std::to_string(rank_0.world_size)));
+  }
+  if (rank_0.backend != other.backend) {
+    return fmt::format(
+        "{}rank 0 (pid {} on host {}) asks for the backend {}, but rank {} (pid {} on host {}) for "
+        "{}; all ranks must ask for the same",
+        kRefused, rank_0.pid, rank_0.host, rank_0.backend, rank, other.pid, other.host,
+        other.backend);
+  }
+  return "";
+}
+
+std::vector<int> absent_from(const Membership& membership, const Roll& roll) {
+  std::vector<int> absent;
+  for (int rank = 0; rank < membership.world_size; ++rank) {
+    if (!roll.here(membership, rank)) absent.push_back(rank);
+  }
+  return absent;
+}
+
+std::string late(const Membership& membership, const Roll& roll, int waited_for) {
+  std::vector<int> absent = absent_from(membership, roll);
+  if (absent.empty()) absent.push_back(waited_for);
+  return fmt::format("{}{}\n{}", kLate, fmt::join(absent, ", "), membership.store->refused());
+}
+
+// Rank 0's part. Another process may refuse the group meanwhile; then there is nothing to say.
+std::string collect(const Membership& membership, const Roll& roll, const Entry& own,
+                    const Deadline& deadline) {
+  for (int rank = 1; rank < membership.world_size; ++rank) {
+    std::optional<Entry> entry;
+    while (!entry) {
+      const auto patience = roll.here(membership, rank) ? kMoment : kLookAround;
+      entry = roll.find(rank, Deadline::after(patience));
+      if (entry) break;
+      if (roll.over()) return "";
+      if (deadline.passed()) return late(membership, roll, rank);
+    }
+    const std::string difference = compare(own, rank, *entry);
+    if (!difference.empty()) return difference;
+  }
+  return fmt::format("{}{}", kComplete, membership.world_size);
+}
+
+constexpr const char* kSeeWhether =
+    "see whether it was started, and whether it failed before it joined";
+
+// The store may end with this process, and those who have come still need it.
+void let_all_hear(const Membership& membership, const Roll& roll) {
+  const auto others =
+      membership.world_size - 1 - static_cast<int>(absent_from(membership, roll).size());
+  const Deadline deadline = Deadline::after(kToHear);
+  while (roll.heard() < others && !deadline.passed()) ::usleep(10'000);
+}
+
+// Another process had this rank number before, in a group that may be complete by now.
+std::string holder_before(const Membership& membership, const Roll& roll, const Entry& own) {
+  const auto holder = roll.before(membership).find(membership.rank, Deadline::after(kLookAround));
+  if (!holder || holder->same_process(own)) return "";
+  return fmt::format("; pid {} on host {} was rank {} here before: is it still running?",
+                     holder->pid, holder->host, membership.rank);
+}
+
+// The others' part: what rank 0 says.
+std::string wait_for_verdict(const Membership& membership, const Roll& roll, const Entry& own,
+                             const Deadline& deadline) {
+  try {
+    return roll.verdict(Deadline::after(deadline.remaining() + kLater));
+  } catch (const TimeoutError&) {
+    const double seconds = deadline.span().count() / 1000.0;
+    const std::string where =
+        fmt::format("joining, rank {} of {}: ", membership.rank, membership.world_size);
+    const std::string explanation = holder_before(membership, roll, own);
+    if (roll.here(membership, 0)) {
+      throw TimeoutError(
+          fmt::format("{}rank 0, which waits for all ranks, did not say within {:.1f} s that they "
+                      "have come; it is stopped, or was given a longer timeout{}",
+                      where, seconds, explanation));
+    }
+    throw TimeoutError(fmt::format("{}rank 0 did not join within {:.1f} s; {}{}", where, seconds,
+                                   kSeeWhether, explanation));
+  }
+}
+
+void heed(const std::string& verdict, const Membership& membership, const Deadline& deadline) {
+  const std::string where =
+      fmt::format("joining, rank {} of {}: ", membership.rank, membership.world_size);
+  if (verdict.starts_with(kRefused)) throw UsageError(where + verdict.substr(kRefused.size()));
+  if (verdict.starts_with(kComplete)) {
+    const std::string size = verdict.substr(kComplete.size());
+    if (size == std::to_string(membership.world_size)) return;
+    throw UsageError(where + different_sizes(membership.rank, membership.world_size, size));
+  }
+  const auto line = verdict.find('\n');
+  const std::string absent = verdict.substr(kLate.size(), line - kLate.size());
+  const std::string refused = verdict.substr(line + 1);
+  const std::string late =
+      membership.rank == 0
+          ? fmt::format("rank {} did not join within {:.1f} s", absent,
+                        deadline.span().count() / 1000.0)
+          : fmt::format("rank {} did not join; rank 0, which waited for all, gave up", absent);
+  throw TimeoutError(fmt::format("{}{}; {}{}", where, late, kSeeWhether, refused));
+}
+
+// No process joins a group while an earlier one of its own is still forming: then another process
+// has its rank there, unless that has ended.
+void refuse_second(const Membership& membership, const Roll& forming, const Entry& own,
+                   const Deadline& deadline) {
+  if (forming.over()) return;
+  const auto holder = forming.find(membership.rank, Deadline::after(kMoment));
+  if (!holder || holder->same_process(own) || holder->has_ended(own)) return;
+  const std::string refusal =
+      fmt::format("{}{}", kRefused, two_processes(membership, *holder, own));
+  if (forming.end(refusal)) heed(refusal, membership, deadline);
+}
+
+}  // namespace
+
+void call_roll(const Membership& membership, const std::string& backend, const Deadline& deadline) {
+  const Entry own = own_entry(membership, backend);
+  const Roll roll(membership,
+                  membership.store->add(Roll::times_key(membership, membership.rank), 1));
+  roll.enter(membership.rank, own);
+  refuse_second(membership, roll.before(membership), own, deadline);
+  std::string verdict;
+  if (membership.rank != 0) {
+    verdict = wait_for_verdict(membership, roll, own, deadline);
+    if (!verdict.starts_with(kComplete)) roll.say_heard();
+  } else {
+    verdict = collect(membership, roll, own, deadline);
+    if (!roll.end(verdict)) verdict = roll.verdict(Deadline::after(kMoment));
+    if (!verdict.starts_with(kComplete)) let_all_hear(membership, roll);
+  }
+  heed(verdict, membership, deadline);
+}
+
+void refuse_second_rank_0(const Membership& membership, const std::string& error) {
+  const auto groups = membership.store->add(Roll::times_key(membership, 0), 0);
+  const Roll roll(membership, std::max<std::int64_t>(groups, 1));
+  // The other one may be just about to enter.
+  const auto holder = roll.find(0, Deadline::after(kMoment));
+  if (!holder) throw BackendError(error);
+  refuse_second(membership, roll, own_entry(membership, holder->backend), Deadline::after(kMoment));
+  throw BackendError(fmt::format("{}: rank 0 of another job, pid {} on host {}, serves it there",
+                                 error, holder->pid, holder->host));
+}
+
+}  // namespace lockstep

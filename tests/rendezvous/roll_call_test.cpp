@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Processes that do not fit together to one group: all of them are told, and none waits for the
+// timeout.
+#include "lockstep/rendezvous/roll_call.h"
+
+#include <fstream>
+
+#include "collective/conformance/expect_error.h"
+#include "support/environment.h"
+#include "support/free_port.h"
+#include "support/join.h"
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "lockstep/rendezvous/tcp_store.h"
+
+namespace lockstep::testing {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kSoon = 15s;
+
+// Joins as this rank; the error comes long before the timeout.
+void expect_refused(InitOptions options, const std::vector<std::string>& patterns) {
+  options.timeout = 60s;
+  const auto begin = Clock::now();
+  expect_error<UsageError>("joining", patterns, [&] { init_process_group(options); });
+  EXPECT_LT(Clock::now() - begin, kSoon);
+}
+
+InitOptions options(const std::string& place, const std::string& backend, int rank, int size) {
+  return {.backend = backend, .init_method = place, .rank = rank, .world_size = size};
+}
+
+// That process r says it is rank numbers[r] of three, which two of them do.
+void expect_two_of_one_rank(const std::vector<int>& numbers, int first, int second,
+                            const std::string& backend, int port) {
+  run_ranks(3, [&](Rank& rank) {
+    set_launcher_environment({});
+    rank.note(backend);
+    const std::string place =
+        port == 0 ? rank.meeting_place() : fmt::format("tcp://127.0.0.1:{}", port);
+    const int number = numbers[static_cast<std::size_t>(rank.rank())];
+    const auto pid = [&](int process) {
+      return fmt::format("pid {} on host ", rank.pid_of(process));
+    };
+    // A rank that comes only when the others have been told finds nobody.
+    if (port != 0 && rank.rank() == second) {
+      const auto store = join_tcp_store({.host = "127.0.0.1",
+                                         .port = static_cast<std::uint16_t>(port),
+                                         .secret = {},
+                                         .rank = 0,
+                                         .world_size = 3,
+                                         .timeout = 30s});
+      for (const int other : {0, 1})
+        store->get(fmt::format("roll/0/1/{}", other), Deadline::after(30s));
+    }
+    expect_refused(options(place, backend, number, 3),
+                   {fmt::format("two processes say that they are rank {} of 3",
+                                numbers[static_cast<std::size_t>(first)]),
+                    pid(first), pid(second)});
+  });
+}
+
+TEST(RollCall, TwoProcessesOfOneRankAreNamedOnAllRanks) {
+  for (const std::string backend : {"shm", "gloo"}) {
+    expect_two_of_one_rank({0, 1, 1}, 1, 2, backend, 0);
+    expect_two_of_one_rank({0, 1, 0}, 0, 2, backend, 0);
+    expect_two_of_one_rank({0, 1, 1}, 1, 2, backend, free_port());
+    expect_two_of_one_rank({0, 1, 0}, 0, 2, backend, free_port());
+  }
+}
+
+TEST(RollCall, DifferentBackendsAreNamedOnAllRanks) {
+  run_ranks(3, [](Rank& rank) {
+    set_launcher_environment({});
+    expect_refused(
+        options(rank.meeting_place(), rank.rank() == 1 ? "shm" : "gloo", rank.rank(), 3),
+        {fmt::format("rank 0 \\(pid {} on host .*\\) asks for the backend gloo, but rank 1 "
+                     "\\(pid {} on host .*\\) for shm",
+                     rank.pid_of(0), rank.pid_of(1))});
+  });
+}
+
+// And not at their own timeouts, which may be longer.
+TEST(RollCall, RanksThatWaitAreToldThatRankZeroGaveUp) {
+  run_ranks(3, [](Rank& rank) {
+    if (rank.rank() == 1) return;
+    set_launcher_environment({});
+    InitOptions join = options(rank.meeting_place(), "shm", rank.rank(), 3);
+    join.timeout = rank.rank() == 0 ? 1s : 60s;
+    const auto begin = Clock::now();
+    expect_error<TimeoutError>(
+        "joining",
+        {fmt::format("rank {} of 3: rank 1 did not join", rank.rank()),
+         rank.rank() == 0 ? "within 1.0 s" : "rank 0, which waited for all, gave up"},
+        [&] { init_process_group(join); });
+    EXPECT_LT(Clock::now() - begin, kSoon);
+  });
+}
+
+TEST(RollCall, RankZeroIsToldWhoKnewAnotherSecret) {
+  const std::string place = fmt::format("tcp://127.0.0.1:{}", free_port());
+  run_ranks(2, [&](Rank& rank) {
+    const std::string file = fmt::format("{}/secret-{}", rank.folder(), rank.rank());
+    std::ofstream(file) << "the secret of rank " << rank.rank() << ", long enough";
+    ::chmod(file.c_str(), 0600);
+    set_launcher_environment({{"LOCKSTEP_SECRET_FILE", file}});
+    InitOptions join = options(place, "gloo", rank.rank(), 2);
+    if (rank.rank() == 0) {
+      join.timeout = 3s;
+      expect_error<TimeoutError>(
+          "rank 0", {"rank 1 did not join within 3.0 s", "host 127.0.0.1 .*knew another secret"},
+          [&] { init_process_group(join); });
+    } else {
+      join.timeout = 20s;
+      expect_error<BackendError>("rank 1", {"refused this rank's secret"},
+                                 [&] { init_process_group(join); });
+    }
+  });
+}
+
+// As `lockstep run -n 2 sh -c "first; second"` has it, and ranks that are started again.
+TEST(RollCall, ProcessesMayTakeTheRankOfOneThatHasEnded) {
+  run_ranks(2, [](Rank& rank) {
+    set_launcher_environment({});
+    const InitOptions join = options(rank.meeting_place(), "shm", rank.rank(), 2);
+    for (int round = 0; round < 2; ++round) {
+      const pid_t child = ::fork();
+      if (child == 0) {
+        const bool joined = init_process_group(join)->size() == 2;
+        ::_exit(joined ? 0 : 1);
+      }
+      int status = -1;
+      ::waitpid(child, &status, 0);
+      EXPECT_EQ(status, 0);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::testing
