@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "this_program.h"
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -20,9 +21,8 @@ bool is_second_program_verb(std::string_view verb) {
 }
 
 void become_second_program(char** arguments) {
-  std::error_code ignored;
-  const auto self = std::filesystem::read_symlink("/proc/self/exe", ignored);
-  const std::string program = self.parent_path() / "lockstep-torch";
+  const std::string program =
+      std::filesystem::path(this_program()).parent_path() / "lockstep-torch";
   ::execv(program.c_str(), arguments);
   throw BackendError(fmt::format(
       "{}: cannot execute {}: {}; it is built and installed together with lockstep, beside it",

@@ -5,10 +5,17 @@
 #include <filesystem>
 #include <string>
 
+#include "lockstep/core/error.h"
+
 namespace lockstep::cli {
 
+// BackendError if /proc does not tell.
 inline std::string this_program() {
-  return std::filesystem::read_symlink("/proc/self/exe");
+  std::error_code error;
+  const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (!error) return program;
+  throw BackendError("cannot tell where this program is: /proc/self/exe: " + error.message() +
+                     "; mount /proc");
 }
 
 }  // namespace lockstep::cli

@@ -3,12 +3,12 @@
 
 #include <array>
 #include <cerrno>
-#include <cstring>
 
 #include <fmt/format.h>
 #include <sys/epoll.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/system_error.h"
 
 namespace lockstep {
 namespace {
@@ -23,7 +23,7 @@ int control(int epoll, int operation, int fd, std::uint32_t events) {
 }  // namespace
 
 Epoll::Epoll() : fd_(::epoll_create1(EPOLL_CLOEXEC)) {
-  if (!fd_) throw BackendError(fmt::format("cannot make an epoll: {}", std::strerror(errno)));
+  if (!fd_) throw BackendError(fmt::format("cannot make an epoll: {}", reason_of(errno)));
 }
 
 bool Epoll::try_add(int fd, std::uint32_t events) {
@@ -32,7 +32,7 @@ bool Epoll::try_add(int fd, std::uint32_t events) {
 
 void Epoll::add(int fd, std::uint32_t events) {
   if (!try_add(fd, events)) {
-    throw BackendError(fmt::format("cannot watch a socket: {}", std::strerror(errno)));
+    throw BackendError(fmt::format("cannot watch a socket: {}", reason_of(errno)));
   }
 }
 

@@ -7,6 +7,8 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
+#include "lockstep/core/system_error.h"
+
 namespace lockstep {
 namespace {
 
@@ -39,11 +41,18 @@ std::vector<UniqueFd> Listener::accept() {
     if (connection) {
       connections.push_back(std::move(connection));
     } else if (errno != EINTR && errno != ECONNABORTED) {
-      if (errno != EAGAIN) watch(false);
+      if (errno != EAGAIN) {
+        error_ = errno;
+        watch(false);
+      }
       break;
     }
   }
   return connections;
+}
+
+std::string Listener::limit_met() const {
+  return error_ == 0 ? "" : reason_of(error_);
 }
 
 void Listener::close() {

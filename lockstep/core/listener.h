@@ -2,6 +2,8 @@
 // Takes new connections without blocking, for an event loop.
 #pragma once
 
+#include <atomic>
+#include <string>
 #include <vector>
 
 #include "lockstep/core/epoll.h"
@@ -18,8 +20,13 @@ class Listener {
   int descriptor() const { return epoll_.get(); }
 
   // Those that have come, a few at a time. When this process is out of descriptors they stay in the
-  // kernel's queue, and descriptor() tells nothing of them, until the next call.
+  // kernel's queue, and descriptor() tells nothing of them, until the next call: see starved().
   std::vector<UniqueFd> accept();
+
+  // Whether some have been left in the queue, the last time, for want of descriptors; and, if that
+  // has ever been so, the limit in words.
+  bool starved() const { return !watched_; }
+  std::string limit_met() const;
 
   // Takes no more, and frees the address.
   void close();
@@ -30,6 +37,7 @@ class Listener {
   OwnFd socket_;
   Epoll epoll_;
   bool watched_ = false;
+  std::atomic<int> error_ = 0;
 };
 
 }  // namespace lockstep

@@ -6,6 +6,7 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <sys/eventfd.h>
 
 namespace lockstep {
 namespace {
@@ -23,11 +24,15 @@ List& list() {
 }
 
 void cut_in_child() {
-  const int nowhere = ::open("/dev/null", O_RDWR | O_CLOEXEC);
-  for (const int fd : list().fds) {
-    if (nowhere >= 0) ::dup3(nowhere, fd, O_CLOEXEC);
+  const std::set<int>& fds = list().fds;
+  if (fds.empty()) return list().mutex.unlock();
+  // There may be no /dev/null, and no descriptor left but this one.
+  ::close(*fds.begin());
+  const int nowhere = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  for (const int fd : fds) {
+    if (fd != nowhere) ::dup3(nowhere, fd, O_CLOEXEC);
   }
-  if (nowhere >= 0) ::close(nowhere);
+  if (!fds.contains(nowhere)) ::close(nowhere);
   list().fds.clear();
   list().mutex.unlock();
 }

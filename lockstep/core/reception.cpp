@@ -73,7 +73,7 @@ void Reception::greet(UniqueFd socket) {
   by_descriptor_[fd] = std::prev(strangers_.end());
 }
 
-Reception::Verdict Reception::hear(Stranger& stranger) const {
+Reception::Verdict Reception::hear(Stranger& stranger) {
   auto* place = reinterpret_cast<char*>(&stranger.answer) + stranger.received;
   const int fd = stranger.socket.get();
   const ssize_t count = ::recv(fd, place, sizeof stranger.answer - stranger.received, 0);
@@ -81,7 +81,10 @@ Reception::Verdict Reception::hear(Stranger& stranger) const {
   if (count <= 0) return Verdict::refused;
   stranger.received += static_cast<std::size_t>(count);
   if (stranger.received < sizeof stranger.answer) return Verdict::undecided;
-  if (!is_right(stranger.answer, stranger.challenge, key_)) return Verdict::refused;
+  if (!is_right(stranger.answer, stranger.challenge, key_)) {
+    if (const std::string host = peer_host(fd); !host.empty()) refusals_.add(host);
+    return Verdict::refused;
+  }
   const Proof proof = prove(stranger.answer, stranger.challenge, key_);
   ::send(fd, proof.data(), proof.size(), MSG_NOSIGNAL);
   return Verdict::authentic;
@@ -99,6 +102,12 @@ void Reception::send_away_first() {
   epoll_.remove(fd);
   by_descriptor_.erase(fd);
   strangers_.pop_front();
+}
+
+std::string Reception::refused() const {
+  const std::string limit = listener_.limit_met();
+  return refusals_.in_words() +
+         (limit.empty() ? "" : "; connections could not be taken here: " + limit);
 }
 
 void Reception::close() {

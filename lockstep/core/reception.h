@@ -16,6 +16,7 @@
 #include "lockstep/core/handshake.h"
 #include "lockstep/core/listener.h"
 #include "lockstep/core/own_fd.h"
+#include "lockstep/core/refusals.h"
 
 namespace lockstep {
 
@@ -35,6 +36,10 @@ class Reception {
   // Sends all strangers away and takes no more.
   void close();
 
+  // Who did not know the key, or found no descriptor left here: the end of a message about those
+  // who do not come. For any thread.
+  std::string refused() const;
+
  private:
   using Clock = std::chrono::steady_clock;
 
@@ -48,7 +53,7 @@ class Reception {
   enum class Verdict { undecided, authentic, refused };
 
   void greet(UniqueFd socket);
-  Verdict hear(Stranger& stranger) const;
+  Verdict hear(Stranger& stranger);
   void send_away_the_slow();
   void send_away_first();
 
@@ -59,6 +64,7 @@ class Reception {
   // In the order in which they came.
   std::list<Stranger> strangers_;
   std::map<int, std::list<Stranger>::iterator> by_descriptor_;
+  Refusals refusals_;
 };
 
 // The connecting end: a connection on which both ends have shown that they know the key. While

@@ -3,7 +3,6 @@
 
 #include <cerrno>
 #include <csignal>
-#include <cstring>
 #include <utility>
 
 #include <fmt/format.h>
@@ -11,6 +10,7 @@
 #include <unistd.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/system_error.h"
 
 namespace lockstep {
 namespace {
@@ -42,7 +42,7 @@ std::thread start(std::function<void()> body) try {
 
 ServiceThread::ServiceThread(std::function<void(int stop)> body)
     : owner_(::getpid()), stop_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  if (!stop_) throw BackendError(fmt::format("cannot make an eventfd: {}", std::strerror(errno)));
+  if (!stop_) throw BackendError(fmt::format("cannot make an eventfd: {}", reason_of(errno)));
   thread_ = start([body = std::move(body), stop = stop_.get()] { body(stop); });
 }
 

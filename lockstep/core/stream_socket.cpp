@@ -2,11 +2,12 @@
 #include "lockstep/core/stream_socket.h"
 
 #include <cerrno>
-#include <cstring>
 
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/socket.h>
+
+#include "lockstep/core/system_error.h"
 
 namespace lockstep {
 namespace {
@@ -17,7 +18,7 @@ void wait_for(int fd, short events, const Deadline& deadline, const char* what) 
     const int ready = ::poll(&entry, 1, static_cast<int>(deadline.remaining().count()));
     if (ready > 0) return;
     if (ready < 0 && errno != EINTR) {
-      throw BackendError(fmt::format("{}: {}", what, std::strerror(errno)));
+      throw BackendError(fmt::format("{}: {}", what, reason_of(errno)));
     }
     if (deadline.passed()) {
       throw TimeoutError(
@@ -37,7 +38,7 @@ ssize_t transfer(int socket, short events, const Deadline& deadline, const char*
       throw ConnectionClosed(fmt::format("{}: the other end closed the connection", what));
     }
     if (errno == EINTR) continue;
-    if (errno != EAGAIN) throw BackendError(fmt::format("{}: {}", what, std::strerror(errno)));
+    if (errno != EAGAIN) throw BackendError(fmt::format("{}: {}", what, reason_of(errno)));
     wait_for(socket, events, deadline, what);
   }
 }
@@ -47,7 +48,7 @@ UniqueFd accept_connection(int listener, const Deadline& deadline) {
     UniqueFd fd(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (fd) return fd;
     if (errno == EINTR || errno == ECONNABORTED) continue;
-    if (errno != EAGAIN) throw BackendError(fmt::format("accept: {}", std::strerror(errno)));
+    if (errno != EAGAIN) throw BackendError(fmt::format("accept: {}", reason_of(errno)));
     wait_for(listener, POLLIN, deadline, "waiting for a connection");
   }
 }

@@ -17,6 +17,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "lockstep/core/system_error.h"
+
 namespace lockstep {
 namespace {
 
@@ -56,9 +58,13 @@ Addresses resolve_in_time(const std::string& host, const Deadline& deadline) {
   }
 }
 
+std::string no_socket(int error) {
+  return "cannot make a socket: " + reason_of(error);
+}
+
 UniqueFd socket_for(const addrinfo& address) {
   UniqueFd fd(::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd) throw BackendError(fmt::format("cannot make a socket: {}", std::strerror(errno)));
+  if (!fd) throw BackendError(no_socket(errno));
   return fd;
 }
 
@@ -112,9 +118,11 @@ UniqueFd listen_tcp(const std::string& host, std::uint16_t port) {
     }
     error = errno;
   }
-  throw BackendError(fmt::format(
-      "cannot listen on {} port {}: {}{}", host, port, std::strerror(error),
-      error == EADDRNOTAVAIL ? "; it must be an address of the machine where rank 0 runs" : ""));
+  const std::string message = fmt::format(
+      "cannot listen on {} port {}: {}{}", host, port, reason_of(error),
+      error == EADDRNOTAVAIL ? "; it must be an address of the machine where rank 0 runs" : "");
+  if (error == EADDRINUSE) throw AddressInUse(message);
+  throw BackendError(message);
 }
 
 UniqueFd connect_tcp_at_once(const std::string& host, std::uint16_t port,
@@ -124,14 +132,16 @@ UniqueFd connect_tcp_at_once(const std::string& host, std::uint16_t port,
   for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
     UniqueFd fd(::socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     error = fd ? connect_once(fd.get(), *address, deadline) : errno;
+    // To try again would not help.
+    if (error == EMFILE || error == ENFILE) throw BackendError(no_socket(error));
     if (error == 0) return fd;
   }
   if (deadline.passed()) {
     throw TimeoutError(fmt::format("cannot connect to {} port {} within {:.1f} s: {}", host, port,
-                                   deadline.span().count() / 1000.0, std::strerror(error)));
+                                   deadline.span().count() / 1000.0, reason_of(error)));
   }
   throw ConnectionClosed(
-      fmt::format("cannot connect to {} port {}: {}", host, port, std::strerror(error)));
+      fmt::format("cannot connect to {} port {}: {}", host, port, reason_of(error)));
 }
 
 UniqueFd connect_tcp(const std::string& host, std::uint16_t port, const Deadline& deadline) {
@@ -173,15 +183,26 @@ TcpAddress local_address(int socket) {
   socklen_t length = sizeof storage;
   auto* address = reinterpret_cast<sockaddr*>(&storage);
   if (::getsockname(socket, address, &length) != 0) {
-    throw BackendError(fmt::format("cannot tell a socket's address: {}", std::strerror(errno)));
+    throw BackendError(fmt::format("cannot tell a socket's address: {}", reason_of(errno)));
   }
   return in_numbers(*address, length);
+}
+
+std::string peer_host(int socket) {
+  sockaddr_storage storage{};
+  socklen_t length = sizeof storage;
+  auto* address = reinterpret_cast<sockaddr*>(&storage);
+  return ::getpeername(socket, address, &length) == 0 ? in_numbers(*address, length).host : "";
+}
+
+bool is_within_machine(int socket) {
+  return peer_host(socket) == local_address(socket).host;
 }
 
 std::string host_name() {
   char name[HOST_NAME_MAX + 1] = {};
   if (::gethostname(name, sizeof name - 1) != 0) {
-    throw BackendError(fmt::format("this machine has no name: {}", std::strerror(errno)));
+    throw BackendError(fmt::format("this machine has no name: {}", reason_of(errno)));
   }
   return name;
 }

@@ -10,8 +10,13 @@
 
 namespace lockstep {
 
+class AddressInUse : public BackendError {
+ public:
+  using BackendError::BackendError;
+};
+
 // Listens on an address of this machine, and on no other. Port 0 takes one that is free.
-// BackendError if the host is none of this machine's, or the port is in use.
+// BackendError if the host is none of this machine's, AddressInUse if another has the port.
 UniqueFd listen_tcp(const std::string& host, std::uint16_t port);
 // ConnectionClosed if nobody listens there, TimeoutError if nothing answers.
 UniqueFd connect_tcp_at_once(const std::string& host, std::uint16_t port, const Deadline& deadline);
@@ -24,6 +29,10 @@ struct TcpAddress {
   std::uint16_t port;
 };
 TcpAddress local_address(int socket);
+// The other end's host, as a number; empty if it has gone.
+std::string peer_host(int socket);
+// Whether both ends of a connection are on this machine.
+bool is_within_machine(int socket);
 
 // The same host; by a number of this machine's that others can reach, where the name leads to
 // loopback here (as Debian has it for a machine's own name) and is not meant to, or where this

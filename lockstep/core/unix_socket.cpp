@@ -9,6 +9,8 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include "lockstep/core/system_error.h"
+
 namespace lockstep {
 namespace {
 
@@ -35,7 +37,7 @@ Address parse(const std::string& address) {
 
 UniqueFd new_socket() {
   UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd) throw BackendError(fmt::format("cannot make a socket: {}", std::strerror(errno)));
+  if (!fd) throw BackendError(fmt::format("cannot make a socket: {}", reason_of(errno)));
   return fd;
 }
 
@@ -46,7 +48,7 @@ UniqueFd listen_unix(const std::string& address) {
   UniqueFd fd = new_socket();
   if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&target.storage), target.length) != 0 ||
       ::listen(fd.get(), SOMAXCONN) != 0) {
-    throw BackendError(fmt::format("cannot listen on {}: {}", address, std::strerror(errno)));
+    throw BackendError(fmt::format("cannot listen on {}: {}", address, reason_of(errno)));
   }
   return fd;
 }
@@ -59,7 +61,7 @@ UniqueFd connect_unix(const std::string& address, const Deadline& deadline) {
          0) {
     if (errno == EINTR) continue;
     if (errno != EAGAIN) {
-      throw BackendError(fmt::format("cannot connect to {}: {}", address, std::strerror(errno)));
+      throw BackendError(fmt::format("cannot connect to {}: {}", address, reason_of(errno)));
     }
     if (deadline.passed()) {
       throw TimeoutError(fmt::format("cannot connect to {}: its queue was full for {} ms", address,
@@ -74,7 +76,7 @@ Peer peer_of(int socket) {
   ucred credentials{};
   socklen_t length = sizeof credentials;
   if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0) {
-    throw BackendError(fmt::format("cannot tell who is connected: {}", std::strerror(errno)));
+    throw BackendError(fmt::format("cannot tell who is connected: {}", reason_of(errno)));
   }
   return {credentials.pid, credentials.uid};
 }
@@ -118,7 +120,10 @@ UniqueFd receive_fd(int socket, const Deadline& deadline) {
     throw ConnectionClosed("receiving a descriptor: the peer said farewell");
   }
   if (item == nullptr || item->cmsg_type != SCM_RIGHTS) {
-    throw BackendError("receiving a descriptor: the message carried none (too many open files?)");
+    // The kernel leaves out what finds no place here.
+    const bool cut = (message.header.msg_flags & MSG_CTRUNC) != 0;
+    throw BackendError("receiving a descriptor: the message carried none" +
+                       (cut ? ": " + reason_of(EMFILE) : ""));
   }
   int fd = -1;
   std::memcpy(&fd, CMSG_DATA(item), sizeof fd);

@@ -2,7 +2,6 @@
 #include "lockstep/launch/janitor.h"
 
 #include <cerrno>
-#include <cstring>
 #include <vector>
 
 #include <fcntl.h>
@@ -15,6 +14,7 @@
 #include <unistd.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/system_error.h"
 #include "lockstep/launch/signal_watch.h"
 
 namespace lockstep {
@@ -26,7 +26,13 @@ constexpr int farewell_timeout_ms = 2000;
 // Keeps nothing of the launcher's open but the pipe: a shell would wait for its output to close.
 void keep_only(int pipe) {
   const int null = ::open("/dev/null", O_RDWR);
-  for (int fd = 0; fd < 3; ++fd) ::dup2(null, fd);
+  for (int fd = 0; fd < 3; ++fd) {
+    if (null >= 0) {
+      ::dup2(null, fd);
+    } else if (fd != pipe) {
+      ::close(fd);
+    }
+  }
   const auto kept = static_cast<unsigned>(pipe);
   if (kept > 3) ::close_range(3, kept - 1, 0);
   ::close_range(kept + 1, ~0U, 0);
@@ -57,7 +63,7 @@ void keep_only(int pipe) {
 Janitor::Janitor(int ranks, const std::string& store_socket, const std::string& store_folder) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) {
-    throw BackendError(fmt::format("cannot make a pipe: {}", std::strerror(errno)));
+    throw BackendError(fmt::format("cannot make a pipe: {}", reason_of(errno)));
   }
   UniqueFd reader(ends[0]);
   pipe_.reset(ends[1]);
@@ -66,7 +72,7 @@ Janitor::Janitor(int ranks, const std::string& store_socket, const std::string& 
   // The child keeps them blocked for good.
   SignalsBlocked blocked;
   pid_ = ::fork();
-  if (pid_ < 0) throw BackendError(fmt::format("cannot fork: {}", std::strerror(errno)));
+  if (pid_ < 0) throw BackendError(fmt::format("cannot fork: {}", reason_of(errno)));
   if (pid_ == 0) {
     ::close(pipe_.get());
     tidy(reader.get(), groups, store_socket.c_str(), store_folder.c_str());

@@ -32,6 +32,11 @@ std::vector<pid_t> threads() {
 // Initialised before main, after the libraries that the program is linked to.
 const std::vector<pid_t> at_load = threads();
 
+// Without /proc nobody could tell whether there are others.
+bool are_known() {
+  return !threads().empty();
+}
+
 // They are told by their numbers: those of load time may have ended, and others have come instead.
 int count_new_threads() {
   const pid_t main_thread = ::getpid();  // in a forked child as well
@@ -71,10 +76,16 @@ bool has_opened_a_gpu() {
 }  // namespace
 
 bool may_fork() {
-  return lasting_new_threads() == 0 && !has_opened_a_gpu();
+  return are_known() && lasting_new_threads() == 0 && !has_opened_a_gpu();
 }
 
 void require_no_new_threads(const std::string& caller) {
+  if (!are_known()) {
+    throw BackendError(
+        caller +
+        ": cannot tell how many threads this process has, since /proc/self/task cannot be read; "
+        "mount /proc, or start the program with `lockstep run`");
+  }
   const int count = lasting_new_threads();
   if (count == 0) return;
   throw UsageError(fmt::format(

@@ -2,7 +2,6 @@
 #include "lockstep/launch/output_channel.h"
 
 #include <cerrno>
-#include <cstring>
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -12,13 +11,14 @@
 #include <unistd.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/system_error.h"
 
 namespace lockstep {
 
 OutputChannel open_pipe() {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) {
-    throw BackendError(fmt::format("cannot make a pipe: {}", std::strerror(errno)));
+    throw BackendError(fmt::format("cannot make a pipe: {}", reason_of(errno)));
   }
   ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
   return {UniqueFd(ends[0]), UniqueFd(ends[1])};

@@ -3,13 +3,13 @@
 
 #include <array>
 #include <cerrno>
-#include <cstring>
 
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/system_error.h"
 
 namespace lockstep {
 
@@ -18,8 +18,7 @@ RankOutput::RankOutput(int rank, Sink sink, const std::string& log_file)
   if (log_file.empty()) return;
   log_.reset(::open(log_file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
   if (!log_) {
-    throw BackendError(
-        fmt::format("cannot write the log file {}: {}", log_file, std::strerror(errno)));
+    throw BackendError(fmt::format("cannot write the log file {}: {}", log_file, reason_of(errno)));
   }
 }
 

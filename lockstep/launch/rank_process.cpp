@@ -4,7 +4,6 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <iostream>
 
 #include <fcntl.h>
@@ -16,6 +15,7 @@
 #include <unistd.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/system_error.h"
 #include "lockstep/launch/output_channel.h"
 
 namespace lockstep {
@@ -45,7 +45,9 @@ void become_rank(pid_t launcher, const UniqueFd& output, const UniqueFd& error_o
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   // The launcher may have died before that took hold.
   if (::getppid() != launcher) ::_exit(1);
-  const UniqueFd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  UniqueFd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  // A machine without one; an empty pipe reads alike.
+  if (!null) null = std::move(open_pipe().reader);
   ::dup2(null.get(), STDIN_FILENO);
   ::dup2(output.get(), STDOUT_FILENO);
   ::dup2(error_output.get(), STDERR_FILENO);
@@ -76,7 +78,7 @@ RankProcess::RankProcess(int rank, const std::function<void(const UniqueFd& last
   OutputChannel words = open_pipe();
   const pid_t launcher = ::getpid();
   pid_ = ::fork();
-  if (pid_ < 0) throw BackendError(fmt::format("cannot fork: {}", std::strerror(errno)));
+  if (pid_ < 0) throw BackendError(fmt::format("cannot fork: {}", reason_of(errno)));
   if (pid_ == 0) {
     become_rank(launcher, output.writer, error_output.writer);
     for (OutputChannel* channel : {&output, &error_output}) *channel = {};
@@ -90,7 +92,7 @@ RankProcess::RankProcess(int rank, const std::function<void(const UniqueFd& last
     const int error = errno;
     ::kill(pid_, SIGKILL);
     ::waitpid(pid_, nullptr, 0);
-    throw BackendError(fmt::format("cannot watch process {}: {}", pid_, std::strerror(error)));
+    throw BackendError(fmt::format("cannot watch process {}: {}", pid_, reason_of(error)));
   }
   output_ = std::move(output.reader);
   error_output_ = std::move(error_output.reader);

@@ -22,6 +22,8 @@ using std::chrono::milliseconds;
 
 // A killed process that has not gone by then hangs in the kernel.
 constexpr milliseconds kill_timeout{5000};
+// Until descriptors may be free again for those who ask the store.
+constexpr int starved_wait_ms = 100;
 // GNU timeout signals its child and then its whole group: that is one wish, not two.
 constexpr milliseconds same_wish{100};
 // More than a pipe holds: what else comes is from a process that escaped its group.
@@ -184,6 +186,7 @@ void RankWatch::wait() {
   if (arrive_by_) timeout = static_cast<int>(arrive_by_->remaining().count());
   if (kill_at_) timeout = static_cast<int>(kill_at_->remaining().count());
   if (give_up_at_) timeout = static_cast<int>(give_up_at_->remaining().count());
+  if (store_.starved() && timeout < 0) timeout = starved_wait_ms;
   ::poll(entries.data(), entries.size(), timeout);
 }
 

@@ -3,13 +3,13 @@
 
 #include <atomic>
 #include <cerrno>
-#include <cstring>
 
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/system_error.h"
 
 namespace lockstep {
 namespace {
@@ -30,7 +30,7 @@ void write_down(int signal) {
 SignalWatch::SignalWatch() {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) {
-    throw BackendError(fmt::format("cannot make a pipe: {}", std::strerror(errno)));
+    throw BackendError(fmt::format("cannot make a pipe: {}", reason_of(errno)));
   }
   reader_.reset(ends[0]);
   writer_.reset(ends[1]);

@@ -2,11 +2,15 @@
 // The store of rank 0 and its clients as threads, and strangers at its door.
 #include "lockstep/rendezvous/tcp_store.h"
 
+#include <fstream>
 #include <random>
 #include <thread>
 #include <vector>
 
+#include "support/limits.h"
+#include "support/rank_processes.h"
 #include <gmock/gmock.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include "lockstep/core/error.h"
@@ -84,6 +88,15 @@ TEST_F(TcpStoreTest, AnotherSecretIsRefused) {
   }
 }
 
+// By the time that its message about ranks that do not come is written.
+TEST_F(TcpStoreTest, RankZeroKnowsWhoKnewAnotherSecret) {
+  EXPECT_EQ(rank_0_->refused(), "");
+  place_.secret = "fedcba9876543210";
+  EXPECT_THROW(join_tcp_store(place_), BackendError);
+  EXPECT_THAT(rank_0_->refused(),
+              AllOf(HasSubstr("host 127.0.0.1"), HasSubstr("knew another secret")));
+}
+
 TEST_F(TcpStoreTest, WhatIsNoStoreIsRefused) {
   const UniqueFd other = listen_tcp("127.0.0.1", 0);
   place_.port = local_address(other.get()).port;
@@ -146,6 +159,33 @@ TEST_F(TcpStoreTest, StrangersCostNothing) {
   rank_1->set("key", "value");
   EXPECT_EQ(rank_0_->get("key", at_leisure()), "value");
   EXPECT_THROW(rank_0_->get("k", Deadline::after(50ms)), TimeoutError);
+}
+
+// They stay in the kernel's queue until rank 0 has descriptors again.
+TEST(TcpStore, WhoFindsNoDescriptorAtRankZeroIsServedLater) {
+  testing::run_ranks(2, [](testing::Rank& rank) {
+    const std::string file = rank.folder() + "/port";
+    TcpStoreOptions place{
+        .host = "127.0.0.1", .secret = {}, .rank = rank.rank(), .world_size = 2, .timeout = 1s};
+    if (rank.rank() == 0) {
+      const auto [store, port] = serve_tcp_store(place);
+      std::ofstream(file) << port << std::flush;
+      const rlimit before = testing::leave_no_descriptor();
+      rank.cue("serving");
+      rank.await(1, "late");
+      EXPECT_THAT(store->refused(),
+                  AllOf(HasSubstr("Too many open files"), HasSubstr("ulimit -n")));
+      ::setrlimit(RLIMIT_NOFILE, &before);
+      EXPECT_EQ(store->get("key", at_leisure()), "value");
+    } else {
+      rank.await(0, "serving");
+      std::ifstream(file) >> place.port;
+      EXPECT_THROW(join_tcp_store(place), TimeoutError);
+      rank.cue("late");
+      place.timeout = 30s;
+      join_tcp_store(place)->set("key", "value");
+    }
+  });
 }
 
 TEST(ReachableHost, IsWhatWasAskedForUnlessItLeadsHomeOnly) {

@@ -25,10 +25,33 @@ bool limit_memory(std::int64_t more_bytes) {
 #endif
 }
 
-bool limit_dev_shm(std::int64_t bytes) {
+namespace {
+
+// What is mounted from now on is not to be seen outside.
+bool enter_mount_namespace() {
   if (::unshare(CLONE_NEWNS) != 0 && ::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return false;
-  // Not to be seen outside.
-  if (::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return false;
+  return ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
+}
+
+}  // namespace
+
+rlimit leave_no_descriptor(int more) {
+  rlimit before{};
+  ::getrlimit(RLIMIT_NOFILE, &before);
+  const int next = ::dup(STDERR_FILENO);
+  ::close(next);
+  rlimit limit = before;
+  limit.rlim_cur = static_cast<rlim_t>(next + more);
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+  return before;
+}
+
+bool hide_folder(const char* folder) {
+  return enter_mount_namespace() && ::mount("none", folder, "tmpfs", 0, "size=4096") == 0;
+}
+
+bool limit_dev_shm(std::int64_t bytes) {
+  if (!enter_mount_namespace()) return false;
   const std::string size = fmt::format("size={}", bytes == 0 ? 4096 : bytes);
   return ::mount("none", "/dev/shm", "tmpfs", bytes == 0 ? MS_RDONLY : 0, size.c_str()) == 0;
 }

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include <sys/resource.h>
+
 namespace lockstep::testing {
 
 // The calling process may take this much more address space than it has, and no more. False where
@@ -13,5 +15,11 @@ bool limit_memory(std::int64_t more_bytes);
 // The calling process sees a /dev/shm that can hold so many bytes; with 0 one that cannot be
 // written to. False if this machine does not let it have namespaces of its own.
 bool limit_dev_shm(std::int64_t bytes);
+
+// The calling process may open no descriptor more, or so many. Returns the limit that it had.
+rlimit leave_no_descriptor(int more = 0);
+
+// The calling process finds the folder empty: "/dev", "/proc". False as above.
+bool hide_folder(const char* folder);
 
 }  // namespace lockstep::testing

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The hosts of those who did not know a key, for messages about who does not come. Thread-safe.
+#pragma once
+
+#include <mutex>
+#include <set>
+#include <string>
+
+namespace lockstep {
+
+class Refusals {
+ public:
+  void add(const std::string& host);
+  // "; a process on host 10.0.0.2 knew another secret, ..."; empty if nobody was refused.
+  std::string in_words() const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::set<std::string> hosts_;
+};
+
+}  // namespace lockstep
