@@ -14,6 +14,7 @@
 #include "lockstep/core/cpu.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/secret.h"
+#include "lockstep/launch/orphans.h"
 
 namespace lockstep::cli {
 namespace {
@@ -173,6 +174,11 @@ int RunCommand::run() const {
   options.log_dir = log_dir;
   if (!shown_ranks.empty()) options.shown_ranks = shown_ranks;
   options.end_orphans = true;
+  if (!children_can_be_seen()) {
+    fmt::print(stderr,
+               "lockstep run: warning: /proc is not mounted, so that what ranks put into sessions "
+               "of their own outlasts the job\n");
+  }
   const AgentResult result = run_agent(options);
   const std::string text = report(result, nodes * options.ranks);
   if (!text.empty()) write_last(OutputStream::err, "lockstep run: " + text);

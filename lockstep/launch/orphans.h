@@ -22,8 +22,11 @@ class AdoptsOrphans {
   int before_ = 0;
 };
 
+// Whether this process can list its children, which takes /proc.
+bool children_can_be_seen();
+
 // Ends all children of this process but those excepted, and theirs: SIGTERM, after the grace
-// SIGKILL. Gives up on what survives that for two seconds.
+// SIGKILL. Gives up on what survives that for two seconds. None if they cannot be seen.
 void end_orphans(const std::set<pid_t>& except, std::chrono::milliseconds grace);
 
 }  // namespace lockstep

@@ -47,7 +47,7 @@ void become_rank(pid_t launcher, const UniqueFd& output, const UniqueFd& error_o
   if (::getppid() != launcher) ::_exit(1);
   UniqueFd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   // A machine without one; an empty pipe reads alike.
-  if (!null) null = std::move(open_pipe().reader);
+  if (!null) null = open_pipe().reader;
   ::dup2(null.get(), STDIN_FILENO);
   ::dup2(output.get(), STDOUT_FILENO);
   ::dup2(error_output.get(), STDERR_FILENO);
