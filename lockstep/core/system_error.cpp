@@ -3,9 +3,14 @@
 
 #include <cerrno>
 #include <cstring>
+#include <vector>
 
 #include <fmt/format.h>
+#include <sys/eventfd.h>
 #include <sys/resource.h>
+
+#include "lockstep/core/error.h"
+#include "lockstep/core/unique_fd.h"
 
 namespace lockstep {
 
@@ -15,6 +20,16 @@ std::string reason_of(int error) {
   if (error != EMFILE || ::getrlimit(RLIMIT_NOFILE, &limit) != 0) return std::strerror(error);
   return fmt::format("{} in this process, which may have {}; raise that limit (ulimit -n)",
                      std::strerror(error), limit.rlim_cur);
+}
+
+void require_descriptors(const std::string& where, int count) {
+  std::vector<UniqueFd> opened;
+  for (int i = 0; i < count; ++i) {
+    opened.emplace_back(::eventfd(0, EFD_CLOEXEC));
+    if (opened.back()) continue;
+    throw BackendError(fmt::format("{}{} descriptors more are needed, and {} can be had: {}", where,
+                                   count, i, reason_of(errno)));
+  }
 }
 
 }  // namespace lockstep
