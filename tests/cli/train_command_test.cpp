@@ -222,16 +222,13 @@ TEST_F(TrainCommand, OutputThatIsLostIsAFailure) {
 }
 
 TEST_F(TrainCommand, ChecksGradientsAndRanks) {
-  for (const char* ranks : {"1", "2"}) {
-    const Ended diverged = run_lockstep({"train", "linear", "--device", "cpu", "--ranks", ranks,
-                                         "--lr", "1e30", "--check-finite", "--json"});
-    EXPECT_EQ(diverged.code, 1);
-    const Json error = Json::parse(diverged.out)["error"];
-    EXPECT_EQ(error["kind"], "not_finite") << error;
-    EXPECT_THAT(
-        error["message"].get<std::string>(),
-        AllOf(HasSubstr("epoch 1/10, step "), HasSubstr("the gradient of 0.weight is not")));
-  }
+  const Ended diverged = run_lockstep({"train", "linear", "--device", "cpu", "--ranks", "2", "--lr",
+                                       "1e30", "--check-finite", "--json"});
+  EXPECT_EQ(diverged.code, 1);
+  const Json error = Json::parse(diverged.out)["error"];
+  EXPECT_EQ(error["kind"], "not_finite") << error;
+  EXPECT_THAT(error["message"].get<std::string>(),
+              AllOf(HasSubstr("epoch 1/10, step "), HasSubstr("the gradient of 0.weight is not")));
   const Ended trained = run_lockstep({"train", "linear", "--device", "cpu", "--ranks", "2",
                                       "--epochs", "1", "--check-finite", "--check-in-sync", "50"});
   EXPECT_EQ(trained.code, 0) << trained.err;
