@@ -12,6 +12,7 @@
 
 #include "lockstep/data/distributed_sampler.h"
 #include "lockstep/data/memory_loader.h"
+#include "lockstep/parallel/check_in_sync.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 
@@ -238,6 +239,38 @@ TEST_P(TrainingConformance, BucketsThatDoNotFitInMemoryAreRefusedOnEveryRank) {
                                {"empty #", "128\\.|its own error has the figures", "memory"}, [&] {
                                  model(torch::ones({1, 8192})).sum().backward();
                                });
+  });
+}
+
+TEST_P(TrainingConformance, NonFiniteGradientsAndRanksOutOfSyncAreNamed) {
+  run_in_group([](Rank& rank, ProcessGroup& group) {
+    const int last = group.size() - 1;
+    Mlp net = make_net(rank.rank());
+    net->to(net_device(group));
+    DistributedDataParallel model(net, group.shared_from_this(), {.check_finite = true});
+    for (int step = 0; step < 3; ++step) {
+      zero_gradients(*net);
+      const bool breaks = step == 1 && rank.rank() == last;
+      const at::Tensor x = batch_of(step).to(net_device(group)) / (breaks ? 0 : 1);
+      const at::Tensor loss = loss_of(model(x));
+      if (step != 1) {
+        loss.backward();
+        take_step(*net);
+        continue;
+      }
+      expect_error<NonFiniteGradient>("backward",
+                                      {"reducing gradients: the gradient of hidden",
+                                       fmt::format("not finite on rank {}", last)},
+                                      [&] { loss.backward(); });
+    }
+    check_in_sync(model, {.gradients = true});
+    if (last == 0) return;
+    const torch::NoGradGuard no_grad;
+    if (rank.rank() == last) net->last->bias.add_(1);
+    expect_error<OutOfSync>(
+        "check_in_sync",
+        {"parameter last.bias has one value on rank", fmt::format("another on rank {}", last)},
+        [&] { check_in_sync(model); });
   });
 }
 
