@@ -105,7 +105,7 @@ class Victim {
     torch::nn::Sequential net(torch::nn::Linear(64, 256), torch::nn::ReLU(),
                               torch::nn::Linear(256, 8));
     torch::optim::SGD optimizer(net->parameters(), 1e-3);
-    lockstep::DistributedDataParallel model(net, group_);
+    lockstep::DistributedDataParallel model(net, group_, {.check_finite = plan_.fault == "nan"});
     for (int step = 0; step < plan_.steps; ++step) {
       const bool now = guilty_ && step == plan_.step;
       if (now && plan_.fault == "fewer_batches") {
@@ -113,6 +113,7 @@ class Victim {
         break;
       }
       if (now && plan_.fault == "other_call") group_->barrier().wait();
+      if (plan_.fault == "flip" && step == plan_.step + 1) lockstep::check_in_sync(model);
       optimizer.zero_grad();
       auto loss = model->forward(inputs(now)).square().mean();
       if (now && plan_.fault == "throw_in_backward") throw_in_backward(loss);
