@@ -80,7 +80,16 @@ void Lifeline::join(const Membership& membership, const Deadline& deadline) {
   std::uint16_t port = 0;
   std::string token;
   if (!(stream >> host >> port >> token)) throw BackendError("rank 0 left no address");
-  UniqueFd socket = enter(host, port, make_key(token, membership.secret), deadline);
+  UniqueFd socket;
+  try {
+    socket = enter(host, port, make_key(token, membership.secret), deadline);
+  } catch (const TimeoutError&) {
+    throw TimeoutError(
+        fmt::format("rank 0 did not answer at {} port {} within {:.1f} s; it is stopped, has no "
+                    "descriptor left "
+                    "(ulimit -n), or the network does not lead there",
+                    host, port, deadline.span().count() / 1000.0));
+  }
   own_host_ = local_address(socket.get()).host;
   within_machine_ = host == "::1" || host.starts_with("127.");
   socket_ = OwnFd(std::move(socket));
