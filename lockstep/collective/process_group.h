@@ -7,6 +7,9 @@
 // for a list. Those of one call must not overlap, but for an output that is the input. A group may
 // be used from several threads, as long as all ranks agree on the order. After an error that is not
 // a UsageError about this rank's own arguments, the group is unusable and says so.
+//
+// Ranks compare each call before they use its result, also over a network; where calls differ, each
+// throws a UsageError that names both. On nccl they do so only with TORCH_DISTRIBUTED_DEBUG=DETAIL.
 #pragma once
 
 #include <atomic>
@@ -108,7 +111,7 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
 
   // outputs[r] becomes what rank r holds in inputs[this rank]. Sizes may differ from pair to pair;
   // where a rank gives another than what is expected, UsageError, and outputs may be written in
-  // part (between machines and on GPUs only with TORCH_DISTRIBUTED_DEBUG=DETAIL).
+  // part.
   Work all_to_all(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs);
 
   // The n-th send from rank a to rank b meets the n-th recv of rank b from rank a; they must be

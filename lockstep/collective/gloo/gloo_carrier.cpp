@@ -10,29 +10,33 @@
 #include <mutex>
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/from_blob.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "lockstep/collective/gloo/gloo_device.h"
 #include "lockstep/collective/gloo/gloo_store.h"
 #include "lockstep/collective/gloo/waiting_threads.h"
+#include "lockstep/collective/network/comparing_carrier.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep {
 namespace {
 
 using network::Carrier;
+using network::Messenger;
 using network::Transmission;
 
 // To each peer, one for each direction of an exchange: Gloo tells a sender that it may begin over
 // the connection of its block, and that would wait behind a block that goes the other way.
 constexpr std::size_t kConnections = 2;
-// Tags below are the messages' own; those above tell exchanges apart that are under way at once.
+// Tags below are those of single messages.
 constexpr int kFirstTag = 64;
-constexpr int kExchanges = 16'384;
+// Gloo's are not negative ints.
+constexpr int kTags = 1 << 29;
 
 // Gloo takes the connections by turns of the tags.
-int exchange_tag(int exchange, int from, int to) {
-  return kFirstTag + 2 * exchange + (from < to ? 0 : 1);
+int exchange_tag(int tag, int from, int to) {
+  return kFirstTag + 2 * tag + (from < to ? 0 : 1);
 }
 
 // Rings when something has ended on one of Gloo's threads.
@@ -114,23 +118,28 @@ class GlooMessages final : public Transmission {
   std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 
-class GlooCarrier final : public Carrier {
+class GlooMessenger final : public Messenger {
  public:
-  GlooCarrier(c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo, int rank)
+  GlooMessenger(c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo, int rank)
       : gloo_(std::move(gloo)), rank_(rank) {}
 
-  std::unique_ptr<Transmission> exchange(at::Tensor outgoing,
-                                         std::vector<std::int64_t> outgoing_bytes,
-                                         at::Tensor incoming,
-                                         std::vector<std::int64_t> incoming_bytes) override {
-    return exchange_blocks(outgoing.split_with_sizes(outgoing_bytes),
-                           incoming.split_with_sizes(incoming_bytes));
+  // Receives first. Not Gloo's own alltoall, which sends first, on one connection: large blocks go
+  // one way after the other, not both at once.
+  std::unique_ptr<Transmission> exchange(std::span<const Message> outgoing,
+                                         std::span<const Message> incoming,
+                                         std::shared_ptr<void> memory) override {
+    Works works;
+    for (const auto& message : incoming) {
+      const int tag = exchange_tag(message.tag, message.peer, rank_);
+      works.push_back(start_receive(bytes_of(message, memory), message.peer, tag));
+    }
+    for (const auto& message : outgoing) {
+      const int tag = exchange_tag(message.tag, rank_, message.peer);
+      works.push_back(start_send(bytes_of(message, memory), message.peer, tag));
+    }
+    return std::make_unique<GlooMessages>(std::move(works), thread_of_exchanges_, bell_);
   }
-
-  std::unique_ptr<Transmission> all_gather(at::Tensor own, at::Tensor all,
-                                           std::vector<std::int64_t> bytes) override {
-    return exchange_blocks(std::vector(bytes.size(), own), all.split_with_sizes(bytes));
-  }
+  int tags() const override { return kTags; }
 
   std::unique_ptr<Transmission> broadcast(at::Tensor bytes, int root) override {
     std::vector<at::Tensor> tensors{bytes};
@@ -146,41 +155,20 @@ class GlooCarrier final : public Carrier {
     return message(start_receive(std::move(bytes), from, tag));
   }
 
+  std::int64_t chunk_bytes_between_machines() const override { return 16 << 20; }
+
   std::uint64_t events() const override { return bell_->count(); }
   void wait_for_event(std::uint64_t events, std::chrono::microseconds at_most) override {
     bell_->wait(events, at_most);
   }
 
  private:
-  using Messages = GlooMessages::Works;
+  using Works = GlooMessages::Works;
 
-  // One for each rank and one of each. Not Gloo's own alltoall, which sends first, on one
-  // connection: large blocks go one way after the other, not both at once.
-  std::unique_ptr<Transmission> exchange_blocks(const std::vector<at::Tensor>& outgoing,
-                                                const std::vector<at::Tensor>& incoming) {
-    const std::size_t size = outgoing.size();
-    const auto own = static_cast<std::size_t>(rank_);
-    const int exchange = exchange_;
-    exchange_ = (exchange_ + 1) % kExchanges;
-    Messages works;
-    for (std::size_t step = 1; step < size; ++step) {
-      const std::size_t rank = (own + size - step) % size;
-      if (incoming[rank].numel() == 0) continue;
-      const int from = static_cast<int>(rank);
-      works.push_back(start_receive(incoming[rank], from, exchange_tag(exchange, from, rank_)));
-    }
-    for (std::size_t step = 1; step < size; ++step) {  // not all to the same rank at once
-      const std::size_t rank = (own + step) % size;
-      if (outgoing[rank].numel() == 0) continue;
-      const int to = static_cast<int>(rank);
-      works.push_back(start_send(outgoing[rank], to, exchange_tag(exchange, rank_, to)));
-    }
-    if (incoming[own].numel() > 0) {
-      std::memmove(incoming[own].data_ptr(), outgoing[own].data_ptr(), incoming[own].nbytes());
-    }
-    return std::make_unique<GlooMessages>(std::move(works), thread_of_exchanges_, bell_);
+  static at::Tensor bytes_of(const Message& message, const std::shared_ptr<void>& memory) {
+    return at::from_blob(
+        message.data, {message.bytes}, [memory](void*) {}, at::kByte);
   }
-
   c10::intrusive_ptr<c10d::Work> start_send(at::Tensor bytes, int to, int tag) {
     std::vector<at::Tensor> tensors{std::move(bytes)};
     return gloo_->send(tensors, to, tag);
@@ -190,13 +178,12 @@ class GlooCarrier final : public Carrier {
     return gloo_->recv(tensors, from, tag);
   }
   std::unique_ptr<Transmission> message(c10::intrusive_ptr<c10d::Work> work) {
-    return std::make_unique<GlooMessages>(Messages{std::move(work)}, threads_of_messages_, bell_);
+    return std::make_unique<GlooMessages>(Works{std::move(work)}, threads_of_messages_, bell_);
   }
 
   c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;
   int rank_;
   std::shared_ptr<Bell> bell_ = std::make_shared<Bell>();
-  int exchange_ = 0;
   // Messages end in any order, exchanges in that of their start, which is the same on all ranks.
   WaitingThreads threads_of_messages_;
   WaitingThreads thread_of_exchanges_{1};
@@ -226,9 +213,11 @@ std::unique_ptr<Carrier> make_gloo_carrier(const Membership& membership,
   options->devices.assign(kConnections, make_gloo_device(own_host));
   const auto store = make_gloo_store(membership.store);
   store->setTimeout(std::max(deadline.remaining(), std::chrono::milliseconds(1)));
-  return std::make_unique<GlooCarrier>(c10::make_intrusive<c10d::ProcessGroupGloo>(
-                                           store, membership.rank, membership.world_size, options),
-                                       membership.rank);
+  return std::make_unique<network::ComparingCarrier>(
+      std::make_unique<GlooMessenger>(c10::make_intrusive<c10d::ProcessGroupGloo>(
+                                          store, membership.rank, membership.world_size, options),
+                                      membership.rank),
+      membership.rank, membership.world_size);
 } catch (const Error&) {
   throw;
 } catch (const std::exception& error) {

@@ -6,9 +6,12 @@
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
 
+#include "lockstep/collective/calls_differ.h"
 #include "lockstep/collective/hierarchical/hierarchical_operation.h"
 #include "lockstep/collective/hierarchical/hierarchy_levels.h"
+#include "lockstep/collective/hierarchical/part_of_call.h"
 #include "lockstep/collective/hierarchical/phases.h"
+#include "lockstep/collective/network/network_group.h"
 #include "lockstep/collective/network/plans.h"
 #include "lockstep/collective/self/self_group.h"
 #include "lockstep/core/error.h"
@@ -29,6 +32,19 @@ at::Tensor part(const at::Tensor& flat, int number, int parts) {
   return flat.narrow(0, begin, end - begin);
 }
 
+// Ranks that are in another group's call do not see that calls differ.
+void tell_all(HierarchyLevels& levels, const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const CallsDiffer& differ) {
+    end_groups_for_mismatch(
+        levels, describe_difference(fmt::format("rank {}", levels.all->rank()), differ.own(),
+                                    fmt::format("rank {}", differ.peer()), differ.peers_call()));
+  } catch (const std::exception&) {
+    // Whoever waits puts it in words.
+  }
+}
+
 }  // namespace
 
 class HierarchicalGroup final : public ProcessGroup {
@@ -37,7 +53,9 @@ class HierarchicalGroup final : public ProcessGroup {
                     HierarchyLevels levels)
       : ProcessGroup(std::move(membership), std::move(options)),
         host_(std::move(host)),
-        levels_(std::make_shared<HierarchyLevels>(std::move(levels))) {
+        levels_(std::make_shared<HierarchyLevels>(std::move(levels))),
+        calls_(std::make_shared<PhasedCalls>(
+            [levels = levels_](const std::exception_ptr& error) { tell_all(*levels, error); })) {
     share_progress(calls_);
   }
 
@@ -46,6 +64,10 @@ class HierarchicalGroup final : public ProcessGroup {
   at::Tensor make_empty(at::IntArrayRef sizes, const at::TensorOptions& options) override {
     // What is not on CPU passes through host memory anyway.
     if (!options.device().is_cpu()) return levels_->all->empty(sizes, options);
+    start_meeting({.collective = Collective::empty,
+                   .type = c10::typeMetaToScalarType(options.dtype()),
+                   .elements = c10::multiply_integers(sizes)})
+        .wait();
     at::Tensor tensor;
     std::string refusal;
     try {
@@ -53,11 +75,6 @@ class HierarchicalGroup final : public ProcessGroup {
     } catch (const BackendError& error) {
       refusal = error.what();
     }
-    levels_->all
-        ->start_meeting({.collective = Collective::empty,
-                         .type = c10::typeMetaToScalarType(options.dtype()),
-                         .elements = c10::multiply_integers(sizes)})
-        .wait();
     // Other hosts may have no memory for it.
     const at::Tensor granted = at::empty({1}, at::kInt).fill_(refusal.empty() ? 1 : 0);
     levels_->all->all_reduce(granted, {.op = ReduceOp::min}).wait();
@@ -76,14 +93,45 @@ class HierarchicalGroup final : public ProcessGroup {
     const Call call{.collective = collective, .number = ++numbers_};
     return std::make_shared<HierarchicalOperation>(
         levels_, calls_,
-        fmt::format("[{}] {}, rank {} of {}: ", backend(), title(call), rank(), size()), timeout());
+        fmt::format("[{}] {}, rank {} of {}: ", backend(), title(call), rank(), size()),
+        call.number, timeout());
   }
 
-  // The tensor that follows, of so many.
-  void announce(HierarchicalOperation& operation, const Call& call, std::size_t tensors) {
-    operation.announce(call, tensors, [levels = levels_](const Call& announced) {
-      return levels->all->start_meeting(announced);
-    });
+  // Ranks compare a call: those of a host before they do anything else for it, those of a lane
+  // here, or in what they do between hosts.
+  enum class BetweenHosts { compare_here, compare_later };
+  Call announce(HierarchicalOperation& operation, const Call& call, std::size_t tensors,
+                BetweenHosts between_hosts) const {
+    const Call announced = operation.next(call, tensors);
+    operation.start({[levels = levels_, announced] {
+                       return within_host(*levels, announced,
+                                          levels->reducing->start_meeting(announced));
+                     },
+                     [levels = levels_, announced, between_hosts] {
+                       const bool here = between_hosts == BetweenHosts::compare_here;
+                       if (!here || !levels->lane || !network::compares_calls(*levels->lane)) {
+                         return std::vector<Work>();
+                       }
+                       return in_lane(*levels, announced, levels->lane->start_meeting(announced));
+                     },
+                     [] { return std::vector<Work>(); }});
+    return announced;
+  }
+  static std::vector<Work> within_host(const HierarchyLevels& levels, const Call& call, Work work) {
+    return one(part_of_call(std::move(work), levels.all->timeout(), levels.ranks_of_host(), call));
+  }
+  static std::vector<Work> in_lane(const HierarchyLevels& levels, const Call& call, Work work) {
+    return one(part_of_call(std::move(work), levels.all->timeout(), levels.ranks_of_lane(), call));
+  }
+  static std::vector<Work> one(Work work) {
+    std::vector<Work> works;
+    works.push_back(std::move(work));
+    return works;
+  }
+
+  // Without elements nothing is done there.
+  static BetweenHosts between_hosts_of(const at::Tensor& tensor) {
+    return tensor.numel() == 0 ? BetweenHosts::compare_here : BetweenHosts::compare_later;
   }
 
   // Calls the function for each piece of the tensor, with the number of slices for it.
@@ -98,15 +146,16 @@ class HierarchicalGroup final : public ProcessGroup {
     }
   }
 
-  // What each rank at the front of its host does with its own slice.
+  // What each rank at the front of its host does with its own slice, as a part of this call.
   static PhasedCall::Phase between_hosts(
-      const std::shared_ptr<HierarchyLevels>& levels, const at::Tensor& piece, int slices,
-      const std::function<Work(ProcessGroup&, const at::Tensor&)>& function) {
+      const std::shared_ptr<HierarchyLevels>& levels, const Call& call, const at::Tensor& piece,
+      int slices, const std::function<Work(ProcessGroup&, const at::Tensor&)>& function) {
     return [=] {
-      std::vector<Work> works;
       const int lane = levels->reducing->rank();
-      if (lane < slices) works.push_back(function(*levels->lane, part(piece, lane, slices)));
-      return works;
+      if (lane >= slices) return std::vector<Work>();
+      return in_lane(*levels, call, network::start_part_of(call, *levels->lane, [&] {
+        return function(*levels->lane, part(piece, lane, slices));
+      }));
     };
   }
 
@@ -122,14 +171,21 @@ class HierarchicalGroup final : public ProcessGroup {
     };
   }
 
+  // Those of a host that have a result already wait for what the others learn between the hosts.
+  static PhasedCall::Phase meet_again(const std::shared_ptr<HierarchyLevels>& levels,
+                                      const Call& call) {
+    return [=] { return one(levels->sharing->start_meeting(call)); };
+  }
+
   Work start_all_reduce(at::TensorList tensors, AllReduceOptions options) override {
     auto operation = make_operation(Collective::all_reduce);
     const AllReduceOptions within{.op = options.op == ReduceOp::mean ? ReduceOp::sum : options.op};
     const AllReduceOptions between{.op = within.op,
                                    .scale = scale_over(size(), options.op, options.scale)};
     for (const auto& tensor : tensors) {
-      announce(*operation, network::reducing_call(Collective::all_reduce, tensor, options),
-               tensors.size());
+      const Call call =
+          announce(*operation, network::reducing_call(Collective::all_reduce, tensor, options),
+                   tensors.size(), between_hosts_of(tensor));
       for_pieces(operation->flat_sum(tensor), [&](const at::Tensor& piece, int slices) {
         operation->start({[levels = levels_, piece, slices, within] {
                             std::vector<Work> works;
@@ -139,7 +195,7 @@ class HierarchicalGroup final : public ProcessGroup {
                             }
                             return works;
                           },
-                          between_hosts(levels_, piece, slices,
+                          between_hosts(levels_, call, piece, slices,
                                         [between](ProcessGroup& lane, const at::Tensor& slice) {
                                           return lane.all_reduce(slice, between);
                                         }),
@@ -159,8 +215,9 @@ class HierarchicalGroup final : public ProcessGroup {
     const int roots_place = static_cast<int>(std::ranges::find(*host, root) - host->begin());
     const bool at_roots_host = levels_->host == roots_host;
     for (const auto& tensor : tensors) {
-      announce(*operation, network::plain_call(Collective::broadcast, tensor, root),
-               tensors.size());
+      const Call call =
+          announce(*operation, network::plain_call(Collective::broadcast, tensor, root),
+                   tensors.size(), between_hosts_of(tensor));
       for_pieces(operation->flat_output(tensor), [&](const at::Tensor& piece, int slices) {
         operation->start(
             {[levels = levels_, piece, at_roots_host, roots_place] {
@@ -170,37 +227,65 @@ class HierarchicalGroup final : public ProcessGroup {
                }
                return works;
              },
-             between_hosts(levels_, piece, slices,
+             between_hosts(levels_, call, piece, slices,
                            [roots_host](ProcessGroup& lane, const at::Tensor& slice) {
                              return lane.broadcast(slice, roots_host);
                            }),
-             at_roots_host ? [] { return std::vector<Work>(); } : share(levels_, piece, slices)});
+             at_roots_host ? meet_again(levels_, call) : share(levels_, piece, slices)});
       });
     }
     return Work(std::move(operation));
   }
 
-  // The group of all ranks does the rest.
-  Work start_meeting(const Call& call) override { return levels_->all->start_meeting(call); }
+  // The group of all ranks does the rest. It compares calls too, but does not hear of ranks that
+  // are in a call of the other kind.
+  template <class Function>
+  Work delegate(const Call& call, std::size_t tensors, const Function& start) {
+    auto operation = make_operation(call.collective);
+    announce(*operation, call, tensors, BetweenHosts::compare_here);
+    operation->delegate(start(*levels_->all));
+    return Work(std::move(operation));
+  }
+
+  Work start_meeting(const Call& call) override {
+    return delegate(call, 1, [&](ProcessGroup& all) { return all.start_meeting(call); });
+  }
   Work start_reduce(at::TensorList tensors, int root, AllReduceOptions options) override {
-    return levels_->all->start_reduce(tensors, root, options);
+    Call call = network::reducing_call(Collective::reduce, tensors.front(), options);
+    call.root = root;
+    return delegate(call, tensors.size(),
+                    [&](ProcessGroup& all) { return all.start_reduce(tensors, root, options); });
   }
   Work start_all_gather(std::vector<at::Tensor> outputs, at::Tensor input) override {
-    return levels_->all->start_all_gather(std::move(outputs), std::move(input));
+    return delegate(network::plain_call(Collective::all_gather, input), 1, [&](ProcessGroup& all) {
+      return all.start_all_gather(std::move(outputs), std::move(input));
+    });
   }
   Work start_gather(std::vector<at::Tensor> outputs, at::Tensor input, int root) override {
-    return levels_->all->start_gather(std::move(outputs), std::move(input), root);
+    const Call call = network::plain_call(Collective::gather, input, root);
+    return delegate(call, 1, [&](ProcessGroup& all) {
+      return all.start_gather(std::move(outputs), std::move(input), root);
+    });
   }
   Work start_scatter(at::Tensor output, std::vector<at::Tensor> inputs, int root) override {
-    return levels_->all->start_scatter(std::move(output), std::move(inputs), root);
+    const Call call = network::plain_call(Collective::scatter, output, root);
+    return delegate(call, 1, [&](ProcessGroup& all) {
+      return all.start_scatter(std::move(output), std::move(inputs), root);
+    });
   }
   Work start_reduce_scatter(at::Tensor output, std::vector<at::Tensor> inputs,
                             AllReduceOptions options) override {
-    return levels_->all->start_reduce_scatter(std::move(output), std::move(inputs), options);
+    const Call call = network::reducing_call(Collective::reduce_scatter, output, options);
+    return delegate(call, 1, [&](ProcessGroup& all) {
+      return all.start_reduce_scatter(std::move(output), std::move(inputs), options);
+    });
   }
   Work start_all_to_all(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs) override {
-    return levels_->all->start_all_to_all(std::move(outputs), std::move(inputs));
+    return delegate({.collective = Collective::all_to_all}, 1, [&](ProcessGroup& all) {
+      return all.start_all_to_all(std::move(outputs), std::move(inputs));
+    });
   }
+  // Two ranks' own business.
   Work start_send(at::Tensor tensor, int to, Lane lane) override {
     return levels_->all->start_send(std::move(tensor), to, lane);
   }
@@ -220,7 +305,7 @@ class HierarchicalGroup final : public ProcessGroup {
 
   const std::string host_;
   std::shared_ptr<HierarchyLevels> levels_;
-  std::shared_ptr<PhasedCalls> calls_ = std::make_shared<PhasedCalls>();
+  std::shared_ptr<PhasedCalls> calls_;
   std::atomic<std::uint64_t> numbers_ = 0;
 };
 

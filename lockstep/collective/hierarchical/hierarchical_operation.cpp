@@ -4,6 +4,9 @@
 #include <algorithm>
 #include <thread>
 
+#include <fmt/format.h>
+
+#include "lockstep/collective/calls_differ.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep {
@@ -17,10 +20,6 @@ constexpr auto kExplanation = 1s;
 constexpr int kPatience = 1000;
 constexpr auto kNap = 50us;
 
-std::vector<Work> nothing() {
-  return {};
-}
-
 }  // namespace
 
 at::Tensor HierarchicalOperation::flat_output(const at::Tensor& original) {
@@ -33,25 +32,14 @@ at::Tensor HierarchicalOperation::flat_sum(const at::Tensor& original) {
   return half ? copies_.output_as(original, at::kFloat).detach().view(-1) : flat_output(original);
 }
 
-void HierarchicalOperation::announce(Call call, std::size_t tensors,
-                                     std::function<Work(const Call&)> meet) {
-  if (!levels_->compare_calls) return;
-  call.tensor = announced_++;
+Call HierarchicalOperation::next(Call call, std::size_t tensors) {
+  call.number = number_;
+  call.tensor = tensors_++;
   call.tensors = static_cast<std::int32_t>(tensors);
-  push({[meet = std::move(meet), call] {
-          std::vector<Work> works;
-          works.push_back(meet(call));
-          return works;
-        },
-        nothing});
+  return call;
 }
 
 void HierarchicalOperation::start(std::vector<PhasedCall::Phase> phases) {
-  if (levels_->compare_calls) phases.insert(phases.begin(), nothing);
-  push(std::move(phases));
-}
-
-void HierarchicalOperation::push(std::vector<PhasedCall::Phase> phases) {
   parts_.push_back(std::make_shared<PhasedCall>(std::move(phases)));
   calls_->start(parts_.back());
 }
@@ -69,11 +57,19 @@ bool HierarchicalOperation::advance(const Deadline& deadline) {
     calls_->try_advance();
     if (auto error = calls_->error(); error && !done()) explain(error, deadline);
   }
-  if (done()) copies_.copy_back();
-  return done();
+  if (!done() || !delegated_.poll()) return false;
+  copies_.copy_back();
+  return true;
 }
 
 void HierarchicalOperation::wait(const Deadline& deadline) {
+  try {
+    delegated_.wait(deadline);
+  } catch (const Error& error) {
+    if (const auto first = calls_->error()) explain(first, deadline);
+    end_groups(*levels_, error.what());
+    throw;
+  }
   int vain_looks = 0;
   while (!advance(deadline)) {
     if (deadline.passed()) {
@@ -96,11 +92,21 @@ void HierarchicalOperation::explain(const std::exception_ptr& error, const Deadl
   };
   std::string absent;
   try {
+    std::rethrow_exception(error);
+  } catch (const CallsDiffer& differ) {
+    throw CallsDiffer(where_, differ.own(), differ.peer(), fmt::format("rank {}", differ.peer()),
+                      differ.peers_call());
+  } catch (const std::exception&) {
+    // The group of all ranks may know more.
+  }
+  try {
     levels_->all->barrier().wait(waited.prolonged(kExplanation));
   } catch (const TimeoutError& late) {
     absent = late.what();
   } catch (const PeerLost& lost) {
     throw PeerLost(lost.rank(), end(lost.what()), lost.how());
+  } catch (const UsageError& mismatch) {
+    throw UsageError(end(mismatch.what()));
   } catch (const Error&) {
     // Nobody died; the error itself tells.
   }

@@ -17,12 +17,13 @@ namespace lockstep {
 
 class HierarchicalOperation final : public Operation {
  public:
-  // `where` is the beginning of its errors.
+  // `where` is the beginning of its errors, `number` the call's in its group.
   HierarchicalOperation(std::shared_ptr<HierarchyLevels> levels, std::shared_ptr<PhasedCalls> calls,
-                        std::string where, std::chrono::milliseconds timeout)
+                        std::string where, std::uint64_t number, std::chrono::milliseconds timeout)
       : levels_(std::move(levels)),
         calls_(std::move(calls)),
         where_(std::move(where)),
+        number_(number),
         timeout_(timeout) {}
 
   // What to use for a tensor that is written, with one dimension.
@@ -30,10 +31,11 @@ class HierarchicalOperation final : public Operation {
   // The same for sums: half types are summed as floats all the way, and rounded once.
   at::Tensor flat_sum(const at::Tensor& original);
 
-  // Where calls are compared, a phase in which all ranks meet in this call; it comes before those
-  // of the tensor that follows, of so many.
-  void announce(Call call, std::size_t tensors, std::function<Work(const Call&)> meet);
+  // The call as ranks compare it, about the next of so many tensors.
+  Call next(Call call, std::size_t tensors);
   void start(std::vector<PhasedCall::Phase> phases);
+  // What the group of all ranks does for it.
+  void delegate(Work work) { delegated_ = std::move(work); }
 
   bool poll() override;
   void wait(const Deadline& deadline) override;
@@ -51,9 +53,11 @@ class HierarchicalOperation final : public Operation {
   std::shared_ptr<HierarchyLevels> levels_;
   std::shared_ptr<PhasedCalls> calls_;
   std::string where_;
+  std::uint64_t number_;
   std::chrono::milliseconds timeout_;
-  std::int32_t announced_ = 0;
+  std::int32_t tensors_ = 0;
   std::vector<std::shared_ptr<PhasedCall>> parts_;
+  Work delegated_;
   DeviceCopies copies_;
 };
 

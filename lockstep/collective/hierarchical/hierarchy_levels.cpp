@@ -39,17 +39,19 @@ HierarchyLevels join_levels(const Membership& membership, const GroupOptions& op
   const auto fewest = std::ranges::min_element(
       levels.hosts, {}, [](const std::vector<int>& ranks) { return ranks.size(); });
   levels.lanes = static_cast<int>(fewest->size());
-  levels.compare_calls = network::calls_are_compared();
   levels.all = std::move(all);
   levels.reducing = join_within_host(membership, levels.hosts, levels.host, "reducing", options);
   levels.sharing = join_within_host(membership, levels.hosts, levels.host, "sharing", options);
-  std::vector<int> lane;
-  for (const auto& ranks : levels.hosts) {
-    const int place = levels.reducing->rank();
-    if (place < levels.lanes) lane.push_back(ranks[static_cast<std::size_t>(place)]);
-  }
-  levels.lane = levels.all->split(lane);
+  levels.lane = levels.all->split(levels.ranks_of_lane());
   return levels;
+}
+
+std::vector<int> HierarchyLevels::ranks_of_lane() const {
+  std::vector<int> ranks;
+  const int place = reducing->rank();
+  if (place >= lanes) return ranks;
+  for (const auto& of_host : hosts) ranks.push_back(of_host[static_cast<std::size_t>(place)]);
+  return ranks;
 }
 
 void end_groups(HierarchyLevels& levels, const std::string& reason) {
@@ -58,6 +60,12 @@ void end_groups(HierarchyLevels& levels, const std::string& reason) {
   levels.all->abort(reason);
   levels.reducing->abort(reason);
   levels.sharing->abort(reason);
+}
+
+// Whoever finds another of its groups ended asks the group of all for the reason.
+void end_groups_for_mismatch(HierarchyLevels& levels, const std::string& reason) {
+  network::end_for_mismatch(*levels.all, reason);
+  end_groups(levels, reason);
 }
 
 }  // namespace lockstep

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "lockstep/collective/hierarchical/host_map.h"
 #include "lockstep/collective/process_group.h"
@@ -21,8 +22,10 @@ struct HierarchyLevels {
   HostMap hosts;
   int host = 0;
   int lanes = 1;
-  // All ranks compare each call before they make it.
-  bool compare_calls = false;
+
+  // The numbers in `all` of this host's ranks, and of those in the lane.
+  const std::vector<int>& ranks_of_host() const { return hosts[static_cast<std::size_t>(host)]; }
+  std::vector<int> ranks_of_lane() const;
 };
 
 // Joins the ranks within each host, and the lanes, of a group of all that is there already. A
@@ -32,5 +35,7 @@ HierarchyLevels join_levels(const Membership& membership, const GroupOptions& op
 
 // Aborts them all.
 void end_groups(HierarchyLevels& levels, const std::string& reason);
+// The same since ranks make different calls: every rank gets a UsageError.
+void end_groups_for_mismatch(HierarchyLevels& levels, const std::string& reason);
 
 }  // namespace lockstep

@@ -78,6 +78,8 @@ void PhasedCalls::fail(std::exception_ptr error) {
 
 void PhasedCalls::keep(std::exception_ptr error) {
   error_ = std::move(error);
+  // Before works are dropped, which waits for those that nobody has ended.
+  on_error_(error_);
   calls_.clear();
 }
 

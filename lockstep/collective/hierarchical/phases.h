@@ -10,6 +10,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "lockstep/collective/progress.h"
@@ -36,6 +37,10 @@ class PhasedCall {
 // Thread-safe. An error of a work ends all calls, and is kept for those who wait.
 class PhasedCalls final : public Progressing {
  public:
+  // The function is told of the first error, on the thread that finds it.
+  explicit PhasedCalls(std::function<void(const std::exception_ptr&)> on_error)
+      : on_error_(std::move(on_error)) {}
+
   void start(const std::shared_ptr<PhasedCall>& call);
   // Waits in vain for what the oldest call does now, so that the error tells who is missing at this
   // deadline, which has passed.
@@ -55,6 +60,7 @@ class PhasedCalls final : public Progressing {
   bool advance(PhasedCall& call, std::size_t limit);
   void keep(std::exception_ptr error);
 
+  const std::function<void(const std::exception_ptr&)> on_error_;
   // Who advances them may come by here again, through the progress of others.
   mutable std::atomic_flag busy_;
   std::deque<std::shared_ptr<PhasedCall>> calls_;

@@ -7,8 +7,8 @@
 #include <c10/util/SmallVector.h>
 #include <fmt/format.h>
 
+#include "lockstep/collective/calls_differ.h"
 #include "lockstep/collective/memory/doorbell.h"
-#include "lockstep/core/error.h"
 
 namespace lockstep::memory {
 
@@ -88,11 +88,9 @@ bool CallQueue::all_arrived(Entry& entry) {
     const Slot& slot = peers_.blocks()[peer]->slot(call.number);
     if (slot.arrived.load(std::memory_order_acquire) != call.number) return false;
     if (!(slot.arrival.call == call)) {
-      throw UsageError(fmt::format(
-          "[{}] {}, rank {} of {}: this rank called {}, but {} called {}; every rank must make the "
-          "same calls, with the same sizes and types, in the same order",
-          peers_.backend(), title(call), peers_.rank(), peers_.size(), describe(call),
-          peers_.name(peer), describe(slot.arrival.call)));
+      throw CallsDiffer(fmt::format("[{}] {}, rank {} of {}: ", peers_.backend(), title(call),
+                                    peers_.rank(), peers_.size()),
+                        call, peer, peers_.name(peer), slot.arrival.call);
     }
     // The same segment on all ranks: then each of them still holds it, and can reach the others'.
     entry.in_place &= own.segment != 0 && slot.arrival.place.segment == own.segment;

@@ -29,6 +29,11 @@ class MemoryOperation final : public Operation {
     engine_->start(transfer, static_cast<int>(tasks_.size()), static_cast<int>(tensors));
     tasks_.push_back(std::move(transfer));
   }
+  void start_meeting(const Call& call) {
+    std::shared_ptr<Transfer> transfer = meeting_transfer(call);
+    engine_->start(transfer, call.tensor, call.tensors);
+    tasks_.push_back(std::move(transfer));
+  }
   void start(std::shared_ptr<Message> message, Lane lane) {
     engine_->start(message, lane);
     tasks_.push_back(std::move(message));
@@ -96,7 +101,7 @@ class MemoryGroup final : public ProcessGroup {
 
   Work start_meeting(const Call& call) override {
     auto operation = make_operation();
-    operation->start(meeting_transfer(call));
+    operation->start_meeting(call);
     return Work(std::move(operation));
   }
 

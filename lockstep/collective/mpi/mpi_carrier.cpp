@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 #include <mpi.h>
 
+#include "lockstep/collective/network/comparing_carrier.h"
 #include "lockstep/core/error.h"
 #include "lockstep/rendezvous/mpi_library.h"
 
@@ -17,13 +18,13 @@ namespace lockstep {
 namespace {
 
 using network::Carrier;
+using network::Messenger;
 using network::Transmission;
 
 // MPI counts with ints.
 constexpr std::int64_t kPieceBytes = std::int64_t{1} << 30;
-// Tags below are the messages' own; those above tell collectives apart that are under way at once.
+// Tags below are those of single messages.
 constexpr int kFirstTag = 64;
-constexpr int kTags = 16'384;
 // For so many looks in vain, since something arrived, a waiting thread just looks again, and for
 // so many it yields.
 constexpr int kEagerness = 50;
@@ -43,8 +44,9 @@ using VainLooks = std::shared_ptr<std::atomic<int>>;
 
 class MpiTransmission final : public Transmission {
  public:
-  MpiTransmission(std::vector<at::Tensor> tensors, VainLooks vain_looks)
-      : tensors_(std::move(tensors)), vain_looks_(std::move(vain_looks)) {}
+  // The memory holds what is sent and received.
+  MpiTransmission(std::shared_ptr<void> memory, VainLooks vain_looks)
+      : memory_(std::move(memory)), vain_looks_(std::move(vain_looks)) {}
 
   // In pieces, in the same way on both sides.
   void send(const std::byte* data, std::int64_t bytes, int to, int tag, MPI_Comm comm) {
@@ -76,85 +78,66 @@ class MpiTransmission final : public Transmission {
   }
 
  private:
-  std::vector<at::Tensor> tensors_;
+  std::shared_ptr<void> memory_;
   VainLooks vain_looks_;
   std::vector<MPI_Request> requests_;
 };
+
+// As many as this MPI has, beside those of single messages.
+int tags_for_exchanges() {
+  const auto locked = MpiLibrary::get().lock();
+  int* most = nullptr;
+  int is_known = 0;
+  check(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&most), &is_known));
+  constexpr int kAtLeast = 32'767;
+  return (is_known != 0 ? *most : kAtLeast) - kFirstTag;
+}
 
 std::byte* begin(const at::Tensor& tensor) {
   return static_cast<std::byte*>(tensor.data_ptr());
 }
 
-class MpiCarrier final : public Carrier {
+class MpiMessenger final : public Messenger {
  public:
-  MpiCarrier(MPI_Comm comm, int rank, int size) : comm_(comm), rank_(rank), size_(size) {
+  explicit MpiMessenger(MPI_Comm comm) : comm_(comm), tags_(tags_for_exchanges()) {
     MpiLibrary::get().begin_use();
   }
-  ~MpiCarrier() override {
+  ~MpiMessenger() override {
     const auto locked = MpiLibrary::get().lock();
     MPI_Comm_free(&comm_);
     MpiLibrary::get().end_use();
   }
 
-  std::unique_ptr<Transmission> exchange(at::Tensor outgoing,
-                                         std::vector<std::int64_t> outgoing_bytes,
-                                         at::Tensor incoming,
-                                         std::vector<std::int64_t> incoming_bytes) override {
-    auto transmission = make_transmission({outgoing, incoming});
-    const int tag = next_tag();
+  std::unique_ptr<Transmission> exchange(std::span<const Message> outgoing,
+                                         std::span<const Message> incoming,
+                                         std::shared_ptr<void> memory) override {
+    auto transmission = std::make_unique<MpiTransmission>(std::move(memory), vain_looks_);
     const auto locked = MpiLibrary::get().lock();
-    const std::byte* out = begin(outgoing);
-    std::byte* in = begin(incoming);
-    for (int peer = 0; peer < size_; ++peer) {
-      const std::int64_t out_bytes = outgoing_bytes[static_cast<std::size_t>(peer)];
-      const std::int64_t in_bytes = incoming_bytes[static_cast<std::size_t>(peer)];
-      if (peer == rank_) {
-        if (in_bytes > 0) std::memcpy(in, out, static_cast<std::size_t>(in_bytes));
-      } else {
-        transmission->receive(in, in_bytes, peer, tag, comm_);
-        transmission->send(out, out_bytes, peer, tag, comm_);
-      }
-      out += out_bytes;
-      in += in_bytes;
+    for (const auto& [data, bytes, peer, tag] : incoming) {
+      transmission->receive(data, bytes, peer, kFirstTag + tag, comm_);
+    }
+    for (const auto& [data, bytes, peer, tag] : outgoing) {
+      transmission->send(data, bytes, peer, kFirstTag + tag, comm_);
     }
     return transmission;
   }
-
-  std::unique_ptr<Transmission> all_gather(at::Tensor own, at::Tensor all,
-                                           std::vector<std::int64_t> bytes) override {
-    auto transmission = make_transmission({own, all});
-    const int tag = next_tag();
-    const auto locked = MpiLibrary::get().lock();
-    const std::int64_t own_bytes = bytes[static_cast<std::size_t>(rank_)];
-    std::byte* in = begin(all);
-    for (int peer = 0; peer < size_; ++peer) {
-      const std::int64_t in_bytes = bytes[static_cast<std::size_t>(peer)];
-      if (peer != rank_) {
-        transmission->receive(in, in_bytes, peer, tag, comm_);
-        transmission->send(begin(own), own_bytes, peer, tag, comm_);
-      } else if (own_bytes > 0 && in != begin(own)) {
-        std::memcpy(in, begin(own), static_cast<std::size_t>(own_bytes));
-      }
-      in += in_bytes;
-    }
-    return transmission;
-  }
+  int tags() const override { return tags_; }
 
   std::unique_ptr<Transmission> broadcast(at::Tensor bytes, int root) override {
-    auto transmission = make_transmission({bytes});
+    auto transmission = make_transmission(bytes);
     const auto locked = MpiLibrary::get().lock();
     transmission->broadcast(begin(bytes), bytes.numel(), root, comm_);
     return transmission;
   }
 
   std::unique_ptr<Transmission> send(at::Tensor bytes, int to, int tag) override {
-    auto transmission = make_transmission({bytes});
+    auto transmission = make_transmission(bytes);
     const auto locked = MpiLibrary::get().lock();
     transmission->send(begin(bytes), bytes.numel(), to, tag, comm_);
     return transmission;
   }
   std::unique_ptr<Transmission> receive(at::Tensor bytes, int from, int tag) override {
-    auto transmission = make_transmission({bytes});
+    auto transmission = make_transmission(bytes);
     const auto locked = MpiLibrary::get().lock();
     transmission->receive(begin(bytes), bytes.numel(), from, tag, comm_);
     return transmission;
@@ -176,18 +159,11 @@ class MpiCarrier final : public Carrier {
   }
 
  private:
-  std::unique_ptr<MpiTransmission> make_transmission(std::vector<at::Tensor> tensors) const {
-    return std::make_unique<MpiTransmission>(std::move(tensors), vain_looks_);
+  std::unique_ptr<MpiTransmission> make_transmission(const at::Tensor& tensor) const {
+    return std::make_unique<MpiTransmission>(std::make_shared<at::Tensor>(tensor), vain_looks_);
   }
-  int next_tag() {
-    tag_ = (tag_ + 1) % kTags;
-    return kFirstTag + tag_;
-  }
-
   MPI_Comm comm_;
-  int rank_;
-  int size_;
-  int tag_ = 0;
+  const int tags_;
   VainLooks vain_looks_ = std::make_shared<std::atomic<int>>(0);
 };
 
@@ -227,7 +203,8 @@ std::unique_ptr<Carrier> make_mpi_carrier(const Membership& membership, const De
     ranks.push_back(std::stoi(store.get(fmt::format("mpi/{}", rank), deadline)));
   }
   MPI_Comm comm = MpiLibrary::in_time(deadline, [ranks] { return communicator_of(ranks); });
-  return std::make_unique<MpiCarrier>(comm, membership.rank, membership.world_size);
+  return std::make_unique<network::ComparingCarrier>(std::make_unique<MpiMessenger>(comm),
+                                                     membership.rank, membership.world_size);
 }
 
 }  // namespace lockstep

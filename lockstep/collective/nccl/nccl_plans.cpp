@@ -73,7 +73,7 @@ Plan reduce_scatter(const at::Tensor& output, Tensors inputs, AllReduceOptions o
   });
 }
 
-Plan broadcast(const at::Tensor& tensor, int root) {
+Plan broadcast(const at::Tensor& tensor, int root, Place) {
   const Call call = plain_call(Collective::broadcast, tensor, root);
   if (tensor.numel() == 0) return nothing(call);
   return whole(call, [=](NcclCarrier& carrier) { return carrier.broadcast(tensor, root); });

@@ -7,10 +7,13 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string_view>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+
+#include "lockstep/collective/call.h"
 
 namespace lockstep::network {
 
@@ -57,6 +60,14 @@ class Carrier {
   // at present, and that what is started from now on comes after that.
   virtual std::shared_ptr<void> mark() { return nullptr; }
   virtual void begin_after(const std::shared_ptr<void>& /*mark*/) {}
+
+  // To which step of which call what is started from now on belongs. The sizes are those of
+  // exchange_sizes.h for an all_to_all, else none.
+  virtual void begin_step(const Call& /*call*/, std::size_t /*step*/,
+                          std::span<const std::int64_t> /*sizes*/) {}
+  // Whether the first step of a call fails with CallsDiffer, or a UsageError, where another rank
+  // makes another call.
+  virtual bool compares_calls() const { return false; }
 
   // In what chunks sums of large tensors travel best
   // (docs/decisions/0014-chunks-between-machines.md).

@@ -20,10 +20,10 @@ constexpr auto kLookAround = 20ms;
 }  // namespace
 
 NetworkEngine::NetworkEngine(std::string backend, Place place, std::unique_ptr<Carrier> carrier,
-                             std::unique_ptr<Lifeline> lifeline, bool compare)
+                             std::unique_ptr<Lifeline> lifeline, bool compare_first)
     : backend_(std::move(backend)),
       place_(place),
-      compare_(compare),
+      compare_first_(compare_first),
       owner_(::getpid()),
       carrier_(std::move(carrier)),
       lifeline_(std::move(lifeline)) {}
@@ -31,9 +31,9 @@ NetworkEngine::NetworkEngine(std::string backend, Place place, std::unique_ptr<C
 std::shared_ptr<NetworkEngine> NetworkEngine::make(std::string backend, Place place,
                                                    std::unique_ptr<Carrier> carrier,
                                                    std::unique_ptr<Lifeline> lifeline,
-                                                   bool compare) {
+                                                   bool compare_first) {
   std::shared_ptr<NetworkEngine> engine(new NetworkEngine(
-      std::move(backend), place, std::move(carrier), std::move(lifeline), compare));
+      std::move(backend), place, std::move(carrier), std::move(lifeline), compare_first));
   share_progress(engine);
   return engine;
 }
@@ -56,7 +56,7 @@ void NetworkEngine::start(const Plan& plan) {
   check_still_there(plan->call(), calls_.last_number() + 1);
   Call call = plan->call();
   call.number = calls_.last_number() + 1;
-  if (compare_) plan->begin_with(comparison(call, place_));
+  if (compare_first_) plan->begin_with(comparison(call, place_));
   calls_.push(plan);
   advance();
 }
@@ -157,6 +157,9 @@ bool NetworkEngine::advance() {
 
 bool NetworkEngine::advance(CallLine& line) try {
   return !error_ && line.advance(*carrier_);
+} catch (const CallsDiffer& error) {
+  fail_for_difference(error);
+  return true;
 } catch (const UsageError& error) {
   const std::string message = where(line.oldest().call()) + error.what();
   fail_for_all(AbortCause::mismatched, std::make_exception_ptr(UsageError(message)), message);
@@ -184,13 +187,24 @@ const PlannedCall& NetworkEngine::oldest() const {
 void NetworkEngine::abort(const std::string& reason) {
   const std::lock_guard lock(mutex_);
   if (error_) return;
-  const Call call = idle() ? Call{.number = calls_.last_number() + 1} : oldest().call();
   fail_for_all(AbortCause::requested,
                std::make_exception_ptr(
-                   PeerLost(place_.rank, where(call) + "this rank ended the group: " + reason)),
+                   PeerLost(place_.rank, where_now() + "this rank ended the group: " + reason)),
                reason);
   // A call that another rank makes after this one has returned must not succeed any more.
   lifeline_->wait_until_told();
+}
+
+void NetworkEngine::end_for_mismatch(const std::string& reason) {
+  const std::lock_guard lock(mutex_);
+  if (error_) return;
+  fail_for_all(AbortCause::mismatched, std::make_exception_ptr(UsageError(where_now() + reason)),
+               reason);
+  lifeline_->wait_until_told();
+}
+
+std::string NetworkEngine::where_now() const {
+  return where(idle() ? Call{.number = calls_.last_number() + 1} : oldest().call());
 }
 
 }  // namespace lockstep::network

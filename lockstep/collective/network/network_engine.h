@@ -14,6 +14,7 @@
 
 #include <sys/types.h>
 
+#include "lockstep/collective/calls_differ.h"
 #include "lockstep/collective/network/lifeline.h"
 #include "lockstep/collective/network/plans.h"
 #include "lockstep/collective/progress.h"
@@ -24,10 +25,11 @@ namespace lockstep::network {
 // Thread-safe. All errors are final: the first one is thrown to every later caller as well.
 class NetworkEngine final : public Progressing {
  public:
-  // With `compare`, ranks compare their calls before each.
+  // With `compare_first`, ranks compare their calls before each, in a step of its own.
   static std::shared_ptr<NetworkEngine> make(std::string backend, Place place,
                                              std::unique_ptr<Carrier> carrier,
-                                             std::unique_ptr<Lifeline> lifeline, bool compare);
+                                             std::unique_ptr<Lifeline> lifeline,
+                                             bool compare_first);
   // Leaves the group. Waits a moment for the others to leave as well.
   ~NetworkEngine() override;
 
@@ -46,8 +48,11 @@ class NetworkEngine final : public Progressing {
   void finish(const Deadline& deadline);
 
   void abort(const std::string& reason);
+  // The same for ranks that made different calls.
+  void end_for_mismatch(const std::string& reason);
   const Place& place() const { return place_; }
-  bool compares() const { return compare_; }
+  bool compares_first() const { return compare_first_; }
+  bool compares() const { return compare_first_ || carrier_->compares_calls(); }
   // The address of this machine that leads to the other ranks.
   const std::string& own_host() const { return lifeline_->own_host(); }
   // "[gloo] all_reduce #42, rank 1 of 4: "
@@ -62,7 +67,7 @@ class NetworkEngine final : public Progressing {
   using Line = std::tuple<Collective, int, Lane>;
 
   NetworkEngine(std::string backend, Place place, std::unique_ptr<Carrier> carrier,
-                std::unique_ptr<Lifeline> lifeline, bool compare);
+                std::unique_ptr<Lifeline> lifeline, bool compare_first);
 
   // With mutex_ held.
   void check_still_there(Call call, std::uint64_t number);
@@ -70,6 +75,8 @@ class NetworkEngine final : public Progressing {
   bool advance();
   bool advance(CallLine& line);
   bool idle() const;
+  // In the oldest call, or the next one.
+  std::string where_now() const;
   const PlannedCall& oldest() const;
   // Looks for aborts and lost peers, and records an error if there is one.
   void look_around();
@@ -80,6 +87,9 @@ class NetworkEngine final : public Progressing {
   void say_waiting(Clock::duration waited);
   // Ends the group for a wait for this call that came to nothing.
   void give_up(const Call& waited, const Deadline& deadline);
+  void fail_for_difference(const CallsDiffer& difference);
+  // The error of a rank that was told that its call, or the next one, differs from another's.
+  std::exception_ptr told_difference(const Call& call, const Lifeline::Abort& abort) const;
   void fail(std::exception_ptr error);
   void fail_for_all(AbortCause cause, std::exception_ptr error, const std::string& reason,
                     int lost_rank = -1);
@@ -89,7 +99,7 @@ class NetworkEngine final : public Progressing {
 
   const std::string backend_;
   const Place place_;
-  const bool compare_;
+  const bool compare_first_;
   const pid_t owner_;
 
   std::mutex mutex_;

@@ -2,6 +2,8 @@
 // What a network engine does when its peers do not come: whom it waits for, and how it ends the
 // group.
 #include <algorithm>
+#include <cstring>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -35,6 +37,22 @@ std::exception_ptr error_of(const Lifeline::Abort& abort, const std::string& mes
     default:
       return std::make_exception_ptr(PeerLost(abort.rank, message));
   }
+}
+
+// The calls of two ranks, as a reason that ranks tell each other; and back.
+std::string as_bytes(const Call& own, const Call& peers) {
+  std::string bytes(2 * sizeof(Call), '\0');
+  std::memcpy(bytes.data(), &own, sizeof own);
+  std::memcpy(bytes.data() + sizeof own, &peers, sizeof peers);
+  return bytes;
+}
+
+std::pair<Call, Call> calls_of(const std::string& bytes) {
+  std::pair<Call, Call> calls;
+  if (bytes.size() != 2 * sizeof(Call)) throw BackendError("a message that ranks do not send");
+  std::memcpy(&calls.first, bytes.data(), sizeof(Call));
+  std::memcpy(&calls.second, bytes.data() + sizeof(Call), sizeof(Call));
+  return calls;
 }
 
 // What an engine that failed leaves behind: its carrier may still read and write the tensors, until
@@ -74,6 +92,10 @@ bool NetworkEngine::look_for_ends(const Call& call) {
     return true;
   }
   if (const auto& abort = lifeline_->aborted()) {
+    if (abort->cause == AbortCause::mismatched && abort->lost_rank >= 0) {
+      fail(told_difference(call, *abort));
+      return true;
+    }
     const std::string message = fmt::format("{}{} ended the group: {}", where(call),
                                             lifeline_->name(abort->rank), abort->reason);
     fail(error_of(*abort, message));
@@ -159,6 +181,32 @@ void NetworkEngine::fail_for_all(AbortCause cause, std::exception_ptr error,
                                  const std::string& reason, int lost_rank) {
   lifeline_->tell(cause, lost_rank, reason);
   fail(std::move(error));
+}
+
+void NetworkEngine::fail_for_difference(const CallsDiffer& difference) {
+  const Call& own = difference.own();
+  fail_for_all(AbortCause::mismatched,
+               std::make_exception_ptr(CallsDiffer(where(own), own, difference.peer(),
+                                                   lifeline_->name(difference.peer()),
+                                                   difference.peers_call())),
+               as_bytes(own, difference.peers_call()), difference.peer());
+}
+
+// Where this rank makes the same call as the one that tells, it differs from the other one.
+std::exception_ptr NetworkEngine::told_difference(const Call& call,
+                                                  const Lifeline::Abort& abort) const {
+  const auto [tellers, others] = calls_of(abort.reason);
+  const Call* const found = calls_.find(tellers.number);
+  const Call& own = found != nullptr ? *found : call;
+  if (is_message(own.collective) || own.number != tellers.number) {
+    return std::make_exception_ptr(
+        UsageError(where(call) + describe_difference(lifeline_->name(abort.rank), tellers,
+                                                     lifeline_->name(abort.lost_rank), others)));
+  }
+  const bool agrees = own == tellers;
+  const int peer = agrees ? abort.lost_rank : abort.rank;
+  return std::make_exception_ptr(
+      CallsDiffer(where(own), own, peer, lifeline_->name(peer), agrees ? others : tellers));
 }
 
 void NetworkEngine::fail(std::exception_ptr error) {

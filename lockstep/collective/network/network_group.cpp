@@ -25,10 +25,15 @@ namespace {
 class NetworkOperation final : public Operation {
  public:
   NetworkOperation(std::shared_ptr<NetworkEngine> engine, std::chrono::milliseconds timeout,
-                   at::Device device)
-      : engine_(std::move(engine)), timeout_(timeout), device_(device), copies_(device) {}
+                   at::Device device, const std::optional<Call>& part_of)
+      : engine_(std::move(engine)),
+        timeout_(timeout),
+        device_(device),
+        part_of_(part_of),
+        copies_(device) {}
 
   void start(Plan plan) {
+    if (part_of_) plan->part_of(*part_of_);
     engine_->start(plan);
     plans_.push_back(std::move(plan));
   }
@@ -75,6 +80,7 @@ class NetworkOperation final : public Operation {
   std::shared_ptr<NetworkEngine> engine_;
   std::chrono::milliseconds timeout_;
   at::Device device_;
+  std::optional<Call> part_of_;
   c10::SmallVector<Plan, 1> plans_;
   DeviceCopies copies_;
 };
@@ -142,10 +148,19 @@ class NetworkGroup final : public ProcessGroup {
   }
 
   void abort(const std::string& reason) override { engine_->abort(reason); }
+  bool compares_calls() const { return engine_->compares(); }
+  void end_for_mismatch(const std::string& reason) { engine_->end_for_mismatch(reason); }
+
+  Work start_part_of(const Call& whole, const std::function<Work()>& start) {
+    part_of_ = whole;
+    Work work = start();
+    part_of_.reset();
+    return work;
+  }
 
  private:
   std::shared_ptr<NetworkOperation> make_operation() const {
-    return std::make_shared<NetworkOperation>(engine_, timeout(), plans_.device);
+    return std::make_shared<NetworkOperation>(engine_, timeout(), plans_.device, part_of_);
   }
   Place place() const { return engine_->place(); }
 
@@ -178,7 +193,7 @@ class NetworkGroup final : public ProcessGroup {
   Work start_broadcast(at::TensorList tensors, int root) override {
     auto operation = make_operation();
     for (const auto& tensor : tensors) {
-      operation->start(plans_.broadcast(operation->output(tensor), root), tensors.size());
+      operation->start(plans_.broadcast(operation->output(tensor), root, place()), tensors.size());
     }
     return Work(std::move(operation));
   }
@@ -214,10 +229,11 @@ class NetworkGroup final : public ProcessGroup {
 
   Work start_all_to_all(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs) override {
     auto operation = make_operation();
-    const std::vector<std::int64_t> sizes = exchange_sizes(outputs, inputs);
+    std::vector<std::int64_t> sizes = exchange_sizes(outputs, inputs);
     const Plan plan = plans_.all_to_all(operation->outputs(std::move(outputs)),
                                         operation->inputs(std::move(inputs)));
-    if (engine_->compares()) plan->begin_with(exchange_comparison(sizes, place()));
+    if (engine_->compares_first()) plan->begin_with(exchange_comparison(sizes, place()));
+    plan->exchanges(std::move(sizes));
     operation->start(plan);
     return Work(std::move(operation));
   }
@@ -249,12 +265,29 @@ class NetworkGroup final : public ProcessGroup {
   MakeCarrier make_carrier_;
   Plans plans_;
   std::optional<Watch> watch_;
+  std::optional<Call> part_of_;  // of what is started now
 };
+
+// Before each call, where the carrier does not compare them: as PyTorch understands it.
+bool comparison_is_wanted() {
+  return environment("TORCH_DISTRIBUTED_DEBUG").value_or("") == "DETAIL";
+}
 
 }  // namespace
 
-bool calls_are_compared() {
-  return environment("TORCH_DISTRIBUTED_DEBUG").value_or("") == "DETAIL";
+Work start_part_of(const Call& whole, ProcessGroup& group, const std::function<Work()>& start) {
+  auto* const network_group = dynamic_cast<NetworkGroup*>(&group);
+  return network_group != nullptr ? network_group->start_part_of(whole, start) : start();
+}
+
+bool compares_calls(const ProcessGroup& group) {
+  const auto* const network_group = dynamic_cast<const NetworkGroup*>(&group);
+  return network_group != nullptr && network_group->compares_calls();
+}
+
+void end_for_mismatch(ProcessGroup& group, const std::string& reason) {
+  auto* const network_group = dynamic_cast<NetworkGroup*>(&group);
+  if (network_group != nullptr) network_group->end_for_mismatch(reason);
 }
 
 std::shared_ptr<ProcessGroup> make_network_group(std::string backend, Membership membership,
@@ -271,8 +304,9 @@ std::shared_ptr<ProcessGroup> make_network_group(std::string backend, Membership
                     .chunk_bytes = lifeline->within_machine()
                                        ? kChunkBytesOnOneMachine
                                        : carrier->chunk_bytes_between_machines()};
-  auto engine = NetworkEngine::make(backend, place, std::move(carrier), std::move(lifeline),
-                                    calls_are_compared());
+  const bool compare_first = !carrier->compares_calls() && comparison_is_wanted();
+  auto engine =
+      NetworkEngine::make(backend, place, std::move(carrier), std::move(lifeline), compare_first);
   return std::make_shared<NetworkGroup>(std::move(backend), std::move(membership), options,
                                         std::move(engine), std::move(make_carrier), plans);
 }

@@ -23,7 +23,14 @@ std::shared_ptr<ProcessGroup> make_network_group(std::string backend, Membership
                                                  GroupOptions options, MakeCarrier make_carrier,
                                                  const Plans& plans = {});
 
-// Whether ranks compare their calls before each, as PyTorch's TORCH_DISTRIBUTED_DEBUG=DETAIL wants.
-bool calls_are_compared();
+// For groups that are made of network groups and others. What is none passes.
+
+// What the function starts on the group is a part of this call, which ranks compare in its place.
+// Not thread-safe.
+Work start_part_of(const Call& whole, ProcessGroup& group, const std::function<Work()>& start);
+// Whether its ranks compare calls.
+bool compares_calls(const ProcessGroup& group);
+// Ends the group for all its ranks, with a UsageError: they have made different calls.
+void end_for_mismatch(ProcessGroup& group, const std::string& reason);
 
 }  // namespace lockstep::network

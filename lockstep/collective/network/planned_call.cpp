@@ -19,7 +19,7 @@ void PlannedCall::begin_with(Step step) {
 
 bool PlannedCall::finish_arrived() {
   bool moved = false;
-  for (std::size_t i = 0; i < started_; ++i) {
+  for (std::size_t i = 0; i < started_ && (i == 0 || steps_.front().finished); ++i) {
     auto& [step, transmission, finished] = steps_[i];
     if (finished || !transmission->done()) continue;
     if (step.finish) step.finish();
@@ -38,6 +38,7 @@ bool PlannedCall::start_next(Carrier& carrier) {
     auto& next = steps_[started_];
     if (next.step.after >= 0 && !steps_[static_cast<std::size_t>(next.step.after)].finished) break;
     carrier.begin_after(mark_);
+    carrier.begin_step(call_, started_, sizes_);
     refused_ = true;
     next.transmission = next.step.start(carrier);
     refused_ = false;
@@ -61,6 +62,12 @@ std::vector<std::unique_ptr<Transmission>> PlannedCall::take_transmissions() {
     if (progress.transmission) taken.push_back(std::move(progress.transmission));
   }
   return taken;
+}
+
+const Call* CallLine::find(std::uint64_t number) const {
+  const auto found =
+      std::ranges::find(calls_, number, [](const auto& call) { return call->call().number; });
+  return found == calls_.end() ? nullptr : &(*found)->call();
 }
 
 void CallLine::push(std::shared_ptr<PlannedCall> call) {

@@ -34,6 +34,10 @@ class PlannedCall {
     call_.tensor = static_cast<std::int32_t>(tensor);
     call_.tensors = static_cast<std::int32_t>(tensors);
   }
+  // Ranks compare this call instead, of which it is a part.
+  void part_of(const Call& whole) { call_ = whole; }
+  // What an all_to_all gives and expects, by exchange_sizes.h.
+  void exchanges(std::vector<std::int64_t> sizes) { sizes_ = std::move(sizes); }
   // A step before all others.
   void begin_with(Step step);
   // What the caller's device must have done before any step.
@@ -43,7 +47,8 @@ class PlannedCall {
   // When it was started on the group.
   std::chrono::steady_clock::time_point since() const { return since_; }
 
-  // Finishes what has arrived. True if anything had.
+  // Finishes what has arrived, but nothing before the first step, in which ranks may find that
+  // their calls differ. True if anything had.
   bool finish_arrived();
   // Starts what may start. True if anything could. What throws at that is not started again: part
   // of it may be on its way.
@@ -63,6 +68,7 @@ class PlannedCall {
   };
 
   Call call_;
+  std::vector<std::int64_t> sizes_;
   std::shared_ptr<void> mark_;
   std::chrono::steady_clock::time_point since_ = std::chrono::steady_clock::now();
   std::vector<Progress> steps_;
@@ -78,6 +84,8 @@ class CallLine {
   std::uint64_t last_number() const { return last_number_; }
   bool empty() const { return calls_.empty(); }
   const PlannedCall& oldest() const { return *calls_.front(); }
+  // The call of this number if it is under way, else null.
+  const Call* find(std::uint64_t number) const;
   void push(std::shared_ptr<PlannedCall> call);
   // True if anything moved.
   bool advance(Carrier& carrier);

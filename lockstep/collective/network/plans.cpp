@@ -68,21 +68,38 @@ Call plain_call(Collective collective, const at::Tensor& tensor, int root) {
           .elements = tensor.numel()};
 }
 
+Step meeting(Place place) {
+  const std::vector<std::int64_t> nothing(static_cast<std::size_t>(place.size), 0);
+  return {.start = [=](Carrier& carrier) {
+    return carrier.all_gather(some_bytes(0), some_bytes(0), nothing);
+  }};
+}
+
 Plan make_plan(const Call& call, std::vector<Step> steps) {
   return std::make_shared<PlannedCall>(call, std::move(steps));
 }
 
-Plan plan_broadcast(const at::Tensor& tensor, int root) {
+// Root's block goes to each rank by itself, or by the library's algorithm, which does not compare
+// calls.
+Plan plan_broadcast(const at::Tensor& tensor, int root, Place place) {
   const Call call = plain_call(Collective::broadcast, tensor, root);
-  if (tensor.numel() == 0) return make_plan(call, {});
+  const auto bytes = static_cast<std::int64_t>(tensor.nbytes());
+  if (bytes <= kSmallBytes || place.size == 2) {
+    return make_plan(call, {{.start = [=](Carrier& carrier) {
+                       return carrier.all_gather(
+                           place.rank == root ? bytes_of(tensor) : some_bytes(0), bytes_of(tensor),
+                           for_root(root, bytes, place.size));
+                     }}});
+  }
   return make_plan(
-      call,
-      {{.start = [=](Carrier& carrier) { return carrier.broadcast(bytes_of(tensor), root); }}});
+      call, {meeting(place),
+             {.start = [=](Carrier& carrier) { return carrier.broadcast(bytes_of(tensor), root); },
+              .after = 0}});
 }
 
 Plan plan_all_gather(std::vector<at::Tensor> outputs, const at::Tensor& input, Place place) {
   const Call call = plain_call(Collective::all_gather, input);
-  if (input.numel() == 0) return make_plan(call, {});
+  if (input.numel() == 0) return make_plan(call, {meeting(place)});
   const auto bytes = static_cast<std::int64_t>(input.nbytes());
   const auto all = std::make_shared<at::Tensor>();
   return make_plan(call, {{.start =
@@ -97,7 +114,7 @@ Plan plan_all_gather(std::vector<at::Tensor> outputs, const at::Tensor& input, P
 
 Plan plan_gather(std::vector<at::Tensor> outputs, const at::Tensor& input, int root, Place place) {
   const Call call = plain_call(Collective::gather, input, root);
-  if (input.numel() == 0) return make_plan(call, {});
+  if (input.numel() == 0) return make_plan(call, {meeting(place)});
   auto incoming = sizes_of(outputs);
   incoming.resize(static_cast<std::size_t>(place.size), 0);
   return make_plan(call, {exchange_lists({input}, for_root(root, input.nbytes(), place.size),
@@ -106,7 +123,7 @@ Plan plan_gather(std::vector<at::Tensor> outputs, const at::Tensor& input, int r
 
 Plan plan_scatter(const at::Tensor& output, std::vector<at::Tensor> inputs, int root, Place place) {
   const Call call = plain_call(Collective::scatter, output, root);
-  if (output.numel() == 0) return make_plan(call, {});
+  if (output.numel() == 0) return make_plan(call, {meeting(place)});
   auto outgoing = sizes_of(inputs);
   outgoing.resize(static_cast<std::size_t>(place.size), 0);
   return make_plan(call, {exchange_lists(inputs, outgoing, {output},

@@ -20,6 +20,9 @@ namespace lockstep::network {
 // machine few large ones are faster; between machines it depends on the carrier.
 inline constexpr std::int64_t kChunkBytesOnOneMachine = 4 << 20;
 
+// Tensors up to this size go to everybody as a whole, in one step.
+inline constexpr std::int64_t kSmallBytes = 8 * 1024;
+
 // The place of a rank among the ranks, and in what chunks they exchange; the same for all.
 struct Place {
   int rank;
@@ -33,7 +36,7 @@ Plan plan_all_reduce(const at::Tensor& tensor, AllReduceOptions options, Place p
 Plan plan_reduce(const at::Tensor& tensor, int root, AllReduceOptions options, Place place);
 Plan plan_reduce_scatter(const at::Tensor& output, std::vector<at::Tensor> inputs,
                          AllReduceOptions options, Place place);
-Plan plan_broadcast(const at::Tensor& tensor, int root);
+Plan plan_broadcast(const at::Tensor& tensor, int root, Place place);
 Plan plan_all_gather(std::vector<at::Tensor> outputs, const at::Tensor& input, Place place);
 // Lists are empty on other ranks than root.
 Plan plan_gather(std::vector<at::Tensor> outputs, const at::Tensor& input, int root, Place place);
@@ -58,6 +61,9 @@ struct Plans {
 Call reducing_call(Collective collective, const at::Tensor& tensor, AllReduceOptions options);
 Call plain_call(Collective collective, const at::Tensor& tensor, int root = -1);
 Plan make_plan(const Call& call, std::vector<Step> steps);
+// A step that moves nothing, for calls without elements and before the library's own algorithms: a
+// carrier that compares calls does so in it.
+Step meeting(Place place);
 
 // Each rank's vote goes into the list, one byte a rank, which must be there until the end. Moves
 // nothing else.

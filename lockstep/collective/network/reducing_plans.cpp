@@ -13,9 +13,6 @@
 namespace lockstep::network {
 namespace {
 
-// Tensors up to this size go to everybody as a whole, in one step instead of two.
-constexpr std::int64_t kSmallBytes = 8 * 1024;
-
 // How many of so many elements each rank adds up.
 std::vector<std::int64_t> shares(std::int64_t elements, int size) {
   std::vector<std::int64_t> result;
@@ -164,7 +161,7 @@ std::vector<Step> reduce_in_chunks(const at::Tensor& tensor, const Call& call, d
 }
 
 Plan plan_reduction(const Call& call, const at::Tensor& tensor, double scale, Place place) {
-  if (tensor.numel() == 0) return make_plan(call, {});
+  if (tensor.numel() == 0) return make_plan(call, {meeting(place)});
   if (place.size == 2 && call.root < 0) {
     return make_plan(call, reduce_between_two(tensor, call, scale, place));
   }
@@ -197,7 +194,7 @@ Plan plan_reduce(const at::Tensor& tensor, int root, AllReduceOptions options, P
 Plan plan_reduce_scatter(const at::Tensor& output, std::vector<at::Tensor> inputs,
                          AllReduceOptions options, Place place) {
   const Call call = reducing_call(Collective::reduce_scatter, output, options);
-  if (output.numel() == 0) return make_plan(call, {});
+  if (output.numel() == 0) return make_plan(call, {meeting(place)});
   const auto bytes = static_cast<std::int64_t>(output.nbytes());
   const double scale = scale_over(place.size, options.op, options.scale);
   const std::vector<std::int64_t> sizes(static_cast<std::size_t>(place.size), bytes);

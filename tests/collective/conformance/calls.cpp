@@ -231,16 +231,25 @@ std::vector<Mismatch> mismatches() {
        reduce({seven}),
        [](auto& group) { group.barrier().wait(); },
        {"all_reduce", "barrier"}},
+      {"barrier beside large tensors",
+       [](auto& group) { group.barrier().wait(); },
+       reduce({large}),
+       {"all_reduce", "barrier"}},
       {"type", reduce({seven}), reduce({at::zeros({7}, at::kDouble)}), {"Float", "Double"}},
       {"type of the same width",
        reduce({seven}),
        reduce({at::zeros({7}, at::kInt)}),
+       {"Float", "Int"}},
+      {"type of the same width, large",
+       reduce({large}),
+       reduce({at::zeros({100'001}, at::kInt)}),
        {"Float", "Int"}},
       {"size", reduce({seven}), reduce({eight}), {"7", "8"}},
       {"size, small and large", reduce({seven}), reduce({large}), {"7", "100001"}},
       {"size, large", reduce({at::zeros({100'002})}), reduce({large}), {"100002", "100001"}},
       {"size 0", reduce({at::zeros({0})}), reduce({seven}), {"all_reduce", "0", "7"}},
       {"operator", reduce({seven}), reduce({seven}, {.op = ReduceOp::max}), {"sum", "max"}},
+      {"operator, large", reduce({large}), reduce({large}, {.op = ReduceOp::max}), {"sum", "max"}},
       {"scale", reduce({seven}), reduce({seven}, {.scale = 0.125}), {"0.125"}},
       {"number of tensors", reduce({seven, eight}), reduce({seven}), {"all_reduce"}},
       {"split of the list", reduce({seven, eight}), reduce({eight, seven}), {"all_reduce"}},
@@ -248,6 +257,18 @@ std::vector<Mismatch> mismatches() {
        [=](auto& group) { group.broadcast(seven, 1).wait(); },
        [=](auto& group) { group.broadcast(seven, 0).wait(); },
        {"root 1", "root 0"}},
+      {"longer broadcast",
+       [=](auto& group) { group.broadcast(large, 0).wait(); },
+       [=](auto& group) { group.broadcast(seven, 0).wait(); },
+       {"broadcast", "100001", "7 Float"}},
+      {"shorter broadcast",
+       [=](auto& group) { group.broadcast(seven, 0).wait(); },
+       [=](auto& group) { group.broadcast(large, 0).wait(); },
+       {"broadcast", "100001", "7 Float"}},
+      {"broadcast of nothing",
+       [=](auto& group) { group.broadcast(at::zeros({0}), 0).wait(); },
+       [=](auto& group) { group.broadcast(seven, 0).wait(); },
+       {"broadcast", "0 Float", "7 Float"}},
       {"root of reduce",
        [=](auto& group) { group.reduce(large, 1).wait(); },
        [=](auto& group) { group.reduce(large, 0).wait(); },
@@ -274,6 +295,10 @@ std::vector<Mismatch> mismatches() {
        [=](auto& group) { group.all_gather(alike(group, seven), seven).wait(); },
        [=](auto& group) { group.all_gather(alike(group, eight), eight).wait(); },
        {"all_gather", "7 Float", "8 Float"}},
+      {"size in all_gather, large",
+       [=](auto& group) { group.all_gather(alike(group, large), large).wait(); },
+       [=](auto& group) { group.all_gather(alike(group, eight), eight).wait(); },
+       {"all_gather", "100001 Float", "8 Float"}},
       {"operator in reduce_scatter",
        [=](auto& group) { group.reduce_scatter(seven, alike(group, seven)).wait(); },
        [=](auto& group) {
@@ -308,12 +333,43 @@ TEST_P(CallsConformance, CallsThatDoNotMatchAreErrorsOnEveryRank) {
       auto patterns = mismatch.patterns;
       patterns.push_back(fmt::format("^\\[{}\\] [a-z_]+ #[0-9]+, rank {} of {}: ", backend().name,
                                      rank.rank(), rank.size()));
+      if (!last) patterns.push_back(fmt::format("rank {}[^0-9].*called", rank.size() - 1));
       const std::string message =
           expect_error<UsageError>("different " + mismatch.what, patterns,
                                    [&] { (last ? mismatch.last : mismatch.others)(*group); });
       // The group is of no use any more, and goes on saying why.
       expect_error<UsageError>("the call after different " + mismatch.what, mismatch.patterns,
                                [&] { group->barrier().wait(); });
+    }
+  });
+}
+
+// In a hierarchical group it shares a host with another one, and the last one does not.
+TEST_P(CallsConformance, AnotherCallOfTheFirstRankIsAnErrorOnEveryRank) {
+  if (size() == 1) GTEST_SKIP() << "a rank alone cannot disagree";
+  const at::Tensor seven = at::zeros({7});
+  const at::Tensor large = at::zeros({100'001});
+  const auto reduce = [](const at::Tensor& tensor, ReduceOp op) {
+    return [=](ProcessGroup& group) { group.all_reduce(tensor, {.op = op}).wait(); };
+  };
+  const auto barrier = [](ProcessGroup& group) { group.barrier().wait(); };
+  const auto broadcast = [=](ProcessGroup& group) { group.broadcast(large, 1).wait(); };
+  const std::vector<
+      std::pair<std::function<void(ProcessGroup&)>, std::function<void(ProcessGroup&)>>>
+      differences{{reduce(seven, ReduceOp::sum), reduce(seven, ReduceOp::mean)},
+                  {reduce(large, ReduceOp::sum), reduce(large, ReduceOp::max)},
+                  {reduce(seven.to(at::kHalf), ReduceOp::sum), reduce(seven, ReduceOp::sum)},
+                  {barrier, reduce(seven, ReduceOp::sum)},
+                  {reduce(large, ReduceOp::sum), barrier},
+                  {barrier, broadcast},
+                  {broadcast, barrier}};
+  run([&](Rank& rank) {
+    for (std::size_t i = 0; i < differences.size(); ++i) {
+      const auto group = join(rank, {.timeout = 20s, .place = fmt::format("group-{}", i)});
+      const auto& call = rank.rank() == 0 ? differences[i].first : differences[i].second;
+      std::vector<std::string> patterns{"called .*, but .* called"};
+      if (rank.rank() != 0) patterns.emplace_back("rank 0[^0-9].*called");
+      expect_error<UsageError>(fmt::format("difference {}", i), patterns, [&] { call(*group); });
     }
   });
 }

@@ -9,18 +9,22 @@
 
 #include <gtest/gtest.h>
 
+#include "lockstep/collective/calls_differ.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::testing {
 
-// Runs the function, which must throw exactly this type, and returns the error.
+// Runs the function, which must throw exactly this type, and returns the error. To users, that
+// calls differ is a UsageError.
 template <class Expected, class Function>
 Expected error_of(const Function& function, const std::string& what, Expected otherwise) {
   try {
     function();
     ADD_FAILURE() << what << ": no error at all";
   } catch (const Expected& error) {
-    if (typeid(error) == typeid(Expected)) return error;
+    const bool differ =
+        std::is_same_v<Expected, UsageError> && typeid(error) == typeid(CallsDiffer);
+    if (typeid(error) == typeid(Expected) || differ) return error;
     ADD_FAILURE() << what << ": an error of type " << typeid(error).name() << ": " << error.what();
   } catch (const std::exception& error) {
     // libtorch's errors carry a stack trace below their first line.

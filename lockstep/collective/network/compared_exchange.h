@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The first exchange of a call, in which ranks compare what they call. What a rank sends to a peer
+// begins with a message of
+//   the call | in an all_to_all, what the rank gives and expects | the block, if it is short
+// for which the peer has a place that is long enough whatever either of them calls. Longer blocks
+// follow by themselves.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "lockstep/collective/call.h"
+#include "lockstep/collective/network/carrier.h"
+
+namespace lockstep::network {
+
+// What goes to each rank, or comes from it.
+struct Block {
+  std::byte* data;
+  std::int64_t bytes;
+};
+struct Blocks {
+  std::vector<Block> outgoing;
+  std::vector<Block> incoming;
+  std::vector<at::Tensor> tensors;  // which hold them
+};
+
+// Memory for the messages of one call. What is free again is taken again.
+class HeadMemory {
+ public:
+  explicit HeadMemory(int ranks);
+
+  // Up to this size a block is copied behind the head rather than sent by itself: that is quicker.
+  bool is_short(const Block& block) const { return block.bytes <= short_bytes_; }
+  std::int64_t place_bytes() const { return place_bytes_; }
+
+  // As many places as there are ranks, for what comes; then as many for what goes.
+  std::shared_ptr<std::byte[]> get();
+
+ private:
+  const int ranks_;
+  const std::int64_t short_bytes_;
+  const std::int64_t place_bytes_;
+  std::vector<std::shared_ptr<std::byte[]>> kept_;
+};
+
+// Done when the blocks are there. CallsDiffer before any of them is used if a peer calls something
+// else, UsageError if it gives or expects something else in an all_to_all.
+class ComparedExchange final : public Transmission {
+ public:
+  // The sizes are those of exchange_sizes.h, for an all_to_all.
+  ComparedExchange(const Call& call, int rank, std::vector<std::int64_t> sizes,
+                   std::shared_ptr<Blocks> blocks, HeadMemory& memory);
+
+  // For what comes from a peer.
+  std::byte* place(int peer) const { return memory_.get() + peer * place_bytes_; }
+  // Writes the message for a peer. Where it stands, and how many bytes it is.
+  std::pair<std::byte*, std::int64_t> write(int peer, bool with_block);
+  const std::shared_ptr<std::byte[]>& memory() const { return memory_; }
+
+  // The messages; and the blocks that follow by themselves, or null.
+  void start(std::unique_ptr<Transmission> heads, std::unique_ptr<Transmission> long_blocks);
+  bool done() override;
+
+ private:
+  int size() const { return static_cast<int>(blocks_->incoming.size()); }
+  std::size_t sizes_bytes() const { return sizes_.size() * sizeof(std::int64_t); }
+  void compare() const;
+  void compare_sizes() const;
+  void take_short_blocks() const;
+
+  const Call call_;
+  const int rank_;
+  const std::vector<std::int64_t> sizes_;
+  const std::shared_ptr<Blocks> blocks_;
+  const std::int64_t place_bytes_;
+  const std::shared_ptr<std::byte[]> memory_;
+  std::vector<bool> is_short_;  // what comes from each rank
+  std::unique_ptr<Transmission> heads_;
+  std::unique_ptr<Transmission> long_blocks_;
+};
+
+}  // namespace lockstep::network

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A library that moves messages between ranks: Gloo, MPI. A ComparingCarrier makes collectives of
+// them.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include <ATen/core/Tensor.h>
+
+#include "lockstep/collective/network/carrier.h"
+
+namespace lockstep::network {
+
+// Tensors are contiguous bytes, and all is in host memory. Nothing blocks. Not thread-safe, but for
+// wait_for_event.
+class Messenger {
+ public:
+  // Bytes to be sent, or the place for some.
+  struct Message {
+    std::byte* data;
+    std::int64_t bytes;
+    int peer;
+    int tag;
+  };
+
+  Messenger() = default;
+  Messenger(const Messenger&) = delete;
+  Messenger& operator=(const Messenger&) = delete;
+  // Only when nothing is on its way.
+  virtual ~Messenger() = default;
+
+  // Messages of one tag between two ranks keep their order. One may be shorter than the place that
+  // is there for it; a longer one is fatal.
+
+  // Many messages that are one transmission, which keeps what holds their bytes. All ranks start
+  // these in the same order. Tags are below tags(), and do not meet those of the next two
+  // functions.
+  virtual std::unique_ptr<Transmission> exchange(std::span<const Message> outgoing,
+                                                 std::span<const Message> incoming,
+                                                 std::shared_ptr<void> memory) = 0;
+  virtual int tags() const = 0;
+
+  virtual std::unique_ptr<Transmission> send(at::Tensor bytes, int to, int tag) = 0;
+  virtual std::unique_ptr<Transmission> receive(at::Tensor bytes, int from, int tag) = 0;
+
+  // By the library's own algorithm. All ranks start it in the same order, with the same root and as
+  // many bytes.
+  virtual std::unique_ptr<Transmission> broadcast(at::Tensor bytes, int root) = 0;
+
+  // As in carrier.h.
+  virtual std::int64_t chunk_bytes_between_machines() const = 0;
+  virtual std::uint64_t events() const = 0;
+  virtual void wait_for_event(std::uint64_t events, std::chrono::microseconds at_most) = 0;
+};
+
+}  // namespace lockstep::network
