@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #define ZLIB_CONST  // makes zlib's input pointer one to const
 #include <algorithm>
+#include <array>
 #include <limits>
 
 #include <zlib.h>
@@ -21,17 +22,22 @@ constexpr int gzip_only = 16 + MAX_WBITS;
 
 struct GzipReader::Stream {
   z_stream z{};
+  // Of the compressed bytes: those at hand, and how many of all have been taken into it.
+  std::array<std::byte, 65536> buffer;
   std::span<const std::byte> input;
+  std::size_t taken = 0;
   bool ended = false;
 };
 
-bool is_gzip(std::span<const std::byte> bytes) {
-  return bytes.size() >= 2 && bytes[0] == std::byte{0x1f} && bytes[1] == std::byte{0x8b};
+bool is_gzip(const StoredBytes& bytes) {
+  std::array<std::byte, 2> head{};
+  if (bytes.size < head.size()) return false;
+  bytes.read(0, head);
+  return head[0] == std::byte{0x1f} && head[1] == std::byte{0x8b};
 }
 
-GzipReader::GzipReader(std::span<const std::byte> bytes, std::string name)
-    : compressed_size_(bytes.size()), name_(std::move(name)), stream_(std::make_unique<Stream>()) {
-  stream_->input = bytes;
+GzipReader::GzipReader(StoredBytes bytes, std::string name)
+    : bytes_(std::move(bytes)), name_(std::move(name)), stream_(std::make_unique<Stream>()) {
   if (inflateInit2(&stream_->z, gzip_only) != Z_OK) {
     throw BackendError(fmt::format("{}: zlib cannot start (out of memory?)", name_));
   }
@@ -41,26 +47,34 @@ GzipReader::~GzipReader() {
   inflateEnd(&stream_->z);
 }
 
+void GzipReader::refill() {
+  const std::size_t count = std::min(bytes_.size - stream_->taken, stream_->buffer.size());
+  bytes_.read(stream_->taken, std::span(stream_->buffer).first(count));
+  stream_->input = std::span(stream_->buffer).first(count);
+  stream_->taken += count;
+}
+
 std::size_t GzipReader::read(std::span<std::byte> output) {
-  auto& [z, input, ended] = *stream_;
+  auto& [z, buffer, input, taken, ended] = *stream_;
   std::size_t written = 0;
   while (written < output.size() && !ended) {
+    if (input.empty()) refill();
     const std::size_t room = std::min(output.size() - written, max_piece);
-    const std::size_t given = std::min(input.size(), max_piece);
     z.next_in = reinterpret_cast<const Bytef*>(input.data());
-    z.avail_in = static_cast<uInt>(given);
+    z.avail_in = static_cast<uInt>(input.size());
     z.next_out = reinterpret_cast<Bytef*>(output.data() + written);
     z.avail_out = static_cast<uInt>(room);
     const int status = inflate(&z, Z_NO_FLUSH);
-    input = input.subspan(given - z.avail_in);
+    input = input.last(z.avail_in);
     written += room - z.avail_out;
+    const bool all_taken = input.empty() && taken == bytes_.size;
     if (status == Z_STREAM_END) {
       ended = true;
-    } else if (status == Z_BUF_ERROR || (status == Z_OK && input.empty() && z.avail_out > 0)) {
+    } else if ((status == Z_OK || status == Z_BUF_ERROR) && all_taken && z.avail_out > 0) {
       throw UsageError(fmt::format(
           "{}: the gzip data ends early, after {} bytes; copy or download the file again", name_,
-          compressed_size_));
-    } else if (status != Z_OK) {
+          bytes_.size));
+    } else if (status != Z_OK && status != Z_BUF_ERROR) {
       throw UsageError(
           fmt::format("{}: the gzip data is damaged ({}); copy or download the file again", name_,
                       z.msg != nullptr ? z.msg : "unknown error"));
@@ -74,15 +88,16 @@ void GzipReader::finish() {
   if (read({&beyond, 1}) > 0) {
     throw UsageError(fmt::format("{}: it holds more data than its header says", name_));
   }
-  if (!stream_->input.empty()) {
+  const std::size_t left = bytes_.size - stream_->taken + stream_->input.size();
+  if (left > 0) {
     throw UsageError(
         fmt::format("{}: {} bytes follow the end of the gzip data; compress the file as one member",
-                    name_, stream_->input.size()));
+                    name_, left));
   }
 }
 
 std::size_t GzipReader::max_size() const {
-  return compressed_size_ * 1032;
+  return bytes_.size * 1032;
 }
 
 }  // namespace lockstep

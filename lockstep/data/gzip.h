@@ -8,17 +8,19 @@
 #include <span>
 #include <string>
 
+#include "lockstep/data/stored_bytes.h"
+
 namespace lockstep {
 
 // True if the bytes begin as a gzip member does.
-bool is_gzip(std::span<const std::byte> bytes);
+bool is_gzip(const StoredBytes& bytes);
 
-// One gzip member that ends where the bytes end. The bytes must outlive the reader. Errors are
+// One gzip member that ends where the bytes end; they are read as they are needed. Errors are
 // UsageErrors that begin with the name: damaged data, a checksum that does not match, data that
 // ends early or goes on.
 class GzipReader {
  public:
-  GzipReader(std::span<const std::byte> bytes, std::string name);
+  GzipReader(StoredBytes bytes, std::string name);
   ~GzipReader();
   GzipReader(const GzipReader&) = delete;
   GzipReader& operator=(const GzipReader&) = delete;
@@ -34,7 +36,9 @@ class GzipReader {
 
  private:
   struct Stream;
-  std::size_t compressed_size_;
+  void refill();
+
+  StoredBytes bytes_;
   std::string name_;
   std::unique_ptr<Stream> stream_;
 };

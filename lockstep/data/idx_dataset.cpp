@@ -25,15 +25,40 @@ std::filesystem::path find_file(const std::filesystem::path& folder, const std::
       fmt::format("{}: neither {} nor {}.gz is there; {}", folder.string(), name, name, way_out));
 }
 
-at::Tensor read_array(const std::filesystem::path& path, std::int64_t dimensions) {
-  at::Tensor array = read_idx_file(path);
-  if (array.dim() != dimensions) {
+void require_dimensions(const IdxFile& file, std::size_t expected,
+                        const std::filesystem::path& path) {
+  if (file.dimensions().size() == expected) return;
+  throw UsageError(
+      fmt::format("{}: it has {} dimensions, {} are expected of it; is it in the "
+                  "place of another file?",
+                  path.string(), file.dimensions().size(), expected));
+}
+
+// Both files of a split, of which only the headers have been read yet.
+struct Split {
+  Split(const std::filesystem::path& folder, const std::string& prefix)
+      : images_path(find_file(folder, prefix + "-images-idx3-ubyte")),
+        labels_path(find_file(folder, prefix + "-labels-idx1-ubyte")),
+        images(images_path),
+        labels(labels_path) {
+    require_dimensions(images, 3, images_path);
+    require_dimensions(labels, 1, labels_path);
+    if (images.dimensions()[0] == labels.dimensions()[0]) return;
     throw UsageError(
-        fmt::format("{}: it has {} dimensions, {} are expected of it; is it in the "
-                    "place of another file?",
-                    path.string(), array.dim(), dimensions));
+        fmt::format("{} holds {} images, but {} holds {} labels; take both from the "
+                    "same data set",
+                    images_path.string(), images.dimensions()[0], labels_path.string(),
+                    labels.dimensions()[0]));
   }
-  return array;
+
+  std::filesystem::path images_path;
+  std::filesystem::path labels_path;
+  IdxFile images;
+  IdxFile labels;
+};
+
+const char* prefix_of(IdxSplit split) {
+  return split == IdxSplit::train ? "train" : "t10k";
 }
 
 }  // namespace
@@ -46,17 +71,16 @@ void require_data_folder(const std::filesystem::path& folder) {
 
 IdxDataset::IdxDataset(const std::filesystem::path& folder, IdxSplit split) {
   require_data_folder(folder);
-  const std::string prefix = split == IdxSplit::train ? "train" : "t10k";
-  const auto images = find_file(folder, prefix + "-images-idx3-ubyte");
-  const auto labels = find_file(folder, prefix + "-labels-idx1-ubyte");
-  images_ = read_array(images, 3);
-  labels_ = read_array(labels, 1).to(at::kLong);
-  if (images_.size(0) != labels_.size(0)) {
-    throw UsageError(
-        fmt::format("{} holds {} images, but {} holds {} labels; take both from the "
-                    "same data set",
-                    images.string(), images_.size(0), labels.string(), labels_.size(0)));
-  }
+  Split files(folder, prefix_of(split));
+  images_ = files.images.read();
+  labels_ = files.labels.read().to(at::kLong);
+}
+
+IdxShape idx_shape(const std::filesystem::path& folder, IdxSplit split) {
+  require_data_folder(folder);
+  const Split files(folder, prefix_of(split));
+  const auto& sizes = files.images.dimensions();
+  return {sizes[0], sizes[1], sizes[2]};
 }
 
 torch::data::Example<> IdxDataset::get(std::size_t index) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 
 #include <torch/data/datasets/base.h>
@@ -30,6 +31,16 @@ class IdxDataset : public torch::data::datasets::Dataset<IdxDataset> {
   at::Tensor images_;
   at::Tensor labels_;
 };
+
+// What a split's headers announce, checked as IdxDataset does, before memory is taken for it.
+struct IdxShape {
+  std::int64_t images;
+  std::int64_t height;
+  std::int64_t width;
+
+  std::int64_t pixels() const { return images * height * width; }
+};
+IdxShape idx_shape(const std::filesystem::path& folder, IdxSplit split);
 
 // UsageError that says where to get one unless there is such a folder.
 void require_data_folder(const std::filesystem::path& folder);

@@ -3,10 +3,8 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
-#include <fstream>
+#include <functional>
 #include <optional>
-#include <vector>
 
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
@@ -19,52 +17,16 @@
 namespace lockstep {
 namespace {
 
+using ReadOn = std::function<void(std::span<std::byte> output, const char* what)>;
+
 constexpr std::byte unsigned_bytes{0x08};
 // Images in colour have four; a header that says 200 is not one.
 constexpr int max_dimensions = 8;
 
-// Gives out the file's content in order, whether it is raw or gzip.
-class Content {
- public:
-  Content(std::span<const std::byte> bytes, const std::string& name) : raw_(bytes), name_(name) {
-    if (is_gzip(bytes)) gzip_.emplace(bytes, name);
-  }
-
-  void read(std::span<std::byte> output, const char* what) {
-    std::size_t got = 0;
-    if (gzip_) {
-      got = gzip_->read(output);
-    } else {
-      got = std::min(output.size(), raw_.size());
-      if (got > 0) std::memcpy(output.data(), raw_.data(), got);
-      raw_ = raw_.subspan(got);
-    }
-    if (got < output.size()) {
-      throw UsageError(
-          fmt::format("{}: it ends within {}; copy or download the file again", name_, what));
-    }
-  }
-
-  // The most that can still come.
-  std::size_t max_left() const { return gzip_ ? gzip_->max_size() : raw_.size(); }
-
-  void finish() {
-    if (gzip_) return gzip_->finish();
-    if (!raw_.empty()) {
-      throw UsageError(fmt::format(
-          "{}: {} bytes follow the end of the data that its header announces", name_, raw_.size()));
-    }
-  }
-
- private:
-  std::span<const std::byte> raw_;
-  const std::string& name_;
-  std::optional<GzipReader> gzip_;
-};
-
-std::vector<std::int64_t> read_dimensions(Content& content, const std::string& name) {
+// Of a header, from the function that reads on in the file.
+std::vector<std::int64_t> read_dimensions(const ReadOn& read, const std::string& name) {
   std::array<std::byte, 4> magic{};
-  content.read(magic, "its magic number");
+  read(magic, "its magic number");
   if (magic[0] != std::byte{0} || magic[1] != std::byte{0} || magic[2] != unsigned_bytes) {
     throw UsageError(fmt::format(
         "{}: not an IDX file of unsigned bytes: it begins with {:02x} {:02x} {:02x} {:02x}, such a "
@@ -80,7 +42,7 @@ std::vector<std::int64_t> read_dimensions(Content& content, const std::string& n
   std::vector<std::int64_t> dimensions;
   for (int i = 0; i < count; ++i) {
     std::array<std::byte, 4> field{};
-    content.read(field, "its dimensions");
+    read(field, "its dimensions");
     std::int64_t value = 0;
     for (const std::byte byte : field) value = value * 256 + std::to_integer<int>(byte);
     dimensions.push_back(value);
@@ -109,46 +71,81 @@ std::size_t count_elements(const std::vector<std::int64_t>& dimensions, std::siz
   return count;
 }
 
-}  // namespace
-
-at::Tensor parse_idx(std::span<const std::byte> bytes, const std::string& name) {
-  Content content(bytes, name);
-  const auto dimensions = read_dimensions(content, name);
-  const std::size_t count = count_elements(dimensions, content.max_left(), name);
-  at::Tensor result = at::empty(dimensions, at::kByte);
-  content.read({reinterpret_cast<std::byte*>(result.data_ptr<std::uint8_t>()), count},
-               "its elements");
-  content.finish();
-  return result;
+void require_memory(std::size_t bytes, const std::string& name) {
+  const std::int64_t available = available_memory();
+  if (bytes <= static_cast<std::size_t>(available)) return;
+  throw UsageError(fmt::format(
+      "{}: its header announces {:.1f} MiB, more memory than the {:.1f} MiB that are available",
+      name, static_cast<double>(bytes) / 0x1p20, static_cast<double>(available) / 0x1p20));
 }
 
-at::Tensor read_idx_file(const std::filesystem::path& path) {
-  std::error_code error;
-  if (!std::filesystem::is_regular_file(path, error)) {
-    const bool other = std::filesystem::exists(path, error);
-    throw UsageError(fmt::format("{}: {}", path.string(),
-                                 other ? "this is no regular file" : "there is no such file"));
+}  // namespace
+
+// Gives out the file's content in order, whether it is raw or gzip.
+class IdxFile::Content {
+ public:
+  Content(StoredBytes bytes, const std::string& name) : raw_(std::move(bytes)), name_(name) {
+    if (is_gzip(raw_)) gzip_.emplace(raw_, name);
   }
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  const auto size = file ? static_cast<std::streamoff>(file.tellg()) : -1;
-  if (size < 0) {
-    throw UsageError(
-        fmt::format("{}: cannot be opened for reading; check its permissions", path.string()));
+
+  void read(std::span<std::byte> output, const char* what) {
+    std::size_t got = 0;
+    if (gzip_) {
+      got = gzip_->read(output);
+    } else {
+      got = std::min(output.size(), left());
+      raw_.read(offset_, output.first(got));
+      offset_ += got;
+    }
+    if (got < output.size()) {
+      throw UsageError(
+          fmt::format("{}: it ends within {}; copy or download the file again", name_, what));
+    }
   }
-  if (size > available_memory()) {
-    throw UsageError(fmt::format(
-        "{}: reading its {:.1f} MiB takes more memory than the {:.1f} MiB that are available",
-        path.string(), static_cast<double>(size) / 0x1p20,
-        static_cast<double>(available_memory()) / 0x1p20));
+
+  // The most that can still come.
+  std::size_t max_left() const { return gzip_ ? gzip_->max_size() : left(); }
+
+  void finish() {
+    if (gzip_) return gzip_->finish();
+    if (left() > 0) {
+      throw UsageError(fmt::format(
+          "{}: {} bytes follow the end of the data that its header announces", name_, left()));
+    }
   }
-  std::vector<std::byte> bytes(static_cast<std::size_t>(size));
-  file.seekg(0);
-  file.read(reinterpret_cast<char*>(bytes.data()), size);
-  if (file.gcount() != size) {
-    throw BackendError(
-        fmt::format("{}: only {} of {} bytes could be read", path.string(), file.gcount(), size));
-  }
-  return parse_idx(bytes, path.string());
+
+ private:
+  std::size_t left() const { return raw_.size - offset_; }
+
+  StoredBytes raw_;
+  std::size_t offset_ = 0;
+  const std::string& name_;
+  std::optional<GzipReader> gzip_;
+};
+
+IdxFile::IdxFile(const std::filesystem::path& path) : IdxFile(bytes_in_file(path), path.string()) {}
+
+IdxFile::IdxFile(std::span<const std::byte> bytes, std::string name)
+    : IdxFile(bytes_in_memory(bytes), std::move(name)) {}
+
+IdxFile::IdxFile(StoredBytes bytes, std::string name)
+    : name_(std::move(name)), content_(std::make_unique<Content>(std::move(bytes), name_)) {
+  const auto read = [this](std::span<std::byte> output, const char* what) {
+    content_->read(output, what);
+  };
+  dimensions_ = read_dimensions(read, name_);
+  elements_ = count_elements(dimensions_, content_->max_left(), name_);
+}
+
+IdxFile::~IdxFile() = default;
+
+at::Tensor IdxFile::read() {
+  require_memory(elements_, name_);
+  at::Tensor result = at::empty(dimensions_, at::kByte);
+  content_->read({reinterpret_cast<std::byte*>(result.data_ptr<std::uint8_t>()), elements_},
+                 "its elements");
+  content_->finish();
+  return result;
 }
 
 }  // namespace lockstep

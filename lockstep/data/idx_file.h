@@ -4,23 +4,48 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
+#include "lockstep/data/stored_bytes.h"
+
 namespace lockstep {
 
-// The array in a file, raw or gzip (told apart by content, not by name), as a uint8 tensor of the
-// file's dimensions. Only unsigned bytes are read, the type that these data sets have.
+// An array in a file, raw or gzip (told apart by content, not by name). Only unsigned bytes are
+// read, the type that these data sets have.
 //
 // UsageError, naming the file, if it is not there, is not IDX, is damaged, or does not hold
-// exactly what its header says. Safe for hostile files: nothing is allocated before it is known
-// that the file can fill it.
-at::Tensor read_idx_file(const std::filesystem::path& path);
+// exactly what its header says. Safe for hostile files: the header is read first, then no more than
+// it announces and one byte; nothing is allocated for more than the file can fill and the machine
+// has.
+class IdxFile {
+ public:
+  explicit IdxFile(const std::filesystem::path& path);
+  // From memory; name stands for the file in errors.
+  IdxFile(std::span<const std::byte> bytes, std::string name);
+  ~IdxFile();
+  IdxFile(const IdxFile&) = delete;
+  IdxFile& operator=(const IdxFile&) = delete;
 
-// The same from memory; name stands for the file in errors.
-at::Tensor parse_idx(std::span<const std::byte> bytes, const std::string& name);
+  // What the header announces.
+  const std::vector<std::int64_t>& dimensions() const { return dimensions_; }
+  // A uint8 tensor of these dimensions. Once.
+  at::Tensor read();
+
+ private:
+  class Content;
+  IdxFile(StoredBytes bytes, std::string name);
+
+  std::string name_;
+  std::unique_ptr<Content> content_;
+  std::vector<std::int64_t> dimensions_;
+  std::size_t elements_ = 0;
+};
 
 }  // namespace lockstep

@@ -3,6 +3,8 @@
 #include "lockstep/data/idx_file.h"
 
 #include "data/idx_bytes.h"
+#include "support/limits.h"
+#include "support/rank_processes.h"
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
@@ -17,11 +19,14 @@ using testing::gzip;
 using ::testing::HasSubstr;
 using testing::idx_bytes;
 using testing::idx_header;
+using testing::limit_memory;
+using testing::Rank;
+using testing::run_ranks;
 using testing::TemporaryFolder;
 using ::testing::ThrowsMessage;
 
 at::Tensor parse(const std::string& bytes) {
-  return parse_idx(as_bytes(bytes), "some-file");
+  return IdxFile(as_bytes(bytes), "some-file").read();
 }
 
 #define EXPECT_REFUSED(bytes, text)        \
@@ -141,22 +146,53 @@ TEST(IdxFile, SurvivesRandomMutations) {
 
 TEST(IdxFile, RefusesAFileThatDoesNotFitInMemory) {
   const TemporaryFolder folder;
-  folder.write("images", "");
+  const std::string header = idx_header({1 << 20, 1 << 22});
+  folder.write("images", header);
+  std::filesystem::resize_file(folder.path() / "images",
+                               header.size() + (std::uintmax_t{1} << 42));  // a hole
+  IdxFile file(folder.path() / "images");
+  EXPECT_EQ(file.dimensions(), (std::vector<std::int64_t>{1 << 20, 1 << 22}));
+  EXPECT_THAT([&] { file.read(); }, ThrowsMessage<UsageError>(AllOf(
+                                        HasSubstr("/images: its header announces 4194304.0 MiB"),
+                                        HasSubstr("available"))));
+}
+
+// What a header announces is compared with the memory that there is, and what follows it is not
+// unpacked.
+TEST(IdxFile, RefusesAGzipFileByWhatItsHeaderAnnounces) {
+  const TemporaryFolder folder;
+  constexpr std::uint32_t bytes = 64 << 20;
+  const std::string bomb(bytes, '\0');
+  folder.write("announced", gzip(idx_header({bytes}) + bomb));
+  folder.write("hidden", gzip(idx_header({3}) + bomb));
+  const auto outcomes = run_ranks(1, [&](Rank& rank) {
+    if (!limit_memory(32 << 20)) return rank.report("skipped");
+    EXPECT_THAT([&] { IdxFile(folder.path() / "announced").read(); },
+                ThrowsMessage<UsageError>(AllOf(HasSubstr("/announced: its header announces 64.0"),
+                                                HasSubstr("available"))));
+    EXPECT_THAT([&] { IdxFile(folder.path() / "hidden").read(); },
+                ThrowsMessage<UsageError>(HasSubstr("more data than its header says")));
+  });
+  if (outcomes[0].result == "skipped") GTEST_SKIP() << "a sanitizer has its own memory";
+}
+
+TEST(IdxFile, ReadsNoFurtherThanItsHeaderSays) {
+  const TemporaryFolder folder;
+  folder.write("images", idx_bytes({3}));
   std::filesystem::resize_file(folder.path() / "images", std::uintmax_t{1} << 42);  // a hole
-  EXPECT_THAT([&] { read_idx_file(folder.path() / "images"); },
-              ThrowsMessage<UsageError>(
-                  AllOf(HasSubstr("/images: reading its 4194304.0 MiB"), HasSubstr("available"))));
+  EXPECT_THAT([&] { IdxFile(folder.path() / "images").read(); },
+              ThrowsMessage<UsageError>(HasSubstr("4398046511093 bytes follow the end")));
 }
 
 TEST(IdxFile, NamesTheFileThatItCannotRead) {
   const testing::TemporaryFolder folder;
-  EXPECT_THAT([&] { (void)read_idx_file(folder.path() / "absent"); },
+  EXPECT_THAT([&] { (void)IdxFile(folder.path() / "absent"); },
               ThrowsMessage<UsageError>(HasSubstr("absent: there is no such file")));
-  EXPECT_THAT([&] { (void)read_idx_file(folder.path()); },
+  EXPECT_THAT([&] { (void)IdxFile(folder.path()); },
               ThrowsMessage<UsageError>(HasSubstr("no regular file")));
-  EXPECT_THROW((void)read_idx_file("/dev/zero"), UsageError);
+  EXPECT_THROW((void)IdxFile("/dev/zero"), UsageError);
   folder.write("good", idx_bytes({6}));
-  EXPECT_EQ(read_idx_file(folder.path() / "good").numel(), 6);
+  EXPECT_EQ(IdxFile(folder.path() / "good").read().numel(), 6);
 }
 
 }  // namespace
