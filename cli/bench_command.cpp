@@ -2,7 +2,7 @@
 #include "bench_command.h"
 
 #include <algorithm>
-#include <charconv>
+#include <cctype>
 #include <limits>
 #include <map>
 
@@ -17,14 +17,15 @@
 #include "lockstep/core/cpu.h"
 #include "lockstep/core/error.h"
 #include "lockstep/launch/spawn.h"
+#include "lockstep/train/batch_size.h"
 #include "lockstep/train/choose_device.h"
 
 namespace lockstep::cli {
 namespace {
 
-constexpr std::uint64_t kib = 1024;
-constexpr std::uint64_t mib = 1024 * kib;
-constexpr std::uint64_t tib = 1024 * 1024 * mib;
+constexpr std::int64_t kib = 1024;
+constexpr std::int64_t mib = 1024 * kib;
+constexpr std::int64_t tib = 1024 * 1024 * mib;
 
 const std::map<std::string, ReduceOp> ops{{"sum", ReduceOp::sum},
                                           {"mean", ReduceOp::mean},
@@ -44,20 +45,29 @@ std::vector<std::string> names(const std::map<std::string, Value>& values) {
 // Ranks that measure have a thread each and print their own lines.
 const SpawnOptions one_thread_each{.threads = 1, .prefix = false};
 
+// 1024 for "KiB", "kb" or "K", and so on; 1 for "B" or nothing.
+std::optional<std::int64_t> bytes_of(std::string unit) {
+  for (char& letter : unit) {
+    letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+  }
+  if (unit.empty() || unit == "b") return 1;
+  const auto power = std::string_view("kmgt").find(unit.front());
+  const std::string rest = unit.substr(1);
+  const bool known = rest.empty() || rest == "b" || rest == "i" || rest == "ib";
+  if (power == std::string_view::npos || !known) return std::nullopt;
+  return kib << (10 * power);
+}
+
 // Bytes, as in 4096 or 4MiB.
-::CLI::Validator is_size() {
-  return ::CLI::Validator(
-      [](std::string& text) {
-        const std::string given = text;
-        const std::string error = ::CLI::AsSizeValue(/*kb_is_1000=*/false)(text);
-        std::uint64_t bytes = 0;
-        std::from_chars(text.data(), text.data() + text.size(), bytes);
-        // The parser takes a sign, and counts downwards from 2^64.
-        const bool right = error.empty() && !given.starts_with('-') && bytes > 0 && bytes <= tib;
-        return right ? std::string()
-                     : fmt::format("give 1 byte to 1 TiB, as in 1KiB or 4MiB, not \"{}\"", given);
-      },
-      "");
+std::int64_t read_size(const std::string& text) {
+  const auto unit = std::min(text.find_first_not_of("0123456789"), text.size());
+  const auto bytes = bytes_of(text.substr(unit));
+  const auto count = parse_number(text.substr(0, unit), Range<std::int64_t>{1, tib});
+  if (!bytes || !count || *count > tib / *bytes) {
+    throw UsageError(
+        fmt::format("--sizes \"{}\": give 1 byte to 1 TiB, as in 4096, 1KiB or 4MiB", text));
+  }
+  return *count * *bytes;
 }
 
 }  // namespace
@@ -78,11 +88,12 @@ void BenchCommand::describe(::CLI::App& app) {
   describe_step(*step_);
   step_->add_flag("--check-finite", check_finite,
                   "Let DistributedDataParallel look for infinite and NaN gradients");
-  describe_ranks(*step_, "Ranks to start; by default one for each core, but at least 2");
+  describe_ranks(*step_, kCounts, "Ranks to start; by default one for each core, but at least 2");
   describe_group(*step_);
   dp_ = app.add_subcommand("dp", "A training step in one thread, in several, and in replicas");
   describe_step(*dp_);
-  describe_ranks(*dp_, "Replicas, and threads; by default one for each core, but at least 2");
+  describe_ranks(*dp_, {2, kCounts.most},
+                 "Replicas, and threads; by default one for each core, but at least 2");
 }
 
 void BenchCommand::describe_step(::CLI::App& app) {
@@ -94,23 +105,21 @@ void BenchCommand::describe_step(::CLI::App& app) {
   app.add_option("--device", device, "cpu, cuda (each rank its own GPU) or cuda:N")
       ->capture_default_str()
       ->type_name("DEVICE");
-  app.add_option("--batch-size", batch_size, "Samples of a rank, or for all replicas together")
-      ->check(is_number<std::int64_t>())
-      ->type_name("N");
+  add_number(app, "--batch-size", batch_size, kBatchSizes,
+             "Samples of a rank, or for all replicas together");
   app.add_flag("--set-to-none", set_to_none,
                "Reset gradients to none before each step, instead of zeroing them in place");
 }
 
-void BenchCommand::describe_ranks(::CLI::App& app, const char* what) {
-  app.add_option("--ranks", ranks, what)->check(is_number<int>())->type_name("N");
+void BenchCommand::describe_ranks(::CLI::App& app, const Range<int>& range, const char* what) {
+  add_number(app, "--ranks", ranks, range, what);
   app.add_flag("--json", json, "Print one JSON object and nothing else on standard output");
 }
 
 void BenchCommand::describe_collective(::CLI::App& app) {
-  app.add_option("--sizes", sizes, "Bytes, as in 1KiB,4MiB; by default 1 KiB to 100 MiB")
-      ->delimiter(',')
+  add_list<std::int64_t>(app, "--sizes", sizes, read_size,
+                         "Bytes, as in 1KiB,4MiB; by default 1 KiB to 100 MiB")
       ->allow_extra_args(false)
-      ->transform(is_size())
       ->type_name("SIZES");
   app.add_option("--dtype", type, "Type of the elements")
       ->check(::CLI::IsMember(names(bench::element_types())));
@@ -118,7 +127,7 @@ void BenchCommand::describe_collective(::CLI::App& app) {
   app.add_option("--algorithm", algorithm, "Of all-reduce")
       ->check(::CLI::IsMember(names(algorithms)));
   app.add_flag("--ordinary", ordinary, "Measure tensors that the group did not make");
-  describe_ranks(app, "Ranks to start; by default one for each core, but at least 2");
+  describe_ranks(app, kCounts, "Ranks to start; by default one for each core, but at least 2");
   describe_group(app);
 }
 
@@ -165,9 +174,7 @@ at::Device BenchCommand::device_of(int local_rank) const {
 }
 
 int BenchCommand::rank_count() const {
-  const int count = ranks.value_or(std::max(2, available_cores()));
-  if (count < 1) throw UsageError(fmt::format("--ranks {}: give at least 1", count));
-  return count;
+  return ranks.value_or(std::max(2, available_cores()));
 }
 
 int BenchCommand::run_collective(Collective collective) const {
@@ -176,7 +183,7 @@ int BenchCommand::run_collective(Collective collective) const {
                                      .op = ops.at(op),
                                      .algorithm = algorithms.at(algorithm),
                                      .from_group = !ordinary};
-  const std::vector<std::uint64_t> bytes =
+  const std::vector<std::int64_t> bytes =
       sizes.empty() ? std::vector{kib,     4 * kib,  16 * kib, 64 * kib, 256 * kib, mib,
                                   4 * mib, 16 * mib, 25 * mib, 64 * mib, 100 * mib}
                     : sizes;
@@ -188,8 +195,8 @@ int BenchCommand::run_collective(Collective collective) const {
     if (!json) say(bench::heading(bench, group->size()));
     std::vector<bench::CollectiveRow> rows;
     std::int64_t all_wrong = 0;
-    for (const std::uint64_t size : bytes) {
-      rows.push_back(bench::measure(*group, bench, static_cast<std::int64_t>(size)));
+    for (const std::int64_t size : bytes) {
+      rows.push_back(bench::measure(*group, bench, size));
       all_wrong += rows.back().wrong;
       if (!json) say(bench::to_line(rows.back()));
     }
@@ -202,9 +209,6 @@ int BenchCommand::run_collective(Collective collective) const {
 }
 
 bench::TrainingStep BenchCommand::training_step(at::Device on) const {
-  if (batch_size && *batch_size < 1) {
-    throw UsageError(fmt::format("--batch-size {}: give at least 1", *batch_size));
-  }
   return {.model = bench::find_model(model),
           .batch_size = batch_size,
           .set_to_none = set_to_none,
@@ -215,7 +219,6 @@ bench::TrainingStep BenchCommand::training_step(at::Device on) const {
 int BenchCommand::run_dp() const {
   require_no_launcher("bench dp");
   const bench::TrainingStep step = training_step(device_of(0));
-  if (rank_count() < 2) throw UsageError("--ranks 1: give at least 2 replicas to compare");
   constexpr int rounds = 5;
   std::vector<bench::DpRow> rows = bench::dp_rows(rank_count(), step.device);
   std::vector<std::vector<bench::DpRow>> measured(rows.size());

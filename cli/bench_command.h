@@ -28,7 +28,7 @@ struct BenchCommand {
   std::string type = "float";
   std::string op = "sum";
   std::string algorithm = "automatic";
-  std::vector<std::uint64_t> sizes;
+  std::vector<std::int64_t> sizes;
   bool ordinary = false;
   // Of steps.
   std::string model;
@@ -42,7 +42,7 @@ struct BenchCommand {
   int run() const;
 
  private:
-  void describe_ranks(::CLI::App& app, const char* what);
+  void describe_ranks(::CLI::App& app, const Range<int>& range, const char* what);
   void describe_collective(::CLI::App& app);
   void describe_group(::CLI::App& app);
   int rank_count() const;

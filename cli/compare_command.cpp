@@ -28,13 +28,9 @@ void CompareCommand::describe(::CLI::App& app) {
       ->check(::CLI::IsMember({"single", "dp", "ddp"}))
       ->capture_default_str()
       ->type_name("MODE,...");
-  app.add_option(
-         "--ranks", ranks,
-         "Ranks of ddp and replicas of dp, such as 2 or 1,2,4; by default one for each GPU, "
-         "or core")
-      ->delimiter(',')
-      ->check(is_number<int>())
-      ->type_name("N,...");
+  add_numbers(app, "--ranks", ranks, kCounts,
+              "Ranks of ddp and replicas of dp, such as 2 or 1,2,4; by default one for each GPU, "
+              "or core");
   app.add_option("--report", report, "Write charts and figures there, as a page for any browser")
       ->type_name("FILE.html");
 }
@@ -47,7 +43,7 @@ int CompareCommand::run(const std::vector<std::string>& arguments) const {
   std::vector<int> counts = ranks;
   if (counts.empty()) counts.push_back(gpus > 0 ? gpus : std::max(2, cores));
   const int most = *std::ranges::max_element(counts);
-  if (*std::ranges::min_element(counts) > 0) choose_device(training.device, most - 1);
+  choose_device(training.device, most - 1);
   std::string chart_library;
   if (report) {
     check_can_write(*report);

@@ -2,7 +2,6 @@
 #include "run_command.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -12,9 +11,11 @@
 #include <fmt/format.h>
 
 #include "lockstep/core/cpu.h"
+#include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/secret.h"
 #include "lockstep/launch/orphans.h"
+#include "lockstep/core/tcp_socket.h"
 
 namespace lockstep::cli {
 namespace {
@@ -53,13 +54,9 @@ int parse_ranks(const std::string& text) {
         "--nproc-per-node gpu: this machine shows no NVIDIA GPU (/dev/nvidia0 and on, as "
         "CUDA_VISIBLE_DEVICES leaves them); give a number, or cpu");
   }
-  int ranks = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), ranks);
-  if (error != std::errc() || end != text.data() + text.size() || ranks < 1) {
-    throw UsageError(fmt::format(
-        "--nproc-per-node {}: give a number of ranks from 1 on, or auto, gpu or cpu", text));
-  }
-  return ranks;
+  if (const auto ranks = parse_number(text, kCounts)) return *ranks;
+  throw UsageError(fmt::format("--nproc-per-node \"{}\": give {}, or auto, gpu or cpu", text,
+                               in_words(kCounts)));
 }
 
 void RunCommand::describe(::CLI::App& app) {
@@ -68,37 +65,26 @@ void RunCommand::describe(::CLI::App& app) {
                  "gpu where there is one, else cpu")
       ->capture_default_str()
       ->type_name("N|auto|gpu|cpu");
-  app.add_option("--nnodes", nodes,
-                 "Machines that take part, each with its own `lockstep run` and as many ranks")
-      ->check(is_number<int>())
-      ->capture_default_str()
-      ->type_name("N");
-  app.add_option("--node-rank,--node_rank", node_rank, "This machine's number among them, from 0")
-      ->check(is_number<int>())
-      ->type_name("N");
+  add_number(app, "--nnodes", nodes, kCounts,
+             "Machines that take part, each with its own `lockstep run` and as many ranks");
+  add_number(app, "--node-rank,--node_rank", node_rank, kFrom0,
+             "This machine's number among them, from 0");
   app.add_option("--rdzv-endpoint,--rdzv_endpoint", endpoint,
                  "A host name of machine 0 and a port that is free there, the same on all")
       ->type_name("HOST:PORT");
   app.add_option("--secret-file", secret_file,
                  "What ranks prove to each other to know, in a file that only you can read")
       ->type_name("FILE");
-  app.add_option("--secret-fd", secret_fd,
-                 "The same, as a file that is open already, by 3<FILE in a shell")
-      ->check(is_number<int>())
-      ->excludes("--secret-file")
-      ->type_name("N");
-  app.add_option(
-         "--threads", threads,
-         "Threads of each rank; else the cores are shared out, unless OMP_NUM_THREADS is set")
-      ->check(is_number<int>())
-      ->type_name("N");
+  add_number(app, "--secret-fd", secret_fd, kFrom0,
+             "The same, as a file that is open already, by 3<FILE in a shell")
+      ->excludes("--secret-file");
+  add_number(app, "--threads", threads, kCounts,
+             "Threads of each rank; else the cores are shared out, unless OMP_NUM_THREADS is set");
   app.add_flag("--no-prefix", no_prefix, "Do not begin lines of output with [rank N]");
   app.add_option("--log-dir,--log_dir", log_dir, "Keep each rank's output in DIR/rank_N.log")
       ->type_name("DIR");
-  app.add_option("--local-ranks-filter,--local_ranks_filter", shown_ranks,
-                 "Show the output of these ranks only, as in 0,2")
-      ->delimiter(',')
-      ->check(is_number<int>())
+  add_numbers(app, "--local-ranks-filter,--local_ranks_filter", shown_ranks, kFrom0,
+              "Show the output of these ranks only, as in 0,2")
       ->allow_extra_args(false)
       ->type_name("RANKS");
   app.add_flag("--standalone", standalone, "Accepted as torchrun does; it is so anyway");
@@ -119,7 +105,6 @@ void RunCommand::take_program(const ::CLI::App& app, std::vector<std::string>& a
 }
 
 std::optional<Node> RunCommand::node() const {
-  if (nodes < 1) throw UsageError(fmt::format("--nnodes {}: give at least 1", nodes));
   if (nodes == 1) {
     if (node_rank.value_or(0) != 0) {
       throw UsageError(
@@ -127,28 +112,22 @@ std::optional<Node> RunCommand::node() const {
     }
     return std::nullopt;
   }
-  if (!node_rank || *node_rank < 0 || *node_rank >= nodes) {
+  if (!node_rank || *node_rank >= nodes) {
     throw UsageError(fmt::format(
         "--nnodes {} needs --node-rank with this machine's number, from 0 to {}{}", nodes,
         nodes - 1, node_rank ? fmt::format("; {} is none of them", *node_rank) : ""));
   }
   const auto colon = endpoint.rfind(':');
-  int port = 0;
-  if (colon != std::string::npos) {
-    const char* begin = endpoint.data() + colon + 1;
-    const char* end = endpoint.data() + endpoint.size();
-    const auto [read, error] = std::from_chars(begin, end, port);
-    if (error != std::errc() || read != end) port = 0;
-  }
-  if (colon == std::string::npos || colon == 0 || port < 1 || port > 65535) {
-    throw UsageError(
-        fmt::format("--rdzv-endpoint \"{}\": give a host name of machine 0 and a port that is free "
-                    "there, as in "
-                    "node0:29400, the same on every machine",
-                    endpoint));
+  const bool two_parts = colon != std::string::npos && colon > 0;
+  const auto port = two_parts ? parse_number(endpoint.substr(colon + 1), kPorts) : std::nullopt;
+  if (!port) {
+    throw UsageError(fmt::format(
+        "--rdzv-endpoint \"{}\": give a host name of machine 0 and a port from {} to {} that is "
+        "free there, as in node0:29400, the same on every machine",
+        endpoint, kPorts.least, kPorts.most));
   }
   return Node{
-      .number = *node_rank, .nodes = nodes, .host = endpoint.substr(0, colon), .port = port};
+      .number = *node_rank, .nodes = nodes, .host = endpoint.substr(0, colon), .port = *port};
 }
 
 int RunCommand::run() const {
@@ -156,9 +135,6 @@ int RunCommand::run() const {
   AgentOptions options;
   options.program = program;
   options.ranks = parse_ranks(ranks);
-  if (threads && *threads < 1) {
-    throw UsageError(fmt::format("--threads {}: give at least 1", *threads));
-  }
   options.node = node();
   if (!secret_file.empty()) {
     read_secret(secret_file);

@@ -17,10 +17,8 @@ struct TimeoutOption {
 
   // Describes the option to the parser. The object must outlive it.
   void describe(::CLI::App& app) {
-    app.add_option("--timeout", seconds, "Seconds after which a rank gives up waiting for others")
-        ->check(is_number<double>())
-        ->check(::CLI::Range(0.001, 1e9))
-        ->capture_default_str()
+    add_number(app, "--timeout", seconds, Range<double>{0.001, 1e9},
+               "Seconds after which a rank gives up waiting for others")
         ->type_name("SECONDS");
   }
 

@@ -27,22 +27,17 @@ void TrainCommand::describe(::CLI::App& app) {
          "processes); by default ddp if there is more than one rank")
       ->check(::CLI::IsMember({"single", "dp", "ddp"}))
       ->type_name("MODE");
-  app.add_option(
-         "--ranks", ranks,
-         "Ranks to start, or replicas for dp; by default 1, for dp and ddp one for each GPU, "
-         "or core")
-      ->check(is_number<int>())
-      ->type_name("N");
+  add_number(app, "--ranks", ranks, kCounts,
+             "Ranks to start, or replicas for dp; by default 1, for dp and ddp one for each GPU, "
+             "or core");
   app.add_option("--save", save, "Rank 0 saves the trained net there, as torch::save")
       ->type_name("FILE");
   app.add_flag("--check-finite", check_finite,
                "End the training if a gradient is infinite or NaN, and name parameter and rank");
-  app.add_option("--check-in-sync", check_in_sync,
-                 "Every N steps, end the training unless all ranks have the same weights and "
-                 "gradients, bit for bit; for ddp")
-      ->check(is_number<std::int64_t>())
-      ->type_name("N");
-  app.add_option("--lr-scale", learning_rate_scale)->group("");
+  add_number(app, "--check-in-sync", check_in_sync, kCheckIntervals,
+             "Every N steps, end the training unless all ranks have the same weights and "
+             "gradients, bit for bit; for ddp");
+  add_number(app, "--lr-scale", learning_rate_scale, kLearningRateScales, "")->group("");
 }
 
 int TrainCommand::run(const std::vector<std::string>& arguments) const {

@@ -27,18 +27,12 @@ void TrainingOptions::describe(::CLI::App& app) {
       ->capture_default_str()
       ->type_name("BACKEND");
   timeout.describe(app);
-  app.add_option("--epochs", epochs, "Passes over the data; by default the recipe's")
-      ->check(is_number<std::int64_t>())
-      ->type_name("N");
-  app.add_option("--batch-size", batch_size, "Samples a step on each rank; by default the recipe's")
-      ->check(is_number<std::int64_t>())
-      ->type_name("N");
-  app.add_option("--global-batch-size", global_batch_size,
-                 "Samples a step on all ranks together, instead of --batch-size")
-      ->check(is_number<std::int64_t>())
-      ->type_name("N");
-  app.add_option("--lr", learning_rate, "Learning rate; by default the recipe's")
-      ->check(is_number<double>())
+  add_number(app, "--epochs", epochs, kEpochs, "Passes over the data; by default the recipe's");
+  add_number(app, "--batch-size", batch_size, kBatchSizes,
+             "Samples a step on each rank; by default the recipe's");
+  add_number(app, "--global-batch-size", global_batch_size, kGlobalBatchSizes,
+             "Samples a step on all ranks together, instead of --batch-size");
+  add_number(app, "--lr", learning_rate, kLearningRates, "Learning rate; by default the recipe's")
       ->type_name("RATE");
   app.add_flag("--scale-lr", scale_learning_rate,
                "Multiply the learning rate by the number of ranks, with a gradual warm-up");
@@ -46,10 +40,7 @@ void TrainingOptions::describe(::CLI::App& app) {
                  "Folder of a data set in MNIST's format; by default "
                  "/usr/share/datasets/fashion-mnist")
       ->type_name("DIR");
-  app.add_option("--seed", seed, "For weights and the order of samples")
-      ->check(is_number<std::int64_t>())
-      ->capture_default_str()
-      ->type_name("N");
+  add_number(app, "--seed", seed, kSeeds, "For weights and the order of samples");
   app.add_flag("--json", json, "Print one JSON object and nothing else on standard output");
 }
 

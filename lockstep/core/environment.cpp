@@ -1,14 +1,25 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "lockstep/core/environment.h"
 
-#include <charconv>
 #include <cstdlib>
+#include <string_view>
 
 #include <fmt/format.h>
 
 #include "lockstep/core/error.h"
 
 namespace lockstep {
+namespace {
+
+// number is the part of the text that is to be one.
+int read_variable(const char* name, const std::string& text, std::string_view number,
+                  const Range<int>& range) {
+  if (const auto value = parse_number(number, range)) return *value;
+  throw UsageError(fmt::format("{}=\"{}\" in the environment: give {}, or unset it", name, text,
+                               in_words(range)));
+}
+
+}  // namespace
 
 std::optional<std::string> environment(const char* name) {
   const char* value = std::getenv(name);
@@ -16,17 +27,17 @@ std::optional<std::string> environment(const char* name) {
   return value;
 }
 
-std::optional<int> environment_int(const char* name) {
+std::optional<int> environment_int(const char* name, const Range<int>& range) {
   const auto text = environment(name);
   if (!text) return std::nullopt;
-  int value = 0;
-  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
-  if (error != std::errc() || end != text->data() + text->size()) {
-    throw UsageError(fmt::format(
-        "{}=\"{}\" in the environment is not a whole number; set it to one, or unset it", name,
-        *text));
-  }
-  return value;
+  return read_variable(name, *text, *text, range);
+}
+
+std::optional<int> omp_num_threads() {
+  constexpr const char* name = "OMP_NUM_THREADS";
+  const auto text = environment(name);
+  if (!text) return std::nullopt;
+  return read_variable(name, *text, text->substr(0, text->find(',')), kFrom1);
 }
 
 }  // namespace lockstep

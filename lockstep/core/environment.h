@@ -2,15 +2,25 @@
 // Reading environment variables, with errors that name the variable and its value.
 #pragma once
 
+#include <limits>
 #include <optional>
 #include <string>
+
+#include "lockstep/core/number.h"
 
 namespace lockstep {
 
 // The variable's value; nothing if it is unset or empty.
 std::optional<std::string> environment(const char* name);
 
-// The same as a whole number. UsageError if it is not one.
-std::optional<int> environment_int(const char* name);
+// Ranks and other things that are counted from 0; and numbers of things, of which there is one.
+constexpr Range<int> kFrom0{0, std::numeric_limits<int>::max()};
+constexpr Range<int> kFrom1{1, std::numeric_limits<int>::max()};
+
+// The variable as a whole number, see number.h. UsageError for anything else.
+std::optional<int> environment_int(const char* name, const Range<int>& range = kFrom0);
+
+// OMP_NUM_THREADS, of which a list, as OpenMP allows, begins with the outermost level's number.
+std::optional<int> omp_num_threads();
 
 }  // namespace lockstep

@@ -6,9 +6,13 @@
 #include <cstdint>
 #include <string>
 
+#include "lockstep/core/number.h"
 #include "lockstep/core/stream_socket.h"
 
 namespace lockstep {
+
+// That a user can name.
+constexpr Range<int> kPorts{1, 65535};
 
 class AddressInUse : public BackendError {
  public:

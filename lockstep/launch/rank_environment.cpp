@@ -52,9 +52,7 @@ constexpr const char* kOpenBlas = "OPENBLAS_NUM_THREADS";
 
 int threads_per_rank(int ranks, std::optional<int> threads) {
   if (threads) return *threads;
-  // A list, as OpenMP allows, begins with the outermost level's number.
-  const int wanted = std::atoi(environment(kOpenMp).value_or("").c_str());
-  return wanted > 0 ? wanted : std::max(1, available_cores() / ranks);
+  return omp_num_threads().value_or(std::max(1, available_cores() / ranks));
 }
 
 EnvironmentVariables thread_environment(int ranks, std::optional<int> threads) {

@@ -3,11 +3,13 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <sstream>
 
 #include <fmt/format.h>
 
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/number.h"
 
 namespace lockstep {
 namespace {
@@ -30,31 +32,34 @@ constexpr Variables known[] = {
     {"Kubernetes", "JOB_COMPLETION_INDEX", "", "", ""},
 };
 
-// "2(x3),1": two tasks on each of the first three nodes, one on the last.
+// "2(x3),1": two tasks on each of the first three nodes, one on the last. Nothing if the list says
+// nothing of this node.
 std::optional<int> entry_of(const std::string& list, int node) {
-  std::size_t at = 0;
-  while (at < list.size()) {
-    int tasks = 0;
-    int times = 1;
-    int length = 0;
-    const char* rest = list.c_str() + at;
-    if (std::sscanf(rest, "%d(x%d)%n", &tasks, &times, &length) != 2 || length == 0) {
-      times = 1;
-      if (std::sscanf(rest, "%d%n", &tasks, &length) != 1) return std::nullopt;
+  std::istringstream entries(list);
+  for (std::string entry; std::getline(entries, entry, ',');) {
+    std::optional<int> times = 1;
+    if (const auto at = entry.find("(x"); at != std::string::npos && entry.ends_with(')')) {
+      times = parse_number(std::string_view(entry).substr(at + 2, entry.size() - at - 3), kFrom1);
+      entry.resize(at);
     }
-    if (node < times) return tasks;
-    node -= times;
-    at += static_cast<std::size_t>(length);
-    if (at < list.size() && list[at] != ',') return std::nullopt;
-    ++at;
+    const auto tasks = parse_number(entry, kFrom1);
+    if (!tasks || !times) return std::nullopt;
+    if (node < *times) return tasks;
+    node -= *times;
   }
   return std::nullopt;
 }
 
 std::optional<int> slurm_local_size() {
-  const auto tasks = environment("SLURM_STEP_TASKS_PER_NODE");
+  constexpr const char* name = "SLURM_STEP_TASKS_PER_NODE";
+  const auto list = environment(name);
   const auto node = environment_int("SLURM_NODEID");
-  return tasks && node ? entry_of(*tasks, *node) : std::nullopt;
+  if (!list || !node) return std::nullopt;
+  if (const auto tasks = entry_of(*list, *node)) return tasks;
+  throw UsageError(fmt::format(
+      "{}=\"{}\" in the environment does not say how many tasks node {} of the step has, "
+      "as in 2(x3),1; unset it, and all ranks count as ranks of one host",
+      name, *list, *node));
 }
 
 // "node[03-07,9],other" -> "node03"
@@ -80,9 +85,9 @@ std::vector<ForeignLauncher> foreign_launchers() {
                              .rank_variable = variables.rank,
                              .rank = *rank,
                              .size_variable = variables.size,
-                             .size = environment_int(variables.size),
+                             .size = environment_int(variables.size, kFrom1),
                              .local_rank = environment_int(variables.local_rank),
-                             .local_size = environment_int(variables.local_size)};
+                             .local_size = environment_int(variables.local_size, kFrom1)};
     if (launcher.name == "Slurm") launcher.local_size = slurm_local_size();
     found.push_back(std::move(launcher));
   }

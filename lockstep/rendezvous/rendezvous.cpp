@@ -2,7 +2,6 @@
 #include "lockstep/rendezvous/rendezvous.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
 #include <sstream>
 #include <vector>
@@ -33,8 +32,9 @@ constexpr const char* kLaunchHint =
 
 // What the options say, else what the environment says.
 std::optional<int> given_or_environment(const char* what, const char* variable,
-                                        std::optional<int> given) {
-  const auto found = environment_int(variable);
+                                        std::optional<int> given,
+                                        const Range<int>& range = kFrom0) {
+  const auto found = environment_int(variable, range);
   if (given && found && *given != *found) {
     throw UsageError(
         fmt::format("{} is {} in the options, but the environment says {}={}; give "
@@ -72,7 +72,7 @@ Membership member(int rank, int world_size, const std::optional<ForeignLauncher>
   result.rank = rank;
   result.world_size = world_size;
   const auto local_rank = environment_int("LOCAL_RANK");
-  const auto local_size = environment_int("LOCAL_WORLD_SIZE");
+  const auto local_size = environment_int("LOCAL_WORLD_SIZE", kFrom1);
   result.local_rank =
       local_rank ? *local_rank : launcher_says(launcher, &ForeignLauncher::local_rank, rank);
   result.local_world_size =
@@ -80,16 +80,6 @@ Membership member(int rank, int world_size, const std::optional<ForeignLauncher>
   check_member(result);
   if (world_size > 1) result.secret = secret_of_environment();
   return result;
-}
-
-std::uint16_t parse_port(const std::string& text, const std::string& source) {
-  unsigned port = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
-  if (error != std::errc() || end != text.data() + text.size() || port < 1 || port > 65535) {
-    throw UsageError(
-        fmt::format("{}: \"{}\" is not a port; it must be a number from 1 to 65535", source, text));
-  }
-  return static_cast<std::uint16_t>(port);
 }
 
 // What a launcher's variables say: who this process is, and where the ranks meet.
@@ -125,9 +115,9 @@ std::optional<ForeignLauncher> launcher_beside(std::optional<int> rank,
 std::optional<Told> read_environment(std::optional<int> given_rank,
                                      std::optional<int> given_world_size) {
   auto rank = given_or_environment("rank", "RANK", given_rank);
-  auto world_size = given_or_environment("world_size", "WORLD_SIZE", given_world_size);
+  auto world_size = given_or_environment("world_size", "WORLD_SIZE", given_world_size, kFrom1);
   const auto address = environment("MASTER_ADDR");
-  const auto port = environment("MASTER_PORT");
+  const auto port = environment_int("MASTER_PORT", kPorts);
   const auto local_store = environment("LOCKSTEP_STORE");
   const auto launcher = launcher_beside(rank, world_size);
   const bool alone = !rank && !world_size && !address && !port && !local_store;
@@ -151,7 +141,7 @@ std::optional<Told> read_environment(std::optional<int> given_rank,
     told.address = *local_store;
   } else if (!launcher_meets) {
     told.address = *address;
-    told.port = parse_port(*port, "MASTER_PORT");
+    told.port = static_cast<std::uint16_t>(*port);
   } else if (launcher->name == "Slurm") {
     auto [host, slurm_port] = slurm_meeting();
     told.address = std::move(host);
@@ -261,7 +251,8 @@ Membership meet_by_environment(const RendezvousOptions& options) {
 // For the methods that name a place and leave rank and size to the options or the environment.
 Membership numbered(const RendezvousOptions& options) {
   const auto rank = given_or_environment("rank", "RANK", options.rank);
-  const auto world_size = given_or_environment("world_size", "WORLD_SIZE", options.world_size);
+  const auto world_size =
+      given_or_environment("world_size", "WORLD_SIZE", options.world_size, kFrom1);
   if (!rank || !world_size) {
     throw UsageError(fmt::format("{} needs {}: give it in the options or as {}",
                                  options.init_method, !rank ? "the rank" : "the world size",
@@ -276,9 +267,11 @@ Membership meet_by_tcp(const RendezvousOptions& options, const std::string& addr
     throw UsageError(
         fmt::format("init_method \"{}\": it must be tcp://host:port", options.init_method));
   }
-  const std::uint16_t port = parse_port(address.substr(colon + 1), options.init_method);
+  const int port = read_number(fmt::format("init_method \"{}\": port", options.init_method),
+                               address.substr(colon + 1), kPorts);
   Membership result = numbered(options);
-  meet_at_rank_0(result, tcp_store_options(result, options, address.substr(0, colon), port));
+  meet_at_rank_0(result, tcp_store_options(result, options, address.substr(0, colon),
+                                           static_cast<std::uint16_t>(port)));
   return result;
 }
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include <algorithm>
-#include <cstdlib>
 
 #include <ATen/Parallel.h>
 #include <dlfcn.h>
@@ -8,6 +7,7 @@
 
 #include "lockstep/core/cpu.h"
 #include "lockstep/core/environment.h"
+#include "lockstep/core/error.h"
 #include "lockstep/report/probes.h"
 
 namespace lockstep {
@@ -18,11 +18,6 @@ constexpr const char* counts[] = {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"};
 std::string setting(const char* name) {
   const auto value = environment(name);
   return value ? fmt::format("{}={}", name, *value) : fmt::format("{} is not set", name);
-}
-
-// OpenMP takes a list, with a number for each level of nested loops.
-bool is_count(const std::string& text) {
-  return text.find_first_not_of("0123456789, ") == std::string::npos && std::atoi(text.c_str()) > 0;
 }
 
 int threads_of_openblas() {
@@ -39,15 +34,15 @@ Finding probe_threads() {
       fmt::format("libtorch uses {}{}; {}, {}, {}", libtorch,
                   openblas > 0 ? fmt::format(", OpenBLAS {}", openblas) : "", setting(counts[0]),
                   setting(counts[1]), setting("OMP_WAIT_POLICY"));
-  for (const char* name : counts) {
-    const auto value = environment(name);
-    if (value && !is_count(*value)) {
-      return {.state = Finding::State::note,
-              .found = found,
-              .advice = fmt::format("{} is not a number of threads, and is ignored; correct it or "
-                                    "unset it",
-                                    setting(name))};
-    }
+  try {
+    omp_num_threads();
+  } catch (const UsageError& error) {  // whoever starts ranks refuses it
+    return {.state = Finding::State::broken, .found = found, .advice = error.what()};
+  }
+  try {
+    environment_int(counts[1], kFrom1);
+  } catch (const UsageError& error) {  // OpenBLAS ignores it
+    return {.state = Finding::State::note, .found = found, .advice = error.what()};
   }
   if (const int cores = available_cores(); std::max(libtorch, openblas) > cores) {
     return {.state = Finding::State::note,

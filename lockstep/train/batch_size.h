@@ -5,7 +5,13 @@
 #include <cstdint>
 #include <optional>
 
+#include "lockstep/core/number.h"
+
 namespace lockstep {
+
+// A step's samples, on each of as many ranks as there can be, still fit an std::int64_t.
+constexpr Range<std::int64_t> kBatchSizes{1, 1'000'000'000};
+constexpr Range<std::int64_t> kGlobalBatchSizes{1, 100'000'000'000'000};
 
 struct BatchSizes {
   std::int64_t rank;

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "lockstep/train/choose_device.h"
 
-#include <charconv>
+#include <limits>
 
 #include <fmt/format.h>
 #include <torch/cuda.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/number.h"
 
 namespace lockstep {
 namespace {
@@ -15,11 +16,8 @@ namespace {
 std::optional<int> gpu_index(const std::string& text) {
   constexpr std::string_view prefix = "cuda:";
   if (!text.starts_with(prefix)) return std::nullopt;
-  int index = 0;
-  const char* last = text.data() + text.size();
-  const auto [end, error] = std::from_chars(text.data() + prefix.size(), last, index);
-  if (error != std::errc() || end != last || index < 0) return std::nullopt;
-  return index;
+  constexpr Range<int> indices{0, std::numeric_limits<at::DeviceIndex>::max()};
+  return parse_number(std::string_view(text).substr(prefix.size()), indices);
 }
 
 }  // namespace

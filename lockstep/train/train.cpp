@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <numeric>
 
 #include <ATen/Parallel.h>
@@ -124,6 +123,12 @@ void measure_memory(TrainResult& result, ProcessGroup& group) {
   result.fullest_peak_mb = fullest.item<double>() / 1e6;
 }
 
+template <class Number>
+void require_within(const char* what, std::optional<Number> value, const Range<Number>& range) {
+  if (!value || range.contains(*value)) return;
+  throw UsageError(fmt::format("{} {}: give {}", what, *value, in_words(range)));
+}
+
 constexpr std::array kModes{TrainMode::single, TrainMode::dp, TrainMode::ddp};
 
 }  // namespace
@@ -149,19 +154,9 @@ TrainMode find_mode(const std::string& wanted) {
 
 void check_train_options(const Recipe& recipe, const TrainOptions& options, int parts) {
   resolve_batch_sizes(options.batch_size, options.global_batch_size, recipe.batch_size, parts);
-  if (options.epochs && *options.epochs < 1) {
-    throw UsageError(fmt::format("{} epochs train nothing; give at least 1", *options.epochs));
-  }
-  if (options.check_in_sync && *options.check_in_sync < 1) {
-    throw UsageError(
-        fmt::format("every {} steps is never; compare the ranks every step (1) or more",
-                    *options.check_in_sync));
-  }
-  if (options.learning_rate &&
-      !(*options.learning_rate > 0 && std::isfinite(*options.learning_rate))) {
-    throw UsageError(fmt::format("the learning rate {} is not positive; give one such as {:g}",
-                                 *options.learning_rate, recipe.learning_rate));
-  }
+  require_within("epochs", options.epochs, kEpochs);
+  require_within("check_in_sync", options.check_in_sync, kCheckIntervals);
+  require_within("learning rate", options.learning_rate, kLearningRates);
   if (options.data_folder && !recipe.reads_folder) {
     throw UsageError(fmt::format("recipe {} makes its own data; leave out the data folder {}",
                                  recipe.name, options.data_folder->string()));

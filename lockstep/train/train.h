@@ -5,15 +5,27 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "lockstep/collective/process_group.h"
+#include "lockstep/core/number.h"
 #include "lockstep/train/recipe.h"
 #include "lockstep/train/train_result.h"
 
 namespace lockstep {
+
+// All steps of a training still fit an std::int64_t.
+constexpr Range<std::int64_t> kEpochs{1, 1'000'000'000};
+// In steps, of which no training has more.
+constexpr Range<std::int64_t> kCheckIntervals{1, std::numeric_limits<std::int64_t>::max()};
+// A rate fits a float, also when it is scaled and Adam has divided it.
+constexpr Range<double> kLearningRates{1e-30, 1e30};
+constexpr Range<double> kLearningRateScales{1, 1e6};
+constexpr Range<std::int64_t> kSeeds{std::numeric_limits<std::int64_t>::min(),
+                                     std::numeric_limits<std::int64_t>::max()};
 
 enum class TrainMode { single, dp, ddp };
 

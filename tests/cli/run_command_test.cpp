@@ -87,8 +87,9 @@ TEST_F(Gpus, DecideTheNumberOfRanks) {
   EXPECT_EQ(parse_ranks("cpu"), available_cores());
   EXPECT_EQ(parse_ranks("17"), 17);
   EXPECT_THAT([] { parse_ranks("gpu"); }, ThrowsMessage<UsageError>(HasSubstr("no NVIDIA GPU")));
-  for (const char* text : {"0", "-1", "two", "2x", "", "99999999999"}) {
-    EXPECT_THAT([&] { parse_ranks(text); }, ThrowsMessage<UsageError>(HasSubstr(text)));
+  for (const char* text : {"0", "-1", "two", "2x", "", "99999999999", "0x2", " 2", "+2"}) {
+    EXPECT_THAT([&] { parse_ranks(text); },
+                ThrowsMessage<UsageError>(HasSubstr('"' + std::string(text) + '"')));
   }
 }
 

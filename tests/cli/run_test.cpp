@@ -218,15 +218,21 @@ TEST_F(Run, WrongUseIsTwoAndOneLine) {
   };
   const std::vector<Case> wrong{
       {{}, "name a program"},
-      {{"-n", "0", "true"}, "--nproc-per-node 0: give a number"},
-      {{"-n", "x", "true"}, "--nproc-per-node x: give a number"},
+      {{"-n", "0", "true"}, "--nproc-per-node \"0\": give a whole number from 1 to 32768, or auto"},
+      {{"-n", "x", "true"}, "--nproc-per-node \"x\": give a whole number"},
       {{"--no-such-option", "true"}, "--no-such-option"},
       {{"-n"}, "--nproc-per-node"},
       {{"-n", "2"}, "name a program"},
-      {{"--threads", "0", "true"}, "--threads 0: give at least 1"},
-      {{"--threads", "x", "true"}, "--threads: give a whole number, not \"x\""},
+      {{"--threads", "0", "true"}, "--threads \"0\": give a whole number from 1 to 32768"},
+      {{"--threads", "010x", "true"}, "--threads \"010x\": give a whole number"},
+      {{"--threads", "", "true"}, "--threads \"\": give a whole number"},
+      {{"--nnodes", "0", "true"}, "--nnodes \"0\": give a whole number from 1 to"},
+      {{"--nnodes", "2", "--node-rank", "-1", "true"}, "--node-rank \"-1\": give a whole number"},
+      {{"--nnodes", "2", "--node-rank", "0", "--rdzv-endpoint", "host:65536", "true"},
+       "--rdzv-endpoint \"host:65536\": give a host name of machine 0 and a port from 1 to 65535"},
+      {{"--secret-fd", "0x3", "true"}, "--secret-fd \"0x3\": give a whole number from 0 to"},
       {{"--local-ranks-filter", "0,x", "true"},
-       "--local-ranks-filter: give a whole number, not \"x\""},
+       "--local-ranks-filter \"x\": give a whole number from 0 to"},
       {{"-n", "2", "--local-ranks-filter", "2", "true"}, "the output of rank 2"}};
   for (const auto& [arguments, message] : wrong) {
     const Ended ended = run(arguments);

@@ -217,11 +217,14 @@ TEST(CheckTrainOptions, NamesWhatCannotBe) {
     return [recipe, options] { check_train_options(recipe, options, 2); };
   };
   EXPECT_THAT(check(linear_recipe(), {.epochs = 0}),
-              ThrowsMessage<UsageError>(HasSubstr("0 epochs")));
-  EXPECT_THAT(check(linear_recipe(), {.check_in_sync = 0}),
-              ThrowsMessage<UsageError>(HasSubstr("every 0 steps is never")));
+              ThrowsMessage<UsageError>(HasSubstr("epochs 0: give a whole number from 1 to")));
+  EXPECT_THAT(
+      check(linear_recipe(), {.check_in_sync = 0}),
+      ThrowsMessage<UsageError>(HasSubstr("check_in_sync 0: give a whole number from 1 to")));
   EXPECT_THAT(check(linear_recipe(), {.learning_rate = -1}),
-              ThrowsMessage<UsageError>(HasSubstr("learning rate -1")));
+              ThrowsMessage<UsageError>(HasSubstr("learning rate -1: give a number from 1e-30")));
+  EXPECT_THAT(check(linear_recipe(), {.learning_rate = 1e308}),
+              ThrowsMessage<UsageError>(HasSubstr("learning rate 1e+308: give a number")));
   EXPECT_THAT(check(linear_recipe(), {.data_folder = "/tmp"}),
               ThrowsMessage<UsageError>(HasSubstr("makes its own data")));
   EXPECT_THAT(check(mlp_recipe(), {.data_folder = "/absent"}),
