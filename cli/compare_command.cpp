@@ -3,8 +3,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
-#include <fstream>
 
 #include "number_option.h"
 #include "own_ranks.h"
@@ -13,7 +11,6 @@
 #include <fmt/format.h>
 
 #include "lockstep/core/cpu.h"
-#include "lockstep/core/error.h"
 #include "lockstep/core/whole_file.h"
 #include "lockstep/train/choose_device.h"
 #include "lockstep/train/comparison.h"
@@ -67,11 +64,10 @@ int CompareCommand::run(const std::vector<std::string>& arguments) const {
   if (report) {
     std::string command = "lockstep";
     for (const std::string& argument : arguments) command += " " + argument;
-    write_whole(*report, [&](const std::filesystem::path& file) {
-      std::ofstream page(file, std::ios::binary);
-      page << to_html(comparison, command, chart_library);
-      if (!page.flush()) throw BackendError("the disk did not take it all");
-    });
+    const std::string page = to_html(comparison, command, chart_library);
+    WholeFile file(*report);
+    file.write(page.data(), page.size());
+    file.commit();
   }
   check_output(output_error);
   return 0;

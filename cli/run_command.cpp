@@ -14,8 +14,8 @@
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/secret.h"
-#include "lockstep/launch/orphans.h"
 #include "lockstep/core/tcp_socket.h"
+#include "lockstep/launch/orphans.h"
 
 namespace lockstep::cli {
 namespace {

@@ -12,6 +12,7 @@
 #include "lockstep/collective/init_process_group.h"
 #include "lockstep/core/cpu.h"
 #include "lockstep/core/environment.h"
+#include "lockstep/core/whole_file.h"
 #include "lockstep/rendezvous/rendezvous.h"
 #include "lockstep/train/choose_device.h"
 #include "lockstep/train/launch_plan.h"
@@ -74,6 +75,7 @@ int TrainCommand::run(const std::vector<std::string>& arguments) const {
 TrainResult TrainCommand::start_ranks(const std::vector<std::string>& arguments, int count) const {
   // The last one that a machine has is the first that may be missing.
   choose_device(training.device, count - 1);
+  if (save) check_can_write(*save);
   std::vector<std::string> program{this_program()};
   program.insert(program.end(), arguments.begin(), arguments.end());
   return run_local_training(

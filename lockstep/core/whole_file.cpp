@@ -1,70 +1,199 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "lockstep/core/whole_file.h"
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 #include <string>
+#include <system_error>
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "lockstep/core/error.h"
-#include "lockstep/core/unique_fd.h"
 
 namespace lockstep {
 namespace {
 
-// Absolute, and where a symbolic link leads: the link itself stays.
-std::filesystem::path target_of(const std::filesystem::path& file) {
-  return std::filesystem::weakly_canonical(std::filesystem::absolute(file));
+namespace fs = std::filesystem;
+
+[[noreturn]] void throw_errno(int error) {
+  throw std::system_error(error, std::generic_category());
 }
 
-std::filesystem::path temporary_beside(const std::filesystem::path& target) {
-  auto temporary = target;
-  temporary += fmt::format(".tmp-{}", ::getpid());
-  return temporary;
-}
-
-// On the disk before it gets its name, or a power cut could leave an empty file under it.
-void flush(const std::filesystem::path& path) {
-  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd || ::fsync(fd.get()) != 0) {
-    throw BackendError(
-        fmt::format("{}: cannot be flushed to the disk: {}", path.string(), std::strerror(errno)));
+fs::path follow_links(const fs::path& file) {
+  constexpr int most_links = 40;  // as the kernel has it
+  fs::path target = fs::absolute(file);
+  for (int links = 0; fs::is_symlink(fs::symlink_status(target)); ++links) {
+    if (links == most_links) throw_errno(ELOOP);
+    target = target.parent_path() / fs::read_symlink(target);
   }
+  return target;
+}
+
+// What a user can mend by naming another file.
+bool is_of_path(int error) {
+  constexpr std::array errors{ENOENT, ENOTDIR, EISDIR, EACCES,      EPERM,
+                              EROFS,  ELOOP,   EINVAL, ENAMETOOLONG};
+  return std::ranges::find(errors, error) != errors.end();
+}
+
+[[noreturn]] void refuse(const fs::path& file, const std::string& why) {
+  throw UsageError(fmt::format(
+      "cannot write \"{}\": {}; name a file in a folder that is there and may be written",
+      file.string(), why));
+}
+
+// The folder where the file system of a folder begins.
+fs::path mount_point(fs::path folder) {
+  const auto device = [](const fs::path& path) {
+    struct stat status {};
+    return ::stat(path.c_str(), &status) == 0 ? status.st_dev : dev_t{};
+  };
+  while (folder.has_relative_path() && device(folder.parent_path()) == device(folder)) {
+    folder = folder.parent_path();
+  }
+  return folder;
+}
+
+// A file system that has no modes or owners keeps none.
+void keep_mode_and_owner(int fd, const struct stat& old) {
+  mode_t mode = old.st_mode & 07777;
+  struct stat own {};
+  ::fstat(fd, &own);
+  const bool same = own.st_uid == old.st_uid && own.st_gid == old.st_gid;
+  if (!same && ::fchown(fd, old.st_uid, old.st_gid) != 0) {
+    mode &= 0777;
+    // What the old group could do, another one need not.
+    const bool group_stays =
+        own.st_gid == old.st_gid || ::fchown(fd, static_cast<uid_t>(-1), old.st_gid) == 0;
+    if (!group_stays) mode = (mode & ~mode_t{070}) | ((mode & 07) << 3);
+  }
+  static_cast<void>(::fchmod(fd, mode));
+}
+
+// Turns the signal for a file that outgrows `ulimit -f`, which would end the process, into the
+// error EFBIG.
+class FileSizeSignalBlock {
+ public:
+  FileSizeSignalBlock() {
+    ::sigemptyset(&signal_);
+    ::sigaddset(&signal_, SIGXFSZ);
+    ::pthread_sigmask(SIG_BLOCK, &signal_, &before_);
+  }
+  ~FileSizeSignalBlock() {
+    const timespec at_once{};
+    ::sigtimedwait(&signal_, nullptr, &at_once);
+    ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  FileSizeSignalBlock(const FileSizeSignalBlock&) = delete;
+  FileSizeSignalBlock& operator=(const FileSizeSignalBlock&) = delete;
+
+ private:
+  sigset_t signal_{};
+  sigset_t before_{};
+};
+
+double in_mib(std::uint64_t bytes) {
+  return static_cast<double>(bytes) / 0x1p20;
 }
 
 }  // namespace
 
-void check_can_write(const std::filesystem::path& file) {
-  const auto refuse = [&](const std::string& why) {
-    throw UsageError(fmt::format(
-        "cannot write \"{}\": {}; name a file in a folder that is there and may be written",
-        file.string(), why));
-  };
-  if (!file.has_filename()) refuse("this names no file");
-  if (exists(file) && !is_regular_file(file)) refuse("this is not a file");
-  const auto probe = temporary_beside(target_of(file));
-  const UniqueFd fd(::open(probe.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (!fd) refuse(std::strerror(errno));
-  ::unlink(probe.c_str());
+WholeFile::WholeFile(const fs::path& file) : file_(file) {
+  try {
+    open();
+  } catch (const std::system_error& error) {
+    const int code = error.code().value();
+    if (is_of_path(code)) refuse(file_, std::strerror(code));
+    fail(code);
+  }
 }
 
-void write_whole(const std::filesystem::path& file,
-                 const std::function<void(const std::filesystem::path& temporary)>& write) {
-  const auto target = target_of(file);
-  const auto temporary = temporary_beside(target);
-  try {
-    write(temporary);
-    flush(temporary);
-    std::filesystem::rename(temporary, target);
-    flush(target.parent_path());
-  } catch (const std::exception& error) {
-    std::error_code ignored;
-    std::filesystem::remove(temporary, ignored);
-    throw BackendError(fmt::format("cannot write {}: {}", file.string(), first_line(error)));
+void WholeFile::open() {
+  if (!file_.has_filename()) refuse(file_, "this names no file");
+  target_ = follow_links(file_);
+  if (!target_.has_filename()) throw_errno(EISDIR);
+  // Readable too: else what a killed process left there could not be found.
+  folder_ = UniqueFd(::open(target_.parent_path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!folder_) throw_errno(errno);
+  struct stat old {};
+  if (::fstatat(folder_.get(), target_.filename().c_str(), &old, AT_SYMLINK_NOFOLLOW) == 0) {
+    old_ = old;
+    require_replaceable();
+  } else if (errno != ENOENT) {
+    throw_errno(errno);
   }
+  // Nobody but the user reads it before it has the old file's mode; a new file is as the umask has
+  // it.
+  unfinished_ = std::make_unique<UnfinishedFile>(folder_.get(), old_ ? 0600 : 0666);
+}
+
+// A rename would say so, or would not care, when the work is done.
+void WholeFile::require_replaceable() const {
+  const auto name = target_.filename();
+  if (!S_ISREG(old_->st_mode)) refuse(file_, "this is not a file");
+  if (::faccessat(folder_.get(), name.c_str(), W_OK, AT_EACCESS) != 0) throw_errno(errno);
+  struct stat folder {};
+  ::fstat(folder_.get(), &folder);
+  const uid_t user = ::geteuid();
+  const bool of_another = old_->st_uid != user && folder.st_uid != user && user != 0;
+  if ((folder.st_mode & S_ISVTX) != 0 && of_another) throw_errno(EPERM);
+  struct statx extended {};
+  if (::statx(folder_.get(), name.c_str(), AT_SYMLINK_NOFOLLOW, 0, &extended) == 0 &&
+      (extended.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0) {
+    refuse(file_, "another file system is mounted on this file, which cannot be replaced then");
+  }
+}
+
+void WholeFile::write(const void* data, std::size_t bytes) noexcept {
+  needed_ += bytes;
+  const FileSizeSignalBlock block;
+  const char* next = static_cast<const char*>(data);
+  while (bytes > 0 && error_ == 0) {
+    const ssize_t written = ::write(unfinished_->fd(), next, bytes);
+    if (written > 0) {
+      next += written;
+      bytes -= static_cast<std::size_t>(written);
+    } else if (written == 0 || errno != EINTR) {
+      error_ = written == 0 ? EIO : errno;
+    }
+  }
+}
+
+void WholeFile::commit() {
+  if (old_) keep_mode_and_owner(unfinished_->fd(), *old_);
+  // On the disk before it gets its name, or a power cut could leave an empty file under it.
+  if (error_ == 0 && ::fsync(unfinished_->fd()) != 0) error_ = errno;
+  if (error_ == 0 && !unfinished_->finish(target_.filename())) error_ = errno;
+  unfinished_.reset();  // before the free room is measured
+  if (error_ != 0) fail(error_);
+  if (::fsync(folder_.get()) == 0 || errno == EINVAL)
+    return;  // some file systems have no such call
+  throw BackendError(fmt::format("{} is written, but its folder cannot be flushed to the disk: {}",
+                                 file_.string(), std::strerror(errno)));
+}
+
+void WholeFile::fail(int error) const {
+  std::string why = std::strerror(error);
+  const bool no_room = error == ENOSPC || error == EDQUOT || error == EFBIG;
+  if (no_room && needed_ > 0) why += fmt::format(": {:.1f} MiB are needed", in_mib(needed_));
+  struct statvfs disk {};
+  if (error == ENOSPC && folder_ && ::fstatvfs(folder_.get(), &disk) == 0) {
+    std::error_code ignored;
+    why += fmt::format("{} {:.1f} MiB are free on {}; make room there, or name another file",
+                       needed_ > 0 ? "," : ":", in_mib(disk.f_bavail * disk.f_frsize),
+                       mount_point(fs::canonical(target_.parent_path(), ignored)).string());
+  }
+  throw BackendError(fmt::format("cannot write {}: {}", file_.string(), why));
+}
+
+void check_can_write(const fs::path& file) {
+  const WholeFile probe(file);
 }
 
 }  // namespace lockstep

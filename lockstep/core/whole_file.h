@@ -1,19 +1,60 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Files that are never there in part.
+// Files that are never there in part: under their name lies the old content or all of the new one,
+// also if the process is killed or the power fails.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <filesystem>
-#include <functional>
+#include <memory>
+#include <optional>
+
+#include <sys/stat.h>
+
+#include "lockstep/core/unfinished_file.h"
+#include "lockstep/core/unique_fd.h"
 
 namespace lockstep {
 
-// UsageError if a file could not be written there: so that this is known before long work.
-void check_can_write(const std::filesystem::path& file);
+// Writes a file in place of the one that has its name, if there is one. That one's mode stays, and
+// its owner where this process may keep it; other hard links to it keep the old content. Of a
+// symbolic link, what it leads to is replaced or made, never the link.
+//
+// Blocks as the disk does. Used by one thread at a time.
+class WholeFile {
+ public:
+  // UsageError for a path that cannot be: no such folder, a folder that may not be written, a name
+  // that is too long, a directory, a file that may not be written or is mounted. BackendError if
+  // the system refuses otherwise, as a full disk does.
+  explicit WholeFile(const std::filesystem::path& file);
 
-// Lets the function write a file of a temporary name beside this one, which is then flushed and
-// renamed. BackendError if any of it fails, and an older file is as it was. A symbolic link stays,
-// and what it leads to is replaced.
-void write_whole(const std::filesystem::path& file,
-                 const std::function<void(const std::filesystem::path& temporary)>& write);
+  // Appends. Does not throw, since libtorch's archive writer aborts if it cannot go on: the first
+  // error is kept for commit(), and what comes later only counts for the bytes that are needed.
+  void write(const void* data, std::size_t bytes) noexcept;
+
+  // Flushes the file to the disk and gives it its name; without this call all is as it was.
+  // BackendError with the system's reason, and, where room was lacking, with how much was needed
+  // and there is; then nothing is left behind and an older file is as it was.
+  void commit();
+
+ private:
+  void open();
+  void require_replaceable() const;
+  [[noreturn]] void fail(int error) const;
+
+  // As the caller wrote it; and absolute, where links lead.
+  std::filesystem::path file_;
+  std::filesystem::path target_;
+  UniqueFd folder_;
+  // Of the file that is replaced.
+  std::optional<struct stat> old_;
+  std::unique_ptr<UnfinishedFile> unfinished_;
+  std::uint64_t needed_ = 0;
+  int error_ = 0;
+};
+
+// The errors of WholeFile's constructor, if a file cannot be written there: so that this is known
+// before long work. Leaves nothing behind.
+void check_can_write(const std::filesystem::path& file);
 
 }  // namespace lockstep

@@ -9,7 +9,8 @@
 
 namespace lockstep {
 
-// As torch::save. See write_whole for errors; check_can_write tells beforehand.
+// As torch::save. The errors are those of WholeFile, of which check_can_write tells beforehand
+// those of the path.
 void save_model(const std::shared_ptr<torch::nn::Module>& net, const std::filesystem::path& file);
 
 }  // namespace lockstep

@@ -131,6 +131,28 @@ void require_within(const char* what, std::optional<Number> value, const Range<N
 
 constexpr std::array kModes{TrainMode::single, TrainMode::dp, TrainMode::ddp};
 
+// The file is written by rank 0, on its machine; but all ranks throw what is wrong with it, so that
+// none waits for rank 0.
+void check_save_file(const std::filesystem::path& file, ProcessGroup& group) {
+  std::string wrong;
+  if (group.rank() == 0) {
+    try {
+      check_can_write(file);
+    } catch (const UsageError& error) {
+      wrong = error.what();
+    }
+  }
+  constexpr std::int64_t most = 4096;
+  at::Tensor text = torch::zeros({most}, torch::kByte);
+  wrong.resize(std::min<std::size_t>(wrong.size(), most - 1));  // a zero ends it
+  std::ranges::copy(wrong, text.data_ptr<std::uint8_t>());
+  text = text.to(group.device());
+  group.broadcast(text, 0).wait();
+  text = text.cpu();
+  wrong = reinterpret_cast<const char*>(text.data_ptr<std::uint8_t>());
+  if (!wrong.empty()) throw UsageError(wrong);
+}
+
 }  // namespace
 
 std::string_view name(TrainMode mode) {
@@ -162,7 +184,6 @@ void check_train_options(const Recipe& recipe, const TrainOptions& options, int 
                                  recipe.name, options.data_folder->string()));
   }
   if (recipe.reads_folder) require_data_folder(options.data_folder.value_or(default_folder));
-  if (options.save_file) check_can_write(*options.save_file);
 }
 
 TrainResult train(const Recipe& recipe, TrainMode mode, const TrainOptions& options,
@@ -181,6 +202,7 @@ TrainResult train(const Recipe& recipe, TrainMode mode, const TrainOptions& opti
                     name(mode)));
   }
   check_train_options(recipe, options, parts(mode, options, *group));
+  if (options.save_file) check_save_file(*options.save_file, *group);
   const Log rank_0_log = group->rank() == 0 ? log : [](const std::string&) {};
   TrainResult result = describe(recipe, mode, options, *group);
   const auto data = recipe.load(options.data_folder.value_or(default_folder),

@@ -51,12 +51,13 @@ struct TrainOptions {
   bool check_finite = false;
   // Of ddp: every so many steps the training ends unless all ranks have the same net, bit for bit.
   std::optional<std::int64_t> check_in_sync = {};
-  // Rank 0 saves the net there when it is trained.
+  // Rank 0 saves the net there when it is trained. Whether it can is known before the training.
   std::optional<std::filesystem::path> save_file = {};
 };
 
-// UsageError for options that cannot be, as far as that shows without reading data, so that it is
-// known before ranks are started. A batch is divided into so many parts: ranks or replicas.
+// UsageError for options that cannot be, as far as that shows without reading data or looking at
+// save_file, so that it is known before ranks are started. A batch is divided into so many parts:
+// ranks or replicas.
 void check_train_options(const Recipe& recipe, const TrainOptions& options, int parts);
 
 // A collective call, with the same arguments on every rank. Single and dp need a group of one:

@@ -6,6 +6,7 @@
 
 #include "support/process_table.h"
 #include "support/program.h"
+#include "support/skip_or_fail.h"
 #include "train/tiny_images.h"
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
@@ -136,6 +137,40 @@ TEST_F(TrainCommand, JoinsALauncher) {
   EXPECT_THAT(torn.err, AllOf(HasSubstr("--ranks 3"), HasSubstr("WORLD_SIZE=2")));
 }
 
+TEST_F(TrainCommand, EachRankOfALauncherSaysWhyTheNetCannotBeSaved) {
+  const Ended ended = run_lockstep({"run", "-n", "2", LOCKSTEP_PROGRAM, "train", "linear",
+                                    "--device", "cpu", "--save", "/absent/net.pt"});
+  EXPECT_EQ(ended.code, 2);
+  EXPECT_THAT(ended.err, AllOf(HasSubstr("cannot write \"/absent/net.pt\": No such file"),
+                               Not(HasSubstr("left the group"))));
+  EXPECT_THAT(ended.out, Not(HasSubstr("loss")));
+}
+
+// A disk of 256 KiB; the net takes 800.
+TEST_F(TrainCommand, AFullDiskIsAnErrorAndKeepsTheOldNet) {
+  if (Program({"unshare", "-m", "true"}).wait() != 0) {
+    return testing::skip_or_fail("a mount needs a namespace of its own");
+  }
+  const std::string disk = folder().path() / "disk";
+  std::filesystem::create_directory(disk);
+  for (const std::string ranks : {"1", "2"}) {
+    Program program({"unshare", "-m", "sh", "-c",
+                     "mount -t tmpfs -o size=256k tmpfs $0; echo old >$0/net.pt; "
+                     "\"$@\" --save $0/net.pt --json; code=$?; ls -A $0 >&2; cat $0/net.pt >&2; "
+                     "exit $code",
+                     disk, LOCKSTEP_PROGRAM, "train", "mlp", "--device", "cpu", "--data", data(),
+                     "--epochs", "1", "--ranks", ranks});
+    EXPECT_EQ(program.wait(), 1) << program.err();
+    const Json error = Json::parse(program.out())["error"];
+    EXPECT_EQ(error["kind"], "backend");
+    EXPECT_THAT(error["message"].get<std::string>(),
+                AllOf(HasSubstr("net.pt: No space left on device: 0.8 MiB are needed, 0.2 MiB are "
+                                "free on " +
+                                disk)));
+    EXPECT_TRUE(program.err().ends_with("net.pt\nold\n")) << program.err();
+  }
+}
+
 TEST_F(TrainCommand, WaitsForOthersAsLongAsItIsTold) {
   Program program({"env", "RANK=1", "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=29419",
                    LOCKSTEP_PROGRAM, "train", "linear", "--device", "cpu", "--timeout", "0.5",
@@ -166,6 +201,8 @@ TEST_F(TrainCommand, RefusesWrongUseOnOneLine) {
       {{"train", "linear", "--device", "cuda:99"}, "--device cuda:99"},
       {{"train", "linear", "--mode", "single", "--ranks", "2"}, "--ranks 2"},
       {{"train", "linear", "--save", "/absent/net.pt"}, "/absent/net.pt"},
+      {{"train", "linear", "--ranks", "2", "--save", "/absent/net.pt"}, "/absent/net.pt"},
+      {{"train", "linear", "--save", "/tmp"}, "this is not a file"},
       {{"compare", "linear", "--ranks", "0"}, "--ranks \"0\": give a whole number from 1 to 32768"},
       {{"compare", "linear", "--ranks", "1,"}, "--ranks \"\": give a whole number"},
       {{"compare", "mlp", "--data", "/absent"}, "/absent: there is no such data folder"},

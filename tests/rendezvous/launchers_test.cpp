@@ -107,6 +107,16 @@ TEST(Launchers, WhereTwoDisagreeTheErrorShowsBoth) {
   }
 }
 
+TEST(Launchers, AListOfTasksThatSaysNothingOfThisNodeIsAnError) {
+  for (const char* list : {"2(x3", "2(x99999999999),1", "two", "2(x3)", "2;1", "-1(x4)"}) {
+    with_environment(kSlurm + Variables{{"SLURM_STEP_TASKS_PER_NODE", list}}, [list] {
+      EXPECT_THAT([] { membership_in_environment(); },
+                  ::testing::ThrowsMessage<UsageError>(
+                      HasSubstr("SLURM_STEP_TASKS_PER_NODE=\"" + std::string(list) + "\" in the")));
+    });
+  }
+}
+
 TEST(Launchers, TheFirstHostOfASlurmStepIsWhereItsRanksMeet) {
   for (const auto& [list, host] :
        {std::pair("node[03-05,9],other", "node03"), std::pair("a,b", "a"),

@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "support/limits.h"
 
+#include <array>
+#include <cstddef>
 #include <fstream>
 #include <string>
 
 #include <fmt/format.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <sched.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -27,10 +32,12 @@ bool limit_memory(std::int64_t more_bytes) {
 
 namespace {
 
-// What is mounted from now on is not to be seen outside.
-bool enter_mount_namespace() {
+// What is mounted is not to be seen outside of the calling process.
+bool mount_tmpfs(const std::filesystem::path& folder, std::int64_t bytes, unsigned long flags = 0) {
   if (::unshare(CLONE_NEWNS) != 0 && ::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return false;
-  return ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
+  if (::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return false;
+  const std::string size = fmt::format("size={}", bytes);
+  return ::mount("none", folder.c_str(), "tmpfs", flags, size.c_str()) == 0;
 }
 
 }  // namespace
@@ -47,13 +54,26 @@ rlimit leave_no_descriptor(int more) {
 }
 
 bool hide_folder(const char* folder) {
-  return enter_mount_namespace() && ::mount("none", folder, "tmpfs", 0, "size=4096") == 0;
+  return mount_tmpfs(folder, 4096);
 }
 
 bool limit_dev_shm(std::int64_t bytes) {
-  if (!enter_mount_namespace()) return false;
-  const std::string size = fmt::format("size={}", bytes == 0 ? 4096 : bytes);
-  return ::mount("none", "/dev/shm", "tmpfs", bytes == 0 ? MS_RDONLY : 0, size.c_str()) == 0;
+  return mount_tmpfs("/dev/shm", bytes == 0 ? 4096 : bytes, bytes == 0 ? MS_RDONLY : 0);
+}
+
+bool mount_disk(const std::filesystem::path& folder, std::int64_t bytes) {
+  return mount_tmpfs(folder, bytes);
+}
+
+bool fail_call(long number, int error) {
+  std::array<sock_filter, 4> program{
+      {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+       BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<std::uint32_t>(number), 0, 1),
+       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<std::uint32_t>(error)),
+       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)}};
+  const sock_fprog filter{program.size(), program.data()};
+  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
 }
 
 }  // namespace lockstep::testing

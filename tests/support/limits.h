@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 
 #include <sys/resource.h>
 
@@ -21,5 +22,13 @@ rlimit leave_no_descriptor(int more = 0);
 
 // The calling process finds the folder empty: "/dev", "/proc". False as above.
 bool hide_folder(const char* folder);
+
+// The calling process sees an empty disk of so many bytes in the place of this folder. False as
+// above.
+bool mount_disk(const std::filesystem::path& folder, std::int64_t bytes);
+
+// From now on a system call of this number (SYS_fsync) fails with this error in the calling
+// process, and in those that it starts. False if the kernel does not let it.
+bool fail_call(long number, int error);
 
 }  // namespace lockstep::testing

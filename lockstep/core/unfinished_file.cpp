@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/core/unfinished_file.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <memory>
+#include <random>
+#include <string_view>
+#include <system_error>
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace lockstep {
+namespace {
+
+// Short, so that it fits wherever the name does that the file is to get.
+constexpr std::string_view kPrefix = ".lockstep-unfinished-";
+
+bool lock(int fd) {
+  return ::flock(fd, LOCK_EX | LOCK_NB) == 0;
+}
+
+bool has_name(int folder, const std::string& name, int fd) {
+  struct stat named {};
+  struct stat open {};
+  return ::fstatat(folder, name.c_str(), &named, AT_SYMLINK_NOFOLLOW) == 0 &&
+         ::fstat(fd, &open) == 0 && named.st_ino == open.st_ino && named.st_dev == open.st_dev;
+}
+
+void remove_leftovers(int folder) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> entries(
+      ::fdopendir(::openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC)), ::closedir);
+  if (!entries) return;
+  while (const dirent* entry = ::readdir(entries.get())) {
+    const std::string name = entry->d_name;
+    if (!name.starts_with(kPrefix)) continue;
+    const UniqueFd fd(::openat(folder, name.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+    // A writer that is alive holds the lock.
+    if (fd && lock(fd.get()) && has_name(folder, name, fd.get())) {
+      ::unlinkat(folder, name.c_str(), 0);
+    }
+  }
+}
+
+}  // namespace
+
+UnfinishedFile::UnfinishedFile(int folder, mode_t mode) : folder_(folder) {
+  remove_leftovers(folder);
+  constexpr int most_attempts = 100;
+  for (int attempt = 0; attempt < most_attempts; ++attempt) {
+    if (create(mode)) return;
+    if (errno != EEXIST) break;
+  }
+  throw std::system_error(errno, std::generic_category());
+}
+
+// Between its creation and its lock another process may take it for a leftover: then there is
+// another attempt, as if the name had been taken.
+bool UnfinishedFile::create(mode_t mode) {
+  name_ = fmt::format("{}{:08x}", kPrefix, std::random_device()());
+  fd_ = UniqueFd(
+      ::openat(folder_, name_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode));
+  if (!fd_) return false;
+  const bool contested = !lock(fd_.get()) && errno == EWOULDBLOCK;
+  if (!contested && has_name(folder_, name_, fd_.get())) return true;
+  ::unlinkat(folder_, name_.c_str(), 0);
+  errno = EEXIST;
+  return false;
+}
+
+UnfinishedFile::~UnfinishedFile() {
+  if (!name_.empty()) ::unlinkat(folder_, name_.c_str(), 0);
+}
+
+bool UnfinishedFile::finish(const std::string& name) {
+  if (::renameat(folder_, name_.c_str(), folder_, name.c_str()) != 0) return false;
+  name_.clear();
+  return true;
+}
+
+}  // namespace lockstep
