@@ -69,9 +69,9 @@ struct AgentOptions {
   std::chrono::milliseconds interrupt_grace{10000};
   // A rank that is late is ended as one that failed.
   std::optional<Arrival> arrival{};
-  // Also end what ranks left behind in other process groups and sessions. Such processes become
-  // children of this one, so this is for a program that has no other children. Without it only the
-  // ranks' process groups are ended.
+  // What ranks leave behind is ended by their keeper. If that is killed, this process adopts what
+  // is left and ends it: for a program that has no other children. Without it processes in other
+  // groups and sessions than the ranks' then stay.
   bool end_orphans = false;
 };
 
@@ -108,13 +108,13 @@ struct AgentResult {
 
 // Blocks until all ranks have ended. Each is a process group of its own, reads from /dev/null and
 // prints to a pseudo-terminal, so that its lines come as it prints them; TERM is dumb in it unless
-// they go on to a terminal. When one fails, the
-// others' process groups get SIGTERM, and SIGKILL after the grace. SIGINT, SIGTERM, SIGHUP and
-// SIGQUIT go to all ranks, which then have the longer grace; a second one kills. If this process is
-// killed itself, its ranks die with it. Call it from the main thread: ranks die with the thread
-// that started them. Far more ranks than cores get a warning on standard error. UsageError for
-// options that cannot be; BackendError if ranks cannot be started. A program that cannot be
-// executed is a failure of its rank, with exit code 127 or 126.
+// they go on to a terminal. Their parent is a process between them and this one, their keeper,
+// which also ends what they leave behind. When one fails, the others' process groups get SIGTERM,
+// and SIGKILL after the grace. SIGINT, SIGTERM, SIGHUP and SIGQUIT go to all ranks, which then have
+// the longer grace; a second one kills. If this process is killed itself, or the keeper is, the
+// ranks die with it; the latter is a BackendError. Far more ranks than cores get a warning on
+// standard error. UsageError for options that cannot be; BackendError if ranks cannot be started. A
+// program that cannot be executed is a failure of its rank, with exit code 127 or 126.
 AgentResult run_agent(const AgentOptions& options);
 
 // What a rank that is forked from this process calls; it ends when that returns or throws. A body

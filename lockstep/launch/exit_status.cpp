@@ -26,10 +26,10 @@ const char* likely_cause(int signal) {
 
 }  // namespace
 
-ExitStatus ExitStatus::from(const siginfo_t& info) {
-  ExitStatus status;
-  (info.si_code == CLD_EXITED ? status.exit_code : status.signal) = info.si_status;
-  return status;
+ExitStatus ExitStatus::from(int code, int status) {
+  ExitStatus end;
+  (code == CLD_EXITED ? end.exit_code : end.signal) = status;
+  return end;
 }
 
 std::string ExitStatus::words(const MemoryKills& kills) const {

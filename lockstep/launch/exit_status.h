@@ -16,8 +16,8 @@ struct ExitStatus {
   // What it handed to exit(), unless a signal killed it.
   int exit_code = 0;
 
-  // From what waitid() filled in.
-  static ExitStatus from(const siginfo_t& info);
+  // From waitid()'s si_code and si_status.
+  static ExitStatus from(int code, int status);
 
   bool success() const { return signal == 0 && exit_code == 0; }
   // As a shell would give it: 128 + signal, or the exit code.

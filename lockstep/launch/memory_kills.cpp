@@ -13,12 +13,15 @@ MemoryKills::MemoryKills(const std::filesystem::path& root)
 
 std::string MemoryKills::words() const {
   const std::string signal = "killed by " + signal_words(SIGKILL);
-  const auto now = cgroup_.memory_kills();
-  if (!before_ || !now) return signal + ", likely out of memory or kill -9";
+  if (!before_) return signal + ", likely out of memory or kill -9";
+  const std::string by_kernel = words_since();
+  if (!by_kernel.empty()) return by_kernel;
+  return signal + ", by kill -9 or the like: its control group did not run out of memory";
+}
+
+std::string MemoryKills::words_since() const {
   // The kernel counts before it kills.
-  if (*now == *before_) {
-    return signal + ", by kill -9 or the like: its control group did not run out of memory";
-  }
+  if (!before_ || cgroup_.memory_kills().value_or(*before_) == *before_) return "";
   const auto limit = cgroup_.memory_limit();
   if (!limit) return "killed by the kernel: the machine is out of memory";
   return fmt::format("killed by the kernel: out of memory, the control group's limit is {} MiB",

@@ -22,6 +22,9 @@ class MemoryKills {
   // control group's limit is 512 MiB", or that it was somebody else, or both guesses where no
   // control group counts.
   std::string words() const;
+  // Only "killed by the kernel: ...", for a process of which it is not known how it ended; empty if
+  // the kernel has killed none, or no control group counts.
+  std::string words_since() const;
 
  private:
   Cgroup cgroup_;

@@ -80,14 +80,14 @@ bool children_can_be_seen() {
   return ::access("/proc/self/stat", R_OK) == 0;
 }
 
-void end_orphans(const std::set<pid_t>& except, std::chrono::milliseconds grace) {
+void end_children(std::chrono::milliseconds grace) {
   const Deadline polite = Deadline::after(grace);
-  const Deadline last = Deadline::after(grace + std::chrono::seconds(2));
+  const Deadline last = Deadline::after(grace + kill_patience);
   std::set<pid_t> asked;
   while (!last.passed()) {
     std::vector<pid_t> left;
     for (const pid_t pid : children()) {
-      if (!except.contains(pid) && ::waitpid(pid, nullptr, WNOHANG) == 0) left.push_back(pid);
+      if (::waitpid(pid, nullptr, WNOHANG) == 0) left.push_back(pid);
     }
     if (left.empty()) return;
     for (const pid_t pid : left) {
@@ -98,6 +98,12 @@ void end_orphans(const std::set<pid_t>& except, std::chrono::milliseconds grace)
       }
     }
     wait_for_one(left, polite.passed() ? last : polite);
+  }
+}
+
+void reap_children(const std::set<pid_t>& except) {
+  for (const pid_t pid : children()) {
+    if (!except.contains(pid)) ::waitpid(pid, nullptr, WNOHANG);
   }
 }
 

@@ -25,8 +25,14 @@ class AdoptsOrphans {
 // Whether this process can list its children, which takes /proc.
 bool children_can_be_seen();
 
-// Ends all children of this process but those excepted, and theirs: SIGTERM, after the grace
-// SIGKILL. Gives up on what survives that for two seconds. None if they cannot be seen.
-void end_orphans(const std::set<pid_t>& except, std::chrono::milliseconds grace);
+// What a killed process may take to end; one that does not hangs in the kernel.
+constexpr std::chrono::seconds kill_patience{2};
+
+// Ends all children of this process that adopts, and theirs: SIGTERM, after the grace SIGKILL.
+// Gives up on what survives that for kill_patience. None if they cannot be seen.
+void end_children(std::chrono::milliseconds grace);
+
+// Takes notice of the children that have ended, but for those excepted.
+void reap_children(const std::set<pid_t>& except);
 
 }  // namespace lockstep

@@ -60,7 +60,7 @@ void RankOutput::write_log(std::string_view line) {
     const ssize_t count = ::write(log_.get(), whole.data() + written, whole.size() - written);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) {
-      log_error_ = fmt::format("cannot write the log file {}: {}", log_file_, std::strerror(errno));
+      log_error_ = fmt::format("cannot write the log file {}: {}", log_file_, reason_of(errno));
       log_.reset();
       return;
     }

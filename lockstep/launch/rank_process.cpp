@@ -8,10 +8,8 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <poll.h>
+#include <signal.h>
 #include <sys/prctl.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "lockstep/core/error.h"
@@ -40,11 +38,11 @@ void flush() {
   ::_exit(exit_code);
 }
 
-void become_rank(pid_t launcher, const UniqueFd& output, const UniqueFd& error_output) {
+void become_rank(pid_t parent, const UniqueFd& output, const UniqueFd& error_output) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  // The launcher may have died before that took hold.
-  if (::getppid() != launcher) ::_exit(1);
+  // The parent may have died before that took hold.
+  if (::getppid() != parent) ::_exit(1);
   UniqueFd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   // A machine without one; an empty pipe reads alike.
   if (!null) null = open_pipe().reader;
@@ -69,59 +67,48 @@ void run_rank(const UniqueFd& words, const std::function<void()>& body) {
   end_with(words, 0, "");
 }
 
-RankProcess::RankProcess(int rank, const std::function<void(const UniqueFd& last_words)>& body)
-    : rank_(rank) {
+StartedRank fork_rank(int rank, const std::function<void(const UniqueFd& last_words)>& body) {
   std::optional<OutputChannel> terminal = open_terminal();
-  if (!terminal) terminal_error_ = errno;
+  const int terminal_error = terminal ? 0 : errno;
   OutputChannel output = terminal ? std::move(*terminal) : open_pipe();
   OutputChannel error_output = open_pipe();
   OutputChannel words = open_pipe();
-  const pid_t launcher = ::getpid();
-  pid_ = ::fork();
-  if (pid_ < 0) throw BackendError(fmt::format("cannot fork: {}", reason_of(errno)));
-  if (pid_ == 0) {
-    become_rank(launcher, output.writer, error_output.writer);
+  const pid_t parent = ::getpid();
+  const pid_t pid = ::fork();
+  if (pid < 0) throw BackendError(fmt::format("cannot fork: {}", reason_of(errno)));
+  if (pid == 0) {
+    become_rank(parent, output.writer, error_output.writer);
     for (OutputChannel* channel : {&output, &error_output}) *channel = {};
     words.reader.reset();
     run_rank(words.writer, [&] { body(words.writer); });
   }
   // Both sides do it, so that neither can be too early.
-  ::setpgid(pid_, pid_);
-  pidfd_.reset(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));
-  if (!pidfd_) {
-    const int error = errno;
-    ::kill(pid_, SIGKILL);
-    ::waitpid(pid_, nullptr, 0);
-    throw BackendError(fmt::format("cannot watch process {}: {}", pid_, reason_of(error)));
-  }
-  output_ = std::move(output.reader);
-  error_output_ = std::move(error_output.reader);
-  words_ = std::move(words.reader);
+  ::setpgid(pid, pid);
+  return {.rank = rank,
+          .pid = pid,
+          .terminal_error = terminal_error,
+          .output = std::move(output.reader),
+          .error_output = std::move(error_output.reader),
+          .last_words = std::move(words.reader)};
 }
 
-std::optional<ExitStatus> RankProcess::poll() {
-  if (status_) return status_;
-  siginfo_t info{};
-  const int result = ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT);
-  // Somebody else in this process waited for it; how it ended is lost.
-  if (result != 0 && errno == ECHILD) return status_ = ExitStatus{.exit_code = 1};
-  if (result == 0 && info.si_pid == pid_) status_ = ExitStatus::from(info);
-  return status_;
-}
-
-void RankProcess::reap() {
-  ::waitpid(pid_, nullptr, WNOHANG);
+void RankProcess::take(const RankChange& change) {
+  const bool stopped = change.code == CLD_STOPPED;
+  stopped_by_ = stopped ? change.status : 0;
+  if (stopped || change.code == CLD_CONTINUED) return;
+  status_ = ExitStatus::from(change.code, change.status);
 }
 
 void RankProcess::signal(int signal) const {
   // A program may have moved to another group and left its own empty.
-  if (::kill(-pid_, signal) != 0) ::kill(pid_, signal);
+  if (::kill(-pid(), signal) != 0) ::kill(pid(), signal);
 }
 
 std::string RankProcess::last_words() {
   std::string text;
   std::array<char, 4096> bytes;
-  for (ssize_t count = 0; (count = ::read(words_.get(), bytes.data(), bytes.size())) > 0;) {
+  for (ssize_t count = 0;
+       (count = ::read(started_.last_words.get(), bytes.data(), bytes.size())) > 0;) {
     text.append(bytes.data(), static_cast<std::size_t>(count));
   }
   return text;

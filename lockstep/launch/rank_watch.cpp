@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstring>
 #include <filesystem>
 
 #include <fmt/format.h>
@@ -14,6 +13,7 @@
 
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/system_error.h"
 
 namespace lockstep {
 namespace {
@@ -45,7 +45,7 @@ RankWatch::RankWatch(const AgentOptions& options, const RankBody& body)
     : options_(options),
       body_(body),
       cores_(options.ranks, threads_per_rank(options.ranks, options.threads)),
-      janitor_(options.ranks, store_.path(), store_.folder()) {
+      master_port_(free_port()) {
   if (options.end_orphans) orphans_.emplace();
   if (!options.log_dir.empty()) {
     std::error_code error;
@@ -58,15 +58,11 @@ RankWatch::RankWatch(const AgentOptions& options, const RankBody& body)
 }
 
 RankWatch::~RankWatch() {
-  kill_all();
-  const Deadline deadline = Deadline::after(kill_timeout);
-  for (Rank& rank : ranks_) {
-    pollfd entry{rank.process.pidfd(), POLLIN, 0};
-    while (::poll(&entry, 1, static_cast<int>(deadline.remaining().count())) < 0 &&
-           errno == EINTR) {
-    }
-    rank.process.reap();
-  }
+  if (!keeper_) return;
+  signal_all(SIGKILL);
+  keeper_.reset();
+  // What a keeper that was killed has left to this process.
+  if (orphans_) end_children(milliseconds(0));
 }
 
 AgentResult RankWatch::run() {
@@ -74,6 +70,7 @@ AgentResult RankWatch::run() {
   while (running()) {
     wait();
     take_signals();
+    take_changes();
     store_.serve();
     read_outputs();
     // Ranks that save their work may go on writing to a reader that has left.
@@ -88,21 +85,48 @@ AgentResult RankWatch::run() {
 }
 
 void RankWatch::start() {
-  const LaunchFacts facts{options_.ranks, free_port(),
-                          std::filesystem::path(store_.folder()).filename(), store_.path(),
-                          options_.node};
-  const EnvironmentVariables threads = thread_environment(options_.ranks, options_.threads);
-  ranks_.reserve(static_cast<std::size_t>(options_.ranks));
+  std::vector<RankOutput> outputs;
+  std::vector<EnvironmentVariables> variables;
   for (int rank = 0; rank < options_.ranks; ++rank) {
-    EnvironmentVariables variables = rank_environment(facts, rank);
-    variables.insert(variables.end(), threads.begin(), threads.end());
-    // Ranks write to a terminal, which is no reason for colours in a file.
-    if (!on_terminal()) variables.emplace_back("TERM", "dumb");
-    variables.insert(variables.end(), options_.environment.begin(), options_.environment.end());
-    start_rank(rank, variables);
+    const int of_all = first_rank() + rank;
+    outputs.emplace_back(of_all, make_sink(rank),
+                         options_.log_dir.empty() ? "" : log_file(options_.log_dir, of_all));
+    variables.push_back(variables_of(rank));
+  }
+  SignalsBlocked blocked;
+  const auto body = [&](int rank, const UniqueFd& last_words) {
+    for (RankOutput& output : outputs) output.leave_to_parent();
+    leave_to_parent();
+    blocked.restore();
+    cores_.pin(rank);
+    for (const auto& [name, value] : variables[static_cast<std::size_t>(rank)]) {
+      ::setenv(name.c_str(), value.c_str(), 1);
+    }
+    body_(rank, last_words);
+  };
+  const Keeping keeping{options_.ranks, body, store_.path(), store_.folder()};
+  keeper_.emplace(keeping, memory_kills_);
+  blocked.restore();
+  for (RankOutput& output : outputs) {
+    ranks_.push_back({RankProcess(keeper_->next_started()), std::move(output)});
   }
   if (options_.arrival) arrive_by_ = Deadline::after(options_.arrival->span);
   warn_of_late_output();
+}
+
+EnvironmentVariables RankWatch::variables_of(int rank) const {
+  const LaunchFacts facts{options_.ranks, master_port_,
+                          std::filesystem::path(store_.folder()).filename(), store_.path(),
+                          options_.node};
+  EnvironmentVariables variables = rank_environment(facts, rank);
+  const auto add = [&](const EnvironmentVariables& more) {
+    variables.insert(variables.end(), more.begin(), more.end());
+  };
+  add(thread_environment(options_.ranks, options_.threads));
+  // Ranks write to a terminal, which is no reason for colours in a file.
+  if (!on_terminal()) variables.emplace_back("TERM", "dumb");
+  add(options_.environment);
+  return variables;
 }
 
 bool RankWatch::on_terminal() const {
@@ -118,31 +142,12 @@ void RankWatch::warn_of_late_output() {
                fmt::format("lockstep: warning: no pseudo-terminal for rank {} ({}); what it prints "
                            "comes in blocks, and the last one is lost if a signal ends it\n",
                            first_rank() + piped->process.rank(),
-                           std::strerror(piped->process.terminal_error())));
-}
-
-void RankWatch::start_rank(int rank, const EnvironmentVariables& variables) {
-  const int of_all = first_rank() + rank;
-  RankOutput output(of_all, make_sink(rank),
-                    options_.log_dir.empty() ? "" : log_file(options_.log_dir, of_all));
-  SignalsBlocked blocked;
-  RankProcess process(rank, [&](const UniqueFd& last_words) {
-    janitor_.add(::getpid());
-    output.leave_to_parent();
-    leave_to_parent();
-    blocked.restore();
-    cores_.pin(rank);
-    for (const auto& [name, value] : variables) ::setenv(name.c_str(), value.c_str(), 1);
-    body_(rank, last_words);
-  });
-  ranks_.push_back({std::move(process), std::move(output)});
+                           reason_of(piped->process.terminal_error())));
 }
 
 void RankWatch::leave_to_parent() {
   signals_.restore();
   store_.leave_to_parent();
-  janitor_.leave_to_parent();
-  ranks_.clear();
 }
 
 RankOutput::Sink RankWatch::make_sink(int rank) {
@@ -172,10 +177,11 @@ bool RankWatch::running() const {
 }
 
 void RankWatch::wait() {
-  std::vector<pollfd> entries{{signals_.descriptor(), POLLIN, 0}, {store_.descriptor(), POLLIN, 0}};
+  std::vector<pollfd> entries{{signals_.descriptor(), POLLIN, 0},
+                              {store_.descriptor(), POLLIN, 0},
+                              {keeper_->descriptor(), POLLIN, 0}};
   if (!console_.empty()) entries.push_back({console_.descriptor(), POLLOUT, 0});
   for (Rank& rank : ranks_) {
-    if (!rank.ended) entries.push_back({rank.process.pidfd(), POLLIN, 0});
     if (console_.full()) continue;
     for (const OutputStream stream : streams) {
       const UniqueFd& pipe = rank.process.output(stream);
@@ -192,6 +198,19 @@ void RankWatch::wait() {
 
 void RankWatch::take_signals() {
   while (const auto signal = signals_.next()) interrupt(*signal);
+}
+
+void RankWatch::take_changes() {
+  try {
+    while (const auto change = keeper_->next_change()) {
+      ranks_[static_cast<std::size_t>(change->rank)].process.take(*change);
+    }
+  } catch (const BackendError&) {
+    // The keeper was killed, and the ranks with it.
+    discard_at_ = Deadline::after(reader_grace);
+    drain();
+    throw;
+  }
 }
 
 void RankWatch::interrupt(int signal) {
@@ -245,7 +264,7 @@ void RankWatch::take_ends() {
   bool first_was_killed = false;
   for (std::size_t i = 0; i < ranks_.size(); ++i) {
     if (ranks_[i].ended) continue;
-    const auto status = ranks_[i].process.poll();
+    const auto status = ranks_[i].process.status();
     if (!status) continue;
     ranks_[i].ended = true;
     if (ranks_[i].end.empty()) ranks_[i].end = status->words(memory_kills_);
@@ -306,11 +325,9 @@ void RankWatch::kill_all() {
 
 void RankWatch::end_leftovers() {
   const bool at_once = first_failure_ || result_.signal != 0;
-  if (at_once || !orphans_) signal_all(SIGKILL);
-  if (!orphans_) return;
-  std::set<pid_t> except{janitor_.pid()};
-  for (const Rank& rank : ranks_) except.insert(rank.process.pid());
-  end_orphans(except, at_once ? milliseconds(0) : options_.stop_grace);
+  if (at_once) signal_all(SIGKILL);
+  keeper_->end(at_once ? milliseconds(0) : options_.stop_grace);
+  keeper_.reset();
 }
 
 void RankWatch::drain() {
@@ -345,12 +362,12 @@ void RankWatch::flush_console() {
 void RankWatch::fill_in_result() {
   result_.store = store_.values();
   if (const int error = console_.error(OutputStream::out); error != 0) {
-    result_.output_error = fmt::format("cannot write standard output: {}", std::strerror(error));
+    result_.output_error = fmt::format("cannot write standard output: {}", reason_of(error));
   }
   if (!result_.output_error.empty()) result_.exit_code = 1;
   if (first_failure_) {
     Rank& rank = ranks_[*first_failure_];
-    const ExitStatus status = *rank.process.poll();
+    const ExitStatus status = *rank.process.status();
     const std::string words = rank.process.last_words();
     result_.failure = RankFailure{
         first_rank() + rank.process.rank(), rank.process.pid(),      status.code(), status.signal,

@@ -4,16 +4,15 @@
 
 #include <functional>
 #include <optional>
-#include <set>
 #include <vector>
 
 #include "lockstep/core/deadline.h"
 #include "lockstep/launch/agent.h"
 #include "lockstep/launch/console.h"
 #include "lockstep/launch/core_shares.h"
-#include "lockstep/launch/janitor.h"
 #include "lockstep/launch/memory_kills.h"
 #include "lockstep/launch/orphans.h"
+#include "lockstep/launch/rank_keeper.h"
 #include "lockstep/launch/rank_output.h"
 #include "lockstep/launch/rank_process.h"
 #include "lockstep/launch/signal_watch.h"
@@ -47,13 +46,14 @@ class RankWatch {
   void start();
   // Whether what ranks print is seen on a terminal.
   bool on_terminal() const;
-  void start_rank(int rank, const EnvironmentVariables& variables);
+  EnvironmentVariables variables_of(int rank) const;
   void warn_of_late_output();
   void leave_to_parent();
   RankOutput::Sink make_sink(int rank);
 
   void wait();
   void take_signals();
+  void take_changes();
   // False if there was nothing to read at the moment.
   bool read_some(Rank& rank, OutputStream stream);
   void read_outputs();
@@ -84,8 +84,9 @@ class RankWatch {
   SignalWatch signals_;
   std::optional<AdoptsOrphans> orphans_;
   LocalStoreServer store_;
-  Janitor janitor_;
+  const int master_port_;
   Console console_;
+  std::optional<RankKeeper> keeper_;
   std::vector<Rank> ranks_;
 
   // The rank that failed first, as an index.

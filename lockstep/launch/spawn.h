@@ -105,7 +105,8 @@ bool is_rank();
 
 // Calls fn(rank) in each of so many new processes, which have the environment variables of
 // `lockstep run`, so that init_process_group() joins them, and blocks until all have ended. A rank
-// ends when fn returns; destructors of static objects do not run in it. Returns what the calls
+// ends when fn returns; destructors of static objects do not run in it. What ranks leave behind is
+// ended with them; run_agent() says by whom, who is their parent. Returns what the calls
 // returned, by rank, at most 64 MiB each; nothing if fn returns void. Results are kept until the
 // program ends, for the ranks of later calls.
 //

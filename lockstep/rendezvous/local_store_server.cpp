@@ -24,7 +24,7 @@ constexpr std::string_view socket_name = "/store";
 std::string make_folder() {
   std::string parent = environment("TMPDIR").value_or("/tmp");
   std::error_code ignored;
-  // The janitor and ranks that change their working directory need it absolute.
+  // The keeper and ranks that change their working directory need it absolute.
   parent = std::filesystem::absolute(parent, ignored).string();
   if (parent.size() + folder_pattern.size() + socket_name.size() >= sizeof(sockaddr_un::sun_path)) {
     parent = "/tmp";

@@ -33,7 +33,7 @@ class Run : public ::testing::Test {
  protected:
   Run() { ::setenv("LOCKSTEP_TEST_MARK", mark.c_str(), 1); }
   ~Run() override {
-    // The janitor of a killed launcher needs a moment; everything else is gone already.
+    // The keeper of a killed launcher needs a moment; everything else is gone already.
     EXPECT_TRUE(eventually([&] { return count_marked(mark) == 0; }));
     EXPECT_TRUE(eventually([&] { return tmpdir.entries().empty(); }));
     ::unsetenv("LOCKSTEP_TEST_MARK");
@@ -323,7 +323,7 @@ TEST_F(Run, AReaderThatStallsDoesNotStallTheLauncher) {
   // Nobody reads now. The pipes fill; the launcher still hears.
   program.signal(SIGTERM);
   EXPECT_TRUE(eventually([&] { return count_marked(mark) <= 2; }))
-      << "only the launcher and its janitor are left";
+      << "only the launcher and its keeper are left";
   EXPECT_EQ(program.wait(), 128 + SIGTERM);
 }
 
@@ -383,12 +383,61 @@ TEST_F(Run, ALogThatIsLostIsAWarningAtOnceAndAFailure) {
   std::filesystem::remove(tmpdir.path() / "go");
 }
 
-TEST_F(Run, AKilledLauncherTakesItsRanksAndTheirChildrenAlong) {
-  Program program(command({"-n", "2", "sh", "-c", sleep_with_child}));
+// One child in the rank's group, one in a session of its own, and one whose parent has ended too.
+const std::string sleep_with_children =
+    "sleep 1000 & setsid sleep 1000 & (setsid sleep 1000 &); echo ready; sleep 1000";
+
+TEST_F(Run, AKilledLauncherTakesItsRanksAndAllTheirChildrenAlong) {
+  Program program(command({"-n", "2", "sh", "-c", sleep_with_children}));
   program.wait_for("ready", 2);
   EXPECT_THAT(tmpdir.entries(), Not(IsEmpty()));
+  const std::string launcher = "the launcher (pid " + std::to_string(program.pid()) + ")";
   program.signal(SIGKILL);
   EXPECT_EQ(program.wait(), 128 + SIGKILL);
+  EXPECT_EQ(program.err(), "lockstep: " + launcher +
+                               " ended before its ranks, by kill -9 or a crash; its ranks were "
+                               "ended\n");
+  EXPECT_EQ(count_marked(mark), 0) << "all had ended when its output was closed";
+}
+
+TEST_F(Run, AKilledKeeperTakesTheRanksAndAllTheirChildrenAlong) {
+  Program program(command({"-n", "2", "sh", "-c", sleep_with_children}));
+  program.wait_for("ready", 2);
+  const std::vector<pid_t> keepers = testing::children_of(program.pid());
+  ASSERT_EQ(keepers.size(), 1u);
+  ::kill(keepers[0], SIGKILL);
+  EXPECT_EQ(program.wait(), 1);
+  EXPECT_THAT(program.err(),
+              StartsWith("lockstep: the keeper of the ranks (pid " + std::to_string(keepers[0]) +
+                         "), which starts and watches them, was lost, and they died with it: "
+                         "killed by signal 9 (SIGKILL), "));
+  EXPECT_EQ(count_marked(mark), 0);
+}
+
+TEST_F(Run, TheKeeperOfALauncherThatIsOutOfMemorySaysSo) {
+  const testing::MemoryGroup group(std::int64_t{256} << 20);
+  if (!group.usable()) GTEST_SKIP() << no_memory_group;
+  Program program({"sh", "-c",
+                   "echo $$ >" + group.members() +
+                       "; exec " LOCKSTEP_PROGRAM " run -n 1 sh -c 'echo ready; "
+                       "until test -e $TMPDIR/go; do sleep 0.01; done; "
+                       "exec tail /dev/zero'"});
+  program.wait_for("ready");
+  const std::string launcher = std::to_string(program.pid());
+  // The kernel may choose nobody but the launcher.
+  const auto spare = [](pid_t pid, int score) {
+    std::ofstream("/proc/" + std::to_string(pid) + "/oom_score_adj") << score;
+  };
+  const pid_t keeper = testing::children_of(program.pid()).at(0);
+  spare(program.pid(), 1000);
+  spare(keeper, -1000);
+  spare(testing::children_of(keeper).at(0), -1000);
+  std::ofstream(tmpdir.path() / "go");
+  EXPECT_EQ(program.wait(), 128 + SIGKILL);
+  EXPECT_THAT(program.err(), HasSubstr("lockstep: the launcher (pid " + launcher +
+                                       ") was killed by the kernel: out of memory, the control "
+                                       "group's limit is 256 MiB; its ranks were ended\n"));
+  std::filesystem::remove(tmpdir.path() / "go");
 }
 
 TEST_F(Run, EndsWhatRanksLeaveBehind) {

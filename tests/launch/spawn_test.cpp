@@ -235,8 +235,8 @@ TEST_F(Spawn, RestoresSignals) {
   EXPECT_EQ(after.sa_handler, before.sa_handler);
 }
 
-// A process that spawns and is signalled: ranks write their pids to files named for them, wait, and
-// note a SIGTERM that they get.
+// A process that spawns and is signalled: ranks write their pids to files named for them, with that
+// of a child in a session of its own, and wait.
 struct Spawner {
   explicit Spawner(const std::filesystem::path& folder) : folder(folder) {
     pid = ::fork();
@@ -244,7 +244,12 @@ struct Spawner {
     try {
       spawn(2, [&](int rank) {
         const std::string name = folder / ("pid" + std::to_string(rank));
-        std::ofstream(name + ".new") << ::getpid();
+        const pid_t child = ::fork();
+        if (child == 0) {
+          ::setsid();
+          while (true) ::pause();
+        }
+        std::ofstream(name + ".new") << ::getpid() << ' ' << child;
         std::filesystem::rename(name + ".new", name);
         LocalStore(*environment("LOCKSTEP_STORE")).get("never", Deadline::after(600s));
       });
@@ -254,12 +259,11 @@ struct Spawner {
     ::_exit(0);
   }
 
-  std::vector<pid_t> ranks() const {
+  std::vector<pid_t> processes() const {
     std::vector<pid_t> pids;
     for (const int rank : {0, 1}) {
       std::ifstream file(folder / ("pid" + std::to_string(rank)));
-      pid_t pid = 0;
-      if (file >> pid) pids.push_back(pid);
+      for (pid_t pid = 0; file >> pid;) pids.push_back(pid);
     }
     return pids;
   }
@@ -284,23 +288,34 @@ bool gone(const std::vector<pid_t>& pids) {
 
 TEST_F(Spawn, ASignalEndsTheRanksAndThenTheCaller) {
   const Spawner spawner(tmpdir.path());
-  ASSERT_TRUE(eventually([&] { return spawner.ranks().size() == 2; }));
+  ASSERT_TRUE(eventually([&] { return spawner.processes().size() == 4; }));
   ::kill(spawner.pid, SIGINT);
   const int status = spawner.wait();
   EXPECT_TRUE(WIFSIGNALED(status));
   EXPECT_EQ(WTERMSIG(status), SIGINT);
-  EXPECT_TRUE(gone(spawner.ranks()));
+  EXPECT_TRUE(gone(spawner.processes()));
   spawner.remove_files();
+}
+
+TEST_F(Spawn, AKilledKeeperIsAnError) {
+  const auto kills = [](int rank) {
+    if (rank == 1) ::kill(::getppid(), SIGKILL);
+    while (true) ::pause();
+  };
+  EXPECT_THAT([&] { spawn(2, kills); },
+              ThrowsMessage<BackendError>(AllOf(HasSubstr("the keeper of the ranks (pid "),
+                                                HasSubstr("killed by signal 9 (SIGKILL)"))));
+  EXPECT_EQ(spawn(2, [](int rank) { return rank; }).size(), 2u);
 }
 
 TEST_F(Spawn, RanksDieWithTheirCaller) {
   const Spawner spawner(tmpdir.path());
-  ASSERT_TRUE(eventually([&] { return spawner.ranks().size() == 2; }));
+  ASSERT_TRUE(eventually([&] { return spawner.processes().size() == 4; }));
   ::kill(spawner.pid, SIGKILL);
   spawner.wait();
-  EXPECT_TRUE(eventually([&] { return gone(spawner.ranks()); }));
+  EXPECT_TRUE(eventually([&] { return gone(spawner.processes()); }));
   spawner.remove_files();
-  EXPECT_TRUE(eventually([&] { return tmpdir.entries().empty(); })) << "the janitor removes it";
+  EXPECT_TRUE(eventually([&] { return tmpdir.entries().empty(); })) << "the keeper removes it";
 }
 
 }  // namespace

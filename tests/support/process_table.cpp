@@ -54,6 +54,12 @@ std::vector<pid_t> processes_with(const std::vector<std::string>& variables) {
   return found;
 }
 
+std::vector<pid_t> children_of(pid_t parent) {
+  const std::string pid = std::to_string(parent);
+  std::ifstream file("/proc/" + pid + "/task/" + pid + "/children");
+  return {std::istream_iterator<pid_t>(file), {}};
+}
+
 int count_descriptors() {
   const std::filesystem::directory_iterator entries("/proc/self/fd");
   // But for the one that reads the list.

@@ -22,6 +22,9 @@ int count_marked(const std::string& mark);
 // NAME=value.
 std::vector<pid_t> processes_with(const std::vector<std::string>& variables);
 
+// Of its main thread, in the order in which they were made.
+std::vector<pid_t> children_of(pid_t parent);
+
 // Open descriptors of this process.
 int count_descriptors();
 

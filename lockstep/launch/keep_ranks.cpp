@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/launch/keep_ranks.h"
+
+#include <algorithm>
+#include <array>
+#include <set>
+#include <vector>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "lockstep/launch/console.h"
+#include "lockstep/launch/keeper_messages.h"
+#include "lockstep/launch/orphans.h"
+
+namespace lockstep {
+namespace {
+
+class Keeper {
+ public:
+  Keeper(const Keeping& keeping, pid_t launcher, UniqueFd socket, const MemoryKills& memory_kills)
+      : keeping_(keeping),
+        launcher_(launcher),
+        socket_(std::move(socket)),
+        memory_kills_(memory_kills) {
+    sigset_t ends;
+    ::sigemptyset(&ends);
+    ::sigaddset(&ends, SIGCHLD);
+    changes_.reset(::signalfd(-1, &ends, SFD_CLOEXEC | SFD_NONBLOCK));
+  }
+
+  void start();
+  // Until the launcher has sent it away or is gone.
+  void watch();
+
+ private:
+  void keep_only_what_it_needs();
+  void tell_changes();
+  void tidy_up();
+
+  const Keeping& keeping_;
+  pid_t launcher_;
+  UniqueFd socket_;
+  const MemoryKills& memory_kills_;
+  UniqueFd changes_;
+  std::vector<pid_t> ranks_;
+  std::set<pid_t> running_;
+};
+
+void Keeper::start() {
+  try {
+    for (int rank = 0; rank < keeping_.ranks; ++rank) {
+      StartedRank started = fork_rank(rank, [&](const UniqueFd& last_words) {
+        socket_.reset();
+        changes_.reset();
+        keeping_.body(rank, last_words);
+      });
+      ranks_.push_back(started.pid);
+      running_.insert(started.pid);
+      send_to_launcher(socket_.get(), std::move(started));
+    }
+  } catch (const std::exception& error) {
+    send_to_launcher(socket_.get(), StartFailed{error.what()});
+  }
+  keep_only_what_it_needs();
+}
+
+// A shell would wait for the launcher's output to close, a peer for its sockets.
+void Keeper::keep_only_what_it_needs() {
+  const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO}) {
+    if (null >= 0) {
+      ::dup2(null, fd);
+    } else {
+      ::close(fd);
+    }
+  }
+  const auto [low, high] =
+      std::minmax({static_cast<unsigned>(socket_.get()), static_cast<unsigned>(changes_.get())});
+  constexpr unsigned first = STDERR_FILENO + 1;
+  if (low > first) ::close_range(first, low - 1, 0);
+  if (high > low + 1) ::close_range(low + 1, high - 1, 0);
+  ::close_range(high + 1, ~0U, 0);
+}
+
+void Keeper::watch() {
+  while (true) {
+    std::array<pollfd, 2> entries{{{socket_.get(), POLLIN, 0}, {changes_.get(), POLLIN, 0}}};
+    ::poll(entries.data(), entries.size(), -1);
+    if (entries[1].revents != 0) tell_changes();
+    if (entries[0].revents == 0) continue;
+    if (const auto grace = receive_from_launcher(socket_.get())) return end_children(*grace);
+    return tidy_up();
+  }
+}
+
+void Keeper::tell_changes() {
+  signalfd_siginfo ignored;
+  while (::read(changes_.get(), &ignored, sizeof ignored) > 0) {
+  }
+  for (int rank = 0; rank < static_cast<int>(ranks_.size()); ++rank) {
+    const pid_t pid = ranks_[static_cast<std::size_t>(rank)];
+    if (!running_.contains(pid)) continue;
+    const auto tell = [&](int kinds) {
+      siginfo_t info{};
+      const int flags = kinds | WNOHANG;
+      if (::waitid(P_PID, static_cast<id_t>(pid), &info, flags) != 0 || info.si_pid != pid) return;
+      // A rank that has ended stays a zombie, and with it its number the name of its process group.
+      if ((kinds & WEXITED) != 0) running_.erase(pid);
+      send_to_launcher(socket_.get(), RankChange{rank, info.si_code, info.si_status});
+    };
+    tell(WSTOPPED | WCONTINUED);
+    tell(WEXITED | WNOWAIT);
+  }
+  reap_children({ranks_.begin(), ranks_.end()});
+}
+
+void Keeper::tidy_up() {
+  for (const pid_t group : ranks_) ::kill(-group, SIGKILL);
+  end_children(std::chrono::milliseconds(0));
+  ::unlink(keeping_.store_socket.c_str());
+  ::rmdir(keeping_.store_folder.c_str());
+  const std::string by_kernel = memory_kills_.words_since();
+  write_last(OutputStream::err,
+             fmt::format("lockstep: the launcher (pid {}) {}; its ranks were ended\n", launcher_,
+                         by_kernel.empty() ? "ended before its ranks, by kill -9 or a crash"
+                                           : "was " + by_kernel));
+}
+
+}  // namespace
+
+void keep_ranks(const Keeping& keeping, pid_t launcher, UniqueFd socket,
+                const MemoryKills& memory_kills) noexcept {
+  // Not killed with the launcher's group, nor by its name.
+  ::setpgid(0, 0);
+  ::prctl(PR_SET_NAME, "rank-keeper");
+  const AdoptsOrphans adopts;
+  Keeper keeper(keeping, launcher, std::move(socket), memory_kills);
+  keeper.start();
+  keeper.watch();
+  ::_exit(0);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/launch/rank_keeper.h"
+
+#include <cerrno>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "lockstep/core/deadline.h"
+#include "lockstep/core/stream_socket.h"
+#include "lockstep/core/system_error.h"
+#include "lockstep/launch/keep_ranks.h"
+#include "lockstep/launch/keeper_messages.h"
+#include "lockstep/launch/orphans.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::chrono::seconds start_timeout{30};
+// Beyond what the keeper waits for processes that it has killed.
+constexpr std::chrono::seconds farewell_timeout{2};
+
+// Not where the keeper has its standard streams.
+UniqueFd above_standard_streams(int fd) {
+  const UniqueFd low(fd);
+  return UniqueFd(::fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
+}
+
+}  // namespace
+
+RankKeeper::RankKeeper(const Keeping& keeping, const MemoryKills& memory_kills)
+    : memory_kills_(memory_kills) {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
+    throw BackendError(fmt::format("cannot make a pair of sockets: {}", reason_of(errno)));
+  }
+  socket_.reset(ends[0]);
+  UniqueFd keepers = above_standard_streams(ends[1]);
+  const pid_t launcher = ::getpid();
+  pid_ = ::fork();
+  if (pid_ < 0) throw BackendError(fmt::format("cannot fork: {}", reason_of(errno)));
+  if (pid_ == 0) {
+    socket_.reset();
+    keep_ranks(keeping, launcher, std::move(keepers), memory_kills);
+  }
+  pidfd_.reset(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));
+}
+
+StartedRank RankKeeper::next_started() {
+  const Deadline deadline = Deadline::after(start_timeout);
+  while (true) {
+    pollfd entry{socket_.get(), POLLIN, 0};
+    ::poll(&entry, 1, static_cast<int>(deadline.remaining().count()));
+    try {
+      if (auto message = receive_from_keeper(socket_.get())) {
+        if (auto* started = std::get_if<StartedRank>(&*message)) return std::move(*started);
+        throw BackendError(std::get<StartFailed>(*message).what);
+      }
+    } catch (const ConnectionClosed&) {
+      report_loss();
+    }
+    if (!deadline.passed()) continue;
+    throw BackendError(fmt::format(
+        "the keeper of the ranks (pid {}) started none for {} s; was it stopped (kill -STOP)?",
+        pid_, start_timeout.count()));
+  }
+}
+
+std::optional<RankChange> RankKeeper::next_change() {
+  try {
+    const auto message = receive_from_keeper(socket_.get());
+    if (!message) return std::nullopt;
+    return std::get<RankChange>(*message);
+  } catch (const ConnectionClosed&) {
+    report_loss();
+  }
+}
+
+void RankKeeper::report_loss() {
+  pollfd entry{pidfd_.get(), POLLIN, 0};
+  ::poll(&entry, 1, static_cast<int>(farewell_timeout / std::chrono::milliseconds(1)));
+  siginfo_t info{};
+  ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT);
+  throw BackendError(fmt::format(
+      "the keeper of the ranks (pid {}), which starts and watches them, was lost, and they died "
+      "with it: {}",
+      pid_, ExitStatus::from(info.si_code, info.si_status).words(memory_kills_)));
+}
+
+void RankKeeper::end(std::chrono::milliseconds grace) {
+  if (pid_ < 0) return;
+  send_away(socket_.get(), grace);
+  pollfd entry{pidfd_.get(), POLLIN, 0};
+  const Deadline deadline = Deadline::after(grace + kill_patience + farewell_timeout);
+  int ready = 0;
+  do {
+    ready = ::poll(&entry, 1, static_cast<int>(deadline.remaining().count()));
+  } while (ready < 0 && errno == EINTR);
+  // Somebody may have stopped it. The ranks die with it.
+  if (ready <= 0) ::kill(pid_, SIGKILL);
+  while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+  }
+  pid_ = -1;
+  pidfd_.reset();
+  socket_.reset();
+}
+
+RankKeeper::~RankKeeper() {
+  end(std::chrono::milliseconds(0));
+}
+
+}  // namespace lockstep
