@@ -6,8 +6,8 @@
 find_path(LOCKSTEP_GLOO_INCLUDE gloo/transport/device.h)
 if(LOCKSTEP_GLOO_INCLUDE)
   set(gloo_sources collective/gloo/gloo_carrier.cpp collective/gloo/gloo_device.cpp
-                   collective/gloo/gloo_group.cpp collective/gloo/gloo_store.cpp
-                   collective/gloo/waiting_threads.cpp)
+                   collective/gloo/gloo_group.cpp collective/gloo/gloo_sockets.cpp
+                   collective/gloo/gloo_store.cpp collective/gloo/waiting_threads.cpp)
   # Named once more, a folder of the system would come before the compiler's own.
   if(NOT LOCKSTEP_GLOO_INCLUDE IN_LIST CMAKE_CXX_IMPLICIT_INCLUDE_DIRECTORIES)
     target_include_directories(lockstep SYSTEM PRIVATE ${LOCKSTEP_GLOO_INCLUDE})

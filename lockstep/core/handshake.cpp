@@ -41,6 +41,13 @@ bool equal(const Proof& left, const Proof& right) {
 
 }  // namespace
 
+std::string make_token() {
+  const Nonce nonce = make_nonce();
+  std::array<char, 33> token{};
+  ::sodium_bin2hex(token.data(), token.size(), bytes(nonce), token.size() / 2);
+  return token.data();
+}
+
 Key make_key(std::string_view token, std::string_view secret) {
   Key key{};
   crypto_auth_hmacsha256_state state;

@@ -11,6 +11,7 @@
 #include <array>
 #include <cstddef>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "lockstep/core/deadline.h"
@@ -21,6 +22,8 @@ using Key = std::array<std::byte, 32>;
 using Nonce = std::array<std::byte, 32>;
 using Proof = std::array<std::byte, 32>;
 
+// 128 random bits in letters and digits, for those who may enter.
+std::string make_token();
 // Of what all ranks of one group know, and of the secret of all jobs if there is one.
 Key make_key(std::string_view token, std::string_view secret);
 

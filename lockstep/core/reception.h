@@ -69,7 +69,7 @@ class Reception {
 
 // The connecting end: a connection on which both ends have shown that they know the key. While
 // nobody listens there it tries again until the deadline, TimeoutError; at_once does not, but
-// throws ConnectionClosed. Both try a few times when they are sent away, which may be for a crowd
+// throws ConnectionRefused. Both try a few times when they are sent away, which may be for a crowd
 // of strangers, and then throw ConnectionClosed. BackendError as from authenticate.
 UniqueFd enter(const std::string& host, std::uint16_t port, const Key& key,
                const Deadline& deadline);

@@ -22,6 +22,18 @@ class ConnectionClosed : public BackendError {
   using BackendError::BackendError;
 };
 
+// Nobody listens there, or a firewall says so.
+class ConnectionRefused : public ConnectionClosed {
+ public:
+  using ConnectionClosed::ConnectionClosed;
+};
+
+// There is no way to it now.
+class HostUnreachable : public ConnectionClosed {
+ public:
+  using ConnectionClosed::ConnectionClosed;
+};
+
 // All sockets are non-blocking and are not inherited by programs that this process executes.
 UniqueFd accept_connection(int listener, const Deadline& deadline);
 

@@ -96,6 +96,15 @@ TcpAddress in_numbers(const sockaddr& address, socklen_t length) {
   return {host, static_cast<std::uint16_t>(std::stoi(port))};
 }
 
+using Interfaces = std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)>;
+
+// Empty if the kernel does not tell.
+Interfaces interfaces_here() {
+  ifaddrs* first = nullptr;
+  if (::getifaddrs(&first) != 0) first = nullptr;
+  return {first, ::freeifaddrs};
+}
+
 bool is_loopback(const sockaddr& address) {
   if (address.sa_family == AF_INET) {
     const auto& four = reinterpret_cast<const sockaddr_in&>(address);
@@ -140,8 +149,10 @@ UniqueFd connect_tcp_at_once(const std::string& host, std::uint16_t port,
     throw TimeoutError(fmt::format("cannot connect to {} port {} within {:.1f} s: {}", host, port,
                                    deadline.span().count() / 1000.0, reason_of(error)));
   }
-  throw ConnectionClosed(
-      fmt::format("cannot connect to {} port {}: {}", host, port, reason_of(error)));
+  const std::string message =
+      fmt::format("cannot connect to {} port {}: {}", host, port, reason_of(error));
+  if (error == ECONNREFUSED) throw ConnectionRefused(message);
+  throw HostUnreachable(message);
 }
 
 UniqueFd connect_tcp(const std::string& host, std::uint16_t port, const Deadline& deadline) {
@@ -166,16 +177,30 @@ std::string reachable_host(const std::string& host, const Deadline& deadline) {
     const bool number = in_numbers(*address->ai_addr, address->ai_addrlen).host == host;
     if (number || !is_loopback(*address->ai_addr)) return host;
   }
-  ifaddrs* first = nullptr;
-  if (::getifaddrs(&first) != 0) return host;
-  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> interfaces(first, ::freeifaddrs);
-  for (const ifaddrs* one = first; one != nullptr; one = one->ifa_next) {
+  const Interfaces interfaces = interfaces_here();
+  for (const ifaddrs* one = interfaces.get(); one != nullptr; one = one->ifa_next) {
     if (one->ifa_addr != nullptr && one->ifa_addr->sa_family == AF_INET &&
         (one->ifa_flags & IFF_UP) != 0 && (one->ifa_flags & IFF_LOOPBACK) == 0) {
       return in_numbers(*one->ifa_addr, sizeof(sockaddr_in)).host;
     }
   }
   return host;
+}
+
+std::string address_of_interface(const std::string& interface) {
+  const Interfaces interfaces = interfaces_here();
+  for (const int family : {AF_INET, AF_INET6}) {
+    for (const ifaddrs* one = interfaces.get(); one != nullptr; one = one->ifa_next) {
+      if (one->ifa_addr == nullptr || one->ifa_addr->sa_family != family) continue;
+      if (one->ifa_name != interface) continue;
+      const bool four = family == AF_INET;
+      return in_numbers(*one->ifa_addr, four ? sizeof(sockaddr_in) : sizeof(sockaddr_in6)).host;
+    }
+  }
+  throw BackendError(
+      fmt::format("this machine has no network interface \"{}\" with an address; "
+                  "`ip address` lists them",
+                  interface));
 }
 
 TcpAddress local_address(int socket) {

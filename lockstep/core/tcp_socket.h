@@ -22,10 +22,15 @@ class AddressInUse : public BackendError {
 // Listens on an address of this machine, and on no other. Port 0 takes one that is free.
 // BackendError if the host is none of this machine's, AddressInUse if another has the port.
 UniqueFd listen_tcp(const std::string& host, std::uint16_t port);
-// ConnectionClosed if nobody listens there, TimeoutError if nothing answers.
+// ConnectionRefused if nobody listens there, HostUnreachable if there is no way to it now,
+// TimeoutError if nothing answers.
 UniqueFd connect_tcp_at_once(const std::string& host, std::uint16_t port, const Deadline& deadline);
 // Tries again until the deadline while nobody listens there.
 UniqueFd connect_tcp(const std::string& host, std::uint16_t port, const Deadline& deadline);
+
+// The address of one of this machine's network interfaces, as a number; of IP version 4 if it has
+// one. BackendError if there is no such interface, or it has none.
+std::string address_of_interface(const std::string& interface);
 
 // Of a socket that listens or is connected: its own end, as a number.
 struct TcpAddress {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "lockstep/collective/gloo/gloo_carrier.h"
 
-#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <csignal>
@@ -14,15 +13,20 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "lockstep/collective/gloo/gloo_device.h"
+#include "lockstep/collective/gloo/gloo_sockets.h"
 #include "lockstep/collective/gloo/gloo_store.h"
 #include "lockstep/collective/gloo/waiting_threads.h"
 #include "lockstep/collective/network/comparing_carrier.h"
+#include "lockstep/collective/network/connections.h"
+#include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/tcp_socket.h"
 
 namespace lockstep {
 namespace {
 
 using network::Carrier;
+using network::Joining;
 using network::Messenger;
 using network::Transmission;
 
@@ -203,26 +207,30 @@ void survive_broken_pipes() {
 
 }  // namespace
 
-std::unique_ptr<Carrier> make_gloo_carrier(const Membership& membership,
-                                           const std::string& own_host,
+std::unique_ptr<Carrier> make_gloo_carrier(const Membership& membership, Joining& joining,
                                            std::chrono::milliseconds timeout,
                                            const Deadline& deadline) try {
   survive_broken_pipes();
+  const auto interface = environment("GLOO_SOCKET_IFNAME");
+  const std::string host = interface ? address_of_interface(*interface) : joining.own_host();
+  auto connections =
+      network::connect_ranks(membership, joining, host, static_cast<int>(kConnections), deadline);
+  GlooSockets sockets;
   // The group's own deadline comes first; after this one Gloo lets go of what nobody waits for.
   const auto options = c10d::ProcessGroupGloo::Options::create(timeout + std::chrono::seconds(10));
-  options->devices.assign(kConnections, make_gloo_device(own_host));
-  const auto store = make_gloo_store(membership.store);
-  store->setTimeout(std::max(deadline.remaining(), std::chrono::milliseconds(1)));
+  options->devices.assign(kConnections, make_gloo_device());
+  auto gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(
+      make_gloo_store(sockets.stand_ins()), membership.rank, membership.world_size, options);
+  sockets.replace(std::move(connections));
   return std::make_unique<network::ComparingCarrier>(
-      std::make_unique<GlooMessenger>(c10::make_intrusive<c10d::ProcessGroupGloo>(
-                                          store, membership.rank, membership.world_size, options),
-                                      membership.rank),
-      membership.rank, membership.world_size);
-} catch (const Error&) {
+      std::make_unique<GlooMessenger>(std::move(gloo), membership.rank), membership.rank,
+      membership.world_size);
+} catch (const PeerLost&) {
+  throw;
+} catch (const TimeoutError&) {
   throw;
 } catch (const std::exception& error) {
-  throw BackendError("[gloo] joining, rank " + std::to_string(membership.rank) + " of " +
-                     std::to_string(membership.world_size) + ": " + first_line(error));
+  throw BackendError(joining.where() + first_line(error));
 }
 
 }  // namespace lockstep

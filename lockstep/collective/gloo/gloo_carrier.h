@@ -4,18 +4,19 @@
 
 #include <chrono>
 #include <memory>
-#include <string>
 
 #include "lockstep/collective/network/carrier.h"
+#include "lockstep/collective/network/joining.h"
 #include "lockstep/core/deadline.h"
 #include "lockstep/rendezvous/membership.h"
 
 namespace lockstep {
 
-// Blocks until all ranks are connected, each from `own_host`, or from the interface that
-// GLOO_SOCKET_IFNAME names. What is sent may take as long as the timeout.
+// Blocks until this rank is connected to all others, from the address that leads to rank 0 or from
+// the interface that GLOO_SOCKET_IFNAME names. What is sent may take as long as the timeout.
+// TimeoutError, and what Joining::check throws.
 std::unique_ptr<network::Carrier> make_gloo_carrier(const Membership& membership,
-                                                    const std::string& own_host,
+                                                    network::Joining& joining,
                                                     std::chrono::milliseconds timeout,
                                                     const Deadline& deadline);
 

@@ -3,8 +3,6 @@
 
 #include <sched.h>
 
-#include "lockstep/core/environment.h"
-
 namespace lockstep {
 namespace {
 
@@ -35,12 +33,9 @@ class BackgroundThreads {
 // If its thread took the core from one that holds the lock of a connection, in order to send on it,
 // it would try for the lock again and again until the end of its time slice, some milliseconds
 // later.
-std::shared_ptr<gloo::transport::Device> make_gloo_device(const std::string& own_host) {
+std::shared_ptr<gloo::transport::Device> make_gloo_device() {
   const BackgroundThreads background;
-  if (const auto interface = environment("GLOO_SOCKET_IFNAME")) {
-    return c10d::ProcessGroupGloo::createDeviceForInterface(*interface);
-  }
-  return c10d::ProcessGroupGloo::createDeviceForHostname(own_host);
+  return c10d::ProcessGroupGloo::createDeviceForHostname(kGlooHost);
 }
 
 }  // namespace lockstep

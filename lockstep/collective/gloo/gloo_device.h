@@ -3,14 +3,17 @@
 #pragma once
 
 #include <memory>
-#include <string>
 
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 namespace lockstep {
 
-// On the interface that GLOO_SOCKET_IFNAME names, else on that of `own_host`. It has a thread that
-// reads and writes, which lets other threads finish what they do on its core.
-std::shared_ptr<gloo::transport::Device> make_gloo_device(const std::string& own_host);
+// The broadcast address of loopback: a socket may listen there, but TCP connects nobody to it. It
+// is also the highest address of loopback, and in Gloo the end with the higher one connects.
+inline constexpr const char* kGlooHost = "127.255.255.255";
+
+// It listens there, since its connections come from elsewhere (gloo_sockets.h). It has a thread
+// that reads and writes, which lets other threads finish what they do on its core.
+std::shared_ptr<gloo::transport::Device> make_gloo_device();
 
 }  // namespace lockstep

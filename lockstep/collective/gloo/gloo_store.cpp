@@ -1,41 +1,51 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "lockstep/collective/gloo/gloo_store.h"
 
+#include <cstring>
+#include <map>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include <arpa/inet.h>
+
+#include "lockstep/collective/gloo/gloo_device.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep {
 namespace {
 
+// Gloo's keys are "0/2", what rank 2 says of its connection 0: addresses and more, in the form of
+// its version; and "0/rank_2", that rank's host name. Every rank says the same but for its address.
 class GlooStore final : public c10d::Store {
  public:
   using Bytes = std::vector<std::uint8_t>;
 
-  explicit GlooStore(std::shared_ptr<lockstep::Store> store) : store_(std::move(store)) {}
+  using Said = std::map<std::string, Bytes>;
+
+  GlooStore(StandIns stand_ins, std::shared_ptr<Said> said)
+      : stand_ins_(stand_ins), said_(std::move(said)) {}
 
   // Asked for since libtorch 2.6.
-  virtual c10::intrusive_ptr<c10d::Store> clone() { return c10::make_intrusive<GlooStore>(store_); }
-
-  void set(const std::string& key, const Bytes& value) override {
-    store_->set(key, {value.begin(), value.end()});
+  virtual c10::intrusive_ptr<c10d::Store> clone() {
+    return c10::make_intrusive<GlooStore>(stand_ins_, said_);
   }
+
+  void set(const std::string& key, const Bytes& value) override { (*said_)[kind_of(key)] = value; }
+
   Bytes get(const std::string& key) override {
-    const std::string value = store_->get(key, Deadline::after(timeout_));
-    return {value.begin(), value.end()};
-  }
-  std::int64_t add(const std::string& key, std::int64_t value) override {
-    return store_->add(key, value);
-  }
-  void wait(const std::vector<std::string>& keys) override { wait(keys, timeout_); }
-  void wait(const std::vector<std::string>& keys,
-            const std::chrono::milliseconds& timeout) override {
-    const Deadline deadline = Deadline::after(timeout);
-    for (const auto& key : keys) store_->get(key, deadline);
+    const auto said = said_->find(kind_of(key));
+    if (said == said_->end()) return not_needed<Bytes>();
+    const int rank = std::stoi(key.substr(digits_of_rank(key)));
+    return moved(said->second, stand_ins_.address(std::stoi(key), rank));
   }
 
-  bool check(const std::vector<std::string>&) override { return not_needed<bool>(); }
+  void wait(const std::vector<std::string>&) override {}
+  void wait(const std::vector<std::string>&, const std::chrono::milliseconds&) override {}
+
+  bool check(const std::vector<std::string>&) override { return true; }
+  std::int64_t add(const std::string&, std::int64_t) override { return not_needed<std::int64_t>(); }
   bool deleteKey(const std::string&) override { return not_needed<bool>(); }
   std::int64_t getNumKeys() override { return not_needed<std::int64_t>(); }
   Bytes compareSet(const std::string&, const Bytes&, const Bytes&) override {
@@ -48,13 +58,32 @@ class GlooStore final : public c10d::Store {
     throw BackendError("Gloo asks its store for more than it did when this was written");
   }
 
-  std::shared_ptr<lockstep::Store> store_;
+  static std::size_t digits_of_rank(const std::string& key) {
+    return key.find_last_not_of("0123456789") + 1;
+  }
+  static std::string kind_of(const std::string& key) { return key.substr(0, digits_of_rank(key)); }
+
+  // With the address in the places of this rank's own, whatever its port is there.
+  static Bytes moved(Bytes value, const sockaddr_in& address) {
+    in_addr own{};
+    ::inet_pton(AF_INET, kGlooHost, &own);
+    sockaddr_in here{};
+    for (std::size_t at = 0; at + sizeof here <= value.size(); ++at) {
+      std::memcpy(&here, &value[at], sizeof here);
+      if (here.sin_family != AF_INET || here.sin_addr.s_addr != own.s_addr) continue;
+      std::memcpy(&value[at], &address, sizeof address);
+    }
+    return value;
+  }
+
+  const StandIns stand_ins_;
+  const std::shared_ptr<Said> said_;
 };
 
 }  // namespace
 
-c10::intrusive_ptr<c10d::Store> make_gloo_store(std::shared_ptr<Store> store) {
-  return c10::make_intrusive<GlooStore>(std::move(store));
+c10::intrusive_ptr<c10d::Store> make_gloo_store(StandIns stand_ins) {
+  return c10::make_intrusive<GlooStore>(stand_ins, std::make_shared<GlooStore::Said>());
 }
 
 }  // namespace lockstep

@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A store of ours as c10d wants one.
+// The store in which Gloo finds the other ranks.
 #pragma once
-
-#include <memory>
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "lockstep/rendezvous/store.h"
+#include "lockstep/collective/gloo/gloo_sockets.h"
 
 namespace lockstep {
 
-// Has what Gloo needs of a store: set, get, add and wait.
-c10::intrusive_ptr<c10d::Store> make_gloo_store(std::shared_ptr<Store> store);
+// Answers at once that each rank listens at its stand-in, and asks no other rank.
+c10::intrusive_ptr<c10d::Store> make_gloo_store(StandIns stand_ins);
 
 }  // namespace lockstep

@@ -38,7 +38,7 @@ std::shared_ptr<ProcessGroup> make_nccl_group(Membership membership, GroupOption
   }
   return network::make_network_group(
       name, std::move(membership), options,
-      [device, name](const Membership& member, const std::string& /*own_host*/,
+      [device, name](const Membership& member, network::Joining& /*joining*/,
                      const Deadline& deadline) -> std::unique_ptr<network::Carrier> {
         check_interfaces(
             fmt::format("[{}] joining, rank {} of {}: ", name, member.rank, member.world_size),

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <random>
 #include <sstream>
 
 #include <fmt/format.h>
@@ -14,6 +13,7 @@
 #include <unistd.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/handshake.h"
 #include "lockstep/core/reception.h"
 #include "lockstep/core/tcp_socket.h"
 
@@ -26,11 +26,6 @@ using Kind = LifelineMessage::Kind;
 // Longer than the hub waits for the last ones.
 constexpr auto kLeaving = 400ms;
 
-std::string random_token() {
-  std::random_device random;
-  return fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
-}
-
 }  // namespace
 
 Lifeline::Lifeline(const Membership& membership, std::string_view backend, const Deadline& deadline)
@@ -38,6 +33,8 @@ Lifeline::Lifeline(const Membership& membership, std::string_view backend, const
   try {
     join(membership, deadline);
   } catch (const UsageError&) {
+    throw;
+  } catch (const PeerLost&) {
     throw;
   } catch (const TimeoutError& error) {
     throw TimeoutError(where() + error.what());
@@ -58,13 +55,13 @@ void Lifeline::join(const Membership& membership, const Deadline& deadline) {
   place_ = fmt::format("{}/{}", job, group);
   const std::string key = place_ + "/hub";
   if (rank_ == 0) {
-    const std::string token = random_token();
+    const std::string token = make_token();
     UniqueFd listener =
         listen_tcp(membership.address.empty() ? "127.0.0.1" : membership.address, 0);
     const auto [host, port] = local_address(listener.get());
     hub_ = std::make_unique<LifelineHub>(std::move(listener), make_key(token, membership.secret),
                                          size_, deadline);
-    store.set(key, fmt::format("{} {} {}", host, port, token));
+    store.set(key, fmt::format("{} {} {} {}", host, port, token, ::getpid()));
   }
   std::string entry;
   try {
@@ -79,17 +76,11 @@ void Lifeline::join(const Membership& membership, const Deadline& deadline) {
   std::string host;
   std::uint16_t port = 0;
   std::string token;
-  if (!(stream >> host >> port >> token)) throw BackendError("rank 0 left no address");
-  UniqueFd socket;
-  try {
-    socket = enter(host, port, make_key(token, membership.secret), deadline);
-  } catch (const TimeoutError&) {
-    throw TimeoutError(
-        fmt::format("rank 0 did not answer at {} port {} within {:.1f} s; it is stopped, has no "
-                    "descriptor left "
-                    "(ulimit -n), or the network does not lead there",
-                    host, port, deadline.span().count() / 1000.0));
+  if (!(stream >> host >> port >> token >> pid_of_rank_0_)) {
+    throw BackendError("rank 0 left no address");
   }
+  UniqueFd socket = enter_hub(host, port, make_key(token, membership.secret), deadline);
+  if (is_within_machine(socket.get())) rank_0_ = ProcessWatch(pid_of_rank_0_);
   own_host_ = local_address(socket.get()).host;
   within_machine_ = host == "::1" || host.starts_with("127.");
   socket_ = OwnFd(std::move(socket));
@@ -97,14 +88,37 @@ void Lifeline::join(const Membership& membership, const Deadline& deadline) {
   wait_for_all(deadline);
 }
 
+// It listened before its address was known, and until all were there.
+UniqueFd Lifeline::enter_hub(const std::string& host, std::uint16_t port, const Key& key,
+                             const Deadline& deadline) const {
+  while (true) {
+    try {
+      return enter_at_once(host, port, key, deadline);
+    } catch (const ConnectionRefused& error) {
+      throw PeerLost(0, fmt::format("{}{} no longer listens: it died, or gave up joining, unless a "
+                                    "firewall is in the way ({})",
+                                    where(), name(0), error.what()));
+    } catch (const TimeoutError&) {
+      throw TimeoutError(
+          fmt::format("rank 0 did not answer at {} port {} within {:.1f} s; it is stopped, has no "
+                      "descriptor left (ulimit -n), or the network does not lead there",
+                      host, port, deadline.span().count() / 1000.0));
+    } catch (const HostUnreachable&) {
+      if (deadline.passed()) throw;
+    }
+    ::poll(nullptr, 0, 50);
+  }
+}
+
 void Lifeline::wait_for_all(const Deadline& deadline) {
   // The hub's deadline may pass a little later than this rank's, and it knows who is missing.
   const Deadline patience = Deadline::after(deadline.remaining() + 1s);
-  while (pids_.empty() && !absent_) {
+  while (pids_.empty() && !absent_ && !lost_) {
     receive(patience);
     if (pids_.empty() && patience.passed()) absent_ = std::vector{0};
   }
   if (!pids_.empty()) return;
+  if (lost_) throw PeerLost(*lost_, where() + lost_while_joining());
   throw TimeoutError(fmt::format(
       "rank {} did not join within {:.1f} s; see whether it was started, and whether it failed "
       "before it joined{}",
@@ -112,7 +126,14 @@ void Lifeline::wait_for_all(const Deadline& deadline) {
 }
 
 std::string Lifeline::name(int rank) const {
-  return fmt::format("rank {} (pid {})", rank, pids_[rank]);
+  const int pid = !pids_.empty() ? pids_[rank] : rank == 0 ? pid_of_rank_0_ : lost_pid_;
+  return fmt::format("rank {} (pid {})", rank, pid);
+}
+
+std::string Lifeline::lost_while_joining() const {
+  return name(*lost_) + (lost_by_death_ ? " died while the ranks connected"
+                                        : ": its connection was lost while the ranks connected: it "
+                                          "died, or the network did");
 }
 
 void Lifeline::look() {
@@ -138,9 +159,7 @@ bool Lifeline::take_arrived() {
     while (const auto message = reader_.next()) take(*message);
   } catch (const Error&) {
     socket_.reset();
-    if (pids_.empty()) {
-      if (!absent_) absent_ = std::vector{0};
-    } else if (!left_.contains(0) && !lost_) {
+    if (!absent_ && !left_.contains(0) && !lost_) {
       lost_ = 0;
       lost_by_death_ = rank_0_.has_ended(kToDie);
     }
@@ -154,7 +173,6 @@ void Lifeline::take(const LifelineMessage& message) {
     case Kind::welcome:
       pids_ = as_numbers(message.text);
       if (static_cast<int>(pids_.size()) != size_) throw BackendError("not all ranks were named");
-      if (is_within_machine(socket_.get())) rank_0_ = ProcessWatch(pids_.front());
       return;
     case Kind::absent:
       absent_ = as_numbers(message.text);
@@ -172,6 +190,7 @@ void Lifeline::take(const LifelineMessage& message) {
       if (lost_) return;
       lost_ = message.rank;
       lost_by_death_ = message.number != 0;
+      std::istringstream(message.text) >> lost_pid_;
       return;
     case Kind::left:
       left_.emplace(message.rank, Farewell{message.number, std::chrono::steady_clock::now()});

@@ -17,6 +17,7 @@
 #include "lockstep/collective/network/lifeline_hub.h"
 #include "lockstep/collective/network/lifeline_message.h"
 #include "lockstep/core/deadline.h"
+#include "lockstep/core/handshake.h"
 #include "lockstep/core/own_fd.h"
 #include "lockstep/core/process_watch.h"
 #include "lockstep/rendezvous/membership.h"
@@ -27,7 +28,8 @@ namespace lockstep::network {
 class Lifeline {
  public:
   // Blocks until all ranks of the membership have come: they meet in its store, and rank 0 listens
-  // on the membership's address, with a port that is free. TimeoutError names who did not come.
+  // on the membership's address, with a port that is free. TimeoutError names who did not come,
+  // PeerLost who died after it had.
   Lifeline(const Membership& membership, std::string_view backend, const Deadline& deadline);
 
   // What tells this group's entries in the store from those of others: "gloo/0/3".
@@ -54,6 +56,8 @@ class Lifeline {
   // have ended; else it may be the network that did.
   std::optional<int> lost() const { return lost_; }
   bool lost_by_death() const { return lost_by_death_; }
+  // The same in words, while a carrier connects: "rank 3 (pid 4711) died while ..."
+  std::string lost_while_joining() const;
   // Those that left.
   struct Farewell {
     std::uint64_t last_call;
@@ -78,6 +82,8 @@ class Lifeline {
 
  private:
   void join(const Membership& membership, const Deadline& deadline);
+  UniqueFd enter_hub(const std::string& host, std::uint16_t port, const Key& key,
+                     const Deadline& deadline) const;
   void wait_for_all(const Deadline& deadline);
   std::string where() const;
   void send(const LifelineMessage& message);
@@ -99,6 +105,8 @@ class Lifeline {
   OwnFd socket_;
   LifelineReader reader_;
   std::vector<int> pids_;
+  int pid_of_rank_0_ = 0;
+  int lost_pid_ = 0;
   std::optional<std::vector<int>> absent_;
   std::string refused_;
   std::optional<LifelineMessage> answer_;

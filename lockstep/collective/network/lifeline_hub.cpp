@@ -39,7 +39,7 @@ void LifelineHub::run(int stop) {
     serve_once(stop, end ? end->remaining() : 100ms);
     eventfd_t stops = 0;
     if (!end && ::eventfd_read(stop, &stops) == 0) end = Deadline::after(kLinger);
-    if (!welcomed_ && !refused_ && deadline_.passed()) name_absent();
+    if (!welcomed_ && !refusal_ && deadline_.passed()) name_absent();
     std::erase_if(arrivals_, [](const Arrival& arrival) {
       return !arrival.socket || Clock::now() - arrival.since > kPatience;
     });
@@ -55,7 +55,7 @@ bool LifelineHub::all_here() const {
 }
 
 bool LifelineHub::all_gone() const {
-  return (welcomed_ || refused_) &&
+  return (welcomed_ || refusal_) &&
          std::ranges::none_of(members_, [](const Member& member) { return bool(member.socket); });
 }
 
@@ -83,7 +83,7 @@ void LifelineHub::serve_once(int stop, std::chrono::milliseconds at_most) {
   for (auto& socket : reception_.serve()) {
     arrivals_.push_back({std::move(socket), Clock::now()});
   }
-  if (!welcomed_ && !refused_ && all_here()) welcome();
+  if (!welcomed_ && !refusal_ && all_here()) welcome();
 }
 
 void LifelineHub::welcome() {
@@ -112,6 +112,7 @@ void LifelineHub::introduce(Arrival& arrival) try {
   member.reader = std::move(reader);
   member.pid = static_cast<int>(hello->number);
   if (is_within_machine(member.socket.get())) member.process = ProcessWatch(member.pid);
+  if (refusal_) send(hello->rank, *refusal_);
 } catch (const Error&) {
   // It is no rank, and goes with its socket.
 }
@@ -133,12 +134,15 @@ void LifelineHub::hear(int rank) {
 void LifelineHub::lose(int rank) {
   Member& member = members_[rank];
   member.socket.reset();
-  if (!member.left && welcomed_) {
-    const bool died = member.process.has_ended(kToDie);
-    tell_all({.kind = Kind::lost, .rank = rank, .number = died ? 1u : 0u});
-  }
-  // Before all are here: its place is empty again.
-  if (!welcomed_) member.pid = 0;
+  if (member.left || refusal_) return;
+  const bool died = member.process.has_ended(kToDie);
+  const LifelineMessage news{.kind = Kind::lost,
+                             .rank = rank,
+                             .number = died ? 1u : 0u,
+                             .text = std::to_string(member.pid)};
+  // The others would wait for it in vain.
+  if (!welcomed_) refusal_ = news;
+  tell_all(news);
 }
 
 void LifelineHub::take(int rank, const LifelineMessage& message) {
@@ -228,12 +232,12 @@ void LifelineHub::tell_all(const LifelineMessage& message) {
 }
 
 void LifelineHub::name_absent() {
-  refused_ = true;
   std::vector<int> absent;
   for (int rank = 0; rank < static_cast<int>(members_.size()); ++rank) {
     if (members_[rank].pid == 0) absent.push_back(rank);
   }
-  tell_all({.kind = Kind::absent, .text = as_text(absent) + reception_.refused()});
+  refusal_ = LifelineMessage{.kind = Kind::absent, .text = as_text(absent) + reception_.refused()};
+  tell_all(*refusal_);
 }
 
 }  // namespace lockstep::network

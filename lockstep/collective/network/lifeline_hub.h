@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <list>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -73,7 +74,8 @@ class LifelineHub {
   std::list<Arrival> arrivals_;
   std::vector<Member> members_;
   bool welcomed_ = false;
-  bool refused_ = false;
+  // Why the group cannot be joined any more, for those who come late.
+  std::optional<LifelineMessage> refusal_;
   ServiceThread thread_;
 };
 

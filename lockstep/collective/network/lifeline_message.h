@@ -31,7 +31,7 @@ struct LifelineMessage {
     answer,   // number, rank: as asked; text: two lines for each call that ranks were last seen
               // waiting in: what it is, the ranks
     aborted,  // rank: by whom; cause, lost_rank, text
-    lost,     // rank; number: 1 if its process is known to have ended
+    lost,     // rank; number: 1 if its process is known to have ended; text: its process id
     left,     // rank; number: of the last call that it has made
     all_left,
   };

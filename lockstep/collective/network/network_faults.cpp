@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/collective/absent.h"
+#include "lockstep/collective/network/abort_error.h"
 #include "lockstep/collective/network/network_engine.h"
 #include "lockstep/core/error.h"
 
@@ -23,21 +24,6 @@ constexpr auto kAWhile = 100ms;
 constexpr auto kExplanation = 15s;
 // What a rank sent before it left may still be on its way.
 constexpr auto kOnTheWay = 2s;
-
-std::exception_ptr error_of(const Lifeline::Abort& abort, const std::string& message) {
-  switch (abort.cause) {
-    case AbortCause::timed_out:
-      return std::make_exception_ptr(TimeoutError(message));
-    case AbortCause::mismatched:
-      return std::make_exception_ptr(UsageError(message));
-    case AbortCause::lost:
-      return std::make_exception_ptr(PeerLost(abort.lost_rank, message));
-    case AbortCause::left:
-      return std::make_exception_ptr(PeerLost(abort.lost_rank, message, PeerLost::How::left));
-    default:
-      return std::make_exception_ptr(PeerLost(abort.rank, message));
-  }
-}
 
 // The calls of two ranks, as a reason that ranks tell each other; and back.
 std::string as_bytes(const Call& own, const Call& peers) {
@@ -98,7 +84,7 @@ bool NetworkEngine::look_for_ends(const Call& call) {
     }
     const std::string message = fmt::format("{}{} ended the group: {}", where(call),
                                             lifeline_->name(abort->rank), abort->reason);
-    fail(error_of(*abort, message));
+    fail(abort_error(*abort, message));
     return true;
   }
   const int left = left_before(call);

@@ -297,7 +297,14 @@ std::shared_ptr<ProcessGroup> make_network_group(std::string backend, Membership
   auto lifeline = std::make_unique<Lifeline>(membership, backend, deadline);
   Membership carriers = membership;
   carriers.store = std::make_shared<PrefixStore>(lifeline->place() + "/", membership.store);
-  auto carrier = make_carrier(carriers, lifeline->own_host(), deadline);
+  Joining joining(*lifeline, backend, membership);
+  std::unique_ptr<Carrier> carrier;
+  try {
+    carrier = make_carrier(carriers, joining, deadline);
+  } catch (const std::exception& error) {
+    joining.give_up(error);
+    throw;
+  }
   // The hub listens on one address, to which all ranks come.
   const Place place{.rank = membership.rank,
                     .size = membership.world_size,

@@ -8,15 +8,15 @@
 #include <string>
 
 #include "lockstep/collective/network/carrier.h"
-#include "lockstep/collective/network/lifeline.h"
+#include "lockstep/collective/network/joining.h"
 #include "lockstep/collective/network/plans.h"
 #include "lockstep/collective/process_group.h"
 
 namespace lockstep::network {
 
-// Joins the ranks of a membership by their carrier, from the address that leads to the others.
+// Joins the ranks of a membership by their carrier.
 using MakeCarrier = std::function<std::unique_ptr<Carrier>(
-    const Membership& membership, const std::string& own_host, const Deadline& deadline)>;
+    const Membership& membership, Joining& joining, const Deadline& deadline)>;
 
 // Blocks until all ranks have come. Its subgroups are made alike, with names of their own.
 std::shared_ptr<ProcessGroup> make_network_group(std::string backend, Membership membership,

@@ -3,7 +3,6 @@
 
 #include <array>
 #include <cstring>
-#include <random>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -14,6 +13,7 @@
 
 #include "lockstep/collective/memory/control_block.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/handshake.h"
 #include "lockstep/core/unix_socket.h"
 
 namespace lockstep::shm {
@@ -37,11 +37,6 @@ int pidfd_of(pid_t pid) {
   return static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
 }
 
-std::string random_token() {
-  std::random_device random;
-  return fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
-}
-
 std::string key_of(const Membership& membership, int rank, std::int64_t group) {
   return fmt::format("shm/{}/{}/{}", membership.generation, group, rank);
 }
@@ -55,8 +50,8 @@ std::string where(int rank, int size) {
 PeerMesh::PeerMesh(const Membership& membership, const Deadline& deadline)
     : rank_(membership.rank), owner_(::getpid()), peers_(membership.world_size) {
   peers_[rank_].pid = owner_;
-  const std::string token = random_token();
-  const std::string address = "@lockstep-" + random_token();
+  const std::string token = make_token();
+  const std::string address = "@lockstep-" + make_token();
   const UniqueFd listener = listen_unix(address);
   // A job may make several groups from one store, in the same order on every rank.
   const auto group =

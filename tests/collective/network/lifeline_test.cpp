@@ -189,7 +189,7 @@ TEST_F(LifelineTest, NamesWhoDoesNotCome) {
 TEST_F(LifelineTest, AHubThatDoesNotAnswerIsNamed) {
   const UniqueFd mute = listen_tcp("127.0.0.1", 0);
   const std::uint16_t port = local_address(mute.get()).port;
-  store_->set("test/0/1/hub", fmt::format("127.0.0.1 {} token", port));
+  store_->set("test/0/1/hub", fmt::format("127.0.0.1 {} token 1", port));
   EXPECT_THAT([this] { join(1, 2, 300ms); },
               ThrowsMessage<TimeoutError>(HasSubstr(
                   fmt::format("rank 0 did not answer at 127.0.0.1 port {} within 0.3 s", port))));

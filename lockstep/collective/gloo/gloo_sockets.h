@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Gives Gloo connections that Lockstep has made (network/connections.h). Gloo makes its own without
+// asking who connects, ends the process if a stranger does so at the wrong moment, and cannot be
+// woken when a rank dies meanwhile. So each rank has its Gloo connect to this process itself, which
+// takes a moment and nobody else's help, and then puts the real connections in their place
+// (docs/decisions/0019-gloo-gets-its-connections.md).
+#pragma once
+
+#include <netinet/in.h>
+
+#include "lockstep/collective/network/connections.h"
+#include "lockstep/core/unique_fd.h"
+
+namespace lockstep {
+
+// Where Gloo connects meanwhile: an address for each connection to each rank.
+struct StandIns {
+  in_port_t port = 0;  // in network order
+  sockaddr_in address(int connection, int rank) const;
+};
+
+class GlooSockets {
+ public:
+  // Listens on loopback. BackendError if that cannot be.
+  GlooSockets();
+
+  StandIns stand_ins() const { return stand_ins_; }
+
+  // When Gloo has connected to all of them, and does nothing: puts each connection in the place of
+  // its stand-in. BackendError if one is not to be found.
+  void replace(network::Connections connections);
+
+ private:
+  UniqueFd listener_;
+  StandIns stand_ins_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What a rank throws when another one has ended the group.
+#pragma once
+
+#include <exception>
+#include <string>
+
+#include "lockstep/collective/network/lifeline.h"
+
+namespace lockstep::network {
+
+// The kind of error says the cause.
+std::exception_ptr abort_error(const Lifeline::Abort& abort, const std::string& message);
+
+}  // namespace lockstep::network

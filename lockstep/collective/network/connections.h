@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// TCP connections between all ranks, for carriers that move bytes over them. Both ends of each have
+// shown that they know the group's key, and nobody else gets one.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "lockstep/collective/network/joining.h"
+#include "lockstep/core/deadline.h"
+#include "lockstep/core/own_fd.h"
+#include "lockstep/rendezvous/membership.h"
+
+namespace lockstep::network {
+
+// [connection][rank], without one to this rank itself. Non-blocking, and quiet: the kernel does not
+// ask whether the other machine is still there.
+using Connections = std::vector<std::vector<OwnFd>>;
+
+// Blocks until this rank has so many connections to each other one. It listens at `host`, an
+// address of this machine, meanwhile. TimeoutError names the ranks that did not connect; what
+// Joining::check throws, within a second of the cause.
+Connections connect_ranks(const Membership& membership, Joining& joining, const std::string& host,
+                          int count, const Deadline& deadline);
+
+}  // namespace lockstep::network

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/collective/network/joining.h"
+
+#include <chrono>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "lockstep/collective/network/abort_error.h"
+#include "lockstep/core/deadline.h"
+#include "lockstep/core/error.h"
+
+namespace lockstep::network {
+namespace {
+
+using namespace std::chrono_literals;
+
+// So long may the news of a death take behind the end of its connections.
+constexpr auto kNews = 500ms;
+
+AbortCause cause_of(const std::exception& error) {
+  const bool late = dynamic_cast<const TimeoutError*>(&error) != nullptr;
+  return late ? AbortCause::timed_out : AbortCause::requested;
+}
+
+}  // namespace
+
+Joining::Joining(Lifeline& lifeline, std::string_view backend, const Membership& membership)
+    : lifeline_(lifeline),
+      where_(fmt::format("[{}] joining, rank {} of {}: ", backend, membership.rank,
+                         membership.world_size)) {}
+
+void Joining::check() {
+  lifeline_.look();
+  const auto& abort = lifeline_.aborted();
+  const auto lost = lifeline_.lost();
+  // Who gives up is lost to the hub soon after, and has not died.
+  if (lost && !(abort && abort->rank == *lost)) {
+    throw PeerLost(*lost, where_ + lifeline_.lost_while_joining());
+  }
+  if (!abort) return;
+  // Those who have joined may have compared calls: bytes that an engine understands.
+  const bool compared = abort->cause == AbortCause::mismatched && abort->lost_rank >= 0;
+  std::rethrow_exception(abort_error(
+      *abort, fmt::format("{}{} {}", where_, name(abort->rank),
+                          compared ? "ended the group, since its calls differ from another rank's"
+                                   : "could not connect: " + abort->reason)));
+}
+
+void Joining::give_up(const std::exception& error) {
+  const Deadline deadline = Deadline::after(kNews);
+  do {
+    check();
+    std::this_thread::sleep_for(10ms);
+  } while (!deadline.passed());
+  lifeline_.tell(cause_of(error), -1, error.what());
+  lifeline_.wait_until_told();
+}
+
+}  // namespace lockstep::network
