@@ -45,7 +45,9 @@ std::string why_no_mpirun() {
 // The ranks use the store that torchrun serves, and libtorch's versions do not understand each
 // other's.
 std::string why_no_torchrun() {
-  return *LOCKSTEP_TORCHRUN != '\0' ? "" : "there is no torchrun of the libtorch in use";
+  return *LOCKSTEP_TORCHRUN != '\0'
+             ? ""
+             : "there is no torchrun of the libtorch in use that serves a store";
 }
 
 std::string why_no_slurm() {
@@ -82,11 +84,10 @@ Launcher mpirun(const std::string& backend) {
   return std::string_view(LOCKSTEP_MPIRUN).ends_with(".mpich") ? mpich(backend) : open_mpi(backend);
 }
 
-// Debian 12's version needs underscores, and fails without redirects; Debian 13's is built without
-// libuv, and asks for it unless told otherwise.
+// Debian 12's version needs underscores, and fails without redirects.
 Launcher torchrun() {
   return {.name = "torchrun",
-          .command = {"env", "USE_LIBUV=0", LOCKSTEP_TORCHRUN, "--no_python", "--nproc_per_node=2",
+          .command = {LOCKSTEP_TORCHRUN, "--no_python", "--nproc_per_node=2",
                       "--master_port=" + std::to_string(free_port()), "--redirects=1", "--tee=1"},
           .why_not = why_no_torchrun,
           .called = "torchrun",
