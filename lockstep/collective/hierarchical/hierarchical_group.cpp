@@ -97,24 +97,24 @@ class HierarchicalGroup final : public ProcessGroup {
         call.number, timeout());
   }
 
-  // Ranks compare a call: those of a host before they do anything else for it, those of a lane
-  // here, or in what they do between hosts.
+  // Ranks compare a call: those of a host before they do anything else for it, the first ranks of
+  // the hosts here, or in what they do between hosts.
   enum class BetweenHosts { compare_here, compare_later };
   Call announce(HierarchicalOperation& operation, const Call& call, std::size_t tensors,
                 BetweenHosts between_hosts) const {
     const Call announced = operation.next(call, tensors);
-    operation.start({[levels = levels_, announced] {
-                       return within_host(*levels, announced,
-                                          levels->reducing->start_meeting(announced));
-                     },
-                     [levels = levels_, announced, between_hosts] {
-                       const bool here = between_hosts == BetweenHosts::compare_here;
-                       if (!here || !levels->lane || !network::compares_calls(*levels->lane)) {
-                         return std::vector<Work>();
-                       }
-                       return in_lane(*levels, announced, levels->lane->start_meeting(announced));
-                     },
-                     [] { return std::vector<Work>(); }});
+    operation.start(
+        {[levels = levels_, announced] {
+           return within_host(*levels, announced, levels->reducing->start_meeting(announced));
+         },
+         [levels = levels_, announced, between_hosts] {
+           if (between_hosts == BetweenHosts::compare_later || levels->reducing->rank() != 0 ||
+               !network::compares_calls(*levels->lane)) {
+             return std::vector<Work>();
+           }
+           return in_lane(*levels, announced, levels->lane->start_meeting(announced));
+         },
+         [] { return std::vector<Work>(); }});
     return announced;
   }
   static std::vector<Work> within_host(const HierarchyLevels& levels, const Call& call, Work work) {
