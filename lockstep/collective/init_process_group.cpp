@@ -12,6 +12,7 @@
 #include "lockstep/core/cpu.h"
 #include "lockstep/core/error.h"
 #include "lockstep/rendezvous/launchers.h"
+#include "lockstep/rendezvous/losses.h"
 #include "lockstep/rendezvous/rendezvous.h"
 
 namespace lockstep {
@@ -62,7 +63,13 @@ std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
   if (member.local_rank == 0 && !started_by_lockstep()) warn_of_crowd(member.local_world_size);
   const GroupOptions group{.timeout = options.timeout,
                            .device = choose_device(options.device, member)};
-  return make_group(options.backend, std::move(member), group);
+  const GroupLosses losses(member);
+  try {
+    return make_group(options.backend, std::move(member), group);
+  } catch (const Error&) {
+    losses.note(std::current_exception());
+    throw;
+  }
 }
 
 }  // namespace lockstep

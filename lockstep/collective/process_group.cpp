@@ -2,13 +2,58 @@
 #include "lockstep/collective/process_group.h"
 
 #include <algorithm>
+#include <exception>
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include "lockstep/collective/progress.h"
 #include "lockstep/collective/ring_all_reduce.h"
+#include "lockstep/core/error.h"
+#include "lockstep/rendezvous/launchers.h"
+#include "lockstep/rendezvous/losses.h"
 
 namespace lockstep {
+
+namespace {
+
+// First line of the exception that is being handled. One that still unwinds cannot be asked.
+std::string handled_exception() {
+  if (!std::current_exception()) return "an exception ended it; its own output tells which";
+  try {
+    throw;
+  } catch (const std::exception& error) {
+    return "an exception ended it: " + first_line(error);
+  } catch (...) {
+    return "an exception ended it that is no std::exception";
+  }
+}
+
+}  // namespace
+
+ProcessGroup::ProcessGroup(Membership membership, GroupOptions options)
+    : membership_(std::move(membership)),
+      options_(std::move(options)),
+      owner_(::getpid()),
+      exceptions_in_flight_(std::uncaught_exceptions()),
+      in_handler_(std::current_exception() != nullptr) {}
+
+void ProcessGroup::leave_if_failing() noexcept try {
+  const bool unwinding = std::uncaught_exceptions() > exceptions_in_flight_;
+  const bool handling = std::current_exception() != nullptr && !in_handler_;
+  if ((!unwinding && !handling) || ::getpid() != owner_) return;
+  const GroupLosses losses(membership_);
+  std::string reason = handled_exception();
+  if (const auto loss = losses.loss()) {
+    reason += fmt::format(", after it had lost rank {} of the job ({})", loss->rank, loss->text);
+  } else {
+    tell_torchrun(reason);
+  }
+  leave_failing(reason);
+  losses.let_lost_rank_end_first();
+} catch (...) {
+  // The peers see a farewell.
+}
 
 std::string ProcessGroup::where(std::string_view operation) const {
   return fmt::format("[{}] {}, rank {} of {}: ", backend(), operation, rank(), size());

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <sys/types.h>
 
 #include "lockstep/collective/call.h"
 #include "lockstep/collective/piece.h"
@@ -142,8 +143,13 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   virtual void abort(const std::string& reason) = 0;
 
  protected:
-  ProcessGroup(Membership membership, GroupOptions options)
-      : membership_(std::move(membership)), options_(std::move(options)) {}
+  ProcessGroup(Membership membership, GroupOptions options);
+
+  // For the destructors of backends. A group that goes because of an exception, while it unwinds or
+  // is handled, goes by leave_failing: its peers must not take that for a farewell.
+  void leave_if_failing() noexcept;
+  // Tells the peers that this rank fails, and why. Calls for which it has done its part complete.
+  virtual void leave_failing(const std::string& reason) = 0;
 
   // What a backend does once the arguments have been checked: tensors are defined and dense, their
   // types and sizes go together, the operation suits the type, the root is a rank.
@@ -199,6 +205,10 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
 
   Membership membership_;
   GroupOptions options_;
+  const pid_t owner_;  // a child that this process forks has the object too
+  // When the group was formed.
+  const int exceptions_in_flight_;
+  const bool in_handler_;
   std::atomic<std::uint64_t> calls_made_ = 0;
   std::atomic<std::uint64_t> bytes_sent_ = 0;
   std::mutex ring_mutex_;

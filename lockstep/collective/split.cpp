@@ -69,6 +69,8 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(const std::vector<int>& ranks)
   Membership member = membership_;
   member.rank = static_cast<int>(place - ranks.begin());
   member.world_size = static_cast<int>(ranks.size());
+  member.job_ranks.clear();
+  for (const int of : ranks) member.job_ranks.push_back(membership_.job_rank(of));
   return make_subgroup(fmt::format("{}/{}", number, fmt::join(ranks, "-")), std::move(member));
 }
 

@@ -41,7 +41,13 @@ class PeerLost : public Error {
 // A wait reached its deadline. The message names who was waited for.
 class TimeoutError : public Error {
  public:
-  using Error::Error;
+  explicit TimeoutError(const std::string& message, int rank = -1) : Error(message), rank_(rank) {}
+  // The first of the ranks that did not come, counted in the group that reports it; -1 if no rank
+  // is known to be at fault.
+  int rank() const { return rank_; }
+
+ private:
+  int rank_;
 };
 
 // The system, the network or an engine underneath refused: no memory, no socket, no GPU.

@@ -11,7 +11,7 @@ void rethrow_with(const std::string& before, const std::string& after) {
   } catch (const PeerLost& error) {
     throw PeerLost(error.rank(), before + error.what() + after, error.how());
   } catch (const TimeoutError& error) {
-    throw TimeoutError(before + error.what() + after);
+    throw TimeoutError(before + error.what() + after, error.rank());
   } catch (const UsageError& error) {
     throw UsageError(before + error.what() + after);
   } catch (const BackendError& error) {

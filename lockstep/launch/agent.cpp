@@ -80,8 +80,10 @@ std::string report(const AgentResult& result, int ranks) {
   if (result.signal != 0) return fmt::format("stopped by {}\n", signal_words(result.signal));
   if (!result.failure) return result.output_error.empty() ? "" : result.output_error + "\n";
   const RankFailure& failure = *result.failure;
-  std::string text = fmt::format("rank {} of {} (pid {}) failed first: {}\n", failure.rank, ranks,
-                                 failure.pid, failure.cause);
+  const std::string where =
+      failure.pid == 0 ? ", on another machine," : fmt::format(" (pid {})", failure.pid);
+  std::string text =
+      fmt::format("rank {} of {}{} failed first: {}\n", failure.rank, ranks, where, failure.cause);
   if (failure.last_lines.empty()) return text;
   text += fmt::format("the last lines of rank {}:\n", failure.rank);
   for (const std::string& line : failure.last_lines) text += fmt::format("  {}\n", line);

@@ -78,26 +78,30 @@ struct AgentOptions {
 struct RankFailure {
   // Among those of all machines.
   int rank;
+  // 0 for a rank of another machine.
   pid_t pid;
-  // As a shell would give it: 128 + signal, or the exit code.
+  // As a shell would give it: 128 + signal, or the exit code, which may be 0; 1 if it did not end
+  // by itself.
   int exit_code;
   // The signal that killed it, or 0.
   int signal;
-  // In words: "exit code 3", "killed by signal 9 (SIGKILL), ...", what an exception said.
+  // In words: "exit code 3", "killed by signal 9 (SIGKILL), ...", what an exception said, "ended
+  // with code 0 before the others; rank 0 reports: ...", "stopped by signal 19 (SIGSTOP); ...".
   std::string cause;
   // Of both streams, the newest last.
   std::vector<std::string> last_lines;
 };
 
 struct AgentResult {
-  // 128 + signal if this process was told to stop; else the first failure's; else 1 if output was
-  // lost; else 0.
+  // 128 + signal if this process was told to stop; else the first failure's, 1 if that is 0; else 1
+  // if output was lost; else 0.
   int exit_code = 0;
   // The signal that told this process to stop, and that the ranks were sent; SIGPIPE if whoever
   // read standard output went away.
   int signal = 0;
-  // The rank that failed first. Of several at once, one that a signal killed counts as first, since
-  // its peers fail in consequence.
+  // The rank that failed first. One that fails because it lost another, which its groups tell the
+  // launcher, is not meant: then the lost one is, though it ended with code 0, was stopped, or is
+  // another machine's. Of several at once, one that a signal killed counts as first.
   std::optional<RankFailure> failure;
   // Why some of the ranks' lines are not on standard output, or not in a log file: "cannot write
   // standard output: No space left on device". Empty if none was lost.
@@ -110,7 +114,8 @@ struct AgentResult {
 // prints to a pseudo-terminal, so that its lines come as it prints them; TERM is dumb in it unless
 // they go on to a terminal. Their parent is a process between them and this one, their keeper,
 // which also ends what they leave behind. When one fails, the others' process groups get SIGTERM,
-// and SIGKILL after the grace. SIGINT, SIGTERM, SIGHUP and SIGQUIT go to all ranks, which then have
+// and SIGKILL after the grace; if it fails because it lost another, that one has two seconds to end
+// by itself first. SIGINT, SIGTERM, SIGHUP and SIGQUIT go to all ranks, which then have
 // the longer grace; a second one kills. If this process is killed itself, or the keeper is, the
 // ranks die with it; the latter is a BackendError. Far more ranks than cores get a warning on
 // standard error. UsageError for options that cannot be; BackendError if ranks cannot be started. A

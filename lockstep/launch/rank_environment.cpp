@@ -40,6 +40,7 @@ EnvironmentVariables rank_environment(const LaunchFacts& facts, int local_rank) 
       // An outer torchrun sets it to True, and then no rank would open the store.
       {"TORCHELASTIC_USE_AGENT_STORE", "False"},
       {"LOCKSTEP_STORE", alone ? facts.store : ""},
+      {"LOCKSTEP_LAUNCHER", facts.store},
   };
 }
 

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The environment variables by which a rank learns who it is: torchrun's, and LOCKSTEP_STORE.
+// The environment variables by which a rank learns who it is: torchrun's, LOCKSTEP_STORE
+// where the ranks meet in the launcher's store, and LOCKSTEP_LAUNCHER, where they tell it whom they
+// lost.
 #pragma once
 
 #include <optional>
@@ -29,7 +31,7 @@ struct LaunchFacts {
   int master_port = 0;
   // Names this launch among others.
   std::string run_id;
-  // The launcher's own store: the path of its socket. Of no use to ranks on several machines.
+  // The launcher's own store: the path of its socket. Ranks on several machines do not meet in it.
   std::string store;
   // Without it, this machine is the only one.
   std::optional<Node> node{};

@@ -47,7 +47,9 @@ void RankOutput::finish(OutputStream stream) {
 }
 
 void RankOutput::emit(OutputStream stream, std::string_view line) {
-  last_lines_.emplace_back(line.substr(0, remembered_line_bytes));
+  if (!traces_[stream == OutputStream::err].is_trace(line)) {
+    last_lines_.emplace_back(line.substr(0, remembered_line_bytes));
+  }
   if (last_lines_.size() > remembered_lines) last_lines_.pop_front();
   if (log_) write_log(line);
   if (sink_) sink_({rank_, stream, line});

@@ -10,6 +10,7 @@
 
 #include "lockstep/core/unique_fd.h"
 #include "lockstep/launch/console.h"
+#include "lockstep/launch/stack_trace.h"
 
 namespace lockstep {
 
@@ -40,6 +41,7 @@ class RankOutput {
   // device". Empty as long as it has all.
   const std::string& log_error() const { return log_error_; }
 
+  // Without libtorch's stack traces, which would leave no room for what went before.
   std::vector<std::string> last_lines() const { return {last_lines_.begin(), last_lines_.end()}; }
   // In a forked child.
   void leave_to_parent() { log_.reset(); }
@@ -55,6 +57,7 @@ class RankOutput {
   UniqueFd log_;
   std::string log_error_;
   std::string partial_[2];
+  StackTraceFilter traces_[2];
   std::deque<std::string> last_lines_;
 };
 

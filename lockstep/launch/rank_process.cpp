@@ -15,6 +15,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/system_error.h"
 #include "lockstep/launch/output_channel.h"
+#include "lockstep/launch/stack_trace.h"
 
 namespace lockstep {
 namespace {
@@ -60,7 +61,7 @@ void run_rank(const UniqueFd& words, const std::function<void()>& body) {
   } catch (const RankExit& exit) {
     end_with(words, exit.exit_code, exit.reason);
   } catch (const std::exception& error) {
-    end_with(words, 1, error.what());
+    end_with(words, 1, without_stack_trace(error.what()));
   } catch (...) {
     end_with(words, 1, "an exception that is no std::exception");
   }

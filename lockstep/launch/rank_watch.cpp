@@ -76,6 +76,7 @@ AgentResult RankWatch::run() {
     // Ranks that save their work may go on writing to a reader that has left.
     if (!console_.write_some() && result_.signal == 0) interrupt(SIGPIPE);
     take_ends();
+    take_failure();
     take_deadlines();
   }
   end_leftovers();
@@ -190,6 +191,7 @@ void RankWatch::wait() {
   }
   int timeout = -1;
   if (arrive_by_) timeout = static_cast<int>(arrive_by_->remaining().count());
+  if (decide_at_) timeout = static_cast<int>(decide_at_->remaining().count());
   if (kill_at_) timeout = static_cast<int>(kill_at_->remaining().count());
   if (give_up_at_) timeout = static_cast<int>(give_up_at_->remaining().count());
   if (store_.starved() && timeout < 0) timeout = starved_wait_ms;
@@ -214,7 +216,7 @@ void RankWatch::take_changes() {
 }
 
 void RankWatch::interrupt(int signal) {
-  if (first_failure_) {
+  if (culprit_) {
     // All is being ended already: the wish is for more haste.
     kill_all();
   } else if (result_.signal == 0) {
@@ -259,26 +261,6 @@ void RankWatch::read_outputs() {
   }
 }
 
-void RankWatch::take_ends() {
-  std::optional<std::size_t> first;
-  bool first_was_killed = false;
-  for (std::size_t i = 0; i < ranks_.size(); ++i) {
-    if (ranks_[i].ended) continue;
-    const auto status = ranks_[i].process.status();
-    if (!status) continue;
-    ranks_[i].ended = true;
-    if (ranks_[i].end.empty()) ranks_[i].end = status->words(memory_kills_);
-    const bool killed = status->signal != 0;
-    if (!status->success() && (!first || (killed && !first_was_killed))) {
-      first = i;
-      first_was_killed = killed;
-    }
-  }
-  if (!first || first_failure_ || result_.signal != 0) return;
-  first_failure_ = first;
-  stop(SIGTERM, options_.stop_grace);
-}
-
 void RankWatch::take_arrivals() {
   if (!arrive_by_ || !arrive_by_->passed()) return;
   arrive_by_.reset();
@@ -287,9 +269,9 @@ void RankWatch::take_arrivals() {
     return !rank.ended && !store_.values().contains(key);
   };
   const auto first = std::ranges::find_if(ranks_, late);
-  if (first == ranks_.end() || first_failure_ || result_.signal != 0) return;
+  if (first == ranks_.end() || culprit_ || result_.signal != 0) return;
   first->end = options_.arrival->late;
-  first_failure_ = static_cast<std::size_t>(first - ranks_.begin());
+  culprit_ = Culprit{.rank = first_rank() + first->process.rank()};
   stop(SIGTERM, options_.stop_grace);
 }
 
@@ -324,7 +306,7 @@ void RankWatch::kill_all() {
 }
 
 void RankWatch::end_leftovers() {
-  const bool at_once = first_failure_ || result_.signal != 0;
+  const bool at_once = culprit_ || result_.signal != 0;
   if (at_once) signal_all(SIGKILL);
   keeper_->end(at_once ? milliseconds(0) : options_.stop_grace);
   keeper_.reset();
@@ -345,7 +327,7 @@ void RankWatch::drain() {
 
 void RankWatch::flush_console() {
   while (!console_.empty()) {
-    if (!discard_at_ && (first_failure_ || result_.signal != 0)) {
+    if (!discard_at_ && (culprit_ || result_.signal != 0)) {
       discard_at_ = Deadline::after(reader_grace);
     }
     if (discard_at_ && discard_at_->passed()) return console_.discard();
@@ -355,7 +337,7 @@ void RankWatch::flush_console() {
     ::poll(entries.data(), entries.size(), timeout);
     std::optional<int> stopped = signals_.next();
     if (!console_.write_some()) stopped = SIGPIPE;
-    if (stopped && !first_failure_ && result_.signal == 0) result_.signal = *stopped;
+    if (stopped && !culprit_ && result_.signal == 0) result_.signal = *stopped;
   }
 }
 
@@ -365,14 +347,9 @@ void RankWatch::fill_in_result() {
     result_.output_error = fmt::format("cannot write standard output: {}", reason_of(error));
   }
   if (!result_.output_error.empty()) result_.exit_code = 1;
-  if (first_failure_) {
-    Rank& rank = ranks_[*first_failure_];
-    const ExitStatus status = *rank.process.status();
-    const std::string words = rank.process.last_words();
-    result_.failure = RankFailure{
-        first_rank() + rank.process.rank(), rank.process.pid(),      status.code(), status.signal,
-        words.empty() ? rank.end : words,   rank.output.last_lines()};
-    result_.exit_code = status.code();
+  if (culprit_) {
+    result_.failure = failure_of(*culprit_);
+    result_.exit_code = std::max(1, result_.failure->exit_code);
   }
   if (result_.signal != 0) result_.exit_code = 128 + result_.signal;
 }

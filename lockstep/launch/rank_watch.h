@@ -10,6 +10,7 @@
 #include "lockstep/launch/agent.h"
 #include "lockstep/launch/console.h"
 #include "lockstep/launch/core_shares.h"
+#include "lockstep/launch/culprit.h"
 #include "lockstep/launch/memory_kills.h"
 #include "lockstep/launch/orphans.h"
 #include "lockstep/launch/rank_keeper.h"
@@ -41,6 +42,8 @@ class RankWatch {
     // How it ended, or that it was late, in words.
     std::string end{};
     bool log_lost = false;
+    // In which look at the ranks that was noticed.
+    int noticed = 0;
   };
 
   void start();
@@ -59,6 +62,10 @@ class RankWatch {
   void read_outputs();
   void warn_of_lost_log(Rank& rank);
   void take_ends();
+  // Ends the job once a rank has failed and it is known, or will not become known soon, which rank
+  // is the cause.
+  void take_failure();
+  RankEnd end_of(Rank& rank) const;
   void take_deadlines();
   void take_arrivals();
 
@@ -73,6 +80,7 @@ class RankWatch {
   void drain();
   // Waits for a slow reader, but not for long if the job failed or was stopped.
   void flush_console();
+  RankFailure failure_of(const Culprit& culprit);
   void fill_in_result();
 
   const AgentOptions& options_;
@@ -89,8 +97,11 @@ class RankWatch {
   std::optional<RankKeeper> keeper_;
   std::vector<Rank> ranks_;
 
-  // The rank that failed first, as an index.
-  std::optional<std::size_t> first_failure_;
+  int looks_ = 0;
+  std::optional<Deadline> decide_at_;
+  // The rank that failed first, and what was known of its end by then.
+  std::optional<Culprit> culprit_;
+  RankEnd culprits_end_;
   std::optional<Deadline> arrive_by_;
   std::optional<Deadline> repeat_after_;
   std::optional<Deadline> kill_at_;

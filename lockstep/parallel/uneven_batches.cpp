@@ -8,8 +8,8 @@ namespace lockstep {
 namespace {
 
 constexpr const char* kHint =
-    ". If the ranks have different numbers of batches, give every rank the same number "
-    "(DistributedSampler pads or drops)";
+    ". If no rank reports an error of its own, they may have different numbers of batches: give "
+    "every rank the same number (DistributedSampler pads or drops)";
 
 // A rank that died or a system that refused is a cause of its own.
 bool may_be_batches() {

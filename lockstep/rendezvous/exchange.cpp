@@ -18,10 +18,12 @@ std::vector<std::string> exchange(const Membership& membership, std::string_view
     try {
       texts.push_back(store.get(fmt::format("{}/{}/{}", place, time, rank), deadline));
     } catch (const TimeoutError&) {
-      throw TimeoutError(fmt::format(
-          "joining, rank {} of {}: rank {} did not join within {:.1f} s; see whether it was "
-          "started, and whether it failed before it joined",
-          membership.rank, membership.world_size, rank, deadline.span().count() / 1000.0));
+      throw TimeoutError(
+          fmt::format(
+              "joining, rank {} of {}: rank {} did not join within {:.1f} s; see whether it was "
+              "started, and whether it failed before it joined",
+              membership.rank, membership.world_size, rank, deadline.span().count() / 1000.0),
+          rank);
     }
   }
   return texts;

@@ -2,7 +2,10 @@
 #include "lockstep/rendezvous/launchers.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <sstream>
 
 #include <fmt/format.h>
@@ -135,6 +138,23 @@ std::string launcher_of_environment() {
   if (environment("RANK")) return "hand or a script";
   const auto launcher = launcher_of_ranks();
   return launcher ? launcher->name : "hand or a script";
+}
+
+void tell_torchrun(std::string_view error) {
+  const auto path = environment("TORCHELASTIC_ERROR_FILE");
+  if (!path || started_by_lockstep() || std::filesystem::exists(*path)) return;
+  std::string text;
+  for (const char c : error) {
+    if (c == '"' || c == '\\') text += '\\';
+    // It reads UTF-8, and gives up at what is none.
+    text += c < ' ' || c > '~' ? '?' : c;
+  }
+  // It counts in seconds, and takes the first of those that it sees at once: ranks that end of this
+  // one's failure have the time when it looks.
+  const auto now = std::chrono::system_clock::now() - std::chrono::seconds(1);
+  std::ofstream(*path) << fmt::format(
+      R"({{"message": "{}", "timestamp": "{}"}})", text,
+      std::chrono::duration_cast<std::chrono::seconds>(now.time_since_epoch()).count());
 }
 
 SlurmMeeting slurm_meeting() {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace lockstep {
@@ -41,6 +42,11 @@ bool started_by_lockstep();
 // Whether an agent that set RANK and WORLD_SIZE (`lockstep run`, torchrun) started this process:
 // what launchers outside of it say is then about the agent.
 bool started_by_agent();
+
+// Of a rank that fails by itself: leaves the error where torchrun looks for it, which then calls
+// this rank the root cause, and not the first one that it happens to look at. Does nothing under
+// other launchers, or if there is an error already.
+void tell_torchrun(std::string_view error);
 
 // Where the ranks of a Slurm step can meet: the first of its hosts, and a port that follows from
 // the numbers of job and step.

@@ -4,10 +4,13 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "lockstep/rendezvous/store.h"
 
 namespace lockstep {
+
+class LossRecord;
 
 struct Membership {
   int rank = 0;
@@ -23,6 +26,14 @@ struct Membership {
   std::string address = {};
   // What only the ranks of this user's jobs know; empty if there is none.
   std::string secret = {};
+  // Of a part of the job: the ranks in the job of its ranks. Empty where they are the same.
+  std::vector<int> job_ranks = {};
+  // Where this rank's groups note that they lost another rank. Null if ranks are threads.
+  std::shared_ptr<LossRecord> losses = {};
+
+  int job_rank(int of) const {
+    return job_ranks.empty() || of < 0 ? of : job_ranks[static_cast<std::size_t>(of)];
+  }
 };
 
 }  // namespace lockstep

@@ -16,6 +16,7 @@
 #include "lockstep/rendezvous/c10d_store.h"
 #include "lockstep/rendezvous/launchers.h"
 #include "lockstep/rendezvous/local_store.h"
+#include "lockstep/rendezvous/losses.h"
 #include "lockstep/rendezvous/mpi_library.h"
 #include "lockstep/rendezvous/prefix_store.h"
 #include "lockstep/rendezvous/roll_call.h"
@@ -286,6 +287,15 @@ Membership meet_by_file(const RendezvousOptions& options, const std::string& pat
   return result;
 }
 
+Membership meet_by(const RendezvousOptions& options) {
+  const std::string& method = options.init_method;
+  if (method == "env://") return meet_by_environment(options);
+  if (method.starts_with("tcp://")) return meet_by_tcp(options, method.substr(6));
+  if (method.starts_with("file://")) return meet_by_file(options, method.substr(7));
+  throw UsageError(fmt::format(
+      "init_method \"{}\" is unknown; use env://, tcp://host:port or file:///path", method));
+}
+
 }  // namespace
 
 std::optional<Membership> membership_in_environment() {
@@ -294,12 +304,9 @@ std::optional<Membership> membership_in_environment() {
 }
 
 Membership meet(const RendezvousOptions& options) {
-  const std::string& method = options.init_method;
-  if (method == "env://") return meet_by_environment(options);
-  if (method.starts_with("tcp://")) return meet_by_tcp(options, method.substr(6));
-  if (method.starts_with("file://")) return meet_by_file(options, method.substr(7));
-  throw UsageError(fmt::format(
-      "init_method \"{}\" is unknown; use env://, tcp://host:port or file:///path", method));
+  Membership member = meet_by(options);
+  member.losses = LossRecord::of(options.init_method, member.rank, member.world_size);
+  return member;
 }
 
 }  // namespace lockstep

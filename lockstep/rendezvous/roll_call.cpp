@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
 #include <optional>
 #include <random>
 #include <sstream>
@@ -224,10 +225,12 @@ std::string wait_for_verdict(const Membership& membership, const Roll& roll, con
       throw TimeoutError(
           fmt::format("{}rank 0, which waits for all ranks, did not say within {:.1f} s that they "
                       "have come; it is stopped, or was given a longer timeout{}",
-                      where, seconds, explanation));
+                      where, seconds, explanation),
+          0);
     }
     throw TimeoutError(fmt::format("{}rank 0 did not join within {:.1f} s; {}{}", where, seconds,
-                                   kSeeWhether, explanation));
+                                   kSeeWhether, explanation),
+                       0);
   }
 }
 
@@ -248,7 +251,8 @@ void heed(const std::string& verdict, const Membership& membership, const Deadli
           ? fmt::format("rank {} did not join within {:.1f} s", absent,
                         deadline.span().count() / 1000.0)
           : fmt::format("rank {} did not join; rank 0, which waited for all, gave up", absent);
-  throw TimeoutError(fmt::format("{}{}; {}{}", where, late, kSeeWhether, refused));
+  throw TimeoutError(fmt::format("{}{}; {}{}", where, late, kSeeWhether, refused),
+                     std::atoi(absent.c_str()));
 }
 
 // No process joins a group while an earlier one of its own is still forming: then another process

@@ -50,6 +50,26 @@ TEST(RankOutput, RemembersTheLastLinesWithinBounds) {
   EXPECT_EQ(lines.back(), std::string(RankOutput::remembered_line_bytes, 'x'));
 }
 
+TEST(RankOutput, RemembersNoStackTraceOfLibtorchs) {
+  Collected collected;
+  RankOutput output(0, collected.sink(), "");
+  output.add(OutputStream::out, "frame #1 of the video\n");
+  output.add(OutputStream::err,
+             "train: sizes do not match\nException raised from check at ../a.cpp:1 (most recent "
+             "call first):\n");
+  for (int i = 0; i < 60; ++i) {
+    output.add(OutputStream::err, "frame #" + std::to_string(i) + ": f() + 0x1 (0x7f in a.so)\n");
+    output.add(OutputStream::out, i == 30 ? "frame #2 of the video\n" : "");
+  }
+  output.add(OutputStream::err, "\n");
+  EXPECT_THAT(output.last_lines(), ElementsAre("frame #1 of the video", "train: sizes do not match",
+                                               "frame #2 of the video", ""));
+  EXPECT_EQ(collected.lines.size(), 65u) << "the screen has them";
+  EXPECT_EQ(without_stack_trace("one\ntwo\nException raised from f at a.cpp:1 (most recent call "
+                                "first):\nframe #0: f()\nframe #1: g()\nthree"),
+            "one\ntwo\nthree");
+}
+
 TEST(RankOutput, CutsALineWithoutEnd) {
   Collected collected;
   RankOutput output(0, collected.sink(), "");

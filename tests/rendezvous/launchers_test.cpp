@@ -2,7 +2,10 @@
 // Who launchers say that a process is, in processes that have their variables.
 #include "lockstep/rendezvous/launchers.h"
 
+#include <fstream>
+
 #include "support/environment.h"
+#include "support/private_tmpdir.h"
 #include "support/rank_processes.h"
 #include <gmock/gmock.h>
 
@@ -115,6 +118,19 @@ TEST(Launchers, AListOfTasksThatSaysNothingOfThisNodeIsAnError) {
                       HasSubstr("SLURM_STEP_TASKS_PER_NODE=\"" + std::string(list) + "\" in the")));
     });
   }
+}
+
+TEST(Launchers, TorchrunIsToldTheFirstError) {
+  const PrivateTmpdir folder;
+  const std::string path = folder.path() / "error.json";
+  with_environment({{"TORCHELASTIC_ERROR_FILE", path}}, [] {
+    tell_torchrun("no \"data\"\nin C:\\\xff");
+    tell_torchrun("a later one");
+  });
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  EXPECT_THAT(line, ::testing::StartsWith(R"({"message": "no \"data\"?in C:\\?", "timestamp": ")"));
 }
 
 TEST(Launchers, TheFirstHostOfASlurmStepIsWhereItsRanksMeet) {

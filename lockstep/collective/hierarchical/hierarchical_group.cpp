@@ -58,6 +58,7 @@ class HierarchicalGroup final : public ProcessGroup {
             [levels = levels_](const std::exception_ptr& error) { tell_all(*levels, error); })) {
     share_progress(calls_);
   }
+  ~HierarchicalGroup() override { leave_if_failing(); }
 
   std::string_view backend() const override { return "hierarchical"; }
 
@@ -89,6 +90,14 @@ class HierarchicalGroup final : public ProcessGroup {
   void abort(const std::string& reason) override { end_groups(*levels_, reason); }
 
  private:
+  // That of all ranks first, where the others look for the cause.
+  void leave_failing(const std::string& reason) override {
+    levels_->all->leave_failing(reason);
+    if (levels_->lane) levels_->lane->leave_failing(reason);
+    levels_->reducing->leave_failing(reason);
+    levels_->sharing->leave_failing(reason);
+  }
+
   std::shared_ptr<HierarchicalOperation> make_operation(Collective collective) {
     const Call call{.collective = collective, .number = ++numbers_};
     return std::make_shared<HierarchicalOperation>(

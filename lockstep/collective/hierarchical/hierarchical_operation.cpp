@@ -2,6 +2,7 @@
 #include "lockstep/collective/hierarchical/hierarchical_operation.h"
 
 #include <algorithm>
+#include <optional>
 #include <thread>
 
 #include <fmt/format.h>
@@ -90,7 +91,7 @@ void HierarchicalOperation::explain(const std::exception_ptr& error, const Deadl
     end_groups(*levels_, message);
     return message;
   };
-  std::string absent;
+  std::optional<TimeoutError> absent;
   try {
     std::rethrow_exception(error);
   } catch (const CallsDiffer& differ) {
@@ -102,7 +103,7 @@ void HierarchicalOperation::explain(const std::exception_ptr& error, const Deadl
   try {
     levels_->all->barrier().wait(waited.prolonged(kExplanation));
   } catch (const TimeoutError& late) {
-    absent = late.what();
+    absent = late;
   } catch (const PeerLost& lost) {
     throw PeerLost(lost.rank(), end(lost.what()), lost.how());
   } catch (const UsageError& mismatch) {
@@ -113,7 +114,8 @@ void HierarchicalOperation::explain(const std::exception_ptr& error, const Deadl
   try {
     std::rethrow_exception(error);
   } catch (const TimeoutError& original) {
-    throw TimeoutError(end(absent.empty() ? original.what() : absent));
+    const TimeoutError& late = absent.value_or(original);
+    throw TimeoutError(end(late.what()), late.rank());
   } catch (const UsageError& original) {
     throw UsageError(end(original.what()));
   } catch (const std::exception& original) {

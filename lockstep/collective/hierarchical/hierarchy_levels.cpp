@@ -20,6 +20,8 @@ std::shared_ptr<ProcessGroup> join_within_host(const Membership& all, const Host
   Membership member = all;
   member.rank = static_cast<int>(std::ranges::find(ranks, all.rank) - ranks.begin());
   member.world_size = static_cast<int>(ranks.size());
+  member.job_ranks.clear();
+  for (const int of : ranks) member.job_ranks.push_back(all.job_rank(of));
   member.store =
       std::make_shared<PrefixStore>(fmt::format("host/{}/{}/", host, purpose), all.store);
   if (member.world_size == 1) return make_self_group(std::move(member), options);

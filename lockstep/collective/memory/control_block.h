@@ -79,7 +79,9 @@ struct ControlBlock {
   // How many of this rank's threads sleep, or are about to.
   std::atomic<std::uint32_t> sleepers;
   alignas(kCacheLine) std::atomic<AbortCause> abort_cause;
-  std::int32_t lost_rank;  // like the reason, written before the cause
+  // Like the reason, written before the cause, or before a farewell amid an exception.
+  std::int32_t lost_rank;
+  std::int32_t culprit;  // the rank to hold responsible, counted in the job; -1 if none is known
   char abort_reason[1024];
   LastWait last_wait;
   // Written before any peer maps the block: where this rank may run.

@@ -19,11 +19,14 @@ constexpr std::chrono::milliseconds kLookAround(20);
 
 }  // namespace
 
-Engine::Engine(std::unique_ptr<Peers> peers)
-    : peers_(std::move(peers)), spin_(every_rank_has_a_core()), calls_(*peers_) {}
+Engine::Engine(std::unique_ptr<Peers> peers, const Membership& membership)
+    : peers_(std::move(peers)),
+      losses_(membership, peers_->pids()),
+      spin_(every_rank_has_a_core()),
+      calls_(*peers_) {}
 
-std::shared_ptr<Engine> Engine::make(std::unique_ptr<Peers> peers) {
-  std::shared_ptr<Engine> engine(new Engine(std::move(peers)));
+std::shared_ptr<Engine> Engine::make(std::unique_ptr<Peers> peers, const Membership& membership) {
+  std::shared_ptr<Engine> engine(new Engine(std::move(peers), membership));
   share_progress(engine);
   return engine;
 }
@@ -174,7 +177,8 @@ at::Tensor Engine::make_tensor(at::IntArrayRef sizes, const at::TensorOptions& o
     end_group(error.how() == PeerLost::How::left ? AbortCause::left : AbortCause::lost,
               PeerLost(error.rank(), where(call) + error.what(), error.how()), error.rank());
   } catch (const TimeoutError& error) {
-    end_group(AbortCause::timed_out, TimeoutError(where(call) + error.what()));
+    end_group(AbortCause::timed_out, TimeoutError(where(call) + error.what(), error.rank()),
+              error.rank());
   } catch (const std::exception& error) {
     end_group(AbortCause::requested, BackendError(where(call) + first_line(error)));
   }

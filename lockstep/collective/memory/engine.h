@@ -16,13 +16,14 @@
 #include "lockstep/collective/memory/peers.h"
 #include "lockstep/collective/progress.h"
 #include "lockstep/core/deadline.h"
+#include "lockstep/rendezvous/losses.h"
 
 namespace lockstep::memory {
 
 // Thread-safe. All errors are final: the first one is thrown to every later caller as well.
 class Engine final : public Progressing {
  public:
-  static std::shared_ptr<Engine> make(std::unique_ptr<Peers> peers);
+  static std::shared_ptr<Engine> make(std::unique_ptr<Peers> peers, const Membership& membership);
 
   // Takes its turn behind the calls started before. A list is a transfer for each tensor.
   void start(const std::shared_ptr<Transfer>& transfer, int tensor = 0, int tensors = 1);
@@ -35,6 +36,8 @@ class Engine final : public Progressing {
 
   // Ends the group for all ranks, with the reason.
   void abort(const std::string& reason);
+  // Tells the peers that an exception ends this rank. Calls that it has done its part for complete.
+  void leave_failing(const std::string& reason);
 
   // A tensor that every rank can reach: a collective call, blocking.
   at::Tensor make_tensor(at::IntArrayRef sizes, const at::TensorOptions& options,
@@ -49,7 +52,7 @@ class Engine final : public Progressing {
  private:
   using Clock = std::chrono::steady_clock;
 
-  explicit Engine(std::unique_ptr<Peers> peers);
+  Engine(std::unique_ptr<Peers> peers, const Membership& membership);
 
   // With mutex_ held. advance() is true if anything moved.
   bool advance();
@@ -70,8 +73,11 @@ class Engine final : public Progressing {
   std::exception_ptr error_of(AbortCause cause, int rank, const std::string& message) const;
   // At the deadline of the oldest call.
   void give_up(const Deadline& deadline);
-  void fail(std::exception_ptr error);
-  void tell_peers(AbortCause cause, const std::string& reason, int lost_rank = -1);
+  // The culprit is counted in the job; -1 if it is the rank that the error names.
+  void fail(std::exception_ptr error, int culprit = -1);
+  void tell_peers(AbortCause cause, const std::string& reason, int lost_rank = -1,
+                  int culprit = -1);
+  void leave_word(const std::string& reason, int lost_rank, int culprit);
   // Without mutex_ held: tells the peers, and throws the error.
   template <class SomeError>
   [[noreturn]] void end_group(AbortCause cause, const SomeError& error, int lost_rank = -1);
@@ -83,6 +89,7 @@ class Engine final : public Progressing {
   std::string where(const Call& call) const;
 
   const std::unique_ptr<Peers> peers_;
+  const GroupLosses losses_;
   const bool spin_;
 
   std::mutex making_;

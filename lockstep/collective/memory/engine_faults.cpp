@@ -8,6 +8,7 @@
 #include "lockstep/collective/absent.h"
 #include "lockstep/collective/memory/doorbell.h"
 #include "lockstep/collective/memory/engine.h"
+#include "lockstep/collective/peer_end.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::memory {
@@ -50,13 +51,14 @@ void Engine::give_up(const Deadline& deadline) {
   Absent absent;
   for (const int rank : awaited()) absent[last_wait_of(rank)].push_back(rank);
   if (absent.empty()) return;  // the last one has just come
+  const int lost = absent.begin()->second.front();
   const std::string reason = fmt::format(
       "{}waited {:.1f} s in vain for {}; it is stopped, stuck, or makes other calls than this rank "
       "(the group's timeout can be raised)",
       where(oldest()), deadline.span().count() / 1000.0,
       describe(absent, [&](int rank) { return peers_->name(rank); }));
-  tell_peers(AbortCause::timed_out, reason);
-  fail(std::make_exception_ptr(TimeoutError(reason)));
+  tell_peers(AbortCause::timed_out, reason, lost);
+  fail(std::make_exception_ptr(TimeoutError(reason, lost)));
 }
 
 void Engine::look_for_aborts(const Call& call) {
@@ -66,7 +68,7 @@ void Engine::look_for_aborts(const Call& call) {
     const std::string message =
         fmt::format("{}{} ended the group: {}", where(call), peers_->name(rank),
                     peers_->blocks()[rank]->abort_reason);
-    return fail(error_of(cause, rank, message));
+    return fail(error_of(cause, rank, message), peers_->blocks()[rank]->culprit);
   }
 }
 
@@ -75,7 +77,7 @@ std::exception_ptr Engine::error_of(AbortCause cause, int rank, const std::strin
   const int lost = peers_->blocks()[rank]->lost_rank;
   switch (cause) {
     case AbortCause::timed_out:
-      return std::make_exception_ptr(TimeoutError(message));
+      return std::make_exception_ptr(TimeoutError(message, lost));
     case AbortCause::mismatched:
       return std::make_exception_ptr(UsageError(message));
     case AbortCause::lost:
@@ -100,20 +102,22 @@ void Engine::look_for_losses(const Call& call) {
   if (error_) return;
   int cause = *found;
   for (int rank = peers_->size() - 1; rank >= 0; --rank) {
-    if (rank != peers_->rank() && peers_->state(rank) == Peers::State::lost) cause = rank;
+    if (rank == peers_->rank()) continue;
+    const auto state = peers_->state(rank);
+    if (state == Peers::State::lost || state == Peers::State::failed) cause = rank;
   }
-  const bool died = peers_->state(cause) == Peers::State::lost;
-  const PeerLost lost =
-      died ? PeerLost(cause, where(call) + peers_->name(cause) +
-                                 " died before it made or finished this call; its own output and "
-                                 "the launcher's tell how")
-           : PeerLost(cause,
-                      where(call) + peers_->name(cause) +
-                          " left the group before it made this call; all ranks must make the same "
-                          "calls",
-                      PeerLost::How::left);
-  tell_peers(died ? AbortCause::lost : AbortCause::left, lost.what(), cause);
-  fail(std::make_exception_ptr(lost));
+  const auto state = peers_->state(cause);
+  const bool left = state == Peers::State::left;
+  const ControlBlock& block = *peers_->blocks()[cause];
+  const bool failed = state == Peers::State::failed;
+  const std::string how = left     ? peer_end::left
+                          : failed ? peer_end::failed(block.abort_reason)
+                                   : peer_end::died;
+  const PeerLost lost(cause, where(call) + peers_->name(cause) + how,
+                      left ? PeerLost::How::left : PeerLost::How::failed);
+  const int culprit = failed ? block.culprit : -1;
+  tell_peers(left ? AbortCause::left : AbortCause::lost, lost.what(), cause, culprit);
+  fail(std::make_exception_ptr(lost), culprit);
 }
 
 void Engine::abort(const std::string& reason) {
@@ -125,17 +129,31 @@ void Engine::abort(const std::string& reason) {
       PeerLost(peers_->rank(), where(call) + "this rank ended the group: " + reason)));
 }
 
-void Engine::fail(std::exception_ptr error) {
+void Engine::leave_failing(const std::string& reason) {
+  const std::lock_guard lock(mutex_);
+  if (error_) return;  // the peers know
+  leave_word(reason, -1, losses_.culprit());
+  peers_->leave_failing();
+  ring(peers_->blocks(), peers_->rank());
+}
+
+void Engine::fail(std::exception_ptr error, int culprit) {
   error_ = std::move(error);
   calls_.clear();
   for (const auto& box : mailboxes_) box->clear();
+  losses_.note(error_, culprit);
 }
 
-void Engine::tell_peers(AbortCause cause, const std::string& reason, int lost_rank) {
+void Engine::leave_word(const std::string& reason, int lost_rank, int culprit) {
   const auto length = std::min(reason.size(), sizeof peers_->own().abort_reason - 1);
   std::memcpy(peers_->own().abort_reason, reason.data(), length);
   peers_->own().abort_reason[length] = '\0';
   peers_->own().lost_rank = lost_rank;
+  peers_->own().culprit = culprit;
+}
+
+void Engine::tell_peers(AbortCause cause, const std::string& reason, int lost_rank, int culprit) {
+  leave_word(reason, lost_rank, culprit >= 0 ? culprit : losses_.culprit(lost_rank));
   peers_->own().abort_cause.store(cause, std::memory_order_release);
   ring(peers_->blocks(), peers_->rank());
 }

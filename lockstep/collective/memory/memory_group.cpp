@@ -73,8 +73,9 @@ class MemoryGroup final : public ProcessGroup {
               Subgroup subgroup)
       : ProcessGroup(std::move(membership), options),
         backend_(peers->backend()),
-        engine_(Engine::make(std::move(peers))),
+        engine_(Engine::make(std::move(peers), this->membership())),
         subgroup_(std::move(subgroup)) {}
+  ~MemoryGroup() override { leave_if_failing(); }
 
   std::string_view backend() const override { return backend_; }
 
@@ -95,6 +96,8 @@ class MemoryGroup final : public ProcessGroup {
   void abort(const std::string& reason) override { engine_->abort(reason); }
 
  private:
+  void leave_failing(const std::string& reason) override { engine_->leave_failing(reason); }
+
   std::shared_ptr<MemoryOperation> make_operation() const {
     return std::make_shared<MemoryOperation>(engine_, timeout());
   }

@@ -30,7 +30,7 @@ class NewTensor {
 
 class Peers {
  public:
-  enum class State { here, left, lost };
+  enum class State { here, left, failed, lost };
 
   Peers(int rank, std::string_view backend) : rank_(rank), backend_(backend) {}
   Peers(const Peers&) = delete;
@@ -45,10 +45,15 @@ class Peers {
   const std::vector<ControlBlock*>& blocks() const { return blocks_; }
   ControlBlock& own() const { return *blocks_[rank_]; }
 
+  // The processes of the ranks; none where they are threads.
+  virtual std::vector<int> pids() const { return {}; }
   // "rank 3 (pid 4711)"
   virtual std::string name(int rank) const = 0;
-  // What became of a peer. `left` is a proper farewell, `lost` everything else.
+  // What became of a peer. `left` is a proper farewell, `failed` one amid an exception, `lost`
+  // everything else.
   virtual State state(int rank) const = 0;
+  // Tells the peers that an exception ends this rank.
+  virtual void leave_failing() = 0;
 
   // Where all ranks can reach these bytes of this rank; segment 0 if they cannot.
   virtual Place place_of(const void* data, std::int64_t bytes) const = 0;

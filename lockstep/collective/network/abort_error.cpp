@@ -8,7 +8,7 @@ namespace lockstep::network {
 std::exception_ptr abort_error(const Lifeline::Abort& abort, const std::string& message) {
   switch (abort.cause) {
     case AbortCause::timed_out:
-      return std::make_exception_ptr(TimeoutError(message));
+      return std::make_exception_ptr(TimeoutError(message, abort.lost_rank));
     case AbortCause::mismatched:
       return std::make_exception_ptr(UsageError(message));
     case AbortCause::lost:

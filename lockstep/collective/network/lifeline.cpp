@@ -5,6 +5,7 @@
 #include <array>
 #include <cerrno>
 #include <sstream>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -37,7 +38,7 @@ Lifeline::Lifeline(const Membership& membership, std::string_view backend, const
   } catch (const PeerLost&) {
     throw;
   } catch (const TimeoutError& error) {
-    throw TimeoutError(where() + error.what());
+    throw TimeoutError(where() + error.what(), error.rank());
   } catch (const Error& error) {
     throw BackendError(where() + error.what());
   }
@@ -67,10 +68,11 @@ void Lifeline::join(const Membership& membership, const Deadline& deadline) {
   try {
     entry = store.get(key, deadline);
   } catch (const TimeoutError&) {
-    throw TimeoutError(fmt::format(
-        "rank 0 did not join within {:.1f} s; see whether it was started, and whether it failed "
-        "before it joined",
-        deadline.span().count() / 1000.0));
+    throw TimeoutError(fmt::format("rank 0 did not join within {:.1f} s; see whether it was "
+                                   "started, and whether it failed "
+                                   "before it joined",
+                                   deadline.span().count() / 1000.0),
+                       0);
   }
   std::istringstream stream(entry);
   std::string host;
@@ -119,10 +121,12 @@ void Lifeline::wait_for_all(const Deadline& deadline) {
   }
   if (!pids_.empty()) return;
   if (lost_) throw PeerLost(*lost_, where() + lost_while_joining());
-  throw TimeoutError(fmt::format(
-      "rank {} did not join within {:.1f} s; see whether it was started, and whether it failed "
-      "before it joined{}",
-      fmt::join(*absent_, ", "), deadline.span().count() / 1000.0, refused_));
+  throw TimeoutError(
+      fmt::format(
+          "rank {} did not join within {:.1f} s; see whether it was started, and whether it failed "
+          "before it joined{}",
+          fmt::join(*absent_, ", "), deadline.span().count() / 1000.0, refused_),
+      absent_->empty() ? -1 : absent_->front());
 }
 
 std::string Lifeline::name(int rank) const {
@@ -183,7 +187,7 @@ void Lifeline::take(const LifelineMessage& message) {
       return;
     case Kind::aborted:
       if (!aborted_) {
-        aborted_ = {message.rank, message.cause, message.lost_rank, message.text};
+        aborted_ = {message.rank, message.cause, message.lost_rank, message.culprit, message.text};
       }
       return;
     case Kind::lost:
@@ -193,7 +197,8 @@ void Lifeline::take(const LifelineMessage& message) {
       std::istringstream(message.text) >> lost_pid_;
       return;
     case Kind::left:
-      left_.emplace(message.rank, Farewell{message.number, std::chrono::steady_clock::now()});
+      left_.emplace(message.rank, Farewell{message.number, message.text, message.culprit,
+                                           std::chrono::steady_clock::now()});
       return;
     case Kind::all_left:
       all_left_ = true;
@@ -243,8 +248,12 @@ std::optional<Absent> Lifeline::ask(const LifelineMessage& question) {
   return std::nullopt;
 }
 
-void Lifeline::tell(AbortCause cause, int lost_rank, const std::string& reason) {
-  send({.kind = Kind::abort, .cause = cause, .lost_rank = lost_rank, .text = reason});
+void Lifeline::tell(AbortCause cause, int lost_rank, int culprit, const std::string& reason) {
+  send({.kind = Kind::abort,
+        .cause = cause,
+        .lost_rank = lost_rank,
+        .culprit = culprit,
+        .text = reason});
 }
 
 void Lifeline::wait_until_told() {
@@ -252,8 +261,12 @@ void Lifeline::wait_until_told() {
   while (!aborted_ && socket_ && !deadline.passed()) receive(deadline);
 }
 
-void Lifeline::leave(std::uint64_t last_call) {
-  send({.kind = Kind::leaving, .number = last_call});
+void Lifeline::say_farewell(std::uint64_t last_call, const std::string& reason, int culprit) {
+  if (std::exchange(said_farewell_, true)) return;
+  send({.kind = Kind::leaving, .culprit = culprit, .number = last_call, .text = reason});
+}
+
+void Lifeline::wait_for_farewells() {
   const Deadline deadline = Deadline::after(kLeaving);
   while (!all_left_ && socket_ && !deadline.passed()) receive(deadline);
 }

@@ -40,6 +40,8 @@ class Lifeline {
   bool within_machine() const { return within_machine_; }
   // "rank 3 (pid 4711)"
   std::string name(int rank) const;
+  // Of all ranks if they come together on loopback, else none.
+  std::vector<int> local_pids() const { return within_machine_ ? pids_ : std::vector<int>(); }
 
   // Takes in what has come, without blocking.
   void look();
@@ -49,6 +51,8 @@ class Lifeline {
     int rank;
     AbortCause cause;
     int lost_rank;
+    // Counted in the job; -1 if none is known.
+    int culprit;
     std::string reason;
   };
   const std::optional<Abort>& aborted() const { return aborted_; }
@@ -61,6 +65,9 @@ class Lifeline {
   // Those that left.
   struct Farewell {
     std::uint64_t last_call;
+    // Of one that left amid an exception; empty for the others.
+    std::string reason;
+    int culprit;
     std::chrono::steady_clock::time_point when;
   };
   const std::map<int, Farewell>& left() const { return left_; }
@@ -72,13 +79,15 @@ class Lifeline {
   Absent absent_from(std::uint64_t number);
   // One rank, with what it was last seen waiting in. Asks the hub, for a second at most.
   Absent absent(int rank);
-  // Ends the group for all ranks.
-  void tell(AbortCause cause, int lost_rank, const std::string& reason);
+  // Ends the group for all ranks. The culprit is counted in the job.
+  void tell(AbortCause cause, int lost_rank, int culprit, const std::string& reason);
   // Blocks until the hub has passed on what this rank told it, at most a second.
   void wait_until_told();
-  // Says farewell, and waits a moment for the others to do so too: what is still on its way to them
-  // would be lost if this rank closed its connections at once.
-  void leave(std::uint64_t last_call);
+  // Says farewell; amid an exception, with the reason. The first one counts.
+  void say_farewell(std::uint64_t last_call, const std::string& reason = {}, int culprit = -1);
+  // Waits a moment for the others to leave too: what is still on its way to them would be lost if
+  // this rank closed its connections at once.
+  void wait_for_farewells();
 
  private:
   void join(const Membership& membership, const Deadline& deadline);
@@ -116,6 +125,7 @@ class Lifeline {
   ProcessWatch rank_0_;  // if it is on this machine
   std::map<int, Farewell> left_;
   bool all_left_ = false;
+  bool said_farewell_ = false;
 };
 
 }  // namespace lockstep::network

@@ -156,6 +156,7 @@ void LifelineHub::take(int rank, const LifelineMessage& message) {
                                  .cause = message.cause,
                                  .rank = rank,
                                  .lost_rank = message.lost_rank,
+                                 .culprit = message.culprit,
                                  .text = message.text};
       for (int other = 0; other < static_cast<int>(members_.size()); ++other) {
         if (other != rank) send(other, news);
@@ -165,7 +166,11 @@ void LifelineHub::take(int rank, const LifelineMessage& message) {
     }
     case Kind::leaving:
       members_[rank].left = true;
-      tell_all({.kind = Kind::left, .rank = rank, .number = message.number});
+      tell_all({.kind = Kind::left,
+                .rank = rank,
+                .culprit = message.culprit,
+                .number = message.number,
+                .text = message.text});
       if (std::ranges::all_of(members_,
                               [](const Member& member) { return member.left || !member.socket; })) {
         tell_all({.kind = Kind::all_left});

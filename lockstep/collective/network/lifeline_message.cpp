@@ -19,6 +19,7 @@ struct Head {
   AbortCause cause;
   std::int32_t rank;
   std::int32_t lost_rank;
+  std::int32_t culprit;
   std::uint64_t number;
 };
 
@@ -34,6 +35,7 @@ std::string encode(const LifelineMessage& message) {
                   message.cause,
                   message.rank,
                   message.lost_rank,
+                  message.culprit,
                   message.number};
   std::string bytes(sizeof head, '\0');
   std::memcpy(bytes.data(), &head, sizeof head);
@@ -66,9 +68,13 @@ std::optional<LifelineMessage> LifelineReader::next() {
   }
   const std::size_t whole = sizeof(Head::length) + head.length;
   if (received_.size() < whole) return std::nullopt;
-  LifelineMessage message{head.kind,   head.cause,
-                          head.rank,   head.lost_rank,
-                          head.number, received_.substr(sizeof head, whole - sizeof head)};
+  LifelineMessage message{head.kind,
+                          head.cause,
+                          head.rank,
+                          head.lost_rank,
+                          head.culprit,
+                          head.number,
+                          received_.substr(sizeof head, whole - sizeof head)};
   received_.erase(0, whole);
   return message;
 }

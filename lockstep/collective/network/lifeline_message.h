@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // What ranks and the hub of their lifelines tell each other: frames of bounded length, on a
 // connection whose ends have authenticated each other. Integers are in this machine's order.
-//   length of the rest | kind | cause | rank | lost rank | number | text
+//   length of the rest | kind | cause | rank | lost rank | culprit | number | text
 #pragma once
 
 #include <chrono>
@@ -23,22 +23,25 @@ struct LifelineMessage {
     waiting,  // number: of the call that it has waited in for a while, 0 for a message between two
               // ranks; text: what it is
     ask,      // number: who does not wait in this call? Or rank: what does this one wait in?
-    abort,    // cause, lost_rank; text: the reason
-    leaving,  // number: of the last call that it has made
+    abort,    // cause, lost_rank, culprit; text: the reason
+    leaving,  // number: of the last call that it has made; amid an exception also culprit and, as
+              // text, the reason
     // From the hub to the ranks.
     welcome,  // all are here; text: their process ids
     absent,   // text: the ranks that did not come, and who was refused
     answer,   // number, rank: as asked; text: two lines for each call that ranks were last seen
               // waiting in: what it is, the ranks
-    aborted,  // rank: by whom; cause, lost_rank, text
+    aborted,  // rank: by whom; cause, lost_rank, culprit, text
     lost,     // rank; number: 1 if its process is known to have ended; text: its process id
-    left,     // rank; number: of the last call that it has made
+    left,     // rank; number, culprit, text: as in leaving
     all_left,
   };
   Kind kind = Kind::hello;
   AbortCause cause = AbortCause::none;
   std::int32_t rank = -1;
   std::int32_t lost_rank = -1;
+  // The rank to hold responsible, counted in the job.
+  std::int32_t culprit = -1;
   std::uint64_t number = 0;
   std::string text = {};
 };

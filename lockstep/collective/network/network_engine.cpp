@@ -20,9 +20,11 @@ constexpr auto kLookAround = 20ms;
 }  // namespace
 
 NetworkEngine::NetworkEngine(std::string backend, Place place, std::unique_ptr<Carrier> carrier,
-                             std::unique_ptr<Lifeline> lifeline, bool compare_first)
+                             std::unique_ptr<Lifeline> lifeline, const Membership& membership,
+                             bool compare_first)
     : backend_(std::move(backend)),
       place_(place),
+      losses_(membership, lifeline->local_pids()),
       compare_first_(compare_first),
       owner_(::getpid()),
       carrier_(std::move(carrier)),
@@ -31,9 +33,11 @@ NetworkEngine::NetworkEngine(std::string backend, Place place, std::unique_ptr<C
 std::shared_ptr<NetworkEngine> NetworkEngine::make(std::string backend, Place place,
                                                    std::unique_ptr<Carrier> carrier,
                                                    std::unique_ptr<Lifeline> lifeline,
+                                                   const Membership& membership,
                                                    bool compare_first) {
-  std::shared_ptr<NetworkEngine> engine(new NetworkEngine(
-      std::move(backend), place, std::move(carrier), std::move(lifeline), compare_first));
+  std::shared_ptr<NetworkEngine> engine(new NetworkEngine(std::move(backend), place,
+                                                          std::move(carrier), std::move(lifeline),
+                                                          membership, compare_first));
   share_progress(engine);
   return engine;
 }
@@ -45,7 +49,8 @@ NetworkEngine::~NetworkEngine() {
     static_cast<void>(lifeline_.release());
     return;
   }
-  lifeline_->leave(calls_.last_number());
+  lifeline_->say_farewell(calls_.last_number());
+  lifeline_->wait_for_farewells();
   // What the carrier has on its way may never arrive: it is left to the end of the process.
   if (error_) static_cast<void>(carrier_.release());
 }
@@ -182,6 +187,12 @@ const PlannedCall& NetworkEngine::oldest() const {
   if (!calls_.empty()) return calls_.oldest();
   return std::ranges::find_if(messages_, [](const auto& line) { return !line.second.empty(); })
       ->second.oldest();
+}
+
+void NetworkEngine::leave_failing(const std::string& reason) {
+  const std::lock_guard lock(mutex_);
+  if (error_) return;  // the peers know
+  lifeline_->say_farewell(calls_.last_number(), reason, losses_.culprit());
 }
 
 void NetworkEngine::abort(const std::string& reason) {

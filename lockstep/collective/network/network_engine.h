@@ -19,6 +19,7 @@
 #include "lockstep/collective/network/plans.h"
 #include "lockstep/collective/progress.h"
 #include "lockstep/core/deadline.h"
+#include "lockstep/rendezvous/losses.h"
 
 namespace lockstep::network {
 
@@ -29,7 +30,7 @@ class NetworkEngine final : public Progressing {
   static std::shared_ptr<NetworkEngine> make(std::string backend, Place place,
                                              std::unique_ptr<Carrier> carrier,
                                              std::unique_ptr<Lifeline> lifeline,
-                                             bool compare_first);
+                                             const Membership& membership, bool compare_first);
   // Leaves the group. Waits a moment for the others to leave as well.
   ~NetworkEngine() override;
 
@@ -50,6 +51,8 @@ class NetworkEngine final : public Progressing {
   void abort(const std::string& reason);
   // The same for ranks that made different calls.
   void end_for_mismatch(const std::string& reason);
+  // Tells the peers that an exception ends this rank.
+  void leave_failing(const std::string& reason);
   const Place& place() const { return place_; }
   bool compares_first() const { return compare_first_; }
   bool compares() const { return compare_first_ || carrier_->compares_calls(); }
@@ -67,7 +70,8 @@ class NetworkEngine final : public Progressing {
   using Line = std::tuple<Collective, int, Lane>;
 
   NetworkEngine(std::string backend, Place place, std::unique_ptr<Carrier> carrier,
-                std::unique_ptr<Lifeline> lifeline, bool compare_first);
+                std::unique_ptr<Lifeline> lifeline, const Membership& membership,
+                bool compare_first);
 
   // With mutex_ held.
   void check_still_there(Call call, std::uint64_t number);
@@ -90,15 +94,19 @@ class NetworkEngine final : public Progressing {
   void fail_for_difference(const CallsDiffer& difference);
   // The error of a rank that was told that its call, or the next one, differs from another's.
   std::exception_ptr told_difference(const Call& call, const Lifeline::Abort& abort) const;
-  void fail(std::exception_ptr error);
+  // The culprit is counted in the job; -1 if it is the rank that the error names.
+  void fail(std::exception_ptr error, int culprit = -1);
   void fail_for_all(AbortCause cause, std::exception_ptr error, const std::string& reason,
-                    int lost_rank = -1);
+                    int lost_rank = -1, int culprit = -1);
+  // For a rank that has said farewell. `under_way`: why the call failed, if it was begun.
+  void fail_for_farewell(const Call& call, int rank, const std::string& under_way = {});
   void check_error() const {
     if (error_) std::rethrow_exception(error_);
   }
 
   const std::string backend_;
   const Place place_;
+  const GroupLosses losses_;
   const bool compare_first_;
   const pid_t owner_;
 

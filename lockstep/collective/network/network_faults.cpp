@@ -10,6 +10,7 @@
 #include "lockstep/collective/absent.h"
 #include "lockstep/collective/network/abort_error.h"
 #include "lockstep/collective/network/network_engine.h"
+#include "lockstep/collective/peer_end.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::network {
@@ -69,11 +70,7 @@ bool NetworkEngine::look_for_ends(const Call& call) {
   if (const auto lost = lifeline_->lost()) {
     const std::string message =
         where(call) + lifeline_->name(*lost) +
-        (lifeline_->lost_by_death()
-             ? " died before it made or finished this call; its own output and the launcher's tell "
-               "how"
-             : ": its connection was lost before it made or finished this call: it died, or the "
-               "network did; its own output and the launcher's tell which");
+        (lifeline_->lost_by_death() ? peer_end::died : peer_end::connection_lost);
     fail(std::make_exception_ptr(PeerLost(*lost, message)));
     return true;
   }
@@ -84,46 +81,57 @@ bool NetworkEngine::look_for_ends(const Call& call) {
     }
     const std::string message = fmt::format("{}{} ended the group: {}", where(call),
                                             lifeline_->name(abort->rank), abort->reason);
-    fail(abort_error(*abort, message));
+    fail(abort_error(*abort, message), abort->culprit);
     return true;
   }
   const int left = left_before(call);
   if (left < 0) return false;
-  const std::string message =
-      where(call) + lifeline_->name(left) +
-      " left the group before it made this call; all ranks must make the same calls";
-  fail_for_all(AbortCause::left,
-               std::make_exception_ptr(PeerLost(left, message, PeerLost::How::left)), message,
-               left);
+  fail_for_farewell(call, left);
   return true;
 }
 
+void NetworkEngine::fail_for_farewell(const Call& call, int rank, const std::string& under_way) {
+  const auto& [last_call, reason, culprit, when] = lifeline_->left().at(rank);
+  const bool failed = !reason.empty();
+  const std::string how = failed              ? peer_end::failed(reason)
+                          : under_way.empty() ? peer_end::left
+                                              : fmt::format(
+                                                    " left the group while this call was under "
+                                                    "way ({})",
+                                                    under_way);
+  const std::string message = where(call) + lifeline_->name(rank) + how;
+  const auto kind = failed ? PeerLost::How::failed : PeerLost::How::left;
+  fail_for_all(failed ? AbortCause::lost : AbortCause::left,
+               std::make_exception_ptr(PeerLost(rank, message, kind)), message, rank, culprit);
+}
+
+// One that failed first: others may have left because of it.
 int NetworkEngine::left_before(const Call& call) const {
   const auto since = [now = Clock::now()](Clock::time_point then) { return now - then; };
+  int found = -1;
   for (const auto& [rank, farewell] : lifeline_->left()) {
+    bool ends_call = farewell.last_call < call.number;
     if (is_message(call.collective)) {
       // Not every carrier tells when the other end has gone.
       const bool may_arrive = carrier_failure_.empty() ? since(farewell.when) < kExplanation
                                                        : since(carrier_failed_) < kOnTheWay;
-      if (rank == call.root && !may_arrive) return rank;
-    } else if (farewell.last_call < call.number) {
-      return rank;
+      ends_call = rank == call.root && !may_arrive;
     }
+    if (!ends_call) continue;
+    if (!farewell.reason.empty()) return rank;
+    if (found < 0) found = rank;
   }
-  return -1;
+  return found;
 }
 
 void NetworkEngine::explain_carrier(const Call& call) {
   const auto since = Clock::now() - carrier_failed_;
   const auto& left = lifeline_->left();
   if (!left.empty() && since > kOnTheWay) {
-    const int rank = left.begin()->first;
-    const std::string message =
-        fmt::format("{}{} left the group while this call was under way ({})", where(call),
-                    lifeline_->name(rank), carrier_failure_);
-    fail_for_all(AbortCause::left,
-                 std::make_exception_ptr(PeerLost(rank, message, PeerLost::How::left)), message,
-                 rank);
+    const auto failed =
+        std::ranges::find_if(left, [](const auto& entry) { return !entry.second.reason.empty(); });
+    fail_for_farewell(call, (failed == left.end() ? left.begin() : failed)->first,
+                      carrier_failure_);
   } else if (since > kExplanation) {
     const std::string message = fmt::format(
         "{}the connection to another rank failed, though none is known to have died: {}",
@@ -148,6 +156,7 @@ void NetworkEngine::give_up(const Call& waited, const Deadline& deadline) {
   const Absent absent =
       is_collective ? lifeline_->absent_from(call.number) : lifeline_->absent(call.root);
   if (look_for_ends(call)) return;
+  const int lost = absent.empty() ? -1 : absent.begin()->second.front();
   const std::string seconds = fmt::format("{:.1f} s", deadline.span().count() / 1000.0);
   const std::string message =
       absent.empty()
@@ -160,13 +169,14 @@ void NetworkEngine::give_up(const Call& waited, const Deadline& deadline) {
                 "this rank (the group's timeout can be raised)",
                 where(call), seconds,
                 describe(absent, [&](int rank) { return lifeline_->name(rank); }));
-  fail_for_all(AbortCause::timed_out, std::make_exception_ptr(TimeoutError(message)), message);
+  fail_for_all(AbortCause::timed_out, std::make_exception_ptr(TimeoutError(message, lost)), message,
+               lost);
 }
 
 void NetworkEngine::fail_for_all(AbortCause cause, std::exception_ptr error,
-                                 const std::string& reason, int lost_rank) {
-  lifeline_->tell(cause, lost_rank, reason);
-  fail(std::move(error));
+                                 const std::string& reason, int lost_rank, int culprit) {
+  lifeline_->tell(cause, lost_rank, culprit >= 0 ? culprit : losses_.culprit(lost_rank), reason);
+  fail(std::move(error), culprit);
 }
 
 void NetworkEngine::fail_for_difference(const CallsDiffer& difference) {
@@ -195,13 +205,14 @@ std::exception_ptr NetworkEngine::told_difference(const Call& call,
       CallsDiffer(where(own), own, peer, lifeline_->name(peer), agrees ? others : tellers));
 }
 
-void NetworkEngine::fail(std::exception_ptr error) {
+void NetworkEngine::fail(std::exception_ptr error, int culprit) {
   error_ = std::move(error);
   carrier_->abort();
   for (auto& transmission : calls_.clear()) keep_for_ever(std::move(transmission));
   for (auto& [key, line] : messages_) {
     for (auto& transmission : line.clear()) keep_for_ever(std::move(transmission));
   }
+  losses_.note(error_, culprit);
 }
 
 }  // namespace lockstep::network

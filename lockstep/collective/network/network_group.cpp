@@ -114,6 +114,7 @@ class NetworkGroup final : public ProcessGroup {
   }
   // A stream may still wait for something.
   ~NetworkGroup() override {
+    leave_if_failing();
     if (watch_) engine_->finish(Deadline::after(timeout()));
   }
 
@@ -159,6 +160,8 @@ class NetworkGroup final : public ProcessGroup {
   }
 
  private:
+  void leave_failing(const std::string& reason) override { engine_->leave_failing(reason); }
+
   std::shared_ptr<NetworkOperation> make_operation() const {
     return std::make_shared<NetworkOperation>(engine_, timeout(), plans_.device, part_of_);
   }
@@ -312,8 +315,8 @@ std::shared_ptr<ProcessGroup> make_network_group(std::string backend, Membership
                                        ? kChunkBytesOnOneMachine
                                        : carrier->chunk_bytes_between_machines()};
   const bool compare_first = !carrier->compares_calls() && comparison_is_wanted();
-  auto engine =
-      NetworkEngine::make(backend, place, std::move(carrier), std::move(lifeline), compare_first);
+  auto engine = NetworkEngine::make(backend, place, std::move(carrier), std::move(lifeline),
+                                    membership, compare_first);
   return std::make_shared<NetworkGroup>(std::move(backend), std::move(membership), options,
                                         std::move(engine), std::move(make_carrier), plans);
 }

@@ -30,6 +30,8 @@ class SelfGroup final : public ProcessGroup {
   }
 
  private:
+  void leave_failing(const std::string&) override {}  // it has no peers
+
   Work start_meeting(const Call& call) override {
     check_not_aborted(name(call.collective));
     return Work();

@@ -20,7 +20,6 @@ namespace lockstep::shm {
 namespace {
 
 constexpr std::byte kDescriptor{0};  // what send_fd's message carries
-constexpr std::byte kFarewell{'B'};
 constexpr std::chrono::milliseconds kLookAround(100);
 
 // The first thing that a connecting rank says. The token shows that it read the same store; the
@@ -72,9 +71,10 @@ void PeerMesh::connect(int peer, Store& store, const std::string& key, const Dea
     entry = store.get(key, deadline);
   } catch (const TimeoutError&) {
     throw TimeoutError(where(rank_, size()) +
-                       fmt::format("rank {} did not join within {:.1f} s; see whether it was "
-                                   "started, and whether it failed before it joined",
-                                   peer, deadline.span().count() / 1000.0));
+                           fmt::format("rank {} did not join within {:.1f} s; see whether it was "
+                                       "started, and whether it failed before it joined",
+                                       peer, deadline.span().count() / 1000.0),
+                       peer);
   }
   const auto space = entry.find(' ');
   Hello hello;
@@ -115,9 +115,10 @@ void PeerMesh::accept_higher(int listener, const std::string& token, const Deadl
         if (!peers_[peer].socket) absent.push_back(peer);
       }
       throw TimeoutError(where(rank_, size()) +
-                         fmt::format("rank {} did not join within {:.1f} s; see whether it was "
-                                     "started, and whether it failed before it joined",
-                                     fmt::join(absent, ", "), deadline.span().count() / 1000.0));
+                             fmt::format("rank {} did not join within {:.1f} s; see whether it was "
+                                         "started, and whether it failed before it joined",
+                                         fmt::join(absent, ", "), deadline.span().count() / 1000.0),
+                         absent.front());
     } catch (const BackendError& error) {
       throw BackendError(where(rank_, size()) + error.what());
     }
@@ -139,9 +140,13 @@ void PeerMesh::accept_higher(int listener, const std::string& token, const Deadl
 }
 
 PeerMesh::~PeerMesh() {
+  tell_all(farewell);
+}
+
+void PeerMesh::tell_all(std::byte word) const {
   if (::getpid() != owner_) return;
   for (const auto& peer : peers_) {
-    if (peer.socket) ::send(peer.socket.get(), &kFarewell, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (peer.socket) ::send(peer.socket.get(), &word, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
   }
 }
 
@@ -179,17 +184,21 @@ UniqueFd PeerMesh::receive_from(int peer, const Deadline& deadline) const {
       }
       if (!last_look) continue;
       throw TimeoutError(fmt::format("rank {} (pid {}) did not answer within {:.1f} s", peer,
-                                     pid(peer), deadline.span().count() / 1000.0));
+                                     pid(peer), deadline.span().count() / 1000.0),
+                         peer);
     } catch (const BackendError& error) {
       throw BackendError(fmt::format("[shm] rank {} of {}: {}", rank_, size(), error.what()));
     }
   }
 }
 
-// A rank that says farewell may do so because another died.
+// A rank that says farewell may do so because another died or failed.
 int PeerMesh::first_lost(int otherwise) const {
   for (int peer = 0; peer < size(); ++peer) {
-    if (peer != rank_ && state(peer) == State::lost) return peer;
+    if (peer == rank_) continue;
+    if (const State found = state(peer); found == State::lost || found == State::failed) {
+      return peer;
+    }
   }
   return otherwise;
 }
@@ -203,7 +212,8 @@ PeerMesh::State PeerMesh::state(int rank) const {
   const bool closed = (entries[1].revents & (POLLHUP | POLLRDHUP)) != 0;
   std::byte next{};
   const ssize_t count = ::recv(entries[1].fd, &next, 1, MSG_PEEK | MSG_DONTWAIT);
-  if (count == 1 && next == kFarewell) return State::left;
+  if (count == 1 && next == farewell) return State::left;
+  if (count == 1 && next == farewell_failing) return State::failed;
   // A descriptor may wait to be fetched; behind it the connection may be closed all the same.
   if (count == 1 && next == kDescriptor && !died && !closed) return State::here;
   return State::lost;

@@ -25,6 +25,8 @@ class PeerMesh {
   PeerMesh& operator=(const PeerMesh&) = delete;
   // Tells the peers that this rank leaves.
   ~PeerMesh();
+  // Tells them that an exception ends it. Once, before it is destroyed.
+  void leave_failing() { tell_all(farewell_failing); }
 
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(peers_.size()); }
@@ -43,6 +45,10 @@ class PeerMesh {
     pid_t pid = 0;
     UniqueFd process;  // a pidfd; none if the peer lives in a PID namespace that is not seen here
   };
+
+  static constexpr std::byte farewell{'B'};
+  static constexpr std::byte farewell_failing{'F'};
+  void tell_all(std::byte word) const;
 
   void connect(int peer, Store& store, const std::string& key, const Deadline& deadline);
   void accept_higher(int listener, const std::string& token, const Deadline& deadline);

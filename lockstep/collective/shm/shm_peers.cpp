@@ -48,10 +48,16 @@ class ShmPeers final : public memory::Peers {
     set_blocks(std::move(blocks));
   }
 
+  std::vector<int> pids() const override {
+    std::vector<int> pids;
+    for (int rank = 0; rank < mesh_.size(); ++rank) pids.push_back(mesh_.pid(rank));
+    return pids;
+  }
   std::string name(int rank) const override {
     return fmt::format("rank {} (pid {})", rank, mesh_.pid(rank));
   }
   State state(int rank) const override { return mesh_.state(rank); }
+  void leave_failing() override { mesh_.leave_failing(); }
 
   Place place_of(const void* data, std::int64_t bytes) const override {
     return tensors_->place_of(data, bytes);

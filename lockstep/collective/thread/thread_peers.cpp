@@ -36,14 +36,13 @@ class ThreadPeers final : public memory::Peers {
     set_blocks(world_->blocks());
   }
   ~ThreadPeers() override {
-    world_->leave(rank());
+    world_->leave(rank(), State::left);
     memory::ring(blocks(), rank());
   }
 
   std::string name(int rank) const override { return fmt::format("rank {}", rank); }
-  State state(int rank) const override {
-    return world_->has_left(rank) ? State::left : State::here;
-  }
+  State state(int rank) const override { return world_->state(rank); }
+  void leave_failing() override { world_->leave(rank(), State::failed); }
 
   Place place_of(const void* data, std::int64_t) const override {
     return {kProcess, static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(data))};
@@ -65,7 +64,7 @@ class ThreadPeers final : public memory::Peers {
 
 }  // namespace
 
-World::World(int size) : left_(static_cast<std::size_t>(size)) {
+World::World(int size) : states_(static_cast<std::size_t>(size)) {
   const std::size_t bytes = (ControlBlock::bytes(size) + alignof(ControlBlock) - 1) /
                             alignof(ControlBlock) * alignof(ControlBlock);
   for (int rank = 0; rank < size; ++rank) {
@@ -80,6 +79,11 @@ World::World(int size) : left_(static_cast<std::size_t>(size)) {
 
 World::~World() {
   for (ControlBlock* block : blocks_) std::free(block);
+}
+
+void World::leave(int rank, memory::Peers::State how) {
+  auto here = memory::Peers::State::here;
+  states_[rank].compare_exchange_strong(here, how, std::memory_order_release);
 }
 
 void World::keep(std::shared_ptr<memory::Task> task) {

@@ -22,10 +22,13 @@ class World {
   World& operator=(const World&) = delete;
 
   const std::vector<memory::ControlBlock*>& blocks() const { return blocks_; }
-  void leave(int rank) { left_[rank].store(true, std::memory_order_release); }
+  // The first farewell counts.
+  void leave(int rank, memory::Peers::State how);
   // Until the world ends.
   void keep(std::shared_ptr<memory::Task> task);
-  bool has_left(int rank) const { return left_[rank].load(std::memory_order_acquire); }
+  memory::Peers::State state(int rank) const {
+    return states_[rank].load(std::memory_order_acquire);
+  }
 
   // The world of a subgroup; the same for all its ranks, each of which names it once.
   std::shared_ptr<World> part(const std::string& name, int size);
@@ -37,7 +40,7 @@ class World {
   };
 
   std::vector<memory::ControlBlock*> blocks_;
-  std::vector<std::atomic<bool>> left_;
+  std::vector<std::atomic<memory::Peers::State>> states_;
   std::mutex mutex_;
   std::map<std::string, Part> parts_;
   std::vector<std::shared_ptr<memory::Task>> kept_;

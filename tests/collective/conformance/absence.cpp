@@ -36,6 +36,36 @@ TEST_P(AbsenceConformance, ARankThatLeavesIsNamed) {
   }
 }
 
+// While it unwinds, nobody can ask an exception what it says; in a handler, the group can.
+TEST_P(AbsenceConformance, ARankThatAnExceptionEndsHasFailed) {
+  for (const bool handled : {false, true}) {
+    run([&](Rank& rank) {
+      auto group = join(rank);
+      group->barrier().wait();
+      const int victim = rank.size() - 1;
+      if (rank.rank() == victim) {
+        try {
+          const auto own = handled ? nullptr : std::move(group);
+          throw std::runtime_error("its own fault");
+        } catch (const std::runtime_error&) {
+          group.reset();
+        }
+        rank.cue("failed");
+        for (int r = 0; r < victim; ++r) rank.await(r, "seen");
+      } else {
+        const std::string words = handled ? "an exception ended it: its own fault"
+                                          : "an exception ended it; its own output tells which";
+        expect_lost(rank, *group, victim,
+                    {beginning(backend(), rank, "all_reduce"),
+                     "failed before it made or finished this call: " + words},
+                    [&] { group->all_reduce(at::ones({100'000})).wait(); });
+        group.reset();
+        rank.cue("seen");
+      }
+    });
+  }
+}
+
 TEST_P(AbsenceConformance, ARankThatLeavesDoesNotSpoilWorkThatItHasDone) {
   for (const int victim : victims(size())) {
     run([&](Rank& rank) {

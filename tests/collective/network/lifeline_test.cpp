@@ -110,10 +110,11 @@ void expect_soon(Lifeline& lifeline, const Condition& condition) {
 
 TEST_F(LifelineTest, TellsWhoEndedTheGroupAndWhy) {
   const auto ranks = join_all(3);
-  ranks[1]->tell(AbortCause::requested, -1, "the loss is not a number");
+  ranks[1]->tell(AbortCause::requested, -1, 12, "the loss is not a number");
   for (const auto& rank : ranks) {
     expect_soon(*rank, [&] { return rank->aborted().has_value(); });
     EXPECT_EQ(rank->aborted()->rank, 1);
+    EXPECT_EQ(rank->aborted()->culprit, 12);
     EXPECT_EQ(rank->aborted()->reason, "the loss is not a number");
   }
 }
@@ -162,14 +163,30 @@ TEST_F(LifelineTest, AConnectionThatEndsIsALoss) {
 
 TEST_F(LifelineTest, AFarewellIsNone) {
   auto ranks = join_all(3);
-  std::jthread leaving([&] { ranks[2]->leave(5); });
+  std::jthread leaving([&] {
+    ranks[2]->say_farewell(5);
+    ranks[2]->wait_for_farewells();
+  });
   expect_soon(*ranks[0], [&] { return ranks[0]->left().contains(2); });
   EXPECT_EQ(ranks[0]->left().at(2).last_call, 5u);
+  EXPECT_EQ(ranks[0]->left().at(2).reason, "");
   leaving.join();
   ranks[2].reset();
-  ranks[0]->tell(AbortCause::requested, -1, "to see that nothing came before");
+  ranks[0]->tell(AbortCause::requested, -1, -1, "to see that nothing came before");
   expect_soon(*ranks[1], [&] { return ranks[1]->aborted().has_value(); });
   EXPECT_FALSE(ranks[1]->lost());
+}
+
+TEST_F(LifelineTest, TheFirstFarewellCounts) {
+  auto ranks = join_all(2);
+  ranks[1]->say_farewell(5, "an exception ended it", 7);
+  ranks[1]->say_farewell(6);
+  ranks[1].reset();
+  expect_soon(*ranks[0], [&] { return ranks[0]->left().contains(1); });
+  EXPECT_EQ(ranks[0]->left().at(1).last_call, 5u);
+  EXPECT_EQ(ranks[0]->left().at(1).reason, "an exception ended it");
+  EXPECT_EQ(ranks[0]->left().at(1).culprit, 7);
+  EXPECT_FALSE(ranks[0]->lost());
 }
 
 TEST_F(LifelineTest, NamesWhoDoesNotCome) {

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/launch/culprit.h"
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+
+namespace lockstep {
+namespace {
+
+bool earlier(const RankEnd& one, const RankEnd& other) {
+  const auto order = [](const RankEnd& end) {
+    return std::tuple(end.noticed, end.loss.has_value(), end.status->signal == 0);
+  };
+  return order(one) < order(other);
+}
+
+}  // namespace
+
+std::optional<Culprit> find_culprit(const std::vector<RankEnd>& ranks, int first_rank) {
+  const RankEnd* first = nullptr;
+  const RankEnd* first_by_itself = nullptr;
+  for (const RankEnd& end : ranks) {
+    if (!end.failed()) continue;
+    if (first == nullptr || earlier(end, *first)) first = &end;
+    if (end.loss) continue;
+    if (first_by_itself == nullptr || earlier(end, *first_by_itself)) first_by_itself = &end;
+  }
+  if (first == nullptr) return std::nullopt;
+
+  const auto number = [&](const RankEnd* end) {
+    return first_rank + static_cast<int>(end - ranks.data());
+  };
+  const auto of_this_machine = [&](int rank) {
+    return rank >= first_rank && rank - first_rank < static_cast<int>(ranks.size());
+  };
+  // For a rank that a signal has stopped others wait in vain, and it may not be the only one that
+  // is late when they give up.
+  for (const RankEnd& stopped : ranks) {
+    if (stopped.status || stopped.stopped_by == 0) continue;
+    for (const RankEnd& end : ranks) {
+      if (!end.loss || !end.loss->silent) continue;
+      return Culprit{.rank = number(&stopped), .lost_by = number(&end), .loss = *end.loss};
+    }
+  }
+  // From who lost a rank to the one that was lost, as far as that is known.
+  Culprit culprit{.rank = number(first)};
+  std::set<int> seen{culprit.rank};
+  while (of_this_machine(culprit.rank)) {
+    const RankEnd& end = ranks[static_cast<std::size_t>(culprit.rank - first_rank)];
+    if (!end.loss) break;
+    // Ranks that each wait for another in vain: none is more to blame than the first.
+    if (!seen.insert(end.loss->rank).second) return Culprit{.rank = number(first)};
+    culprit = {.rank = end.loss->rank, .lost_by = culprit.rank, .loss = *end.loss};
+  }
+  const RankEnd* end = of_this_machine(culprit.rank)
+                           ? &ranks[static_cast<std::size_t>(culprit.rank - first_rank)]
+                           : nullptr;
+  if (end != nullptr && (end->status || end->stopped_by != 0)) return culprit;
+  if (first_by_itself != nullptr) return Culprit{.rank = number(first_by_itself)};
+  culprit.may_change = true;
+  return culprit;
+}
+
+}  // namespace lockstep

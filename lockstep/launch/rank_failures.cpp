@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// How a launch finds out which rank failed first, and what it tells of it.
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "lockstep/launch/rank_watch.h"
+
+namespace lockstep {
+namespace {
+
+// For so long a rank that others have lost may take to end by itself, and so to tell more; less if
+// it was only silent, since then it most likely hangs.
+constexpr std::chrono::milliseconds cause_grace{2000};
+constexpr std::chrono::milliseconds silence_grace{1000};
+
+}  // namespace
+
+void RankWatch::take_ends() {
+  ++looks_;
+  for (Rank& rank : ranks_) {
+    if (rank.ended || !rank.process.status()) continue;
+    rank.ended = true;
+    rank.noticed = looks_;
+    if (rank.end.empty()) rank.end = rank.process.status()->words(memory_kills_);
+  }
+}
+
+RankEnd RankWatch::end_of(Rank& rank) const {
+  const int of_all = first_rank() + rank.process.rank();
+  const auto& told = store_.values();
+  const auto loss = told.find(loss_key(of_all));
+  return {.status = rank.process.status(),
+          .noticed = rank.noticed,
+          .stopped_by = rank.process.stopped_by(),
+          .loss = loss == told.end() ? std::nullopt : decode_loss(loss->second)};
+}
+
+void RankWatch::take_failure() {
+  if (culprit_ || result_.signal != 0) return;
+  const auto failed = [](Rank& rank) { return rank.ended && !rank.process.status()->success(); };
+  if (std::ranges::none_of(ranks_, failed)) return;
+  std::vector<RankEnd> ends;
+  for (Rank& rank : ranks_) ends.push_back(end_of(rank));
+  const auto culprit = find_culprit(ends, first_rank());
+  if (culprit->may_change && running()) {
+    if (!decide_at_)
+      decide_at_ = Deadline::after(culprit->loss.silent ? silence_grace : cause_grace);
+    if (!decide_at_->passed()) return;
+  }
+  culprit_ = culprit;
+  const auto index = static_cast<std::size_t>(culprit->rank - first_rank());
+  if (index < ends.size()) culprits_end_ = ends[index];
+  decide_at_.reset();
+  stop(SIGTERM, options_.stop_grace);
+}
+
+RankFailure RankWatch::failure_of(const Culprit& culprit) {
+  const std::string report = fmt::format("rank {} reports: {}", culprit.lost_by, culprit.loss.text);
+  const auto index = static_cast<std::size_t>(culprit.rank - first_rank());
+  if (index >= ranks_.size()) return {culprit.rank, 0, 1, 0, report, {}};
+  Rank& rank = ranks_[index];
+  RankFailure failure{culprit.rank, rank.process.pid(), 1, 0, {}, rank.output.last_lines()};
+  if (culprit.lost_by < 0 || culprits_end_.failed()) {
+    const ExitStatus status = culprits_end_.status.value_or(*rank.process.status());
+    const std::string words = rank.process.last_words();
+    failure.exit_code = status.code();
+    failure.signal = status.signal;
+    failure.cause = words.empty() ? rank.end : words;
+  } else if (culprits_end_.status) {
+    failure.exit_code = 0;
+    failure.cause = "ended with code 0 before the others; " + report;
+  } else if (culprits_end_.stopped_by != 0) {
+    failure.cause =
+        fmt::format("stopped by {}; {}", signal_words(culprits_end_.stopped_by), report);
+  } else {
+    failure.cause = "was lost while it still ran; " + report;
+  }
+  return failure;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The stack trace that libtorch puts below what an error says: "Exception raised from f at file:1
+// (most recent call first):" and lines that begin with "frame #0: ". Reports leave it out.
+#pragma once
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+
+namespace lockstep {
+
+// Sees the lines of one stream in order.
+class StackTraceFilter {
+ public:
+  bool is_trace(std::string_view line) {
+    in_trace_ = is_head(line) || (in_trace_ && line.starts_with("frame #"));
+    return in_trace_;
+  }
+
+ private:
+  static bool is_head(std::string_view line) {
+    return line.starts_with("Exception raised from ") &&
+           line.ends_with("(most recent call first):");
+  }
+
+  bool in_trace_ = false;
+};
+
+// What an error says, by whole lines.
+inline std::string without_stack_trace(std::string_view text) {
+  StackTraceFilter filter;
+  std::string kept;
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    if (!filter.is_trace(line)) kept.append(kept.empty() ? "" : "\n").append(line);
+    text.remove_prefix(std::min(text.size(), line.size() + 1));
+  }
+  return kept;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/rendezvous/losses.h"
+
+#include <charconv>
+#include <map>
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "lockstep/core/environment.h"
+#include "lockstep/core/error.h"
+#include "lockstep/rendezvous/local_store.h"
+
+namespace lockstep {
+namespace {
+
+// A launcher that is stopped must not hold up ranks that end.
+constexpr std::chrono::milliseconds launcher_patience{1000};
+// A lost rank that has not ended by then may go on for long.
+constexpr std::chrono::milliseconds end_patience{1000};
+
+// The launcher's store, if the launcher knows this process by these numbers.
+std::optional<std::string> launcher_of(int rank, int world_size) {
+  if (environment_int("RANK") != rank || environment_int("WORLD_SIZE") != world_size) return {};
+  return environment("LOCKSTEP_LAUNCHER");
+}
+
+}  // namespace
+
+std::string loss_key(int rank) {
+  return fmt::format("lockstep/loss/{}", rank);
+}
+
+std::string encode(const Loss& loss) {
+  return fmt::format("{}{} {}", loss.silent ? 's' : 'l', loss.rank, loss.text);
+}
+
+std::optional<Loss> decode_loss(std::string_view text) {
+  if (text.empty() || (text.front() != 's' && text.front() != 'l')) return std::nullopt;
+  Loss loss{.silent = text.front() == 's'};
+  const auto [end, error] = std::from_chars(text.data() + 1, text.data() + text.size(), loss.rank);
+  if (error != std::errc() || end == text.data() + text.size() || *end != ' ' || loss.rank < 0) {
+    return std::nullopt;
+  }
+  loss.text = text.substr(static_cast<std::size_t>(end - text.data()) + 1);
+  return loss;
+}
+
+std::shared_ptr<LossRecord> LossRecord::of(const std::string& job, int rank, int world_size) {
+  static std::mutex mutex;
+  static auto& records = *new std::map<std::string, std::weak_ptr<LossRecord>>;
+  const std::lock_guard lock(mutex);
+  std::erase_if(records, [](const auto& entry) { return entry.second.expired(); });
+  auto& entry = records[fmt::format("{} {} {}", rank, world_size, job)];
+  auto record = entry.lock();
+  if (!record) {
+    entry = record = std::make_shared<LossRecord>(rank, launcher_of(rank, world_size));
+  }
+  return record;
+}
+
+void LossRecord::note(const Loss& loss) noexcept try {
+  if (loss.rank < 0 || loss.rank == rank_) return;
+  {
+    const std::lock_guard lock(mutex_);
+    if (loss_ && !loss_->silent && loss_->rank != loss.rank) return;
+    loss_ = loss;
+    lost_process_.reset();
+    if (!launcher_ && !loss.silent && loss.pid > 0) {
+      lost_process_.reset(static_cast<int>(::syscall(SYS_pidfd_open, loss.pid, 0)));
+    }
+  }
+  if (launcher_) {
+    LocalStore(*launcher_, {.name = {}, .patience = launcher_patience})
+        .set(loss_key(rank_), encode(loss));
+  }
+} catch (...) {
+  // The rank's own error tells as well.
+}
+
+void LossRecord::let_lost_rank_end_first() noexcept {
+  UniqueFd process;
+  {
+    const std::lock_guard lock(mutex_);
+    process = std::move(lost_process_);
+  }
+  if (!process) return;
+  pollfd entry{process.get(), POLLIN, 0};
+  ::poll(&entry, 1, static_cast<int>(end_patience.count()));
+}
+
+std::optional<Loss> LossRecord::loss() const {
+  const std::lock_guard lock(mutex_);
+  return loss_;
+}
+
+void GroupLosses::note(const std::exception_ptr& error, int culprit) const noexcept {
+  if (!record_) return;
+  const auto loss_of = [&](int rank, bool silent, const char* text) {
+    const bool known = culprit < 0 || culprit == job_rank(rank);
+    const auto index = static_cast<std::size_t>(rank);
+    const int pid = known && rank >= 0 && index < pids_.size() ? pids_[index] : 0;
+    return Loss{known ? job_rank(rank) : culprit, silent, text, pid};
+  };
+  try {
+    std::rethrow_exception(error);
+  } catch (const PeerLost& lost) {
+    record_->note(loss_of(lost.rank(), false, lost.what()));
+  } catch (const TimeoutError& late) {
+    record_->note(loss_of(late.rank(), true, late.what()));
+  } catch (...) {
+    // No rank is at fault, or this one.
+  }
+}
+
+int GroupLosses::job_rank(int rank) const {
+  return job_ranks_.empty() || rank < 0 ? rank : job_ranks_[static_cast<std::size_t>(rank)];
+}
+
+std::optional<Loss> GroupLosses::loss() const {
+  return record_ ? record_->loss() : std::nullopt;
+}
+
+int GroupLosses::culprit(int lost_rank) const {
+  if (lost_rank >= 0) return job_rank(lost_rank);
+  const auto noted = loss();
+  return noted ? noted->rank : -1;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Which other rank this one lost, if that is what ends it: for its peers in other groups, and for
+// the launcher, which must not take the loss for this rank's own failure.
+#pragma once
+
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <sys/types.h>
+
+#include "lockstep/core/unique_fd.h"
+#include "lockstep/rendezvous/membership.h"
+
+namespace lockstep {
+
+struct Loss {
+  // The lost rank, counted in the job.
+  int rank = -1;
+  // It may still run, but did not come in time.
+  bool silent = false;
+  // The error of the rank that lost it.
+  std::string text = {};
+  // Its process, if that is on this machine; else 0.
+  pid_t pid = 0;
+};
+
+// Where the launcher's store holds the loss of a rank of the job.
+std::string loss_key(int rank);
+std::string encode(const Loss& loss);
+// Nothing if the text is no loss.
+std::optional<Loss> decode_loss(std::string_view text);
+
+// The loss that ends a rank, whichever of its groups saw it. Thread-safe.
+class LossRecord {
+ public:
+  // `launcher` is the path of its store's socket; without it nobody is told.
+  LossRecord(int rank, std::optional<std::string> launcher)
+      : rank_(rank), launcher_(std::move(launcher)) {}
+  // One for all groups that this process forms as this rank of this job, while any of them lives.
+  // The launcher is told if it started this process as that rank.
+  static std::shared_ptr<LossRecord> of(const std::string& job, int rank, int world_size);
+
+  // Keeps the first rank that died or left, or until then the last that was silent, with the last
+  // text about it: of the groups that a hierarchical one is made of, that of all ranks comes last.
+  // Tells the launcher: blocks for a second at most. The loss of this rank itself is none.
+  void note(const Loss& loss) noexcept;
+  std::optional<Loss> loss() const;
+
+  // For a rank that ends of its loss: blocks until the lost rank's process has ended, a second at
+  // most, and once. Launchers other than Lockstep's take the rank that ends first for the cause.
+  void let_lost_rank_end_first() noexcept;
+
+ private:
+  const int rank_;
+  const std::optional<std::string> launcher_;
+  mutable std::mutex mutex_;
+  std::optional<Loss> loss_;
+  UniqueFd lost_process_;
+};
+
+// The record as one group sees it, whose ranks may be others than the job's.
+class GroupLosses {
+ public:
+  // Keeps nothing and tells nobody.
+  GroupLosses() = default;
+  // `pids` are those of the group's ranks, as far as they are on this machine.
+  explicit GroupLosses(const Membership& membership, std::vector<int> pids = {})
+      : record_(membership.losses), job_ranks_(membership.job_ranks), pids_(std::move(pids)) {}
+
+  // Notes the error that ends the group, if another rank is at fault: the culprit, counted in the
+  // job, or else the rank that a PeerLost or a TimeoutError names.
+  void note(const std::exception_ptr& error, int culprit = -1) const noexcept;
+  // Whom to hold responsible, counted in the job, if this group ends now: the rank of this group
+  // that was lost, or else that of another one. -1 if there is none.
+  int culprit(int lost_rank = -1) const;
+  std::optional<Loss> loss() const;
+  void let_lost_rank_end_first() const noexcept {
+    if (record_) record_->let_lost_rank_end_first();
+  }
+
+ private:
+  int job_rank(int rank) const;
+
+  std::shared_ptr<LossRecord> record_;
+  std::vector<int> job_ranks_;
+  std::vector<int> pids_;
+};
+
+}  // namespace lockstep
