@@ -53,7 +53,7 @@ void Joining::give_up(const std::exception& error) {
     check();
     std::this_thread::sleep_for(10ms);
   } while (!deadline.passed());
-  lifeline_.tell(cause_of(error), -1, error.what());
+  lifeline_.tell(cause_of(error), -1, -1, error.what());
   lifeline_.wait_until_told();
 }
 
