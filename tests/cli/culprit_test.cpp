@@ -51,7 +51,7 @@ std::vector<Case> cases() {
       {"shm", "throw_two_groups", 1, "exit code 1"},
       {"shm", "kept", 4, "exit code 4", left},
       {"shm", "exit0", 1, "ended with code 0 before the others; rank ", died},
-      {"shm", "swallowed", 1, "exit code 1"},
+      {"shm", "swallowed", 1, "exit code 1", "my own fault"},
       {"shm", "before_joining", 1, "exit code 1", "my own fault"},
       {"shm", "stop", 1, "stopped by signal 19 (SIGSTOP); rank ", "in vain for rank 1"},
       {"gloo", "throw_slowly", 1, "exit code 1"},
