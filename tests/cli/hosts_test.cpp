@@ -180,8 +180,10 @@ TEST_F(TwoHosts, LaunchersOfAStaticCluster) {
   launchers[1]->signal(SIGTERM);
   EXPECT_EQ(launchers[1]->wait(), 128 + SIGTERM);
   EXPECT_EQ(launchers[0]->wait(), 1);
-  EXPECT_THAT(launchers[0]->err(), HasSubstr("of 4 (pid"));
-  EXPECT_THAT(launchers[0]->err(), AnyOf(HasSubstr("rank 2 (pid"), HasSubstr("rank 3 (pid")));
+  EXPECT_THAT(
+      launchers[0]->err(),
+      AnyOf(HasSubstr("lockstep run: rank 2 of 4, on another machine, failed first: rank "),
+            HasSubstr("lockstep run: rank 3 of 4, on another machine, failed first: rank ")));
 }
 
 TEST_F(TwoHosts, ARankThatDiesOnOneHostEndsTheOther) {
