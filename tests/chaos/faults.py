@@ -84,7 +84,7 @@ FAULTS = (
           says=DAMAGED),
     Fault(1, "a rank calls exit(3)", victim="exit_3", code=3),
     Fault(1, "a rank calls exit(0)", victim="exit_0", code=1,
-          says="ended with code 0 before the others|left"),
+          says="ended with code 0 before the others|died before"),
     Fault(1, "a rank calls _exit(0)", victim="_exit_0", code=1),
     Fault(2, "SIGKILL at any time", strike=_kill_at_any_time, code=128 + signal.SIGKILL),
     Fault(4, "SIGSEGV", victim="segv", code=128 + signal.SIGSEGV),

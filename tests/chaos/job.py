@@ -31,7 +31,7 @@ class Job:
                      "TMPDIR": str(folder), **(environment or {}), MARK: self._mark}
         self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                          stderr=subprocess.STDOUT, env=variables,
-                                         start_new_session=True)
+                                         start_new_session=True, preexec_fn=_heed_interrupts)
         self._readers = [threading.Thread(target=self._read, daemon=True),
                          threading.Thread(target=self._wait, daemon=True)]
         for reader in self._readers:
@@ -130,6 +130,11 @@ class Job:
             if not found or time.monotonic() > deadline:
                 return found
             time.sleep(0.02)
+
+
+def _heed_interrupts():
+    """A shell starts what it runs in the background with SIGINT ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _signal(pid, number):

@@ -16,9 +16,9 @@ def complaints(trial, job, guilty, seconds, ended):
         found.append(f"took {seconds:.1f} s, more than {fault.within} s")
     if ended and trial.launcher.name in faults.OURS:
         expected = fault.code
-        # The exception that spawn throws is caught, as in most programs.
-        if trial.launcher.name == "spawn" and fault.blames:
-            expected = 1
+        if trial.launcher.name == "spawn":
+            # The exception that it throws is caught, as in most programs; a signal it raises again.
+            expected = 1 if fault.blames else _killed_by(expected)
         if expected is faults.ANY_CODE and job.code == 0 or expected not in (faults.ANY_CODE,
                                                                            job.code):
             found.append(f"exit code {job.code} instead of {expected or 'any but 0'}")
@@ -31,6 +31,11 @@ def complaints(trial, job, guilty, seconds, ended):
         found.append(f"nothing says {fault.says!r}")
     found += job.left_behind()
     return found
+
+
+def _killed_by(code):
+    """What Python calls the end of a process that a shell gives this exit code."""
+    return 128 - code if code and code > 128 else code
 
 
 def progress(number, runs, outcome):
