@@ -28,9 +28,9 @@ class Fault:
     within: float = AT_ONCE
     # The job's exit code under `lockstep run`; any but 0 if it is ANY_CODE.
     code: int = ANY_CODE
-    # Whether a rank is to blame; without one no rank may be named.
+    # Whether the launcher must report the guilty rank, and nobody else.
     blames: bool = True
-    # What must be said somewhere, as a regular expression.
+    # What must be said somewhere, as a regular expression; {rank} is the guilty one.
     says: str = ""
 
 
@@ -95,14 +95,16 @@ FAULTS = (
           code=128 + signal.SIGINT, blames=False),
     Fault(6, "SIGINT to the launcher, twice", strike=_interrupt_twice, launchers=OURS,
           code=128 + signal.SIGINT, blames=False),
-    Fault(13, "a rank has fewer batches", victim="fewer_batches", within=AT_ONCE,
-          says="different numbers of batches"),
-    Fault(14, "a NaN in one rank's gradients", victim="nan", code=1, says="not finite"),
+    Fault(13, "a rank has fewer batches", victim="fewer_batches", code=1,
+          says="left the group before it made this call"),
+    Fault(14, "a NaN in one rank's gradients", victim="nan", launchers=OURS,
+          code=1, blames=False, says="is not finite on rank {rank}"),
     Fault(15, "SIGKILL to the launcher", strike=_to_launcher(signal.SIGKILL), launchers=OURS,
           code=-signal.SIGKILL, blames=False),
     Fault(17, "SIGSTOP to a rank", strike=_stop, launchers=OURS, within=TIMED_OUT),
     Fault(19, "a rank hangs", victim="hang", launchers=OURS, within=TIMED_OUT),
     Fault(25, "two ranks are killed at once", strike=_kill_two, launchers=OURS,
           code=128 + signal.SIGKILL),
-    Fault(40, "a bit of one rank's weights flips", victim="flip", code=1, says="differ"),
+    Fault(40, "a bit of one rank's weights flips", victim="flip", launchers=OURS,
+          code=1, blames=False, says="has one value on .*{rank}"),
 )

@@ -18,17 +18,20 @@ def complaints(trial, job, guilty, seconds, ended):
         expected = fault.code
         if trial.launcher.name == "spawn":
             # The exception that it throws is caught, as in most programs; a signal it raises again.
-            expected = 1 if fault.blames else _killed_by(expected)
+            expected = 1 if fault.blames or fault.victim else _killed_by(expected)
         if expected is faults.ANY_CODE and job.code == 0 or expected not in (faults.ANY_CODE,
                                                                            job.code):
             found.append(f"exit code {job.code} instead of {expected or 'any but 0'}")
     elif ended and job.code == 0:
         found.append("exit code 0")
     blamed = trial.launcher.blamed(job)
-    if fault.blames and guilty not in blamed or not set(blamed) <= {guilty} and fault.number != 25:
+    # Of two that were killed at once either may be the first.
+    right = {guilty, 0} if fault.number == 25 else {guilty}
+    if fault.blames and not (blamed and set(blamed) <= right):
         found.append(f"blamed {blamed or 'nobody'} instead of rank {guilty}")
-    if fault.says and not job.find(fault.says):
-        found.append(f"nothing says {fault.says!r}")
+    says = fault.says.format(rank=guilty)
+    if says and not job.find(says):
+        found.append(f"nothing says {says!r}")
     found += job.left_behind()
     return found
 
