@@ -396,11 +396,15 @@ TEST_P(CallsConformance, AnAllToAllThatDoesNotFitTogetherIsAnErrorOnEveryRank) {
 
 // The system would promise it, and kill whoever writes to it.
 TEST_P(CallsConformance, MoreThanTheMachinesMemoryIsRefusedBeforeItIsTaken) {
-  const std::int64_t too_much = 2 * available_memory() / size();
   const auto in_host_memory = at::TensorOptions(at::kByte).device(at::kCPU);
   run_in_group([&](Rank&, ProcessGroup& group) {
-    expect_error<BackendError>("twice what there is", {"memory"},
-                               [&] { group.empty({too_much}, in_host_memory); });
+    // Rank 0's figure: what is free changes from one look to the next.
+    const at::Tensor too_much =
+        at::full({1}, 2 * available_memory() / size(), at::kLong).to(group.device());
+    group.broadcast(too_much, 0).wait();
+    expect_error<BackendError>("twice what there is", {"memory"}, [&] {
+      group.empty({too_much.item<std::int64_t>()}, in_host_memory);
+    });
   });
 }
 
