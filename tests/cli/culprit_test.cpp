@@ -48,7 +48,7 @@ std::vector<Case> cases() {
   return {
       {"shm", "throw_slowly", 1,
        "exit code 1\nthe last lines of rank 1:\n  ending by throw_slowly"},
-      {"shm", "throw_two_groups", 1, "exit code 1"},
+      {"shm", "throw_two_groups", 1, "exit code 1", "my own fault"},
       {"shm", "kept", 4, "exit code 4", left},
       {"shm", "exit0", 1, "ended with code 0 before the others; rank ", died},
       {"shm", "swallowed", 1, "exit code 1", "my own fault"},
