@@ -9,6 +9,7 @@
 #include <ATen/ops/tensor.h>
 #include <fmt/format.h>
 
+#include "lockstep/collective/calls_differ.h"
 #include "lockstep/collective/exchange_sizes.h"
 #include "lockstep/collective/network/payload.h"
 #include "lockstep/core/error.h"
@@ -194,14 +195,11 @@ Step comparison(const Call& call, Place place) {
               },
           .finish =
               [=] {
-                const Call first = described_by(first_byte(all));
-                for (int rank = 1; rank < place.size; ++rank) {
+                const Call mine = described_by(first_byte(own));
+                for (int rank = 0; rank < place.size; ++rank) {
                   const Call other = described_by(first_byte(all) + rank * sizeof call);
-                  if (other == first) continue;
-                  throw UsageError(fmt::format(
-                      "rank 0 called {}, but rank {} called {}; all ranks must make the same calls "
-                      "in the same order",
-                      describe(first), rank, describe(other)));
+                  if (other == mine) continue;
+                  throw CallsDiffer("", mine, rank, fmt::format("rank {}", rank), other);
                 }
               }};
 }
