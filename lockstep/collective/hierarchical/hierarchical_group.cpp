@@ -63,12 +63,12 @@ class HierarchicalGroup final : public ProcessGroup {
   std::string_view backend() const override { return "hierarchical"; }
 
   at::Tensor make_empty(at::IntArrayRef sizes, const at::TensorOptions& options) override {
-    // What is not on CPU passes through host memory anyway.
-    if (!options.device().is_cpu()) return levels_->all->empty(sizes, options);
     start_meeting({.collective = Collective::empty,
                    .type = c10::typeMetaToScalarType(options.dtype()),
                    .elements = c10::multiply_integers(sizes)})
         .wait();
+    // What is not on CPU passes through host memory anyway.
+    if (!options.device().is_cpu()) return levels_->all->empty(sizes, options);
     at::Tensor tensor;
     std::string refusal;
     try {
