@@ -2,14 +2,14 @@
 // What happens to ranks while they join by Gloo: deaths at any call, strangers at any port.
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <memory>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "support/die_at_call.h"
@@ -69,14 +69,18 @@ void serve_store(Rank& rank, const std::vector<int>& until_done) {
   for (const int other : until_done) rank.await(other, "done");
 }
 
-std::shared_ptr<ProcessGroup> join_at_store(Rank& rank, std::chrono::milliseconds timeout,
-                                            const std::string& place) {
+std::shared_ptr<Store> store_of(const Rank& rank) {
   std::string path;
   std::ifstream(place_of_store(rank)) >> path;
+  return std::make_shared<LocalStore>(path);
+}
+
+std::shared_ptr<ProcessGroup> join_at_store(const Rank& rank, std::chrono::milliseconds timeout,
+                                            const std::string& place) {
   Membership membership;
   membership.rank = Seat(rank).rank;
   membership.world_size = kRanks;
-  membership.store = std::make_shared<PrefixStore>(place, std::make_shared<LocalStore>(path));
+  membership.store = std::make_shared<PrefixStore>(place, store_of(rank));
   return make_gloo_group(std::move(membership), {.timeout = timeout});
 }
 
@@ -157,17 +161,16 @@ TEST(GlooJoining, ADeathAtAnyCallIsNamed) {
   }
 }
 
-// The addresses at which a process listens.
-std::vector<sockaddr_in> listening(pid_t pid) {
+// The addresses at which this process listens.
+std::vector<sockaddr_in> listening() {
   std::set<std::string> sockets;
   std::error_code ignored;
-  const std::string process = fmt::format("/proc/{}", pid);
-  for (const auto& fd : std::filesystem::directory_iterator(process + "/fd", ignored)) {
+  for (const auto& fd : std::filesystem::directory_iterator("/proc/self/fd")) {
     const std::string target = std::filesystem::read_symlink(fd.path(), ignored);
     if (target.starts_with("socket:[")) sockets.insert(target.substr(8, target.size() - 9));
   }
   std::vector<sockaddr_in> addresses;
-  std::ifstream table(process + "/net/tcp");
+  std::ifstream table("/proc/self/net/tcp");
   for (std::string line; std::getline(table, line);) {
     std::istringstream fields(line);
     std::string number, local, remote, state, queues, timer, retransmits, user, timeout, inode;
@@ -183,13 +186,13 @@ std::vector<sockaddr_in> listening(pid_t pid) {
   return addresses;
 }
 
-enum class Manners { closes, resets, talks };
+enum class Manners { closes, resets, talks, stays };
 
-// Whether it came in.
-bool intrude(const sockaddr_in& address, Manners manners) {
-  const UniqueFd socket(::socket(AF_INET, SOCK_STREAM, 0));
+// Its connection. Without one, it found the port closed: a hub's, once all ranks have come.
+std::optional<UniqueFd> intrude(const sockaddr_in& address, Manners manners) {
+  UniqueFd socket(::socket(AF_INET, SOCK_STREAM, 0));
   const auto* place = reinterpret_cast<const sockaddr*>(&address);
-  if (::connect(socket.get(), place, sizeof address) != 0) return false;
+  if (::connect(socket.get(), place, sizeof address) != 0) return {};
   if (manners == Manners::resets) {
     const linger at_once{1, 0};
     ::setsockopt(socket.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
@@ -197,50 +200,56 @@ bool intrude(const sockaddr_in& address, Manners manners) {
     const std::vector<char> nonsense(100, '\x01');
     ::send(socket.get(), nonsense.data(), nonsense.size(), MSG_NOSIGNAL);
   }
-  return true;
+  return socket;
 }
 
-// Connects to whatever the ranks listen at, from before they join until they have ended.
+// Before a rank tells the others where it listens, strangers of all manners come there.
+class VisitedStore final : public Store {
+ public:
+  explicit VisitedStore(std::shared_ptr<Store> store) : store_(std::move(store)) {}
+
+  void set(const std::string& key, const std::string& value) override {
+    for (const auto& address : listening()) {
+      for (const auto manners :
+           {Manners::closes, Manners::resets, Manners::talks, Manners::stays}) {
+        auto stranger = intrude(address, manners);
+        if (!stranger) continue;
+        ++visits_;
+        if (manners == Manners::stays) staying_.push_back(*std::move(stranger));
+      }
+    }
+    store_->set(key, value);
+  }
+  std::int64_t add(const std::string& key, std::int64_t amount) override {
+    return store_->add(key, amount);
+  }
+  std::string get(const std::string& key, const Deadline& deadline) override {
+    return store_->get(key, deadline);
+  }
+
+  int visits() const { return visits_; }
+
+ private:
+  std::shared_ptr<Store> store_;
+  std::vector<UniqueFd> staying_;
+  int visits_ = 0;
+};
+
 TEST(GlooJoining, StrangersAtAnyPortCostNothing) {
   run_ranks(kRanks + 1, [](Rank& rank) {
-    if (rank.rank() < kRanks) {
-      rank.await(kRanks, "there");
-      // On until the stranger has met a port that was open.
-      bool visited = false;
-      for (int group_number = 0; group_number < 4 || !visited; ++group_number) {
-        InitOptions init;
-        init.backend = "gloo";
-        init.init_method = rank.meeting_place(std::to_string(group_number));
-        init.rank = rank.rank();
-        init.world_size = kRanks;
-        init.timeout = 20s;
-        const auto group = init_process_group(init);
-        const at::Tensor tensor = at::ones({100'000});
-        for (int call = 0; call < 20; ++call) group->all_reduce(tensor.fill_(1)).wait();
-        EXPECT_TRUE((tensor == kRanks).all().item<bool>());
-        const bool seen = std::filesystem::exists(rank.folder() + "/visited");
-        const at::Tensor verdict = at::full({1}, seen ? 1 : 0, at::kInt);
-        group->broadcast(verdict, 0).wait();
-        visited = verdict.item<int>() == 1;
-      }
-      rank.cue("done");
-      return;
+    if (Seat(rank).serves) return serve_store(rank, all_but({}, kRanks));
+    rank.await(kRanks, "serves");
+    const auto store = std::make_shared<VisitedStore>(store_of(rank));
+    const auto group = make_gloo_group({.rank = rank.rank(), .world_size = kRanks, .store = store},
+                                       {.timeout = 20s});
+    // Each manner at the port for its peers, and at rank 0's hub.
+    EXPECT_GE(store->visits(), rank.rank() == 0 ? 8 : 4);
+    const at::Tensor tensor = at::ones({100'000});
+    for (int call = 0; call < 20; ++call) {
+      group->all_reduce(tensor.fill_(1)).wait();
+      EXPECT_TRUE((tensor == kRanks).all().item<bool>());
     }
-    std::atomic<bool> over = false;
-    std::jthread stranger([&] {
-      for (int turn = 0; !over; ++turn) {
-        for (int other = 0; other < kRanks; ++other) {
-          for (const auto& address : listening(rank.pid_of(other))) {
-            if (!intrude(address, static_cast<Manners>(turn % 3))) continue;
-            std::ofstream(rank.folder() + "/visited") << "here";
-          }
-        }
-      }
-    });
-    rank.cue("there");
-    for (int other = 0; other < kRanks; ++other) rank.await(other, "done");
-    over = true;
-    stranger.join();
+    rank.cue("done");
   });
 }
 
