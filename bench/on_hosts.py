@@ -4,6 +4,7 @@
 megabits a second out, and prints what rank 0 prints. Needs root and iproute2."""
 
 import argparse
+import itertools
 import os
 import pathlib
 import shutil
@@ -29,12 +30,15 @@ def why_not():
 class Hosts:
     """Connected by a bridge, which has a namespace of its own."""
 
+    _numbers = itertools.count()
+
     def __init__(self):
+        self._name = f"lsb{os.getpid()}.{next(self._numbers)}"
         self._spaces = []
-        self._bridge = f"lsb{os.getpid()}n"
+        self._bridge = f"{self._name}n"
 
     def make(self, count, megabits):
-        self._spaces = [f"lsb{os.getpid()}h{host}" for host in range(count)]
+        self._spaces = [f"{self._name}h{host}" for host in range(count)]
         self._run(f"ip netns add {self._bridge}",
                   f"ip -n {self._bridge} link add bridge type bridge",
                   f"ip -n {self._bridge} link set bridge up")
