@@ -43,6 +43,7 @@ RankKeeper::RankKeeper(const Keeping& keeping, const MemoryKills& memory_kills)
   socket_.reset(ends[0]);
   UniqueFd keepers = above_standard_streams(ends[1]);
   const pid_t launcher = ::getpid();
+  flush_streams();
   pid_ = ::fork();
   if (pid_ < 0) throw BackendError(fmt::format("cannot fork: {}", reason_of(errno)));
   if (pid_ == 0) {

@@ -23,18 +23,11 @@ namespace {
 // Of the rank's stdout: what it was in the process that forked may write in blocks.
 std::array<char, BUFSIZ> line_buffer;
 
-void flush() {
-  std::cout.flush();
-  std::cerr.flush();
-  std::clog.flush();
-  std::fflush(nullptr);
-}
-
 // Best effort: words that do not fit the pipe are cut.
 [[noreturn]] void end_with(const UniqueFd& words, int exit_code, const std::string& reason) {
   ::fcntl(words.get(), F_SETFL, O_NONBLOCK);
   [[maybe_unused]] const ssize_t written = ::write(words.get(), reason.data(), reason.size());
-  flush();
+  flush_streams();
   // Not exit(): the launcher's destructors are not the rank's to run.
   ::_exit(exit_code);
 }
@@ -54,6 +47,13 @@ void become_rank(pid_t parent, const UniqueFd& output, const UniqueFd& error_out
 }
 
 }  // namespace
+
+void flush_streams() {
+  std::cout.flush();
+  std::cerr.flush();
+  std::clog.flush();
+  std::fflush(nullptr);
+}
 
 void run_rank(const UniqueFd& words, const std::function<void()>& body) {
   try {

@@ -2,8 +2,6 @@
 #include "lockstep/launch/spawn.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <iostream>
 
 #include <fmt/format.h>
 #include <signal.h>
@@ -27,13 +25,6 @@ std::string result_key(int rank) {
 
 std::string arrival_key() {
   return "lockstep/spawn/arrived/";
-}
-
-// What is still in a buffer would be written by every rank as well.
-void flush() {
-  std::cout.flush();
-  std::clog.flush();
-  std::fflush(nullptr);
 }
 
 AgentOptions agent_options(int ranks, const SpawnOptions& options) {
@@ -136,7 +127,6 @@ RankBody anew(const AgentOptions& agent, const std::string& which, int number,
 
 SpawnResults run_ranks(int ranks, const std::string& call, const AgentOptions& agent,
                        const RankBody& body) {
-  flush();
   AgentResult result = run_agent(agent, body);
   if (result.signal != 0) {
     ::raise(result.signal);

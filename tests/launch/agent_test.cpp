@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "lockstep/launch/agent.h"
 
+#include <cstdio>
 #include <fstream>
 #include <map>
 
@@ -87,6 +88,12 @@ TEST_F(Agent, SetsTorchrunsVariables) {
     EXPECT_EQ(lines[rank][3], "socket");
     EXPECT_EQ(lines[rank][4], "more");
   }
+}
+
+TEST_F(Agent, RanksDoNotWriteWhatThisProcessHasInABuffer) {
+  std::fputs("not written yet ", stdout);
+  run_script("echo mine", {.ranks = 1});
+  EXPECT_THAT(lines[0], ElementsAre("mine"));
 }
 
 TEST_F(Agent, SharesOutTheCoresUnlessTheEnvironmentSaysOtherwise) {
