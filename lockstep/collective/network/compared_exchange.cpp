@@ -2,7 +2,6 @@
 #include "lockstep/collective/network/compared_exchange.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 
 #include <fmt/format.h>
@@ -30,10 +29,9 @@ HeadMemory::HeadMemory(int ranks)
 
 std::shared_ptr<std::byte[]> HeadMemory::get() {
   for (const auto& memory : kept_) {
-    if (memory.use_count() > 1) continue;
-    // Whatever its last user did to it has happened.
-    std::atomic_thread_fence(std::memory_order_acquire);
-    return memory;
+    // Nobody else counts it up. The copy does, and so sees what its last user did before it counted
+    // it down: libstdc++ does both with acquire and release.
+    if (memory.use_count() == 1) return memory;
   }
   auto memory = std::make_shared_for_overwrite<std::byte[]>(
       static_cast<std::size_t>(2 * ranks_ * place_bytes_));
