@@ -21,7 +21,8 @@ struct RankExit {
   std::string reason;
 };
 
-// Writes what this process has buffered for its streams. A child forked before would write it again.
+// Writes what this process has buffered for its streams. A child forked before would write it
+// again.
 void flush_streams();
 
 // Runs body() and ends this process, a rank, when that returns or throws; why goes to the pipe that
