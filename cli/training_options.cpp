@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/collective/init_process_group.h"
+#include "lockstep/train/batch_size.h"
 
 namespace lockstep::cli {
 
