@@ -87,7 +87,8 @@ void RunCommand::describe(::CLI::App& app) {
               "Show the output of these ranks only, as in 0,2")
       ->allow_extra_args(false)
       ->type_name("RANKS");
-  app.add_flag("--standalone", standalone, "Accepted as torchrun does; it is so anyway");
+  app.add_flag("--standalone", standalone,
+               "Accepted for compatibility with torchrun; changes nothing");
   app.add_option("PROGRAM", program,
                  "The program, and all that follows it; -- may stand before it");
 }

@@ -27,8 +27,8 @@ void require_descriptors(const std::string& where, int count) {
   for (int i = 0; i < count; ++i) {
     opened.emplace_back(::eventfd(0, EFD_CLOEXEC));
     if (opened.back()) continue;
-    throw BackendError(fmt::format("{}{} descriptors more are needed, and {} can be had: {}", where,
-                                   count, i, reason_of(errno)));
+    throw BackendError(fmt::format("{}{} more descriptors are needed, but only {} can be had: {}",
+                                   where, count, i, reason_of(errno)));
   }
 }
 

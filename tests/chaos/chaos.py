@@ -33,7 +33,7 @@ def arguments():
     parser.add_argument("--launchers", metavar="NAME,...", help=f"of {', '.join(LAUNCHERS)}")
     parser.add_argument("--backends", metavar="NAME,...",
                         help=f"of {', '.join(trials.BACKENDS)}")
-    parser.add_argument("--markdown", action="store_true", help="the table as docs/faults.md has it")
+    parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
     parser.add_argument("--lockstep", required=True, help=argparse.SUPPRESS)
     parser.add_argument("--victim", required=True, help=argparse.SUPPRESS)
     options = parser.parse_args()
