@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Options that take numbers. Lockstep reads the text itself: versions of CLI11 differ in what they
-// take for a number, and in what they say of anything else.
+// Options that take numbers. Lockstep parses them itself, since versions of CLI11 differ in which
+// numbers they accept and in their error messages.
 #pragma once
 
 #include <concepts>
@@ -16,8 +16,8 @@
 
 namespace lockstep::cli {
 
-// Of ranks, machines or threads. No machine has more cores, and the ranks of so many machines still
-// fit an int.
+// How many ranks, machines or threads an option may ask for. No machine has more cores, and the
+// product of two such counts fits an int.
 constexpr Range<int> kCounts{1, 32'768};
 
 // "-n,--nproc-per-node,--nproc_per_node" -> "--nproc-per-node"
@@ -39,8 +39,8 @@ template <class Value, class Number>
   return option;
 }
 
-// Describes an option with several values, separated by commas or by spaces, of which each is read
-// by a function. CLI11's own delimiter would drop what is empty.
+// Describes an option with several values, separated by commas or spaces, each parsed by the
+// function `read`. CLI11's own delimiter would drop empty values.
 template <class Value>
 ::CLI::Option* add_list(::CLI::App& app, const std::string& names, std::vector<Value>& values,
                         const std::function<Value(const std::string&)>& read,

@@ -15,7 +15,7 @@ int print(std::FILE* stream, std::string_view text);
 // BackendError if print() on standard output returned other than 0.
 void check_output(int error);
 
-// Prints what --help or --version asks for; the parser throws that as an error without a code.
+// Prints the answer to --help or --version, which the parser throws as an error with exit code 0.
 // BackendError if it cannot be written.
 void print_answer(const ::CLI::App& app, const ::CLI::ParseError& asked);
 

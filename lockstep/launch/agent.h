@@ -26,12 +26,12 @@ struct MergedOutput {
   std::string prefix{};
 };
 
-// What each rank has to have done in a span from its start: to set a key of the store, this one
-// with its number behind it.
+// A deadline for each rank: within this span from its start it must set the store's key `key`
+// followed by its number.
 struct Arrival {
   std::string key;
   std::chrono::milliseconds span{};
-  // What is said of one that has not.
+  // The cause that is reported for a rank that has not done so.
   std::string late;
 };
 
@@ -67,11 +67,11 @@ struct AgentOptions {
   // From SIGTERM to SIGKILL: when a rank has failed, and when this process was told to stop.
   std::chrono::milliseconds stop_grace{500};
   std::chrono::milliseconds interrupt_grace{10000};
-  // A rank that is late is ended as one that failed.
+  // A rank that misses it counts as failed, and the job ends.
   std::optional<Arrival> arrival{};
-  // What ranks leave behind is ended by their keeper. If that is killed, this process adopts what
-  // is left and ends it: for a program that has no other children. Without it processes in other
-  // groups and sessions than the ranks' then stay.
+  // The keeper ends processes that ranks leave behind. If the keeper is killed and this is set,
+  // this process adopts the rest and ends them; set it only in a program that has no other
+  // children. Without it, processes that have left their rank's group or session then stay.
   bool end_orphans = false;
 };
 
@@ -99,9 +99,9 @@ struct AgentResult {
   // The signal that told this process to stop, and that the ranks were sent; SIGPIPE if whoever
   // read standard output went away.
   int signal = 0;
-  // The rank that failed first. One that fails because it lost another, which its groups tell the
-  // launcher, is not meant: then the lost one is, though it ended with code 0, was stopped, or is
-  // another machine's. Of several at once, one that a signal killed counts as first.
+  // The rank that failed first. A rank that fails because it lost another one, as its groups tell
+  // the launcher, does not count; the lost rank does, even if it ended with code 0, was stopped, or
+  // runs on another machine. Of several at once, one that a signal killed counts as first.
   std::optional<RankFailure> failure;
   // Why some of the ranks' lines are not on standard output, or not in a log file: "cannot write
   // standard output: No space left on device". Empty if none was lost.
@@ -110,23 +110,24 @@ struct AgentResult {
   LocalStoreServer::Values store;
 };
 
-// Blocks until all ranks have ended. Each is a process group of its own, reads from /dev/null and
-// prints to a pseudo-terminal, so that its lines come as it prints them; TERM is dumb in it unless
-// they go on to a terminal. Their parent is a process between them and this one, their keeper,
-// which also ends what they leave behind. When one fails, the others' process groups get SIGTERM,
-// and SIGKILL after the grace; if it fails because it lost another, that one has two seconds to end
-// by itself first. SIGINT, SIGTERM, SIGHUP and SIGQUIT go to all ranks, which then have
-// the longer grace; a second one kills. If this process is killed itself, or the keeper is, the
-// ranks die with it; the latter is a BackendError. Far more ranks than cores get a warning on
-// standard error. UsageError for options that cannot be; BackendError if ranks cannot be started. A
-// program that cannot be executed is a failure of its rank, with exit code 127 or 126.
+// Blocks until all ranks have ended. Each rank has a process group of its own, reads from /dev/null
+// and prints to a pseudo-terminal, so that its lines appear as it prints them; TERM is dumb in it
+// unless its output goes on to a terminal. The ranks' parent is their keeper, a process between
+// them and this one, which also ends processes that they leave behind. When a rank fails, the
+// process groups of the others get SIGTERM, and SIGKILL after the grace; if it fails because it
+// lost another rank, that one first has two seconds to end by itself. SIGINT, SIGTERM, SIGHUP and
+// SIGQUIT go to all ranks, which then have the longer grace; a second signal kills them. If this
+// process or the keeper is killed, the ranks die with it; a killed keeper is a BackendError. Far
+// more ranks than cores get a warning on standard error. UsageError for impossible options;
+// BackendError if ranks cannot be started. A program that cannot be executed is a failure of its
+// rank, with exit code 127 or 126.
 AgentResult run_agent(const AgentOptions& options);
 
-// What a rank that is forked from this process calls; it ends when that returns or throws. A body
-// that executes a program may leave it the pipe for the rank's last words (run_rank).
+// What a forked rank calls; the rank ends when it returns or throws. A body that executes a program
+// may hand it the pipe for the rank's last words (run_rank).
 using RankBody = std::function<void(int rank, const UniqueFd& last_words)>;
 
-// The same for such ranks: spawn() is made of it.
+// The same for ranks that call a body; spawn() uses it.
 AgentResult run_agent(const AgentOptions& options, const RankBody& body);
 
 // What to tell the user: which rank failed first, how, and its last lines. Ends with a newline;

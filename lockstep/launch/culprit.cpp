@@ -34,8 +34,8 @@ std::optional<Culprit> find_culprit(const std::vector<RankEnd>& ranks, int first
   const auto of_this_machine = [&](int rank) {
     return rank >= first_rank && rank - first_rank < static_cast<int>(ranks.size());
   };
-  // For a rank that a signal has stopped others wait in vain, and it may not be the only one that
-  // is late when they give up.
+  // Others wait in vain for a rank that a signal has stopped, and when they give up it may not be
+  // the only one that is late.
   for (const RankEnd& stopped : ranks) {
     if (stopped.status || stopped.stopped_by == 0) continue;
     for (const RankEnd& end : ranks) {
@@ -43,13 +43,13 @@ std::optional<Culprit> find_culprit(const std::vector<RankEnd>& ranks, int first
       return Culprit{.rank = number(&stopped), .lost_by = number(&end), .loss = *end.loss};
     }
   }
-  // From who lost a rank to the one that was lost, as far as that is known.
+  // Follows the losses from the first rank that failed, as far as they are known.
   Culprit culprit{.rank = number(first)};
   std::set<int> seen{culprit.rank};
   while (of_this_machine(culprit.rank)) {
     const RankEnd& end = ranks[static_cast<std::size_t>(culprit.rank - first_rank)];
     if (!end.loss) break;
-    // Ranks that each wait for another in vain: none is more to blame than the first.
+    // The ranks wait in vain for each other in a circle: none is more to blame than the first.
     if (!seen.insert(end.loss->rank).second) return Culprit{.rank = number(first)};
     culprit = {.rank = end.loss->rank, .lost_by = culprit.rank, .loss = *end.loss};
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Which rank a job failed by: the one whose failure is not the loss of another rank.
+// Finds the rank that made a job fail: the one that did not fail because it lost another rank.
 #pragma once
 
 #include <optional>
@@ -14,7 +14,8 @@ namespace lockstep {
 struct RankEnd {
   // Nothing while it runs.
   std::optional<ExitStatus> status{};
-  // Counts the looks at the ranks: ends that were noticed at once have the same.
+  // In which round of the event loop its end was noticed; ends noticed at once have the same
+  // number.
   int noticed = 0;
   // The signal that has stopped it, or 0.
   int stopped_by = 0;
@@ -27,10 +28,12 @@ struct RankEnd {
 struct Culprit {
   // Counted in the job; it may be one of another machine.
   int rank = 0;
-  // The rank that lost it, and what that says; -1 if its own end tells all.
+  // The rank that lost it, and the loss as that rank reports it; -1 if the culprit's own end says
+  // enough.
   int lost_by = -1;
   Loss loss{};
-  // Its own end may still come, or that of a rank of this machine that is the cause.
+  // Waiting may show another culprit or more about this one: it still runs, or a rank of this
+  // machine may yet fail by itself.
   bool may_change = false;
 };
 

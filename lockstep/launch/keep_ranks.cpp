@@ -36,7 +36,7 @@ class Keeper {
   }
 
   void start();
-  // Until the launcher has sent it away or is gone.
+  // Returns when the launcher has told the keeper to end, or is gone.
   void watch();
 
  private:
@@ -71,7 +71,8 @@ void Keeper::start() {
   keep_only_what_it_needs();
 }
 
-// A shell would wait for the launcher's output to close, a peer for its sockets.
+// If the keeper held the launcher's output open, a shell would wait for it to close; the same goes
+// for sockets and their peers.
 void Keeper::keep_only_what_it_needs() {
   const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO}) {
@@ -111,7 +112,8 @@ void Keeper::tell_changes() {
       siginfo_t info{};
       const int flags = kinds | WNOHANG;
       if (::waitid(P_PID, static_cast<id_t>(pid), &info, flags) != 0 || info.si_pid != pid) return;
-      // A rank that has ended stays a zombie, and with it its number the name of its process group.
+      // A rank that has ended stays a zombie, so that no other process gets its pid, which names
+      // its process group.
       if ((kinds & WEXITED) != 0) running_.erase(pid);
       send_to_launcher(socket_.get(), RankChange{rank, info.si_code, info.si_status});
     };
@@ -137,7 +139,8 @@ void Keeper::tidy_up() {
 
 void keep_ranks(const Keeping& keeping, pid_t launcher, UniqueFd socket,
                 const MemoryKills& memory_kills) noexcept {
-  // Not killed with the launcher's group, nor by its name.
+  // A signal to the launcher's process group, or to all processes of its name, must not hit the
+  // keeper as well.
   ::setpgid(0, 0);
   ::prctl(PR_SET_NAME, "rank-keeper");
   const AdoptsOrphans adopts;

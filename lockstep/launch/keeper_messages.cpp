@@ -117,7 +117,7 @@ std::optional<KeeperMessage> receive_from_keeper(int socket) {
   return RankChange{.rank = payload.rank, .code = payload.code, .status = payload.status};
 }
 
-void send_away(int socket, std::chrono::milliseconds grace) {
+void send_to_keeper(int socket, std::chrono::milliseconds grace) {
   const auto count = grace.count();
   repeat([&] { return ::send(socket, &count, sizeof count, MSG_NOSIGNAL | MSG_DONTWAIT); });
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a launcher and its ranks' keeper tell each other, over a pair of sockets that keep the
-// bounds of messages.
+// What a launcher and its ranks' keeper tell each other, over a pair of sockets that preserve
+// message boundaries.
 #pragma once
 
 #include <chrono>
@@ -12,22 +12,24 @@
 
 namespace lockstep {
 
-// No rank is started any more; why.
+// No further rank will be started, and why.
 struct StartFailed {
   std::string what;
 };
 
 using KeeperMessage = std::variant<StartedRank, RankChange, StartFailed>;
 
-// To the launcher. Waits while the socket is full; what a launcher that is gone cannot take is
-// dropped. The descriptors of a started rank stay open here.
+// Sends to the launcher. Blocks while the socket is full; drops the message if the launcher is
+// gone. The caller keeps the descriptors of a started rank.
 void send_to_launcher(int socket, const KeeperMessage& message);
-// Nothing if there is none at the moment. ConnectionClosed if the keeper is gone.
+// The next message; nothing if there is none at the moment. ConnectionClosed if the keeper is gone.
 std::optional<KeeperMessage> receive_from_keeper(int socket);
 
-// To the keeper: to end what is left, with this grace, and itself. A keeper that is gone gets none.
-void send_away(int socket, std::chrono::milliseconds grace);
-// What the launcher sent; nothing if it is gone. Only when the socket is readable.
+// Tells the keeper to end all remaining processes, with this grace, and then itself. Does nothing
+// if the keeper is gone.
+void send_to_keeper(int socket, std::chrono::milliseconds grace);
+// The grace that the launcher sent; nothing if the launcher is gone. Call it only when the socket
+// is readable.
 std::optional<std::chrono::milliseconds> receive_from_launcher(int socket);
 
 }  // namespace lockstep

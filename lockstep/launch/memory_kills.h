@@ -11,8 +11,8 @@
 
 namespace lockstep {
 
-// Compares the count of such kills that this process's control group keeps with that of the
-// beginning. Ranks that move to a group outside it are not counted.
+// Compares the count of such kills in this process's control group with the count at construction.
+// Ranks that move to a group outside it are not counted.
 class MemoryKills {
  public:
   // Counts from now on. Reads the files of control groups below `root`.
@@ -22,8 +22,8 @@ class MemoryKills {
   // control group's limit is 512 MiB", or that it was somebody else, or both guesses where no
   // control group counts.
   std::string words() const;
-  // Only "killed by the kernel: ...", for a process of which it is not known how it ended; empty if
-  // the kernel has killed none, or no control group counts.
+  // For a process whose end is not known: "killed by the kernel: ...", or empty if the kernel has
+  // killed none since, or no control group counts.
   std::string words_since() const;
 
  private:

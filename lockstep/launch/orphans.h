@@ -25,14 +25,15 @@ class AdoptsOrphans {
 // Whether this process can list its children, which takes /proc.
 bool children_can_be_seen();
 
-// What a killed process may take to end; one that does not hangs in the kernel.
+// How long a killed process may take to end; one that takes longer hangs in the kernel.
 constexpr std::chrono::seconds kill_patience{2};
 
-// Ends all children of this process that adopts, and theirs: SIGTERM, after the grace SIGKILL.
-// Gives up on what survives that for kill_patience. None if they cannot be seen.
+// For a process that adopts orphans: ends all its descendants by SIGTERM, and by SIGKILL after the
+// grace. Gives up on processes that survive that for kill_patience. Does nothing if children cannot
+// be seen.
 void end_children(std::chrono::milliseconds grace);
 
-// Takes notice of the children that have ended, but for those excepted.
+// Reaps the children that have ended, except these.
 void reap_children(const std::set<pid_t>& except);
 
 }  // namespace lockstep

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How a launch finds out which rank failed first, and what it tells of it.
+// How a launch finds out which rank failed first, and what it reports about it.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -9,8 +9,8 @@
 namespace lockstep {
 namespace {
 
-// For so long a rank that others have lost may take to end by itself, and so to tell more; less if
-// it was only silent, since then it most likely hangs.
+// How long a rank that others have lost may take to end by itself, which tells more than their
+// loss. Less for a rank that was only silent, since it most likely hangs.
 constexpr std::chrono::milliseconds cause_grace{2000};
 constexpr std::chrono::milliseconds silence_grace{1000};
 

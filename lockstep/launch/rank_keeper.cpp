@@ -23,10 +23,10 @@ namespace lockstep {
 namespace {
 
 constexpr std::chrono::seconds start_timeout{30};
-// Beyond what the keeper waits for processes that it has killed.
+// How long the keeper may take to end, beyond its patience with processes that it has killed.
 constexpr std::chrono::seconds farewell_timeout{2};
 
-// Not where the keeper has its standard streams.
+// Keeps the descriptor clear of the standard streams, which the keeper replaces.
 UniqueFd above_standard_streams(int fd) {
   const UniqueFd low(fd);
   return UniqueFd(::fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
@@ -96,14 +96,14 @@ void RankKeeper::report_loss() {
 
 void RankKeeper::end(std::chrono::milliseconds grace) {
   if (pid_ < 0) return;
-  send_away(socket_.get(), grace);
+  send_to_keeper(socket_.get(), grace);
   pollfd entry{pidfd_.get(), POLLIN, 0};
   const Deadline deadline = Deadline::after(grace + kill_patience + farewell_timeout);
   int ready = 0;
   do {
     ready = ::poll(&entry, 1, static_cast<int>(deadline.remaining().count()));
   } while (ready < 0 && errno == EINTR);
-  // Somebody may have stopped it. The ranks die with it.
+  // The keeper may be stopped (SIGSTOP). The ranks die with it.
   if (ready <= 0) ::kill(pid_, SIGKILL);
   while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
   }

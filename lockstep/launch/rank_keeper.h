@@ -15,25 +15,25 @@
 
 namespace lockstep {
 
-// What a keeper does.
+// What a keeper needs to know.
 struct Keeping {
   int ranks = 0;
-  // Each rank calls it, as fork_rank() has it.
+  // What each rank calls; see fork_rank().
   std::function<void(int rank, const UniqueFd& last_words)> body;
-  // What goes if the launcher is killed.
+  // What the keeper removes if the launcher is killed.
   std::string store_socket{};
   std::string store_folder{};
 };
 
-// Ranks are children of the keeper, and what they leave behind becomes its child too, whatever
-// group or session that moved to. So whichever of the two is killed, the other one ends all: the
-// keeper also removes the store's folder then and says on standard error what happened; the
-// launcher finds that the ranks have died with their keeper. A signal cannot stop the keeper unless
-// it is SIGKILL or SIGSTOP. It holds no descriptor of the launcher's but standard error.
+// Ranks are children of the keeper, which also adopts processes that they leave behind, whatever
+// group or session those have moved to. If the launcher is killed, the keeper ends all of them,
+// removes the store's folder and says on standard error what happened. If the keeper is killed, the
+// ranks die with it, and the launcher gets an error. The keeper blocks all signals but SIGKILL and
+// SIGSTOP, and holds none of the launcher's descriptors but standard error.
 class RankKeeper {
  public:
-  // Forks it, and it the ranks. The calling thread must hold back all signals (SignalsBlocked).
-  // BackendError if it cannot be forked.
+  // Forks the keeper, which forks the ranks. The calling thread must block all signals
+  // (SignalsBlocked). BackendError if it cannot be forked.
   RankKeeper(const Keeping& keeping, const MemoryKills& memory_kills);
   // As end() without grace.
   ~RankKeeper();
@@ -41,16 +41,18 @@ class RankKeeper {
   RankKeeper& operator=(const RankKeeper&) = delete;
 
   pid_t pid() const { return pid_; }
-  // The ranks in their order. BackendError if one cannot be started, or if the keeper is killed or
-  // does not go on for half a minute.
+  // Blocks until the next rank, in order, has been started. BackendError if it cannot be, or if the
+  // keeper is killed or starts none for half a minute.
   StartedRank next_started();
 
   // Readable when next_change() has something.
   int descriptor() const { return socket_.get(); }
-  // A rank ended, was stopped, or goes on. BackendError, always again, if the keeper was killed.
+  // A rank ended, was stopped, or continued; nothing if there is no news. BackendError, at every
+  // call, if the keeper was killed.
   std::optional<RankChange> next_change();
 
-  // Ends what is left of the ranks and their descendants, SIGKILL after the grace, and the keeper.
+  // Ends the remaining ranks and their descendants, by SIGKILL after the grace, and then the
+  // keeper. Blocks meanwhile.
   void end(std::chrono::milliseconds grace);
 
  private:

@@ -37,8 +37,8 @@ class RankOutput {
   // The stream ended; what is left of it counts as a line.
   void finish(OutputStream stream);
 
-  // Why the log file lacks lines from here on: "cannot write the log file ...: No space left on
-  // device". Empty as long as it has all.
+  // Why the log file lacks the lines from some point on: "cannot write the log file ...: No space
+  // left on device". Empty as long as it has all.
   const std::string& log_error() const { return log_error_; }
 
   // Without libtorch's stack traces, which would leave no room for what went before.

@@ -20,7 +20,8 @@
 namespace lockstep {
 namespace {
 
-// Of the rank's stdout: what it was in the process that forked may write in blocks.
+// Makes the rank's stdout write by lines; in the process that forked it, stdout may write in
+// blocks.
 std::array<char, BUFSIZ> line_buffer;
 
 // Best effort: words that do not fit the pipe are cut.
@@ -38,7 +39,7 @@ void become_rank(pid_t parent, const UniqueFd& output, const UniqueFd& error_out
   // The parent may have died before that took hold.
   if (::getppid() != parent) ::_exit(1);
   UniqueFd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  // A machine without one; an empty pipe reads alike.
+  // On a machine without /dev/null: a pipe that nobody writes to ends at once as well.
   if (!null) null = open_pipe().reader;
   ::dup2(null.get(), STDIN_FILENO);
   ::dup2(output.get(), STDOUT_FILENO);

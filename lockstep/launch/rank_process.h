@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// One local rank: a process in a process group of its own, forked, and seen through descriptors.
+// One local rank: how its process is forked, and how the launcher sees it.
 #pragma once
 
 #include <functional>
@@ -25,36 +25,36 @@ struct RankExit {
 // again.
 void flush_streams();
 
-// Runs body() and ends this process, a rank, when that returns or throws; why goes to the pipe that
-// leads to RankProcess::last_words().
+// Runs body() in this process, a rank, and ends the process when that returns or throws; the reason
+// goes to the pipe that leads to RankProcess::last_words().
 [[noreturn]] void run_rank(const UniqueFd& last_words, const std::function<void()>& body);
 
 // A rank as it was started, and the ends of its streams at which they are read.
 struct StartedRank {
   int rank = 0;
   pid_t pid = -1;
-  // Why its standard output is a pipe too, as an errno; 0 if it is a terminal.
+  // Why its standard output is a pipe and not a terminal, as an errno; 0 if it is a terminal.
   int terminal_error = 0;
   UniqueFd output{};
   UniqueFd error_output{};
   UniqueFd last_words{};
 };
 
-// The child leads a process group, dies with the thread that forked it, reads from /dev/null,
-// writes to a pseudo-terminal and, for errors, to a pipe, calls body() with the pipe
-// for its last words as run_rank() does. BackendError if there is no process or descriptor left for
-// it.
+// Forks a rank. The child leads a process group, dies with the thread that forked it, reads from
+// /dev/null, and writes to a pseudo-terminal, its errors to a pipe. It calls body() with the pipe
+// for its last words, and ends as run_rank() has it. BackendError if there is no process or
+// descriptor left for it.
 StartedRank fork_rank(int rank, const std::function<void(const UniqueFd& last_words)>& body);
 
-// What became of a rank, as waitid() has it in si_code and si_status.
+// A change of a rank's state, as waitid() reports it in si_code and si_status.
 struct RankChange {
   int rank = 0;
   int code = 0;
   int status = 0;
 };
 
-// Stays a zombie until its parent ends it: its pid, and with it the name of its process group,
-// is not given to another process.
+// A rank as its launcher sees it. When it has ended it stays a zombie until the keeper ends, so
+// that no other process gets its pid, which names its process group.
 class RankProcess {
  public:
   explicit RankProcess(StartedRank started) : started_(std::move(started)) {}

@@ -22,7 +22,8 @@ using std::chrono::milliseconds;
 
 // A killed process that has not gone by then hangs in the kernel.
 constexpr milliseconds kill_timeout{5000};
-// Until descriptors may be free again for those who ask the store.
+// How long to wait before trying again to serve clients of the store for which there was no
+// descriptor.
 constexpr int starved_wait_ms = 100;
 // GNU timeout signals its child and then its whole group: that is one wish, not two.
 constexpr milliseconds same_wish{100};

@@ -42,7 +42,7 @@ class RankWatch {
     // How it ended, or that it was late, in words.
     std::string end{};
     bool log_lost = false;
-    // In which look at the ranks that was noticed.
+    // In which round of the loop its end was noticed.
     int noticed = 0;
   };
 

@@ -71,7 +71,7 @@ StartMethod choose(StartMethod asked, const std::string& call) {
   return StartMethod::spawn;
 }
 
-// The variables of this process that are not among those.
+// This process's variables that are not in `before`.
 EnvironmentVariables added_to(const std::vector<std::string>& before) {
   EnvironmentVariables added;
   for (char** variable = ::environ; *variable != nullptr; ++variable) {
@@ -107,7 +107,7 @@ RankBody forked(const AgentOptions& agent, const Body& body) {
   };
 }
 
-// The call's number, among the program's calls of spawn.
+// `number` counts the program's calls of spawn.
 RankBody anew(const AgentOptions& agent, const std::string& which, int number,
               const SpawnOutcomes& outcomes) {
   return [&, number, before = all_variables(), cores = allowed_cores()](

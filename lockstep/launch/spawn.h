@@ -19,28 +19,28 @@
 
 namespace lockstep {
 
-// How ranks come to be, by PyTorch's names.
+// How ranks are started, by PyTorch's names.
 enum class StartMethod {
   // fork while that is safe, else spawn.
   automatic,
-  // Ranks are copies of this process, there in a millisecond. Only before libtorch has started
+  // Ranks are forked from this process, within a millisecond. Only before libtorch has started
   // threads, and before a GPU has been used.
   fork,
-  // The program runs again in each rank, from the start of main with the same arguments, to this
-  // same call of spawn, where the rank calls the function. So all that the program does before the
-  // call is done again in each rank, with the environment, the folder and the cores that this
-  // process began with: what it prints, files that it writes, work that takes long (is_rank() tells
-  // a rank to leave it out), ports that it listens on, locks that it takes, groups that it joins.
-  // Its standard input is empty. What the function captures is what the rank has computed, not what
-  // this process has. The n-th call in this process is the n-th in the rank: those before it run no
-  // ranks there, and return or throw what they did here.
+  // Each rank runs the program again, from the start of main with the same arguments, up to this
+  // call of spawn, where it calls the function. So each rank repeats all that the program does
+  // before the call, with the environment, the folder and the cores that this process began with:
+  // it prints, writes files, does long work (skip that if is_rank()), listens on ports, takes
+  // locks, joins groups. Its standard input is empty. The function captures what the rank has
+  // computed, not what this process has. The n-th call in this process is the n-th in the rank;
+  // earlier calls start no ranks there, and return or throw what they did here.
   spawn,
 };
 
 struct SpawnOptions {
   StartMethod start_method = StartMethod::automatic;
-  // How long a rank that runs the program again may take to come to the call; then it is ended, and
-  // has failed. Without it a minute and ten times as long as this process took.
+  // How long a rank that runs the program again may take to reach the call; a rank that takes
+  // longer is ended and counts as failed. By default a minute plus ten times what this process
+  // took.
   std::optional<std::chrono::milliseconds> start_timeout{};
   // As in AgentOptions. Without threads each rank is limited to its share of the cores, unless
   // OMP_NUM_THREADS is set.
@@ -105,13 +105,13 @@ bool is_rank();
 
 // Calls fn(rank) in each of so many new processes, which have the environment variables of
 // `lockstep run`, so that init_process_group() joins them, and blocks until all have ended. A rank
-// ends when fn returns; destructors of static objects do not run in it. What ranks leave behind is
-// ended with them; run_agent() says by whom, who is their parent. Returns what the calls
+// ends when fn returns; destructors of static objects do not run in it. Processes that ranks leave
+// behind are ended with them, by the ranks' parent (see run_agent()). Returns what the calls
 // returned, by rank, at most 64 MiB each; nothing if fn returns void. Results are kept until the
 // program ends, for the ranks of later calls.
 //
 // RankFailed for the rank that failed first. BackendError, when all have ended, if standard output
-// or a log file could not take what they wrote. UsageError where the start method cannot be: fork
+// or a log file could not take what they wrote. UsageError if the start method is impossible: fork
 // if this process has started threads, since libtorch would hang in the ranks; spawn within a rank,
 // or in a process that the program has forked. SIGINT, SIGTERM, SIGHUP and SIGQUIT are handed to
 // the ranks, and raised again here when they have ended, then Error. Only from the main thread.

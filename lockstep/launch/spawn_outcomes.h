@@ -4,7 +4,6 @@
 #pragma once
 
 #include <functional>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,10 +14,10 @@ namespace lockstep {
 // What the ranks of one call returned, by rank.
 using SpawnResults = std::vector<std::string>;
 
-// Of the calls that were made so far, in their order. They stay until the program ends.
+// The outcomes of all calls so far, in order, kept until the program ends.
 class SpawnOutcomes {
  public:
-  // Makes a call, remembers whether it returned or threw and what, and does the same.
+  // Makes a call, remembers what it returns or throws, and returns or throws that.
   SpawnResults remember(const std::string& call, const std::function<SpawnResults()>& make);
   const std::string& packed() const { return packed_; }
 
@@ -26,7 +25,7 @@ class SpawnOutcomes {
   std::string packed_;
 };
 
-// Those that a parent had remembered.
+// The outcomes that the parent process remembered.
 class EarlierOutcomes {
  public:
   explicit EarlierOutcomes(std::string_view packed) : packed_(packed) {}

@@ -2,18 +2,14 @@
 #include "lockstep/launch/start_anew.h"
 
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <sstream>
 
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "lockstep/core/cpu.h"
@@ -83,7 +79,7 @@ struct Beginning {
     pid_t rank = 0;
     int fd = -1;
     if (!(variable >> rank >> fd) || rank != pid) return;
-    // A number of another process may have come back, and its variable be as old.
+    // The pid may be a reused one, and the variable left from a rank that had it before.
     std::error_code error;
     const auto name = std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", fd), error);
     if (error || name.string().find(kFile) == std::string::npos) return;

@@ -15,8 +15,8 @@
 
 namespace lockstep {
 
-// What a rank needs beyond what the program does before the call. It takes it up at the call, not
-// when it starts: until then the program must find the machine as its parent did.
+// What a rank needs for its call. It takes this up at the call, not when it starts: until then the
+// program must find the machine as its parent did.
 struct RankStart {
   // Which of the program's calls of spawn() it is a rank of, from 0.
   int call = 0;
