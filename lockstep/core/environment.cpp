@@ -11,7 +11,7 @@
 namespace lockstep {
 namespace {
 
-// number is the part of the text that is to be one.
+// `number` is the part of `text` that must be one.
 int read_variable(const char* name, const std::string& text, std::string_view number,
                   const Range<int>& range) {
   if (const auto value = parse_number(number, range)) return *value;

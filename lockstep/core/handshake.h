@@ -22,7 +22,7 @@ using Key = std::array<std::byte, 32>;
 using Nonce = std::array<std::byte, 32>;
 using Proof = std::array<std::byte, 32>;
 
-// 128 random bits in letters and digits, for those who may enter.
+// 128 random bits in hexadecimal, by which those who have been given them are recognised.
 std::string make_token();
 // Of what all ranks of one group know, and of the secret of all jobs if there is one.
 Key make_key(std::string_view token, std::string_view secret);

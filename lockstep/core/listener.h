@@ -23,8 +23,8 @@ class Listener {
   // kernel's queue, and descriptor() tells nothing of them, until the next call: see starved().
   std::vector<UniqueFd> accept();
 
-  // Whether some have been left in the queue, the last time, for want of descriptors; and, if that
-  // has ever been so, the limit in words.
+  // Whether the last accept() left connections in the queue because this process is out of
+  // descriptors; and the limit that this process met so, in words, empty if it never did.
   bool starved() const { return !watched_; }
   std::string limit_met() const;
 

@@ -26,7 +26,7 @@ List& list() {
 void cut_in_child() {
   const std::set<int>& fds = list().fds;
   if (fds.empty()) return list().mutex.unlock();
-  // There may be no /dev/null, and no descriptor left but this one.
+  // There may be no /dev/null, and no free descriptor but the one that is closed here.
   ::close(*fds.begin());
   const int nowhere = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   for (const int fd : fds) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Several strings in one, each behind its length in this machine's order of bytes.
+// Several strings in one, each preceded by its length in this machine's byte order.
 #pragma once
 
 #include <cstdint>

@@ -18,8 +18,8 @@ class ProcessWatch {
   // here.
   explicit ProcessWatch(pid_t pid);
 
-  // Whether it is known to have ended, now or at most so much later: the connections of a process
-  // close a moment before it is gone.
+  // Whether it is known to have ended. Waits for its end at most so long, since a process's
+  // connections close a moment before it is gone.
   bool has_ended(std::chrono::milliseconds at_most) const;
 
  private:

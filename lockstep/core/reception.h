@@ -36,8 +36,8 @@ class Reception {
   // Sends all strangers away and takes no more.
   void close();
 
-  // Who did not know the key, or found no descriptor left here: the end of a message about those
-  // who do not come. For any thread.
+  // The end of a message about ranks that do not come: the hosts of those who did not know the key,
+  // and whether this process ran out of descriptors. Empty if neither. Thread-safe.
   std::string refused() const;
 
  private:

@@ -11,7 +11,7 @@ namespace lockstep {
 class Refusals {
  public:
   void add(const std::string& host);
-  // "; a process on host 10.0.0.2 knew another secret, ..."; empty if nobody was refused.
+  // "; a process on host 10.0.0.2 was refused, since ..."; empty if nobody was refused.
   std::string in_words() const;
 
  private:

@@ -28,7 +28,7 @@ class ConnectionRefused : public ConnectionClosed {
   using ConnectionClosed::ConnectionClosed;
 };
 
-// There is no way to it now.
+// It cannot be reached, for another reason, which may pass.
 class HostUnreachable : public ConnectionClosed {
  public:
   using ConnectionClosed::ConnectionClosed;

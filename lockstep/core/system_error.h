@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What the system says of a call that failed, for messages, and the limit that processes meet most.
+// Reasons for system calls that failed, for messages, and a check of the limit on descriptors.
 #pragma once
 
 #include <string>
 
 namespace lockstep {
 
-// strerror(error), and where a limit on descriptors was met, which one, and how much it is.
+// strerror(error); if a limit on descriptors was met, also which one, and its value.
 std::string reason_of(int error);
 
-// BackendError, which begins with `where`, unless this process can open so many descriptors more:
+// BackendError, which begins with `where`, unless this process can open so many more descriptors:
 // for libraries that do not say what they lack.
 void require_descriptors(const std::string& where, int count);
 

@@ -141,7 +141,7 @@ UniqueFd connect_tcp_at_once(const std::string& host, std::uint16_t port,
   for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
     UniqueFd fd(::socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     error = fd ? connect_once(fd.get(), *address, deadline) : errno;
-    // To try again would not help.
+    // Trying again would not help.
     if (error == EMFILE || error == ENFILE) throw BackendError(no_socket(error));
     if (error == 0) return fd;
   }

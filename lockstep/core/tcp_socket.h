@@ -22,7 +22,7 @@ class AddressInUse : public BackendError {
 // Listens on an address of this machine, and on no other. Port 0 takes one that is free.
 // BackendError if the host is none of this machine's, AddressInUse if another has the port.
 UniqueFd listen_tcp(const std::string& host, std::uint16_t port);
-// ConnectionRefused if nobody listens there, HostUnreachable if there is no way to it now,
+// ConnectionRefused if nobody listens there, HostUnreachable if it cannot be reached otherwise,
 // TimeoutError if nothing answers.
 UniqueFd connect_tcp_at_once(const std::string& host, std::uint16_t port, const Deadline& deadline);
 // Tries again until the deadline while nobody listens there.
@@ -38,7 +38,7 @@ struct TcpAddress {
   std::uint16_t port;
 };
 TcpAddress local_address(int socket);
-// The other end's host, as a number; empty if it has gone.
+// The other end's host, as a number; empty if the other end has gone.
 std::string peer_host(int socket);
 // Whether both ends of a connection are on this machine.
 bool is_within_machine(int socket);

@@ -35,7 +35,7 @@ fs::path follow_links(const fs::path& file) {
   return target;
 }
 
-// What a user can mend by naming another file.
+// Errors that a user can mend by naming another file.
 bool is_of_path(int error) {
   constexpr std::array errors{ENOENT, ENOTDIR, EISDIR, EACCES,      EPERM,
                               EROFS,  ELOOP,   EINVAL, ENAMETOOLONG};
@@ -48,7 +48,7 @@ bool is_of_path(int error) {
       file.string(), why));
 }
 
-// The folder where the file system of a folder begins.
+// Where the file system of this folder is mounted.
 fs::path mount_point(fs::path folder) {
   const auto device = [](const fs::path& path) {
     struct stat status {};
@@ -68,7 +68,7 @@ void keep_mode_and_owner(int fd, const struct stat& old) {
   const bool same = own.st_uid == old.st_uid && own.st_gid == old.st_gid;
   if (!same && ::fchown(fd, old.st_uid, old.st_gid) != 0) {
     mode &= 0777;
-    // What the old group could do, another one need not.
+    // If the old group cannot be kept, its rights are not given to the new one.
     const bool group_stays =
         own.st_gid == old.st_gid || ::fchown(fd, static_cast<uid_t>(-1), old.st_gid) == 0;
     if (!group_stays) mode = (mode & ~mode_t{070}) | ((mode & 07) << 3);
@@ -118,7 +118,7 @@ void WholeFile::open() {
   if (!file_.has_filename()) refuse(file_, "this names no file");
   target_ = follow_links(file_);
   if (!target_.has_filename()) throw_errno(EISDIR);
-  // Readable too: else what a killed process left there could not be found.
+  // Readable too: otherwise files that killed processes left there could not be found.
   folder_ = UniqueFd(::open(target_.parent_path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!folder_) throw_errno(errno);
   struct stat old {};
@@ -128,12 +128,12 @@ void WholeFile::open() {
   } else if (errno != ENOENT) {
     throw_errno(errno);
   }
-  // Nobody but the user reads it before it has the old file's mode; a new file is as the umask has
-  // it.
+  // Until it has the old file's mode only this user may read it; the mode of a new file follows the
+  // umask.
   unfinished_ = std::make_unique<UnfinishedFile>(folder_.get(), old_ ? 0600 : 0666);
 }
 
-// A rename would say so, or would not care, when the work is done.
+// A rename would fail here only when the work is done, or would replace what it must not.
 void WholeFile::require_replaceable() const {
   const auto name = target_.filename();
   if (!S_ISREG(old_->st_mode)) refuse(file_, "this is not a file");

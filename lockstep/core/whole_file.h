@@ -23,18 +23,18 @@ namespace lockstep {
 // Blocks as the disk does. Used by one thread at a time.
 class WholeFile {
  public:
-  // UsageError for a path that cannot be: no such folder, a folder that may not be written, a name
-  // that is too long, a directory, a file that may not be written or is mounted. BackendError if
-  // the system refuses otherwise, as a full disk does.
+  // UsageError for a path that cannot be written: no such folder, a folder that may not be written,
+  // a name that is too long, a directory, a file that may not be written or is mounted.
+  // BackendError if the system refuses otherwise, as a full disk does.
   explicit WholeFile(const std::filesystem::path& file);
 
   // Appends. Does not throw, since libtorch's archive writer aborts if it cannot go on: the first
-  // error is kept for commit(), and what comes later only counts for the bytes that are needed.
+  // error is kept for commit(), and later bytes are only counted as needed.
   void write(const void* data, std::size_t bytes) noexcept;
 
   // Flushes the file to the disk and gives it its name; without this call all is as it was.
-  // BackendError with the system's reason, and, where room was lacking, with how much was needed
-  // and there is; then nothing is left behind and an older file is as it was.
+  // BackendError with the system's reason, and, if room was lacking, with how much is needed and
+  // how much is free; then nothing is left behind, and an older file is as it was.
   void commit();
 
  private:

@@ -22,7 +22,7 @@ constexpr int gzip_only = 16 + MAX_WBITS;
 
 struct GzipReader::Stream {
   z_stream z{};
-  // Of the compressed bytes: those at hand, and how many of all have been taken into it.
+  // The compressed bytes at hand, and how many have been fetched in all.
   std::array<std::byte, 65536> buffer;
   std::span<const std::byte> input;
   std::size_t taken = 0;

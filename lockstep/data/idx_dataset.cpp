@@ -34,7 +34,7 @@ void require_dimensions(const IdxFile& file, std::size_t expected,
                   path.string(), file.dimensions().size(), expected));
 }
 
-// Both files of a split, of which only the headers have been read yet.
+// Both files of a split; only their headers have been read.
 struct Split {
   Split(const std::filesystem::path& folder, const std::string& prefix)
       : images_path(find_file(folder, prefix + "-images-idx3-ubyte")),

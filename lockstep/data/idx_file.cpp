@@ -23,7 +23,7 @@ constexpr std::byte unsigned_bytes{0x08};
 // Images in colour have four; a header that says 200 is not one.
 constexpr int max_dimensions = 8;
 
-// Of a header, from the function that reads on in the file.
+// Parses a header; `read` fetches the file's next bytes.
 std::vector<std::int64_t> read_dimensions(const ReadOn& read, const std::string& name) {
   std::array<std::byte, 4> magic{};
   read(magic, "its magic number");

@@ -20,10 +20,10 @@ namespace lockstep {
 // An array in a file, raw or gzip (told apart by content, not by name). Only unsigned bytes are
 // read, the type that these data sets have.
 //
-// UsageError, naming the file, if it is not there, is not IDX, is damaged, or does not hold
-// exactly what its header says. Safe for hostile files: the header is read first, then no more than
-// it announces and one byte; nothing is allocated for more than the file can fill and the machine
-// has.
+// UsageError, naming the file, if it is not there, is not IDX, is damaged, or does not hold exactly
+// what its header says. Safe for hostile files: the header is read first, then at most one byte
+// more than it announces; nothing is allocated beyond what the file can fill and the machine has
+// available.
 class IdxFile {
  public:
   explicit IdxFile(const std::filesystem::path& path);
@@ -35,7 +35,7 @@ class IdxFile {
 
   // What the header announces.
   const std::vector<std::int64_t>& dimensions() const { return dimensions_; }
-  // A uint8 tensor of these dimensions. Once.
+  // Reads the elements as a uint8 tensor of these dimensions. Call it once.
   at::Tensor read();
 
  private:

@@ -35,8 +35,8 @@ constexpr Variables known[] = {
     {"Kubernetes", "JOB_COMPLETION_INDEX", "", "", ""},
 };
 
-// "2(x3),1": two tasks on each of the first three nodes, one on the last. Nothing if the list says
-// nothing of this node.
+// "2(x3),1": two tasks on each of the first three nodes, one on the last. Nothing if the list does
+// not cover this node.
 std::optional<int> entry_of(const std::string& list, int node) {
   std::istringstream entries(list);
   for (std::string entry; std::getline(entries, entry, ',');) {
@@ -146,11 +146,11 @@ void tell_torchrun(std::string_view error) {
   std::string text;
   for (const char c : error) {
     if (c == '"' || c == '\\') text += '\\';
-    // It reads UTF-8, and gives up at what is none.
+    // torchrun reads UTF-8, and gives up on anything else.
     text += c < ' ' || c > '~' ? '?' : c;
   }
-  // It counts in seconds, and takes the first of those that it sees at once: ranks that end of this
-  // one's failure have the time when it looks.
+  // torchrun compares whole seconds, and of several failures takes the earliest. Ranks that end
+  // because of this one get the time at which torchrun looks.
   const auto now = std::chrono::system_clock::now() - std::chrono::seconds(1);
   std::ofstream(*path) << fmt::format(
       R"({{"message": "{}", "timestamp": "{}"}})", text,

@@ -43,9 +43,9 @@ bool started_by_lockstep();
 // what launchers outside of it say is then about the agent.
 bool started_by_agent();
 
-// Of a rank that fails by itself: leaves the error where torchrun looks for it, which then calls
-// this rank the root cause, and not the first one that it happens to look at. Does nothing under
-// other launchers, or if there is an error already.
+// For a rank that fails by itself: leaves the error where torchrun looks for it, so that torchrun
+// names this rank as the root cause and not the first one that it happens to look at. Does nothing
+// under other launchers, or if there is an error already.
 void tell_torchrun(std::string_view error);
 
 // Where the ranks of a Slurm step can meet: the first of its hosts, and a port that follows from

@@ -27,8 +27,8 @@ class LocalStoreServer {
 
   int descriptor() const { return answers_.descriptor(); }
   void serve();
-  // For want of descriptors some wait to be served, of which descriptor() tells nothing: serve()
-  // is to be called again a little later.
+  // Clients wait that could not be accepted for want of descriptors, and descriptor() does not
+  // become readable for them: call serve() again a little later.
   bool starved() const { return listener_.starved(); }
 
   Values values() const { return answers_.values(); }

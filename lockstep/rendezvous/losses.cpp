@@ -16,7 +16,7 @@
 namespace lockstep {
 namespace {
 
-// A launcher that is stopped must not hold up ranks that end.
+// A stopped launcher must not hold up ranks that end.
 constexpr std::chrono::milliseconds launcher_patience{1000};
 // A lost rank that has not ended by then may go on for long.
 constexpr std::chrono::milliseconds end_patience{1000};
@@ -77,7 +77,7 @@ void LossRecord::note(const Loss& loss) noexcept try {
         .set(loss_key(rank_), encode(loss));
   }
 } catch (...) {
-  // The rank's own error tells as well.
+  // The rank's own error tells it too.
 }
 
 void LossRecord::let_lost_rank_end_first() noexcept {

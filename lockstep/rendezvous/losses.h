@@ -29,7 +29,7 @@ struct Loss {
   pid_t pid = 0;
 };
 
-// Where the launcher's store holds the loss of a rank of the job.
+// The key under which the launcher's store holds this rank's loss.
 std::string loss_key(int rank);
 std::string encode(const Loss& loss);
 // Nothing if the text is no loss.
@@ -45,14 +45,16 @@ class LossRecord {
   // The launcher is told if it started this process as that rank.
   static std::shared_ptr<LossRecord> of(const std::string& job, int rank, int world_size);
 
-  // Keeps the first rank that died or left, or until then the last that was silent, with the last
-  // text about it: of the groups that a hierarchical one is made of, that of all ranks comes last.
-  // Tells the launcher: blocks for a second at most. The loss of this rank itself is none.
+  // Keeps the first rank that died or left; until there is one, the last rank that was silent. Of
+  // several texts about it the last one counts: of the groups that make up a hierarchical one, that
+  // of all ranks reports last. Tells the launcher, which blocks for a second at most. Ignores a
+  // loss of this rank itself.
   void note(const Loss& loss) noexcept;
   std::optional<Loss> loss() const;
 
-  // For a rank that ends of its loss: blocks until the lost rank's process has ended, a second at
-  // most, and once. Launchers other than Lockstep's take the rank that ends first for the cause.
+  // For a rank that ends because of its loss: blocks until the lost rank's process has ended, for a
+  // second at most, and only once. Launchers other than Lockstep's take the rank that ends first
+  // for the cause.
   void let_lost_rank_end_first() noexcept;
 
  private:
@@ -68,15 +70,15 @@ class GroupLosses {
  public:
   // Keeps nothing and tells nobody.
   GroupLosses() = default;
-  // `pids` are those of the group's ranks, as far as they are on this machine.
+  // `pids` are those of the group's ranks that are on this machine.
   explicit GroupLosses(const Membership& membership, std::vector<int> pids = {})
       : record_(membership.losses), job_ranks_(membership.job_ranks), pids_(std::move(pids)) {}
 
   // Notes the error that ends the group, if another rank is at fault: the culprit, counted in the
   // job, or else the rank that a PeerLost or a TimeoutError names.
   void note(const std::exception_ptr& error, int culprit = -1) const noexcept;
-  // Whom to hold responsible, counted in the job, if this group ends now: the rank of this group
-  // that was lost, or else that of another one. -1 if there is none.
+  // The rank to hold responsible if this group ends now, counted in the job: the lost rank of this
+  // group, or else the rank that another group lost. -1 if there is none.
   int culprit(int lost_rank = -1) const;
   std::optional<Loss> loss() const;
   void let_lost_rank_end_first() const noexcept {

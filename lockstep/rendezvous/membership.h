@@ -26,7 +26,7 @@ struct Membership {
   std::string address = {};
   // What only the ranks of this user's jobs know; empty if there is none.
   std::string secret = {};
-  // Of a part of the job: the ranks in the job of its ranks. Empty where they are the same.
+  // Of a subgroup: the numbers in the job of its ranks. Empty if both numberings are the same.
   std::vector<int> job_ranks = {};
   // Where this rank's groups note that they lost another rank. Null if ranks are threads.
   std::shared_ptr<LossRecord> losses = {};

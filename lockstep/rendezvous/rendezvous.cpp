@@ -201,7 +201,8 @@ void meet_by_mpi(Membership& member, TcpStoreOptions place) {
   if (member.rank != 0) member.store = join_tcp_store(place);
 }
 
-// Another process serves where this one was to: another rank 0 of this job, or something else.
+// Another process has the address where this one was to serve: another rank 0 of this job, or
+// something else.
 [[noreturn]] void explain_address_in_use(Membership member, TcpStoreOptions place,
                                          const AddressInUse& error) {
   place.timeout = std::min(place.timeout, kOtherStoreAnswers);
@@ -236,8 +237,8 @@ Membership meet_by_environment(const RendezvousOptions& options) {
   } else if (told->meeting == Told::Meeting::mpi) {
     meet_by_mpi(result, place);
   } else if (environment("TORCHELASTIC_USE_AGENT_STORE") == "True") {
-    // torchrun serves the store itself.
-    // What ranks that failed left there is not for those that it starts anew.
+    // torchrun serves the store itself. Ranks that it restarts must not read what failed ones left
+    // there.
     const std::string attempt = environment("TORCHELASTIC_RESTART_COUNT").value_or("0");
     result.store = std::make_shared<PrefixStore>(
         fmt::format("attempt_{}/", attempt),

@@ -22,13 +22,13 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// While rank 0 waits for a rank, it looks so often whether the group was refused.
+// How often rank 0, while it waits for a rank, looks whether the group was refused.
 constexpr auto kLookAround = 100ms;
-// For what another process has written, or is just about to.
+// How long to wait for what another process has written, or is just about to write.
 constexpr auto kMoment = 5s;
-// For a rank that has just come to read why the group ends.
+// How long a rank that has just come may take to read why the group ends.
 constexpr auto kToHear = 2s;
-// Rank 0's deadline may pass a little later than another's, and rank 0 knows who is missing.
+// How much longer the others wait than rank 0, which knows who is missing.
 constexpr auto kLater = 1s;
 
 // What a process says of itself.
@@ -43,7 +43,7 @@ struct Entry {
   bool same_process(const Entry& other) const {
     return pid == other.pid && host == other.host && token == other.token;
   }
-  // As far as that can be seen from the host of `other`.
+  // As far as that shows on the host of `other`.
   bool has_ended(const Entry& other) const {
     return host == other.host && ::kill(pid, 0) != 0 && errno == ESRCH;
   }
@@ -94,7 +94,7 @@ class Roll {
     return fmt::format("roll/{}/times/{}", membership.generation, rank);
   }
 
-  // The group that this process would have joined before.
+  // The group before this one.
   Roll before(const Membership& membership) const { return {membership, group_ - 1}; }
 
   void enter(int rank, const Entry& entry) const { store_.set(entry_key(rank), as_text(entry)); }
@@ -114,7 +114,7 @@ class Roll {
     store_.set(place_ + "/verdict", verdict);
     return true;
   }
-  // There is none before the first.
+  // Group 0, before the first one, counts as over.
   bool over() const { return group_ == 0 || store_.add(place_ + "/over", 0) > 0; }
   std::string verdict(const Deadline& deadline) const {
     return store_.get(place_ + "/verdict", deadline);
@@ -132,7 +132,7 @@ class Roll {
   std::string place_;
 };
 
-// What rank 0 found, as the store holds it: a word, and what it is about.
+// What rank 0 found, as the store holds it: a word, and details.
 constexpr std::string_view kComplete = "complete ";
 constexpr std::string_view kRefused = "refused ";
 constexpr std::string_view kLate = "late ";
@@ -144,7 +144,7 @@ std::string different_sizes(int rank, int size, std::string_view size_of_rank_0)
       rank, size, size_of_rank_0);
 }
 
-// Empty if the rank can be in one group with rank 0.
+// A verdict, or empty if the rank can be in one group with rank 0.
 std::string compare(const Entry& rank_0, int rank, const Entry& other) {
   if (rank_0.world_size != other.world_size) {
     return fmt::format("{}{}", kRefused,
@@ -174,7 +174,7 @@ std::string late(const Membership& membership, const Roll& roll, int waited_for)
   return fmt::format("{}{}\n{}", kLate, fmt::join(absent, ", "), membership.store->refused());
 }
 
-// Rank 0's part. Another process may refuse the group meanwhile; then there is nothing to say.
+// Rank 0's part: the verdict. Empty if another process has refused the group meanwhile.
 std::string collect(const Membership& membership, const Roll& roll, const Entry& own,
                     const Deadline& deadline) {
   for (int rank = 1; rank < membership.world_size; ++rank) {
@@ -211,7 +211,7 @@ std::string holder_before(const Membership& membership, const Roll& roll, const 
                      holder->pid, holder->host, membership.rank);
 }
 
-// The others' part: what rank 0 says.
+// The other ranks' part.
 std::string wait_for_verdict(const Membership& membership, const Roll& roll, const Entry& own,
                              const Deadline& deadline) {
   try {

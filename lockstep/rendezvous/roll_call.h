@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Before ranks connect to each other they see whether they are one group: every rank once, by one
-// backend, in a world of one size.
+// Before ranks connect to each other they check that they form one group: every rank once, with one
+// backend and one world size.
 #pragma once
 
 #include <string>
@@ -11,8 +11,8 @@
 namespace lockstep {
 
 // A collective call over the membership's store, blocking; rank 0 collects, and tells all what it
-// found. UsageError on all ranks names both processes that have one rank, or both backends or world
-// sizes where they differ; TimeoutError on all that wait names the ranks that did not come.
+// found. UsageError on all ranks names the two processes that have one rank, or the backends or
+// world sizes that differ; TimeoutError on all ranks that wait names those that did not come.
 void call_roll(const Membership& membership, const std::string& backend, const Deadline& deadline);
 
 // For a rank 0 that finds another one's store where it was to serve its own: `membership` has that

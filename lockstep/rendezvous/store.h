@@ -23,8 +23,8 @@ class Store {
   // Waits until the key is there and returns its value. TimeoutError at the deadline.
   virtual std::string get(const std::string& key, const Deadline& deadline) = 0;
 
-  // Whom this process, if it serves the store, has turned away: the end of a message about ranks
-  // that do not come. Empty if that is nobody.
+  // If this process serves the store: who has been turned away, as the end of a message about ranks
+  // that do not come. Empty if nobody was.
   virtual std::string refused() const { return ""; }
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The memory of a store's server, which has a bound whoever fills it: values, and requests that
-// have come in part.
+// Bounds the memory of a store's server, whoever fills it: values, and requests that have arrived
+// in part.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ class StoreMemory {
   // What an entry takes beside its key and value.
   static constexpr std::size_t per_entry = 256;
 
-  // A part of it, which is given back with this object.
+  // A part of the memory, given back when this object is destroyed.
   class Share {
    public:
     explicit Share(StoreMemory& memory) : memory_(memory) {}
@@ -22,7 +22,7 @@ class StoreMemory {
     Share& operator=(const Share&) = delete;
     ~Share() { clear(); }
 
-    // False, and it stays as it is, if that is beyond the bound.
+    // False, and nothing changes, if the bound would be exceeded.
     bool grow(std::size_t bytes) {
       if (bytes > bound - memory_.held_) return false;
       memory_.held_ += bytes;

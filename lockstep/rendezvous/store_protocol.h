@@ -4,7 +4,7 @@
 //   request: length of the rest | operation | length of the key | key | value
 //   reply:   length of the value | value
 // A set is answered by nothing; an add takes and gives decimal text, or nothing where the key does
-// not hold a number. A server without room for what it is told answers by a length that none has.
+// not hold a number. A server without room for a value answers with the length no_room.
 #pragma once
 
 #include <charconv>

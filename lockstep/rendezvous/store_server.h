@@ -35,14 +35,14 @@ class StoreServer {
   Values values() const;
   // UsageError if there is no room for it.
   void set(std::string key, std::string value);
-  // Whether a client has still to be sent what it asked for and is there.
+  // Whether some client's reply has not been sent completely.
   bool replying() const;
 
   // Closes all descriptors.
   void close();
 
  private:
-  // Lives as long as it is the key's, and as long as it is being sent.
+  // Lives while it is the key's value or is being sent.
   struct Value {
     explicit Value(StoreMemory& memory) : share(memory) {}
     std::string text;
@@ -51,7 +51,8 @@ class StoreServer {
   struct Connection {
     explicit Connection(StoreMemory& memory) : share(memory) {}
     OwnFd socket;
-    // The request as far as it has come, and how much that is: what finds no room is not kept.
+    // What has arrived of the request, and how many bytes that was: bytes that find no room are
+    // counted, not kept.
     std::string received;
     std::size_t received_bytes = 0;
     bool has_room = true;

@@ -8,10 +8,10 @@
 namespace lockstep {
 namespace {
 
-// Strangers that say nothing are sent away without an event, and without one it shows that there
-// are descriptors again for those who wait in the kernel's queue.
+// No event says that a silent stranger's time is up, or that there are descriptors again for
+// connections in the kernel's queue.
 constexpr int kAtMostMs = 200;
-// For clients to take what they have been waiting for, when the server ends.
+// How long a server that ends lets clients take the replies that they have waited for.
 constexpr std::chrono::milliseconds kLinger(300);
 
 }  // namespace
