@@ -62,7 +62,7 @@ struct Call {
   // Which tensor of a list it is about, and of how many.
   std::int32_t tensor = 0;
   std::int32_t tensors = 1;
-  // The how-manyeth call on this group it is.
+  // The call's sequence number in this group.
   std::uint64_t number = 0;
 
   bool operator==(const Call&) const = default;

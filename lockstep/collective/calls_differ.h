@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The error of a rank that makes another call than a peer. To users it is a UsageError; groups that
-// are made of others put it in their own words.
+// Thrown where a rank and a peer make different calls. To users it is a UsageError; groups that are
+// made of others translate it into their own ranks and numbers.
 #pragma once
 
 #include <string>

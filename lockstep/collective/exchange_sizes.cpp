@@ -35,8 +35,8 @@ std::string exchange_fault(std::span<const std::int64_t* const> sizes) {
       const std::int64_t expected = sizes[to][ranks + from];
       if (given == expected) continue;
       return fmt::format(
-          "rank {} called it with {} for rank {}, which called it with {} from rank {}; what the "
-          "one gives the other must expect",
+          "rank {} called it with {} for rank {}, which called it with {} from rank {}; "
+          "send and receive sizes and types must match",
           from, words(given), to, words(expected), from);
     }
   }

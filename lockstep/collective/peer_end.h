@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What messages say, behind a peer's name, of how it went.
+// How messages say, after a peer's name, that it has gone.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ inline constexpr const char* connection_lost =
     ": its connection was lost before it made or finished this call: it died, or the network did; "
     "its own output and the launcher's tell which";
 
-// The program may have ended for an error that it caught itself.
+// The program may have ended because of an error that it caught itself.
 inline constexpr const char* left =
     " left the group before it made this call: its program ended, as its own output may tell, or "
     "makes fewer calls than this rank";

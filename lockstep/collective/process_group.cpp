@@ -17,7 +17,7 @@ namespace lockstep {
 
 namespace {
 
-// First line of the exception that is being handled. One that still unwinds cannot be asked.
+// First line of the exception that is being handled. One that still unwinds cannot be inspected.
 std::string handled_exception() {
   if (!std::current_exception()) return "an exception ended it; its own output tells which";
   try {

@@ -76,15 +76,15 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   const std::string& why() const { return options_.why; }
 
   // Each tensor becomes the reduction of the ranks' tensors, with the same bits on every rank:
-  // elements are combined in the order of the ranks, but by hierarchical and nccl groups. Half
+  // elements are combined in the order of the ranks, except in hierarchical and nccl groups. Half
   // types are accumulated in float. Means and scales need a floating type; a sum of bools is "or",
   // their product "and".
   Work all_reduce(at::TensorList tensors, AllReduceOptions options = {});
 
-  // The same for a tensor of one dimension of which this rank contributes some elements from
-  // elsewhere. Pieces are contiguous, of the tensor's type, and do not overlap. Those that lie
-  // wholly in own_share() are read where they are, and must not change until the Work is done; the
-  // others are copied in at once. A ring copies all.
+  // all_reduce of a 1-D tensor, parts of which come from other buffers on this rank. Pieces are
+  // contiguous, of the tensor's type, and do not overlap. Those that lie wholly in own_share() are
+  // read in place, and must not change until the Work is done; the others are copied in at once. A
+  // ring copies all.
   Work all_reduce_pieces(const at::Tensor& tensor, std::vector<Piece> pieces,
                          AllReduceOptions options = {});
   // Which elements of a tensor, on this rank, no other rank reads in an all_reduce: a part of a
@@ -110,14 +110,14 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   Work reduce_scatter(const at::Tensor& output, std::vector<at::Tensor> inputs,
                       AllReduceOptions options = {});
 
-  // outputs[r] becomes what rank r holds in inputs[this rank]. Sizes may differ from pair to pair;
-  // where a rank gives another than what is expected, UsageError, and outputs may be written in
-  // part.
+  // outputs[r] becomes what rank r holds in inputs[this rank]. Sizes may differ from pair to pair.
+  // If a rank gives something else than its peer expects, UsageError; outputs may then be partly
+  // written.
   Work all_to_all(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs);
 
   // The n-th send from rank a to rank b meets the n-th recv of rank b from rank a; they must be
-  // alike. A send's Work is done when the tensor may be changed, which may be before the peer has
-  // it. Other ranks take no part.
+  // alike. A send's Work is done when its tensor may be changed; delivery may come later. Other
+  // ranks take no part.
   Work send(const at::Tensor& tensor, int to);
   Work recv(const at::Tensor& tensor, int from);
   // Bytes that this rank has passed on by send and by all_reduce. What a ring sends, 2(N-1)/N of
@@ -145,8 +145,9 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
  protected:
   ProcessGroup(Membership membership, GroupOptions options);
 
-  // For the destructors of backends. A group that goes because of an exception, while it unwinds or
-  // is handled, goes by leave_failing: its peers must not take that for a farewell.
+  // For the destructors of backends. A group that is destroyed because of an exception, while that
+  // unwinds or is handled, calls leave_failing: its peers must not take this for an ordinary
+  // farewell.
   void leave_if_failing() noexcept;
   // Tells the peers that this rank fails, and why. Calls for which it has done its part complete.
   virtual void leave_failing(const std::string& reason) = 0;

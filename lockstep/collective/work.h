@@ -28,8 +28,7 @@ class Operation {
   virtual Deadline default_deadline() const = 0;
 };
 
-// Move-only. One that is dropped is waited for, without an error: the group keeps it, and its next
-// call throws it.
+// Move-only. The destructor waits and does not throw; the group's next call throws any error.
 class [[nodiscard]] Work {
  public:
   // Work that is done.

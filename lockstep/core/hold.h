@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Holds a flag while it lives, where a mutex will not do: who holds it may come by again.
+// RAII spin lock, for places that progress may re-enter and must then skip.
 #pragma once
 
 #include <atomic>

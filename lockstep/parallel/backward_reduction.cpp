@@ -38,8 +38,8 @@ class BackwardReduction::EndOfBackward {
   bool called_ = false;
 };
 
-// Runs what talks to the group. Any error ends the group, and is passed on with a hint at its most
-// frequent cause.
+// Runs a function that uses the group. Any error ends the group, and is passed on with a hint at
+// its most frequent cause.
 template <class Function>
 void BackwardReduction::reducing(Function&& function) {
   try {
@@ -206,7 +206,7 @@ void BackwardReduction::contribute(Parameter& parameter) {
   if (parameter.used) gradient = view;
 }
 
-// While it is in the cache still.
+// Called while the gradient is still in the cache.
 void BackwardReduction::check_contribution(const Parameter& parameter, Bucket& bucket) {
   bucket.complete(parameter.place);  // it may be the view, of which a part has stayed elsewhere
   const int number = bucket.parameters()[static_cast<std::size_t>(parameter.place)];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Whether the ranks still train one model: what data parallelism rests on, and what a bit that
-// flips, or a change that one rank makes alone, ends without a word.
+// Checks that the ranks still have the same model. Data parallelism relies on that, and a bit that
+// flips, or a change that one rank makes alone, breaks it silently.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -27,9 +27,9 @@ struct InSyncOptions {
 };
 
 // A collective call that blocks: compares the bits of parameters and buffers between the ranks, by
-// their hashes. OutOfSync on every rank if any differ: it names the first, and which ranks have the
-// same; nothing is changed, and the group goes on. UsageError on every rank if the modules are not
-// alike in names, types and shapes.
+// their hashes. OutOfSync on every rank if any differ; it names the first that does, and which
+// ranks agree. Nothing is changed, and the group can be used again. UsageError on every rank if the
+// modules are not alike in names, types and shapes.
 //
 // It reads the model once, at several GB/s on a core (from a GPU it is copied first), and exchanges
 // two hashes as long as there is no difference.

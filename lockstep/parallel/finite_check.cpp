@@ -12,12 +12,13 @@
 namespace lockstep {
 namespace {
 
-// Bytes for one thread, and between two looks at what was found.
+// Bytes that make it worth another thread, and bytes between two looks at what other threads have
+// found.
 constexpr std::int64_t kScanGrain = 256 * 1024;
 constexpr std::int64_t kScanBlock = 16 * 1024;
 
 // An element is not finite if all bits of its exponent are set: then adding the lowest of them
-// carries into the sign. No branch within a block, so that the compiler makes vectors of it.
+// carries into the sign. No branch within a block, so that the compiler can vectorize it.
 template <class Bits>
 bool is_finite(const std::byte* elements, std::int64_t count, Bits exponent) {
   const auto lowest = static_cast<Bits>(exponent & (~exponent + 1u));

@@ -49,8 +49,8 @@ class [[nodiscard]] NoSync {
 // backwards; which parameters each of them uses may differ between ranks. A parameter that no rank
 // has used since the last reduction keeps its gradient, bit for bit, or stays without one.
 //
-// From a gradient's accumulation to the end of backward it belongs to the reducer: what .grad shows
-// meanwhile, for example to a hook, need not be this rank's gradient, and must not be changed.
+// Until backward returns, do not rely on or modify an accumulated .grad, for example in a hook: it
+// belongs to the reducer and need not be this rank's gradient.
 //
 // Backward ends with PeerLost or TimeoutError if another rank does not come; with UsageError for
 // create_graph, sparse gradients, or a parameter that gets gradients more often than in the first

@@ -9,8 +9,8 @@
 
 namespace lockstep {
 
-// As torch::save. The errors are those of WholeFile, of which check_can_write tells beforehand
-// those of the path.
+// As torch::save. Throws what WholeFile throws; check_can_write finds errors of the path
+// beforehand.
 void save_model(const std::shared_ptr<torch::nn::Module>& net, const std::filesystem::path& file);
 
 }  // namespace lockstep

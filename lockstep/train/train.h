@@ -51,7 +51,8 @@ struct TrainOptions {
   bool check_finite = false;
   // Of ddp: every so many steps the training ends unless all ranks have the same net, bit for bit.
   std::optional<std::int64_t> check_in_sync = {};
-  // Rank 0 saves the net there when it is trained. Whether it can is known before the training.
+  // Rank 0 saves the net there when it is trained. A path that cannot be written is refused before
+  // the training.
   std::optional<std::filesystem::path> save_file = {};
 };
 

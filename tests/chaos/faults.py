@@ -2,7 +2,6 @@
 """The faults, by the numbers of docs/faults.md: how each is made, and what must come of it."""
 
 import dataclasses
-import os
 import random
 import signal
 import time

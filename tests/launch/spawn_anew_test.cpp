@@ -170,7 +170,7 @@ TEST_F(SpawnAnew, RanksDieWithTheirCaller) {
   program.signal(SIGKILL);
   program.wait();
   EXPECT_TRUE(eventually([&] { return all_gone(pids_in(program.out())); }));
-  EXPECT_TRUE(eventually([&] { return tmpdir.entries().empty(); })) << "the janitor removes it";
+  EXPECT_TRUE(eventually([&] { return tmpdir.entries().empty(); })) << "the keeper removes it";
 }
 
 }  // namespace

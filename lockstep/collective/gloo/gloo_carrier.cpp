@@ -4,7 +4,6 @@
 #include <atomic>
 #include <condition_variable>
 #include <csignal>
-#include <cstring>
 #include <exception>
 #include <mutex>
 

@@ -12,8 +12,8 @@ namespace lockstep {
 // is also the highest address of loopback, and in Gloo the end with the higher one connects.
 inline constexpr const char* kGlooHost = "127.255.255.255";
 
-// It listens there, since its connections come from elsewhere (gloo_sockets.h). It has a thread
-// that reads and writes, which lets other threads finish what they do on its core.
+// Makes Gloo's device, which listens there: its real connections come from gloo_sockets.h. It has a
+// thread that reads and writes, and that lets other threads finish what they do on its core.
 std::shared_ptr<gloo::transport::Device> make_gloo_device();
 
 }  // namespace lockstep

@@ -9,8 +9,8 @@
 namespace lockstep {
 namespace {
 
-// What joining opens, since Gloo does not say what it lacks: for itself, and to each other rank two
-// connections and their stand-ins.
+// How many descriptors joining takes, for itself and for each other rank (two connections and their
+// stand-ins), since Gloo does not say what it lacks.
 constexpr int kOwnDescriptors = 12;
 constexpr int kDescriptorsToEach = 4;
 

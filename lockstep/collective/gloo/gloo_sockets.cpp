@@ -27,7 +27,7 @@ namespace {
 // 127.(1 + connection).(rank / 256).(rank % 256): all of 127.0.0.0/8 is this machine.
 constexpr std::uint32_t kLoopback = 127U << 24;
 
-// A stand-in by the number of its connection and its rank.
+// Names a stand-in by connection and rank.
 using Place = std::pair<std::size_t, std::size_t>;
 
 std::optional<Place> place_of(int socket, in_port_t port) {
@@ -90,7 +90,7 @@ void check(int result, const char* what) {
 
 GlooSockets::GlooSockets() : listener_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
   check(listener_.get(), "socket");
-  // Nobody from elsewhere has to come here; kernels before 5.7 let only root say so.
+  // Nobody needs to connect from elsewhere; before Linux 5.7 only root may set this.
   ::setsockopt(listener_.get(), SOL_SOCKET, SO_BINDTODEVICE, "lo", sizeof "lo");
   sockaddr_in any{};
   any.sin_family = AF_INET;
@@ -126,7 +126,7 @@ void GlooSockets::replace(network::Connections connections) {
     const auto watch = watches.find(status.st_ino);
     if (!connection || watch == watches.end()) continue;
     auto [epoll, event] = watch->second;
-    // It would go on to watch what a forked child may still hold.
+    // Otherwise the epoll would go on watching the old socket, which a forked child may still hold.
     check(::epoll_ctl(epoll, EPOLL_CTL_DEL, fd, nullptr), "epoll_ctl");
     check(::dup3(connection.get(), fd, O_CLOEXEC), "dup3");
     check(::epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event), "epoll_ctl");

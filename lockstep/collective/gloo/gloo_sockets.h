@@ -26,8 +26,8 @@ class GlooSockets {
 
   StandIns stand_ins() const { return stand_ins_; }
 
-  // When Gloo has connected to all of them, and does nothing: puts each connection in the place of
-  // its stand-in. BackendError if one is not to be found.
+  // Puts each connection in the place of its stand-in. Call it when Gloo has connected to all
+  // stand-ins and does nothing. BackendError if one cannot be found.
   void replace(network::Connections connections);
 
  private:

@@ -63,7 +63,7 @@ class GlooStore final : public c10d::Store {
   }
   static std::string kind_of(const std::string& key) { return key.substr(0, digits_of_rank(key)); }
 
-  // With the address in the places of this rank's own, whatever its port is there.
+  // Replaces this rank's own address, with whatever port, by the other one.
   static Bytes moved(Bytes value, const sockaddr_in& address) {
     in_addr own{};
     ::inet_pton(AF_INET, kGlooHost, &own);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Threads that wait: for each function its own, as far as there may be so many, kept for the next
-// one.
+// A reused pool of threads for blocking functions, capped if wanted.
 #pragma once
 
 #include <condition_variable>

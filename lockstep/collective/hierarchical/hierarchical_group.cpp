@@ -32,7 +32,7 @@ at::Tensor part(const at::Tensor& flat, int number, int parts) {
   return flat.narrow(0, begin, end - begin);
 }
 
-// Ranks that are in another group's call do not see that calls differ.
+// Tells ranks that are in another group's call, and so do not see that calls differ.
 void tell_all(HierarchyLevels& levels, const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
@@ -41,7 +41,7 @@ void tell_all(HierarchyLevels& levels, const std::exception_ptr& error) {
         levels, describe_difference(fmt::format("rank {}", levels.all->rank()), differ.own(),
                                     fmt::format("rank {}", differ.peer()), differ.peers_call()));
   } catch (const std::exception&) {
-    // Whoever waits puts it in words.
+    // Other errors are explained by the call that waits.
   }
 }
 
@@ -90,7 +90,7 @@ class HierarchicalGroup final : public ProcessGroup {
   void abort(const std::string& reason) override { end_groups(*levels_, reason); }
 
  private:
-  // That of all ranks first, where the others look for the cause.
+  // The group of all ranks first, since the others look there for the cause.
   void leave_failing(const std::string& reason) override {
     levels_->all->leave_failing(reason);
     if (levels_->lane) levels_->lane->leave_failing(reason);
@@ -106,8 +106,8 @@ class HierarchicalGroup final : public ProcessGroup {
         call.number, timeout());
   }
 
-  // Ranks compare a call: those of a host before they do anything else for it, the first ranks of
-  // the hosts here, or in what they do between hosts.
+  // Ranks compare each call: those of one host before they do anything else for it; the first ranks
+  // of the hosts here, or within what they do between hosts.
   enum class BetweenHosts { compare_here, compare_later };
   Call announce(HierarchicalOperation& operation, const Call& call, std::size_t tensors,
                 BetweenHosts between_hosts) const {
@@ -138,7 +138,7 @@ class HierarchicalGroup final : public ProcessGroup {
     return works;
   }
 
-  // Without elements nothing is done there.
+  // Without elements nothing is done between hosts later.
   static BetweenHosts between_hosts_of(const at::Tensor& tensor) {
     return tensor.numel() == 0 ? BetweenHosts::compare_here : BetweenHosts::compare_later;
   }
@@ -180,7 +180,8 @@ class HierarchicalGroup final : public ProcessGroup {
     };
   }
 
-  // Those of a host that have a result already wait for what the others learn between the hosts.
+  // Ranks of a host that have the result already wait until the comparison between the hosts is
+  // done.
   static PhasedCall::Phase meet_again(const std::shared_ptr<HierarchyLevels>& levels,
                                       const Call& call) {
     return [=] { return one(levels->sharing->start_meeting(call)); };
@@ -247,7 +248,7 @@ class HierarchicalGroup final : public ProcessGroup {
   }
 
   // The group of all ranks does the rest. It compares calls too, but does not hear of ranks that
-  // are in a call of the other kind.
+  // are in a call that does not pass through it.
   template <class Function>
   Work delegate(const Call& call, std::size_t tensors, const Function& start) {
     auto operation = make_operation(call.collective);
@@ -294,7 +295,7 @@ class HierarchicalGroup final : public ProcessGroup {
       return all.start_all_to_all(std::move(outputs), std::move(inputs));
     });
   }
-  // Two ranks' own business.
+  // These concern two ranks only.
   Work start_send(at::Tensor tensor, int to, Lane lane) override {
     return levels_->all->start_send(std::move(tensor), to, lane);
   }

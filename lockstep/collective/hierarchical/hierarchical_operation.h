@@ -4,7 +4,6 @@
 #pragma once
 
 #include <chrono>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -31,10 +30,10 @@ class HierarchicalOperation final : public Operation {
   // The same for sums: half types are summed as floats all the way, and rounded once.
   at::Tensor flat_sum(const at::Tensor& original);
 
-  // The call as ranks compare it, about the next of so many tensors.
+  // The call as ranks compare it, for the next of `tensors` tensors.
   Call next(Call call, std::size_t tensors);
   void start(std::vector<PhasedCall::Phase> phases);
-  // What the group of all ranks does for it.
+  // The part that the group of all ranks does.
   void delegate(Work work) { delegated_ = std::move(work); }
 
   bool poll() override;
@@ -42,9 +41,8 @@ class HierarchicalOperation final : public Operation {
   Deadline default_deadline() const override { return Deadline::after(timeout_); }
 
  private:
-  void push(std::vector<PhasedCall::Phase> phases);
   bool done() const;
-  // True when it is done. The deadline is that of the wait, for messages.
+  // True when the operation is done. The deadline is the wait's, for messages.
   bool advance(const Deadline& deadline);
   // A group within a host does not know a rank by its number in the group of all; and whoever gave
   // up may have done so because of another.

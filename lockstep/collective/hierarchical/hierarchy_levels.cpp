@@ -64,7 +64,7 @@ void end_groups(HierarchyLevels& levels, const std::string& reason) {
   levels.sharing->abort(reason);
 }
 
-// Whoever finds another of its groups ended asks the group of all for the reason.
+// A rank that finds another of its groups ended asks the group of all for the reason.
 void end_groups_for_mismatch(HierarchyLevels& levels, const std::string& reason) {
   network::end_for_mismatch(*levels.all, reason);
   end_groups(levels, reason);

@@ -35,7 +35,7 @@ HierarchyLevels join_levels(const Membership& membership, const GroupOptions& op
 
 // Aborts them all.
 void end_groups(HierarchyLevels& levels, const std::string& reason);
-// The same since ranks make different calls: every rank gets a UsageError.
+// The same because ranks make different calls: every rank gets a UsageError.
 void end_groups_for_mismatch(HierarchyLevels& levels, const std::string& reason);
 
 }  // namespace lockstep

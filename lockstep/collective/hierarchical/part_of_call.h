@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A work on one of the groups of which a hierarchical group is made, as part of a call of that.
+// Work on one of the groups that make up a hierarchical group, as part of one of its calls.
 #pragma once
 
 #include <chrono>
@@ -10,9 +10,9 @@
 
 namespace lockstep {
 
-// Where it throws CallsDiffer, that names the peer by its rank in the hierarchical group, and calls
-// by their numbers there: `ranks` has them for the work's group, and ranks that have agreed so far
-// give a call the same number.
+// Its CallsDiffer names the peer by its rank in the hierarchical group, and calls by their numbers
+// there. `ranks` has those ranks for the work's group; ranks that have agreed so far give a call
+// the same number.
 Work part_of_call(Work work, std::chrono::milliseconds timeout, std::vector<int> ranks,
                   const Call& whole);
 

@@ -78,7 +78,7 @@ void PhasedCalls::fail(std::exception_ptr error) {
 
 void PhasedCalls::keep(std::exception_ptr error) {
   error_ = std::move(error);
-  // Before works are dropped, which waits for those that nobody has ended.
+  // Before works are dropped: a dropped work is waited for unless it has been ended.
   on_error_(error_);
   calls_.clear();
 }

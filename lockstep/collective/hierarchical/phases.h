@@ -37,13 +37,13 @@ class PhasedCall {
 // Thread-safe. An error of a work ends all calls, and is kept for those who wait.
 class PhasedCalls final : public Progressing {
  public:
-  // The function is told of the first error, on the thread that finds it.
+  // `on_error` is called with the first error, on the thread that finds it.
   explicit PhasedCalls(std::function<void(const std::exception_ptr&)> on_error)
       : on_error_(std::move(on_error)) {}
 
   void start(const std::shared_ptr<PhasedCall>& call);
-  // Waits in vain for what the oldest call does now, so that the error tells who is missing at this
-  // deadline, which has passed.
+  // Waits once more for what the oldest call does now, with this deadline, which has passed, so
+  // that the error names who is missing.
   void give_up(const Deadline& deadline);
   // The first error; null if there is none.
   std::exception_ptr error() const;

@@ -36,7 +36,8 @@ class Engine final : public Progressing {
 
   // Ends the group for all ranks, with the reason.
   void abort(const std::string& reason);
-  // Tells the peers that an exception ends this rank. Calls that it has done its part for complete.
+  // Tells the peers that an exception ends this rank. Calls for which it has done its part still
+  // complete.
   void leave_failing(const std::string& reason);
 
   // A tensor that every rank can reach: a collective call, blocking.

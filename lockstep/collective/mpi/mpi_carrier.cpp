@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cstring>
 #include <thread>
 
 #include <fmt/format.h>
@@ -44,7 +43,7 @@ using VainLooks = std::shared_ptr<std::atomic<int>>;
 
 class MpiTransmission final : public Transmission {
  public:
-  // The memory holds what is sent and received.
+  // `memory` owns the bytes that are sent and received.
   MpiTransmission(std::shared_ptr<void> memory, VainLooks vain_looks)
       : memory_(std::move(memory)), vain_looks_(std::move(vain_looks)) {}
 
@@ -83,7 +82,7 @@ class MpiTransmission final : public Transmission {
   std::vector<MPI_Request> requests_;
 };
 
-// As many as this MPI has, beside those of single messages.
+// As many tags as this MPI has, less those of single messages.
 int tags_for_exchanges() {
   const auto locked = MpiLibrary::get().lock();
   int* most = nullptr;
@@ -162,6 +161,7 @@ class MpiMessenger final : public Messenger {
   std::unique_ptr<MpiTransmission> make_transmission(const at::Tensor& tensor) const {
     return std::make_unique<MpiTransmission>(std::make_shared<at::Tensor>(tensor), vain_looks_);
   }
+
   MPI_Comm comm_;
   const int tags_;
   VainLooks vain_looks_ = std::make_shared<std::atomic<int>>(0);

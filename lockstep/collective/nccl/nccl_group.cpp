@@ -38,11 +38,9 @@ std::shared_ptr<ProcessGroup> make_nccl_group(Membership membership, GroupOption
   }
   return network::make_network_group(
       name, std::move(membership), options,
-      [device, name](const Membership& member, network::Joining& /*joining*/,
+      [device, name](const Membership& member, network::Joining& joining,
                      const Deadline& deadline) -> std::unique_ptr<network::Carrier> {
-        check_interfaces(
-            fmt::format("[{}] joining, rank {} of {}: ", name, member.rank, member.world_size),
-            "NCCL_SOCKET_IFNAME", nccl_uses);
+        check_interfaces(joining.where(), "NCCL_SOCKET_IFNAME", nccl_uses);
         try {
           return make_nccl_carrier(member, device, deadline);
         } catch (const TimeoutError&) {

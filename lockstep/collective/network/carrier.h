@@ -61,8 +61,8 @@ class Carrier {
   virtual std::shared_ptr<void> mark() { return nullptr; }
   virtual void begin_after(const std::shared_ptr<void>& /*mark*/) {}
 
-  // To which step of which call what is started from now on belongs. The sizes are those of
-  // exchange_sizes.h for an all_to_all, else none.
+  // Says to which step of which call the transmissions started from now on belong. `sizes` are
+  // those of exchange_sizes.h for an all_to_all, else empty.
   virtual void begin_step(const Call& /*call*/, std::size_t /*step*/,
                           std::span<const std::int64_t> /*sizes*/) {}
   // Whether the first step of a call fails with CallsDiffer, or a UsageError, where another rank

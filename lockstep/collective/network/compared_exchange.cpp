@@ -13,9 +13,9 @@
 namespace lockstep::network {
 namespace {
 
-// What a call keeps ready for blocks, whose peers share it.
+// Bytes for short blocks that a call provides, shared among its peers.
 constexpr std::int64_t kShortBytesOfAll = 128 * 1024;
-// So much memory is kept for calls that are under way at once.
+// For how many calls under way at once memory is kept.
 constexpr std::size_t kMostKept = 8;
 constexpr auto kCallBytes = static_cast<std::int64_t>(sizeof(Call));
 

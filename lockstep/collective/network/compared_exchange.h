@@ -30,7 +30,7 @@ struct Blocks {
   std::vector<at::Tensor> tensors;  // which hold them
 };
 
-// Memory for the messages of one call. What is free again is taken again.
+// Memory for the messages of one call, which is reused when it is free again.
 class HeadMemory {
  public:
   explicit HeadMemory(int ranks);

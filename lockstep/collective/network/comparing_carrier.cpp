@@ -16,11 +16,11 @@ namespace {
 // Heads keep the order of the calls, so the n-th head from a peer tells its n-th call.
 constexpr int kHeadTag = 0;
 
-// For so many no list of messages takes memory of its own.
+// Up to so many ranks, lists of messages take no heap memory.
 constexpr unsigned kFewRanks = 4;
 
-// Blocks of different calls, or of different steps, practically never have the same tag: the others
-// wait for each other until the heads have told why.
+// Blocks of different calls, or of different steps, practically never have the same tag, so they
+// wait instead of meeting, until the heads have told why.
 int tag_of(const Call& call, std::size_t step, int tags) {
   std::uint64_t digest = 0xcbf29ce484222325;
   for (const std::uint64_t field :

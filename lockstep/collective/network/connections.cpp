@@ -28,31 +28,32 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// So long does a rank go without looking whether the others are alive.
+// How long a rank waits at most before it looks again whether the others are alive.
 constexpr auto kAMoment = 200ms;
 constexpr int kPauseMs = 20;
 
-// What the connecting end says first, in this machine's order, as lifelines do.
+// What the connecting end says first, in this machine's byte order, as on lifelines.
 struct Hello {
   std::int32_t rank;
   std::int32_t connection;
 };
 
-// Has shown that it knows the key, and has not said yet which rank's it is.
+// A connection whose other end has proved that it knows the key, but not yet said which rank it is.
 struct Arrival {
   OwnFd socket;
   std::array<std::byte, sizeof(Hello)> received{};
   std::size_t count = 0;
 };
 
+// Where a rank listens, and the token by which to enter.
 struct Door {
   std::string host;
   std::uint16_t port = 0;
   std::string token;
 };
 
-// Carriers have waits of their own, in which a stopped rank must not look like a lost machine; of
-// that the lifelines tell.
+// Turns keep-alive off: carriers have timeouts of their own, and a stopped rank must not look like
+// a lost machine, which the lifelines report.
 void be_quiet(int socket) {
   const int off = 0;
   ::setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &off, sizeof off);
@@ -131,7 +132,7 @@ class Connecting {
     }
   }
 
-  // Waits a moment for what comes.
+  // Waits a moment for connections, and for what they say.
   void let_in() {
     std::vector<pollfd> entries{{reception_->descriptor(), POLLIN, 0}};
     for (const auto& arrival : arrivals_) entries.push_back({arrival.socket.get(), POLLIN, 0});

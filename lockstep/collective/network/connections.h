@@ -18,8 +18,8 @@ namespace lockstep::network {
 using Connections = std::vector<std::vector<OwnFd>>;
 
 // Blocks until this rank has so many connections to each other one. It listens at `host`, an
-// address of this machine, meanwhile. TimeoutError names the ranks that did not connect; what
-// Joining::check throws, within a second of the cause.
+// address of this machine, meanwhile. TimeoutError names the ranks that did not connect. Also
+// throws what Joining::check throws, within a second of the cause.
 Connections connect_ranks(const Membership& membership, Joining& joining, const std::string& host,
                           int count, const Deadline& deadline);
 

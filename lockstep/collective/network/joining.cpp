@@ -15,7 +15,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// So long may the news of a death take behind the end of its connections.
+// How much later than the end of a rank's connections the news of its death may come.
 constexpr auto kNews = 500ms;
 
 AbortCause cause_of(const std::exception& error) {
@@ -34,12 +34,13 @@ void Joining::check() {
   lifeline_.look();
   const auto& abort = lifeline_.aborted();
   const auto lost = lifeline_.lost();
-  // Who gives up is lost to the hub soon after, and has not died.
+  // The hub soon loses a rank that gives up, too, and that rank has not died.
   if (lost && !(abort && abort->rank == *lost)) {
     throw PeerLost(*lost, where_ + lifeline_.lost_while_joining());
   }
   if (!abort) return;
-  // Those who have joined may have compared calls: bytes that an engine understands.
+  // Ranks that have joined already may have compared calls; then the reason is bytes that only an
+  // engine understands.
   const bool compared = abort->cause == AbortCause::mismatched && abort->lost_rank >= 0;
   std::rethrow_exception(abort_error(
       *abort, fmt::format("{}{} {}", where_, name(abort->rank),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The ranks while a carrier connects them: all have come to the hub of the lifelines, which says
-// who of them dies or gives up meanwhile.
+// Watches the ranks while a carrier connects them: all have come to the hub of the lifelines, which
+// reports those that die or give up meanwhile.
 #pragma once
 
 #include <exception>
@@ -27,8 +27,8 @@ class Joining {
   // calls it several times a second.
   void check();
 
-  // This rank cannot connect. Throws what ended another rank, if that is the cause, for which it
-  // waits a moment; otherwise tells all ranks about the error.
+  // For a rank that cannot connect. Waits a moment for news of another rank that has ended, and if
+  // there is any, throws that as the cause; otherwise tells all ranks about the error.
   void give_up(const std::exception& error);
 
  private:

@@ -90,7 +90,8 @@ void Lifeline::join(const Membership& membership, const Deadline& deadline) {
   wait_for_all(deadline);
 }
 
-// It listened before its address was known, and until all were there.
+// The hub listened before its address was in the store, and goes on until all are there: so a
+// refusal means that it is gone.
 UniqueFd Lifeline::enter_hub(const std::string& host, std::uint16_t port, const Key& key,
                              const Deadline& deadline) const {
   while (true) {

@@ -28,8 +28,8 @@ namespace lockstep::network {
 class Lifeline {
  public:
   // Blocks until all ranks of the membership have come: they meet in its store, and rank 0 listens
-  // on the membership's address, with a port that is free. TimeoutError names who did not come,
-  // PeerLost who died after it had.
+  // on the membership's address, with a port that is free. TimeoutError names the ranks that did
+  // not come, PeerLost one that came and died.
   Lifeline(const Membership& membership, std::string_view backend, const Deadline& deadline);
 
   // What tells this group's entries in the store from those of others: "gloo/0/3".
@@ -40,7 +40,7 @@ class Lifeline {
   bool within_machine() const { return within_machine_; }
   // "rank 3 (pid 4711)"
   std::string name(int rank) const;
-  // Of all ranks if they come together on loopback, else none.
+  // The process ids of all ranks if they come together on loopback, else none.
   std::vector<int> local_pids() const { return within_machine_ ? pids_ : std::vector<int>(); }
 
   // Takes in what has come, without blocking.
@@ -57,7 +57,7 @@ class Lifeline {
   };
   const std::optional<Abort>& aborted() const { return aborted_; }
   // The first rank whose connection ended without a farewell, and whether its process is known to
-  // have ended; else it may be the network that did.
+  // have ended; if not, the network may be the cause.
   std::optional<int> lost() const { return lost_; }
   bool lost_by_death() const { return lost_by_death_; }
   // The same in words, while a carrier connects: "rank 3 (pid 4711) died while ..."
@@ -65,7 +65,7 @@ class Lifeline {
   // Those that left.
   struct Farewell {
     std::uint64_t last_call;
-    // Of one that left amid an exception; empty for the others.
+    // Why, if the rank left during an exception; else empty.
     std::string reason;
     int culprit;
     std::chrono::steady_clock::time_point when;

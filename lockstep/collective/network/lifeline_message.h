@@ -52,7 +52,7 @@ std::string encode(const LifelineMessage& message);
 std::string as_text(std::span<const int> numbers);
 std::vector<int> as_numbers(const std::string& text);
 
-// Between the end of a rank's connection and that of its process, if it died.
+// How much later than its connection a rank's process may end, if it died.
 inline constexpr std::chrono::milliseconds kToDie(200);
 
 // Puts messages together from what comes in pieces.

@@ -19,7 +19,7 @@ namespace lockstep::network {
 // wait_for_event.
 class Messenger {
  public:
-  // Bytes to be sent, or the place for some.
+  // Bytes to send, or where to put bytes that arrive.
   struct Message {
     std::byte* data;
     std::int64_t bytes;
@@ -36,8 +36,8 @@ class Messenger {
   // Messages of one tag between two ranks keep their order. One may be shorter than the place that
   // is there for it; a longer one is fatal.
 
-  // Many messages that are one transmission, which keeps what holds their bytes. All ranks start
-  // these in the same order. Tags are below tags(), and do not meet those of the next two
+  // Many messages as one transmission, which keeps `memory`, the owner of their bytes. All ranks
+  // start these in the same order. Tags are below tags(), and do not meet those of the next two
   // functions.
   virtual std::unique_ptr<Transmission> exchange(std::span<const Message> outgoing,
                                                  std::span<const Message> incoming,

@@ -105,7 +105,7 @@ void NetworkEngine::fail_for_farewell(const Call& call, int rank, const std::str
                std::make_exception_ptr(PeerLost(rank, message, kind)), message, rank, culprit);
 }
 
-// One that failed first: others may have left because of it.
+// Prefers a rank that failed: others may have left because of it.
 int NetworkEngine::left_before(const Call& call) const {
   const auto since = [now = Clock::now()](Clock::time_point then) { return now - then; };
   int found = -1;
@@ -188,7 +188,8 @@ void NetworkEngine::fail_for_difference(const CallsDiffer& difference) {
                as_bytes(own, difference.peers_call()), difference.peer());
 }
 
-// Where this rank makes the same call as the one that tells, it differs from the other one.
+// If this rank makes the same call as the rank that tells, the other rank differs; otherwise the
+// teller does.
 std::exception_ptr NetworkEngine::told_difference(const Call& call,
                                                   const Lifeline::Abort& abort) const {
   const auto [tellers, others] = calls_of(abort.reason);

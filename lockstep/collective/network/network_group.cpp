@@ -271,7 +271,8 @@ class NetworkGroup final : public ProcessGroup {
   std::optional<Call> part_of_;  // of what is started now
 };
 
-// Before each call, where the carrier does not compare them: as PyTorch understands it.
+// Whether PyTorch's setting asks for a comparison before each call, which counts where the carrier
+// does not compare.
 bool comparison_is_wanted() {
   return environment("TORCH_DISTRIBUTED_DEBUG").value_or("") == "DETAIL";
 }

@@ -23,10 +23,11 @@ std::shared_ptr<ProcessGroup> make_network_group(std::string backend, Membership
                                                  GroupOptions options, MakeCarrier make_carrier,
                                                  const Plans& plans = {});
 
-// For groups that are made of network groups and others. What is none passes.
+// For groups that are made of network groups and others. Any other group may be passed; nothing is
+// compared or ended there.
 
-// What the function starts on the group is a part of this call, which ranks compare in its place.
-// Not thread-safe.
+// Calls `start`, which starts a part of the call `whole` on the group; ranks compare the whole call
+// in its place. Not thread-safe.
 Work start_part_of(const Call& whole, ProcessGroup& group, const std::function<Work()>& start);
 // Whether its ranks compare calls.
 bool compares_calls(const ProcessGroup& group);

@@ -80,8 +80,8 @@ Plan make_plan(const Call& call, std::vector<Step> steps) {
   return std::make_shared<PlannedCall>(call, std::move(steps));
 }
 
-// Root's block goes to each rank by itself, or by the library's algorithm, which does not compare
-// calls.
+// Root sends its block to each rank; or the library's algorithm does, after a meeting, since it
+// does not compare calls.
 Plan plan_broadcast(const at::Tensor& tensor, int root, Place place) {
   const Call call = plain_call(Collective::broadcast, tensor, root);
   const auto bytes = static_cast<std::int64_t>(tensor.nbytes());
