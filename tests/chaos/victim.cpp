@@ -32,7 +32,6 @@ struct Plan {
   int steps = std::numeric_limits<int>::max();
   int spawn = 0;  // start so many ranks; 0: a launcher has started this one
   double timeout = 5;
-  std::string save;  // at the end, by rank 0
 };
 
 Plan parse(int argc, char** argv) {
@@ -45,7 +44,6 @@ Plan parse(int argc, char** argv) {
       {"steps", [&](const std::string& value) { plan.steps = std::stoi(value); }},
       {"spawn", [&](const std::string& value) { plan.spawn = std::stoi(value); }},
       {"timeout", [&](const std::string& value) { plan.timeout = std::stod(value); }},
-      {"save", [&](const std::string& value) { plan.save = value; }},
   };
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
@@ -81,10 +79,8 @@ bool commit(const std::string& fault) {
   if (fault == "exit_3") std::exit(3);
   if (fault == "exit_0") std::exit(0);
   if (fault == "_exit_0") ::_exit(0);
-  if (fault == "kill") std::raise(SIGKILL);
   if (fault == "segv") std::raise(SIGSEGV);
   if (fault == "abort") std::abort();
-  if (fault == "stop") std::raise(SIGSTOP);
   if (fault == "hang") std::this_thread::sleep_for(1h);
   if (fault == "memory") take_all_memory();
   return true;
@@ -112,7 +108,6 @@ class Victim {
         say_that_it_comes();
         break;
       }
-      if (now && plan_.fault == "other_call") group_->barrier().wait();
       if (plan_.fault == "flip" && step == plan_.step + 1) lockstep::check_in_sync(model);
       optimizer.zero_grad();
       auto loss = model->forward(inputs(now)).square().mean();
@@ -130,7 +125,6 @@ class Victim {
         std::fflush(stdout);
       }
     }
-    if (!plan_.save.empty() && group_->rank() == 0) torch::save(net, plan_.save);
   }
 
  private:
