@@ -28,12 +28,11 @@ void RankWatch::take_ends() {
 
 RankEnd RankWatch::end_of(Rank& rank) const {
   const int of_all = first_rank() + rank.process.rank();
-  const auto& told = store_.values();
-  const auto loss = told.find(loss_key(of_all));
+  const auto told = store_.value(loss_key(of_all));
   return {.status = rank.process.status(),
           .noticed = rank.noticed,
           .stopped_by = rank.process.stopped_by(),
-          .loss = loss == told.end() ? std::nullopt : decode_loss(loss->second)};
+          .loss = told ? decode_loss(*told) : std::nullopt};
 }
 
 void RankWatch::take_failure() {

@@ -267,7 +267,7 @@ void RankWatch::take_arrivals() {
   arrive_by_.reset();
   const auto late = [&](const Rank& rank) {
     const std::string key = options_.arrival->key + std::to_string(rank.process.rank());
-    return !rank.ended && !store_.values().contains(key);
+    return !rank.ended && !store_.value(key);
   };
   const auto first = std::ranges::find_if(ranks_, late);
   if (first == ranks_.end() || culprit_ || result_.signal != 0) return;

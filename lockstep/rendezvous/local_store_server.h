@@ -2,7 +2,9 @@
 // The store that a launcher serves to its ranks on a Unix socket, from its own event loop.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "lockstep/core/listener.h"
@@ -32,6 +34,7 @@ class LocalStoreServer {
   bool starved() const { return listener_.starved(); }
 
   Values values() const { return answers_.values(); }
+  std::optional<std::string> value(std::string_view key) const { return answers_.value(key); }
   void set(std::string key, std::string value) { answers_.set(std::move(key), std::move(value)); }
 
   // In a forked child: closes the descriptors and leaves the folder to the parent.

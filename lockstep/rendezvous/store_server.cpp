@@ -155,6 +155,12 @@ StoreServer::Values StoreServer::values() const {
   return copies;
 }
 
+std::optional<std::string> StoreServer::value(std::string_view key) const {
+  const auto found = values_.find(key);
+  if (found == values_.end()) return std::nullopt;
+  return found->second->text;
+}
+
 bool StoreServer::replying() const {
   return std::ranges::any_of(connections_, [](const auto& one) { return one.second.replying; });
 }

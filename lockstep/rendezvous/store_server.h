@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -33,6 +34,8 @@ class StoreServer {
 
   // A copy of what was set so far, by the clients and by the owner.
   Values values() const;
+  // A copy of one key's value; nothing if it was not set.
+  std::optional<std::string> value(std::string_view key) const;
   // UsageError if there is no room for it.
   void set(std::string key, std::string value);
   // Whether some client's reply has not been sent completely.
