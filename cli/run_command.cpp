@@ -60,26 +60,30 @@ int parse_ranks(const std::string& text) {
 }
 
 void RunCommand::describe(::CLI::App& app) {
-  app.add_option("-n,--nproc-per-node,--nproc_per_node", ranks,
-                 "Ranks to start: a number, gpu (one for each), cpu (one for each core), or auto: "
-                 "gpu where there is one, else cpu")
+  app.add_option(
+         "-n,--nproc-per-node,--nproc_per_node", ranks,
+         "Start this many ranks: a number, gpu (one for each), cpu (one for each core), or auto: "
+         "gpu where there is one, else cpu")
       ->capture_default_str()
       ->type_name("N|auto|gpu|cpu");
   add_number(app, "--nnodes", nodes, kCounts,
-             "Machines that take part, each with its own `lockstep run` and as many ranks");
+             "Use this many machines, each with its own `lockstep run` and as many ranks");
   add_number(app, "--node-rank,--node_rank", node_rank, kFrom0,
-             "This machine's number among them, from 0");
-  app.add_option("--rdzv-endpoint,--rdzv_endpoint", endpoint,
-                 "A host name of machine 0 and a port that is free there, the same on all")
+             "Give this machine's number among them, from 0");
+  app.add_option(
+         "--rdzv-endpoint,--rdzv_endpoint", endpoint,
+         "Meet at this host name of machine 0 and port, which must be free; the same on all")
       ->type_name("HOST:PORT");
-  app.add_option("--secret-file", secret_file,
-                 "What ranks prove to each other to know, in a file that only you can read")
+  app.add_option(
+         "--secret-file", secret_file,
+         "Let ranks prove that they know this file's contents; only you may be able to read it")
       ->type_name("FILE");
   add_number(app, "--secret-fd", secret_fd, kFrom0,
-             "The same, as a file that is open already, by 3<FILE in a shell")
+             "Do the same with a file that is open already, as by 3<FILE in a shell")
       ->excludes("--secret-file");
   add_number(app, "--threads", threads, kCounts,
-             "Threads of each rank; else the cores are shared out, unless OMP_NUM_THREADS is set");
+             "Give each rank this many threads; by default ranks share the cores, unless "
+             "OMP_NUM_THREADS is set");
   app.add_flag("--no-prefix", no_prefix, "Do not begin lines of output with [rank N]");
   app.add_option("--log-dir,--log_dir", log_dir, "Keep each rank's output in DIR/rank_N.log")
       ->type_name("DIR");

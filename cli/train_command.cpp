@@ -33,11 +33,13 @@ void TrainCommand::describe(::CLI::App& app) {
              "or core");
   app.add_option("--save", save, "Rank 0 saves the trained net there, as torch::save")
       ->type_name("FILE");
-  app.add_flag("--check-finite", check_finite,
-               "End the training if a gradient is infinite or NaN, and name parameter and rank");
-  add_number(app, "--check-in-sync", check_in_sync, kCheckIntervals,
-             "Every N steps, end the training unless all ranks have the same weights and "
-             "gradients, bit for bit; for ddp");
+  app.add_flag(
+      "--check-finite", check_finite,
+      "End the training if a gradient is infinite or NaN, and name the parameter and the rank");
+  add_number(
+      app, "--check-in-sync", check_in_sync, kCheckIntervals,
+      "Every N steps, end the training unless all ranks have the same parameters, buffers and "
+      "gradients, bit for bit; for ddp");
   add_number(app, "--lr-scale", learning_rate_scale, kLearningRateScales, "")->group("");
 }
 
