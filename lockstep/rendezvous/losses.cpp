@@ -5,9 +5,6 @@
 #include <map>
 
 #include <fmt/format.h>
-#include <poll.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
@@ -67,10 +64,8 @@ void LossRecord::note(const Loss& loss) noexcept try {
     const std::lock_guard lock(mutex_);
     if (loss_ && !loss_->silent && loss_->rank != loss.rank) return;
     loss_ = loss;
-    lost_process_.reset();
-    if (!launcher_ && !loss.silent && loss.pid > 0) {
-      lost_process_.reset(static_cast<int>(::syscall(SYS_pidfd_open, loss.pid, 0)));
-    }
+    lost_process_ = ProcessWatch();
+    if (!launcher_ && !loss.silent && loss.pid > 0) lost_process_ = ProcessWatch(loss.pid);
   }
   if (launcher_) {
     LocalStore(*launcher_, {.name = {}, .patience = launcher_patience})
@@ -81,14 +76,12 @@ void LossRecord::note(const Loss& loss) noexcept try {
 }
 
 void LossRecord::let_lost_rank_end_first() noexcept {
-  UniqueFd process;
+  ProcessWatch process;
   {
     const std::lock_guard lock(mutex_);
     process = std::move(lost_process_);
   }
-  if (!process) return;
-  pollfd entry{process.get(), POLLIN, 0};
-  ::poll(&entry, 1, static_cast<int>(end_patience.count()));
+  process.has_ended(end_patience);
 }
 
 std::optional<Loss> LossRecord::loss() const {

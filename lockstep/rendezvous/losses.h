@@ -13,7 +13,7 @@
 
 #include <sys/types.h>
 
-#include "lockstep/core/unique_fd.h"
+#include "lockstep/core/process_watch.h"
 #include "lockstep/rendezvous/membership.h"
 
 namespace lockstep {
@@ -62,7 +62,7 @@ class LossRecord {
   const std::optional<std::string> launcher_;
   mutable std::mutex mutex_;
   std::optional<Loss> loss_;
-  UniqueFd lost_process_;
+  ProcessWatch lost_process_;
 };
 
 // The record as one group sees it, whose ranks may be others than the job's.
