@@ -98,8 +98,9 @@ class FileSizeSignalBlock {
   sigset_t before_{};
 };
 
-double in_mib(std::uint64_t bytes) {
-  return static_cast<double>(bytes) / 0x1p20;
+std::string size_words(std::uint64_t bytes) {
+  const double mebibytes = static_cast<double>(bytes) / 0x1p20;
+  return mebibytes < 0.1 ? fmt::format("{} bytes", bytes) : fmt::format("{:.1f} MiB", mebibytes);
 }
 
 }  // namespace
@@ -181,12 +182,12 @@ void WholeFile::commit() {
 void WholeFile::fail(int error) const {
   std::string why = std::strerror(error);
   const bool no_room = error == ENOSPC || error == EDQUOT || error == EFBIG;
-  if (no_room && needed_ > 0) why += fmt::format(": {:.1f} MiB are needed", in_mib(needed_));
+  if (no_room && needed_ > 0) why += fmt::format(": {} are needed", size_words(needed_));
   struct statvfs disk {};
   if (error == ENOSPC && folder_ && ::fstatvfs(folder_.get(), &disk) == 0) {
     std::error_code ignored;
-    why += fmt::format("{} {:.1f} MiB are free on {}; make room there, or name another file",
-                       needed_ > 0 ? "," : ":", in_mib(disk.f_bavail * disk.f_frsize),
+    why += fmt::format("{} {} are free on {}; make room there, or name another file",
+                       needed_ > 0 ? "," : ":", size_words(disk.f_bavail * disk.f_frsize),
                        mount_point(fs::canonical(target_.parent_path(), ignored)).string());
   }
   throw BackendError(fmt::format("cannot write {}: {}", file_.string(), why));

@@ -79,12 +79,18 @@ bool may_fork() {
   return are_known() && lasting_new_threads() == 0 && !has_opened_a_gpu();
 }
 
-void require_no_new_threads(const std::string& caller) {
+void require_may_fork(const std::string& caller) {
   if (!are_known()) {
     throw BackendError(
         caller +
         ": cannot tell how many threads this process has, since /proc/self/task cannot be read; "
         "mount /proc, or start the program with `lockstep run`");
+  }
+  if (has_opened_a_gpu()) {
+    throw UsageError(caller +
+                     ": this process has used a GPU, which no process forked from it can use. Call "
+                     "spawn before anything uses a GPU, or have ranks started anew "
+                     "(StartMethod::spawn, from main), or start the program with `lockstep run`");
   }
   const int count = lasting_new_threads();
   if (count == 0) return;

@@ -13,8 +13,8 @@ namespace lockstep {
 // tell, for want of /proc.
 bool may_fork();
 
-// UsageError for the threads, BackendError where nobody can tell. The message names the caller and
-// the ways out.
-void require_no_new_threads(const std::string& caller);
+// UsageError for the threads or the GPU, BackendError where nobody can tell. The message names the
+// caller and the ways out.
+void require_may_fork(const std::string& caller);
 
 }  // namespace lockstep

@@ -83,15 +83,24 @@ std::optional<RankChange> RankKeeper::next_change() {
   }
 }
 
+void RankKeeper::keep_awake() {
+  siginfo_t info{};
+  ::waitid(P_PID, static_cast<id_t>(pid_), &info, WSTOPPED | WNOHANG);
+  if (info.si_pid == pid_) ::kill(pid_, SIGCONT);
+}
+
 void RankKeeper::report_loss() {
   pollfd entry{pidfd_.get(), POLLIN, 0};
   ::poll(&entry, 1, static_cast<int>(farewell_timeout / std::chrono::milliseconds(1)));
   siginfo_t info{};
   ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT);
+  const std::string how = info.si_pid == 0
+                              ? "its connection ended before it did"
+                              : ExitStatus::from(info.si_code, info.si_status).words(memory_kills_);
   throw BackendError(fmt::format(
       "the keeper of the ranks (pid {}), which starts and watches them, was lost, and they died "
       "with it: {}",
-      pid_, ExitStatus::from(info.si_code, info.si_status).words(memory_kills_)));
+      pid_, how));
 }
 
 void RankKeeper::end(std::chrono::milliseconds grace) {

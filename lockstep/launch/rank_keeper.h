@@ -50,6 +50,8 @@ class RankKeeper {
   // A rank ended, was stopped, or continued; nothing if there is no news. BackendError, at every
   // call, if the keeper was killed.
   std::optional<RankChange> next_change();
+  // Continues the keeper if somebody has stopped it: nobody would hear of the ranks.
+  void keep_awake();
 
   // Ends the remaining ranks and their descendants, by SIGKILL after the grace, and then the
   // keeper. Blocks meanwhile.

@@ -5,6 +5,7 @@
 #include <array>
 #include <cerrno>
 #include <filesystem>
+#include <utility>
 
 #include <fmt/format.h>
 #include <poll.h>
@@ -24,7 +25,9 @@ using std::chrono::milliseconds;
 constexpr milliseconds kill_timeout{5000};
 // How long to wait before trying again to serve clients of the store for which there was no
 // descriptor.
-constexpr int starved_wait_ms = 100;
+constexpr milliseconds starved_wait{100};
+// How long the keeper may be stopped before it is continued.
+constexpr milliseconds keeper_sleep{1000};
 // GNU timeout signals its child and then its whole group: that is one wish, not two.
 constexpr milliseconds same_wish{100};
 // More than a pipe holds: what else comes is from a process that escaped its group.
@@ -73,6 +76,7 @@ AgentResult RankWatch::run() {
     take_signals();
     take_changes();
     store_.serve();
+    warn_of_starved_store();
     read_outputs();
     // Ranks that save their work may go on writing to a reader that has left.
     if (!console_.write_some() && result_.signal == 0) interrupt(SIGPIPE);
@@ -147,6 +151,14 @@ void RankWatch::warn_of_late_output() {
                            reason_of(piped->process.terminal_error())));
 }
 
+void RankWatch::warn_of_starved_store() {
+  if (!store_.starved() || std::exchange(starved_told_, true)) return;
+  console_.add(OutputStream::err,
+               fmt::format("lockstep: warning: ranks wait for answers of this launcher: {}; raise "
+                           "ulimit -n\n",
+                           reason_of(EMFILE)));
+}
+
 void RankWatch::leave_to_parent() {
   signals_.restore();
   store_.leave_to_parent();
@@ -190,13 +202,11 @@ void RankWatch::wait() {
       if (pipe) entries.push_back({pipe.get(), POLLIN, 0});
     }
   }
-  int timeout = -1;
-  if (arrive_by_) timeout = static_cast<int>(arrive_by_->remaining().count());
-  if (decide_at_) timeout = static_cast<int>(decide_at_->remaining().count());
-  if (kill_at_) timeout = static_cast<int>(kill_at_->remaining().count());
-  if (give_up_at_) timeout = static_cast<int>(give_up_at_->remaining().count());
-  if (store_.starved() && timeout < 0) timeout = starved_wait_ms;
-  ::poll(entries.data(), entries.size(), timeout);
+  milliseconds timeout = store_.starved() ? starved_wait : keeper_sleep;
+  for (const auto& deadline : {arrive_by_, decide_at_, kill_at_, give_up_at_}) {
+    if (deadline) timeout = std::min(timeout, deadline->remaining());
+  }
+  ::poll(entries.data(), entries.size(), static_cast<int>(timeout.count()));
 }
 
 void RankWatch::take_signals() {
@@ -204,6 +214,7 @@ void RankWatch::take_signals() {
 }
 
 void RankWatch::take_changes() {
+  keeper_->keep_awake();
   try {
     while (const auto change = keeper_->next_change()) {
       ranks_[static_cast<std::size_t>(change->rank)].process.take(*change);

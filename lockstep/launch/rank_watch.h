@@ -51,6 +51,7 @@ class RankWatch {
   bool on_terminal() const;
   EnvironmentVariables variables_of(int rank) const;
   void warn_of_late_output();
+  void warn_of_starved_store();
   void leave_to_parent();
   RankOutput::Sink make_sink(int rank);
 
@@ -97,6 +98,7 @@ class RankWatch {
   std::optional<RankKeeper> keeper_;
   std::vector<Rank> ranks_;
 
+  bool starved_told_ = false;
   int looks_ = 0;
   std::optional<Deadline> decide_at_;
   // The rank that failed first, and what was known of its end by then.

@@ -59,7 +59,7 @@ StartMethod choose(StartMethod asked, const std::string& call) {
     asked = StartMethod::spawn;
   }
   if (asked != StartMethod::spawn) {
-    require_no_new_threads(call);
+    require_may_fork(call);
     return StartMethod::fork;
   }
   if (const std::string why_not = why_not_anew(); !why_not.empty()) {

@@ -167,6 +167,7 @@ std::chrono::milliseconds time_since_load() {
 std::string why_not_anew() {
   if (is_rank()) return "this process is a rank itself";
   if (::getpid() != beginning().pid) return "this process was forked from the program's";
+  if (::access("/proc/self/exe", X_OK) != 0) return "/proc is not mounted";
   return "";
 }
 

@@ -19,7 +19,7 @@ enum class Operation : char;
 // Who asks, as messages begin with it ("rank 1 of 2: "), and how long it waits for an answer to
 // what needs no other rank.
 struct StoreUser {
-  std::string name;
+  std::string name = {};
   std::chrono::milliseconds patience = std::chrono::minutes(1);
 };
 

@@ -15,11 +15,14 @@ namespace {
 constexpr const char* request_variable = "LOCKSTEP_HAND_OVER";
 constexpr const char* result_key = "train/result";
 
+// The launcher answers at once, unless it is in the trouble that the error tells of.
+constexpr std::chrono::seconds kToTellAnError{5};
+
 std::string error_key(int rank) {
   return fmt::format("train/error/{}", rank);
 }
 
-LocalStore launcher_store() {
+LocalStore launcher_store(const StoreUser& user = {}) {
   const auto path = environment("LOCKSTEP_STORE");
   if (!path) {
     throw UsageError(
@@ -27,7 +30,7 @@ LocalStore launcher_store() {
                     "for processes that a training has started",
                     request_variable));
   }
-  return LocalStore(*path);
+  return LocalStore(*path, user);
 }
 
 [[noreturn]] void throw_again(const std::string& text) {
@@ -88,7 +91,8 @@ void hand_over(const TrainResult& result) {
 }
 
 void hand_over(const std::exception& error) {
-  launcher_store().set(error_key(environment_int("RANK").value_or(0)), error_to_json(error));
+  launcher_store({.patience = kToTellAnError})
+      .set(error_key(environment_int("RANK").value_or(0)), error_to_json(error));
 }
 
 }  // namespace lockstep

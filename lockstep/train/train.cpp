@@ -134,12 +134,15 @@ constexpr std::array kModes{TrainMode::single, TrainMode::dp, TrainMode::ddp};
 // The file is written by rank 0, on its machine; but all ranks throw what is wrong with it, so that
 // none waits for rank 0.
 void check_save_file(const std::filesystem::path& file, ProcessGroup& group) {
+  // Begins with U for a UsageError, B for a BackendError.
   std::string wrong;
   if (group.rank() == 0) {
     try {
       check_can_write(file);
     } catch (const UsageError& error) {
-      wrong = error.what();
+      wrong = fmt::format("U{}", error.what());
+    } catch (const BackendError& error) {
+      wrong = fmt::format("B{}", error.what());
     }
   }
   constexpr std::int64_t most = 4096;
@@ -150,7 +153,8 @@ void check_save_file(const std::filesystem::path& file, ProcessGroup& group) {
   group.broadcast(text, 0).wait();
   text = text.cpu();
   wrong = reinterpret_cast<const char*>(text.data_ptr<std::uint8_t>());
-  if (!wrong.empty()) throw UsageError(wrong);
+  if (wrong.starts_with('U')) throw UsageError(wrong.substr(1));
+  if (wrong.starts_with('B')) throw BackendError(wrong.substr(1));
 }
 
 }  // namespace

@@ -31,20 +31,21 @@ std::string_view kind_of(const std::exception& error) {
   return "error";
 }
 
-std::optional<double> optional_number(const Json& json, const char* name) {
-  const auto found = json.find(name);
-  return found == json.end() ? std::nullopt : std::optional(found->get<double>());
+// JSON has no NaN: a training that diverged has null there.
+double number_from(const Json& json) {
+  return json.is_null() ? std::numeric_limits<double>::quiet_NaN() : json.get<double>();
 }
 
-// JSON has no NaN: a training that diverged has null there.
-double loss_from(const Json& json) {
-  const Json& loss = json.at("loss");
-  return loss.is_null() ? std::numeric_limits<double>::quiet_NaN() : loss.get<double>();
+std::optional<double> optional_number(const Json& json, const char* name) {
+  const auto found = json.find(name);
+  return found == json.end() ? std::nullopt : std::optional(number_from(*found));
 }
 
 std::vector<LossPoint> losses_from(const Json& json) {
   std::vector<LossPoint> points;
-  for (const Json& point : json) points.push_back({point.at("epoch"), loss_from(point)});
+  for (const Json& point : json) {
+    points.push_back({point.at("epoch"), number_from(point.at("loss"))});
+  }
   return points;
 }
 
@@ -107,7 +108,7 @@ TrainResult train_result_from_json(const std::string& text) try {
           .seconds = json.at("seconds"),
           .seconds_per_epoch = json.at("seconds_per_epoch"),
           .samples_per_second = json.at("samples_per_second"),
-          .loss = loss_from(json),
+          .loss = number_from(json.at("loss")),
           .losses = losses_from(json.at("losses")),
           .peak_mb = optional_number(json, "peak_mb"),
           .fullest_peak_mb = optional_number(json, "fullest_peak_mb"),

@@ -414,30 +414,33 @@ TEST_F(Run, AKilledKeeperTakesTheRanksAndAllTheirChildrenAlong) {
   EXPECT_EQ(count_marked(mark), 0);
 }
 
+TEST_F(Run, AKeeperThatIsStoppedGoesOn) {
+  Program program(command({"-n", "2", "sh", "-c",
+                           "echo ready; until test -e $TMPDIR/go; do sleep 0.01; done; exit 3"}));
+  program.wait_for("ready", 2);
+  ::kill(testing::children_of(program.pid()).at(0), SIGSTOP);
+  std::ofstream(tmpdir.path() / "go");
+  EXPECT_EQ(program.wait(), 3);
+  std::filesystem::remove(tmpdir.path() / "go");
+}
+
 TEST_F(Run, TheKeeperOfALauncherThatIsOutOfMemorySaysSo) {
   const testing::MemoryGroup group(std::int64_t{256} << 20);
   if (!group.usable()) GTEST_SKIP() << no_memory_group;
-  Program program({"sh", "-c",
-                   "echo $$ >" + group.members() +
-                       "; exec " LOCKSTEP_PROGRAM " run -n 1 sh -c 'echo ready; "
-                       "until test -e $TMPDIR/go; do sleep 0.01; done; "
-                       "exec tail /dev/zero'"});
+  const std::string in_group = "echo $$ >" + group.members() + "; exec ";
+  Program program(
+      {"sh", "-c", in_group + LOCKSTEP_PROGRAM " run -n 1 sh -c 'echo ready; exec sleep 1000'"});
   program.wait_for("ready");
   const std::string launcher = std::to_string(program.pid());
-  // The kernel may choose nobody but the launcher.
-  const auto spare = [](pid_t pid, int score) {
-    std::ofstream("/proc/" + std::to_string(pid) + "/oom_score_adj") << score;
-  };
-  const pid_t keeper = testing::children_of(program.pid()).at(0);
-  spare(program.pid(), 1000);
-  spare(keeper, -1000);
-  spare(testing::children_of(keeper).at(0), -1000);
-  std::ofstream(tmpdir.path() / "go");
+  // The kernel is to choose the launcher, and then whoever takes the memory: a program of no rank,
+  // since one that the keeper kills would still hold its memory while the kernel chooses again.
+  std::ofstream("/proc/" + launcher + "/oom_score_adj") << 1000;
+  Program greedy({"sh", "-c", in_group + "tail /dev/zero"});
   EXPECT_EQ(program.wait(), 128 + SIGKILL);
   EXPECT_THAT(program.err(), HasSubstr("lockstep: the launcher (pid " + launcher +
                                        ") was killed by the kernel: out of memory, the control "
                                        "group's limit is 256 MiB; its ranks were ended\n"));
-  std::filesystem::remove(tmpdir.path() / "go");
+  EXPECT_EQ(greedy.wait(), 128 + SIGKILL);
 }
 
 TEST_F(Run, EndsWhatRanksLeaveBehind) {

@@ -5,11 +5,13 @@
 #include "support/limits.h"
 #include "support/rank_processes.h"
 #include "support/skip_or_fail.h"
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <sys/mount.h>
 #include <unistd.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/unique_fd.h"
 #include "lockstep/launch/agent.h"
 #include "lockstep/launch/spawn.h"
 
@@ -51,6 +53,15 @@ TEST(BareMachine, WithoutProcSpawnSaysWhatItCannotSee) {
         [] { spawn(2, [](int) {}); },
         ThrowsMessage<BackendError>(AllOf(HasSubstr("spawn(2)"), HasSubstr("mount /proc"))));
     EXPECT_EQ(run_agent({.program = {"true"}, .ranks = 2}).exit_code, 0);
+  });
+}
+
+TEST(BareMachine, AProcessThatHasOpenedAGpuForksNoRanks) {
+  run_without("/dev", [] {
+    const UniqueFd gpu(::open("/dev/nvidia0", O_CREAT | O_RDWR | O_CLOEXEC, 0600));
+    ASSERT_TRUE(gpu);
+    EXPECT_THAT([] { spawn(2, [](int) {}, {.start_method = StartMethod::fork}); },
+                ThrowsMessage<UsageError>(HasSubstr("spawn(2): this process has used a GPU")));
   });
 }
 

@@ -64,8 +64,12 @@ TEST(TrainResult, OfATrainingThatDivergedIsStillJson) {
   TrainResult result = some_result();
   result.loss = std::nan("");
   result.losses.back().loss = std::nan("");
+  result.weight = std::nan("");
   EXPECT_TRUE(nlohmann::json::parse(to_json(result)).at("loss").is_null());
-  EXPECT_TRUE(std::isnan(train_result_from_json(to_json(result)).loss));
+  const TrainResult again = train_result_from_json(to_json(result));
+  EXPECT_TRUE(std::isnan(again.loss));
+  EXPECT_TRUE(std::isnan(again.losses.back().loss));
+  EXPECT_TRUE(std::isnan(again.weight.value()));
 }
 
 TEST(TrainResult, RefusesOtherTexts) {

@@ -135,9 +135,10 @@ void GlooSockets::replace(network::Connections connections) {
   for (const auto& of_ranks : connections) {
     for (const OwnFd& left : of_ranks) {
       if (!left) continue;
-      throw BackendError(
-          "this kernel does not show Gloo's connections in /proc/self/fd and /proc/self/fdinfo; "
-          "use the backend mpi here");
+      throw BackendError(std::filesystem::exists("/proc/self/fd")
+                             ? "this kernel does not show Gloo's connections in /proc/self/fd and "
+                               "/proc/self/fdinfo; use the backend mpi here"
+                             : "Gloo's connections cannot be seen in /proc/self/fd; mount /proc");
     }
   }
 }

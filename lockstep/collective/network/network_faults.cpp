@@ -66,15 +66,18 @@ void NetworkEngine::look_around() {
 }
 
 bool NetworkEngine::look_for_ends(const Call& call) {
-  // A death first: those who saw it end the group for it.
-  if (const auto lost = lifeline_->lost()) {
+  const auto& abort = lifeline_->aborted();
+  const auto lost = lifeline_->lost();
+  // A death first: those who saw it end the group for it. But who ended the group and died of that
+  // has said why.
+  if (lost && !(abort && abort->rank == *lost)) {
     const std::string message =
         where(call) + lifeline_->name(*lost) +
         (lifeline_->lost_by_death() ? peer_end::died : peer_end::connection_lost);
     fail(std::make_exception_ptr(PeerLost(*lost, message)));
     return true;
   }
-  if (const auto& abort = lifeline_->aborted()) {
+  if (abort) {
     if (abort->cause == AbortCause::mismatched && abort->lost_rank >= 0) {
       fail(told_difference(call, *abort));
       return true;

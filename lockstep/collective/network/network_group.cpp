@@ -154,9 +154,14 @@ class NetworkGroup final : public ProcessGroup {
 
   Work start_part_of(const Call& whole, const std::function<Work()>& start) {
     part_of_ = whole;
-    Work work = start();
-    part_of_.reset();
-    return work;
+    try {
+      Work work = start();
+      part_of_.reset();
+      return work;
+    } catch (...) {
+      part_of_.reset();
+      throw;
+    }
   }
 
  private:

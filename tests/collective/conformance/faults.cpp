@@ -14,6 +14,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "lockstep/core/process_watch.h"
+
 namespace lockstep::testing {
 namespace {
 
@@ -96,6 +98,28 @@ TEST_P(FaultConformance, ARankThatExitsInTheMiddleOfAllReducesIsNamed) {
         },
         {.may_exit = {victim}});
     EXPECT_EQ(outcomes[victim].exit_code, 3);
+  }
+}
+
+// Its exception would end a program that catches none.
+TEST_P(FaultConformance, ARankThatEndsTheGroupAndDiesHasSaidWhy) {
+  for (const int victim : victims(size())) {
+    run(
+        [&](Rank& rank) {
+          const ProcessWatch watch(rank.pid_of(victim));
+          const auto group = join(rank);
+          if (rank.rank() == victim) {
+            group->abort("the disk is full");
+            rank.cue("aborted");
+            rank.await_signal();
+          }
+          rank.await(victim, "aborted");
+          EXPECT_TRUE(watch.has_ended(10s));
+          expect_error<PeerLost>("a rank that ended the group",
+                                 {"the disk is full", fmt::format("rank {} ", victim)},
+                                 [&] { group->barrier().wait(); });
+        },
+        {.signals = {{.rank = victim, .cue = "aborted", .signal = SIGKILL}}});
   }
 }
 
