@@ -82,8 +82,11 @@ FAULTS = (
     Fault(1, "a rank throws before it joins", victim="throw_before_joining", launchers=OURS, code=1,
           says=DAMAGED),
     Fault(1, "a rank calls exit(3)", victim="exit_3", code=3),
-    Fault(1, "a rank calls exit(0)", victim="exit_0", code=1,
+    Fault(1, "a rank calls exit(0)", victim="exit_0", launchers=OURS + ("torchrun",), code=1,
           says="ended with code 0 before the others|died before"),
+    # MPI, with which the ranks met, keeps the process until the others have ended too.
+    Fault(1, "a rank calls exit(0)", victim="exit_0", launchers=("mpirun",), code=1,
+          says="died before|in vain for rank {rank} ", within=TIMED_OUT),
     Fault(1, "a rank calls _exit(0)", victim="_exit_0", code=1),
     Fault(2, "SIGKILL at any time", strike=_kill_at_any_time, code=128 + signal.SIGKILL),
     Fault(4, "SIGSEGV", victim="segv", code=128 + signal.SIGSEGV),
