@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <set>
 #include <vector>
 
@@ -15,6 +16,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "lockstep/core/error.h"
+#include "lockstep/core/system_error.h"
 #include "lockstep/launch/console.h"
 #include "lockstep/launch/keeper_messages.h"
 #include "lockstep/launch/orphans.h"
@@ -28,18 +31,14 @@ class Keeper {
       : keeping_(keeping),
         launcher_(launcher),
         socket_(std::move(socket)),
-        memory_kills_(memory_kills) {
-    sigset_t ends;
-    ::sigemptyset(&ends);
-    ::sigaddset(&ends, SIGCHLD);
-    changes_.reset(::signalfd(-1, &ends, SFD_CLOEXEC | SFD_NONBLOCK));
-  }
+        memory_kills_(memory_kills) {}
 
   void start();
   // Returns when the launcher has told the keeper to end, or is gone.
   void watch();
 
  private:
+  void open_changes();
   void keep_only_what_it_needs();
   void tell_changes();
   void tidy_up();
@@ -53,8 +52,17 @@ class Keeper {
   std::set<pid_t> running_;
 };
 
+void Keeper::open_changes() {
+  sigset_t ends;
+  ::sigemptyset(&ends);
+  ::sigaddset(&ends, SIGCHLD);
+  changes_.reset(::signalfd(-1, &ends, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!changes_) throw BackendError("cannot watch ranks: " + reason_of(errno));
+}
+
 void Keeper::start() {
   try {
+    open_changes();
     for (int rank = 0; rank < keeping_.ranks; ++rank) {
       StartedRank started = fork_rank(rank, [&](const UniqueFd& last_words) {
         socket_.reset();
@@ -65,10 +73,10 @@ void Keeper::start() {
       running_.insert(started.pid);
       send_to_launcher(socket_.get(), std::move(started));
     }
+    keep_only_what_it_needs();
   } catch (const std::exception& error) {
     send_to_launcher(socket_.get(), StartFailed{error.what()});
   }
-  keep_only_what_it_needs();
 }
 
 // If the keeper held the launcher's output open, a shell would wait for it to close; the same goes

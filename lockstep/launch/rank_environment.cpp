@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
-#include <cstring>
 
 #include <fmt/format.h>
 #include <netinet/in.h>
@@ -13,6 +12,7 @@
 #include "lockstep/core/cpu.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/system_error.h"
 #include "lockstep/core/unique_fd.h"
 
 namespace lockstep {
@@ -77,7 +77,7 @@ int free_port() {
   if (!socket || ::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), length) != 0 ||
       ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0) {
     throw BackendError(
-        fmt::format("cannot find a free port on 127.0.0.1: {}", std::strerror(errno)));
+        fmt::format("cannot find a free port on 127.0.0.1: {}", reason_of(errno)));
   }
   return ntohs(address.sin_port);
 }

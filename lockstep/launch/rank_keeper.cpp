@@ -29,7 +29,9 @@ constexpr std::chrono::seconds farewell_timeout{2};
 // Keeps the descriptor clear of the standard streams, which the keeper replaces.
 UniqueFd above_standard_streams(int fd) {
   const UniqueFd low(fd);
-  return UniqueFd(::fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
+  UniqueFd high(::fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
+  if (!high) throw BackendError("cannot reach the ranks' keeper: " + reason_of(errno));
+  return high;
 }
 
 }  // namespace

@@ -67,13 +67,17 @@ TEST(BareMachine, AProcessThatHasOpenedAGpuForksNoRanks) {
 
 TEST(BareMachine, TooFewDescriptorsForTheRanksAreALimitWithAName) {
   run_ranks(1, [](Rank&) {
-    leave_no_descriptor(20);
-    EXPECT_THAT(
-        [] {
-          run_agent({.program = {"sleep", "60"}, .ranks = 20});
-        },
-        ThrowsMessage<BackendError>(
-            AllOf(HasSubstr("Too many open files"), HasSubstr("ulimit -n"))));
+    for (int more = 0; more <= 15; ++more) {
+      const rlimit before = leave_no_descriptor(more);
+      EXPECT_THAT(
+          [] {
+            run_agent({.program = {"sleep", "60"}, .ranks = 20});
+          },
+          ThrowsMessage<BackendError>(
+              AllOf(HasSubstr("Too many open files"), HasSubstr("ulimit -n"))))
+          << "with " << more << " descriptors";
+      ::setrlimit(RLIMIT_NOFILE, &before);
+    }
   });
 }
 
