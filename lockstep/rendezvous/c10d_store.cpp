@@ -5,7 +5,10 @@
 #include <chrono>
 #include <filesystem>
 #include <future>
+#include <string_view>
 #include <thread>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -20,116 +23,148 @@ namespace lockstep {
 namespace {
 
 constexpr std::chrono::milliseconds kAskAgain(2);
+constexpr std::chrono::milliseconds kLongestAnswer = std::chrono::seconds(30);
+// A launcher that has gone, or a file that is broken, is not waited for once more.
+constexpr std::chrono::milliseconds kLongestGoodbye = std::chrono::seconds(2);
+
+// What errors say of a store, and how long one call may take.
+struct Terms {
+  std::string description;
+  std::chrono::milliseconds patience;
+  // What to do about a store that does not answer.
+  std::string remedy;
+};
+
+TimeoutError no_answer(const Terms& terms) {
+  return TimeoutError(fmt::format("{} did not answer within {:.1f} s: {}", terms.description,
+                                  terms.patience.count() / 1000.0, terms.remedy));
+}
+
+// Runs the function in a thread of its own, since c10d's stores hang where a launcher is stopped or
+// a file ends within an entry. Then the thread stays behind: the function must own what it uses.
+template <class Function>
+auto in_time(const Terms& terms, Function function) {
+  auto answer = ask_in_thread(std::move(function));
+  if (answer.wait_for(terms.patience) != std::future_status::ready) throw no_answer(terms);
+  try {
+    return answer.get();
+  } catch (const std::exception& error) {
+    throw BackendError(fmt::format("{}: {}", terms.description, first_line(error)));
+  }
+}
+
+using Handle = c10::intrusive_ptr<c10d::Store>;
 
 class C10dStore final : public Store {
  public:
-  C10dStore(c10::intrusive_ptr<c10d::Store> store, std::string description)
-      : store_(std::move(store)), description_(std::move(description)) {}
+  C10dStore(Handle store, Terms terms) : store_(std::move(store)), terms_(std::move(terms)) {}
+
+  // A store in a file is written to once more.
+  ~C10dStore() override {
+    terms_.patience = std::min(terms_.patience, kLongestGoodbye);
+    try {
+      in_time(terms_, [store = std::move(store_)]() mutable { store.reset(); });
+    } catch (const Error&) {  // the group no longer needs it
+    }
+  }
 
   void set(const std::string& key, const std::string& value) override {
-    reach([&] { store_->set(key, std::vector<std::uint8_t>(value.begin(), value.end())); });
+    ask([key, value](c10d::Store& store) {
+      store.set(key, std::vector<std::uint8_t>(value.begin(), value.end()));
+    });
   }
 
   std::int64_t add(const std::string& key, std::int64_t amount) override {
-    std::int64_t sum = 0;
-    reach([&] { sum = store_->add(key, amount); });
-    return sum;
+    return ask([key, amount](c10d::Store& store) { return store.add(key, amount); });
   }
 
   std::string get(const std::string& key, const Deadline& deadline) override {
     // Not by the store's own wait: other threads could not reach it meanwhile.
-    while (!is_there(key)) {
+    while (!ask([key](c10d::Store& store) { return store.check({key}); })) {
       if (deadline.passed()) {
-        throw TimeoutError(fmt::format("{}: \"{}\" was not there after {:.1f} s", description_, key,
-                                       deadline.span().count() / 1000.0));
+        throw TimeoutError(fmt::format("{}: \"{}\" was not there after {:.1f} s",
+                                       terms_.description, key, deadline.span().count() / 1000.0));
       }
       std::this_thread::sleep_for(kAskAgain);
     }
-    std::vector<std::uint8_t> value;
-    reach([&] { value = store_->get(key); });
+    const auto value = ask([key](c10d::Store& store) { return store.get(key); });
     return {value.begin(), value.end()};
   }
 
  private:
-  bool is_there(const std::string& key) {
-    bool there = false;
-    reach([&] { there = store_->check({key}); });
-    return there;
+  template <class Function>
+  auto ask(Function function) -> std::invoke_result_t<Function, c10d::Store&> {
+    return in_time(terms_, [store = store_, function = std::move(function)]() mutable {
+      // Let go before the caller hears the answer, so that the destructor has the last one.
+      const Handle used = std::move(store);
+      return function(*used);
+    });
   }
 
-  template <class Action>
-  void reach(Action action) {
-    try {
-      action();
-    } catch (const std::exception& error) {
-      throw BackendError(fmt::format("{}: {}", description_, first_line(error)));
-    }
-  }
-
-  c10::intrusive_ptr<c10d::Store> store_;
-  std::string description_;
+  Handle store_;
+  Terms terms_;
 };
 
-// torchrun serves its store before it starts ranks.
-constexpr std::chrono::milliseconds kLongestAnswer = std::chrono::seconds(30);
 constexpr const char* kSameVersion =
     "It must be of the PyTorch whose libtorch this rank uses; `lockstep run` is not bound to one";
 
-using TcpStore = c10::intrusive_ptr<c10d::TCPStore>;
-
-// c10d asks without a deadline, and the store of another version may never answer. Then the thread
-// stays behind; it has nothing that anybody else uses.
-std::future<TcpStore> open_in_thread(const std::string& host,
-                                     const c10d::TCPStoreOptions& options) {
-  return ask_in_thread([host, options] {
+Handle open_tcp_store(const Terms& terms, const std::string& host,
+                      const c10d::TCPStoreOptions& options) try {
+  return in_time(terms, [host, options]() -> Handle {
     auto store = c10::make_intrusive<c10d::TCPStore>(host, options);
     store->add("lockstep/answer", 0);
     return store;
   });
+} catch (const BackendError& error) {
+  // Early, where c10d's next attempt would come after the deadline.
+  if (std::string_view(error.what()).find("timed out") != std::string_view::npos) {
+    throw no_answer(terms);
+  }
+  throw BackendError(fmt::format("{}; {}", error.what(), kSameVersion));
 }
 
 }  // namespace
 
 std::shared_ptr<Store> join_c10d_store(const std::string& host, std::uint16_t port, int world_size,
                                        std::chrono::milliseconds timeout) {
-  const std::string description = fmt::format("torchrun's store at tcp://{}:{}", host, port);
+  // torchrun serves its store before it starts ranks.
+  const Terms terms{
+      .description = fmt::format("torchrun's store at tcp://{}:{}", host, port),
+      .patience = std::min(timeout, kLongestAnswer),
+      .remedy = fmt::format("is torchrun still running? {}", kSameVersion),
+  };
   c10d::TCPStoreOptions options;
   options.port = port;
   options.isServer = false;
   options.numWorkers = static_cast<std::size_t>(world_size);
   options.waitWorkers = false;
   libtorch::do_without_libuv(options);
-  options.timeout = std::min(timeout, kLongestAnswer);
-  auto answer = open_in_thread(host, options);
-  const bool in_time = answer.wait_for(options.timeout) == std::future_status::ready;
-  try {
-    if (in_time) return std::make_shared<C10dStore>(answer.get(), description);
-  } catch (const std::exception& error) {
-    // Early, where c10d's next attempt would come after the deadline.
-    if (first_line(error).find("timed out") == std::string::npos) {
-      throw BackendError(
-          fmt::format("{} cannot be used: {}; {}", description, first_line(error), kSameVersion));
-    }
-  }
-  throw TimeoutError(fmt::format("{} did not answer within {:.1f} s: is torchrun still running? {}",
-                                 description, options.timeout.count() / 1000.0, kSameVersion));
+  options.timeout = terms.patience;
+  return std::make_shared<C10dStore>(open_tcp_store(terms, host, options), terms);
 }
 
-std::shared_ptr<Store> make_file_store(const std::string& path, int world_size) {
-  const std::string description = fmt::format("the store in file://{}", path);
+std::shared_ptr<Store> make_file_store(const std::string& path, int world_size,
+                                       std::chrono::milliseconds timeout) {
+  const Terms terms{
+      .description = fmt::format("the store in file://{}", path),
+      .patience = std::min(timeout, kLongestAnswer),
+      .remedy =
+          "another process may have ended while it wrote to the file; remove the file, or "
+          "take another path, and start all ranks again",
+  };
   // c10d would wait for the folder to appear, for minutes.
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   std::error_code ignored;
   if (!std::filesystem::is_directory(folder, ignored)) {
-    throw UsageError(
-        fmt::format("{}: there is no folder {}; make it first", description, folder.string()));
+    throw UsageError(fmt::format("{}: there is no folder {}; make it first", terms.description,
+                                 folder.string()));
   }
-  try {
-    return std::make_shared<C10dStore>(c10::make_intrusive<c10d::FileStore>(path, world_size),
-                                       description);
-  } catch (const std::exception& error) {
-    throw BackendError(fmt::format("{}: {}", description, first_line(error)));
-  }
+  return std::make_shared<C10dStore>(in_time(terms,
+                                             [path, world_size]() -> Handle {
+                                               return c10::make_intrusive<c10d::FileStore>(
+                                                   path, world_size);
+                                             }),
+                                     terms);
 }
 
 }  // namespace lockstep

@@ -12,12 +12,15 @@
 
 namespace lockstep {
 
-// TimeoutError if nobody serves it there in time, BackendError if it cannot be used.
+// TimeoutError, here and from the store's functions, if it does not answer in time; BackendError if
+// it cannot be used.
 std::shared_ptr<Store> join_c10d_store(const std::string& host, std::uint16_t port, int world_size,
                                        std::chrono::milliseconds timeout);
 
 // The file is made if it does not exist, and removed by the last rank that closes it. UsageError if
-// its folder does not exist.
-std::shared_ptr<Store> make_file_store(const std::string& path, int world_size);
+// its folder does not exist. TimeoutError, here and from the store's functions, if the file does
+// not answer in time: a process ended while it wrote to it.
+std::shared_ptr<Store> make_file_store(const std::string& path, int world_size,
+                                       std::chrono::milliseconds timeout);
 
 }  // namespace lockstep

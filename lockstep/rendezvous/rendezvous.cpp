@@ -284,7 +284,7 @@ Membership meet_by_file(const RendezvousOptions& options, const std::string& pat
         options.init_method));
   }
   Membership result = numbered(options);
-  result.store = make_file_store(path, result.world_size);
+  result.store = make_file_store(path, result.world_size, options.timeout);
   return result;
 }
 

@@ -74,19 +74,20 @@ const Backend kHierarchicalNcclThatCompares = {.name = "hierarchical",
                                                .device = at::kCUDA};
 
 // One rank is enough for NCCL itself, where there is a GPU.
-const Backend kAlone = {.name = "nccl",
-                        .join =
-                            [](Rank& rank, const JoinOptions& options) {
-                              if (*LOCKSTEP_NCCL_OF_ONE_RANK != '\0') {
-                                ::setenv("LOCKSTEP_NCCL_LIBRARY", LOCKSTEP_NCCL_OF_ONE_RANK, 1);
-                              }
-                              Membership alone;
-                              alone.store = make_file_store(rank.folder() + "/" + options.place, 1);
-                              return make_nccl_group(alone, {.timeout = options.timeout,
-                                                             .device = at::Device(at::kCUDA, 0)});
-                            },
-                        .device = at::kCUDA,
-                        .sums_by_a_library = true};
+const Backend kAlone = {
+    .name = "nccl",
+    .join =
+        [](Rank& rank, const JoinOptions& options) {
+          if (*LOCKSTEP_NCCL_OF_ONE_RANK != '\0') {
+            ::setenv("LOCKSTEP_NCCL_LIBRARY", LOCKSTEP_NCCL_OF_ONE_RANK, 1);
+          }
+          Membership alone;
+          alone.store = make_file_store(rank.folder() + "/" + options.place, 1, options.timeout);
+          return make_nccl_group(alone,
+                                 {.timeout = options.timeout, .device = at::Device(at::kCUDA, 0)});
+        },
+    .device = at::kCUDA,
+    .sums_by_a_library = true};
 
 // NCCL multiplies each rank's elements before it adds them.
 TEST(NcclGroup, ScalesSums) {

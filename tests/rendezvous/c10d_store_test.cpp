@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "lockstep/rendezvous/c10d_store.h"
 
+#include <fstream>
+
 #include "collective/conformance/expect_error.h"
 #include "support/free_port.h"
 #include "support/rank_processes.h"
@@ -92,12 +94,12 @@ TEST(C10dStore, ALauncherThatDoesNotAnswerIsNamed) {
 }
 
 TEST(C10dStore, ServesTwoRanksInAFile) {
-  use_from_two_ranks([](Rank& rank) { return make_file_store(rank.folder() + "/store", 2); });
+  use_from_two_ranks([](Rank& rank) { return make_file_store(rank.folder() + "/store", 2, 30s); });
 }
 
 TEST(C10dStore, AGetIsAnsweredWhenTheKeyIsSetLater) {
   run_ranks(2, [](Rank& rank) {
-    const auto store = make_file_store(rank.folder() + "/store", 2);
+    const auto store = make_file_store(rank.folder() + "/store", 2, 30s);
     if (rank.rank() == 0) {
       rank.cue("asking");
       EXPECT_EQ(store->get("late", Deadline::after(30s)), "value");
@@ -108,11 +110,27 @@ TEST(C10dStore, AGetIsAnsweredWhenTheKeyIsSetLater) {
   });
 }
 
+// As a rank leaves it that dies between its writes: c10d reads on there forever.
+TEST(C10dStore, AFileThatEndsWithinAnEntryIsNamed) {
+  run_ranks(1, [](Rank& rank) {
+    const std::string path = rank.folder() + "/store";
+    const auto store = make_file_store(path, 2, 500ms);
+    store->set("key", "value");
+    const std::uint64_t length_of_key = 20;
+    std::ofstream(path, std::ios::app | std::ios::binary)
+        .write(reinterpret_cast<const char*>(&length_of_key), sizeof length_of_key);
+    const std::vector<std::string> words = {path, "0.5 s", "remove the file"};
+    expect_error<TimeoutError>("a get", words, [&] { store->get("key", Deadline::after(30s)); });
+    expect_error<TimeoutError>("another rank", words,
+                               [&] { make_file_store(path, 2, 500ms)->set("other", "value"); });
+  });
+}
+
 TEST(C10dStore, AFolderThatDoesNotExistIsNamed) {
   run_ranks(1, [](Rank& rank) {
     const std::string path = rank.folder() + "/no/such/folder/store";
     expect_error<UsageError>("a missing folder", {path, "no folder"},
-                             [&] { make_file_store(path, 2); });
+                             [&] { make_file_store(path, 2, 30s); });
   });
 }
 
