@@ -23,8 +23,9 @@ class Cgroup {
   // Bytes up to the limit. Cached pages of files count as free: the kernel gives them back before
   // it refuses anything.
   std::optional<std::int64_t> available_memory() const;
-  // Processes of the group that the kernel has killed for lack of memory, the group's or the
-  // machine's, since the group was made. Of the nearest group that counts them.
+  // How many processes the kernel has killed for lack of memory, be it the group's or the
+  // machine's, since the group was made. The count is that of the nearest group that has one;
+  // nothing if none has.
   std::optional<std::int64_t> memory_kills() const;
 
  private:

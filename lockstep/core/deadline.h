@@ -23,8 +23,8 @@ class Deadline {
   }
   // The span that the deadline was made with, for messages.
   std::chrono::milliseconds span() const { return span_; }
-  // One that ends this long from now. Its span is that of the whole wait, from where this one
-  // began.
+  // The deadline of the same wait when it goes on: it ends this long from now, and its span counts
+  // from where this deadline began.
   Deadline prolonged(std::chrono::milliseconds more) const {
     Deadline longer = after(more);
     if (end_ != Clock::time_point::max()) {

@@ -22,9 +22,9 @@ using Key = std::array<std::byte, 32>;
 using Nonce = std::array<std::byte, 32>;
 using Proof = std::array<std::byte, 32>;
 
-// 128 random bits in hexadecimal, by which those who have been given them are recognised.
+// 128 random bits in hexadecimal. A process that knows them has been given them.
 std::string make_token();
-// Of what all ranks of one group know, and of the secret of all jobs if there is one.
+// Made of a token that all ranks of one group know, and of the secret of all jobs if there is one.
 Key make_key(std::string_view token, std::string_view secret);
 
 struct Challenge {

@@ -19,13 +19,14 @@ class Listener {
   // To be polled for POLLIN.
   int descriptor() const { return epoll_.get(); }
 
-  // Those that have come, a few at a time. When this process is out of descriptors they stay in the
-  // kernel's queue, and descriptor() tells nothing of them, until the next call: see starved().
+  // The connections that have come, a few at a time. When this process runs out of descriptors,
+  // they stay in the kernel's queue, and descriptor() does not become readable for them until the
+  // next call: see starved().
   std::vector<UniqueFd> accept();
 
-  // Whether the last accept() left connections in the queue because this process is out of
-  // descriptors; and the limit that this process met so, in words, empty if it never did.
+  // Whether the last accept() left connections in the queue for want of descriptors.
   bool starved() const { return !watched_; }
+  // The limit on descriptors that was met, in words; empty if none ever was.
   std::string limit_met() const;
 
   // Takes no more, and frees the address.

@@ -14,12 +14,11 @@ class ProcessWatch {
  public:
   // Watches nothing.
   ProcessWatch() = default;
-  // Nothing either if there is no such process, or it lives in a PID namespace that is not seen
-  // here.
+  // Watches nothing either if there is no such process among those that this one can see.
   explicit ProcessWatch(pid_t pid);
 
-  // Whether it is known to have ended. Waits for its end at most so long, since a process's
-  // connections close a moment before it is gone.
+  // Whether the process is known to have ended. Waits at most this long for its end, since a
+  // process's connections close a moment before it is gone.
   bool has_ended(std::chrono::milliseconds at_most) const;
 
  private:

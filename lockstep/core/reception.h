@@ -67,10 +67,11 @@ class Reception {
   Refusals refusals_;
 };
 
-// The connecting end: a connection on which both ends have shown that they know the key. While
-// nobody listens there it tries again until the deadline, TimeoutError; at_once does not, but
-// throws ConnectionRefused. Both try a few times when they are sent away, which may be for a crowd
-// of strangers, and then throw ConnectionClosed. BackendError as from authenticate.
+// The connecting end: returns a connection on which both ends have proved that they know the key.
+// While nobody listens there, enter tries again, and throws TimeoutError at the deadline;
+// enter_at_once throws ConnectionRefused. If the listener closes the connection, perhaps because a
+// crowd of strangers came first, both try a few more times before they throw ConnectionClosed.
+// BackendError as from authenticate.
 UniqueFd enter(const std::string& host, std::uint16_t port, const Key& key,
                const Deadline& deadline);
 UniqueFd enter_at_once(const std::string& host, std::uint16_t port, const Key& key,

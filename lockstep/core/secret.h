@@ -16,8 +16,8 @@ inline constexpr const char* kSecretFdVariable = "LOCKSTEP_SECRET_FD";
 std::string read_secret(const std::string& file);
 
 // Reads from the beginning and leaves the descriptor as it was, so that all ranks can share it.
-// UsageError if it is not open, or no file, as a pipe, which one rank would empty; and of lengths
-// as above. Ownership is not checked; that is the opener's job.
+// UsageError if it is not open, is no file (the first rank would empty a pipe), or has a wrong
+// length, as above. Ownership is not checked; that is the opener's job.
 std::string read_secret(int fd);
 
 // Of the file or the descriptor that the environment names; empty if it names none. UsageError if

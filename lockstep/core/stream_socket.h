@@ -28,7 +28,7 @@ class ConnectionRefused : public ConnectionClosed {
   using ConnectionClosed::ConnectionClosed;
 };
 
-// It cannot be reached, for another reason, which may pass.
+// The host cannot be reached for another reason, which may pass.
 class HostUnreachable : public ConnectionClosed {
  public:
   using ConnectionClosed::ConnectionClosed;

@@ -11,7 +11,7 @@
 
 namespace lockstep {
 
-// That a user can name.
+// Ports that a user can name.
 constexpr Range<int> kPorts{1, 65535};
 
 class AddressInUse : public BackendError {

@@ -18,7 +18,7 @@
 namespace lockstep {
 namespace {
 
-// Short, so that it fits wherever the name does that the file is to get.
+// Short, so that a file system that takes the final name takes this one too.
 constexpr std::string_view kPrefix = ".lockstep-unfinished-";
 
 bool lock(int fd) {
@@ -59,8 +59,8 @@ UnfinishedFile::UnfinishedFile(int folder, mode_t mode) : folder_(folder) {
   throw std::system_error(errno, std::generic_category());
 }
 
-// Between its creation and its lock another process may take it for a leftover: then there is
-// another attempt, as if the name had been taken.
+// False with EEXIST if the name is taken, or if another process has taken the new file for a
+// leftover before it was locked: then try again.
 bool UnfinishedFile::create(mode_t mode) {
   name_ = fmt::format("{}{:08x}", kPrefix, std::random_device()());
   fd_ = UniqueFd(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A file under a name of its own until it is finished. What a killed process leaves is removed by
-// the next one that writes into the same folder.
+// A file that has a temporary name until it is finished. If a process is killed before that, the
+// next one that writes into the same folder removes the file.
 #pragma once
 
 #include <string>
@@ -11,22 +11,22 @@
 
 namespace lockstep {
 
-// Empty at first, and for this process alone: it holds a lock on the file, which the kernel gives
-// back however the process ends. Without it a leftover could not be told from the file of another
-// container or host, whose process numbers mean nothing here.
+// Empty at first. This process holds a lock on the file, which the kernel releases however the
+// process ends. Without the lock a leftover could not be told from the file of another container or
+// host, whose process numbers mean nothing here.
 class UnfinishedFile {
  public:
-  // folder is open for reading and outlives this object. First removes those of processes that have
-  // ended; on a file system without locks, none. Throws std::system_error.
+  // folder is open for reading and outlives this object. First removes the files of processes that
+  // have ended; on a file system without locks, none. Throws std::system_error.
   UnfinishedFile(int folder, mode_t mode);
-  // Removes it unless it got its name.
+  // Removes the file unless it is finished.
   ~UnfinishedFile();
   UnfinishedFile(const UnfinishedFile&) = delete;
   UnfinishedFile& operator=(const UnfinishedFile&) = delete;
 
   int fd() const { return fd_.get(); }
-  // Gives it the name in its folder, instead of the file that has it. False, with errno, if that
-  // cannot be.
+  // Gives the file its final name, replacing any file of that name. False, with errno, if that
+  // fails.
   bool finish(const std::string& name);
 
  private:

@@ -134,7 +134,8 @@ void WholeFile::open() {
   unfinished_ = std::make_unique<UnfinishedFile>(folder_.get(), old_ ? 0600 : 0666);
 }
 
-// A rename would fail here only when the work is done, or would replace what it must not.
+// Without these checks the rename would fail after the work is done, or replace something that must
+// stay.
 void WholeFile::require_replaceable() const {
   const auto name = target_.filename();
   if (!S_ISREG(old_->st_mode)) refuse(file_, "this is not a file");

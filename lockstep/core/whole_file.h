@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Files that are never there in part: under their name lies the old content or all of the new one,
-// also if the process is killed or the power fails.
+// Files that are replaced as a whole: the name leads to the old content or to all of the new, even
+// if the process is killed or the power fails.
 #pragma once
 
 #include <cstddef>
@@ -16,9 +16,9 @@
 
 namespace lockstep {
 
-// Writes a file in place of the one that has its name, if there is one. That one's mode stays, and
-// its owner where this process may keep it; other hard links to it keep the old content. Of a
-// symbolic link, what it leads to is replaced or made, never the link.
+// Replaces a file, or makes a new one. The old file's mode stays, and its owner if this process may
+// keep it; other hard links to it keep the old content. A symbolic link stays: the file that it
+// leads to is replaced or made.
 //
 // Blocks as the disk does. Used by one thread at a time.
 class WholeFile {
@@ -33,8 +33,8 @@ class WholeFile {
   void write(const void* data, std::size_t bytes) noexcept;
 
   // Flushes the file to the disk and gives it its name; without this call all is as it was.
-  // BackendError with the system's reason, and, if room was lacking, with how much is needed and
-  // how much is free; then nothing is left behind, and an older file is as it was.
+  // BackendError with the system's reason and, if room was lacking, with how much is needed and how
+  // much is free; then nothing is left behind, and an older file is as it was.
   void commit();
 
  private:
@@ -42,7 +42,7 @@ class WholeFile {
   void require_replaceable() const;
   [[noreturn]] void fail(int error) const;
 
-  // As the caller wrote it; and absolute, where links lead.
+  // The path as the caller wrote it, for messages; and the absolute path after all links.
   std::filesystem::path file_;
   std::filesystem::path target_;
   UniqueFd folder_;
@@ -53,8 +53,8 @@ class WholeFile {
   int error_ = 0;
 };
 
-// The errors of WholeFile's constructor, if a file cannot be written there: so that this is known
-// before long work. Leaves nothing behind.
+// Throws what WholeFile's constructor would throw for this path, so that the error comes before
+// long work. Leaves nothing behind.
 void check_can_write(const std::filesystem::path& file);
 
 }  // namespace lockstep

@@ -103,7 +103,7 @@ class IdxFile::Content {
     }
   }
 
-  // The most that can still come.
+  // An upper bound of what can still be read.
   std::size_t max_left() const { return gzip_ ? gzip_->max_size() : left(); }
 
   void finish() {

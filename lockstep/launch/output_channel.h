@@ -18,10 +18,10 @@ struct OutputChannel {
 // BackendError if there is no descriptor left.
 OutputChannel open_pipe();
 
-// A pseudo-terminal, so that a program's stdio writes each line when it is complete, which into a
-// pipe it does in blocks. In raw mode, so bytes pass unchanged; as wide as this process's own
-// terminal, if it has one. At the end reading fails with EIO instead of returning 0. Nothing, and
-// the reason in errno, where the system has none (left).
+// A pseudo-terminal, so that a program's stdio writes each line when it is complete; into a pipe it
+// would write in blocks. In raw mode, so bytes pass unchanged; as wide as this process's own
+// terminal, if it has one. At the end reading fails with EIO instead of returning 0. Nothing, with
+// the reason in errno, if the system has no pseudo-terminals or none is left.
 std::optional<OutputChannel> open_terminal();
 
 }  // namespace lockstep

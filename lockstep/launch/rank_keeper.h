@@ -50,7 +50,7 @@ class RankKeeper {
   // A rank ended, was stopped, or continued; nothing if there is no news. BackendError, at every
   // call, if the keeper was killed.
   std::optional<RankChange> next_change();
-  // Continues the keeper if somebody has stopped it: nobody would hear of the ranks.
+  // Continues the keeper if somebody has stopped it, since a stopped keeper reports nothing.
   void keep_awake();
 
   // Ends the remaining ranks and their descendants, by SIGKILL after the grace, and then the

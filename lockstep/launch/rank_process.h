@@ -41,8 +41,8 @@ struct StartedRank {
 };
 
 // Forks a rank. The child leads a process group, dies with the thread that forked it, reads from
-// /dev/null, and writes to a pseudo-terminal, its errors to a pipe. It calls body() with the pipe
-// for its last words, and ends as run_rank() has it. BackendError if there is no process or
+// /dev/null, writes to a pseudo-terminal, and writes its errors to a pipe. It calls body() with the
+// pipe for its last words, and ends as in run_rank(). BackendError if there is no process or
 // descriptor left for it.
 StartedRank fork_rank(int rank, const std::function<void(const UniqueFd& last_words)>& body);
 

@@ -65,7 +65,7 @@ RankWatch::~RankWatch() {
   if (!keeper_) return;
   signal_all(SIGKILL);
   keeper_.reset();
-  // What a keeper that was killed has left to this process.
+  // Processes that a killed keeper has left to this one.
   if (orphans_) end_children(milliseconds(0));
 }
 

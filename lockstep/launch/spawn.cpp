@@ -157,7 +157,7 @@ SpawnResults run_ranks(int ranks, const std::string& call, const AgentOptions& a
   return results;
 }
 
-// What this process knows of its calls.
+// The calls of spawn that this process has made.
 struct Calls {
   int made = 0;
   SpawnOutcomes outcomes{};

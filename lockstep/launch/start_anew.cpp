@@ -36,7 +36,8 @@ std::string read_all(int fd) {
   return text;
 }
 
-// What the kernel keeps of how this process was started: strings that end with a zero.
+// Reads a file of /proc that tells how this process was started: strings, each with a zero byte at
+// its end.
 std::vector<std::string> started_with(const char* file) {
   const UniqueFd fd(::open(file, O_RDONLY | O_CLOEXEC));
   std::istringstream all(read_all(fd.get()));
@@ -90,7 +91,7 @@ struct Beginning {
 
   void take(Unpacking packed) {
     last_words.reset(packed.number());
-    // Programs that main starts before the call are not the rank.
+    // Programs that main starts before the call must not inherit it.
     ::fcntl(last_words.get(), F_SETFD, FD_CLOEXEC);
     start.emplace();
     start->call = packed.number();
@@ -114,7 +115,7 @@ Beginning& beginning() {
 // Before main, which may change folders.
 [[maybe_unused]] const Beginning& read_at_load = beginning();
 
-// By its name if that still leads to it: ps and others show it.
+// By its path if that still leads to the program, since ps shows it.
 std::string executable() {
   constexpr const char* link = "/proc/self/exe";
   std::error_code error;

@@ -98,7 +98,8 @@ void check_in_sync(const torch::nn::Module& module, ProcessGroup& group,
   for (std::string& line : describe("buffer", compared.buffers)) lines.push_back(std::move(line));
   lines.push_back(fmt::format("buffers={}, gradients={}", options.buffers, options.gradients));
   const at::Tensor mine = hashes_of(compared.values);
-  // Ranks that compare other things have other numbers of hashes, which cannot be exchanged.
+  // Ranks that compare different things have different numbers of hashes, which cannot be
+  // exchanged.
   check_agreement(group, "check_in_sync", lines);
   if (all_ranks_have(group, tensor_hash(mine))) return;
 
@@ -115,8 +116,7 @@ void check_in_sync(const torch::nn::Module& module, ProcessGroup& group,
   throw OutOfSync(fmt::format(
       "[check_in_sync] rank {} of {}: the ranks are out of sync: {}{}. Some ranks have changed it "
       "alone (`if (rank == 0)`, another optimizer, faulty memory): go back to a checkpoint, or "
-      "wrap "
-      "the module anew, which gives every rank what rank 0 has",
+      "wrap the module anew, which gives every rank what rank 0 has",
       group.rank(), group.size(), first,
       more == 0 ? "" : fmt::format("; {} more {}", more, more == 1 ? "differs" : "differ")));
 }

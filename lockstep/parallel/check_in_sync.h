@@ -21,8 +21,8 @@ struct InSyncOptions {
   // All but running_mean and running_var: these are statistics of each rank's own batches until
   // they are broadcast. Set it to false if forward changes other buffers too.
   bool buffers = true;
-  // Gradients that every rank has. They are the same right after a synchronised backward, and until
-  // one that is not: one under no_sync(), or of the wrapped module itself.
+  // Gradients that every rank has. They are equal after a synchronised backward, until a backward
+  // under no_sync(), or of the wrapped module itself, adds to them.
   bool gradients = false;
 };
 
@@ -35,7 +35,7 @@ struct InSyncOptions {
 // two hashes as long as there is no difference.
 void check_in_sync(const torch::nn::Module& module, ProcessGroup& group,
                    const InSyncOptions& options = {});
-// Of the wrapped module, over its group.
+// The same for a wrapped module, over its wrapper's group.
 void check_in_sync(const DistributedDataParallelBase& model, const InSyncOptions& options = {});
 
 }  // namespace lockstep

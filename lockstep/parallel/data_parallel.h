@@ -40,9 +40,9 @@ struct DataParallelOptions {
   // Makes another module like the wrapped one, for modules without a clone() of their own:
   // [=] { return std::make_shared<NetImpl>(width); }. Values are copied.
   ModuleFactory make_replica = {};
-  // Modules without a clone() may be as a constructor makes them: the default one, or the reset()
-  // of the module around it. Set it only if that gives members that are not registered, such as a
-  // factor in forward, the values that they have in the wrapped module.
+  // Lets constructors make the copies of modules without a clone(): the default constructor, or the
+  // reset() of the module around them. Set it only if members that are not registered, such as a
+  // factor in forward, then have the values that they have in the wrapped module.
   bool trust_constructors = false;
   // Replicas on the module's device use its parameters' memory. False copies them before each
   // forward, as to other devices.

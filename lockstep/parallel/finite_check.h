@@ -6,13 +6,13 @@
 
 namespace lockstep {
 
-// Of a tensor's elements as they are now. On a CPU it is computed at once, in one pass at the speed
-// of memory; on a GPU by the GPU, and passes() waits for it.
+// Checks a tensor's elements as they are now. On a CPU the constructor does it, in one pass at the
+// speed of memory; on a GPU the GPU does it, and passes() waits for it.
 class FiniteCheck {
  public:
-  // Of no elements, which passes.
+  // Checks nothing, and passes.
   FiniteCheck() = default;
-  // Of floating or complex type.
+  // The tensor has a floating or complex type.
   explicit FiniteCheck(const at::Tensor& tensor);
 
   bool passes() const;

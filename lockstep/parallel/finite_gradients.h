@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Finds out whose gradient is not finite, once a reduction shows that one is: a sum with a term
-// that is not finite is not finite itself.
+// Finds the ranks whose gradients are not finite, once a sum of gradients is not: a sum is not
+// finite if one of its terms is not.
 #pragma once
 
 #include <string>
@@ -34,13 +34,14 @@ class FiniteGradients {
  public:
   explicit FiniteGradients(std::vector<std::string> parameters);
 
-  // What this rank gives to the reduction. Undefined gradients are zeros.
+  // Checks what this rank contributes to the reduction. Undefined gradients count as zeros.
   void contributed(int parameter, const at::Tensor& gradient);
-  // Once the bucket has been reduced.
+  // Checks the sums of a bucket that has been reduced.
   void reduced(const Bucket& bucket);
-  // Once all have been: what is not finite and on which ranks, the same words on every rank; empty
-  // if there is nothing. A collective call where there is something, which all ranks know, since
-  // they hold the same bits. Afterwards the next backward may come.
+  // Call it when all buckets have been reduced. Returns what is not finite and on which ranks, in
+  // the same words on every rank; empty if all is finite. It is a collective call only if a sum is
+  // not finite: every rank sees that, since all have the same bits. Afterwards this object is ready
+  // for the next backward.
   std::string conclude(ProcessGroup& group);
 
  private:

@@ -128,8 +128,8 @@ bool has_clone(const Module& module) {
   }
 }
 
-// Cloneable::clone() passes over a submodule that has none, without a word. One instance of each
-// type is asked, since a clone of each submodule would copy the leaves once a level.
+// Finds a submodule that Cloneable::clone() silently skips, since it has no clone(). Tries one
+// instance of each type: cloning each submodule would copy the leaves once for each level.
 std::string submodule_without_clone(const Module& original) {
   std::unordered_set<std::type_index> asked{typeid(original)};
   for (const auto& item : original.named_modules(std::string(), /*include_self=*/false)) {

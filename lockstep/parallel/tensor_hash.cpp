@@ -15,15 +15,17 @@ namespace {
 constexpr std::uint64_t kOne = 0x9e37'79b9'7f4a'7c15;
 constexpr std::uint64_t kOther = 0xbb67'ae85'84ca'a73b;
 
-// Each word leads from a state to another one: a difference in one word is never lost. Products
-// spread bits upwards only, so between two of them the high ones, such as signs, are brought down:
-// otherwise flipping two of them in different words could cancel out.
+// From one state, different words lead to different states, so a difference in one word is never
+// lost. Multiplication carries bits upwards only, so the shift between the two products brings the
+// high ones, such as signs, down: otherwise flipping two of them in different words could cancel
+// out.
 std::uint64_t mix(std::uint64_t state, std::uint64_t word) {
   const std::uint64_t spread = (state ^ word) * kOne;
   return (spread ^ spread >> 32) * kOther;
 }
 
-// Words go to several states in turn, since each has to wait for its product.
+// Several states take the words in turn: the processor computes their products side by side, while
+// those of one state must wait for each other.
 std::uint64_t hash_of(const std::byte* bytes, std::size_t count) {
   constexpr std::size_t kWord = sizeof(std::uint64_t);
   std::array<std::uint64_t, 8> states{1, 2, 3, 4, 5, 6, 7, 8};

@@ -8,9 +8,9 @@
 
 namespace lockstep {
 
-// Of the elements' bits in the order of their indices, whatever their order in memory; never 0. The
-// same on every machine of the same byte order. Tensors that differ in one element of up to eight
-// bytes always have different hashes, others all but always. Not for keeping out forgers.
+// A hash of the elements' bits in the order of their indices, whatever their order in memory; never
+// 0. The same on every machine of the same byte order. Tensors that differ in one element of up to
+// eight bytes always have different hashes, others almost always. Not cryptographic.
 std::uint64_t tensor_hash(const at::Tensor& tensor);
 
 }  // namespace lockstep

@@ -11,7 +11,8 @@ constexpr const char* kHint =
     ". If no rank reports an error of its own, they may have different numbers of batches: give "
     "every rank the same number (DistributedSampler pads or drops)";
 
-// A rank that died or a system that refused is a cause of its own.
+// Whether different numbers of batches can be the cause: not if a rank died or the system refused
+// something.
 bool may_be_batches() {
   try {
     throw;

@@ -15,7 +15,7 @@ namespace {
 
 // A stopped launcher must not hold up ranks that end.
 constexpr std::chrono::milliseconds launcher_patience{1000};
-// A lost rank that has not ended by then may go on for long.
+// A lost rank that has not ended by then may run for long.
 constexpr std::chrono::milliseconds end_patience{1000};
 
 // The launcher's store, if the launcher knows this process by these numbers.
@@ -72,7 +72,7 @@ void LossRecord::note(const Loss& loss) noexcept try {
         .set(loss_key(rank_), encode(loss));
   }
 } catch (...) {
-  // The rank's own error tells it too.
+  // The rank's own error names the loss too.
 }
 
 void LossRecord::let_lost_rank_end_first() noexcept {

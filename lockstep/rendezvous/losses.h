@@ -41,8 +41,8 @@ class LossRecord {
   // `launcher` is the path of its store's socket; without it nobody is told.
   LossRecord(int rank, std::optional<std::string> launcher)
       : rank_(rank), launcher_(std::move(launcher)) {}
-  // One for all groups that this process forms as this rank of this job, while any of them lives.
-  // The launcher is told if it started this process as that rank.
+  // The one record of all groups that this process forms as this rank of this job, while any of
+  // them lives. The launcher is told if it started this process as that rank.
   static std::shared_ptr<LossRecord> of(const std::string& job, int rank, int world_size);
 
   // Keeps the first rank that died or left; until there is one, the last rank that was silent. Of

@@ -26,7 +26,8 @@ struct Membership {
   std::string address = {};
   // What only the ranks of this user's jobs know; empty if there is none.
   std::string secret = {};
-  // Of a subgroup: the numbers in the job of its ranks. Empty if both numberings are the same.
+  // In a subgroup, the number in the job of each of its ranks. Empty if both numberings are the
+  // same.
   std::vector<int> job_ranks = {};
   // Where this rank's groups note that they lost another rank. Null if ranks are threads.
   std::shared_ptr<LossRecord> losses = {};

@@ -201,8 +201,8 @@ void meet_by_mpi(Membership& member, TcpStoreOptions place) {
   if (member.rank != 0) member.store = join_tcp_store(place);
 }
 
-// Another process has the address where this one was to serve: another rank 0 of this job, or
-// something else.
+// Throws the reason why this process cannot serve at its address: another rank 0 of this job has
+// it, or something else.
 [[noreturn]] void explain_address_in_use(Membership member, TcpStoreOptions place,
                                          const AddressInUse& error) {
   place.timeout = std::min(place.timeout, kOtherStoreAnswers);

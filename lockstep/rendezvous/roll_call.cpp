@@ -25,25 +25,26 @@ using namespace std::chrono_literals;
 // How often rank 0, while it waits for a rank, looks whether the group was refused.
 constexpr auto kLookAround = 100ms;
 // How long to wait for what another process has written, or is just about to write.
-constexpr auto kMoment = 5s;
+constexpr auto kWriteTimeout = 5s;
 // How long a rank that has just come may take to read why the group ends.
-constexpr auto kToHear = 2s;
+constexpr auto kReadTimeout = 2s;
 // How much longer the others wait than rank 0, which knows who is missing.
-constexpr auto kLater = 1s;
+constexpr auto kExtraWait = 1s;
 
 // What a process says of itself.
 struct Entry {
   int pid = 0;
   int world_size = 0;
   std::string backend;
-  // Tells apart processes that have one id, on hosts that have one name.
+  // Distinguishes processes that have the same id, on hosts that have the same name.
   std::string token;
   std::string host;
 
   bool same_process(const Entry& other) const {
     return pid == other.pid && host == other.host && token == other.token;
   }
-  // As far as that shows on the host of `other`.
+  // Whether this process is known to have ended; `other` is the calling process, which can tell
+  // that only of processes on its own host.
   bool has_ended(const Entry& other) const {
     return host == other.host && ::kill(pid, 0) != 0 && errno == ESRCH;
   }
@@ -77,8 +78,7 @@ Entry as_entry(const std::string& text) {
 std::string two_processes(const Membership& membership, const Entry& one, const Entry& other) {
   return fmt::format(
       "two processes say that they are rank {} of {}: pid {} on host {}, and pid {} on host {}; "
-      "give "
-      "each a rank of its own (RANK), or leave the numbers to a launcher",
+      "give each a rank of its own (RANK), or leave the numbers to a launcher",
       membership.rank, membership.world_size, one.pid, one.host, other.pid, other.host);
 }
 
@@ -108,7 +108,7 @@ class Roll {
     return store_.add(times_key(membership, rank), 0) >= group_;
   }
 
-  // False if another process did so before.
+  // Ends the group with this verdict. False if another process has ended it before.
   bool end(const std::string& verdict) const {
     if (store_.add(place_ + "/over", 1) != 1) return false;
     store_.set(place_ + "/verdict", verdict);
@@ -180,7 +180,7 @@ std::string collect(const Membership& membership, const Roll& roll, const Entry&
   for (int rank = 1; rank < membership.world_size; ++rank) {
     std::optional<Entry> entry;
     while (!entry) {
-      const auto patience = roll.here(membership, rank) ? kMoment : kLookAround;
+      const auto patience = roll.here(membership, rank) ? kWriteTimeout : kLookAround;
       entry = roll.find(rank, Deadline::after(patience));
       if (entry) break;
       if (roll.over()) return "";
@@ -199,11 +199,12 @@ constexpr const char* kSeeWhether =
 void let_all_hear(const Membership& membership, const Roll& roll) {
   const auto others =
       membership.world_size - 1 - static_cast<int>(absent_from(membership, roll).size());
-  const Deadline deadline = Deadline::after(kToHear);
+  const Deadline deadline = Deadline::after(kReadTimeout);
   while (roll.heard() < others && !deadline.passed()) ::usleep(10'000);
 }
 
-// Another process had this rank number before, in a group that may be complete by now.
+// Names another process that had this rank number in the group before, which may be complete by
+// now.
 std::string holder_before(const Membership& membership, const Roll& roll, const Entry& own) {
   const auto holder = roll.before(membership).find(membership.rank, Deadline::after(kLookAround));
   if (!holder || holder->same_process(own)) return "";
@@ -215,7 +216,7 @@ std::string holder_before(const Membership& membership, const Roll& roll, const 
 std::string wait_for_verdict(const Membership& membership, const Roll& roll, const Entry& own,
                              const Deadline& deadline) {
   try {
-    return roll.verdict(Deadline::after(deadline.remaining() + kLater));
+    return roll.verdict(Deadline::after(deadline.remaining() + kExtraWait));
   } catch (const TimeoutError&) {
     const double seconds = deadline.span().count() / 1000.0;
     const std::string where =
@@ -255,12 +256,13 @@ void heed(const std::string& verdict, const Membership& membership, const Deadli
                      std::atoi(absent.c_str()));
 }
 
-// No process joins a group while an earlier one of its own is still forming: then another process
-// has its rank there, unless that has ended.
+// Refuses the group if two processes have this rank number. A process joins one group after the
+// other, so if the one before is still forming, another process has this rank there, unless that
+// process has ended.
 void refuse_second(const Membership& membership, const Roll& forming, const Entry& own,
                    const Deadline& deadline) {
   if (forming.over()) return;
-  const auto holder = forming.find(membership.rank, Deadline::after(kMoment));
+  const auto holder = forming.find(membership.rank, Deadline::after(kWriteTimeout));
   if (!holder || holder->same_process(own) || holder->has_ended(own)) return;
   const std::string refusal =
       fmt::format("{}{}", kRefused, two_processes(membership, *holder, own));
@@ -281,7 +283,7 @@ void call_roll(const Membership& membership, const std::string& backend, const D
     if (!verdict.starts_with(kComplete)) roll.say_heard();
   } else {
     verdict = collect(membership, roll, own, deadline);
-    if (!roll.end(verdict)) verdict = roll.verdict(Deadline::after(kMoment));
+    if (!roll.end(verdict)) verdict = roll.verdict(Deadline::after(kWriteTimeout));
     if (!verdict.starts_with(kComplete)) let_all_hear(membership, roll);
   }
   heed(verdict, membership, deadline);
@@ -291,9 +293,10 @@ void refuse_second_rank_0(const Membership& membership, const std::string& error
   const auto groups = membership.store->add(Roll::times_key(membership, 0), 0);
   const Roll roll(membership, std::max<std::int64_t>(groups, 1));
   // The other one may be just about to enter.
-  const auto holder = roll.find(0, Deadline::after(kMoment));
+  const auto holder = roll.find(0, Deadline::after(kWriteTimeout));
   if (!holder) throw BackendError(error);
-  refuse_second(membership, roll, own_entry(membership, holder->backend), Deadline::after(kMoment));
+  refuse_second(membership, roll, own_entry(membership, holder->backend),
+                Deadline::after(kWriteTimeout));
   throw BackendError(fmt::format("{}: rank 0 of another job, pid {} on host {}, serves it there",
                                  error, holder->pid, holder->host));
 }

@@ -14,7 +14,7 @@ class TcpStoreServer {
   // Until it is destroyed.
   TcpStoreServer(UniqueFd listener, const Key& key, int clients);
 
-  // As Reception's.
+  // See Reception::refused().
   std::string refused() const { return reception_.refused(); }
 
  private:

@@ -22,8 +22,8 @@ void check(const IdxShape& shape, const std::filesystem::path& folder, const cha
                   folder.string(), split, shape.images, shape.height, shape.width, side, side));
 }
 
-// Of both splits as bytes and as floats. Asked by each rank for itself: others of this machine may
-// have taken their part already.
+// UsageError unless both splits fit into memory, as bytes and as floats. Each rank checks that for
+// itself: others of this machine may have taken their part already.
 void require_memory(std::int64_t pixels, const std::filesystem::path& folder) {
   const std::int64_t needed = pixels * static_cast<std::int64_t>(1 + sizeof(float));
   const std::int64_t available = available_memory();

@@ -15,7 +15,7 @@ namespace {
 constexpr const char* request_variable = "LOCKSTEP_HAND_OVER";
 constexpr const char* result_key = "train/result";
 
-// The launcher answers at once, unless it is in the trouble that the error tells of.
+// The launcher answers at once, unless it has the same trouble that the error reports.
 constexpr std::chrono::seconds kToTellAnError{5};
 
 std::string error_key(int rank) {

@@ -17,11 +17,11 @@
 
 namespace lockstep {
 
-// All steps of a training still fit an std::int64_t.
+// Small enough that the number of all steps of a training fits an std::int64_t.
 constexpr Range<std::int64_t> kEpochs{1, 1'000'000'000};
-// In steps, of which no training has more.
+// In steps. A training has no more than that.
 constexpr Range<std::int64_t> kCheckIntervals{1, std::numeric_limits<std::int64_t>::max()};
-// A rate fits a float, also when it is scaled and Adam has divided it.
+// Rates that still fit a float when they are scaled, and when Adam divides them.
 constexpr Range<double> kLearningRates{1e-30, 1e30};
 constexpr Range<double> kLearningRateScales{1, 1e6};
 constexpr Range<std::int64_t> kSeeds{std::numeric_limits<std::int64_t>::min(),
@@ -56,9 +56,8 @@ struct TrainOptions {
   std::optional<std::filesystem::path> save_file = {};
 };
 
-// UsageError for options that cannot be, as far as that shows without reading data or looking at
-// save_file, so that it is known before ranks are started. A batch is divided into so many parts:
-// ranks or replicas.
+// UsageError for impossible options, so that they are known before ranks are started; reads no data
+// and does not look at save_file. `parts` is the number of ranks or replicas that share a batch.
 void check_train_options(const Recipe& recipe, const TrainOptions& options, int parts);
 
 // A collective call, with the same arguments on every rank. Single and dp need a group of one:

@@ -32,9 +32,9 @@ using network::Transmission;
 // To each peer, one for each direction of an exchange: Gloo tells a sender that it may begin over
 // the connection of its block, and that would wait behind a block that goes the other way.
 constexpr std::size_t kConnections = 2;
-// Tags below are those of single messages.
+// Lower tags are those of single messages.
 constexpr int kFirstTag = 64;
-// Gloo's are not negative ints.
+// Gloo's tags are ints that are not negative.
 constexpr int kTags = 1 << 29;
 
 // Gloo takes the connections by turns of the tags.
@@ -126,8 +126,8 @@ class GlooMessenger final : public Messenger {
   GlooMessenger(c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo, int rank)
       : gloo_(std::move(gloo)), rank_(rank) {}
 
-  // Receives first. Not Gloo's own alltoall, which sends first, on one connection: large blocks go
-  // one way after the other, not both at once.
+  // Receives before it sends. Gloo's own alltoall, which sends first and on one connection, would
+  // move large blocks in one direction after the other instead of both at once.
   std::unique_ptr<Transmission> exchange(std::span<const Message> outgoing,
                                          std::span<const Message> incoming,
                                          std::shared_ptr<void> memory) override {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Gives Gloo connections that Lockstep has made (network/connections.h). Gloo makes its own without
 // asking who connects, ends the process if a stranger does so at the wrong moment, and cannot be
-// woken when a rank dies meanwhile. So each rank has its Gloo connect to this process itself, which
-// takes a moment and nobody else's help, and then puts the real connections in their place
+// woken when a rank dies meanwhile. So each rank first has its Gloo connect to this same process,
+// which is quick and needs no other rank, and then replaces these stand-ins by the real connections
 // (docs/decisions/0019-gloo-gets-its-connections.md).
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace lockstep {
 
-// Where Gloo connects meanwhile: an address for each connection to each rank.
+// Where Gloo connects at first: an address for each connection to each rank.
 struct StandIns {
   in_port_t port = 0;  // in network order
   sockaddr_in address(int connection, int rank) const;
@@ -21,7 +21,7 @@ struct StandIns {
 
 class GlooSockets {
  public:
-  // Listens on loopback. BackendError if that cannot be.
+  // Listens on loopback. BackendError if that fails.
   GlooSockets();
 
   StandIns stand_ins() const { return stand_ins_; }

@@ -16,8 +16,9 @@
 namespace lockstep {
 namespace {
 
-// Gloo's keys are "0/2", what rank 2 says of its connection 0: addresses and more, in the form of
-// its version; and "0/rank_2", that rank's host name. Every rank says the same but for its address.
+// Gloo's key "0/2" holds what rank 2 says of its connection 0: addresses and more, in a form that
+// depends on Gloo's version. "0/rank_2" holds that rank's host name. All ranks say the same but for
+// their addresses, so this rank's own values stand for all.
 class GlooStore final : public c10d::Store {
  public:
   using Bytes = std::vector<std::uint8_t>;

@@ -32,7 +32,7 @@ at::Tensor part(const at::Tensor& flat, int number, int parts) {
   return flat.narrow(0, begin, end - begin);
 }
 
-// Tells ranks that are in another group's call, and so do not see that calls differ.
+// Tells the ranks that are in another group's call and so do not see the difference.
 void tell_all(HierarchyLevels& levels, const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
@@ -106,8 +106,9 @@ class HierarchicalGroup final : public ProcessGroup {
         call.number, timeout());
   }
 
-  // Ranks compare each call: those of one host before they do anything else for it; the first ranks
-  // of the hosts here, or within what they do between hosts.
+  // Has the ranks compare a call. The ranks of one host do so before anything else; the first ranks
+  // of the hosts do so right after that (compare_here), or in what they do between hosts anyway
+  // (compare_later).
   enum class BetweenHosts { compare_here, compare_later };
   Call announce(HierarchicalOperation& operation, const Call& call, std::size_t tensors,
                 BetweenHosts between_hosts) const {
@@ -138,7 +139,7 @@ class HierarchicalGroup final : public ProcessGroup {
     return works;
   }
 
-  // Without elements nothing is done between hosts later.
+  // A tensor without elements brings no step between hosts in which calls could be compared.
   static BetweenHosts between_hosts_of(const at::Tensor& tensor) {
     return tensor.numel() == 0 ? BetweenHosts::compare_here : BetweenHosts::compare_later;
   }
@@ -247,8 +248,8 @@ class HierarchicalGroup final : public ProcessGroup {
     return Work(std::move(operation));
   }
 
-  // The group of all ranks does the rest. It compares calls too, but does not hear of ranks that
-  // are in a call that does not pass through it.
+  // The group of all ranks carries out the other collectives. It compares calls too, but knows
+  // nothing of a rank whose call does not use this group.
   template <class Function>
   Work delegate(const Call& call, std::size_t tensors, const Function& start) {
     auto operation = make_operation(call.collective);

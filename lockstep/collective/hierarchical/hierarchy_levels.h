@@ -23,7 +23,7 @@ struct HierarchyLevels {
   int host = 0;
   int lanes = 1;
 
-  // The numbers in `all` of this host's ranks, and of those in the lane.
+  // The ranks of this host, and those of the lane, by their numbers in `all`.
   const std::vector<int>& ranks_of_host() const { return hosts[static_cast<std::size_t>(host)]; }
   std::vector<int> ranks_of_lane() const;
 };
@@ -33,9 +33,9 @@ struct HierarchyLevels {
 HierarchyLevels join_levels(const Membership& membership, const GroupOptions& options,
                             const std::string& host, std::shared_ptr<ProcessGroup> all);
 
-// Aborts them all.
+// Aborts all the groups.
 void end_groups(HierarchyLevels& levels, const std::string& reason);
-// The same because ranks make different calls: every rank gets a UsageError.
+// Aborts all the groups with a UsageError on every rank, since ranks make different calls.
 void end_groups_for_mismatch(HierarchyLevels& levels, const std::string& reason);
 
 }  // namespace lockstep

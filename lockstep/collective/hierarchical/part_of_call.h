@@ -10,9 +10,9 @@
 
 namespace lockstep {
 
-// Its CallsDiffer names the peer by its rank in the hierarchical group, and calls by their numbers
-// there. `ranks` has those ranks for the work's group; ranks that have agreed so far give a call
-// the same number.
+// If the work throws CallsDiffer, it names the peer by its rank in the hierarchical group, and both
+// calls by the number of `whole`: ranks that have agreed so far number their calls alike. `ranks`
+// holds the rank in the hierarchical group of each rank of the work's group.
 Work part_of_call(Work work, std::chrono::milliseconds timeout, std::vector<int> ranks,
                   const Call& whole);
 

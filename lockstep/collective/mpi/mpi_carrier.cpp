@@ -22,7 +22,7 @@ using network::Transmission;
 
 // MPI counts with ints.
 constexpr std::int64_t kPieceBytes = std::int64_t{1} << 30;
-// Tags below are those of single messages.
+// Lower tags are those of single messages.
 constexpr int kFirstTag = 64;
 // For so many looks in vain, since something arrived, a waiting thread just looks again, and for
 // so many it yields.
@@ -82,7 +82,7 @@ class MpiTransmission final : public Transmission {
   std::vector<MPI_Request> requests_;
 };
 
-// As many tags as this MPI has, less those of single messages.
+// All of this MPI's tags but those of single messages.
 int tags_for_exchanges() {
   const auto locked = MpiLibrary::get().lock();
   int* most = nullptr;

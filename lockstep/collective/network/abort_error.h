@@ -9,7 +9,7 @@
 
 namespace lockstep::network {
 
-// The kind of error says the cause.
+// The type of the error depends on the cause of the abort.
 std::exception_ptr abort_error(const Lifeline::Abort& abort, const std::string& message);
 
 }  // namespace lockstep::network

@@ -65,8 +65,8 @@ class Carrier {
   // those of exchange_sizes.h for an all_to_all, else empty.
   virtual void begin_step(const Call& /*call*/, std::size_t /*step*/,
                           std::span<const std::int64_t> /*sizes*/) {}
-  // Whether the first step of a call fails with CallsDiffer, or a UsageError, where another rank
-  // makes another call.
+  // Whether the first step of a call fails, with CallsDiffer or a UsageError, if another rank makes
+  // a different call.
   virtual bool compares_calls() const { return false; }
 
   // In what chunks sums of large tensors travel best

@@ -29,8 +29,9 @@ HeadMemory::HeadMemory(int ranks)
 
 std::shared_ptr<std::byte[]> HeadMemory::get() {
   for (const auto& memory : kept_) {
-    // Nobody else counts it up. The copy does, and so sees what its last user did before it counted
-    // it down: libstdc++ does both with acquire and release.
+    // Only this list still holds the memory, so the count cannot rise meanwhile. Copying the
+    // pointer also makes the last user's accesses visible, since libstdc++ counts with acquire and
+    // release.
     if (memory.use_count() == 1) return memory;
   }
   auto memory = std::make_shared_for_overwrite<std::byte[]>(

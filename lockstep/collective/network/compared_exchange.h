@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The first exchange of a call, in which ranks compare what they call. What a rank sends to a peer
-// begins with a message of
-//   the call | in an all_to_all, what the rank gives and expects | the block, if it is short
-// for which the peer has a place that is long enough whatever either of them calls. Longer blocks
-// follow by themselves.
+// The first exchange of a call, in which ranks compare what they call. A rank sends each peer a
+// message of
+//   the call | in an all_to_all, the sizes that it sends and expects | the block, if it is short
+// The peer has room for the longest such message, whatever either rank calls. Longer blocks are
+// messages of their own.
 #pragma once
 
 #include <cstddef>
@@ -35,11 +35,12 @@ class HeadMemory {
  public:
   explicit HeadMemory(int ranks);
 
-  // Up to this size a block is copied behind the head rather than sent by itself: that is quicker.
+  // Whether the block is so short that to copy it behind the head is faster than to send it by
+  // itself.
   bool is_short(const Block& block) const { return block.bytes <= short_bytes_; }
   std::int64_t place_bytes() const { return place_bytes_; }
 
-  // As many places as there are ranks, for what comes; then as many for what goes.
+  // A place for each rank's incoming message, then a place for each outgoing one.
   std::shared_ptr<std::byte[]> get();
 
  private:
@@ -49,21 +50,21 @@ class HeadMemory {
   std::vector<std::shared_ptr<std::byte[]>> kept_;
 };
 
-// Done when the blocks are there. CallsDiffer before any of them is used if a peer calls something
-// else, UsageError if it gives or expects something else in an all_to_all.
+// Done when the blocks are there. Throws before any of them is used: CallsDiffer if a peer makes
+// another call, UsageError if the sizes of an all_to_all do not match.
 class ComparedExchange final : public Transmission {
  public:
   // The sizes are those of exchange_sizes.h, for an all_to_all.
   ComparedExchange(const Call& call, int rank, std::vector<std::int64_t> sizes,
                    std::shared_ptr<Blocks> blocks, HeadMemory& memory);
 
-  // For what comes from a peer.
+  // Where the peer's message is to arrive.
   std::byte* place(int peer) const { return memory_.get() + peer * place_bytes_; }
-  // Writes the message for a peer. Where it stands, and how many bytes it is.
+  // Writes the message for a peer; returns its address and its size in bytes.
   std::pair<std::byte*, std::int64_t> write(int peer, bool with_block);
   const std::shared_ptr<std::byte[]>& memory() const { return memory_; }
 
-  // The messages; and the blocks that follow by themselves, or null.
+  // Takes the transmission of the messages and that of the long blocks, or null if there are none.
   void start(std::unique_ptr<Transmission> heads, std::unique_ptr<Transmission> long_blocks);
   bool done() override;
 

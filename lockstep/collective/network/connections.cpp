@@ -29,7 +29,7 @@ namespace {
 using namespace std::chrono_literals;
 
 // How long a rank waits at most before it looks again whether the others are alive.
-constexpr auto kAMoment = 200ms;
+constexpr auto kLookInterval = 200ms;
 constexpr int kPauseMs = 20;
 
 // What the connecting end says first, in this machine's byte order, as on lifelines.
@@ -91,15 +91,16 @@ class Connecting {
  private:
   std::size_t ranks() const { return static_cast<std::size_t>(membership_.world_size); }
   static std::string key_of(std::size_t rank) { return fmt::format("door/{}", rank); }
-  Deadline a_moment() const {
-    return Deadline::after(std::min<std::chrono::milliseconds>(deadline_.remaining(), kAMoment));
+  Deadline next_look() const {
+    return Deadline::after(
+        std::min<std::chrono::milliseconds>(deadline_.remaining(), kLookInterval));
   }
 
   Door door_of(std::size_t rank) {
     while (true) {
       check({rank});
       try {
-        std::istringstream stream(membership_.store->get(key_of(rank), a_moment()));
+        std::istringstream stream(membership_.store->get(key_of(rank), next_look()));
         Door door;
         if (stream >> door.host >> door.port >> door.token) return door;
         throw BackendError(fmt::format("rank {} left no address", rank));
@@ -116,7 +117,7 @@ class Connecting {
       while (!socket) {
         check({rank});
         try {
-          const Deadline deadline = a_moment();
+          const Deadline deadline = next_look();
           UniqueFd entered = enter_at_once(door.host, door.port, key, deadline);
           const Hello hello{membership_.rank, static_cast<std::int32_t>(connection)};
           send_all(entered.get(), std::as_bytes(std::span(&hello, 1)), deadline);
@@ -136,7 +137,7 @@ class Connecting {
   void let_in() {
     std::vector<pollfd> entries{{reception_->descriptor(), POLLIN, 0}};
     for (const auto& arrival : arrivals_) entries.push_back({arrival.socket.get(), POLLIN, 0});
-    ::poll(entries.data(), entries.size(), static_cast<int>(a_moment().remaining().count()));
+    ::poll(entries.data(), entries.size(), static_cast<int>(next_look().remaining().count()));
     for (auto& arrival : arrivals_) hear(arrival);
     std::erase_if(arrivals_, [](const Arrival& arrival) { return !arrival.socket; });
     for (auto& socket : reception_->serve()) arrivals_.push_back({std::move(socket)});

@@ -13,8 +13,7 @@
 
 namespace lockstep::network {
 
-// [connection][rank], without one to this rank itself. Non-blocking, and quiet: the kernel does not
-// ask whether the other machine is still there.
+// [connection][rank], empty for this rank itself. Non-blocking, and without keep-alive.
 using Connections = std::vector<std::vector<OwnFd>>;
 
 // Blocks until this rank has so many connections to each other one. It listens at `host`, an

@@ -16,7 +16,7 @@ namespace {
 using namespace std::chrono_literals;
 
 // How much later than the end of a rank's connections the news of its death may come.
-constexpr auto kNews = 500ms;
+constexpr auto kNewsDelay = 500ms;
 
 AbortCause cause_of(const std::exception& error) {
   const bool late = dynamic_cast<const TimeoutError*>(&error) != nullptr;
@@ -34,7 +34,7 @@ void Joining::check() {
   lifeline_.look();
   const auto& abort = lifeline_.aborted();
   const auto lost = lifeline_.lost();
-  // The hub soon loses a rank that gives up, too, and that rank has not died.
+  // The hub soon loses a rank that gives up, too; that rank has not died.
   if (lost && !(abort && abort->rank == *lost)) {
     throw PeerLost(*lost, where_ + lifeline_.lost_while_joining());
   }
@@ -49,7 +49,7 @@ void Joining::check() {
 }
 
 void Joining::give_up(const std::exception& error) {
-  const Deadline deadline = Deadline::after(kNews);
+  const Deadline deadline = Deadline::after(kNewsDelay);
   do {
     check();
     std::this_thread::sleep_for(10ms);

@@ -69,8 +69,7 @@ void Lifeline::join(const Membership& membership, const Deadline& deadline) {
     entry = store.get(key, deadline);
   } catch (const TimeoutError&) {
     throw TimeoutError(fmt::format("rank 0 did not join within {:.1f} s; see whether it was "
-                                   "started, and whether it failed "
-                                   "before it joined",
+                                   "started, and whether it failed before it joined",
                                    deadline.span().count() / 1000.0),
                        0);
   }
@@ -166,7 +165,7 @@ bool Lifeline::take_arrived() {
     socket_.reset();
     if (!absent_ && !left_.contains(0) && !lost_) {
       lost_ = 0;
-      lost_by_death_ = rank_0_.has_ended(kToDie);
+      lost_by_death_ = rank_0_.has_ended(kDeathDelay);
     }
     return false;
   }

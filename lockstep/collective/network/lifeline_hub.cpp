@@ -135,7 +135,7 @@ void LifelineHub::lose(int rank) {
   Member& member = members_[rank];
   member.socket.reset();
   if (member.left || refusal_) return;
-  const bool died = member.process.has_ended(kToDie);
+  const bool died = member.process.has_ended(kDeathDelay);
   const LifelineMessage news{.kind = Kind::lost,
                              .rank = rank,
                              .number = died ? 1u : 0u,

@@ -53,7 +53,7 @@ std::string as_text(std::span<const int> numbers);
 std::vector<int> as_numbers(const std::string& text);
 
 // How much later than its connection a rank's process may end, if it died.
-inline constexpr std::chrono::milliseconds kToDie(200);
+inline constexpr std::chrono::milliseconds kDeathDelay(200);
 
 // Puts messages together from what comes in pieces.
 class LifelineReader {

@@ -15,8 +15,7 @@
 
 namespace lockstep::network {
 
-// Tensors are contiguous bytes, and all is in host memory. Nothing blocks. Not thread-safe, but for
-// wait_for_event.
+// Tensors are contiguous bytes in host memory. Nothing blocks. Only wait_for_event is thread-safe.
 class Messenger {
  public:
   // Bytes to send, or where to put bytes that arrive.
@@ -30,11 +29,11 @@ class Messenger {
   Messenger() = default;
   Messenger(const Messenger&) = delete;
   Messenger& operator=(const Messenger&) = delete;
-  // Only when nothing is on its way.
+  // Destroy it only when no message is on its way.
   virtual ~Messenger() = default;
 
-  // Messages of one tag between two ranks keep their order. One may be shorter than the place that
-  // is there for it; a longer one is fatal.
+  // Messages of one tag between two ranks keep their order. A message may be shorter than the place
+  // that waits for it; a longer one is fatal.
 
   // Many messages as one transmission, which keeps `memory`, the owner of their bytes. All ranks
   // start these in the same order. Tags are below tags(), and do not meet those of the next two
@@ -47,8 +46,8 @@ class Messenger {
   virtual std::unique_ptr<Transmission> send(at::Tensor bytes, int to, int tag) = 0;
   virtual std::unique_ptr<Transmission> receive(at::Tensor bytes, int from, int tag) = 0;
 
-  // By the library's own algorithm. All ranks start it in the same order, with the same root and as
-  // many bytes.
+  // By the library's own algorithm. All ranks start it in the same order, with the same root and
+  // the same number of bytes.
   virtual std::unique_ptr<Transmission> broadcast(at::Tensor bytes, int root) = 0;
 
   // As in carrier.h.

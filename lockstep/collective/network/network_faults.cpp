@@ -68,8 +68,8 @@ void NetworkEngine::look_around() {
 bool NetworkEngine::look_for_ends(const Call& call) {
   const auto& abort = lifeline_->aborted();
   const auto lost = lifeline_->lost();
-  // A death first: those who saw it end the group for it. But who ended the group and died of that
-  // has said why.
+  // A death counts before an abort, since ranks that saw it abort the group because of it. But if
+  // the rank that aborted the group died itself, its abort gives the reason.
   if (lost && !(abort && abort->rank == *lost)) {
     const std::string message =
         where(call) + lifeline_->name(*lost) +
@@ -191,8 +191,8 @@ void NetworkEngine::fail_for_difference(const CallsDiffer& difference) {
                as_bytes(own, difference.peers_call()), difference.peer());
 }
 
-// If this rank makes the same call as the rank that tells, the other rank differs; otherwise the
-// teller does.
+// If this rank makes the same call as the rank that reports the difference, it differs from the
+// other rank in the report; else from the reporting one.
 std::exception_ptr NetworkEngine::told_difference(const Call& call,
                                                   const Lifeline::Abort& abort) const {
   const auto [tellers, others] = calls_of(abort.reason);

@@ -34,9 +34,9 @@ class PlannedCall {
     call_.tensor = static_cast<std::int32_t>(tensor);
     call_.tensors = static_cast<std::int32_t>(tensors);
   }
-  // Ranks compare this call instead, of which it is a part.
+  // Has ranks compare `whole`, of which this call is a part, instead of this call.
   void part_of(const Call& whole) { call_ = whole; }
-  // What an all_to_all gives and expects, by exchange_sizes.h.
+  // The sizes that an all_to_all sends and expects, as in exchange_sizes.h.
   void exchanges(std::vector<std::int64_t> sizes) { sizes_ = std::move(sizes); }
   // A step before all others.
   void begin_with(Step step);
@@ -47,11 +47,11 @@ class PlannedCall {
   // When it was started on the group.
   std::chrono::steady_clock::time_point since() const { return since_; }
 
-  // Finishes what has arrived, but nothing before the first step, in which ranks may find that
-  // their calls differ. True if anything had.
+  // Finishes the steps whose transmissions have arrived, but none before the first one, in which
+  // ranks may find that their calls differ. True if there was one.
   bool finish_arrived();
-  // Starts what may start. True if anything could. What throws at that is not started again: part
-  // of it may be on its way.
+  // Starts the steps that may start. True if there was one. A step that throws is not started
+  // again: part of it may be on its way.
   bool start_next(Carrier& carrier);
   bool all_started() const { return started_ == steps_.size(); }
 
