@@ -1,17 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The lockstep program from outside: what it prints, how it ends, and that nothing is left.
+// What `lockstep run` prints and logs, whoever reads it, and its exit codes.
+#include <chrono>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 
-#include "support/memory_group.h"
-#include "support/private_tmpdir.h"
-#include "support/process_table.h"
-#include "support/program.h"
 #include "support/skip_or_fail.h"
+#include "tests/cli/run_fixture.h"
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 namespace lockstep {
@@ -23,41 +20,9 @@ using testing::count_marked;
 using ::testing::ElementsAre;
 using testing::eventually;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::Not;
 using testing::Program;
 using testing::sorted_lines;
 using ::testing::StartsWith;
-
-class Run : public ::testing::Test {
- protected:
-  Run() { ::setenv("LOCKSTEP_TEST_MARK", mark.c_str(), 1); }
-  ~Run() override {
-    // The keeper of a killed launcher needs a moment; everything else is gone already.
-    EXPECT_TRUE(eventually([&] { return count_marked(mark) == 0; }));
-    EXPECT_TRUE(eventually([&] { return tmpdir.entries().empty(); }));
-    ::unsetenv("LOCKSTEP_TEST_MARK");
-  }
-
-  static std::vector<std::string> command(std::vector<std::string> arguments) {
-    arguments.insert(arguments.begin(), {LOCKSTEP_PROGRAM, "run"});
-    return arguments;
-  }
-
-  struct Ended {
-    int code;
-    std::string out;
-    std::string err;
-  };
-  static Ended run(const std::vector<std::string>& arguments) {
-    Program program(command(arguments));
-    const int code = program.wait();
-    return {code, program.out(), program.err()};
-  }
-
-  const testing::PrivateTmpdir tmpdir;
-  const std::string mark = testing::unique_mark();
-};
 
 TEST_F(Run, PrefixesEachStream) {
   const Ended ended =
@@ -182,27 +147,6 @@ TEST_F(Run, ReportsTheFirstFailure) {
                                HasSubstr("\nthe last lines of rank 1:\n  last words\n")));
 }
 
-constexpr const char* no_memory_group = "this machine lets no test limit memory by a control group";
-
-TEST_F(Run, TellsTheKernelsOutOfMemoryKillerFromOthers) {
-  const testing::MemoryGroup group(std::int64_t{256} << 20);
-  if (!group.usable()) GTEST_SKIP() << no_memory_group;
-  const std::string launch =
-      "echo $$ >" + group.members() + "; exec " LOCKSTEP_PROGRAM " run -n 2 ";
-  // tail keeps a line until it has all of it.
-  Program too_large({"sh", "-c",
-                     launch + "sh -c 'test $RANK = 0 || exec tail /dev/zero; "
-                              "sleep 1000'"});
-  EXPECT_EQ(too_large.wait(), 128 + SIGKILL);
-  EXPECT_THAT(too_large.err(),
-              AllOf(HasSubstr("rank 1 of 2 (pid "),
-                    HasSubstr("failed first: killed by the kernel: out of memory, the control "
-                              "group's limit is 256 MiB\n")));
-  Program killed({"sh", "-c", launch + "sh -c 'test $RANK = 0 || kill -9 $$; sleep 1000'"});
-  EXPECT_EQ(killed.wait(), 128 + SIGKILL);
-  EXPECT_THAT(killed.err(), HasSubstr("its control group did not run out of memory\n"));
-}
-
 TEST_F(Run, ExitCodes) {
   EXPECT_EQ(run({"-n", "2", "true"}).code, 0);
   EXPECT_EQ(run({"-n", "2", "sh", "-c", "exit 42"}).code, 42);
@@ -248,47 +192,6 @@ TEST_F(Run, WarnsOfManyRanks) {
   const Ended ended = run({"-n", std::to_string(9 * sysconf(_SC_NPROCESSORS_CONF)), "true"});
   EXPECT_EQ(ended.code, 0);
   EXPECT_THAT(ended.err, HasSubstr("warning"));
-}
-
-const std::string sleep_with_child = "sleep 1000 & echo ready; sleep 1000";
-
-TEST_F(Run, CtrlCEndsTheRanks) {
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
-    Program program(command({"-n", "2", "sh", "-c", sleep_with_child}));
-    program.wait_for("ready", 2);
-    program.signal(signal);
-    EXPECT_EQ(program.wait(), 128 + signal);
-    EXPECT_THAT(program.err(), StartsWith("lockstep run: stopped by signal "));
-    EXPECT_EQ(count_marked(mark), 0);
-  }
-}
-
-TEST_F(Run, RanksGetTheSignalAndTimeToSave) {
-  Program program(command({"-n", "2", "sh", "-c",
-                           "trap 'echo saved $RANK; exit 0' INT; echo ready; "
-                           "while :; do sleep 0.01; done"}));
-  program.wait_for("ready", 2);
-  program.signal(SIGINT);
-  EXPECT_EQ(program.wait(), 128 + SIGINT);
-  EXPECT_THAT(program.out(), AllOf(HasSubstr("saved 0"), HasSubstr("saved 1")));
-}
-
-TEST_F(Run, AStoppedRankEndsToo) {
-  Program program(command({"-n", "2", "sh", "-c", "echo ready; kill -STOP $$"}));
-  program.wait_for("ready", 2);
-  const auto begin = std::chrono::steady_clock::now();
-  program.signal(SIGTERM);
-  EXPECT_EQ(program.wait(), 128 + SIGTERM);
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, 8s) << "it waited for the grace of 10 s";
-}
-
-TEST_F(Run, ASecondCtrlCKills) {
-  Program program(command(
-      {"-n", "2", "sh", "-c", "trap '' INT TERM; echo ready; while :; do sleep 0.1; done"}));
-  program.wait_for("ready", 2);
-  const auto begin = std::chrono::steady_clock::now();
-  EXPECT_EQ(program.wait_signalling(SIGINT), 128 + SIGINT);
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, 8s) << "it waited for the grace of 10 s";
 }
 
 TEST_F(Run, EndsWithItsReader) {
@@ -383,71 +286,6 @@ TEST_F(Run, ALogThatIsLostIsAWarningAtOnceAndAFailure) {
   std::filesystem::remove(tmpdir.path() / "go");
 }
 
-// One child in the rank's group, one in a session of its own, and one whose parent has ended too.
-const std::string sleep_with_children =
-    "sleep 1000 & setsid sleep 1000 & (setsid sleep 1000 &); echo ready; sleep 1000";
-
-TEST_F(Run, AKilledLauncherTakesItsRanksAndAllTheirChildrenAlong) {
-  Program program(command({"-n", "2", "sh", "-c", sleep_with_children}));
-  program.wait_for("ready", 2);
-  EXPECT_THAT(tmpdir.entries(), Not(IsEmpty()));
-  const std::string launcher = "the launcher (pid " + std::to_string(program.pid()) + ")";
-  program.signal(SIGKILL);
-  EXPECT_EQ(program.wait(), 128 + SIGKILL);
-  EXPECT_EQ(program.err(), "lockstep: " + launcher +
-                               " ended before its ranks, by kill -9 or a crash; its ranks were "
-                               "ended\n");
-  EXPECT_EQ(count_marked(mark), 0) << "all had ended when its output was closed";
-}
-
-TEST_F(Run, AKilledKeeperTakesTheRanksAndAllTheirChildrenAlong) {
-  Program program(command({"-n", "2", "sh", "-c", sleep_with_children}));
-  program.wait_for("ready", 2);
-  const std::vector<pid_t> keepers = testing::children_of(program.pid());
-  ASSERT_EQ(keepers.size(), 1u);
-  ::kill(keepers[0], SIGKILL);
-  EXPECT_EQ(program.wait(), 1);
-  EXPECT_THAT(program.err(),
-              StartsWith("lockstep: the keeper of the ranks (pid " + std::to_string(keepers[0]) +
-                         "), which starts and watches them, was lost, and they died with it: "
-                         "killed by signal 9 (SIGKILL), "));
-  EXPECT_EQ(count_marked(mark), 0);
-}
-
-TEST_F(Run, AKeeperThatIsStoppedGoesOn) {
-  Program program(command({"-n", "2", "sh", "-c",
-                           "echo ready; until test -e $TMPDIR/go; do sleep 0.01; done; exit 3"}));
-  program.wait_for("ready", 2);
-  ::kill(testing::children_of(program.pid()).at(0), SIGSTOP);
-  std::ofstream(tmpdir.path() / "go");
-  EXPECT_EQ(program.wait(), 3);
-  std::filesystem::remove(tmpdir.path() / "go");
-}
-
-TEST_F(Run, TheKeeperOfALauncherThatIsOutOfMemorySaysSo) {
-  const testing::MemoryGroup group(std::int64_t{256} << 20);
-  if (!group.usable()) GTEST_SKIP() << no_memory_group;
-  const std::string in_group = "echo $$ >" + group.members() + "; exec ";
-  Program program(
-      {"sh", "-c", in_group + LOCKSTEP_PROGRAM " run -n 1 sh -c 'echo ready; exec sleep 1000'"});
-  program.wait_for("ready");
-  const std::string launcher = std::to_string(program.pid());
-  // The kernel is to choose the launcher, and then whoever takes the memory: a program of no rank,
-  // since one that the keeper kills would still hold its memory while the kernel chooses again.
-  std::ofstream("/proc/" + launcher + "/oom_score_adj") << 1000;
-  Program greedy({"sh", "-c", in_group + "tail /dev/zero"});
-  EXPECT_EQ(program.wait(), 128 + SIGKILL);
-  EXPECT_THAT(program.err(), HasSubstr("lockstep: the launcher (pid " + launcher +
-                                       ") was killed by the kernel: out of memory, the control "
-                                       "group's limit is 256 MiB; its ranks were ended\n"));
-  EXPECT_EQ(greedy.wait(), 128 + SIGKILL);
-}
-
-TEST_F(Run, EndsWhatRanksLeaveBehind) {
-  EXPECT_EQ(run({"-n", "2", "sh", "-c", "setsid sleep 1000 & sleep 1000 & exit 0"}).code, 0);
-  EXPECT_EQ(count_marked(mark), 0);
-}
-
 TEST_F(Run, RunsInsideARank) {
   const Ended ended = run({"-n", "2", LOCKSTEP_PROGRAM, "run", "-n", "2", "sh", "-c", "echo hi"});
   EXPECT_EQ(ended.code, 0);
@@ -458,41 +296,6 @@ TEST_F(Run, RunsInsideARank) {
 TEST_F(Run, SurvivesClosedStandardStreams) {
   Program program({"sh", "-c", LOCKSTEP_PROGRAM " run -n 2 echo hi <&- >&-"});
   EXPECT_EQ(program.wait(), 0);
-}
-
-TEST(Lockstep, KnowsItsVerbs) {
-  Program version({LOCKSTEP_PROGRAM, "--version"});
-  EXPECT_EQ(version.wait(), 0);
-  EXPECT_THAT(version.out(), StartsWith("lockstep "));
-  Program help({LOCKSTEP_PROGRAM, "--help"});
-  EXPECT_EQ(help.wait(), 0);
-  EXPECT_THAT(help.out(), AllOf(HasSubstr("run"), HasSubstr("train"), HasSubstr("compare"),
-                                HasSubstr("bench"), HasSubstr("doctor")));
-  Program wrong({LOCKSTEP_PROGRAM, "fly"});
-  EXPECT_EQ(wrong.wait(), 2);
-  EXPECT_THAT(wrong.err(), HasSubstr("no verb fly"));
-}
-
-TEST(Lockstep, AnAnswerThatIsLostIsAFailure) {
-  for (const std::string question : {"--version", "--help", "run --help"}) {
-    Program program({"sh", "-c", LOCKSTEP_PROGRAM " " + question + " >/dev/full"});
-    EXPECT_EQ(program.wait(), 1) << question;
-    EXPECT_EQ(program.err(), "lockstep: cannot write standard output: No space left on device\n");
-  }
-}
-
-TEST(Lockstep, HandsVerbsToTheProgramBesideIt) {
-  const testing::PrivateTmpdir folder;
-  const std::string copy = folder.path() / "lockstep";
-  std::filesystem::copy_file(LOCKSTEP_PROGRAM, copy);
-  Program missing({copy, "train", "mlp"});
-  EXPECT_EQ(missing.wait(), 1);
-  EXPECT_THAT(missing.err(), HasSubstr(copy + "-torch: No such file"));
-  std::ofstream(copy + "-torch") << "#!/bin/sh\necho \"$@\"\nexit 5\n";
-  std::filesystem::permissions(copy + "-torch", std::filesystem::perms::owner_all);
-  Program there({copy, "train", "mlp", "--ranks", "2"});
-  EXPECT_EQ(there.wait(), 5);
-  EXPECT_EQ(there.out(), "train mlp --ranks 2\n");
 }
 
 }  // namespace
