@@ -1,28 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "lockstep/core/cgroup.h"
 
-#include <fstream>
-#include <string>
-
-#include "support/private_tmpdir.h"
+#include "support/machine_files.h"
 #include <gtest/gtest.h>
 
 namespace lockstep::testing {
 namespace {
 
-// A machine's files, as far as control groups go.
-class CgroupTest : public ::testing::Test {
- protected:
-  void write(const std::string& file, const std::string& text) {
-    const std::filesystem::path path = root() / file;
-    std::filesystem::create_directories(path.parent_path());
-    std::ofstream(path) << text;
-  }
-  std::filesystem::path root() const { return tmpdir_.path(); }
-
- private:
-  PrivateTmpdir tmpdir_;
-};
+class CgroupTest : public ::testing::Test, protected MachineFiles {};
 
 TEST_F(CgroupTest, ReadsVersion2) {
   write("proc/self/cgroup", "0::/jobs/one\n");

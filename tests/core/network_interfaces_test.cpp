@@ -25,7 +25,7 @@ TEST(NetworkInterfaces, NcclReadsAListOfBeginnings) {
   EXPECT_TRUE(nccl_uses("^=eth", "eth0"));
 }
 
-TEST(NetworkInterfaces, WhatNamesNoneIsRefusedWithThoseThatExist) {
+TEST(NetworkInterfaces, RefusesAnUnknownNameAndListsThoseThatExist) {
   constexpr const char* variable = "LOCKSTEP_TEST_IFNAME";
   check_interfaces("", variable, gloo_uses);
   ::setenv(variable, "lo", 1);

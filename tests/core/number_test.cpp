@@ -23,7 +23,7 @@ constexpr Range<std::int64_t> kAll{std::numeric_limits<std::int64_t>::min(),
                                    std::numeric_limits<std::int64_t>::max()};
 constexpr Range<double> kRates{0.001, 1e9};
 
-TEST(Number, IsAllOfTheText) {
+TEST(Number, ReadsTheWholeText) {
   EXPECT_EQ(parse_number("70", kSmall), 70);
   EXPECT_EQ(parse_number("-5", kSmall), -5);
   EXPECT_EQ(parse_number("007", kSmall), 7);
@@ -34,7 +34,7 @@ TEST(Number, IsAllOfTheText) {
   EXPECT_EQ(parse_number("2", kRates), 2.0);
 }
 
-TEST(Number, IsNothingElse) {
+TEST(Number, RefusesAnythingElse) {
   for (const char* text : {"",
                            " ",
                            "-",

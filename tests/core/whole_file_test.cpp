@@ -132,7 +132,7 @@ TEST_F(WholeFileTest, TakesEveryNameThatTheFileSystemTakes) {
               ThrowsMessage<UsageError>(HasSubstr("File name too long")));
 }
 
-TEST_F(WholeFileTest, RefusesAPathThatCannotBe) {
+TEST_F(WholeFileTest, RefusesAnImpossiblePath) {
   put(in("file"), "text");
   ASSERT_EQ(::mkfifo(in("pipe").c_str(), 0600), 0);
   const std::vector<std::pair<fs::path, std::string>> cases{

@@ -37,14 +37,14 @@ TEST(Culprit, NoneIfNoneFailed) {
   EXPECT_FALSE(find_culprit({running(), ended(1, 0), lost(1, running())}, 0));
 }
 
-TEST(Culprit, IsWhoFailsByItself) {
+TEST(Culprit, IsTheRankThatFailsByItself) {
   EXPECT_EQ(find({running(), ended(1, 3), running()}), (Found{1, -1, false}));
   EXPECT_EQ(find({ended(2, 1), ended(1, 3)}), (Found{1, -1, false}));
   EXPECT_EQ(find({ended(1, 1), killed(1, SIGKILL)}), (Found{1, -1, false}));
   EXPECT_EQ(find({ended(1, 1), killed(2, SIGKILL)}), (Found{0, -1, false}));
 }
 
-TEST(Culprit, IsNotWhoLostAnother) {
+TEST(Culprit, IsNotARankThatLostAnother) {
   EXPECT_EQ(find({lost(2, ended(1, 7)), lost(2, killed(1, SIGABRT)), ended(2, 1)}),
             (Found{2, 1, false}));
   EXPECT_EQ(find({lost(1, ended(1, 1)), lost(2, ended(2, 1)), ended(3, 1)}), (Found{2, 1, false}))
@@ -53,7 +53,7 @@ TEST(Culprit, IsNotWhoLostAnother) {
       << "who lost it need not end";
 }
 
-TEST(Culprit, MayHaveEndedWellOrBeStopped) {
+TEST(Culprit, MayHaveEndedWithCodeZeroOrBeStopped) {
   EXPECT_EQ(find({lost(1, ended(2, 1)), ended(1, 0)}), (Found{1, 0, false}));
   RankEnd stopped;
   stopped.stopped_by = SIGSTOP;

@@ -1,33 +1,21 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "lockstep/launch/memory_kills.h"
 
-#include <fstream>
-
-#include "support/private_tmpdir.h"
+#include "support/machine_files.h"
 #include <gtest/gtest.h>
 
 namespace lockstep {
 namespace {
 
-// A machine's files, as far as memory goes.
-class MemoryKillsTest : public ::testing::Test {
+class MemoryKillsTest : public ::testing::Test, protected testing::MachineFiles {
  protected:
   MemoryKillsTest() {
     write("proc/self/cgroup", "0::/job\n");
     write("sys/fs/cgroup/job/memory.events", "oom 4\noom_kill 2\n");
   }
-  void write(const std::string& file, const std::string& text) {
-    const std::filesystem::path path = root() / file;
-    std::filesystem::create_directories(path.parent_path());
-    std::ofstream(path) << text;
-  }
-  std::filesystem::path root() const { return tmpdir_.path(); }
-
- private:
-  const testing::PrivateTmpdir tmpdir_;
 };
 
-TEST_F(MemoryKillsTest, OnlyOneSinceTheBeginningTells) {
+TEST_F(MemoryKillsTest, CountsOnlyKillsSinceItsConstruction) {
   const MemoryKills kills(root());
   EXPECT_EQ(kills.words(),
             "killed by signal 9 (SIGKILL), by kill -9 or the like: its control group did not run "
@@ -40,7 +28,7 @@ TEST_F(MemoryKillsTest, OnlyOneSinceTheBeginningTells) {
   EXPECT_TRUE(MemoryKills(root()).words().ends_with("did not run out of memory"));
 }
 
-TEST_F(MemoryKillsTest, WithoutACountBothAreLikely) {
+TEST_F(MemoryKillsTest, NamesBothGuessesWithoutACount) {
   EXPECT_EQ(MemoryKills(root() / "nowhere").words(),
             "killed by signal 9 (SIGKILL), likely out of memory or kill -9");
 }

@@ -67,7 +67,7 @@ TEST_F(SpawnAnew, RunsMainAgainWithItsArgumentsAndReturnsResults) {
                           "[rank 1] main of results|a b|", "main of results|a b|"));
 }
 
-TEST_F(SpawnAnew, IsWhatAProcessWithThreadsGets) {
+TEST_F(SpawnAnew, IsChosenForAProcessWithThreads) {
   EXPECT_EQ(output_of({"threads"}), "10 11\n");
 }
 
@@ -82,7 +82,7 @@ TEST_F(SpawnAnew, NamesTheRankAndWhatItsExceptionSaid) {
   EXPECT_THAT(error, AllOf(HasSubstr("spawn(3): rank 1 (pid "), HasSubstr("no more data")));
 }
 
-TEST_F(SpawnAnew, InARankOnlyForksWork) {
+TEST_F(SpawnAnew, OnlyForkWorksInARank) {
   const auto lines = lines_of_main(output_of({"nested"}));
   ASSERT_EQ(lines.size(), 3u);
   EXPECT_EQ(lines[0], "1 21");

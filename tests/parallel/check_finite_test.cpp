@@ -192,7 +192,7 @@ TEST_P(CheckFinite, KnowsParametersThatNotAllRanksUse) {
   });
 }
 
-TEST_P(CheckFinite, EveryTypeAndTensorsOfWhichAPartStaysWhereItIs) {
+TEST_P(CheckFinite, ChecksEveryTypeAndTensorsThatArePartlyReadInPlace) {
   run(2, [](const std::shared_ptr<ProcessGroup>& group) {
     for (const auto type : {at::kDouble, at::kHalf, at::kBFloat16, at::kComplexFloat}) {
       Controlled model(group, kOneChecked, type);
@@ -213,7 +213,7 @@ TEST_P(CheckFinite, EveryTypeAndTensorsOfWhichAPartStaysWhereItIs) {
   });
 }
 
-TEST_P(CheckFinite, OffByDefaultAndTheSameOnEveryRank) {
+TEST_P(CheckFinite, IsOffByDefaultAndMustBeTheSameOnEveryRank) {
   run(2, [](const std::shared_ptr<ProcessGroup>& group) {
     Controlled model(group, {});
     model.backward({group->rank() == 1 ? kNan : 1, 1, 1});

@@ -69,7 +69,7 @@ TEST(CheckInSync, NamesTheFirstParameterThatDiffersAndTheRanks) {
   });
 }
 
-TEST(CheckInSync, TellsBuffersFromStatisticsOfARank) {
+TEST(CheckInSync, ComparesBuffersButNoStatisticsOfARank) {
   run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
     Buffered net;
     DistributedDataParallel model(net, group);
@@ -101,7 +101,7 @@ TEST(CheckInSync, ComparesGradientsIfAskedTo) {
   });
 }
 
-TEST(CheckInSync, OfModulesThatAreNotAlikeIsNamedAndDoesNotEndTheGroup) {
+TEST(CheckInSync, NamesModulesThatDifferAndLeavesTheGroupUsable) {
   run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
     const torch::nn::Linear net(3, 3 + group->rank());
     EXPECT_THAT(message_of<UsageError>([&] { check_in_sync(*net, *group); }),

@@ -113,7 +113,7 @@ struct OuterImpl : torch::nn::Cloneable<OuterImpl<Inner>> {
   Inner inner{nullptr};
 };
 
-TEST(ReplicaFactory, NorIsAClonedModuleWhoseSubmoduleWasConstructed) {
+TEST(ReplicaFactory, AClonedModuleIsNoReplicaIfASubmoduleWasConstructed) {
   const auto outer = [](auto inner, double factor) {
     const auto net = std::make_shared<OuterImpl<decltype(inner)>>();
     net->inner->factor = factor;

@@ -143,7 +143,7 @@ TEST(LocalStore, CarriesLargeValues) {
 }
 
 // Whoever fills it, the server's memory stays bounded, and the store goes on.
-TEST(LocalStore, WhatFindsNoRoomIsRefused) {
+TEST(LocalStore, RefusesValuesThatFindNoRoom) {
   LocalStoreServer::Values initial;
   for (const char* key : {"0", "1", "2", "3"}) initial[key] = std::string(mebibyte * 63, 'x');
   Serving serving(std::move(initial));

@@ -162,7 +162,7 @@ TEST_F(TcpStoreTest, StrangersCostNothing) {
 }
 
 // They stay in the kernel's queue until rank 0 has descriptors again.
-TEST(TcpStore, WhoFindsNoDescriptorAtRankZeroIsServedLater) {
+TEST(TcpStore, ClientsWaitUntilRankZeroHasDescriptorsAgain) {
   testing::run_ranks(2, [](testing::Rank& rank) {
     const std::string file = rank.folder() + "/port";
     TcpStoreOptions place{

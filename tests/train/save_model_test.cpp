@@ -47,7 +47,7 @@ TEST(SaveModel, ReplacesAFileAndLeavesNothingElse) {
   EXPECT_EQ(count_entries(folder.path()), 1u);
 }
 
-TEST(SaveModel, RefusesAPlaceThatCannotBe) {
+TEST(SaveModel, RefusesAPathThatCannotBeWritten) {
   const TemporaryFolder folder;
   EXPECT_THAT([&] { save_model(net_of(5).ptr(), folder.path() / "absent" / "net.pt"); },
               ThrowsMessage<UsageError>(HasSubstr("absent/net.pt")));

@@ -130,7 +130,7 @@ TEST_F(ComparingCarrierTest, ALaterStepHasNoHeads) {
   EXPECT_EQ(wire_.begin()->second.front().numel(), 100);
 }
 
-TEST_F(ComparingCarrierTest, NothingOfAnotherCallIsTaken) {
+TEST_F(ComparingCarrierTest, UsesNoBytesOfAnotherCall) {
   Call other = kSum;
   const std::vector<std::function<void()>> differences{
       [&] { other.collective = Collective::reduce_scatter; },
@@ -167,7 +167,7 @@ TEST_F(ComparingCarrierTest, NothingOfAnotherCallIsTaken) {
 }
 
 // A number each for what goes to ranks 0 and 1, and for what comes from them.
-TEST_F(ComparingCarrierTest, WhatRanksGiveEachOtherInAnAllToAllMustFit) {
+TEST_F(ComparingCarrierTest, SizesOfAnAllToAllMustMatch) {
   const Call call{.collective = Collective::all_to_all};
   const std::int64_t seven_floats = 7 << 8 | static_cast<std::int64_t>(at::kFloat);
   const std::int64_t seven_ints = 7 << 8 | static_cast<std::int64_t>(at::kInt);
