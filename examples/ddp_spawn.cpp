@@ -46,10 +46,10 @@ int main(int argc, char** argv) try {
   const int ranks = argc > 1 ? std::stoi(argv[1]) : 2;
   const std::string port = argc > 2 ? argv[2] : "29400";
 
-  // As many as a rank has.
+  // One thread, as each rank has.
   torch::set_num_threads(1);
-  // Where libtorch has started threads by then, spawn cannot fork: ranks run main themselves, and
-  // need no training of their own.
+  // If libtorch has started threads by the time of spawn, ranks run main again: they skip this
+  // training.
   const Result alone = lockstep::is_rank() ? Result{} : train(lockstep::init_process_group());
 
   const auto results = lockstep::spawn(ranks, [&](int rank) {

@@ -61,8 +61,8 @@ missing() {
   done
 }
 
-# candidate PACKAGE: the version that apt would install, without its epoch; nothing if none. A name
-# that it does not know, such as g++ where its lists are empty, is a pattern to apt-cache.
+# candidate PACKAGE: the version that apt would install, without its epoch; nothing if none.
+# apt-cache takes a name that it does not know (g++ while its lists are empty) for a pattern.
 candidate() {
   LC_ALL=C apt-cache policy "$1" 2>/dev/null | awk -v package="$1:" '
     /^[^ ]/ { here = $0 == package }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Hurts training jobs in every way that docs/faults.md lists, and says what came of each: whether
+"""Injects each fault of docs/faults.md into training jobs, and checks what comes of it: whether
 the right rank was named, how long the job took to end, and whether anything was left behind."""
 
 import argparse
@@ -61,7 +61,7 @@ def attempt_all(options, kinds):
     """Each outcome, in turns of the kinds."""
     programs = Programs(options.lockstep, options.victim)
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        # Another rank is guilty in each turn.
+        # The guilty rank changes from turn to turn.
         jobs = [pool.submit(kinds[number % len(kinds)].attempt, programs,
                             number + number // len(kinds))
                 for number in range(options.runs or len(kinds))]

@@ -20,7 +20,7 @@ class Fault:
     name: str
     # What the victim does to itself; see victim.cpp.
     victim: str = ""
-    # What is done to it from outside, once it trains. Returns when.
+    # Hurts it from outside, once it trains, and returns the time of that.
     strike: typing.Callable = None
     launchers: tuple = EVERYWHERE
     # From the fault to the job's end, in seconds.

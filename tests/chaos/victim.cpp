@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The program that scripts/chaos hurts: trains a small network with DDP until one of its ranks does
-// what it was told to do. Like most programs it catches what it is thrown and returns 1.
-//
+// The program into which scripts/chaos injects faults: trains a small network with DDP until one of
+// its ranks does what it was told to do. Like most programs it catches exceptions in main and
+// returns 1.
 //   chaos_victim KEY=VALUE...    see Plan for the keys
 #include <chrono>
 #include <csignal>

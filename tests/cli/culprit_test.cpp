@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Whom the launcher blames, whatever ends a rank and however soon its peers end of that.
+// Which rank the launcher names as the cause, for each way in which a rank can end.
 #include "support/free_port.h"
 #include "support/private_tmpdir.h"
 #include "support/program.h"
@@ -18,10 +18,9 @@ struct Case {
   std::string backend;
   std::string how;
   int exit_code;
-  // What the report says of rank 1 behind "failed first: ".
+  // What the report says of rank 1 after "failed first: ".
   std::string cause;
-  // And further on, wherever the launcher waits for it: the others are ended once the culprit is
-  // known, perhaps before they have said a word.
+  // What it says later on; empty where the others may be ended before they have said anything.
   std::string also = "";
 };
 

@@ -38,8 +38,8 @@ using ::testing::ContainsRegex;
 
 constexpr int kRanks = 3;
 
-// Ranks of run_ranks join in groups of this size, as many as there are; behind them comes one that
-// serves the store in which they meet.
+// Places the processes of run_ranks in groups of this size. The last process is in none: it serves
+// the store in which the ranks meet.
 struct Seat {
   explicit Seat(const Rank& rank)
       : group(rank.rank() / kRanks),
@@ -115,7 +115,7 @@ struct Death {
   int call;
 };
 
-// So many, each rank's at equal distances from its first call to its last.
+// Makes so many deaths, those of each rank at equal distances from its first call to its last.
 std::vector<Death> make_deaths(int count) {
   const std::vector<int> calls = calls_of_joining();
   std::vector<Death> deaths;
@@ -126,8 +126,8 @@ std::vector<Death> make_deaths(int count) {
   return deaths;
 }
 
-// Each in a group of its own, all at once. The others wait no longer than it takes to see the
-// death; but for one of a rank that they have not seen yet.
+// Each death happens in a group of its own, all at the same time. The others wait until they see
+// it, or for the timeout if the victim died before they had seen it.
 TEST(GlooJoining, ADeathAtAnyCallIsNamed) {
   const std::vector<Death> deaths = make_deaths(12);
   const int ranks = static_cast<int>(deaths.size()) * kRanks;
@@ -188,7 +188,7 @@ std::vector<sockaddr_in> listening() {
 
 enum class Manners { closes, resets, talks, stays };
 
-// Its connection. Without one, it found the port closed: a hub's, once all ranks have come.
+// Returns the connection; nothing if the port is closed, as a hub's is once all ranks have come.
 std::optional<UniqueFd> intrude(const sockaddr_in& address, Manners manners) {
   UniqueFd socket(::socket(AF_INET, SOCK_STREAM, 0));
   const auto* place = reinterpret_cast<const sockaddr*>(&address);

@@ -45,7 +45,7 @@ TEST(SpawnWithLibtorch, ThreadsOfARankMayComputeThoughTheParentHasSetTheirNumber
   }
 }
 
-// With threads of CUDA's or without: what cuInit() was called in is of no use to CUDA after a fork.
+// After cuInit() CUDA does not work in a fork, whether CUDA has threads or not.
 TEST(SpawnWithLibtorch, StartsRanksAnewOnceAGpuHasBeenUsed) {
   if (!at::hasCUDA()) GTEST_SKIP() << "there is no GPU";
   const auto sum = [] { return at::ones({8}, at::Device(at::kCUDA, 0)).sum().item<double>(); };

@@ -14,7 +14,7 @@ using at::Tensor;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// What the model computes is what its module would, or its error; empty if the former.
+// Empty if the model computes what its module computes; otherwise its error.
 template <class Net>
 std::string replication_error(Net net, const DataParallelOptions& options = {.replicas = 2}) {
   const torch::NoGradGuard no_grad;
@@ -104,7 +104,7 @@ TEST(ReplicaFactory, ADefaultConstructedModuleIsNoReplicaUnlessItsUserSaysSo) {
   EXPECT_EQ(replication_error(Scaled(1), kTrusting), "");
 }
 
-// Passes on to a submodule, which its clone() makes by reset() if that has no clone() itself.
+// Forwards to a submodule. Its clone() makes a submodule without a clone() by reset().
 template <class Inner>
 struct OuterImpl : torch::nn::Cloneable<OuterImpl<Inner>> {
   OuterImpl() { reset(); }

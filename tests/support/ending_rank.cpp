@@ -26,7 +26,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Ends late whatever ends the rank.
+// Delays the end of a rank that throws.
 struct Slow {
   ~Slow() { std::this_thread::sleep_for(300ms); }
 };

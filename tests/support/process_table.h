@@ -22,7 +22,7 @@ int count_marked(const std::string& mark);
 // NAME=value.
 std::vector<pid_t> processes_with(const std::vector<std::string>& variables);
 
-// Of its main thread, in the order in which they were made.
+// The children of the process's main thread, in the order in which they were made.
 std::vector<pid_t> children_of(pid_t parent);
 
 // Open descriptors of this process.

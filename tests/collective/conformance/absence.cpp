@@ -36,7 +36,7 @@ TEST_P(AbsenceConformance, ARankThatLeavesIsNamed) {
   }
 }
 
-// While it unwinds, nobody can ask an exception what it says; in a handler, the group can.
+// The group cannot read the text of an exception that unwinds, but can in a handler.
 TEST_P(AbsenceConformance, ARankThatAnExceptionEndsHasFailed) {
   for (const bool handled : {false, true}) {
     run([&](Rank& rank) {
@@ -99,7 +99,7 @@ TEST_P(AbsenceConformance, AWaitMayHaveADeadlineOfItsOwn) {
       expect_error<TimeoutError>(
           "wait(200 ms)",
           {beginning(backend(), rank, "all_reduce"), fmt::format("rank {}", late),
-           // As long as it was, and as whoever gave up says.
+           // The time that this rank waited, or that the rank waited that gave up first.
            "waited (0\\.[2-9]|[1-9].*) s in vain"},
           [&] { group->all_reduce(at::ones({3})).wait(Deadline::after(200ms)); });
       EXPECT_GE(Clock::now() - begin, 200ms);

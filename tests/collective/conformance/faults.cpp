@@ -101,7 +101,7 @@ TEST_P(FaultConformance, ARankThatExitsInTheMiddleOfAllReducesIsNamed) {
   }
 }
 
-// Its exception would end a program that catches none.
+// As a program that catches no exceptions does: it aborts the group and dies at once.
 TEST_P(FaultConformance, ARankThatEndsTheGroupAndDiesHasSaidWhy) {
   for (const int victim : victims(size())) {
     run(

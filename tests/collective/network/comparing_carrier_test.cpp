@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Ranks that compare their calls over messages that this test holds in its hands.
+// Ranks that compare their calls, over messages that stay in this process.
 #include "lockstep/collective/network/comparing_carrier.h"
 
 #include <cstring>
@@ -77,7 +77,7 @@ class ComparingCarrierTest : public ::testing::Test {
   struct Rank {
     Rank(Wire& wire, int number)
         : number(number), carrier(std::make_unique<WireMessenger>(wire, number), number, 2) {}
-    // Gives the other one these bytes, and expects as many as there are places.
+    // Sends the other rank the bytes of `out`, and expects as many as `in` has.
     void start(const Call& call, const at::Tensor& out, const at::Tensor& in, std::size_t step = 0,
                std::vector<std::int64_t> sizes = {}) {
       std::vector<std::int64_t> out_bytes{0, 0};
@@ -166,7 +166,7 @@ TEST_F(ComparingCarrierTest, UsesNoBytesOfAnotherCall) {
   }
 }
 
-// A number each for what goes to ranks 0 and 1, and for what comes from them.
+// The sizes are: to rank 0, to rank 1, from rank 0, from rank 1.
 TEST_F(ComparingCarrierTest, SizesOfAnAllToAllMustMatch) {
   const Call call{.collective = Collective::all_to_all};
   const std::int64_t seven_floats = 7 << 8 | static_cast<std::int64_t>(at::kFloat);
