@@ -76,8 +76,7 @@ int free_port() {
   socklen_t length = sizeof address;
   if (!socket || ::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), length) != 0 ||
       ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0) {
-    throw BackendError(
-        fmt::format("cannot find a free port on 127.0.0.1: {}", reason_of(errno)));
+    throw BackendError(fmt::format("cannot find a free port on 127.0.0.1: {}", reason_of(errno)));
   }
   return ntohs(address.sin_port);
 }
