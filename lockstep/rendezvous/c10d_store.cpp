@@ -28,14 +28,14 @@ constexpr std::chrono::milliseconds kLongestAnswer = std::chrono::seconds(30);
 constexpr std::chrono::milliseconds kLongestGoodbye = std::chrono::seconds(2);
 
 // What errors say of a store, and how long one call may take.
-struct Terms {
+struct StoreTerms {
   std::string description;
   std::chrono::milliseconds patience;
   // What to do about a store that does not answer.
   std::string remedy;
 };
 
-TimeoutError no_answer(const Terms& terms) {
+TimeoutError no_answer(const StoreTerms& terms) {
   return TimeoutError(fmt::format("{} did not answer within {:.1f} s: {}", terms.description,
                                   terms.patience.count() / 1000.0, terms.remedy));
 }
@@ -43,7 +43,7 @@ TimeoutError no_answer(const Terms& terms) {
 // Runs the function in a thread of its own, since c10d's stores hang where a launcher is stopped or
 // a file ends within an entry. Then the thread stays behind: the function must own what it uses.
 template <class Function>
-auto in_time(const Terms& terms, Function function) {
+auto in_time(const StoreTerms& terms, Function function) {
   auto answer = ask_in_thread(std::move(function));
   if (answer.wait_for(terms.patience) != std::future_status::ready) throw no_answer(terms);
   try {
@@ -57,7 +57,7 @@ using Handle = c10::intrusive_ptr<c10d::Store>;
 
 class C10dStore final : public Store {
  public:
-  C10dStore(Handle store, Terms terms) : store_(std::move(store)), terms_(std::move(terms)) {}
+  C10dStore(Handle store, StoreTerms terms) : store_(std::move(store)), terms_(std::move(terms)) {}
 
   // A store in a file is written to once more.
   ~C10dStore() override {
@@ -102,13 +102,13 @@ class C10dStore final : public Store {
   }
 
   Handle store_;
-  Terms terms_;
+  StoreTerms terms_;
 };
 
 constexpr const char* kSameVersion =
     "It must be of the PyTorch whose libtorch this rank uses; `lockstep run` is not bound to one";
 
-Handle open_tcp_store(const Terms& terms, const std::string& host,
+Handle open_tcp_store(const StoreTerms& terms, const std::string& host,
                       const c10d::TCPStoreOptions& options) try {
   return in_time(terms, [host, options]() -> Handle {
     auto store = c10::make_intrusive<c10d::TCPStore>(host, options);
@@ -128,7 +128,7 @@ Handle open_tcp_store(const Terms& terms, const std::string& host,
 std::shared_ptr<Store> join_c10d_store(const std::string& host, std::uint16_t port, int world_size,
                                        std::chrono::milliseconds timeout) {
   // torchrun serves its store before it starts ranks.
-  const Terms terms{
+  const StoreTerms terms{
       .description = fmt::format("torchrun's store at tcp://{}:{}", host, port),
       .patience = std::min(timeout, kLongestAnswer),
       .remedy = fmt::format("is torchrun still running? {}", kSameVersion),
@@ -145,7 +145,7 @@ std::shared_ptr<Store> join_c10d_store(const std::string& host, std::uint16_t po
 
 std::shared_ptr<Store> make_file_store(const std::string& path, int world_size,
                                        std::chrono::milliseconds timeout) {
-  const Terms terms{
+  const StoreTerms terms{
       .description = fmt::format("the store in file://{}", path),
       .patience = std::min(timeout, kLongestAnswer),
       .remedy =
