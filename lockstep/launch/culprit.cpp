@@ -10,7 +10,7 @@ namespace {
 
 bool earlier(const RankEnd& one, const RankEnd& other) {
   const auto order = [](const RankEnd& end) {
-    return std::tuple(end.noticed, end.loss.has_value(), end.status->signal == 0);
+    return std::tuple(end.noticed, end.cause() != nullptr, end.status->signal == 0);
   };
   return order(one) < order(other);
 }
@@ -23,7 +23,7 @@ std::optional<Culprit> find_culprit(const std::vector<RankEnd>& ranks, int first
   for (const RankEnd& end : ranks) {
     if (!end.failed()) continue;
     if (first == nullptr || earlier(end, *first)) first = &end;
-    if (end.loss) continue;
+    if (end.cause() != nullptr) continue;
     if (first_by_itself == nullptr || earlier(end, *first_by_itself)) first_by_itself = &end;
   }
   if (first == nullptr) return std::nullopt;
@@ -39,19 +39,20 @@ std::optional<Culprit> find_culprit(const std::vector<RankEnd>& ranks, int first
   for (const RankEnd& stopped : ranks) {
     if (stopped.status || stopped.stopped_by == 0) continue;
     for (const RankEnd& end : ranks) {
-      if (!end.loss || !end.loss->silent) continue;
-      return Culprit{.rank = number(&stopped), .lost_by = number(&end), .loss = *end.loss};
+      const Loss* loss = end.cause();
+      if (loss == nullptr || !loss->silent) continue;
+      return Culprit{.rank = number(&stopped), .lost_by = number(&end), .loss = *loss};
     }
   }
   // Follows the losses from the first rank that failed, as far as they are known.
   Culprit culprit{.rank = number(first)};
   std::set<int> seen{culprit.rank};
   while (of_this_machine(culprit.rank)) {
-    const RankEnd& end = ranks[static_cast<std::size_t>(culprit.rank - first_rank)];
-    if (!end.loss) break;
+    const Loss* loss = ranks[static_cast<std::size_t>(culprit.rank - first_rank)].cause();
+    if (loss == nullptr) break;
     // The ranks wait in vain for each other in a circle: none is more to blame than the first.
-    if (!seen.insert(end.loss->rank).second) return Culprit{.rank = number(first)};
-    culprit = {.rank = end.loss->rank, .lost_by = culprit.rank, .loss = *end.loss};
+    if (!seen.insert(loss->rank).second) return Culprit{.rank = number(first)};
+    culprit = {.rank = loss->rank, .lost_by = culprit.rank, .loss = *loss};
   }
   const RankEnd* end = of_this_machine(culprit.rank)
                            ? &ranks[static_cast<std::size_t>(culprit.rank - first_rank)]

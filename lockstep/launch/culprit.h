@@ -5,6 +5,8 @@
 #include <optional>
 #include <vector>
 
+#include <signal.h>
+
 #include "lockstep/launch/exit_status.h"
 #include "lockstep/rendezvous/losses.h"
 
@@ -23,6 +25,12 @@ struct RankEnd {
   std::optional<Loss> loss{};
 
   bool failed() const { return status && !status->success(); }
+  // The loss that explains its end, or null. A signal ends a rank whatever it has lost before; but
+  // SIGABRT may be the end of an exception that nobody caught.
+  const Loss* cause() const {
+    const bool by_signal = status && status->signal != 0 && status->signal != SIGABRT;
+    return loss && !by_signal ? &*loss : nullptr;
+  }
 };
 
 struct Culprit {

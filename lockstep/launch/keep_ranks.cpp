@@ -25,6 +25,8 @@
 namespace lockstep {
 namespace {
 
+constexpr int kLookInterval = static_cast<int>(MemoryKills::kTimeToEnd.count()) / 2;
+
 class Keeper {
  public:
   Keeper(const Keeping& keeping, pid_t launcher, UniqueFd socket, const MemoryKills& memory_kills)
@@ -46,7 +48,7 @@ class Keeper {
   const Keeping& keeping_;
   pid_t launcher_;
   UniqueFd socket_;
-  const MemoryKills& memory_kills_;
+  MemoryKills memory_kills_;
   UniqueFd changes_;
   std::vector<pid_t> ranks_;
   std::set<pid_t> running_;
@@ -101,7 +103,8 @@ void Keeper::keep_only_what_it_needs() {
 void Keeper::watch() {
   while (true) {
     std::array<pollfd, 2> entries{{{socket_.get(), POLLIN, 0}, {changes_.get(), POLLIN, 0}}};
-    ::poll(entries.data(), entries.size(), -1);
+    ::poll(entries.data(), entries.size(), kLookInterval);
+    memory_kills_.look();
     if (entries[1].revents != 0) tell_changes();
     if (entries[0].revents == 0) continue;
     if (const auto grace = receive_from_launcher(socket_.get())) return end_children(*grace);
@@ -136,7 +139,7 @@ void Keeper::tidy_up() {
   end_children(std::chrono::milliseconds(0));
   ::unlink(keeping_.store_socket.c_str());
   ::rmdir(keeping_.store_folder.c_str());
-  const std::string by_kernel = memory_kills_.words_since();
+  const std::string by_kernel = memory_kills_.words_of_late();
   write_last(OutputStream::err,
              fmt::format("lockstep: the launcher (pid {}) {}; its ranks were ended\n", launcher_,
                          by_kernel.empty() ? "ended before its ranks, by kill -9 or a crash"

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "lockstep/core/stream_socket.h"
 #include "lockstep/core/system_error.h"
@@ -54,9 +55,19 @@ struct Packet {
     std::memcpy(CMSG_DATA(item), &descriptors, sizeof descriptors);
   }
 
+  // Of fewer descriptors than were sent, as many as this process's limit leaves.
+  static void close_all(const cmsghdr& item) {
+    for (std::size_t at = CMSG_LEN(0); at + sizeof(int) <= item.cmsg_len; at += sizeof(int)) {
+      int fd = -1;
+      std::memcpy(&fd, reinterpret_cast<const char*>(&item) + at, sizeof fd);
+      ::close(fd);
+    }
+  }
+
   StartedRank started() {
     const cmsghdr* item = CMSG_FIRSTHDR(&header);
     if (item == nullptr || item->cmsg_len != CMSG_LEN(sizeof(Descriptors))) {
+      if (item != nullptr) close_all(*item);
       throw BackendError(fmt::format("cannot take over the output of rank {} (pid {}): {}",
                                      payload.rank, payload.pid, reason_of(EMFILE)));
     }

@@ -9,19 +9,27 @@
 namespace lockstep {
 
 MemoryKills::MemoryKills(const std::filesystem::path& root)
-    : cgroup_(root), before_(cgroup_.memory_kills()) {}
+    : cgroup_(root), seen_(cgroup_.memory_kills()) {}
+
+void MemoryKills::look() {
+  if (!seen_ || count() == *seen_) return;
+  seen_ = count();
+  risen_ = Clock::now();
+}
 
 std::string MemoryKills::words() const {
   const std::string signal = "killed by " + signal_words(SIGKILL);
-  if (!before_) return signal + ", likely out of memory or kill -9";
-  const std::string by_kernel = words_since();
+  const std::string by_kernel = words_of_late();
   if (!by_kernel.empty()) return by_kernel;
+  if (!seen_ || risen_) return signal + ", likely out of memory or kill -9";
   return signal + ", by kill -9 or the like: its control group did not run out of memory";
 }
 
-std::string MemoryKills::words_since() const {
+std::string MemoryKills::words_of_late() const {
   // The kernel counts before it kills.
-  if (!before_ || cgroup_.memory_kills().value_or(*before_) == *before_) return "";
+  const bool now = seen_ && count() != *seen_;
+  const bool just = risen_ && Clock::now() - *risen_ < kTimeToEnd;
+  if (!now && !just) return "";
   const auto limit = cgroup_.memory_limit();
   if (!limit) return "killed by the kernel: the machine is out of memory";
   return fmt::format("killed by the kernel: out of memory, the control group's limit is {} MiB",

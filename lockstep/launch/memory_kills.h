@@ -2,6 +2,7 @@
 // Tells the kernel's out-of-memory killer from everybody else who sends SIGKILL.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -11,24 +12,39 @@
 
 namespace lockstep {
 
-// Compares the count of such kills in this process's control group with the count at construction.
-// Ranks that move to a group outside it are not counted.
+// Follows the count of such kills in this process's control group. Ranks that move to a group
+// outside it are not counted.
 class MemoryKills {
  public:
+  // How long a process that the kernel kills takes to end, at most: its memory is freed first.
+  static constexpr std::chrono::milliseconds kTimeToEnd = std::chrono::seconds(2);
+
   // Counts from now on. Reads the files of control groups below `root`.
   explicit MemoryKills(const std::filesystem::path& root = "/");
 
+  // Notices new kills. Call it at least as often as every kTimeToEnd: later it cannot be said when
+  // the kernel killed.
+  void look();
+
   // What ended a process that SIGKILL ended just now: "killed by the kernel: out of memory, the
-  // control group's limit is 512 MiB", or that it was somebody else, or both guesses where no
-  // control group counts.
+  // control group's limit is 512 MiB", if the kernel has killed in the last kTimeToEnd; that it was
+  // somebody else, if the kernel has killed none since the construction; else, or where no control
+  // group counts, both guesses.
   std::string words() const;
   // For a process whose end is not known: "killed by the kernel: ...", or empty if the kernel has
-  // killed none since, or no control group counts.
-  std::string words_since() const;
+  // killed none in the last kTimeToEnd, or no control group counts.
+  std::string words_of_late() const;
 
  private:
+  using Clock = std::chrono::steady_clock;
+
+  std::int64_t count() const { return cgroup_.memory_kills().value_or(seen_.value_or(0)); }
+
   Cgroup cgroup_;
-  std::optional<std::int64_t> before_;
+  // The count at the last look.
+  std::optional<std::int64_t> seen_;
+  // When a look found a higher count than the one before.
+  std::optional<Clock::time_point> risen_{};
 };
 
 }  // namespace lockstep

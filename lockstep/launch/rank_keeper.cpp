@@ -25,6 +25,8 @@ namespace {
 constexpr std::chrono::seconds start_timeout{30};
 // How long the keeper may take to end, beyond its patience with processes that it has killed.
 constexpr std::chrono::seconds farewell_timeout{2};
+// How often to ask whether the keeper has ended where no descriptor tells.
+constexpr std::chrono::milliseconds look_interval{10};
 
 // Keeps the descriptor clear of the standard streams, which the keeper replaces.
 UniqueFd above_standard_streams(int fd) {
@@ -91,14 +93,22 @@ void RankKeeper::keep_awake() {
   if (info.si_pid == pid_) ::kill(pid_, SIGCONT);
 }
 
+std::optional<ExitStatus> RankKeeper::await_end(const Deadline& deadline) const {
+  while (true) {
+    siginfo_t info{};
+    ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT);
+    if (info.si_pid == pid_) return ExitStatus::from(info.si_code, info.si_status);
+    if (deadline.passed()) return std::nullopt;
+    pollfd entry{pidfd_.get(), POLLIN, 0};
+    const auto patience = pidfd_ ? deadline.remaining() : look_interval;
+    ::poll(&entry, 1, static_cast<int>(patience.count()));
+  }
+}
+
 void RankKeeper::report_loss() {
-  pollfd entry{pidfd_.get(), POLLIN, 0};
-  ::poll(&entry, 1, static_cast<int>(farewell_timeout / std::chrono::milliseconds(1)));
-  siginfo_t info{};
-  ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT);
-  const std::string how = info.si_pid == 0
-                              ? "its connection ended before it did"
-                              : ExitStatus::from(info.si_code, info.si_status).words(memory_kills_);
+  const auto status = await_end(Deadline::after(farewell_timeout));
+  const std::string how =
+      status ? status->words(memory_kills_) : "its connection ended before it did";
   throw BackendError(fmt::format(
       "the keeper of the ranks (pid {}), which starts and watches them, was lost, and they died "
       "with it: {}",
@@ -108,14 +118,10 @@ void RankKeeper::report_loss() {
 void RankKeeper::end(std::chrono::milliseconds grace) {
   if (pid_ < 0) return;
   send_to_keeper(socket_.get(), grace);
-  pollfd entry{pidfd_.get(), POLLIN, 0};
-  const Deadline deadline = Deadline::after(grace + kill_patience + farewell_timeout);
-  int ready = 0;
-  do {
-    ready = ::poll(&entry, 1, static_cast<int>(deadline.remaining().count()));
-  } while (ready < 0 && errno == EINTR);
   // The keeper may be stopped (SIGSTOP). The ranks die with it.
-  if (ready <= 0) ::kill(pid_, SIGKILL);
+  if (!await_end(Deadline::after(grace + kill_patience + farewell_timeout))) {
+    ::kill(pid_, SIGKILL);
+  }
   while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
   }
   pid_ = -1;

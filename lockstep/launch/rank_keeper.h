@@ -9,7 +9,9 @@
 
 #include <sys/types.h>
 
+#include "lockstep/core/deadline.h"
 #include "lockstep/core/unique_fd.h"
+#include "lockstep/launch/exit_status.h"
 #include "lockstep/launch/memory_kills.h"
 #include "lockstep/launch/rank_process.h"
 
@@ -58,10 +60,13 @@ class RankKeeper {
   void end(std::chrono::milliseconds grace);
 
  private:
+  // Nothing if the keeper has not ended by then.
+  std::optional<ExitStatus> await_end(const Deadline& deadline) const;
   [[noreturn]] void report_loss();
 
   const MemoryKills& memory_kills_;
   pid_t pid_ = -1;
+  // None where the system or the limit on descriptors allows none.
   UniqueFd pidfd_;
   UniqueFd socket_;
 };

@@ -289,6 +289,10 @@ void RankWatch::take_arrivals() {
 
 void RankWatch::take_deadlines() {
   take_arrivals();
+  if (look_for_kills_at_.passed()) {
+    memory_kills_.look();
+    look_for_kills_at_ = Deadline::after(MemoryKills::kTimeToEnd / 2);
+  }
   if (kill_at_ && kill_at_->passed()) kill_all();
   if (!give_up_at_ || !give_up_at_->passed()) return;
   for (const Rank& rank : ranks_) {

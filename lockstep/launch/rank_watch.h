@@ -88,7 +88,7 @@ class RankWatch {
   const RankBody& body_;
   AgentResult result_;
 
-  const MemoryKills memory_kills_;
+  MemoryKills memory_kills_;
   CoreShares cores_;
   SignalWatch signals_;
   std::optional<AdoptsOrphans> orphans_;
@@ -100,6 +100,7 @@ class RankWatch {
 
   bool starved_told_ = false;
   int looks_ = 0;
+  Deadline look_for_kills_at_ = Deadline::after({});
   std::optional<Deadline> decide_at_;
   // The rank that failed first, and what was known of its end by then.
   std::optional<Culprit> culprit_;

@@ -27,6 +27,12 @@ namespace {
 constexpr const char* kVariable = "LOCKSTEP_SPAWNED";
 constexpr const char* kFile = "lockstep-spawned";
 
+[[noreturn]] void fail(const char* what) {
+  throw RankExit{126, fmt::format("cannot start this program anew: {}: {}; "
+                                  "StartMethod::fork does not need it",
+                                  what, std::strerror(errno))};
+}
+
 std::string read_all(int fd) {
   std::string text;
   char bytes[65536];
@@ -40,6 +46,7 @@ std::string read_all(int fd) {
 // its end.
 std::vector<std::string> started_with(const char* file) {
   const UniqueFd fd(::open(file, O_RDONLY | O_CLOEXEC));
+  if (!fd) fail(file);
   std::istringstream all(read_all(fd.get()));
   std::vector<std::string> strings;
   for (std::string text; std::getline(all, text, '\0');) strings.push_back(text);
@@ -128,12 +135,6 @@ std::vector<char*> pointers(std::vector<std::string>& strings) {
   for (std::string& text : strings) pointers.push_back(text.data());
   pointers.push_back(nullptr);
   return pointers;
-}
-
-[[noreturn]] void fail(const char* what) {
-  throw RankExit{126, fmt::format("cannot start this program anew: {}: {}; "
-                                  "StartMethod::fork does not need it",
-                                  what, std::strerror(errno))};
 }
 
 // A file in memory, which the executed program inherits.

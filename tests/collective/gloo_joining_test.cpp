@@ -10,6 +10,7 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "support/die_at_call.h"
@@ -203,10 +204,26 @@ std::optional<UniqueFd> intrude(const sockaddr_in& address, Manners manners) {
   return socket;
 }
 
-// Before a rank tells the others where it listens, strangers of all manners come there.
-class VisitedStore final : public Store {
+class OtherStore : public Store {
  public:
-  explicit VisitedStore(std::shared_ptr<Store> store) : store_(std::move(store)) {}
+  explicit OtherStore(std::shared_ptr<Store> store) : store_(std::move(store)) {}
+
+  void set(const std::string& key, const std::string& value) override { store_->set(key, value); }
+  std::int64_t add(const std::string& key, std::int64_t amount) override {
+    return store_->add(key, amount);
+  }
+  std::string get(const std::string& key, const Deadline& deadline) override {
+    return store_->get(key, deadline);
+  }
+
+ private:
+  std::shared_ptr<Store> store_;
+};
+
+// Before a rank tells the others where it listens, strangers of all manners come there.
+class VisitedStore final : public OtherStore {
+ public:
+  using OtherStore::OtherStore;
 
   void set(const std::string& key, const std::string& value) override {
     for (const auto& address : listening()) {
@@ -218,19 +235,12 @@ class VisitedStore final : public Store {
         if (manners == Manners::stays) staying_.push_back(*std::move(stranger));
       }
     }
-    store_->set(key, value);
-  }
-  std::int64_t add(const std::string& key, std::int64_t amount) override {
-    return store_->add(key, amount);
-  }
-  std::string get(const std::string& key, const Deadline& deadline) override {
-    return store_->get(key, deadline);
+    OtherStore::set(key, value);
   }
 
   int visits() const { return visits_; }
 
  private:
-  std::shared_ptr<Store> store_;
   std::vector<UniqueFd> staying_;
   int visits_ = 0;
 };
@@ -249,6 +259,31 @@ TEST(GlooJoining, StrangersAtAnyPortCostNothing) {
       group->all_reduce(tensor.fill_(1)).wait();
       EXPECT_TRUE((tensor == kRanks).all().item<bool>());
     }
+    rank.cue("done");
+  });
+}
+
+// An answer takes longer than a rank waits before it first looks whether the others are alive.
+class FarStore final : public OtherStore {
+ public:
+  using OtherStore::OtherStore;
+
+  std::string get(const std::string& key, const Deadline& deadline) override {
+    constexpr std::chrono::milliseconds way = 500ms;
+    std::this_thread::sleep_for(std::min(way, deadline.remaining()));
+    if (deadline.passed()) throw TimeoutError("the answer is still on its way");
+    return OtherStore::get(key, deadline);
+  }
+};
+
+TEST(GlooJoining, ALongWayToTheStoreOnlyTakesLonger) {
+  run_ranks(kRanks + 1, [](Rank& rank) {
+    if (Seat(rank).serves) return serve_store(rank, all_but({}, kRanks));
+    rank.await(kRanks, "serves");
+    const auto store = std::make_shared<FarStore>(store_of(rank));
+    const auto group = make_gloo_group({.rank = rank.rank(), .world_size = kRanks, .store = store},
+                                       {.timeout = 40s});
+    group->barrier().wait();
     rank.cue("done");
   });
 }

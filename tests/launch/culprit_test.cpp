@@ -44,6 +44,13 @@ TEST(Culprit, IsTheRankThatFailsByItself) {
   EXPECT_EQ(find({ended(1, 1), killed(2, SIGKILL)}), (Found{0, -1, false}));
 }
 
+// It may have gone on after a loss, and met something else.
+TEST(Culprit, IsARankThatASignalKilledWhateverItHadLost) {
+  EXPECT_EQ(find({lost(1, killed(2, SIGKILL)), ended(1, 0)}), (Found{0, -1, false}));
+  EXPECT_EQ(find({lost(1, killed(2, SIGSEGV)), ended(1, 0)}), (Found{0, -1, false}));
+  EXPECT_EQ(find({lost(1, killed(2, SIGABRT)), ended(1, 0)}), (Found{1, 0, false}));
+}
+
 TEST(Culprit, IsNotARankThatLostAnother) {
   EXPECT_EQ(find({lost(2, ended(1, 7)), lost(2, killed(1, SIGABRT)), ended(2, 1)}),
             (Found{2, 1, false}));

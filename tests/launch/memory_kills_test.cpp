@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "lockstep/launch/memory_kills.h"
 
+#include <thread>
+
 #include "support/machine_files.h"
 #include <gtest/gtest.h>
 
@@ -26,6 +28,19 @@ TEST_F(MemoryKillsTest, CountsOnlyKillsSinceItsConstruction) {
   EXPECT_EQ(kills.words(),
             "killed by the kernel: out of memory, the control group's limit is 512 MiB");
   EXPECT_TRUE(MemoryKills(root()).words().ends_with("did not run out of memory"));
+}
+
+// As of a program that a rank has started, or of a rank of another job in the same group.
+TEST_F(MemoryKillsTest, AKillOfLongAgoNeedNotBeTheReason) {
+  MemoryKills kills(root());
+  write("sys/fs/cgroup/job/memory.events", "oom 5\noom_kill 3\n");
+  kills.look();
+  EXPECT_EQ(kills.words(), "killed by the kernel: the machine is out of memory");
+  EXPECT_EQ(kills.words_of_late(), kills.words());
+  std::this_thread::sleep_for(MemoryKills::kTimeToEnd);
+  kills.look();
+  EXPECT_EQ(kills.words(), "killed by signal 9 (SIGKILL), likely out of memory or kill -9");
+  EXPECT_EQ(kills.words_of_late(), "");
 }
 
 TEST_F(MemoryKillsTest, NamesBothGuessesWithoutACount) {

@@ -28,8 +28,10 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// How long a rank waits at most before it looks again whether the others are alive.
-constexpr auto kLookInterval = 200ms;
+// How long a rank waits at first before it looks again whether the others are alive.
+constexpr std::chrono::milliseconds kLookInterval(200);
+// And at most: an attempt takes several times as long as a message to the other rank and back.
+constexpr std::chrono::milliseconds kLongestAttempt(2000);
 constexpr int kPauseMs = 20;
 
 // What the connecting end says first, in this machine's byte order, as on lifelines.
@@ -91,20 +93,22 @@ class Connecting {
  private:
   std::size_t ranks() const { return static_cast<std::size_t>(membership_.world_size); }
   static std::string key_of(std::size_t rank) { return fmt::format("door/{}", rank); }
-  Deadline next_look() const {
-    return Deadline::after(
-        std::min<std::chrono::milliseconds>(deadline_.remaining(), kLookInterval));
+  // For an attempt that begins anew if it fails: longer than the ones that were too short.
+  Deadline next_attempt() const {
+    return Deadline::after(std::min(deadline_.remaining(), attempt_));
   }
+  void take_longer() { attempt_ = std::min(2 * attempt_, kLongestAttempt); }
 
   Door door_of(std::size_t rank) {
     while (true) {
       check({rank});
       try {
-        std::istringstream stream(membership_.store->get(key_of(rank), next_look()));
+        std::istringstream stream(membership_.store->get(key_of(rank), next_attempt()));
         Door door;
         if (stream >> door.host >> door.port >> door.token) return door;
         throw BackendError(fmt::format("rank {} left no address", rank));
-      } catch (const TimeoutError&) {  // it is not there yet
+      } catch (const TimeoutError&) {  // it is not there yet, or the way to the store is long
+        take_longer();
       }
     }
   }
@@ -117,7 +121,7 @@ class Connecting {
       while (!socket) {
         check({rank});
         try {
-          const Deadline deadline = next_look();
+          const Deadline deadline = next_attempt();
           UniqueFd entered = enter_at_once(door.host, door.port, key, deadline);
           const Hello hello{membership_.rank, static_cast<std::int32_t>(connection)};
           send_all(entered.get(), std::as_bytes(std::span(&hello, 1)), deadline);
@@ -125,6 +129,7 @@ class Connecting {
           socket = OwnFd(std::move(entered));
         } catch (const TimeoutError& error) {
           last_failure_ = error.what();
+          take_longer();
         } catch (const ConnectionClosed& error) {
           last_failure_ = error.what();
           ::poll(nullptr, 0, kPauseMs);
@@ -137,7 +142,8 @@ class Connecting {
   void let_in() {
     std::vector<pollfd> entries{{reception_->descriptor(), POLLIN, 0}};
     for (const auto& arrival : arrivals_) entries.push_back({arrival.socket.get(), POLLIN, 0});
-    ::poll(entries.data(), entries.size(), static_cast<int>(next_look().remaining().count()));
+    ::poll(entries.data(), entries.size(),
+           static_cast<int>(std::min(deadline_.remaining(), kLookInterval).count()));
     for (auto& arrival : arrivals_) hear(arrival);
     std::erase_if(arrivals_, [](const Arrival& arrival) { return !arrival.socket; });
     for (auto& socket : reception_->serve()) arrivals_.push_back({std::move(socket)});
@@ -187,6 +193,7 @@ class Connecting {
   const Deadline& deadline_;
   const std::string token_;
   const std::size_t own_rank_;
+  std::chrono::milliseconds attempt_ = kLookInterval;
   std::optional<Reception> reception_;
   std::list<Arrival> arrivals_;
   Connections connections_;
