@@ -84,7 +84,9 @@ std::string backend_between_hosts() {
 
 std::shared_ptr<ProcessGroup> make_group(std::string backend, Membership member,
                                          GroupOptions options) {
-  if (member.store) call_roll(member, backend, Deadline::after(options.timeout));
+  if (member.store) {
+    member.processes = call_roll(member, backend, Deadline::after(options.timeout));
+  }
   if (backend == "auto" || member.world_size == 1) {
     const Choice choice = choose_backend(find_placement(member, options));
     backend = choice.backend;

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "lockstep/core/process_identity.h"
 #include "lockstep/rendezvous/store.h"
 
 namespace lockstep {
@@ -29,11 +31,25 @@ struct Membership {
   // In a subgroup, the number in the job of each of its ranks. Empty if both numberings are the
   // same.
   std::vector<int> job_ranks = {};
+  // The processes of the job's ranks, by their numbers in the job; empty before the roll call.
+  std::vector<ProcessIdentity> processes = {};
   // Where this rank's groups note that they lost another rank. Null if ranks are threads.
   std::shared_ptr<LossRecord> losses = {};
 
   int job_rank(int of) const {
     return job_ranks.empty() || of < 0 ? of : job_ranks[static_cast<std::size_t>(of)];
+  }
+  // Nothing where it is not known.
+  ProcessIdentity process(int of) const {
+    return processes.empty() ? ProcessIdentity()
+                             : processes[static_cast<std::size_t>(job_rank(of))];
+  }
+  // The first rank of the group whose process is known to have ended.
+  std::optional<int> first_ended() const {
+    for (int of = 0; of < world_size; ++of) {
+      if (process(of).has_ended()) return of;
+    }
+    return std::nullopt;
   }
 };
 

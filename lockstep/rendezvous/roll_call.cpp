@@ -2,8 +2,6 @@
 #include "lockstep/rendezvous/roll_call.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <csignal>
 #include <cstdlib>
 #include <optional>
 #include <random>
@@ -33,7 +31,7 @@ constexpr auto kExtraWait = 1s;
 
 // What a process says of itself.
 struct Entry {
-  int pid = 0;
+  ProcessIdentity process;
   int world_size = 0;
   std::string backend;
   // Distinguishes processes that have the same id, on hosts that have the same name.
@@ -41,12 +39,7 @@ struct Entry {
   std::string host;
 
   bool same_process(const Entry& other) const {
-    return pid == other.pid && host == other.host && token == other.token;
-  }
-  // Whether this process is known to have ended; `other` is the calling process, which can tell
-  // that only of processes on its own host.
-  bool has_ended(const Entry& other) const {
-    return host == other.host && ::kill(pid, 0) != 0 && errno == ESRCH;
+    return process.pid == other.process.pid && host == other.host && token == other.token;
   }
 };
 
@@ -59,18 +52,21 @@ std::string token_of_process() {
 }
 
 Entry own_entry(const Membership& membership, const std::string& backend) {
-  return {::getpid(), membership.world_size, backend, token_of_process(), host_name()};
+  return {ProcessIdentity::own(), membership.world_size, backend, token_of_process(), host_name()};
 }
 
 std::string as_text(const Entry& entry) {
-  return fmt::format("{} {} {} {} {}", entry.pid, entry.world_size, entry.backend, entry.token,
-                     entry.host);
+  return fmt::format("{}\n{} {} {} {}", entry.process.as_text(), entry.world_size, entry.backend,
+                     entry.token, entry.host);
 }
 
 Entry as_entry(const std::string& text) {
   Entry entry;
   std::istringstream stream(text);
-  stream >> entry.pid >> entry.world_size >> entry.backend >> entry.token >> std::ws;
+  std::string process;
+  std::getline(stream, process);
+  entry.process = ProcessIdentity::from_text(process);
+  stream >> entry.world_size >> entry.backend >> entry.token >> std::ws;
   std::getline(stream, entry.host);
   return entry;
 }
@@ -79,7 +75,8 @@ std::string two_processes(const Membership& membership, const Entry& one, const 
   return fmt::format(
       "two processes say that they are rank {} of {}: pid {} on host {}, and pid {} on host {}; "
       "give each a rank of its own (RANK), or leave the numbers to a launcher",
-      membership.rank, membership.world_size, one.pid, one.host, other.pid, other.host);
+      membership.rank, membership.world_size, one.process.pid, one.host, other.process.pid,
+      other.host);
 }
 
 // One group's part of the store. The ranks of a job may form several, one after the other.
@@ -135,6 +132,7 @@ class Roll {
 // What rank 0 found, as the store holds it: a word, and details.
 constexpr std::string_view kComplete = "complete ";
 constexpr std::string_view kRefused = "refused ";
+constexpr std::string_view kLost = "lost ";
 constexpr std::string_view kLate = "late ";
 
 std::string different_sizes(int rank, int size, std::string_view size_of_rank_0) {
@@ -154,8 +152,8 @@ std::string compare(const Entry& rank_0, int rank, const Entry& other) {
     return fmt::format(
         "{}rank 0 (pid {} on host {}) asks for the backend {}, but rank {} (pid {} on host {}) for "
         "{}; all ranks must ask for the same",
-        kRefused, rank_0.pid, rank_0.host, rank_0.backend, rank, other.pid, other.host,
-        other.backend);
+        kRefused, rank_0.process.pid, rank_0.host, rank_0.backend, rank, other.process.pid,
+        other.host, other.backend);
   }
   return "";
 }
@@ -174,9 +172,18 @@ std::string late(const Membership& membership, const Roll& roll, int waited_for)
   return fmt::format("{}{}\n{}", kLate, fmt::join(absent, ", "), membership.store->refused());
 }
 
+// A verdict, or empty if none of those that have come is known to have ended.
+std::string find_lost(const std::vector<Entry>& entries) {
+  const auto lost =
+      std::ranges::find_if(entries, [](const Entry& entry) { return entry.process.has_ended(); });
+  if (lost == entries.end()) return "";
+  return fmt::format("{}{}\n{}\n{}", kLost, lost - entries.begin(), lost->process.pid, lost->host);
+}
+
 // Rank 0's part: the verdict. Empty if another process has refused the group meanwhile.
 std::string collect(const Membership& membership, const Roll& roll, const Entry& own,
                     const Deadline& deadline) {
+  std::vector<Entry> entries{own};
   for (int rank = 1; rank < membership.world_size; ++rank) {
     std::optional<Entry> entry;
     while (!entry) {
@@ -184,12 +191,16 @@ std::string collect(const Membership& membership, const Roll& roll, const Entry&
       entry = roll.find(rank, Deadline::after(patience));
       if (entry) break;
       if (roll.over()) return "";
+      if (const std::string lost = find_lost(entries); !lost.empty()) return lost;
       if (deadline.passed()) return late(membership, roll, rank);
     }
     const std::string difference = compare(own, rank, *entry);
     if (!difference.empty()) return difference;
+    entries.push_back(*std::move(entry));
   }
-  return fmt::format("{}{}", kComplete, membership.world_size);
+  std::string verdict = fmt::format("{}{}", kComplete, membership.world_size);
+  for (const Entry& entry : entries) verdict += "\n" + entry.process.as_text();
+  return verdict;
 }
 
 constexpr const char* kSeeWhether =
@@ -209,7 +220,7 @@ std::string holder_before(const Membership& membership, const Roll& roll, const 
   const auto holder = roll.before(membership).find(membership.rank, Deadline::after(kLookAround));
   if (!holder || holder->same_process(own)) return "";
   return fmt::format("; pid {} on host {} was rank {} here before: is it still running?",
-                     holder->pid, holder->host, membership.rank);
+                     holder->process.pid, holder->host, membership.rank);
 }
 
 // The other ranks' part.
@@ -235,14 +246,33 @@ std::string wait_for_verdict(const Membership& membership, const Roll& roll, con
   }
 }
 
-void heed(const std::string& verdict, const Membership& membership, const Deadline& deadline) {
+// Throws unless the verdict is that all have come; then returns their processes.
+std::vector<ProcessIdentity> heed(const std::string& verdict, const Membership& membership,
+                                  const Deadline& deadline) {
   const std::string where =
       fmt::format("joining, rank {} of {}: ", membership.rank, membership.world_size);
   if (verdict.starts_with(kRefused)) throw UsageError(where + verdict.substr(kRefused.size()));
   if (verdict.starts_with(kComplete)) {
-    const std::string size = verdict.substr(kComplete.size());
-    if (size == std::to_string(membership.world_size)) return;
-    throw UsageError(where + different_sizes(membership.rank, membership.world_size, size));
+    std::istringstream lines(verdict.substr(kComplete.size()));
+    std::string size;
+    std::getline(lines, size);
+    if (size != std::to_string(membership.world_size)) {
+      throw UsageError(where + different_sizes(membership.rank, membership.world_size, size));
+    }
+    std::vector<ProcessIdentity> processes;
+    for (std::string line; std::getline(lines, line);) {
+      processes.push_back(ProcessIdentity::from_text(line));
+    }
+    return processes;
+  }
+  if (verdict.starts_with(kLost)) {
+    std::istringstream lines(verdict.substr(kLost.size()));
+    int rank = 0;
+    int pid = 0;
+    std::string host;
+    lines >> rank >> pid >> host;
+    throw PeerLost(rank, fmt::format("{}rank {} (pid {}) died on host {} while the ranks connected",
+                                     where, rank, pid, host));
   }
   const auto line = verdict.find('\n');
   const std::string absent = verdict.substr(kLate.size(), line - kLate.size());
@@ -263,7 +293,7 @@ void refuse_second(const Membership& membership, const Roll& forming, const Entr
                    const Deadline& deadline) {
   if (forming.over()) return;
   const auto holder = forming.find(membership.rank, Deadline::after(kWriteTimeout));
-  if (!holder || holder->same_process(own) || holder->has_ended(own)) return;
+  if (!holder || holder->same_process(own) || holder->process.has_ended()) return;
   const std::string refusal =
       fmt::format("{}{}", kRefused, two_processes(membership, *holder, own));
   if (forming.end(refusal)) heed(refusal, membership, deadline);
@@ -271,7 +301,8 @@ void refuse_second(const Membership& membership, const Roll& forming, const Entr
 
 }  // namespace
 
-void call_roll(const Membership& membership, const std::string& backend, const Deadline& deadline) {
+std::vector<ProcessIdentity> call_roll(const Membership& membership, const std::string& backend,
+                                       const Deadline& deadline) {
   const Entry own = own_entry(membership, backend);
   const Roll roll(membership,
                   membership.store->add(Roll::times_key(membership, membership.rank), 1));
@@ -286,7 +317,7 @@ void call_roll(const Membership& membership, const std::string& backend, const D
     if (!roll.end(verdict)) verdict = roll.verdict(Deadline::after(kWriteTimeout));
     if (!verdict.starts_with(kComplete)) let_all_hear(membership, roll);
   }
-  heed(verdict, membership, deadline);
+  return heed(verdict, membership, deadline);
 }
 
 void refuse_second_rank_0(const Membership& membership, const std::string& error) {
@@ -298,7 +329,7 @@ void refuse_second_rank_0(const Membership& membership, const std::string& error
   refuse_second(membership, roll, own_entry(membership, holder->backend),
                 Deadline::after(kWriteTimeout));
   throw BackendError(fmt::format("{}: rank 0 of another job, pid {} on host {}, serves it there",
-                                 error, holder->pid, holder->host));
+                                 error, holder->process.pid, holder->host));
 }
 
 }  // namespace lockstep

@@ -4,16 +4,21 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "lockstep/core/deadline.h"
+#include "lockstep/core/process_identity.h"
 #include "lockstep/rendezvous/membership.h"
 
 namespace lockstep {
 
 // A collective call over the membership's store, blocking; rank 0 collects, and tells all what it
 // found. UsageError on all ranks names the two processes that have one rank, or the backends or
-// world sizes that differ; TimeoutError on all ranks that wait names those that did not come.
-void call_roll(const Membership& membership, const std::string& backend, const Deadline& deadline);
+// world sizes that differ; PeerLost a rank that came, and whose process on the machine of rank 0
+// has ended since; TimeoutError on all ranks that wait names those that did not come. Returns the
+// processes of all ranks.
+std::vector<ProcessIdentity> call_roll(const Membership& membership, const std::string& backend,
+                                       const Deadline& deadline);
 
 // For a rank 0 that finds another one's store where it was to serve its own: `membership` has that
 // store. UsageError names both, and the other's group is told if it still waits for ranks; else it

@@ -3,7 +3,9 @@
 // timeout.
 #include "lockstep/rendezvous/roll_call.h"
 
+#include <csignal>
 #include <fstream>
+#include <functional>
 
 #include "collective/conformance/expect_error.h"
 #include "support/environment.h"
@@ -14,6 +16,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "lockstep/collective/gloo/gloo_group.h"
+#include "lockstep/collective/shm/shm_group.h"
+#include "lockstep/rendezvous/rendezvous.h"
 #include "lockstep/rendezvous/tcp_store.h"
 
 namespace lockstep::testing {
@@ -121,6 +126,70 @@ TEST(RollCall, RankZeroIsToldWhoKnewAnotherSecret) {
       expect_error<BackendError>("rank 1", {"refused this rank's secret"},
                                  [&] { init_process_group(join); });
     }
+  });
+}
+
+// While rank 0 still waits for another rank.
+TEST(RollCall, ARankThatDiesAfterItCameIsNamed) {
+  const int port = free_port();
+  run_ranks(3,
+            [&](Rank& rank) {
+              set_launcher_environment({});
+              const std::string place = fmt::format("tcp://127.0.0.1:{}", port);
+              InitOptions join = options(place, "gloo", rank.rank(), 3);
+              join.timeout = 60s;
+              if (rank.rank() == 2) {
+                join_tcp_store({.host = "127.0.0.1",
+                                .port = static_cast<std::uint16_t>(port),
+                                .secret = {},
+                                .rank = 2,
+                                .world_size = 3,
+                                .timeout = 30s})
+                    ->get("roll/0/1/1", Deadline::after(30s));
+                ::kill(rank.pid_of(1), SIGKILL);
+                return;
+              }
+              const auto begin = Clock::now();
+              expect_error<PeerLost>(
+                  "joining",
+                  {fmt::format("rank 1 \\(pid {}\\) died on host .* while the ranks connected",
+                               rank.pid_of(1))},
+                  [&] { init_process_group(join); });
+              EXPECT_LT(Clock::now() - begin, kSoon);
+            },
+            {.may_exit = {1}});
+}
+
+// Between the roll call and the first connection.
+void expect_death_named(
+    const std::string& backend,
+    const std::function<std::shared_ptr<ProcessGroup>(Membership, GroupOptions)>& make) {
+  const std::string place = fmt::format("tcp://127.0.0.1:{}", free_port());
+  run_ranks(
+      3,
+      [&](Rank& rank) {
+        set_launcher_environment({});
+        Membership member =
+            meet({.init_method = place, .rank = rank.rank(), .world_size = 3, .timeout = 60s});
+        member.processes = call_roll(member, backend, Deadline::after(60s));
+        if (rank.rank() == 1) ::raise(SIGKILL);
+        const auto begin = Clock::now();
+        expect_error<PeerLost>(
+            backend,
+            {fmt::format("rank 1 \\(pid {}\\) died while the ranks connected", rank.pid_of(1))},
+            [&] { make(member, {.timeout = 60s}); });
+        EXPECT_LT(Clock::now() - begin, kSoon);
+        // Rank 0 serves the store.
+        rank.cue("done");
+        rank.await(rank.rank() == 0 ? 2 : 0, "done");
+      },
+      {.may_exit = {1}});
+}
+
+TEST(RollCall, ARankThatDiesBeforeItConnectsIsNamed) {
+  expect_death_named("shm", make_shm_group);
+  expect_death_named("gloo", [](Membership member, GroupOptions group) {
+    return make_gloo_group(std::move(member), group);
   });
 }
 

@@ -60,8 +60,10 @@ void Lifeline::join(const Membership& membership, const Deadline& deadline) {
     UniqueFd listener =
         listen_tcp(membership.address.empty() ? "127.0.0.1" : membership.address, 0);
     const auto [host, port] = local_address(listener.get());
+    std::vector<ProcessIdentity> processes;
+    for (int rank = 0; rank < size_; ++rank) processes.push_back(membership.process(rank));
     hub_ = std::make_unique<LifelineHub>(std::move(listener), make_key(token, membership.secret),
-                                         size_, deadline);
+                                         std::move(processes), deadline);
     store.set(key, fmt::format("{} {} {} {}", host, port, token, ::getpid()));
   }
   std::string entry;
@@ -80,7 +82,16 @@ void Lifeline::join(const Membership& membership, const Deadline& deadline) {
   if (!(stream >> host >> port >> token >> pid_of_rank_0_)) {
     throw BackendError("rank 0 left no address");
   }
-  UniqueFd socket = enter_hub(host, port, make_key(token, membership.secret), deadline);
+  UniqueFd socket;
+  try {
+    socket = enter_hub(host, port, make_key(token, membership.secret), deadline);
+  } catch (const PeerLost&) {
+    // Rank 0 may have given up because of a death.
+    const auto ended = membership.first_ended();
+    if (!ended) throw;
+    throw PeerLost(*ended, where() + fmt::format("rank {} (pid {}) died while the ranks connected",
+                                                 *ended, membership.process(*ended).pid));
+  }
   if (is_within_machine(socket.get())) rank_0_ = ProcessWatch(pid_of_rank_0_);
   own_host_ = local_address(socket.get()).host;
   within_machine_ = host == "::1" || host.starts_with("127.");

@@ -27,10 +27,12 @@ constexpr auto kLinger = 300ms;
 
 }  // namespace
 
-LifelineHub::LifelineHub(UniqueFd listener, const Key& key, int ranks, const Deadline& deadline)
-    : reception_(std::move(listener), key, ranks),
+LifelineHub::LifelineHub(UniqueFd listener, const Key& key, std::vector<ProcessIdentity> processes,
+                         const Deadline& deadline)
+    : reception_(std::move(listener), key, static_cast<int>(processes.size())),
       deadline_(deadline),
-      members_(static_cast<std::size_t>(ranks)),
+      processes_(std::move(processes)),
+      members_(processes_.size()),
       thread_([this](int stop) { run(stop); }) {}
 
 void LifelineHub::run(int stop) {
@@ -39,6 +41,7 @@ void LifelineHub::run(int stop) {
     serve_once(stop, end ? end->remaining() : 100ms);
     eventfd_t stops = 0;
     if (!end && ::eventfd_read(stop, &stops) == 0) end = Deadline::after(kLinger);
+    if (!welcomed_ && !refusal_) name_ended();
     if (!welcomed_ && !refusal_ && deadline_.passed()) name_absent();
     std::erase_if(arrivals_, [](const Arrival& arrival) {
       return !arrival.socket || Clock::now() - arrival.since > kPatience;
@@ -54,8 +57,18 @@ bool LifelineHub::all_here() const {
   return std::ranges::all_of(members_, [](const Member& member) { return member.pid != 0; });
 }
 
+bool LifelineHub::all_told() const {
+  if (welcomed_) return true;
+  if (!refusal_) return false;
+  if (deadline_.passed()) return true;
+  for (std::size_t rank = 0; rank < members_.size(); ++rank) {
+    if (members_[rank].pid == 0 && !processes_[rank].has_ended()) return false;
+  }
+  return true;
+}
+
 bool LifelineHub::all_gone() const {
-  return (welcomed_ || refusal_) &&
+  return all_told() &&
          std::ranges::none_of(members_, [](const Member& member) { return bool(member.socket); });
 }
 
@@ -234,6 +247,17 @@ void LifelineHub::flush(int rank) {
 
 void LifelineHub::tell_all(const LifelineMessage& message) {
   for (int rank = 0; rank < static_cast<int>(members_.size()); ++rank) send(rank, message);
+}
+
+void LifelineHub::name_ended() {
+  const auto ended = std::ranges::find_if(
+      processes_, [](const ProcessIdentity& process) { return process.has_ended(); });
+  if (ended == processes_.end()) return;
+  refusal_ = LifelineMessage{.kind = Kind::lost,
+                             .rank = static_cast<int>(ended - processes_.begin()),
+                             .number = 1,
+                             .text = std::to_string(ended->pid)};
+  tell_all(*refusal_);
 }
 
 void LifelineHub::name_absent() {

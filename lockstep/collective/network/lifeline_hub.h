@@ -15,6 +15,7 @@
 #include "lockstep/collective/network/lifeline_message.h"
 #include "lockstep/core/deadline.h"
 #include "lockstep/core/own_fd.h"
+#include "lockstep/core/process_identity.h"
 #include "lockstep/core/process_watch.h"
 #include "lockstep/core/reception.h"
 #include "lockstep/core/service_thread.h"
@@ -23,9 +24,11 @@ namespace lockstep::network {
 
 class LifelineHub {
  public:
-  // Ranks that have not come by the deadline are named to the others. When it is destroyed it ends
-  // when all ranks have gone, or after a moment.
-  LifelineHub(UniqueFd listener, const Key& key, int ranks, const Deadline& deadline);
+  // Ranks that have not come by the deadline, or whose processes end before all have come, are
+  // named to the others; `processes` are those of the ranks, as far as they are known. When it is
+  // destroyed it ends when all ranks have gone, or after a moment.
+  LifelineHub(UniqueFd listener, const Key& key, std::vector<ProcessIdentity> processes,
+              const Deadline& deadline);
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -66,11 +69,15 @@ class LifelineHub {
   void tell_all(const LifelineMessage& message);
   void lose(int rank);
   void name_absent();
+  void name_ended();
   bool all_here() const;
+  // Whether no rank is still to come and hear whether the group can be joined.
+  bool all_told() const;
   bool all_gone() const;
 
   Reception reception_;
   Deadline deadline_;
+  const std::vector<ProcessIdentity> processes_;
   std::list<Arrival> arrivals_;
   std::vector<Member> members_;
   bool welcomed_ = false;

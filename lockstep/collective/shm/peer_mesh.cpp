@@ -21,6 +21,8 @@ namespace {
 
 constexpr std::byte kDescriptor{0};  // what send_fd's message carries
 constexpr std::chrono::milliseconds kLookAround(100);
+// How long a rank that joins waits before it looks whether the others are alive.
+constexpr std::chrono::milliseconds kJoiningLook(500);
 
 // The first thing that a connecting rank says. The token shows that it read the same store; the
 // size of the block, that it was built with the same layout of shared memory.
@@ -44,6 +46,25 @@ std::string where(int rank, int size) {
   return fmt::format("[shm] joining, rank {} of {}: ", rank, size);
 }
 
+// wait(deadline) throws TimeoutError at its deadline; PeerLost if the process of a rank has ended
+// meanwhile.
+template <class Wait>
+auto wait_for_rank(const Membership& membership, const Deadline& deadline, const Wait& wait) {
+  while (true) {
+    const bool last_look = deadline.remaining() <= kJoiningLook;
+    try {
+      return wait(last_look ? deadline : Deadline::after(kJoiningLook));
+    } catch (const TimeoutError&) {
+      if (last_look) throw;
+    }
+    if (const auto ended = membership.first_ended()) {
+      throw PeerLost(*ended, where(membership.rank, membership.world_size) +
+                                 fmt::format("rank {} (pid {}) died while the ranks connected",
+                                             *ended, membership.process(*ended).pid));
+    }
+  }
+}
+
 }  // namespace
 
 PeerMesh::PeerMesh(const Membership& membership, const Deadline& deadline)
@@ -57,18 +78,20 @@ PeerMesh::PeerMesh(const Membership& membership, const Deadline& deadline)
       membership.store->add(fmt::format("shm/{}/groups/{}", membership.generation, rank_), 1);
   membership.store->set(key_of(membership, rank_, group), address + " " + token);
   for (int peer = 0; peer < rank_; ++peer) {
-    connect(peer, *membership.store, key_of(membership, peer, group), deadline);
+    connect(peer, membership, key_of(membership, peer, group), deadline);
   }
-  accept_higher(listener.get(), token, deadline);
+  accept_higher(listener.get(), membership, token, deadline);
   for (PeerConnection& peer : peers_) {
     if (peer.socket) peer.process = UniqueFd(pidfd_of(peer.pid));
   }
 }
 
-void PeerMesh::connect(int peer, Store& store, const std::string& key, const Deadline& deadline) {
+void PeerMesh::connect(int peer, const Membership& membership, const std::string& key,
+                       const Deadline& deadline) {
   std::string entry;
   try {
-    entry = store.get(key, deadline);
+    entry = wait_for_rank(membership, deadline,
+                          [&](const Deadline& look) { return membership.store->get(key, look); });
   } catch (const TimeoutError&) {
     throw TimeoutError(where(rank_, size()) +
                            fmt::format("rank {} did not join within {:.1f} s; see whether it was "
@@ -98,12 +121,15 @@ void PeerMesh::connect(int peer, Store& store, const std::string& key, const Dea
   peers_[peer].pid = peer_of(peers_[peer].socket.get()).pid;
 }
 
-void PeerMesh::accept_higher(int listener, const std::string& token, const Deadline& deadline) {
+void PeerMesh::accept_higher(int listener, const Membership& membership, const std::string& token,
+                             const Deadline& deadline) {
   for (int missing = size() - rank_ - 1; missing > 0;) {
     UniqueFd socket;
     Hello hello;
     try {
-      socket = accept_connection(listener, deadline);
+      socket = wait_for_rank(membership, deadline, [&](const Deadline& look) {
+        return accept_connection(listener, look);
+      });
       // Another user may connect and then say nothing.
       if (peer_of(socket.get()).uid != ::geteuid()) continue;
       receive_all(socket.get(), std::as_writable_bytes(std::span(&hello, 1)), deadline);

@@ -50,8 +50,10 @@ class PeerMesh {
   static constexpr std::byte farewell_failing{'F'};
   void tell_all(std::byte word) const;
 
-  void connect(int peer, Store& store, const std::string& key, const Deadline& deadline);
-  void accept_higher(int listener, const std::string& token, const Deadline& deadline);
+  void connect(int peer, const Membership& membership, const std::string& key,
+               const Deadline& deadline);
+  void accept_higher(int listener, const Membership& membership, const std::string& token,
+                     const Deadline& deadline);
 
   UniqueFd receive_from(int peer, const Deadline& deadline) const;
   int first_lost(int otherwise) const;
