@@ -113,25 +113,30 @@ class HierarchicalGroup final : public ProcessGroup {
   Call announce(HierarchicalOperation& operation, const Call& call, std::size_t tensors,
                 BetweenHosts between_hosts) const {
     const Call announced = operation.next(call, tensors);
-    operation.start(
-        {[levels = levels_, announced] {
-           return within_host(*levels, announced, levels->reducing->start_meeting(announced));
-         },
-         [levels = levels_, announced, between_hosts] {
-           if (between_hosts == BetweenHosts::compare_later || levels->reducing->rank() != 0 ||
-               !network::compares_calls(*levels->lane)) {
-             return std::vector<Work>();
-           }
-           return in_lane(*levels, announced, levels->lane->start_meeting(announced));
-         },
-         [] { return std::vector<Work>(); }});
+    operation.start({[levels = levels_, announced] {
+                       return within_host(*levels, announced, [&] {
+                         return levels->reducing->start_meeting(announced);
+                       });
+                     },
+                     [levels = levels_, announced, between_hosts] {
+                       if (between_hosts == BetweenHosts::compare_later ||
+                           levels->reducing->rank() != 0 ||
+                           !network::compares_calls(*levels->lane)) {
+                         return std::vector<Work>();
+                       }
+                       return in_lane(*levels, announced,
+                                      [&] { return levels->lane->start_meeting(announced); });
+                     },
+                     [] { return std::vector<Work>(); }});
     return announced;
   }
-  static std::vector<Work> within_host(const HierarchyLevels& levels, const Call& call, Work work) {
-    return one(part_of_call(std::move(work), levels.all->timeout(), levels.ranks_of_host(), call));
+  static std::vector<Work> within_host(const HierarchyLevels& levels, const Call& call,
+                                       const std::function<Work()>& start) {
+    return one(part_of_call(start, levels.all->timeout(), levels.ranks_of_host(), call));
   }
-  static std::vector<Work> in_lane(const HierarchyLevels& levels, const Call& call, Work work) {
-    return one(part_of_call(std::move(work), levels.all->timeout(), levels.ranks_of_lane(), call));
+  static std::vector<Work> in_lane(const HierarchyLevels& levels, const Call& call,
+                                   const std::function<Work()>& start) {
+    return one(part_of_call(start, levels.all->timeout(), levels.ranks_of_lane(), call));
   }
   static std::vector<Work> one(Work work) {
     std::vector<Work> works;
@@ -163,9 +168,11 @@ class HierarchicalGroup final : public ProcessGroup {
     return [=] {
       const int lane = levels->reducing->rank();
       if (lane >= slices) return std::vector<Work>();
-      return in_lane(*levels, call, network::start_part_of(call, *levels->lane, [&] {
-        return function(*levels->lane, part(piece, lane, slices));
-      }));
+      return in_lane(*levels, call, [&] {
+        return network::start_part_of(call, *levels->lane, [&] {
+          return function(*levels->lane, part(piece, lane, slices));
+        });
+      });
     };
   }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "lockstep/collective/hierarchical/part_of_call.h"
 
+#include <type_traits>
 #include <utility>
 
 #include <fmt/format.h>
@@ -12,24 +13,22 @@ namespace {
 
 class PartOfCall final : public Operation {
  public:
-  PartOfCall(Work work, std::chrono::milliseconds timeout, std::vector<int> ranks,
-             const Call& whole)
-      : work_(std::move(work)), timeout_(timeout), ranks_(std::move(ranks)), whole_(whole) {}
+  // A group that another rank has ended throws as soon as the work is started.
+  PartOfCall(const std::function<Work()>& start, std::chrono::milliseconds timeout,
+             std::vector<int> ranks, const Call& whole)
+      : timeout_(timeout), ranks_(std::move(ranks)), whole_(whole), work_(translated(start)) {}
 
   bool poll() override {
     return translated([this] { return work_.poll(); });
   }
   void wait(const Deadline& deadline) override {
-    translated([&] {
-      work_.wait(deadline);
-      return true;
-    });
+    translated([&] { work_.wait(deadline); });
   }
   Deadline default_deadline() const override { return Deadline::after(timeout_); }
 
  private:
   template <class Function>
-  bool translated(const Function& function) const try {
+  std::invoke_result_t<Function> translated(const Function& function) const try {
     return function();
   } catch (const CallsDiffer& error) {
     Call theirs = error.peers_call();
@@ -38,17 +37,17 @@ class PartOfCall final : public Operation {
     throw CallsDiffer("", whole_, peer, fmt::format("rank {}", peer), theirs);
   }
 
-  Work work_;
   const std::chrono::milliseconds timeout_;
   const std::vector<int> ranks_;
   const Call whole_;
+  Work work_;
 };
 
 }  // namespace
 
-Work part_of_call(Work work, std::chrono::milliseconds timeout, std::vector<int> ranks,
-                  const Call& whole) {
-  return Work(std::make_shared<PartOfCall>(std::move(work), timeout, std::move(ranks), whole));
+Work part_of_call(const std::function<Work()>& start, std::chrono::milliseconds timeout,
+                  std::vector<int> ranks, const Call& whole) {
+  return Work(std::make_shared<PartOfCall>(start, timeout, std::move(ranks), whole));
 }
 
 }  // namespace lockstep

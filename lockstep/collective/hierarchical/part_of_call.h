@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <vector>
 
 #include "lockstep/collective/call.h"
@@ -10,10 +11,11 @@
 
 namespace lockstep {
 
-// If the work throws CallsDiffer, it names the peer by its rank in the hierarchical group, and both
-// calls by the number of `whole`: ranks that have agreed so far number their calls alike. `ranks`
-// holds the rank in the hierarchical group of each rank of the work's group.
-Work part_of_call(Work work, std::chrono::milliseconds timeout, std::vector<int> ranks,
-                  const Call& whole);
+// Starts the work. If it throws CallsDiffer, then or later, that names the peer by its rank in the
+// hierarchical group, and both calls by the number of `whole`: ranks that have agreed so far number
+// their calls alike. `ranks` holds the rank in the hierarchical group of each rank of the work's
+// group.
+Work part_of_call(const std::function<Work()>& start, std::chrono::milliseconds timeout,
+                  std::vector<int> ranks, const Call& whole);
 
 }  // namespace lockstep
