@@ -31,8 +31,10 @@ struct MergedOutput {
 struct Arrival {
   std::string key;
   std::chrono::milliseconds span{};
-  // The cause that is reported for a rank that has not done so.
+  // The causes that are reported for a rank that has not done so: by then, and before it ended with
+  // code 0.
   std::string late;
+  std::string never;
 };
 
 // Members have initialisers so that g++ does not warn of those that a caller leaves out.
@@ -67,7 +69,7 @@ struct AgentOptions {
   // From SIGTERM to SIGKILL: when a rank has failed, and when this process was told to stop.
   std::chrono::milliseconds stop_grace{500};
   std::chrono::milliseconds interrupt_grace{10000};
-  // A rank that misses it counts as failed, and the job ends.
+  // A rank that misses it, or ends without it, counts as failed, and the job ends.
   std::optional<Arrival> arrival{};
   // The keeper ends processes that ranks leave behind. If the keeper is killed and this is set,
   // this process adopts the rest and ends them; set it only in a program that has no other

@@ -274,15 +274,16 @@ void RankWatch::read_outputs() {
 }
 
 void RankWatch::take_arrivals() {
-  if (!arrive_by_ || !arrive_by_->passed()) return;
-  arrive_by_.reset();
-  const auto late = [&](const Rank& rank) {
-    const std::string key = options_.arrival->key + std::to_string(rank.process.rank());
-    return !rank.ended && !store_.value(key);
+  if (!options_.arrival || culprit_ || result_.signal != 0) return;
+  const bool too_late = arrive_by_ && arrive_by_->passed();
+  if (too_late) arrive_by_.reset();
+  const auto missed = [&](const Rank& rank) {
+    if (rank.ended ? !rank.process.status()->success() : !too_late) return false;
+    return !store_.value(options_.arrival->key + std::to_string(rank.process.rank()));
   };
-  const auto first = std::ranges::find_if(ranks_, late);
-  if (first == ranks_.end() || culprit_ || result_.signal != 0) return;
-  first->end = options_.arrival->late;
+  const auto first = std::ranges::find_if(ranks_, missed);
+  if (first == ranks_.end()) return;
+  first->end = first->ended ? options_.arrival->never : options_.arrival->late;
   culprit_ = Culprit{.rank = first_rank() + first->process.rank()};
   stop(SIGTERM, options_.stop_grace);
 }

@@ -51,7 +51,11 @@ Arrival arrival(const SpawnOptions& options) {
           .late = fmt::format("it did not come to this call within {:.1f} s of its start; with "
                               "StartMethod::spawn it runs main again: what does it wait for there? "
                               "If it is only slow, raise start_timeout",
-                              span.count() / 1000.0)};
+                              span.count() / 1000.0),
+          .never =
+              "it ended with exit code 0 and did not come to this call; with "
+              "StartMethod::spawn it runs main again, which must come to the same calls of "
+              "spawn in each rank"};
 }
 
 StartMethod choose(StartMethod asked, const std::string& call) {
@@ -148,8 +152,7 @@ SpawnResults run_ranks(int ranks, const std::string& call, const AgentOptions& a
     if (found == result.store.end()) {
       throw Error(
           fmt::format("{}: rank {} ended with exit code 0 before its function returned; does it "
-                      "call exit()? With StartMethod::spawn, does the program, run again, come to "
-                      "this call?",
+                      "call exit()?",
                       call, rank));
     }
     results.push_back(std::move(found->second));

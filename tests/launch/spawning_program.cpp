@@ -14,6 +14,7 @@
 #include "lockstep/core/cpu.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/launch/spawn.h"
+#include "lockstep/launch/start_anew.h"
 #include "lockstep/rendezvous/local_store.h"
 
 namespace lockstep {
@@ -163,6 +164,12 @@ void no_call(const Arguments&) {
       2, [](int) {}, anew);
 }
 
+void no_call_of_rank_1(const Arguments&) {
+  if (const RankStart* start = started_anew(); start != nullptr && start->rank == 1) return;
+  spawn(
+      2, [](int) { ::pause(); }, anew);
+}
+
 // For what its parent holds.
 void waits_before(const Arguments&) {
   if (is_rank()) ::pause();
@@ -188,18 +195,20 @@ void waits(const Arguments&) {
       anew);
 }
 
-const std::map<std::string, void (*)(const Arguments&)> ways{{"results", results},
-                                                             {"threads", threads},
-                                                             {"earlier_calls", earlier_calls},
-                                                             {"throws", throws},
-                                                             {"nested", nested},
-                                                             {"forked", forked},
-                                                             {"environments", environments},
-                                                             {"another_call", another_call},
-                                                             {"no_call", no_call},
-                                                             {"removed", removed},
-                                                             {"waits_before", waits_before},
-                                                             {"waits", waits}};
+const std::map<std::string, void (*)(const Arguments&)> ways{
+    {"results", results},
+    {"threads", threads},
+    {"earlier_calls", earlier_calls},
+    {"throws", throws},
+    {"nested", nested},
+    {"forked", forked},
+    {"environments", environments},
+    {"another_call", another_call},
+    {"no_call", no_call},
+    {"no_call_of_rank_1", no_call_of_rank_1},
+    {"removed", removed},
+    {"waits_before", waits_before},
+    {"waits", waits}};
 
 }  // namespace
 }  // namespace lockstep
