@@ -5,6 +5,7 @@ megabits a second out, and prints what rank 0 prints. Needs root and iproute2.""
 
 import argparse
 import itertools
+import json
 import os
 import pathlib
 import shutil
@@ -71,6 +72,16 @@ class Hosts:
 
     def cut(self, host):
         self._run(f"ip -n {self._spaces[host]} link set eth0 down")
+
+    def limit(self, host, discipline):
+        """What limits its sending from now on, as tc says it."""
+        self._run(f"ip netns exec {self._spaces[host]} tc qdisc replace dev eth0 root {discipline}")
+
+    def packets_dropped(self, host):
+        """Of those that this discipline was to send."""
+        told = subprocess.run(["ip", "netns", "exec", self._spaces[host], "tc", "-s", "-j", "qdisc",
+                               "show", "dev", "eth0"], check=True, capture_output=True)
+        return sum(discipline["drops"] for discipline in json.loads(told.stdout))
 
     def remove(self):
         for space in (*self._spaces, self._bridge):

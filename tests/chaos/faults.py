@@ -97,6 +97,9 @@ FAULTS = (
           code=128 + signal.SIGINT, blames=False),
     Fault(6, "SIGINT to the launcher, twice", strike=_interrupt_twice, launchers=OURS,
           code=128 + signal.SIGINT, blames=False),
+    # That ranks differ is nobody's fault: all of them say it, whoever ends first.
+    Fault(12, "a rank makes another call", victim="other_call", code=1, blames=False,
+          says=r"rank {rank}( \(pid \d+\)| of 3: this rank)? called broadcast .*every rank must"),
     Fault(13, "a rank has fewer batches", victim="fewer_batches", code=1,
           says="left the group before it made this call"),
     Fault(14, "a NaN in one rank's gradients", victim="nan", launchers=OURS,

@@ -106,6 +106,14 @@ def _wrong_interface(programs, backend, folder):
         return _expect(job, time.monotonic(), START, 1, r"nope0.*lo")
 
 
+def _unknown_name(programs, backend, folder):
+    ranks = _ranks((0, 1), 2, free_port())
+    for rank in ranks:
+        rank["MASTER_ADDR"] = "nowhere.invalid"
+    with _job(_by_script(programs, ranks, backend), folder) as job:
+        return _expect(job, time.monotonic(), START, 1, r"nowhere\.invalid")
+
+
 def _small_dev_shm(programs, backend, folder):
     command = run_command(programs, 2, [f"backend={backend}", "steps=50"])
     command = ["unshare", "-m", "sh", "-c",
@@ -149,24 +157,65 @@ def _out_of_memory(programs, backend, folder):
                            r"rank 1 of 3 \(pid \d+\) failed first: .*out of memory")
 
 
+@contextlib.contextmanager
+def _jobs_on(hosts, programs, backend, folder, *arguments):
+    """A launcher on each of two hosts, each with two ranks."""
+    port = free_port()
+    launchers = [hosts.on(host, [
+        programs.lockstep, "run", "-n", "2", "--nnodes", "2", "--node-rank", str(host),
+        "--rdzv-endpoint", f"{hosts.address(0)}:{port}", "--", programs.victim,
+        f"backend={backend}", "timeout=60", *arguments]) for host in range(2)]
+    with _job(launchers[0], folder) as first, _job(launchers[1], folder) as second:
+        yield first, second
+
+
+def _expect_of_all(jobs, since, within, code, *says):
+    """The complaints about all of them, the time of the slowest, and what they printed."""
+    judged = [_expect(job, since, within, code, *says) for job in jobs]
+    return ([complaint for complaints, _, _ in judged for complaint in complaints],
+            max(seconds for _, seconds, _ in judged), "\n".join(text for _, _, text in judged))
+
+
 def _partition(programs, backend, folder):
+    with two_hosts() as hosts, _jobs_on(hosts, programs, backend, folder) as jobs:
+        jobs[0].wait_for("training")
+        since = time.monotonic()
+        hosts.cut(1)
+        return _expect_of_all(jobs, since, START, 1, r"its connection was lost")
+
+
+def _lost_packets(programs, backend, folder):
+    """A queue that is shorter than a message; TCP sends again what does not fit."""
     with two_hosts() as hosts:
-        port = free_port()
-        launchers = [hosts.on(host, [
-            programs.lockstep, "run", "-n", "2", "--nnodes", "2", "--node-rank", str(host),
-            "--rdzv-endpoint", f"{hosts.address(0)}:{port}", "--", programs.victim,
-            f"backend={backend}", "timeout=60"]) for host in range(2)]
-        with _job(launchers[0], folder) as first, _job(launchers[1], folder) as second:
-            first.wait_for("training")
-            since = time.monotonic()
-            hosts.cut(1)
-            complaints, seconds, text = [], 0, ""
-            for job in (first, second):
-                found = _expect(job, since, START, 1, r"its connection was lost")
-                complaints += found[0]
-                seconds = max(seconds, found[1])
-                text += found[2] + "\n"
-            return complaints, seconds, text
+        for host in range(2):
+            hosts.limit(host, "tbf rate 200mbit burst 20kb limit 30kb")
+        with _jobs_on(hosts, programs, backend, folder, "steps=200") as jobs:
+            complaints, *rest = _expect_of_all(jobs, time.monotonic(), 2 * START, 0)
+        if not hosts.packets_dropped(0):
+            complaints.append("no packet was lost")
+        return complaints, *rest
+
+
+def _clock_jumps(programs, backend, folder):
+    """Of the wall clock, as ranks and launcher see it, by a year to and fro."""
+    library = next(pathlib.Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
+    if not library:
+        raise Missing("libfaketime: apt-get install faketime")
+    with tempfile.TemporaryDirectory() as outside:
+        now = pathlib.Path(outside, "now")
+        now.write_text("+0\n")
+        environment = {"LD_PRELOAD": library, "FAKETIME_TIMESTAMP_FILE": now, "FAKETIME_NO_CACHE": "1",
+                       "DONT_FAKE_MONOTONIC": "1"}
+        command = run_command(programs, 2, [f"backend={backend}", "steps=3000"])
+        with _job(command, folder, environment) as job:
+            job.wait_for("training")
+            for jump in ("+365d", "-365d", "+0"):
+                now.with_suffix(".new").write_text(f"{jump}\n")
+                now.with_suffix(".new").rename(now)
+                job.end(0.3)
+            if job.end(0):
+                return [f"exit code {job.code} before the clock was right again"], 0, job.text
+            return _expect(job, time.monotonic(), 2 * START, 0)
 
 
 def _strangers(programs, backend, folder):
@@ -223,8 +272,11 @@ SITUATIONS = (
     Situation(10, "the disk is full when the net is saved", ("shm",), _full_disk),
     Situation(11, "a rank never joins", LOCAL, _rank_never_joins),
     Situation(33, "an interface that is not there", NETWORK, _wrong_interface),
+    Situation(33, "a name of rank 0's host that leads nowhere", LOCAL, _unknown_name),
     Situation(34, "the link between two hosts is cut", ("gloo", "hierarchical"), _partition),
+    Situation(35, "the link between two hosts loses packets", ("gloo", "hierarchical"), _lost_packets),
     Situation(36, "strangers connect, reset and send random bytes", NETWORK, _strangers),
     Situation(37, "a rank knows another secret", LOCAL, _wrong_secret),
     Situation(37, "a rank number is there twice", LOCAL, _rank_number_twice),
+    Situation(39, "the wall clock jumps by a year, to and fro", LOCAL, _clock_jumps),
 )

@@ -116,6 +116,7 @@ class Victim {
         const SlowDestructor slow;
         commit("throw");
       }
+      if (now && plan_.fault == "other_call") make_other_call();
       if (now) commit(plan_.fault);
       loss.backward();
       optimizer.step();
@@ -139,6 +140,11 @@ class Victim {
       say_that_it_comes();
       throw std::runtime_error("the data of this rank are damaged");
     });
+  }
+
+  void make_other_call() {
+    say_that_it_comes();
+    group_->broadcast(torch::zeros({7}), 0).wait();
   }
 
   static void flip(at::Tensor parameter) {
