@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import os
 import pathlib
+import random
 import signal
 import socket
 import struct
@@ -19,6 +20,8 @@ from machine import Missing, memory_limit, two_hosts
 
 TIMEOUT = 5  # seconds, of the victim's group
 START = 30  # seconds in which a job has started beside busy cores
+# That a rank makes; the one that serves the store makes more.
+CALLS_OF_JOINING = {"shm": 70, "gloo": 160}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +74,19 @@ def _rank_never_joins(programs, backend, folder):
     command = _by_script(programs, _ranks((0, 2), 3, free_port()), backend)
     with _job(command, folder) as job:
         return _expect(job, time.monotonic(), START, 1, r"rank 1 did not join")
+
+
+def _death_while_joining(programs, backend, folder):
+    """At any of the calls by which a rank connects, sends and receives, if no launcher looks on. A
+    rank that dies before it has come to the others is missing only when their time is over."""
+    rank = random.randrange(3)
+    command = _by_script(programs, _ranks((0, 1, 2), 3, free_port()), backend,
+                         "fault=die_while_joining", f"rank={rank}",
+                         f"step={random.randint(1, CALLS_OF_JOINING[backend])}")
+    with _job(command, folder) as job:
+        return _expect(job, time.monotonic(), START, 1,
+                       rf"rank {rank}( \(pid \d+\))? (died|did not join|is gone)"
+                       + ("|has rank 0 ended|rank 0, which serves it" if rank == 0 else ""))
 
 
 def _rank_number_twice(programs, backend, folder):
@@ -265,6 +281,7 @@ def _listeners(pids):
 LOCAL = ("shm", "gloo")
 NETWORK = ("gloo",)
 SITUATIONS = (
+    Situation(2, "SIGKILL at any call of a rank that joins", LOCAL, _death_while_joining),
     Situation(3, "a rank takes all memory that a control group allows", LOCAL, _out_of_memory),
     Situation(7, "the port is taken", LOCAL, _port_taken),
     Situation(8, "/dev/shm holds 64 KiB", LOCAL, _small_dev_shm),

@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "support/die_at_call.h"
 #include <torch/torch.h>
 #include <unistd.h>
 
@@ -159,8 +160,9 @@ class Victim {
 };
 
 void train(const Plan& plan) {
-  if (plan.fault == "throw_before_joining" && std::getenv("RANK") == std::to_string(plan.rank)) {
-    commit("throw");
+  if (std::getenv("RANK") == std::to_string(plan.rank)) {
+    if (plan.fault == "throw_before_joining") commit("throw");
+    if (plan.fault == "die_while_joining") lockstep::testing::die_at_call(plan.step);
   }
   Victim(plan).train();
 }

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstring>
+#include <thread>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -22,7 +23,7 @@ namespace {
 constexpr std::byte kDescriptor{0};  // what send_fd's message carries
 constexpr std::chrono::milliseconds kLookAround(100);
 // How long a rank that joins waits before it looks whether the others are alive.
-constexpr std::chrono::milliseconds kJoiningLook(500);
+constexpr std::chrono::milliseconds kJoiningLook(250);
 
 // The first thing that a connecting rank says. The token shows that it read the same store; the
 // size of the block, that it was built with the same layout of shared memory.
@@ -58,6 +59,8 @@ auto wait_for_rank(const Membership& membership, const Deadline& deadline, const
       if (last_look) throw;
     }
     if (const auto ended = membership.first_ended()) {
+      // So that the others have looked too: they could take this rank's end for the cause.
+      std::this_thread::sleep_for(kJoiningLook);
       throw PeerLost(*ended, where(membership.rank, membership.world_size) +
                                  fmt::format("rank {} (pid {}) died while the ranks connected",
                                              *ended, membership.process(*ended).pid));
@@ -70,6 +73,15 @@ auto wait_for_rank(const Membership& membership, const Deadline& deadline, const
 PeerMesh::PeerMesh(const Membership& membership, const Deadline& deadline)
     : rank_(membership.rank), owner_(::getpid()), peers_(membership.world_size) {
   peers_[rank_].pid = owner_;
+  try {
+    join(membership, deadline);
+  } catch (...) {
+    tell_all(farewell);
+    throw;
+  }
+}
+
+void PeerMesh::join(const Membership& membership, const Deadline& deadline) {
   const std::string token = make_token();
   const std::string address = "@lockstep-" + make_token();
   const UniqueFd listener = listen_unix(address);
@@ -212,8 +224,6 @@ UniqueFd PeerMesh::receive_from(int peer, const Deadline& deadline) const {
       throw TimeoutError(fmt::format("rank {} (pid {}) did not answer within {:.1f} s", peer,
                                      pid(peer), deadline.span().count() / 1000.0),
                          peer);
-    } catch (const BackendError& error) {
-      throw BackendError(fmt::format("[shm] rank {} of {}: {}", rank_, size(), error.what()));
     }
   }
 }

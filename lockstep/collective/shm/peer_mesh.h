@@ -50,6 +50,7 @@ class PeerMesh {
   static constexpr std::byte farewell_failing{'F'};
   void tell_all(std::byte word) const;
 
+  void join(const Membership& membership, const Deadline& deadline);
   void connect(int peer, const Membership& membership, const std::string& key,
                const Deadline& deadline);
   void accept_higher(int listener, const Membership& membership, const std::string& token,

@@ -9,6 +9,7 @@
 #include "lockstep/collective/shm/segment.h"
 #include "lockstep/collective/shm/shared_tensors.h"
 #include "lockstep/core/cpu.h"
+#include "lockstep/core/error.h"
 
 namespace lockstep::shm {
 namespace {
@@ -34,13 +35,27 @@ UniqueFd make_control_block(int ranks) {
   return memory;
 }
 
+// A call begins its own errors; those of joining get their beginning here.
+std::vector<Mapping> exchange_control_blocks(PeerMesh& mesh, const Deadline& deadline) {
+  const std::string where = fmt::format("[shm] joining, rank {} of {}: ", mesh.rank(), mesh.size());
+  try {
+    return exchange_memory(mesh, make_control_block(mesh.size()), ControlBlock::bytes(mesh.size()),
+                           deadline);
+  } catch (const PeerLost& error) {
+    throw PeerLost(error.rank(), where + error.what(), error.how());
+  } catch (const TimeoutError& error) {
+    throw TimeoutError(where + error.what(), error.rank());
+  } catch (const BackendError& error) {
+    throw BackendError(where + error.what());
+  }
+}
+
 class ShmPeers final : public memory::Peers {
  public:
   ShmPeers(const Membership& membership, const Deadline& deadline)
       : Peers(membership.rank, "shm"),
         mesh_(membership, deadline),
-        mappings_(exchange_memory(mesh_, make_control_block(mesh_.size()),
-                                  ControlBlock::bytes(mesh_.size()), deadline)) {
+        mappings_(exchange_control_blocks(mesh_, deadline)) {
     std::vector<ControlBlock*> blocks;
     for (const auto& mapping : mappings_) {
       blocks.push_back(reinterpret_cast<ControlBlock*>(mapping.data()));
