@@ -18,6 +18,11 @@
 #include "lockstep/core/unix_socket.h"
 
 namespace lockstep::shm {
+
+std::string where_joining(int rank, int size) {
+  return fmt::format("[shm] joining, rank {} of {}: ", rank, size);
+}
+
 namespace {
 
 constexpr std::byte kDescriptor{0};  // what send_fd's message carries
@@ -43,10 +48,6 @@ std::string key_of(const Membership& membership, int rank, std::int64_t group) {
   return fmt::format("shm/{}/{}/{}", membership.generation, group, rank);
 }
 
-std::string where(int rank, int size) {
-  return fmt::format("[shm] joining, rank {} of {}: ", rank, size);
-}
-
 // wait(deadline) throws TimeoutError at its deadline; PeerLost if the process of a rank has ended
 // meanwhile.
 template <class Wait>
@@ -61,7 +62,7 @@ auto wait_for_rank(const Membership& membership, const Deadline& deadline, const
     if (const auto ended = membership.first_ended()) {
       // So that the others have looked too: they could take this rank's end for the cause.
       std::this_thread::sleep_for(kJoiningLook);
-      throw PeerLost(*ended, where(membership.rank, membership.world_size) +
+      throw PeerLost(*ended, where_joining(membership.rank, membership.world_size) +
                                  fmt::format("rank {} (pid {}) died while the ranks connected",
                                              *ended, membership.process(*ended).pid));
     }
@@ -105,7 +106,7 @@ void PeerMesh::connect(int peer, const Membership& membership, const std::string
     entry = wait_for_rank(membership, deadline,
                           [&](const Deadline& look) { return membership.store->get(key, look); });
   } catch (const TimeoutError&) {
-    throw TimeoutError(where(rank_, size()) +
+    throw TimeoutError(where_joining(rank_, size()) +
                            fmt::format("rank {} did not join within {:.1f} s; see whether it was "
                                        "started, and whether it failed before it joined",
                                        peer, deadline.span().count() / 1000.0),
@@ -114,7 +115,7 @@ void PeerMesh::connect(int peer, const Membership& membership, const std::string
   const auto space = entry.find(' ');
   Hello hello;
   if (space == std::string::npos || entry.size() - space - 1 != hello.token.size()) {
-    throw BackendError(where(rank_, size()) + fmt::format("rank {} left no address", peer));
+    throw BackendError(where_joining(rank_, size()) + fmt::format("rank {} left no address", peer));
   }
   std::memcpy(hello.token.data(), entry.data() + space + 1, hello.token.size());
   hello.rank = rank_;
@@ -125,7 +126,7 @@ void PeerMesh::connect(int peer, const Membership& membership, const std::string
     send_all(peers_[peer].socket.get(), std::as_bytes(std::span(&hello, 1)), deadline);
   } catch (const BackendError& error) {
     throw BackendError(
-        where(rank_, size()) +
+        where_joining(rank_, size()) +
         fmt::format("rank {} cannot be reached ({}): it has ended, or it runs on another machine "
                     "or in another network namespace, which shared memory cannot join",
                     peer, error.what()));
@@ -152,13 +153,13 @@ void PeerMesh::accept_higher(int listener, const Membership& membership, const s
       for (int peer = rank_ + 1; peer < size(); ++peer) {
         if (!peers_[peer].socket) absent.push_back(peer);
       }
-      throw TimeoutError(where(rank_, size()) +
+      throw TimeoutError(where_joining(rank_, size()) +
                              fmt::format("rank {} did not join within {:.1f} s; see whether it was "
                                          "started, and whether it failed before it joined",
                                          fmt::join(absent, ", "), deadline.span().count() / 1000.0),
                          absent.front());
     } catch (const BackendError& error) {
-      throw BackendError(where(rank_, size()) + error.what());
+      throw BackendError(where_joining(rank_, size()) + error.what());
     }
     const Peer peer = peer_of(socket.get());
     const bool known = std::memcmp(hello.token.data(), token.data(), token.size()) == 0;
@@ -166,7 +167,7 @@ void PeerMesh::accept_higher(int listener, const Membership& membership, const s
       continue;
     }
     if (hello.world_size != size() || hello.block_bytes != memory::ControlBlock::bytes(size())) {
-      throw UsageError(where(rank_, size()) +
+      throw UsageError(where_joining(rank_, size()) +
                        fmt::format("rank {} (pid {}) says that the world size is {}, or runs "
                                    "another version of Lockstep; all ranks must agree",
                                    hello.rank, peer.pid, hello.world_size));

@@ -16,6 +16,9 @@
 
 namespace lockstep::shm {
 
+// How messages about joining begin.
+std::string where_joining(int rank, int size);
+
 class PeerMesh {
  public:
   // Blocks until every rank is connected to every other. TimeoutError names those that did not

@@ -37,7 +37,7 @@ UniqueFd make_control_block(int ranks) {
 
 // A call begins its own errors; those of joining get their beginning here.
 std::vector<Mapping> exchange_control_blocks(PeerMesh& mesh, const Deadline& deadline) {
-  const std::string where = fmt::format("[shm] joining, rank {} of {}: ", mesh.rank(), mesh.size());
+  const std::string where = where_joining(mesh.rank(), mesh.size());
   try {
     return exchange_memory(mesh, make_control_block(mesh.size()), ControlBlock::bytes(mesh.size()),
                            deadline);
