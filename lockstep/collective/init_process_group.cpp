@@ -65,7 +65,13 @@ std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
                            .device = choose_device(options.device, member)};
   const GroupLosses losses(member);
   try {
-    return make_group(options.backend, std::move(member), group);
+    auto made = make_group(options.backend, std::move(member), group);
+    losses.withdraw();
+    return made;
+  } catch (const StoreLost& error) {
+    const PeerLost lost(0, error.what());
+    losses.note(std::make_exception_ptr(lost));
+    throw lost;
   } catch (const Error&) {
     losses.note(std::current_exception());
     throw;

@@ -29,8 +29,10 @@ struct InitOptions {
 };
 
 // Blocks until all ranks have joined. UsageError for options or an environment that contradict
-// themselves or those of other ranks; TimeoutError names the rank that did not come. The group's
-// destruction leaves the group and never hangs; there is no destroy_process_group.
+// themselves or those of other ranks; PeerLost names a rank that came and died, TimeoutError the
+// ranks that did not come; BackendError if the backend is not built in or the system refuses what
+// it needs. The group's destruction leaves the group and never hangs; there is no
+// destroy_process_group.
 std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options = {});
 
 // "auto", which takes the fastest one that joins these ranks; "shm", for those of one machine;

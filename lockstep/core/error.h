@@ -14,8 +14,8 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// The caller asked for something that cannot be: a wrong option, a mismatched call. Nothing was
-// changed.
+// The caller asked for something impossible, such as a wrong option. Nothing was changed, and a
+// group can be used again, unless the ranks' calls differ.
 class UsageError : public Error {
  public:
   using Error::Error;

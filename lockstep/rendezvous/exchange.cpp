@@ -4,25 +4,32 @@
 #include <fmt/format.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/rethrow.h"
+#include "lockstep/rendezvous/watched_wait.h"
 
 namespace lockstep {
 
 std::vector<std::string> exchange(const Membership& membership, std::string_view topic,
                                   const std::string& text, const Deadline& deadline) {
   Store& store = *membership.store;
+  const std::string where =
+      fmt::format("joining, rank {} of {}: ", membership.rank, membership.world_size);
   const std::string place = fmt::format("{}/{}", topic, membership.generation);
   const auto time = store.add(fmt::format("{}/{}/times", place, membership.rank), 1);
   store.set(fmt::format("{}/{}/{}", place, time, membership.rank), text);
   std::vector<std::string> texts;
   for (int rank = 0; rank < membership.world_size; ++rank) {
+    const std::string key = fmt::format("{}/{}/{}", place, time, rank);
     try {
-      texts.push_back(store.get(fmt::format("{}/{}/{}", place, time, rank), deadline));
+      texts.push_back(watched_wait(membership, deadline,
+                                   [&](const Deadline& turn) { return store.get(key, turn); }));
+    } catch (const PeerLost&) {
+      rethrow_with(where);
     } catch (const TimeoutError&) {
       throw TimeoutError(
-          fmt::format(
-              "joining, rank {} of {}: rank {} did not join within {:.1f} s; see whether it was "
-              "started, and whether it failed before it joined",
-              membership.rank, membership.world_size, rank, deadline.span().count() / 1000.0),
+          fmt::format("{}rank {} did not join within {:.1f} s; see whether it was started, and "
+                      "whether it failed before it joined",
+                      where, rank, deadline.span().count() / 1000.0),
           rank);
     }
   }

@@ -13,7 +13,7 @@ class LocalStore final : public StoreClient {
  public:
   // The path of the server's socket. Connects at the first call.
   explicit LocalStore(std::string path, StoreUser user = {})
-      : StoreClient(path, "the launcher", std::move(user)), path_(std::move(path)) {}
+      : StoreClient(path, Server::launcher, std::move(user)), path_(std::move(path)) {}
 
  private:
   UniqueFd connect(const Deadline& deadline) const override;

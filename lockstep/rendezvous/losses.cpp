@@ -45,6 +45,8 @@ std::optional<Loss> decode_loss(std::string_view text) {
   return loss;
 }
 
+// One map for the whole process: groups are made by independent calls, and those of one rank must
+// agree on its loss. It is never destroyed, since groups may outlive static destructors.
 std::shared_ptr<LossRecord> LossRecord::of(const std::string& job, int rank, int world_size) {
   static std::mutex mutex;
   static auto& records = *new std::map<std::string, std::weak_ptr<LossRecord>>;
@@ -58,7 +60,7 @@ std::shared_ptr<LossRecord> LossRecord::of(const std::string& job, int rank, int
   return record;
 }
 
-void LossRecord::note(const Loss& loss) noexcept try {
+void LossRecord::note(const Loss& loss) noexcept {
   if (loss.rank < 0 || loss.rank == rank_) return;
   {
     const std::lock_guard lock(mutex_);
@@ -67,10 +69,25 @@ void LossRecord::note(const Loss& loss) noexcept try {
     lost_process_ = ProcessWatch();
     if (!launcher_ && !loss.silent && loss.pid > 0) lost_process_ = ProcessWatch(loss.pid);
   }
-  if (launcher_) {
-    LocalStore(*launcher_, {.name = {}, .patience = launcher_patience})
-        .set(loss_key(rank_), encode(loss));
+  tell_launcher();
+}
+
+void LossRecord::withdraw() noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    loss_.reset();
+    lost_process_ = ProcessWatch();
   }
+  tell_launcher();
+}
+
+void LossRecord::tell_launcher() const noexcept try {
+  if (!launcher_) return;
+  // One at a time, so that what the launcher hears last is the newest.
+  const std::lock_guard lock(telling_);
+  const auto known = loss();
+  LocalStore(*launcher_, {.name = {}, .patience = launcher_patience})
+      .set(loss_key(rank_), known ? encode(*known) : "");
 } catch (...) {
   // The rank's own error names the loss too.
 }
@@ -106,6 +123,10 @@ void GroupLosses::note(const std::exception_ptr& error, int culprit) const noexc
   } catch (...) {
     // No rank is at fault, or this one.
   }
+}
+
+void GroupLosses::withdraw() const noexcept {
+  if (record_) record_->withdraw();
 }
 
 int GroupLosses::job_rank(int rank) const {

@@ -50,6 +50,8 @@ class LossRecord {
   // of all ranks reports last. Tells the launcher, which blocks for a second at most. Ignores a
   // loss of this rank itself.
   void note(const Loss& loss) noexcept;
+  // The job goes on: what was lost does not end this rank. Tells the launcher as note() does.
+  void withdraw() noexcept;
   std::optional<Loss> loss() const;
 
   // For a rank that ends because of its loss: blocks until the lost rank's process has ended, for a
@@ -58,8 +60,11 @@ class LossRecord {
   void let_lost_rank_end_first() noexcept;
 
  private:
+  void tell_launcher() const noexcept;
+
   const int rank_;
   const std::optional<std::string> launcher_;
+  mutable std::mutex telling_;
   mutable std::mutex mutex_;
   std::optional<Loss> loss_;
   ProcessWatch lost_process_;
@@ -77,6 +82,8 @@ class GroupLosses {
   // Notes the error that ends the group, if another rank is at fault: the culprit, counted in the
   // job, or else the rank that a PeerLost or a TimeoutError names.
   void note(const std::exception_ptr& error, int culprit = -1) const noexcept;
+  // For a new group, in which all ranks of the job have met again.
+  void withdraw() const noexcept;
   // The rank to hold responsible if this group ends now, counted in the job: the lost rank of this
   // group, or else the rank that another group lost. -1 if there is none.
   int culprit(int lost_rank = -1) const;

@@ -3,7 +3,10 @@
 // process if nothing is left half done.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <type_traits>
@@ -39,16 +42,27 @@ class MpiLibrary {
   static void begin_use() { ++in_use_; }
   static void end_use() { --in_use_; }
 
-  // Runs a function that has MPI wait for all ranks, for which MPI knows no deadline. TimeoutError
-  // if it is not back by then: it stays behind in its thread, and MPI is not ended with the
-  // process.
+  // Runs a function that has MPI wait for all ranks, for which MPI knows no deadline, and calls
+  // look() several times a second meanwhile. TimeoutError if the function is not back by the
+  // deadline: then, or if look() throws, it stays behind in its thread, and MPI is not ended with
+  // the process.
   template <class Function>
-  static auto in_time(const Deadline& deadline, Function function)
+  static auto in_time(
+      const Deadline& deadline, Function function, const std::function<void()>& look = [] {})
       -> std::invoke_result_t<Function> {
+    constexpr std::chrono::milliseconds between_looks(200);
     auto result = ask_in_thread(std::move(function));
-    if (result.wait_for(deadline.remaining()) != std::future_status::ready) {
-      begin_use();
-      throw_late(deadline);
+    const auto ready_within = [&](std::chrono::milliseconds span) {
+      return result.wait_for(span) == std::future_status::ready;
+    };
+    while (!ready_within(std::min(deadline.remaining(), between_looks))) {
+      try {
+        look();
+        if (deadline.passed()) throw_late(deadline);
+      } catch (...) {
+        begin_use();
+        throw;
+      }
     }
     return result.get();
   }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <map>
 #include <optional>
 #include <random>
 #include <sstream>
@@ -22,6 +23,8 @@ using namespace std::chrono_literals;
 
 // How often rank 0, while it waits for a rank, looks whether the group was refused.
 constexpr auto kLookAround = 100ms;
+// How often the others look whether rank 0 lives.
+constexpr auto kLookForRank0 = 500ms;
 // How long to wait for what another process has written, or is just about to write.
 constexpr auto kWriteTimeout = 5s;
 // How long a rank that has just come may take to read why the group ends.
@@ -172,36 +175,62 @@ std::string late(const Membership& membership, const Roll& roll, int waited_for)
   return fmt::format("{}{}\n{}", kLate, fmt::join(absent, ", "), membership.store->refused());
 }
 
-// A verdict, or empty if none of those that have come is known to have ended.
-std::string find_lost(const std::vector<Entry>& entries) {
-  const auto lost =
-      std::ranges::find_if(entries, [](const Entry& entry) { return entry.process.has_ended(); });
-  if (lost == entries.end()) return "";
-  return fmt::format("{}{}\n{}\n{}", kLost, lost - entries.begin(), lost->process.pid, lost->host);
+std::string lost(int rank, const Entry& entry) {
+  return fmt::format("{}{}\n{}\n{}", kLost, rank, entry.process.pid, entry.host);
 }
 
-// Rank 0's part: the verdict. Empty if another process has refused the group meanwhile.
-std::string collect(const Membership& membership, const Roll& roll, const Entry& own,
-                    const Deadline& deadline) {
-  std::vector<Entry> entries{own};
-  for (int rank = 1; rank < membership.world_size; ++rank) {
-    std::optional<Entry> entry;
-    while (!entry) {
-      const auto patience = roll.here(membership, rank) ? kWriteTimeout : kLookAround;
-      entry = roll.find(rank, Deadline::after(patience));
-      if (entry) break;
-      if (roll.over()) return "";
-      if (const std::string lost = find_lost(entries); !lost.empty()) return lost;
-      if (deadline.passed()) return late(membership, roll, rank);
+// Rank 0's part: collects the entries of all ranks.
+class Collection {
+ public:
+  Collection(const Membership& membership, const Roll& roll, const Entry& own)
+      : membership_(membership), roll_(roll), entries_{{0, own}} {}
+
+  // The verdict. Empty if another process has refused the group meanwhile.
+  std::string run(const Deadline& deadline) {
+    for (int rank = 1; rank < membership_.world_size; ++rank) {
+      while (!entries_.contains(rank)) {
+        const bool here = roll_.here(membership_, rank);
+        find(rank, here ? kWriteTimeout : kLookAround);
+        if (entries_.contains(rank)) break;
+        if (roll_.over()) return "";
+        // One that comes and dies while another one is late is noticed too.
+        if (look_at_ < rank || ++look_at_ == membership_.world_size) look_at_ = rank;
+        if (!entries_.contains(look_at_) && roll_.here(membership_, look_at_)) {
+          find(look_at_, kWriteTimeout);
+        }
+        if (const std::string verdict = against(); !verdict.empty()) return verdict;
+        if (deadline.passed()) return late(membership_, roll_, rank);
+      }
     }
-    const std::string difference = compare(own, rank, *entry);
-    if (!difference.empty()) return difference;
-    entries.push_back(*std::move(entry));
+    if (const std::string verdict = against(); !verdict.empty()) return verdict;
+    std::string verdict = fmt::format("{}{}", kComplete, membership_.world_size);
+    for (const auto& [rank, entry] : entries_) verdict += "\n" + entry.process.as_text();
+    return verdict;
   }
-  std::string verdict = fmt::format("{}{}", kComplete, membership.world_size);
-  for (const Entry& entry : entries) verdict += "\n" + entry.process.as_text();
-  return verdict;
-}
+
+ private:
+  void find(int rank, std::chrono::milliseconds patience) {
+    if (entries_.contains(rank)) return;
+    if (auto entry = roll_.find(rank, Deadline::after(patience))) {
+      entries_.emplace(rank, *std::move(entry));
+    }
+  }
+
+  // A verdict, or empty if those that have come so far can be in one group, and live.
+  std::string against() const {
+    for (const auto& [rank, entry] : entries_) {
+      const std::string difference = compare(entries_.at(0), rank, entry);
+      if (!difference.empty()) return difference;
+      if (entry.process.has_ended()) return lost(rank, entry);
+    }
+    return "";
+  }
+
+  const Membership& membership_;
+  const Roll& roll_;
+  std::map<int, Entry> entries_;
+  int look_at_ = 0;
+};
 
 constexpr const char* kSeeWhether =
     "see whether it was started, and whether it failed before it joined";
@@ -223,26 +252,39 @@ std::string holder_before(const Membership& membership, const Roll& roll, const 
                      holder->process.pid, holder->host, membership.rank);
 }
 
-// The other ranks' part.
+[[noreturn]] void throw_no_verdict(const Membership& membership, const Roll& roll, const Entry& own,
+                                   const Deadline& deadline) {
+  const double seconds = deadline.span().count() / 1000.0;
+  const std::string where =
+      fmt::format("joining, rank {} of {}: ", membership.rank, membership.world_size);
+  const std::string explanation = holder_before(membership, roll, own);
+  if (roll.here(membership, 0)) {
+    throw TimeoutError(
+        fmt::format("{}rank 0, which waits for all ranks, did not say within {:.1f} s that they "
+                    "have come; it is stopped, or was given a longer timeout{}",
+                    where, seconds, explanation),
+        0);
+  }
+  throw TimeoutError(fmt::format("{}rank 0 did not join within {:.1f} s; {}{}", where, seconds,
+                                 kSeeWhether, explanation),
+                     0);
+}
+
+// The other ranks' part. If rank 0 does not serve the store itself, nothing else tells of its end.
 std::string wait_for_verdict(const Membership& membership, const Roll& roll, const Entry& own,
                              const Deadline& deadline) {
-  try {
-    return roll.verdict(Deadline::after(deadline.remaining() + kExtraWait));
-  } catch (const TimeoutError&) {
-    const double seconds = deadline.span().count() / 1000.0;
-    const std::string where =
-        fmt::format("joining, rank {} of {}: ", membership.rank, membership.world_size);
-    const std::string explanation = holder_before(membership, roll, own);
-    if (roll.here(membership, 0)) {
-      throw TimeoutError(
-          fmt::format("{}rank 0, which waits for all ranks, did not say within {:.1f} s that they "
-                      "have come; it is stopped, or was given a longer timeout{}",
-                      where, seconds, explanation),
-          0);
+  const Deadline patience = Deadline::after(deadline.remaining() + kExtraWait);
+  std::optional<Entry> rank_0;
+  while (true) {
+    const bool rank_0_ended = rank_0 && rank_0->process.has_ended();
+    const bool last = rank_0_ended || patience.remaining() <= kLookForRank0;
+    try {
+      return roll.verdict(last && !rank_0_ended ? patience : Deadline::after(kLookForRank0));
+    } catch (const TimeoutError&) {
+      if (rank_0_ended) return lost(0, *rank_0);
+      if (last) throw_no_verdict(membership, roll, own, deadline);
     }
-    throw TimeoutError(fmt::format("{}rank 0 did not join within {:.1f} s; {}{}", where, seconds,
-                                   kSeeWhether, explanation),
-                       0);
+    if (!rank_0 && roll.here(membership, 0)) rank_0 = roll.find(0, Deadline::after(kWriteTimeout));
   }
 }
 
@@ -271,7 +313,7 @@ std::vector<ProcessIdentity> heed(const std::string& verdict, const Membership& 
     int pid = 0;
     std::string host;
     lines >> rank >> pid >> host;
-    throw PeerLost(rank, fmt::format("{}rank {} (pid {}) died on host {} while the ranks connected",
+    throw PeerLost(rank, fmt::format("{}rank {} (pid {} on host {}) died while the ranks connected",
                                      where, rank, pid, host));
   }
   const auto line = verdict.find('\n');
@@ -313,7 +355,7 @@ std::vector<ProcessIdentity> call_roll(const Membership& membership, const std::
     verdict = wait_for_verdict(membership, roll, own, deadline);
     if (!verdict.starts_with(kComplete)) roll.say_heard();
   } else {
-    verdict = collect(membership, roll, own, deadline);
+    verdict = Collection(membership, roll, own).run(deadline);
     if (!roll.end(verdict)) verdict = roll.verdict(Deadline::after(kWriteTimeout));
     if (!verdict.starts_with(kComplete)) let_all_hear(membership, roll);
   }

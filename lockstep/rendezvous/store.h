@@ -7,20 +7,31 @@
 #include <string>
 
 #include "lockstep/core/deadline.h"
+#include "lockstep/core/error.h"
 
 namespace lockstep {
+
+// Rank 0, which serves the store, does not do so any longer: it ended, or the network did.
+class StoreLost : public BackendError {
+ public:
+  using BackendError::BackendError;
+};
 
 class Store {
  public:
   virtual ~Store() = default;
 
-  // Stores the value, over any older one. BackendError if the store cannot be reached.
+  // All requests throw BackendError (StoreLost of rank 0's) if the store cannot be reached,
+  // TimeoutError if it does not answer, and UsageError if it has no room, or if add finds a value
+  // that is not a number.
+
+  // Stores the value, over any older one.
   virtual void set(const std::string& key, const std::string& value) = 0;
 
   // Adds to the number that the key holds (0 if it is not there), and returns the new one.
   virtual std::int64_t add(const std::string& key, std::int64_t amount) = 0;
 
-  // Waits until the key is there and returns its value. TimeoutError at the deadline.
+  // Waits until the key is there, at most until the deadline, and returns its value.
   virtual std::string get(const std::string& key, const Deadline& deadline) = 0;
 
   // If this process serves the store: who has been turned away, as the end of a message about ranks

@@ -43,8 +43,10 @@ std::string StoreClient::ask(Operation operation, const std::string& key, const 
 }
 
 void StoreClient::throw_gone(const std::string& key, const std::exception& error) const {
-  throw BackendError(fmt::format("{}store {}, key \"{}\": {}; has {} ended?", user_.name, place_,
-                                 key, error.what(), server_));
+  const std::string message = fmt::format("{}store {}, key \"{}\": {}; has {} ended?", user_.name,
+                                          place_, key, error.what(), server());
+  if (server_ == Server::rank_0) throw StoreLost(message);
+  throw BackendError(message);
 }
 
 // A request that is answered at once, unless something is wrong.
@@ -58,7 +60,7 @@ std::string StoreClient::change(Operation operation, const std::string& key,
     throw TimeoutError(
         fmt::format("{}store {}: setting key \"{}\" was not answered for {} ms; is {}, which "
                     "serves it, stopped, or at its limit of open files (ulimit -n)?",
-                    user_.name, place_, key, deadline.span().count(), server_));
+                    user_.name, place_, key, deadline.span().count(), server()));
   } catch (const BackendError& error) {
     throw_gone(key, error);
   }

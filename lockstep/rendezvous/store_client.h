@@ -24,7 +24,7 @@ struct StoreUser {
 };
 
 // Each call makes a connection of its own, so the object has no state: any thread may use it, and
-// so may a forked child. BackendError when the server is gone.
+// so may a forked child.
 class StoreClient : public Store {
  public:
   // The most that a key and its value may have together, in bytes.
@@ -42,9 +42,10 @@ class StoreClient : public Store {
   std::string get(const std::string& key, const Deadline& deadline) override;
 
  protected:
-  // For messages: where the store is, and who serves it.
-  StoreClient(std::string place, std::string server, StoreUser user)
-      : place_(std::move(place)), server_(std::move(server)), user_(std::move(user)) {}
+  enum class Server { rank_0, launcher };
+  // `place` is where the store is, for messages.
+  StoreClient(std::string place, Server server, StoreUser user)
+      : place_(std::move(place)), server_(server), user_(std::move(user)) {}
 
  private:
   // A connection for one request.
@@ -55,10 +56,11 @@ class StoreClient : public Store {
                   const std::string& value, const Deadline& deadline) const;
   std::string change(store_protocol::Operation operation, const std::string& key,
                      const std::string& value) const;
+  const char* server() const { return server_ == Server::rank_0 ? "rank 0" : "the launcher"; }
   [[noreturn]] void throw_gone(const std::string& key, const std::exception& error) const;
 
   std::string place_;
-  std::string server_;
+  Server server_;
   StoreUser user_;
 };
 

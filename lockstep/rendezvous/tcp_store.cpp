@@ -31,7 +31,7 @@ Key store_key(const TcpStoreOptions& options) {
 class TcpStore final : public StoreClient {
  public:
   TcpStore(const TcpStoreOptions& options, std::uint16_t port)
-      : StoreClient(describe(options.host, port), "rank 0",
+      : StoreClient(describe(options.host, port), Server::rank_0,
                     {.name = user(options), .patience = options.timeout}),
         host_(options.host),
         port_(port),

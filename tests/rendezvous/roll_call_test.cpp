@@ -17,7 +17,9 @@
 #include <unistd.h>
 
 #include "lockstep/collective/gloo/gloo_group.h"
+#include "lockstep/collective/hierarchical/host_map.h"
 #include "lockstep/collective/shm/shm_group.h"
+#include "lockstep/core/handshake.h"
 #include "lockstep/rendezvous/rendezvous.h"
 #include "lockstep/rendezvous/tcp_store.h"
 
@@ -152,7 +154,7 @@ TEST(RollCall, ARankThatDiesAfterItCameIsNamed) {
               const auto begin = Clock::now();
               expect_error<PeerLost>(
                   "joining",
-                  {fmt::format("rank 1 \\(pid {}\\) died on host .* while the ranks connected",
+                  {fmt::format("rank 1 \\(pid {} on host .*\\) died while the ranks connected",
                                rank.pid_of(1))},
                   [&] { init_process_group(join); });
               EXPECT_LT(Clock::now() - begin, kSoon);
@@ -160,10 +162,74 @@ TEST(RollCall, ARankThatDiesAfterItCameIsNamed) {
             {.may_exit = {1}});
 }
 
-// Between the roll call and the first connection.
+// Nobody else's death may hide it: rank 1 is waited for first, and does not come.
+TEST(RollCall, ARankThatDiesWhileAnotherIsLateIsNamed) {
+  run_ranks(
+      3,
+      [](Rank& rank) {
+        if (rank.rank() == 1) {
+          rank.await(2, "entered");
+          ::kill(rank.pid_of(2), SIGKILL);
+          return;
+        }
+        set_launcher_environment({});
+        InitOptions join = options(rank.meeting_place(), "shm", rank.rank(), 3);
+        join.timeout = 60s;
+        if (rank.rank() == 2) {
+          std::jthread cue([&] {
+            const Membership member =
+                meet({.init_method = join.init_method, .rank = 2, .world_size = 3, .timeout = 60s});
+            member.store->get("roll/0/1/2", Deadline::after(30s));
+            rank.cue("entered");
+          });
+          init_process_group(join);
+        }
+        const auto begin = Clock::now();
+        expect_error<PeerLost>("joining",
+                               {fmt::format("rank 2 \\(pid {} on host .*\\) died", rank.pid_of(2))},
+                               [&] { init_process_group(join); });
+        EXPECT_LT(Clock::now() - begin, kSoon);
+      },
+      {.may_exit = {2}});
+}
+
+// In a file's store, as in torchrun's, its end does not show by itself; in its own it does.
+TEST(RollCall, TheDeathOfRankZeroIsNamed) {
+  for (const bool own_store : {false, true}) {
+    const std::string place = fmt::format("tcp://127.0.0.1:{}", free_port());
+    run_ranks(
+        3,
+        [&](Rank& rank) {
+          set_launcher_environment({});
+          InitOptions join =
+              options(own_store ? place : rank.meeting_place(), "gloo", rank.rank(), 3);
+          join.timeout = 60s;
+          if (rank.rank() == 2) {
+            const Membership member =
+                meet({.init_method = join.init_method, .rank = 2, .world_size = 3, .timeout = 60s});
+            for (const int other : {0, 1}) {
+              member.store->get(fmt::format("roll/0/1/{}", other), Deadline::after(30s));
+            }
+            ::kill(rank.pid_of(0), SIGKILL);
+            return;
+          }
+          const auto begin = Clock::now();
+          expect_error<PeerLost>(
+              "rank 1 of 3",
+              {own_store ? "has rank 0 ended"
+                         : fmt::format("rank 0 \\(pid {} on host .*\\) died", rank.pid_of(0))},
+              [&] { init_process_group(join); });
+          EXPECT_LT(Clock::now() - begin, kSoon);
+        },
+        {.may_exit = {0}});
+  }
+}
+
+// Between the roll call and the first connection, after a last act of the rank that dies.
 void expect_death_named(
     const std::string& backend,
-    const std::function<std::shared_ptr<ProcessGroup>(Membership, GroupOptions)>& make) {
+    const std::function<std::shared_ptr<ProcessGroup>(Membership, GroupOptions)>& make,
+    const std::function<void(const Membership&)>& last_act = [](const Membership&) {}) {
   const std::string place = fmt::format("tcp://127.0.0.1:{}", free_port());
   run_ranks(
       3,
@@ -172,7 +238,10 @@ void expect_death_named(
         Membership member =
             meet({.init_method = place, .rank = rank.rank(), .world_size = 3, .timeout = 60s});
         member.processes = call_roll(member, backend, Deadline::after(60s));
-        if (rank.rank() == 1) ::raise(SIGKILL);
+        if (rank.rank() == 1) {
+          last_act(member);
+          ::raise(SIGKILL);
+        }
         const auto begin = Clock::now();
         expect_error<PeerLost>(
             backend,
@@ -188,6 +257,13 @@ void expect_death_named(
 
 TEST(RollCall, ARankThatDiesBeforeItConnectsIsNamed) {
   expect_death_named("shm", make_shm_group);
+  expect_death_named("shm", make_shm_group, [](const Membership& member) {
+    member.store->set("shm/0/1/1", "@lockstep-nobody-listens " + make_token());
+  });
+  expect_death_named("joining", [](const Membership& member, const GroupOptions& group) {
+    map_hosts(member, this_host(), Deadline::after(group.timeout));
+    return std::shared_ptr<ProcessGroup>();
+  });
   expect_death_named("gloo", [](Membership member, GroupOptions group) {
     return make_gloo_group(std::move(member), group);
   });

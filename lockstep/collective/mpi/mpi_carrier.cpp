@@ -12,6 +12,7 @@
 #include "lockstep/collective/network/comparing_carrier.h"
 #include "lockstep/core/error.h"
 #include "lockstep/rendezvous/mpi_library.h"
+#include "lockstep/rendezvous/watched_wait.h"
 
 namespace lockstep {
 namespace {
@@ -185,24 +186,27 @@ MPI_Comm communicator_of(const std::vector<int>& ranks) {
 
 }  // namespace
 
-std::unique_ptr<Carrier> make_mpi_carrier(const Membership& membership, const Deadline& deadline) {
-  const std::string where =
-      fmt::format("[mpi] joining, rank {} of {}: ", membership.rank, membership.world_size);
+std::unique_ptr<Carrier> make_mpi_carrier(const Membership& membership, network::Joining& joining,
+                                          const Deadline& deadline) {
   MpiLibrary& mpi = *MpiLibrary::in_time(deadline, [] { return &MpiLibrary::get(); });
   if (mpi.size() < membership.world_size) {
     throw BackendError(
-        where + fmt::format("MPI knows of {} process{} only; start the ranks with mpirun, or with "
-                            "srun --mpi=pmix, of the MPI that Lockstep was built with ({})",
-                            mpi.size(), mpi.size() == 1 ? "" : "es", MpiLibrary::version()));
+        joining.where() +
+        fmt::format("MPI knows of {} process{} only; start the ranks with mpirun, or with "
+                    "srun --mpi=pmix, of the MPI that Lockstep was built with ({})",
+                    mpi.size(), mpi.size() == 1 ? "" : "es", MpiLibrary::version()));
   }
   // This group's ranks may be some of MPI's, in another order.
   Store& store = *membership.store;
   store.set(fmt::format("mpi/{}", membership.rank), std::to_string(mpi.rank()));
   std::vector<int> ranks;
   for (int rank = 0; rank < membership.world_size; ++rank) {
-    ranks.push_back(std::stoi(store.get(fmt::format("mpi/{}", rank), deadline)));
+    const std::string key = fmt::format("mpi/{}", rank);
+    ranks.push_back(std::stoi(watched_wait(
+        membership, deadline, [&](const Deadline& turn) { return store.get(key, turn); })));
   }
-  MPI_Comm comm = MpiLibrary::in_time(deadline, [ranks] { return communicator_of(ranks); });
+  MPI_Comm comm = MpiLibrary::in_time(
+      deadline, [ranks] { return communicator_of(ranks); }, [&] { joining.check(); });
   return std::make_unique<network::ComparingCarrier>(std::make_unique<MpiMessenger>(comm),
                                                      membership.rank, membership.world_size);
 }

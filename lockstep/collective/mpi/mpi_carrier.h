@@ -5,14 +5,16 @@
 #include <memory>
 
 #include "lockstep/collective/network/carrier.h"
+#include "lockstep/collective/network/joining.h"
 #include "lockstep/core/deadline.h"
 #include "lockstep/rendezvous/membership.h"
 
 namespace lockstep {
 
-// Blocks until all ranks have come; TimeoutError at the deadline. BackendError if MPI does not know
-// so many processes.
+// Blocks until all ranks have come; TimeoutError at the deadline, and what joining.check() throws.
+// BackendError if MPI does not know so many processes.
 std::unique_ptr<network::Carrier> make_mpi_carrier(const Membership& membership,
+                                                   network::Joining& joining,
                                                    const Deadline& deadline);
 
 }  // namespace lockstep

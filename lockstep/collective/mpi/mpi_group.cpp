@@ -10,8 +10,8 @@ std::shared_ptr<ProcessGroup> make_mpi_group(Membership membership, GroupOptions
                                              const std::string& name) {
   return network::make_network_group(
       name, std::move(membership), options,
-      [](const Membership& member, network::Joining& /*joining*/, const Deadline& deadline) {
-        return make_mpi_carrier(member, deadline);
+      [](const Membership& member, network::Joining& joining, const Deadline& deadline) {
+        return make_mpi_carrier(member, joining, deadline);
       });
 }
 

@@ -175,9 +175,10 @@ class StreamCarrier final : public NcclCarrier {
         copies_(c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device, false)),
         collectives_(store_, "nccl/collectives", rank_, size_, device, timeout) {}
 
-  void meet(const Deadline& deadline) {
+  void meet(network::Joining& joining, const Deadline& deadline) {
     while (!collectives_.ready()) {
       collectives_.advance();
+      joining.check();
       if (deadline.passed()) {
         throw TimeoutError(fmt::format("NCCL did not connect the ranks within {:.1f} s",
                                        deadline.span().count() / 1000.0));
@@ -385,10 +386,11 @@ void check_nccl_type(at::ScalarType type) {
 }
 
 std::unique_ptr<NcclCarrier> make_nccl_carrier(const Membership& membership, at::Device device,
+                                               network::Joining& joining,
                                                const Deadline& deadline) {
   // Later, messages may wait for their peers as long as joining may take in all.
   auto carrier = std::make_unique<StreamCarrier>(membership, device, deadline.span());
-  carrier->meet(deadline);
+  carrier->meet(joining, deadline);
   return carrier;
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lockstep/collective/network/carrier.h"
+#include "lockstep/collective/network/joining.h"
 #include "lockstep/collective/reduce_op.h"
 #include "lockstep/core/deadline.h"
 #include "lockstep/rendezvous/membership.h"
@@ -37,8 +38,9 @@ class NcclCarrier : public network::Carrier {
 // UsageError if NCCL has no such type.
 void check_nccl_type(at::ScalarType type);
 
-// Returns when the ranks have met. BackendError with what NCCL says, TimeoutError at the deadline.
+// Returns when the ranks have met. BackendError with what NCCL says, TimeoutError at the deadline,
+// and what joining.check() throws.
 std::unique_ptr<NcclCarrier> make_nccl_carrier(const Membership& membership, at::Device device,
-                                               const Deadline& deadline);
+                                               network::Joining& joining, const Deadline& deadline);
 
 }  // namespace lockstep

@@ -42,7 +42,7 @@ std::shared_ptr<ProcessGroup> make_nccl_group(Membership membership, GroupOption
                      const Deadline& deadline) -> std::unique_ptr<network::Carrier> {
         check_interfaces(joining.where(), "NCCL_SOCKET_IFNAME", nccl_uses);
         try {
-          return make_nccl_carrier(member, device, deadline);
+          return make_nccl_carrier(member, device, joining, deadline);
         } catch (const TimeoutError&) {
           throw;
         } catch (const BackendError& error) {

@@ -16,7 +16,9 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/handshake.h"
 #include "lockstep/core/reception.h"
+#include "lockstep/core/rethrow.h"
 #include "lockstep/core/tcp_socket.h"
+#include "lockstep/rendezvous/watched_wait.h"
 
 namespace lockstep::network {
 namespace {
@@ -33,14 +35,10 @@ Lifeline::Lifeline(const Membership& membership, std::string_view backend, const
     : backend_(backend), rank_(membership.rank), size_(membership.world_size) {
   try {
     join(membership, deadline);
-  } catch (const UsageError&) {
+  } catch (const StoreLost&) {
     throw;
-  } catch (const PeerLost&) {
-    throw;
-  } catch (const TimeoutError& error) {
-    throw TimeoutError(where() + error.what(), error.rank());
-  } catch (const Error& error) {
-    throw BackendError(where() + error.what());
+  } catch (const Error&) {
+    rethrow_with(where());
   }
 }
 
@@ -68,7 +66,8 @@ void Lifeline::join(const Membership& membership, const Deadline& deadline) {
   }
   std::string entry;
   try {
-    entry = store.get(key, deadline);
+    entry = watched_wait(membership, deadline,
+                         [&](const Deadline& turn) { return store.get(key, turn); });
   } catch (const TimeoutError&) {
     throw TimeoutError(fmt::format("rank 0 did not join within {:.1f} s; see whether it was "
                                    "started, and whether it failed before it joined",
@@ -87,10 +86,8 @@ void Lifeline::join(const Membership& membership, const Deadline& deadline) {
     socket = enter_hub(host, port, make_key(token, membership.secret), deadline);
   } catch (const PeerLost&) {
     // Rank 0 may have given up because of a death.
-    const auto ended = membership.first_ended();
-    if (!ended) throw;
-    throw PeerLost(*ended, where() + fmt::format("rank {} (pid {}) died while the ranks connected",
-                                                 *ended, membership.process(*ended).pid));
+    check_all_live(membership);
+    throw;
   }
   if (is_within_machine(socket.get())) rank_0_ = ProcessWatch(pid_of_rank_0_);
   own_host_ = local_address(socket.get()).host;
@@ -108,9 +105,9 @@ UniqueFd Lifeline::enter_hub(const std::string& host, std::uint16_t port, const 
     try {
       return enter_at_once(host, port, key, deadline);
     } catch (const ConnectionRefused& error) {
-      throw PeerLost(0, fmt::format("{}{} no longer listens: it died, or gave up joining, unless a "
+      throw PeerLost(0, fmt::format("{} no longer listens: it died, or gave up joining, unless a "
                                     "firewall is in the way ({})",
-                                    where(), name(0), error.what()));
+                                    name(0), error.what()));
     } catch (const TimeoutError&) {
       throw TimeoutError(
           fmt::format("rank 0 did not answer at {} port {} within {:.1f} s; it is stopped, has no "
@@ -131,7 +128,7 @@ void Lifeline::wait_for_all(const Deadline& deadline) {
     if (pids_.empty() && patience.passed()) absent_ = std::vector{0};
   }
   if (!pids_.empty()) return;
-  if (lost_) throw PeerLost(*lost_, where() + lost_while_joining());
+  if (lost_) throw PeerLost(*lost_, lost_while_joining());
   throw TimeoutError(
       fmt::format(
           "rank {} did not join within {:.1f} s; see whether it was started, and whether it failed "

@@ -3,7 +3,6 @@
 
 #include <array>
 #include <cstring>
-#include <thread>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -16,19 +15,15 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/handshake.h"
 #include "lockstep/core/unix_socket.h"
+#include "lockstep/rendezvous/watched_wait.h"
 
 namespace lockstep::shm {
-
-std::string where_joining(int rank, int size) {
-  return fmt::format("[shm] joining, rank {} of {}: ", rank, size);
-}
 
 namespace {
 
 constexpr std::byte kDescriptor{0};  // what send_fd's message carries
 constexpr std::chrono::milliseconds kLookAround(100);
-// How long a rank that joins waits before it looks whether the others are alive.
-constexpr std::chrono::milliseconds kJoiningLook(250);
+constexpr std::chrono::milliseconds kTimeToEnd(250);
 
 // The first thing that a connecting rank says. The token shows that it read the same store; the
 // size of the block, that it was built with the same layout of shared memory.
@@ -48,25 +43,11 @@ std::string key_of(const Membership& membership, int rank, std::int64_t group) {
   return fmt::format("shm/{}/{}/{}", membership.generation, group, rank);
 }
 
-// wait(deadline) throws TimeoutError at its deadline; PeerLost if the process of a rank has ended
-// meanwhile.
-template <class Wait>
-auto wait_for_rank(const Membership& membership, const Deadline& deadline, const Wait& wait) {
-  while (true) {
-    const bool last_look = deadline.remaining() <= kJoiningLook;
-    try {
-      return wait(last_look ? deadline : Deadline::after(kJoiningLook));
-    } catch (const TimeoutError&) {
-      if (last_look) throw;
-    }
-    if (const auto ended = membership.first_ended()) {
-      // So that the others have looked too: they could take this rank's end for the cause.
-      std::this_thread::sleep_for(kJoiningLook);
-      throw PeerLost(*ended, where_joining(membership.rank, membership.world_size) +
-                                 fmt::format("rank {} (pid {}) died while the ranks connected",
-                                             *ended, membership.process(*ended).pid));
-    }
-  }
+TimeoutError did_not_join(const std::vector<int>& ranks, const Deadline& deadline) {
+  return TimeoutError(fmt::format("rank {} did not join within {:.1f} s; see whether it was "
+                                  "started, and whether it failed before it joined",
+                                  fmt::join(ranks, ", "), deadline.span().count() / 1000.0),
+                      ranks.front());
 }
 
 }  // namespace
@@ -103,30 +84,33 @@ void PeerMesh::connect(int peer, const Membership& membership, const std::string
                        const Deadline& deadline) {
   std::string entry;
   try {
-    entry = wait_for_rank(membership, deadline,
-                          [&](const Deadline& look) { return membership.store->get(key, look); });
+    entry = watched_wait(membership, deadline,
+                         [&](const Deadline& look) { return membership.store->get(key, look); });
   } catch (const TimeoutError&) {
-    throw TimeoutError(where_joining(rank_, size()) +
-                           fmt::format("rank {} did not join within {:.1f} s; see whether it was "
-                                       "started, and whether it failed before it joined",
-                                       peer, deadline.span().count() / 1000.0),
-                       peer);
+    throw did_not_join({peer}, deadline);
   }
   const auto space = entry.find(' ');
   Hello hello;
   if (space == std::string::npos || entry.size() - space - 1 != hello.token.size()) {
-    throw BackendError(where_joining(rank_, size()) + fmt::format("rank {} left no address", peer));
+    throw BackendError(fmt::format("rank {} left no address", peer));
   }
   std::memcpy(hello.token.data(), entry.data() + space + 1, hello.token.size());
   hello.rank = rank_;
   hello.world_size = size();
   hello.block_bytes = memory::ControlBlock::bytes(size());
   try {
-    peers_[peer].socket = connect_unix(entry.substr(0, space), deadline);
+    peers_[peer].socket = watched_wait(membership, deadline, [&](const Deadline& look) {
+      return connect_unix(entry.substr(0, space), look);
+    });
     send_all(peers_[peer].socket.get(), std::as_bytes(std::span(&hello, 1)), deadline);
+  } catch (const TimeoutError&) {
+    throw did_not_join({peer}, deadline);
   } catch (const BackendError& error) {
+    // The kernel closes a dying process's sockets before it has ended.
+    for (const Deadline soon = Deadline::after(kTimeToEnd); !soon.passed(); ::usleep(1000)) {
+      check_all_live(membership);
+    }
     throw BackendError(
-        where_joining(rank_, size()) +
         fmt::format("rank {} cannot be reached ({}): it has ended, or it runs on another machine "
                     "or in another network namespace, which shared memory cannot join",
                     peer, error.what()));
@@ -140,7 +124,7 @@ void PeerMesh::accept_higher(int listener, const Membership& membership, const s
     UniqueFd socket;
     Hello hello;
     try {
-      socket = wait_for_rank(membership, deadline, [&](const Deadline& look) {
+      socket = watched_wait(membership, deadline, [&](const Deadline& look) {
         return accept_connection(listener, look);
       });
       // Another user may connect and then say nothing.
@@ -153,13 +137,7 @@ void PeerMesh::accept_higher(int listener, const Membership& membership, const s
       for (int peer = rank_ + 1; peer < size(); ++peer) {
         if (!peers_[peer].socket) absent.push_back(peer);
       }
-      throw TimeoutError(where_joining(rank_, size()) +
-                             fmt::format("rank {} did not join within {:.1f} s; see whether it was "
-                                         "started, and whether it failed before it joined",
-                                         fmt::join(absent, ", "), deadline.span().count() / 1000.0),
-                         absent.front());
-    } catch (const BackendError& error) {
-      throw BackendError(where_joining(rank_, size()) + error.what());
+      throw did_not_join(absent, deadline);
     }
     const Peer peer = peer_of(socket.get());
     const bool known = std::memcmp(hello.token.data(), token.data(), token.size()) == 0;
@@ -167,10 +145,10 @@ void PeerMesh::accept_higher(int listener, const Membership& membership, const s
       continue;
     }
     if (hello.world_size != size() || hello.block_bytes != memory::ControlBlock::bytes(size())) {
-      throw UsageError(where_joining(rank_, size()) +
-                       fmt::format("rank {} (pid {}) says that the world size is {}, or runs "
-                                   "another version of Lockstep; all ranks must agree",
-                                   hello.rank, peer.pid, hello.world_size));
+      throw UsageError(
+          fmt::format("rank {} (pid {}) says that the world size is {}, or runs "
+                      "another version of Lockstep; all ranks must agree",
+                      hello.rank, peer.pid, hello.world_size));
     }
     peers_[hello.rank].socket = std::move(socket);
     peers_[hello.rank].pid = peer.pid;
@@ -215,18 +193,20 @@ UniqueFd PeerMesh::receive_from(int peer, const Deadline& deadline) const {
       return receive_fd(peers_[peer].socket.get(),
                         last_look ? deadline : Deadline::after(kLookAround));
     } catch (const ConnectionClosed&) {
-      const int lost = first_lost(peer);
-      throw PeerLost(lost, fmt::format("rank {} (pid {}) is gone", lost, pid(lost)));
+      throw_gone(first_lost(peer));
     } catch (const TimeoutError&) {
-      if (state(peer) == State::lost) {
-        throw PeerLost(peer, fmt::format("rank {} (pid {}) is gone", peer, pid(peer)));
-      }
+      if (state(peer) == State::lost) throw_gone(peer);
       if (!last_look) continue;
       throw TimeoutError(fmt::format("rank {} (pid {}) did not answer within {:.1f} s", peer,
                                      pid(peer), deadline.span().count() / 1000.0),
                          peer);
     }
   }
+}
+
+void PeerMesh::throw_gone(int rank) const {
+  throw PeerLost(rank, fmt::format("rank {} (pid {}) died or left while descriptors were exchanged",
+                                   rank, pid(rank)));
 }
 
 // A rank that says farewell may do so because another died or failed.

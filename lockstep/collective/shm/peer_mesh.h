@@ -16,13 +16,10 @@
 
 namespace lockstep::shm {
 
-// How messages about joining begin.
-std::string where_joining(int rank, int size);
-
 class PeerMesh {
  public:
   // Blocks until every rank is connected to every other. TimeoutError names those that did not
-  // come; BackendError if they run on another machine.
+  // come, PeerLost one that came and died; BackendError if they run on another machine.
   PeerMesh(const Membership& membership, const Deadline& deadline);
   PeerMesh(const PeerMesh&) = delete;
   PeerMesh& operator=(const PeerMesh&) = delete;
@@ -60,6 +57,7 @@ class PeerMesh {
                      const Deadline& deadline);
 
   UniqueFd receive_from(int peer, const Deadline& deadline) const;
+  [[noreturn]] void throw_gone(int rank) const;
   int first_lost(int otherwise) const;
 
   int rank_;

@@ -10,6 +10,7 @@
 #include "lockstep/collective/shm/shared_tensors.h"
 #include "lockstep/core/cpu.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/rethrow.h"
 
 namespace lockstep::shm {
 namespace {
@@ -35,27 +36,13 @@ UniqueFd make_control_block(int ranks) {
   return memory;
 }
 
-// A call begins its own errors; those of joining get their beginning here.
-std::vector<Mapping> exchange_control_blocks(PeerMesh& mesh, const Deadline& deadline) {
-  const std::string where = where_joining(mesh.rank(), mesh.size());
-  try {
-    return exchange_memory(mesh, make_control_block(mesh.size()), ControlBlock::bytes(mesh.size()),
-                           deadline);
-  } catch (const PeerLost& error) {
-    throw PeerLost(error.rank(), where + error.what(), error.how());
-  } catch (const TimeoutError& error) {
-    throw TimeoutError(where + error.what(), error.rank());
-  } catch (const BackendError& error) {
-    throw BackendError(where + error.what());
-  }
-}
-
 class ShmPeers final : public memory::Peers {
  public:
   ShmPeers(const Membership& membership, const Deadline& deadline)
       : Peers(membership.rank, "shm"),
         mesh_(membership, deadline),
-        mappings_(exchange_control_blocks(mesh_, deadline)) {
+        mappings_(exchange_memory(mesh_, make_control_block(mesh_.size()),
+                                  ControlBlock::bytes(mesh_.size()), deadline)) {
     std::vector<ControlBlock*> blocks;
     for (const auto& mapping : mappings_) {
       blocks.push_back(reinterpret_cast<ControlBlock*>(mapping.data()));
@@ -118,8 +105,13 @@ class ShmPeers final : public memory::Peers {
 }  // namespace
 
 std::unique_ptr<memory::Peers> make_shm_peers(const Membership& membership,
-                                              const Deadline& deadline) {
+                                              const Deadline& deadline) try {
   return std::make_unique<ShmPeers>(membership, deadline);
+} catch (const StoreLost&) {
+  throw;
+} catch (const Error&) {
+  rethrow_with(
+      fmt::format("[shm] joining, rank {} of {}: ", membership.rank, membership.world_size));
 }
 
 }  // namespace lockstep::shm
