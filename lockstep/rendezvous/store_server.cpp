@@ -26,14 +26,29 @@ constexpr int rounds_per_serve = 16;
 
 }  // namespace
 
-StoreServer::StoreServer(int door) {
+StoreServer::StoreServer(int door, std::size_t places) : places_(places) {
   epoll_.add(door, EPOLLIN);
 }
 
 void StoreServer::admit(OwnFd socket) {
+  if (connections_.size() >= places_ && !make_place()) return;
   const int fd = socket.get();
   if (!epoll_.try_add(fd, EPOLLIN)) return;
-  connections_.try_emplace(fd, memory_).first->second.socket = std::move(socket);
+  Connection& connection = connections_.try_emplace(fd, memory_).first->second;
+  connection.socket = std::move(socket);
+  connection.number = admitted_++;
+}
+
+bool StoreServer::make_place() {
+  auto oldest = connections_.end();
+  for (auto one = connections_.begin(); one != connections_.end(); ++one) {
+    if (one->second.waiting || one->second.replying) continue;
+    if (oldest == connections_.end() || one->second.number < oldest->second.number) oldest = one;
+  }
+  if (oldest == connections_.end()) return false;
+  epoll_.remove(oldest->first);
+  connections_.erase(oldest);
+  return true;
 }
 
 void StoreServer::close() {

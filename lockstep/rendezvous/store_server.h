@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -22,14 +24,16 @@ class StoreServer {
  public:
   using Values = std::map<std::string, std::string, std::less<>>;
 
-  // descriptor() has something also when this one has, behind which new connections wait.
-  explicit StoreServer(int door);
+  // descriptor() has something also when this one has, behind which new connections wait. At most
+  // `places` connections are kept.
+  explicit StoreServer(int door, std::size_t places = std::numeric_limits<std::size_t>::max());
 
   int descriptor() const { return epoll_.get(); }
   // Does what can be done without blocking. Never throws for what a client does.
   void serve();
 
-  // A client's connection; whether it may have one is for the caller to know.
+  // A client's connection; whether it may have one is for the caller to know. If no place is free,
+  // it takes that of the oldest one that has sent no whole request, and is closed if there is none.
   void admit(OwnFd socket);
 
   // A copy of what was set so far, by the clients and by the owner.
@@ -54,6 +58,8 @@ class StoreServer {
   struct Connection {
     explicit Connection(StoreMemory& memory) : share(memory) {}
     OwnFd socket;
+    // Older connections have lower ones.
+    std::uint64_t number = 0;
     // What has arrived of the request, and how many bytes that was: bytes that find no room are
     // counted, not kept.
     std::string received;
@@ -70,6 +76,8 @@ class StoreServer {
     bool replying = false;
   };
 
+  // False if all places are taken by clients that wait for their answers.
+  bool make_place();
   // Each returns false once the connection is to be closed.
   bool advance(Connection& connection);
   bool receive(Connection& connection);
@@ -85,6 +93,8 @@ class StoreServer {
   StoreMemory memory_;
   std::map<std::string, std::shared_ptr<const Value>, std::less<>> values_;
   std::map<int, Connection> connections_;
+  const std::size_t places_;
+  std::uint64_t admitted_ = 0;
 };
 
 }  // namespace lockstep

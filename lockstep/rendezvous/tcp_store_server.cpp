@@ -13,12 +13,17 @@ namespace {
 constexpr int kAtMostMs = 200;
 // How long a server that ends lets clients take the replies that they have waited for.
 constexpr std::chrono::milliseconds kLinger(300);
+// Each request has a connection of its own; threads of one client may make several at once. Without
+// a secret, connections that are not the job's must not take all descriptors of rank 0.
+constexpr std::size_t kPlacesOfAClient = 4;
+constexpr std::size_t kFurtherPlaces = 256;
 
 }  // namespace
 
 TcpStoreServer::TcpStoreServer(UniqueFd listener, const Key& key, int clients)
     : reception_(std::move(listener), key, clients),
-      answers_(reception_.descriptor()),
+      answers_(reception_.descriptor(),
+               kFurtherPlaces + kPlacesOfAClient * static_cast<std::size_t>(clients)),
       thread_([this](int stop) { run(stop); }) {}
 
 void TcpStoreServer::run(int stop) {

@@ -2,6 +2,7 @@
 // The store of rank 0 and its clients as threads, and strangers at its door.
 #include "lockstep/rendezvous/tcp_store.h"
 
+#include <algorithm>
 #include <fstream>
 #include <random>
 #include <thread>
@@ -10,10 +11,13 @@
 #include "support/limits.h"
 #include "support/rank_processes.h"
 #include <gmock/gmock.h>
+#include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/handshake.h"
+#include "lockstep/core/reception.h"
 #include "lockstep/core/tcp_socket.h"
 #include "lockstep/rendezvous/store_protocol.h"
 
@@ -79,6 +83,24 @@ TEST_F(TcpStoreTest, ManyRanksAtOnce) {
   EXPECT_EQ(rank_0_->add("count", 0), 400);
 }
 
+// As of strangers that have no secret to prove.
+TEST_F(TcpStoreTest, ConnectionsThatAskNothingTakeNoMoreThanTheirPlaces) {
+  const Key key = make_key("store", place_.secret);
+  std::vector<UniqueFd> idle;
+  for (int i = 0; i < 400; ++i) {
+    idle.push_back(enter(place_.host, place_.port, key, at_leisure()));
+  }
+  join_tcp_store(place_)->set("key", "value");
+  const auto is_open = [](const UniqueFd& socket) {
+    pollfd entry{socket.get(), POLLIN, 0};
+    return ::poll(&entry, 1, 0) == 0;
+  };
+  const auto open = std::ranges::count_if(idle, is_open);
+  EXPECT_GT(open, 200);
+  EXPECT_LT(open, 300);
+  EXPECT_FALSE(is_open(idle.front())) << "the oldest goes first";
+}
+
 TEST_F(TcpStoreTest, AnotherSecretIsRefused) {
   for (const std::string secret : {"", "fedcba9876543210"}) {
     TcpStoreOptions other = place_;
@@ -113,7 +135,7 @@ TEST_F(TcpStoreTest, RankZeroIsWaitedForAndItsEndIsNamed) {
   const auto rank_1 = join_tcp_store(place_);
   rank_0_.reset();
   EXPECT_THAT([&] { rank_1->set("key", "value"); },
-              ThrowsMessage<BackendError>(HasSubstr("has rank 0 ended?")));
+              ThrowsMessage<StoreLost>(HasSubstr("has rank 0 ended?")));
   place_.timeout = 200ms;
   EXPECT_THAT([&] { join_tcp_store(place_); },
               ThrowsMessage<TimeoutError>(HasSubstr("is rank 0, which serves it, running there?")));
