@@ -33,7 +33,7 @@ void open_standard_streams() {
 // What is started from here inherits these, unless the user has said otherwise.
 void set_environment() {
   // libtorch's threads and OpenBLAS's are two pools over the same cores: while one computes, the
-  // other must not spin (docs/decisions/0004).
+  // other must not spin (docs/decisions/0004-idle-threads-sleep.md).
   ::setenv("OMP_WAIT_POLICY", "passive", /*overwrite=*/0);
   for (const auto& [name, value] : keep_freed_memory_environment()) {
     ::setenv(name.c_str(), value.c_str(), /*overwrite=*/0);
@@ -42,8 +42,8 @@ void set_environment() {
 
 int complain(const ::CLI::App& run, const std::string& what) {
   const bool in_run = run.parsed();
-  fmt::print(stderr, "lockstep{}: {} (see lockstep{} --help)\n", in_run ? " run" : "", what,
-             in_run ? " run" : "");
+  const char* verb = in_run ? " run" : "";
+  print(stderr, fmt::format("lockstep{}: {} (see lockstep{} --help)\n", verb, what, verb));
   return wrong_use;
 }
 
@@ -96,7 +96,7 @@ int main(int argc, char** argv) {
   try {
     return lockstep::cli::main(argc, argv);
   } catch (const std::exception& error) {
-    fmt::print(stderr, "lockstep: {}\n", error.what());
+    lockstep::cli::print(stderr, fmt::format("lockstep: {}\n", error.what()));
     return 1;
   }
 }

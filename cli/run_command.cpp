@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "number_option.h"
+#include "print.h"
 #include <fmt/format.h>
 
 #include "lockstep/core/cpu.h"
@@ -156,9 +157,9 @@ int RunCommand::run() const {
   if (!shown_ranks.empty()) options.shown_ranks = shown_ranks;
   options.end_orphans = true;
   if (!children_can_be_seen()) {
-    fmt::print(stderr,
-               "lockstep run: warning: /proc is not mounted, so that what ranks put into sessions "
-               "of their own outlasts the job\n");
+    print(stderr,
+          "lockstep: warning: /proc is not mounted: processes that ranks put into sessions of "
+          "their own outlive the job; mount /proc\n");
   }
   const AgentResult result = run_agent(options);
   const std::string text = report(result, nodes * options.ranks);

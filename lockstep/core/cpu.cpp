@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <limits>
@@ -88,8 +89,10 @@ std::optional<std::int64_t> address_space_left() {
 void warn_of_crowd(int ranks) {
   const int cores = available_cores();
   if (ranks <= kRanksPerCore * cores) return;
-  fmt::print(stderr, "lockstep: warning: {} ranks share {} core{}\n", ranks, cores,
-             cores == 1 ? "" : "s");
+  const std::string warning = fmt::format("lockstep: warning: {} ranks share {} core{}\n", ranks,
+                                          cores, cores == 1 ? "" : "s");
+  // Not fmt::print, which throws if standard error is full.
+  std::fputs(warning.c_str(), stderr);
 }
 
 void limit_threads(int threads) {

@@ -39,6 +39,7 @@ std::vector<UniqueFd> Listener::accept() {
   while (connections.size() < kAtOnce) {
     UniqueFd connection(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (connection) {
+      error_ = 0;
       connections.push_back(std::move(connection));
     } else if (errno != EINTR && errno != ECONNABORTED) {
       if (errno != EAGAIN) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Which cores each rank of a launch is pinned to, if any: docs/decisions/0003.
+// Which cores each rank of a launch is pinned to, if any
+// (docs/decisions/0003-pin-only-whole-machines.md).
 #pragma once
 
 #include <optional>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Memory that a training step frees, and that the next one needs again (docs/decisions/0007).
+// Memory that a training step frees, and that the next one needs again
+// (docs/decisions/0007-ranks-keep-freed-memory.md).
 #pragma once
 
 #include "lockstep/launch/rank_environment.h"

@@ -9,7 +9,7 @@
 namespace lockstep {
 
 MemoryKills::MemoryKills(const std::filesystem::path& root)
-    : cgroup_(root), seen_(cgroup_.memory_kills()) {}
+    : cgroup_(root), limit_hits_(cgroup_.memory_limit_hits()), seen_(cgroup_.memory_kills()) {}
 
 void MemoryKills::look() {
   if (!seen_ || count() == *seen_) return;
@@ -31,7 +31,9 @@ std::string MemoryKills::words_of_late() const {
   const bool just = risen_ && Clock::now() - *risen_ < kTimeToEnd;
   if (!now && !just) return "";
   const auto limit = cgroup_.memory_limit();
-  if (!limit) return "killed by the kernel: the machine is out of memory";
+  if (!limit || cgroup_.memory_limit_hits() == limit_hits_) {
+    return "killed by the kernel: the machine is out of memory";
+  }
   return fmt::format("killed by the kernel: out of memory, the control group's limit is {} MiB",
                      *limit >> 20);
 }

@@ -26,10 +26,10 @@ class MemoryKills {
   // the kernel killed.
   void look();
 
-  // What ended a process that SIGKILL ended just now: "killed by the kernel: out of memory, the
-  // control group's limit is 512 MiB", if the kernel has killed in the last kTimeToEnd; that it was
-  // somebody else, if the kernel has killed none since the construction; else, or where no control
-  // group counts, both guesses.
+  // The cause of a SIGKILL just seen, in words: "killed by the kernel: out of memory, the control
+  // group's limit is 512 MiB", if the kernel killed in the last kTimeToEnd; somebody else, if it
+  // has killed none since construction; otherwise, or without a control group that counts, both
+  // guesses.
   std::string words() const;
   // For a process whose end is not known: "killed by the kernel: ...", or empty if the kernel has
   // killed none in the last kTimeToEnd, or no control group counts.
@@ -41,6 +41,8 @@ class MemoryKills {
   std::int64_t count() const { return cgroup_.memory_kills().value_or(seen_.value_or(0)); }
 
   Cgroup cgroup_;
+  // At construction: a kill while no limit was met is for the whole machine's lack of memory.
+  std::int64_t limit_hits_;
   // The count at the last look.
   std::optional<std::int64_t> seen_;
   // When a look found a higher count than the one before.

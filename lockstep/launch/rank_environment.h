@@ -37,7 +37,7 @@ struct LaunchFacts {
   std::optional<Node> node{};
 };
 
-// Of the rank that is this one on this machine.
+// The variables of the rank with this number on this machine.
 EnvironmentVariables rank_environment(const LaunchFacts& facts, int local_rank);
 
 // How many threads each rank uses: the number if it is given, else OMP_NUM_THREADS, else this

@@ -61,10 +61,11 @@ RankFailure RankWatch::failure_of(const Culprit& culprit) {
   Rank& rank = ranks_[index];
   RankFailure failure{culprit.rank, rank.process.pid(), 1, 0, {}, rank.output.last_lines()};
   if (culprit.lost_by < 0 || culprits_end_.failed()) {
-    const ExitStatus status = culprits_end_.status.value_or(*rank.process.status());
     const std::string words = rank.process.last_words();
-    failure.exit_code = status.code();
-    failure.signal = status.signal;
+    if (const auto& status = culprits_end_.status) {
+      failure.exit_code = status->code();
+      failure.signal = status->signal;
+    }
     failure.cause = words.empty() ? rank.end : words;
   } else if (culprits_end_.status) {
     failure.exit_code = 0;

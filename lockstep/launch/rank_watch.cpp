@@ -285,6 +285,7 @@ void RankWatch::take_arrivals() {
   if (first == ranks_.end()) return;
   first->end = first->ended ? options_.arrival->never : options_.arrival->late;
   culprit_ = Culprit{.rank = first_rank() + first->process.rank()};
+  culprits_end_ = end_of(*first);
   stop(SIGTERM, options_.stop_grace);
 }
 
@@ -298,10 +299,10 @@ void RankWatch::take_deadlines() {
   if (!give_up_at_ || !give_up_at_->passed()) return;
   for (const Rank& rank : ranks_) {
     if (rank.ended) continue;
-    throw BackendError(
-        fmt::format("rank {} (pid {}) was killed and did not end within {} ms; it "
-                    "hangs in the kernel, look at its state with ps",
-                    rank.process.rank(), rank.process.pid(), kill_timeout.count()));
+    throw BackendError(fmt::format(
+        "rank {} (pid {}) did not end within {:.1f} s of SIGKILL: it hangs in the "
+        "kernel; look at its state with ps",
+        first_rank() + rank.process.rank(), rank.process.pid(), kill_timeout.count() / 1000.0));
   }
 }
 

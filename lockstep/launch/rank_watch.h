@@ -33,7 +33,7 @@ class RankWatch {
   AgentResult run();
 
  private:
-  // Of this machine's, among those of all.
+  // The job's number of this machine's first rank.
   int first_rank() const { return options_.node ? options_.node->number * options_.ranks : 0; }
   struct Rank {
     RankProcess process;

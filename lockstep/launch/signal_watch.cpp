@@ -46,8 +46,10 @@ SignalWatch::SignalWatch() {
   }
   changed_[4].signal = SIGPIPE;
   change(changed_[4], SIG_IGN);
-  changed_[5].signal = SIGCHLD;
-  change(changed_[5], SIG_DFL);
+  changed_[5].signal = SIGXFSZ;
+  change(changed_[5], SIG_IGN);
+  changed_[6].signal = SIGCHLD;
+  change(changed_[6], SIG_DFL);
 }
 
 void SignalWatch::change(Changed& entry, void (*handler)(int)) {

@@ -12,9 +12,10 @@
 namespace lockstep {
 
 // While it lives, SIGINT, SIGTERM, SIGHUP and SIGQUIT do not end this process but show in next(),
-// whichever thread the kernel gave them to; one that was ignored stays ignored. SIGPIPE is ignored,
-// and SIGCHLD has its default, without which the ends of ranks could not be waited for. Afterwards
-// all is as it was. There can be one at a time in a process: UsageError.
+// whichever thread the kernel gave them to; one that was ignored stays ignored. SIGPIPE and SIGXFSZ
+// are ignored, since writing reports the same as errors, and SIGCHLD has its default, without which
+// the ends of ranks could not be waited for. Afterwards all is as it was. There can be one at a
+// time in a process: UsageError.
 class SignalWatch {
  public:
   SignalWatch();
@@ -39,7 +40,7 @@ class SignalWatch {
 
   UniqueFd reader_;
   UniqueFd writer_;
-  std::array<Changed, 6> changed_{};
+  std::array<Changed, 7> changed_{};
 };
 
 // Holds back all signals of this thread: around a fork, so that the child does not take one with

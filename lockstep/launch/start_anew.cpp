@@ -43,11 +43,10 @@ std::string read_all(int fd) {
 }
 
 // Reads a file of /proc that tells how this process was started: strings, each with a zero byte at
-// its end.
+// its end. Empty without /proc, of which why_not_anew() tells.
 std::vector<std::string> started_with(const char* file) {
   const UniqueFd fd(::open(file, O_RDONLY | O_CLOEXEC));
-  if (!fd) fail(file);
-  std::istringstream all(read_all(fd.get()));
+  std::istringstream all(fd ? read_all(fd.get()) : "");
   std::vector<std::string> strings;
   for (std::string text; std::getline(all, text, '\0');) strings.push_back(text);
   return strings;
@@ -76,6 +75,7 @@ struct Beginning {
   pid_t pid = ::getpid();
   std::chrono::steady_clock::time_point time = std::chrono::steady_clock::now();
   std::filesystem::path folder;
+  std::vector<std::string> arguments;
   std::optional<RankStart> start;
   UniqueFd last_words;
   bool in_rank = false;
@@ -83,6 +83,7 @@ struct Beginning {
   Beginning() {
     std::error_code gone;
     folder = std::filesystem::current_path(gone);
+    arguments = started_with("/proc/self/cmdline");
     std::istringstream variable(::getenv(kVariable) != nullptr ? ::getenv(kVariable) : "");
     pid_t rank = 0;
     int fd = -1;
@@ -119,7 +120,7 @@ Beginning& beginning() {
   return beginning;
 }
 
-// Before main, which may change folders.
+// Before main, which may change folders, and its arguments where they lie.
 [[maybe_unused]] const Beginning& read_at_load = beginning();
 
 // By its path if that still leads to the program, since ps shows it.
@@ -176,7 +177,7 @@ std::string why_not_anew() {
 void start_anew(const RankStart& start, const UniqueFd& last_words) {
   ::fcntl(last_words.get(), F_SETFD, 0);
   const int file = inherited_file(pack_start(start, last_words.get()));
-  std::vector<std::string> arguments = started_with("/proc/self/cmdline");
+  std::vector<std::string> arguments = beginning().arguments;
   std::vector<std::string> variables = started_with("/proc/self/environ");
   std::erase_if(variables, [](const std::string& variable) {
     return variable.starts_with(std::string(kVariable) + "=");

@@ -142,7 +142,8 @@ std::string launcher_of_environment() {
 
 void tell_torchrun(std::string_view error) {
   const auto path = environment("TORCHELASTIC_ERROR_FILE");
-  if (!path || started_by_lockstep() || std::filesystem::exists(*path)) return;
+  std::error_code ignored;
+  if (!path || started_by_lockstep() || std::filesystem::exists(*path, ignored)) return;
   std::string text;
   for (const char c : error) {
     if (c == '"' || c == '\\') text += '\\';

@@ -37,6 +37,13 @@ TEST(Lockstep, AnAnswerThatIsLostIsAFailure) {
   }
 }
 
+TEST(Lockstep, AComplaintThatIsLostLeavesItsExitCode) {
+  for (const std::string command : {"nonsense", "run -n none true", "run"}) {
+    Program program({"sh", "-c", LOCKSTEP_PROGRAM " " + command + " 2>/dev/full"});
+    EXPECT_EQ(program.wait(), 2) << command;
+  }
+}
+
 TEST(Lockstep, HandsVerbsToTheProgramBesideIt) {
   const testing::PrivateTmpdir folder;
   const std::string copy = folder.path() / "lockstep";

@@ -286,6 +286,19 @@ TEST_F(Run, ALogThatIsLostIsAWarningAtOnceAndAFailure) {
   std::filesystem::remove(tmpdir.path() / "go");
 }
 
+// By a limit on the size of files, whose signal must not end the launcher.
+TEST_F(Run, ALogThatMayNotGrowIsAFailure) {
+  const std::filesystem::path logs = tmpdir.path() / "logs";
+  Program program({"sh", "-c",
+                   "ulimit -f 8; exec " LOCKSTEP_PROGRAM " run --log-dir " + logs.string() +
+                       " sh -c 'seq 1 5000; echo the end'"});
+  EXPECT_EQ(program.wait(), 1);
+  EXPECT_THAT(program.out(), HasSubstr("[rank 0] the end\n"));
+  EXPECT_THAT(program.err(), HasSubstr("cannot write the log file " +
+                                       (logs / "rank_0.log").string() + ": File too large"));
+  std::filesystem::remove_all(logs);
+}
+
 TEST_F(Run, RunsInsideARank) {
   const Ended ended = run({"-n", "2", LOCKSTEP_PROGRAM, "run", "-n", "2", "sh", "-c", "echo hi"});
   EXPECT_EQ(ended.code, 0);

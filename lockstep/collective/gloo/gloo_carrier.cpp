@@ -32,6 +32,8 @@ using network::Transmission;
 // To each peer, one for each direction of an exchange: Gloo tells a sender that it may begin over
 // the connection of its block, and that would wait behind a block that goes the other way.
 constexpr std::size_t kConnections = 2;
+// Gloo adds its timeout to the clock, where a longer one would not fit.
+constexpr std::chrono::milliseconds kLongestTimeout = std::chrono::hours(24 * 365);
 // Lower tags are those of single messages.
 constexpr int kFirstTag = 64;
 // Gloo's tags are ints that are not negative.
@@ -216,7 +218,8 @@ std::unique_ptr<Carrier> make_gloo_carrier(const Membership& membership, Joining
       network::connect_ranks(membership, joining, host, static_cast<int>(kConnections), deadline);
   GlooSockets sockets;
   // The group's own deadline comes first; after this one Gloo lets go of what nobody waits for.
-  const auto options = c10d::ProcessGroupGloo::Options::create(timeout + std::chrono::seconds(10));
+  const auto options = c10d::ProcessGroupGloo::Options::create(std::min(timeout, kLongestTimeout) +
+                                                               std::chrono::seconds(10));
   options->devices.assign(kConnections, make_gloo_device());
   auto gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(
       make_gloo_store(sockets.stand_ins()), membership.rank, membership.world_size, options);
@@ -224,6 +227,8 @@ std::unique_ptr<Carrier> make_gloo_carrier(const Membership& membership, Joining
   return std::make_unique<network::ComparingCarrier>(
       std::make_unique<GlooMessenger>(std::move(gloo), membership.rank), membership.rank,
       membership.world_size);
+} catch (const UsageError&) {
+  throw;
 } catch (const PeerLost&) {
   throw;
 } catch (const TimeoutError&) {

@@ -56,7 +56,9 @@ class GlooStore final : public c10d::Store {
  private:
   template <class Result>
   Result not_needed() const {
-    throw BackendError("Gloo asks its store for more than it did when this was written");
+    throw BackendError(
+        "Gloo asks its store for more than addresses: Lockstep does not know this version of it; "
+        "use a libtorch that README names, or another backend");
   }
 
   static std::size_t digits_of_rank(const std::string& key) {
