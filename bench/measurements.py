@@ -100,7 +100,10 @@ def torchrun_launch(program):
 
 
 def _allocator_settings(lockstep):
-    """What `lockstep` sets for its ranks, its peers are to have too (docs/decisions/0007)."""
+    """What `lockstep` sets for its ranks, its peers are to have too.
+
+    docs/decisions/0007-ranks-keep-freed-memory.md says why it sets them.
+    """
     output, _ = children.run([*lockstep.command, "run", "-n", "1", "--no-prefix", "env"], LIMIT)
     return dict(line.split("=", 1) for line in output.splitlines() if line.startswith("MALLOC_"))
 

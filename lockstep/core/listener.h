@@ -13,7 +13,7 @@ namespace lockstep {
 
 class Listener {
  public:
-  // Of a socket that listens and does not block. BackendError if it cannot be watched.
+  // Takes a non-blocking listening socket. BackendError if it cannot be watched.
   explicit Listener(UniqueFd socket);
 
   // To be polled for POLLIN.

@@ -22,7 +22,8 @@ namespace lockstep {
 
 class Reception {
  public:
-  // `guests` may come at once; with 256 strangers more, the one that came first is sent away.
+  // Keeps at most 256 + `guests` connections that have not proved themselves yet; one more drops
+  // the oldest.
   Reception(UniqueFd listener, const Key& key, int guests);
 
   // To be polled for POLLIN.

@@ -43,11 +43,10 @@ std::string peer_host(int socket);
 // Whether both ends of a connection are on this machine.
 bool is_within_machine(int socket);
 
-// The same host; by a number of this machine's that others can reach, where the name leads to
-// loopback here (as Debian has it for a machine's own name) and is not meant to, or where this
-// machine does not know its own name. Waits a minute at
-// most for a name that is not known yet: Kubernetes makes names while it starts their machines.
-// BackendError if it stays unknown.
+// Returns the host; or, if its name leads to loopback here (as Debian has it for a machine's own
+// name), or is this machine's own and unknown here, the number of an interface that others can
+// reach. Waits at most a minute for another name that is not known yet: Kubernetes makes names
+// while it starts their machines. BackendError if it stays unknown.
 std::string reachable_host(const std::string& host, const Deadline& deadline);
 
 // The name by which other machines know this one.

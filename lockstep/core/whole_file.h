@@ -46,7 +46,7 @@ class WholeFile {
   std::filesystem::path file_;
   std::filesystem::path target_;
   UniqueFd folder_;
-  // Of the file that is replaced.
+  // The status of the file that is replaced; empty if there is none.
   std::optional<struct stat> old_;
   std::unique_ptr<UnfinishedFile> unfinished_;
   std::uint64_t needed_ = 0;

@@ -22,8 +22,8 @@ struct ReducerOptions {
   // Whether backward ends with NonFiniteGradient on every rank if a reduced gradient has infinite
   // or NaN elements; it names the parameters, and the ranks that contributed such elements, or says
   // that finite ones overflow in the sum. It reads each gradient twice, before and after the
-  // reduction: 4 to 6 % of a step on CPU (docs/decisions/0022). On GPUs it waits for them at the
-  // end of backward.
+  // reduction: at most 6 % of a step on CPU (docs/decisions/0022-checks-that-name-the-rank.md). On
+  // GPUs it waits for them at the end of backward.
   bool check_finite = false;
 };
 
@@ -58,8 +58,9 @@ class [[nodiscard]] NoSync {
 // that no peer waits for it, and the next prepare() says so. Only NonFiniteGradient, of
 // check_finite, leaves the group and the reducer as after any other step.
 //
-// The first backward launches nothing before its end: it learns the order (docs/decisions/0001).
-// In a group of one nothing is hooked, and nothing happens, unless check_finite is set.
+// The first backward launches nothing before its end: it learns the order
+// (docs/decisions/0001-first-step-plans-the-buckets.md). In a group of one nothing is hooked, and
+// nothing happens, unless check_finite is set.
 //
 // One thread at a time. The group is kept; parameters may outlive the reducer and keep their
 // gradients. Two reducers whose backwards overlap need a group each.

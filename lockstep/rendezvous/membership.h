@@ -39,7 +39,7 @@ struct Membership {
   int job_rank(int of) const {
     return job_ranks.empty() || of < 0 ? of : job_ranks[static_cast<std::size_t>(of)];
   }
-  // Nothing where it is not known.
+  // If it is unknown, one that never ends.
   ProcessIdentity process(int of) const {
     return processes.empty() ? ProcessIdentity()
                              : processes[static_cast<std::size_t>(job_rank(of))];

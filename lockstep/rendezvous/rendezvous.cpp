@@ -93,8 +93,8 @@ struct Told {
   std::uint16_t port = 0;
 };
 
-// Of ranks that a launcher started, unless an agent came between. UsageError if it disagrees with
-// RANK and WORLD_SIZE.
+// The launcher whose rank this process is; nothing if an agent started it. UsageError if it
+// disagrees with RANK and WORLD_SIZE.
 std::optional<ForeignLauncher> launcher_beside(std::optional<int> rank,
                                                std::optional<int> world_size) {
   if (started_by_agent()) return std::nullopt;
@@ -214,7 +214,7 @@ void meet_by_mpi(Membership& member, TcpStoreOptions place) {
   refuse_second_rank_0(member, error.what());
 }
 
-// Of the store that rank 0 serves.
+// Meets in the store that rank 0 serves.
 void meet_at_rank_0(Membership& member, TcpStoreOptions place) {
   place.host = reachable_host(place.host, Deadline::after(place.timeout));
   member.address = place.host;

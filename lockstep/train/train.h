@@ -45,11 +45,11 @@ struct TrainOptions {
   // Where recipes that need one find their data set; by default Debian's Fashion-MNIST.
   std::optional<std::filesystem::path> data_folder = {};
   std::int64_t seed = 0;
-  // Of dp: how many copies of the net compute in this process, on as many GPUs or on the CPU.
+  // For dp: how many copies of the net compute in this process, on as many GPUs or on the CPU.
   int replicas = 1;
   // The training ends if a gradient has infinite or NaN elements, before the optimizer sees it.
   bool check_finite = false;
-  // Of ddp: every so many steps the training ends unless all ranks have the same net, bit for bit.
+  // For ddp: every so many steps the training ends unless all ranks have the same net, bit for bit.
   std::optional<std::int64_t> check_in_sync = {};
   // Rank 0 saves the net there when it is trained. A path that cannot be written is refused before
   // the training.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What is said of a job's end, and of all of them."""
+"""Judges how a job ended, and prints the table of all jobs."""
 
 import sys
 

@@ -87,7 +87,7 @@ class SituationTrial:
 
 
 def possible(programs, numbers, launchers, backends):
-    """With these faults (all, if none is named), launchers and backends, as far as they are here."""
+    """The trials with these faults (all if none is named) that this machine can run."""
     found = []
     for fault in FAULTS:
         for name in fault.launchers:

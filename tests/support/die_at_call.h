@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Kills this process at one of its calls by which sockets are connected, written and read, in
-// whatever library it is made. For programs that are linked with die_at_call.cpp and export its
-// functions (ENABLE_EXPORTS).
+// whatever library it is made. Needs no ptrace, unlike kill_at_call.h, so that ranks of a real job
+// can use it: programs that are linked with die_at_call.cpp and export its functions
+// (ENABLE_EXPORTS).
 #pragma once
 
 namespace lockstep::testing {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Kills a process at each of its system calls in turn.
+// Kills a process, a single child, at each of its system calls in turn, by ptrace.
 #pragma once
 
 #include <functional>

@@ -71,11 +71,6 @@ std::exception_ptr PhasedCalls::error() const {
   return error_;
 }
 
-void PhasedCalls::fail(std::exception_ptr error) {
-  const Hold hold(busy_);
-  if (!error_) keep(std::move(error));
-}
-
 void PhasedCalls::keep(std::exception_ptr error) {
   error_ = std::move(error);
   // Before works are dropped: a dropped work is waited for unless it has been ended.

@@ -47,8 +47,6 @@ class PhasedCalls final : public Progressing {
   void give_up(const Deadline& deadline);
   // The first error; null if there is none.
   std::exception_ptr error() const;
-  // Ends all calls.
-  void fail(std::exception_ptr error);
 
   // True if anything moved.
   bool try_advance() override;

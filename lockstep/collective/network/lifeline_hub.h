@@ -43,10 +43,10 @@ class LifelineHub {
     LifelineReader reader;
     std::string unsent;
     int pid = 0;
-    // Of this machine's ranks only.
+    // Set only for ranks of this machine.
     ProcessWatch process;
     bool left = false;
-    // Of the call that it waits in, and what that is.
+    // Number and description of the call that it waits in.
     std::uint64_t waits_in = 0;
     std::string call;
     // The last that it said it waits in: a call, or a message, which has number 0.

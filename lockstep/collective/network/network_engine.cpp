@@ -174,7 +174,7 @@ bool NetworkEngine::advance(CallLine& line) try {
   fail_for_all(AbortCause::requested, std::make_exception_ptr(BackendError(message)), message);
   return true;
 } catch (const std::exception& error) {
-  // Most often since a peer has gone, of which the lifeline knows more.
+  // Usually because a peer has gone; the lifeline tells which.
   if (carrier_failure_.empty()) {
     carrier_failure_ = first_line(error);
     carrier_failed_ = Clock::now();
