@@ -24,13 +24,11 @@ struct MemoryFiles {
   const char* inactive_cache;  // in memory.stat
   const char* active_cache;
   const char* events;  // "oom_kill" in it
-  const char* hits;    // "oom" in it, or a single number
 };
 constexpr std::array<MemoryFiles, 2> kMemoryFiles = {
-    {{"memory.max", "memory.current", "inactive_file", "active_file", "memory.events",
-      "memory.events"},
+    {{"memory.max", "memory.current", "inactive_file", "active_file", "memory.events"},
      {"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file", "total_active_file",
-      "memory.oom_control", "memory.failcnt"}}};
+      "memory.oom_control"}}};
 
 template <class Value>
 std::optional<Value> first_value(const fs::path& file) {
@@ -71,7 +69,8 @@ void add_way_up(const fs::path& mount, std::string path, std::vector<fs::path>& 
 struct Cgroup::MemoryUse {
   std::int64_t limit;
   std::int64_t used;
-  std::int64_t hits;
+  // How often it was met.
+  std::optional<std::int64_t> hits;
 };
 
 Cgroup::Cgroup(const fs::path& root) {
@@ -116,11 +115,10 @@ std::vector<Cgroup::MemoryUse> Cgroup::memory_uses() const {
       if (!limit || *limit < 0 || *limit >= kNoLimit) continue;
       const auto stat = folder / "memory.stat";
       const auto used = first_value<std::int64_t>(folder / files.used).value_or(0);
-      const auto hits = first_value<std::int64_t>(folder / files.hits);
       uses.push_back({.limit = *limit,
                       .used = used - named_value(stat, files.inactive_cache).value_or(0) -
                               named_value(stat, files.active_cache).value_or(0),
-                      .hits = hits ? *hits : named_value(folder / files.hits, "oom").value_or(0)});
+                      .hits = named_value(folder / "memory.events", "oom")});
     }
   }
   return uses;
@@ -143,9 +141,11 @@ std::optional<std::int64_t> Cgroup::available_memory() const {
   return least;
 }
 
-std::int64_t Cgroup::memory_limit_hits() const {
-  std::int64_t sum = 0;
-  for (const auto& use : memory_uses()) sum += use.hits;
+std::optional<std::int64_t> Cgroup::memory_limit_hits() const {
+  std::optional<std::int64_t> sum;
+  for (const auto& use : memory_uses()) {
+    if (use.hits) sum = sum.value_or(0) + *use.hits;
+  }
   return sum;
 }
 

@@ -23,9 +23,9 @@ class Cgroup {
   // Bytes up to the limit. Cached pages of files count as free: the kernel gives them back before
   // it refuses anything.
   std::optional<std::int64_t> available_memory() const;
-  // How often the limits have been met, those of version 1 also where cached pages could be given
-  // back.
-  std::int64_t memory_limit_hits() const;
+  // How often a process was to be killed because a limit was met; nothing in version 1, which does
+  // not count it.
+  std::optional<std::int64_t> memory_limit_hits() const;
   // How many processes the kernel has killed for lack of memory, be it the group's or the
   // machine's, since the group was made. The count is that of the nearest group that has one;
   // nothing if none has.

@@ -31,7 +31,8 @@ std::string MemoryKills::words_of_late() const {
   const bool just = risen_ && Clock::now() - *risen_ < kTimeToEnd;
   if (!now && !just) return "";
   const auto limit = cgroup_.memory_limit();
-  if (!limit || cgroup_.memory_limit_hits() == limit_hits_) {
+  const auto hits = cgroup_.memory_limit_hits();
+  if (!limit || (hits && hits == limit_hits_)) {
     return "killed by the kernel: the machine is out of memory";
   }
   return fmt::format("killed by the kernel: out of memory, the control group's limit is {} MiB",

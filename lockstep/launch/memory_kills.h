@@ -42,7 +42,7 @@ class MemoryKills {
 
   Cgroup cgroup_;
   // At construction: a kill while no limit was met is for the whole machine's lack of memory.
-  std::int64_t limit_hits_;
+  std::optional<std::int64_t> limit_hits_;
   // The count at the last look.
   std::optional<std::int64_t> seen_;
   // When a look found a higher count than the one before.

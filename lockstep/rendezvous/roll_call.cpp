@@ -188,16 +188,11 @@ class Collection {
   // The verdict. Empty if another process has refused the group meanwhile.
   std::string run(const Deadline& deadline) {
     for (int rank = 1; rank < membership_.world_size; ++rank) {
-      while (!entries_.contains(rank)) {
-        const bool here = roll_.here(membership_, rank);
-        find(rank, here ? kWriteTimeout : kLookAround);
-        if (entries_.contains(rank)) break;
+      while (!find(rank, deadline)) {
         if (roll_.over()) return "";
         // One that comes and dies while another one is late is noticed too.
         if (look_at_ < rank || ++look_at_ == membership_.world_size) look_at_ = rank;
-        if (!entries_.contains(look_at_) && roll_.here(membership_, look_at_)) {
-          find(look_at_, kWriteTimeout);
-        }
+        if (roll_.here(membership_, look_at_)) find(look_at_, deadline);
         if (const std::string verdict = against(); !verdict.empty()) return verdict;
         if (deadline.passed()) return late(membership_, roll_, rank);
       }
@@ -209,11 +204,14 @@ class Collection {
   }
 
  private:
-  void find(int rank, std::chrono::milliseconds patience) {
-    if (entries_.contains(rank)) return;
-    if (auto entry = roll_.find(rank, Deadline::after(patience))) {
-      entries_.emplace(rank, *std::move(entry));
-    }
+  // Whether the rank's entry is there.
+  bool find(int rank, const Deadline& deadline) {
+    if (entries_.contains(rank)) return true;
+    const std::chrono::milliseconds patience =
+        roll_.here(membership_, rank) ? kWriteTimeout : kLookAround;
+    auto entry = roll_.find(rank, Deadline::after(std::min(patience, deadline.remaining())));
+    if (entry) entries_.emplace(rank, *std::move(entry));
+    return entry.has_value();
   }
 
   // A verdict, or empty if those that have come so far can be in one group, and live.

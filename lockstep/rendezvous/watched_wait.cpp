@@ -6,18 +6,12 @@
 #include <fmt/format.h>
 
 namespace lockstep {
-namespace {
-
-// How long a rank that has seen a death lives on at least.
-constexpr std::chrono::milliseconds kUntilOthersHaveLooked(250);
-
-}  // namespace
 
 void check_all_live(const Membership& membership) {
   const auto ended = membership.first_ended();
   if (!ended) return;
   // The others could take this rank's end for the cause.
-  std::this_thread::sleep_for(kUntilOthersHaveLooked);
+  std::this_thread::sleep_for(kFirstTurn);
   throw PeerLost(*ended, fmt::format("rank {} (pid {}) died while the ranks connected", *ended,
                                      membership.process(*ended).pid));
 }

@@ -14,14 +14,16 @@ namespace lockstep {
 // Throws PeerLost if the process of a rank is known to have ended.
 void check_all_live(const Membership& membership);
 
-// Calls wait(deadline), which throws TimeoutError at its deadline, for a quarter of a second at
-// first. Between the calls it looks whether all ranks live. The calls become longer where the store
-// may be far away: one that is shorter than the way there and back never succeeds.
+// How long the first wait for a rank lasts, before a look whether all of them live.
+constexpr std::chrono::milliseconds kFirstTurn(250);
+
+// Calls wait(deadline), which throws TimeoutError at its deadline, again and again, and between the
+// calls looks whether all ranks live. The calls become longer, up to `longest`: where the store may
+// be far away, one that is shorter than the way there and back never succeeds.
 template <class Wait>
-auto watched_wait(const Membership& membership, const Deadline& deadline, const Wait& wait) {
-  using namespace std::chrono_literals;
-  const std::chrono::milliseconds longest = membership.address.empty() ? 250ms : 2000ms;
-  for (std::chrono::milliseconds turn = 250ms;; turn = std::min(2 * turn, longest)) {
+auto watched_wait(const Membership& membership, const Deadline& deadline, const Wait& wait,
+                  std::chrono::milliseconds longest = std::chrono::seconds(2)) {
+  for (std::chrono::milliseconds turn = kFirstTurn;; turn = std::min(2 * turn, longest)) {
     const bool last = deadline.remaining() <= turn;
     try {
       return wait(last ? deadline : Deadline::after(turn));

@@ -80,13 +80,20 @@ def _death_while_joining(programs, backend, folder):
     """At any of the calls by which a rank connects, sends and receives, if no launcher looks on. A
     rank that dies before it has come to the others is missing only when their time is over."""
     rank = random.randrange(3)
-    command = _by_script(programs, _ranks((0, 1, 2), 3, free_port()), backend,
-                         "fault=die_while_joining", f"rank={rank}",
-                         f"step={random.randint(1, CALLS_OF_JOINING[backend])}")
-    with _job(command, folder) as job:
-        return _expect(job, time.monotonic(), START, 1,
-                       rf"rank {rank}( \(pid \d+\))? (died|did not join)"
-                       + ("|has rank 0 ended|rank 0, which serves it" if rank == 0 else ""))
+    call = random.randint(1, CALLS_OF_JOINING[backend])
+    named = rf"rank {rank}( \(pid \d+( on host \S+)?\))? (died|did not join|no longer listens)"
+    if rank == 0:
+        named = f"({named}|has rank 0 ended|rank 0, which serves it)"
+    while True:
+        command = _by_script(programs, _ranks((0, 1, 2), 3, free_port()), backend,
+                             "fault=die_while_joining", f"rank={rank}", f"step={call}")
+        with _job(command, folder) as job:
+            said = job.wait_for(rf"fault at ([\d.]+)|rank {rank} is process")
+            if said is None or said.group(1):
+                struck = float(said.group(1)) if said else time.monotonic()
+                return _expect(job, struck, TIMEOUT + 8, 1,
+                               *(rf"rank {other} of 3: .*{named}" for other in {0, 1, 2} - {rank}))
+        call = max(1, call // 2)  # it had joined already
 
 
 def _rank_number_twice(programs, backend, folder):

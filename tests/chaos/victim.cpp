@@ -159,9 +159,12 @@ class Victim {
 };
 
 void train(const Plan& plan) {
-  if (std::getenv("RANK") == std::to_string(plan.rank)) {
+  const char* rank = std::getenv("RANK");  // mpirun sets none
+  if (rank != nullptr && rank == std::to_string(plan.rank)) {
     if (plan.fault == "throw_before_joining") commit("throw");
-    if (plan.fault == "die_while_joining") lockstep::testing::die_at_call(plan.step);
+    if (plan.fault == "die_while_joining") {
+      lockstep::testing::die_at_call(plan.step, say_that_it_comes);
+    }
   }
   Victim(plan).train();
 }

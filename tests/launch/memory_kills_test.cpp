@@ -37,15 +37,12 @@ TEST_F(MemoryKillsTest, ALimitThatWasNotMetIsNotTheCause) {
   EXPECT_EQ(kills.words(), "killed by the kernel: the machine is out of memory");
 }
 
-TEST_F(MemoryKillsTest, AsksVersion1Too) {
+TEST_F(MemoryKillsTest, NamesTheLimitOfVersion1WhichDoesNotSayWhetherItWasMet) {
   write("proc/self/cgroup", "4:memory:/job\n");
   write("sys/fs/cgroup/memory/job/memory.limit_in_bytes", "536870912\n");
-  write("sys/fs/cgroup/memory/job/memory.failcnt", "7\n");
   write("sys/fs/cgroup/memory/job/memory.oom_control", "under_oom 0\noom_kill 2\n");
   const MemoryKills kills(root());
   write("sys/fs/cgroup/memory/job/memory.oom_control", "under_oom 0\noom_kill 3\n");
-  EXPECT_EQ(kills.words(), "killed by the kernel: the machine is out of memory");
-  write("sys/fs/cgroup/memory/job/memory.failcnt", "8\n");
   EXPECT_EQ(kills.words(),
             "killed by the kernel: out of memory, the control group's limit is 512 MiB");
 }

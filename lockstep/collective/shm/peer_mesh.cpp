@@ -43,6 +43,12 @@ std::string key_of(const Membership& membership, int rank, std::int64_t group) {
   return fmt::format("shm/{}/{}/{}", membership.generation, group, rank);
 }
 
+// All ranks, and what they wait for, are on this machine.
+template <class Wait>
+auto watch(const Membership& membership, const Deadline& deadline, const Wait& wait) {
+  return watched_wait(membership, deadline, wait, kFirstTurn);
+}
+
 TimeoutError did_not_join(const std::vector<int>& ranks, const Deadline& deadline) {
   return TimeoutError(fmt::format("rank {} did not join within {:.1f} s; see whether it was "
                                   "started, and whether it failed before it joined",
@@ -84,8 +90,8 @@ void PeerMesh::connect(int peer, const Membership& membership, const std::string
                        const Deadline& deadline) {
   std::string entry;
   try {
-    entry = watched_wait(membership, deadline,
-                         [&](const Deadline& look) { return membership.store->get(key, look); });
+    entry = watch(membership, deadline,
+                  [&](const Deadline& look) { return membership.store->get(key, look); });
   } catch (const TimeoutError&) {
     throw did_not_join({peer}, deadline);
   }
@@ -99,7 +105,7 @@ void PeerMesh::connect(int peer, const Membership& membership, const std::string
   hello.world_size = size();
   hello.block_bytes = memory::ControlBlock::bytes(size());
   try {
-    peers_[peer].socket = watched_wait(membership, deadline, [&](const Deadline& look) {
+    peers_[peer].socket = watch(membership, deadline, [&](const Deadline& look) {
       return connect_unix(entry.substr(0, space), look);
     });
     send_all(peers_[peer].socket.get(), std::as_bytes(std::span(&hello, 1)), deadline);
@@ -124,9 +130,8 @@ void PeerMesh::accept_higher(int listener, const Membership& membership, const s
     UniqueFd socket;
     Hello hello;
     try {
-      socket = watched_wait(membership, deadline, [&](const Deadline& look) {
-        return accept_connection(listener, look);
-      });
+      socket = watch(membership, deadline,
+                     [&](const Deadline& look) { return accept_connection(listener, look); });
       // Another user may connect and then say nothing.
       if (peer_of(socket.get()).uid != ::geteuid()) continue;
       receive_all(socket.get(), std::as_writable_bytes(std::span(&hello, 1)), deadline);
