@@ -134,13 +134,17 @@ TEST_F(SpawnAnew, NamesAProgramThatDoesNotComeToTheCall) {
 TEST_F(SpawnAnew, ARankThatEndsBeforeTheCallIsNamedWhileOthersWaitInIt) {
   EXPECT_THAT(error_of("no_call_of_rank_1"),
               AllOf(HasSubstr("rank 1 (pid "), HasSubstr("exit code 0"),
-                    HasSubstr("did not come to this call")));
+                    HasSubstr("did not come to this call"), HasSubstr("\nexit code 0, signal 0")));
 }
 
 TEST_F(SpawnAnew, ARankThatWaitsBeforeTheCallIsNamedAndEnded) {
   EXPECT_THAT(error_of("waits_before"),
               AllOf(HasSubstr("rank 0 (pid "), HasSubstr("did not come to this call within 0.2 s"),
-                    HasSubstr("start_timeout")));
+                    HasSubstr("start_timeout"), HasSubstr("\nexit code 1, signal 0")));
+}
+
+TEST_F(SpawnAnew, ARankHasTheArgumentsThatTheProgramWasGiven) {
+  EXPECT_EQ(output_of({"overwrites_its_name"}), "the same\n");
 }
 
 // As when it is compiled again meanwhile.

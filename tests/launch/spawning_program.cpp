@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // A program that calls spawn() with StartMethod::spawn, in the way that its first argument says.
+#include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <filesystem>
 #include <functional>
@@ -184,6 +186,15 @@ void removed(const Arguments&) {
   say(fmt::format("{} {}", numbers[0], numbers[1]));
 }
 
+// As programs do that show their state in ps.
+void overwrites_its_name(const Arguments&) {
+  const std::string name = program_invocation_name;
+  std::ranges::fill_n(program_invocation_name, static_cast<std::ptrdiff_t>(name.size()), 'x');
+  const auto names = spawn(
+      1, [&](int) { return name; }, anew);
+  say(names[0] == name ? "the same" : names[0]);
+}
+
 void waits(const Arguments&) {
   spawn(
       2,
@@ -206,6 +217,7 @@ const std::map<std::string, void (*)(const Arguments&)> ways{
     {"another_call", another_call},
     {"no_call", no_call},
     {"no_call_of_rank_1", no_call_of_rank_1},
+    {"overwrites_its_name", overwrites_its_name},
     {"removed", removed},
     {"waits_before", waits_before},
     {"waits", waits}};
@@ -217,6 +229,10 @@ int main(int argc, char** argv) try {
   const lockstep::Arguments arguments(argv + 1, argv + argc);
   lockstep::ways.at(arguments.at(0))(arguments);
   return 0;
+} catch (const lockstep::RankFailed& error) {
+  std::fprintf(stderr, "%s\nexit code %d, signal %d\n", error.what(), error.failure().exit_code,
+               error.failure().signal);
+  return 1;
 } catch (const std::exception& error) {
   std::fprintf(stderr, "%s\n", error.what());
   return 1;

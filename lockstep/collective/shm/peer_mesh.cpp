@@ -190,7 +190,7 @@ std::vector<UniqueFd> PeerMesh::exchange(int fd, const Deadline& deadline) {
 }
 
 // The connection of a rank that died may be open still (see the header), so it is not waited on for
-// long without a look at the rank.
+// long without a look at all ranks.
 UniqueFd PeerMesh::receive_from(int peer, const Deadline& deadline) const {
   while (true) {
     const bool last_look = deadline.remaining() <= kLookAround;
@@ -198,9 +198,10 @@ UniqueFd PeerMesh::receive_from(int peer, const Deadline& deadline) const {
       return receive_fd(peers_[peer].socket.get(),
                         last_look ? deadline : Deadline::after(kLookAround));
     } catch (const ConnectionClosed&) {
-      throw_gone(first_lost(peer));
+      throw_gone(cause_of_end(peer));
     } catch (const TimeoutError&) {
-      if (state(peer) == State::lost) throw_gone(peer);
+      const int cause = cause_of_end(peer);
+      if (cause != peer || state(peer) == State::lost) throw_gone(cause);
       if (!last_look) continue;
       throw TimeoutError(fmt::format("rank {} (pid {}) did not answer within {:.1f} s", peer,
                                      pid(peer), deadline.span().count() / 1000.0),
@@ -214,15 +215,14 @@ void PeerMesh::throw_gone(int rank) const {
                                    rank, pid(rank)));
 }
 
-// A rank that says farewell may do so because another died or failed.
-int PeerMesh::first_lost(int otherwise) const {
-  for (int peer = 0; peer < size(); ++peer) {
-    if (peer == rank_) continue;
-    if (const State found = state(peer); found == State::lost || found == State::failed) {
-      return peer;
-    }
+// A rank whose connection ends may have left because another one died or failed.
+int PeerMesh::cause_of_end(int peer) const {
+  for (int other = 0; other < size(); ++other) {
+    if (other == rank_ || other == peer) continue;
+    const State found = state(other);
+    if (found == State::lost || found == State::failed) return other;
   }
-  return otherwise;
+  return peer;
 }
 
 PeerMesh::State PeerMesh::state(int rank) const {

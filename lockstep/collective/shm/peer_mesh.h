@@ -58,7 +58,7 @@ class PeerMesh {
 
   UniqueFd receive_from(int peer, const Deadline& deadline) const;
   [[noreturn]] void throw_gone(int rank) const;
-  int first_lost(int otherwise) const;
+  int cause_of_end(int peer) const;
 
   int rank_;
   pid_t owner_;  // a child that this process forks has the object too
