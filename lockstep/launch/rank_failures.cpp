@@ -13,6 +13,9 @@ namespace {
 // loss. Less for a rank that was only silent, since it most likely hangs.
 constexpr std::chrono::milliseconds cause_grace{2000};
 constexpr std::chrono::milliseconds silence_grace{1000};
+// How long ranks of several machines may tell those of the others whom they have lost, before they
+// are ended: else the others could take their end for the cause.
+constexpr std::chrono::milliseconds other_machines_grace{500};
 
 }  // namespace
 
@@ -42,9 +45,11 @@ void RankWatch::take_failure() {
   std::vector<RankEnd> ends;
   for (Rank& rank : ranks_) ends.push_back(end_of(rank));
   const auto culprit = find_culprit(ends, first_rank());
-  if (culprit->may_change && running()) {
-    if (!decide_at_)
-      decide_at_ = Deadline::after(culprit->loss.silent ? silence_grace : cause_grace);
+  const auto grace = culprit->may_change ? culprit->loss.silent ? silence_grace : cause_grace
+                     : options_.node     ? other_machines_grace
+                                         : std::chrono::milliseconds(0);
+  if (grace.count() > 0 && running()) {
+    if (!decide_at_) decide_at_ = Deadline::after(grace);
     if (!decide_at_->passed()) return;
   }
   culprit_ = culprit;
