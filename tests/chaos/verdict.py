@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What must come of a job that is started into a situation."""
+
+import time
+
+TIMEOUT = 5  # seconds, of the victim's group
+START = 30  # seconds in which a job has started beside busy cores
+
+
+def expect(job, since, within, code, *says):
+    """Waits for the job's end and judges it."""
+    ended = job.end(within + START)
+    seconds = (ended or time.monotonic()) - since
+    complaints = []
+    if not ended:
+        complaints.append(f"did not end within {seconds:.0f} s")
+    elif seconds > within:
+        complaints.append(f"took {seconds:.1f} s, more than {within} s")
+    if ended and (job.code == 0) != (code == 0):
+        complaints.append(f"exit code {job.code}")
+    complaints += [f"nothing says {pattern!r}" for pattern in says if not job.find(pattern)]
+    return complaints + job.left_behind(), seconds, job.text
