@@ -69,9 +69,8 @@ std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
     losses.withdraw();
     return made;
   } catch (const StoreLost& error) {
-    const PeerLost lost(0, error.what());
-    losses.note(std::make_exception_ptr(lost));
-    throw lost;
+    losses.note(error);
+    throw PeerLost(0, error.what());
   } catch (const Error&) {
     losses.note(std::current_exception());
     throw;

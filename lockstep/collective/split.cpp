@@ -9,6 +9,7 @@
 
 #include "lockstep/collective/process_group.h"
 #include "lockstep/core/error.h"
+#include "lockstep/rendezvous/losses.h"
 
 namespace lockstep {
 namespace {
@@ -71,7 +72,16 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(const std::vector<int>& ranks)
   member.world_size = static_cast<int>(ranks.size());
   member.job_ranks.clear();
   for (const int of : ranks) member.job_ranks.push_back(membership_.job_rank(of));
-  return make_subgroup(fmt::format("{}/{}", number, fmt::join(ranks, "-")), std::move(member));
+  const GroupLosses losses(member);
+  try {
+    return make_subgroup(fmt::format("{}/{}", number, fmt::join(ranks, "-")), std::move(member));
+  } catch (const StoreLost& error) {
+    losses.note(error);
+    throw;
+  } catch (const Error&) {
+    losses.note(std::current_exception());
+    throw;
+  }
 }
 
 }  // namespace lockstep

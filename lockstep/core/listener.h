@@ -26,7 +26,7 @@ class Listener {
 
   // Whether the last accept() left connections in the queue for want of descriptors.
   bool starved() const { return !watched_; }
-  // The limit on descriptors that was met, in words; empty if none ever was.
+  // The limit on descriptors that keeps connections in the queue, in words; empty if none does.
   std::string limit_met() const;
 
   // Takes no more, and frees the address.

@@ -13,8 +13,8 @@ namespace {
 // loss. Less for a rank that was only silent, since it most likely hangs.
 constexpr std::chrono::milliseconds cause_grace{2000};
 constexpr std::chrono::milliseconds silence_grace{1000};
-// How long ranks of several machines may tell those of the others whom they have lost, before they
-// are ended: else the others could take their end for the cause.
+// Time for ranks to report a loss to other machines before they are ended, lest ranks there take
+// that end for the cause.
 constexpr std::chrono::milliseconds other_machines_grace{500};
 
 }  // namespace
@@ -49,7 +49,7 @@ void RankWatch::take_failure() {
                      : options_.node     ? other_machines_grace
                                          : std::chrono::milliseconds(0);
   if (grace.count() > 0 && running()) {
-    if (!decide_at_) decide_at_ = Deadline::after(grace);
+    if (!decide_at_ || grace < decide_at_->remaining()) decide_at_ = Deadline::after(grace);
     if (!decide_at_->passed()) return;
   }
   culprit_ = culprit;

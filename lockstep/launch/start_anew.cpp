@@ -43,7 +43,7 @@ std::string read_all(int fd) {
 }
 
 // Reads a file of /proc that tells how this process was started: strings, each with a zero byte at
-// its end. Empty without /proc, of which why_not_anew() tells.
+// its end. Empty if it cannot be read.
 std::vector<std::string> started_with(const char* file) {
   const UniqueFd fd(::open(file, O_RDONLY | O_CLOEXEC));
   std::istringstream all(fd ? read_all(fd.get()) : "");
@@ -120,7 +120,7 @@ Beginning& beginning() {
   return beginning;
 }
 
-// Before main, which may change folders, and its arguments where they lie.
+// Before main, which may change folders, or overwrite its arguments in place.
 [[maybe_unused]] const Beginning& read_at_load = beginning();
 
 // By its path if that still leads to the program, since ps shows it.
@@ -178,7 +178,9 @@ void start_anew(const RankStart& start, const UniqueFd& last_words) {
   ::fcntl(last_words.get(), F_SETFD, 0);
   const int file = inherited_file(pack_start(start, last_words.get()));
   std::vector<std::string> arguments = beginning().arguments;
+  if (arguments.empty()) fail("/proc/self/cmdline");
   std::vector<std::string> variables = started_with("/proc/self/environ");
+  if (variables.empty()) fail("/proc/self/environ");
   std::erase_if(variables, [](const std::string& variable) {
     return variable.starts_with(std::string(kVariable) + "=");
   });

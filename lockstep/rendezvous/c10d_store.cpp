@@ -35,9 +35,9 @@ struct StoreTerms {
   std::string remedy;
 };
 
-TimeoutError no_answer(const StoreTerms& terms) {
-  return TimeoutError(fmt::format("{} did not answer within {:.1f} s: {}", terms.description,
-                                  terms.patience.count() / 1000.0, terms.remedy));
+StoreSilent no_answer(const StoreTerms& terms) {
+  return StoreSilent(fmt::format("{} did not answer within {:.1f} s: {}", terms.description,
+                                 terms.patience.count() / 1000.0, terms.remedy));
 }
 
 // Runs the function in a thread of its own, since c10d's stores hang where a launcher is stopped or

@@ -21,16 +21,13 @@ std::vector<std::string> exchange(const Membership& membership, std::string_view
   for (int rank = 0; rank < membership.world_size; ++rank) {
     const std::string key = fmt::format("{}/{}/{}", place, time, rank);
     try {
-      texts.push_back(watched_wait(membership, deadline,
-                                   [&](const Deadline& turn) { return store.get(key, turn); }));
+      texts.push_back(watched_get(membership, key, deadline));
     } catch (const PeerLost&) {
       rethrow_with(where);
+    } catch (const StoreSilent&) {
+      throw;
     } catch (const TimeoutError&) {
-      throw TimeoutError(
-          fmt::format("{}rank {} did not join within {:.1f} s; see whether it was started, and "
-                      "whether it failed before it joined",
-                      where, rank, deadline.span().count() / 1000.0),
-          rank);
+      throw TimeoutError(where + did_not_join({rank}, deadline).what(), rank);
     }
   }
   return texts;

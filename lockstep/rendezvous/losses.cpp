@@ -125,6 +125,10 @@ void GroupLosses::note(const std::exception_ptr& error, int culprit) const noexc
   }
 }
 
+void GroupLosses::note(const StoreLost& error) const noexcept {
+  if (record_) record_->note({.rank = 0, .text = error.what()});
+}
+
 void GroupLosses::withdraw() const noexcept {
   if (record_) record_->withdraw();
 }

@@ -82,6 +82,8 @@ class GroupLosses {
   // Notes the error that ends the group, if another rank is at fault: the culprit, counted in the
   // job, or else the rank that a PeerLost or a TimeoutError names.
   void note(const std::exception_ptr& error, int culprit = -1) const noexcept;
+  // Notes the loss of the job's rank 0.
+  void note(const StoreLost& error) const noexcept;
   // For a new group, in which all ranks of the job have met again.
   void withdraw() const noexcept;
   // The rank to hold responsible if this group ends now, counted in the job: the lost rank of this

@@ -22,11 +22,12 @@ namespace {
 using namespace std::chrono_literals;
 
 // How often rank 0, while it waits for a rank, looks whether the group was refused.
-constexpr auto kLookAround = 100ms;
-// How often the others look whether rank 0 lives.
-constexpr auto kLookForRank0 = 500ms;
+constexpr std::chrono::milliseconds kLookAround = 100ms;
+// How often the others look whether rank 0 lives, at first and later.
+constexpr std::chrono::milliseconds kLookForRank0 = 500ms;
+constexpr std::chrono::milliseconds kLongestTurn = 2s;
 // How long to wait for what another process has written, or is just about to write.
-constexpr auto kWriteTimeout = 5s;
+constexpr std::chrono::milliseconds kWriteTimeout = 5s;
 // How long a rank that has just come may take to read why the group ends.
 constexpr auto kReadTimeout = 2s;
 // How much longer the others wait than rank 0, which knows who is missing.
@@ -207,9 +208,11 @@ class Collection {
   // Whether the rank's entry is there.
   bool find(int rank, const Deadline& deadline) {
     if (entries_.contains(rank)) return true;
-    const std::chrono::milliseconds patience =
-        roll_.here(membership_, rank) ? kWriteTimeout : kLookAround;
-    auto entry = roll_.find(rank, Deadline::after(std::min(patience, deadline.remaining())));
+    // What one that is here has written is read even after the deadline.
+    const auto patience = roll_.here(membership_, rank)
+                              ? std::clamp(deadline.remaining(), kLookAround, kWriteTimeout)
+                              : std::min(deadline.remaining(), kLookAround);
+    auto entry = roll_.find(rank, Deadline::after(patience));
     if (entry) entries_.emplace(rank, *std::move(entry));
     return entry.has_value();
   }
@@ -273,16 +276,21 @@ std::string wait_for_verdict(const Membership& membership, const Roll& roll, con
                              const Deadline& deadline) {
   const Deadline patience = Deadline::after(deadline.remaining() + kExtraWait);
   std::optional<Entry> rank_0;
-  while (true) {
+  // Longer and longer, since the store may be far away.
+  for (std::chrono::milliseconds turn = kLookForRank0;; turn = std::min(2 * turn, kLongestTurn)) {
     const bool rank_0_ended = rank_0 && rank_0->process.has_ended();
-    const bool last = rank_0_ended || patience.remaining() <= kLookForRank0;
+    const bool last = rank_0_ended || patience.remaining() <= turn;
     try {
-      return roll.verdict(last && !rank_0_ended ? patience : Deadline::after(kLookForRank0));
+      return roll.verdict(Deadline::after(std::min(turn, patience.remaining())));
+    } catch (const StoreSilent&) {
+      throw;
     } catch (const TimeoutError&) {
       if (rank_0_ended) return lost(0, *rank_0);
       if (last) throw_no_verdict(membership, roll, own, deadline);
     }
-    if (!rank_0 && roll.here(membership, 0)) rank_0 = roll.find(0, Deadline::after(kWriteTimeout));
+    if (!rank_0 && roll.here(membership, 0)) {
+      rank_0 = roll.find(0, Deadline::after(std::min(kWriteTimeout, patience.remaining())));
+    }
   }
 }
 

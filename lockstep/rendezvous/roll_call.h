@@ -15,8 +15,8 @@ namespace lockstep {
 // A collective call over the membership's store, blocking; rank 0 collects, and tells all what it
 // found. UsageError on all ranks names the two processes that have one rank, or the backends or
 // world sizes that differ; PeerLost a rank that came, and whose process on the machine of rank 0
-// has ended since; TimeoutError on all ranks that wait names those that did not come. Returns the
-// processes of all ranks.
+// has ended since, or rank 0 itself; StoreLost if the store ended with it; TimeoutError on all
+// ranks that wait names those that did not come. Returns the processes of all ranks.
 std::vector<ProcessIdentity> call_roll(const Membership& membership, const std::string& backend,
                                        const Deadline& deadline);
 

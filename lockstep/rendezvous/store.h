@@ -11,17 +11,23 @@
 
 namespace lockstep {
 
-// Rank 0, which serves the store, does not do so any longer: it ended, or the network did.
+// Rank 0 no longer serves the store: it ended, or the network failed.
 class StoreLost : public BackendError {
  public:
   using BackendError::BackendError;
+};
+
+// The store answers nothing, which says nothing of the ranks that are waited for.
+class StoreSilent : public TimeoutError {
+ public:
+  using TimeoutError::TimeoutError;
 };
 
 class Store {
  public:
   virtual ~Store() = default;
 
-  // All requests throw BackendError (StoreLost of rank 0's) if the store cannot be reached,
+  // All requests throw BackendError (StoreLost if rank 0 serves it) if the store cannot be reached,
   // TimeoutError if it does not answer, and UsageError if it has no room, or if add finds a value
   // that is not a number.
 

@@ -45,7 +45,8 @@ std::string StoreClient::ask(Operation operation, const std::string& key, const 
 void StoreClient::throw_gone(const std::string& key, const std::exception& error) const {
   const std::string message = fmt::format("{}store {}, key \"{}\": {}; has {} ended?", user_.name,
                                           place_, key, error.what(), server());
-  if (server_ == Server::rank_0) throw StoreLost(message);
+  const bool gone = dynamic_cast<const ConnectionClosed*>(&error) != nullptr;
+  if (gone && server_ == Server::rank_0) throw StoreLost(message);
   throw BackendError(message);
 }
 

@@ -4,16 +4,51 @@
 #include <thread>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 namespace lockstep {
+namespace {
+
+[[noreturn]] void throw_died(const Membership& membership, int rank) {
+  // Lets the others look first, lest they blame this rank when it ends.
+  std::this_thread::sleep_for(kFirstTurn);
+  throw PeerLost(rank, fmt::format("rank {} (pid {}) died while the ranks connected", rank,
+                                   membership.process(rank).pid));
+}
+
+}  // namespace
 
 void check_all_live(const Membership& membership) {
-  const auto ended = membership.first_ended();
-  if (!ended) return;
-  // The others could take this rank's end for the cause.
-  std::this_thread::sleep_for(kFirstTurn);
-  throw PeerLost(*ended, fmt::format("rank {} (pid {}) died while the ranks connected", *ended,
-                                     membership.process(*ended).pid));
+  std::optional<int> rank_0;
+  for (int rank = 0; rank < membership.world_size; ++rank) {
+    if (!membership.process(rank).has_ended()) continue;
+    if (membership.job_rank(rank) != 0) throw_died(membership, rank);
+    rank_0 = rank;
+  }
+  if (rank_0) throw_died(membership, *rank_0);
+}
+
+TimeoutError did_not_join(const std::vector<int>& ranks, const Deadline& deadline,
+                          const std::string& more) {
+  return TimeoutError(
+      fmt::format("rank {} did not join within {:.1f} s; see whether it was started, and whether "
+                  "it failed before it joined{}",
+                  fmt::join(ranks, ", "), deadline.span().count() / 1000.0, more),
+      ranks.empty() ? -1 : ranks.front());
+}
+
+std::chrono::milliseconds longest_turn(const Membership& membership) {
+  const std::string here = ProcessIdentity::own().machine;
+  const auto is_here = [&](const ProcessIdentity& process) { return process.machine == here; };
+  const bool all_here = !membership.processes.empty() && !here.empty() &&
+                        std::ranges::all_of(membership.processes, is_here);
+  return all_here ? kFirstTurn : std::chrono::seconds(2);
+}
+
+std::string watched_get(const Membership& membership, const std::string& key,
+                        const Deadline& deadline) {
+  return watched_wait(membership, deadline, longest_turn(membership),
+                      [&](const Deadline& turn) { return membership.store->get(key, turn); });
 }
 
 }  // namespace lockstep

@@ -2,12 +2,12 @@
 """Faults of jobs whose ranks run on two hosts, and of the link between these."""
 
 import contextlib
-import os
+import pathlib
 import random
 import signal
 import time
 
-from job import Job
+from job import Job, NotThere
 from launchers import free_port
 from machine import two_hosts
 from verdict import START, TIMEOUT, expect
@@ -21,7 +21,10 @@ def _jobs_on(hosts, programs, backend, folder, *arguments):
         programs.lockstep, "run", "-n", "2", "--nnodes", "2", "--node-rank", str(host),
         "--rdzv-endpoint", f"{hosts.address(0)}:{port}", "--", programs.victim,
         f"backend={backend}", "timeout=60", *arguments]) for host in range(2)]
-    with Job(launchers[0], folder) as first, Job(launchers[1], folder) as second:
+    folders = [pathlib.Path(folder, f"host_{host}") for host in range(2)]
+    for each in folders:
+        each.mkdir()
+    with Job(launchers[0], folders[0]) as first, Job(launchers[1], folders[1]) as second:
         yield first, second
 
 
@@ -72,11 +75,20 @@ def _fault_of_a_rank(programs, backend, folder, fault, blames=True, says=()):
     if blames:
         says += (f"lockstep run: rank {rank} of 4",)
     with two_hosts() as hosts, _jobs_on(hosts, programs, backend, folder, *arguments) as jobs:
-        job = jobs[rank // 2]
-        if fault:
-            since = float(job.wait_for(r"fault at ([\d.]+)").group(1))
-        else:
-            jobs[0].wait_for("training")
-            since = time.monotonic()
-            os.kill(int(job.wait_for(rf"rank {rank} is process (\d+)").group(1)), signal.SIGKILL)
+        since = _strike(jobs, rank, fault)
         return _expect_of_all(jobs, since, 2 * TIMEOUT, 1, *says)
+
+
+def _strike(jobs, rank, fault):
+    """When the fault came."""
+    job = jobs[rank // 2]
+    if fault:
+        said = job.wait_for(r"fault at ([\d.]+)")
+        if not said:
+            raise NotThere("the victim never came to its fault")
+        return float(said[1])
+    if not jobs[0].wait_for("training"):
+        raise NotThere("the job never trained")
+    since = time.monotonic()
+    job.signal_rank(rank, signal.SIGKILL)
+    return since

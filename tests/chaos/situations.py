@@ -59,10 +59,10 @@ def _death_while_joining(programs, backend, folder):
     rank that dies before it has come to the others is missing only when their time is over."""
     rank = random.randrange(3)
     call = random.randint(1, CALLS_OF_JOINING[backend])
-    named = rf"rank {rank}( \(pid \d+( on host \S+)?\))? (died|did not join|no longer listens)"
+    named = rf"rank {rank}( \(pid \d+( on host \S+)?\))? (died|did not join|no longer listens|: its connection was lost)"
     if rank == 0:
         named = f"({named}|has rank 0 ended|rank 0, which serves it)"
-    while True:
+    while call:
         command = _by_script(programs, _ranks((0, 1, 2), 3, free_port()), backend,
                              "fault=die_while_joining", f"rank={rank}", f"step={call}")
         with Job(command, folder) as job:
@@ -71,7 +71,8 @@ def _death_while_joining(programs, backend, folder):
                 struck = float(said.group(1)) if said else time.monotonic()
                 return expect(job, struck, TIMEOUT + 8, 1,
                                *(rf"rank {other} of 3: .*{named}" for other in {0, 1, 2} - {rank}))
-        call = max(1, call // 2)  # it had joined already
+        call //= 2  # it had joined already
+    raise NotThere(f"rank {rank} joined without a call")
 
 
 def _rank_number_twice(programs, backend, folder):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What must come of a job that is started into a situation."""
+"""Judges a job that was started into a fault."""
 
 import time
 
-TIMEOUT = 5  # seconds, of the victim's group
+TIMEOUT = 5  # seconds, of the victim's group on one host
 START = 30  # seconds in which a job has started beside busy cores
 
 

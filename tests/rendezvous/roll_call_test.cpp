@@ -162,7 +162,7 @@ TEST(RollCall, ARankThatDiesAfterItCameIsNamed) {
             {.may_exit = {1}});
 }
 
-// Nobody else's death may hide it: rank 1 is waited for first, and does not come.
+// Rank 1 is waited for first, and does not come.
 TEST(RollCall, ARankThatDiesWhileAnotherIsLateIsNamed) {
   run_ranks(
       3,

@@ -7,8 +7,8 @@
 
 namespace lockstep::testing {
 
-// By SIGKILL, before the n-th call from now is made; 0 for none, which counts all the same. If
-// there are last words, they are spoken then.
+// By SIGKILL, before the n-th call from now is made; 0 for none, which counts all the same.
+// last_words() is called first.
 void die_at_call(int number, void (*last_words)() = nullptr);
 
 // Since die_at_call.

@@ -4,10 +4,12 @@
 #include <algorithm>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "lockstep/collective/network/network_group.h"
 #include "lockstep/collective/self/self_group.h"
 #include "lockstep/collective/shm/shm_group.h"
+#include "lockstep/core/error.h"
 #include "lockstep/rendezvous/prefix_store.h"
 
 namespace lockstep {
@@ -25,7 +27,20 @@ std::shared_ptr<ProcessGroup> join_within_host(const Membership& all, const Host
   member.store =
       std::make_shared<PrefixStore>(fmt::format("host/{}/{}/", host, purpose), all.store);
   if (member.world_size == 1) return make_self_group(std::move(member), options);
-  return make_shm_group(std::move(member), options);
+  const auto of_all = [&](int rank) {
+    return rank < 0 ? rank : ranks[static_cast<std::size_t>(rank)];
+  };
+  const auto text = [&](const Error& error) {
+    return fmt::format("{} (ranks of one host: of all they are {})", error.what(),
+                       fmt::join(ranks, ", "));
+  };
+  try {
+    return make_shm_group(std::move(member), options);
+  } catch (const PeerLost& error) {
+    throw PeerLost(of_all(error.rank()), text(error), error.how());
+  } catch (const TimeoutError& error) {
+    throw TimeoutError(text(error), of_all(error.rank()));
+  }
 }
 
 }  // namespace

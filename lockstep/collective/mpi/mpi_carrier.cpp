@@ -11,8 +11,8 @@
 
 #include "lockstep/collective/network/comparing_carrier.h"
 #include "lockstep/core/error.h"
+#include "lockstep/rendezvous/exchange.h"
 #include "lockstep/rendezvous/mpi_library.h"
-#include "lockstep/rendezvous/watched_wait.h"
 
 namespace lockstep {
 namespace {
@@ -188,7 +188,9 @@ MPI_Comm communicator_of(const std::vector<int>& ranks) {
 
 std::unique_ptr<Carrier> make_mpi_carrier(const Membership& membership, network::Joining& joining,
                                           const Deadline& deadline) {
-  MpiLibrary& mpi = *MpiLibrary::in_time(deadline, [] { return &MpiLibrary::get(); });
+  const auto look = [&] { joining.check(); };
+  MpiLibrary& mpi = *MpiLibrary::in_time(
+      deadline, [] { return &MpiLibrary::get(); }, look);
   if (mpi.size() < membership.world_size) {
     throw BackendError(
         joining.where() +
@@ -197,16 +199,12 @@ std::unique_ptr<Carrier> make_mpi_carrier(const Membership& membership, network:
                     mpi.size(), mpi.size() == 1 ? "" : "es", MpiLibrary::version()));
   }
   // This group's ranks may be some of MPI's, in another order.
-  Store& store = *membership.store;
-  store.set(fmt::format("mpi/{}", membership.rank), std::to_string(mpi.rank()));
   std::vector<int> ranks;
-  for (int rank = 0; rank < membership.world_size; ++rank) {
-    const std::string key = fmt::format("mpi/{}", rank);
-    ranks.push_back(std::stoi(watched_wait(
-        membership, deadline, [&](const Deadline& turn) { return store.get(key, turn); })));
+  for (const auto& rank : exchange(membership, "mpi", std::to_string(mpi.rank()), deadline)) {
+    ranks.push_back(std::stoi(rank));
   }
   MPI_Comm comm = MpiLibrary::in_time(
-      deadline, [ranks] { return communicator_of(ranks); }, [&] { joining.check(); });
+      deadline, [ranks] { return communicator_of(ranks); }, look);
   return std::make_unique<network::ComparingCarrier>(std::make_unique<MpiMessenger>(comm),
                                                      membership.rank, membership.world_size);
 }

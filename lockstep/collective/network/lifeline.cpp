@@ -8,7 +8,6 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -66,13 +65,11 @@ void Lifeline::join(const Membership& membership, const Deadline& deadline) {
   }
   std::string entry;
   try {
-    entry = watched_wait(membership, deadline,
-                         [&](const Deadline& turn) { return store.get(key, turn); });
+    entry = watched_get(membership, key, deadline);
+  } catch (const StoreSilent&) {
+    throw;
   } catch (const TimeoutError&) {
-    throw TimeoutError(fmt::format("rank 0 did not join within {:.1f} s; see whether it was "
-                                   "started, and whether it failed before it joined",
-                                   deadline.span().count() / 1000.0),
-                       0);
+    throw did_not_join({0}, deadline);
   }
   std::istringstream stream(entry);
   std::string host;
@@ -129,12 +126,7 @@ void Lifeline::wait_for_all(const Deadline& deadline) {
   }
   if (!pids_.empty()) return;
   if (lost_) throw PeerLost(*lost_, lost_while_joining());
-  throw TimeoutError(
-      fmt::format(
-          "rank {} did not join within {:.1f} s; see whether it was started, and whether it failed "
-          "before it joined{}",
-          fmt::join(*absent_, ", "), deadline.span().count() / 1000.0, refused_),
-      absent_->empty() ? -1 : absent_->front());
+  throw did_not_join(*absent_, deadline, refused_);
 }
 
 std::string Lifeline::name(int rank) const {

@@ -22,6 +22,8 @@ using Kind = LifelineMessage::Kind;
 
 // For who knows the key to say which rank it is.
 constexpr auto kPatience = 5s;
+// Connections that have not said which rank they are, besides one for each rank.
+constexpr std::size_t kMostArrivals = 256;
 // For the last ranks to leave when rank 0 does.
 constexpr auto kLinger = 300ms;
 
@@ -95,6 +97,7 @@ void LifelineHub::serve_once(int stop, std::chrono::milliseconds at_most) {
   }
   for (auto& socket : reception_.serve()) {
     arrivals_.push_back({std::move(socket), Clock::now()});
+    if (arrivals_.size() > kMostArrivals + members_.size()) arrivals_.pop_front();
   }
   if (!welcomed_ && !refusal_ && all_here()) welcome();
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "lockstep/collective/shm/peer_mesh.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -18,12 +18,13 @@
 #include "lockstep/rendezvous/watched_wait.h"
 
 namespace lockstep::shm {
-
 namespace {
 
 constexpr std::byte kDescriptor{0};  // what send_fd's message carries
 constexpr std::chrono::milliseconds kLookAround(100);
-constexpr std::chrono::milliseconds kTimeToEnd(250);
+constexpr std::chrono::seconds kTimeToEnd(2);
+// How long a process that connects may take to say who it is.
+constexpr std::chrono::seconds kTimeToGreet(5);
 
 // The first thing that a connecting rank says. The token shows that it read the same store; the
 // size of the block, that it was built with the same layout of shared memory.
@@ -43,17 +44,15 @@ std::string key_of(const Membership& membership, int rank, std::int64_t group) {
   return fmt::format("shm/{}/{}/{}", membership.generation, group, rank);
 }
 
-// All ranks, and what they wait for, are on this machine.
-template <class Wait>
-auto watch(const Membership& membership, const Deadline& deadline, const Wait& wait) {
-  return watched_wait(membership, deadline, wait, kFirstTurn);
-}
-
-TimeoutError did_not_join(const std::vector<int>& ranks, const Deadline& deadline) {
-  return TimeoutError(fmt::format("rank {} did not join within {:.1f} s; see whether it was "
-                                  "started, and whether it failed before it joined",
-                                  fmt::join(ranks, ", "), deadline.span().count() / 1000.0),
-                      ranks.front());
+// Receives what a connecting process says first. False if it does not: it is no rank, or it died.
+bool greets(int socket, Hello& hello, const Deadline& deadline) try {
+  const auto patience = std::min<std::chrono::milliseconds>(kTimeToGreet, deadline.remaining());
+  receive_all(socket, std::as_writable_bytes(std::span(&hello, 1)), Deadline::after(patience));
+  return true;
+} catch (const ConnectionClosed&) {
+  return false;
+} catch (const TimeoutError&) {
+  return false;
 }
 
 }  // namespace
@@ -90,8 +89,9 @@ void PeerMesh::connect(int peer, const Membership& membership, const std::string
                        const Deadline& deadline) {
   std::string entry;
   try {
-    entry = watch(membership, deadline,
-                  [&](const Deadline& look) { return membership.store->get(key, look); });
+    entry = watched_get(membership, key, deadline);
+  } catch (const StoreSilent&) {
+    throw;
   } catch (const TimeoutError&) {
     throw did_not_join({peer}, deadline);
   }
@@ -105,7 +105,7 @@ void PeerMesh::connect(int peer, const Membership& membership, const std::string
   hello.world_size = size();
   hello.block_bytes = memory::ControlBlock::bytes(size());
   try {
-    peers_[peer].socket = watch(membership, deadline, [&](const Deadline& look) {
+    peers_[peer].socket = watched_wait(membership, deadline, kFirstTurn, [&](const Deadline& look) {
       return connect_unix(entry.substr(0, space), look);
     });
     send_all(peers_[peer].socket.get(), std::as_bytes(std::span(&hello, 1)), deadline);
@@ -130,13 +130,14 @@ void PeerMesh::accept_higher(int listener, const Membership& membership, const s
     UniqueFd socket;
     Hello hello;
     try {
-      socket = watch(membership, deadline,
-                     [&](const Deadline& look) { return accept_connection(listener, look); });
+      socket = watched_wait(membership, deadline, kFirstTurn, [&](const Deadline& look) {
+        return accept_connection(listener, look);
+      });
       // Another user may connect and then say nothing.
       if (peer_of(socket.get()).uid != ::geteuid()) continue;
-      receive_all(socket.get(), std::as_writable_bytes(std::span(&hello, 1)), deadline);
+      if (!greets(socket.get(), hello, deadline)) continue;
     } catch (const ConnectionClosed&) {
-      continue;  // a stranger, or a rank that died; the deadline tells
+      continue;
     } catch (const TimeoutError&) {
       std::vector<int> absent;
       for (int peer = rank_ + 1; peer < size(); ++peer) {
@@ -215,10 +216,17 @@ void PeerMesh::throw_gone(int rank) const {
                                    rank, pid(rank)));
 }
 
+// The rank has done its part, whatever became of it.
+bool PeerMesh::descriptor_waits(int rank) const {
+  std::byte next{};
+  const ssize_t count = ::recv(peers_[rank].socket.get(), &next, 1, MSG_PEEK | MSG_DONTWAIT);
+  return count == 1 && next == kDescriptor;
+}
+
 // A rank whose connection ends may have left because another one died or failed.
 int PeerMesh::cause_of_end(int peer) const {
   for (int other = 0; other < size(); ++other) {
-    if (other == rank_ || other == peer) continue;
+    if (other == rank_ || other == peer || descriptor_waits(other)) continue;
     const State found = state(other);
     if (found == State::lost || found == State::failed) return other;
   }

@@ -58,6 +58,7 @@ class PeerMesh {
 
   UniqueFd receive_from(int peer, const Deadline& deadline) const;
   [[noreturn]] void throw_gone(int rank) const;
+  bool descriptor_waits(int rank) const;
   int cause_of_end(int peer) const;
 
   int rank_;
