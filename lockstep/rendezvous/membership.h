@@ -3,7 +3,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -43,13 +42,6 @@ struct Membership {
   ProcessIdentity process(int of) const {
     return processes.empty() ? ProcessIdentity()
                              : processes[static_cast<std::size_t>(job_rank(of))];
-  }
-  // The first rank of the group whose process is known to have ended.
-  std::optional<int> first_ended() const {
-    for (int of = 0; of < world_size; ++of) {
-      if (process(of).has_ended()) return of;
-    }
-    return std::nullopt;
   }
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "lockstep/rendezvous/watched_wait.h"
 
+#include <optional>
 #include <thread>
 
 #include <fmt/format.h>
