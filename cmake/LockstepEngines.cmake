@@ -5,16 +5,16 @@
 # libtorch may carry another version of it.
 find_path(LOCKSTEP_GLOO_INCLUDE gloo/transport/device.h)
 if(LOCKSTEP_GLOO_INCLUDE)
-  set(gloo_sources collective/gloo/gloo_carrier.cpp collective/gloo/gloo_device.cpp
-                   collective/gloo/gloo_group.cpp collective/gloo/gloo_sockets.cpp
-                   collective/gloo/gloo_store.cpp collective/gloo/waiting_threads.cpp)
+  set(gloo_sources comm/remote/gloo/gloo_transport.cpp comm/remote/gloo/gloo_device.cpp
+                   comm/remote/gloo/gloo_group.cpp comm/remote/gloo/gloo_sockets.cpp
+                   comm/remote/gloo/gloo_store.cpp comm/remote/gloo/waiting_threads.cpp)
   # Named once more, a folder of the system would come before the compiler's own.
   if(NOT LOCKSTEP_GLOO_INCLUDE IN_LIST CMAKE_CXX_IMPLICIT_INCLUDE_DIRECTORIES)
     target_include_directories(lockstep SYSTEM PRIVATE ${LOCKSTEP_GLOO_INCLUDE})
   endif()
   set(LOCKSTEP_HAS_GLOO TRUE PARENT_SCOPE)
 else()
-  set(gloo_sources collective/gloo/gloo_stub.cpp)
+  set(gloo_sources comm/remote/gloo/gloo_stub.cpp)
 endif()
 target_sources(lockstep PRIVATE ${gloo_sources})
 message(STATUS "backend gloo: ${LOCKSTEP_GLOO_INCLUDE}")
@@ -25,7 +25,7 @@ if(LOCKSTEP_WITH_MPI)
   find_package(MPI COMPONENTS C)
 endif()
 if(TARGET MPI::MPI_C)
-  set(mpi_sources collective/mpi/mpi_carrier.cpp collective/mpi/mpi_group.cpp
+  set(mpi_sources comm/remote/mpi/mpi_transport.cpp comm/remote/mpi/mpi_group.cpp
                   rendezvous/mpi_library.cpp)
   # For these files alone, so that another MPI costs no more than compiling them. Without the
   # bindings to C++ that MPI has given up.
@@ -38,7 +38,7 @@ if(TARGET MPI::MPI_C)
   target_link_libraries(lockstep PRIVATE $<BUILD_INTERFACE:$<LINK_ONLY:MPI::MPI_C>>)
   set(LOCKSTEP_HAS_MPI TRUE PARENT_SCOPE)
 else()
-  target_sources(lockstep PRIVATE collective/mpi/mpi_stub.cpp rendezvous/mpi_library_stub.cpp)
+  target_sources(lockstep PRIVATE comm/remote/mpi/mpi_stub.cpp rendezvous/mpi_library_stub.cpp)
 endif()
 message(STATUS "backend mpi: ${MPI_C_HEADER_DIR} ${MPI_C_LIBRARIES}")
 
@@ -50,23 +50,15 @@ find_path(LOCKSTEP_NCCL_INCLUDE nccl.h HINTS ${nvidia_packages})
 find_path(LOCKSTEP_CUDA_INCLUDE cuda_runtime.h
   HINTS ${nvidia_packages} ENV CUDA_HOME PATHS /usr/local/cuda PATH_SUFFIXES include)
 if(LOCKSTEP_NCCL_INCLUDE AND LOCKSTEP_CUDA_INCLUDE)
-  set(nccl_sources collective/nccl/nccl_carrier.cpp collective/nccl/nccl_communicator.cpp
-                   collective/nccl/nccl_group.cpp collective/nccl/nccl_library.cpp
-                   collective/nccl/nccl_plans.cpp)
+  set(nccl_sources comm/nccl/nccl_transport.cpp comm/nccl/nccl_communicator.cpp
+                   comm/nccl/nccl_group.cpp comm/nccl/nccl_library.cpp
+                   comm/nccl/nccl_schedules.cpp)
   target_include_directories(lockstep SYSTEM PRIVATE ${LOCKSTEP_NCCL_INCLUDE}
                                                      ${LOCKSTEP_CUDA_INCLUDE})
   target_link_libraries(lockstep PRIVATE ${CMAKE_DL_LIBS})
   set(LOCKSTEP_HAS_NCCL TRUE PARENT_SCOPE)
 else()
-  set(nccl_sources collective/nccl/nccl_stub.cpp)
+  set(nccl_sources comm/nccl/nccl_stub.cpp)
 endif()
 target_sources(lockstep PRIVATE ${nccl_sources})
 message(STATUS "backend nccl: ${LOCKSTEP_NCCL_INCLUDE} ${LOCKSTEP_CUDA_INCLUDE}")
-
-# What `lockstep bench dp` measures itself against is in a libtorch with CUDA; its headers include
-# some that no other libtorch has.
-if(TARGET torch_cuda)
-  target_sources(lockstep PRIVATE bench/libtorch_data_parallel.cpp)
-else()
-  target_sources(lockstep PRIVATE bench/libtorch_data_parallel_stub.cpp)
-endif()

@@ -13,7 +13,7 @@
 
 // One epoch; model is the net, or what it is wrapped in.
 template <class Model>
-void train(Model& model, torch::nn::Sequential& net, lockstep::IdxDataset images,
+void train(Model& model, torch::nn::Sequential& net, lockstep::MnistDataset images,
            torch::Device device) {
   auto loader = torch::data::make_data_loader<torch::data::samplers::SequentialSampler>(
       images.map(torch::data::transforms::Stack<>()), 64);
@@ -43,7 +43,7 @@ torch::nn::Sequential make_net(torch::Device device) {
 int main(int argc, char** argv) try {
   const std::string folder = argc > 1 ? argv[1] : "/usr/share/datasets/fashion-mnist";
   const torch::Device device(torch::cuda::is_available() ? torch::Device("cuda:0") : torch::kCPU);
-  const lockstep::IdxDataset images(folder);
+  const lockstep::MnistDataset images(folder);
 
   auto bare = make_net(device);
   train(bare, bare, images, device);

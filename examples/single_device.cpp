@@ -15,7 +15,7 @@ int main(int argc, char** argv) try {
   const int epochs = 2;
   torch::manual_seed(0);
 
-  lockstep::IdxDataset images(folder);
+  lockstep::MnistDataset images(folder);
   const torch::Device device(torch::cuda::is_available() ? torch::kCUDA : torch::kCPU);
   torch::data::samplers::RandomSampler sampler(images.size().value());
   auto loader =
@@ -42,7 +42,7 @@ int main(int argc, char** argv) try {
   }
 
   torch::NoGradGuard no_grad;
-  lockstep::IdxDataset tests(folder, lockstep::IdxSplit::test);
+  lockstep::MnistDataset tests(folder, lockstep::IdxSplit::test);
   const auto guesses = model->forward(tests.images().to(device, torch::kFloat) / 255).argmax(1);
   const auto right = guesses.eq(tests.labels().to(device)).to(torch::kFloat).mean();
   std::printf("accuracy %.3f\n", right.item<double>());

@@ -6,10 +6,10 @@
 // clang-format off
 #include "lockstep/core/error.h"
 #include "lockstep/launch/spawn.h"
-#include "lockstep/collective/process_group.h"
-#include "lockstep/collective/init_process_group.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/comm/init_process_group.h"
 #include "lockstep/data/distributed_sampler.h"
-#include "lockstep/data/idx_dataset.h"
+#include "lockstep/data/mnist_dataset.h"
 #include "lockstep/data/linear_dataset.h"
 #include "lockstep/data/memory_loader.h"
 #include "lockstep/data/standardization.h"

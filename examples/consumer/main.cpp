@@ -2,7 +2,7 @@
 // The smallest program with ranks: each one contributes its number, each one learns the sum.
 #include <iostream>
 
-#include <lockstep/collective/init_process_group.h>
+#include <lockstep/comm/init_process_group.h>
 #include <torch/torch.h>
 
 int main() {

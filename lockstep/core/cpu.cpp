@@ -86,7 +86,7 @@ std::optional<std::int64_t> address_space_left() {
   return std::max<std::int64_t>(0, static_cast<std::int64_t>(limit.rlim_cur) - used);
 }
 
-void warn_of_crowd(int ranks) {
+void warn_of_oversubscription(int ranks) {
   const int cores = available_cores();
   if (ranks <= kRanksPerCore * cores) return;
   const std::string warning = fmt::format("lockstep: warning: {} ranks share {} core{}\n", ranks,

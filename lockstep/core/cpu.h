@@ -32,7 +32,7 @@ std::int64_t available_memory(int processes = 1);
 std::optional<std::int64_t> address_space_left();
 
 // Says on standard error that so many ranks share this machine's cores, if they are far more.
-void warn_of_crowd(int ranks);
+void warn_of_oversubscription(int ranks);
 
 // Sets the number of threads that OpenMP and OpenBLAS use in this process, through the environment
 // and, where the libraries are loaded already, through their own calls.

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "lockstep/core/epoll.h"
-#include "lockstep/core/own_fd.h"
+#include "lockstep/core/fork_safe_fd.h"
 
 namespace lockstep {
 
@@ -35,7 +35,7 @@ class Listener {
  private:
   void watch(bool on);
 
-  OwnFd socket_;
+  ForkSafeFd socket_;
   Epoll epoll_;
   bool watched_ = false;
   std::atomic<int> error_ = 0;

@@ -11,7 +11,7 @@
 
 #include <torch/data/samplers/base.h>
 
-#include "lockstep/collective/process_group.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/data/sample_order.h"
 
 namespace lockstep {

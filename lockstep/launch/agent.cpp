@@ -72,7 +72,7 @@ AgentResult run_agent(const AgentOptions& options) {
 
 AgentResult run_agent(const AgentOptions& options, const RankBody& body) {
   check(options);
-  warn_of_crowd(options.ranks);
+  warn_of_oversubscription(options.ranks);
   return RankWatch(options, body).run();
 }
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/collective/process_group.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/backward_entry.h"
 #include "lockstep/parallel/bucket.h"
 #include "lockstep/parallel/finite_gradients.h"
@@ -39,7 +39,7 @@ class BackwardReduction final : public BackwardListener,
   // Names of the parameters that no rank used between the last two reductions.
   std::vector<std::string> unused_parameters() const;
   // In the place of an all_reduce.
-  void set_bucket_function(BucketFunction function) { bucket_function_ = std::move(function); }
+  void register_comm_hook(BucketFunction function) { bucket_function_ = std::move(function); }
 
   void backward_entered() override;
   void gradient_coming(int parameter, const at::Tensor& gradient) override;

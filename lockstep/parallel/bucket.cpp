@@ -9,7 +9,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
-#include "lockstep/collective/kernels/stream_copy.h"
+#include "lockstep/comm/kernels/stream_copy.h"
 
 namespace lockstep {
 namespace {

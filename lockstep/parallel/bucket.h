@@ -9,7 +9,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "lockstep/collective/process_group.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/bucket_plan.h"
 
 namespace lockstep {

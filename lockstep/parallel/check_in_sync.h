@@ -5,7 +5,7 @@
 
 #include <torch/nn/module.h>
 
-#include "lockstep/collective/process_group.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/core/error.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 

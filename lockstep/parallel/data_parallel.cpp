@@ -8,7 +8,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
 
-#include "lockstep/collective/device_count.h"
+#include "lockstep/comm/core/device_count.h"
 #include "lockstep/core/cpu.h"
 #include "lockstep/core/error.h"
 

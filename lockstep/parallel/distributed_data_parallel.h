@@ -50,8 +50,8 @@ class DistributedDataParallelBase : public torch::nn::Module {
   // Names of the parameters that no rank used between the last two reductions.
   std::vector<std::string> unused_parameters() const { return reducer_.unused_parameters(); }
   // Replaces the reduction of a bucket; see Reducer.
-  void set_bucket_function(BucketFunction function) {
-    reducer_.set_bucket_function(std::move(function));
+  void register_comm_hook(BucketFunction function) {
+    reducer_.register_comm_hook(std::move(function));
   }
 
   void pretty_print(std::ostream& stream) const override;

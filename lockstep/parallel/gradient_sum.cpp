@@ -7,7 +7,7 @@
 
 #include <ATen/ATen.h>
 
-#include "lockstep/collective/kernels/reduce.h"
+#include "lockstep/comm/kernels/reduce.h"
 
 namespace lockstep {
 namespace {

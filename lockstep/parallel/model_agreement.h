@@ -10,7 +10,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "lockstep/collective/process_group.h"
+#include "lockstep/comm/process_group.h"
 
 namespace lockstep {
 

@@ -110,9 +110,9 @@ std::vector<at::Tensor> Reducer::prepare(std::vector<at::Tensor> outputs) {
   return outputs;
 }
 
-void Reducer::set_bucket_function(BucketFunction function) {
+void Reducer::register_comm_hook(BucketFunction function) {
   if (!function) throw UsageError("[reducer] the bucket function is empty");
-  if (reduction_) reduction_->set_bucket_function(std::move(function));
+  if (reduction_) reduction_->register_comm_hook(std::move(function));
 }
 
 std::vector<std::string> Reducer::unused_parameters() const {

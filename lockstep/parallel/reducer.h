@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/collective/process_group.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/backward_reduction.h"
 #include "lockstep/parallel/model_agreement.h"
 
@@ -87,7 +87,7 @@ class Reducer {
 
   // Replaces the reduction, by default group.all_reduce with ReduceOp::mean, as PyTorch's
   // communication hooks. The same on every rank, and not while a backward runs.
-  void set_bucket_function(BucketFunction function);
+  void register_comm_hook(BucketFunction function);
 
   // Names of the parameters that no rank used between the last two reductions.
   std::vector<std::string> unused_parameters() const;

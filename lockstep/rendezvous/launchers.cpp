@@ -158,7 +158,7 @@ void tell_torchrun(std::string_view error) {
       std::chrono::duration_cast<std::chrono::seconds>(now.time_since_epoch()).count());
 }
 
-SlurmMeeting slurm_meeting() {
+SlurmRendezvous slurm_rendezvous() {
   const auto hosts = environment("SLURM_STEP_NODELIST");
   const auto job = environment_int("SLURM_JOB_ID");
   const auto step = environment_int("SLURM_STEP_ID");

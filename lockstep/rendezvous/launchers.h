@@ -50,11 +50,11 @@ void tell_torchrun(std::string_view error);
 
 // Where the ranks of a Slurm step can meet: the first of its hosts, and a port that follows from
 // the numbers of job and step.
-struct SlurmMeeting {
+struct SlurmRendezvous {
   std::string host;
   std::uint16_t port;
 };
 // UsageError if Slurm's variables do not say it.
-SlurmMeeting slurm_meeting();
+SlurmRendezvous slurm_rendezvous();
 
 }  // namespace lockstep

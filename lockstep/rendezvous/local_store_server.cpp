@@ -64,7 +64,7 @@ LocalStoreServer::LocalStoreServer()
 
 void LocalStoreServer::serve() {
   for (auto& socket : listener_.accept()) {
-    if (belongs_to_this_user(socket.get())) answers_.admit(OwnFd(std::move(socket)));
+    if (belongs_to_this_user(socket.get())) answers_.admit(ForkSafeFd(std::move(socket)));
   }
   answers_.serve();
 }

@@ -84,10 +84,10 @@ Membership member(int rank, int world_size, const std::optional<ForeignLauncher>
 }
 
 // What a launcher's variables say: who this process is, and where the ranks meet.
-struct Told {
-  enum class Meeting { local_store, tcp, mpi };
+struct LaunchInfo {
+  enum class Via { local_store, tcp, mpi };
   Membership member;
-  Meeting meeting = Meeting::tcp;
+  Via via = Via::tcp;
   // The path of the local store; the host of a TCP store.
   std::string address;
   std::uint16_t port = 0;
@@ -113,8 +113,8 @@ std::optional<ForeignLauncher> launcher_beside(std::optional<int> rank,
 }
 
 // Nothing if none of the variables is set.
-std::optional<Told> read_environment(std::optional<int> given_rank,
-                                     std::optional<int> given_world_size) {
+std::optional<LaunchInfo> read_environment(std::optional<int> given_rank,
+                                           std::optional<int> given_world_size) {
   auto rank = given_or_environment("rank", "RANK", given_rank);
   auto world_size = given_or_environment("world_size", "WORLD_SIZE", given_world_size, kFrom1);
   const auto address = environment("MASTER_ADDR");
@@ -129,28 +129,28 @@ std::optional<Told> read_environment(std::optional<int> given_rank,
   std::vector<std::string> missing;
   if (!rank) missing.emplace_back("RANK");
   if (!world_size) missing.emplace_back("WORLD_SIZE");
-  const bool launcher_meets = launcher && !address && !port;
-  if (!local_store && !launcher_meets && !address) missing.emplace_back("MASTER_ADDR");
-  if (!local_store && !launcher_meets && !port) missing.emplace_back("MASTER_PORT");
+  const bool launcher_has_rendezvous = launcher && !address && !port;
+  if (!local_store && !launcher_has_rendezvous && !address) missing.emplace_back("MASTER_ADDR");
+  if (!local_store && !launcher_has_rendezvous && !port) missing.emplace_back("MASTER_PORT");
   if (!missing.empty()) {
     throw UsageError(fmt::format("env://: {} not set, though other variables of a launcher are; {}",
                                  fmt::join(missing, " and "), kLaunchHint));
   }
-  Told told{.member = member(*rank, *world_size, launcher), .address = {}};
+  LaunchInfo launch{.member = member(*rank, *world_size, launcher), .address = {}};
   if (local_store) {
-    told.meeting = Told::Meeting::local_store;
-    told.address = *local_store;
-  } else if (!launcher_meets) {
-    told.address = *address;
-    told.port = static_cast<std::uint16_t>(*port);
+    launch.via = LaunchInfo::Via::local_store;
+    launch.address = *local_store;
+  } else if (!launcher_has_rendezvous) {
+    launch.address = *address;
+    launch.port = static_cast<std::uint16_t>(*port);
   } else if (launcher->name == "Slurm") {
-    auto [host, slurm_port] = slurm_meeting();
-    told.address = std::move(host);
-    told.port = slurm_port;
+    auto [host, slurm_port] = slurm_rendezvous();
+    launch.address = std::move(host);
+    launch.port = slurm_port;
   } else {
-    told.meeting = Told::Meeting::mpi;
+    launch.via = LaunchInfo::Via::mpi;
   }
-  return told;
+  return launch;
 }
 
 TcpStoreOptions tcp_store_options(const Membership& member, const RendezvousOptions& options,
@@ -164,13 +164,13 @@ TcpStoreOptions tcp_store_options(const Membership& member, const RendezvousOpti
 }
 
 // mpirun gives its ranks no address; but MPI itself can pass on the one where rank 0 listens.
-void meet_by_mpi(Membership& member, TcpStoreOptions place) {
+void rendezvous_by_mpi(Membership& member, TcpStoreOptions store_options) {
   if (!MpiLibrary::built_in()) {
     throw UsageError(
         "mpirun started this rank, and Lockstep was built without MPI: set MASTER_ADDR to the host "
         "of rank 0 and MASTER_PORT to a port that is free there");
   }
-  const Deadline deadline = Deadline::after(place.timeout);
+  const Deadline deadline = Deadline::after(store_options.timeout);
   MpiLibrary& mpi = *MpiLibrary::in_time(deadline, [] { return &MpiLibrary::get(); });
   if (mpi.size() != member.world_size || mpi.rank() != member.rank) {
     throw UsageError(
@@ -180,34 +180,34 @@ void meet_by_mpi(Membership& member, TcpStoreOptions place) {
                     member.rank, member.world_size, mpi.rank(), mpi.size(), MpiLibrary::version()));
   }
   std::exception_ptr error;
-  std::string told;
+  std::string answer;
   if (member.rank == 0) {
     try {
-      place.host = mpi.one_host() ? "127.0.0.1" : reachable_host(host_name(), deadline);
-      auto [store, port] = serve_tcp_store(place);
+      store_options.host = mpi.one_host() ? "127.0.0.1" : reachable_host(host_name(), deadline);
+      auto [store, port] = serve_tcp_store(store_options);
       member.store = std::move(store);
-      told = fmt::format("{} {}", place.host, port);
+      answer = fmt::format("{} {}", store_options.host, port);
     } catch (const Error&) {
       error = std::current_exception();  // the others wait to be told
     }
   }
   std::istringstream stream(
-      MpiLibrary::in_time(deadline, [&mpi, told] { return mpi.broadcast(told); }));
+      MpiLibrary::in_time(deadline, [&mpi, answer] { return mpi.broadcast(answer); }));
   if (error) std::rethrow_exception(error);
-  if (!(stream >> place.host >> place.port)) {
+  if (!(stream >> store_options.host >> store_options.port)) {
     throw BackendError("rank 0 could not serve the store where ranks meet; its own error says why");
   }
-  member.address = place.host;
-  if (member.rank != 0) member.store = join_tcp_store(place);
+  member.address = store_options.host;
+  if (member.rank != 0) member.store = join_tcp_store(store_options);
 }
 
 // Throws the reason why this process cannot serve at its address: another rank 0 of this job has
 // it, or something else.
-[[noreturn]] void explain_address_in_use(Membership member, TcpStoreOptions place,
+[[noreturn]] void explain_address_in_use(Membership member, TcpStoreOptions store_options,
                                          const AddressInUse& error) {
-  place.timeout = std::min(place.timeout, kOtherStoreAnswers);
+  store_options.timeout = std::min(store_options.timeout, kOtherStoreAnswers);
   try {
-    member.store = join_tcp_store(place);
+    member.store = join_tcp_store(store_options);
   } catch (const Error&) {
     throw BackendError(error.what());
   }
@@ -215,37 +215,39 @@ void meet_by_mpi(Membership& member, TcpStoreOptions place) {
 }
 
 // Meets in the store that rank 0 serves.
-void meet_at_rank_0(Membership& member, TcpStoreOptions place) {
-  place.host = reachable_host(place.host, Deadline::after(place.timeout));
-  member.address = place.host;
+void rendezvous_at_rank_0(Membership& member, TcpStoreOptions store_options) {
+  store_options.host = reachable_host(store_options.host, Deadline::after(store_options.timeout));
+  member.address = store_options.host;
   try {
-    member.store = member.rank == 0 ? serve_tcp_store(place).store : join_tcp_store(place);
+    member.store =
+        member.rank == 0 ? serve_tcp_store(store_options).store : join_tcp_store(store_options);
   } catch (const AddressInUse& error) {
-    explain_address_in_use(member, place, error);
+    explain_address_in_use(member, store_options, error);
   }
 }
 
-Membership meet_by_environment(const RendezvousOptions& options) {
-  auto told = read_environment(options.rank, options.world_size);
-  if (!told) return Membership();
-  Membership result = std::move(told->member);
-  const TcpStoreOptions place = tcp_store_options(result, options, told->address, told->port);
-  if (told->meeting == Told::Meeting::local_store) {
+Membership rendezvous_by_environment(const RendezvousOptions& options) {
+  auto launch = read_environment(options.rank, options.world_size);
+  if (!launch) return Membership();
+  Membership result = std::move(launch->member);
+  const TcpStoreOptions store_options =
+      tcp_store_options(result, options, launch->address, launch->port);
+  if (launch->via == LaunchInfo::Via::local_store) {
     const std::string name = fmt::format("rank {} of {}: ", result.rank, result.world_size);
     result.store = std::make_shared<LocalStore>(
-        told->address, StoreUser{.name = name, .patience = options.timeout});
-  } else if (told->meeting == Told::Meeting::mpi) {
-    meet_by_mpi(result, place);
+        launch->address, StoreUser{.name = name, .patience = options.timeout});
+  } else if (launch->via == LaunchInfo::Via::mpi) {
+    rendezvous_by_mpi(result, store_options);
   } else if (environment("TORCHELASTIC_USE_AGENT_STORE") == "True") {
     // torchrun serves the store itself. Ranks that it restarts must not read what failed ones left
     // there.
     const std::string attempt = environment("TORCHELASTIC_RESTART_COUNT").value_or("0");
     result.store = std::make_shared<PrefixStore>(
         fmt::format("attempt_{}/", attempt),
-        join_c10d_store(told->address, told->port, result.world_size, options.timeout));
-    result.address = reachable_host(told->address, Deadline::after(options.timeout));
+        join_c10d_store(launch->address, launch->port, result.world_size, options.timeout));
+    result.address = reachable_host(launch->address, Deadline::after(options.timeout));
   } else {
-    meet_at_rank_0(result, place);
+    rendezvous_at_rank_0(result, store_options);
   }
   return result;
 }
@@ -263,7 +265,7 @@ Membership numbered(const RendezvousOptions& options) {
   return member(*rank, *world_size);
 }
 
-Membership meet_by_tcp(const RendezvousOptions& options, const std::string& address) {
+Membership rendezvous_by_tcp(const RendezvousOptions& options, const std::string& address) {
   const auto colon = address.rfind(':');
   if (colon == std::string::npos || colon == 0) {
     throw UsageError(
@@ -272,12 +274,12 @@ Membership meet_by_tcp(const RendezvousOptions& options, const std::string& addr
   const int port = read_number(fmt::format("init_method \"{}\": port", options.init_method),
                                address.substr(colon + 1), kPorts);
   Membership result = numbered(options);
-  meet_at_rank_0(result, tcp_store_options(result, options, address.substr(0, colon),
-                                           static_cast<std::uint16_t>(port)));
+  rendezvous_at_rank_0(result, tcp_store_options(result, options, address.substr(0, colon),
+                                                 static_cast<std::uint16_t>(port)));
   return result;
 }
 
-Membership meet_by_file(const RendezvousOptions& options, const std::string& path) {
+Membership rendezvous_by_file(const RendezvousOptions& options, const std::string& path) {
   if (!path.starts_with('/')) {
     throw UsageError(fmt::format(
         "init_method \"{}\": it must be file:/// and an absolute path that all ranks can write",
@@ -288,11 +290,11 @@ Membership meet_by_file(const RendezvousOptions& options, const std::string& pat
   return result;
 }
 
-Membership meet_by(const RendezvousOptions& options) {
+Membership rendezvous_by(const RendezvousOptions& options) {
   const std::string& method = options.init_method;
-  if (method == "env://") return meet_by_environment(options);
-  if (method.starts_with("tcp://")) return meet_by_tcp(options, method.substr(6));
-  if (method.starts_with("file://")) return meet_by_file(options, method.substr(7));
+  if (method == "env://") return rendezvous_by_environment(options);
+  if (method.starts_with("tcp://")) return rendezvous_by_tcp(options, method.substr(6));
+  if (method.starts_with("file://")) return rendezvous_by_file(options, method.substr(7));
   throw UsageError(fmt::format(
       "init_method \"{}\" is unknown; use env://, tcp://host:port or file:///path", method));
 }
@@ -300,12 +302,12 @@ Membership meet_by(const RendezvousOptions& options) {
 }  // namespace
 
 std::optional<Membership> membership_in_environment() {
-  const auto told = read_environment({}, {});
-  return told ? std::optional(told->member) : std::nullopt;
+  const auto launch = read_environment({}, {});
+  return launch ? std::optional(launch->member) : std::nullopt;
 }
 
-Membership meet(const RendezvousOptions& options) {
-  Membership member = meet_by(options);
+Membership rendezvous(const RendezvousOptions& options) {
+  Membership member = rendezvous_by(options);
   member.losses = LossRecord::of(options.init_method, member.rank, member.world_size);
   return member;
 }

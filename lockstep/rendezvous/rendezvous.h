@@ -20,7 +20,7 @@ struct RendezvousOptions {
 
 // Says who this process is, and connects it to the store where the ranks meet; does not wait for
 // the other ranks. UsageError names what is missing, malformed or contradictory.
-Membership meet(const RendezvousOptions& options);
+Membership rendezvous(const RendezvousOptions& options);
 
 // Who env:// would make of this process, without a store and without connecting to anything.
 // Nothing if no variable of a launcher is set; UsageError as from meet.

@@ -30,7 +30,7 @@ StoreServer::StoreServer(int door, std::size_t places) : places_(places) {
   epoll_.add(door, EPOLLIN);
 }
 
-void StoreServer::admit(OwnFd socket) {
+void StoreServer::admit(ForkSafeFd socket) {
   if (connections_.size() >= places_ && !make_place()) return;
   const int fd = socket.get();
   if (!epoll_.try_add(fd, EPOLLIN)) return;

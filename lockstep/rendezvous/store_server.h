@@ -12,7 +12,7 @@
 #include <string_view>
 
 #include "lockstep/core/epoll.h"
-#include "lockstep/core/own_fd.h"
+#include "lockstep/core/fork_safe_fd.h"
 #include "lockstep/rendezvous/store_memory.h"
 
 namespace lockstep {
@@ -34,7 +34,7 @@ class StoreServer {
 
   // A client's connection; whether it may have one is for the caller to know. If no place is free,
   // it takes that of the oldest one that has sent no whole request, and is closed if there is none.
-  void admit(OwnFd socket);
+  void admit(ForkSafeFd socket);
 
   // A copy of what was set so far, by the clients and by the owner.
   Values values() const;
@@ -57,7 +57,7 @@ class StoreServer {
   };
   struct Connection {
     explicit Connection(StoreMemory& memory) : share(memory) {}
-    OwnFd socket;
+    ForkSafeFd socket;
     // Older connections have lower ones.
     std::uint64_t number = 0;
     // What has arrived of the request, and how many bytes that was: bytes that find no room are

@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/core/reception.h"
+#include "lockstep/core/authenticating_acceptor.h"
 #include "lockstep/core/tcp_socket.h"
 #include "lockstep/rendezvous/store_client.h"
 #include "lockstep/rendezvous/tcp_store_server.h"

@@ -21,8 +21,8 @@ constexpr std::size_t kFurtherPlaces = 256;
 }  // namespace
 
 TcpStoreServer::TcpStoreServer(UniqueFd listener, const Key& key, int clients)
-    : reception_(std::move(listener), key, clients),
-      answers_(reception_.descriptor(),
+    : acceptor_(std::move(listener), key, clients),
+      answers_(acceptor_.descriptor(),
                kFurtherPlaces + kPlacesOfAClient * static_cast<std::size_t>(clients)),
       thread_([this](int stop) { run(stop); }) {}
 
@@ -30,7 +30,7 @@ void TcpStoreServer::run(int stop) {
   std::array<pollfd, 2> entries{{{stop, POLLIN, 0}, {answers_.descriptor(), POLLIN, 0}}};
   while (entries[0].revents == 0) {
     ::poll(entries.data(), entries.size(), kAtMostMs);
-    for (auto& socket : reception_.serve()) answers_.admit(std::move(socket));
+    for (auto& socket : acceptor_.serve()) answers_.admit(std::move(socket));
     answers_.serve();
   }
   for (const Deadline end = Deadline::after(kLinger); answers_.replying() && !end.passed();) {

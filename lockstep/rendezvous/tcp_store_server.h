@@ -2,7 +2,7 @@
 // Serves a store over TCP, from a thread of its own.
 #pragma once
 
-#include "lockstep/core/reception.h"
+#include "lockstep/core/authenticating_acceptor.h"
 #include "lockstep/core/service_thread.h"
 #include "lockstep/rendezvous/store_server.h"
 
@@ -14,13 +14,13 @@ class TcpStoreServer {
   // Until it is destroyed.
   TcpStoreServer(UniqueFd listener, const Key& key, int clients);
 
-  // See Reception::refused().
-  std::string refused() const { return reception_.refused(); }
+  // See AuthenticatingAcceptor::refused().
+  std::string refused() const { return acceptor_.refused(); }
 
  private:
   void run(int stop);
 
-  Reception reception_;
+  AuthenticatingAcceptor acceptor_;
   StoreServer answers_;
   ServiceThread thread_;
 };

@@ -4,7 +4,7 @@
 
 #include <torch/nn/modules/container/sequential.h>
 
-#include "lockstep/collective/process_group.h"
+#include "lockstep/comm/process_group.h"
 
 namespace lockstep {
 

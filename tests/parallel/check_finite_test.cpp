@@ -11,7 +11,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
-#include "lockstep/collective/init_process_group.h"
+#include "lockstep/comm/init_process_group.h"
 #include "lockstep/parallel/finite_check.h"
 #include "lockstep/parallel/finite_gradients.h"
 
@@ -91,7 +91,7 @@ class CheckFinite : public ::testing::TestWithParam<std::string> {
     if (GetParam() == "thread") return run_rank_threads(size, body);
     run_ranks(size, [&](Rank& rank) {
       body(init_process_group({.backend = GetParam(),
-                               .init_method = rank.meeting_place(),
+                               .init_method = rank.rendezvous_url(),
                                .rank = rank.rank(),
                                .world_size = rank.size(),
                                .timeout = std::chrono::seconds(60),
@@ -227,7 +227,7 @@ TEST_P(CheckFinite, IsOffByDefaultAndMustBeTheSameOnEveryRank) {
 TEST_P(CheckFinite, LooksAtWhatABucketFunctionMakes) {
   run(2, [](const std::shared_ptr<ProcessGroup>& group) {
     Controlled model(group, kOneChecked);
-    model.reducer().set_bucket_function([&](Bucket& bucket) {
+    model.reducer().register_comm_hook([&](Bucket& bucket) {
       bucket.flat().nan_to_num_(0, 1, -1);
       return group->all_reduce(bucket.flat(), {.op = ReduceOp::mean});
     });

@@ -7,7 +7,7 @@
 #include <gmock/gmock.h>
 #include <signal.h>
 
-#include "lockstep/collective/init_process_group.h"
+#include "lockstep/comm/init_process_group.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/peak_memory.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 std::shared_ptr<ProcessGroup> join(Rank& rank,
                                    std::chrono::milliseconds timeout = std::chrono::seconds(60)) {
   return init_process_group({.backend = "shm",
-                             .init_method = rank.meeting_place(),
+                             .init_method = rank.rendezvous_url(),
                              .rank = rank.rank(),
                              .world_size = rank.size(),
                              .timeout = timeout,

@@ -37,7 +37,7 @@ TEST(ReducerBackward, LaunchesBucketsBeforeBackwardEnds) {
   run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
     WatchedNet net;
     DistributedDataParallel model(net, group, kManyBuckets);
-    model.set_bucket_function([&](Bucket& bucket) {
+    model.register_comm_hook([&](Bucket& bucket) {
       net->events.push_back("bucket " + std::to_string(bucket.index()));
       return group->all_reduce(bucket.flat(), {.op = ReduceOp::mean});
     });
@@ -59,7 +59,7 @@ TEST(ReducerBackward, TheBucketFunctionDecidesWhatIsReduced) {
     Mlp net;
     DistributedDataParallel model(net, group);
     int elements = 0;
-    model.set_bucket_function([&](Bucket& bucket) {
+    model.register_comm_hook([&](Bucket& bucket) {
       for (int i = 0; i < bucket.size(); ++i) elements += bucket.gradient(i).numel();
       group->all_reduce(bucket.flat(), {.op = ReduceOp::sum}).wait();
       return Work();
@@ -77,7 +77,7 @@ TEST(ReducerBackward, TheBucketFunctionSeesLargeGradientsToo) {
   run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
     Wide net;
     DistributedDataParallel model(net, group);
-    model.set_bucket_function([&](Bucket& bucket) {
+    model.register_comm_hook([&](Bucket& bucket) {
       bucket.flat().mul_(2);
       return group->all_reduce(bucket.flat(), {.op = ReduceOp::mean});
     });

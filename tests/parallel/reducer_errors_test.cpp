@@ -10,7 +10,7 @@
 #include <poll.h>
 #include <unistd.h>
 
-#include "lockstep/collective/init_process_group.h"
+#include "lockstep/comm/init_process_group.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/unique_fd.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
@@ -43,7 +43,7 @@ class ReducerErrors : public ::testing::TestWithParam<std::string> {
     if (GetParam() == "thread") return run_rank_threads(size, body, {.timeout = timeout});
     run_ranks(size, [&](Rank& rank) {
       body(init_process_group({.backend = GetParam(),
-                               .init_method = rank.meeting_place(),
+                               .init_method = rank.rendezvous_url(),
                                .rank = rank.rank(),
                                .world_size = rank.size(),
                                .timeout = timeout,
@@ -347,7 +347,7 @@ TEST_P(ReducerErrors, WhatCannotBeReducedIsRefused) {
                 HasSubstr("no parameter requires a gradient"));
     EXPECT_THROW(Reducer(std::vector<at::Tensor>{}, group), UsageError);
     Reducer reducer(std::vector{leaf}, group);
-    EXPECT_THROW(reducer.set_bucket_function({}), UsageError);
+    EXPECT_THROW(reducer.register_comm_hook({}), UsageError);
   });
 }
 

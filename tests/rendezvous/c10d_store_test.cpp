@@ -3,7 +3,7 @@
 
 #include <fstream>
 
-#include "collective/conformance/expect_error.h"
+#include "comm/conformance/expect_error.h"
 #include "support/free_port.h"
 #include "support/rank_processes.h"
 #include <fmt/format.h>

@@ -7,7 +7,7 @@
 #include <fstream>
 #include <functional>
 
-#include "collective/conformance/expect_error.h"
+#include "comm/conformance/expect_error.h"
 #include "support/environment.h"
 #include "support/free_port.h"
 #include "support/join.h"
@@ -16,9 +16,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "lockstep/collective/gloo/gloo_group.h"
-#include "lockstep/collective/hierarchical/host_map.h"
-#include "lockstep/collective/shm/shm_group.h"
+#include "lockstep/comm/hierarchical/host_map.h"
+#include "lockstep/comm/local/shm/shm_group.h"
+#include "lockstep/comm/remote/gloo/gloo_group.h"
 #include "lockstep/core/handshake.h"
 #include "lockstep/rendezvous/rendezvous.h"
 #include "lockstep/rendezvous/tcp_store.h"
@@ -50,7 +50,7 @@ void expect_two_of_one_rank(const std::vector<int>& numbers, int first, int seco
     set_launcher_environment({});
     rank.note(backend);
     const std::string place =
-        port == 0 ? rank.meeting_place() : fmt::format("tcp://127.0.0.1:{}", port);
+        port == 0 ? rank.rendezvous_url() : fmt::format("tcp://127.0.0.1:{}", port);
     const int number = numbers[static_cast<std::size_t>(rank.rank())];
     const auto pid = [&](int process) {
       return fmt::format("pid {} on host ", rank.pid_of(process));
@@ -86,7 +86,7 @@ TEST(RollCall, DifferentBackendsAreNamedOnAllRanks) {
   run_ranks(3, [](Rank& rank) {
     set_launcher_environment({});
     expect_refused(
-        options(rank.meeting_place(), rank.rank() == 1 ? "shm" : "gloo", rank.rank(), 3),
+        options(rank.rendezvous_url(), rank.rank() == 1 ? "shm" : "gloo", rank.rank(), 3),
         {fmt::format("rank 0 \\(pid {} on host .*\\) asks for the backend gloo, but rank 1 "
                      "\\(pid {} on host .*\\) for shm",
                      rank.pid_of(0), rank.pid_of(1))});
@@ -98,7 +98,7 @@ TEST(RollCall, RanksThatWaitAreToldThatRankZeroGaveUp) {
   run_ranks(3, [](Rank& rank) {
     if (rank.rank() == 1) return;
     set_launcher_environment({});
-    InitOptions join = options(rank.meeting_place(), "shm", rank.rank(), 3);
+    InitOptions join = options(rank.rendezvous_url(), "shm", rank.rank(), 3);
     join.timeout = rank.rank() == 0 ? 1s : 60s;
     const auto begin = Clock::now();
     expect_error<TimeoutError>(
@@ -173,12 +173,12 @@ TEST(RollCall, ARankThatDiesWhileAnotherIsLateIsNamed) {
           return;
         }
         set_launcher_environment({});
-        InitOptions join = options(rank.meeting_place(), "shm", rank.rank(), 3);
+        InitOptions join = options(rank.rendezvous_url(), "shm", rank.rank(), 3);
         join.timeout = 60s;
         if (rank.rank() == 2) {
           std::jthread cue([&] {
-            const Membership member =
-                meet({.init_method = join.init_method, .rank = 2, .world_size = 3, .timeout = 60s});
+            const Membership member = rendezvous(
+                {.init_method = join.init_method, .rank = 2, .world_size = 3, .timeout = 60s});
             member.store->get("roll/0/1/2", Deadline::after(30s));
             rank.cue("entered");
           });
@@ -202,11 +202,11 @@ TEST(RollCall, TheDeathOfRankZeroIsNamed) {
         [&](Rank& rank) {
           set_launcher_environment({});
           InitOptions join =
-              options(own_store ? place : rank.meeting_place(), "gloo", rank.rank(), 3);
+              options(own_store ? place : rank.rendezvous_url(), "gloo", rank.rank(), 3);
           join.timeout = 60s;
           if (rank.rank() == 2) {
-            const Membership member =
-                meet({.init_method = join.init_method, .rank = 2, .world_size = 3, .timeout = 60s});
+            const Membership member = rendezvous(
+                {.init_method = join.init_method, .rank = 2, .world_size = 3, .timeout = 60s});
             for (const int other : {0, 1}) {
               member.store->get(fmt::format("roll/0/1/{}", other), Deadline::after(30s));
             }
@@ -235,8 +235,8 @@ void expect_death_named(
       3,
       [&](Rank& rank) {
         set_launcher_environment({});
-        Membership member =
-            meet({.init_method = place, .rank = rank.rank(), .world_size = 3, .timeout = 60s});
+        Membership member = rendezvous(
+            {.init_method = place, .rank = rank.rank(), .world_size = 3, .timeout = 60s});
         member.processes = call_roll(member, backend, Deadline::after(60s));
         if (rank.rank() == 1) {
           last_act(member);
@@ -273,7 +273,7 @@ TEST(RollCall, ARankThatDiesBeforeItConnectsIsNamed) {
 TEST(RollCall, ProcessesMayTakeTheRankOfOneThatHasEnded) {
   run_ranks(2, [](Rank& rank) {
     set_launcher_environment({});
-    const InitOptions join = options(rank.meeting_place(), "shm", rank.rank(), 2);
+    const InitOptions join = options(rank.rendezvous_url(), "shm", rank.rank(), 2);
     for (int round = 0; round < 2; ++round) {
       const pid_t child = ::fork();
       if (child == 0) {

@@ -15,9 +15,9 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
+#include "lockstep/core/authenticating_acceptor.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/handshake.h"
-#include "lockstep/core/reception.h"
 #include "lockstep/core/tcp_socket.h"
 #include "lockstep/rendezvous/store_protocol.h"
 
@@ -44,7 +44,7 @@ class TcpStoreTest : public ::testing::Test {
     rank_0_ = std::move(store);
     place_.port = port;
   }
-  UniqueFd stranger() const { return connect_tcp(place_.host, place_.port, at_leisure()); }
+  UniqueFd peer() const { return connect_tcp(place_.host, place_.port, at_leisure()); }
 
   TcpStoreOptions place_;
   std::shared_ptr<Store> rank_0_;
@@ -168,7 +168,7 @@ TEST_F(TcpStoreTest, StrangersCostNothing) {
   std::vector<UniqueFd> silent;
   std::minstd_rand random(1);
   for (int i = 0; i < 300; ++i) {
-    UniqueFd socket = stranger();
+    UniqueFd socket = peer();
     std::string noise(static_cast<std::size_t>(random() % 300), '\0');
     for (char& byte : noise) byte = static_cast<char>(random());
     if (i % 5 == 1)

@@ -14,9 +14,9 @@
 #include <fmt/format.h>
 #include <signal.h>
 
-#include "lockstep/collective/gloo/gloo_group.h"
-#include "lockstep/collective/hierarchical/hierarchical_group.h"
-#include "lockstep/collective/init_process_group.h"
+#include "lockstep/comm/hierarchical/hierarchical_group.h"
+#include "lockstep/comm/init_process_group.h"
+#include "lockstep/comm/remote/gloo/gloo_group.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/launch/spawn.h"
 #include "lockstep/rendezvous/rendezvous.h"
@@ -36,7 +36,7 @@ std::shared_ptr<ProcessGroup> kept_group;
 std::shared_ptr<ProcessGroup> join(const std::string& backend, std::chrono::milliseconds timeout) {
   if (backend != "hosts") return init_process_group({.backend = backend, .timeout = timeout});
   // Two ranks a host.
-  Membership member = meet({.timeout = timeout});
+  Membership member = rendezvous({.timeout = timeout});
   const std::string host = fmt::format("host {}", member.rank / 2);
   return make_hierarchical_group(std::move(member), {.timeout = timeout}, host, make_gloo_group);
 }

@@ -9,7 +9,7 @@
 
 #include "support/rank_processes.h"
 
-#include "lockstep/collective/init_process_group.h"
+#include "lockstep/comm/init_process_group.h"
 
 namespace lockstep::testing {
 
@@ -25,7 +25,7 @@ struct JoinOptions {
 inline std::shared_ptr<ProcessGroup> join(Rank& rank, const JoinOptions& options = {}) {
   InitOptions init;
   init.backend = options.backend;
-  init.init_method = rank.meeting_place(options.place);
+  init.init_method = rank.rendezvous_url(options.place);
   init.rank = rank.rank();
   init.world_size = rank.size();
   init.timeout = options.timeout;

@@ -24,7 +24,7 @@ bool Rank::failed() const {
   return state_.failed;
 }
 
-std::string Rank::meeting_place(std::string_view name) const {
+std::string Rank::rendezvous_url(std::string_view name) const {
   return fmt::format("file://{}/{}", state_.folder, name);
 }
 

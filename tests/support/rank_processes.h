@@ -67,7 +67,7 @@ class Rank {
 
   // Where the ranks of this launch meet, "file:///...": a file that is not there yet, in a folder
   // that goes away with the launch. Each name is a place of its own.
-  std::string meeting_place(std::string_view name = "group") const;
+  std::string rendezvous_url(std::string_view name = "group") const;
   // That folder's path.
   const std::string& folder() const;
 

@@ -53,7 +53,7 @@ TEST(RankProcesses, HandBackResultsInTheOrderOfTheRanks) {
 TEST(RankProcesses, ShareAFolderThatIsRemoved) {
   const auto outcomes = run_ranks(2, [](Rank& rank) {
     std::ofstream(rank.folder() + "/" + std::to_string(rank.rank())) << "here";
-    EXPECT_EQ(rank.meeting_place("a"), "file://" + rank.folder() + "/a");
+    EXPECT_EQ(rank.rendezvous_url("a"), "file://" + rank.folder() + "/a");
     rank.report(rank.folder());
   });
   EXPECT_EQ(outcomes[0].result, outcomes[1].result);

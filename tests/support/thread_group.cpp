@@ -4,7 +4,7 @@
 #include <exception>
 #include <thread>
 
-#include "lockstep/collective/thread/thread_group.h"
+#include "lockstep/comm/local/thread/thread_group.h"
 
 namespace lockstep::testing {
 

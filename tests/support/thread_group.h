@@ -5,7 +5,7 @@
 #include <functional>
 #include <memory>
 
-#include "lockstep/collective/process_group.h"
+#include "lockstep/comm/process_group.h"
 
 namespace lockstep::testing {
 

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/comm/core/calls_differ.h"
+
+#include <fmt/format.h>
+
+namespace lockstep {
+
+std::string describe_difference(const std::string& name, const Call& call,
+                                const std::string& others_name, const Call& others_call) {
+  return fmt::format(
+      "{} called {}, but {} called {}; every rank must make the same calls, with the same sizes "
+      "and types, in the same order",
+      name, describe(call), others_name, describe(others_call));
+}
+
+CallsDiffer::CallsDiffer(const std::string& where, const Call& own, int peer,
+                         const std::string& name, const Call& peers_call)
+    : UsageError(where + describe_difference("this rank", own, name, peers_call)),
+      own_(own),
+      peer_(peer),
+      peers_call_(peers_call) {}
+
+}  // namespace lockstep

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Thrown where a rank and a peer make different calls. To users it is a UsageError; groups that are
+// made of others translate it into their own ranks and numbers.
+#pragma once
+
+#include <string>
+
+#include "lockstep/comm/core/call.h"
+#include "lockstep/core/error.h"
+
+namespace lockstep {
+
+// "this rank called broadcast #3 (...), but rank 1 called barrier #3; every rank must ..."
+std::string describe_difference(const std::string& name, const Call& call,
+                                const std::string& others_name, const Call& others_call);
+
+class CallsDiffer : public UsageError {
+ public:
+  // `where` is the beginning of the message, `name` how it names the peer.
+  CallsDiffer(const std::string& where, const Call& own, int peer, const std::string& name,
+              const Call& peers_call);
+
+  const Call& own() const { return own_; }
+  int peer() const { return peer_; }
+  const Call& peers_call() const { return peers_call_; }
+
+ private:
+  Call own_;
+  int peer_;
+  Call peers_call_;
+};
+
+}  // namespace lockstep

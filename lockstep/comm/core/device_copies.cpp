@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/comm/core/device_copies.h"
+
+#include <algorithm>
+
+#include <ATen/core/grad_mode.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+namespace lockstep {
+
+at::Tensor usable_on(at::Device device, const at::Tensor& tensor) {
+  // Nearly all are so, and even detach() takes longer than a short call.
+  if (is_usable_on(device, tensor)) return tensor;
+  const at::NoGradGuard no_grad;
+  return tensor.detach().to(device).resolve_conj().resolve_neg().contiguous();
+}
+
+const at::Tensor& DeviceCopies::copy_of(const at::Tensor& original) {
+  return copies_.emplace_back(Copy{original, usable_on(device_, original)}).staged;
+}
+
+at::Tensor DeviceCopies::output_as(const at::Tensor& original, at::ScalarType type) {
+  const at::NoGradGuard no_grad;
+  at::Tensor staged = original.detach().to(device_, type).contiguous();
+  copies_.push_back({original, staged});
+  return staged;
+}
+
+bool DeviceCopies::go_elsewhere() const {
+  return std::ranges::any_of(
+      copies_, [this](const Copy& copy) { return copy.original.device() != device_; });
+}
+
+void DeviceCopies::copy_back() {
+  if (copies_.empty()) return;  // as in nearly all calls
+  const at::NoGradGuard no_grad;
+  for (auto& copy : copies_) {
+    copy.original.copy_(copy.staged.view_as(copy.original));
+    if (device_.is_cpu()) continue;
+    // It may have been made on another stream, which would use its memory again at once.
+    const c10::impl::VirtualGuardImpl device(device_.type());
+    device.recordDataPtrOnStream(copy.staged.storage().data_ptr(), device.getStream(device_));
+  }
+  copies_.clear();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/comm/core/ordinary_tensor.h"
+
+#include <ATen/ops/empty.h>
+#include <fmt/format.h>
+
+#include "lockstep/core/cpu.h"
+#include "lockstep/core/error.h"
+
+namespace lockstep {
+namespace {
+
+constexpr double kMebibyte = 1024 * 1024;
+
+}  // namespace
+
+at::Tensor ordinary_tensor(at::IntArrayRef sizes, const at::TensorOptions& options, int ranks) {
+  const double bytes = static_cast<double>(c10::multiply_integers(sizes)) *
+                       static_cast<double>(options.dtype().itemsize());
+  // The system promises what it may not have: whoever then writes to the memory is killed.
+  const auto available = static_cast<double>(available_memory(ranks));
+  if (options.device().is_cpu() && bytes > available) {
+    throw BackendError(fmt::format(
+        "{} rank{} of this machine need{} a tensor of {:.1f} MiB each, and {:.1f} MiB of memory "
+        "are "
+        "available to each; use fewer ranks, a smaller model, or raise the memory limit",
+        ranks, ranks == 1 ? "" : "s", ranks == 1 ? "s" : "", bytes / kMebibyte,
+        available / kMebibyte));
+  }
+  try {
+    return at::empty(sizes, options);
+  } catch (const c10::Error& error) {
+    throw BackendError(fmt::format(
+        "cannot make a tensor of {:.1f} MiB ({}); use a smaller model, or raise the memory limit",
+        bytes / kMebibyte, first_line(error)));
+  }
+}
+
+}  // namespace lockstep

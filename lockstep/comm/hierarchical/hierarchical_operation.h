@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A call of a hierarchical group that is under way: its phases, and what an error in one of them
+// means to the group of all ranks.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/core/device_copies.h"
+#include "lockstep/comm/hierarchical/hierarchy_levels.h"
+#include "lockstep/comm/hierarchical/phases.h"
+
+namespace lockstep {
+
+class HierarchicalOperation final : public Operation {
+ public:
+  // `where` is the beginning of its errors, `number` the call's in its group.
+  HierarchicalOperation(std::shared_ptr<HierarchyLevels> levels, std::shared_ptr<PhasedCalls> calls,
+                        std::string where, std::uint64_t number, std::chrono::milliseconds timeout)
+      : levels_(std::move(levels)),
+        calls_(std::move(calls)),
+        where_(std::move(where)),
+        number_(number),
+        timeout_(timeout) {}
+
+  // What to use for a tensor that is written, with one dimension.
+  at::Tensor flat_output(const at::Tensor& original);
+  // The same for sums: half types are summed as floats all the way, and rounded once.
+  at::Tensor flat_sum(const at::Tensor& original);
+
+  // The call as ranks compare it, for the next of `tensors` tensors.
+  Call next(Call call, std::size_t tensors);
+  void start(std::vector<PhasedCall::Phase> phases);
+  // The part that the group of all ranks does.
+  void delegate(Work work) { delegated_ = std::move(work); }
+
+  bool poll() override;
+  void wait(const Deadline& deadline) override;
+  Deadline default_deadline() const override { return Deadline::after(timeout_); }
+
+ private:
+  bool done() const;
+  // True when the operation is done. The deadline is the wait's, for messages.
+  bool advance(const Deadline& deadline);
+  // A group within a host does not know a rank by its number in the group of all; and whoever gave
+  // up may have done so because of another.
+  [[noreturn]] void explain(const std::exception_ptr& error, const Deadline& waited);
+
+  std::shared_ptr<HierarchyLevels> levels_;
+  std::shared_ptr<PhasedCalls> calls_;
+  std::string where_;
+  std::uint64_t number_;
+  std::chrono::milliseconds timeout_;
+  std::int32_t tensors_ = 0;
+  std::vector<std::shared_ptr<PhasedCall>> parts_;
+  Work delegated_;
+  DeviceCopies copies_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/comm/hierarchical/part_of_call.h"
+
+#include <type_traits>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "lockstep/comm/core/calls_differ.h"
+
+namespace lockstep {
+namespace {
+
+class PartOfCall final : public Operation {
+ public:
+  // A group that another rank has ended throws as soon as the work is started.
+  PartOfCall(const std::function<Work()>& start, std::chrono::milliseconds timeout,
+             std::vector<int> ranks, const Call& whole)
+      : timeout_(timeout), ranks_(std::move(ranks)), whole_(whole), work_(translated(start)) {}
+
+  bool poll() override {
+    return translated([this] { return work_.poll(); });
+  }
+  void wait(const Deadline& deadline) override {
+    translated([&] { work_.wait(deadline); });
+  }
+  Deadline default_deadline() const override { return Deadline::after(timeout_); }
+
+ private:
+  template <class Function>
+  std::invoke_result_t<Function> translated(const Function& function) const try {
+    return function();
+  } catch (const CallsDiffer& error) {
+    Call theirs = error.peers_call();
+    theirs.number = whole_.number;
+    const int peer = ranks_[static_cast<std::size_t>(error.peer())];
+    throw CallsDiffer("", whole_, peer, fmt::format("rank {}", peer), theirs);
+  }
+
+  const std::chrono::milliseconds timeout_;
+  const std::vector<int> ranks_;
+  const Call whole_;
+  Work work_;
+};
+
+}  // namespace
+
+Work part_of_call(const std::function<Work()>& start, std::chrono::milliseconds timeout,
+                  std::vector<int> ranks, const Call& whole) {
+  return Work(std::make_shared<PartOfCall>(start, timeout, std::move(ranks), whole));
+}
+
+}  // namespace lockstep

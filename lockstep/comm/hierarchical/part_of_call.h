@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Work on one of the groups that make up a hierarchical group, as part of one of its calls.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <vector>
+
+#include "lockstep/comm/core/call.h"
+#include "lockstep/comm/core/work.h"
+
+namespace lockstep {
+
+// Starts the work. If it throws CallsDiffer, then or later, that names the peer by its rank in the
+// hierarchical group, and both calls by the number of `whole`: ranks that have agreed so far number
+// their calls alike. `ranks` holds the rank in the hierarchical group of each rank of the work's
+// group.
+Work part_of_call(const std::function<Work()>& start, std::chrono::milliseconds timeout,
+                  std::vector<int> ranks, const Call& whole);
+
+}  // namespace lockstep

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Calls that are made of phases, each of works on a group of its own: within the host, between the
+// hosts, and within the host again. A phase of one call starts behind the same phase of the call
+// before it, so that each group sees all calls in one order, while different phases overlap.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "lockstep/comm/core/progress.h"
+#include "lockstep/comm/core/work.h"
+#include "lockstep/core/deadline.h"
+
+namespace lockstep {
+
+class PhasedCall {
+ public:
+  using Phase = std::function<std::vector<Work>()>;
+  explicit PhasedCall(std::vector<Phase> phases) : phases_(std::move(phases)) {}
+
+  bool done() const { return done_.load(std::memory_order_acquire); }
+
+ private:
+  friend class PhasedCalls;
+  std::vector<Phase> phases_;
+  std::size_t started_ = 0;
+  std::vector<Work> works_;
+  std::atomic<bool> done_ = false;
+};
+
+// Thread-safe. An error of a work ends all calls, and is kept for those who wait.
+class PhasedCalls final : public Progressing {
+ public:
+  // `on_error` is called with the first error, on the thread that finds it.
+  explicit PhasedCalls(std::function<void(const std::exception_ptr&)> on_error)
+      : on_error_(std::move(on_error)) {}
+
+  void start(const std::shared_ptr<PhasedCall>& call);
+  // Waits once more for what the oldest call does now, with this deadline, which has passed, so
+  // that the error names who is missing.
+  void give_up(const Deadline& deadline);
+  // The first error; null if there is none.
+  std::exception_ptr error() const;
+
+  // True if anything moved.
+  bool try_advance() override;
+  local::ControlBlock* doorbell_if_busy() override { return nullptr; }
+
+ private:
+  // While busy_ is held.
+  bool advance();
+  bool advance(PhasedCall& call, std::size_t limit);
+  void keep(std::exception_ptr error);
+
+  const std::function<void(const std::exception_ptr&)> on_error_;
+  // Who advances them may come by here again, through the progress of others.
+  mutable std::atomic_flag busy_;
+  std::deque<std::shared_ptr<PhasedCall>> calls_;
+  std::exception_ptr error_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/comm/init_process_group.h"
+
+#include <algorithm>
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "lockstep/comm/choose_backend.h"
+#include "lockstep/comm/core/device_count.h"
+#include "lockstep/core/cpu.h"
+#include "lockstep/core/error.h"
+#include "lockstep/rendezvous/launchers.h"
+#include "lockstep/rendezvous/losses.h"
+#include "lockstep/rendezvous/rendezvous.h"
+
+namespace lockstep {
+namespace {
+
+// A GPU is made the current one, as torch::cuda::set_device would. Ranks beyond the GPUs share.
+at::Device choose_device(std::optional<at::Device> wanted, const Membership& member) {
+  const int gpus = wanted && wanted->is_cpu() ? 0 : device_count(at::kCUDA);
+  at::Device device = at::kCPU;
+  if (wanted) {
+    device = *wanted;
+    if (device.is_cuda() && !device.has_index()) {
+      device.set_index(static_cast<at::DeviceIndex>(gpus > 0 ? member.local_rank % gpus : 0));
+    }
+  } else if (gpus > 0) {
+    device = at::Device(at::kCUDA, static_cast<at::DeviceIndex>(member.local_rank % gpus));
+  }
+  if (device.is_cuda()) {
+    if (device.index() >= gpus) {
+      throw UsageError(fmt::format(
+          "rank {} of {}: device {} was asked for, but {}; ask for cpu, or use a libtorch with "
+          "CUDA on a machine with that GPU",
+          member.rank, member.world_size, device.str(),
+          gpus == 0 ? "this libtorch sees no GPU" : fmt::format("there are only {} GPUs", gpus)));
+    }
+    c10::impl::VirtualGuardImpl(at::kCUDA).setDevice(device);
+  }
+  return device;
+}
+
+}  // namespace
+
+std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
+  const auto& known = backends();
+  if (std::ranges::find(known, options.backend) == known.end()) {
+    throw UsageError(fmt::format("there is no backend \"{}\"; there are {}", options.backend,
+                                 fmt::join(known, ", ")));
+  }
+  if (options.timeout.count() <= 0) {
+    throw UsageError(
+        fmt::format("the timeout is {} ms; it must be positive", options.timeout.count()));
+  }
+  Membership member = rendezvous({.init_method = options.init_method,
+                                  .rank = options.rank,
+                                  .world_size = options.world_size,
+                                  .timeout = options.timeout});
+  // Lockstep's launcher has said it already.
+  if (member.local_rank == 0 && !started_by_lockstep())
+    warn_of_oversubscription(member.local_world_size);
+  const GroupOptions group{.timeout = options.timeout,
+                           .device = choose_device(options.device, member)};
+  const GroupLosses losses(member);
+  try {
+    auto made = make_group(options.backend, std::move(member), group);
+    losses.withdraw();
+    return made;
+  } catch (const StoreLost& error) {
+    losses.note(error);
+    throw PeerLost(0, error.what());
+  } catch (const Error&) {
+    losses.note(std::current_exception());
+    throw;
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/comm/kernels/reduce.h"
+
+#include <algorithm>
+#include <array>
+#include <concepts>
+#include <type_traits>
+
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep {
+namespace {
+
+struct Job {
+  std::span<const void* const> sources;
+  std::span<void* const> destinations;
+  std::int64_t count;
+  double scale;
+};
+
+// Integers wrap around, as in PyTorch: overflow is defined for unsigned ones only, and those that
+// are narrower than int would be promoted to it.
+template <class T>
+struct Wrapping {
+  using Type = T;
+};
+template <std::integral T>
+struct Wrapping<T> {
+  using Type = std::common_type_t<std::make_unsigned_t<T>, unsigned>;
+};
+
+struct Sum {
+  template <class T>
+  static T apply(T a, T b) {
+    using Wide = typename Wrapping<T>::Type;
+    return static_cast<T>(static_cast<Wide>(a) + static_cast<Wide>(b));
+  }
+};
+struct Product {
+  template <class T>
+  static T apply(T a, T b) {
+    using Wide = typename Wrapping<T>::Type;
+    return static_cast<T>(static_cast<Wide>(a) * static_cast<Wide>(b));
+  }
+};
+struct Min {
+  template <class T>
+  static T apply(T a, T b) {
+    return b < a || b != b ? b : a;
+  }
+};
+struct Max {
+  template <class T>
+  static T apply(T a, T b) {
+    return b > a || b != b ? b : a;
+  }
+};
+
+// A destination may be a source, but then it is the same element.
+#if defined(__clang__)
+#define LOCKSTEP_INDEPENDENT_ELEMENTS _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define LOCKSTEP_INDEPENDENT_ELEMENTS _Pragma("GCC ivdep")
+#endif
+
+// Plain loops for the compiler to vectorise, inlined into one function for each instruction set.
+// Stores are what they wait for: a core takes two vectors in the time in which it gives one away.
+
+template <class T, std::size_t Count>
+std::array<const T*, Count> at_element(const void* const* sources, std::int64_t begin) {
+  std::array<const T*, Count> elements;
+  for (std::size_t k = 0; k < Count; ++k) elements[k] = static_cast<const T*>(sources[k]) + begin;
+  return elements;
+}
+
+template <class Accumulator, class Op, class T, std::size_t Count>
+[[gnu::always_inline]] inline Accumulator combine(Accumulator value,
+                                                  const std::array<const T*, Count>& sources,
+                                                  std::int64_t i) {
+  for (const T* source : sources) value = Op::apply(value, static_cast<Accumulator>(source[i]));
+  return value;
+}
+
+// Two ranks, or replicas: elements go through registers alone.
+template <class T, class Accumulator, class Op, std::size_t Destinations>
+[[gnu::always_inline]] inline void reduce_two(const Job& job) {
+  const auto scale = static_cast<Accumulator>(job.scale);
+  const T* first = static_cast<const T*>(job.sources[0]);
+  const T* second = static_cast<const T*>(job.sources[1]);
+  std::array<T*, Destinations> targets;
+  for (std::size_t k = 0; k < Destinations; ++k) targets[k] = static_cast<T*>(job.destinations[k]);
+  LOCKSTEP_INDEPENDENT_ELEMENTS
+  for (std::int64_t i = 0; i < job.count; ++i) {
+    const Accumulator both =
+        Op::apply(static_cast<Accumulator>(first[i]), static_cast<Accumulator>(second[i]));
+    const T result = static_cast<T>(static_cast<Accumulator>(both * scale));
+    for (T* target : targets) target[i] = result;
+  }
+}
+
+// Stays in the first-level cache while sources are added to it, a few at once.
+template <class T, class Accumulator, class Op>
+class Tile {
+ public:
+  static constexpr std::int64_t kElements = 512;
+  static constexpr std::size_t kSourcesAtOnce = 4;
+
+  [[gnu::always_inline]] Tile(std::int64_t begin, std::int64_t length)
+      : begin_(begin), length_(length) {}
+
+  [[gnu::always_inline]] void load(std::span<const void* const> sources) {
+    for (bool empty = true; !sources.empty(); empty = false) {
+      const std::size_t count = std::min(kSourcesAtOnce, sources.size());
+      if (count == 1) take<1>(sources, empty);
+      if (count == 2) take<2>(sources, empty);
+      if (count == 3) take<3>(sources, empty);
+      if (count == kSourcesAtOnce) take<kSourcesAtOnce>(sources, empty);
+      sources = sources.subspan(count);
+    }
+  }
+
+  [[gnu::always_inline]] void store(void* destination, Accumulator scale) const {
+    T* target = static_cast<T*>(destination) + begin_;
+    for (std::int64_t i = 0; i < length_; ++i) {
+      target[i] = static_cast<T>(static_cast<Accumulator>(elements_[i] * scale));
+    }
+  }
+
+ private:
+  template <std::size_t Count>
+  [[gnu::always_inline]] void take(std::span<const void* const> sources, bool empty) {
+    if (empty) {
+      const T* first = static_cast<const T*>(sources.front()) + begin_;
+      const auto others = at_element<T, Count - 1>(sources.data() + 1, begin_);
+      LOCKSTEP_INDEPENDENT_ELEMENTS
+      for (std::int64_t i = 0; i < length_; ++i) {
+        elements_[i] = combine<Accumulator, Op>(static_cast<Accumulator>(first[i]), others, i);
+      }
+    } else {
+      const auto all = at_element<T, Count>(sources.data(), begin_);
+      LOCKSTEP_INDEPENDENT_ELEMENTS
+      for (std::int64_t i = 0; i < length_; ++i) {
+        elements_[i] = combine<Accumulator, Op>(elements_[i], all, i);
+      }
+    }
+  }
+
+  alignas(64) std::array<Accumulator, kElements> elements_;
+  std::int64_t begin_;
+  std::int64_t length_;
+};
+
+template <class T, class Accumulator, class Op>
+[[gnu::always_inline]] inline void reduce_tiles(const Job& job) {
+  using OneTile = Tile<T, Accumulator, Op>;
+  for (std::int64_t begin = 0; begin < job.count; begin += OneTile::kElements) {
+    OneTile tile(begin, std::min(OneTile::kElements, job.count - begin));
+    tile.load(job.sources);
+    for (void* destination : job.destinations) {
+      tile.store(destination, static_cast<Accumulator>(job.scale));
+    }
+  }
+}
+
+template <class T, class Accumulator, class Op>
+[[gnu::always_inline]] inline void reduce_all(const Job& job) {
+  if (job.sources.size() == 2 && job.destinations.size() == 2) {
+    reduce_two<T, Accumulator, Op, 2>(job);
+  } else if (job.sources.size() == 2 && job.destinations.size() == 1) {
+    reduce_two<T, Accumulator, Op, 1>(job);
+  } else {
+    reduce_tiles<T, Accumulator, Op>(job);
+  }
+}
+
+template <class T, class Accumulator, class Op>
+void reduce_baseline(const Job& job) {
+  reduce_all<T, Accumulator, Op>(job);
+}
+
+#if defined(__x86_64__)
+template <class T, class Accumulator, class Op>
+[[gnu::target("avx2")]] void reduce_avx2(const Job& job) {
+  reduce_all<T, Accumulator, Op>(job);
+}
+
+#if defined(__clang__)  // it knows no preferred width here
+#define LOCKSTEP_AVX512 "avx512f,avx512bw,avx512dq,avx512vl"
+#else
+#define LOCKSTEP_AVX512 "avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512"
+#endif
+
+template <class T, class Accumulator, class Op>
+[[gnu::target(LOCKSTEP_AVX512)]] void reduce_avx512(const Job& job) {
+  reduce_all<T, Accumulator, Op>(job);
+}
+
+enum class InstructionSet { baseline, avx2, avx512 };
+
+InstructionSet best_instruction_set() {
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+    return InstructionSet::avx512;
+  }
+  return __builtin_cpu_supports("avx2") ? InstructionSet::avx2 : InstructionSet::baseline;
+}
+#endif
+
+template <class T, class Accumulator, class Op>
+void reduce_best(const Job& job) {
+#if defined(__x86_64__)
+  static const InstructionSet best = best_instruction_set();
+  if (best == InstructionSet::avx512) return reduce_avx512<T, Accumulator, Op>(job);
+  if (best == InstructionSet::avx2) return reduce_avx2<T, Accumulator, Op>(job);
+#endif
+  reduce_baseline<T, Accumulator, Op>(job);
+}
+
+template <class T>
+void reduce_typed(const Job& job, ReduceOp op) {
+  using Accumulator =
+      std::conditional_t<std::is_same_v<T, c10::Half> || std::is_same_v<T, c10::BFloat16>, float,
+                         T>;
+  switch (op) {
+    case ReduceOp::sum:
+    case ReduceOp::mean:
+      return reduce_best<T, Accumulator, Sum>(job);
+    case ReduceOp::min:
+      return reduce_best<T, Accumulator, Min>(job);
+    case ReduceOp::max:
+      return reduce_best<T, Accumulator, Max>(job);
+    case ReduceOp::product:
+      return reduce_best<T, Accumulator, Product>(job);
+  }
+}
+
+// Bools are bytes of 0 and 1: "or" is their max, "and" their min.
+ReduceOp operation_on_bools(ReduceOp op) {
+  if (op == ReduceOp::sum) return ReduceOp::max;
+  if (op == ReduceOp::product) return ReduceOp::min;
+  return op;
+}
+
+}  // namespace
+
+bool can_reduce(at::ScalarType type) {
+  switch (type) {
+    case at::kFloat:
+    case at::kDouble:
+    case at::kHalf:
+    case at::kBFloat16:
+    case at::kChar:
+    case at::kShort:
+    case at::kInt:
+    case at::kLong:
+    case at::kByte:
+    case at::kBool:
+      return true;
+    default:
+      return false;
+  }
+}
+
+void reduce(std::span<const void* const> sources, std::span<void* const> destinations,
+            std::int64_t count, at::ScalarType type, ReduceOp op, double scale) {
+  const Job job{sources, destinations, count, scale};
+  switch (type) {
+    case at::kFloat:
+      return reduce_typed<float>(job, op);
+    case at::kDouble:
+      return reduce_typed<double>(job, op);
+    case at::kHalf:
+      return reduce_typed<c10::Half>(job, op);
+    case at::kBFloat16:
+      return reduce_typed<c10::BFloat16>(job, op);
+    case at::kChar:
+      return reduce_typed<std::int8_t>(job, op);
+    case at::kShort:
+      return reduce_typed<std::int16_t>(job, op);
+    case at::kInt:
+      return reduce_typed<std::int32_t>(job, op);
+    case at::kLong:
+      return reduce_typed<std::int64_t>(job, op);
+    case at::kByte:
+      return reduce_typed<std::uint8_t>(job, op);
+    case at::kBool:
+      return reduce_typed<std::uint8_t>(job, operation_on_bools(op));
+    default:
+      throw UsageError("reduce: this type of element cannot be reduced");
+  }
+}
+
+}  // namespace lockstep

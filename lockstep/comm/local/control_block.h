@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The memory through which a rank talks to its peers: each rank owns one block, and every rank sees
+// all of them. Only its owner writes a block, but for the doorbell, what a channel's receiver has
+// taken, and, while ranks reduce, the staging chunks.
+//
+// Calls are numbered from 1 on each group. A call's slot is number % kSlots; it may be written once
+// every rank has finished the call that used it before.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include <sched.h>
+
+#include "lockstep/comm/core/abort_cause.h"
+#include "lockstep/comm/core/call.h"
+#include "lockstep/comm/local/last_wait.h"
+
+namespace lockstep::local {
+
+constexpr std::size_t kCacheLine = 64;
+// Up to so many, lists of ranks need no memory of their own.
+constexpr unsigned kFewRanks = 8;
+constexpr std::uint64_t kSlots = 32;
+// Messages up to this size travel beside the arrival flag.
+constexpr std::int64_t kInlineBytes = 4096;
+// Larger ones go through chunks that stay in cache, two at a time.
+constexpr std::int64_t kChunkBytes = 256 * 1024;
+constexpr std::uint64_t kChunks = 2;
+
+// Messages from one rank to another go through two of these.
+constexpr std::int64_t kFragmentBytes = 32 * 1024;
+constexpr std::uint64_t kFragments = 2;
+constexpr int kTags = 3;
+
+// Memory that every rank can reach; segment 0 is none.
+struct Location {
+  std::uint64_t segment = 0;
+  std::int64_t offset = 0;
+};
+
+struct Arrival {
+  Call call;
+  Location location;  // of the call's tensor
+};
+
+struct alignas(kCacheLine) Slot {
+  // The call's number, stored last.
+  std::atomic<std::uint64_t> arrived;
+  Arrival arrival;
+  alignas(kCacheLine) std::byte payload[kInlineBytes];
+};
+
+// A piece of a message, and which message it is of.
+struct Fragment {
+  Call call;
+  std::byte payload[kFragmentBytes];
+};
+
+// From a block's owner to one peer. Counts are over all messages.
+struct Channel {
+  alignas(kCacheLine) std::atomic<std::uint64_t> filled;
+  alignas(kCacheLine) std::atomic<std::uint64_t> taken;  // written by the receiver
+  Fragment fragments[kFragments];
+
+  Fragment& fragment(std::uint64_t number) { return fragments[number % kFragments]; }
+};
+
+struct ControlBlock {
+  // The last call that this rank has finished with: it reads no peer's memory for it any more, and
+  // writes none.
+  alignas(kCacheLine) std::atomic<std::uint64_t> finished;
+  // The last chunks, over all calls, that this rank has copied in, and combined.
+  alignas(kCacheLine) std::atomic<std::uint64_t> chunk_staged;
+  alignas(kCacheLine) std::atomic<std::uint64_t> chunk_combined;
+  // A futex. Whoever changes something that this rank may sleep for adds one and wakes it.
+  alignas(kCacheLine) std::atomic<std::uint32_t> doorbell;
+  // How many of this rank's threads sleep, or are about to.
+  std::atomic<std::uint32_t> sleepers;
+  alignas(kCacheLine) std::atomic<AbortCause> abort_cause;
+  // Like the reason, written before the cause, or before a farewell amid an exception.
+  std::int32_t lost_rank;
+  std::int32_t culprit;  // the rank to hold responsible, counted in the job; -1 if none is known
+  char abort_reason[1024];
+  LastWait last_wait;
+  // Written before any peer maps the block: where this rank may run.
+  cpu_set_t cores;
+
+  Slot slots[kSlots];
+  alignas(4096) std::byte chunks[kChunks][kChunkBytes];
+
+  Slot& slot(std::uint64_t number) { return slots[number % kSlots]; }
+  // They lie behind the block: kTags for each rank.
+  Channel& channel(int to, Tag tag) {
+    return reinterpret_cast<Channel*>(this + 1)[to * kTags + static_cast<int>(tag)];
+  }
+
+  static std::size_t bytes(int ranks) {
+    return sizeof(ControlBlock) + static_cast<std::size_t>(ranks) * kTags * sizeof(Channel);
+  }
+};
+
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
+static_assert(sizeof(Arrival) + sizeof(std::uint64_t) <= kCacheLine,
+              "a peer reads arrival and call in one cache line");
+
+}  // namespace lockstep::local

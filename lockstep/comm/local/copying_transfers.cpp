@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Collectives that move the ranks' elements as they are.
+#include <cstring>
+
+#include "lockstep/comm/local/transfers.h"
+
+namespace lockstep::local {
+namespace {
+
+// Copies within tensors and payloads whose elements have the same size.
+class CopyTransfer : public Transfer {
+ protected:
+  CopyTransfer(Collective collective, const HostTensor& like, int root, int pieces = 1)
+      : Transfer({.collective = collective,
+                  .type = like.type(),
+                  .root = root,
+                  .elements = like.elements()},
+                 like.element_bytes() * pieces),
+        element_bytes_(like.element_bytes()) {}
+
+  std::int64_t bytes(ElementRange chunk) const { return chunk.count * element_bytes_; }
+  std::byte* at(const HostTensor& tensor, ElementRange chunk) const {
+    return tensor.data() + chunk.begin * element_bytes_;
+  }
+  void copy(std::byte* to, const std::byte* from, ElementRange chunk) const {
+    // An output may be the input itself.
+    if (to != from) std::memcpy(to, from, bytes(chunk));
+  }
+
+ private:
+  std::int64_t element_bytes_;
+};
+
+class BroadcastTransfer final : public CopyTransfer {
+ public:
+  BroadcastTransfer(HostTensor tensor, int root, int rank)
+      : CopyTransfer(Collective::broadcast, tensor, root),
+        tensor_(std::move(tensor)),
+        is_root_(root == rank) {}
+
+  void copy_in(ElementRange chunk, std::byte* payload) override {
+    if (is_root_) copy(payload, at(tensor_, chunk), chunk);
+  }
+  void combine(ElementRange chunk, std::span<std::byte* const> payloads) override {
+    if (!is_root_) copy(at(tensor_, chunk), payloads[call().root], chunk);
+  }
+  const void* payload_in_place() const override { return tensor_.data(); }
+
+ private:
+  HostTensor tensor_;
+  bool is_root_;
+};
+
+// all_gather, and gather if there is a root: other ranks have no outputs.
+class GatherTransfer final : public CopyTransfer {
+ public:
+  GatherTransfer(Collective collective, std::vector<HostTensor> outputs, HostTensor input, int root)
+      : CopyTransfer(collective, input, root),
+        outputs_(std::move(outputs)),
+        input_(std::move(input)) {}
+
+  void copy_in(ElementRange chunk, std::byte* payload) override {
+    copy(payload, at(input_, chunk), chunk);
+  }
+  void combine(ElementRange chunk, std::span<std::byte* const> payloads) override {
+    for (std::size_t rank = 0; rank < outputs_.size(); ++rank) {
+      copy(at(outputs_[rank], chunk), payloads[rank], chunk);
+    }
+  }
+  const void* payload_in_place() const override { return input_.data(); }
+
+ private:
+  std::vector<HostTensor> outputs_;
+  HostTensor input_;
+};
+
+// Root shows, one after the other, its pieces for rank 0, rank 1 and so on.
+class ScatterTransfer final : public CopyTransfer {
+ public:
+  ScatterTransfer(HostTensor output, std::vector<HostTensor> inputs, int root, int rank, int size)
+      : CopyTransfer(Collective::scatter, output, root, size),
+        output_(std::move(output)),
+        inputs_(std::move(inputs)),
+        rank_(rank) {}
+
+  void copy_in(ElementRange chunk, std::byte* payload) override {
+    for (const auto& input : inputs_) {
+      copy(payload, at(input, chunk), chunk);
+      payload += bytes(chunk);
+    }
+  }
+  void combine(ElementRange chunk, std::span<std::byte* const> payloads) override {
+    copy(at(output_, chunk), payloads[call().root] + rank_ * bytes(chunk), chunk);
+  }
+
+ private:
+  HostTensor output_;
+  std::vector<HostTensor> inputs_;
+  int rank_;
+};
+
+class BarrierTransfer final : public Transfer {
+ public:
+  explicit BarrierTransfer(const Call& call) : Transfer(call, 0) {}
+  void copy_in(ElementRange, std::byte*) override {}
+  void combine(ElementRange, std::span<std::byte* const>) override {}
+};
+
+}  // namespace
+
+std::shared_ptr<Transfer> broadcast_transfer(HostTensor tensor, int root, int rank) {
+  return std::make_shared<BroadcastTransfer>(std::move(tensor), root, rank);
+}
+
+std::shared_ptr<Transfer> all_gather_transfer(std::vector<HostTensor> outputs, HostTensor input) {
+  return std::make_shared<GatherTransfer>(Collective::all_gather, std::move(outputs),
+                                          std::move(input), -1);
+}
+
+std::shared_ptr<Transfer> gather_transfer(std::vector<HostTensor> outputs, HostTensor input,
+                                          int root) {
+  return std::make_shared<GatherTransfer>(Collective::gather, std::move(outputs), std::move(input),
+                                          root);
+}
+
+std::shared_ptr<Transfer> scatter_transfer(HostTensor output, std::vector<HostTensor> inputs,
+                                           int root, int rank, int size) {
+  return std::make_shared<ScatterTransfer>(std::move(output), std::move(inputs), root, rank, size);
+}
+
+std::shared_ptr<Transfer> barrier_transfer(const Call& call) {
+  return std::make_shared<BarrierTransfer>(call);
+}
+
+}  // namespace lockstep::local

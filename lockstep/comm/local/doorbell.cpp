@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/comm/local/doorbell.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <ctime>
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "lockstep/core/pause_core.h"
+
+namespace lockstep::local {
+namespace {
+
+// About 50 us of spinning, and then about as long again of yielding: longer than the ranks of a
+// well-balanced step are apart, shorter than a scheduler's time slice.
+constexpr int kSpins = 1000;
+constexpr int kYields = 100;
+// The first spins make no pause, which takes as long as a peer's store on its way.
+constexpr int kEagerSpins = 50;
+// How long to sleep on one bell where the others may ring unheard.
+constexpr std::chrono::milliseconds kWithoutWaitv(1);
+
+// Shared, not private: the word lies in memory of several processes.
+void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t value,
+                std::chrono::milliseconds at_most) {
+  const timespec span{at_most.count() / 1000, (at_most.count() % 1000) * 1'000'000};
+  ::syscall(SYS_futex, &word, FUTEX_WAIT, value, &span, nullptr, 0);
+}
+
+// False if it is not to be had: before Linux 5.16, and where a container forbids what it does not
+// know.
+bool futex_wait_any(const std::vector<futex_waitv>& words, std::chrono::milliseconds at_most) {
+  timespec until{};
+  ::clock_gettime(CLOCK_MONOTONIC, &until);
+  const auto nanoseconds = until.tv_nsec + at_most.count() % 1000 * 1'000'000;
+  until.tv_sec += at_most.count() / 1000 + nanoseconds / 1'000'000'000;
+  until.tv_nsec = nanoseconds % 1'000'000'000;
+  return ::syscall(SYS_futex_waitv, words.data(), words.size(), 0, &until, CLOCK_MONOTONIC) >= 0 ||
+         (errno != ENOSYS && errno != EPERM);
+}
+
+void futex_wake(std::atomic<std::uint32_t>& word) {
+  ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+// The store that is announced must be visible before the sleepers are read, as Sleep registers
+// before it looks for that store: one of the two sides sees the other.
+void make_store_visible() {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
+void wake_sleepers(ControlBlock& block) {
+  if (block.sleepers.load(std::memory_order_relaxed) == 0) return;
+  block.doorbell.fetch_add(1, std::memory_order_seq_cst);
+  futex_wake(block.doorbell);
+}
+
+}  // namespace
+
+void ring(const std::vector<ControlBlock*>& blocks, int self) {
+  make_store_visible();
+  for (int rank = 0; rank < static_cast<int>(blocks.size()); ++rank) {
+    if (rank != self) wake_sleepers(*blocks[rank]);
+  }
+}
+
+void ring(ControlBlock& block) {
+  make_store_visible();
+  wake_sleepers(block);
+}
+
+bool Patience::pause() {
+  const int spins = spin_ ? kSpins : 0;
+  if (turns_ >= spins + kYields) return false;
+  if (turns_ < spins) {
+    if (turns_ >= kEagerSpins) pause_core();
+  } else {
+    ::sched_yield();
+  }
+  ++turns_;
+  return true;
+}
+
+Sleep::Sleep(ControlBlock& own, const std::vector<ControlBlock*>& others) {
+  const auto add = [this](ControlBlock* block) {
+    bells_.push_back({block, block->doorbell.load(std::memory_order_relaxed)});
+    block->sleepers.fetch_add(1, std::memory_order_seq_cst);
+  };
+  add(&own);
+  for (ControlBlock* block : others) add(block);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
+Sleep::~Sleep() {
+  for (const Bell& bell : bells_) bell.block->sleepers.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void Sleep::wait(std::chrono::milliseconds at_most) {
+  if (bells_.size() > 1) {
+    std::vector<futex_waitv> words;
+    for (const Bell& bell : bells_) {
+      if (words.size() == FUTEX_WAITV_MAX) break;
+      words.push_back({.val = bell.seen,
+                       .uaddr = reinterpret_cast<std::uintptr_t>(&bell.block->doorbell),
+                       .flags = FUTEX_32,
+                       .__reserved = 0});
+    }
+    if (futex_wait_any(words, at_most)) return;
+    at_most = std::min(at_most, kWithoutWaitv);
+  }
+  futex_wait(bells_.front().block->doorbell, bells_.front().seen, at_most);
+}
+
+}  // namespace lockstep::local

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/comm/local/engine.h"
+
+#include <algorithm>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "lockstep/comm/local/doorbell.h"
+#include "lockstep/comm/local/transfers.h"
+#include "lockstep/core/cpu.h"
+#include "lockstep/core/error.h"
+
+namespace lockstep::local {
+namespace {
+
+// How long a sleeper goes without looking whether its peers are alive.
+constexpr std::chrono::milliseconds kLookAround(20);
+
+}  // namespace
+
+Engine::Engine(std::unique_ptr<Peers> peers, const Membership& membership)
+    : peers_(std::move(peers)),
+      losses_(membership, peers_->pids()),
+      spin_(every_rank_has_a_core()),
+      calls_(*peers_) {}
+
+std::shared_ptr<Engine> Engine::make(std::unique_ptr<Peers> peers, const Membership& membership) {
+  std::shared_ptr<Engine> engine(new Engine(std::move(peers), membership));
+  share_progress(engine);
+  return engine;
+}
+
+void Engine::start(const std::shared_ptr<Transfer>& transfer, int tensor, int tensors) {
+  const std::lock_guard lock(mutex_);
+  check_still_there(transfer->call(), calls_.last_number() + 1);
+  calls_.push(transfer, tensor, tensors);
+  advance();
+}
+
+void Engine::start(const std::shared_ptr<Message>& message, Tag tag) {
+  const std::lock_guard lock(mutex_);
+  const Call& call = message->call();
+  Mailbox& box = mailbox(call.collective, call.root, tag);
+  const Call& known_as = message->known_as();
+  check_still_there(known_as,
+                    is_message(known_as.collective) ? box.last_number() + 1 : known_as.number);
+  box.push(message);
+  advance();
+}
+
+void Engine::check_still_there(Call call, std::uint64_t number) {
+  call.number = number;
+  if (!error_) look_for_aborts(call);
+  check_error();
+}
+
+Mailbox& Engine::mailbox(Collective direction, int peer, Tag tag) {
+  for (const auto& box : mailboxes_) {
+    if (box->direction() == direction && box->peer() == peer && box->tag() == tag) return *box;
+  }
+  return *mailboxes_.emplace_back(std::make_unique<Mailbox>(*peers_, direction, peer, tag));
+}
+
+bool Engine::poll(const Task& task) {
+  if (task.done()) return true;
+  const std::lock_guard lock(mutex_);
+  if (!task.done()) {
+    check_error();
+    // Who only polls must see a death as well; but hooks poll often, and looking costs system
+    // calls.
+    if (!advance() && Clock::now() - last_look_ > kLookAround) look_around();
+    if (!task.done()) check_error();
+  }
+  return task.done();
+}
+
+void Engine::wait(const Task& task, const Deadline& deadline) {
+  if (task.done()) return;
+  Patience patience(spin_);
+  std::optional<Clock::time_point> last_look;
+  bool late = false;
+  const auto advanced = [&] {
+    const std::lock_guard lock(mutex_);
+    if (task.done()) return true;
+    check_error();
+    return advance();
+  };
+  while (!task.done()) {
+    bool look = false;
+    if (advanced()) {
+      patience.progress();
+    } else if (patience.pause()) {
+      continue;
+    } else if (!advance_others(*this)) {
+      // Peers may need this process's part on another group before they do theirs on this one.
+      const OthersBusy others = others_busy(*this);
+      Sleep sleep(peers_->own(), others.doorbells);
+      look = !advanced() && !advance_others(*this);
+      if (look) sleep.wait(late ? kLookAround : std::min(kLookAround, deadline.remaining()));
+    }
+    if (task.done()) return;
+    // Also if something moved: it may be other calls of other threads, for ever.
+    const auto now = Clock::now();
+    if (!last_look) last_look = now;
+    if (!look && now - *last_look < kLookAround) continue;
+    last_look = now;
+    const std::lock_guard lock(mutex_);
+    look_around();
+    if (!task.done() && !error_) peers_->own().last_wait.set(oldest());
+    // Once more when it is late: this process itself may have been stopped until now.
+    if (late && !task.done() && !error_) give_up(deadline);
+    late = deadline.passed();
+  }
+}
+
+bool Engine::try_advance() {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  return lock && !idle() && !error_ && advance();
+}
+
+// Whoever holds the lock advances this group now. What is left when it goes, the sleeper finds at
+// its next look around.
+ControlBlock* Engine::doorbell_if_busy() {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  return lock && !idle() && !error_ ? &peers_->own() : nullptr;
+}
+
+bool Engine::idle() const {
+  return calls_.empty() &&
+         std::ranges::all_of(mailboxes_, [](const auto& box) { return box->empty(); });
+}
+
+bool Engine::advance() {
+  try {
+    bool moved = calls_.advance();
+    for (const auto& box : mailboxes_) moved |= box->advance();
+    return moved;
+  } catch (const std::exception& error) {
+    // Peers that wait for a message of this rank do not see for themselves that calls differ.
+    tell_peers(AbortCause::mismatched, error.what());
+    fail(std::current_exception());
+    return true;
+  }
+}
+
+at::Tensor Engine::make_tensor(at::IntArrayRef sizes, const at::TensorOptions& options,
+                               const Deadline& deadline) {
+  // Descriptors come in the order of the calls.
+  const std::lock_guard one_at_a_time(making_);
+  // A rank that finds no memory says so before anyone waits for its part.
+  std::unique_ptr<NewTensor> tensor;
+  std::string refusal;
+  try {
+    tensor = peers_->new_tensor(sizes, options);
+  } catch (const BackendError& error) {
+    refusal = error.what();
+  }
+  const auto vote =
+      std::make_shared<VoteTransfer>(Call{.collective = Collective::empty,
+                                          .type = c10::typeMetaToScalarType(options.dtype()),
+                                          .elements = c10::multiply_integers(sizes)},
+                                     refusal.empty());
+  start(vote);
+  wait(*vote, deadline);
+  const Call& call = vote->call();
+  if (!refusal.empty()) throw BackendError(where(call) + refusal);
+  for (int rank = 0; rank < peers_->size(); ++rank) {
+    if (vote->votes()[rank]) continue;
+    throw BackendError(where(call) + peers_->name(rank) +
+                       " found no memory for it; its own error has the figures");
+  }
+  // From here on ranks cannot agree any more whether they have it.
+  try {
+    return tensor->share(call.number, deadline);
+  } catch (const PeerLost& error) {
+    end_group(error.how() == PeerLost::How::left ? AbortCause::left : AbortCause::lost,
+              PeerLost(error.rank(), where(call) + error.what(), error.how()), error.rank());
+  } catch (const TimeoutError& error) {
+    end_group(AbortCause::timed_out, TimeoutError(where(call) + error.what(), error.rank()),
+              error.rank());
+  } catch (const std::exception& error) {
+    end_group(AbortCause::requested, BackendError(where(call) + first_line(error)));
+  }
+}
+
+bool Engine::is_shared(const HostTensor& tensor) {
+  const std::lock_guard lock(mutex_);
+  return peers_->location_of(tensor.data(), tensor.bytes()).segment != 0;
+}
+
+template <class SomeError>
+void Engine::end_group(AbortCause cause, const SomeError& error, int lost_rank) {
+  const std::lock_guard lock(mutex_);
+  if (!error_) {
+    tell_peers(cause, error.what(), lost_rank);
+    fail(std::make_exception_ptr(error));
+  }
+  throw error;
+}
+
+bool Engine::every_rank_has_a_core() const {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  for (const auto* block : peers_->blocks()) CPU_OR(&cores, &cores, &block->cores);
+  return cut_to_quota(CPU_COUNT(&cores)) >= peers_->size();
+}
+
+std::string Engine::where(const Call& call) const {
+  return fmt::format("[{}] {}, rank {} of {}: ", peers_->backend(), title(call), peers_->rank(),
+                     peers_->size());
+}
+
+}  // namespace lockstep::local

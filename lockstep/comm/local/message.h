@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A tensor on its way from one rank to another.
+#pragma once
+
+#include <optional>
+#include <utility>
+
+#include "lockstep/comm/local/host_tensor.h"
+#include "lockstep/comm/local/task.h"
+
+namespace lockstep::local {
+
+class Message final : public Task {
+ public:
+  // `direction` is send or recv. `part_of` is the collective that it belongs to, if it does.
+  Message(Collective direction, HostTensor tensor, int peer, std::optional<Call> part_of = {})
+      : Task({.collective = direction,
+              .type = tensor.type(),
+              .root = peer,
+              .elements = tensor.elements()}),
+        tensor_(std::move(tensor)),
+        part_of_(part_of) {}
+
+  // The call that its caller has made.
+  const Call& known_as() const { return part_of_ ? *part_of_ : call(); }
+
+  std::byte* data() const { return tensor_.data(); }
+  std::int64_t bytes() const { return tensor_.bytes(); }
+
+ private:
+  HostTensor tensor_;
+  std::optional<Call> part_of_;
+};
+
+}  // namespace lockstep::local

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Collectives that combine the ranks' elements.
+#include <algorithm>
+#include <cstring>
+
+#include <c10/util/SmallVector.h>
+
+#include "lockstep/comm/kernels/reduce.h"
+#include "lockstep/comm/kernels/stream_copy.h"
+#include "lockstep/comm/local/control_block.h"
+#include "lockstep/comm/local/transfers.h"
+
+namespace lockstep::local {
+namespace {
+
+// What is reduced and copied on while a core still has it in its fastest caches.
+constexpr std::int64_t kBlockBytes = 4 * 1024;
+
+// all_reduce, and reduce if there is a root: only that rank's tensor gets the result.
+class ReduceTransfer final : public Transfer {
+ public:
+  ReduceTransfer(const Call& call, HostTensor tensor, double scale, int rank, int size,
+                 std::vector<Piece> pieces = {})
+      : Transfer(call, tensor.element_bytes()),
+        tensor_(std::move(tensor)),
+        pieces_(std::move(pieces)),
+        scale_(scale),
+        rank_(rank),
+        size_(size),
+        receives_(call.root < 0 || call.root == rank) {}
+
+  void copy_in(ElementRange chunk, std::byte* payload) override {
+    for (const Piece& piece : pieces_) {
+      const ElementRange part = overlap(piece.range(), chunk);
+      std::memcpy(own(part), values(piece, part), part.count * payload_bytes_per_element());
+    }
+    std::memcpy(payload, own(chunk), chunk.count * payload_bytes_per_element());
+  }
+
+  void combine(ElementRange chunk, std::span<std::byte* const> payloads) override {
+    std::byte* destination = own(chunk);
+    if (receives_) reduce_range(payloads, {&destination, 1}, {0, chunk.count});
+  }
+
+  void combine_share(ElementRange chunk, std::span<std::byte* const> payloads) override {
+    reduce_range(payloads, receivers(payloads),
+                 share_of({0, chunk.count}, rank_, size_, payload_bytes_per_element()));
+  }
+
+  void copy_out(ElementRange chunk, const std::byte* payload) override {
+    if (receives_) std::memcpy(own(chunk), payload, chunk.count * payload_bytes_per_element());
+  }
+
+  const void* payload_in_place() const override { return tensor_.data(); }
+
+  void combine_in_place(std::span<std::byte* const> payloads) override {
+    ElementRange rest = share_of({0, call().elements}, rank_, size_, payload_bytes_per_element());
+    for (const Piece& piece : pieces_) {
+      const ElementRange range = piece.range();
+      reduce_range(payloads, receivers(payloads), {rest.begin, range.begin - rest.begin});
+      reduce_piece(payloads, piece);
+      rest = {range.end(), rest.end() - range.end()};
+    }
+    pieces_.clear();
+    reduce_range(payloads, receivers(payloads), rest);
+  }
+
+ private:
+  std::byte* own(ElementRange range) const {
+    return tensor_.data() + range.begin * payload_bytes_per_element();
+  }
+  const std::byte* values(const Piece& piece, ElementRange range) const {
+    return static_cast<const std::byte*>(piece.values.data_ptr()) +
+           (range.begin - piece.begin) * payload_bytes_per_element();
+  }
+  std::span<std::byte* const> receivers(std::span<std::byte* const> all) const {
+    return call().root < 0 ? all : all.subspan(static_cast<std::size_t>(call().root), 1);
+  }
+
+  void reduce_range(std::span<std::byte* const> sources, std::span<std::byte* const> destinations,
+                    ElementRange range) {
+    const std::int64_t offset = range.begin * payload_bytes_per_element();
+    c10::SmallVector<const void*, kFewRanks> from;
+    c10::SmallVector<void*, kFewRanks> to;
+    for (std::byte* source : sources) from.push_back(source + offset);
+    for (std::byte* destination : destinations) to.push_back(destination + offset);
+    reduce(from, to, range.count, call().type, call().op, scale_);
+  }
+
+  // The peers' elements have been read when the results are written over them. This rank's place
+  // has not, and would be read for nothing: it gets its results past the caches.
+  void reduce_piece(std::span<std::byte* const> payloads, const Piece& piece) {
+    const auto rank = static_cast<std::size_t>(rank_);
+    const std::int64_t block = kBlockBytes / payload_bytes_per_element();
+    const ElementRange range = piece.range();
+    c10::SmallVector<const void*, kFewRanks> from(payloads.size());
+    c10::SmallVector<void*, kFewRanks> to;
+    for (std::int64_t begin = range.begin; begin < range.end(); begin += block) {
+      const ElementRange part = overlap(range, {begin, block});
+      const std::int64_t offset = part.begin * payload_bytes_per_element();
+      to.clear();
+      for (std::size_t k = 0; k < payloads.size(); ++k) {
+        from[k] = payloads[k] + offset;
+        if (k != rank) to.push_back(payloads[k] + offset);
+      }
+      from[rank] = values(piece, part);
+      reduce(from, to, part.count, call().type, call().op, scale_);
+      stream_copy(own(part), to.front(),
+                  static_cast<std::size_t>(part.count * payload_bytes_per_element()));
+    }
+    finish_streaming();
+  }
+
+  HostTensor tensor_;
+  std::vector<Piece> pieces_;  // of this rank's share, that are not in the tensor
+  double scale_;
+  int rank_;
+  int size_;
+  bool receives_;
+};
+
+// Each rank shows, one after the other, its pieces for rank 0, rank 1 and so on.
+class ReduceScatterTransfer final : public Transfer {
+ public:
+  ReduceScatterTransfer(HostTensor output, std::vector<HostTensor> inputs, AllReduceOptions options,
+                        int rank)
+      : Transfer({.collective = Collective::reduce_scatter,
+                  .op = options.op,
+                  .type = output.type(),
+                  .elements = output.elements(),
+                  .scale = options.scale},
+                 output.element_bytes() * static_cast<std::int64_t>(inputs.size())),
+        element_bytes_(output.element_bytes()),
+        output_(std::move(output)),
+        inputs_(std::move(inputs)),
+        scale_(scale_over(static_cast<int>(inputs_.size()), options.op, options.scale)),
+        rank_(rank) {}
+
+  void copy_in(ElementRange chunk, std::byte* payload) override {
+    const std::int64_t piece = chunk.count * element_bytes_;
+    for (const auto& input : inputs_) {
+      std::memcpy(payload, input.data() + chunk.begin * element_bytes_, piece);
+      payload += piece;
+    }
+  }
+
+  void combine(ElementRange chunk, std::span<std::byte* const> payloads) override {
+    std::vector<const void*> sources;
+    for (const std::byte* payload : payloads) {
+      sources.push_back(payload + rank_ * chunk.count * element_bytes_);
+    }
+    void* destination = output_.data() + chunk.begin * element_bytes_;
+    reduce(sources, {&destination, 1}, chunk.count, call().type, call().op, scale_);
+  }
+
+ private:
+  std::int64_t element_bytes_;
+  HostTensor output_;
+  std::vector<HostTensor> inputs_;
+  double scale_;
+  int rank_;
+};
+
+}  // namespace
+
+// In whole cache lines.
+ElementRange share_of(ElementRange whole, int rank, int size, std::int64_t element_bytes) {
+  const std::int64_t line =
+      std::max<std::int64_t>(1, static_cast<std::int64_t>(kCacheLine) / element_bytes);
+  const std::int64_t lines = (whole.count + line - 1) / line;
+  const std::int64_t begin = std::min(whole.count, lines * rank / size * line);
+  const std::int64_t end = std::min(whole.count, lines * (rank + 1) / size * line);
+  return {whole.begin + begin, end - begin};
+}
+
+std::shared_ptr<Transfer> all_reduce_transfer(HostTensor tensor, AllReduceOptions options, int rank,
+                                              int size, std::vector<Piece> pieces) {
+  const Call call{.collective = Collective::all_reduce,
+                  .op = options.op,
+                  .type = tensor.type(),
+                  .elements = tensor.elements(),
+                  .scale = options.scale};
+  return std::make_shared<ReduceTransfer>(call, std::move(tensor),
+                                          scale_over(size, options.op, options.scale), rank, size,
+                                          std::move(pieces));
+}
+
+std::shared_ptr<Transfer> reduce_transfer(HostTensor tensor, int root, AllReduceOptions options,
+                                          int rank, int size) {
+  const Call call{.collective = Collective::reduce,
+                  .op = options.op,
+                  .type = tensor.type(),
+                  .root = root,
+                  .elements = tensor.elements(),
+                  .scale = options.scale};
+  return std::make_shared<ReduceTransfer>(call, std::move(tensor),
+                                          scale_over(size, options.op, options.scale), rank, size);
+}
+
+std::shared_ptr<Transfer> reduce_scatter_transfer(HostTensor output, std::vector<HostTensor> inputs,
+                                                  AllReduceOptions options, int rank) {
+  return std::make_shared<ReduceScatterTransfer>(std::move(output), std::move(inputs), options,
+                                                 rank);
+}
+
+}  // namespace lockstep::local

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A piece of work that an engine carries out: a rank's part of one call, for one tensor.
+#pragma once
+
+#include <atomic>
+
+#include "lockstep/comm/core/call.h"
+
+namespace lockstep::local {
+
+class Task {
+ public:
+  virtual ~Task() = default;
+  Task(const Task&) = delete;
+  Task& operator=(const Task&) = delete;
+
+  const Call& call() const { return call_; }
+  void number(std::uint64_t number, int tensor = 0, int tensors = 1) {
+    call_.number = number;
+    call_.tensor = tensor;
+    call_.tensors = tensors;
+  }
+
+  // Once it is, nobody touches this rank's tensor any more.
+  bool done() const { return done_.load(std::memory_order_acquire); }
+  void mark_done() { done_.store(true, std::memory_order_release); }
+
+ protected:
+  explicit Task(const Call& call) : call_(call) {}
+
+ private:
+  Call call_;
+  std::atomic<bool> done_ = false;
+};
+
+}  // namespace lockstep::local

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/comm/local/thread/thread_peers.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include <fmt/format.h>
+
+#include "lockstep/comm/core/ordinary_tensor.h"
+#include "lockstep/comm/local/doorbell.h"
+#include "lockstep/core/cpu.h"
+
+namespace lockstep::thread {
+namespace {
+
+using local::ControlBlock;
+using local::Location;
+
+// All memory of a process is one segment; a place in it is its address.
+constexpr std::uint64_t kProcess = 1;
+
+class NewTensor final : public local::NewTensor {
+ public:
+  explicit NewTensor(at::Tensor tensor) : tensor_(std::move(tensor)) {}
+  at::Tensor share(std::uint64_t, const Deadline&) override { return std::move(tensor_); }
+
+ private:
+  at::Tensor tensor_;
+};
+
+class ThreadPeers final : public local::Peers {
+ public:
+  ThreadPeers(std::shared_ptr<World> world, int rank)
+      : Peers(rank, "thread"), world_(std::move(world)) {
+    set_blocks(world_->blocks());
+  }
+  ~ThreadPeers() override {
+    world_->leave(rank(), State::left);
+    local::ring(blocks(), rank());
+  }
+
+  std::string name(int rank) const override { return fmt::format("rank {}", rank); }
+  State state(int rank) const override { return world_->state(rank); }
+  void leave_failing() override { world_->leave(rank(), State::failed); }
+
+  Location location_of(const void* data, std::int64_t) const override {
+    return {kProcess, static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(data))};
+  }
+  std::byte* address(int, const Location& location) const override {
+    return reinterpret_cast<std::byte*>(static_cast<std::intptr_t>(location.offset));
+  }
+
+  void keep(std::shared_ptr<local::Task> task) override { world_->keep(std::move(task)); }
+
+  std::unique_ptr<local::NewTensor> new_tensor(at::IntArrayRef sizes,
+                                               const at::TensorOptions& options) override {
+    return std::make_unique<NewTensor>(ordinary_tensor(sizes, options, size()));
+  }
+
+ private:
+  std::shared_ptr<World> world_;
+};
+
+}  // namespace
+
+World::World(int size) : states_(static_cast<std::size_t>(size)) {
+  const std::size_t bytes = (ControlBlock::bytes(size) + alignof(ControlBlock) - 1) /
+                            alignof(ControlBlock) * alignof(ControlBlock);
+  for (int rank = 0; rank < size; ++rank) {
+    void* memory = std::aligned_alloc(alignof(ControlBlock), bytes);
+    if (memory == nullptr) throw std::bad_alloc();
+    // All of a block starts as zeros, as shared memory does.
+    std::memset(memory, 0, bytes);
+    blocks_.push_back(static_cast<ControlBlock*>(memory));
+    for (int core : allowed_cores()) CPU_SET(core, &blocks_.back()->cores);
+  }
+}
+
+World::~World() {
+  for (ControlBlock* block : blocks_) std::free(block);
+}
+
+void World::leave(int rank, local::Peers::State how) {
+  auto here = local::Peers::State::here;
+  states_[rank].compare_exchange_strong(here, how, std::memory_order_release);
+}
+
+void World::keep(std::shared_ptr<local::Task> task) {
+  const std::lock_guard lock(mutex_);
+  kept_.push_back(std::move(task));
+}
+
+std::shared_ptr<World> World::part(const std::string& name, int size) {
+  const std::lock_guard lock(mutex_);
+  Part& part = parts_[name];
+  if (!part.world) part = {std::make_shared<World>(size), size};
+  std::shared_ptr<World> world = part.world;
+  if (--part.missing == 0) parts_.erase(name);
+  return world;
+}
+
+std::unique_ptr<local::Peers> make_thread_peers(std::shared_ptr<World> world, int rank) {
+  return std::make_unique<ThreadPeers>(std::move(world), rank);
+}
+
+}  // namespace lockstep::thread

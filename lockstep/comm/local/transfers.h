@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The transfers of each collective.
+#pragma once
+
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/comm/local/host_tensor.h"
+#include "lockstep/comm/local/transfer.h"
+#include "lockstep/comm/process_group.h"
+
+namespace lockstep::local {
+
+// The pieces lie in own_share, in ascending order.
+std::shared_ptr<Transfer> all_reduce_transfer(HostTensor tensor, AllReduceOptions options, int rank,
+                                              int size, std::vector<Piece> pieces = {});
+// The part of a run that one rank reduces for all.
+ElementRange share_of(ElementRange whole, int rank, int size, std::int64_t element_bytes);
+std::shared_ptr<Transfer> reduce_transfer(HostTensor tensor, int root, AllReduceOptions options,
+                                          int rank, int size);
+std::shared_ptr<Transfer> reduce_scatter_transfer(HostTensor output, std::vector<HostTensor> inputs,
+                                                  AllReduceOptions options, int rank);
+std::shared_ptr<Transfer> broadcast_transfer(HostTensor tensor, int root, int rank);
+std::shared_ptr<Transfer> all_gather_transfer(std::vector<HostTensor> outputs, HostTensor input);
+// Lists are empty on other ranks than root.
+std::shared_ptr<Transfer> gather_transfer(std::vector<HostTensor> outputs, HostTensor input,
+                                          int root);
+std::shared_ptr<Transfer> scatter_transfer(HostTensor output, std::vector<HostTensor> inputs,
+                                           int root, int rank, int size);
+// Moves nothing: every rank has made this call.
+std::shared_ptr<Transfer> barrier_transfer(const Call& call);
+// Moves nothing: every rank has made this all_to_all, and what the ranks' exchange_sizes.h say fits
+// together; otherwise it is a UsageError on every rank.
+std::shared_ptr<Transfer> exchange_agreement(std::vector<std::int64_t> sizes,
+                                             std::string_view backend, int rank);
+
+// A call whose only result is that every rank agrees on the number; `accept` is this rank's vote.
+// After it, votes()[r] tells what rank r said.
+class VoteTransfer : public Transfer {
+ public:
+  VoteTransfer(const Call& call, bool accept) : Transfer(call, 0), accept_(accept) {}
+  const std::vector<bool>& votes() const { return votes_; }
+
+  // A tensor without elements is voted on too.
+  bool empty() const override { return false; }
+  void copy_in(ElementRange, std::byte* payload) override { *payload = std::byte{accept_}; }
+  void combine(ElementRange, std::span<std::byte* const> payloads) override {
+    for (const std::byte* payload : payloads) votes_.push_back(*payload != std::byte{0});
+  }
+
+ private:
+  bool accept_;
+  std::vector<bool> votes_;
+};
+
+}  // namespace lockstep::local

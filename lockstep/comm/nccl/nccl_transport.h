@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Moves and sums tensors on a GPU by NCCL. Tensors in host memory, as descriptions of calls are, go
+// through a copy on the GPU.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "lockstep/comm/core/reduce_op.h"
+#include "lockstep/comm/remote/joining.h"
+#include "lockstep/comm/remote/transport.h"
+#include "lockstep/core/deadline.h"
+#include "lockstep/rendezvous/membership.h"
+
+namespace lockstep {
+
+// Collectives have one communicator; messages have one for each sender, receiver and tag, which are
+// made at their first message, since those of NCCL would wait for each other.
+class NcclTransport : public remote::Transport {
+ public:
+  using Transmission = remote::Transmission;
+
+  // The sum is multiplied by the scale. Means and scales need a floating type.
+  virtual std::unique_ptr<Transmission> all_reduce(at::Tensor tensor, ReduceOp op,
+                                                   double scale) = 0;
+  // Root's tensor becomes the reduction.
+  virtual std::unique_ptr<Transmission> reduce(at::Tensor tensor, int root, ReduceOp op,
+                                               double scale) = 0;
+  // Rank r's result gets the reduction of the ranks' tensors[r].
+  virtual std::unique_ptr<Transmission> reduce_scatter(std::vector<at::Tensor> tensors,
+                                                       at::Tensor result, ReduceOp op,
+                                                       double scale) = 0;
+  // Rank r gets outgoing[r], and incoming[r] comes from it. Undefined tensors are none.
+  virtual std::unique_ptr<Transmission> exchange_tensors(std::vector<at::Tensor> outgoing,
+                                                         std::vector<at::Tensor> incoming) = 0;
+};
+
+// UsageError if NCCL has no such type.
+void check_nccl_type(at::ScalarType type);
+
+// Returns when the ranks have met. BackendError with what NCCL says, TimeoutError at the deadline,
+// and what joining.check() throws.
+std::unique_ptr<NcclTransport> make_nccl_transport(const Membership& membership, at::Device device,
+                                                   remote::Joining& joining,
+                                                   const Deadline& deadline);
+
+}  // namespace lockstep

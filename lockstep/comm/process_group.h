@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Ranks that run collectives together, as torch.distributed's ProcessGroup.
+//
+// Every rank of a group makes the same calls in the same order. A call returns at once with a
+// Work; results are there after Work::wait(), and until then the tensors must not be touched.
+// Tensors may have any strides and live on any device; a list is one call, and one tensor will do
+// for a list. Those of one call must not overlap, but for an output that is the input. A group may
+// be used from several threads, as long as all ranks agree on the order. After an error that is not
+// a UsageError about this rank's own arguments, the group is unusable and says so.
+//
+// Ranks compare each call before they use its result, also over a network; where calls differ, each
+// throws a UsageError that names both. On nccl they do so only with TORCH_DISTRIBUTED_DEBUG=DETAIL.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <sys/types.h>
+
+#include "lockstep/comm/core/call.h"
+#include "lockstep/comm/core/piece.h"
+#include "lockstep/comm/core/reduce_op.h"
+#include "lockstep/comm/core/work.h"
+#include "lockstep/rendezvous/membership.h"
+
+namespace lockstep {
+
+// How ranks are joined into a group, and how long its waits last.
+struct GroupOptions {
+  // Until when a collective waits for its peers, unless Work::wait says otherwise.
+  std::chrono::milliseconds timeout = std::chrono::minutes(30);
+  // Where this rank's tensors live; group->device() returns it.
+  at::Device device = at::kCPU;
+  // Why this backend was chosen, for those who ask.
+  std::string why = "asked for";
+};
+
+struct AllReduceOptions {
+  ReduceOp op = ReduceOp::sum;
+  // Counts for all_reduce only.
+  Algorithm algorithm = Algorithm::automatic;
+  // The result is multiplied by it, in the same pass. Only for sums and means of floating types.
+  double scale = 1;
+};
+
+class RingAllReduce;
+class HierarchicalGroup;
+
+class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
+ public:
+  virtual ~ProcessGroup() = default;
+  ProcessGroup(const ProcessGroup&) = delete;
+  ProcessGroup& operator=(const ProcessGroup&) = delete;
+
+  int rank() const { return membership_.rank; }
+  int size() const { return membership_.world_size; }
+  int local_rank() const { return membership_.local_rank; }
+  const Membership& membership() const { return membership_; }
+  at::Device device() const { return options_.device; }
+  std::chrono::milliseconds timeout() const { return options_.timeout; }
+
+  // How many calls of the functions below, but empty, this rank has made.
+  std::uint64_t calls_made() const { return calls_made_; }
+
+  // "shm", "thread", "self", ...
+  virtual std::string_view backend() const = 0;
+  // Why it is this backend: "asked for", "all ranks share this machine", ...
+  const std::string& why() const { return options_.why; }
+
+  // Each tensor becomes the reduction of the ranks' tensors, with the same bits on every rank:
+  // elements are combined in the order of the ranks, except in hierarchical and nccl groups. Half
+  // types are accumulated in float. Means and scales need a floating type; a sum of bools is "or",
+  // their product "and".
+  Work all_reduce(at::TensorList tensors, AllReduceOptions options = {});
+
+  // all_reduce of a 1-D tensor, parts of which come from other buffers on this rank. Pieces are
+  // contiguous, of the tensor's type, and do not overlap. Those that lie wholly in own_share() are
+  // read in place, and must not change until the Work is done; the others are copied in at once. A
+  // ring copies all.
+  Work all_reduce_pieces(const at::Tensor& tensor, std::vector<Piece> pieces,
+                         AllReduceOptions options = {});
+  // Which elements of a tensor, on this rank, no other rank reads in an all_reduce: a part of a
+  // tensor that all ranks can reach and that is not small; none on groups that share no memory.
+  virtual ElementRange own_share(const at::Tensor&) const { return {}; }
+
+  // Root's tensors become the reduction; the other ranks' keep what they hold.
+  Work reduce(at::TensorList tensors, int root, AllReduceOptions options = {});
+
+  // Each tensor becomes root's.
+  Work broadcast(at::TensorList tensors, int root);
+
+  // outputs[r] becomes rank r's input. All have the same number of elements and the same type.
+  Work all_gather(std::vector<at::Tensor> outputs, const at::Tensor& input);
+
+  // On root, outputs[r] becomes rank r's input, all alike; on other ranks the list is empty.
+  Work gather(std::vector<at::Tensor> outputs, const at::Tensor& input, int root);
+
+  // The output becomes what root holds in inputs[this rank]; on other ranks the list is empty.
+  Work scatter(const at::Tensor& output, std::vector<at::Tensor> inputs, int root);
+
+  // The output becomes the reduction of what the ranks hold in inputs[this rank].
+  Work reduce_scatter(const at::Tensor& output, std::vector<at::Tensor> inputs,
+                      AllReduceOptions options = {});
+
+  // outputs[r] becomes what rank r holds in inputs[this rank]. Sizes may differ from pair to pair.
+  // If a rank gives something else than its peer expects, UsageError; outputs may then be partly
+  // written.
+  Work all_to_all(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs);
+
+  // The n-th send from rank a to rank b meets the n-th recv of rank b from rank a; they must be
+  // alike. A send's Work is done when its tensor may be changed; delivery may come later. Other
+  // ranks take no part.
+  Work send(const at::Tensor& tensor, int to);
+  Work recv(const at::Tensor& tensor, int from);
+  // Bytes that this rank has passed on by send and by all_reduce. What a ring sends, 2(N-1)/N of
+  // the tensors for N ranks, is what a rank moves in shared memory too, half of it by reading.
+  std::uint64_t bytes_sent() const { return bytes_sent_; }
+
+  // Its Work is done when every rank has called it.
+  Work barrier();
+
+  // A group of some of the ranks, numbered in the order of the list. A collective call, blocking:
+  // every rank of this group makes it. Ranks may name different lists, as long as those that are in
+  // one name the same. Null on a rank that is not in its own list. UsageError on every rank if the
+  // lists do not go together. One thread of a rank at a time.
+  std::shared_ptr<ProcessGroup> split(const std::vector<int>& ranks);
+
+  // A tensor in the memory where this backend reduces fastest, uninitialised; on device() unless
+  // the options name another. A collective call: every rank asks for the same sizes. The tensor may
+  // outlive the group.
+  at::Tensor empty(at::IntArrayRef sizes, const at::TensorOptions& options);
+
+  // Ends the group for every rank: whatever waits, and whatever comes later, throws with the
+  // reason. May be called from any thread.
+  virtual void abort(const std::string& reason) = 0;
+
+ protected:
+  ProcessGroup(Membership membership, GroupOptions options);
+
+  // For the destructors of backends. A group that is destroyed because of an exception, while that
+  // unwinds or is handled, calls leave_failing: its peers must not take this for an ordinary
+  // farewell.
+  void leave_if_failing() noexcept;
+  // Tells the peers that this rank fails, and why. Calls for which it has done its part complete.
+  virtual void leave_failing(const std::string& reason) = 0;
+
+  // What a backend does once the arguments have been checked: tensors are defined and dense, their
+  // types and sizes go together, the operation suits the type, the root is a rank.
+
+  virtual at::Tensor make_empty(at::IntArrayRef sizes, const at::TensorOptions& options) = 0;
+  // Done when every rank has made this call. It moves nothing.
+  virtual Work start_barrier(const Call& call) = 0;
+  virtual Work start_all_reduce(at::TensorList tensors, AllReduceOptions options) = 0;
+  virtual Work start_all_reduce_pieces(const at::Tensor& tensor, std::vector<Piece> pieces,
+                                       AllReduceOptions options);
+  virtual Work start_reduce(at::TensorList tensors, int root, AllReduceOptions options) = 0;
+  virtual Work start_broadcast(at::TensorList tensors, int root) = 0;
+  virtual Work start_all_gather(std::vector<at::Tensor> outputs, at::Tensor input) = 0;
+  virtual Work start_gather(std::vector<at::Tensor> outputs, at::Tensor input, int root) = 0;
+  virtual Work start_scatter(at::Tensor output, std::vector<at::Tensor> inputs, int root) = 0;
+  virtual Work start_reduce_scatter(at::Tensor output, std::vector<at::Tensor> inputs,
+                                    AllReduceOptions options) = 0;
+
+  virtual Work start_all_to_all(std::vector<at::Tensor> outputs,
+                                std::vector<at::Tensor> inputs) = 0;
+  // To and from other ranks than this one.
+  virtual Work start_send(at::Tensor tensor, int to, Tag tag) = 0;
+  virtual Work start_recv(at::Tensor tensor, int from, Tag tag) = 0;
+  // Joins the ranks of the membership. The name tells it from this group's other subgroups.
+  virtual std::shared_ptr<ProcessGroup> make_subgroup(const std::string& name,
+                                                      Membership membership) = 0;
+
+  // "[shm] all_reduce, rank 1 of 4: ", the beginning of every message about wrong arguments.
+  std::string where(std::string_view operation) const;
+
+ private:
+  // It hands to one of its groups what it has checked itself.
+  friend class HierarchicalGroup;
+
+  // check_arguments.cpp. UsageError, before anything has been started.
+  void check_new_tensor(at::IntArrayRef sizes, const at::TensorOptions& options) const;
+  void check(std::string_view operation, at::TensorList tensors) const;
+  void check_outputs(std::string_view operation, at::TensorList tensors) const;
+  void check(std::string_view operation, const at::Tensor& tensor, AllReduceOptions options) const;
+  void check_root(std::string_view operation, int root) const;
+  void check_peer(std::string_view operation, int peer) const;
+  // One tensor for each rank, all like this one.
+  void check_one_each(std::string_view operation, at::TensorList tensors,
+                      const at::Tensor& like) const;
+  // On ranks other than root the list is empty.
+  void check_none(std::string_view operation, std::string_view list, at::TensorList tensors,
+                  int root) const;
+  void check_exchange(at::TensorList outputs, at::TensorList inputs) const;
+  void check_pieces(const at::Tensor& tensor, const std::vector<Piece>& pieces) const;
+
+  void count_all_reduce(at::TensorList tensors);
+  Work start_ring(at::TensorList tensors, AllReduceOptions options);
+
+  Membership membership_;
+  GroupOptions options_;
+  const pid_t owner_;  // a child that this process forks has the object too
+  // When the group was formed.
+  const int exceptions_in_flight_;
+  const bool in_handler_;
+  std::atomic<std::uint64_t> calls_made_ = 0;
+  std::atomic<std::uint64_t> bytes_sent_ = 0;
+  std::mutex ring_mutex_;
+  std::weak_ptr<RingAllReduce> last_ring_;
+  int splits_ = 0;
+};
+
+}  // namespace lockstep

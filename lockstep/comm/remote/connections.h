@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// TCP connections between all ranks, for transports that move bytes over them. Both ends of each
+// have shown that they know the group's key, and nobody else gets one.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/remote/joining.h"
+#include "lockstep/core/deadline.h"
+#include "lockstep/core/fork_safe_fd.h"
+#include "lockstep/rendezvous/membership.h"
+
+namespace lockstep::remote {
+
+// [connection][rank], empty for this rank itself. Non-blocking, and without keep-alive.
+using Connections = std::vector<std::vector<ForkSafeFd>>;
+
+// Blocks until this rank has so many connections to each other one. It listens at `host`, an
+// address of this machine, meanwhile. TimeoutError names the ranks that did not connect. Also
+// throws what Joining::check throws, within a second of the cause.
+Connections connect_ranks(const Membership& membership, Joining& joining, const std::string& host,
+                          int count, const Deadline& deadline);
+
+}  // namespace lockstep::remote

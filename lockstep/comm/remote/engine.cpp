@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/comm/remote/engine.h"
+
+#include <algorithm>
+
+#include <unistd.h>
+
+#include "lockstep/comm/remote/payload.h"
+#include "lockstep/comm/remote/schedules.h"
+#include "lockstep/core/error.h"
+
+namespace lockstep::remote {
+namespace {
+
+using namespace std::chrono_literals;
+
+// How long a waiting rank goes without looking whether its peers are alive.
+constexpr auto kLookAround = 20ms;
+
+}  // namespace
+
+Engine::Engine(std::string backend, Position position, std::unique_ptr<Transport> transport,
+               std::unique_ptr<PeerMonitor> monitor, const Membership& membership,
+               bool compare_first)
+    : backend_(std::move(backend)),
+      position_(position),
+      losses_(membership, monitor->local_pids()),
+      compare_first_(compare_first),
+      owner_(::getpid()),
+      transport_(std::move(transport)),
+      monitor_(std::move(monitor)) {}
+
+std::shared_ptr<Engine> Engine::make(std::string backend, Position position,
+                                     std::unique_ptr<Transport> transport,
+                                     std::unique_ptr<PeerMonitor> monitor,
+                                     const Membership& membership, bool compare_first) {
+  std::shared_ptr<Engine> engine(new Engine(std::move(backend), position, std::move(transport),
+                                            std::move(monitor), membership, compare_first));
+  share_progress(engine);
+  return engine;
+}
+
+Engine::~Engine() {
+  if (::getpid() != owner_) {
+    // A forked child has neither the threads nor the connections of what it inherited.
+    static_cast<void>(transport_.release());
+    static_cast<void>(monitor_.release());
+    return;
+  }
+  monitor_->say_farewell(calls_.last_number());
+  monitor_->wait_for_farewells();
+  // What the transport has on its way may never arrive: it is left to the end of the process.
+  if (error_) static_cast<void>(transport_.release());
+}
+
+void Engine::start(const SchedulePtr& schedule) {
+  const std::lock_guard lock(mutex_);
+  schedule->mark(transport_->mark());
+  check_still_there(schedule->call(), calls_.last_number() + 1);
+  Call call = schedule->call();
+  call.number = calls_.last_number() + 1;
+  if (compare_first_) schedule->begin_with(comparison(call, position_));
+  calls_.push(schedule);
+  advance();
+}
+
+void Engine::start(const SchedulePtr& message, Tag tag) {
+  const std::lock_guard lock(mutex_);
+  message->mark(transport_->mark());
+  const Call& call = message->call();
+  CallLine& line = messages_[{call.collective, call.root, tag}];
+  check_still_there(call, line.last_number() + 1);
+  line.push(message);
+  advance();
+}
+
+void Engine::check_still_there(Call call, std::uint64_t number) {
+  call.number = number;
+  if (!error_) {
+    monitor_->look();
+    look_for_ends(call);
+  }
+  check_error();
+}
+
+bool Engine::poll(const Schedule& call) {
+  if (call.done()) return true;
+  const std::lock_guard lock(mutex_);
+  if (!call.done()) {
+    check_error();
+    advance();
+    if (!call.done() && Clock::now() - last_look_ > kLookAround) look_around();
+    if (!call.done()) check_error();
+  }
+  return call.done();
+}
+
+void Engine::wait(Schedule& call, const Deadline& deadline, Waiting who) {
+  const auto begin = Clock::now();
+  bool late = false;
+  while (!call.done()) {
+    const std::uint64_t events = transport_->events();
+    bool moved = false;
+    {
+      const std::lock_guard lock(mutex_);
+      check_error();
+      moved = advance();
+      if (call.done()) return;
+      if (who == Waiting::thread_or_stream && !error_ && call.order_current_stream()) return;
+      const auto now = Clock::now();
+      if (now - last_look_ > kLookAround) look_around();
+      say_waiting(now - begin);
+      // Once more when it is late: this process itself may have been stopped until now.
+      if (late && !call.done() && !error_) give_up(call.call(), deadline);
+      check_error();
+      late = deadline.passed(now);
+    }
+    // Peers may need this process's part on another group before they do theirs on this one.
+    if (!moved && !advance_others(*this)) transport_->wait_for_event(events, kLookAround);
+  }
+}
+
+void Engine::watch(std::chrono::milliseconds timeout) {
+  const std::lock_guard lock(mutex_);
+  if (error_ || idle()) return;
+  advance();
+  look_around();
+  if (error_ || idle()) return;
+  say_waiting(Clock::now() - oldest().since());
+  if (Clock::now() - oldest().since() > timeout) give_up(oldest().call(), Deadline::after(timeout));
+}
+
+void Engine::finish(const Deadline& deadline) {
+  while (::getpid() == owner_ && !deadline.passed()) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (error_ || idle()) return;
+      advance();
+      look_around();
+    }
+    transport_->wait_for_event(transport_->events(), kLookAround);
+  }
+}
+
+bool Engine::try_advance() {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  return lock && !error_ && !idle() && advance();
+}
+
+bool Engine::idle() const {
+  return calls_.empty() &&
+         std::ranges::all_of(messages_, [](const auto& line) { return line.second.empty(); });
+}
+
+bool Engine::advance() {
+  bool moved = advance(calls_);
+  for (auto& [key, line] : messages_) moved |= advance(line);
+  return moved;
+}
+
+bool Engine::advance(CallLine& line) try {
+  return !error_ && line.advance(*transport_);
+} catch (const CallsDiffer& error) {
+  fail_for_difference(error);
+  return true;
+} catch (const UsageError& error) {
+  const std::string message = where(line.oldest().call()) + error.what();
+  fail_for_all(AbortCause::mismatched, std::make_exception_ptr(UsageError(message)), message);
+  return true;
+} catch (const OutOfMemory& error) {
+  const std::string message = where(line.oldest().call()) + error.what();
+  fail_for_all(AbortCause::requested, std::make_exception_ptr(BackendError(message)), message);
+  return true;
+} catch (const std::exception& error) {
+  // Usually because a peer has gone; the peer monitor tells which.
+  if (transport_failure_.empty()) {
+    transport_failure_ = first_line(error);
+    transport_failed_ = Clock::now();
+  }
+  look_around();
+  return false;
+}
+
+const Schedule& Engine::oldest() const {
+  if (!calls_.empty()) return calls_.oldest();
+  return std::ranges::find_if(messages_, [](const auto& line) { return !line.second.empty(); })
+      ->second.oldest();
+}
+
+void Engine::leave_failing(const std::string& reason) {
+  const std::lock_guard lock(mutex_);
+  if (error_) return;  // the peers know
+  monitor_->say_farewell(calls_.last_number(), reason, losses_.culprit());
+}
+
+void Engine::abort(const std::string& reason) {
+  const std::lock_guard lock(mutex_);
+  if (error_) return;
+  fail_for_all(AbortCause::requested,
+               std::make_exception_ptr(
+                   PeerLost(position_.rank, where_now() + "this rank ended the group: " + reason)),
+               reason);
+  // A call that another rank makes after this one has returned must not succeed any more.
+  monitor_->wait_until_told();
+}
+
+void Engine::end_for_mismatch(const std::string& reason) {
+  const std::lock_guard lock(mutex_);
+  if (error_) return;
+  fail_for_all(AbortCause::mismatched, std::make_exception_ptr(UsageError(where_now() + reason)),
+               reason);
+  monitor_->wait_until_told();
+}
+
+std::string Engine::where_now() const {
+  return where(idle() ? Call{.number = calls_.last_number() + 1} : oldest().call());
+}
+
+}  // namespace lockstep::remote

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What a network engine does when its peers do not come: whom it waits for, and how it ends the
+// group.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "lockstep/comm/core/absent.h"
+#include "lockstep/comm/core/peer_end.h"
+#include "lockstep/comm/remote/abort_error.h"
+#include "lockstep/comm/remote/engine.h"
+#include "lockstep/core/error.h"
+
+namespace lockstep::remote {
+namespace {
+
+using namespace std::chrono_literals;
+
+// After so long in one call a rank says so to the monitor's server.
+constexpr auto kAWhile = 100ms;
+// So long may the peer monitor take to tell why the transport failed. A machine that vanished shows
+// after some ten seconds.
+constexpr auto kExplanation = 15s;
+// What a rank sent before it left may still be on its way.
+constexpr auto kOnTheWay = 2s;
+
+// The calls of two ranks, as a reason that ranks tell each other; and back.
+std::string as_bytes(const Call& own, const Call& peers) {
+  std::string bytes(2 * sizeof(Call), '\0');
+  std::memcpy(bytes.data(), &own, sizeof own);
+  std::memcpy(bytes.data() + sizeof own, &peers, sizeof peers);
+  return bytes;
+}
+
+std::pair<Call, Call> calls_of(const std::string& bytes) {
+  std::pair<Call, Call> calls;
+  if (bytes.size() != 2 * sizeof(Call)) throw BackendError("a message that ranks do not send");
+  std::memcpy(&calls.first, bytes.data(), sizeof(Call));
+  std::memcpy(&calls.second, bytes.data() + sizeof(Call), sizeof(Call));
+  return calls;
+}
+
+// What an engine that failed leaves behind: its transport may still read and write the tensors,
+// until its own timeout or the end of the process.
+void keep_for_ever(std::unique_ptr<Transmission> transmission) {
+  static auto& kept = *new std::vector<std::unique_ptr<Transmission>>;
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  kept.push_back(std::move(transmission));
+}
+
+}  // namespace
+
+std::string Engine::where(const Call& call) const {
+  return fmt::format("[{}] {}, rank {} of {}: ", backend_, title(call), position_.rank,
+                     position_.size);
+}
+
+void Engine::look_around() {
+  if (error_ || idle()) return;
+  last_look_ = Clock::now();
+  monitor_->look();
+  const Call call = oldest().call();
+  if (!look_for_ends(call) && !transport_failure_.empty()) explain_transport(call);
+}
+
+bool Engine::look_for_ends(const Call& call) {
+  const auto& abort = monitor_->aborted();
+  const auto lost = monitor_->lost();
+  // A death counts before an abort, since ranks that saw it abort the group because of it. But if
+  // the rank that aborted the group died itself, its abort gives the reason.
+  if (lost && !(abort && abort->rank == *lost)) {
+    const std::string message =
+        where(call) + monitor_->name(*lost) +
+        (monitor_->lost_by_death() ? peer_end::died : peer_end::connection_lost);
+    fail(std::make_exception_ptr(PeerLost(*lost, message)));
+    return true;
+  }
+  if (abort) {
+    if (abort->cause == AbortCause::mismatched && abort->lost_rank >= 0) {
+      fail(told_difference(call, *abort));
+      return true;
+    }
+    const std::string message = fmt::format("{}{} ended the group: {}", where(call),
+                                            monitor_->name(abort->rank), abort->reason);
+    fail(abort_error(*abort, message), abort->culprit);
+    return true;
+  }
+  const int left = left_before(call);
+  if (left < 0) return false;
+  fail_for_farewell(call, left);
+  return true;
+}
+
+void Engine::fail_for_farewell(const Call& call, int rank, const std::string& under_way) {
+  const auto& [last_call, reason, culprit, when] = monitor_->left().at(rank);
+  const bool failed = !reason.empty();
+  const std::string how = failed              ? peer_end::failed(reason)
+                          : under_way.empty() ? peer_end::left
+                                              : fmt::format(
+                                                    " left the group while this call was under "
+                                                    "way ({})",
+                                                    under_way);
+  const std::string message = where(call) + monitor_->name(rank) + how;
+  const auto kind = failed ? PeerLost::How::failed : PeerLost::How::left;
+  fail_for_all(failed ? AbortCause::lost : AbortCause::left,
+               std::make_exception_ptr(PeerLost(rank, message, kind)), message, rank, culprit);
+}
+
+// Prefers a rank that failed: others may have left because of it.
+int Engine::left_before(const Call& call) const {
+  const auto since = [now = Clock::now()](Clock::time_point then) { return now - then; };
+  int found = -1;
+  for (const auto& [rank, farewell] : monitor_->left()) {
+    bool ends_call = farewell.last_call < call.number;
+    if (is_message(call.collective)) {
+      // Not every transport tells when the other end has gone.
+      const bool may_arrive = transport_failure_.empty() ? since(farewell.when) < kExplanation
+                                                         : since(transport_failed_) < kOnTheWay;
+      ends_call = rank == call.root && !may_arrive;
+    }
+    if (!ends_call) continue;
+    if (!farewell.reason.empty()) return rank;
+    if (found < 0) found = rank;
+  }
+  return found;
+}
+
+void Engine::explain_transport(const Call& call) {
+  const auto since = Clock::now() - transport_failed_;
+  const auto& left = monitor_->left();
+  if (!left.empty() && since > kOnTheWay) {
+    const auto failed =
+        std::ranges::find_if(left, [](const auto& entry) { return !entry.second.reason.empty(); });
+    fail_for_farewell(call, (failed == left.end() ? left.begin() : failed)->first,
+                      transport_failure_);
+  } else if (since > kExplanation) {
+    const std::string message = fmt::format(
+        "{}the connection to another rank failed, though none is known to have died: {}",
+        where(call), transport_failure_);
+    fail_for_all(AbortCause::requested, std::make_exception_ptr(BackendError(message)), message);
+  }
+}
+
+void Engine::say_waiting(Clock::duration waited) {
+  if (waited < kAWhile || error_ || idle()) return;
+  const Call& call = oldest().call();
+  if (call == said_waiting_) return;
+  monitor_->say_waiting(is_message(call.collective) ? 0 : call.number, describe(call));
+  said_waiting_ = call;
+}
+
+void Engine::give_up(const Call& waited, const Deadline& deadline) {
+  // Of collectives, the oldest one holds up those behind it.
+  const bool is_collective = !is_message(waited.collective);
+  const Call call = is_collective && !calls_.empty() ? calls_.oldest().call() : waited;
+  if (is_collective) monitor_->say_waiting(call.number, describe(call));
+  const Absent absent =
+      is_collective ? monitor_->absent_from(call.number) : monitor_->absent(call.root);
+  if (look_for_ends(call)) return;
+  const int lost = absent.empty() ? -1 : absent.begin()->second.front();
+  const std::string seconds = fmt::format("{:.1f} s", deadline.span().count() / 1000.0);
+  const std::string message =
+      absent.empty()
+          ? fmt::format(
+                "{}waited {} in vain, though every rank has made this call: see whether the "
+                "network between them carries anything (the group's timeout can be raised)",
+                where(call), seconds)
+          : fmt::format(
+                "{}waited {} in vain for {}; it is stopped, stuck, or makes other calls than "
+                "this rank (the group's timeout can be raised)",
+                where(call), seconds,
+                describe(absent, [&](int rank) { return monitor_->name(rank); }));
+  fail_for_all(AbortCause::timed_out, std::make_exception_ptr(TimeoutError(message, lost)), message,
+               lost);
+}
+
+void Engine::fail_for_all(AbortCause cause, std::exception_ptr error, const std::string& reason,
+                          int lost_rank, int culprit) {
+  monitor_->tell(cause, lost_rank, culprit >= 0 ? culprit : losses_.culprit(lost_rank), reason);
+  fail(std::move(error), culprit);
+}
+
+void Engine::fail_for_difference(const CallsDiffer& difference) {
+  const Call& own = difference.own();
+  fail_for_all(AbortCause::mismatched,
+               std::make_exception_ptr(CallsDiffer(where(own), own, difference.peer(),
+                                                   monitor_->name(difference.peer()),
+                                                   difference.peers_call())),
+               as_bytes(own, difference.peers_call()), difference.peer());
+}
+
+// If this rank makes the same call as the rank that reports the difference, it differs from the
+// other rank in the report; else from the reporting one.
+std::exception_ptr Engine::told_difference(const Call& call,
+                                           const PeerMonitor::Abort& abort) const {
+  const auto [tellers, others] = calls_of(abort.reason);
+  const Call* const found = calls_.find(tellers.number);
+  const Call& own = found != nullptr ? *found : call;
+  if (is_message(own.collective) || own.number != tellers.number) {
+    return std::make_exception_ptr(
+        UsageError(where(call) + describe_difference(monitor_->name(abort.rank), tellers,
+                                                     monitor_->name(abort.lost_rank), others)));
+  }
+  const bool agrees = own == tellers;
+  const int peer = agrees ? abort.lost_rank : abort.rank;
+  return std::make_exception_ptr(
+      CallsDiffer(where(own), own, peer, monitor_->name(peer), agrees ? others : tellers));
+}
+
+void Engine::fail(std::exception_ptr error, int culprit) {
+  error_ = std::move(error);
+  transport_->abort();
+  for (auto& transmission : calls_.clear()) keep_for_ever(std::move(transmission));
+  for (auto& [key, line] : messages_) {
+    for (auto& transmission : line.clear()) keep_for_ever(std::move(transmission));
+  }
+  losses_.note(error_, culprit);
+}
+
+}  // namespace lockstep::remote

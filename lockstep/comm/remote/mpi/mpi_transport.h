@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Moves bytes by messages of MPI's. It goes on only while somebody asks for it.
+#pragma once
+
+#include <memory>
+
+#include "lockstep/comm/remote/joining.h"
+#include "lockstep/comm/remote/transport.h"
+#include "lockstep/core/deadline.h"
+#include "lockstep/rendezvous/membership.h"
+
+namespace lockstep {
+
+// Blocks until all ranks have come; TimeoutError at the deadline, and what joining.check() throws.
+// BackendError if MPI does not know so many processes.
+std::unique_ptr<remote::Transport> make_mpi_transport(const Membership& membership,
+                                                      remote::Joining& joining,
+                                                      const Deadline& deadline);
+
+}  // namespace lockstep

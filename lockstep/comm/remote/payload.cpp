@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/comm/remote/payload.h"
+
+#include <cstring>
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <fmt/format.h>
+
+namespace lockstep::remote {
+
+at::Tensor some_bytes(std::int64_t bytes) try {
+  return at::empty({bytes}, at::kByte);
+} catch (const std::exception& error) {
+  throw OutOfMemory(fmt::format("this rank has no memory for {} bytes on their way: {}", bytes,
+                                first_line(error)));
+}
+
+std::byte* first_byte(const at::Tensor& tensor) {
+  return static_cast<std::byte*>(tensor.data_ptr());
+}
+
+at::Tensor bytes_of(const at::Tensor& tensor) {
+  return bytes_of(tensor, 0, static_cast<std::int64_t>(tensor.nbytes()));
+}
+
+at::Tensor bytes_of(const at::Tensor& tensor, std::int64_t first, std::int64_t count) {
+  if (!tensor.is_cpu()) return tensor.detach().view({-1}).view(at::kByte).narrow(0, first, count);
+  return at::from_blob(
+      first_byte(tensor) + first, {count}, [storage = tensor.storage()](void*) {}, at::kByte);
+}
+
+at::Tensor joined(const std::vector<at::Tensor>& tensors) {
+  std::int64_t bytes = 0;
+  for (const auto& tensor : tensors) bytes += static_cast<std::int64_t>(tensor.nbytes());
+  const at::Tensor result = some_bytes(bytes);
+  std::byte* cursor = first_byte(result);
+  for (const auto& tensor : tensors) {
+    if (tensor.nbytes() > 0) std::memcpy(cursor, tensor.data_ptr(), tensor.nbytes());
+    cursor += tensor.nbytes();
+  }
+  return result;
+}
+
+void take_apart(const at::Tensor& bytes, const std::vector<at::Tensor>& tensors) {
+  const std::byte* cursor = first_byte(bytes);
+  for (const auto& tensor : tensors) {
+    if (tensor.nbytes() > 0) std::memcpy(tensor.data_ptr(), cursor, tensor.nbytes());
+    cursor += tensor.nbytes();
+  }
+}
+
+}  // namespace lockstep::remote

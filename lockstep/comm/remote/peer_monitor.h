@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A rank's connection to the monitor's server in rank 0's process (peer_monitor_server.h). While it
+// stands the rank is alive: its death closes it, and the loss of its machine is seen after some ten
+// seconds. It also carries why a group ends, and who waits in which call. Nothing else: tensors go
+// by the transport.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/core/abort_cause.h"
+#include "lockstep/comm/core/absent.h"
+#include "lockstep/comm/remote/monitor_message.h"
+#include "lockstep/comm/remote/peer_monitor_server.h"
+#include "lockstep/core/deadline.h"
+#include "lockstep/core/fork_safe_fd.h"
+#include "lockstep/core/handshake.h"
+#include "lockstep/core/process_watch.h"
+#include "lockstep/rendezvous/membership.h"
+
+namespace lockstep::remote {
+
+// Not thread-safe: its engine holds a lock.
+class PeerMonitor {
+ public:
+  // Blocks until all ranks of the membership have come: they meet in its store, and rank 0 listens
+  // on the membership's address, with a port that is free. TimeoutError names the ranks that did
+  // not come, PeerLost one that came and died.
+  PeerMonitor(const Membership& membership, std::string_view backend, const Deadline& deadline);
+
+  // What tells this group's entries in the store from those of others: "gloo/0/3".
+  const std::string& store_prefix() const { return store_prefix_; }
+  // The address of this machine that leads to rank 0; for rank 0, the one it listens on.
+  const std::string& own_host() const { return own_host_; }
+  // Whether the ranks come together on loopback; all say the same.
+  bool within_machine() const { return within_machine_; }
+  // "rank 3 (pid 4711)"
+  std::string name(int rank) const;
+  // The process ids of all ranks if they come together on loopback, else none.
+  std::vector<int> local_pids() const { return within_machine_ ? pids_ : std::vector<int>(); }
+
+  // Takes in what has come, without blocking.
+  void look();
+
+  // What look() has seen so far. The first rank that ended the group, and why.
+  struct Abort {
+    int rank;
+    AbortCause cause;
+    int lost_rank;
+    // Counted in the job; -1 if none is known.
+    int culprit;
+    std::string reason;
+  };
+  const std::optional<Abort>& aborted() const { return aborted_; }
+  // The first rank whose connection ended without a farewell, and whether its process is known to
+  // have ended; if not, the network may be the cause.
+  std::optional<int> lost() const { return lost_; }
+  bool lost_by_death() const { return lost_by_death_; }
+  // The same in words, while a transport connects: "rank 3 (pid 4711) died while ..."
+  std::string lost_while_joining() const;
+  // Those that left.
+  struct Farewell {
+    std::uint64_t last_call;
+    // Why, if the rank left during an exception; else empty.
+    std::string reason;
+    int culprit;
+    std::chrono::steady_clock::time_point when;
+  };
+  const std::map<int, Farewell>& left() const { return left_; }
+
+  // That this rank has waited in a call for a while; number 0 for a message between two ranks.
+  void say_waiting(std::uint64_t number, const std::string& call);
+  // The ranks that have not waited in a call of this number. Rank 0 if its hub does not answer
+  // within a second.
+  Absent absent_from(std::uint64_t number);
+  // One rank, with what it was last seen waiting in. Asks the monitor's server, for a second at
+  // most.
+  Absent absent(int rank);
+  // Ends the group for all ranks. The culprit is counted in the job.
+  void tell(AbortCause cause, int lost_rank, int culprit, const std::string& reason);
+  // Blocks until the monitor's server has passed on what this rank told it, at most a second.
+  void wait_until_told();
+  // Says farewell; amid an exception, with the reason. The first one counts.
+  void say_farewell(std::uint64_t last_call, const std::string& reason = {}, int culprit = -1);
+  // Waits a moment for the others to leave too: what is still on its way to them would be lost if
+  // this rank closed its connections at once.
+  void wait_for_farewells();
+
+ private:
+  void join(const Membership& membership, const Deadline& deadline);
+  UniqueFd connect_to_monitor(const std::string& host, std::uint16_t port, const Key& key,
+                              const Deadline& deadline) const;
+  void wait_for_all(const Deadline& deadline);
+  std::string where() const;
+  void send(const MonitorMessage& message);
+  // Waits for what comes; false at the deadline or when the connection has ended.
+  bool receive(const Deadline& deadline);
+  // What has come already; false if there is nothing, or the connection has ended.
+  bool take_arrived();
+  void take(const MonitorMessage& message);
+  // Nothing if the monitor's server does not answer.
+  std::optional<Absent> ask(const MonitorMessage& question);
+
+  std::string backend_;
+  int rank_;
+  int size_;
+  std::string store_prefix_;
+  std::string own_host_;
+  bool within_machine_ = false;
+  std::unique_ptr<PeerMonitorServer> server_;  // on rank 0
+  ForkSafeFd socket_;
+  MonitorReader reader_;
+  std::vector<int> pids_;
+  int pid_of_rank_0_ = 0;
+  int lost_pid_ = 0;
+  std::optional<std::vector<int>> absent_;
+  std::string refused_;
+  std::optional<MonitorMessage> answer_;
+  std::optional<Abort> aborted_;
+  std::optional<int> lost_;
+  bool lost_by_death_ = false;
+  ProcessWatch rank_0_;  // if it is on this machine
+  std::map<int, Farewell> left_;
+  bool all_left_ = false;
+  bool said_farewell_ = false;
+};
+
+}  // namespace lockstep::remote

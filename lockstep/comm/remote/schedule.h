@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// One rank's part of one call: stages that each start a transmission and do something when it has
+// arrived.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "lockstep/comm/core/call.h"
+#include "lockstep/comm/remote/transport.h"
+
+namespace lockstep::remote {
+
+struct Stage {
+  std::function<std::unique_ptr<Transmission>(Transport&)> start;
+  std::function<void()> finish = {};
+  // The stage that must have finished before this one starts; -1 if it need not wait. It starts
+  // behind all earlier ones in any case.
+  int after = -1;
+};
+
+class Schedule {
+ public:
+  Schedule(const Call& call, std::vector<Stage> stages);
+
+  const Call& call() const { return call_; }
+  void number(std::uint64_t number) { call_.number = number; }
+  // Which tensor of a list it is about, and of how many.
+  void of_list(std::size_t tensor, std::size_t tensors) {
+    call_.tensor = static_cast<std::int32_t>(tensor);
+    call_.tensors = static_cast<std::int32_t>(tensors);
+  }
+  // Has ranks compare `whole`, of which this call is a part, instead of this call.
+  void part_of(const Call& whole) { call_ = whole; }
+  // The sizes that an all_to_all sends and expects, as in exchange_sizes.h.
+  void exchanges(std::vector<std::int64_t> sizes) { sizes_ = std::move(sizes); }
+  // A stage before all others.
+  void begin_with(Stage stage);
+  // What the caller's device must have done before any stage.
+  void mark(std::shared_ptr<void> mark) { mark_ = std::move(mark); }
+  // Has the calling thread's current stream wait for all that is left; false if that cannot be.
+  bool order_current_stream();
+  // When it was started on the group.
+  std::chrono::steady_clock::time_point since() const { return since_; }
+
+  // Finishes the stages whose transmissions have arrived, but none before the first one, in which
+  // ranks may find that their calls differ. True if there was one.
+  bool finish_arrived();
+  // Starts the stages that may start. True if there was one. A stage that throws is not started
+  // again: part of it may be on its way.
+  bool start_next(Transport& transport);
+  bool all_started() const { return started_ == stages_.size(); }
+
+  // Once it is, nobody touches this rank's tensor any more.
+  bool done() const { return done_.load(std::memory_order_acquire); }
+  // Takes all that is on its way, for a group that has failed: it still touches the tensors.
+  std::vector<std::unique_ptr<Transmission>> take_transmissions();
+
+ private:
+  struct Progress {
+    Stage stage;
+    std::unique_ptr<Transmission> transmission;
+    bool finished = false;
+  };
+
+  Call call_;
+  std::vector<std::int64_t> sizes_;
+  std::shared_ptr<void> mark_;
+  std::chrono::steady_clock::time_point since_ = std::chrono::steady_clock::now();
+  std::vector<Progress> stages_;
+  std::size_t started_ = 0;
+  bool refused_ = false;
+  std::size_t finished_ = 0;
+  std::atomic<bool> done_ = false;
+};
+
+// Calls that start in order, on all ranks in the same one.
+class CallLine {
+ public:
+  std::uint64_t last_number() const { return last_number_; }
+  bool empty() const { return calls_.empty(); }
+  const Schedule& oldest() const { return *calls_.front(); }
+  // The call of this number if it is under way, else null.
+  const Call* find(std::uint64_t number) const;
+  void push(std::shared_ptr<Schedule> call);
+  // True if anything moved.
+  bool advance(Transport& transport);
+  // Forgets all calls, and returns what was on its way.
+  std::vector<std::unique_ptr<Transmission>> clear();
+
+ private:
+  std::vector<std::shared_ptr<Schedule>> calls_;
+  std::uint64_t last_number_ = 0;
+};
+
+}  // namespace lockstep::remote

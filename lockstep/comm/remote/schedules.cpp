@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/comm/remote/schedules.h"
+
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
+#include <fmt/format.h>
+
+#include "lockstep/comm/core/calls_differ.h"
+#include "lockstep/comm/core/exchange_sizes.h"
+#include "lockstep/comm/remote/payload.h"
+#include "lockstep/core/error.h"
+
+namespace lockstep::remote {
+namespace {
+
+std::vector<std::int64_t> sizes_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<std::int64_t> sizes;
+  for (const auto& tensor : tensors) sizes.push_back(static_cast<std::int64_t>(tensor.nbytes()));
+  return sizes;
+}
+
+// Everybody's tensors to everybody, as far as the lists go.
+Stage exchange_lists(std::vector<at::Tensor> outgoing, std::vector<std::int64_t> outgoing_bytes,
+                     std::vector<at::Tensor> incoming, std::vector<std::int64_t> incoming_bytes) {
+  const auto arrived = std::make_shared<at::Tensor>();
+  return {.start =
+              [=](Transport& transport) {
+                const auto total =
+                    std::accumulate(incoming_bytes.begin(), incoming_bytes.end(), std::int64_t{0});
+                *arrived = some_bytes(total);
+                return transport.exchange(joined(outgoing), outgoing_bytes, *arrived,
+                                          incoming_bytes);
+              },
+          .finish = [=] { take_apart(*arrived, incoming); }};
+}
+
+// So many bytes to or from root, none to the others.
+std::vector<std::int64_t> for_root(int root, std::int64_t bytes, int size) {
+  std::vector<std::int64_t> result(static_cast<std::size_t>(size), 0);
+  result[static_cast<std::size_t>(root)] = bytes;
+  return result;
+}
+
+int transport_tag(Tag tag, bool payload) {
+  return 2 * static_cast<int>(tag) + (payload ? 1 : 0);
+}
+
+at::Tensor description_of(const Call& call) {
+  const at::Tensor bytes = some_bytes(sizeof call).zero_();
+  std::memcpy(bytes.data_ptr(), &call, sizeof call);
+  return bytes;
+}
+
+Call described_by(const std::byte* bytes) {
+  Call call;
+  std::memcpy(&call, bytes, sizeof call);
+  return call;
+}
+
+}  // namespace
+
+Call plain_call(Collective collective, const at::Tensor& tensor, int root) {
+  return {.collective = collective,
+          .type = tensor.scalar_type(),
+          .root = root,
+          .elements = tensor.numel()};
+}
+
+Stage meeting(Position position) {
+  const std::vector<std::int64_t> nothing(static_cast<std::size_t>(position.size), 0);
+  return {.start = [=](Transport& transport) {
+    return transport.all_gather(some_bytes(0), some_bytes(0), nothing);
+  }};
+}
+
+SchedulePtr make_schedule(const Call& call, std::vector<Stage> stages) {
+  return std::make_shared<Schedule>(call, std::move(stages));
+}
+
+// Root sends its block to each rank; or the library's algorithm does, after a meeting, since it
+// does not compare calls.
+SchedulePtr schedule_broadcast(const at::Tensor& tensor, int root, Position position) {
+  const Call call = plain_call(Collective::broadcast, tensor, root);
+  const auto bytes = static_cast<std::int64_t>(tensor.nbytes());
+  if (bytes <= kSmallBytes || position.size == 2) {
+    return make_schedule(call, {{.start = [=](Transport& transport) {
+                           return transport.all_gather(
+                               position.rank == root ? bytes_of(tensor) : some_bytes(0),
+                               bytes_of(tensor), for_root(root, bytes, position.size));
+                         }}});
+  }
+  return make_schedule(
+      call,
+      {meeting(position),
+       {.start = [=](Transport& transport) { return transport.broadcast(bytes_of(tensor), root); },
+        .after = 0}});
+}
+
+SchedulePtr schedule_all_gather(std::vector<at::Tensor> outputs, const at::Tensor& input,
+                                Position position) {
+  const Call call = plain_call(Collective::all_gather, input);
+  if (input.numel() == 0) return make_schedule(call, {meeting(position)});
+  const auto bytes = static_cast<std::int64_t>(input.nbytes());
+  const auto all = std::make_shared<at::Tensor>();
+  return make_schedule(call,
+                       {{.start =
+                             [=](Transport& transport) {
+                               *all = some_bytes(position.size * bytes);
+                               return transport.all_gather(
+                                   bytes_of(input), *all,
+                                   std::vector(static_cast<std::size_t>(position.size), bytes));
+                             },
+                         .finish = [=] { take_apart(*all, outputs); }}});
+}
+
+SchedulePtr schedule_gather(std::vector<at::Tensor> outputs, const at::Tensor& input, int root,
+                            Position position) {
+  const Call call = plain_call(Collective::gather, input, root);
+  if (input.numel() == 0) return make_schedule(call, {meeting(position)});
+  auto incoming = sizes_of(outputs);
+  incoming.resize(static_cast<std::size_t>(position.size), 0);
+  return make_schedule(call, {exchange_lists({input}, for_root(root, input.nbytes(), position.size),
+                                             outputs, incoming)});
+}
+
+SchedulePtr schedule_scatter(const at::Tensor& output, std::vector<at::Tensor> inputs, int root,
+                             Position position) {
+  const Call call = plain_call(Collective::scatter, output, root);
+  if (output.numel() == 0) return make_schedule(call, {meeting(position)});
+  auto outgoing = sizes_of(inputs);
+  outgoing.resize(static_cast<std::size_t>(position.size), 0);
+  return make_schedule(call, {exchange_lists(inputs, outgoing, {output},
+                                             for_root(root, output.nbytes(), position.size))});
+}
+
+SchedulePtr schedule_all_to_all(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs) {
+  return make_schedule({.collective = Collective::all_to_all},
+                       {exchange_lists(inputs, sizes_of(inputs), outputs, sizes_of(outputs))});
+}
+
+SchedulePtr schedule_vote(const Call& call, bool vote, const at::Tensor& votes, Position position) {
+  const at::Tensor own = some_bytes(1).fill_(vote ? 1 : 0);
+  return make_schedule(call, {{.start = [=](Transport& transport) {
+                         return transport.all_gather(
+                             own, votes,
+                             std::vector<std::int64_t>(static_cast<std::size_t>(position.size), 1));
+                       }}});
+}
+
+SchedulePtr schedule_send(const at::Tensor& tensor, int to, Tag tag) {
+  const Call call = plain_call(Collective::send, tensor, to);
+  const at::Tensor description = description_of(call);
+  std::vector<Stage> stages{{.start = [=](Transport& transport) {
+    return transport.send(description, to, transport_tag(tag, false));
+  }}};
+  if (tensor.numel() > 0) {
+    stages.push_back({.start = [=](Transport& transport) {
+      return transport.send(bytes_of(tensor), to, transport_tag(tag, true));
+    }});
+  }
+  return make_schedule(call, std::move(stages));
+}
+
+SchedulePtr schedule_receive(const at::Tensor& tensor, int from, Tag tag) {
+  const Call call = plain_call(Collective::recv, tensor, from);
+  const at::Tensor description = description_of(call);
+  std::vector<Stage> stages{
+      {.start =
+           [=](Transport& transport) {
+             return transport.receive(description, from, transport_tag(tag, false));
+           },
+       .finish =
+           [=] {
+             const Call sent = described_by(first_byte(description));
+             if (sent.elements == call.elements && sent.type == call.type) return;
+             throw UsageError(fmt::format(
+                 "rank {} sent {} {} elements, but this rank expects {} {}; send and recv must be "
+                 "alike",
+                 from, sent.elements, c10::toString(sent.type), call.elements,
+                 c10::toString(call.type)));
+           }}};
+  if (tensor.numel() > 0) {
+    stages.push_back({.start =
+                          [=](Transport& transport) {
+                            return transport.receive(bytes_of(tensor), from,
+                                                     transport_tag(tag, true));
+                          },
+                      .after = 0});
+  }
+  return make_schedule(call, std::move(stages));
+}
+
+Stage comparison(const Call& call, Position position) {
+  const at::Tensor own = description_of(call);
+  const at::Tensor all = some_bytes(position.size * static_cast<std::int64_t>(sizeof call));
+  return {
+      .start =
+          [=](Transport& transport) {
+            return transport.all_gather(
+                own, all,
+                std::vector<std::int64_t>(static_cast<std::size_t>(position.size), sizeof call));
+          },
+      .finish =
+          [=] {
+            const Call mine = described_by(first_byte(own));
+            for (int rank = 0; rank < position.size; ++rank) {
+              const Call other = described_by(first_byte(all) + rank * sizeof call);
+              if (other == mine) continue;
+              throw CallsDiffer("", mine, rank, fmt::format("rank {}", rank), other);
+            }
+          }};
+}
+
+Stage exchange_comparison(const std::vector<std::int64_t>& sizes, Position position) {
+  const at::Tensor own = at::tensor(sizes, at::kLong);
+  const auto count = static_cast<std::int64_t>(sizes.size());
+  const at::Tensor all = at::empty({position.size, count}, at::kLong);
+  return {.start =
+              [=](Transport& transport) {
+                return transport.all_gather(bytes_of(own), bytes_of(all),
+                                            std::vector(static_cast<std::size_t>(position.size),
+                                                        static_cast<std::int64_t>(own.nbytes())));
+              },
+          .finish =
+              [=] {
+                std::vector<const std::int64_t*> of_ranks;
+                for (int rank = 0; rank < position.size; ++rank) {
+                  of_ranks.push_back(all.data_ptr<std::int64_t>() + rank * count);
+                }
+                const std::string fault = exchange_fault(of_ranks);
+                if (!fault.empty()) throw UsageError(fault);
+              }};
+}
+
+}  // namespace lockstep::remote

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// ProcessGroup::split: who belongs together is agreed on before anyone joins.
+#include <algorithm>
+#include <set>
+
+#include <ATen/ops/full.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/core/error.h"
+#include "lockstep/rendezvous/losses.h"
+
+namespace lockstep {
+namespace {
+
+// What lists are filled up with.
+constexpr std::int32_t no_rank = -1;
+// Every rank has to know that one of them named no ranks that could form a group.
+constexpr std::int32_t impossible_list = -2;
+
+std::vector<int> as_list(const at::Tensor& tensor) {
+  const auto* begin = tensor.data_ptr<std::int32_t>();
+  std::vector<int> ranks(begin, begin + tensor.numel());
+  ranks.erase(std::remove(ranks.begin(), ranks.end(), no_rank), ranks.end());
+  return ranks;
+}
+
+}  // namespace
+
+std::shared_ptr<ProcessGroup> ProcessGroup::split(const std::vector<int>& ranks) {
+  const bool possible =
+      std::ranges::all_of(ranks, [&](int member) { return member >= 0 && member < size(); }) &&
+      std::set(ranks.begin(), ranks.end()).size() == ranks.size();
+  // So that messages speak of a split, and not of how it is done.
+  start_barrier({.collective = Collective::split}).wait();
+  const at::Tensor own = at::full({size()}, possible ? no_rank : impossible_list, at::kInt);
+  if (possible) std::copy(ranks.begin(), ranks.end(), own.data_ptr<std::int32_t>());
+  std::vector<at::Tensor> lists;
+  for (int peer = 0; peer < size(); ++peer) lists.push_back(at::full({size()}, no_rank, at::kInt));
+  all_gather(lists, own).wait();
+  const int number = ++splits_;
+
+  if (!possible) {
+    throw UsageError(where("split") +
+                     fmt::format("the list [{}] names a rank twice, or one that is not in this "
+                                 "group, whose ranks are 0 to {}",
+                                 fmt::join(ranks, ", "), size() - 1));
+  }
+  for (int peer = 0; peer < size(); ++peer) {
+    if (lists[peer][0].item<int>() != impossible_list) continue;
+    throw UsageError(
+        where("split") +
+        fmt::format("rank {} names a list that cannot be; its own error says why", peer));
+  }
+  // Every rank sees all lists, so all of them find the same fault.
+  for (int peer = 0; peer < size(); ++peer) {
+    const auto list = as_list(lists[peer]);
+    for (const int member : list) {
+      const auto other = as_list(lists[member]);
+      if (other == list || std::ranges::find(list, peer) == list.end()) continue;
+      throw UsageError(where("split") +
+                       fmt::format("rank {} names the ranks [{}], but rank {}, which is one of "
+                                   "them, names [{}]; ranks of one new group must name the same",
+                                   peer, fmt::join(list, ", "), member, fmt::join(other, ", ")));
+    }
+  }
+  const auto own_entry = std::ranges::find(ranks, rank());
+  if (own_entry == ranks.end()) return nullptr;
+  Membership member = membership_;
+  member.rank = static_cast<int>(own_entry - ranks.begin());
+  member.world_size = static_cast<int>(ranks.size());
+  member.job_ranks.clear();
+  for (const int of : ranks) member.job_ranks.push_back(membership_.job_rank(of));
+  const GroupLosses losses(member);
+  try {
+    return make_subgroup(fmt::format("{}/{}", number, fmt::join(ranks, "-")), std::move(member));
+  } catch (const StoreLost& error) {
+    losses.note(error);
+    throw;
+  } catch (const Error&) {
+    losses.note(std::current_exception());
+    throw;
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// MNIST, and the data sets that come in its format: Fashion-MNIST, KMNIST.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+
+#include <torch/data/datasets/base.h>
+
+namespace lockstep {
+
+enum class IdxSplit { train, test };
+
+// Reads {train,t10k}-images-idx3-ubyte and {train,t10k}-labels-idx1-ubyte, each as it is or with
+// .gz behind its name, from one folder into memory. Copies share the tensors. UsageErrors name the
+// file, and for a missing folder where to get one.
+class MnistDataset : public torch::data::datasets::Dataset<MnistDataset> {
+ public:
+  explicit MnistDataset(const std::filesystem::path& folder, IdxSplit split = IdxSplit::train);
+
+  // One image as float32 [1, H, W] from 0 to 1, its label as int64 [], as torch's MNIST gives them.
+  torch::data::Example<> get(std::size_t index) override;
+  c10::optional<std::size_t> size() const override;
+
+  // All of them: uint8 [N, H, W] and int64 [N].
+  const at::Tensor& images() const { return images_; }
+  const at::Tensor& labels() const { return labels_; }
+
+ private:
+  at::Tensor images_;
+  at::Tensor labels_;
+};
+
+// What a split's headers announce, checked as MnistDataset does, before memory is taken for it.
+struct IdxShape {
+  std::int64_t images;
+  std::int64_t height;
+  std::int64_t width;
+
+  std::int64_t pixels() const { return images * height * width; }
+};
+IdxShape idx_shape(const std::filesystem::path& folder, IdxSplit split);
+
+// UsageError that says where to get one unless there is such a folder.
+void require_data_folder(const std::filesystem::path& folder);
+
+}  // namespace lockstep

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/conformance/expect_lost.h"
+
+#include "comm/conformance/expect_error.h"
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+namespace lockstep::testing {
+
+std::string beginning(const Backend& backend, const Rank& rank, std::string_view operation) {
+  return fmt::format("^\\[{}\\] {} #[0-9]+, rank {} of {}: ", backend.name, operation, rank.rank(),
+                     rank.size());
+}
+
+std::string beginning_of_ring(const Backend& backend, const Rank& rank) {
+  return fmt::format("(^all_reduce by a ring: |{})", beginning(backend, rank, "all_reduce"));
+}
+
+void expect_lost(Rank& rank, ProcessGroup& group, int victim,
+                 const std::vector<std::string>& patterns, const std::function<void()>& function) {
+  using Clock = std::chrono::steady_clock;
+  const PeerLost lost =
+      error_of<PeerLost>(function, "the call that was under way", PeerLost(-1, ""));
+  EXPECT_EQ(lost.rank(), victim) << lost.what();
+  expect_message(lost.what(), patterns, "the call that was under way");
+  const pid_t pid = rank.pid_of(victim);
+  const std::string name =
+      pid == 0 ? fmt::format("rank {}", victim) : fmt::format("rank {} \\(pid {}\\)", victim, pid);
+  expect_message(lost.what(), {name}, "the call that was under way");
+  const PeerLost again = error_of<PeerLost>([&] { group.all_reduce(at::ones({3})).wait(); },
+                                            "the next call", PeerLost(-1, ""));
+  EXPECT_EQ(again.rank(), victim) << again.what();
+  const auto begin = Clock::now();
+  error_of<PeerLost>([&] { group.empty({3}, at::kFloat); }, "empty()", PeerLost(-1, ""));
+  EXPECT_LT(Clock::now() - begin, kSoon);
+}
+
+std::vector<int> victims(int size) {
+  return {0, size - 1};
+}
+
+}  // namespace lockstep::testing

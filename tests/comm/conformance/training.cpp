@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Models train over the backend's groups as a single process trains on the whole batch.
+#include <algorithm>
+
+#include "comm/conformance/conformance.h"
+#include "comm/conformance/expect_error.h"
+#include "support/limits.h"
+#include "tests/parallel/models.h"
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <torch/torch.h>
+
+#include "lockstep/data/distributed_sampler.h"
+#include "lockstep/data/memory_loader.h"
+#include "lockstep/parallel/check_in_sync.h"
+#include "lockstep/parallel/data_parallel.h"
+#include "lockstep/parallel/distributed_data_parallel.h"
+
+namespace lockstep::testing {
+namespace {
+
+constexpr int kSteps = 4;
+
+// Where nets are: autograd does not know the tests' own GPUs, so theirs take tensors of the CPU.
+at::Device net_device(const ProcessGroup& group) {
+  return at::hasCUDA() ? group.device() : at::Device(at::kCPU);
+}
+
+// Starting weights that are the same in every run, moved away from them on ranks other than 0: to
+// wrap the model is to give all ranks rank 0's.
+Mlp make_net(int rank) {
+  Mlp net;
+  const torch::NoGradGuard no_grad;
+  double salt = 0;
+  for (at::Tensor& parameter : net->parameters()) {
+    parameter.copy_(values(parameter.sizes(), ++salt) / 3 + rank);
+  }
+  return net;
+}
+
+at::Tensor batch_of(int stage) {
+  return values({12, 6}, 100 + stage);
+}
+
+at::Tensor loss_of(const at::Tensor& output) {
+  return output.square().mean();
+}
+
+void take_step(torch::nn::Module& net) {
+  const torch::NoGradGuard no_grad;
+  for (at::Tensor& parameter : net.parameters()) parameter.sub_(parameter.grad(), 0.1);
+}
+
+// What a single process on the CPU makes of the same batches.
+Mlp train_alone() {
+  Mlp net = make_net(0);
+  for (int stage = 0; stage < kSteps; ++stage) {
+    reset_gradients(*net);
+    loss_of(net->forward(batch_of(stage))).backward();
+    take_step(*net);
+  }
+  return net;
+}
+
+void expect_trained(const torch::nn::Module& net, ProcessGroup& group) {
+  const auto expected = train_alone()->named_parameters();
+  for (const auto& item : net.named_parameters()) {
+    const at::Tensor actual = item.value().detach().clone();
+    expect_close(actual.cpu(), expected[item.key()].detach(), item.key());
+    const at::Tensor of_rank_0 = actual.clone();
+    group.broadcast(of_rank_0, 0).wait();
+    EXPECT_TRUE(torch::equal(actual.cpu(), of_rank_0.cpu())) << item.key() << " differs by rank";
+  }
+}
+
+TEST_P(TrainingConformance, DdpReducesLargeGradients) {
+  run([&](Rank& rank) {
+    const auto group = join(rank);
+    Wide net;
+    net->to(net_device(*group));
+    DistributedDataParallel model(net, group);
+    Wide reference;
+    copy_state(*reference, *net);
+    const at::Tensor x = values({12, 6});
+    for (int stage = 0; stage < 3; ++stage) {
+      reset_gradients(*net);
+      reset_gradients(*reference);
+      loss_of(model(part(x, rank.rank(), group->size()).to(net_device(*group)))).backward();
+      loss_of(reference->forward(x)).backward();
+      for (const auto& item : net->named_parameters()) {
+        expect_close(item.value().grad().cpu(), reference->named_parameters()[item.key()].grad(),
+                     item.key());
+      }
+    }
+  });
+}
+
+TEST_P(TrainingConformance, DdpTrainsAsOneProcessDoes) {
+  for (const auto& options : {kOneBucket, kManyBuckets}) {
+    run([&](Rank& rank) {
+      const auto group = join(rank);
+      Mlp net = make_net(rank.rank());
+      net->to(net_device(*group));
+      DistributedDataParallel model(net, group, options);
+      for (int stage = 0; stage < kSteps; ++stage) {
+        if (stage % 2) {
+          zero_gradients(*net);
+        } else {
+          reset_gradients(*net);
+        }
+        const at::Tensor mine = part(batch_of(stage), rank.rank(), group->size());
+        loss_of(model(mine.to(net_device(*group)))).backward();
+        take_step(*net);
+      }
+      expect_trained(*net, *group);
+    });
+  }
+}
+
+TEST_P(TrainingConformance, ABatchMayBeLargerThanARanksData) {
+  run_in_group([](Rank& rank, ProcessGroup& group) {
+    Mlp net = make_net(rank.rank());
+    net->to(net_device(group));
+    DistributedDataParallel model(net, group.shared_from_this());
+    for (int stage = 0; stage < kSteps; ++stage) {
+      zero_gradients(*net);
+      const at::Tensor samples = batch_of(stage);
+      MemoryLoader loader(samples, at::zeros({samples.size(0)}),
+                          DistributedSampler(12, group, {.shuffle = false}), {.batch_size = 1000});
+      int batches = 0;
+      for (const auto& batch : loader) {
+        ++batches;
+        EXPECT_EQ(batch.data.size(0), samples.size(0) / group.size());
+        loss_of(model(batch.data.to(net_device(group)))).backward();
+      }
+      EXPECT_EQ(batches, 1);
+      take_step(*net);
+    }
+    expect_trained(*net, group);
+  });
+}
+
+TEST_P(TrainingConformance, NoSyncAddsUpBeforeItReduces) {
+  run_in_group([](Rank& rank, ProcessGroup& group) {
+    Mlp net = make_net(rank.rank());
+    net->to(net_device(group));
+    DistributedDataParallel model(net, group.shared_from_this());
+    for (int stage = 0; stage < kSteps; ++stage) {
+      zero_gradients(*net);
+      const at::Tensor mine =
+          part(batch_of(stage), rank.rank(), group.size()).to(net_device(group));
+      const auto half_loss = [&](int half) { return loss_of(model(part(mine, half, 2))) / 2; };
+      const auto sent = [&] { return group.bytes_sent(); };
+      const auto before = sent();
+      {
+        const NoSync guard = model.no_sync();
+        half_loss(0).backward();
+        EXPECT_EQ(sent(), before);
+      }
+      half_loss(1).backward();
+      EXPECT_EQ(sent() > before, group.size() > 1);
+      take_step(*net);
+    }
+    expect_trained(*net, group);
+  });
+}
+
+TEST_P(TrainingConformance, SubgroupsTrainApart) {
+  run_in_group([](Rank& rank, ProcessGroup& group) {
+    // The first rank by itself, the others together.
+    const bool alone = rank.rank() == 0;
+    std::vector<int> others;
+    for (int other = 1; other < group.size(); ++other) others.push_back(other);
+    const auto first = group.split({0});
+    const auto rest = others.empty() ? nullptr : group.split(others);
+    const auto own = alone ? first : rest;
+    ASSERT_NE(own, nullptr);
+    Mlp net = make_net(own->rank());
+    net->to(net_device(group));
+    DistributedDataParallel model(net, own);
+    for (int stage = 0; stage < kSteps; ++stage) {
+      zero_gradients(*net);
+      const at::Tensor mine = part(batch_of(stage), own->rank(), own->size());
+      loss_of(model(mine.to(net_device(group)))).backward();
+      take_step(*net);
+    }
+    expect_trained(*net, *own);
+    group.barrier().wait();
+  });
+}
+
+// A group, a model, a loss that waits for its backward, and a work that is under way.
+TEST_P(TrainingConformance, EveryOrderOfDestruction) {
+  run([&](Rank& rank) {
+    std::vector<int> order = {0, 1, 2, 3};
+    int round = 0;
+    do {
+      rank.note(fmt::format("order {}", fmt::join(order, "")));
+      auto group = join(rank, {.place = fmt::format("group-{}", round++)});
+      Mlp net = make_net(rank.rank());
+      net->to(net_device(*group));
+      auto model = std::make_unique<DistributedDataParallel<Mlp>>(net, group);
+      const at::Tensor batch = batch_of(0).to(net_device(*group));
+      loss_of((*model)(batch)).backward();
+      at::Tensor loss = loss_of((*model)(batch));
+      const at::Tensor tensor = at::ones({3000});
+      std::optional<Work> work = group->all_reduce(tensor);
+      for (const int which : order) {
+        if (which == 0) group.reset();
+        if (which == 1) model.reset();
+        if (which == 2) loss.reset();
+        if (which == 3) work.reset();
+      }
+      EXPECT_TRUE((tensor == rank.size()).all().item<bool>());
+      for (const at::Tensor& parameter : net->parameters()) {
+        EXPECT_TRUE(torch::isfinite(parameter.grad()).all().item<bool>());
+      }
+    } while (std::next_permutation(order.begin(), order.end()));
+  });
+}
+
+TEST_P(TrainingConformance, BucketsThatDoNotFitInMemoryAreRefusedOnEveryRank) {
+  if (!backend().shares_memory) GTEST_SKIP() << "libtorch's own memory: refused by libtorch";
+  constexpr std::int64_t gradient = 8192 * 4096 * 4;
+  run([&](Rank& rank) {
+    const auto group = join(rank);
+    torch::nn::Linear net(torch::nn::LinearOptions(8192, 4096).bias(false));
+    // What else libtorch needs for a stage it has afterwards; its BLAS would wait for ever for it.
+    net(torch::ones({1, 8192})).sum().backward();
+    reset_gradients(*net);
+    DistributedDataParallel model(net, group);
+    // A bucket of one rank must not take the memory for the gradient of another.
+    net->weight.register_hook([&](const at::Tensor&) { group->barrier().wait(); });
+    group->barrier().wait();
+    // Enough for this process's gradients, and for all of its buckets but half of one.
+    const int ranks_in_process = rank.pid_of(rank.rank()) == 0 ? rank.size() : 1;
+    if (!limit_memory(2 * ranks_in_process * gradient - gradient / 2)) return;
+    group->barrier().wait();
+    expect_error<BackendError>("the first backward",
+                               {"empty #", "128\\.|its own error has the figures", "memory"}, [&] {
+                                 model(torch::ones({1, 8192})).sum().backward();
+                               });
+  });
+}
+
+TEST_P(TrainingConformance, NonFiniteGradientsAndRanksOutOfSyncAreNamed) {
+  run_in_group([](Rank& rank, ProcessGroup& group) {
+    const int last = group.size() - 1;
+    Mlp net = make_net(rank.rank());
+    net->to(net_device(group));
+    DistributedDataParallel model(net, group.shared_from_this(), {.check_finite = true});
+    for (int stage = 0; stage < 3; ++stage) {
+      zero_gradients(*net);
+      const bool breaks = stage == 1 && rank.rank() == last;
+      const at::Tensor x = batch_of(stage).to(net_device(group)) / (breaks ? 0 : 1);
+      const at::Tensor loss = loss_of(model(x));
+      if (stage != 1) {
+        loss.backward();
+        take_step(*net);
+        continue;
+      }
+      expect_error<NonFiniteGradient>("backward",
+                                      {"reducing gradients: the gradient of hidden",
+                                       fmt::format("not finite on rank {}", last)},
+                                      [&] { loss.backward(); });
+    }
+    check_in_sync(model, {.gradients = true});
+    if (last == 0) return;
+    const torch::NoGradGuard no_grad;
+    if (rank.rank() == last) net->last->bias.add_(1);
+    expect_error<OutOfSync>(
+        "check_in_sync",
+        {"parameter last.bias has one value on rank", fmt::format("another on rank {}", last)},
+        [&] { check_in_sync(model); });
+  });
+}
+
+TEST_P(TrainingConformance, DataParallelInsideDdp) {
+  run_in_group([](Rank& rank, ProcessGroup& group) {
+    Mlp net = make_net(rank.rank());
+    net->to(net_device(group));
+    const at::Device device = net_device(group);
+    const DataParallelOptions replicas = device.is_cuda()
+                                             ? DataParallelOptions{.device_ids = {device, device}}
+                                             : DataParallelOptions{.replicas = 2};
+    DataParallel parallel(net, replicas);
+    DistributedDataParallel model(parallel, group.shared_from_this());
+    for (int stage = 0; stage < kSteps; ++stage) {
+      zero_gradients(*net);
+      const at::Tensor mine = part(batch_of(stage), rank.rank(), group.size());
+      loss_of(model(mine.to(net_device(group)))).backward();
+      take_step(*net);
+    }
+    expect_trained(*net, group);
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::testing

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// How `lockstep run` and its ranks end by signals, and when memory runs out.
+#include <chrono>
+#include <csignal>
+#include <fstream>
+
+#include "support/memory_group.h"
+#include "tests/tools/cli/run_fixture.h"
+#include <gmock/gmock.h>
+
+namespace lockstep {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::AllOf;
+using testing::count_marked;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using testing::Program;
+using ::testing::StartsWith;
+
+const std::string sleep_with_child = "sleep 1000 & echo ready; sleep 1000";
+
+TEST_F(Run, CtrlCEndsTheRanks) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
+    Program program(command({"-n", "2", "sh", "-c", sleep_with_child}));
+    program.wait_for("ready", 2);
+    program.signal(signal);
+    EXPECT_EQ(program.wait(), 128 + signal);
+    EXPECT_THAT(program.err(), StartsWith("lockstep run: stopped by signal "));
+    EXPECT_EQ(count_marked(mark), 0);
+  }
+}
+
+TEST_F(Run, RanksGetTheSignalAndTimeToSave) {
+  Program program(command({"-n", "2", "sh", "-c",
+                           "trap 'echo saved $RANK; exit 0' INT; echo ready; "
+                           "while :; do sleep 0.01; done"}));
+  program.wait_for("ready", 2);
+  program.signal(SIGINT);
+  EXPECT_EQ(program.wait(), 128 + SIGINT);
+  EXPECT_THAT(program.out(), AllOf(HasSubstr("saved 0"), HasSubstr("saved 1")));
+}
+
+TEST_F(Run, AStoppedRankEndsToo) {
+  Program program(command({"-n", "2", "sh", "-c", "echo ready; kill -STOP $$"}));
+  program.wait_for("ready", 2);
+  const auto begin = std::chrono::steady_clock::now();
+  program.signal(SIGTERM);
+  EXPECT_EQ(program.wait(), 128 + SIGTERM);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 8s) << "it waited for the grace of 10 s";
+}
+
+TEST_F(Run, ASecondCtrlCKills) {
+  Program program(command(
+      {"-n", "2", "sh", "-c", "trap '' INT TERM; echo ready; while :; do sleep 0.1; done"}));
+  program.wait_for("ready", 2);
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_EQ(program.wait_signalling(SIGINT), 128 + SIGINT);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 8s) << "it waited for the grace of 10 s";
+}
+
+constexpr const char* no_memory_group = "this machine lets no test limit memory by a control group";
+
+TEST_F(Run, TellsTheKernelsOutOfMemoryKillerFromOthers) {
+  const testing::MemoryGroup group(std::int64_t{256} << 20);
+  if (!group.usable()) GTEST_SKIP() << no_memory_group;
+  const std::string launch =
+      "echo $$ >" + group.members() + "; exec " LOCKSTEP_PROGRAM " run -n 2 ";
+  // tail keeps a line until it has all of it.
+  Program too_large({"sh", "-c",
+                     launch + "sh -c 'test $RANK = 0 || exec tail /dev/zero; "
+                              "sleep 1000'"});
+  EXPECT_EQ(too_large.wait(), 128 + SIGKILL);
+  EXPECT_THAT(too_large.err(),
+              AllOf(HasSubstr("rank 1 of 2 (pid "),
+                    HasSubstr("failed first: killed by the kernel: out of memory, the control "
+                              "group's limit is 256 MiB\n")));
+  Program killed({"sh", "-c", launch + "sh -c 'test $RANK = 0 || kill -9 $$; sleep 1000'"});
+  EXPECT_EQ(killed.wait(), 128 + SIGKILL);
+  EXPECT_THAT(killed.err(), HasSubstr("its control group did not run out of memory\n"));
+}
+
+// One child in the rank's group, one in a session of its own, and one whose parent has ended too.
+const std::string sleep_with_children =
+    "sleep 1000 & setsid sleep 1000 & (setsid sleep 1000 &); echo ready; sleep 1000";
+
+TEST_F(Run, AKilledLauncherTakesItsRanksAndAllTheirChildrenAlong) {
+  Program program(command({"-n", "2", "sh", "-c", sleep_with_children}));
+  program.wait_for("ready", 2);
+  EXPECT_THAT(tmpdir.entries(), Not(IsEmpty()));
+  const std::string launcher = "the launcher (pid " + std::to_string(program.pid()) + ")";
+  program.signal(SIGKILL);
+  EXPECT_EQ(program.wait(), 128 + SIGKILL);
+  EXPECT_EQ(program.err(), "lockstep: " + launcher +
+                               " ended before its ranks, by kill -9 or a crash; its ranks were "
+                               "ended\n");
+  EXPECT_EQ(count_marked(mark), 0) << "all had ended when its output was closed";
+}
+
+TEST_F(Run, AKilledKeeperTakesTheRanksAndAllTheirChildrenAlong) {
+  Program program(command({"-n", "2", "sh", "-c", sleep_with_children}));
+  program.wait_for("ready", 2);
+  const std::vector<pid_t> keepers = testing::children_of(program.pid());
+  ASSERT_EQ(keepers.size(), 1u);
+  ::kill(keepers[0], SIGKILL);
+  EXPECT_EQ(program.wait(), 1);
+  EXPECT_THAT(program.err(),
+              StartsWith("lockstep: the keeper of the ranks (pid " + std::to_string(keepers[0]) +
+                         "), which starts and watches them, was lost, and they died with it: "
+                         "killed by signal 9 (SIGKILL), "));
+  EXPECT_EQ(count_marked(mark), 0);
+}
+
+TEST_F(Run, AKeeperThatIsStoppedGoesOn) {
+  Program program(command({"-n", "2", "sh", "-c",
+                           "echo ready; until test -e $TMPDIR/go; do sleep 0.01; done; exit 3"}));
+  program.wait_for("ready", 2);
+  ::kill(testing::children_of(program.pid()).at(0), SIGSTOP);
+  std::ofstream(tmpdir.path() / "go");
+  EXPECT_EQ(program.wait(), 3);
+  std::filesystem::remove(tmpdir.path() / "go");
+}
+
+TEST_F(Run, TheKeeperOfALauncherThatIsOutOfMemorySaysSo) {
+  const testing::MemoryGroup group(std::int64_t{256} << 20);
+  if (!group.usable()) GTEST_SKIP() << no_memory_group;
+  const std::string in_group = "echo $$ >" + group.members() + "; exec ";
+  Program program(
+      {"sh", "-c", in_group + LOCKSTEP_PROGRAM " run -n 1 sh -c 'echo ready; exec sleep 1000'"});
+  program.wait_for("ready");
+  const std::string launcher = std::to_string(program.pid());
+  // The kernel is to choose the launcher, and then whoever takes the memory: a program of no rank,
+  // since one that the keeper kills would still hold its memory while the kernel chooses again.
+  std::ofstream("/proc/" + launcher + "/oom_score_adj") << 1000;
+  Program greedy({"sh", "-c", in_group + "tail /dev/zero"});
+  EXPECT_EQ(program.wait(), 128 + SIGKILL);
+  EXPECT_THAT(program.err(), HasSubstr("lockstep: the launcher (pid " + launcher +
+                                       ") was killed by the kernel: out of memory, the control "
+                                       "group's limit is 256 MiB; its ranks were ended\n"));
+  EXPECT_EQ(greedy.wait(), 128 + SIGKILL);
+}
+
+TEST_F(Run, EndsWhatRanksLeaveBehind) {
+  EXPECT_EQ(run({"-n", "2", "sh", "-c", "setsid sleep 1000 & sleep 1000 & exit 0"}).code, 0);
+  EXPECT_EQ(count_marked(mark), 0);
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// `lockstep train` and `lockstep compare` as a user runs them.
+#include <algorithm>
+#include <array>
+#include <filesystem>
+
+#include "support/process_table.h"
+#include "support/program.h"
+#include "support/skip_or_fail.h"
+#include "tools/recipes/tiny_images.h"
+#include <gmock/gmock.h>
+#include <nlohmann/json.hpp>
+#include <signal.h>
+
+namespace lockstep {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::IsSupersetOf;
+using ::testing::Not;
+using ::testing::SizeIs;
+using Json = nlohmann::json;
+using testing::Program;
+
+struct Ended {
+  int code;
+  std::string out;
+  std::string err;
+};
+
+Ended run_lockstep(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), LOCKSTEP_PROGRAM);
+  Program program(arguments);
+  const int code = program.wait();
+  return {code, program.out(), program.err()};
+}
+
+std::vector<std::string> keys(const Json& json) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : json.items()) names.push_back(name);
+  return names;
+}
+
+const std::vector<std::string> train_keys{"schema_version",
+                                          "versions",
+                                          "recipe",
+                                          "mode",
+                                          "ranks",
+                                          "threads",
+                                          "device",
+                                          "seed",
+                                          "batch_size",
+                                          "global_batch_size",
+                                          "epochs",
+                                          "learning_rate",
+                                          "seconds",
+                                          "seconds_per_epoch",
+                                          "loss",
+                                          "samples_per_second",
+                                          "learning_rate_scale"};
+
+class TrainCommand : public ::testing::Test {
+ protected:
+  TrainCommand() { testing::write_tiny_images(folder_); }
+  std::string data() const { return folder_.path(); }
+  const testing::TemporaryFolder& folder() const { return folder_; }
+
+ private:
+  testing::TemporaryFolder folder_;
+};
+
+TEST_F(TrainCommand, TrainsAloneAndPrintsItsProgress) {
+  const Ended ended = run_lockstep({"train", "linear", "--device", "cpu", "--seed", "1"});
+  EXPECT_EQ(ended.code, 0) << ended.err;
+  EXPECT_THAT(ended.out, AllOf(HasSubstr("epoch 1/10, step 100/313: loss "),
+                               HasSubstr("epoch 10/10: mean loss "),
+                               HasSubstr("learned weight 2.00"), HasSubstr("bias 3.00")));
+}
+
+TEST_F(TrainCommand, StartsItsOwnRanksAndPrintsOneObject) {
+  const Ended ended =
+      run_lockstep({"train", "mlp", "--ranks", "2", "--device", "cpu", "--data", data(), "--epochs",
+                    "2", "--global-batch-size", "30", "--json"});
+  ASSERT_EQ(ended.code, 0) << ended.err;
+  EXPECT_EQ(std::ranges::count(ended.out, '\n'), 1);
+  const Json json = Json::parse(ended.out);
+  EXPECT_THAT(keys(json), IsSupersetOf(train_keys));
+  EXPECT_EQ(json["schema_version"], 1);
+  EXPECT_THAT(keys(json["versions"]), ::testing::ElementsAre("libtorch", "lockstep"));
+  EXPECT_EQ(json["mode"], "ddp");
+  EXPECT_EQ(json["ranks"], 2);
+  EXPECT_EQ(json["batch_size"], 15);
+  EXPECT_EQ(json["global_batch_size"], 30);
+  EXPECT_EQ(json["device"], "cpu");
+  EXPECT_GT(json["accuracy"], 0.1);
+  EXPECT_THAT(ended.err, HasSubstr("epoch 2/2: mean loss "));
+}
+
+TEST_F(TrainCommand, TwoJobsAtOnceDoNotDisturbEachOther) {
+  const std::vector<std::string> command{
+      LOCKSTEP_PROGRAM, "train", "linear",   "--ranks", "2",     "--device", "cpu",
+      "--seed",         "1",     "--epochs", "3",       "--json"};
+  std::array<Program, 2> jobs{Program(command), Program(command)};
+  std::array<Json, 2> results;
+  for (int job = 0; job < 2; ++job) {
+    EXPECT_EQ(jobs[job].wait(), 0) << jobs[job].err();
+    results[job] = Json::parse(jobs[job].out());
+    EXPECT_EQ(results[job]["ranks"], 2);
+  }
+  EXPECT_EQ(results[0]["loss"], results[1]["loss"]);
+}
+
+TEST_F(TrainCommand, ABatchMayBeLargerThanARanksData) {
+  const Ended ended = run_lockstep({"train", "linear", "--ranks", "2", "--device", "cpu",
+                                    "--epochs", "1", "--batch-size", "1000000", "--json"});
+  ASSERT_EQ(ended.code, 0) << ended.err;
+  EXPECT_EQ(Json::parse(ended.out)["batch_size"], 1'000'000);
+}
+
+TEST_F(TrainCommand, JoinsALauncher) {
+  const std::string saved = folder().path() / "net.pt";
+  const Ended ended =
+      run_lockstep({"run", "-n", "2", "--no-prefix", LOCKSTEP_PROGRAM, "train", "linear",
+                    "--device", "cpu", "--epochs", "1", "--save", saved, "--json"});
+  ASSERT_EQ(ended.code, 0) << ended.err;
+  const Json json = Json::parse(ended.out);
+  EXPECT_EQ(json["ranks"], 2);
+  EXPECT_EQ(json["mode"], "ddp");
+  EXPECT_THAT(keys(json), IsSupersetOf({"weight", "bias"}));
+  EXPECT_TRUE(std::filesystem::exists(saved));
+
+  const Ended torn =
+      run_lockstep({"run", "-n", "2", LOCKSTEP_PROGRAM, "train", "linear", "--ranks", "3"});
+  EXPECT_EQ(torn.code, 2);
+  EXPECT_THAT(torn.err, AllOf(HasSubstr("--ranks 3"), HasSubstr("WORLD_SIZE=2")));
+}
+
+TEST_F(TrainCommand, EachRankOfALauncherSaysWhyTheNetCannotBeSaved) {
+  const Ended ended = run_lockstep({"run", "-n", "2", LOCKSTEP_PROGRAM, "train", "linear",
+                                    "--device", "cpu", "--save", "/absent/net.pt"});
+  EXPECT_EQ(ended.code, 2);
+  EXPECT_THAT(ended.err, AllOf(HasSubstr("cannot write \"/absent/net.pt\": No such file"),
+                               Not(HasSubstr("left the group"))));
+  EXPECT_THAT(ended.out, Not(HasSubstr("loss")));
+}
+
+// A disk of 256 KiB; the net takes 800.
+TEST_F(TrainCommand, AFullDiskIsAnErrorAndKeepsTheOldNet) {
+  if (Program({"unshare", "-m", "true"}).wait() != 0) {
+    return testing::skip_or_fail("a mount needs a namespace of its own");
+  }
+  const std::string disk = folder().path() / "disk";
+  std::filesystem::create_directory(disk);
+  for (const std::string ranks : {"1", "2"}) {
+    Program program({"unshare", "-m", "sh", "-c",
+                     "mount -t tmpfs -o size=256k tmpfs $0; echo old >$0/net.pt; "
+                     "\"$@\" --save $0/net.pt --json; code=$?; ls -A $0 >&2; cat $0/net.pt >&2; "
+                     "exit $code",
+                     disk, LOCKSTEP_PROGRAM, "train", "mlp", "--device", "cpu", "--data", data(),
+                     "--epochs", "1", "--ranks", ranks});
+    EXPECT_EQ(program.wait(), 1) << program.err();
+    const Json error = Json::parse(program.out())["error"];
+    EXPECT_EQ(error["kind"], "backend");
+    EXPECT_THAT(error["message"].get<std::string>(),
+                AllOf(HasSubstr("net.pt: No space left on device: 0.8 MiB are needed, 0.2 MiB are "
+                                "free on " +
+                                disk)));
+    EXPECT_TRUE(program.err().ends_with("net.pt\nold\n")) << program.err();
+  }
+}
+
+TEST_F(TrainCommand, WaitsForOthersAsLongAsItIsTold) {
+  Program program({"env", "RANK=1", "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=29419",
+                   LOCKSTEP_PROGRAM, "train", "linear", "--device", "cpu", "--timeout", "0.5",
+                   "--json"});
+  EXPECT_EQ(program.wait(), 1);
+  EXPECT_EQ(Json::parse(program.out())["error"]["kind"], "timeout") << program.out();
+}
+
+TEST_F(TrainCommand, RefusesWrongUseOnOneLine) {
+  struct Case {
+    std::vector<std::string> arguments;
+    std::string message;
+  };
+  const std::vector<Case> cases{
+      {{"train", "resnet"}, "choose one of linear, mlp, cnn"},
+      {{"train", "mlp", "--data", "/absent"}, "/absent: there is no such data folder"},
+      {{"train", "mlp", "--bogus"}, "--bogus"},
+      {{"train", "linear", "--epochs", "99999999999999999999"},
+       "--epochs \"99999999999999999999\": give a whole number from 1 to 1000000000"},
+      {{"train", "linear", "--epochs", "1e3"}, "--epochs \"1e3\": give a whole number"},
+      {{"train", "linear", "--batch-size", "0"}, "--batch-size \"0\": give a whole number from 1"},
+      {{"train", "linear", "--seed", "9223372036854775808"}, "to 9223372036854775807"},
+      {{"train", "linear", "--lr", "inf"}, "--lr \"inf\": give a number from 1e-30 to 1e+30"},
+      {{"train", "linear", "--lr", "1e308"}, "--lr \"1e308\": give a number from"},
+      {{"train", "linear", "--timeout", "nan"}, "--timeout \"nan\": give a number from 0.001 to"},
+      {{"train", "linear", "--batch-size", "2", "--global-batch-size", "4"}, "give one of them"},
+      {{"train", "linear", "--ranks", "2", "--global-batch-size", "3"}, "among 2 ranks"},
+      {{"train", "linear", "--device", "cuda:99"}, "--device cuda:99"},
+      {{"train", "linear", "--mode", "single", "--ranks", "2"}, "--ranks 2"},
+      {{"train", "linear", "--save", "/absent/net.pt"}, "/absent/net.pt"},
+      {{"train", "linear", "--ranks", "2", "--save", "/absent/net.pt"}, "/absent/net.pt"},
+      {{"train", "linear", "--save", "/tmp"}, "this is not a file"},
+      {{"compare", "linear", "--ranks", "0"}, "--ranks \"0\": give a whole number from 1 to 32768"},
+      {{"compare", "linear", "--ranks", "1,"}, "--ranks \"\": give a whole number"},
+      {{"compare", "mlp", "--data", "/absent"}, "/absent: there is no such data folder"},
+  };
+  for (const auto& [arguments, message] : cases) {
+    Ended ended = run_lockstep(arguments);
+    EXPECT_EQ(ended.code, 2) << message;
+    EXPECT_THAT(ended.out, IsEmpty());
+    EXPECT_THAT(ended.err, HasSubstr(message));
+    EXPECT_EQ(std::ranges::count(ended.err, '\n'), 1) << ended.err;
+  }
+  // The same as an object.
+  auto arguments = cases[1].arguments;
+  arguments.emplace_back("--json");
+  const Ended ended = run_lockstep(arguments);
+  EXPECT_EQ(ended.code, 2);
+  const Json json = Json::parse(ended.out);
+  EXPECT_EQ(json["schema_version"], 1);
+  EXPECT_EQ(json["error"]["kind"], "usage");
+  EXPECT_THAT(json["error"]["message"].get<std::string>(), HasSubstr(cases[1].message));
+}
+
+TEST_F(TrainCommand, CompareStartsItsRanksItself) {
+  const Ended ended = run_lockstep(
+      {"run", "-n", "2", "--no-prefix", LOCKSTEP_PROGRAM, "compare", "linear", "--device", "cpu"});
+  EXPECT_EQ(ended.code, 2);
+  EXPECT_THAT(ended.err, HasSubstr("one of 2 ranks, but compare starts its own ranks"));
+}
+
+TEST_F(TrainCommand, CanBeStoppedThoughNobodyReads) {
+  const std::string saved = folder().path() / "net.pt";
+  Program program({LOCKSTEP_PROGRAM, "train", "linear", "--ranks", "2", "--device", "cpu",
+                   "--epochs", "1", "--save", saved},
+                  Program::Output::full);
+  // The ranks have printed all that they had to say.
+  ASSERT_TRUE(testing::eventually([&] { return std::filesystem::exists(saved); }));
+  program.signal(SIGINT);
+  EXPECT_EQ(program.wait_unread(), 128 + SIGINT);
+  EXPECT_EQ(program.err(), "lockstep train: stopped by signal 2 (SIGINT)\n");
+}
+
+TEST_F(TrainCommand, EndsWithItsReader) {
+  Program program({LOCKSTEP_PROGRAM, "train", "linear", "--ranks", "2", "--device", "cpu",
+                   "--epochs", "100000"});
+  program.wait_for("epoch 1/");
+  program.close_output();
+  EXPECT_EQ(program.wait(), 128 + SIGPIPE);
+}
+
+TEST_F(TrainCommand, OutputThatIsLostIsAFailure) {
+  for (const std::string arguments :
+       {"train linear --epochs 1", "train linear --epochs 1 --json",
+        "train linear --epochs 1 --ranks 2", "train linear --epochs 1 --ranks 2 --json",
+        "compare linear --epochs 1 --ranks 2", "compare linear --epochs 1 --ranks 2 --json"}) {
+    Program program({"sh", "-c", LOCKSTEP_PROGRAM " " + arguments + " --device cpu >/dev/full"});
+    EXPECT_EQ(program.wait(), 1) << arguments;
+    EXPECT_THAT(program.err(),
+                HasSubstr(": cannot write standard output: No space left on device\n"))
+        << arguments;
+  }
+}
+
+TEST_F(TrainCommand, ChecksGradientsAndRanks) {
+  const Ended diverged = run_lockstep({"train", "linear", "--device", "cpu", "--ranks", "2", "--lr",
+                                       "1e30", "--check-finite", "--json"});
+  EXPECT_EQ(diverged.code, 1);
+  const Json error = Json::parse(diverged.out)["error"];
+  EXPECT_EQ(error["kind"], "not_finite") << error;
+  EXPECT_THAT(error["message"].get<std::string>(),
+              AllOf(HasSubstr("epoch 1/10, step "), HasSubstr("the gradient of 0.weight is not")));
+  const Ended trained = run_lockstep({"train", "linear", "--device", "cpu", "--ranks", "2",
+                                      "--epochs", "1", "--check-finite", "--check-in-sync", "50"});
+  EXPECT_EQ(trained.code, 0) << trained.err;
+  const Ended alone = run_lockstep({"train", "linear", "--device", "cpu", "--check-in-sync", "1"});
+  EXPECT_EQ(alone.code, 2);
+  EXPECT_THAT(alone.err, HasSubstr("a single training has one net"));
+}
+
+TEST_F(TrainCommand, HandsUpTheErrorOfItsRanks) {
+  folder().write("t10k-labels-idx1-ubyte", "broken");
+  const Ended ended =
+      run_lockstep({"train", "mlp", "--ranks", "2", "--device", "cpu", "--data", data(), "--json"});
+  EXPECT_EQ(ended.code, 2);
+  const Json json = Json::parse(ended.out);
+  EXPECT_THAT(json["error"]["message"].get<std::string>(),
+              AllOf(HasSubstr("t10k-labels-idx1-ubyte"), Not(HasSubstr("\n"))));
+}
+
+TEST_F(TrainCommand, ComparesThreeModes) {
+  const std::vector<std::string> arguments{"compare", "mlp",      "--device", "cpu",     "--data",
+                                           data(),    "--epochs", "2",        "--ranks", "2"};
+  auto with_json = arguments;
+  with_json.emplace_back("--json");
+  const Ended ended = run_lockstep(with_json);
+  ASSERT_EQ(ended.code, 0) << ended.err;
+  const Json json = Json::parse(ended.out);
+  EXPECT_THAT(keys(json), IsSupersetOf({"schema_version", "versions", "recipe", "device", "seed",
+                                        "epochs", "global_batch_size", "cores", "rows"}));
+  EXPECT_EQ(json["global_batch_size"], 1024);
+  const auto& rows = json["rows"];
+  ASSERT_THAT(rows, SizeIs(4));
+  for (const auto& row : rows) {
+    EXPECT_THAT(keys(row), IsSupersetOf({"mode", "ranks", "threads", "seconds_per_epoch", "loss",
+                                         "samples_per_second", "accuracy", "speedup", "efficiency",
+                                         "batch_size"}));
+    EXPECT_EQ(row["global_batch_size"], 1024);
+    EXPECT_NEAR(row["loss"], rows[0]["loss"], 0.05);
+  }
+  EXPECT_EQ(rows[0]["mode"], "single");
+  EXPECT_EQ(rows[0]["threads"], 1);
+  EXPECT_EQ(rows[0]["speedup"], 1.0);
+  EXPECT_EQ(rows[1]["mode"], "single");
+  EXPECT_EQ(rows[1]["threads"], json["cores"]);
+  EXPECT_EQ(rows[2]["mode"], "dp");
+  EXPECT_EQ(rows[2]["ranks"], 1);
+  EXPECT_EQ(rows[2]["replicas"], 2);
+  EXPECT_EQ(rows[3]["mode"], "ddp");
+  EXPECT_EQ(rows[3]["ranks"], 2);
+  for (int row : {2, 3}) EXPECT_EQ(rows[row]["batch_size"], 512);
+  EXPECT_EQ(rows[0]["bytes_moved_per_step"], 0);
+  // Gradients of 203,530 floats at least, of which a ring sends as many for 2 ranks.
+  EXPECT_GT(rows[2]["bytes_moved_per_step"], 203'530 * 4);
+  EXPECT_GE(rows[3]["bytes_moved_per_step"], 203'530 * 4);
+  EXPECT_LT(rows[3]["bytes_moved_per_step"], 203'530 * 4 * 1.01);
+  EXPECT_EQ(rows[2]["peak_mb"], rows[2]["fullest_peak_mb"]);
+  EXPECT_GT(rows[3]["peak_mb"], rows[3]["fullest_peak_mb"]);
+  EXPECT_EQ(rows[3]["losses"].size(), json["epochs"].get<std::size_t>() * 1);
+  EXPECT_THAT(ended.err, HasSubstr("[ddp, 2 ranks"));
+
+  const Ended table = run_lockstep(arguments);
+  ASSERT_EQ(table.code, 0) << table.err;
+  EXPECT_EQ(std::ranges::count(table.out, '\n'), 5 + 1 + 5);
+  EXPECT_THAT(table.out, HasSubstr("efficiency"));
+}
+
+}  // namespace
+}  // namespace lockstep

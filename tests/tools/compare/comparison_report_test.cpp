@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The page of a comparison, as text and in a real browser.
+#include "tools/compare/comparison_report.h"
+
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <memory>
+
+#include "data/idx_bytes.h"
+#include "support/skip_or_fail.h"
+#include <gmock/gmock.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using testing::skip_or_fail;
+using ::testing::ThrowsMessage;
+
+ComparisonRow row_of(TrainMode mode, int parts, double speedup) {
+  ComparisonRow row{.speedup = speedup,
+                    .cores_in_use = parts,
+                    .efficiency = speedup / parts,
+                    .needs = needs_of(mode)};
+  row.result.recipe = "mlp</script><b>";
+  row.result.mode = name(mode);
+  row.result.device = "cpu";
+  (mode == TrainMode::dp ? row.result.replicas : row.result.ranks) = parts;
+  row.result.samples_per_second = 1000 * speedup;
+  row.result.epochs = 2;
+  row.result.accuracy = 0.5;
+  for (int point = 1; point <= 8; ++point) {
+    row.result.losses.push_back({point / 4.0, 2.0 / point + 0.01 * parts});
+  }
+  return row;
+}
+
+Comparison reported_comparison() {
+  Comparison comparison{.global_batch_size = 256, .cores = 4, .rows = {}};
+  comparison.rows.push_back(row_of(TrainMode::single, 1, 1));
+  for (const int parts : {2, 4}) {
+    comparison.rows.push_back(row_of(TrainMode::dp, parts, 0.8 * parts));
+    comparison.rows.push_back(row_of(TrainMode::ddp, parts, 0.9 * parts));
+  }
+  return comparison;
+}
+
+std::string some_page() {
+  return to_html(reported_comparison(), "lockstep compare \"mlp\" & more",
+                 "/* the library </script> */");
+}
+
+TEST(ComparisonReport, HoldsFiguresAndHowTheyWereMade) {
+  const std::string page = some_page();
+  EXPECT_THAT(page, HasSubstr("<td>ddp</td><td>4</td>"));
+  EXPECT_THAT(page, HasSubstr("<td>many machines</td>"));
+  EXPECT_THAT(page, HasSubstr("<code>lockstep compare &quot;mlp&quot; &amp; more</code>"));
+  EXPECT_THAT(page, HasSubstr("libtorch "));
+  EXPECT_THAT(page, HasSubstr("4 cores in use"));
+  EXPECT_THAT(page, Not(HasSubstr("{{")));
+}
+
+TEST(ComparisonReport, NeedsNothingFromElsewhere) {
+  const std::string page = some_page();
+  EXPECT_THAT(page, Not(HasSubstr("src=")));
+  EXPECT_THAT(page, Not(HasSubstr("href=")));
+  EXPECT_THAT(page, Not(HasSubstr("url(")));
+}
+
+TEST(ComparisonReport, IsNotEndedByWhatItHolds) {
+  const std::string page = some_page();
+  EXPECT_THAT(page, HasSubstr("mlp&lt;/script&gt;&lt;b&gt;"));
+  EXPECT_THAT(page, HasSubstr("the library <\\/script>"));
+  EXPECT_THAT(page, HasSubstr("mlp<\\/script>"));
+}
+
+TEST(ComparisonReport, TakesALossThatIsNoNumber) {
+  Comparison comparison = reported_comparison();
+  comparison.rows[0].result.losses[3].loss = std::nan("");
+  EXPECT_THAT(to_html(comparison, "", ""), HasSubstr("\"loss\":null"));
+}
+
+TEST(ComparisonReport, SaysHowToGetTheChartLibrary) {
+  ::setenv("LOCKSTEP_CHART_JS", "/absent/chart.js", 1);
+  EXPECT_THAT(read_chart_library,
+              ThrowsMessage<UsageError>(HasSubstr("not in /absent/chart.js. Install it (Debian: "
+                                                  "apt-get install libjs-chart.js)")));
+  ::unsetenv("LOCKSTEP_CHART_JS");
+}
+
+// What a command prints; nothing if it fails.
+std::string output_of(const std::string& command) {
+  std::string text;
+  const auto close = [](FILE* pipe) { ::pclose(pipe); };
+  const std::unique_ptr<FILE, decltype(close)> pipe(::popen(command.c_str(), "r"), close);
+  std::array<char, 4096> buffer{};
+  while (const std::size_t size = std::fread(buffer.data(), 1, buffer.size(), pipe.get())) {
+    text.append(buffer.data(), size);
+  }
+  return text;
+}
+
+// The page as a browser has it after its scripts have run. A script that the test adds reports
+// errors, how wide the page is, and whether every chart has been painted.
+std::string page_in_browser(const std::string& page, int width, const std::string& options) {
+  const testing::TemporaryFolder folder;
+  const std::string listen =
+      "<script>addEventListener('error', (e) => document.documentElement.dataset.error = "
+      "e.message)</script>";
+  const std::string look = R"(<script>
+    const root = document.documentElement;
+    root.dataset.tooWide = root.scrollWidth > innerWidth;
+    root.dataset.dark = matchMedia('(prefers-color-scheme: dark)').matches;
+    root.dataset.painted = [...document.querySelectorAll('canvas')].filter((canvas) =>
+      canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data.some((x) => x)
+    ).length;
+    </script>)";
+  std::string text = page;
+  text.insert(text.find("<title>"), listen);
+  text.insert(text.rfind("</body>"), look);
+  folder.write("report.html", text);
+  return output_of(
+      "timeout 60 chromium --headless --no-sandbox --disable-gpu --disable-dev-shm-usage "
+      "--host-resolver-rules='MAP * ~NOTFOUND' --virtual-time-budget=5000 "
+      "--user-data-dir=" +
+      (folder.path() / "profile").string() + " --window-size=" + std::to_string(width) + ",900 " +
+      options + " --dump-dom file://" + (folder.path() / "report.html").string() + " 2>/dev/null");
+}
+
+TEST(ComparisonReport, DrawsItsChartsInABrowser) {
+  if (output_of("command -v chromium").empty()) return skip_or_fail("there is no chromium here");
+  std::string library;
+  try {
+    library = read_chart_library();
+  } catch (const UsageError& error) {
+    return skip_or_fail(error.what());
+  }
+  const std::string page = to_html(reported_comparison(), "lockstep compare mlp", library);
+  for (const auto& [width, options, dark] :
+       {std::tuple(1280, "", "false"), std::tuple(500, "--force-dark-mode", "true")}) {
+    const std::string seen = page_in_browser(page, width, options);
+    EXPECT_THAT(seen, Not(HasSubstr("data-error")));
+    EXPECT_THAT(seen, HasSubstr("data-drawn=\"3\"")) << width;
+    EXPECT_THAT(seen, HasSubstr("data-painted=\"3\"")) << width;
+    EXPECT_THAT(seen, HasSubstr("data-too-wide=\"false\"")) << width;
+    EXPECT_THAT(seen, HasSubstr(std::string("data-dark=\"") + dark)) << width;
+  }
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Results, errors and comparisons as JSON and as a table.
+#include <cmath>
+#include <sstream>
+
+#include "tools/compare/comparison.h"
+#include "tools/recipes/train_result.h"
+#include <gmock/gmock.h>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/core/error.h"
+#include "lockstep/launch/spawn.h"
+#include "lockstep/parallel/check_in_sync.h"
+#include "lockstep/parallel/finite_gradients.h"
+
+namespace lockstep {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+using ::testing::SizeIs;
+
+TrainResult some_result() {
+  return {.recipe = "mlp",
+          .mode = "ddp",
+          .ranks = 2,
+          .replicas = 1,
+          .threads = 1,
+          .device = "cpu",
+          .seed = 7,
+          .batch_size = 128,
+          .global_batch_size = 256,
+          .learning_rate = 1e-3,
+          .learning_rate_scale = 2,
+          .epochs = 5,
+          .seconds = 10.5,
+          .seconds_per_epoch = 2.1,
+          .samples_per_second = 28571.4,
+          .loss = 0.25,
+          .losses = {{0.5, 0.75}, {1, 0.25}},
+          .peak_mb = 300.5,
+          .fullest_peak_mb = 160.25,
+          .bytes_moved_per_step = 814'120,
+          .accuracy = 0.875,
+          .weight = {},
+          .bias = {}};
+}
+
+TEST(TrainResult, ComesBackFromJson) {
+  const TrainResult result = some_result();
+  const TrainResult again = train_result_from_json(to_json(result));
+  EXPECT_EQ(to_json(again), to_json(result));
+  EXPECT_EQ(again.samples_per_second, result.samples_per_second);
+  EXPECT_EQ(again.accuracy, result.accuracy);
+  EXPECT_EQ(again.weight, std::nullopt);
+  ASSERT_EQ(again.losses.size(), 2u);
+  EXPECT_EQ(again.losses[0].loss, 0.75);
+  EXPECT_EQ(again.fullest_peak_mb, 160.25);
+}
+
+TEST(TrainResult, OfATrainingThatDivergedIsStillJson) {
+  TrainResult result = some_result();
+  result.loss = std::nan("");
+  result.losses.back().loss = std::nan("");
+  result.weight = std::nan("");
+  EXPECT_TRUE(nlohmann::json::parse(to_json(result)).at("loss").is_null());
+  const TrainResult again = train_result_from_json(to_json(result));
+  EXPECT_TRUE(std::isnan(again.loss));
+  EXPECT_TRUE(std::isnan(again.losses.back().loss));
+  EXPECT_TRUE(std::isnan(again.weight.value()));
+}
+
+TEST(TrainResult, RefusesOtherTexts) {
+  EXPECT_THROW(train_result_from_json("no json"), Error);
+  EXPECT_THROW(train_result_from_json("{\"recipe\": \"mlp\"}"), Error);
+}
+
+TEST(ErrorToJson, NamesTheKind) {
+  const auto json = nlohmann::json::parse(error_to_json(UsageError("bad \"name\" \xff")));
+  EXPECT_EQ(json.at("schema_version"), 1);
+  EXPECT_EQ(json.at("error").at("kind"), "usage");
+  EXPECT_THAT(json.at("error").at("message").get<std::string>(), HasSubstr("bad \"name\""));
+  const auto lost = nlohmann::json::parse(error_to_json(PeerLost(1, "gone")))["error"];
+  EXPECT_EQ(lost["kind"], "peer_lost");
+  EXPECT_EQ(lost["rank"], 1);
+  const auto kind_of = [](const std::exception& error) {
+    return nlohmann::json::parse(error_to_json(error))["error"]["kind"];
+  };
+  EXPECT_EQ(kind_of(NonFiniteGradient("inf")), "not_finite");
+  EXPECT_EQ(kind_of(OutOfSync("differs")), "out_of_sync");
+  EXPECT_EQ(kind_of(std::runtime_error("x")), "error");
+}
+
+TEST(ErrorToJson, ARankThatASignalKilledIsLostAndOneThatFailedIsNot) {
+  const auto json_of = [](int signal) {
+    const RankFailure failure{
+        .rank = 2, .pid = 1, .exit_code = 1, .signal = signal, .cause = "", .last_lines = {}};
+    return nlohmann::json::parse(error_to_json(RankFailed(failure, "rank 2 failed")))["error"];
+  };
+  EXPECT_EQ(json_of(9)["kind"], "peer_lost");
+  EXPECT_EQ(json_of(9)["rank"], 2);
+  EXPECT_EQ(json_of(0)["kind"], "error");
+}
+
+Comparison some_comparison() {
+  Comparison comparison{.global_batch_size = 256, .cores = 2, .rows = {}};
+  TrainResult single = some_result();
+  single.mode = "single";
+  single.ranks = 1;
+  single.seconds_per_epoch = 4.2;
+  single.bytes_moved_per_step = 0;
+  single.peak_mb = {};
+  comparison.rows.push_back({.result = single, .needs = needs_of(TrainMode::single)});
+  comparison.rows.push_back(
+      {.result = some_result(), .speedup = 2, .efficiency = 1, .needs = needs_of(TrainMode::ddp)});
+  return comparison;
+}
+
+TEST(Comparison, IsATableOfAlignedColumns) {
+  const std::string table = to_table(some_comparison());
+  std::istringstream lines(table);
+  std::vector<std::string> rows;
+  for (std::string line; std::getline(lines, line);) rows.push_back(line);
+  ASSERT_THAT(rows, SizeIs(7));
+  EXPECT_LE(rows[0].size(), 100u);
+  EXPECT_EQ(rows[1].size(), rows[0].size());
+  EXPECT_EQ(rows[2].size(), rows[0].size());
+  for (const char* name : {"mode", "ranks", "threads", "s/epoch", "samples/s", "final loss",
+                           "accuracy", "speedup", "efficiency"}) {
+    EXPECT_THAT(rows[0], HasSubstr(name));
+  }
+  EXPECT_THAT(rows[2], HasSubstr("87.50 %"));
+  EXPECT_THAT(rows[2], EndsWith("2.00       100 %"));
+
+  EXPECT_EQ(rows[3], "");
+  EXPECT_LE(rows[4].size(), 100u);
+  EXPECT_THAT(rows[5], MatchesRegex("single +1 +[?] +160 +0[.]000 +0 +one device"));
+  EXPECT_THAT(rows[6], MatchesRegex("ddp +2 +30[01] +160 +0[.]814 +[1-9] +many machines"));
+}
+
+TEST(Comparison, NeedsMoreLinesTheFurtherItReaches) {
+  EXPECT_EQ(needs_of(TrainMode::single).lines, 0);
+  EXPECT_EQ(needs_of(TrainMode::dp).lines, 1);
+  EXPECT_GT(needs_of(TrainMode::ddp).lines, 1);
+}
+
+TEST(Comparison, IsJsonWithRows) {
+  const auto json = nlohmann::json::parse(to_json(some_comparison()));
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : json.items()) keys.push_back(key);
+  EXPECT_THAT(keys, ElementsAre("cores", "device", "epochs", "global_batch_size", "recipe", "rows",
+                                "schema_version", "seed", "versions"));
+  ASSERT_THAT(json.at("rows"), SizeIs(2));
+  EXPECT_EQ(json["rows"][1]["speedup"], 2.0);
+  EXPECT_EQ(json["rows"][1]["mode"], "ddp");
+  EXPECT_EQ(json["recipe"], "mlp");
+}
+
+}  // namespace
+}  // namespace lockstep

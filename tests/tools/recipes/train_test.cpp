@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Trainings, alone and by rank processes: what they learn, and that both learn the same.
+#include "tools/recipes/train.h"
+
+#include "tools/recipes/tiny_images.h"
+#include <gmock/gmock.h>
+#include <torch/torch.h>
+
+#include "lockstep/comm/init_process_group.h"
+#include "lockstep/core/error.h"
+#include "lockstep/launch/spawn.h"
+#include "lockstep/train/evaluate.h"
+
+namespace lockstep {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+using ::testing::ThrowsMessage;
+
+InitOptions on_cpu() {
+  InitOptions options;
+  options.device = at::Device(at::kCPU);
+  return options;
+}
+
+// In processes of its own, so that the test itself starts no threads of libtorch's. What rank 0
+// said is put before its result, one line each.
+TrainResult train_with(TrainMode mode, int ranks, const std::string& recipe,
+                       const TrainOptions& options, std::vector<std::string>* lines = nullptr) {
+  const auto results = spawn(ranks,
+                             [&](int) {
+                               const auto group = init_process_group(on_cpu());
+                               std::string log;
+                               const auto result =
+                                   train(find_recipe(recipe), mode, options, group,
+                                         [&](const std::string& line) { log += line + "\n"; });
+                               return log + to_json(result);
+                             },
+                             {.threads = 1, .prefix = false});
+  std::istringstream text(results.front());
+  std::string last;
+  for (std::string line; std::getline(text, line); last = line) {
+    if (lines != nullptr) lines->push_back(line);
+  }
+  if (lines != nullptr) lines->pop_back();
+  return train_result_from_json(last);
+}
+
+TrainResult train_with(int ranks, const std::string& recipe, const TrainOptions& options,
+                       std::vector<std::string>* lines = nullptr) {
+  return train_with(ranks == 1 ? TrainMode::single : TrainMode::ddp, ranks, recipe, options, lines);
+}
+
+class LinearRecipe : public ::testing::TestWithParam<int> {};
+
+TEST_P(LinearRecipe, LearnsTheLineToTwoDecimals) {
+  const TrainResult result = train_with(GetParam(), "linear", {});
+  EXPECT_NEAR(*result.weight, 2, 0.005);
+  EXPECT_NEAR(*result.bias, 3, 0.005);
+  EXPECT_NEAR(result.loss, 0.01, 0.001);  // the noise's variance
+  EXPECT_EQ(result.ranks, GetParam());
+  EXPECT_EQ(result.global_batch_size, 32 * GetParam());
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, LinearRecipe, ::testing::Values(1, 2));
+
+std::vector<at::Tensor> load_parameters(const std::string& recipe,
+                                        const std::filesystem::path& file) {
+  auto net = find_recipe(recipe).make_net();
+  torch::load(net, file.string());
+  return net->parameters();
+}
+
+class SameTraining : public ::testing::TestWithParam<const char*> {};
+
+void expect_close(const TrainResult& result, const TrainResult& single,
+                  const std::filesystem::path& folder) {
+  const auto expected = load_parameters(single.recipe, folder / "single.pt");
+  const auto actual = load_parameters(single.recipe, folder / (result.mode + ".pt"));
+  ASSERT_EQ(actual.size(), expected.size());
+  // The parts' sums are rounded in another order. Adam turns that into steps of up to its learning
+  // rate, in single weights whose gradient is nearly zero.
+  for (std::size_t i = 0; i < actual.size(); ++i) {
+    EXPECT_LT((actual[i] - expected[i]).abs().max().item<double>(), 0.01) << "parameter " << i;
+    EXPECT_LT((actual[i] - expected[i]).norm().item<double>(),
+              0.02 * (1 + expected[i].norm().item<double>()))
+        << "parameter " << i;
+  }
+  EXPECT_NEAR(result.loss, single.loss, 0.02);
+  EXPECT_EQ(result.batch_size, 10);
+  if (single.accuracy) {
+    EXPECT_NEAR(*result.accuracy, *single.accuracy, 0.03);
+  }
+}
+
+TEST_P(SameTraining, AloneAndInTwoParts) {
+  const testing::TemporaryFolder folder;
+  // Whole batches, so that no rank is given a sample twice.
+  testing::write_tiny_images(folder, 300);
+  TrainOptions options{.epochs = 3, .global_batch_size = 20, .seed = 5};
+  if (find_recipe(GetParam()).reads_folder) options.data_folder = folder.path();
+
+  options.save_file = folder.path() / "single.pt";
+  const TrainResult single = train_with(1, GetParam(), options);
+  EXPECT_EQ(single.batch_size, 20);
+  options.save_file = folder.path() / "ddp.pt";
+  expect_close(train_with(TrainMode::ddp, 2, GetParam(), options), single, folder.path());
+
+  options.save_file = folder.path() / "dp.pt";
+  options.replicas = 2;
+  const TrainResult dp = train_with(TrainMode::dp, 1, GetParam(), options);
+  expect_close(dp, single, folder.path());
+  EXPECT_EQ(dp.ranks, 1);
+  EXPECT_EQ(dp.replicas, 2);
+}
+
+INSTANTIATE_TEST_SUITE_P(Recipes, SameTraining, ::testing::Values("linear", "mlp", "cnn"));
+
+TEST(Train, LearnsImagesAndReportsItsProgress) {
+  const testing::TemporaryFolder folder;
+  testing::write_tiny_images(folder);
+  std::vector<std::string> lines;
+  const TrainResult result =
+      train_with(2, "mlp", {.epochs = 4, .batch_size = 1, .data_folder = folder.path()}, &lines);
+  EXPECT_GT(*result.accuracy, 0.9);
+  EXPECT_EQ(result.epochs, 4);
+  EXPECT_GT(result.seconds, 0);
+  EXPECT_GE(result.seconds, result.seconds_per_epoch);
+  EXPECT_NEAR(result.samples_per_second, 301 / result.seconds_per_epoch, 1);
+  // The start, a line every 100 of the 604 steps, a mean an epoch, the accuracy.
+  EXPECT_THAT(lines, SizeIs(1 + 6 + 4 + 1));
+  EXPECT_THAT(lines, Contains(HasSubstr("epoch 2/4, step 49/151: loss ")));
+  EXPECT_THAT(lines, Contains(HasSubstr("epoch 4/4: mean loss ")));
+  EXPECT_THAT(lines, Contains(HasSubstr("test accuracy ")));
+}
+
+TEST(Train, ScalesTheLearningRate) {
+  // So small a rate that the way is proportional to the sum of the rates.
+  TrainOptions options{.epochs = 1, .learning_rate = 1e-12, .seed = 3};
+  const double start = *train_with(1, "linear", options).bias;
+  options.learning_rate = 2e-6;
+  const double once = *train_with(1, "linear", options).bias - start;
+  options.learning_rate_scale = 4;
+  const double scaled = *train_with(1, "linear", options).bias - start;
+  // 31 of the 313 steps warm up, with 2.45 times the rate on average; 4 would be without.
+  EXPECT_NEAR(scaled / once, (31 * 2.45 + 282 * 4) / 313, 0.06);
+}
+
+// So large a rate that the weights overflow within a few steps.
+const TrainOptions kDiverging{.epochs = 1, .learning_rate = 1e30, .check_finite = true};
+
+TEST(Train, EndsWithTheFirstGradientThatIsNotFiniteIfAskedTo) {
+  EXPECT_THAT([] { train_with(2, "linear", kDiverging); },
+              ThrowsMessage<RankFailed>(
+                  AllOf(HasSubstr("epoch 1/1, step "), HasSubstr("/157: [reducer] rank "),
+                        HasSubstr("the gradient of 0.weight is not finite on ranks 0 and 1"))));
+  for (const TrainMode mode : {TrainMode::single, TrainMode::dp}) {
+    TrainOptions options = kDiverging;
+    if (mode == TrainMode::dp) options.replicas = 2;
+    EXPECT_THAT(
+        [&] { train_with(mode, 1, "linear", options); },
+        ThrowsMessage<RankFailed>(
+            AllOf(HasSubstr("epoch 1/1, step "),
+                  HasSubstr(": the gradient of 0.weight is not finite; the gradient of 0.bias"))));
+  }
+}
+
+TEST(Train, EndsWhenRanksAreOutOfSyncIfAskedTo) {
+  const auto train_two = [](bool alike, std::int64_t every) {
+    spawn(2,
+          [&](int rank) {
+            Recipe recipe = linear_recipe();
+            recipe.make_optimizer = [&](std::vector<at::Tensor> parameters, double rate) {
+              return std::make_unique<torch::optim::SGD>(std::move(parameters),
+                                                         alike || rank == 0 ? rate : rate / 2);
+            };
+            const auto group = init_process_group(on_cpu());
+            (void)train(recipe, TrainMode::ddp,
+                        {.epochs = 1, .batch_size = 500, .check_in_sync = every}, group,
+                        [](const auto&) {});
+          },
+          {.threads = 1, .prefix = false});
+  };
+  train_two(true, 1);
+  EXPECT_THAT([&] { train_two(false, 7); },
+              ThrowsMessage<RankFailed>(AllOf(HasSubstr("epoch 1/1, step 7/10: "),
+                                              HasSubstr("parameter 0.weight has one value on rank "
+                                                        "0, another on rank 1"))));
+  train_two(false, 11);  // never comes to that
+}
+
+TEST(Train, RefusesToCompareTheRanksOfASingleNet) {
+  for (const TrainMode mode : {TrainMode::single, TrainMode::dp}) {
+    EXPECT_THAT([&] { train_with(mode, 1, "linear", {.check_in_sync = 1}); },
+                ThrowsMessage<RankFailed>(HasSubstr("training has one net")));
+  }
+}
+
+TEST(Train, RefusesSingleWithTwoRanks) {
+  EXPECT_THAT(
+      [] {
+        spawn(2,
+              [](int) {
+                const auto group = init_process_group(on_cpu());
+                (void)train(linear_recipe(), TrainMode::single, {}, group, [](const auto&) {});
+              },
+              {.threads = 1, .prefix = false});
+      },
+      ThrowsMessage<RankFailed>(HasSubstr("a single training is of one rank")));
+}
+
+TEST(CheckTrainOptions, NamesWhatCannotBe) {
+  const auto check = [](const Recipe& recipe, const TrainOptions& options) {
+    return [recipe, options] { check_train_options(recipe, options, 2); };
+  };
+  EXPECT_THAT(check(linear_recipe(), {.epochs = 0}),
+              ThrowsMessage<UsageError>(HasSubstr("epochs 0: give a whole number from 1 to")));
+  EXPECT_THAT(
+      check(linear_recipe(), {.check_in_sync = 0}),
+      ThrowsMessage<UsageError>(HasSubstr("check_in_sync 0: give a whole number from 1 to")));
+  EXPECT_THAT(check(linear_recipe(), {.learning_rate = -1}),
+              ThrowsMessage<UsageError>(HasSubstr("learning rate -1: give a number from 1e-30")));
+  EXPECT_THAT(check(linear_recipe(), {.learning_rate = 1e308}),
+              ThrowsMessage<UsageError>(HasSubstr("learning rate 1e+308: give a number")));
+  EXPECT_THAT(check(linear_recipe(), {.data_folder = "/tmp"}),
+              ThrowsMessage<UsageError>(HasSubstr("makes its own data")));
+  EXPECT_THAT(check(mlp_recipe(), {.data_folder = "/absent"}),
+              ThrowsMessage<UsageError>(HasSubstr("/absent: there is no such data folder")));
+  EXPECT_THAT(check(linear_recipe(), {.global_batch_size = 3}),
+              ThrowsMessage<UsageError>(HasSubstr("among 2 ranks")));
+  EXPECT_THAT([] { find_recipe("resnet"); },
+              ThrowsMessage<UsageError>(HasSubstr("\"resnet\"; choose one of linear, mlp, cnn")));
+}
+
+// Always says 0, whatever it is shown.
+struct SaysZeroImpl : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& x) {
+    auto scores = torch::zeros({x.size(0), 10});
+    scores.select(1, 0).fill_(1);
+    return scores;
+  }
+};
+TORCH_MODULE(SaysZero);
+
+TEST(MeasureAccuracy, CountsEverySampleOnceForAnyNumberOfRanks) {
+  // Of 7 samples the first is right. Padding for 4 ranks repeats it, and must not count again.
+  for (const int ranks : {1, 2, 4, 9}) {
+    const auto found = spawn(ranks,
+                             [](int) {
+                               const auto group = init_process_group(on_cpu());
+                               torch::nn::Sequential net{SaysZero()};
+                               auto labels = torch::ones({7}, torch::kLong);
+                               labels[0] = 0;
+                               return measure_accuracy(net, torch::zeros({7, 2}), labels, *group);
+                             },
+                             {.threads = 1, .prefix = false});
+    EXPECT_THAT(found, ::testing::Each(1.0 / 7)) << ranks << " ranks";
+  }
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "tools/bench/bench_output.h"
+
+#include "tools/bench/element_types.h"
+#include "tools/recipes/json_fields.h"
+#include <fmt/format.h>
+
+#include "lockstep/core/text_table.h"
+
+namespace lockstep::bench {
+namespace {
+
+std::string title(const CollectiveBench& bench, int ranks) {
+  std::string title =
+      fmt::format("{} of {}", lockstep::name(bench.collective), name_of(bench.type));
+  if (reduces(bench.collective)) title += fmt::format(", {}", lockstep::name(bench.op));
+  if (bench.algorithm == Algorithm::ring) title += ", ring";
+  return title + fmt::format(", {} rank{}, {}", ranks, ranks == 1 ? "" : "s",
+                             bench.from_group ? "tensors of the group" : "ordinary tensors");
+}
+
+std::string title(const TrainingStep& step) {
+  return fmt::format("{}: {}; batches of {} on {}, gradients {}{}\n", step.model.name,
+                     step.model.summary, step.samples(), step.device.str(),
+                     step.set_to_none ? "reset to none" : "zeroed in place",
+                     step.check_finite ? " and checked to be finite" : "");
+}
+
+Json shared_fields(const TrainingStep& step) {
+  return {{"schema_version", schema_version},
+          {"versions", versions_json()},
+          {"batch_size", step.samples()},
+          {"device", step.device.str()},
+          {"set_to_none", step.set_to_none},
+          {"check_finite", step.check_finite},
+          {"rows", Json::array()}};
+}
+
+}  // namespace
+
+std::string heading(const CollectiveBench& bench, int ranks) {
+  return fmt::format("{}\n{:>12}{:>13}{:>13}{:>12}{:>12}{:>8}{:>10}\n", title(bench, ranks),
+                     "bytes", "min us", "median us", "algbw GB/s", "busbw GB/s", "#wrong",
+                     "of bound");
+}
+
+std::string to_line(const CollectiveRow& row) {
+  return fmt::format("{:>12}{:>13.2f}{:>13.2f}{:>12.3f}{:>12.3f}{:>8}{:>10}\n", row.bytes,
+                     row.time_us_min, row.time_us_median, row.algbw_gb_s, row.busbw_gb_s, row.wrong,
+                     row.percent_of_bound ? fmt::format("{:.0f} %", *row.percent_of_bound) : "-");
+}
+
+std::string to_json(const CollectiveBench& bench, int ranks,
+                    const std::vector<CollectiveRow>& rows) {
+  Json json{{"schema_version", schema_version},
+            {"versions", versions_json()},
+            {"collective", lockstep::name(bench.collective)},
+            {"dtype", name_of(bench.type)},
+            {"op", reduces(bench.collective) ? Json(lockstep::name(bench.op)) : Json(nullptr)},
+            {"algorithm", lockstep::name(bench.algorithm)},
+            {"ordinary", !bench.from_group},
+            {"ranks", ranks},
+            {"rows", Json::array()}};
+  for (const CollectiveRow& row : rows) {
+    json["rows"].push_back(
+        {{"bytes", row.bytes},
+         {"time_us_min", row.time_us_min},
+         {"time_us_median", row.time_us_median},
+         {"algbw_gb_s", row.algbw_gb_s},
+         {"busbw_gb_s", row.busbw_gb_s},
+         {"wrong", row.wrong},
+         {"percent_of_bound", row.percent_of_bound ? Json(*row.percent_of_bound) : Json(nullptr)}});
+  }
+  return json.dump();
+}
+
+std::string to_table(const TrainingStep& step, const StepRows& rows) {
+  const double floor = rows[static_cast<std::size_t>(StepMode::floor)].us_median;
+  std::vector<Cells> lines{
+      {"mode", "ranks", "p10 us", "median us", "p90 us", "over floor us", "over floor", "peak MB"}};
+  for (const StepRow& row : rows) {
+    const bool compared = row.mode == StepMode::ddp;
+    lines.push_back({std::string(name(row.mode)), std::to_string(row.ranks),
+                     fmt::format("{:.1f}", row.us_p10), fmt::format("{:.1f}", row.us_median),
+                     fmt::format("{:.1f}", row.us_p90),
+                     compared ? fmt::format("{:+.1f}", row.us_median - floor) : "",
+                     compared ? fmt::format("{:+.1f} %", (row.us_median / floor - 1) * 100) : "",
+                     row.peak_mb ? fmt::format("{:.0f}", *row.peak_mb) : "-"});
+  }
+  return title(step) + align_columns(lines);
+}
+
+std::string to_json(const TrainingStep& step, const StepRows& rows) {
+  Json json = shared_fields(step);
+  for (const StepRow& row : rows) {
+    Json fields{{"model", step.model.name}, {"mode", name(row.mode)},     {"ranks", row.ranks},
+                {"us_p10", row.us_p10},     {"us_median", row.us_median}, {"us_p90", row.us_p90}};
+    if (row.peak_mb) fields["peak_mb"] = *row.peak_mb;
+    json["rows"].push_back(std::move(fields));
+  }
+  return json.dump();
+}
+
+std::string to_table(const TrainingStep& step, const std::vector<DpRow>& rows) {
+  std::vector<Cells> lines{
+      {"mode", "replicas", "threads", "p10 us", "median us", "p90 us", "speedup"}};
+  for (const DpRow& row : rows) {
+    lines.push_back({std::string(name(row.mode)), std::to_string(row.replicas),
+                     std::to_string(row.threads), fmt::format("{:.1f}", row.us_p10),
+                     fmt::format("{:.1f}", row.us_median), fmt::format("{:.1f}", row.us_p90),
+                     fmt::format("{:.2f}", rows.front().us_median / row.us_median)});
+  }
+  return title(step) + align_columns(lines);
+}
+
+std::string to_json(const TrainingStep& step, const std::vector<DpRow>& rows) {
+  Json json = shared_fields(step);
+  for (const DpRow& row : rows) {
+    json["rows"].push_back({{"model", step.model.name},
+                            {"mode", name(row.mode)},
+                            {"replicas", row.replicas},
+                            {"threads", row.threads},
+                            {"us_p10", row.us_p10},
+                            {"us_median", row.us_median},
+                            {"us_p90", row.us_p90}});
+  }
+  return json.dump();
+}
+
+}  // namespace lockstep::bench

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// In the place of libtorch_data_parallel.cpp where libtorch has no CUDA.
+#include "tools/bench/libtorch_data_parallel.h"
+
+#include "lockstep/core/error.h"
+
+namespace lockstep::bench {
+
+at::Tensor libtorch_data_parallel(const torch::nn::Sequential&, const at::Tensor&,
+                                  const std::vector<at::Device>&) {
+  throw BackendError("libtorch's data_parallel is for GPUs, and this libtorch has no CUDA");
+}
+
+}  // namespace lockstep::bench

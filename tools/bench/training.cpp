@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "tools/bench/training.h"
+
+namespace lockstep::bench {
+
+Training::Training(const TrainingStep& step, const Wrap& wrap)
+    : step_(step), net_(step.model.make_net()) {
+  net_->to(step_.device);
+  optimizer_ = step_.model.make_optimizer(net_->parameters());
+  if (wrap) {
+    forward_ = wrap(net_);
+  } else {
+    forward_ = [net = net_](const at::Tensor& input) mutable { return net->forward(input); };
+  }
+  input_ = step_.model.make_input(step_.samples()).to(step_.device);
+  target_ = step_.model.make_target(step_.samples()).to(step_.device);
+}
+
+void Training::step() {
+  clear_gradients();
+  step_.model.loss(forward_(input_), target_).backward();
+  optimizer_->step();
+  if (!step_.device.is_cpu()) wait_for_device();
+}
+
+// A number that comes last has to be known here.
+void Training::wait_for_device() const {
+  optimizer_->param_groups().front().params().front().detach().view(-1)[0].item<float>();
+}
+
+// As zero_grad(set_to_none) of libtorch 2, which 1.13 has not.
+void Training::clear_gradients() {
+  for (const auto& group : optimizer_->param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      at::Tensor& gradient = parameter.mutable_grad();
+      if (!gradient.defined()) continue;
+      if (step_.set_to_none) {
+        gradient.reset();
+      } else {
+        gradient.zero_();
+      }
+    }
+  }
+}
+
+}  // namespace lockstep::bench

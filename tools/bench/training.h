@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// One model in training on one batch, which is drawn once.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "tools/bench/models.h"
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/optim/optimizer.h>
+
+namespace lockstep::bench {
+
+struct TrainingStep {
+  Model model;
+  // By default the model's.
+  std::optional<std::int64_t> batch_size = {};
+  // Gradients are reset to none before each step, instead of zeroed in place.
+  bool set_to_none = false;
+  // Of DistributedDataParallel.
+  bool check_finite = false;
+  at::Device device = at::kCPU;
+
+  std::int64_t samples() const { return batch_size.value_or(model.batch_size); }
+};
+
+class Training {
+ public:
+  using Forward = std::function<at::Tensor(const at::Tensor&)>;
+  // Makes the net's forward; by default its own.
+  using Wrap = std::function<Forward(torch::nn::Sequential&)>;
+
+  explicit Training(const TrainingStep& step, const Wrap& wrap = {});
+
+  // Blocks until the device has done it.
+  void step();
+
+ private:
+  void wait_for_device() const;
+  void clear_gradients();
+
+  TrainingStep step_;
+  torch::nn::Sequential net_;
+  std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  Forward forward_;
+  at::Tensor input_;
+  at::Tensor target_;
+};
+
+}  // namespace lockstep::bench

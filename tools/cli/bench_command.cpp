@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "bench_command.h"
+
+#include <algorithm>
+#include <cctype>
+#include <limits>
+#include <map>
+
+#include "number_option.h"
+#include "own_ranks.h"
+#include "print.h"
+#include "tools/bench/bench_output.h"
+#include "tools/bench/element_types.h"
+#include "tools/recipes/batch_size.h"
+#include "tools/recipes/choose_device.h"
+#include <fmt/format.h>
+
+#include "lockstep/comm/init_process_group.h"
+#include "lockstep/core/cpu.h"
+#include "lockstep/core/error.h"
+#include "lockstep/launch/spawn.h"
+
+namespace lockstep::cli {
+namespace {
+
+constexpr std::int64_t kib = 1024;
+constexpr std::int64_t mib = 1024 * kib;
+constexpr std::int64_t tib = 1024 * 1024 * mib;
+
+const std::map<std::string, ReduceOp> ops{{"sum", ReduceOp::sum},
+                                          {"mean", ReduceOp::mean},
+                                          {"min", ReduceOp::min},
+                                          {"max", ReduceOp::max},
+                                          {"product", ReduceOp::product}};
+const std::map<std::string, Algorithm> algorithms{{"automatic", Algorithm::automatic},
+                                                  {"ring", Algorithm::ring}};
+
+template <class Value>
+std::vector<std::string> names(const std::map<std::string, Value>& values) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : values) names.push_back(name);
+  return names;
+}
+
+// Ranks that measure have a thread each and print their own lines.
+const SpawnOptions one_thread_each{.threads = 1, .prefix = false};
+
+// 1024 for "KiB", "kb" or "K", and so on; 1 for "B" or nothing.
+std::optional<std::int64_t> bytes_of(std::string unit) {
+  for (char& letter : unit) {
+    letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+  }
+  if (unit.empty() || unit == "b") return 1;
+  const auto power = std::string_view("kmgt").find(unit.front());
+  const std::string rest = unit.substr(1);
+  const bool known = rest.empty() || rest == "b" || rest == "i" || rest == "ib";
+  if (power == std::string_view::npos || !known) return std::nullopt;
+  return kib << (10 * power);
+}
+
+// Bytes, as in 4096 or 4MiB.
+std::int64_t read_size(const std::string& text) {
+  const auto unit = std::min(text.find_first_not_of("0123456789"), text.size());
+  const auto bytes = bytes_of(text.substr(unit));
+  const auto count = parse_number(text.substr(0, unit), Range<std::int64_t>{1, tib});
+  if (!bytes || !count || *count > tib / *bytes) {
+    throw UsageError(
+        fmt::format("--sizes \"{}\": give 1 byte to 1 TiB, as in 4096, 1KiB or 4MiB", text));
+  }
+  return *count * *bytes;
+}
+
+}  // namespace
+
+void BenchCommand::describe(::CLI::App& app) {
+  app.require_subcommand(1);
+  const std::vector<std::pair<std::string, Collective>> verbs{
+      {"all-reduce", Collective::all_reduce},
+      {"all-gather", Collective::all_gather},
+      {"broadcast", Collective::broadcast},
+      {"reduce-scatter", Collective::reduce_scatter}};
+  for (const auto& [verb, collective] : verbs) {
+    ::CLI::App* sub = app.add_subcommand(verb, "Time and bandwidth by size, beside memory's");
+    describe_collective(*sub);
+    collectives_.emplace_back(sub, collective);
+  }
+  step_ = app.add_subcommand("step", "A training step alone, side by side, and with DDP");
+  describe_step(*step_);
+  step_->add_flag("--check-finite", check_finite,
+                  "Let DistributedDataParallel look for infinite and NaN gradients");
+  describe_ranks(*step_, kCounts, "Ranks to start; by default one for each core, but at least 2");
+  describe_group(*step_);
+  dp_ = app.add_subcommand("dp", "A training step in one thread, in several, and in replicas");
+  describe_step(*dp_);
+  describe_ranks(*dp_, {2, kCounts.most},
+                 "Replicas, and threads; by default one for each core, but at least 2");
+}
+
+void BenchCommand::describe_step(::CLI::App& app) {
+  std::string models = "What to train:";
+  for (const auto& known : bench::all_models()) {
+    models += fmt::format("\n  {}: {}", known.name, known.summary);
+  }
+  app.add_option("MODEL", model, models)->required();
+  app.add_option("--device", device, "cpu, cuda (each rank its own GPU) or cuda:N")
+      ->capture_default_str()
+      ->type_name("DEVICE");
+  add_number(app, "--batch-size", batch_size, kBatchSizes,
+             "Samples of a rank, or for all replicas together");
+  app.add_flag("--set-to-none", set_to_none,
+               "Reset gradients to none before each step, instead of zeroing them in place");
+}
+
+void BenchCommand::describe_ranks(::CLI::App& app, const Range<int>& range, const char* what) {
+  add_number(app, "--ranks", ranks, range, what);
+  app.add_flag("--json", json, "Print one JSON object and nothing else on standard output");
+}
+
+void BenchCommand::describe_collective(::CLI::App& app) {
+  add_list<std::int64_t>(app, "--sizes", sizes, read_size,
+                         "Bytes, as in 1KiB,4MiB; by default 1 KiB to 100 MiB")
+      ->allow_extra_args(false)
+      ->type_name("SIZES");
+  app.add_option("--dtype", type, "Type of the elements")
+      ->check(::CLI::IsMember(names(bench::element_types())));
+  app.add_option("--op", op, "How they are reduced")->check(::CLI::IsMember(names(ops)));
+  app.add_option("--algorithm", algorithm, "Of all-reduce")
+      ->check(::CLI::IsMember(names(algorithms)));
+  app.add_flag("--ordinary", ordinary, "Measure tensors that the group did not make");
+  describe_ranks(app, kCounts, "Ranks to start; by default one for each core, but at least 2");
+  describe_group(app);
+}
+
+void BenchCommand::describe_group(::CLI::App& app) {
+  app.add_option("--backend", backend, "What joins the ranks")
+      ->check(::CLI::IsMember(backends()))
+      ->capture_default_str();
+  timeout.describe(app);
+}
+
+std::shared_ptr<ProcessGroup> BenchCommand::join(std::optional<at::Device> on) const {
+  return init_process_group({.backend = backend, .timeout = timeout.value(), .device = on});
+}
+
+template <class Function>
+auto BenchCommand::on_ranks(const Function& function) const
+    -> std::optional<std::invoke_result_t<Function, const std::shared_ptr<ProcessGroup>&>> {
+  const auto member = membership_in_environment();
+  if (!member || member->world_size == 1) {
+    const auto body = [&](int rank) { return function(join(choose_device(device, rank))); };
+    return spawn(rank_count(), body, one_thread_each).front();
+  }
+  if (ranks) {
+    throw UsageError(fmt::format("--ranks {}: a launcher has started the ranks already", *ranks));
+  }
+  const auto group = join(choose_device(device, member->local_rank));
+  auto result = function(group);
+  if (group->rank() != 0) return std::nullopt;
+  return result;
+}
+
+int BenchCommand::run() const {
+  if (step_->parsed()) return run_step();
+  if (dp_->parsed()) return run_dp();
+  return run_collective(std::ranges::find_if(collectives_, [](const auto& verb) {
+                          return verb.first->parsed();
+                        })->second);
+}
+
+// Whether there is such a GPU is for the ranks to find out: CUDA does not outlive a fork.
+at::Device BenchCommand::device_of(int local_rank) const {
+  constexpr int any = std::numeric_limits<c10::DeviceIndex>::max();
+  return *choose_device(device, local_rank, any);
+}
+
+int BenchCommand::rank_count() const {
+  return ranks.value_or(std::max(2, available_cores()));
+}
+
+int BenchCommand::run_collective(Collective collective) const {
+  const bench::CollectiveBench bench{.collective = collective,
+                                     .type = bench::element_types().at(type),
+                                     .op = ops.at(op),
+                                     .algorithm = algorithms.at(algorithm),
+                                     .from_group = !ordinary};
+  const std::vector<std::int64_t> bytes =
+      sizes.empty() ? std::vector{kib,     4 * kib,  16 * kib, 64 * kib, 256 * kib, mib,
+                                  4 * mib, 16 * mib, 25 * mib, 64 * mib, 100 * mib}
+                    : sizes;
+  bench::check(bench);
+  const auto wrong = on_ranks([&](const std::shared_ptr<ProcessGroup>& group) {
+    const auto say = [&](const std::string& text) {
+      if (group->rank() == 0) check_output(print(stdout, text));
+    };
+    if (!json) say(bench::heading(bench, group->size()));
+    std::vector<bench::CollectiveRow> rows;
+    std::int64_t all_wrong = 0;
+    for (const std::int64_t size : bytes) {
+      rows.push_back(bench::measure(*group, bench, size));
+      all_wrong += rows.back().wrong;
+      if (!json) say(bench::to_line(rows.back()));
+    }
+    if (json) say(bench::to_json(bench, group->size(), rows) + "\n");
+    return all_wrong;
+  });
+  if (wrong.value_or(0) == 0) return 0;
+  print(stderr, fmt::format("lockstep bench: {} elements of the results were wrong\n", *wrong));
+  return 1;
+}
+
+bench::TrainingStep BenchCommand::training_step(at::Device on) const {
+  return {.model = bench::find_model(model),
+          .batch_size = batch_size,
+          .set_to_none = set_to_none,
+          .check_finite = check_finite,
+          .device = on};
+}
+
+int BenchCommand::run_dp() const {
+  require_no_launcher("bench dp");
+  const bench::TrainingStep step = training_step(device_of(0));
+  constexpr int rounds = 5;
+  std::vector<bench::DpRow> rows = bench::dp_rows(rank_count(), step.device);
+  std::vector<std::vector<bench::DpRow>> measured(rows.size());
+  for (int round = 0; round < rounds; ++round) {
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const auto measure = [&](int) {
+        choose_device(device, 0);
+        return bench::measure_dp(step, rows[i]);
+      };
+      measured[i].push_back(
+          spawn(1, measure, {.threads = rows[i].threads, .prefix = false}).front());
+    }
+  }
+  for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = bench::median_of(measured[i]);
+  check_output(
+      print(stdout, json ? bench::to_json(step, rows) + "\n" : bench::to_table(step, rows)));
+  return 0;
+}
+
+double BenchCommand::peak_mb(const bench::TrainingStep& step, bench::StepMode mode,
+                             int count) const {
+  const auto measure = [&](int) { return bench::measure_step_memory(join(at::kCPU), step, mode); };
+  const auto peaks = spawn(count, measure, one_thread_each);
+  return static_cast<double>(std::ranges::max(peaks)) / 1e6;
+}
+
+int BenchCommand::run_step() const {
+  const bench::TrainingStep step = training_step(device_of(0));
+  auto rows = on_ranks([&](const std::shared_ptr<ProcessGroup>& group) {
+    return bench::measure_steps(group, training_step(group->device()));
+  });
+  if (!rows) return 0;
+  // Processes that do nothing else tell what memory it takes: a launcher's have trained already.
+  if (ranks_of_launcher() == 1 && step.device.is_cpu()) {
+    (*rows)[0].peak_mb = (*rows)[1].peak_mb = peak_mb(step, bench::StepMode::single, 1);
+    (*rows)[2].peak_mb = peak_mb(step, bench::StepMode::ddp, rank_count());
+  }
+  check_output(
+      print(stdout, json ? bench::to_json(step, *rows) + "\n" : bench::to_table(step, *rows)));
+  return 0;
+}
+
+}  // namespace lockstep::cli

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// `lockstep bench`: measures collectives and training steps, on ranks of its own or on those of a
+// launcher.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "timeout_option.h"
+#include "tools/bench/collective_bench.h"
+#include "tools/bench/step_bench.h"
+#include "tools/bench/training.h"
+#include <CLI/CLI.hpp>
+
+namespace lockstep::cli {
+
+struct BenchCommand {
+  std::optional<int> ranks;
+  std::string backend = "auto";
+  TimeoutOption timeout;
+  bool json = false;
+  // Of collectives.
+  std::string type = "float";
+  std::string op = "sum";
+  std::string algorithm = "automatic";
+  std::vector<std::int64_t> sizes;
+  bool ordinary = false;
+  // Of steps.
+  std::string model;
+  std::string device = "cpu";
+  std::optional<std::int64_t> batch_size;
+  bool set_to_none = false;
+  bool check_finite = false;
+
+  // Describes the verb to the parser. The object must outlive it.
+  void describe(::CLI::App& app);
+  int run() const;
+
+ private:
+  void describe_ranks(::CLI::App& app, const Range<int>& range, const char* what);
+  void describe_collective(::CLI::App& app);
+  void describe_group(::CLI::App& app);
+  int rank_count() const;
+  at::Device device_of(int local_rank) const;
+  std::shared_ptr<ProcessGroup> join(std::optional<at::Device> on) const;
+  // Of the fullest of so many ranks, in 10^6 bytes.
+  double peak_mb(const bench::TrainingStep& step, bench::StepMode mode, int count) const;
+  // Runs the function on every rank: in processes of its own, or, under a launcher, in this one,
+  // which is a rank then, on the device asked for. What rank 0's returned; nothing on a launcher's
+  // other ranks.
+  template <class Function>
+  auto on_ranks(const Function& function) const
+      -> std::optional<std::invoke_result_t<Function, const std::shared_ptr<ProcessGroup>&>>;
+  int run_collective(Collective collective) const;
+  void describe_step(::CLI::App& app);
+  bench::TrainingStep training_step(at::Device on) const;
+  int run_step() const;
+  int run_dp() const;
+
+  std::vector<std::pair<::CLI::App*, Collective>> collectives_;
+  ::CLI::App* step_ = nullptr;
+  ::CLI::App* dp_ = nullptr;
+};
+
+}  // namespace lockstep::cli

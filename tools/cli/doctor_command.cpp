@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "doctor_command.h"
+
+#include <cstdio>
+
+#include "print.h"
+#include "tools/doctor/diagnosis.h"
+
+namespace lockstep::cli {
+
+void DoctorCommand::describe(::CLI::App& app) {
+  app.add_flag("--json", json, "Print one JSON object and nothing else on standard output");
+}
+
+int DoctorCommand::run() const {
+  const Diagnosis diagnosis = diagnose();
+  check_output(print(stdout, json ? to_json(diagnosis) + "\n" : to_text(diagnosis)));
+  return diagnosis.broken() ? 1 : 0;
+}
+
+}  // namespace lockstep::cli

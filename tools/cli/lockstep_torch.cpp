@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The second program: the verbs of `lockstep` that need libtorch.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "bench_command.h"
+#include "compare_command.h"
+#include "doctor_command.h"
+#include "print.h"
+#include "tools/recipes/local_training.h"
+#include "train_command.h"
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "lockstep/core/cpu.h"
+#include "lockstep/core/error.h"
+
+namespace lockstep::cli {
+namespace {
+
+constexpr int wrong_use = 2;
+
+// Errors take the form that the results would have had.
+void complain(const std::string& verb, const std::exception& error, bool json) {
+  if (started_by_local_training()) {
+    try {
+      return hand_over(error);
+    } catch (const std::exception&) {
+      // Whoever started this is gone; what is left is the standard error.
+    }
+  }
+  // What is wrong may be that standard output cannot be written.
+  if (json && write_last(OutputStream::out, error_to_json(error) + "\n")) return;
+  write_last(OutputStream::err,
+             fmt::format("lockstep{}: {}\n", verb.empty() ? "" : " " + verb, error.what()));
+}
+
+// Debian's OpenBLAS asks for memory again for ever if it gets none, from the moment when it is
+// loaded: a process without room for it would neither work nor end.
+void require_address_space() {
+  constexpr std::int64_t enough = std::int64_t{1} << 30;
+  const auto left = address_space_left();
+  if (!left || *left >= enough) return;
+  throw BackendError(fmt::format(
+      "the limit of the address space leaves {:.0f} MiB beside libtorch, whose BLAS may wait for "
+      "ever for what it does not get; raise it (ulimit -v) by {:.0f} MiB, or limit memory by a "
+      "cgroup",
+      static_cast<double>(*left) / 0x1p20, static_cast<double>(enough - *left) / 0x1p20));
+}
+
+int main(int argc, char** argv) {
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  // Looked for by hand, since what is wrong may be the line that holds it.
+  const bool json = std::ranges::count(arguments, "--json") > 0;
+  const std::string verb = arguments.empty() ? "" : arguments.front();
+  try {
+    require_address_space();
+  } catch (const BackendError& error) {
+    complain(verb, error, json);
+    std::_Exit(1);  // not by way of the BLAS
+  }
+  ::CLI::App app("The verbs of Lockstep that need libtorch.", "lockstep");
+  app.require_subcommand(1);
+  TrainCommand train;
+  ::CLI::App& train_app = *app.add_subcommand("train", "Train a recipe");
+  train.describe(train_app);
+  CompareCommand compare;
+  compare.describe(*app.add_subcommand("compare", "Train a recipe in several modes, side by side"));
+  BenchCommand bench;
+  ::CLI::App& bench_app = *app.add_subcommand("bench", "Measure collectives and training steps");
+  bench.describe(bench_app);
+  DoctorCommand doctor;
+  ::CLI::App& doctor_app =
+      *app.add_subcommand("doctor", "Say what would keep you from training on this machine");
+  doctor.describe(doctor_app);
+  try {
+    try {
+      app.parse(argc, argv);
+    } catch (const ::CLI::ParseError& error) {
+      if (error.get_exit_code() != 0) {
+        throw UsageError(fmt::format("{} (see lockstep {} --help)", error.what(), verb));
+      }
+      print_answer(app, error);
+      return 0;
+    }
+    if (bench_app.parsed()) return bench.run();
+    if (doctor_app.parsed()) return doctor.run();
+    return train_app.parsed() ? train.run(arguments) : compare.run(arguments);
+  } catch (const UsageError& error) {
+    complain(verb, error, json);
+    return wrong_use;
+  } catch (const TrainingStopped& error) {
+    complain(verb, error, json);
+    return 128 + error.signal();
+  } catch (const std::exception& error) {
+    complain(verb, error, json);
+    return 1;
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::cli
+
+int main(int argc, char** argv) {
+  return lockstep::cli::main(argc, argv);
+}

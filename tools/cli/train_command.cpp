@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "train_command.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "number_option.h"
+#include "print.h"
+#include "this_program.h"
+#include "tools/recipes/choose_device.h"
+#include "tools/recipes/launch_plan.h"
+#include "tools/recipes/local_training.h"
+#include <fmt/format.h>
+
+#include "lockstep/comm/init_process_group.h"
+#include "lockstep/core/cpu.h"
+#include "lockstep/core/environment.h"
+#include "lockstep/core/whole_file.h"
+#include "lockstep/rendezvous/rendezvous.h"
+
+namespace lockstep::cli {
+
+void TrainCommand::describe(::CLI::App& app) {
+  training.describe(app);
+  app.add_option(
+         "--mode", mode,
+         "single (one process), dp (one process, several copies of the net) or ddp (several "
+         "processes); by default ddp if there is more than one rank")
+      ->check(::CLI::IsMember({"single", "dp", "ddp"}))
+      ->type_name("MODE");
+  add_number(app, "--ranks", ranks, kCounts,
+             "Ranks to start, or replicas for dp; by default 1, for dp and ddp one for each GPU, "
+             "or core");
+  app.add_option("--save", save, "Rank 0 saves the trained net there, as torch::save")
+      ->type_name("FILE");
+  app.add_flag(
+      "--check-finite", check_finite,
+      "End the training if a gradient is infinite or NaN, and name the parameter and the rank");
+  add_number(
+      app, "--check-in-sync", check_in_sync, kCheckIntervals,
+      "Every N steps, end the training unless all ranks have the same parameters, buffers and "
+      "gradients, bit for bit; for ddp");
+  add_number(app, "--lr-scale", learning_rate_scale, kLearningRateScales, "")->group("");
+}
+
+int TrainCommand::run(const std::vector<std::string>& arguments) const {
+  const Recipe recipe = find_recipe(training.recipe);
+  const auto member = membership_in_environment();
+  LaunchRequest request{.ranks = ranks, .default_ranks = available_cores()};
+  if (member) request.world_size = member->world_size;
+  if (mode) request.mode = find_mode(*mode);
+  const int gpus = training.device == "cpu" ? 0 : usable_gpus();
+  if (gpus > 0) request.default_ranks = gpus;
+  const LaunchPlan plan = plan_launch(request);
+
+  const int parts = plan.ranks * plan.replicas;
+  TrainOptions options = training.train_options(parts);
+  options.replicas = plan.replicas;
+  if (learning_rate_scale) options.learning_rate_scale = *learning_rate_scale;
+  options.check_finite = check_finite;
+  options.check_in_sync = check_in_sync;
+  if (save) options.save_file = *save;
+  check_train_options(recipe, options, parts);
+
+  const int local_rank = member ? member->local_rank : 0;
+  const TrainResult result = plan.start_ranks ? start_ranks(arguments, plan.ranks)
+                                              : train_here(plan.mode, options, local_rank);
+  if (member && member->rank != 0) return 0;
+  if (!plan.start_ranks && started_by_local_training()) {
+    hand_over(result);
+  } else if (training.json) {
+    check_output(print(stdout, to_json(result) + "\n"));
+  }
+  return 0;
+}
+
+TrainResult TrainCommand::start_ranks(const std::vector<std::string>& arguments, int count) const {
+  // The last one that a machine has is the first that may be missing.
+  choose_device(training.device, count - 1);
+  if (save) check_can_write(*save);
+  std::vector<std::string> program{this_program()};
+  program.insert(program.end(), arguments.begin(), arguments.end());
+  return run_local_training(
+      {.program = std::move(program),
+       .ranks = count,
+       .output = {.stream = training.json ? OutputStream::err : OutputStream::out}});
+}
+
+TrainResult TrainCommand::train_here(TrainMode train_mode, const TrainOptions& options,
+                                     int local_rank) const {
+  if (train_mode == TrainMode::dp && !environment("OMP_NUM_THREADS")) {
+    limit_threads(threads_for_replicas(available_cores(), options.replicas));
+  }
+  InitOptions init;
+  init.backend = training.backend;
+  init.timeout = training.timeout.value();
+  init.device = choose_device(training.device, local_rank);
+  const auto group = init_process_group(init);
+  // A full disk costs the lines, not the training; but it does not pass for success.
+  int output_error = 0;
+  TrainResult result =
+      train(find_recipe(training.recipe), train_mode, options, group, [&](const std::string& line) {
+        const int error = print(training.json ? stderr : stdout, line + "\n");
+        if (error != 0 && !training.json) output_error = error;
+      });
+  check_output(output_error);
+  return result;
+}
+
+}  // namespace lockstep::cli

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// `lockstep train`: trains a recipe in this process, as a rank of a launcher, or with ranks that it
+// starts.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tools/recipes/train_result.h"
+#include "training_options.h"
+
+namespace lockstep::cli {
+
+struct TrainCommand {
+  TrainingOptions training;
+  std::optional<std::string> mode;
+  std::optional<int> ranks;
+  std::optional<std::string> save;
+  bool check_finite = false;
+  std::optional<std::int64_t> check_in_sync;
+  // From `lockstep compare`, which scales all its trainings alike.
+  std::optional<double> learning_rate_scale;
+
+  // Describes the verb to the parser. The object must outlive it.
+  void describe(::CLI::App& app);
+
+  // arguments are those of this process behind its name, for ranks to be started with.
+  int run(const std::vector<std::string>& arguments) const;
+
+ private:
+  TrainResult start_ranks(const std::vector<std::string>& arguments, int count) const;
+  TrainResult train_here(TrainMode mode, const TrainOptions& options, int local_rank) const;
+};
+
+}  // namespace lockstep::cli

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "training_options.h"
+
+#include "number_option.h"
+#include "tools/recipes/batch_size.h"
+#include <fmt/format.h>
+
+#include "lockstep/comm/init_process_group.h"
+
+namespace lockstep::cli {
+
+void TrainingOptions::describe(::CLI::App& app) {
+  std::string recipes = "What to train:";
+  for (const auto& known : all_recipes()) {
+    recipes += fmt::format("\n  {}: {}", known.name, known.summary);
+  }
+  app.add_option("RECIPE", recipe, recipes)->required();
+  app.add_option("--device", device,
+                 "cpu, cuda (each rank its own GPU) or cuda:N; by default a "
+                 "GPU is used if there is one")
+      ->type_name("DEVICE");
+  app.add_option(
+         "--backend", backend,
+         "How ranks move tensors: auto, shm (one machine), gloo (any machines), hierarchical "
+         "(machines with several ranks each; gloo between them, or hierarchical:mpi, "
+         "hierarchical:nccl), mpi (started by mpirun or srun) or nccl (a GPU for each rank)")
+      ->check(::CLI::IsMember(backends()))
+      ->capture_default_str()
+      ->type_name("BACKEND");
+  timeout.describe(app);
+  add_number(app, "--epochs", epochs, kEpochs, "Passes over the data; by default the recipe's");
+  add_number(app, "--batch-size", batch_size, kBatchSizes,
+             "Samples a step on each rank; by default the recipe's");
+  add_number(app, "--global-batch-size", global_batch_size, kGlobalBatchSizes,
+             "Samples a step on all ranks together, instead of --batch-size");
+  add_number(app, "--lr", learning_rate, kLearningRates, "Learning rate; by default the recipe's")
+      ->type_name("RATE");
+  app.add_flag("--scale-lr", scale_learning_rate,
+               "Multiply the learning rate by the number of ranks, with a gradual warm-up");
+  app.add_option("--data", data,
+                 "Folder of a data set in MNIST's format; by default "
+                 "/usr/share/datasets/fashion-mnist")
+      ->type_name("DIR");
+  add_number(app, "--seed", seed, kSeeds, "For weights and the order of samples");
+  app.add_flag("--json", json, "Print one JSON object and nothing else on standard output");
+}
+
+TrainOptions TrainingOptions::train_options(double scale) const {
+  TrainOptions options;
+  options.epochs = epochs;
+  options.batch_size = batch_size;
+  options.global_batch_size = global_batch_size;
+  options.learning_rate = learning_rate;
+  if (scale_learning_rate) options.learning_rate_scale = scale;
+  if (data) options.data_folder = *data;
+  options.seed = seed;
+  return options;
+}
+
+}  // namespace lockstep::cli

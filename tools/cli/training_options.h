@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The options that `lockstep train` and `lockstep compare` have in common.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "timeout_option.h"
+#include "tools/recipes/train.h"
+#include <CLI/CLI.hpp>
+
+namespace lockstep::cli {
+
+struct TrainingOptions {
+  std::string recipe;
+  std::optional<std::string> device;
+  std::string backend = "auto";
+  TimeoutOption timeout;
+  std::optional<std::int64_t> epochs;
+  std::optional<std::int64_t> batch_size;
+  std::optional<std::int64_t> global_batch_size;
+  std::optional<double> learning_rate;
+  bool scale_learning_rate = false;
+  std::optional<std::string> data;
+  std::int64_t seed = 0;
+  bool json = false;
+
+  // Describes the options to the parser. The object must outlive it.
+  void describe(::CLI::App& app);
+
+  // What they mean for the library; scale is the learning rate's, where scaling was asked for.
+  TrainOptions train_options(double scale) const;
+};
+
+}  // namespace lockstep::cli

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "tools/doctor/all_reduce_trial.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep {
+namespace {
+
+// One that travels with the call, and one that needs several chunks; not so large that libtorch
+// would start threads for it.
+constexpr std::int64_t few = 3;
+constexpr std::int64_t many = 30000;
+
+void reduce_and_check(ProcessGroup& group, const at::Tensor& tensor) {
+  tensor.fill_(group.rank() + 1);
+  group.all_reduce(tensor).wait();
+  const int sum = group.size() * (group.size() + 1) / 2;
+  const auto wrong = tensor.ne(sum).sum().item<std::int64_t>();
+  if (wrong == 0) return;
+  throw Error(
+      fmt::format("[{}] all_reduce of {} elements on rank {} of {}: {} of the sums are wrong",
+                  group.backend(), tensor.numel(), group.rank(), group.size(), wrong));
+}
+
+}  // namespace
+
+void try_all_reduce(ProcessGroup& group) {
+  reduce_and_check(group, at::empty({few}));
+  reduce_and_check(group, at::empty({many}));
+  reduce_and_check(group, group.empty({many}, at::kFloat));
+}
+
+}  // namespace lockstep

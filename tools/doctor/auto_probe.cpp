@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "tools/doctor/gpus.h"
+#include "tools/doctor/probes.h"
+#include <fmt/format.h>
+
+#include "lockstep/comm/choose_backend.h"
+#include "lockstep/comm/nccl/nccl_group.h"
+#include "lockstep/core/error.h"
+#include "lockstep/rendezvous/rendezvous.h"
+
+namespace lockstep {
+namespace {
+
+bool gpu_for_each_of(int local_ranks) {
+  return find_gpus().usable >= local_ranks && why_not_nccl().empty();
+}
+
+std::string in_words(const Placement& placement) {
+  const Choice choice = choose_backend(placement);
+  return fmt::format("{} ({})", choice.backend, choice.why);
+}
+
+}  // namespace
+
+Finding probe_auto() {
+  std::optional<Membership> member;
+  try {
+    member = membership_in_environment();
+  } catch (const UsageError&) {
+    return {.state = Finding::State::note,
+            .found = "unknown while the environment is broken",
+            .advice = "correct what is said of the environment"};
+  }
+  if (member) {
+    const int local = member->local_world_size;
+    return {.found = in_words({.ranks = member->world_size,
+                               .hosts = (member->world_size + local - 1) / local,
+                               .gpu_for_each_rank = gpu_for_each_of(local),
+                               .between_hosts = backend_between_hosts()})};
+  }
+  constexpr int two = 2;
+  const bool gpus = gpu_for_each_of(two);
+  const Placement here{.ranks = two, .gpu_for_each_rank = gpus};
+  const Placement on_two_hosts{.ranks = 2 * two,
+                               .hosts = 2,
+                               .gpu_for_each_rank = gpus,
+                               .between_hosts = backend_between_hosts()};
+  return {.found = fmt::format("for {} ranks here {}; with as many on another machine {}", two,
+                               in_words(here), in_words(on_two_hosts))};
+}
+
+}  // namespace lockstep

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "tools/doctor/loaded_library.h"
+#include "tools/doctor/probes.h"
+#include "tools/recipes/json_fields.h"
+#include <ATen/Version.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <fmt/format.h>
+
+namespace lockstep {
+
+Finding probe_libtorch() {
+  const bool cuda = c10::impl::hasDeviceGuardImpl(at::kCUDA);
+  return {.found =
+              fmt::format("{}, {} CUDA, from {}", versions_json().at("libtorch").get<std::string>(),
+                          cuda ? "with" : "without",
+                          library_of(reinterpret_cast<const void*>(&at::show_config)))};
+}
+
+}  // namespace lockstep

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The backends whose ranks are processes.
+#include "tools/doctor/all_reduce_trial.h"
+#include "tools/doctor/probes.h"
+#include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "lockstep/comm/init_process_group.h"
+#include "lockstep/comm/remote/gloo/gloo_group.h"
+#include "lockstep/launch/spawn.h"
+#include "lockstep/rendezvous/mpi_library.h"
+
+namespace lockstep {
+namespace {
+
+constexpr int ranks = 2;
+constexpr unsigned seconds_to_live = 15;
+
+// For a rank that hangs where no timeout of the group counts, such as in libtorch.
+void die_if_stuck() {
+  ::signal(SIGALRM, SIG_DFL);
+  sigset_t alarm;
+  ::sigemptyset(&alarm);
+  ::sigaddset(&alarm, SIGALRM);
+  ::sigprocmask(SIG_UNBLOCK, &alarm, nullptr);
+  ::alarm(seconds_to_live);
+}
+
+Finding cannot_train(const std::string& found) {
+  return {.state = Finding::State::broken,
+          .found = found,
+          .advice = "until that is mended, processes of this machine cannot train together"};
+}
+
+Finding probe_with_ranks(const std::string& backend) try {
+  const auto join_and_reduce = [&backend](int) {
+    die_if_stuck();
+    const auto group =
+        init_process_group({.backend = backend, .timeout = trial_timeout, .device = at::kCPU});
+    try_all_reduce(*group);
+  };
+  spawn(ranks, join_and_reduce, {.threads = 1, .on_line = [](const OutputLine&) {}});
+  return {.found = fmt::format("built in; {} ranks joined, and their sums were right", ranks)};
+} catch (const RankFailed& error) {
+  if (error.failure().signal != SIGALRM) return cannot_train(first_line(error));
+  return cannot_train(fmt::format("rank {} of {} hung for {} seconds, and was ended",
+                                  error.failure().rank, ranks, seconds_to_live));
+} catch (const Error& error) {
+  return cannot_train(first_line(error));
+}
+
+}  // namespace
+
+Finding probe_shm() {
+  return probe_with_ranks("shm");
+}
+
+Finding probe_gloo() {
+  if (!gloo_built_in()) return backend_not_built("gloo", "libgloo-dev");
+  return probe_with_ranks("gloo");
+}
+
+Finding probe_mpi() {
+  if (!MpiLibrary::built_in()) return backend_not_built("mpi", "libopenmpi-dev openmpi-bin");
+  return {.found = fmt::format("built in, with {}; its ranks are started by mpirun or srun",
+                               MpiLibrary::version())};
+}
+
+}  // namespace lockstep

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "tools/doctor/all_reduce_trial.h"
+#include "tools/doctor/probes.h"
+
+#include "lockstep/comm/self/self_group.h"
+
+namespace lockstep {
+
+Finding probe_self() {
+  try_all_reduce(*make_self_group(Membership(), {.timeout = trial_timeout}));
+  return {.found = "built in; what a program gets that was started alone"};
+}
+
+}  // namespace lockstep

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include <future>
+
+#include "tools/doctor/all_reduce_trial.h"
+#include "tools/doctor/probes.h"
+
+#include "lockstep/comm/local/thread/thread_group.h"
+
+namespace lockstep {
+
+Finding probe_thread() {
+  const auto groups = make_thread_groups(2, {.timeout = trial_timeout});
+  auto other = std::async(std::launch::async, [&] { try_all_reduce(*groups[1]); });
+  try_all_reduce(*groups[0]);
+  other.get();
+  return {.found = "built in; 2 threads joined, and their sums were right"};
+}
+
+}  // namespace lockstep

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "tools/recipes/local_training.h"
+
+#include "tools/recipes/json_fields.h"
+#include <fmt/format.h>
+
+#include "lockstep/core/environment.h"
+#include "lockstep/parallel/check_in_sync.h"
+#include "lockstep/parallel/finite_gradients.h"
+#include "lockstep/rendezvous/local_store.h"
+
+namespace lockstep {
+namespace {
+
+constexpr const char* request_variable = "LOCKSTEP_HAND_OVER";
+constexpr const char* result_key = "train/result";
+
+// The launcher answers at once, unless it has the same trouble that the error reports.
+constexpr std::chrono::seconds kToTellAnError{5};
+
+std::string error_key(int rank) {
+  return fmt::format("train/error/{}", rank);
+}
+
+LocalStore launcher_store(const StoreUser& user = {}) {
+  const auto path = environment("LOCKSTEP_STORE");
+  if (!path) {
+    throw UsageError(
+        fmt::format("{} is set, but LOCKSTEP_STORE is not; unset the first, which is "
+                    "for processes that a training has started",
+                    request_variable));
+  }
+  return LocalStore(*path, user);
+}
+
+[[noreturn]] void throw_again(const std::string& text) {
+  const Json error = Json::parse(text).at("error");
+  const std::string kind = error.at("kind");
+  const std::string message = error.at("message");
+  if (kind == "usage") throw UsageError(message);
+  if (kind == "peer_lost") throw PeerLost(error.at("rank"), message);
+  if (kind == "timeout") throw TimeoutError(message);
+  if (kind == "backend") throw BackendError(message);
+  if (kind == "not_finite") throw NonFiniteGradient(message);
+  if (kind == "out_of_sync") throw OutOfSync(message);
+  throw Error(message);
+}
+
+std::string without_newline(std::string text) {
+  while (text.ends_with('\n')) text.pop_back();
+  return text;
+}
+
+}  // namespace
+
+TrainResult run_local_training(const LocalTrainingOptions& options) {
+  AgentOptions agent;
+  agent.program = options.program;
+  agent.ranks = options.ranks;
+  agent.threads = options.threads;
+  agent.environment = {{request_variable, "1"}};
+  agent.merged = options.output;
+  const AgentResult ended = run_agent(agent);
+
+  if (ended.signal != 0) {
+    throw TrainingStopped(ended.signal, without_newline(report(ended, options.ranks)));
+  }
+  if (ended.failure) {
+    const auto error = ended.store.find(error_key(ended.failure->rank));
+    if (error != ended.store.end()) throw_again(error->second);
+    const std::string message = without_newline(report(ended, options.ranks));
+    if (ended.failure->signal != 0) throw PeerLost(ended.failure->rank, message);
+    throw Error(message);
+  }
+  if (!ended.output_error.empty())
+    throw BackendError(without_newline(report(ended, options.ranks)));
+  const auto result = ended.store.find(result_key);
+  if (result == ended.store.end()) {
+    throw Error(fmt::format("{} has ended without a result; is it a program of another version?",
+                            options.program.front()));
+  }
+  return train_result_from_json(result->second);
+}
+
+bool started_by_local_training() {
+  return environment(request_variable).has_value();
+}
+
+void hand_over(const TrainResult& result) {
+  launcher_store().set(result_key, to_json(result));
+}
+
+void hand_over(const std::exception& error) {
+  launcher_store({.patience = kToTellAnError})
+      .set(error_key(environment_int("RANK").value_or(0)), error_to_json(error));
+}
+
+}  // namespace lockstep

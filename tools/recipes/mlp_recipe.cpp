@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A multilayer perceptron for images as MNIST's: 203,530 parameters, most of them in one layer.
+#include "tools/recipes/image_data.h"
+#include "tools/recipes/recipe.h"
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adam.h>
+
+namespace lockstep {
+
+Recipe mlp_recipe() {
+  return {
+      .name = "mlp",
+      .summary = "784-256-10 with ReLU for images as MNIST's, Adam",
+      .epochs = 5,
+      .batch_size = 512,
+      .learning_rate = 1e-3,
+      .reads_folder = true,
+      .load = [](const std::filesystem::path& folder, std::uint64_t,
+                 ProcessGroup& group) { return load_images(folder, group); },
+      .make_net =
+          [] {
+            return torch::nn::Sequential(torch::nn::Flatten(), torch::nn::Linear(784, 256),
+                                         torch::nn::ReLU(), torch::nn::Linear(256, 10));
+          },
+      .make_optimizer =
+          [](std::vector<at::Tensor> parameters, double learning_rate) {
+            return std::make_unique<torch::optim::Adam>(std::move(parameters),
+                                                        torch::optim::AdamOptions(learning_rate));
+          },
+      .loss =
+          [](const at::Tensor& output, const at::Tensor& target) {
+            return torch::nn::functional::cross_entropy(output, target);
+          },
+  };
+}
+
+}  // namespace lockstep

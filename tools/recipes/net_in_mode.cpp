@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "tools/recipes/net_in_mode.h"
+
+#include "lockstep/parallel/check_in_sync.h"
+#include "lockstep/parallel/finite_gradients.h"
+
+namespace lockstep {
+namespace {
+
+DataParallelOptions replica_options(int replicas, at::Device first) {
+  if (!first.is_cuda()) return {.replicas = replicas};
+  DataParallelOptions options;
+  for (int i = 0; i < replicas; ++i) {
+    options.device_ids.emplace_back(at::kCUDA, static_cast<at::DeviceIndex>(first.index() + i));
+  }
+  return options;
+}
+
+}  // namespace
+
+NetInMode::NetInMode(torch::nn::Sequential net, TrainMode mode, const TrainOptions& options,
+                     std::shared_ptr<ProcessGroup> group)
+    : net_(std::move(net)),
+      group_(std::move(group)),
+      check_finite_(options.check_finite),
+      check_in_sync_(options.check_in_sync) {
+  if (mode == TrainMode::ddp) {
+    ddp_.emplace(net_, group_,
+                 DistributedDataParallelOptions{.check_finite = options.check_finite});
+  }
+  if (mode == TrainMode::dp) {
+    dp_.emplace(net_, replica_options(options.replicas, group_->device()));
+  }
+}
+
+at::Tensor NetInMode::forward(const at::Tensor& input) {
+  if (ddp_) return (*ddp_)(input);
+  if (dp_) return (*dp_)(input);
+  return net_->forward(input);
+}
+
+void NetInMode::backward(const at::Tensor& loss) {
+  loss.backward();
+  if (check_finite_ && !ddp_) check_finite_gradients(*net_);
+}
+
+void NetInMode::end_step(std::int64_t step) {
+  if (!ddp_ || !check_in_sync_ || step % *check_in_sync_ != 0) return;
+  check_in_sync(*ddp_, {.gradients = true});
+}
+
+std::uint64_t NetInMode::bytes_moved() const {
+  if (ddp_) return group_->bytes_sent();
+  return dp_ ? dp_->bytes_moved() : 0;
+}
+
+}  // namespace lockstep

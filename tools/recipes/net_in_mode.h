@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A net in what the mode of its training wraps it in.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "tools/recipes/train.h"
+#include <torch/nn/modules/container/sequential.h>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/parallel/data_parallel.h"
+#include "lockstep/parallel/distributed_data_parallel.h"
+
+namespace lockstep {
+
+class NetInMode {
+ public:
+  // A collective call. On GPUs the replicas of dp lie on the group's device and those that follow.
+  NetInMode(torch::nn::Sequential net, TrainMode mode, const TrainOptions& options,
+            std::shared_ptr<ProcessGroup> group);
+
+  at::Tensor forward(const at::Tensor& input);
+  // NonFiniteGradient if the options ask for the check.
+  void backward(const at::Tensor& loss);
+  // After the optimizer's step, which is counted from 1. OutOfSync if the options ask for the check
+  // at this step.
+  void end_step(std::int64_t step);
+
+  // With other ranks or devices, since the beginning.
+  std::uint64_t bytes_moved() const;
+
+ private:
+  torch::nn::Sequential net_;
+  std::shared_ptr<ProcessGroup> group_;
+  bool check_finite_;
+  std::optional<std::int64_t> check_in_sync_;
+  std::optional<DistributedDataParallel<torch::nn::Sequential>> ddp_;
+  std::optional<DataParallel<torch::nn::Sequential>> dp_;
+};
+
+}  // namespace lockstep

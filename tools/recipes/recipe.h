@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What a training needs to know beside its options: data, net, optimizer, loss. A recipe is a
+// value; each is made in a file of its own.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/optim/optimizer.h>
+
+#include "lockstep/comm/process_group.h"
+
+namespace lockstep {
+
+// Rows of samples and targets, on the CPU. Without a test set there is no accuracy.
+struct TrainingData {
+  at::Tensor inputs;
+  at::Tensor targets;
+  at::Tensor test_inputs;
+  at::Tensor test_targets;
+};
+
+struct Recipe {
+  std::string name;
+  // One line for people.
+  std::string summary;
+  std::int64_t epochs;
+  // A rank's.
+  std::int64_t batch_size;
+  double learning_rate;
+  // True if it reads images from a folder; otherwise it makes its own data from the seed.
+  bool reads_folder;
+
+  // A collective call.
+  std::function<TrainingData(const std::filesystem::path& folder, std::uint64_t seed,
+                             ProcessGroup& group)>
+      load;
+  // Draws its weights from the default generator.
+  std::function<torch::nn::Sequential()> make_net;
+  std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<at::Tensor> parameters,
+                                                         double learning_rate)>
+      make_optimizer;
+  // The mean over the batch.
+  std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)> loss;
+};
+
+// A line fitted to LinearDataset by SGD.
+Recipe linear_recipe();
+// 784-256-10 with ReLU, Adam, for images as MNIST's.
+Recipe mlp_recipe();
+// Two convolutions and two linear layers, Adam, for images as MNIST's.
+Recipe cnn_recipe();
+
+std::vector<Recipe> all_recipes();
+
+// UsageError that lists the recipes if there is none of this name.
+Recipe find_recipe(const std::string& name);
+
+}  // namespace lockstep

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "tools/recipes/train.h"
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+#include "tools/recipes/batch_size.h"
+#include "tools/recipes/net_in_mode.h"
+#include "tools/recipes/save_model.h"
+#include "tools/recipes/training_loop.h"
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+
+#include "lockstep/core/error.h"
+#include "lockstep/core/peak_memory.h"
+#include "lockstep/core/whole_file.h"
+#include "lockstep/data/distributed_sampler.h"
+#include "lockstep/data/mnist_dataset.h"
+#include "lockstep/libtorch_version.h"
+#include "lockstep/train/evaluate.h"
+
+namespace lockstep {
+namespace {
+
+using Log = TrainingLoop::Log;
+
+constexpr const char* default_folder = "/usr/share/datasets/fashion-mnist";
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  const std::size_t middle = values.size() / 2;
+  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+}
+
+std::int64_t count_parameters(const torch::nn::Sequential& net) {
+  std::int64_t count = 0;
+  for (const auto& parameter : net->parameters()) count += parameter.numel();
+  return count;
+}
+
+// Into how many a batch is divided.
+int parts(TrainMode mode, const TrainOptions& options, const ProcessGroup& group) {
+  return mode == TrainMode::dp ? options.replicas : group.size();
+}
+
+// What the training starts from, as the result reports it.
+TrainResult describe(const Recipe& recipe, TrainMode mode, const TrainOptions& options,
+                     const ProcessGroup& group) {
+  const auto batch = resolve_batch_sizes(options.batch_size, options.global_batch_size,
+                                         recipe.batch_size, parts(mode, options, group));
+  TrainResult result;
+  result.recipe = recipe.name;
+  result.mode = name(mode);
+  result.ranks = group.size();
+  result.replicas = mode == TrainMode::dp ? options.replicas : 1;
+  result.threads = at::get_num_threads();
+  result.device = group.device().str();
+  result.seed = options.seed;
+  result.batch_size = batch.rank;
+  result.global_batch_size = batch.global;
+  result.learning_rate = options.learning_rate.value_or(recipe.learning_rate);
+  result.learning_rate_scale = options.learning_rate_scale;
+  result.epochs = options.epochs.value_or(recipe.epochs);
+  return result;
+}
+
+void log_start(const TrainResult& start, const TrainingData& data, const torch::nn::Sequential& net,
+               const ProcessGroup& group, const Log& log) {
+  log(fmt::format(
+      "{}: {} parameters, {} samples, {} rank{}{} with {} thread{} on {}, batches of {}, {} in "
+      "all, "
+      "learning rate {:g}{}{}",
+      start.recipe, count_parameters(net), data.inputs.size(0), start.ranks,
+      start.ranks == 1 ? "" : "s",
+      start.replicas == 1 ? "" : fmt::format(" of {} replicas", start.replicas), start.threads,
+      start.threads == 1 ? "" : "s", start.device, start.batch_size, start.global_batch_size,
+      start.learning_rate,
+      start.learning_rate_scale == 1 ? ""
+                                     : fmt::format(" scaled by {:g}", start.learning_rate_scale),
+      group.size() == 1 ? "" : fmt::format(", over {} ({})", group.backend(), group.why())));
+}
+
+void log_end(const TrainResult& result, const Log& log) {
+  if (result.accuracy) log(fmt::format("test accuracy {:.2f} %", *result.accuracy * 100));
+  if (result.weight) {
+    log(fmt::format("learned weight {:.2f}, bias {:.2f}", *result.weight, *result.bias));
+  }
+}
+
+void measure(TrainResult& result, torch::nn::Sequential& net, const TrainingData& data,
+             ProcessGroup& group) {
+  if (data.test_inputs.defined()) {
+    result.accuracy = measure_accuracy(net, data.test_inputs, data.test_targets, group);
+    return;
+  }
+  const auto parameters = net->parameters();
+  result.weight = parameters.at(0).item<double>();
+  result.bias = parameters.at(1).item<double>();
+}
+
+// Of this rank's devices, in bytes; nothing if one does not tell.
+std::vector<std::int64_t> peaks(const TrainResult& result, at::Device device) {
+  if (device.is_cpu()) return {peak_memory()};
+  std::vector<std::int64_t> peaks;
+  for (int i = 0; i < result.replicas; ++i) {
+    const auto peak = libtorch::peak_memory(
+        at::Device(device.type(), static_cast<at::DeviceIndex>(device.index() + i)));
+    if (!peak) return {};
+    peaks.push_back(*peak);
+  }
+  return peaks;
+}
+
+void measure_memory(TrainResult& result, ProcessGroup& group) {
+  const auto own = peaks(result, group.device());
+  if (own.empty()) return;
+  at::Tensor all = torch::tensor(own, torch::kLong).sum().to(group.device());
+  at::Tensor fullest = torch::tensor(own, torch::kLong).max().to(group.device());
+  group.all_reduce(all).wait();
+  group.all_reduce(fullest, {.op = ReduceOp::max}).wait();
+  result.peak_mb = all.item<double>() / 1e6;
+  result.fullest_peak_mb = fullest.item<double>() / 1e6;
+}
+
+template <class Number>
+void require_within(const char* what, std::optional<Number> value, const Range<Number>& range) {
+  if (!value || range.contains(*value)) return;
+  throw UsageError(fmt::format("{} {}: give {}", what, *value, in_words(range)));
+}
+
+constexpr std::array kModes{TrainMode::single, TrainMode::dp, TrainMode::ddp};
+
+// The file is written by rank 0, on its machine; but all ranks throw what is wrong with it, so that
+// none waits for rank 0.
+void check_save_file(const std::filesystem::path& file, ProcessGroup& group) {
+  // Begins with U for a UsageError, B for a BackendError.
+  std::string wrong;
+  if (group.rank() == 0) {
+    try {
+      check_can_write(file);
+    } catch (const UsageError& error) {
+      wrong = fmt::format("U{}", error.what());
+    } catch (const BackendError& error) {
+      wrong = fmt::format("B{}", error.what());
+    }
+  }
+  constexpr std::int64_t most = 4096;
+  at::Tensor text = torch::zeros({most}, torch::kByte);
+  wrong.resize(std::min<std::size_t>(wrong.size(), most - 1));  // a zero ends it
+  std::ranges::copy(wrong, text.data_ptr<std::uint8_t>());
+  text = text.to(group.device());
+  group.broadcast(text, 0).wait();
+  text = text.cpu();
+  wrong = reinterpret_cast<const char*>(text.data_ptr<std::uint8_t>());
+  if (wrong.starts_with('U')) throw UsageError(wrong.substr(1));
+  if (wrong.starts_with('B')) throw BackendError(wrong.substr(1));
+}
+
+}  // namespace
+
+std::string_view name(TrainMode mode) {
+  switch (mode) {
+    case TrainMode::single:
+      return "single";
+    case TrainMode::dp:
+      return "dp";
+    case TrainMode::ddp:
+      return "ddp";
+  }
+  return "unknown";
+}
+
+TrainMode find_mode(const std::string& wanted) {
+  const auto found =
+      std::ranges::find_if(kModes, [&](TrainMode mode) { return name(mode) == wanted; });
+  if (found != kModes.end()) return *found;
+  throw UsageError(fmt::format("there is no mode {}; there are single, dp and ddp", wanted));
+}
+
+void check_train_options(const Recipe& recipe, const TrainOptions& options, int parts) {
+  resolve_batch_sizes(options.batch_size, options.global_batch_size, recipe.batch_size, parts);
+  require_within("epochs", options.epochs, kEpochs);
+  require_within("check_in_sync", options.check_in_sync, kCheckIntervals);
+  require_within("learning rate", options.learning_rate, kLearningRates);
+  if (options.data_folder && !recipe.reads_folder) {
+    throw UsageError(fmt::format("recipe {} makes its own data; leave out the data folder {}",
+                                 recipe.name, options.data_folder->string()));
+  }
+  if (recipe.reads_folder) require_data_folder(options.data_folder.value_or(default_folder));
+}
+
+TrainResult train(const Recipe& recipe, TrainMode mode, const TrainOptions& options,
+                  const std::shared_ptr<ProcessGroup>& group, const Log& log) {
+  if (mode != TrainMode::ddp && group->size() != 1) {
+    throw UsageError(fmt::format("rank {} of {}: a {} training is of one rank; train with ddp",
+                                 group->rank(), group->size(), name(mode)));
+  }
+  if (mode == TrainMode::dp && options.replicas < 1) {
+    throw UsageError(fmt::format("{} replicas train nothing; give at least 1", options.replicas));
+  }
+  if (mode != TrainMode::ddp && options.check_in_sync) {
+    throw UsageError(
+        fmt::format("a {} training has one net, which is always in sync with itself; leave out the "
+                    "comparison of ranks, or train with ddp",
+                    name(mode)));
+  }
+  check_train_options(recipe, options, parts(mode, options, *group));
+  if (options.save_file) check_save_file(*options.save_file, *group);
+  const Log rank_0_log = group->rank() == 0 ? log : [](const std::string&) {};
+  TrainResult result = describe(recipe, mode, options, *group);
+  const auto data = recipe.load(options.data_folder.value_or(default_folder),
+                                static_cast<std::uint64_t>(options.seed), *group);
+
+  torch::manual_seed(static_cast<std::uint64_t>(options.seed));
+  auto net = recipe.make_net();
+  net->to(group->device());
+  auto optimizer = recipe.make_optimizer(net->parameters(), result.learning_rate);
+  NetInMode model(net, mode, options, group);
+  log_start(result, data, net, *group, rank_0_log);
+
+  const auto size = static_cast<std::size_t>(data.inputs.size(0));
+  DistributedSampler sampler(size, *group, {.seed = options.seed});
+  const auto batch = static_cast<std::size_t>(result.batch_size * result.replicas);
+  const auto steps = static_cast<std::int64_t>((sampler.size() + batch - 1) / batch);
+  TrainingLoop loop(recipe,
+                    MemoryLoader(data.inputs, data.targets, sampler,
+                                 {.batch_size = batch, .device = group->device()}),
+                    steps,
+                    {.base = result.learning_rate,
+                     .scale = result.learning_rate_scale,
+                     .steps = steps * result.epochs},
+                    *optimizer, model, *group, rank_0_log);
+  std::vector<double> seconds;
+  for (std::int64_t epoch = 0; epoch < result.epochs; ++epoch) {
+    sampler.set_epoch(epoch);
+    const std::string label = fmt::format("epoch {}/{}", epoch + 1, result.epochs);
+    const auto done = loop.run_epoch(label);
+    rank_0_log(fmt::format("{}: mean loss {:.4f}, {:.2f} s", label, done.loss, done.seconds));
+    result.loss = done.loss;
+    for (const LossPoint& point : done.losses) {
+      result.losses.push_back({static_cast<double>(epoch) + point.epoch, point.loss});
+    }
+    seconds.push_back(done.seconds);
+  }
+  result.bytes_moved_per_step =
+      static_cast<std::int64_t>(loop.bytes_moved()) / (steps * result.epochs);
+  measure_memory(result, *group);
+  result.seconds = std::accumulate(seconds.begin(), seconds.end(), 0.0);
+  result.seconds_per_epoch = median(seconds);
+  result.samples_per_second = static_cast<double>(size) / result.seconds_per_epoch;
+
+  measure(result, net, data, *group);
+  log_end(result, rank_0_log);
+  if (options.save_file && group->rank() == 0) save_model(net.ptr(), *options.save_file);
+  return result;
+}
+
+}  // namespace lockstep

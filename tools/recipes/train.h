@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Trains a recipe: one loop for one process and for many.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "tools/recipes/recipe.h"
+#include "tools/recipes/train_result.h"
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/core/number.h"
+
+namespace lockstep {
+
+// Small enough that the number of all steps of a training fits an std::int64_t.
+constexpr Range<std::int64_t> kEpochs{1, 1'000'000'000};
+// In steps. A training has no more than that.
+constexpr Range<std::int64_t> kCheckIntervals{1, std::numeric_limits<std::int64_t>::max()};
+// Rates that still fit a float when they are scaled, and when Adam divides them.
+constexpr Range<double> kLearningRates{1e-30, 1e30};
+constexpr Range<double> kLearningRateScales{1, 1e6};
+constexpr Range<std::int64_t> kSeeds{std::numeric_limits<std::int64_t>::min(),
+                                     std::numeric_limits<std::int64_t>::max()};
+
+enum class TrainMode { single, dp, ddp };
+
+std::string_view name(TrainMode mode);
+// UsageError that lists the modes if there is none of this name.
+TrainMode find_mode(const std::string& name);
+
+// What is not given is the recipe's.
+struct TrainOptions {
+  std::optional<std::int64_t> epochs = {};
+  // See resolve_batch_sizes.
+  std::optional<std::int64_t> batch_size = {};
+  std::optional<std::int64_t> global_batch_size = {};
+  std::optional<double> learning_rate = {};
+  // See LearningRateSchedule.
+  double learning_rate_scale = 1;
+  // Where recipes that need one find their data set; by default Debian's Fashion-MNIST.
+  std::optional<std::filesystem::path> data_folder = {};
+  std::int64_t seed = 0;
+  // For dp: how many copies of the net compute in this process, on as many GPUs or on the CPU.
+  int replicas = 1;
+  // The training ends if a gradient has infinite or NaN elements, before the optimizer sees it.
+  bool check_finite = false;
+  // For ddp: every so many steps the training ends unless all ranks have the same net, bit for bit.
+  std::optional<std::int64_t> check_in_sync = {};
+  // Rank 0 saves the net there when it is trained. A path that cannot be written is refused before
+  // the training.
+  std::optional<std::filesystem::path> save_file = {};
+};
+
+// UsageError for impossible options, so that they are known before ranks are started; reads no data
+// and does not look at save_file. `parts` is the number of ranks or replicas that share a batch.
+void check_train_options(const Recipe& recipe, const TrainOptions& options, int parts);
+
+// A collective call, with the same arguments on every rank. Single and dp need a group of one:
+// single trains the net itself, dp wraps it in DataParallel, ddp in DistributedDataParallel. All
+// make the same steps if the global batch is the same. Every 100 steps and after each epoch, rank 0
+// passes a line of progress to log. Tensors live on group->device(). Seeds torch's default
+// generators. NonFiniteGradient and OutOfSync on every rank, with the step, if the options ask for
+// it.
+TrainResult train(const Recipe& recipe, TrainMode mode, const TrainOptions& options,
+                  const std::shared_ptr<ProcessGroup>& group,
+                  const std::function<void(const std::string&)>& log);
+
+}  // namespace lockstep

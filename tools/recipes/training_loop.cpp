@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "tools/recipes/training_loop.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <torch/utils.h>
+
+#include "lockstep/parallel/check_in_sync.h"
+#include "lockstep/parallel/finite_gradients.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::int64_t steps_per_line = 100;
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// The losses of an epoch, summed over the samples of each of a few stretches.
+class LossSums {
+ public:
+  LossSums(std::int64_t steps, at::Device device)
+      : steps_(steps), options_(torch::TensorOptions(torch::kDouble).device(device)) {}
+
+  void add(const at::Tensor& mean, std::int64_t samples) {
+    if (begins(step_++)) {
+      losses_.push_back(torch::zeros({}, options_));
+      samples_.push_back(0);
+    }
+    losses_.back().add_(mean, samples);
+    samples_.back() += static_cast<double>(samples);
+  }
+
+  // A row for each stretch: its losses' sum, and its samples.
+  at::Tensor sums() const {
+    return torch::stack({torch::stack(losses_).cpu(), torch::tensor(samples_, torch::kDouble)}, 1);
+  }
+
+  // Where the stretch ends, as a part of the epoch.
+  static double end(std::int64_t stretch, std::int64_t steps) {
+    return static_cast<double>(first_step(stretch + 1, steps)) / static_cast<double>(steps);
+  }
+
+ private:
+  static constexpr std::int64_t kStretches = 20;
+
+  static std::int64_t first_step(std::int64_t stretch, std::int64_t steps) {
+    return steps * stretch / std::min(steps, kStretches);
+  }
+  bool begins(std::int64_t step) const {
+    return step == first_step(static_cast<std::int64_t>(losses_.size()), steps_);
+  }
+
+  std::int64_t steps_;
+  torch::TensorOptions options_;
+  std::vector<at::Tensor> losses_;
+  std::vector<double> samples_;
+  std::int64_t step_ = 0;
+};
+
+}  // namespace
+
+TrainingLoop::TrainingLoop(const Recipe& recipe, MemoryLoader loader, std::int64_t steps_per_epoch,
+                           const LearningRateSchedule& schedule, torch::optim::Optimizer& optimizer,
+                           NetInMode& net, ProcessGroup& group, Log log)
+    : recipe_(recipe),
+      loader_(std::move(loader)),
+      steps_per_epoch_(steps_per_epoch),
+      schedule_(schedule),
+      optimizer_(optimizer),
+      net_(net),
+      group_(group),
+      log_(std::move(log)) {}
+
+TrainingLoop::Epoch TrainingLoop::run_epoch(const std::string& label) {
+  const auto start = Clock::now();
+  if (step_ == 0) line_start_ = start;
+  LossSums losses(steps_per_epoch_, group_.device());
+  const std::uint64_t moved_before = net_.bytes_moved();
+  std::int64_t step = 0;
+  for (auto& batch : loader_) {
+    ++step;
+    const auto where = [&] { return fmt::format("{}, step {}/{}", label, step, steps_per_epoch_); };
+    at::Tensor loss;
+    try {
+      loss = run_step(batch);
+    } catch (const NonFiniteGradient& error) {
+      throw NonFiniteGradient(where() + ": " + error.what());
+    } catch (const OutOfSync& error) {
+      throw OutOfSync(where() + ": " + error.what());
+    }
+    losses.add(loss, batch.target.size(0));
+    if (step_ % steps_per_line != 0) continue;
+    log_(fmt::format("{}: loss {:.4f}, {:.3f} ms a batch", where(), loss.item<double>(),
+                     seconds_since(line_start_) * 1000 / steps_per_line));
+    line_start_ = Clock::now();
+  }
+  bytes_moved_ += net_.bytes_moved() - moved_before;
+  const at::Tensor sums = losses.sums();  // waits for what is under way on a GPU
+  return agree(sums, seconds_since(start));
+}
+
+at::Tensor TrainingLoop::run_step(const MemoryLoader::Batch& batch) {
+  // A schedule that is flat costs nothing, and leaves the rate to whoever set it.
+  if (schedule_.scale != 1) set_learning_rate(learning_rate_at(schedule_, step_));
+  ++step_;
+  optimizer_.zero_grad();
+  at::Tensor loss = recipe_.loss(net_.forward(batch.data), batch.target);
+  net_.backward(loss);
+  optimizer_.step();
+  net_.end_step(step_);
+  return loss.detach();
+}
+
+void TrainingLoop::set_learning_rate(double rate) {
+  for (auto& parameters : optimizer_.param_groups()) parameters.options().set_lr(rate);
+}
+
+// The mean losses over the samples of all ranks, and the slowest rank's time.
+TrainingLoop::Epoch TrainingLoop::agree(const at::Tensor& of_rank, double seconds) {
+  at::Tensor sums = of_rank.to(group_.device());
+  at::Tensor time = torch::tensor({seconds}, torch::kDouble).to(group_.device());
+  group_.all_reduce(sums).wait();
+  group_.all_reduce(time, {.op = ReduceOp::max}).wait();
+  sums = sums.cpu();
+  const at::Tensor all = sums.sum(0);
+  Epoch epoch{.loss = (all[0] / all[1]).item<double>(), .seconds = time.item<double>()};
+  for (std::int64_t part = 0; part < sums.size(0); ++part) {
+    epoch.losses.push_back(
+        {LossSums::end(part, steps_per_epoch_), (sums[part][0] / sums[part][1]).item<double>()});
+  }
+  return epoch;
+}
+
+}  // namespace lockstep

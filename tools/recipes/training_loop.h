@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The loop over the epochs, the same for every mode.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tools/recipes/net_in_mode.h"
+#include "tools/recipes/recipe.h"
+#include "tools/recipes/train_result.h"
+#include <torch/optim/optimizer.h>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/data/memory_loader.h"
+#include "lockstep/train/learning_rate.h"
+
+namespace lockstep {
+
+// What is passed by reference outlives the loop.
+class TrainingLoop {
+ public:
+  using Log = std::function<void(const std::string&)>;
+
+  TrainingLoop(const Recipe& recipe, MemoryLoader loader, std::int64_t steps_per_epoch,
+               const LearningRateSchedule& schedule, torch::optim::Optimizer& optimizer,
+               NetInMode& net, ProcessGroup& group, Log log);
+
+  struct Epoch {
+    double loss;
+    double seconds;
+    // Within the epoch: the last one is at 1.
+    std::vector<LossPoint> losses = {};
+  };
+
+  // A collective call. label is what lines of progress begin with.
+  Epoch run_epoch(const std::string& label);
+
+  // In the steps of all epochs: NetInMode::bytes_moved.
+  std::uint64_t bytes_moved() const { return bytes_moved_; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  at::Tensor run_step(const MemoryLoader::Batch& batch);
+  void set_learning_rate(double rate);
+  Epoch agree(const at::Tensor& of_rank, double seconds);
+
+  const Recipe& recipe_;
+  MemoryLoader loader_;
+  std::int64_t steps_per_epoch_;
+  LearningRateSchedule schedule_;
+  torch::optim::Optimizer& optimizer_;
+  NetInMode& net_;
+  ProcessGroup& group_;
+  Log log_;
+  std::int64_t step_ = 0;  // over all epochs
+  std::uint64_t bytes_moved_ = 0;
+  Clock::time_point line_start_;
+};
+
+}  // namespace lockstep
