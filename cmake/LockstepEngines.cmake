@@ -1,22 +1,26 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The engines that backends stand on, as far as they are there; a stub stands in for what is not.
+# The libraries that backends stand on, as far as they are there. comm/backends.cpp learns from
+# built_with.h which backends there are.
+
+foreach(library GLOO MPI NCCL)
+  set(LOCKSTEP_BUILT_WITH_${library} false)
+endforeach()
 
 # Gloo is in libtorch, which does not bring its headers. The library itself must not be linked: a
 # libtorch may carry another version of it.
 find_path(LOCKSTEP_GLOO_INCLUDE gloo/transport/device.h)
 if(LOCKSTEP_GLOO_INCLUDE)
   set(gloo_sources comm/remote/gloo/gloo_transport.cpp comm/remote/gloo/gloo_device.cpp
-                   comm/remote/gloo/gloo_group.cpp comm/remote/gloo/gloo_sockets.cpp
+                   comm/remote/gloo/gloo_backend.cpp comm/remote/gloo/gloo_sockets.cpp
                    comm/remote/gloo/gloo_store.cpp comm/remote/gloo/waiting_threads.cpp)
   # Named once more, a folder of the system would come before the compiler's own.
   if(NOT LOCKSTEP_GLOO_INCLUDE IN_LIST CMAKE_CXX_IMPLICIT_INCLUDE_DIRECTORIES)
     target_include_directories(lockstep SYSTEM PRIVATE ${LOCKSTEP_GLOO_INCLUDE})
   endif()
+  target_sources(lockstep PRIVATE ${gloo_sources})
   set(LOCKSTEP_HAS_GLOO TRUE PARENT_SCOPE)
-else()
-  set(gloo_sources comm/remote/gloo/gloo_stub.cpp)
+  set(LOCKSTEP_BUILT_WITH_GLOO true)
 endif()
-target_sources(lockstep PRIVATE ${gloo_sources})
 message(STATUS "backend gloo: ${LOCKSTEP_GLOO_INCLUDE}")
 
 # Open MPI or MPICH: the one whose compiler is mpicc, or is named by MPI_C_COMPILER.
@@ -25,7 +29,7 @@ if(LOCKSTEP_WITH_MPI)
   find_package(MPI COMPONENTS C)
 endif()
 if(TARGET MPI::MPI_C)
-  set(mpi_sources comm/remote/mpi/mpi_transport.cpp comm/remote/mpi/mpi_group.cpp
+  set(mpi_sources comm/remote/mpi/mpi_transport.cpp comm/remote/mpi/mpi_backend.cpp
                   rendezvous/mpi_library.cpp)
   # For these files alone, so that another MPI costs no more than compiling them. Without the
   # bindings to C++ that MPI has given up.
@@ -37,8 +41,9 @@ if(TARGET MPI::MPI_C)
   # The installed package finds it again (cmake/lockstepConfig.cmake.in).
   target_link_libraries(lockstep PRIVATE $<BUILD_INTERFACE:$<LINK_ONLY:MPI::MPI_C>>)
   set(LOCKSTEP_HAS_MPI TRUE PARENT_SCOPE)
+  set(LOCKSTEP_BUILT_WITH_MPI true)
 else()
-  target_sources(lockstep PRIVATE comm/remote/mpi/mpi_stub.cpp rendezvous/mpi_library_stub.cpp)
+  target_sources(lockstep PRIVATE rendezvous/mpi_library_stub.cpp)
 endif()
 message(STATUS "backend mpi: ${MPI_C_HEADER_DIR} ${MPI_C_LIBRARIES}")
 
@@ -51,14 +56,16 @@ find_path(LOCKSTEP_CUDA_INCLUDE cuda_runtime.h
   HINTS ${nvidia_packages} ENV CUDA_HOME PATHS /usr/local/cuda PATH_SUFFIXES include)
 if(LOCKSTEP_NCCL_INCLUDE AND LOCKSTEP_CUDA_INCLUDE)
   set(nccl_sources comm/nccl/nccl_transport.cpp comm/nccl/nccl_communicator.cpp
-                   comm/nccl/nccl_group.cpp comm/nccl/nccl_library.cpp
+                   comm/nccl/nccl_backend.cpp comm/nccl/nccl_library.cpp
                    comm/nccl/nccl_schedules.cpp)
   target_include_directories(lockstep SYSTEM PRIVATE ${LOCKSTEP_NCCL_INCLUDE}
                                                      ${LOCKSTEP_CUDA_INCLUDE})
   target_link_libraries(lockstep PRIVATE ${CMAKE_DL_LIBS})
+  target_sources(lockstep PRIVATE ${nccl_sources})
   set(LOCKSTEP_HAS_NCCL TRUE PARENT_SCOPE)
-else()
-  set(nccl_sources comm/nccl/nccl_stub.cpp)
+  set(LOCKSTEP_BUILT_WITH_NCCL true)
 endif()
-target_sources(lockstep PRIVATE ${nccl_sources})
 message(STATUS "backend nccl: ${LOCKSTEP_NCCL_INCLUDE} ${LOCKSTEP_CUDA_INCLUDE}")
+
+configure_file(built_with.h.in generated/lockstep/built_with.h @ONLY)
+target_include_directories(lockstep PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/generated)

@@ -10,6 +10,7 @@ data_folder=/usr/share/datasets/fashion-mnist
 
 extra_packages=()
 yes=no         # --yes: install without asking
+dependencies=  # --dependencies: the folder that gpu-kit made, in the place of packages
 torch=auto     # --torch: auto, system, pip, or the folder of an unpacked libtorch
 preset=release
 cmake=cmake
@@ -45,6 +46,10 @@ option() {
   case $1 in
     --yes | -y) yes=yes ;;
     --torch=?*) torch=${1#--torch=} ;;
+    --dependencies=?*)
+      dependencies=$(cd "${1#--dependencies=}" 2>/dev/null && pwd) && [[ -d $dependencies/usr ]] ||
+        wrong_use "$1: no such folder, or scripts/gpu-kit did not make it"
+      ;;
     *) return 1 ;;
   esac
 }
@@ -277,9 +282,29 @@ list_missing() {
   fi
 }
 
+# Takes compiled libraries, headers and data from the folder that gpu-kit made.
+use_dependencies() {
+  local triplet
+  triplet=$(uname -m)-linux-gnu
+  export CPATH=$dependencies/usr/include${CPATH:+:$CPATH}
+  export LIBRARY_PATH=$dependencies/usr/lib/$triplet${LIBRARY_PATH:+:$LIBRARY_PATH}
+  export LD_LIBRARY_PATH=$dependencies/usr/lib/$triplet${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+  LOCKSTEP_CMAKE_OPTIONS+=" -DCMAKE_PREFIX_PATH=$dependencies/usr"
+  data_folder=$dependencies$data_folder
+  choose_torch
+  choose_compiler || fail "no g++ 12 or newer here; set CXX to a C++20 compiler"
+  choose_cmake || fail "no CMake 3.25 or newer here"
+  command -v ninja >/dev/null || fail "no ninja here"
+}
+
 # Sees to it that everything is installed; says and does nothing when it is.
 setup_machine() {
   cd "$root"
+  if [[ -n $dependencies ]]; then
+    use_dependencies
+    prepare_torch
+    return
+  fi
   list_missing
   if ((${#packages[@]})); then
     command -v apt-get >/dev/null || fail "missing: ${packages[*]}

@@ -7,17 +7,11 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <fmt/format.h>
 
-#include "lockstep/comm/hierarchical/hierarchical_group.h"
+#include "lockstep/comm/backends.h"
 #include "lockstep/comm/hierarchical/host_map.h"
-#include "lockstep/comm/init_process_group.h"
-#include "lockstep/comm/local/shm/shm_group.h"
-#include "lockstep/comm/nccl/nccl_group.h"
-#include "lockstep/comm/remote/gloo/gloo_group.h"
-#include "lockstep/comm/remote/mpi/mpi_group.h"
-#include "lockstep/comm/self/self_group.h"
 #include "lockstep/core/environment.h"
+#include "lockstep/core/error.h"
 #include "lockstep/rendezvous/exchange.h"
-#include "lockstep/rendezvous/mpi_library.h"
 #include "lockstep/rendezvous/roll_call.h"
 
 namespace lockstep {
@@ -38,20 +32,11 @@ std::string gpu_name(at::Device device) {
 // if they were given different devices.
 bool has_gpu_for_each_rank(const Membership& member, const GroupOptions& options) {
   if (!c10::impl::hasDeviceGuardImpl(at::kCUDA)) return false;
-  const bool can = options.device.is_cuda() && why_not_nccl().empty();
+  const bool can = options.device.is_cuda() && is_usable(backend_row("nccl"));
   auto gpus = exchange(member, "gpus", can ? this_host() + " " + gpu_name(options.device) : "",
                        Deadline::after(options.timeout));
   std::ranges::sort(gpus);
   return !gpus.front().empty() && std::ranges::adjacent_find(gpus) == gpus.end();
-}
-
-constexpr std::string_view kHierarchical = "hierarchical";
-
-// What moves bytes between machines: "hierarchical:mpi" is by mpi.
-MakeGroupBetweenHosts engine_of(const std::string& backend) {
-  if (backend.ends_with("mpi")) return make_mpi_group;
-  if (backend.ends_with("nccl")) return make_nccl_group;
-  return make_gloo_group;
 }
 
 Placement find_placement(const Membership& member, const GroupOptions& options) {
@@ -74,12 +59,12 @@ Choice choose_backend(const Placement& placement) {
   if (placement.hosts == 1) return {"shm", "all ranks share this machine"};
   const std::string why = fmt::format("the ranks are on {} hosts", placement.hosts);
   if (placement.hosts == placement.ranks) return {placement.between_hosts, why};
-  if (placement.between_hosts == "gloo") return {std::string(kHierarchical), why};
-  return {fmt::format("{}:{}", kHierarchical, placement.between_hosts), why};
+  if (placement.between_hosts == "gloo") return {std::string("hierarchical"), why};
+  return {"hierarchical:" + placement.between_hosts, why};
 }
 
 std::string backend_between_hosts() {
-  return !gloo_built_in() && MpiLibrary::built_in() ? "mpi" : "gloo";
+  return !backend_row("gloo").built_in() && backend_row("mpi").built_in() ? "mpi" : "gloo";
 }
 
 std::shared_ptr<ProcessGroup> make_group(std::string backend, Membership member,
@@ -92,25 +77,13 @@ std::shared_ptr<ProcessGroup> make_group(std::string backend, Membership member,
     backend = choice.backend;
     options.why = choice.why;
   }
-  if (backend == "self") return make_self_group(std::move(member), options);
-  if (backend == "shm") return make_shm_group(std::move(member), options);
-  const MakeGroupBetweenHosts make = engine_of(backend);
-  if (backend.starts_with(kHierarchical)) {
-    return make_hierarchical_group(std::move(member), options, this_host(), make);
+  const BackendRow& row = backend_row(backend);
+  if (!row.built_in()) {
+    throw BackendError(fmt::format("backend \"{}\" is not built into this Lockstep: {}", backend,
+                                   row.how_to_get));
   }
-  return make(std::move(member), options, backend);
-}
-
-const std::vector<std::string>& backends() {
-  static const std::vector<std::string> names = {"auto",
-                                                 "shm",
-                                                 "gloo",
-                                                 "mpi",
-                                                 "nccl",
-                                                 "hierarchical",
-                                                 "hierarchical:mpi",
-                                                 "hierarchical:nccl"};
-  return names;
+  auto joined = row.join(member, options, backend);
+  return std::make_shared<ProcessGroup>(std::move(member), std::move(options), std::move(joined));
 }
 
 }  // namespace lockstep

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "lockstep/comm/backends.h"
 #include "lockstep/comm/choose_backend.h"
 #include "lockstep/comm/core/device_count.h"
 #include "lockstep/core/cpu.h"
@@ -76,6 +77,17 @@ std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
     losses.note(std::current_exception());
     throw;
   }
+}
+
+const std::vector<std::string>& backends() {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> all = {"auto"};
+    for (const BackendRow& row : backend_rows()) {
+      if (row.name != "self") all.emplace_back(row.name);
+    }
+    return all;
+  }();
+  return names;
 }
 
 }  // namespace lockstep

@@ -25,23 +25,13 @@
 #include <ATen/core/Tensor.h>
 #include <sys/types.h>
 
-#include "lockstep/comm/core/call.h"
+#include "lockstep/comm/core/backend.h"
 #include "lockstep/comm/core/piece.h"
 #include "lockstep/comm/core/reduce_op.h"
 #include "lockstep/comm/core/work.h"
 #include "lockstep/rendezvous/membership.h"
 
 namespace lockstep {
-
-// How ranks are joined into a group, and how long its waits last.
-struct GroupOptions {
-  // Until when a collective waits for its peers, unless Work::wait says otherwise.
-  std::chrono::milliseconds timeout = std::chrono::minutes(30);
-  // Where this rank's tensors live; group->device() returns it.
-  at::Device device = at::kCPU;
-  // Why this backend was chosen, for those who ask.
-  std::string why = "asked for";
-};
 
 struct AllReduceOptions {
   ReduceOp op = ReduceOp::sum;
@@ -52,11 +42,14 @@ struct AllReduceOptions {
 };
 
 class RingAllReduce;
-class HierarchicalGroup;
 
-class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
+class ProcessGroup final : public std::enable_shared_from_this<ProcessGroup> {
  public:
-  virtual ~ProcessGroup() = default;
+  // Over a backend that has joined the ranks of the membership; init_process_group makes one.
+  ProcessGroup(Membership membership, GroupOptions options, std::shared_ptr<Backend> backend);
+  // Leaves the group: its peers see a farewell, or a failure while an exception unwinds or is
+  // handled.
+  ~ProcessGroup();
   ProcessGroup(const ProcessGroup&) = delete;
   ProcessGroup& operator=(const ProcessGroup&) = delete;
 
@@ -71,7 +64,7 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   std::uint64_t calls_made() const { return calls_made_; }
 
   // "shm", "thread", "self", ...
-  virtual std::string_view backend() const = 0;
+  std::string_view backend() const { return backend_->name(); }
   // Why it is this backend: "asked for", "all ranks share this machine", ...
   const std::string& why() const { return options_.why; }
 
@@ -89,7 +82,7 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
                          AllReduceOptions options = {});
   // Which elements of a tensor, on this rank, no other rank reads in an all_reduce: a part of a
   // tensor that all ranks can reach and that is not small; none on groups that share no memory.
-  virtual ElementRange own_share(const at::Tensor&) const { return {}; }
+  ElementRange own_share(const at::Tensor& tensor) const { return backend_->own_share(tensor); }
 
   // Root's tensors become the reduction; the other ranks' keep what they hold.
   Work reduce(at::TensorList tensors, int root, AllReduceOptions options = {});
@@ -140,50 +133,13 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
 
   // Ends the group for every rank: whatever waits, and whatever comes later, throws with the
   // reason. May be called from any thread.
-  virtual void abort(const std::string& reason) = 0;
+  void abort(const std::string& reason) { backend_->abort(reason); }
 
- protected:
-  ProcessGroup(Membership membership, GroupOptions options);
-
-  // For the destructors of backends. A group that is destroyed because of an exception, while that
-  // unwinds or is handled, calls leave_failing: its peers must not take this for an ordinary
-  // farewell.
+ private:
   void leave_if_failing() noexcept;
-  // Tells the peers that this rank fails, and why. Calls for which it has done its part complete.
-  virtual void leave_failing(const std::string& reason) = 0;
-
-  // What a backend does once the arguments have been checked: tensors are defined and dense, their
-  // types and sizes go together, the operation suits the type, the root is a rank.
-
-  virtual at::Tensor make_empty(at::IntArrayRef sizes, const at::TensorOptions& options) = 0;
-  // Done when every rank has made this call. It moves nothing.
-  virtual Work start_barrier(const Call& call) = 0;
-  virtual Work start_all_reduce(at::TensorList tensors, AllReduceOptions options) = 0;
-  virtual Work start_all_reduce_pieces(const at::Tensor& tensor, std::vector<Piece> pieces,
-                                       AllReduceOptions options);
-  virtual Work start_reduce(at::TensorList tensors, int root, AllReduceOptions options) = 0;
-  virtual Work start_broadcast(at::TensorList tensors, int root) = 0;
-  virtual Work start_all_gather(std::vector<at::Tensor> outputs, at::Tensor input) = 0;
-  virtual Work start_gather(std::vector<at::Tensor> outputs, at::Tensor input, int root) = 0;
-  virtual Work start_scatter(at::Tensor output, std::vector<at::Tensor> inputs, int root) = 0;
-  virtual Work start_reduce_scatter(at::Tensor output, std::vector<at::Tensor> inputs,
-                                    AllReduceOptions options) = 0;
-
-  virtual Work start_all_to_all(std::vector<at::Tensor> outputs,
-                                std::vector<at::Tensor> inputs) = 0;
-  // To and from other ranks than this one.
-  virtual Work start_send(at::Tensor tensor, int to, Tag tag) = 0;
-  virtual Work start_recv(at::Tensor tensor, int from, Tag tag) = 0;
-  // Joins the ranks of the membership. The name tells it from this group's other subgroups.
-  virtual std::shared_ptr<ProcessGroup> make_subgroup(const std::string& name,
-                                                      Membership membership) = 0;
 
   // "[shm] all_reduce, rank 1 of 4: ", the beginning of every message about wrong arguments.
   std::string where(std::string_view operation) const;
-
- private:
-  // It hands to one of its groups what it has checked itself.
-  friend class HierarchicalGroup;
 
   // check_arguments.cpp. UsageError, before anything has been started.
   void check_new_tensor(at::IntArrayRef sizes, const at::TensorOptions& options) const;
@@ -201,11 +157,14 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   void check_exchange(at::TensorList outputs, at::TensorList inputs) const;
   void check_pieces(const at::Tensor& tensor, const std::vector<Piece>& pieces) const;
 
-  void count_all_reduce(at::TensorList tensors);
-  Work start_ring(at::TensorList tensors, AllReduceOptions options);
+  Work start(const CollectiveArgs& args);
+  Work start_all_reduce(at::TensorList tensors, AllReduceOptions options,
+                        std::span<const Piece> pieces = {});
+  Work start_ring(at::TensorList tensors, const Call& call);
 
   Membership membership_;
   GroupOptions options_;
+  std::shared_ptr<Backend> backend_;
   const pid_t owner_;  // a child that this process forks has the object too
   // When the group was formed.
   const int exceptions_in_flight_;

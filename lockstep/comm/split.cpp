@@ -33,7 +33,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(const std::vector<int>& ranks)
       std::ranges::all_of(ranks, [&](int member) { return member >= 0 && member < size(); }) &&
       std::set(ranks.begin(), ranks.end()).size() == ranks.size();
   // So that messages speak of a split, and not of how it is done.
-  start_barrier({.collective = Collective::split}).wait();
+  backend_->start({.call = {.collective = Collective::split}}).wait();
   const at::Tensor own = at::full({size()}, possible ? no_rank : impossible_list, at::kInt);
   if (possible) std::copy(ranks.begin(), ranks.end(), own.data_ptr<std::int32_t>());
   std::vector<at::Tensor> lists;
@@ -65,16 +65,14 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(const std::vector<int>& ranks)
                                    peer, fmt::join(list, ", "), member, fmt::join(other, ", ")));
     }
   }
-  const auto own_entry = std::ranges::find(ranks, rank());
-  if (own_entry == ranks.end()) return nullptr;
-  Membership member = membership_;
-  member.rank = static_cast<int>(own_entry - ranks.begin());
-  member.world_size = static_cast<int>(ranks.size());
-  member.job_ranks.clear();
-  for (const int of : ranks) member.job_ranks.push_back(membership_.job_rank(of));
+  if (std::ranges::find(ranks, rank()) == ranks.end()) return nullptr;
+  Membership member = membership_.part(ranks);
   const GroupLosses losses(member);
   try {
-    return make_subgroup(fmt::format("{}/{}", number, fmt::join(ranks, "-")), std::move(member));
+    auto backend = backend_->split(fmt::format("{}/{}", number, fmt::join(ranks, "-")), member);
+    return std::make_shared<ProcessGroup>(std::move(member),
+                                          GroupOptions{.timeout = timeout(), .device = device()},
+                                          std::move(backend));
   } catch (const StoreLost& error) {
     losses.note(error);
     throw;

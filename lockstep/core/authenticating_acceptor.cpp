@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Challenges new connections, and closes those that answer wrongly, too slowly or not at all.
 #include "lockstep/core/authenticating_acceptor.h"
 
 #include <cerrno>
@@ -66,7 +67,7 @@ void AuthenticatingAcceptor::greet(UniqueFd socket) {
   const int fd = socket.get();
   const Challenge challenge = make_challenge();
   keep_alive(fd);
-  // It fits into the empty buffer of a new connection.
+  // Fits into the empty send buffer of a new connection.
   ::send(fd, &challenge, sizeof challenge, MSG_NOSIGNAL);
   if (!epoll_.try_add(fd, EPOLLIN)) return;
   pending_.push_back({ForkSafeFd(std::move(socket)), challenge, Clock::now()});

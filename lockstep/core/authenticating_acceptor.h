@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Where those who connect over TCP show that they know the key, before anything is done for them:
-// the accepting end of handshake.h, for an event loop. A stranger gets 64 bytes of memory and five
-// seconds.
+// The accepting end of handshake.h, for an event loop: TCP peers prove that they know the key
+// before anything else is done for them. A pending peer gets 64 bytes of memory and five seconds.
 #pragma once
 
 #include <chrono>
@@ -22,23 +21,22 @@ namespace lockstep {
 
 class AuthenticatingAcceptor {
  public:
-  // Keeps at most 256 + `guests` connections that have not proved themselves yet; one more drops
-  // the oldest.
+  // Keeps at most 256 + `guests` pending peers; one more drops the oldest.
   AuthenticatingAcceptor(UniqueFd listener, const Key& key, int guests);
 
-  // To be polled for POLLIN.
+  // Poll it for POLLIN.
   int descriptor() const { return epoll_.get(); }
 
-  // Does what can be done without blocking, and returns the connections of those who have shown
-  // that they know the key. To be called at least every few seconds. Never throws for what a
-  // stranger does.
+  // Does what is possible without blocking, and returns the connections of peers that have proved
+  // that they know the key. Call it at least every few seconds. Never throws because of what a
+  // pending peer does.
   std::vector<ForkSafeFd> serve();
 
-  // Sends all strangers away and takes no more.
+  // Closes all pending connections and accepts no more.
   void close();
 
-  // The end of a message about ranks that do not come: the hosts of those who did not know the key,
-  // and whether this process ran out of descriptors. Empty if neither. Thread-safe.
+  // Ends a message about missing ranks: the hosts of peers that did not know the key, and whether
+  // this process ran out of descriptors. Empty if neither. Thread-safe.
   std::string refused() const;
 
  private:
@@ -62,17 +60,17 @@ class AuthenticatingAcceptor {
   Listener listener_;
   Key key_;
   std::size_t places_;
-  // In the order in which they came.
+  // In order of arrival.
   std::list<PendingPeer> pending_;
   std::map<int, std::list<PendingPeer>::iterator> by_descriptor_;
   Refusals refusals_;
 };
 
-// The connecting end: returns a connection on which both ends have proved that they know the key.
-// While nobody listens there, enter tries again, and throws TimeoutError at the deadline;
-// enter_at_once throws ConnectionRefused. If the listener closes the connection, perhaps because a
-// crowd of strangers came first, both try a few more times before they throw ConnectionClosed.
-// BackendError as from authenticate.
+// The connecting end. Returns a connection on which both ends have proved that they know the key.
+// While nobody listens there, enter retries, and throws TimeoutError at the deadline; enter_at_once
+// throws ConnectionRefused. If the listener closes the connection, perhaps because too many others
+// are pending, both retry a few times before they throw ConnectionClosed. BackendError as from
+// authenticate.
 UniqueFd enter(const std::string& host, std::uint16_t port, const Key& key,
                const Deadline& deadline);
 UniqueFd enter_at_once(const std::string& host, std::uint16_t port, const Key& key,

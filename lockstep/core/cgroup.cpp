@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Reads the limits and counters of both cgroup versions from /sys/fs/cgroup.
 #include "lockstep/core/cgroup.h"
 
 #include <algorithm>
@@ -14,16 +15,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Version 1 says "no limit" by the largest number of whole pages.
+// Version 1 expresses "no limit" as the largest whole number of pages.
 constexpr std::int64_t kNoLimit = std::int64_t{1} << 62;
 
-// What versions 2 and 1 call the same.
+// The names of the same files in versions 2 and 1.
 struct MemoryFiles {
   const char* limit;
   const char* used;
-  const char* inactive_cache;  // in memory.stat
+  const char* inactive_cache;  // // in memory.stat
   const char* active_cache;
-  const char* events;  // "oom_kill" in it
+  const char* events;  // // has "oom_kill"
 };
 constexpr std::array<MemoryFiles, 2> kMemoryFiles = {
     {{"memory.max", "memory.current", "inactive_file", "active_file", "memory.events"},
@@ -37,7 +38,7 @@ std::optional<Value> first_value(const fs::path& file) {
   return std::nullopt;
 }
 
-// Of lines "name value".
+// The value in the line "name value".
 std::optional<std::int64_t> named_value(const fs::path& file, std::string_view wanted) {
   std::ifstream lines(file);
   std::string name;
@@ -56,8 +57,8 @@ bool contains(const std::string& list, std::string_view wanted) {
   return false;
 }
 
-// The group's own folder, and those above it up to where the controller is mounted. In a container
-// the path may be the host's, of which only the top is to be seen.
+// The group's own folder and those above it, up to the controller's mount point. In a container the
+// path may be the host's, of which only the top is visible.
 void add_way_up(const fs::path& mount, std::string path, std::vector<fs::path>& folders) {
   for (; !path.empty() && path != "/"; path.erase(path.rfind('/')))
     folders.push_back(mount / path.substr(1));
@@ -69,7 +70,7 @@ void add_way_up(const fs::path& mount, std::string path, std::vector<fs::path>& 
 struct Cgroup::MemoryUse {
   std::int64_t limit;
   std::int64_t used;
-  // How often it was met.
+  // How often the limit was met.
   std::optional<std::int64_t> hits;
 };
 
@@ -95,7 +96,7 @@ Cgroup::Cgroup(const fs::path& root) {
 std::optional<double> Cgroup::cpu_quota() const {
   std::optional<double> tightest;
   for (const auto& folder : cpu_folders_) {
-    double limit = 0;  // "max" is no number
+    double limit = 0;  // // stays 0 for "max"
     double period = 0;
     if (!(std::ifstream(folder / "cpu.max") >> limit >> period)) {
       limit = first_value<double>(folder / "cpu.cfs_quota_us").value_or(-1);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What the control group of this process, of version 2 or 1, leaves it of the machine.
+// The CPU and memory limits of this process's control group, version 1 or 2.
 #pragma once
 
 #include <cstdint>
@@ -9,26 +9,25 @@
 
 namespace lockstep {
 
-// Reads /proc/self/cgroup and the files under /sys/fs/cgroup when it is asked. A limit anywhere on
-// the way from the process's own group up binds; the tightest one counts. Nothing where there is
-// none.
+// Each call reads /proc/self/cgroup and the files under /sys/fs/cgroup. Limits apply from the
+// process's own group up to the root; the tightest one counts. nullopt if there is none.
 class Cgroup {
  public:
   explicit Cgroup(const std::filesystem::path& root = "/");
 
-  // How many cores' time the quota is worth.
+  // The quota, in cores.
   std::optional<double> cpu_quota() const;
-  // In bytes.
+  // Bytes.
   std::optional<std::int64_t> memory_limit() const;
-  // Bytes up to the limit. Cached pages of files count as free: the kernel gives them back before
-  // it refuses anything.
+  // Bytes up to the limit. Cached file pages count as free, since the kernel reclaims them before
+  // it refuses an allocation.
   std::optional<std::int64_t> available_memory() const;
-  // How often a process was to be killed because a limit was met; nothing in version 1, which does
-  // not count it.
+  // How often a limit made the kernel look for a process to kill. nullopt in version 1, which does
+  // not count this.
   std::optional<std::int64_t> memory_limit_hits() const;
-  // How many processes the kernel has killed for lack of memory, be it the group's or the
-  // machine's, since the group was made. The count is that of the nearest group that has one;
-  // nothing if none has.
+  // How many processes the kernel has killed for lack of memory since the group was made, be it the
+  // group's memory or the machine's. Read from the nearest group that counts them; nullopt if none
+  // does.
   std::optional<std::int64_t> memory_kills() const;
 
  private:

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Claims a core by listening on an abstract Unix socket that is named after it.
 #include "lockstep/core/core_claim.h"
 
 #include <fmt/format.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Which job may pin its ranks: two jobs that pin to the same cores would share them, however many
-// stand idle beside them.
+// Decides which job may pin its ranks: two jobs pinned to the same cores would share them even
+// while other cores are idle.
 #pragma once
 
 #include <vector>
@@ -9,14 +9,14 @@
 
 namespace lockstep {
 
-// Holds cores of this machine until it is destroyed, or the process ends in whatever way. Claims
-// are seen by all processes of one network namespace (they are abstract Unix sockets, which leave
-// nothing behind), so containers with networks of their own do not see each other's. That is why
-// only a job that would use every core it is allowed to use should claim and pin: two of those
-// share cores with or without pinning.
+// Holds cores of this machine until it is destroyed or the process ends. A claim is an abstract
+// Unix socket: it leaves nothing behind, and all processes of one network namespace see it.
+// Containers with their own networks do not see each other's claims. So only a job that would use
+// every core that it may use should claim and pin: two such jobs share cores with or without
+// pinning.
 class CoreClaim {
  public:
-  // Claims all of the cores, or none if one of them is taken.
+  // Claims all of the cores, or none if one is taken.
   explicit CoreClaim(const std::vector<int>& cores);
 
   bool held() const { return !sockets_.empty(); }

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Asks the kernel, the cgroup and loaded thread libraries about cores, memory and threads.
 #include "lockstep/core/cpu.h"
 
 #include <algorithm>
@@ -21,7 +22,7 @@
 namespace lockstep {
 namespace {
 
-// More ranks than that on a core are more likely a slip of the keyboard than a wish.
+// More ranks per core are more likely a typing error than intended.
 constexpr int kRanksPerCore = 4;
 
 std::int64_t machine_memory() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What this process may use of the machine.
+// The cores, memory and threads that this process may use.
 #pragma once
 
 #include <cstdint>
@@ -10,38 +10,40 @@
 
 namespace lockstep {
 
-// The cores that this process's affinity mask allows, by the kernel's numbers.
+// The cores in this process's affinity mask, by the kernel's numbers.
 std::vector<int> allowed_cores();
 
-// The number of cores, cut to what the cgroup's CPU quota is worth (rounded up). At least 1.
+// Caps `cores` at the cgroup's CPU quota, rounded up. At least 1.
 int cut_to_quota(int cores);
 
-// Cores that this process may use at once: the allowed ones, cut to the quota.
+// Cores that this process may use at once: the allowed ones, capped at the quota.
 int available_cores();
 
-// Lets the calling thread (or another of this process, by its number), and those that it starts,
-// run on these cores alone. Where the system refuses, nothing changes.
+// Restricts the calling thread (or another thread of this process, by its id) and the threads that
+// it starts to these cores. If the system refuses, nothing changes.
 void pin_to_cores(const std::vector<int>& cores, pid_t thread = 0);
 
-// Bytes that each of so many processes, this one among them, can still allocate before the machine
-// or their control group runs out, if they share alike, or this one's address space does.
+// Bytes that each of `processes` processes, including this one, can still allocate. Assumes that
+// they share equally what the machine and their control group have left. This process's
+// address-space limit applies too.
 std::int64_t available_memory(int processes = 1);
 
-// What the process's limit (RLIMIT_AS, ulimit -v) leaves of its address space, in bytes; nothing if
-// there is no limit.
+// Bytes left of this process's address-space limit (RLIMIT_AS, ulimit -v); nullopt if there is
+// none.
 std::optional<std::int64_t> address_space_left();
 
-// Says on standard error that so many ranks share this machine's cores, if they are far more.
+// Warns on standard error if there are more than four ranks per available core.
 void warn_of_oversubscription(int ranks);
 
-// Sets the number of threads that OpenMP and OpenBLAS use in this process, through the environment
-// and, where the libraries are loaded already, through their own calls.
+// Sets the number of OpenMP and OpenBLAS threads in this process, through the environment and, if
+// the libraries are loaded, through their own functions.
 void limit_threads(int threads);
 
-// In the only thread of a process that was forked: has libtorch, where it is loaded, make itself
-// the pool of threads that it lost in the fork, if the parent had called at::set_num_threads. It
-// would do so in the first operation, where two threads at once find no pool ("Invalid thread
-// pool!"). Like that operation, it sets OpenMP's number of threads to libtorch's.
+// Call it in the only thread of a forked process. If the parent had called at::set_num_threads, the
+// child has lost libtorch's thread pool. libtorch would recreate the pool in its first operation,
+// where two concurrent threads may find none ("Invalid thread pool!"). If libtorch is loaded, this
+// function makes it recreate the pool now. Like that operation, it sets OpenMP's number of threads
+// to libtorch's.
 void renew_libtorchs_threads();
 
 }  // namespace lockstep

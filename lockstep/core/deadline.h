@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The point in time until which a wait may last. There is no way to wait without one.
+// The time until which a wait may last. Every wait takes one.
 #pragma once
 
 #include <algorithm>
@@ -14,8 +14,8 @@ class Deadline {
   static Deadline after(std::chrono::milliseconds span) { return Deadline(span); }
 
   bool passed(Clock::time_point now = Clock::now()) const { return now >= end_; }
-  // What is left, never negative, and at most a day, so that its milliseconds fit into an int;
-  // rounded up, so that a poll() of it does not return early.
+  // The time left, rounded up so that a poll() with it does not return early. Never negative, and
+  // at most a day, so that its milliseconds fit into an int.
   std::chrono::milliseconds remaining() const {
     return std::clamp<std::chrono::milliseconds>(
         std::chrono::ceil<std::chrono::milliseconds>(end_ - Clock::now()),
@@ -23,8 +23,8 @@ class Deadline {
   }
   // The span that the deadline was made with, for messages.
   std::chrono::milliseconds span() const { return span_; }
-  // The deadline of the same wait when it goes on: it ends this long from now, and its span counts
-  // from where this deadline began.
+  // Extends the same wait: the new deadline ends `more` from now, and its span counts from where
+  // this one began.
   Deadline prolonged(std::chrono::milliseconds more) const {
     Deadline longer = after(more);
     if (end_ != Clock::time_point::max()) {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Reads integer variables, and refuses malformed ones with a UsageError.
 #include "lockstep/core/environment.h"
 
 #include <cstdlib>
@@ -11,7 +12,7 @@
 namespace lockstep {
 namespace {
 
-// `number` is the part of `text` that must be one.
+// `number` is the part of `text` that must be a number.
 int read_variable(const char* name, const std::string& text, std::string_view number,
                   const Range<int>& range) {
   if (const auto value = parse_number(number, range)) return *value;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Reading environment variables, with errors that name the variable and its value.
+// Reads environment variables; errors name the variable and its value.
 #pragma once
 
 #include <limits>
@@ -10,17 +10,18 @@
 
 namespace lockstep {
 
-// The variable's value; nothing if it is unset or empty.
+// nullopt if the variable is unset or empty.
 std::optional<std::string> environment(const char* name);
 
-// Indices, which start at 0; and counts, which start at 1.
+// Indices start at 0, counts at 1.
 constexpr Range<int> kFrom0{0, std::numeric_limits<int>::max()};
 constexpr Range<int> kFrom1{1, std::numeric_limits<int>::max()};
 
-// The variable as a whole number, see number.h. UsageError for anything else.
+// The variable as a whole number (number.h); nullopt if it is unset or empty. UsageError for
+// anything else.
 std::optional<int> environment_int(const char* name, const Range<int>& range = kFrom0);
 
-// OMP_NUM_THREADS; of a list, which OpenMP allows, the first number, that of the outermost level.
+// OMP_NUM_THREADS. OpenMP allows a list; this is its first number, for the outermost level.
 std::optional<int> omp_num_threads();
 
 }  // namespace lockstep

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Thin wrappers of the epoll system calls.
 #include "lockstep/core/epoll.h"
 
 #include <array>

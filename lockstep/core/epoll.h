@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The kernel's list of descriptors to watch.
+// The descriptors that an event loop watches, in the kernel's epoll.
 #pragma once
 
 #include <cstdint>
@@ -11,20 +11,20 @@ namespace lockstep {
 
 class Epoll {
  public:
-  // BackendError if there can be no more.
+  // BackendError if the kernel refuses another one.
   Epoll();
 
-  // Of poll(): POLLIN when one of those that are watched has something.
+  // Can be polled: POLLIN when a watched descriptor has an event.
   int get() const { return fd_.get(); }
 
   // BackendError if it cannot be watched.
   void add(int fd, std::uint32_t events);
-  // False then.
+  // Returns false instead.
   bool try_add(int fd, std::uint32_t events);
   void change(int fd, std::uint32_t events);
   void remove(int fd);
 
-  // Those that have something now, as many as one call tells; does not wait.
+  // The descriptors that have an event now, at most 64 per call. Does not block.
   std::vector<int> ready() const;
 
   void close() { fd_.reset(); }

@@ -24,12 +24,12 @@ class UsageError : public Error {
 // Another rank ended, left its group or gave up. The group that reports it is unusable.
 class PeerLost : public Error {
  public:
-  // How it went: on its own account, by leaving the group; or by dying or giving up.
+  // left: the rank left the group by itself. failed: it died or gave up.
   enum class How { failed, left };
 
   PeerLost(int rank, const std::string& message, How how = How::failed)
       : Error(message), rank_(rank), how_(how) {}
-  // The rank that was lost, counted in the group that reports it.
+  // The lost rank, counted in the group that reports it.
   int rank() const { return rank_; }
   How how() const { return how_; }
 
@@ -38,25 +38,25 @@ class PeerLost : public Error {
   How how_;
 };
 
-// A wait reached its deadline. The message names who was waited for.
+// A wait reached its deadline. The message says what was waited for.
 class TimeoutError : public Error {
  public:
   explicit TimeoutError(const std::string& message, int rank = -1) : Error(message), rank_(rank) {}
-  // The first of the ranks that did not come, counted in the group that reports it; -1 if no rank
-  // is known to be at fault.
+  // The first of the missing ranks, counted in the group that reports it; -1 if no rank is known to
+  // be at fault.
   int rank() const { return rank_; }
 
  private:
   int rank_;
 };
 
-// The system, the network or an engine underneath refused: no memory, no socket, no GPU.
+// The system, the network or a library refused: no memory, no socket, no GPU.
 class BackendError : public Error {
  public:
   using Error::Error;
 };
 
-// What an error of libtorch says: below its first line comes a stack trace.
+// libtorch appends a stack trace below the first line of its messages.
 inline std::string first_line(const std::exception& error) {
   const std::string text = error.what();
   return text.substr(0, text.find('\n'));

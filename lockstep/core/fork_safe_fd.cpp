@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Lists this process's fork-safe descriptors, and redirects them in a forked child.
 #include "lockstep/core/fork_safe_fd.h"
 
 #include <mutex>
@@ -11,7 +12,8 @@
 namespace lockstep {
 namespace {
 
-// Of this process. Held over a fork, so that the child finds the list whole.
+// This process's fork-safe descriptors. Locked during a fork, so that the child's copy is
+// consistent.
 struct List {
   std::mutex mutex;
   std::set<int> fds;
@@ -26,7 +28,7 @@ List& list() {
 void cut_in_child() {
   const std::set<int>& fds = list().fds;
   if (fds.empty()) return list().mutex.unlock();
-  // There may be no /dev/null, and no free descriptor but the one that is closed here.
+  // The child may have no /dev/null, and no free descriptor but the one closed here.
   ::close(*fds.begin());
   const int nowhere = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   for (const int fd : fds) {

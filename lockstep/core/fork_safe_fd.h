@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A file descriptor that a forked child does not get: its number is there, but leads nowhere. So a
-// connection ends with the process that made it, though a child lives on.
+// A file descriptor that a forked child cannot use: its number stays open there, but leads nowhere.
+// So a connection ends with the process that made it, even if a child lives on.
 #pragma once
 
 #include "lockstep/core/unique_fd.h"

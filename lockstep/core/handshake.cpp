@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Computes and checks the handshake's proofs with libsodium.
 #include "lockstep/core/handshake.h"
 
 #include <sodium.h>
@@ -58,7 +59,7 @@ Key make_key(std::string_view token, std::string_view secret) {
 }
 
 Nonce make_nonce() {
-  static const int ready = ::sodium_init();  // Thread-safe, as its users may be.
+  static const int ready = ::sodium_init();  // // Thread-safe, since callers may be threads.
   if (ready < 0) throw BackendError("there is no source of random numbers");
   Nonce nonce{};
   ::randombytes_buf(nonce.data(), nonce.size());
@@ -79,7 +80,7 @@ Proof prove(const Answer& answer, const Challenge& challenge, const Key& key) {
 
 void authenticate(int socket, const Key& key, const Deadline& deadline) {
   Challenge challenge{};
-  // By itself: another program's greeting may be shorter than a challenge.
+  // Received separately: another program's greeting may be shorter than a challenge.
   receive_all(socket, std::as_writable_bytes(std::span(challenge.magic)), deadline);
   if (challenge.magic != kMagic) {
     throw BackendError("what listens there is no Lockstep, or of another version");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Two ends of a connection show each other that they know the same key, without sending it: each
-// answers the other's random number by its HMAC-SHA256. Messages have a fixed size, and nothing is
-// kept for a stranger but that many bytes.
+// Both ends of a connection prove that they know the same key, without sending it: each answers the
+// other's nonce with an HMAC-SHA256. Messages have a fixed size, and a pending peer costs no more
+// memory than one message.
 //
 //   accepting end:   magic, nonce
 //   connecting end:  nonce, HMAC(key, 'c' | accepting end's nonce | its own)
@@ -22,9 +22,10 @@ using Key = std::array<std::byte, 32>;
 using Nonce = std::array<std::byte, 32>;
 using Proof = std::array<std::byte, 32>;
 
-// 128 random bits in hexadecimal. A process that knows them has been given them.
+// 128 random bits in hexadecimal. Only a process that was given them can know them.
 std::string make_token();
-// Made of a token that all ranks of one group know, and of the secret of all jobs if there is one.
+// Derived from a token that all ranks of one group know, and the secret of all jobs if there is
+// one.
 Key make_key(std::string_view token, std::string_view secret);
 
 struct Challenge {
@@ -41,8 +42,8 @@ Challenge make_challenge();
 bool is_right(const Answer& answer, const Challenge& challenge, const Key& key);
 Proof prove(const Answer& answer, const Challenge& challenge, const Key& key);
 
-// The connecting end. BackendError if the other end is no Lockstep, or does not know the key;
-// ConnectionClosed if it sends this one away.
+// The connecting end. BackendError if the other end is not Lockstep or does not know the key;
+// ConnectionClosed if it closes the connection.
 void authenticate(int socket, const Key& key, const Deadline& deadline);
 
 }  // namespace lockstep

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Accepts in small batches, and stops watching the socket when descriptors run out.
 #include "lockstep/core/listener.h"
 
 #include <cerrno>
@@ -12,7 +13,7 @@
 namespace lockstep {
 namespace {
 
-// More would be let in before any of them has been sent away.
+// With more, too many connections would be accepted before the slow ones are closed.
 constexpr std::size_t kAtOnce = 32;
 
 }  // namespace

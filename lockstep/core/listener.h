@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Takes new connections without blocking, for an event loop.
+// Accepts connections without blocking, for an event loop.
 #pragma once
 
 #include <atomic>
@@ -16,20 +16,21 @@ class Listener {
   // Takes a non-blocking listening socket. BackendError if it cannot be watched.
   explicit Listener(UniqueFd socket);
 
-  // To be polled for POLLIN.
+  // Poll it for POLLIN.
   int descriptor() const { return epoll_.get(); }
 
-  // The connections that have come, a few at a time. When this process runs out of descriptors,
-  // they stay in the kernel's queue, and descriptor() does not become readable for them until the
-  // next call: see starved().
+  // Accepts connections that have arrived, at most 32 per call. If this process runs out of
+  // descriptors, they stay in the kernel's queue, and descriptor() does not become readable for
+  // them until the next call: see starved().
   std::vector<UniqueFd> accept();
 
-  // Whether the last accept() left connections in the queue for want of descriptors.
+  // Whether the last accept() left connections in the queue for lack of descriptors.
   bool starved() const { return !watched_; }
-  // The limit on descriptors that keeps connections in the queue, in words; empty if none does.
+  // The descriptor limit that keeps connections in the queue, as text for messages; empty if none
+  // does.
   std::string limit_met() const;
 
-  // Takes no more, and frees the address.
+  // Stops listening and frees the address.
   void close();
 
  private:

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Matches this machine's interfaces against the values that Gloo and NCCL accept.
 #include "lockstep/core/network_interfaces.h"
 
 #include <algorithm>
@@ -26,7 +27,7 @@ socklen_t length_of(const sockaddr& address) {
   return address.sa_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
 }
 
-// The first address of each interface that is up, as a number.
+// The numeric first address of each interface that is up.
 std::map<std::string, std::string> addresses() {
   ifaddrs* first = nullptr;
   if (::getifaddrs(&first) != 0) {

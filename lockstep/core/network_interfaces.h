@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The network interfaces of this machine, by the names that libraries are told to use.
+// Checks the network interfaces that Gloo and NCCL are told to use.
 #pragma once
 
 #include <string>
 
 namespace lockstep {
 
-// Whether a library that was told `value` would use the interface with this name.
+// Whether a library that was told `value` would use the interface `name`.
 using UsesInterface = bool (*)(const std::string& value, const std::string& name);
-// Gloo: one whole name.
+// Gloo takes one whole name.
 bool gloo_uses(const std::string& value, const std::string& name);
-// NCCL: beginnings of names, separated by commas; after "=" whole names; after "^" those that it
-// must not use.
+// NCCL takes name prefixes, separated by commas: whole names after "=", interfaces to exclude after
+// "^".
 bool nccl_uses(const std::string& value, const std::string& name);
 
-// Checks the environment variable by which a library is told. UsageError, which begins with `where`
-// and lists the interfaces, if the library would use none that is up and has an address.
+// Checks the environment variable that tells a library its interfaces. UsageError, beginning with
+// `where` and listing this machine's interfaces, if no interface that the library would use is up
+// and has an address.
 void check_interfaces(const std::string& where, const char* variable, UsesInterface uses);
 
 }  // namespace lockstep

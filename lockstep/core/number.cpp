@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Parses with std::from_chars, for the three number types in use.
 #include "lockstep/core/number.h"
 
 #include <charconv>

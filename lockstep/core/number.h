@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Reading numbers that people write, in options and in environment variables. Strict: decimal
-// digits and nothing around them, no overflow, no infinity, no nan.
+// Parses numbers that people write in options and environment variables. Strict: a decimal number
+// with nothing around it; no overflow, infinity or nan.
 #pragma once
 
 #include <optional>
@@ -9,7 +9,7 @@
 
 namespace lockstep {
 
-// Both ends belong to it. Number is int, std::int64_t or double.
+// Includes both ends. Number is int, std::int64_t or double.
 template <class Number>
 struct Range {
   Number least;
@@ -19,7 +19,7 @@ struct Range {
   constexpr bool contains(Number value) const { return value >= least && value <= most; }
 };
 
-// Nothing unless all of the text is a number in the range.
+// nullopt unless the whole text is a number in the range.
 template <class Number>
 std::optional<Number> parse_number(std::string_view text, const Range<Number>& range);
 
@@ -27,8 +27,8 @@ std::optional<Number> parse_number(std::string_view text, const Range<Number>& r
 template <class Number>
 std::string in_words(const Range<Number>& range);
 
-// The same as parse_number, with a UsageError for everything else:
-// `--epochs "ten": give a whole number from 1 to 1000`, where what is --epochs.
+// Like parse_number, but throws UsageError for everything else: `--epochs "ten": give a whole
+// number from 1 to 1000`, where `what` is --epochs.
 template <class Number>
 Number read_number(std::string_view what, std::string_view text, const Range<Number>& range);
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Several strings in one, each preceded by its length in this machine's byte order.
+// Packs several strings into one, each preceded by its length (8 bytes) in this machine's byte
+// order.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +22,7 @@ inline void pack(std::string& packed, int number) {
   pack(packed, std::to_string(number));
 }
 
-// Takes them out again. BackendError where the text ends too early.
+// Reads them back. BackendError if the text ends too early.
 class Unpacking {
  public:
   explicit Unpacking(std::string_view packed) : rest_(packed) {}

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
+// A processor hint for spin loops.
 
 namespace lockstep {
 
-// For loops that wait for another core's store: leaves the core to its other hardware thread for a
-// moment.
+// For loops that wait for another core's store: leaves the core's resources to its other hardware
+// thread for a moment.
 inline void pause_core() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();

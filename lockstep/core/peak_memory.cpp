@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Computes the peak from VmHWM, less file mappings and the other ranks' part of shared memory.
 #include "lockstep/core/peak_memory.h"
 
 #include <fstream>
@@ -7,7 +8,7 @@
 namespace lockstep {
 namespace {
 
-// "Name:   123 kB" in a file of /proc, in bytes.
+// The line "Name: 123 kB" of a file in /proc, in bytes.
 std::int64_t field(const char* file, const std::string& name) {
   std::ifstream lines(file);
   for (std::string line; std::getline(lines, line);) {
@@ -27,8 +28,8 @@ std::int64_t peak_memory() {
   constexpr auto* status = "/proc/self/status";
   const std::int64_t peak = field(status, "VmHWM");
   if (peak == 0) return 0;
-  // The kernel keeps the peak of everything together. Of shared memory, which every rank maps whole
-  // and keeps, each has its proportional part.
+  // The kernel keeps only the peak of the total. Every rank maps shared memory whole and keeps it,
+  // so a proportional part is counted for each.
   return peak - field(status, "RssFile") - field(status, "RssShmem") +
          field("/proc/self/smaps_rollup", "Pss_Shmem");
 }

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Tells processes apart by start time, boot id and PID namespace from /proc.
 #include "lockstep/core/process_identity.h"
 
 #include <cerrno>
@@ -25,7 +26,7 @@ struct Stat {
 std::optional<Stat> stat_of(pid_t pid) {
   std::string line;
   if (!std::getline(std::ifstream(fmt::format("/proc/{}/stat", pid)), line)) return std::nullopt;
-  // The name before it may have spaces and parentheses of its own.
+  // The name before this may contain spaces and parentheses.
   std::istringstream fields(line.substr(line.rfind(')') + 1));
   Stat stat;
   fields >> stat.state;
@@ -67,9 +68,9 @@ ProcessIdentity ProcessIdentity::from_text(const std::string& text) {
 bool ProcessIdentity::has_ended() const {
   if (machine.empty() || machine != this_machine()) return false;
   const auto stat = stat_of(pid);
-  // /proc may hide the processes of other users.
+  // /proc may hide other users' processes.
   if (!stat) return ::kill(pid, 0) != 0 && errno == ESRCH;
-  // The first thread of a process may end before the others.
+  // A process's first thread may end before the others.
   const bool dead = (stat->state == 'Z' || stat->state == 'X') && stat->threads <= 1;
   return dead || stat->started != started;
 }

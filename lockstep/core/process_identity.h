@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A process, told from all others that have its id before or after it, or on another machine.
+// Identifies a process across reuse of its id and across machines.
 #pragma once
 
 #include <string>
@@ -10,18 +10,18 @@ namespace lockstep {
 
 struct ProcessIdentity {
   pid_t pid = 0;
-  // When it started, in clock ticks since the boot of its machine.
+  // Start time, in clock ticks since its machine booted.
   std::string started{};
-  // The boot of its machine, and its PID namespace. Empty where /proc does not tell.
+  // Boot id and PID namespace of its machine. Empty if /proc does not tell.
   std::string machine{};
 
   static ProcessIdentity own();
-  // Text without spaces at either end, and back.
+  // Text without leading or trailing spaces; from_text() reads it back.
   std::string as_text() const;
   static ProcessIdentity from_text(const std::string& text);
 
-  // Whether the process is known to have ended: false for one of another machine or PID namespace,
-  // of which nothing is known. A zombie has ended.
+  // Whether the process is known to have ended. False for a process of another machine or PID
+  // namespace, about which nothing is known. A zombie has ended.
   bool has_ended() const;
 };
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Polls a pidfd for the end of a process.
 #include "lockstep/core/process_watch.h"
 
 #include <cerrno>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Another process of this machine, by its id: whether it has ended.
+// Tells whether another process of this machine has ended.
 #pragma once
 
 #include <chrono>
@@ -14,10 +14,10 @@ class ProcessWatch {
  public:
   // Watches nothing.
   ProcessWatch() = default;
-  // Watches nothing either if there is no such process among those that this one can see.
+  // Watches nothing if no process with this id is visible here.
   explicit ProcessWatch(pid_t pid);
 
-  // Whether the process is known to have ended. Waits at most this long for its end, since a
+  // Whether the process is known to have ended. Waits up to `at_most` for its end, since a
   // process's connections close a moment before it is gone.
   bool has_ended(std::chrono::milliseconds at_most) const;
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Collects refused hosts, up to a bound, and puts them in words.
 #include "lockstep/core/refusals.h"
 
 #include <fmt/format.h>
@@ -7,7 +8,7 @@
 namespace lockstep {
 namespace {
 
-// Strangers may come from anywhere.
+// Bounded, since refused peers may come from anywhere.
 constexpr std::size_t kMostHosts = 8;
 
 }  // namespace

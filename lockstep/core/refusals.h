@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The hosts of those who did not know a key, for messages about who does not come. Thread-safe.
+// The hosts of peers that did not know a key, for messages about missing ranks. Thread-safe.
 #pragma once
 
 #include <mutex>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Rethrows Lockstep's errors with text around their messages.
 #include "lockstep/core/rethrow.h"
 
 #include "lockstep/core/error.h"

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Errors that pass through a layer which knows more of what was going on.
+// Adds context to errors that pass through a layer which knows more.
 #pragma once
 
 #include <string>
 
 namespace lockstep {
 
-// Throws the exception that is being handled once more: one of Lockstep's own as the same type,
-// with words before and after its message; any other as it is.
+// Rethrows the exception being handled. PeerLost, TimeoutError, UsageError and BackendError are
+// thrown anew, with text before and after the message; any other exception stays as it is.
 [[noreturn]] void rethrow_with(const std::string& before, const std::string& after = "");
 
 }  // namespace lockstep

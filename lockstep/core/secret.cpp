@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Reads the secret and checks the file's owner, mode and length.
 #include "lockstep/core/secret.h"
 
 #include <cerrno>
@@ -43,7 +44,7 @@ std::string read_secret(const std::string& file) {
   if (!fd || ::fstat(fd.get(), &status) != 0) {
     throw UsageError(fmt::format("secret file {}: {}", file, std::strerror(errno)));
   }
-  // Of what was opened, not of what has the name now.
+  // fstat of the open file: its name may lead elsewhere by now.
   if (!S_ISREG(status.st_mode) || status.st_uid != ::geteuid() || (status.st_mode & 0177) != 0) {
     throw UsageError(fmt::format(
         "secret file {}: it must be a file of this user's own that nobody else can read; its mode "

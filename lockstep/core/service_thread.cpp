@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Starts threads with all signals blocked; a forked child does not join them.
 #include "lockstep/core/service_thread.h"
 
 #include <cerrno>
@@ -15,7 +16,7 @@
 namespace lockstep {
 namespace {
 
-// A thread begins with the mask of the one that starts it.
+// A thread inherits the signal mask of the thread that starts it.
 class NoSignals {
  public:
   NoSignals() {

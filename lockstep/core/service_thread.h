@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Threads of the library's own. Signals are for the program's threads: these take none.
+// The library's own threads. They block all signals, which are for the program's threads.
 #pragma once
 
 #include <functional>
@@ -17,10 +17,10 @@ namespace lockstep {
 
 class ServiceThread {
  public:
-  // The body is given a descriptor that has something to read (POLLIN) once it is to end.
-  // BackendError if there can be no such thread.
+  // The body gets a descriptor that becomes readable (POLLIN) when the body must end. BackendError
+  // if no thread can be started.
   explicit ServiceThread(std::function<void(int stop)> body);
-  // Tells the body to end, and waits for that; not in a forked child, where there is no such
+  // Tells the body to end and joins the thread. Does neither in a forked child, which has no such
   // thread.
   ~ServiceThread();
   ServiceThread(const ServiceThread&) = delete;
@@ -32,12 +32,12 @@ class ServiceThread {
   std::thread thread_;
 };
 
-// Runs the body in a thread that nobody waits for: it may hang in a library that knows no deadline,
-// and must use nothing that others destroy. BackendError if there can be no such thread.
+// Runs the body in a detached thread. The body may hang in a library that has no deadlines, so it
+// must not use anything that others destroy. BackendError if no thread can be started.
 void leave_to_thread(std::function<void()> body);
 
-// The same for a function with a result, or an exception; whoever wants it waits as long as he
-// likes.
+// The same for a function; the future delivers its result or exception. The caller decides how long
+// to wait.
 template <class Function>
 auto ask_in_thread(Function function) -> std::future<std::invoke_result_t<Function>> {
   using Task = std::packaged_task<std::invoke_result_t<Function>()>;

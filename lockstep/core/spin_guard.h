@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// RAII spin lock, for places that progress may re-enter and must then skip.
+// RAII spin lock on a flag. Progress, which may be re-entered, tests the flag itself and skips if
+// it is held.
 #pragma once
 
 #include <atomic>

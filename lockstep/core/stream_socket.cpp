@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Retries interrupted socket calls, and waits in poll() up to the deadline.
 #include "lockstep/core/stream_socket.h"
 
 #include <cerrno>

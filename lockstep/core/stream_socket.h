@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What all stream sockets have in common, within a machine and between machines. Every call that
-// waits takes a deadline and throws TimeoutError at it; other failures are BackendError. A peer
-// that closed its end shows as ConnectionClosed.
+// The parts that stream sockets within a machine and between machines share. Every blocking call
+// takes a deadline and throws TimeoutError when it passes; other failures are BackendError. A peer
+// that closed its end causes ConnectionClosed.
 #pragma once
 
 #include <chrono>
@@ -22,26 +22,26 @@ class ConnectionClosed : public BackendError {
   using BackendError::BackendError;
 };
 
-// Nobody listens there, or a firewall says so.
+// Nobody listens there, or a firewall refuses.
 class ConnectionRefused : public ConnectionClosed {
  public:
   using ConnectionClosed::ConnectionClosed;
 };
 
-// The host cannot be reached for another reason, which may pass.
+// The host cannot be reached for another reason, which may be temporary.
 class HostUnreachable : public ConnectionClosed {
  public:
   using ConnectionClosed::ConnectionClosed;
 };
 
-// All sockets are non-blocking and are not inherited by programs that this process executes.
+// All sockets are non-blocking and close on exec.
 UniqueFd accept_connection(int listener, const Deadline& deadline);
 
 void send_all(int socket, std::span<const std::byte> data, const Deadline& deadline);
 void receive_all(int socket, std::span<std::byte> data, const Deadline& deadline);
 
-// Runs a system call on the socket until it has moved something, waiting for the events of poll()
-// where it would block. `what` is for messages.
+// Repeats `call`, a system call on the socket, until it has moved some bytes; waits for `events` of
+// poll() where it would block. `what` is for messages.
 ssize_t transfer(int socket, short events, const Deadline& deadline, const char* what,
                  const std::function<ssize_t()>& call);
 

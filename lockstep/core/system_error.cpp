@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Explains failed system calls; tests the descriptor limit by opening descriptors.
 #include "lockstep/core/system_error.h"
 
 #include <cerrno>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Resolves names, listens and connects over TCP, and chooses addresses that others can reach.
 #include "lockstep/core/tcp_socket.h"
 
 #include <algorithm>
@@ -72,7 +73,7 @@ void set_option(int socket, int level, int name, int value) {
   ::setsockopt(socket, level, name, &value, sizeof value);
 }
 
-// 0, or the error.
+// 0, or the error number.
 int connect_once(int fd, const addrinfo& address, const Deadline& deadline) {
   if (::connect(fd, address.ai_addr, address.ai_addrlen) == 0) return 0;
   if (errno != EINPROGRESS) return errno;
@@ -98,7 +99,7 @@ TcpAddress in_numbers(const sockaddr& address, socklen_t length) {
 
 using Interfaces = std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)>;
 
-// Empty if the kernel does not tell.
+// Empty if the kernel refuses.
 Interfaces interfaces_here() {
   ifaddrs* first = nullptr;
   if (::getifaddrs(&first) != 0) first = nullptr;
@@ -141,7 +142,7 @@ UniqueFd connect_tcp_at_once(const std::string& host, std::uint16_t port,
   for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
     UniqueFd fd(::socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     error = fd ? connect_once(fd.get(), *address, deadline) : errno;
-    // Trying again would not help.
+    // Retrying would not help.
     if (error == EMFILE || error == ENFILE) throw BackendError(no_socket(error));
     if (error == 0) return fd;
   }
@@ -159,7 +160,7 @@ UniqueFd connect_tcp(const std::string& host, std::uint16_t port, const Deadline
   while (true) {
     try {
       return connect_tcp_at_once(host, port, deadline);
-    } catch (const ConnectionClosed&) {  // nobody listens there yet
+    } catch (const ConnectionClosed&) {  // // nobody listens there yet
     }
     ::poll(nullptr, 0, 50);
   }
@@ -238,7 +239,7 @@ void keep_alive(int socket) {
   set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, 4);
   set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, 2);
   set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, 3);
-  // The same for what was sent and is not acknowledged.
+  // The same for data that was sent and is not acknowledged.
   set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, 10'000);
 }
 

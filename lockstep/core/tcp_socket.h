@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Stream sockets between machines; stream_socket.h says how they fail. Hosts are names or addresses
-// of either version of IP.
+// Stream sockets between machines; stream_socket.h says how they fail. A host is a name, or an IPv4
+// or IPv6 address.
 #pragma once
 
 #include <cstdint>
@@ -19,41 +19,43 @@ class AddressInUse : public BackendError {
   using BackendError::BackendError;
 };
 
-// Listens on an address of this machine, and on no other. Port 0 takes one that is free.
-// BackendError if the host is none of this machine's, AddressInUse if another has the port.
+// Listens on one address of this machine only. Port 0 takes a free one. BackendError if the host is
+// not an address of this machine, AddressInUse if the port is taken.
 UniqueFd listen_tcp(const std::string& host, std::uint16_t port);
 // ConnectionRefused if nobody listens there, HostUnreachable if it cannot be reached otherwise,
-// TimeoutError if nothing answers.
+// TimeoutError if nothing answers by the deadline.
 UniqueFd connect_tcp_at_once(const std::string& host, std::uint16_t port, const Deadline& deadline);
-// Tries again until the deadline while nobody listens there.
+// Retries until the deadline while the connection is refused or the host cannot be reached.
 UniqueFd connect_tcp(const std::string& host, std::uint16_t port, const Deadline& deadline);
 
-// The address of one of this machine's network interfaces, as a number; of IP version 4 if it has
-// one. BackendError if there is no such interface, or it has none.
+// The numeric address of one of this machine's network interfaces; IPv4 if it has one. BackendError
+// if there is no such interface, or it has no address.
 std::string address_of_interface(const std::string& interface);
 
-// Of a socket that listens or is connected: its own end, as a number.
+// The local end of a listening or connected socket. The host is numeric.
 struct TcpAddress {
   std::string host;
   std::uint16_t port;
 };
 TcpAddress local_address(int socket);
-// The other end's host, as a number; empty if the other end has gone.
+// The other end's numeric host; empty if the other end has gone.
 std::string peer_host(int socket);
 // Whether both ends of a connection are on this machine.
 bool is_within_machine(int socket);
 
-// Returns the host; or, if its name leads to loopback here (as Debian has it for a machine's own
-// name), or is this machine's own and unknown here, the number of an interface that others can
-// reach. Waits at most a minute for another name that is not known yet: Kubernetes makes names
-// while it starts their machines. BackendError if it stays unknown.
+// The host by which other machines reach `host`. If `host` is a name that resolves to loopback here
+// (as Debian sets up a machine's own name), or this machine's own name and unknown here, that is
+// the numeric address of another interface; otherwise it is `host` itself. Waits at most a minute
+// for another machine's name to appear, since Kubernetes creates names while it starts their
+// machines. BackendError if it stays unknown.
 std::string reachable_host(const std::string& host, const Deadline& deadline);
 
 // The name by which other machines know this one.
 std::string host_name();
 
-// Sends at once what is small; and has the kernel ask every few seconds whether the other machine
-// is still there, so that a connection to one that vanished fails after some ten seconds.
+// Disables Nagle's algorithm, so that small messages leave at once. Has the kernel probe the other
+// machine every few seconds, so that a connection to a vanished machine fails after about ten
+// seconds.
 void keep_alive(int socket);
 
 }  // namespace lockstep

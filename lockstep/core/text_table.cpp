@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Pads cells to the width of their column.
 #include "lockstep/core/text_table.h"
 
 #include <algorithm>

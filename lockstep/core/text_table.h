@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Columns for people to read.
+// Tables for people to read.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@ namespace lockstep {
 
 using Cells = std::vector<std::string>;
 
-// One line of text for each line of cells, of which all have as many: the first column to the left,
-// the others to the right, two spaces between them. Ends with a newline.
+// One line of text for each line of cells; all lines have equally many cells. The first column is
+// left-aligned, the others right-aligned, with two spaces between columns. Ends with a newline.
 std::string align_columns(const std::vector<Cells>& lines);
 
 }  // namespace lockstep

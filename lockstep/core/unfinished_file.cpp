@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Locks the temporary file, and removes unlocked leftovers in its folder.
 #include "lockstep/core/unfinished_file.h"
 
 #include <cerrno>
@@ -18,7 +19,7 @@
 namespace lockstep {
 namespace {
 
-// Short, so that a file system that takes the final name takes this one too.
+// Short, so that any file system that accepts the final name accepts this one too.
 constexpr std::string_view kPrefix = ".lockstep-unfinished-";
 
 bool lock(int fd) {
@@ -40,7 +41,7 @@ void remove_leftovers(int folder) {
     const std::string name = entry->d_name;
     if (!name.starts_with(kPrefix)) continue;
     const UniqueFd fd(::openat(folder, name.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-    // A writer that is alive holds the lock.
+    // A live writer holds the lock.
     if (fd && lock(fd.get()) && has_name(folder, name, fd.get())) {
       ::unlinkat(folder, name.c_str(), 0);
     }
@@ -59,8 +60,8 @@ UnfinishedFile::UnfinishedFile(int folder, mode_t mode) : folder_(folder) {
   throw std::system_error(errno, std::generic_category());
 }
 
-// False with EEXIST if the name is taken, or if another process has taken the new file for a
-// leftover before it was locked: then try again.
+// False with EEXIST if the name is taken, or if another process took the new file for a leftover
+// before it was locked; then retry.
 bool UnfinishedFile::create(mode_t mode) {
   name_ = fmt::format("{}{:08x}", kPrefix, std::random_device()());
   fd_ = UniqueFd(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A file that has a temporary name until it is finished. If a process is killed before that, the
-// next one that writes into the same folder removes the file.
+// A file that has a temporary name until it is finished. If the process is killed before that, the
+// next process that writes into the same folder removes the file.
 #pragma once
 
 #include <string>
@@ -12,12 +12,13 @@
 namespace lockstep {
 
 // Empty at first. This process holds a lock on the file, which the kernel releases however the
-// process ends. Without the lock a leftover could not be told from the file of another container or
-// host, whose process numbers mean nothing here.
+// process ends. Without the lock, a leftover would look like the live file of another container or
+// host, whose process ids mean nothing here.
 class UnfinishedFile {
  public:
-  // folder is open for reading and outlives this object. First removes the files of processes that
-  // have ended; on a file system without locks, none. Throws std::system_error.
+  // `folder` is a descriptor that is open for reading and outlives this object. First removes the
+  // files of processes that have ended; on a file system without locks, removes none. Throws
+  // std::system_error.
   UnfinishedFile(int folder, mode_t mode);
   // Removes the file unless it is finished.
   ~UnfinishedFile();
@@ -25,8 +26,8 @@ class UnfinishedFile {
   UnfinishedFile& operator=(const UnfinishedFile&) = delete;
 
   int fd() const { return fd_.get(); }
-  // Gives the file its final name, replacing any file of that name. False, with errno, if that
-  // fails.
+  // Gives the file its final name and replaces any file of that name. On failure returns false and
+  // sets errno.
   bool finish(const std::string& name);
 
  private:

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Unix sockets: addresses, peer credentials, and passing descriptors.
 #include "lockstep/core/unix_socket.h"
 
 #include <cerrno>
@@ -56,7 +57,7 @@ UniqueFd listen_unix(const std::string& address) {
 UniqueFd connect_unix(const std::string& address, const Deadline& deadline) {
   const Address target = parse(address);
   UniqueFd fd = new_socket();
-  // A full backlog answers EAGAIN at once and cannot be polled for, so it is asked again.
+  // A full backlog returns EAGAIN at once and cannot be polled, so this retries.
   while (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&target.storage), target.length) !=
          0) {
     if (errno == EINTR) continue;
@@ -83,7 +84,7 @@ Peer peer_of(int socket) {
 
 namespace {
 
-// A message of one byte that carries one descriptor.
+// A one-byte message that carries one descriptor.
 struct DescriptorMessage {
   std::byte payload{};
   iovec part{&payload, sizeof payload};
@@ -120,7 +121,7 @@ UniqueFd receive_fd(int socket, const Deadline& deadline) {
     throw ConnectionClosed("receiving a descriptor: the peer said farewell");
   }
   if (item == nullptr || item->cmsg_type != SCM_RIGHTS) {
-    // The kernel leaves out what finds no place here.
+    // The kernel drops a descriptor for which this process has no room.
     const bool cut = (message.header.msg_flags & MSG_CTRUNC) != 0;
     throw BackendError("receiving a descriptor: the message carried none" +
                        (cut ? ": " + reason_of(EMFILE) : ""));

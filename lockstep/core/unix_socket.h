@@ -12,11 +12,11 @@
 
 namespace lockstep {
 
-// All sockets are non-blocking and are not inherited by programs that this process executes.
+// All sockets are non-blocking and close on exec.
 UniqueFd listen_unix(const std::string& address);
 UniqueFd connect_unix(const std::string& address, const Deadline& deadline);
 
-// The process at the other end, as the kernel saw it when the connection was made.
+// The process at the other end, as the kernel recorded it when the connection was made.
 struct Peer {
   pid_t pid;
   uid_t uid;
@@ -25,7 +25,7 @@ Peer peer_of(int socket);
 
 // Passes an open descriptor to the peer. The caller keeps its own copy.
 void send_fd(int socket, int fd, const Deadline& deadline);
-// ConnectionClosed also if the peer sent something else, which then is its farewell.
+// Throws ConnectionClosed also if the peer sent a farewell instead of a descriptor.
 UniqueFd receive_fd(int socket, const Deadline& deadline);
 
 }  // namespace lockstep

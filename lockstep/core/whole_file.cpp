@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Checks a path, then writes an unfinished file, flushes it and renames it over the old one.
 #include "lockstep/core/whole_file.h"
 
 #include <algorithm>
@@ -26,7 +27,7 @@ namespace fs = std::filesystem;
 }
 
 fs::path follow_links(const fs::path& file) {
-  constexpr int most_links = 40;  // as the kernel has it
+  constexpr int most_links = 40;  // // the kernel's own limit
   fs::path target = fs::absolute(file);
   for (int links = 0; fs::is_symlink(fs::symlink_status(target)); ++links) {
     if (links == most_links) throw_errno(ELOOP);
@@ -35,7 +36,7 @@ fs::path follow_links(const fs::path& file) {
   return target;
 }
 
-// Errors that a user can mend by naming another file.
+// Errors that a user can fix by naming another file.
 bool is_of_path(int error) {
   constexpr std::array errors{ENOENT, ENOTDIR, EISDIR, EACCES,      EPERM,
                               EROFS,  ELOOP,   EINVAL, ENAMETOOLONG};
@@ -48,7 +49,7 @@ bool is_of_path(int error) {
       file.string(), why));
 }
 
-// Where the file system of this folder is mounted.
+// The mount point of this folder's file system.
 fs::path mount_point(fs::path folder) {
   const auto device = [](const fs::path& path) {
     struct stat status {};
@@ -60,7 +61,7 @@ fs::path mount_point(fs::path folder) {
   return folder;
 }
 
-// A file system that has no modes or owners keeps none.
+// Fails silently on a file system without modes or owners.
 void keep_mode_and_owner(int fd, const struct stat& old) {
   mode_t mode = old.st_mode & 07777;
   struct stat own {};
@@ -68,7 +69,7 @@ void keep_mode_and_owner(int fd, const struct stat& old) {
   const bool same = own.st_uid == old.st_uid && own.st_gid == old.st_gid;
   if (!same && ::fchown(fd, old.st_uid, old.st_gid) != 0) {
     mode &= 0777;
-    // If the old group cannot be kept, its rights are not given to the new one.
+    // If the old group cannot be kept, the new group does not get its permissions.
     const bool group_stays =
         own.st_gid == old.st_gid || ::fchown(fd, static_cast<uid_t>(-1), old.st_gid) == 0;
     if (!group_stays) mode = (mode & ~mode_t{070}) | ((mode & 07) << 3);
@@ -76,7 +77,7 @@ void keep_mode_and_owner(int fd, const struct stat& old) {
   static_cast<void>(::fchmod(fd, mode));
 }
 
-// Turns the signal for a file that outgrows `ulimit -f`, which would end the process, into the
+// Turns the signal for a file that outgrows `ulimit -f`, which would kill the process, into the
 // error EFBIG.
 class FileSizeSignalBlock {
  public:
@@ -119,7 +120,7 @@ void WholeFile::open() {
   if (!file_.has_filename()) refuse(file_, "this names no file");
   target_ = follow_links(file_);
   if (!target_.has_filename()) throw_errno(EISDIR);
-  // Readable too: otherwise files that killed processes left there could not be found.
+  // Readable, too: otherwise files left there by killed processes could not be found.
   folder_ = UniqueFd(::open(target_.parent_path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!folder_) throw_errno(errno);
   struct stat old {};
@@ -129,12 +130,12 @@ void WholeFile::open() {
   } else if (errno != ENOENT) {
     throw_errno(errno);
   }
-  // Until it has the old file's mode only this user may read it; the mode of a new file follows the
+  // Only this user may read it until it has the old file's mode; a new file's mode follows the
   // umask.
   unfinished_ = std::make_unique<UnfinishedFile>(folder_.get(), old_ ? 0600 : 0666);
 }
 
-// Without these checks the rename would fail after the work is done, or replace something that must
+// Without these checks the rename would fail after all the work, or replace something that must
 // stay.
 void WholeFile::require_replaceable() const {
   const auto name = target_.filename();
@@ -169,13 +170,13 @@ void WholeFile::write(const void* data, std::size_t bytes) noexcept {
 
 void WholeFile::commit() {
   if (old_) keep_mode_and_owner(unfinished_->fd(), *old_);
-  // On the disk before it gets its name, or a power cut could leave an empty file under it.
+  // Flushed before the rename: otherwise a power cut could leave an empty file under the name.
   if (error_ == 0 && ::fsync(unfinished_->fd()) != 0) error_ = errno;
   if (error_ == 0 && !unfinished_->finish(target_.filename())) error_ = errno;
-  unfinished_.reset();  // before the free room is measured
+  unfinished_.reset();  // // before the free space is measured
   if (error_ != 0) fail(error_);
   if (::fsync(folder_.get()) == 0 || errno == EINVAL)
-    return;  // some file systems have no such call
+    return;  // // some file systems do not support this
   throw BackendError(fmt::format("{} is written, but its folder cannot be flushed to the disk: {}",
                                  file_.string(), std::strerror(errno)));
 }

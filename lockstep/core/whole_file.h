@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Files that are replaced as a whole: the name leads to the old content or to all of the new, even
-// if the process is killed or the power fails.
+// Files replaced as a whole: the name refers to the old content or to all of the new, even if the
+// process is killed or the power fails.
 #pragma once
 
 #include <cstddef>
@@ -16,25 +16,25 @@
 
 namespace lockstep {
 
-// Replaces a file, or makes a new one. The old file's mode stays, and its owner if this process may
-// keep it; other hard links to it keep the old content. A symbolic link stays: the file that it
-// leads to is replaced or made.
+// Replaces a file or makes a new one. The old file's mode stays, and its owner if this process may
+// keep it; other hard links to it keep the old content. A symbolic link stays, and its target is
+// replaced or made.
 //
-// Blocks as the disk does. Used by one thread at a time.
+// Blocks on the disk. Used by one thread at a time.
 class WholeFile {
  public:
-  // UsageError for a path that cannot be written: no such folder, a folder that may not be written,
-  // a name that is too long, a directory, a file that may not be written or is mounted.
-  // BackendError if the system refuses otherwise, as a full disk does.
+  // UsageError for a path that cannot be written: a missing or read-only folder, a name that is too
+  // long, a directory, a file that is read-only or a mount point. BackendError if the system
+  // refuses otherwise, as a full disk does.
   explicit WholeFile(const std::filesystem::path& file);
 
   // Appends. Does not throw, since libtorch's archive writer aborts if it cannot go on: the first
   // error is kept for commit(), and later bytes are only counted as needed.
   void write(const void* data, std::size_t bytes) noexcept;
 
-  // Flushes the file to the disk and gives it its name; without this call all is as it was.
-  // BackendError with the system's reason and, if room was lacking, with how much is needed and how
-  // much is free; then nothing is left behind, and an older file is as it was.
+  // Flushes the file to the disk and gives it its name; without this call nothing changes.
+  // BackendError with the system's reason and, if space was lacking, how much is needed and how
+  // much is free; then nothing is left behind, and an older file is unchanged.
   void commit();
 
  private:
@@ -42,11 +42,11 @@ class WholeFile {
   void require_replaceable() const;
   [[noreturn]] void fail(int error) const;
 
-  // The path as the caller wrote it, for messages; and the absolute path after all links.
+  // The path as the caller wrote it, for messages; the absolute path behind all links.
   std::filesystem::path file_;
   std::filesystem::path target_;
   UniqueFd folder_;
-  // The status of the file that is replaced; empty if there is none.
+  // The status of the file to be replaced; nullopt if there is none.
   std::optional<struct stat> old_;
   std::unique_ptr<UnfinishedFile> unfinished_;
   std::uint64_t needed_ = 0;

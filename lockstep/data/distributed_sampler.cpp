@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// The sampler's position in an epoch, and how it is saved and loaded.
 #include "lockstep/data/distributed_sampler.h"
 
 #include <algorithm>

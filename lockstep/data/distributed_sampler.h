@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Deals the samples of a data set to the ranks of a group, as Python's
-// torch.utils.data.DistributedSampler: for the same arguments it gives the same indices.
+// Distributes the samples of a data set over the ranks of a group, like Python's
+// torch.utils.data.DistributedSampler: the same arguments give the same indices.
 #pragma once
 
 #include <atomic>
@@ -18,15 +18,17 @@ namespace lockstep {
 
 struct DistributedSamplerOptions {
   bool shuffle = true;
-  // Must be the same on every rank. The order of an epoch follows from seed + epoch.
+  // Must be the same on every rank. seed + epoch determines an epoch's order.
   std::int64_t seed = 0;
-  // Leaves out the samples that do not go round, instead of padding with the first ones.
+  // Drops the remainder that does not divide evenly among the ranks, instead of padding with the
+  // first samples.
   bool drop_last = false;
 };
 
-// A sampler for torch::data::make_data_loader, which copies it: copies share the epoch, so
-// set_epoch on the original reaches the loader's. Each copy has its own position. The group is not
-// kept. set_epoch may be called from any thread, anything else from one thread a copy.
+// A sampler for torch::data::make_data_loader, which copies it. Copies share the epoch, so
+// set_epoch on the original reaches the loader's copy; each copy has its own position. Does not
+// keep the group. set_epoch may be called from any thread, everything else from one thread per
+// copy.
 class DistributedSampler : public torch::data::samplers::Sampler<> {
  public:
   // For this rank of the group.
@@ -41,7 +43,7 @@ class DistributedSampler : public torch::data::samplers::Sampler<> {
   void set_epoch(std::int64_t epoch) { *epoch_ = epoch; }
   std::int64_t epoch() const { return *epoch_; }
 
-  // Samples of this rank in an epoch, padding included; the same on every rank.
+  // This rank's samples in an epoch, padding included; the same number on every rank.
   std::size_t size() const { return share_.count(); }
 
   // How many of this rank's first samples in an epoch are not padding. An evaluation that counts
@@ -51,13 +53,13 @@ class DistributedSampler : public torch::data::samplers::Sampler<> {
   // This rank's samples in the current epoch, in order. Does not move the position.
   std::vector<std::size_t> indices() const;
 
-  // Starts over, in the current epoch; with a new size also over a data set of that size.
+  // Starts the current epoch from the beginning; a new size replaces the data set's size.
   void reset(c10::optional<std::size_t> new_size = c10::nullopt) override;
 
-  // The next batch_size samples, fewer at the end, then nothing. UsageError if batch_size is 0.
+  // The next batch_size samples, fewer at the end, then nullopt. UsageError if batch_size is 0.
   c10::optional<std::vector<std::size_t>> next(std::size_t batch_size) override;
 
-  // The epoch under way and the position in it.
+  // The current epoch and the position in it.
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
 
@@ -68,7 +70,7 @@ class DistributedSampler : public torch::data::samplers::Sampler<> {
   bool shuffle_;
   std::int64_t seed_;
   std::shared_ptr<std::atomic<std::int64_t>> epoch_;
-  // The epoch that indices_ belongs to, once it is started.
+  // The epoch of indices_, once started_.
   std::int64_t running_epoch_ = 0;
   bool started_ = false;
   std::vector<std::size_t> indices_;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Inflates one gzip member with zlib, from a 64 KiB buffer.
 #include "lockstep/data/gzip.h"
 
 #include <fmt/format.h>
-#define ZLIB_CONST  // makes zlib's input pointer one to const
+#define ZLIB_CONST  // // makes zlib's input pointer a pointer to const
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -22,7 +23,7 @@ constexpr int gzip_only = 16 + MAX_WBITS;
 
 struct GzipReader::Stream {
   z_stream z{};
-  // The compressed bytes at hand, and how many have been fetched in all.
+  // The compressed bytes in the buffer, and how many have been fetched in total.
   std::array<std::byte, 65536> buffer;
   std::span<const std::byte> input;
   std::size_t taken = 0;

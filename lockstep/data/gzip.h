@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Reads gzip data piece by piece, so that a reader can check a header before it makes room for
-// what follows.
+// Reads gzip data in pieces, so that a reader can check a header before it allocates memory for the
+// rest.
 #pragma once
 
 #include <cstddef>
@@ -12,12 +12,12 @@
 
 namespace lockstep {
 
-// True if the bytes begin as a gzip member does.
+// Whether the bytes begin like a gzip member.
 bool is_gzip(const StoredBytes& bytes);
 
-// One gzip member that ends where the bytes end; they are read as they are needed. Errors are
-// UsageErrors that begin with the name: damaged data, a checksum that does not match, data that
-// ends early or goes on.
+// Reads one gzip member, which ends where the bytes end; fetches them as needed. Errors are
+// UsageErrors that begin with the name: damaged data, a wrong checksum, data that ends early or
+// continues.
 class GzipReader {
  public:
   GzipReader(StoredBytes bytes, std::string name);
@@ -25,13 +25,13 @@ class GzipReader {
   GzipReader(const GzipReader&) = delete;
   GzipReader& operator=(const GzipReader&) = delete;
 
-  // Fills output as far as there is data and returns how many bytes that were.
+  // Fills output as far as data remains and returns the number of bytes.
   std::size_t read(std::span<std::byte> output);
 
-  // Checks that the data is read to its end, and its checksum.
+  // Checks that the data has been read to its end, and its checksum.
   void finish();
 
-  // More than this the bytes cannot hold: deflate packs at most 1032 bytes into one.
+  // An upper bound of the uncompressed size: deflate packs at most 1032 bytes into one.
   std::size_t max_size() const;
 
  private:

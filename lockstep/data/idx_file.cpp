@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Parses the header and checks it against the file's size and the available memory.
 #include "lockstep/data/idx_file.h"
 
 #include <algorithm>
@@ -20,7 +21,7 @@ namespace {
 using ReadOn = std::function<void(std::span<std::byte> output, const char* what)>;
 
 constexpr std::byte unsigned_bytes{0x08};
-// Images in colour have four; a header that says 200 is not one.
+// Colour images have four; a header that says 200 is damaged.
 constexpr int max_dimensions = 8;
 
 // Parses a header; `read` fetches the file's next bytes.
@@ -50,8 +51,8 @@ std::vector<std::int64_t> read_dimensions(const ReadOn& read, const std::string&
   return dimensions;
 }
 
-// The number of elements, checked against what the file can hold before anything is made of that
-// size. A dimension of zero does not hide that the others overflow.
+// The number of elements, checked against the file's size before anything is allocated. A zero
+// dimension must not hide an overflow of the others.
 std::size_t count_elements(const std::vector<std::int64_t>& dimensions, std::size_t max_left,
                            const std::string& name) {
   std::int64_t product = 1;
@@ -81,7 +82,7 @@ void require_memory(std::size_t bytes, const std::string& name) {
 
 }  // namespace
 
-// Gives out the file's content in order, whether it is raw or gzip.
+// Reads the file's content in order, whether raw or gzip.
 class IdxFile::Content {
  public:
   Content(StoredBytes bytes, const std::string& name) : raw_(std::move(bytes)), name_(name) {
@@ -103,7 +104,7 @@ class IdxFile::Content {
     }
   }
 
-  // An upper bound of what can still be read.
+  // An upper bound of the bytes that can still be read.
   std::size_t max_left() const { return gzip_ ? gzip_->max_size() : left(); }
 
   void finish() {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The IDX format of MNIST and its kin: two zero bytes, a type, a number of dimensions, the
-// dimensions as big-endian 32-bit numbers, then the elements, the last dimension fastest.
+// Reads the IDX format of MNIST and similar data sets: two zero bytes, a type, the number of
+// dimensions, the dimensions as big-endian 32-bit numbers, then the elements, the last dimension
+// fastest.
 #pragma once
 
 #include <cstddef>
@@ -17,23 +18,22 @@
 
 namespace lockstep {
 
-// An array in a file, raw or gzip (told apart by content, not by name). Only unsigned bytes are
-// read, the type that these data sets have.
+// An array in a file, raw or gzip (detected by content, not by name). Reads only unsigned bytes,
+// the type of these data sets.
 //
-// UsageError, naming the file, if it is not there, is not IDX, is damaged, or does not hold exactly
-// what its header says. Safe for hostile files: the header is read first, then at most one byte
-// more than it announces; nothing is allocated beyond what the file can fill and the machine has
-// available.
+// UsageError, naming the file, if it is missing, is not IDX, is damaged, or does not hold exactly
+// what its header announces. Safe for hostile files: reads the header first, then at most one byte
+// more than it announces; allocates no more than the file can fill and the machine has available.
 class IdxFile {
  public:
   explicit IdxFile(const std::filesystem::path& path);
-  // From memory; name stands for the file in errors.
+  // From memory; `name` replaces the file's name in errors.
   IdxFile(std::span<const std::byte> bytes, std::string name);
   ~IdxFile();
   IdxFile(const IdxFile&) = delete;
   IdxFile& operator=(const IdxFile&) = delete;
 
-  // What the header announces.
+  // As announced by the header.
   const std::vector<std::int64_t>& dimensions() const { return dimensions_; }
   // Reads the elements as a uint8 tensor of these dimensions. Call it once.
   at::Tensor read();

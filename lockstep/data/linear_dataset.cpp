@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Draws the points from a seeded generator.
 #include "lockstep/data/linear_dataset.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -14,7 +15,7 @@ LinearDataset::LinearDataset(const LinearDatasetOptions& options) {
     throw UsageError(
         fmt::format("LinearDataset: size {} is negative; give at least 0 samples", options.size));
   }
-  // A generator of its own: the data must not depend on what the program has drawn before.
+  // Its own generator: the data must not depend on the program's earlier draws.
   auto generator = at::make_generator<at::CPUGeneratorImpl>(options.seed);
   const at::TensorOptions type(at::kFloat);
   inputs_ = at::randn({options.size, 1}, generator, type);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Points on a noisy line, y = slope x + intercept + noise: a data set for linear regression that
-// needs no files and whose answer is known.
+// needs no files and has a known answer.
 #pragma once
 
 #include <cstddef>
@@ -19,17 +19,17 @@ struct LinearDatasetOptions {
   std::uint64_t seed = 0;
 };
 
-// x is drawn from N(0, 1). The same options give the same points in every process. Copies share
-// the tensors.
+// x is drawn from N(0, 1). The same options give the same points in every process. Copies share the
+// tensors.
 class LinearDataset : public torch::data::datasets::Dataset<LinearDataset> {
  public:
   explicit LinearDataset(const LinearDatasetOptions& options = {});
 
-  // x and y of one point, float32 [1] each.
+  // x and y of one point, each float32 [1].
   torch::data::Example<> get(std::size_t index) override;
   c10::optional<std::size_t> size() const override;
 
-  // All of them, float32 [size, 1].
+  // All points, float32 [size, 1].
   const at::Tensor& inputs() const { return inputs_; }
   const at::Tensor& targets() const { return targets_; }
 

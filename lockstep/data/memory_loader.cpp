@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Copies the rows of each batch, through pinned memory to a GPU.
 #include "lockstep/data/memory_loader.h"
 
 #include <cstdint>
@@ -15,8 +16,8 @@
 namespace lockstep {
 namespace {
 
-// Rows drawn at random miss the page tables' cache at every page: huge pages make drawing them a
-// quarter cheaper. Where the kernel has none to give, nothing changes.
+// Random rows miss the TLB at every page: huge pages make gathering them a quarter cheaper. If the
+// kernel has none, nothing changes.
 void ask_for_huge_pages(const at::Tensor& tensor) {
   constexpr std::uintptr_t huge_page = 2 << 20;
   const auto begin = reinterpret_cast<std::uintptr_t>(tensor.data_ptr());
@@ -24,13 +25,14 @@ void ask_for_huge_pages(const at::Tensor& tensor) {
   const std::uintptr_t last = (begin + tensor.nbytes()) / huge_page * huge_page;
   if (!tensor.device().is_cpu() || first >= last) return;
   ::madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
-  // The pages are in use already: the advice alone would wait for the kernel's own thread.
-  constexpr int collapse = 25;  // MADV_COLLAPSE, since Linux 6.1; not in every libc's headers
+  // The pages are already in use: with the advice alone they would wait for the kernel's background
+  // thread.
+  constexpr int collapse = 25;  // // MADV_COLLAPSE, since Linux 6.1; not in every libc's headers
   ::madvise(reinterpret_cast<void*>(first), last - first, collapse);
 }
 
-// The rows of a contiguous CPU tensor, copied one by one: index_select does the same at two to
-// three times the cost for batches of this size.
+// Copies rows of a contiguous CPU tensor one by one: index_select takes two to three times as long
+// for batches of this size.
 at::Tensor gather_rows(const at::Tensor& source, std::span<const std::size_t> rows, bool pinned) {
   auto sizes = source.sizes().vec();
   sizes[0] = static_cast<std::int64_t>(rows.size());

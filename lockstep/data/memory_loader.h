@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Gives out batches of a data set that fits in memory, in the order of a sampler, at the cost of
-// copying the rows.
+// Yields batches of a data set that fits in memory, in a sampler's order, at the cost of copying
+// the rows.
 #pragma once
 
 #include <concepts>
@@ -19,21 +19,21 @@ namespace lockstep {
 
 struct MemoryLoaderOptions {
   std::size_t batch_size = 1;
-  // Where batches are given out. From the CPU to a GPU they go through pinned memory, and the copy
-  // is under way when the batch is given out: work on the current stream waits for it.
+  // The device of the batches. From the CPU to a GPU they go through pinned memory, and the copy
+  // may be in progress when the batch is returned: work on the current stream waits for it.
   at::Device device = at::kCPU;
 };
 
-// One loop over it is one epoch: begin() resets the sampler and thereby takes up its set_epoch. The
-// last batch may be smaller. The sampler is copied; the tensors are shared and must not change
-// while a loop runs. One loop at a time.
+// One loop over it is one epoch: begin() resets the sampler and so applies its set_epoch. The last
+// batch may be smaller. The sampler is copied; the tensors are shared and must not change during a
+// loop. One loop at a time.
 class MemoryLoader {
  public:
   using Batch = torch::data::Example<>;
   using Sampler = torch::data::samplers::Sampler<>;
 
-  // data and target have one row a sample, in dimension 0. UsageError if their numbers of rows
-  // differ or batch_size is 0; while looping, if the sampler names a row that is not there.
+  // data and target have one row per sample, in dimension 0. UsageError if their numbers of rows
+  // differ or batch_size is 0; during a loop, if the sampler returns a row out of range.
   template <std::derived_from<Sampler> S>
   MemoryLoader(at::Tensor data, at::Tensor target, S sampler, const MemoryLoaderOptions& options)
       : MemoryLoader(std::move(data), std::move(target), std::make_unique<S>(std::move(sampler)),
@@ -62,7 +62,7 @@ class MemoryLoader::Iterator {
   Batch& operator*() { return *batch_; }
   Batch* operator->() { return &*batch_; }
   Iterator& operator++() {
-    batch_.reset();  // its memory serves the next one
+    batch_.reset();  // // so that the next batch can reuse its memory
     batch_ = loader_->next();
     return *this;
   }

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Finds the files of a split, checks that they fit together, and reads them.
 #include "lockstep/data/mnist_dataset.h"
 
 #include <string>

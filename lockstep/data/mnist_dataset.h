@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// MNIST, and the data sets that come in its format: Fashion-MNIST, KMNIST.
+// MNIST, and data sets in its format such as Fashion-MNIST and KMNIST.
 #pragma once
 
 #include <cstddef>
@@ -12,18 +12,18 @@ namespace lockstep {
 
 enum class IdxSplit { train, test };
 
-// Reads {train,t10k}-images-idx3-ubyte and {train,t10k}-labels-idx1-ubyte, each as it is or with
-// .gz behind its name, from one folder into memory. Copies share the tensors. UsageErrors name the
-// file, and for a missing folder where to get one.
+// Reads {train,t10k}-images-idx3-ubyte and {train,t10k}-labels-idx1-ubyte, each plain or with the
+// suffix .gz, from one folder into memory. Copies share the tensors. UsageErrors name the file and,
+// for a missing folder, where to get the data.
 class MnistDataset : public torch::data::datasets::Dataset<MnistDataset> {
  public:
   explicit MnistDataset(const std::filesystem::path& folder, IdxSplit split = IdxSplit::train);
 
-  // One image as float32 [1, H, W] from 0 to 1, its label as int64 [], as torch's MNIST gives them.
+  // One image as float32 [1, H, W] from 0 to 1, and its label as int64 [], like torch's MNIST.
   torch::data::Example<> get(std::size_t index) override;
   c10::optional<std::size_t> size() const override;
 
-  // All of them: uint8 [N, H, W] and int64 [N].
+  // All samples: uint8 [N, H, W] and int64 [N].
   const at::Tensor& images() const { return images_; }
   const at::Tensor& labels() const { return labels_; }
 
@@ -32,7 +32,7 @@ class MnistDataset : public torch::data::datasets::Dataset<MnistDataset> {
   at::Tensor labels_;
 };
 
-// What a split's headers announce, checked as MnistDataset does, before memory is taken for it.
+// The shape in a split's headers, checked as by MnistDataset, before memory is allocated for it.
 struct IdxShape {
   std::int64_t images;
   std::int64_t height;
@@ -42,7 +42,7 @@ struct IdxShape {
 };
 IdxShape idx_shape(const std::filesystem::path& folder, IdxSplit split);
 
-// UsageError that says where to get one unless there is such a folder.
+// UsageError, saying where to get the data, unless the folder exists.
 void require_data_folder(const std::filesystem::path& folder);
 
 }  // namespace lockstep

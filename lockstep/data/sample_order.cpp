@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Shuffles with torch.randperm, and deals positions to ranks round-robin.
 #include "lockstep/data/sample_order.h"
 
 #include <numeric>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Sums a histogram of byte values over all ranks.
 #include "lockstep/data/standardization.h"
 
 #include <cmath>

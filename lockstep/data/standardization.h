@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Brings images to mean 0 and standard deviation 1, with statistics that are the same bits on
-// every rank and for any number of ranks.
+// Scales images to mean 0 and standard deviation 1, with bitwise equal statistics on every rank and
+// for any number of ranks.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,15 +14,15 @@ struct Standardization {
   double mean = 0;
   double deviation = 1;
 
-  // (images - mean) / deviation as float32, in the images' shape. Test images are brought in with
-  // the statistics of the training images.
+  // (images - mean) / deviation as float32, in the images' shape. Test images are scaled with the
+  // statistics of the training images.
   at::Tensor apply(const at::Tensor& images) const;
 };
 
-// A collective call: every rank passes the same uint8 images, of any shape with the samples first,
-// and counts its share of them. Sums are whole numbers, so neither their order nor the number of
-// ranks shows in the result. Images that are all alike have deviation 1. UsageError if there are
-// none or they are not uint8.
+// Collective: every rank passes the same uint8 images, of any shape with the samples first, and
+// counts its share of them. Sums are integers, so neither their order nor the number of ranks
+// affects the result. If all bytes are equal, the deviation is 1. UsageError if there are no images
+// or they are not uint8.
 Standardization measure_standardization(const at::Tensor& images, ProcessGroup& group);
 
 }  // namespace lockstep

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Reads from a span, or from a file with pread.
 #include "lockstep/data/stored_bytes.h"
 
 #include <cerrno>
@@ -24,7 +25,7 @@ StoredBytes bytes_in_memory(std::span<const std::byte> bytes) {
 
 StoredBytes bytes_in_file(const std::filesystem::path& path) {
   const std::string name = path.string();
-  // A pipe must not block.
+  // O_NONBLOCK, so that opening a pipe does not block.
   const auto fd =
       std::make_shared<UniqueFd>(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   if (!*fd) {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Checks the options, runs the event loop, and reports the failure.
 #include "lockstep/launch/agent.h"
 
 #include <algorithm>
@@ -17,7 +18,7 @@
 namespace lockstep {
 namespace {
 
-// Replaces this process by the program.
+// Replaces this process with the program.
 [[noreturn]] void execute(const std::vector<std::string>& program) {
   std::vector<char*> arguments;
   for (const std::string& argument : program) {
@@ -36,7 +37,7 @@ namespace {
                  fmt::format("cannot execute {}: {}{}", program[0], std::strerror(error), hint)};
 }
 
-// The kernel has no numbers for more.
+// The kernel has no ids for more.
 int most_processes() {
   int most = std::numeric_limits<int>::max();
   std::ifstream("/proc/sys/kernel/pid_max") >> most;

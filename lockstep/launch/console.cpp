@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Queues text, and writes it in pieces that a ready descriptor takes without blocking.
 #include "lockstep/launch/console.h"
 
 #include <algorithm>
@@ -15,7 +16,7 @@ namespace lockstep {
 void Console::add(OutputStream stream, const std::string& text) {
   waiting_bytes_ += text.size();
   const int fd = stream == OutputStream::out ? STDOUT_FILENO : STDERR_FILENO;
-  // Many short lines become one write, but no more than a pipe takes whole.
+  // Joins short lines into one write, but not into more than a pipe takes whole.
   if (!queue_.empty() && queue_.back().fd == fd &&
       queue_.back().bytes.size() + text.size() <= PIPE_BUF) {
     queue_.back().bytes += text;
@@ -37,8 +38,8 @@ void Console::discard() {
 bool Console::write_some() {
   while (!queue_.empty()) {
     const Text& text = queue_.front();
-    // The descriptor is shared with other programs and must not be made non-blocking. One that is
-    // ready takes PIPE_BUF bytes.
+    // Other programs share the descriptor, so it must not be made non-blocking. A ready descriptor
+    // takes PIPE_BUF bytes.
     pollfd entry{text.fd, POLLOUT, 0};
     if (::poll(&entry, 1, 0) <= 0) return true;
     const std::size_t length = std::min<std::size_t>(text.bytes.size() - written_, PIPE_BUF);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The launcher's own standard output and error, written to without ever blocking its loop.
+// Writes the launcher's own standard output and error without ever blocking its loop.
 #pragma once
 
 #include <array>
@@ -10,29 +10,30 @@
 
 namespace lockstep {
 
-// How long a reader may take over what is left, where a program has to end.
+// How long a reader may take for the rest when a program has to end.
 constexpr std::chrono::milliseconds reader_grace{500};
 
 enum class OutputStream { out, err };
 
-// Keeps what it is given in one queue for both streams, so that whole texts stay whole and in order
-// where both go to the same terminal or file.
+// Queues texts for both streams together, so that they stay whole and in order if both streams go
+// to the same terminal or file.
 class Console {
  public:
   void add(OutputStream stream, const std::string& text);
 
-  // Writes what can be written without blocking. False once somebody has closed the other end of
-  // the pipe. Text that cannot be written for another reason is dropped, and the reason kept.
+  // Writes what is possible without blocking. False once the pipe's reader has closed it. Text that
+  // cannot be written for another reason is dropped, and the reason is kept.
   bool write_some();
 
   bool empty() const { return queue_.empty(); }
-  // More waits than is good: whoever produces it should pause.
+  // Too much is queued: its producers should pause.
   bool full() const { return waiting_bytes_ > (std::size_t{1} << 20); }
-  // The descriptor that has to become writable before more can be written. Only if not empty().
+  // The descriptor that must become writable before more can be written. Call it only if not
+  // empty().
   int descriptor() const;
   void discard();
 
-  // Why text for that stream could not be written, the first time, as an errno; 0 if all could.
+  // The errno of the first failed write to that stream; 0 if none failed.
   int error(OutputStream stream) const { return errors_[stream == OutputStream::err]; }
 
  private:
@@ -47,8 +48,8 @@ class Console {
   std::array<int, 2> errors_{};
 };
 
-// Writes what a program has to say before it ends. If nobody reads it within the grace, the rest is
-// dropped. False if it could not all be written.
+// Writes a program's last output. If nobody reads it within the grace, the rest is dropped. False
+// if not all could be written.
 bool write_last(OutputStream stream, std::string text);
 
 }  // namespace lockstep

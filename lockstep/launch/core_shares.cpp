@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Splits the cores, and pins ranks only if the launch can claim all of them.
 #include "lockstep/launch/core_shares.h"
 
 #include "lockstep/core/cpu.h"
@@ -19,7 +20,7 @@ std::optional<std::vector<std::vector<int>>> split_cores(const std::vector<int>&
 CoreShares::CoreShares(int ranks, int threads_per_rank) {
   const std::vector<int> cores = allowed_cores();
   auto shares = split_cores(cores, ranks, threads_per_rank);
-  // Under a quota a rank that may move is stopped less often.
+  // Under a quota, a rank that may move between cores is throttled less often.
   if (!shares || available_cores() < static_cast<int>(cores.size())) return;
   claim_.emplace(cores);
   if (claim_->held()) shares_ = std::move(*shares);

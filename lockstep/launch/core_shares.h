@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Which cores each rank of a launch is pinned to, if any
+// Decides whether the ranks of a launch are pinned, and to which cores
 // (docs/decisions/0003-pin-only-whole-machines.md).
 #pragma once
 
@@ -10,21 +10,21 @@
 
 namespace lockstep {
 
-// Splits the cores evenly among the ranks, in order; nothing if they do not all get what they use,
-// or if the ranks leave some idle.
+// Splits the cores evenly among the ranks, in order. nullopt for a single rank, or if the ranks'
+// threads need more cores or fewer.
 std::optional<std::vector<std::vector<int>>> split_cores(const std::vector<int>& cores, int ranks,
                                                          int threads_per_rank);
 
-// The shares of one launch. The cores are claimed as long as it lives.
+// The shares of one launch. The cores stay claimed while this object lives.
 class CoreShares {
  public:
   CoreShares(int ranks, int threads_per_rank);
 
-  // Lets the calling process run on its rank's cores alone, if the launch could claim them.
+  // Pins the calling process to its rank's cores, if the launch could claim them.
   void pin(int rank) const;
 
  private:
-  std::vector<std::vector<int>> shares_;  // empty if nobody is pinned
+  std::vector<std::vector<int>> shares_;  // // empty if no rank is pinned
   std::optional<CoreClaim> claim_;
 };
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Follows reported losses from the first failed rank to the culprit.
 #include "lockstep/launch/culprit.h"
 
 #include <algorithm>
@@ -34,8 +35,8 @@ std::optional<Culprit> find_culprit(const std::vector<RankEnd>& ranks, int first
   const auto of_this_machine = [&](int rank) {
     return rank >= first_rank && rank - first_rank < static_cast<int>(ranks.size());
   };
-  // Others wait in vain for a rank that a signal has stopped, and when they give up it may not be
-  // the only one that is late.
+  // Other ranks wait in vain for a rank that a signal has stopped. When they give up, they may
+  // blame another late rank.
   for (const RankEnd& stopped : ranks) {
     if (stopped.status || stopped.stopped_by == 0) continue;
     for (const RankEnd& end : ranks) {
@@ -44,13 +45,13 @@ std::optional<Culprit> find_culprit(const std::vector<RankEnd>& ranks, int first
       return Culprit{.rank = number(&stopped), .lost_by = number(&end), .loss = *loss};
     }
   }
-  // Follows the losses from the first rank that failed, as far as they are known.
+  // Follows the losses from the first failed rank, as far as they are known.
   Culprit culprit{.rank = number(first)};
   std::set<int> seen{culprit.rank};
   while (of_this_machine(culprit.rank)) {
     const Loss* loss = ranks[static_cast<std::size_t>(culprit.rank - first_rank)].cause();
     if (loss == nullptr) break;
-    // The ranks wait in vain for each other in a circle: none is more to blame than the first.
+    // The ranks waited for each other in a circle: none is more to blame than the first.
     if (!seen.insert(loss->rank).second) return Culprit{.rank = number(first)};
     culprit = {.rank = loss->rank, .lost_by = culprit.rank, .loss = *loss};
   }

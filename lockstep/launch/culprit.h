@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Finds the rank that made a job fail: the one that did not fail because it lost another rank.
+// Finds the rank that made a job fail: one that did not fail because it lost another rank.
 #pragma once
 
 #include <optional>
@@ -12,21 +12,20 @@
 
 namespace lockstep {
 
-// What the launcher knows of a rank of this machine.
+// What the launcher knows about a rank of this machine.
 struct RankEnd {
-  // Nothing while it runs.
+  // nullopt while it runs.
   std::optional<ExitStatus> status{};
-  // In which round of the event loop its end was noticed; ends noticed at once have the same
-  // number.
+  // The round of the event loop that noticed its end; ends noticed together have the same number.
   int noticed = 0;
   // The signal that has stopped it, or 0.
   int stopped_by = 0;
-  // The rank that it lost, as it says itself.
+  // The lost rank, as this rank reports it.
   std::optional<Loss> loss{};
 
   bool failed() const { return status && !status->success(); }
-  // The loss that explains its end, or null. A signal ends a rank whatever it has lost before; but
-  // SIGABRT may be the end of an exception that nobody caught.
+  // The loss that explains its end, or null. A rank killed by a signal did not end because of an
+  // earlier loss; but SIGABRT may come from an uncaught exception.
   const Loss* cause() const {
     const bool by_signal = status && status->signal != 0 && status->signal != SIGABRT;
     return loss && !by_signal ? &*loss : nullptr;
@@ -34,19 +33,19 @@ struct RankEnd {
 };
 
 struct Culprit {
-  // Counted in the job; it may be one of another machine.
+  // Counted in the job; it may be on another machine.
   int rank = 0;
-  // The rank that lost it, and the loss as that rank reports it; -1 if the culprit's own end says
-  // enough.
+  // The rank that lost the culprit, and the loss as that rank reports it; -1 if the culprit's own
+  // end says enough.
   int lost_by = -1;
   Loss loss{};
-  // Waiting may show another culprit or more about this one: it still runs, or a rank of this
+  // Waiting may reveal another culprit or more about this one: it still runs, or a rank of this
   // machine may yet fail by itself.
   bool may_change = false;
 };
 
-// `ranks` are those of this machine, from this number on. Nothing if none has failed. Of several
-// that fail by themselves the first; of those at once, one that a signal killed.
+// `ranks` are those of this machine, numbered from `first_rank`. nullopt if none has failed. Of
+// several ranks that failed by themselves, the first; of several at once, one that a signal killed.
 std::optional<Culprit> find_culprit(const std::vector<RankEnd>& ranks, int first_rank);
 
 }  // namespace lockstep

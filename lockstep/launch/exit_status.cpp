@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Describes exit codes and signals, with the likely cause of a signal.
 #include "lockstep/launch/exit_status.h"
 
 #include <fmt/format.h>

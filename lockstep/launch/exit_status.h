@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How a process ended, in numbers and in words.
+// How a process ended, as numbers and as text.
 #pragma once
 
 #include <string>
@@ -13,17 +13,17 @@ namespace lockstep {
 struct ExitStatus {
   // The signal that killed it, or 0.
   int signal = 0;
-  // What it handed to exit(), unless a signal killed it.
+  // The argument of exit(), unless a signal killed it.
   int exit_code = 0;
 
   // From waitid()'s si_code and si_status.
   static ExitStatus from(int code, int status);
 
   bool success() const { return signal == 0 && exit_code == 0; }
-  // As a shell would give it: 128 + signal, or the exit code.
+  // As a shell reports it: 128 + signal, or the exit code.
   int code() const { return signal != 0 ? 128 + signal : exit_code; }
-  // "exit code 3", "killed by signal 11 (SIGSEGV), an access to memory that is not there"; of
-  // SIGKILL, what is known of who sent it.
+  // "exit code 3", "killed by signal 11 (SIGSEGV), an access to memory that is not there"; for
+  // SIGKILL, what is known about its sender.
   std::string words(const MemoryKills& kills) const;
 };
 

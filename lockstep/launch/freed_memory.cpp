@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Sets glibc's malloc thresholds, and trims its heap on request.
 #include "lockstep/launch/freed_memory.h"
 
 #include <string>
@@ -13,15 +14,15 @@ namespace {
 
 // Bytes at the heap's end that may stay unused.
 constexpr int kTrimThreshold = 256 << 20;
-// Larger blocks come from the system and go back to it at once; the most that glibc allows.
+// Larger blocks come from the system and return to it at once. This is the most that glibc allows.
 constexpr int kMmapThreshold = 32 << 20;
 
 constexpr const char* kTrim = "MALLOC_TRIM_THRESHOLD_";
 constexpr const char* kMmap = "MALLOC_MMAP_THRESHOLD_";
 
 #if defined(__GLIBC__)
-// Another allocator, or a sanitizer's, may have taken its place. glibc's own heap has then never
-// been set up, and several threads that ask it to do something would do so at once.
+// Another allocator, such as a sanitizer's, may replace glibc's. Then glibc's heap is not
+// initialized, and several threads that used it would initialize it at the same time.
 bool glibc_allocates() {
   return dlsym(RTLD_DEFAULT, "malloc") == dlsym(RTLD_DEFAULT, "__libc_malloc");
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Memory that a training step frees, and that the next one needs again
+// Keeps memory that one training step frees for the next step
 // (docs/decisions/0007-ranks-keep-freed-memory.md).
 #pragma once
 
@@ -7,15 +7,16 @@
 
 namespace lockstep {
 
-// Variables with which programs that are started keep freed memory instead of handing it back to
-// the system. glibc reads them; other allocators do not know them.
+// Variables that make started programs keep freed memory instead of returning it to the system.
+// Only glibc reads them.
 EnvironmentVariables keep_freed_memory_environment();
 
-// The same for this process, where the environment says nothing of it. Once, in its only thread.
+// The same for this process, unless the environment sets it. Call it once, in the process's only
+// thread.
 void keep_freed_memory();
 
-// Hands what is free now back to the system all the same, if glibc allocates. From any thread. Not
-// in every step: what is needed again has to be cleared by the system first.
+// Returns memory that is free now to the system, if glibc allocates. Callable from any thread. Do
+// not call it in every step: the system must clear returned memory before it can be used again.
 void give_back_freed_memory();
 
 }  // namespace lockstep

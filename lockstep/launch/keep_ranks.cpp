@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// The keeper's process: forking ranks, reporting their changes, and cleaning up.
 #include "lockstep/launch/keep_ranks.h"
 
 #include <algorithm>
@@ -81,8 +82,8 @@ void Keeper::start() {
   }
 }
 
-// If the keeper held the launcher's output open, a shell would wait for it to close; the same goes
-// for sockets and their peers.
+// If the keeper held the launcher's output open, a shell would wait for it to close; likewise,
+// peers would wait for sockets.
 void Keeper::keep_only_what_it_needs() {
   const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO}) {
@@ -150,8 +151,8 @@ void Keeper::tidy_up() {
 
 void keep_ranks(const Keeping& keeping, pid_t launcher, UniqueFd socket,
                 const MemoryKills& memory_kills) noexcept {
-  // A signal to the launcher's process group, or to all processes of its name, must not hit the
-  // keeper as well.
+  // Signals to the launcher's process group, or to all processes of its name, must not reach the
+  // keeper.
   ::setpgid(0, 0);
   ::prctl(PR_SET_NAME, "rank-keeper");
   const AdoptsOrphans adopts;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What the ranks' keeper does in its own process; rank_keeper.h is the launcher's side.
+// The ranks' keeper, in its own process; rank_keeper.h is the launcher's side.
 #pragma once
 
 #include <sys/types.h>
@@ -9,8 +9,8 @@
 
 namespace lockstep {
 
-// Forks the ranks and reports every change of their state to the launcher over the socket. When the
-// launcher says so, or is gone, ends all remaining descendants and exits.
+// Forks the ranks and reports every change of their state over the socket. When the launcher says
+// so or is gone, ends all remaining descendants and exits.
 [[noreturn]] void keep_ranks(const Keeping& keeping, pid_t launcher, UniqueFd socket,
                              const MemoryKills& memory_kills) noexcept;
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Encodes messages as fixed-size packets, and passes descriptors with them.
 #include "lockstep/launch/keeper_messages.h"
 
 #include <algorithm>
@@ -55,7 +56,8 @@ struct Packet {
     std::memcpy(CMSG_DATA(item), &descriptors, sizeof descriptors);
   }
 
-  // Of fewer descriptors than were sent, as many as this process's limit leaves.
+  // Closes a partial set of descriptors: the kernel passes only as many as this process's limit
+  // allows.
   static void close_all(const cmsghdr& item) {
     for (std::size_t at = CMSG_LEN(0); at + sizeof(int) <= item.cmsg_len; at += sizeof(int)) {
       int fd = -1;

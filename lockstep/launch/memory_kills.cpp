@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Compares the control group's kill counts, and puts the cause of a SIGKILL in words.
 #include "lockstep/launch/memory_kills.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Finds threads and open GPUs in /proc.
 #include "lockstep/launch/new_threads.h"
 
 #include <algorithm>
@@ -29,30 +30,30 @@ std::vector<pid_t> threads() {
   return ids;
 }
 
-// Initialised before main, after the libraries that the program is linked to.
+// Initialized before main, and after the libraries that the program is linked to.
 const std::vector<pid_t> at_load = threads();
 
-// Without /proc nobody could tell whether there are others.
+// Without /proc nobody can tell whether there are other threads.
 bool are_known() {
   return !threads().empty();
 }
 
-// They are told by their numbers: those of load time may have ended, and others have come instead.
+// Compares thread ids, not counts: threads from load time may have ended and others started.
 int count_new_threads() {
-  const pid_t main_thread = ::getpid();  // in a forked child as well
+  const pid_t main_thread = ::getpid();  // // in a forked child, too
   const auto is_new = [&](pid_t id) {
     return id != main_thread && std::ranges::count(at_load, id) == 0;
   };
   const auto count = static_cast<int>(std::ranges::count_if(threads(), is_new));
 #if defined(__SANITIZE_THREAD__)
-  // ThreadSanitizer has one of its own as soon as there is a second one, or a fork.
+  // ThreadSanitizer starts its own thread when there is a second one, or a fork.
   return std::max(0, count - 1);
 #else
   return count;
 #endif
 }
 
-// A thread that has been joined may still be listed for a moment.
+// A joined thread may still be listed for a moment.
 int lasting_new_threads() {
   const Deadline deadline = Deadline::after(std::chrono::milliseconds(200));
   int count = count_new_threads();
@@ -63,7 +64,7 @@ int lasting_new_threads() {
   return count;
 }
 
-// NVIDIA's and AMD's drivers are used through files.
+// NVIDIA's and AMD's drivers are used through device files.
 bool has_opened_a_gpu() {
   std::error_code error;
   for (const auto& file : std::filesystem::directory_iterator("/proc/self/fd", error)) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Whether this process may fork ranks: not once libtorch has started its threads.
+// Decides whether this process may fork ranks: not once libtorch has started its threads.
 #pragma once
 
 #include <string>
@@ -7,14 +7,14 @@
 namespace lockstep {
 
 // False if this process has threads that it did not have when it was loaded: a forked rank would
-// hang at libtorch's first operation. Debian's OpenBLAS starts its own at load and ends them before
-// a fork; any that it starts after that are new ones. False too if it has opened a GPU: CUDA does
-// not work in a fork of a process that has used it, with threads or not. And false where nobody can
-// tell, for want of /proc.
+// hang in libtorch's first operation. Debian's OpenBLAS starts its threads at load and ends them
+// before a fork; threads that it starts later count as new. Also false if the process has opened a
+// GPU, since CUDA does not work in a fork of a process that has used it. Also false without /proc,
+// since then nobody can tell.
 bool may_fork();
 
-// UsageError for the threads or the GPU, BackendError where nobody can tell. The message names the
-// caller and the ways out.
+// UsageError because of the threads or the GPU, BackendError without /proc. The message names the
+// caller and the remedies.
 void require_may_fork(const std::string& caller);
 
 }  // namespace lockstep

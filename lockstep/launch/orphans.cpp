@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Lists this process's children from /proc, and signals them until they have ended.
 #include "lockstep/launch/orphans.h"
 
 #include <charconv>
@@ -20,8 +21,8 @@
 namespace lockstep {
 namespace {
 
-// The parent as /proc/PID/stat names it: the second word after the name, which is in parentheses
-// and may contain anything. 0 if the process is gone.
+// The parent from /proc/PID/stat: the second word after the name, which is in parentheses and may
+// contain anything. 0 if the process is gone.
 pid_t parent_of(const std::string& folder) {
   std::ifstream file(folder + "/stat");
   const std::string text{std::istreambuf_iterator<char>(file), {}};
@@ -39,7 +40,7 @@ std::vector<pid_t> children() {
     for (pid_t pid = 0; file >> pid;) found.push_back(pid);
     return found;
   }
-  // A kernel built without that file.
+  // Kernels built without that file.
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
     const std::string name = entry.path().filename();
@@ -51,7 +52,7 @@ std::vector<pid_t> children() {
   return found;
 }
 
-// Until one of them ends, the deadline, or a moment that lets new orphans be seen.
+// Waits until one of them ends, until the deadline, or for 100 ms, so that new orphans are seen.
 void wait_for_one(const std::vector<pid_t>& processes, const Deadline& deadline) {
   std::vector<UniqueFd> descriptors;
   std::vector<pollfd> entries;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Processes that ranks started and left behind.
+// Adopts and ends processes that ranks started and left behind.
 #pragma once
 
 #include <chrono>
@@ -9,8 +9,8 @@
 
 namespace lockstep {
 
-// While it lives, processes whose parents end become children of this process, whatever group or
-// session they moved to (Linux's "child subreaper").
+// While this object lives, processes whose parents end become children of this process, whatever
+// group or session they moved to (Linux's "child subreaper").
 class AdoptsOrphans {
  public:
   AdoptsOrphans();
@@ -22,15 +22,15 @@ class AdoptsOrphans {
   int before_ = 0;
 };
 
-// Whether this process can list its children, which takes /proc.
+// Whether this process can list its children, which needs /proc.
 bool children_can_be_seen();
 
 // How long a killed process may take to end; one that takes longer hangs in the kernel.
 constexpr std::chrono::seconds kill_patience{2};
 
-// For a process that adopts orphans: ends all its descendants by SIGTERM, and by SIGKILL after the
-// grace. Gives up on processes that survive that for kill_patience. Does nothing if children cannot
-// be seen.
+// For a process that adopts orphans: ends all its descendants with SIGTERM, and with SIGKILL after
+// the grace. Gives up on processes that survive SIGKILL for kill_patience. Does nothing if it
+// cannot list its children.
 void end_children(std::chrono::milliseconds grace);
 
 // Reaps the children that have ended, except these.

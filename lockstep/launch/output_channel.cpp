@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Opens pipes and raw pseudo-terminals.
 #include "lockstep/launch/output_channel.h"
 
 #include <cerrno>
@@ -27,7 +28,7 @@ OutputChannel open_pipe() {
 std::optional<OutputChannel> open_terminal() {
   OutputChannel channel{UniqueFd(::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC | O_NONBLOCK)), {}};
   if (!channel.reader || ::unlockpt(channel.reader.get()) != 0) return std::nullopt;
-  // By its master, not by its name: a container may have no /dev/pts.
+  // Opened through its master, not by name: a container may have no /dev/pts.
   channel.writer.reset(::ioctl(channel.reader.get(), TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC));
   termios settings{};
   if (!channel.writer || ::tcgetattr(channel.writer.get(), &settings) != 0) return std::nullopt;

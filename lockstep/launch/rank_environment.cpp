@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Builds torchrun's variables and the thread counts for one rank.
 #include "lockstep/launch/rank_environment.h"
 
 #include <algorithm>
@@ -37,7 +38,7 @@ EnvironmentVariables rank_environment(const LaunchFacts& facts, int local_rank) 
       {"TORCHELASTIC_RESTART_COUNT", "0"},
       {"TORCHELASTIC_MAX_RESTARTS", "0"},
       {"TORCHELASTIC_RUN_ID", facts.run_id},
-      // An outer torchrun sets it to True, and then no rank would open the store.
+      // An outer torchrun sets it to True; then no rank would open the store.
       {"TORCHELASTIC_USE_AGENT_STORE", "False"},
       {"LOCKSTEP_STORE", alone ? facts.store : ""},
       {"LOCKSTEP_LAUNCHER", facts.store},
@@ -60,7 +61,7 @@ EnvironmentVariables thread_environment(int ranks, std::optional<int> threads) {
   const std::string count = std::to_string(threads_per_rank(ranks, threads));
   if (threads) return {{kOpenMp, count}, {kOpenBlas, count}};
   EnvironmentVariables variables;
-  // OpenBLAS follows OMP_NUM_THREADS where its own variable is unset.
+  // OpenBLAS follows OMP_NUM_THREADS if its own variable is unset.
   if (!environment(kOpenMp)) {
     variables.emplace_back(kOpenMp, count);
     if (!environment(kOpenBlas)) variables.emplace_back(kOpenBlas, count);

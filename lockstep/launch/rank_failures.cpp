@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How a launch finds out which rank failed first, and what it reports about it.
+// The part of RankWatch that finds the rank that failed first, and reports it.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -9,12 +9,12 @@
 namespace lockstep {
 namespace {
 
-// How long a rank that others have lost may take to end by itself, which tells more than their
-// loss. Less for a rank that was only silent, since it most likely hangs.
+// How long a lost rank may take to end by itself, since its own end tells more than the others'
+// loss. Shorter for a rank that was only silent, since it most likely hangs.
 constexpr std::chrono::milliseconds cause_grace{2000};
 constexpr std::chrono::milliseconds silence_grace{1000};
-// Time for ranks to report a loss to other machines before they are ended, lest ranks there take
-// that end for the cause.
+// Gives ranks time to report a loss to other machines before they are ended; otherwise ranks there
+// would take that end for the cause.
 constexpr std::chrono::milliseconds other_machines_grace{500};
 
 }  // namespace

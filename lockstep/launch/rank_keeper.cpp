@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Forks the keeper, receives its messages, and ends it.
 #include "lockstep/launch/rank_keeper.h"
 
 #include <cerrno>
@@ -25,7 +26,7 @@ namespace {
 constexpr std::chrono::seconds start_timeout{30};
 // How long the keeper may take to end, beyond its patience with processes that it has killed.
 constexpr std::chrono::seconds farewell_timeout{2};
-// How often to ask whether the keeper has ended where no descriptor tells.
+// How often to check whether the keeper has ended, if there is no pidfd.
 constexpr std::chrono::milliseconds look_interval{10};
 
 // Keeps the descriptor clear of the standard streams, which the keeper replaces.

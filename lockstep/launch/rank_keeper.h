@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The process between a launcher and its ranks, seen from the launcher.
+// The launcher's side of the process between it and its ranks.
 #pragma once
 
 #include <chrono>
@@ -17,56 +17,56 @@
 
 namespace lockstep {
 
-// What a keeper needs to know.
+// What a keeper needs.
 struct Keeping {
   int ranks = 0;
-  // What each rank calls; see fork_rank().
+  // Called in each rank; see fork_rank().
   std::function<void(int rank, const UniqueFd& last_words)> body;
-  // What the keeper removes if the launcher is killed.
+  // The keeper removes these if the launcher is killed.
   std::string store_socket{};
   std::string store_folder{};
 };
 
 // Ranks are children of the keeper, which also adopts processes that they leave behind, whatever
 // group or session those have moved to. If the launcher is killed, the keeper ends all of them,
-// removes the store's folder and says on standard error what happened. If the keeper is killed, the
-// ranks die with it, and the launcher gets an error. The keeper blocks all signals but SIGKILL and
-// SIGSTOP, and holds none of the launcher's descriptors but standard error.
+// removes the store's folder and reports it on standard error. If the keeper is killed, the ranks
+// die with it, and the launcher gets an error. The keeper blocks all signals except SIGKILL and
+// SIGSTOP. It keeps none of the launcher's descriptors except standard error.
 class RankKeeper {
  public:
   // Forks the keeper, which forks the ranks. The calling thread must block all signals
   // (SignalsBlocked). BackendError if it cannot be forked.
   RankKeeper(const Keeping& keeping, const MemoryKills& memory_kills);
-  // As end() without grace.
+  // Like end() without grace.
   ~RankKeeper();
   RankKeeper(const RankKeeper&) = delete;
   RankKeeper& operator=(const RankKeeper&) = delete;
 
   pid_t pid() const { return pid_; }
-  // Blocks until the next rank, in order, has been started. BackendError if it cannot be, or if the
-  // keeper is killed or starts none for half a minute.
+  // Blocks until the next rank, in order, has been started. BackendError if it cannot be started,
+  // if the keeper is killed, or if the keeper starts none for half a minute.
   StartedRank next_started();
 
-  // Readable when next_change() has something.
+  // Readable when next_change() has a change.
   int descriptor() const { return socket_.get(); }
-  // A rank ended, was stopped, or continued; nothing if there is no news. BackendError, at every
+  // A rank that ended, stopped or continued; nullopt if there is no news. BackendError, at every
   // call, if the keeper was killed.
   std::optional<RankChange> next_change();
   // Continues the keeper if somebody has stopped it, since a stopped keeper reports nothing.
   void keep_awake();
 
-  // Ends the remaining ranks and their descendants, by SIGKILL after the grace, and then the
+  // Ends the remaining ranks and their descendants, with SIGKILL after the grace, and then the
   // keeper. Blocks meanwhile.
   void end(std::chrono::milliseconds grace);
 
  private:
-  // Nothing if the keeper has not ended by then.
+  // nullopt if the keeper has not ended by the deadline.
   std::optional<ExitStatus> await_end(const Deadline& deadline) const;
   [[noreturn]] void report_loss();
 
   const MemoryKills& memory_kills_;
   pid_t pid_ = -1;
-  // None where the system or the limit on descriptors allows none.
+  // Invalid if the system or the descriptor limit allows none.
   UniqueFd pidfd_;
   UniqueFd socket_;
 };

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Cuts a rank's output into lines, remembers the last ones, and writes the log file.
 #include "lockstep/launch/rank_output.h"
 
 #include <array>
@@ -72,7 +73,7 @@ void RankOutput::write_log(std::string_view line) {
 
 std::string rank_prefix(int rank, bool coloured) {
   if (!coloured) return fmt::format("[rank {}] ", rank);
-  // Cyan, green, yellow, magenta, blue, white: not the red of errors.
+  // Cyan, green, yellow, magenta, blue, white; not red, which means errors.
   constexpr std::array colours{36, 32, 33, 35, 34, 37};
   return fmt::format("\033[{}m[rank {}]\033[0m ",
                      colours[static_cast<std::size_t>(rank) % colours.size()], rank);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Takes what one rank writes apart into lines: for the screen, the log file and the report.
+// Splits one rank's output into lines for the screen, the log file and the report.
 #pragma once
 
 #include <deque>
@@ -14,7 +14,7 @@
 
 namespace lockstep {
 
-// A line that a rank wrote, without its end.
+// A line that a rank wrote, without its line end.
 struct OutputLine {
   int rank = 0;
   OutputStream stream = OutputStream::out;
@@ -24,26 +24,26 @@ struct OutputLine {
 class RankOutput {
  public:
   using Sink = std::function<void(const OutputLine&)>;
-  // How much is remembered for the report, and after how many bytes a line without an end is cut.
+  // How much is remembered for the report, and at how many bytes a line without an end is cut.
   static constexpr std::size_t remembered_lines = 20;
   static constexpr std::size_t remembered_line_bytes = 1000;
   static constexpr std::size_t longest_line = std::size_t{1} << 20;
 
-  // Each whole line goes to the sink. A log file of this name, if it is not empty, gets the lines
-  // of both streams; BackendError if it cannot be opened.
+  // Each whole line goes to the sink. A log file, unless its name is empty, gets the lines of both
+  // streams; BackendError if it cannot be opened.
   RankOutput(int rank, Sink sink, const std::string& log_file);
 
   void add(OutputStream stream, std::string_view bytes);
-  // The stream ended; what is left of it counts as a line.
+  // The stream ended; its unfinished line counts as a line.
   void finish(OutputStream stream);
 
-  // Why the log file lacks the lines from some point on: "cannot write the log file ...: No space
-  // left on device". Empty as long as it has all.
+  // Why the log file lacks lines from some point on: "cannot write the log file ...: No space left
+  // on device". Empty while it is complete.
   const std::string& log_error() const { return log_error_; }
 
-  // Without libtorch's stack traces, which would leave no room for what went before.
+  // Without libtorch's stack traces, which would displace the lines before them.
   std::vector<std::string> last_lines() const { return {last_lines_.begin(), last_lines_.end()}; }
-  // In a forked child.
+  // Call it in a forked child.
   void leave_to_parent() { log_.reset(); }
 
  private:
@@ -61,10 +61,10 @@ class RankOutput {
   std::deque<std::string> last_lines_;
 };
 
-// "[rank 2] ", in one of six colours if wanted.
+// "[rank 2] ", in one of six colours if `coloured`.
 std::string rank_prefix(int rank, bool coloured);
 
-// The file in the folder that keeps a rank's output.
+// The path of a rank's log file in the folder.
 std::string log_file(const std::string& folder, int rank);
 
 }  // namespace lockstep

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Sets up a forked rank's process group, streams and last words.
 #include "lockstep/launch/rank_process.h"
 
 #include <array>
@@ -20,26 +21,25 @@
 namespace lockstep {
 namespace {
 
-// Makes the rank's stdout write by lines; in the process that forked it, stdout may write in
-// blocks.
+// The rank's stdout is line-buffered; in the process that forked it, stdout may be block-buffered.
 std::array<char, BUFSIZ> line_buffer;
 
-// Best effort: words that do not fit the pipe are cut.
+// Best effort: words that do not fit into the pipe are cut.
 [[noreturn]] void end_with(const UniqueFd& words, int exit_code, const std::string& reason) {
   ::fcntl(words.get(), F_SETFL, O_NONBLOCK);
   [[maybe_unused]] const ssize_t written = ::write(words.get(), reason.data(), reason.size());
   flush_streams();
-  // Not exit(): the launcher's destructors are not the rank's to run.
+  // Not exit(), which would run the launcher's destructors in the rank.
   ::_exit(exit_code);
 }
 
 void become_rank(pid_t parent, const UniqueFd& output, const UniqueFd& error_output) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  // The parent may have died before that took hold.
+  // The parent may have died before prctl took effect.
   if (::getppid() != parent) ::_exit(1);
   UniqueFd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  // On a machine without /dev/null: a pipe that nobody writes to ends at once as well.
+  // Without /dev/null, a pipe that nobody writes to: it ends at once, too.
   if (!null) null = open_pipe().reader;
   ::dup2(null.get(), STDIN_FILENO);
   ::dup2(output.get(), STDOUT_FILENO);
@@ -84,7 +84,7 @@ StartedRank fork_rank(int rank, const std::function<void(const UniqueFd& last_wo
     words.reader.reset();
     run_rank(words.writer, [&] { body(words.writer); });
   }
-  // Both sides do it, so that neither can be too early.
+  // Parent and child both do this, so that neither can be too early.
   ::setpgid(pid, pid);
   return {.rank = rank,
           .pid = pid,

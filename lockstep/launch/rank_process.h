@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// One local rank: how its process is forked, and how the launcher sees it.
+// Forks one local rank, and represents it in the launcher.
 #pragma once
 
 #include <functional>
@@ -14,26 +14,25 @@
 
 namespace lockstep {
 
-// What a rank's code throws to end the rank with this exit code, and to say why in the launcher's
-// report. Any other exception ends it with 1 and its what().
+// A rank's code throws this to end the rank with this exit code and to give the reason in the
+// launcher's report. Any other exception ends the rank with 1 and its what().
 struct RankExit {
   int exit_code;
   std::string reason;
 };
 
-// Writes what this process has buffered for its streams. A child forked before would write it
-// again.
+// Flushes this process's stream buffers. Otherwise a child forked now would write them again.
 void flush_streams();
 
-// Runs body() in this process, a rank, and ends the process when that returns or throws; the reason
-// goes to the pipe that leads to RankProcess::last_words().
+// Runs body() in this process, a rank, and ends the process when body() returns or throws. The
+// reason goes to the pipe behind RankProcess::last_words().
 [[noreturn]] void run_rank(const UniqueFd& last_words, const std::function<void()>& body);
 
-// A rank as it was started, and the ends of its streams at which they are read.
+// A started rank, with the read ends of its streams.
 struct StartedRank {
   int rank = 0;
   pid_t pid = -1;
-  // Why its standard output is a pipe and not a terminal, as an errno; 0 if it is a terminal.
+  // The errno of why its standard output is a pipe and not a terminal; 0 if it is a terminal.
   int terminal_error = 0;
   UniqueFd output{};
   UniqueFd error_output{};
@@ -41,20 +40,20 @@ struct StartedRank {
 };
 
 // Forks a rank. The child leads a process group, dies with the thread that forked it, reads from
-// /dev/null, writes to a pseudo-terminal, and writes its errors to a pipe. It calls body() with the
-// pipe for its last words, and ends as in run_rank(). BackendError if there is no process or
-// descriptor left for it.
+// /dev/null, prints to a pseudo-terminal, and writes its standard error to a pipe. It calls body()
+// with the pipe for its last words and ends as in run_rank(). BackendError if the system has no
+// process or descriptor left.
 StartedRank fork_rank(int rank, const std::function<void(const UniqueFd& last_words)>& body);
 
-// A change of a rank's state, as waitid() reports it in si_code and si_status.
+// A change of a rank's state, with waitid()'s si_code and si_status.
 struct RankChange {
   int rank = 0;
   int code = 0;
   int status = 0;
 };
 
-// A rank as its launcher sees it. When it has ended it stays a zombie until the keeper ends, so
-// that no other process gets its pid, which names its process group.
+// A rank as seen by its launcher. After its end it stays a zombie until the keeper ends, so that no
+// other process gets its pid, which names its process group.
 class RankProcess {
  public:
   explicit RankProcess(StartedRank started) : started_(std::move(started)) {}
@@ -62,20 +61,20 @@ class RankProcess {
   int rank() const { return started_.rank; }
   pid_t pid() const { return started_.pid; }
   int terminal_error() const { return started_.terminal_error; }
-  // Non-blocking; the read ends of its standard output and error.
+  // The non-blocking read ends of its standard output and error.
   UniqueFd& output(OutputStream stream) {
     return stream == OutputStream::out ? started_.output : started_.error_output;
   }
 
   void take(const RankChange& change);
-  // How it ended, or nothing if it runs.
+  // How it ended; nullopt while it runs.
   const std::optional<ExitStatus>& status() const { return status_; }
   // The signal that has stopped it, or 0.
   int stopped_by() const { return stopped_by_; }
-  // To the whole process group.
+  // Signals the whole process group.
   void signal(int signal) const;
-  // Why it ended, in its own words: a program that could not be executed, an exception. Empty if
-  // it left none. Once it has ended.
+  // Why it ended, in its own words: a program that could not be executed, an exception. Empty if it
+  // left none. Call it after the rank has ended.
   std::string last_words();
 
  private:

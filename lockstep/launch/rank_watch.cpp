@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// The launch's event loop: signals, output, the store, deadlines and the ranks' ends.
 #include "lockstep/launch/rank_watch.h"
 
 #include <algorithm>
@@ -21,16 +22,15 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// A killed process that has not gone by then hangs in the kernel.
+// A killed process that is still there hangs in the kernel.
 constexpr milliseconds kill_timeout{5000};
-// How long to wait before trying again to serve clients of the store for which there was no
-// descriptor.
+// How long to wait before retrying clients of the store for which no descriptor was free.
 constexpr milliseconds starved_wait{100};
 // How long the keeper may be stopped before it is continued.
 constexpr milliseconds keeper_sleep{1000};
-// GNU timeout signals its child and then its whole group: that is one wish, not two.
+// GNU timeout signals its child and then its whole group: that is one request, not two.
 constexpr milliseconds same_wish{100};
-// More than a pipe holds: what else comes is from a process that escaped its group.
+// More than a pipe holds: further output comes from a process that left its group.
 constexpr int reads_after_end = 32;
 
 constexpr std::array streams{OutputStream::out, OutputStream::err};
@@ -65,7 +65,7 @@ RankWatch::~RankWatch() {
   if (!keeper_) return;
   signal_all(SIGKILL);
   keeper_.reset();
-  // Processes that a killed keeper has left to this one.
+  // Ends processes that a killed keeper has left to this one.
   if (orphans_) end_children(milliseconds(0));
 }
 
@@ -78,7 +78,7 @@ AgentResult RankWatch::run() {
     store_.serve();
     warn_of_starved_store();
     read_outputs();
-    // Ranks that save their work may go on writing to a reader that has left.
+    // After a stop, ranks that save their work may keep writing although the reader has left.
     if (!console_.write_some() && result_.signal == 0) interrupt(SIGPIPE);
     take_ends();
     take_failure();
@@ -129,7 +129,7 @@ EnvironmentVariables RankWatch::variables_of(int rank) const {
     variables.insert(variables.end(), more.begin(), more.end());
   };
   add(thread_environment(options_.ranks, options_.threads));
-  // Ranks write to a terminal, which is no reason for colours in a file.
+  // Ranks write to a pseudo-terminal, which is no reason for colours in a file.
   if (!on_terminal()) variables.emplace_back("TERM", "dumb");
   add(options_.environment);
   return variables;
@@ -229,12 +229,12 @@ void RankWatch::take_changes() {
 
 void RankWatch::interrupt(int signal) {
   if (culprit_) {
-    // All is being ended already: the wish is for more haste.
+    // The job is ending already: the user wants it to end faster.
     kill_all();
   } else if (result_.signal == 0) {
     result_.signal = signal;
     repeat_after_ = Deadline::after(same_wish);
-    // Nobody can want to be told that this process's output is closed.
+    // Ranks get SIGTERM for SIGPIPE, which is about this process's output.
     stop(signal == SIGPIPE ? SIGTERM : signal, options_.interrupt_grace);
   } else if (repeat_after_->passed()) {
     kill_all();
@@ -312,7 +312,7 @@ void RankWatch::signal_all(int signal) {
 
 void RankWatch::stop(int signal, milliseconds grace) {
   signal_all(signal);
-  // One that somebody has stopped would not notice.
+  // A stopped rank would not react to the signal.
   signal_all(SIGCONT);
   kill_at_ = Deadline::after(grace);
 }

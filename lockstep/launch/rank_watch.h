@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The event loop of one launch: all that run_agent() does after it has checked its options.
+// The event loop of one launch: everything that run_agent() does after checking its options.
 #pragma once
 
 #include <functional>
@@ -20,12 +20,12 @@
 
 namespace lockstep {
 
-// One thread, which sleeps in poll() until a rank ends or writes, the store is asked, a signal
-// comes or a grace is over.
+// Single-threaded: sleeps in poll() until a rank ends or writes, the store gets a request, a signal
+// arrives or a deadline passes.
 class RankWatch {
  public:
   RankWatch(const AgentOptions& options, const RankBody& body);
-  // Whatever happened, no rank outlives it.
+  // Ends all ranks in any case.
   ~RankWatch();
   RankWatch(const RankWatch&) = delete;
   RankWatch& operator=(const RankWatch&) = delete;
@@ -39,15 +39,15 @@ class RankWatch {
     RankProcess process;
     RankOutput output;
     bool ended = false;
-    // How it ended, or that it was late, in words.
+    // How it ended, or that it was late, as text.
     std::string end{};
     bool log_lost = false;
-    // In which round of the loop its end was noticed.
+    // The round of the loop that noticed its end.
     int noticed = 0;
   };
 
   void start();
-  // Whether what ranks print is seen on a terminal.
+  // Whether the ranks' output appears on a terminal.
   bool on_terminal() const;
   EnvironmentVariables variables_of(int rank) const;
   void warn_of_late_output();
@@ -58,13 +58,12 @@ class RankWatch {
   void wait();
   void take_signals();
   void take_changes();
-  // False if there was nothing to read at the moment.
+  // False if there was nothing to read.
   bool read_some(Rank& rank, OutputStream stream);
   void read_outputs();
   void warn_of_lost_log(Rank& rank);
   void take_ends();
-  // Ends the job once a rank has failed and it is known, or will not become known soon, which rank
-  // is the cause.
+  // Ends the job once a rank has failed and its cause is known, or will not become known soon.
   void take_failure();
   RankEnd end_of(Rank& rank) const;
   void take_deadlines();
@@ -72,7 +71,7 @@ class RankWatch {
 
   void signal_all(int signal);
   void interrupt(int signal);
-  // Asks all ranks to end, and sees to it that they do.
+  // Asks all ranks to end; they are killed after the grace.
   void stop(int signal, std::chrono::milliseconds grace);
   void kill_all();
 
@@ -102,7 +101,7 @@ class RankWatch {
   int looks_ = 0;
   Deadline look_for_kills_at_ = Deadline::after({});
   std::optional<Deadline> decide_at_;
-  // The rank that failed first, and what was known of its end by then.
+  // The rank that failed first, and what was known about its end at that time.
   std::optional<Culprit> culprit_;
   RankEnd culprits_end_;
   std::optional<Deadline> arrive_by_;

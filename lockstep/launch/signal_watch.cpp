@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Signal handlers that write to a pipe, and how they are restored.
 #include "lockstep/launch/signal_watch.h"
 
 #include <atomic>
@@ -14,13 +15,13 @@
 namespace lockstep {
 namespace {
 
-// A handler can reach nothing but a global.
+// A handler can reach only globals.
 std::atomic<int> signal_pipe{-1};
 
 void write_down(int signal) {
   const int error = errno;
   const auto byte = static_cast<unsigned char>(signal);
-  // A full pipe loses it; the ones before it are enough to stop.
+  // A full pipe drops the signal; the earlier ones are enough to stop.
   [[maybe_unused]] const ssize_t written = ::write(signal_pipe.load(), &byte, sizeof byte);
   errno = error;
 }

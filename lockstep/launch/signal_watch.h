@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Takes the signals that ask a program to stop, for the time that it watches ranks.
+// Catches the signals that ask a program to stop, while it watches ranks.
 #pragma once
 
 #include <array>
@@ -11,11 +11,11 @@
 
 namespace lockstep {
 
-// While it lives, SIGINT, SIGTERM, SIGHUP and SIGQUIT do not end this process but show in next(),
-// whichever thread the kernel gave them to; one that was ignored stays ignored. SIGPIPE and SIGXFSZ
-// are ignored, since writing reports the same as errors, and SIGCHLD has its default, without which
-// the ends of ranks could not be waited for. Afterwards all is as it was. There can be one at a
-// time in a process: UsageError.
+// While this object lives, SIGINT, SIGTERM, SIGHUP and SIGQUIT do not end this process but appear
+// in next(), whichever thread receives them; ignored signals stay ignored. SIGPIPE and SIGXFSZ are
+// ignored, since writing reports the same as errors. SIGCHLD has its default action, without which
+// the ranks' ends could not be waited for. The destructor restores everything. UsageError if the
+// process already has such an object.
 class SignalWatch {
  public:
   SignalWatch();
@@ -23,11 +23,11 @@ class SignalWatch {
   SignalWatch(const SignalWatch&) = delete;
   SignalWatch& operator=(const SignalWatch&) = delete;
 
-  // Readable when next() has one.
+  // Readable when next() has a signal.
   int descriptor() const { return reader_.get(); }
   std::optional<int> next();
 
-  // What the destructor does; a forked child calls it.
+  // Does the destructor's work; a forked child calls it.
   void restore();
 
  private:
@@ -43,8 +43,8 @@ class SignalWatch {
   std::array<Changed, 7> changed_{};
 };
 
-// Holds back all signals of this thread: around a fork, so that the child does not take one with
-// its parent's handler.
+// Blocks all signals of this thread around a fork, so that the child does not handle one with its
+// parent's handler.
 class SignalsBlocked {
  public:
   SignalsBlocked();

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Starts the ranks of a call by fork or by running the program again, and collects their results.
 #include "lockstep/launch/spawn.h"
 
 #include <algorithm>
@@ -43,7 +44,7 @@ AgentOptions agent_options(int ranks, const SpawnOptions& options) {
 }
 
 Arrival arrival(const SpawnOptions& options) {
-  // Ranks share the cores that this process had for itself.
+  // The ranks share the cores that this process had for itself.
   const auto span =
       options.start_timeout.value_or(std::chrono::minutes(1) + 10 * time_since_load());
   return {.key = arrival_key(),
@@ -104,14 +105,14 @@ RankBody forked(const AgentOptions& agent, const Body& body) {
   return [&](int rank, const UniqueFd&) {
     enter_rank();
     renew_libtorchs_threads();
-    // The libraries are loaded already and do not read the environment again.
+    // The libraries are already loaded and do not read the environment again.
     if (agent.threads) limit_threads(*agent.threads);
     keep_freed_memory();
     run_and_store(rank, body);
   };
 }
 
-// `number` counts the program's calls of spawn.
+// `number` is this call's index among the program's calls of spawn.
 RankBody anew(const AgentOptions& agent, const std::string& which, int number,
               const SpawnOutcomes& outcomes) {
   return [&, number, before = all_variables(), cores = allowed_cores()](
@@ -123,7 +124,7 @@ RankBody anew(const AgentOptions& agent, const std::string& which, int number,
                           .cores = allowed_cores(),
                           .threads = agent.threads,
                           .earlier = outcomes.packed()};
-    // What the program does before the call must find the cores that its parent found.
+    // Until the call, the program must find the cores that its parent found.
     pin_to_cores(cores);
     start_anew(start, last_words);
   };

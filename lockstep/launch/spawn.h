@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Runs a function as several local ranks. Follows torch.multiprocessing.start_processes, and hands
-// back what the ranks return.
+// Runs a function as several local ranks. Follows torch.multiprocessing.start_processes, and
+// returns the ranks' results.
 #pragma once
 
 #include <chrono>
@@ -19,42 +19,41 @@
 
 namespace lockstep {
 
-// How ranks are started, by PyTorch's names.
+// How ranks are started; the names are PyTorch's.
 enum class StartMethod {
-  // fork while that is safe, else spawn.
+  // fork if that is safe, else spawn.
   automatic,
-  // Ranks are forked from this process, within a millisecond. Only before libtorch has started
-  // threads, and before a GPU has been used.
+  // Forks ranks from this process, within a millisecond. Possible only before libtorch has started
+  // threads and before a GPU has been used.
   fork,
   // Each rank runs the program again, from the start of main with the same arguments, up to this
-  // call of spawn, where it calls the function. So each rank repeats all that the program does
-  // before the call, with the environment, the folder and the cores that this process began with:
-  // it prints, writes files, does long work (skip that if is_rank()), listens on ports, takes
-  // locks, joins groups. Its standard input is empty. The function captures what the rank has
-  // computed, not what this process has. The n-th call in this process is the n-th in the rank;
-  // earlier calls start no ranks there, and return or throw what they did here.
+  // call of spawn, where it calls the function. So each rank repeats everything that the program
+  // does before the call, with the original environment, folder and cores: it prints, writes files,
+  // does long work (skip that if is_rank()), listens on ports, takes locks, joins groups. Its
+  // standard input is empty. The function captures the rank's variables, not this process's. The
+  // n-th call in this process is the n-th in the rank; earlier calls start no ranks there, and
+  // return or throw what they did here.
   spawn,
 };
 
 struct SpawnOptions {
   StartMethod start_method = StartMethod::automatic;
-  // How long a rank that runs the program again may take to reach the call; a rank that takes
-  // longer is ended and counts as failed. By default a minute plus ten times what this process
-  // took.
+  // How long a rank that runs the program again may take to reach the call; a slower rank is ended
+  // and counts as failed. Default: a minute plus ten times what this process took.
   std::optional<std::chrono::milliseconds> start_timeout{};
-  // As in AgentOptions. Without threads each rank is limited to its share of the cores, unless
+  // As in AgentOptions. If empty, each rank is limited to its share of the cores, unless
   // OMP_NUM_THREADS is set.
   std::optional<int> threads{};
   bool prefix = true;
-  // Must not throw, and must not block.
+  // Must not throw or block.
   RankOutput::Sink on_line{};
   std::string log_dir{};
   std::chrono::milliseconds stop_grace{500};
   std::chrono::milliseconds interrupt_grace{10000};
 };
 
-// A rank failed, and the others were ended. The message names the rank and the cause: what its
-// exception said, or how its process ended.
+// A rank failed, and the others were ended. The message names the rank and the cause: its
+// exception's message, or how its process ended.
 class RankFailed : public Error {
  public:
   RankFailed(RankFailure failure, const std::string& message)
@@ -67,8 +66,7 @@ class RankFailed : public Error {
 
 namespace spawn_detail {
 
-// What each rank's body returned, in the order of the ranks. The function's type tells one call
-// from another.
+// Returns the results of the ranks' bodies, in rank order. The function's type distinguishes calls.
 std::vector<std::string> run(int ranks, const std::function<std::string(int)>& body,
                              const std::type_info& function, const SpawnOptions& options);
 
@@ -99,22 +97,23 @@ Result from_bytes(std::string bytes) {
 
 }  // namespace spawn_detail
 
-// Whether this process is a rank: with StartMethod::spawn from the start of main, with fork within
+// Whether this process is a rank: with StartMethod::spawn from the start of main, with fork inside
 // the function.
 bool is_rank();
 
-// Calls fn(rank) in each of so many new processes, which have the environment variables of
-// `lockstep run`, so that init_process_group() joins them, and blocks until all have ended. A rank
-// ends when fn returns; destructors of static objects do not run in it. Processes that ranks leave
-// behind are ended with them, by the ranks' parent (see run_agent()). Returns what the calls
-// returned, by rank, at most 64 MiB each; nothing if fn returns void. Results are kept until the
-// program ends, for the ranks of later calls.
+// Calls fn(rank) in each of `ranks` new processes and blocks until all have ended. They have the
+// environment variables of `lockstep run`, so that init_process_group() joins them. A rank ends
+// when fn returns; destructors of static objects do not run in it. Processes that ranks leave
+// behind are ended with them, by the ranks' parent (see run_agent()). Returns the results by rank,
+// at most 64 MiB each; nothing if fn returns void. Results are kept until the program ends, for the
+// ranks of later calls.
 //
-// RankFailed for the rank that failed first. BackendError, when all have ended, if standard output
-// or a log file could not take what they wrote. UsageError if the start method is impossible: fork
-// if this process has started threads, since libtorch would hang in the ranks; spawn within a rank,
-// or in a process that the program has forked. SIGINT, SIGTERM, SIGHUP and SIGQUIT are handed to
-// the ranks, and raised again here when they have ended, then Error. Only from the main thread.
+// RankFailed for the rank that failed first. BackendError, after all have ended, if standard output
+// or a log file could not take their output. UsageError if the start method is impossible: fork if
+// this process has started threads, since libtorch would hang in the ranks; spawn inside a rank, or
+// in a process that the program has forked. SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on to
+// the ranks and, after these have ended, raised here, followed by Error. Call it only from the main
+// thread.
 template <class Function>
 auto spawn(int ranks, Function&& fn, const SpawnOptions& options = {}) {
   using Result = std::invoke_result_t<Function&, int>;

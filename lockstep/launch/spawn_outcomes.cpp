@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Packs results and exceptions into text, and unpacks them in a rank.
 #include "lockstep/launch/spawn_outcomes.h"
 
 #include <fmt/format.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How this program's calls of spawn() ended. A rank that is started anew makes the calls before its
-// own as well, and each ends in it as it ended in its parent.
+// Records how this program's calls of spawn() ended. A rank that runs the program again also makes
+// the calls before its own, and each ends as it did in its parent.
 #pragma once
 
 #include <functional>
@@ -11,13 +11,13 @@
 
 namespace lockstep {
 
-// What the ranks of one call returned, by rank.
+// The results of one call, by rank.
 using SpawnResults = std::vector<std::string>;
 
 // The outcomes of all calls so far, in order, kept until the program ends.
 class SpawnOutcomes {
  public:
-  // Makes a call, remembers what it returns or throws, and returns or throws that.
+  // Makes a call, records its result or exception, and returns or rethrows that.
   SpawnResults remember(const std::string& call, const std::function<SpawnResults()>& make);
   const std::string& packed() const { return packed_; }
 
@@ -25,18 +25,19 @@ class SpawnOutcomes {
   std::string packed_;
 };
 
-// The outcomes that the parent process remembered.
+// The outcomes that the parent process recorded.
 class EarlierOutcomes {
  public:
   explicit EarlierOutcomes(std::string_view packed) : packed_(packed) {}
-  // Returns or throws what the next call did in the parent. UsageError if that was another call.
+  // Returns or throws what the next call did in the parent. UsageError if that was a different
+  // call.
   SpawnResults next(const std::string& call);
 
  private:
   Unpacking packed_;
 };
 
-// UsageError: a rank that was started anew makes this call, where its parent made the other.
+// UsageError: a rank that runs the program again makes this call where its parent made the other.
 [[noreturn]] void throw_other_call(const std::string& here, const std::string& in_parent);
 
 }  // namespace lockstep

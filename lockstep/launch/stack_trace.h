@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The stack trace that libtorch puts below what an error says: "Exception raised from f at file:1
-// (most recent call first):" and lines that begin with "frame #0: ". Reports leave it out.
+// Filters the stack trace that libtorch appends to an error's message: "Exception raised from f at
+// file:1 (most recent call first):", and lines that begin with "frame #0: ". Reports omit it.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace lockstep {
 
-// Sees the lines of one stream in order.
+// Takes the lines of one stream in order.
 class StackTraceFilter {
  public:
   bool is_trace(std::string_view line) {
@@ -26,7 +26,7 @@ class StackTraceFilter {
   bool in_trace_ = false;
 };
 
-// What an error says, by whole lines.
+// An error's message without the trace's lines.
 inline std::string without_stack_trace(std::string_view text) {
   StackTraceFilter filter;
   std::string kept;

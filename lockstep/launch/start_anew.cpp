@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Executes this program again, and reads at load what it was started for.
 #include "lockstep/launch/start_anew.h"
 
 #include <cerrno>
@@ -22,8 +23,8 @@
 namespace lockstep {
 namespace {
 
-// "PID FD": which process is the rank, and where it finds what it was started with. Processes that
-// the rank starts inherit the variable, and have other numbers.
+// "PID FD": the rank's process, and the file with its RankStart. Processes that the rank starts
+// inherit the variable, but have other pids.
 constexpr const char* kVariable = "LOCKSTEP_SPAWNED";
 constexpr const char* kFile = "lockstep-spawned";
 
@@ -42,8 +43,8 @@ std::string read_all(int fd) {
   return text;
 }
 
-// Reads a file of /proc that tells how this process was started: strings, each with a zero byte at
-// its end. Empty if it cannot be read.
+// Reads a file of /proc that records how this process was started: strings, each terminated by a
+// zero byte. Empty if it cannot be read.
 std::vector<std::string> started_with(const char* file) {
   const UniqueFd fd(::open(file, O_RDONLY | O_CLOEXEC));
   std::istringstream all(fd ? read_all(fd.get()) : "");
@@ -70,7 +71,7 @@ std::string pack_start(const RankStart& start, int last_words) {
   return packed;
 }
 
-// This process, as it was when the program was loaded.
+// This process as it was when the program was loaded.
 struct Beginning {
   pid_t pid = ::getpid();
   std::chrono::steady_clock::time_point time = std::chrono::steady_clock::now();
@@ -88,7 +89,7 @@ struct Beginning {
     pid_t rank = 0;
     int fd = -1;
     if (!(variable >> rank >> fd) || rank != pid) return;
-    // The pid may be a reused one, and the variable left from a rank that had it before.
+    // The pid may be reused, and the variable inherited from a rank that had it before.
     std::error_code error;
     const auto name = std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", fd), error);
     if (error || name.string().find(kFile) == std::string::npos) return;
@@ -120,10 +121,10 @@ Beginning& beginning() {
   return beginning;
 }
 
-// Before main, which may change folders, or overwrite its arguments in place.
+// Before main, which may change folders or overwrite its arguments in place.
 [[maybe_unused]] const Beginning& read_at_load = beginning();
 
-// By its path if that still leads to the program, since ps shows it.
+// The program's path, which ps shows, if that still leads to the program.
 std::string executable() {
   constexpr const char* link = "/proc/self/exe";
   std::error_code error;
@@ -151,7 +152,7 @@ int inherited_file(const std::string& text) {
   return fd;
 }
 
-// Threads that the program has started before the call have their own masks.
+// Threads that the program started before the call have their own masks.
 void pin_all_threads(const std::vector<int>& cores) {
   if (cores == allowed_cores()) return;
   std::error_code error;

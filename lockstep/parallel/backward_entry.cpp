@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A hook on the output's own node, or an autograd node that returns what it gets.
+// Notifies by a hook on the output's own node, or by an identity node behind the output.
 #include "lockstep/parallel/backward_entry.h"
 
 #include <ATen/SequenceNumber.h>
@@ -43,7 +43,7 @@ class EntryNode : public torch::autograd::Node {
 
 at::Tensor with_entry_node(const at::Tensor& output,
                            const std::shared_ptr<BackwardListener>& listener) {
-  // What alias() does below autograd, with the version counter shared.
+  // What alias() does below autograd, but with a shared version counter.
   at::Tensor result(output.unsafeGetTensorImpl()->shallow_copy_and_detach(
       torch::autograd::impl::version_counter(output), /*allow_tensor_metadata_change=*/true));
   const libtorch::NodePointer node = libtorch::make_node<EntryNode>(listener);
@@ -52,7 +52,7 @@ at::Tensor with_entry_node(const at::Tensor& output,
   return result;
 }
 
-// Each thread counts its own nodes.
+// Each thread numbers its own nodes.
 bool made_here(const torch::autograd::Node& node, NodeNumber since) {
   return node.thread_id() == at::RecordFunction::currentThreadId() && node.sequence_nr() >= since;
 }
@@ -65,7 +65,7 @@ NodeNumber next_node_number() {
 
 void watch_entry(at::Tensor& output, const std::shared_ptr<BackwardListener>& listener,
                  NodeNumber since) {
-  // When a view is changed in place, it gets another node, from which nothing leads to the first.
+  // An in-place change gives a view another node, from which nothing leads to the first one.
   const bool lasting_node = !output.is_view() && output.grad_fn();
   if (lasting_node && made_here(*output.grad_fn(), since)) {
     output.grad_fn()->add_pre_hook(std::make_unique<EntryHook>(listener));

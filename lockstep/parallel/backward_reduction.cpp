@@ -16,7 +16,7 @@
 
 namespace lockstep {
 
-// Is in autograd's list of what to do at the end of this backward. If it goes without having been
+// Held by autograd's list of final callbacks of this backward. If it is destroyed without being
 // called, backward has ended with an exception.
 class BackwardReduction::EndOfBackward {
  public:
@@ -38,8 +38,8 @@ class BackwardReduction::EndOfBackward {
   bool called_ = false;
 };
 
-// Runs a function that uses the group. Any error ends the group, and is passed on with a hint at
-// its most frequent cause.
+// Runs a function that uses the group. Any error ends the group, and is rethrown with a hint at its
+// most frequent cause.
 template <class Function>
 void BackwardReduction::reducing(Function&& function) {
   try {
@@ -110,8 +110,8 @@ std::vector<std::string> BackwardReduction::unused_parameters() const {
   return names;
 }
 
-// torch::autograd::grad() for other tensors than our parameters also comes through the outputs, and
-// leaves nothing to reduce.
+// torch::autograd::grad() for other tensors than our parameters also enters through the outputs,
+// and leaves nothing to reduce.
 bool BackwardReduction::accumulates_nothing() const {
   const auto* needed = torch::autograd::get_current_graph_task_exec_info();
   if (!needed || needed->empty()) return false;
@@ -132,7 +132,7 @@ void BackwardReduction::backward_entered() {
   }
   const std::lock_guard lock(mutex_);
   if (!failure_.empty()) check();
-  if (active_) return;  // another output, or a backward inside this one
+  if (active_) return;  // // another output, or a nested backward
   auto end = std::make_shared<EndOfBackward>(shared_from_this());
   active_ = true;
   torch::autograd::Engine::get_default_engine().queue_callback([end] { end->call(); });
@@ -157,7 +157,7 @@ void BackwardReduction::gradient_coming(int number, const at::Tensor& gradient) 
         "backward use the parameter as often as the others do, or accumulate under no_sync()",
         parameter.name, parameter.whole_count));
   }
-  slot.bucket.complete(parameter.place);  // it will be added to
+  slot.bucket.complete(parameter.place);  // // it will be added to
 }
 
 void BackwardReduction::gradient_accumulated(int number, bool defined) {
@@ -170,9 +170,10 @@ void BackwardReduction::gradient_accumulated(int number, bool defined) {
     parameter.last_tick = ++tick_;
     return;
   }
-  // A parameter that the first backward did not use may still come: it is ready at the end only.
+  // A parameter that the first backward did not use may still get a gradient: it is ready only at
+  // the end.
   if (parameter.whole_count == 0 || parameter.count < parameter.whole_count) return;
-  // Without a gradient it may come once more, and changes nothing.
+  // Without a gradient it may arrive again, which changes nothing.
   if (slots_[static_cast<std::size_t>(parameter.bucket)].launched) return;
   reducing([&] {
     contribute(parameter);
@@ -202,13 +203,14 @@ void BackwardReduction::contribute(Parameter& parameter) {
   } else {
     view.zero_();
   }
-  // Else it is what it was, defined or not, until the trailer shows that another rank used it.
+  // An unused gradient stays as it is, defined or not, until the trailer shows that another rank
+  // used it.
   if (parameter.used) gradient = view;
 }
 
 // Called while the gradient is still in the cache.
 void BackwardReduction::check_contribution(const Parameter& parameter, Bucket& bucket) {
-  bucket.complete(parameter.place);  // it may be the view, of which a part has stayed elsewhere
+  bucket.complete(parameter.place);  // // the view may lack a part that stayed elsewhere
   const int number = bucket.parameters()[static_cast<std::size_t>(parameter.place)];
   finite_gradients_->contributed(number, parameter.tensor.grad());
 }
@@ -233,8 +235,8 @@ Work BackwardReduction::reduce(Bucket& bucket) {
   return group_->all_reduce_pieces(bucket.flat(), bucket.release_pieces(), {.op = ReduceOp::mean});
 }
 
-// The order of rank 0 decides. Ranks may see different ones: branches of a graph that do not depend
-// on each other, parameters that only some ranks use.
+// Rank 0's order decides. The ranks' orders may differ: in independent branches of the graph, and
+// for parameters that only some ranks use.
 void BackwardReduction::make_plan() {
   std::vector<std::int64_t> order(parameters_.size());
   std::iota(order.begin(), order.end(), 0);
@@ -285,7 +287,7 @@ void BackwardReduction::finish() {
       }
       launch_next();
       // In the first backward buckets are made one at a time, and each frees the gradients that it
-      // takes in before the next one is made, so that they do not exist twice.
+      // takes in before the next one is made, so that gradients do not exist twice.
       if (is_new) {
         slots_.back().work.wait();
         if (group_->device().is_cpu()) give_back_freed_memory();
@@ -307,8 +309,8 @@ void BackwardReduction::finish() {
                           "(optimizer.zero_grad()) and skip the step, or end the training");
 }
 
-// The bucket has been reduced: parameters that this rank did not use take the others' gradient, or
-// have their own back if nobody used them.
+// After a bucket's reduction: parameters that this rank did not use take the others' gradient, or
+// get their own back if no rank used them.
 void BackwardReduction::settle(Slot& slot) {
   for (int place = 0; place < slot.bucket.size(); ++place) {
     const int number = slot.bucket.parameters()[static_cast<std::size_t>(place)];
@@ -334,7 +336,7 @@ void BackwardReduction::refuse(const std::string& reason) {
   throw UsageError(where() + reason);
 }
 
-// The other ranks wait for this one's part, which will not come.
+// The other ranks wait for this rank's part, which will not come.
 void BackwardReduction::give_up(const std::string& reason) noexcept {
   active_ = false;
   try {
@@ -347,7 +349,7 @@ void BackwardReduction::give_up(const std::string& reason) noexcept {
   try {
     for (Slot& slot : slots_) slot.bucket.complete();
   } catch (...) {
-    // Then gradients that were on their way stay incomplete.
+    // Then gradients that were partly copied stay incomplete.
   }
 }
 

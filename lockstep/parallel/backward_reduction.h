@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What happens in the course of a backward: gradients become ready, buckets are launched, and at
-// the end all is reduced and .grad are views of the buckets. The engine room of Reducer.
+// The course of a backward, the core of Reducer: gradients become ready, buckets are launched, and
+// at the end everything is reduced and .grad are views of the buckets.
 #pragma once
 
 #include <functional>
@@ -19,9 +19,9 @@
 
 namespace lockstep {
 
-// Starts the reduction of a bucket: once the Work is done, bucket.flat() holds the mean over the
-// ranks. Called in the order of the buckets, the same on every rank; in the first backward, which
-// makes them, each Work is waited for before the next call.
+// Starts the reduction of a bucket: when the Work is done, bucket.flat() holds the mean over the
+// ranks. Called in the order of the buckets, which is the same on every rank. In the first
+// backward, which makes the buckets, each Work is waited for before the next call.
 using BucketFunction = std::function<Work(Bucket&)>;
 
 // Owned by its Reducer and by the graphs that lead to it, so that a backward may come after the
@@ -34,11 +34,12 @@ class BackwardReduction final : public BackwardListener,
   BackwardReduction(const std::vector<NamedTensor>& parameters, std::shared_ptr<ProcessGroup> group,
                     BucketLimits limits, bool check_finite);
 
-  // UsageError if a parameter is no longer what it was; Error if a backward has failed.
+  // UsageError if a parameter has changed in type, device, size or requires_grad; Error if a
+  // backward has failed.
   void check() const;
   // Names of the parameters that no rank used between the last two reductions.
   std::vector<std::string> unused_parameters() const;
-  // In the place of an all_reduce.
+  // The function replaces the all_reduce.
   void register_comm_hook(BucketFunction function) { bucket_function_ = std::move(function); }
 
   void backward_entered() override;
@@ -59,12 +60,12 @@ class BackwardReduction final : public BackwardListener,
     GradientSize size;
     int bucket = -1;
     int place = 0;  // in its bucket
-    // How often its gradient was accumulated in this backward, and how often it is in a whole one;
-    // nested backwards accumulate several times.
+    // How often its gradient has been accumulated in this backward, and how often in a complete
+    // one; nested backwards accumulate several times.
     int count = 0;
     int whole_count = 0;
     int last_tick = 0;  // when it was last accumulated, in the first backward
-    bool used = false;  // on this rank since the last reduction, also without synchronisation
+    bool used = false;  // // on this rank since the last reduction, even under no_sync()
     bool unused_everywhere = false;
     at::Tensor kept;  // the gradient's bits, in case no rank used the parameter
   };
@@ -97,8 +98,8 @@ class BackwardReduction final : public BackwardListener,
   std::vector<NamedTensor> frozen_;
   std::shared_ptr<ProcessGroup> group_;
   BucketLimits limits_;
-  BucketFunction bucket_function_;                   // empty unless the user has set one
-  std::optional<FiniteGradients> finite_gradients_;  // unless they are not checked
+  BucketFunction bucket_function_;  // // empty unless the user has registered one
+  std::optional<FiniteGradients> finite_gradients_;  // // empty unless checked
   std::vector<PlannedBucket> plan_;  // empty until the first backward has shown the order
   std::vector<Slot> slots_;
   std::size_t next_ = 0;     // the bucket to launch next

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Lays the gradients' views over a bucket's buffer.
+// Lays the gradients' views over a bucket's buffer, and copies gradients into it.
 #include "lockstep/parallel/bucket.h"
 
 #include <algorithm>
@@ -14,15 +14,14 @@
 namespace lockstep {
 namespace {
 
-// What is smaller fits into a core's own cache, and is reduced fastest from the bucket, where the
-// results go. From here on it is worth it to spare a copy, or to make it past the caches.
+// Smaller gradients fit into a core's own cache, and are reduced fastest from the bucket, where the
+// results go. For larger ones it pays to avoid a copy, or to copy past the caches.
 constexpr std::size_t kLarge = 1024 * 1024;
 
-// A part of a copy for one thread.
+// The smallest part of a copy for one thread, in bytes.
 constexpr std::int64_t kCopyGrain = 256 * 1024;
 
-// Faster than the dispatcher's copy: it knows that no conversion is needed, and how this processor
-// copies best.
+// Faster than the dispatcher's copy, since no conversion is needed and memcpy suits this processor.
 void copy(std::byte* to, const std::byte* from, std::int64_t bytes) {
   at::parallel_for(0, bytes, kCopyGrain, [&](std::int64_t begin, std::int64_t end) {
     std::memcpy(to + begin, from + begin, static_cast<std::size_t>(end - begin));
@@ -36,7 +35,7 @@ void copy_past_caches(std::byte* to, const std::byte* from, std::int64_t bytes) 
   });
 }
 
-// Whether their bytes lie in the same order.
+// Whether their bytes are in the same order.
 bool alike(const at::Tensor& a, const at::Tensor& b) {
   return a.is_cpu() && b.is_cpu() && a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() &&
          a.strides() == b.strides() && b.is_non_overlapping_and_dense() && !b.is_conj() &&
@@ -48,15 +47,15 @@ bool alike(const at::Tensor& a, const at::Tensor& b) {
 Bucket::Bucket(int index, const PlannedBucket& plan, std::span<const at::Tensor> parameters,
                ProcessGroup& group)
     : index_(index), parameters_(plan.parameters), offsets_(plan.offsets) {
-  // optimizer.zero_grad() detaches gradients in place, which views known to autograd refuse. Views
-  // made below its dispatch keys are tensors of their own that share the memory.
+  // optimizer.zero_grad() detaches gradients in place, which autograd refuses for its views. Views
+  // made below its dispatch keys are independent tensors that share the memory.
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const at::Tensor& first = parameters[static_cast<std::size_t>(plan.parameters.front())];
   const c10::ScalarType dtype = first.scalar_type();
   const c10::ScalarType real = c10::toRealValueType(dtype);
   const auto options = at::TensorOptions().dtype(real).device(first.device());
   flat_ = group.empty({plan.elements * (real == dtype ? 1 : 2)}, options);
-  flat_.zero_();  // the padding is reduced too, and must not hold slow or trapping bit patterns
+  flat_.zero_();  // // padding is reduced too: no slow or trapping bit patterns
   if (real == dtype) own_share_ = group.own_share(flat_);
   const at::Tensor typed = real == dtype ? flat_ : at::view_as_complex(flat_.view({-1, 2}));
 

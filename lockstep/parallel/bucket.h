@@ -14,37 +14,37 @@
 
 namespace lockstep {
 
-// Gradients are counted from 0 in the order of PlannedBucket::parameters.
+// Gradients are counted from 0, in the order of PlannedBucket::parameters.
 class Bucket {
  public:
-  // A collective call: the buffer comes from group.empty. All parameters of the plan are given.
+  // Collective: the buffer comes from group.empty. `parameters` are all parameters of the plan.
   Bucket(int index, const PlannedBucket& plan, std::span<const at::Tensor> parameters,
          ProcessGroup& group);
 
-  // Buckets are reduced in this order on every rank.
+  // Every rank reduces buckets in this order.
   int index() const { return index_; }
   int size() const { return static_cast<int>(parameters_.size()); }
   // The parameters whose gradients it holds, by their number in the reducer.
   const std::vector<int>& parameters() const { return parameters_; }
 
-  // Everything: gradients, padding and trailer. One dimension, of a real type. Whoever reduces a
-  // bucket leaves the mean over the ranks here, of every element.
+  // The whole buffer: gradients, padding and trailer. One dimension, real type. A reduction leaves
+  // the mean over the ranks here, for every element.
   const at::Tensor& flat() const { return flat_; }
 
-  // A gradient, as a view with the parameter's shape, and its strides if they leave no gaps.
+  // A gradient as a view with the parameter's shape, and its strides if they leave no gaps.
   const at::Tensor& gradient(int i) const { return gradients_[static_cast<std::size_t>(i)]; }
 
-  // Takes in a gradient that is not the view. What no other rank will read stays where it is, and
-  // must not change until the bucket has been reduced.
+  // Takes in a gradient that is not the view. A part that no other rank reads stays where it is,
+  // and must not change until the bucket has been reduced.
   void take(int i, const at::Tensor& gradient);
-  // Brings in what has stayed elsewhere: of one gradient, or all of it.
+  // Copies in the parts that stayed elsewhere: of one gradient, or all.
   void complete(int i);
   void complete();
-  // Hands over what has stayed elsewhere, for a reduction that reads it there.
+  // Hands over the parts that stayed elsewhere, for a reduction that reads them there.
   std::vector<Piece> release_pieces() { return std::exchange(pieces_, {}); }
 
-  // The trailer tells how many ranks used each parameter: a rank contributes 1 or 0 before the
-  // reduction, and sees afterwards whether any rank used it. Reading waits for the device.
+  // The trailer shows whether any rank used a parameter: each rank contributes 1 or 0 before the
+  // reduction. Reading it waits for the device.
   void set_all_used();
   void set_unused(int i);
   bool used_by_any_rank(int i) const;
@@ -60,8 +60,8 @@ class Bucket {
   std::vector<Piece> pieces_;  // not in flat_ yet
   std::vector<at::Tensor> gradients_;
   at::Tensor trailer_;
-  // Where the trailer is on a CPU, and 1 in its type: a tensor operation for an element costs more
-  // than a small bucket's reduction.
+  // The trailer's address if it is on a CPU, and 1 in its type: a tensor operation per element
+  // would cost more than a small bucket's reduction.
   std::byte* trailer_bytes_ = nullptr;
   std::size_t element_size_ = 0;
   std::array<std::byte, 16> one_ = {};

@@ -7,14 +7,14 @@
 namespace lockstep {
 namespace {
 
-constexpr std::int64_t kAlignment = 64;  // a cache line, and a whole number of elements of any type
+constexpr std::int64_t kAlignment = 64;  // // a cache line, and a multiple of every element size
 
 std::int64_t align(std::int64_t elements, std::int64_t element_size) {
   const std::int64_t step = kAlignment / element_size;
   return (elements + step - 1) / step * step;
 }
 
-// The bucket that is being filled for one type and device.
+// The bucket being filled for one type and device.
 struct OpenBucket {
   c10::ScalarType dtype;
   c10::Device device;
@@ -69,7 +69,7 @@ std::vector<PlannedBucket> plan_buckets(std::span<const GradientSize> gradients,
     if (!rest.bucket.parameters.empty()) closed.push_back(close(rest, limits.others));
   }
 
-  // A bucket is complete when its last gradient is.
+  // A bucket is complete when its last gradient is ready.
   std::sort(closed.begin(), closed.end(), [](const ClosedBucket& a, const ClosedBucket& b) {
     return a.last_position < b.last_position;
   });

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Compares hashes of the ranks' tensors, and finds the ranks that differ.
 #include "lockstep/parallel/check_in_sync.h"
 
 #include <algorithm>
@@ -25,7 +26,7 @@ bool is_statistic_of_a_rank(const std::string& buffer) {
 struct Compared {
   std::vector<NamedTensor> parameters = {};
   std::vector<NamedTensor> buffers = {};
-  // What is compared, as messages name it; a gradient may be undefined.
+  // The compared tensors, with their names for messages; a gradient may be undefined.
   std::vector<NamedTensor> values = {};
 };
 
@@ -47,7 +48,7 @@ Compared to_compare(const torch::nn::Module& module, const InSyncOptions& option
   return compared;
 }
 
-// One hash for each value, 0 for one that is undefined.
+// One hash per value; 0 for an undefined one.
 at::Tensor hashes_of(const std::vector<NamedTensor>& values) {
   const at::Tensor hashes = at::zeros({static_cast<std::int64_t>(values.size())}, at::kLong);
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -64,7 +65,7 @@ bool all_ranks_have(ProcessGroup& group, std::uint64_t hash) {
                      [&](const at::Tensor& other) { return at::equal(other, all.front()); });
 }
 
-// The ranks with the same value, together. None if a rank has no value to compare.
+// Groups the ranks by their values. Empty if a rank has no value to compare.
 std::vector<std::vector<int>> ranks_by_value(const std::vector<at::Tensor>& hashes,
                                              std::size_t value) {
   std::vector<std::pair<std::int64_t, std::vector<int>>> groups;
@@ -98,7 +99,7 @@ void check_in_sync(const torch::nn::Module& module, ProcessGroup& group,
   for (std::string& line : describe("buffer", compared.buffers)) lines.push_back(std::move(line));
   lines.push_back(fmt::format("buffers={}, gradients={}", options.buffers, options.gradients));
   const at::Tensor mine = hashes_of(compared.values);
-  // Ranks that compare different things have different numbers of hashes, which cannot be
+  // Ranks that compare different tensors have different numbers of hashes, which cannot be
   // exchanged.
   check_agreement(group, "check_in_sync", lines);
   if (all_ranks_have(group, tensor_hash(mine))) return;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Checks that the ranks still have the same model. Data parallelism relies on that, and a bit that
-// flips, or a change that one rank makes alone, breaks it silently.
+// Checks that the ranks still have the same model. Data parallelism relies on that; a flipped bit,
+// or a change on one rank only, breaks it silently.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -18,21 +18,21 @@ class OutOfSync : public Error {
 };
 
 struct InSyncOptions {
-  // All but running_mean and running_var: these are statistics of each rank's own batches until
-  // they are broadcast. Set it to false if forward changes other buffers too.
+  // Compares all buffers except running_mean and running_var, which are statistics of each rank's
+  // own batches until they are broadcast. Set it to false if forward changes other buffers, too.
   bool buffers = true;
-  // Gradients that every rank has. They are equal after a synchronised backward, until a backward
-  // under no_sync(), or of the wrapped module itself, adds to them.
+  // Compares gradients that every rank has. They are equal after a synchronised backward, until a
+  // backward under no_sync() or of the wrapped module itself adds to them.
   bool gradients = false;
 };
 
-// A collective call that blocks: compares the bits of parameters and buffers between the ranks, by
-// their hashes. OutOfSync on every rank if any differ; it names the first that does, and which
-// ranks agree. Nothing is changed, and the group can be used again. UsageError on every rank if the
-// modules are not alike in names, types and shapes.
+// Collective, blocking: compares the bits of parameters and buffers between the ranks by their
+// hashes. OutOfSync on every rank if any differ; it names the first one, and the ranks that agree
+// on it. Nothing changes, and the group can be used again. UsageError on every rank if the modules
+// differ in names, types or shapes.
 //
-// It reads the model once, at several GB/s on a core (from a GPU it is copied first), and exchanges
-// two hashes as long as there is no difference.
+// Reads the model once, at several GB/s per core (a GPU's is copied first), and exchanges two
+// hashes if there is no difference.
 void check_in_sync(const torch::nn::Module& module, ProcessGroup& group,
                    const InSyncOptions& options = {});
 // The same for a wrapped module, over its wrapper's group.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What DataParallel does for any module.
+// The part of DataParallel that does not depend on the module's type.
 #include "lockstep/parallel/data_parallel.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@ torch::nn::Module& not_empty(const std::shared_ptr<torch::nn::Module>& module) {
   return *module;
 }
 
-// With the number of the current one if none is given: tensors have it too.
+// Adds the current index if none is given, since tensors have one.
 at::Device with_index(at::Device device) {
   if (device.is_cpu() || device.has_index()) return device.is_cpu() ? at::Device(at::kCPU) : device;
   return c10::impl::VirtualGuardImpl(device.type()).getDevice();
@@ -57,7 +57,7 @@ std::vector<at::Device> there(std::vector<at::Device> devices) {
   return devices;
 }
 
-// Where all parameters and buffers are.
+// The device of all parameters and buffers.
 at::Device device_of(const torch::nn::Module& module) {
   std::vector<at::Tensor> tensors = module.parameters();
   for (at::Tensor& buffer : module.buffers()) tensors.push_back(std::move(buffer));

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Wraps a module so that each batch is shared among copies of it in this process, on several GPUs
-// or on several cores, as torch.nn.DataParallel.
+// Wraps a module so that each batch is split among copies of it in this process, on several GPUs or
+// several cores, like torch.nn.DataParallel.
 //
 //   lockstep::DataParallel model(net, {.replicas = 4});
 //   loss(model(input), target).backward();   // net's gradients are those of the whole batch
-//   optimizer.step();                         // of net->parameters(), as ever
+//   optimizer.step();                         // an ordinary optimizer of net->parameters()
 #pragma once
 
 #include <cstdint>
@@ -26,51 +26,51 @@
 namespace lockstep {
 
 struct DataParallelOptions {
-  // GPUs, one for each replica; the module has to be on the first when forward is called. Without
-  // them a module on a GPU is replicated on all that are visible. A GPU that is named twice has two
-  // replicas, which share its memory and take turns in backward.
+  // GPUs, one per replica; the module must be on the first when forward is called. If empty, a
+  // module on a GPU is replicated on all visible GPUs. A GPU that is listed twice has two replicas,
+  // which share its memory and take turns in backward.
   std::vector<at::Device> device_ids = {};
-  // For a module on CPU, instead of device_ids: how many replicas. 0 is one for each core that this
-  // process may use.
+  // For a module on CPU, instead of device_ids: the number of replicas. 0 means one per core that
+  // this process may use.
   int replicas = 0;
-  // Where outputs are put together; by default where the module is.
+  // The device where outputs are gathered; by default the module's.
   std::optional<at::Device> output_device = {};
-  // The dimension along which inputs are cut and outputs put together.
+  // The dimension along which inputs are split and outputs concatenated.
   std::int64_t dim = 0;
-  // Makes another module like the wrapped one, for modules without a clone() of their own:
-  // [=] { return std::make_shared<NetImpl>(width); }. Values are copied.
+  // Makes another module like the wrapped one, for modules without their own clone(): [=] { return
+  // std::make_shared<NetImpl>(width); }. The wrapper copies the values.
   ModuleFactory make_replica = {};
   // Lets constructors make the copies of modules without a clone(): the default constructor, or the
-  // reset() of the module around them. Set it only if members that are not registered, such as a
-  // factor in forward, then have the values that they have in the wrapped module.
+  // reset() of the enclosing module. Set it only if constructors give unregistered members, such as
+  // a factor in forward, the values that they have in the wrapped module.
   bool trust_constructors = false;
-  // Replicas on the module's device use its parameters' memory. False copies them before each
-  // forward, as to other devices.
+  // Replicas on the module's device use the memory of its parameters. If false, parameters are
+  // copied before each forward, as to other devices.
   bool share_parameters = true;
 };
 
-// What does not depend on the module's type.
+// The part that does not depend on the module's type.
 class DataParallelBase : public torch::nn::Module {
  public:
   DataParallelBase(const DataParallelBase&) = delete;
   DataParallelBase& operator=(const DataParallelBase&) = delete;
-  // Joins the workers. A backward that comes later runs the replicas one after another.
+  // Joins the workers. A later backward runs the replicas one after another.
   ~DataParallelBase() override;
 
   void pretty_print(std::ostream& stream) const override;
 
-  // What has passed between the first replica and the others, in bytes: parts of inputs and outputs
-  // and their gradients, parameters and buffers that are copied, and the parameters' gradients. It
-  // grows with the number of replicas. From any thread.
+  // Bytes moved between the first replica and the others: parts of inputs and outputs and their
+  // gradients, copied parameters and buffers, and the parameters' gradients. Grows with the number
+  // of replicas. Thread-safe.
   std::uint64_t bytes_moved() const { return workers_->bytes_moved(); }
 
  protected:
   DataParallelBase(std::shared_ptr<torch::nn::Module> module, DataParallelOptions options,
                    ModuleFactory by_default);
 
-  // The forward of this batch; nothing if one part is all there is, for the module itself.
+  // The forward of this batch; nullopt if there is only one part, which the module itself computes.
   std::optional<ReplicaForward> begin(std::vector<at::Tensor> inputs);
-  // Where the module's inputs go when it computes itself; nothing if they stay where they are.
+  // The device for inputs of the module itself; nullopt if they stay where they are.
   std::optional<at::Device> input_device() const;
   at::Device output_device() const { return options_.output_device.value_or(module_device_); }
   bool moves_output() const { return options_.output_device.has_value(); }
@@ -87,27 +87,28 @@ class DataParallelBase : public torch::nn::Module {
 };
 
 // M is a holder (Net of TORCH_MODULE(Net), torch::nn::Sequential, ...) or a struct derived from
-// torch::nn::Module; it is deduced from a holder, a shared_ptr or a module by reference, which then
-// has to outlive the wrapper. For a torch::jit::Module it is ScriptModule. The wrapper is a module
-// itself, with the wrapped one registered as "module": parameters(), train(), to() and so on go
-// through it, before or after wrapping.
+// torch::nn::Module. It is deduced from a holder, a shared_ptr or a module by reference, which must
+// outlive the wrapper. For a torch::jit::Module it is ScriptModule. The wrapper is itself a module,
+// with the wrapped one registered as "module": parameters(), train(), to() and so on reach the
+// wrapped module, before or after wrapping.
 //
-// Replicas and their threads are made by the first forward that needs them, and kept. A replica has
-// the module's parameters, buffers, modes and requires_grad at the time of each forward; members
-// that are not registered are as clone(), make_replica or trusted constructors made them then (wrap
-// the module anew after changing one), and get no gradients.
-// As in PyTorch each replica's BatchNorm sees its part of the batch, and only what replica 0 writes
-// to buffers lasts. Replicas on CPU share PyTorch's random numbers, so what Dropout draws depends
-// on who comes first.
+// The first forward that needs replicas and their threads makes them, and they are kept. Each
+// forward gives a replica the module's current parameters, buffers, modes and requires_grad.
+// Unregistered members keep the values from clone(), make_replica or trusted constructors, and get
+// no gradients; wrap the module again after changing one.
 //
-// To be used from one thread at a time, as modules are.
+// As in PyTorch, each replica's BatchNorm sees its part of the batch, and only replica 0's changes
+// of buffers last. Replicas on CPU share PyTorch's random numbers, so Dropout's draws depend on
+// timing.
+//
+// Used from one thread at a time, like any module.
 template <class M>
 class DataParallel : public DataParallelBase {
  public:
   using Handle = typename WrappedModule<M>::Handle;
   using Impl = std::remove_reference_t<decltype(*std::declval<Handle&>())>;
 
-  // UsageError for options that contradict each other.
+  // UsageError for contradictory options.
   explicit DataParallel(Handle module, DataParallelOptions options = {})
       : DataParallelBase(pointer_of(module), std::move(options), default_factory(module)),
         module_(std::move(module)) {}
@@ -117,14 +118,15 @@ class DataParallel : public DataParallelBase {
                         DataParallelOptions options = {}) requires TorchScript<M>
       : DataParallel(handle_of(std::move(module)), std::move(options)) {}
 
-  // Takes what the module's forward takes and returns what it returns. Tensors among the arguments,
-  // also inside structures (for_each_tensor.h), are cut along dim, if they have that dimension,
-  // into parts that differ by one sample at most; a batch of fewer samples than replicas uses
-  // fewer. All other arguments are copied for each replica. Tensors in what the replicas return are
-  // put together along dim, those without dimensions as a vector of one element a replica; all else
-  // is returned as replica 0 has it. One replica, or one sample, goes straight through the module.
+  // Takes the arguments of the module's forward and returns its result. Tensors among the
+  // arguments, also inside structures (for_each_tensor.h), are split along dim, if they have that
+  // dimension, into parts that differ by at most one sample; a batch with fewer samples than
+  // replicas uses fewer replicas. All other arguments are copied for each replica. Tensors in the
+  // results are concatenated along dim; tensors without dimensions become a vector with one element
+  // per replica; everything else is replica 0's. A single replica or a single sample goes straight
+  // through the module.
   //
-  // Blocks until all replicas have ended; backward does too. ReplicaFailed (replica_workers.h) if
+  // Blocks until all replicas have ended; so does backward. ReplicaFailed (replica_workers.h) if
   // one threw, in forward or in backward; the model can be used again. UsageError if the module
   // cannot be replicated, if inputs differ in their number of samples, if outputs do not fit
   // together, and in backward for create_graph.
@@ -162,21 +164,22 @@ class DataParallel : public DataParallelBase {
   auto operator()(Arguments&&... arguments) {
     return forward(std::forward<Arguments>(arguments)...);
   }
-  // Of a TorchScript module: model.forward({input}).
+  // For a TorchScript module: model.forward({input}).
   torch::jit::IValue forward(std::vector<torch::jit::IValue> inputs) requires TorchScript<M> {
     return forward<std::vector<torch::jit::IValue>>(std::move(inputs));
   }
 
-  // The wrapper, as a holder would have it: model->train(). The wrapped module is behind module().
+  // The wrapper itself, so that model->train() works as with a holder; module() returns the wrapped
+  // module.
   DataParallel* operator->() { return this; }
   const DataParallel* operator->() const { return this; }
 
-  // The wrapped module, as a holder or shared_ptr; for saving, for its optimizer, for one sample.
+  // The wrapped module, as a holder or shared_ptr: for saving, for its optimizer, for one sample.
   const Handle& module() const { return module_; }
   Handle& module() { return module_; }
 
  private:
-  // A default-constructed module of M may stand in for the wrapped one only if that is no more.
+  // A default-constructed M may replace the wrapped module only if that is exactly an M.
   static ModuleFactory default_factory(const Handle& module) {
     if constexpr (std::is_default_constructible_v<Impl>) {
       const std::shared_ptr<torch::nn::Module> pointer = pointer_of(module);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What DistributedDataParallel does for any module.
+// The part of DistributedDataParallel that does not depend on the module's type.
 #include "lockstep/parallel/distributed_data_parallel.h"
 
 #include <ostream>
@@ -34,7 +34,7 @@ torch::nn::Module& checked(const std::shared_ptr<torch::nn::Module>& module) {
   return *module;
 }
 
-// The device of device_ids, after making sure that the parameters are there.
+// The device of device_ids, after checking that the parameters are there.
 std::optional<at::Device> checked_input_device(const DistributedDataParallelOptions& options,
                                                const torch::nn::Module& module,
                                                const ProcessGroup& group) {
@@ -65,7 +65,7 @@ std::vector<NamedTensor> parameters_of(const torch::nn::Module& module) {
   return named(module.named_parameters());
 }
 
-// Every rank starts from rank 0's parameters, frozen ones included, and buffers.
+// Every rank starts from rank 0's parameters, including frozen ones, and buffers.
 void broadcast_state(ProcessGroup& group, const torch::nn::Module& module) {
   const std::vector<NamedTensor> buffers = named(module.named_buffers());
   check_agreement(group, kWho, describe("buffer", buffers));
@@ -99,11 +99,12 @@ DistributedDataParallelBase::DistributedDataParallelBase(
 
 NodeNumber DistributedDataParallelBase::before_forward() {
   reducer_.check();
-  // The wrapped module's own mode counts: evaluating it alone must not wait for anybody.
+  // The wrapped module's own mode counts: evaluating it on one rank must not block.
   if (!buffers_.empty() && inner_->is_training() && at::GradMode::is_enabled() &&
       reducer_.synchronizes()) {
-    // Through tensors with version counters of their own: a graph that has saved a buffer, such as
-    // that of a second forward before backward, is not to take this for a change of its inputs.
+    // Broadcasts through tensors with their own version counters: a graph that has saved a buffer,
+    // such as that of a second forward before backward, must not take this for a change of its
+    // inputs.
     std::vector<at::Tensor> aliases;
     aliases.reserve(buffers_.size());
     for (const at::Tensor& buffer : buffers_) aliases.push_back(buffer.variable_data());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Wraps a module so that backward averages its gradients over the ranks, as
+// Wraps a module so that backward averages its gradients over the ranks, like
 // torch.nn.parallel.DistributedDataParallel.
 //
 //   lockstep::DistributedDataParallel model(net, group);
@@ -23,21 +23,21 @@
 namespace lockstep {
 
 struct DistributedDataParallelOptions {
-  // As PyTorch's: where this rank's module lives and where tensors that are given to forward are
-  // moved; at most one. Without it nothing is moved.
+  // As in PyTorch: this rank's module is on this device, and tensors given to forward are moved
+  // there; at most one. If empty, nothing is moved.
   std::vector<at::Device> device_ids = {};
-  // Where tensors that forward returns are moved; by default they stay.
+  // Tensors that forward returns are moved here; by default they stay.
   std::optional<at::Device> output_device = {};
   // See ReducerOptions.
   double bucket_cap_mb = 25;
   double first_bucket_mb = 1;
   bool check_finite = false;
-  // Before each forward in training with gradients on, buffers (BatchNorm's statistics) become
-  // those of rank 0. Never in eval(), so that one rank may evaluate alone.
+  // Before each training forward with gradients enabled, buffers (BatchNorm's statistics) become
+  // rank 0's. Never in eval(), so that one rank may evaluate alone.
   bool broadcast_buffers = true;
 };
 
-// What does not depend on the module's type. See Reducer for what holds during backward.
+// The part that does not depend on the module's type. Reducer's rules for backward apply.
 class DistributedDataParallelBase : public torch::nn::Module {
  public:
   DistributedDataParallelBase(const DistributedDataParallelBase&) = delete;
@@ -75,18 +75,18 @@ class DistributedDataParallelBase : public torch::nn::Module {
 };
 
 // M is a holder (Net of TORCH_MODULE(Net), torch::nn::Sequential, ...) or a struct derived from
-// torch::nn::Module; it is deduced from a holder, a shared_ptr or a module by reference, which then
-// has to outlive the wrapper. For a torch::jit::Module it is ScriptModule. The wrapper is a module
-// itself, with the wrapped one registered as "module": parameters(), train(), to() and so on go
-// through it. Convert before wrapping.
+// torch::nn::Module. It is deduced from a holder, a shared_ptr or a module by reference, which must
+// outlive the wrapper. For a torch::jit::Module it is ScriptModule. The wrapper is itself a module,
+// with the wrapped one registered as "module": parameters(), train(), to() and so on reach the
+// wrapped module. Convert the module before wrapping it.
 template <class M>
 class DistributedDataParallel : public DistributedDataParallelBase {
  public:
   using Handle = typename WrappedModule<M>::Handle;
 
-  // A collective call, after which parameters and buffers are rank 0's on every rank. Optimizers
-  // may be made before or after. UsageError on every rank if the modules differ, and for options
-  // that contradict the module.
+  // Collective: afterwards parameters and buffers are rank 0's on every rank. Optimizers may be
+  // made before or after. UsageError on every rank if the modules differ, and for options that
+  // contradict the module.
   DistributedDataParallel(Handle module, std::shared_ptr<ProcessGroup> group,
                           const DistributedDataParallelOptions& options = {})
       : DistributedDataParallelBase(pointer_of(module), std::move(group), options),
@@ -100,10 +100,10 @@ class DistributedDataParallel : public DistributedDataParallelBase {
       TorchScript<M>
       : DistributedDataParallel(handle_of(std::move(module)), std::move(group), options) {}
 
-  // Takes what the module's forward takes and returns what it returns; see for_each_tensor.h for
-  // the structures in which tensors are found. Backward through any of them, or through the node
-  // that computed it, is synchronised. Moves as device_ids say. UsageError if a parameter was
-  // converted or moved since wrapping.
+  // Takes the arguments of the module's forward and returns its result; for_each_tensor.h lists the
+  // structures in which tensors are found. Backward through any of them, or through the node that
+  // computed it, is synchronised. Moves tensors as device_ids and output_device require. UsageError
+  // if a parameter was converted or moved since wrapping.
   template <class... Arguments>
   auto forward(Arguments&&... arguments) {
     const NodeNumber begin = before_forward();
@@ -119,12 +119,13 @@ class DistributedDataParallel : public DistributedDataParallelBase {
   auto operator()(Arguments&&... arguments) {
     return forward(std::forward<Arguments>(arguments)...);
   }
-  // Of a TorchScript module: model.forward({input}).
+  // For a TorchScript module: model.forward({input}).
   torch::jit::IValue forward(std::vector<torch::jit::IValue> inputs) requires TorchScript<M> {
     return forward<std::vector<torch::jit::IValue>>(std::move(inputs));
   }
 
-  // The wrapper, as a holder would have it: model->train(). The wrapped module is behind module().
+  // The wrapper itself, so that model->train() works as with a holder; module() returns the wrapped
+  // module.
   DistributedDataParallel* operator->() { return this; }
   const DistributedDataParallel* operator->() const { return this; }
 

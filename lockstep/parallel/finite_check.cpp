@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Scans the bits of CPU tensors, in parallel and in one pass.
 #include "lockstep/parallel/finite_check.h"
 
 #include <algorithm>
@@ -12,13 +13,12 @@
 namespace lockstep {
 namespace {
 
-// Bytes that make it worth another thread, and bytes between two looks at what other threads have
-// found.
+// Bytes that are worth another thread, and bytes between two checks of the other threads' result.
 constexpr std::int64_t kScanGrain = 256 * 1024;
 constexpr std::int64_t kScanBlock = 16 * 1024;
 
-// An element is not finite if all bits of its exponent are set: then adding the lowest of them
-// carries into the sign. No branch within a block, so that the compiler can vectorize it.
+// An element is not finite if all bits of its exponent are set: then adding the lowest exponent bit
+// carries into the sign. Branch-free within a block, so that the compiler can vectorize it.
 template <class Bits>
 bool is_finite(const std::byte* elements, std::int64_t count, Bits exponent) {
   const auto lowest = static_cast<Bits>(exponent & (~exponent + 1u));
@@ -47,7 +47,7 @@ bool is_finite(const at::Tensor& dense, Bits exponent) {
   return finite;
 }
 
-// A complex element is two real ones, which lie beside each other.
+// A complex element is two adjacent real ones.
 bool is_finite_on_cpu(const at::Tensor& tensor) {
   if (tensor.is_non_overlapping_and_dense()) {
     switch (c10::toRealValueType(tensor.scalar_type())) {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Notes non-finite contributions and sums, and exchanges the contributions if a sum is not finite.
 #include "lockstep/parallel/finite_gradients.h"
 
 #include <algorithm>
@@ -14,7 +15,7 @@
 namespace lockstep {
 namespace {
 
-// The first few, since one NaN in a loss makes all gradients NaN.
+// Only the first few, since one NaN in a loss makes all gradients NaN.
 std::string first_of(const std::vector<std::string>& findings) {
   constexpr std::size_t kMost = 3;
   std::string text;

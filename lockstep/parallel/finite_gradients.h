@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Finds the ranks whose gradients are not finite, once a sum of gradients is not: a sum is not
-// finite if one of its terms is not.
+// Finds the ranks with non-finite gradients after a sum of gradients has turned out non-finite. A
+// sum is not finite if one of its terms is not.
 #pragma once
 
 #include <string>
@@ -16,38 +16,38 @@
 
 namespace lockstep {
 
-// Gradients have infinite or NaN elements. Thrown by backward on every rank, when all gradients
-// have been reduced: the group and the model can be used again. Clear the gradients before the next
-// backward, and take no step with them.
+// Gradients have infinite or NaN elements. Backward throws this on every rank after all gradients
+// have been reduced, so the group and the model can be used again. Clear the gradients before the
+// next backward, and do not step with them.
 class NonFiniteGradient : public Error {
  public:
   using Error::Error;
 };
 
-// For training in one process, after backward and before the optimizer's step: NonFiniteGradient,
-// which names the parameters, if the module has such gradients. With DistributedDataParallel set
-// .check_finite, which names the rank as well.
+// For training in one process, between backward and the optimizer's step. NonFiniteGradient, naming
+// the parameters, if the module has such gradients. With DistributedDataParallel set .check_finite,
+// which also names the rank.
 void check_finite_gradients(const torch::nn::Module& module);
 
-// What a reducer knows of the gradients of one backward. Its parameters are counted from 0.
+// The findings about the gradients of one backward. Parameters are counted from 0.
 class FiniteGradients {
  public:
   explicit FiniteGradients(std::vector<std::string> parameters);
 
-  // Checks what this rank contributes to the reduction. Undefined gradients count as zeros.
+  // Checks this rank's contribution to the reduction. Undefined gradients count as zeros.
   void contributed(int parameter, const at::Tensor& gradient);
-  // Checks the sums of a bucket that has been reduced.
+  // Checks the sums of a reduced bucket.
   void reduced(const Bucket& bucket);
-  // Call it when all buckets have been reduced. Returns what is not finite and on which ranks, in
-  // the same words on every rank; empty if all is finite. It is a collective call only if a sum is
-  // not finite: every rank sees that, since all have the same bits. Afterwards this object is ready
-  // for the next backward.
+  // Call it after all buckets have been reduced. Returns which gradients are not finite and on
+  // which ranks, with the same text on every rank; empty if all are finite. Collective only if a
+  // sum is not finite: every rank sees that, since all have the same bits. Afterwards this object
+  // is ready for the next backward.
   std::string conclude(ProcessGroup& group);
 
  private:
   std::vector<std::string> names_;
   std::vector<FiniteCheck> contributed_;
-  std::vector<int> found_;  // parameters whose reduced gradient is not finite
+  std::vector<int> found_;  // // parameters with a non-finite reduced gradient
 };
 
 }  // namespace lockstep

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Calls a function with every tensor inside a value, whatever structure a forward takes or returns:
 // tensors, tuples, pairs, arrays, vectors and other sequences, optionals, maps (their values), and
-// all of these nested. Numbers, enumerations and strings hold no tensors. TorchScript's IValue may
+// any nesting of these. Numbers, enumerations and strings hold no tensors. TorchScript's IValue may
 // hold tensors, tuples, lists and dictionaries.
 //
-// A type of your own takes part if its namespace has
+// Your own type takes part if its namespace has
 //   template <class F> void for_each_tensor(Mine& value, F&& function)
 // that calls for_each_tensor(member, function), or function(tensor), for its members.
 #pragma once
@@ -43,7 +43,7 @@ concept SequenceLike = requires(Value& value) {
   value.end();
 };
 
-// std::optional, and c10::optional where that is another type.
+// std::optional, and c10::optional if that is a different type.
 template <class Value>
 concept OptionalLike = requires(Value& value) {
   { value.has_value() } -> std::convertible_to<bool>;
@@ -58,7 +58,7 @@ struct Ignore {
   void operator()(at::Tensor& /*tensor*/) const {}
 };
 
-// Found by argument-dependent lookup only: a version beside the value's type.
+// Found only by argument-dependent lookup: an overload beside the value's type.
 void for_each_tensor();
 
 template <class Value>
@@ -69,8 +69,8 @@ concept KnowsItsTensors = requires(Value& value) {
 template <class>
 inline constexpr bool kUnknown = false;
 
-// Copies of an IValue share the list that it holds. What the function changes would be changed in
-// all of them, so each value gets a list of its own first.
+// Copies of an IValue share the list that it holds, so the function's changes would appear in all
+// of them. Each value therefore gets its own list first.
 template <class Function>
 void for_each_tensor_of(c10::IValue& value, Function&& function) {
   const auto visit = [&](const c10::IValue& element) {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// An all_gather of one tensor per rank.
 #include "lockstep/parallel/gather_from_ranks.h"
 
 #include <ATen/ATen.h>

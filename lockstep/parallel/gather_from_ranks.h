@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What each rank has, on every rank.
+// Gathers one tensor from each rank on every rank.
 #pragma once
 
 #include <vector>
@@ -10,8 +10,8 @@
 
 namespace lockstep {
 
-// A collective call that blocks: the ranks' tensors, of one size and type, in their order and on
-// the CPU.
+// Collective, blocking: returns the ranks' tensors, of one size and type, in rank order and on the
+// CPU.
 std::vector<at::Tensor> gather_from_ranks(ProcessGroup& group, const at::Tensor& mine);
 
 }  // namespace lockstep

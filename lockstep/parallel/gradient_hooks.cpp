@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Hooks on gradient accumulators.
+// Adds and removes the hooks on gradient accumulators.
 #include "lockstep/parallel/gradient_hooks.h"
 
 #include <algorithm>
@@ -63,7 +63,7 @@ GradientHooks::GradientHooks(const at::Tensor& parameter, int number, GradientLi
 }
 
 GradientHooks::~GradientHooks() {
-  if (!accumulator_) return;  // moved from
+  if (!accumulator_) return;  // // moved from
   erase(accumulator_->pre_hooks(), before_);
   erase(accumulator_->post_hooks(), after_);
 }

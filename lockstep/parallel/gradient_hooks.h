@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Tells when a parameter's gradient is about to be accumulated, and when it has been.
+// Reports when a parameter's gradient is about to be accumulated, and when it has been.
 #pragma once
 
 #include <cstdint>
@@ -10,28 +10,28 @@
 
 namespace lockstep {
 
-// Called on the thread that computes the gradient: on CPU the one that called backward.
+// Called on the thread that computes the gradient: on CPU the thread that called backward.
 class GradientListener {
  public:
   virtual ~GradientListener() = default;
-  // The gradient may be undefined: a part of the graph ran that contributes nothing. Throwing
-  // leaves .grad untouched and ends backward.
+  // The gradient may be undefined: a part of the graph ran without contributing anything. Throwing
+  // leaves .grad unchanged and ends backward.
   virtual void gradient_coming(int parameter, const at::Tensor& gradient) = 0;
   virtual void gradient_accumulated(int parameter, bool defined) = 0;
 };
 
-// The hooks of one parameter. They go when this object does; they hold on to the parameter's
-// gradient accumulator, which autograd itself only refers to weakly.
+// The hooks of one parameter, removed by the destructor. Keeps the parameter's gradient accumulator
+// alive, to which autograd holds only a weak reference.
 class GradientHooks {
  public:
-  // The listener outlives this object.
+  // The listener must outlive this object.
   GradientHooks(const at::Tensor& parameter, int number, GradientListener& listener);
   GradientHooks(GradientHooks&& other) noexcept = default;
   GradientHooks& operator=(GradientHooks&& other) = delete;
   ~GradientHooks();
 
-  // Whether the parameter still accumulates where the hooks are: converting or replacing its data
-  // gives it another accumulator, without a word.
+  // Whether the parameter still has the accumulator with the hooks: converting it or replacing its
+  // data silently gives it another one.
   bool on(const at::Tensor& parameter) const {
     return torch::autograd::impl::try_get_grad_accumulator(parameter) == accumulator_;
   }

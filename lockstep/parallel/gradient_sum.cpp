@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Adds with the collectives' kernels, split among the workers, or with at::add.
 #include "lockstep/parallel/gradient_sum.h"
 
 #include <algorithm>
@@ -29,13 +30,13 @@ at::Tensor sum_in_turn(const Terms& terms) {
   return sum;
 }
 
-// Whether nobody else can see the memory, as autograd itself asks before it takes a gradient over.
-// The same tensor may be the gradient of two parameters.
+// Whether nobody else can see the memory; autograd itself checks the same before it takes over a
+// gradient. One tensor may be the gradient of two parameters.
 bool is_sole_owner(const at::Tensor& tensor) {
   return tensor.use_count() == 1 && tensor.storage().use_count() == 1;
 }
 
-// One sum whose tensors all have the same order in memory.
+// One sum, whose tensors all have the same memory layout.
 struct Sum {
   at::Tensor result;
   Terms terms;
@@ -61,7 +62,7 @@ struct Sum {
   }
 };
 
-// Elements begin to end, counted through all sums one after another.
+// Adds the elements from begin to end, counted through all sums one after another.
 void add_up(const std::vector<Sum>& sums, std::int64_t begin, std::int64_t end) {
   std::int64_t start = 0;
   for (const Sum& sum : sums) {
@@ -93,7 +94,7 @@ std::vector<at::Tensor> sum_gradients(std::vector<Terms> terms, ReplicaWorkers& 
       results[i] = sum_in_turn(terms[i]);
     }
   }
-  // Below this waking a thread takes longer than adding its part.
+  // For fewer elements, waking a thread takes longer than adding its part.
   constexpr std::int64_t kWorthSharing = 32 * 1024;
   if (elements < kWorthSharing) {
     add_up(sums, 0, elements);

@@ -10,12 +10,12 @@
 
 namespace lockstep {
 
-// For each element of terms the sum of its tensors, from left to right, so that the bits do not
-// depend on which replica was faster; undefined if there are none. The terms of one sum have the
-// same sizes and device. Dense ones on CPU are added by the kernels of the collectives, each worker
-// taking a part of the elements; sparse ones, complex ones and those on a GPU by at::add.
+// Returns for each element of `terms` the sum of its tensors, added from left to right, so that the
+// bits do not depend on the replicas' timing; undefined if it has none. The terms of one sum have
+// the same sizes and device. Dense real terms on CPU are added by the collectives' kernels, a part
+// of the elements per worker; sparse and complex terms and terms on a GPU by at::add.
 //
-// Takes the tensors over: a sum may lie in the memory of its first term.
+// Consumes the tensors: a sum may reuse the memory of its first term.
 std::vector<at::Tensor> sum_gradients(std::vector<std::vector<at::Tensor>> terms,
                                       ReplicaWorkers& workers, int count);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Compares hashes of the ranks' descriptions, and the descriptions themselves if they differ.
+// Compares hashes of the ranks' descriptions, and the descriptions themselves if the hashes differ.
 #include "lockstep/parallel/model_agreement.h"
 
 #include <algorithm>
@@ -47,7 +47,7 @@ std::vector<std::string> gather(ProcessGroup& group, const std::string& mine) {
   return texts;
 }
 
-// Splits off the first line.
+// Removes the first line from the text and returns it.
 std::string take_line(std::string_view& text) {
   if (text.empty()) return "nothing more";
   const std::size_t end = text.find('\n');

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Makes sure that all ranks wrap the same model, before a difference between them turns into
-// garbage or a hang.
+// Makes sure that all ranks wrap the same model, before a difference causes garbage or a hang.
 #pragma once
 
 #include <span>
@@ -14,19 +13,19 @@
 
 namespace lockstep {
 
-// A parameter or buffer and the name under which messages speak of it.
+// A parameter or buffer, with its name for messages.
 struct NamedTensor {
   std::string name;
   at::Tensor tensor;
 };
 
-// One line a tensor, such as "parameter fc.weight: Float [10, 784]". Tensors that live on different
-// devices of one rank are told apart by number, since cuda:0 here may be cuda:1 there.
+// One line per tensor, such as "parameter fc.weight: Float [10, 784]". Tensors on different devices
+// of one rank are distinguished by ordinal, since cuda:0 here may be cuda:1 there.
 std::vector<std::string> describe(std::string_view kind, std::span<const NamedTensor> tensors);
 
-// A collective call. Every rank throws the same UsageError if the ranks' lines differ: it names the
-// first line that does, on which rank, and both descriptions. Where they agree, as they nearly
-// always do, only a hash is exchanged.
+// Collective. Every rank throws the same UsageError if the ranks' lines differ; it names the first
+// such line, the rank, and both descriptions. In the usual case of agreement only a hash is
+// exchanged.
 void check_agreement(ProcessGroup& group, std::string_view who,
                      const std::vector<std::string>& lines);
 

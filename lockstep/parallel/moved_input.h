@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// An argument of forward on its way to the module's device.
+// An argument of forward that is moved to the module's device.
 #pragma once
 
 #include <type_traits>
@@ -12,8 +12,8 @@
 
 namespace lockstep {
 
-// Holds a copy of the argument whose tensors are on the device; arguments that hold no tensors, or
-// are of unknown structure, pass through. get() is an lvalue or rvalue as the argument was.
+// Holds a copy of the argument with its tensors on the device; arguments without tensors, or of
+// unknown structure, pass through. get() returns an lvalue or rvalue, as the argument was.
 template <class Argument>
 class MovedInput {
   using Plain = std::remove_cvref_t<Argument>;

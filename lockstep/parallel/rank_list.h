@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Ranks in words.
+// Formats lists of ranks for messages.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Checks what it is given, and hands the work to BackwardReduction.
+// Checks parameters and options, and delegates to BackwardReduction.
 #include "lockstep/parallel/reducer.h"
 
 #include <algorithm>
@@ -58,7 +58,7 @@ Reducer::Reducer(const std::vector<NamedTensor>& parameters, std::shared_ptr<Pro
     return parameter.tensor.requires_grad();
   });
   if (group->size() > 1) {
-    // Before any rank complains about its own model: ranks that differ are told how they do.
+    // Before any rank reports errors in its own model: ranks that differ learn how they differ.
     std::vector<std::string> lines = describe("parameter", taken);
     lines.push_back(fmt::format("buckets of {} and {} bytes{}", limits.first, limits.others,
                                 options.check_finite ? ", check_finite" : ""));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Averages the gradients of a list of parameters over the ranks, in the course of backward. What
-// DistributedDataParallel is built on, and of use alone where there is no module.
+// Averages the gradients of a list of parameters over the ranks during backward.
+// DistributedDataParallel builds on it; use it directly if there is no module.
 #pragma once
 
 #include <memory>
@@ -15,21 +15,21 @@
 namespace lockstep {
 
 struct ReducerOptions {
-  // In MiB, as PyTorch's: a bucket is closed by the gradient with which it reaches this size.
+  // In MiB, as in PyTorch: the gradient that reaches this size closes the bucket.
   double bucket_cap_mb = 25;
   // The same for the first bucket, which is small so that reducing starts early.
   double first_bucket_mb = 1;
-  // Whether backward ends with NonFiniteGradient on every rank if a reduced gradient has infinite
-  // or NaN elements; it names the parameters, and the ranks that contributed such elements, or says
-  // that finite ones overflow in the sum. It reads each gradient twice, before and after the
-  // reduction: at most 6 % of a step on CPU (docs/decisions/0022-checks-that-name-the-rank.md). On
-  // GPUs it waits for them at the end of backward.
+  // Makes backward end with NonFiniteGradient on every rank if a reduced gradient has infinite or
+  // NaN elements. The error names the parameters, and the ranks that contributed such elements, or
+  // says that finite ones overflow in the sum. Reads each gradient twice, before and after the
+  // reduction: at most 6 % of a step on CPU (docs/decisions/0022-checks-that-name-the-rank.md).
+  // With GPUs it waits for them at the end of backward.
   bool check_finite = false;
 };
 
 // While it lives, forwards are not synchronised: their backwards accumulate gradients on this rank
-// only. The next synchronised backward reduces the sum. As in PyTorch what counts is whether the
-// forward was run under it, not the backward.
+// only. The next synchronised backward reduces the sum. As in PyTorch, it matters whether the
+// forward ran under it, not the backward.
 class [[nodiscard]] NoSync {
  public:
   explicit NoSync(std::shared_ptr<int> depth) : depth_(std::move(depth)) { ++*depth_; }
@@ -43,41 +43,41 @@ class [[nodiscard]] NoSync {
   std::shared_ptr<int> depth_;
 };
 
-// A step is: prepare(what forward computed), backward, optimizer step. At the end of backward each
-// parameter's gradient is the mean over the ranks of what the ranks had accumulated, the same bits
-// on every rank, and a view of a bucket. Every rank runs the same sequence of synchronised
-// backwards; which parameters each of them uses may differ between ranks. A parameter that no rank
-// has used since the last reduction keeps its gradient, bit for bit, or stays without one.
+// A step is prepare(outputs of forward), backward, optimizer step. At the end of backward each
+// parameter's gradient is the mean over the ranks of their accumulated gradients, the same bits on
+// every rank, and a view of a bucket. Every rank runs the same sequence of synchronised backwards;
+// the parameters that a backward uses may differ between ranks. A parameter that no rank has used
+// since the last reduction keeps its gradient bit for bit, or stays without one.
 //
 // Until backward returns, do not rely on or modify an accumulated .grad, for example in a hook: it
 // belongs to the reducer and need not be this rank's gradient.
 //
-// Backward ends with PeerLost or TimeoutError if another rank does not come; with UsageError for
-// create_graph, sparse gradients, or a parameter that gets gradients more often than in the first
-// backward after its bucket was launched. If backward throws on this rank, the group is aborted so
-// that no peer waits for it, and the next prepare() says so. Only NonFiniteGradient, of
-// check_finite, leaves the group and the reducer as after any other step.
+// Backward throws PeerLost or TimeoutError if another rank does not take part. It throws UsageError
+// for create_graph, for sparse gradients, and for a parameter that gets more gradients than in the
+// first backward after its bucket was launched. If backward throws on this rank, the group is
+// aborted so that no peer waits for it, and the next prepare() reports that. Only NonFiniteGradient
+// (check_finite) leaves the group and the reducer usable.
 //
 // The first backward launches nothing before its end: it learns the order
-// (docs/decisions/0001-first-step-plans-the-buckets.md). In a group of one nothing is hooked, and
-// nothing happens, unless check_finite is set.
+// (docs/decisions/0001-first-step-plans-the-buckets.md). In a group of one rank nothing is hooked
+// or reduced unless check_finite is set.
 //
-// One thread at a time. The group is kept; parameters may outlive the reducer and keep their
-// gradients. Two reducers whose backwards overlap need a group each.
+// Not thread-safe. Keeps the group; parameters may outlive the reducer and keep their gradients.
+// Two reducers whose backwards overlap need separate groups.
 class Reducer {
  public:
-  // A collective call. Parameters that appear twice are taken once, frozen ones are left alone.
+  // Collective. Parameters that appear twice are taken once; frozen ones are not touched.
   // UsageError on every rank if names, shapes, types or requires_grad differ between ranks, or if
   // no parameter requires a gradient.
   Reducer(const std::vector<NamedTensor>& parameters, std::shared_ptr<ProcessGroup> group,
           const ReducerOptions& options = {});
-  // Names them by their position.
+  // Names the parameters by their positions.
   Reducer(const std::vector<at::Tensor>& parameters, std::shared_ptr<ProcessGroup> group,
           const ReducerOptions& options = {});
 
-  // To be used in the place of the outputs, whose values and memory they share: backward through
-  // them is synchronised, backward that does not pass them is not. Outputs that require no gradient
-  // come back as they are, as does everything under no_sync() or at::NoGradGuard. UsageError if a
+  // Use the results instead of the outputs, whose values and memory they share: backward through
+  // them is synchronised, backward that bypasses them is not. Outputs that require no gradient are
+  // returned unchanged, as is everything under no_sync() or at::NoGradGuard. UsageError if a
   // parameter was converted, moved or frozen since construction; Error after a failed backward.
   at::Tensor prepare(const at::Tensor& output);
   std::vector<at::Tensor> prepare(std::vector<at::Tensor> outputs);
@@ -85,20 +85,20 @@ class Reducer {
   NoSync no_sync() const { return NoSync(no_sync_depth_); }
   bool synchronizes() const { return *no_sync_depth_ == 0; }
 
-  // Replaces the reduction, by default group.all_reduce with ReduceOp::mean, as PyTorch's
-  // communication hooks. The same on every rank, and not while a backward runs.
+  // Replaces the reduction, by default group.all_reduce with ReduceOp::mean, like PyTorch's
+  // communication hooks. Register the same function on every rank, and not while a backward runs.
   void register_comm_hook(BucketFunction function);
 
   // Names of the parameters that no rank used between the last two reductions.
   std::vector<std::string> unused_parameters() const;
 
-  // The two halves of prepare(), for those who check before forward and prepare after it, with
-  // next_node_number() from before it.
+  // The two halves of prepare(), for callers that check before forward and prepare after it. Pass
+  // next_node_number() from before forward.
   void check() const;
   void prepare_in_place(std::span<at::Tensor* const> outputs, NodeNumber before_forward) const;
 
  private:
-  std::shared_ptr<BackwardReduction> reduction_;  // null if there is nothing to do
+  std::shared_ptr<BackwardReduction> reduction_;  // // null if nothing is reduced or checked
   std::shared_ptr<int> no_sync_depth_ = std::make_shared<int>(0);
 };
 

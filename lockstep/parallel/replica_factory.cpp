@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Tries the user's function, clone() and the default constructor, and checks their modules.
 #include "lockstep/parallel/replica_factory.h"
 
 #include <mutex>
@@ -19,8 +20,8 @@ namespace {
 using torch::nn::Module;
 using NamedTensors = torch::OrderedDict<std::string, at::Tensor>;
 
-// Constructors fill parameters with random numbers, which the program's own random numbers must not
-// notice: it would start from other weights than without replicas.
+// Constructors fill parameters with random numbers. The program's own random numbers must not
+// change: otherwise it would start from other weights than without replicas.
 class KeptRandomNumbers {
  public:
   KeptRandomNumbers() : generator_(at::detail::getDefaultCPUGenerator()) {
@@ -43,7 +44,7 @@ std::string shape(const at::Tensor& tensor) {
   return fmt::format("[{}]", fmt::join(tensor.sizes().begin(), tensor.sizes().end(), ", "));
 }
 
-// What is wrong with the replica's parameters or buffers; empty if nothing.
+// Describes how the replica's parameters or buffers differ; empty if they do not.
 std::string difference(const char* kind, const NamedTensors& originals,
                        const NamedTensors& replicas) {
   for (const auto& item : originals) {
@@ -62,8 +63,8 @@ std::string difference(const char* kind, const NamedTensors& originals,
   return {};
 }
 
-// The submodules have to be the same ones in the same order: their modes are copied by position. A
-// clone whose submodule's clone() is of a base class has null in that place.
+// The submodules must be the same in the same order, since their modes are copied by position. A
+// clone has null for a submodule whose clone() belongs to a base class.
 std::string difference_of_submodules(const Module& original, const Module& replica) {
   const auto originals = original.named_children();
   const auto replicas = replica.named_children();
@@ -103,13 +104,13 @@ std::string printed(const Module& module) {
   return text.str();
 }
 
-// The same for a module that its user vouches for: its layers may well print differently.
+// The check for a module that its user vouches for: its layers may print differently.
 std::string difference_of_users(const Module& original, const Module& replica) {
   if (typeid(original) != typeid(replica)) return "it is of another type";
   return difference(original, replica);
 }
 
-// And for one that nobody vouches for.
+// The check for a module that nobody vouches for.
 std::string difference_of_all(const Module& original, const Module& replica) {
   std::string found = difference(original, replica);
   if (!found.empty()) return found;
@@ -128,8 +129,8 @@ bool has_clone(const Module& module) {
   }
 }
 
-// Finds a submodule that Cloneable::clone() silently skips, since it has no clone(). Tries one
-// instance of each type: cloning each submodule would copy the leaves once for each level.
+// Finds a submodule that Cloneable::clone() silently skips because it has no clone(). Tries one
+// instance of each type: cloning every submodule would copy the leaves once per level.
 std::string submodule_without_clone(const Module& original) {
   std::unordered_set<std::type_index> asked{typeid(original)};
   for (const auto& item : original.named_modules(std::string(), /*include_self=*/false)) {
@@ -143,7 +144,7 @@ std::string submodule_without_clone(const Module& original) {
 
 struct Attempt {
   std::shared_ptr<Module> replica;
-  std::string lack;  // empty if the replica will do
+  std::string lack;  // // empty if the replica is suitable
 };
 
 Attempt by_clone(const Module& original, bool trust_constructors) try {
@@ -172,7 +173,7 @@ Attempt by_default_constructor(const Module& original, const ReplicaSources& sou
 std::shared_ptr<Module> make_replica(const Module& original, const ReplicaSources& sources) {
   const KeptRandomNumbers kept;
   if (sources.make_replica) {
-    const auto replica = sources.make_replica();  // what it throws is the user's own
+    const auto replica = sources.make_replica();  // // its exceptions are the user's own
     const std::string lack = replica ? difference_of_users(original, *replica) : "it is null";
     if (lack.empty()) return replica;
     throw UsageError("[DataParallel] make_replica did not make a module like the wrapped one: " +

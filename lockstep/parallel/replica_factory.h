@@ -11,24 +11,24 @@ namespace lockstep {
 
 using ModuleFactory = std::function<std::shared_ptr<torch::nn::Module>()>;
 
-// Where another module like a given one may come from.
+// The possible sources of another module like a given one.
 struct ReplicaSources {
-  // The user's; what it makes is only compared by names and shapes.
+  // The user's; its modules are checked only for their type, names and shapes.
   ModuleFactory make_replica = {};
   // The default constructor; empty if there is none.
   ModuleFactory by_default = {};
-  // Whether constructors give members that are not registered the values that the original has.
+  // Whether constructors give unregistered members the original's values.
   bool trust_constructors = false;
 };
 
-// A module with parameters, buffers and submodules of the original's names and shapes, whose values
-// are the caller's to set. It is made by make_replica if that is given; else by the original's
-// clone() (torch::nn::Cloneable); else, if constructors are trusted, by by_default. A clone or
-// default must also have the same types of submodules, and print as the original does, since that
-// shows the options of layers. A clone leaves what a submodule without clone() holds to
-// constructors. PyTorch's random numbers are left as they were.
+// A module with the original's names and shapes of parameters, buffers and submodules; the caller
+// sets the values. Made by make_replica if given; else by the original's clone()
+// (torch::nn::Cloneable); else, if constructors are trusted, by by_default. A clone or default must
+// also have the same types of submodules and print like the original, since printing shows the
+// options of layers. For a submodule without clone(), a clone has what constructors make. PyTorch's
+// random numbers stay unchanged.
 //
-// UsageError if none of these gives such a module, with what each lacks.
+// UsageError if no source gives such a module; it says what each lacks.
 std::shared_ptr<torch::nn::Module> make_replica(const torch::nn::Module& original,
                                                 const ReplicaSources& sources);
 

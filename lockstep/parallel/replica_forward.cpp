@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Splits inputs, runs the replicas on their streams, and gathers outputs with their history.
 #include "lockstep/parallel/replica_forward.h"
 
 #include <algorithm>
@@ -15,7 +16,7 @@
 namespace lockstep {
 namespace {
 
-// One output as the replicas computed it.
+// One output, as computed by the replicas.
 using Parts = std::vector<at::Tensor>;
 
 template <class Property>
@@ -71,7 +72,7 @@ void ReplicaForward::run(const std::function<void(int replica)>& forward) {
     forward(replica);
     if (!records_) return;
     for (const ReplicaTensor& parameter : replicas_.parameters(replica)) {
-      // Nothing has used what has no accumulator: then hooks on it are not called either.
+      // A parameter without an accumulator is unused: then hooks on it must not be called.
       if (!parameter.tensor.requires_grad() ||
           !torch::autograd::impl::try_get_grad_accumulator(parameter.tensor)) {
         continue;
@@ -94,7 +95,7 @@ void ReplicaForward::scatter(int replica, const TensorPlaces& inputs) {
   }
 }
 
-// The caller's on each replica's device: threads start with the default ones.
+// The caller's streams on the replicas' devices; threads start with the default streams.
 std::vector<std::optional<c10::Stream>> ReplicaForward::current_streams() const {
   std::vector<std::optional<c10::Stream>> streams(static_cast<std::size_t>(parts()));
   for (int replica = 0; replica < parts(); ++replica) {
@@ -106,7 +107,7 @@ std::vector<std::optional<c10::Stream>> ReplicaForward::current_streams() const 
   return streams;
 }
 
-// One for each input and each parameter, with an invalid edge if it gets no gradient.
+// One per input and parameter; the edge is invalid if it gets no gradient.
 std::vector<GradientTarget> ReplicaForward::targets() const {
   std::vector<GradientTarget> result;
   const auto edge_of = [](const at::Tensor& tensor) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// One forward through replicas: inputs are cut, replicas run at once, outputs are put together.
+// One forward through replicas: splits inputs, runs replicas concurrently, concatenates outputs.
 #pragma once
 
 #include <functional>
@@ -18,12 +18,12 @@
 
 namespace lockstep {
 
-// The tensors inside a value, in one order for all values of the same structure.
+// The tensors inside a value, in the same order for all values of the same structure.
 using TensorPlaces = c10::SmallVector<at::Tensor*, 4>;
 
 class ReplicaForward {
  public:
-  // inputs: all tensors that forward was given, also those inside structures. The replicas outlive
+  // inputs: all tensors given to forward, also those inside structures. The replicas must outlive
   // this object and have been refreshed.
   ReplicaForward(const Replicas& replicas, std::shared_ptr<ReplicaWorkers> workers,
                  const Scatter& scatter, std::vector<at::Tensor> inputs);
@@ -33,12 +33,12 @@ class ReplicaForward {
 
   // Runs the function for each part, in the workers. ReplicaFailed if it throws.
   void run(const std::function<void(int replica)>& forward);
-  // Within run: puts the replica's parts in the places of the inputs.
+  // Call it within run: replaces the inputs by the replica's parts.
   void scatter(int replica, const TensorPlaces& inputs);
 
-  // Puts the replicas' outputs together, in the places of replica 0's. Along the scatter's
-  // dimension; tensors without dimensions become a vector with one element a replica, as in
-  // PyTorch. UsageError if the replicas' outputs do not fit together.
+  // Concatenates the replicas' outputs along the scatter's dimension, into the places of replica
+  // 0's. Tensors without dimensions become a vector with one element per replica, as in PyTorch.
+  // UsageError if the replicas' outputs do not fit together.
   void gather(const std::vector<TensorPlaces>& outputs, at::Device device);
 
  private:
@@ -49,7 +49,7 @@ class ReplicaForward {
   std::shared_ptr<ReplicaWorkers> workers_;
   Scatter scatter_;
   std::vector<at::Tensor> inputs_;
-  bool records_;  // whether backward may come
+  bool records_;  // // whether backward may follow
   std::vector<ReplicaGraph> graphs_;
 };
 

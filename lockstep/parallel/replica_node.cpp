@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// The node's backward: runs the replicas' graphs, and sums or concatenates their gradients.
 #include "lockstep/parallel/replica_node.h"
 
 #include <algorithm>
@@ -53,9 +54,9 @@ class ReplicaNode : public torch::autograd::Node {
   }
 
  private:
-  // A replica's part of the gradient of an output.
+  // A replica's part of an output's gradient.
   at::Tensor part(const at::Tensor& gradient, std::size_t output, std::size_t replica) const;
-  // The gradients of a replica's leaves that are wanted, by their targets.
+  // The wanted gradients of a replica's leaves, with their targets.
   std::vector<std::pair<std::size_t, at::Tensor>> backward(std::size_t replica,
                                                            const variable_list& gradients,
                                                            const std::vector<bool>& wanted,
@@ -113,7 +114,7 @@ std::vector<std::pair<std::size_t, at::Tensor>> ReplicaNode::backward(
   return result;
 }
 
-// Parts without a gradient count as zero, as long as others have one.
+// A part without a gradient counts as zero if another part has one.
 at::Tensor ReplicaNode::put_together(std::vector<at::Tensor>&& parts,
                                      const std::vector<std::int64_t>& sizes) const {
   const auto any =
@@ -129,14 +130,14 @@ at::Tensor ReplicaNode::put_together(std::vector<at::Tensor>&& parts,
   return at::cat(parts, scatter_.dim());
 }
 
-// Autograd runs this node on the thread of the gradients' GPU. What the replicas on that GPU
-// compute needs the same thread, which would otherwise wait here for itself.
+// Autograd runs this node on the thread of the gradients' GPU. The replicas on that GPU need the
+// same thread, which would otherwise wait here for itself.
 std::vector<int> ReplicaNode::replicas_of_this_thread(const variable_list& gradients) const {
   const auto any = std::find_if(gradients.begin(), gradients.end(),
                                 [](const at::Tensor& gradient) { return gradient.defined(); });
   if (any == gradients.end() || any->is_cpu()) {
-    // Of replicas on GPUs the thread that called backward computes none: it would take up what else
-    // waits for it, such as another forward of the same model.
+    // The thread that called backward computes no replicas on GPUs: while it waited, it would run
+    // other pending work, such as another forward of the same model.
     return graphs_.front().device.is_cpu() ? std::vector{0} : std::vector<int>();
   }
   std::vector<int> replicas;

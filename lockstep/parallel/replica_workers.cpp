@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Kept threads that take part in one round of jobs after another.
+// Keeps threads that take part in one round of jobs after another.
 #include "lockstep/parallel/replica_workers.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@
 namespace lockstep {
 namespace {
 
-// Whose job this thread is running.
+// The object whose job this thread is running.
 thread_local const ReplicaWorkers* at_work_for = nullptr;
 
 class AutocastState {
@@ -28,8 +28,8 @@ class AutocastState {
   explicit AutocastState(const libtorch::AutocastTypes& types)
       : types_(libtorch::autocast_types()), cached_(at::autocast::is_autocast_cache_enabled()) {
     libtorch::set_autocast_types(types);
-    // The cache of converted weights is emptied by the caller's thread when its autocast ends, and
-    // what this thread puts into it would be missed.
+    // The caller's thread clears the cache of converted weights when its autocast ends, and would
+    // miss this thread's entries.
     at::autocast::set_autocast_cache_enabled(false);
   }
   AutocastState(const AutocastState&) = delete;
@@ -44,12 +44,12 @@ class AutocastState {
   bool cached_;
 };
 
-// Looks for a while whether something has come about, without much work for the core, since another
-// thread may share it; and offers it to threads that want it.
+// Polls a condition for at most a millisecond. Pauses in between, since another thread may share
+// the core, and yields the core to threads that need it.
 template <class Condition>
 void look_out(bool has_core, Condition&& has_come) {
   constexpr auto at_most = std::chrono::milliseconds(1);
-  const int pauses = has_core ? 200 : 1;  // some 5 us
+  const int pauses = has_core ? 200 : 1;  // // about 5 us
   const auto start = std::chrono::steady_clock::now();
   while (std::chrono::steady_clock::now() - start < at_most) {
     for (int i = 0; i < pauses; ++i) {
@@ -65,7 +65,7 @@ void look_out(bool has_core, Condition&& has_come) {
 struct ReplicaWorkers::Round {
   const std::function<void(int)>& job;
   int count;
-  std::vector<int> others;  // which are not the caller's
+  std::vector<int> others;  // // not the caller's
   std::atomic<std::size_t> others_left = 0;
   std::vector<std::exception_ptr> errors = std::vector<std::exception_ptr>(count);
   at::ThreadLocalState state = {};
@@ -97,7 +97,7 @@ void ReplicaWorkers::perform(Round& round, int index) {
   const at::ThreadLocalStateGuard state(round.state);
   const AutocastState autocast(round.autocast);
   const ThreadShare threads(round.threads_each);
-  const auto* outer = std::exchange(at_work_for, this);  // another DataParallel's replica
+  const auto* outer = std::exchange(at_work_for, this);  // // another DataParallel's replica
   try {
     round.job(index);
   } catch (...) {
@@ -108,18 +108,18 @@ void ReplicaWorkers::perform(Round& round, int index) {
 
 void ReplicaWorkers::serve(int worker, std::uint64_t rounds_seen) {
   while (true) {
-    // Sleeping and waking take longer than what is between two rounds of a step.
+    // Sleeping and waking take longer than the pause between two rounds of a step.
     look_out(have_cores_, [&] { return stopped_ || rounds_ != rounds_seen; });
     std::unique_lock lock(mutex_);
     begun_.wait(lock, [&] { return stopped_ || rounds_ != rounds_seen; });
     if (stopped_) return;
     rounds_seen = rounds_;
-    // Not in a small round, which may be over by now.
+    // Does not take part in a small round, which may be over by now.
     if (!round_ || static_cast<std::size_t>(worker) > round_->others.size()) continue;
     Round& round = *round_;
     lock.unlock();
     perform(round, round.others[static_cast<std::size_t>(worker) - 1]);
-    // Under the lock: the caller, which owns the round, must not go before it was told.
+    // Under the lock: the caller, which owns the round, must not continue before it is notified.
     lock.lock();
     if (--round.others_left == 0) ended_.notify_one();
   }

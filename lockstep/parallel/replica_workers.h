@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The threads in which the replicas of a DataParallel run, one for each but the one that the caller
-// runs itself. They are started when they are first needed, and kept. Also counts what passes
-// between replicas, since it is what forward and the graphs that outlive it have in common.
+// The threads that run the replicas of a DataParallel, one for each replica that the caller does
+// not run itself. Started when first needed, and kept. Also counts the bytes moved between
+// replicas, since forward and the graphs that outlive it both use this object.
 #pragma once
 
 #include <atomic>
@@ -20,8 +20,8 @@
 
 namespace lockstep {
 
-// A replica's forward or backward threw. The message names the replica and has the first line of
-// what it threw, which cause() holds: std::rethrow_exception(error.cause()).
+// A replica's forward or backward threw. The message names the replica and contains the first line
+// of the original exception, which cause() holds: std::rethrow_exception(error.cause()).
 class ReplicaFailed : public Error {
  public:
   ReplicaFailed(int replica, std::exception_ptr cause, const std::string& message)
@@ -42,23 +42,23 @@ class ReplicaWorkers {
   // Joins the threads.
   ~ReplicaWorkers();
 
-  // Runs job(0) to job(count - 1) at once, but those of the caller one after another in the calling
-  // thread, and returns when all have ended; then throws ReplicaFailed for the lowest number whose
-  // job threw. Each job has the caller's grad mode, inference mode and autocast state, an equal
-  // part of its intra-op threads, and leaves no trace of them behind. What runs is named in errors:
+  // Runs job(0) to job(count - 1) concurrently, those in `callers` one after another in the calling
+  // thread. Returns when all have ended, or throws ReplicaFailed for the lowest number whose job
+  // threw. Each job gets the caller's grad mode, inference mode and autocast state and an equal
+  // share of its intra-op threads; all are restored afterwards. `what` names the jobs in errors:
   // "forward".
   //
-  // Calls from several threads come one after another. UsageError from within a job.
+  // Concurrent calls run one after another. UsageError from within a job.
   void run(const char* what, int count, const std::function<void(int)>& job,
            const std::vector<int>& callers = {0});
 
-  // Counts bytes that passed between replica 0 and another one. From any thread.
+  // Counts bytes moved between replica 0 and another one. Thread-safe.
   void count_moved(const at::Tensor& tensor, int replica);
   void count_moved(std::uint64_t bytes) { bytes_moved_ += bytes; }
   std::uint64_t bytes_moved() const { return bytes_moved_; }
 
-  // Joins the threads; from then on run() runs one job after another in the calling thread. Not
-  // while another thread is in run().
+  // Joins the threads; later calls of run() run all jobs in the calling thread. Must not overlap
+  // with run().
   void stop();
 
  private:
@@ -70,13 +70,13 @@ class ReplicaWorkers {
 
   std::atomic<std::uint64_t> bytes_moved_ = 0;
   std::mutex one_run_;
-  std::mutex mutex_;  // of all below; what is atomic may be looked at without it
+  std::mutex mutex_;  // // guards the members below; atomic ones may be read without it
   std::condition_variable begun_;
   std::condition_variable ended_;
   std::atomic<std::uint64_t> rounds_ = 0;
   Round* round_ = nullptr;
   std::atomic<bool> stopped_ = false;
-  std::atomic<bool> have_cores_ = false;  // one for each thread
+  std::atomic<bool> have_cores_ = false;  // // one per thread
   std::vector<std::thread> threads_;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Keeps replicas like their module.
+// Makes replicas, shares or copies their tensors, and refreshes them before a forward.
 #include "lockstep/parallel/replicas.h"
 
 #include <algorithm>
@@ -25,21 +25,21 @@ bool same_memory(const at::Tensor& one, const at::Tensor& other) {
          one.strides() == other.strides();
 }
 
-// The strides of a copy without gaps, which keeps the order of dimensions in memory.
+// The strides of a copy without gaps that keeps the order of dimensions in memory.
 std::vector<std::int64_t> dense_strides(const at::Tensor& tensor) {
   if (tensor.is_non_overlapping_and_dense()) return tensor.strides().vec();
   const auto strides = c10::contiguous_strides(tensor.sizes());
   return {strides.begin(), strides.end()};
 }
 
-// All elements in the order in which such a copy has them.
+// All elements, in the order of such a copy.
 at::Tensor in_order_of_memory(const at::Tensor& tensor) {
   const at::Tensor plain = tensor.detach();
   if (!plain.is_non_overlapping_and_dense()) return plain.flatten();
   return plain.as_strided({plain.numel()}, {1}, plain.storage_offset());
 }
 
-// A replica's tensors under the same names, each once.
+// A replica's tensors with the same names, each once.
 std::vector<ReplicaTensor> matched(const torch::OrderedDict<std::string, at::Tensor>& originals,
                                    const torch::OrderedDict<std::string, at::Tensor>& replicas,
                                    const std::unordered_map<const void*, std::size_t>& numbers) {
@@ -78,7 +78,7 @@ Replicas::Replicas(const Module& module, Options options)
     : module_(module), options_(std::move(options)) {}
 
 std::uint64_t Replicas::refresh() {
-  // Replicas outlive the mode in which they happen to be made.
+  // Replicas outlive the inference mode in which they may be made.
   const c10::InferenceMode no_inference(false);
   const at::NoGradGuard no_grad;
   auto submodules = module_.modules(/*include_self=*/false);
@@ -135,8 +135,8 @@ Replicas::Replica Replicas::replicate_on(at::Device device, bool first) const {
   (shares ? replica.shared : replica.copied) = replica.parameters;
   auto& with_buffers = first ? replica.shared : replica.copied;
   with_buffers.insert(with_buffers.end(), buffers.begin(), buffers.end());
-  // A change of a parameter that a backward still needs is an error, also through a replica. The
-  // buffers of later replicas are their own, and change on their own.
+  // Changing a parameter that a backward still needs is an error, also through a replica. The
+  // buffers of replicas other than the first are their own and change independently.
   for (const auto* tensors : {&replica.shared, &replica.parameters}) {
     for (const ReplicaTensor& entry : *tensors) {
       torch::autograd::impl::set_version_counter(
@@ -154,7 +154,7 @@ void Replicas::share(const Replica& replica) const {
 }
 
 void Replicas::lay_out(Replica& replica) const {
-  replica.flats.clear();  // nothing is laid out if there is no memory
+  replica.flats.clear();  // // empty if allocating fails below
   std::vector<Flat> flats;
   for (std::size_t i = 0; i < replica.copied.size(); ++i) {
     const auto type = tensors_[replica.copied[i].original].scalar_type();
@@ -214,7 +214,7 @@ void Replicas::copy_modes(const Replica& replica) const {
     same = replica.submodules[i]->is_training() == submodules_[i]->is_training();
   }
   if (same) return;
-  // train() reaches all below a module, so that a submodule of another mode has to come after.
+  // train() also switches all submodules, so submodules with another mode come afterwards.
   replica.module->train(module_.is_training());
   for (std::size_t i = 0; i < submodules_.size(); ++i) {
     replica.submodules[i]->train(submodules_[i]->is_training());

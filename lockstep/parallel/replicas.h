@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The copies of a module that a DataParallel keeps, and how they stay like it.
+// Keeps the copies of a DataParallel's module, and keeps them like the module.
 #pragma once
 
 #include <cstddef>
@@ -14,46 +14,46 @@
 
 namespace lockstep {
 
-// A tensor of a replica, and which of the module's it follows.
+// A tensor of a replica, and the index of the module's tensor that it follows.
 struct ReplicaTensor {
   at::Tensor tensor;
   std::size_t original;
 };
 
-// The module itself is none of the replicas, so that the gradients of replica 0 are not its own.
-// Replica 0 lies in its memory, buffers included: what BatchNorm learns there stays, as in PyTorch.
-// The other replicas on its device share its parameters; buffers, and all tensors of replicas on
-// other devices, are copied.
+// The module itself is not a replica, so that the gradients of replica 0 are not the module's.
+// Replica 0 uses the module's memory, buffers included, so that BatchNorm's statistics stay, as in
+// PyTorch. Other replicas on the module's device share its parameters; their buffers, and all
+// tensors of replicas on other devices, are copies.
 class Replicas {
  public:
   struct Options {
     std::vector<at::Device> devices;  // the first is the module's
-    // False: only replica 0 shares memory, as if every device was another one.
+    // False: only replica 0 shares memory, as if all other replicas were on other devices.
     bool share_parameters = true;
     ReplicaSources sources = {};
   };
 
-  // The module outlives this object. UsageError if it cannot be replicated.
+  // The module must outlive this object. UsageError if it cannot be replicated.
   Replicas(const torch::nn::Module& module, Options options);
 
-  // Before each forward: makes the replicas what the module is now, with its memory, values,
-  // buffers, modes (train, eval) and requires_grad. What was shared and is no longer (to(),
-  // set_data() and the like replace memory) is shared again; a module that got other parameters or
-  // submodules is replicated anew. Sharing costs a comparison a tensor; what is copied goes to each
-  // replica in one transfer for each type of element; returns how many bytes those were.
+  // Call it before each forward: gives the replicas the module's current memory, values, buffers,
+  // modes (train, eval) and requires_grad. Memory that is no longer shared (to(), set_data() and
+  // similar calls replace it) is shared again; a module with other parameters or submodules is
+  // replicated anew. Sharing costs one comparison per tensor. Copies go to each replica in one
+  // transfer per element type. Returns the number of copied bytes.
   std::uint64_t refresh();
 
   int count() const { return static_cast<int>(replicas_.size()); }
   const std::vector<at::Device>& devices() const { return options_.devices; }
   at::Device device(int replica) const { return at(replica).device; }
   torch::nn::Module& module(int replica) const { return *at(replica).module; }
-  // The module's parameters, each once, and the replica's by the same numbers. Of shared weights a
-  // replica may have several copies.
+  // The module's parameters, each once, and a replica's with the same numbers. A replica may have
+  // several copies of a shared weight.
   const std::vector<at::Tensor>& originals() const { return parameters_; }
   const std::vector<ReplicaTensor>& parameters(int replica) const { return at(replica).parameters; }
 
  private:
-  // Tensors of one type of element that lie one after another, to be filled in one go.
+  // Adjacent tensors of one element type, filled in one transfer.
   struct Flat {
     at::Tensor memory;
     std::vector<std::size_t> tensors;  // positions in Replica::copied

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// An argument of forward, of which every replica gets a copy.
+// An argument of forward, copied for every replica.
 #pragma once
 
 #include <concepts>
@@ -10,8 +10,8 @@
 
 namespace lockstep {
 
-// What a replica's copy is stored as. Tensors are handles: the copies share their memory until they
-// are cut.
+// The type of a replica's copy. Tensors are handles: the copies share their memory until they are
+// split.
 template <class Argument>
 struct ReplicatedArgument {
   using Copy = std::decay_t<Argument>;
@@ -29,7 +29,8 @@ struct ReplicatedArgument {
   }
 };
 
-// Calls the function with every tensor inside the arguments. Those of unknown structure hold none.
+// Calls the function with every tensor inside the arguments. Arguments of unknown structure have
+// none.
 template <class... Copies, class Function>
 void for_each_input(std::tuple<Copies...>& arguments, Function&& function) {
   const auto visit = [&]<class Value>(Value& value) {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Computes the parts' bounds, and copies them to their devices.
 #include "lockstep/parallel/scatter.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How a batch is cut into a part for each replica.
+// Splits a batch into one part per replica.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,9 @@
 
 namespace lockstep {
 
-// A cut of `size` samples along a dimension into parts of equal length; where that is impossible
-// the first ones have a sample more. (torch.chunk, which PyTorch's DataParallel takes, may leave a
-// last part of one sample, on which BatchNorm fails.)
+// Splits `size` samples along a dimension into parts of equal length; if that is impossible, the
+// first parts get one more sample. (torch.chunk, as in PyTorch's DataParallel, may leave a last
+// part of one sample, on which BatchNorm fails.)
 class Scatter {
  public:
   Scatter(std::int64_t dim, std::int64_t size, int parts) : dim_(dim), size_(size), parts_(parts) {}
@@ -22,12 +22,13 @@ class Scatter {
   std::int64_t begin(int part) const;
   std::int64_t length(int part) const { return begin(part + 1) - begin(part); }
 
-  // Whether a tensor is cut. Those without this dimension go to every replica whole.
+  // Whether a tensor is split. Tensors without this dimension go to every replica whole.
   bool cuts(const at::Tensor& tensor) const { return tensor.dim() > dim_; }
 
-  // A copy of the part, or of all of a tensor that is not cut, on the device; without a history. On
-  // one device views would do, but then a replica's changes in place would be seen by the others'
-  // version counters, and the program's changes of its batch before backward by nobody.
+  // A copy on the device, without a history, of the part, or of the whole tensor if it is not
+  // split. Views would suffice on one device. But then the other replicas' version counters would
+  // see a replica's in-place changes, and nobody would notice that the program changes its batch
+  // before backward.
   at::Tensor part(const at::Tensor& tensor, int part, at::Device device) const;
 
  private:
@@ -36,9 +37,9 @@ class Scatter {
   int parts_;
 };
 
-// The cut for inputs of which each has its samples along dim: at most as many parts as samples, and
-// at least one. Nothing if no input has that dimension. UsageError if they disagree on the number
-// of samples.
+// The split for inputs with their samples along dim: at most as many parts as samples, and at least
+// one. nullopt if no input has that dimension. UsageError if they disagree on the number of
+// samples.
 std::optional<Scatter> plan_scatter(const std::vector<at::Tensor>& inputs, std::int64_t dim,
                                     int most_parts);
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A TorchScript module as a torch::nn::Module, which it is not: what the wrappers know is the
-// latter.
+// Wraps a TorchScript module as a torch::nn::Module, since the wrappers only know the latter.
 #pragma once
 
 #include <memory>
@@ -11,13 +10,14 @@
 
 namespace lockstep {
 
-// Its parameters, buffers and submodules are the script's own, under the same names: what is done
-// to one is done to the other. A script that gets other ones has to be wrapped anew.
+// Its parameters, buffers and submodules are the script's own, with the same names: changes of one
+// appear in the other. If the script gets new ones, wrap it again.
 class ScriptModule : public torch::nn::Module {
  public:
   explicit ScriptModule(torch::jit::Module script);
 
-  // As of torch::jit::Module: a tensor or whatever the script's forward takes; so is the result.
+  // As in torch::jit::Module: arguments and result are whatever the script's forward takes and
+  // returns.
   torch::jit::IValue forward(std::vector<torch::jit::IValue> inputs) {
     return script_.forward(std::move(inputs));
   }
@@ -26,9 +26,9 @@ class ScriptModule : public torch::nn::Module {
   const torch::jit::Module& script() const { return script_; }
   torch::jit::Module& script() { return script_; }
 
-  // Of the script too.
+  // Also switches the script.
   void train(bool on = true) override;
-  // With a copy of the script.
+  // The clone has a copy of the script.
   std::shared_ptr<torch::nn::Module> clone(
       const c10::optional<torch::Device>& device = {}) const override;
   void pretty_print(std::ostream& stream) const override;

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// A hash of eight interleaved states, fast enough to read a model at memory speed.
 #include "lockstep/parallel/tensor_hash.h"
 
 #include <algorithm>
@@ -11,21 +12,21 @@
 namespace lockstep {
 namespace {
 
-// Fractions of the golden ratio and of the root of 3; odd, so that products lose nothing.
+// Fractional parts of the golden ratio and of the square root of 3; odd, so that products lose
+// nothing.
 constexpr std::uint64_t kOne = 0x9e37'79b9'7f4a'7c15;
 constexpr std::uint64_t kOther = 0xbb67'ae85'84ca'a73b;
 
 // From one state, different words lead to different states, so a difference in one word is never
-// lost. Multiplication carries bits upwards only, so the shift between the two products brings the
-// high ones, such as signs, down: otherwise flipping two of them in different words could cancel
-// out.
+// lost. Multiplication carries bits only upwards, so the shift between the two products brings high
+// bits, such as signs, down: otherwise flipping two of them in different words could cancel out.
 std::uint64_t mix(std::uint64_t state, std::uint64_t word) {
   const std::uint64_t spread = (state ^ word) * kOne;
   return (spread ^ spread >> 32) * kOther;
 }
 
-// Several states take the words in turn: the processor computes their products side by side, while
-// those of one state must wait for each other.
+// Several states take the words in turn: the processor computes their products in parallel, while
+// products of one state depend on each other.
 std::uint64_t hash_of(const std::byte* bytes, std::size_t count) {
   constexpr std::size_t kWord = sizeof(std::uint64_t);
   std::array<std::uint64_t, 8> states{1, 2, 3, 4, 5, 6, 7, 8};

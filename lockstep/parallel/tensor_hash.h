@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A number that tells whether two tensors have the same bits, for comparing them between ranks.
+// Hashes a tensor's bits, to compare tensors between ranks.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +8,9 @@
 
 namespace lockstep {
 
-// A hash of the elements' bits in the order of their indices, whatever their order in memory; never
-// 0. The same on every machine of the same byte order. Tensors that differ in one element of up to
-// eight bytes always have different hashes, others almost always. Not cryptographic.
+// A hash of the elements' bits in index order, independent of the memory layout; never 0. The same
+// on every machine of the same byte order. Tensors that differ in one element of up to eight bytes
+// always have different hashes, others almost always. Not cryptographic.
 std::uint64_t tensor_hash(const at::Tensor& tensor);
 
 }  // namespace lockstep

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Sets thread counts of OpenMP, MKL and OpenBLAS, if they are loaded.
 #include "lockstep/parallel/thread_share.h"
 
 #include <mutex>
@@ -9,13 +10,13 @@
 namespace lockstep {
 namespace {
 
-// Functions of libraries that libtorch may have been built with; null without.
+// A function of a library that libtorch may have been built with; null without it.
 template <class Function>
 Function* find(const char* name) {
   return reinterpret_cast<Function*>(dlsym(RTLD_DEFAULT, name));
 }
 
-// The name in small letters is Fortran's, which takes an address.
+// The lower-case name is Fortran's, which takes an address.
 int set_mkl_threads(int threads) {
   static auto* const set = find<int(int)>("MKL_Set_Num_Threads_Local");
   return set ? set(threads) : 0;
@@ -44,8 +45,8 @@ int blas_threads_before = 0;
 
 }  // namespace
 
-// at::get_num_threads also makes libtorch set this thread's number, which it does once and would
-// otherwise do later.
+// at::get_num_threads also makes libtorch set this thread's number; libtorch does so once, and
+// would otherwise do it later.
 ThreadShare::ThreadShare(int threads) : threads_(threads), threads_before_(at::get_num_threads()) {
   if (threads_ == threads_before_) return;
   set_openmp_threads(threads_);

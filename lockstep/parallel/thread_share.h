@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How many intra-op threads libtorch's kernels use in one thread, while others compute beside it.
-// libtorch's own set_num_threads would change what every thread that starts later gets.
+// Limits the intra-op threads of libtorch's kernels while other threads compute, too. libtorch's
+// own set_num_threads would also affect every thread that starts later.
 #pragma once
 
 namespace lockstep {
 
-// Of the calling thread, while this lives: its OpenMP regions, and MKL.
+// For the calling thread, while this object lives: its OpenMP regions, and MKL.
 class ThreadShare {
  public:
   explicit ThreadShare(int threads);
@@ -19,8 +19,8 @@ class ThreadShare {
   int mkl_before_ = 0;
 };
 
-// Of OpenBLAS in all threads, while any of these lives: it knows but one number for the process,
-// and with more than one thread it computes one product after another, whoever asks.
+// For OpenBLAS in all threads, while any such object lives: OpenBLAS has only one number per
+// process, and with more than one thread it computes one product after another.
 class BlasShare {
  public:
   explicit BlasShare(int threads);

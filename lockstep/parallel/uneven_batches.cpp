@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Decides by the error's type whether to add the hint.
 #include "lockstep/parallel/uneven_batches.h"
 
 #include "lockstep/core/error.h"
@@ -11,8 +12,7 @@ constexpr const char* kHint =
     ". If no rank reports an error of its own, they may have different numbers of batches: give "
     "every rank the same number (DistributedSampler pads or drops)";
 
-// Whether different numbers of batches can be the cause: not if a rank died or the system refused
-// something.
+// Whether different numbers of batches can be the cause: not if a rank died or the system refused.
 bool may_be_batches() {
   try {
     throw;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How a wrapper holds the module that it wraps: by its holder (what TORCH_MODULE makes), or by a
-// shared_ptr, which for a module that somebody else owns, such as one on the stack, does not own.
-// A TorchScript module gets a ScriptModule around it.
+// How a wrapper holds its module: by its holder (made by TORCH_MODULE) or by a shared_ptr, which
+// does not own a module that somebody else owns, such as one on the stack. A TorchScript module is
+// held in a ScriptModule.
 #pragma once
 
 #include <concepts>
@@ -37,7 +37,8 @@ struct WrappedModule<M> {
   using Handle = M;
 };
 
-// Shares ownership if the module has an owner that can be shared, else its owner keeps it alive.
+// Shares ownership if the module is owned by a shared_ptr; otherwise the module's owner keeps it
+// alive.
 template <PlainModule M>
 std::shared_ptr<M> handle_of(M& module) {
   if (auto owner = module.weak_from_this().lock()) return std::shared_ptr<M>(owner, &module);
@@ -48,7 +49,7 @@ inline std::shared_ptr<ScriptModule> handle_of(torch::jit::Module module) {
   return std::make_shared<ScriptModule>(std::move(module));
 }
 
-// What a handle holds, as a module of any type; null if it holds nothing.
+// The module in a handle, as a torch::nn::Module; null if the handle is empty.
 template <class Handle>
 std::shared_ptr<torch::nn::Module> pointer_of(const Handle& handle) {
   if constexpr (ModuleHolder<Handle>) {

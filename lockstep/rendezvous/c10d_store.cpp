@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Runs c10d's stores in threads with deadlines, since they can hang.
 #include "lockstep/rendezvous/c10d_store.h"
 
 #include <algorithm>
@@ -24,14 +25,14 @@ namespace {
 
 constexpr std::chrono::milliseconds kAskAgain(2);
 constexpr std::chrono::milliseconds kLongestAnswer = std::chrono::seconds(30);
-// A launcher that has gone, or a file that is broken, is not waited for once more.
+// A launcher that has gone, or a broken file, is not worth a longer wait.
 constexpr std::chrono::milliseconds kLongestGoodbye = std::chrono::seconds(2);
 
-// What errors say of a store, and how long one call may take.
+// A store's description for messages, and the time that one call may take.
 struct StoreTerms {
   std::string description;
   std::chrono::milliseconds patience;
-  // What to do about a store that does not answer.
+  // What the user can do about a store that does not answer.
   std::string remedy;
 };
 
@@ -40,8 +41,8 @@ StoreSilent no_answer(const StoreTerms& terms) {
                                  terms.patience.count() / 1000.0, terms.remedy));
 }
 
-// Runs the function in a thread of its own, since c10d's stores hang where a launcher is stopped or
-// a file ends within an entry. Then the thread stays behind: the function must own what it uses.
+// Runs the function in its own thread, since c10d's stores hang if the launcher is stopped or the
+// file ends within an entry. Then the thread stays behind: the function must own what it uses.
 template <class Function>
 auto in_time(const StoreTerms& terms, Function function) {
   auto answer = ask_in_thread(std::move(function));
@@ -59,7 +60,7 @@ class C10dStore final : public Store {
  public:
   C10dStore(Handle store, StoreTerms terms) : store_(std::move(store)), terms_(std::move(terms)) {}
 
-  // A store in a file is written to once more.
+  // Closing a file store writes to the file once more.
   ~C10dStore() override {
     terms_.patience = std::min(terms_.patience, kLongestGoodbye);
     try {
@@ -79,7 +80,7 @@ class C10dStore final : public Store {
   }
 
   std::string get(const std::string& key, const Deadline& deadline) override {
-    // Not by the store's own wait: other threads could not reach it meanwhile.
+    // Not with the store's own wait, which would block other threads' access.
     while (!ask([key](c10d::Store& store) { return store.check({key}); })) {
       if (deadline.passed()) {
         throw TimeoutError(fmt::format("{}: \"{}\" was not there after {:.1f} s",
@@ -95,7 +96,8 @@ class C10dStore final : public Store {
   template <class Function>
   auto ask(Function function) -> std::invoke_result_t<Function, c10d::Store&> {
     return in_time(terms_, [store = store_, function = std::move(function)]() mutable {
-      // Let go before the caller hears the answer, so that the destructor has the last one.
+      // Released before the caller gets the answer, so that the destructor holds the last
+      // reference.
       const Handle used = std::move(store);
       return function(*used);
     });
@@ -116,7 +118,7 @@ Handle open_tcp_store(const StoreTerms& terms, const std::string& host,
     return store;
   });
 } catch (const BackendError& error) {
-  // Early, where c10d's next attempt would come after the deadline.
+  // c10d gives up early if its next attempt would come after the deadline.
   if (std::string_view(error.what()).find("timed out") != std::string_view::npos) {
     throw no_answer(terms);
   }

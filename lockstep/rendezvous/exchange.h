@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Every rank tells all others something before they are connected.
+// Exchanges a text between all ranks before they are connected.
 #pragma once
 
 #include <string>
@@ -11,9 +11,9 @@
 
 namespace lockstep {
 
-// A collective call over the membership's store, blocking: what each rank says, in their order.
-// Calls on one topic go together in the order in which ranks make them. TimeoutError names a rank
-// that says nothing.
+// Collective and blocking, over the membership's store. Returns the text of each rank, in rank
+// order. The n-th calls of all ranks on one topic belong together. TimeoutError names a rank that
+// did not contribute.
 std::vector<std::string> exchange(const Membership& membership, std::string_view topic,
                                   const std::string& text, const Deadline& deadline);
 

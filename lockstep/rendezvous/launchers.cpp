@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Reads the launchers' variables, and resolves which launcher counts.
 #include "lockstep/rendezvous/launchers.h"
 
 #include <algorithm>
@@ -25,8 +26,8 @@ struct Variables {
   const char* local_size;
 };
 
-// Slurm sets SLURM_NTASKS for a batch script too, which is no rank; this one only for what srun
-// starts.
+// Slurm sets SLURM_NTASKS for batch scripts too, which are not ranks; it sets SLURM_STEP_NUM_TASKS
+// only for processes that srun starts.
 constexpr Variables known[] = {
     {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
      "OMPI_COMM_WORLD_LOCAL_SIZE"},
@@ -35,8 +36,8 @@ constexpr Variables known[] = {
     {"Kubernetes", "JOB_COMPLETION_INDEX", "", "", ""},
 };
 
-// "2(x3),1": two tasks on each of the first three nodes, one on the last. Nothing if the list does
-// not cover this node.
+// Reads "2(x3),1": two tasks on each of the first three nodes, one on the last. nullopt if the list
+// does not cover this node.
 std::optional<int> entry_of(const std::string& list, int node) {
   std::istringstream entries(list);
   for (std::string entry; std::getline(entries, entry, ',');) {
@@ -107,7 +108,7 @@ std::optional<ForeignLauncher> launcher_of_ranks() {
     throw UsageError(fmt::format("this process is {}, but {}; start it with one launcher",
                                  in_words(launchers.front()), in_words(other)));
   }
-  // Slurm's own PMI sets PMI's variables too, but no MPI need be there for the ranks to meet.
+  // Slurm's own PMI sets PMI's variables too, but then the ranks need no MPI to find each other.
   const auto slurm = std::ranges::find(launchers, "Slurm", &ForeignLauncher::name);
   const bool by_srun = slurm != launchers.end() && launchers.front().rank_variable == "PMI_RANK" &&
                        !disagree(launchers.front(), *slurm);
@@ -127,12 +128,12 @@ bool started_by_agent() {
 }
 
 bool started_by_lockstep() {
-  // On several machines it is empty.
+  // Empty in ranks that run on several machines.
   return std::getenv("LOCKSTEP_STORE") != nullptr;
 }
 
 std::string launcher_of_environment() {
-  // Lockstep's ranks have torchrun's variables as well.
+  // Lockstep's ranks also have torchrun's variables.
   if (started_by_lockstep()) return "lockstep run or spawn";
   if (environment("TORCHELASTIC_RUN_ID")) return "torchrun";
   if (environment("RANK")) return "hand or a script";
@@ -147,11 +148,11 @@ void tell_torchrun(std::string_view error) {
   std::string text;
   for (const char c : error) {
     if (c == '"' || c == '\\') text += '\\';
-    // torchrun reads UTF-8, and gives up on anything else.
+    // torchrun reads UTF-8 and gives up on anything else.
     text += c < ' ' || c > '~' ? '?' : c;
   }
-  // torchrun compares whole seconds, and of several failures takes the earliest. Ranks that end
-  // because of this one get the time at which torchrun looks.
+  // torchrun compares whole seconds and picks the earliest failure. Ranks that end because of this
+  // one are dated at the time when torchrun looks.
   const auto now = std::chrono::system_clock::now() - std::chrono::seconds(1);
   std::ofstream(*path) << fmt::format(
       R"({{"message": "{}", "timestamp": "{}"}})", text,

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Connects to the launcher's Unix socket.
 #include "lockstep/rendezvous/local_store.h"
 
 #include "lockstep/core/unix_socket.h"

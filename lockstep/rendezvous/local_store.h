@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The store of ranks that one launcher started on this machine: a client of the LocalStoreServer
-// that the launcher serves on a Unix socket, whose path the ranks find in LOCKSTEP_STORE.
+// The store of ranks that one launcher started on this machine: a client of the launcher's
+// LocalStoreServer, whose Unix socket path the ranks find in LOCKSTEP_STORE.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ namespace lockstep {
 
 class LocalStore final : public StoreClient {
  public:
-  // The path of the server's socket. Connects at the first call.
+  // `path` is the server's socket. Connects at the first call.
   explicit LocalStore(std::string path, StoreUser user = {})
       : StoreClient(path, Server::launcher, std::move(user)), path_(std::move(path)) {}
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Makes the private folder with the socket, and admits only this user's processes.
 #include "lockstep/rendezvous/local_store_server.h"
 
 #include <cerrno>
@@ -24,7 +25,7 @@ constexpr std::string_view socket_name = "/store";
 std::string make_folder() {
   std::string parent = environment("TMPDIR").value_or("/tmp");
   std::error_code ignored;
-  // The keeper and ranks that change their working directory need it absolute.
+  // Absolute for the keeper, and for ranks that change their working directory.
   parent = std::filesystem::absolute(parent, ignored).string();
   if (parent.size() + folder_pattern.size() + socket_name.size() >= sizeof(sockaddr_un::sun_path)) {
     parent = "/tmp";
@@ -42,7 +43,7 @@ std::string make_folder() {
 bool belongs_to_this_user(int socket) try {
   return peer_of(socket).uid == ::geteuid();
 } catch (const BackendError&) {
-  return false;  // It has gone already.
+  return false;  // // It has gone already.
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The store that a launcher serves to its ranks on a Unix socket, from its own event loop.
+// The store that a launcher serves to its ranks on a Unix socket, from the launcher's event loop.
 #pragma once
 
 #include <optional>
@@ -12,24 +12,24 @@
 
 namespace lockstep {
 
-// As StoreServer: its owner polls descriptor() for POLLIN and then calls serve(). The connections
-// of other users are closed.
+// Like StoreServer: its owner polls descriptor() for POLLIN and then calls serve(). Connections of
+// other users are closed.
 class LocalStoreServer {
  public:
   using Values = StoreServer::Values;
 
-  // Listens on a socket in a new folder that only this user may enter, in TMPDIR or, where that is
-  // unset or too long a name for a socket, in /tmp. BackendError if it cannot be made. The folder
-  // goes with the server.
+  // Listens on a socket in a new folder that only this user may enter: in TMPDIR or, if that is
+  // unset or too long for a socket's name, in /tmp. BackendError if the folder or socket cannot be
+  // made. The destructor removes the folder.
   LocalStoreServer();
 
-  // What ranks are given as LOCKSTEP_STORE. An absolute path.
+  // The absolute path that ranks get as LOCKSTEP_STORE.
   const std::string& path() const { return path_; }
   const std::string& folder() const { return folder_.path(); }
 
   int descriptor() const { return answers_.descriptor(); }
   void serve();
-  // Clients wait that could not be accepted for want of descriptors, and descriptor() does not
+  // Whether waiting clients could not be accepted for lack of descriptors. descriptor() does not
   // become readable for them: call serve() again a little later.
   bool starved() const { return listener_.starved(); }
 

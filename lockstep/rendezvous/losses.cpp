@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Encodes losses, keeps the one that counts, and tells the launcher.
 #include "lockstep/rendezvous/losses.h"
 
 #include <charconv>
@@ -13,12 +14,12 @@
 namespace lockstep {
 namespace {
 
-// A stopped launcher must not hold up ranks that end.
+// A stopped launcher must not delay ranks that end.
 constexpr std::chrono::milliseconds launcher_patience{1000};
-// A lost rank that has not ended by then may run for long.
+// A lost rank that has not ended by then may run much longer.
 constexpr std::chrono::milliseconds end_patience{1000};
 
-// The launcher's store, if the launcher knows this process by these numbers.
+// The launcher's store, if the launcher started this process as this rank of this world size.
 std::optional<std::string> launcher_of(int rank, int world_size) {
   if (environment_int("RANK") != rank || environment_int("WORLD_SIZE") != world_size) return {};
   return environment("LOCKSTEP_LAUNCHER");
@@ -46,7 +47,7 @@ std::optional<Loss> decode_loss(std::string_view text) {
 }
 
 // One map for the whole process: groups are made by independent calls, and those of one rank must
-// agree on its loss. It is never destroyed, since groups may outlive static destructors.
+// agree on its loss. Never destroyed, since groups may outlive static destructors.
 std::shared_ptr<LossRecord> LossRecord::of(const std::string& job, int rank, int world_size) {
   static std::mutex mutex;
   static auto& records = *new std::map<std::string, std::weak_ptr<LossRecord>>;
@@ -83,7 +84,7 @@ void LossRecord::withdraw() noexcept {
 
 void LossRecord::tell_launcher() const noexcept try {
   if (!launcher_) return;
-  // One at a time, so that what the launcher hears last is the newest.
+  // One at a time, so that the launcher's last value is the newest.
   const std::lock_guard lock(telling_);
   const auto known = loss();
   LocalStore(*launcher_, {.name = {}, .patience = launcher_patience})
@@ -121,7 +122,7 @@ void GroupLosses::note(const std::exception_ptr& error, int culprit) const noexc
   } catch (const TimeoutError& late) {
     record_->note(loss_of(late.rank(), true, late.what()));
   } catch (...) {
-    // No rank is at fault, or this one.
+    // No other rank is at fault.
   }
 }
 

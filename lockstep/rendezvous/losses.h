@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Which other rank this one lost, if that is what ends it: for its peers in other groups, and for
-// the launcher, which must not take the loss for this rank's own failure.
+// Records which rank this one lost, if the loss ends it: for its peers in other groups, and for the
+// launcher, which must not blame this rank for it.
 #pragma once
 
 #include <exception>
@@ -21,42 +21,41 @@ namespace lockstep {
 struct Loss {
   // The lost rank, counted in the job.
   int rank = -1;
-  // It may still run, but did not come in time.
+  // The rank may still run, but did not respond in time.
   bool silent = false;
-  // The error of the rank that lost it.
+  // The error of the rank that noted the loss.
   std::string text = {};
-  // Its process, if that is on this machine; else 0.
+  // The lost rank's process if it is on this machine, else 0.
   pid_t pid = 0;
 };
 
 // The key under which the launcher's store holds this rank's loss.
 std::string loss_key(int rank);
 std::string encode(const Loss& loss);
-// Nothing if the text is no loss.
+// nullopt if the text is not a loss.
 std::optional<Loss> decode_loss(std::string_view text);
 
 // The loss that ends a rank, whichever of its groups saw it. Thread-safe.
 class LossRecord {
  public:
-  // `launcher` is the path of its store's socket; without it nobody is told.
+  // `launcher` is the path of the launcher's store socket; without it nobody is told.
   LossRecord(int rank, std::optional<std::string> launcher)
       : rank_(rank), launcher_(std::move(launcher)) {}
-  // The one record of all groups that this process forms as this rank of this job, while any of
-  // them lives. The launcher is told if it started this process as that rank.
+  // The record shared by all groups that this process forms as this rank of this job, while any of
+  // them lives. It tells the launcher if the launcher started this process as that rank.
   static std::shared_ptr<LossRecord> of(const std::string& job, int rank, int world_size);
 
-  // Keeps the first rank that died or left; until there is one, the last rank that was silent. Of
-  // several texts about it the last one counts: of the groups that make up a hierarchical one, that
-  // of all ranks reports last. Tells the launcher, which blocks for a second at most. Ignores a
-  // loss of this rank itself.
+  // Keeps the first rank that died or left; until there is one, the last silent rank. Of several
+  // texts about one rank, the last counts: of a hierarchical group's inner groups, the one of all
+  // ranks reports last. Ignores a loss of this rank itself. Tells the launcher, which may block for
+  // a second.
   void note(const Loss& loss) noexcept;
-  // The job goes on: what was lost does not end this rank. Tells the launcher as note() does.
+  // The job goes on: the loss does not end this rank. Tells the launcher as note() does.
   void withdraw() noexcept;
   std::optional<Loss> loss() const;
 
-  // For a rank that ends because of its loss: blocks until the lost rank's process has ended, for a
-  // second at most, and only once. Launchers other than Lockstep's take the rank that ends first
-  // for the cause.
+  // For a rank that ends because of its loss: blocks once, for at most a second, until the lost
+  // rank's process has ended. Other launchers than Lockstep's blame the rank that ends first.
   void let_lost_rank_end_first() noexcept;
 
  private:
@@ -70,24 +69,24 @@ class LossRecord {
   ProcessWatch lost_process_;
 };
 
-// The record as one group sees it, whose ranks may be others than the job's.
+// The record as seen by one group, whose rank numbers may differ from the job's.
 class GroupLosses {
  public:
-  // Keeps nothing and tells nobody.
+  // Records nothing.
   GroupLosses() = default;
-  // `pids` are those of the group's ranks that are on this machine.
+  // `pids` are the processes of the group's ranks, where they are on this machine.
   explicit GroupLosses(const Membership& membership, std::vector<int> pids = {})
       : record_(membership.losses), job_ranks_(membership.job_ranks), pids_(std::move(pids)) {}
 
-  // Notes the error that ends the group, if another rank is at fault: the culprit, counted in the
-  // job, or else the rank that a PeerLost or a TimeoutError names.
+  // Notes the error that ends the group, if another rank is at fault: `culprit`, counted in the
+  // job, or else the rank that a PeerLost or TimeoutError names.
   void note(const std::exception_ptr& error, int culprit = -1) const noexcept;
   // Notes the loss of the job's rank 0.
   void note(const StoreLost& error) const noexcept;
-  // For a new group, in which all ranks of the job have met again.
+  // For a new group that all ranks of the job have joined again.
   void withdraw() const noexcept;
-  // The rank to hold responsible if this group ends now, counted in the job: the lost rank of this
-  // group, or else the rank that another group lost. -1 if there is none.
+  // The rank responsible if this group ends now, counted in the job: the lost rank of this group,
+  // or else the rank that another group lost. -1 if there is none.
   int culprit(int lost_rank = -1) const;
   std::optional<Loss> loss() const;
   void let_lost_rank_end_first() const noexcept {

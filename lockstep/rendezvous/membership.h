@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a rendezvous yields: who this process is among the ranks of a job.
+// What a rendezvous yields: this process's place among the ranks of a job.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,27 +19,35 @@ struct Membership {
   int world_size = 1;
   int local_rank = 0;
   int local_world_size = 1;
-  // Counts the memberships of one job; it changes when a rank is lost or joins.
+  // Counts the memberships of one job; changes when a rank is lost or joins.
   int generation = 0;
-  // Null for a world of one, which has nobody to meet.
+  // Null for a world of one.
   std::shared_ptr<Store> store;
   // Where the other ranks can reach rank 0: a host name or an address. Empty if all ranks are on
   // one machine.
   std::string address = {};
-  // What only the ranks of this user's jobs know; empty if there is none.
+  // The secret of this user's jobs; empty if there is none.
   std::string secret = {};
-  // In a subgroup, the number in the job of each of its ranks. Empty if both numberings are the
-  // same.
+  // In a subgroup, the job's rank number of each of its ranks. Empty if both numberings agree.
   std::vector<int> job_ranks = {};
-  // The processes of the job's ranks, by their numbers in the job; empty before the roll call.
+  // The processes of the job's ranks, indexed by job rank; empty before the roll call.
   std::vector<ProcessIdentity> processes = {};
-  // Where this rank's groups note that they lost another rank. Null if ranks are threads.
+  // The record in which this rank's groups note a lost rank. Null if ranks are threads.
   std::shared_ptr<LossRecord> losses = {};
 
   int job_rank(int of) const {
     return job_ranks.empty() || of < 0 ? of : job_ranks[static_cast<std::size_t>(of)];
   }
-  // If it is unknown, one that never ends.
+  // This rank's membership in the subgroup of these ranks, which are numbered in list order.
+  Membership part(const std::vector<int>& ranks) const {
+    Membership member = *this;
+    member.rank = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
+    member.world_size = static_cast<int>(ranks.size());
+    member.job_ranks.clear();
+    for (const int of : ranks) member.job_ranks.push_back(job_rank(of));
+    return member;
+  }
+  // If the process is unknown, an identity that never counts as ended.
   ProcessIdentity process(int of) const {
     return processes.empty() ? ProcessIdentity()
                              : processes[static_cast<std::size_t>(job_rank(of))];

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Starts and finalizes MPI, and finds out how many threads may use it.
 #include "lockstep/rendezvous/mpi_library.h"
 
 #include <array>
@@ -14,7 +15,7 @@
 namespace lockstep {
 
 MpiLibrary& MpiLibrary::get() {
-  // Never destroyed: groups may live in static objects. MPI itself has one state a process.
+  // Never destroyed: groups may live in static objects. MPI itself has one state per process.
   static MpiLibrary& library = *new MpiLibrary;
   return library;
 }
@@ -28,7 +29,7 @@ std::string MpiLibrary::version() {
   int length = 0;
   MPI_Get_library_version(text.data(), &length);
   const std::string all(text.data(), static_cast<std::size_t>(length));
-  // MPICH lists its whole configuration, Open MPI its packager.
+  // MPICH appends its whole configuration, Open MPI its packager.
   std::istringstream words(all.substr(0, all.find_first_of(",\n")));
   std::string version;
   for (std::string word; words >> word;) {
@@ -50,9 +51,9 @@ MpiLibrary::MpiLibrary() {
     if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level) != MPI_SUCCESS) {
       throw BackendError("MPI cannot be started; its own messages tell why");
     }
-    // What a job left half done would keep MPI waiting, and so would ranks that died: then the
-    // launcher sees that this process ended without a farewell, and ends the others. A forked child
-    // has the parent's connections.
+    // MPI_Finalize would block on unfinished operations and on dead ranks. Without it, the launcher
+    // sees that this process ended without finalizing, and ends the others. A forked child shares
+    // its parent's connections and must not finalize.
     static const pid_t owner = ::getpid();
     ::on_exit(
         [](int status, void*) {

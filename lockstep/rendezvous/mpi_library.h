@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// This process as MPI sees it. MPI is started when it is first asked for, and ended with the
-// process if nothing is left half done.
+// This process's MPI library. Starts MPI on first use, and finalizes it at the end of the process
+// unless an operation is unfinished.
 #pragma once
 
 #include <algorithm>
@@ -19,8 +19,8 @@ namespace lockstep {
 
 class MpiLibrary {
  public:
-  // Starts MPI, unless the program has done so. BackendError if this Lockstep was built without
-  // MPI, or MPI cannot be used from the calling thread.
+  // Starts MPI unless the program has done so. BackendError if Lockstep was built without MPI, if
+  // MPI is finalized already, or if the program started it below MPI_THREAD_SERIALIZED.
   static MpiLibrary& get();
 
   // "Open MPI v4.1.4", "MPICH 4.0.2"
@@ -29,23 +29,23 @@ class MpiLibrary {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  // Whether all its processes run on this host.
+  // Whether all MPI processes run on this host.
   bool one_host() const { return one_host_; }
 
-  // What rank 0 says reaches all. Collective, blocking.
+  // Returns rank 0's text on all ranks. Collective, blocking.
   std::string broadcast(std::string text);
 
-  // To be held during every call of MPI's: it locks where MPI does not do so itself.
+  // Hold it during every MPI call: it locks if MPI itself does not.
   std::unique_lock<std::mutex> lock();
 
-  // Something was begun that must be ended before MPI is.
+  // Brackets an operation that must end before MPI may be finalized.
   static void begin_use() { ++in_use_; }
   static void end_use() { --in_use_; }
 
-  // Runs a function that has MPI wait for all ranks, for which MPI knows no deadline, and calls
-  // look() several times a second meanwhile. TimeoutError if the function is not back by the
-  // deadline: then, or if look() throws, it stays behind in its thread, and MPI is not ended with
-  // the process.
+  // Runs `function`, which blocks in MPI until all ranks take part, since MPI has no deadlines;
+  // calls look() every 200 ms meanwhile. TimeoutError if the function does not return by the
+  // deadline. Then, or if look() throws, the function stays behind in its thread, and MPI is not
+  // finalized.
   template <class Function>
   static auto in_time(
       const Deadline& deadline, Function function, const std::function<void()>& look = [] {})

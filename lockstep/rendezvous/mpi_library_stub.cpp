@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// In the place of mpi_library.cpp where there is no MPI.
+// Replaces mpi_library.cpp in builds without MPI.
 #include "lockstep/core/error.h"
 #include "lockstep/rendezvous/mpi_library.h"
 

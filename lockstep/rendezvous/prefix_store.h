@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A part of another store, as c10d's PrefixStore.
+// A view of another store under a key prefix, like c10d's PrefixStore.
 #pragma once
 
 #include <memory>

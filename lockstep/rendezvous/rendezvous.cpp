@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Rendezvous by environment variables, TCP address, file or MPI.
 #include "lockstep/rendezvous/rendezvous.h"
 
 #include <algorithm>
@@ -31,7 +32,7 @@ constexpr const char* kLaunchHint =
     "start it with `lockstep run -n N PROGRAM` or another launcher, which sets all of them, or "
     "unset them all to train alone";
 
-// What the options say, else what the environment says.
+// The option's value, else the environment's; UsageError if both are given and differ.
 std::optional<int> given_or_environment(const char* what, const char* variable,
                                         std::optional<int> given,
                                         const Range<int>& range = kFrom0) {
@@ -67,7 +68,7 @@ int launcher_says(const std::optional<ForeignLauncher>& launcher,
   return launcher ? ((*launcher).*what).value_or(otherwise) : otherwise;
 }
 
-// Fills in the places on this host; without a launcher's word, all ranks share one.
+// Fills in the local rank and size; if no launcher gives them, all ranks share one host.
 Membership member(int rank, int world_size, const std::optional<ForeignLauncher>& launcher = {}) {
   Membership result;
   result.rank = rank;
@@ -83,17 +84,17 @@ Membership member(int rank, int world_size, const std::optional<ForeignLauncher>
   return result;
 }
 
-// What a launcher's variables say: who this process is, and where the ranks meet.
+// A launcher's variables: this process's numbers, and where the ranks rendezvous.
 struct LaunchInfo {
   enum class Via { local_store, tcp, mpi };
   Membership member;
   Via via = Via::tcp;
-  // The path of the local store; the host of a TCP store.
+  // The path of the local store, or the host of a TCP store.
   std::string address;
   std::uint16_t port = 0;
 };
 
-// The launcher whose rank this process is; nothing if an agent started it. UsageError if it
+// The launcher that made this process a rank; nullopt if an agent started it. UsageError if it
 // disagrees with RANK and WORLD_SIZE.
 std::optional<ForeignLauncher> launcher_beside(std::optional<int> rank,
                                                std::optional<int> world_size) {
@@ -112,7 +113,7 @@ std::optional<ForeignLauncher> launcher_beside(std::optional<int> rank,
   return launcher;
 }
 
-// Nothing if none of the variables is set.
+// nullopt if none of the variables is set.
 std::optional<LaunchInfo> read_environment(std::optional<int> given_rank,
                                            std::optional<int> given_world_size) {
   auto rank = given_or_environment("rank", "RANK", given_rank);
@@ -163,7 +164,7 @@ TcpStoreOptions tcp_store_options(const Membership& member, const RendezvousOpti
           .timeout = options.timeout};
 }
 
-// mpirun gives its ranks no address; but MPI itself can pass on the one where rank 0 listens.
+// mpirun gives its ranks no address, but MPI itself can broadcast where rank 0 listens.
 void rendezvous_by_mpi(Membership& member, TcpStoreOptions store_options) {
   if (!MpiLibrary::built_in()) {
     throw UsageError(
@@ -188,7 +189,7 @@ void rendezvous_by_mpi(Membership& member, TcpStoreOptions store_options) {
       member.store = std::move(store);
       answer = fmt::format("{} {}", store_options.host, port);
     } catch (const Error&) {
-      error = std::current_exception();  // the others wait to be told
+      error = std::current_exception();  // // the others wait for the broadcast
     }
   }
   std::istringstream stream(
@@ -201,8 +202,8 @@ void rendezvous_by_mpi(Membership& member, TcpStoreOptions store_options) {
   if (member.rank != 0) member.store = join_tcp_store(store_options);
 }
 
-// Throws the reason why this process cannot serve at its address: another rank 0 of this job has
-// it, or something else.
+// Throws the reason why this process cannot serve at its address: another rank 0 of this job serves
+// there, or something else.
 [[noreturn]] void explain_address_in_use(Membership member, TcpStoreOptions store_options,
                                          const AddressInUse& error) {
   store_options.timeout = std::min(store_options.timeout, kOtherStoreAnswers);
@@ -214,7 +215,7 @@ void rendezvous_by_mpi(Membership& member, TcpStoreOptions store_options) {
   refuse_second_rank_0(member, error.what());
 }
 
-// Meets in the store that rank 0 serves.
+// Uses the store that rank 0 serves.
 void rendezvous_at_rank_0(Membership& member, TcpStoreOptions store_options) {
   store_options.host = reachable_host(store_options.host, Deadline::after(store_options.timeout));
   member.address = store_options.host;
@@ -239,8 +240,7 @@ Membership rendezvous_by_environment(const RendezvousOptions& options) {
   } else if (launch->via == LaunchInfo::Via::mpi) {
     rendezvous_by_mpi(result, store_options);
   } else if (environment("TORCHELASTIC_USE_AGENT_STORE") == "True") {
-    // torchrun serves the store itself. Ranks that it restarts must not read what failed ones left
-    // there.
+    // torchrun serves the store itself. Restarted ranks must not read what failed ones left there.
     const std::string attempt = environment("TORCHELASTIC_RESTART_COUNT").value_or("0");
     result.store = std::make_shared<PrefixStore>(
         fmt::format("attempt_{}/", attempt),
@@ -252,7 +252,7 @@ Membership rendezvous_by_environment(const RendezvousOptions& options) {
   return result;
 }
 
-// For the methods that name a place and leave rank and size to the options or the environment.
+// For methods that give an address, and take rank and size from the options or the environment.
 Membership numbered(const RendezvousOptions& options) {
   const auto rank = given_or_environment("rank", "RANK", options.rank);
   const auto world_size =

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How ranks find each other.
+// Finds a process's rank and the store that connects it to the other ranks.
 #pragma once
 
 #include <chrono>
@@ -18,12 +18,13 @@ struct RendezvousOptions {
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
 };
 
-// Says who this process is, and connects it to the store where the ranks meet; does not wait for
-// the other ranks. UsageError names what is missing, malformed or contradictory.
+// Determines this process's rank and connects it to the ranks' store. Waits at most for rank 0 to
+// serve that store; with mpirun, for all ranks. UsageError names what is missing, malformed or
+// contradictory.
 Membership rendezvous(const RendezvousOptions& options);
 
-// Who env:// would make of this process, without a store and without connecting to anything.
-// Nothing if no variable of a launcher is set; UsageError as from meet.
+// The membership that env:// would give this process, without a store and without connecting to
+// anything. nullopt if no launcher's variable is set; UsageError as from rendezvous.
 std::optional<Membership> membership_in_environment();
 
 }  // namespace lockstep

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// The roll in the store: entries of all ranks, and the verdict of rank 0.
 #include "lockstep/rendezvous/roll_call.h"
 
 #include <algorithm>
@@ -21,24 +22,24 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// How often rank 0, while it waits for a rank, looks whether the group was refused.
+// How often rank 0, while it waits for a rank, checks whether the group was refused.
 constexpr std::chrono::milliseconds kLookAround = 100ms;
-// How often the others look whether rank 0 lives, at first and later.
+// How often the other ranks check whether rank 0 lives, at first and later.
 constexpr std::chrono::milliseconds kLookForRank0 = 500ms;
 constexpr std::chrono::milliseconds kLongestTurn = 2s;
-// How long to wait for what another process has written, or is just about to write.
+// The wait for something that another process has written or is about to write.
 constexpr std::chrono::milliseconds kWriteTimeout = 5s;
-// How long a rank that has just come may take to read why the group ends.
+// How long a rank that has just joined may take to read why the group ends.
 constexpr auto kReadTimeout = 2s;
-// How much longer the others wait than rank 0, which knows who is missing.
+// How much longer the others wait than rank 0, which knows the missing ranks.
 constexpr auto kExtraWait = 1s;
 
-// What a process says of itself.
+// What a process enters about itself.
 struct Entry {
   ProcessIdentity process;
   int world_size = 0;
   std::string backend;
-  // Distinguishes processes that have the same id, on hosts that have the same name.
+  // Distinguishes processes with the same id on hosts with the same name.
   std::string token;
   std::string host;
 
@@ -83,7 +84,7 @@ std::string two_processes(const Membership& membership, const Entry& one, const 
       other.host);
 }
 
-// One group's part of the store. The ranks of a job may form several, one after the other.
+// One group's part of the store. A job's ranks may form several groups, one after another.
 class Roll {
  public:
   Roll(const Membership& membership, std::int64_t group)
@@ -104,12 +105,12 @@ class Roll {
   } catch (const TimeoutError&) {
     return std::nullopt;
   }
-  // Whether the rank has come, to this group or to a later one.
+  // Whether the rank has joined this group or a later one.
   bool here(const Membership& membership, int rank) const {
     return store_.add(times_key(membership, rank), 0) >= group_;
   }
 
-  // Ends the group with this verdict. False if another process has ended it before.
+  // Ends the group with this verdict. False if another process has ended it already.
   bool end(const std::string& verdict) const {
     if (store_.add(place_ + "/over", 1) != 1) return false;
     store_.set(place_ + "/verdict", verdict);
@@ -121,7 +122,7 @@ class Roll {
     return store_.get(place_ + "/verdict", deadline);
   }
 
-  // How many have read a verdict that ends the group.
+  // Counts the ranks that have read a verdict which ends the group.
   void say_heard() const { store_.add(place_ + "/heard", 1); }
   std::int64_t heard() const { return store_.add(place_ + "/heard", 0); }
 
@@ -133,7 +134,7 @@ class Roll {
   std::string place_;
 };
 
-// What rank 0 found, as the store holds it: a word, and details.
+// Rank 0's verdict, as the store holds it, begins with one of these words.
 constexpr std::string_view kComplete = "complete ";
 constexpr std::string_view kRefused = "refused ";
 constexpr std::string_view kLost = "lost ";
@@ -186,12 +187,12 @@ class Collection {
   Collection(const Membership& membership, const Roll& roll, const Entry& own)
       : membership_(membership), roll_(roll), entries_{{0, own}} {}
 
-  // The verdict. Empty if another process has refused the group meanwhile.
+  // Returns the verdict; empty if another process has refused the group meanwhile.
   std::string run(const Deadline& deadline) {
     for (int rank = 1; rank < membership_.world_size; ++rank) {
       while (!find(rank, deadline)) {
         if (roll_.over()) return "";
-        // One that comes and dies while another one is late is noticed too.
+        // Checks later ranks in turn, to notice one that joins and dies while this one is late.
         if (look_at_ < rank || ++look_at_ == membership_.world_size) look_at_ = rank;
         if (roll_.here(membership_, look_at_)) find(look_at_, deadline);
         if (const std::string verdict = against(); !verdict.empty()) return verdict;
@@ -208,7 +209,7 @@ class Collection {
   // Whether the rank's entry is there.
   bool find(int rank, const Deadline& deadline) {
     if (entries_.contains(rank)) return true;
-    // What one that is here has written is read even after the deadline.
+    // The entry of a rank that has joined is read even after the deadline.
     const auto patience = roll_.here(membership_, rank)
                               ? std::clamp(deadline.remaining(), kLookAround, kWriteTimeout)
                               : std::min(deadline.remaining(), kLookAround);
@@ -217,7 +218,7 @@ class Collection {
     return entry.has_value();
   }
 
-  // A verdict, or empty if those that have come so far can be in one group, and live.
+  // A verdict against the group; empty if all ranks so far fit together and are alive.
   std::string against() const {
     for (const auto& [rank, entry] : entries_) {
       const std::string difference = compare(entries_.at(0), rank, entry);
@@ -236,7 +237,8 @@ class Collection {
 constexpr const char* kSeeWhether =
     "see whether it was started, and whether it failed before it joined";
 
-// The store may end with this process, and those who have come still need it.
+// Waits for the ranks that have joined to read the verdict, since the store may end with this
+// process.
 void let_all_hear(const Membership& membership, const Roll& roll) {
   const auto others =
       membership.world_size - 1 - static_cast<int>(absent_from(membership, roll).size());
@@ -244,7 +246,7 @@ void let_all_hear(const Membership& membership, const Roll& roll) {
   while (roll.heard() < others && !deadline.passed()) ::usleep(10'000);
 }
 
-// Names another process that had this rank number in the group before, which may be complete by
+// Names another process that had this rank number in the previous group, which may be complete by
 // now.
 std::string holder_before(const Membership& membership, const Roll& roll, const Entry& own) {
   const auto holder = roll.before(membership).find(membership.rank, Deadline::after(kLookAround));
@@ -271,12 +273,12 @@ std::string holder_before(const Membership& membership, const Roll& roll, const 
                      0);
 }
 
-// The other ranks' part. If rank 0 does not serve the store itself, nothing else tells of its end.
+// The other ranks' part. If rank 0 does not serve the store, only this check notices its end.
 std::string wait_for_verdict(const Membership& membership, const Roll& roll, const Entry& own,
                              const Deadline& deadline) {
   const Deadline patience = Deadline::after(deadline.remaining() + kExtraWait);
   std::optional<Entry> rank_0;
-  // Longer and longer, since the store may be far away.
+  // The turns get longer, since the store may be far away.
   for (std::chrono::milliseconds turn = kLookForRank0;; turn = std::min(2 * turn, kLongestTurn)) {
     const bool rank_0_ended = rank_0 && rank_0->process.has_ended();
     const bool last = rank_0_ended || patience.remaining() <= turn;
@@ -294,7 +296,7 @@ std::string wait_for_verdict(const Membership& membership, const Roll& roll, con
   }
 }
 
-// Throws unless the verdict is that all have come; then returns their processes.
+// Returns the processes of all ranks if the verdict is that all have joined; throws otherwise.
 std::vector<ProcessIdentity> heed(const std::string& verdict, const Membership& membership,
                                   const Deadline& deadline) {
   const std::string where =
@@ -334,9 +336,9 @@ std::vector<ProcessIdentity> heed(const std::string& verdict, const Membership& 
                      std::atoi(absent.c_str()));
 }
 
-// Refuses the group if two processes have this rank number. A process joins one group after the
-// other, so if the one before is still forming, another process has this rank there, unless that
-// process has ended.
+// Refuses the group if two processes have this rank number. A process joins one group after
+// another. So if the previous group is still forming, its process of this rank is a different one,
+// unless that process has ended.
 void refuse_second(const Membership& membership, const Roll& forming, const Entry& own,
                    const Deadline& deadline) {
   if (forming.over()) return;
@@ -371,7 +373,7 @@ std::vector<ProcessIdentity> call_roll(const Membership& membership, const std::
 void refuse_second_rank_0(const Membership& membership, const std::string& error) {
   const auto groups = membership.store->add(Roll::times_key(membership, 0), 0);
   const Roll roll(membership, std::max<std::int64_t>(groups, 1));
-  // The other one may be just about to enter.
+  // The other rank 0 may be about to enter.
   const auto holder = roll.find(0, Deadline::after(kWriteTimeout));
   if (!holder) throw BackendError(error);
   refuse_second(membership, roll, own_entry(membership, holder->backend),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Before ranks connect to each other they check that they form one group: every rank once, with one
+// Checks, before ranks connect to each other, that they form one group: each rank once, with one
 // backend and one world size.
 #pragma once
 
@@ -12,17 +12,19 @@
 
 namespace lockstep {
 
-// A collective call over the membership's store, blocking; rank 0 collects, and tells all what it
-// found. UsageError on all ranks names the two processes that have one rank, or the backends or
-// world sizes that differ; PeerLost a rank that came, and whose process on the machine of rank 0
-// has ended since, or rank 0 itself; StoreLost if the store ended with it; TimeoutError on all
-// ranks that wait names those that did not come. Returns the processes of all ranks.
+// Collective and blocking, over the membership's store: rank 0 collects all entries and tells the
+// ranks its verdict. Returns the processes of all ranks.
+//
+// UsageError on all ranks names two processes with the same rank, or backends or world sizes that
+// differ. PeerLost names a rank that joined and whose process, on rank 0's machine, has ended
+// since, or rank 0 itself. StoreLost if the store ended with rank 0. TimeoutError on all waiting
+// ranks names the missing ones.
 std::vector<ProcessIdentity> call_roll(const Membership& membership, const std::string& backend,
                                        const Deadline& deadline);
 
-// For a rank 0 that finds another one's store where it was to serve its own: `membership` has that
-// store. UsageError names both, and the other's group is told if it still waits for ranks; else it
-// is another job's, and BackendError says so after `error`.
+// For a rank 0 that finds another rank 0's store at its own address; `membership` has that store.
+// UsageError names both, and the other's group is told if it still waits for ranks. Otherwise the
+// store belongs to another job, and BackendError says so after `error`.
 [[noreturn]] void refuse_second_rank_0(const Membership& membership, const std::string& error);
 
 }  // namespace lockstep

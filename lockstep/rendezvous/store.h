@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Where ranks leave small facts for each other before they are connected: addresses, tokens,
-// results. Keys and values are bytes.
+// The interface of a store: ranks leave small values for each other before they are connected, such
+// as addresses, tokens and results. Keys and values are bytes.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ class StoreLost : public BackendError {
   using BackendError::BackendError;
 };
 
-// The store answers nothing, which says nothing of the ranks that are waited for.
+// The store does not answer, which says nothing about the missing ranks.
 class StoreSilent : public TimeoutError {
  public:
   using TimeoutError::TimeoutError;
@@ -27,21 +27,21 @@ class Store {
  public:
   virtual ~Store() = default;
 
-  // All requests throw BackendError (StoreLost if rank 0 serves it) if the store cannot be reached,
-  // TimeoutError if it does not answer, and UsageError if it has no room, or if add finds a value
-  // that is not a number.
+  // All requests throw BackendError (StoreLost if rank 0 serves the store) if the store cannot be
+  // reached, TimeoutError if it does not answer, and UsageError if it is full, or if add finds a
+  // value that is not a number.
 
-  // Stores the value, over any older one.
+  // Replaces an older value.
   virtual void set(const std::string& key, const std::string& value) = 0;
 
-  // Adds to the number that the key holds (0 if it is not there), and returns the new one.
+  // Adds to the number under the key (0 if the key is missing) and returns the sum.
   virtual std::int64_t add(const std::string& key, std::int64_t amount) = 0;
 
-  // Waits until the key is there, at most until the deadline, and returns its value.
+  // Blocks until the key exists, at most until the deadline, and returns its value.
   virtual std::string get(const std::string& key, const Deadline& deadline) = 0;
 
-  // If this process serves the store: who has been turned away, as the end of a message about ranks
-  // that do not come. Empty if nobody was.
+  // If this process serves the store: the refused peers, as the end of a message about missing
+  // ranks. Empty if none was refused.
   virtual std::string refused() const { return ""; }
 };
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// One connection per request, and messages about a store that does not answer.
 #include "lockstep/rendezvous/store_client.h"
 
 #include <fmt/format.h>
@@ -50,7 +51,7 @@ void StoreClient::throw_gone(const std::string& key, const std::exception& error
   throw BackendError(message);
 }
 
-// A request that is answered at once, unless something is wrong.
+// For requests that a working server answers at once.
 std::string StoreClient::change(Operation operation, const std::string& key,
                                 const std::string& value) const {
   check_size(key, value);

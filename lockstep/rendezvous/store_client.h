@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The other end of a StoreServer.
+// The client of a StoreServer.
 #pragma once
 
 #include <chrono>
@@ -16,26 +16,27 @@ namespace store_protocol {
 enum class Operation : char;
 }  // namespace store_protocol
 
-// Who asks, as messages begin with it ("rank 1 of 2: "), and how long it waits for an answer to
-// what needs no other rank.
+// `name` begins all messages ("rank 1 of 2: "). `patience` bounds the wait for an answer that
+// depends on no other rank.
 struct StoreUser {
   std::string name = {};
   std::chrono::milliseconds patience = std::chrono::minutes(1);
 };
 
-// Each call makes a connection of its own, so the object has no state: any thread may use it, and
-// so may a forked child.
+// Each call makes its own connection, so the object has no state: any thread and any forked child
+// may use it.
 class StoreClient : public Store {
  public:
-  // The most that a key and its value may have together, in bytes.
+  // The maximum size of a key and its value together, in bytes.
   static constexpr std::size_t max_size = std::size_t{64} << 20;
 
-  // Returns when the server has the value; TimeoutError if it does not answer in time. UsageError
-  // if key and value exceed max_size, or find no room beside all others (StoreMemory::bound).
+  // Returns when the server has stored the value; TimeoutError if it does not answer in time.
+  // UsageError if key and value exceed max_size, or if the server has no room for them
+  // (StoreMemory::bound).
   void set(const std::string& key, const std::string& value) override;
 
-  // The number is kept as decimal text, as libtorch's stores do. UsageError if the key holds
-  // something else, or if the sum does not fit.
+  // The number is stored as decimal text, as in libtorch's stores. UsageError if the key holds
+  // something else or the sum overflows.
   std::int64_t add(const std::string& key, std::int64_t amount) override;
 
   // TimeoutError names the key.
@@ -43,7 +44,7 @@ class StoreClient : public Store {
 
  protected:
   enum class Server { rank_0, launcher };
-  // `place` is where the store is, for messages.
+  // `place` is the store's address, for messages.
   StoreClient(std::string place, Server server, StoreUser user)
       : place_(std::move(place)), server_(server), user_(std::move(user)) {}
 

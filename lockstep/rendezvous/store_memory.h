@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Bounds the memory of a store's server, whoever fills it: values, and requests that have arrived
-// in part.
+// Bounds the memory of a store's server: values, and requests that have arrived in part.
 #pragma once
 
 #include <cstddef>
@@ -9,12 +8,12 @@ namespace lockstep {
 
 class StoreMemory {
  public:
-  // In bytes. A few values of the largest size that one may have.
+  // Bytes. Enough for a few values of the maximum size.
   static constexpr std::size_t bound = std::size_t{256} << 20;
-  // What an entry takes beside its key and value.
+  // The overhead of an entry beyond its key and value, in bytes.
   static constexpr std::size_t per_entry = 256;
 
-  // A part of the memory, given back when this object is destroyed.
+  // A part of the memory, returned when this object is destroyed.
   class Share {
    public:
     explicit Share(StoreMemory& memory) : memory_(memory) {}
@@ -22,7 +21,7 @@ class StoreMemory {
     Share& operator=(const Share&) = delete;
     ~Share() { clear(); }
 
-    // False, and nothing changes, if the bound would be exceeded.
+    // Returns false and changes nothing if the bound would be exceeded.
     bool grow(std::size_t bytes) {
       if (bytes > bound - memory_.held_) return false;
       memory_.held_ += bytes;

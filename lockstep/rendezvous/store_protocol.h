@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The bytes between StoreClient and StoreServer. A connection carries one request and one
-// reply. Both begin with their length; integers are in this machine's order.
+// The bytes between StoreClient and StoreServer. A connection carries one request and one reply.
+// Both begin with their length; integers are in this machine's byte order.
 //   request: length of the rest | operation | length of the key | key | value
 //   reply:   length of the value | value
-// A set is answered by nothing; an add takes and gives decimal text, or nothing where the key does
-// not hold a number. A server without room for a value answers with the length no_room.
+// The reply to a set is empty. An add sends and receives decimal text; its reply is empty if the
+// key does not hold a number. A server without room for a value replies with the length no_room.
 #pragma once
 
 #include <charconv>
@@ -24,7 +24,7 @@ enum class Operation : char { set = 's', get = 'g', add = 'a' };
 
 inline constexpr Length no_room = 0xffff'ffff;
 
-// The most that may follow a request's first length.
+// The largest length that may begin a request.
 inline constexpr std::size_t max_request = sizeof(char) + sizeof(Length) + StoreClient::max_size;
 
 inline std::string encode_length(std::size_t length) {
@@ -50,7 +50,7 @@ inline std::string encode_request(Operation operation, std::string_view key,
   return request;
 }
 
-// Nothing if the text is not a whole number.
+// nullopt if the text is not a whole number.
 inline std::optional<std::int64_t> decode_number(std::string_view text) {
   std::int64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -64,7 +64,7 @@ struct Request {
   std::string value;
 };
 
-// Takes what follows the first length. Nothing if it is no request.
+// Takes the bytes after the first length. nullopt if they are not a request.
 inline std::optional<Request> decode_request(std::string_view body) {
   constexpr std::size_t head = sizeof(char) + sizeof(Length);
   if (body.size() < head) return std::nullopt;

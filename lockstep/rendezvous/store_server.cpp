@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Receives requests, keeps values within the memory bound, and sends replies.
 #include "lockstep/rendezvous/store_server.h"
 
 #include <algorithm>
@@ -21,7 +22,7 @@ using store_protocol::encode_length;
 using store_protocol::Length;
 using store_protocol::Operation;
 
-// So that a client that sends without end does not keep the owner's loop from its other work.
+// Keeps a client that sends without end from blocking the owner's loop.
 constexpr int rounds_per_serve = 16;
 
 }  // namespace
@@ -79,7 +80,7 @@ bool StoreServer::receive(Connection& connection) {
   std::array<char, 65536> bytes;
   const ssize_t count = ::recv(connection.socket.get(), bytes.data(), bytes.size(), 0);
   if (count < 0) return errno == EAGAIN || errno == EINTR;
-  // A client that waits for its answer has nothing more to say: it gave up, or is no client.
+  // A client that waits for its reply sends nothing more: it gave up, or is not a client.
   if (count == 0 || connection.waiting) return false;
   const auto size = static_cast<std::size_t>(count);
   std::string& received = connection.received;

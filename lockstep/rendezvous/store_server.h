@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The values of a store, and the answers to its clients' requests, for an event loop.
+// A store's values and the replies to its clients' requests, for an event loop.
 #pragma once
 
 #include <cstddef>
@@ -17,32 +17,33 @@
 
 namespace lockstep {
 
-// Has no thread: whoever owns it polls descriptor() for POLLIN and then calls serve(). A connection
-// that sends anything but a request is closed and costs the others nothing. It holds at most
-// StoreMemory::bound, and refuses what goes beyond. Not for use from several threads.
+// Has no thread: its owner polls descriptor() for POLLIN and then calls serve(). A connection that
+// sends anything but a request is closed, at no cost to the others. Holds at most
+// StoreMemory::bound bytes and refuses more. Not thread-safe.
 class StoreServer {
  public:
   using Values = std::map<std::string, std::string, std::less<>>;
 
-  // descriptor() has something also when this one has, behind which new connections wait. At most
-  // `places` connections are kept.
+  // `door` becomes readable when new connections arrive, and so does descriptor() then. Keeps at
+  // most `places` connections.
   explicit StoreServer(int door, std::size_t places = std::numeric_limits<std::size_t>::max());
 
   int descriptor() const { return epoll_.get(); }
-  // Does what can be done without blocking. Never throws for what a client does.
+  // Does what is possible without blocking. Never throws because of what a client does.
   void serve();
 
-  // A client's connection; whether it may have one is for the caller to know. If no place is free,
-  // it takes that of the oldest one that has sent no whole request, and is closed if there is none.
+  // Takes a client's connection; the caller decides who may connect. If all places are taken, it
+  // replaces the oldest connection that has not sent a whole request; if there is none, it is
+  // closed.
   void admit(ForkSafeFd socket);
 
-  // A copy of what was set so far, by the clients and by the owner.
+  // A copy of all values set so far, by clients and by the owner.
   Values values() const;
-  // A copy of one key's value; nothing if it was not set.
+  // A copy of one key's value; nullopt if it was not set.
   std::optional<std::string> value(std::string_view key) const;
-  // UsageError if there is no room for it.
+  // UsageError if there is no room.
   void set(std::string key, std::string value);
-  // Whether some client's reply has not been sent completely.
+  // Whether a client's reply has not been sent completely.
   bool replying() const;
 
   // Closes all descriptors.
@@ -58,10 +59,10 @@ class StoreServer {
   struct Connection {
     explicit Connection(StoreMemory& memory) : share(memory) {}
     ForkSafeFd socket;
-    // Older connections have lower ones.
+    // Increases with each admitted connection.
     std::uint64_t number = 0;
-    // What has arrived of the request, and how many bytes that was: bytes that find no room are
-    // counted, not kept.
+    // The part of the request that has arrived, and its size. Bytes for which there is no room are
+    // counted but not kept.
     std::string received;
     std::size_t received_bytes = 0;
     bool has_room = true;
@@ -69,23 +70,23 @@ class StoreServer {
     // The key that a get waits for.
     std::string awaited;
     bool waiting = false;
-    // The reply, a length and a value if there is one, and how much of both has gone out.
+    // The reply (a length, and a value if there is one), and how many of its bytes have been sent.
     std::string head;
     std::shared_ptr<const Value> value;
     std::size_t sent = 0;
     bool replying = false;
   };
 
-  // False if all places are taken by clients that wait for their answers.
+  // False if all places are taken by clients that wait for their replies.
   bool make_place();
-  // Each returns false once the connection is to be closed.
+  // These return false when the connection is to be closed.
   bool advance(Connection& connection);
   bool receive(Connection& connection);
   bool answer(Connection& connection);
   bool send(Connection& connection);
-  // False if there is no room for it.
+  // False if there is no room.
   bool keep(std::string key, std::string value);
-  // The new number as text; empty if there is none.
+  // The sum as text; empty if there is none.
   std::string sum(const std::string& key, std::string_view amount) const;
   void reply(Connection& connection, std::string head, std::shared_ptr<const Value> value = {});
 

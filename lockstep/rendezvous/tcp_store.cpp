@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Both ends of rank 0's store: serving it, and connecting to it.
 #include "lockstep/rendezvous/tcp_store.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// The server's thread: accepts clients, answers them, and sends the last replies before it ends.
 #include "lockstep/rendezvous/tcp_store_server.h"
 
 #include <array>
@@ -8,13 +9,13 @@
 namespace lockstep {
 namespace {
 
-// No event says that a silent stranger's time is up, or that there are descriptors again for
-// connections in the kernel's queue.
+// No event signals that a silent pending peer has run out of time, or that descriptors are free
+// again for connections in the kernel's queue.
 constexpr int kAtMostMs = 200;
-// How long a server that ends lets clients take the replies that they have waited for.
+// How long an ending server waits for clients to take the replies that they asked for.
 constexpr std::chrono::milliseconds kLinger(300);
-// Each request has a connection of its own; threads of one client may make several at once. Without
-// a secret, connections that are not the job's must not take all descriptors of rank 0.
+// Each request has its own connection, and several threads of one client may make one at once.
+// Without a secret, foreign connections must not take all descriptors of rank 0.
 constexpr std::size_t kPlacesOfAClient = 4;
 constexpr std::size_t kFurtherPlaces = 256;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Serves a store over TCP, from a thread of its own.
+// Serves a store over TCP from its own thread.
 #pragma once
 
 #include "lockstep/core/authenticating_acceptor.h"
@@ -10,8 +10,8 @@ namespace lockstep {
 
 class TcpStoreServer {
  public:
-  // `clients` may connect at once; only who knows the key is answered.
-  // Until it is destroyed.
+  // Serves until it is destroyed. Has room for `clients` clients at once, and answers only those
+  // that know the key.
   TcpStoreServer(UniqueFd listener, const Key& key, int clients);
 
   // See AuthenticatingAcceptor::refused().

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Checks ranks by their process identities, and formats messages about missing ranks.
 #include "lockstep/rendezvous/watched_wait.h"
 
 #include <optional>
@@ -11,7 +12,7 @@ namespace lockstep {
 namespace {
 
 [[noreturn]] void throw_died(const Membership& membership, int rank) {
-  // Lets the others look first, lest they blame this rank when it ends.
+  // Lets the other ranks look first, so that they do not blame this rank when it ends.
   std::this_thread::sleep_for(kFirstTurn);
   throw PeerLost(rank, fmt::format("rank {} (pid {}) died while the ranks connected", rank,
                                    membership.process(rank).pid));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How a rank waits for others while they join: it looks whether all of them are alive.
+// Waits for other ranks while they join, and checks meanwhile that all of them are alive.
 #pragma once
 
 #include <algorithm>
@@ -13,22 +13,22 @@
 
 namespace lockstep {
 
-// Throws PeerLost if the process of a rank is known to have ended; of several, rank 0 of the job
-// last: without its store the others end as well.
+// Throws PeerLost if a rank's process is known to have ended. If several have, rank 0 of the job is
+// named last, since the others end too without its store.
 void check_all_live(const Membership& membership);
 
-// "rank 3 did not join within 30.0 s; see whether ...", with more behind it.
+// "rank 3 did not join within 30.0 s; see whether ...", followed by `more`.
 TimeoutError did_not_join(const std::vector<int>& ranks, const Deadline& deadline,
                           const std::string& more = "");
 
-// How long the first wait for a rank lasts, before a look whether all of them live.
+// How long the first wait for a rank lasts before all ranks are checked.
 constexpr std::chrono::milliseconds kFirstTurn(250);
-// And a later one: where the store may be on another machine, longer, since a wait that is shorter
-// than the way there and back never succeeds.
+// The longest later wait. It is longer if the store may be on another machine, since a wait shorter
+// than the round trip would never succeed.
 std::chrono::milliseconds longest_turn(const Membership& membership);
 
-// Calls wait(deadline), which throws TimeoutError at its deadline, again and again, and after each
-// call looks whether all ranks live.
+// Repeats wait(deadline), which throws TimeoutError at its deadline, and after each call checks
+// that all ranks are alive.
 template <class Wait>
 auto watched_wait(const Membership& membership, const Deadline& deadline,
                   std::chrono::milliseconds longest, const Wait& wait) {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Evaluates each rank's share in batches, and sums the counts over all ranks.
 #include "lockstep/train/evaluate.h"
 
 #include "lockstep/data/distributed_sampler.h"
@@ -23,7 +24,7 @@ double measure_accuracy(torch::nn::Sequential& net, const at::Tensor& inputs,
   auto own = static_cast<std::int64_t>(sampler.unpadded_size());
   at::Tensor counts = torch::zeros({2}, torch::TensorOptions(torch::kLong).device(group.device()));
   for (auto& batch : loader) {
-    // The rest are repetitions, which another rank counts.
+    // The other samples are padding, which another rank counts.
     const std::int64_t count = std::min(own, batch.target.size(0));
     own -= count;
     const auto right = net->forward(batch.data).argmax(1).eq(batch.target).narrow(0, 0, count);

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// The learning rate of one step.
 #include "lockstep/train/learning_rate.h"
 
 namespace lockstep {

@@ -11,7 +11,7 @@
 namespace lockstep::testing {
 namespace {
 
-const Backend kGloo = {.name = "gloo",
+const TestedBackend kGloo = {.name = "gloo",
                        .join =
                            [](Rank& rank, JoinOptions options) {
                              options.backend = "gloo";

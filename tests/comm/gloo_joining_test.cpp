@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "support/group_by.h"
 #include "support/die_at_call.h"
 #include "support/join.h"
 #include "support/rank_processes.h"
@@ -23,7 +24,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
-#include "lockstep/comm/remote/gloo/gloo_group.h"
+#include "lockstep/comm/remote/gloo/gloo_backend.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/service_thread.h"
 #include "lockstep/core/unique_fd.h"
@@ -82,7 +83,7 @@ std::shared_ptr<ProcessGroup> join_at_store(const Rank& rank, std::chrono::milli
   membership.rank = Seat(rank).rank;
   membership.world_size = kRanks;
   membership.store = std::make_shared<PrefixStore>(place, store_of(rank));
-  return make_gloo_group(std::move(membership), {.timeout = timeout});
+  return group_by(make_gloo_backend, std::move(membership), {.timeout = timeout}, "gloo");
 }
 
 std::vector<int> all_but(const std::vector<int>& victims, int ranks) {
@@ -253,8 +254,7 @@ TEST(GlooJoining, StrangersAtAnyPortCostNothing) {
     if (Seat(rank).serves) return serve_store(rank, all_but({}, kRanks));
     rank.await(kRanks, "serves");
     const auto store = std::make_shared<VisitedStore>(store_of(rank));
-    const auto group = make_gloo_group({.rank = rank.rank(), .world_size = kRanks, .store = store},
-                                       {.timeout = 20s});
+    const auto group = group_by(make_gloo_backend, {.rank = rank.rank(), .world_size = kRanks, .store = store}, {.timeout = 20s}, "gloo");
     // Each manner at the port for its peers, and at rank 0's hub.
     EXPECT_GE(store->visits(), rank.rank() == 0 ? 8 : 4);
     const at::Tensor tensor = at::ones({100'000});
@@ -284,8 +284,7 @@ TEST(GlooJoining, ALongWayToTheStoreOnlyTakesLonger) {
     if (Seat(rank).serves) return serve_store(rank, all_but({}, kRanks));
     rank.await(kRanks, "serves");
     const auto store = std::make_shared<FarStore>(store_of(rank));
-    const auto group = make_gloo_group({.rank = rank.rank(), .world_size = kRanks, .store = store},
-                                       {.timeout = 40s});
+    const auto group = group_by(make_gloo_backend, {.rank = rank.rank(), .world_size = kRanks, .store = store}, {.timeout = 40s}, "gloo");
     group->barrier().wait();
     rank.cue("done");
   });

@@ -5,16 +5,16 @@
 #include "comm/join_on_hosts.h"
 #include <ATen/ATen.h>
 
-#include "lockstep/comm/remote/gloo/gloo_group.h"
+#include "lockstep/comm/remote/gloo/gloo_backend.h"
 
 namespace lockstep::testing {
 namespace {
 
 std::shared_ptr<ProcessGroup> join_by_gloo(Rank& rank, const JoinOptions& options) {
-  return join_on_hosts(rank, options, make_gloo_group);
+  return join_on_hosts(rank, options, make_gloo_backend);
 }
 
-const Backend kHierarchical = {
+const TestedBackend kHierarchical = {
     .name = "hierarchical", .join = join_by_gloo, .groups_in_a_loop = 50};
 
 INSTANTIATE_TEST_SUITE_P(hierarchical, ResultsConformance,

@@ -4,24 +4,25 @@
 
 #include <memory>
 
+#include "support/group_by.h"
 #include "support/join.h"
 #include <fmt/format.h>
 
-#include "lockstep/comm/hierarchical/hierarchical_group.h"
+#include "lockstep/comm/hierarchical/hierarchical_backend.h"
 #include "lockstep/rendezvous/rendezvous.h"
 
 namespace lockstep::testing {
 
 // Two ranks a host: of three ranks the sums are those of ranks in order.
 inline std::shared_ptr<ProcessGroup> join_on_hosts(Rank& rank, const JoinOptions& options,
-                                                   const MakeGroupBetweenHosts& between_hosts) {
+                                                   JoinHosts join_hosts) {
   Membership member = rendezvous({.init_method = rank.rendezvous_url(options.place),
                                   .rank = rank.rank(),
                                   .world_size = rank.size(),
                                   .timeout = options.timeout});
-  return make_hierarchical_group(
-      std::move(member), {.timeout = options.timeout, .device = options.device.value_or(at::kCPU)},
-      fmt::format("host {}", rank.rank() / 2), between_hosts);
+  return group_by(make_hierarchical_backend, std::move(member),
+                  {.timeout = options.timeout, .device = options.device.value_or(at::kCPU)},
+                  fmt::format("host {}", rank.rank() / 2), join_hosts);
 }
 
 }  // namespace lockstep::testing

@@ -11,7 +11,7 @@
 #include "support/rank_state.h"
 #include <fmt/format.h>
 
-#include "lockstep/comm/remote/mpi/mpi_group.h"
+#include "lockstep/comm/remote/mpi/mpi_backend.h"
 #include "lockstep/rendezvous/mpi_library.h"
 
 // MPI's, which the library links. Its header is another one for each MPI.
@@ -79,11 +79,11 @@ std::shared_ptr<ProcessGroup> join_by_mpi(Rank& rank, JoinOptions options) {
   return join(rank, options);
 }
 
-const Backend kMpi = {.name = "mpi", .join = join_by_mpi, .groups_in_a_loop = 100, .run = run_mpi};
-const Backend kHierarchicalMpi = {
+const TestedBackend kMpi = {.name = "mpi", .join = join_by_mpi, .groups_in_a_loop = 100, .run = run_mpi};
+const TestedBackend kHierarchicalMpi = {
     .name = "hierarchical",
     .join = [](Rank& rank,
-               const JoinOptions& options) { return join_on_hosts(rank, options, make_mpi_group); },
+               const JoinOptions& options) { return join_on_hosts(rank, options, make_mpi_backend); },
     .groups_in_a_loop = 50,
     .run = run_mpi};
 

@@ -10,7 +10,7 @@
 #include <ATen/ATen.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include "lockstep/comm/nccl/nccl_group.h"
+#include "lockstep/comm/nccl/nccl_backend.h"
 #include "lockstep/core/error.h"
 #include "lockstep/rendezvous/c10d_store.h"
 
@@ -33,16 +33,16 @@ std::shared_ptr<ProcessGroup> join_hosts_by_nccl(Rank& rank, JoinOptions options
   ::setenv("LOCKSTEP_NCCL_LIBRARY", LOCKSTEP_NCCL_STAND_IN, 1);
   options.device = gpu_of(rank);
   c10::impl::VirtualGuardImpl(at::kCUDA).setDevice(*options.device);
-  return join_on_hosts(rank, options, make_nccl_group);
+  return join_on_hosts(rank, options, make_nccl_backend);
 }
 
-const Backend kNccl = {.name = "nccl",
+const TestedBackend kNccl = {.name = "nccl",
                        .join = join_by_nccl,
                        .groups_in_a_loop = 50,
                        .device = at::kCUDA,
                        .sums_by_a_library = true};
 // Where a wait is to throw, or threads wait for each other.
-const Backend kNcclThatBlocks = {.name = "nccl",
+const TestedBackend kNcclThatBlocks = {.name = "nccl",
                                  .join =
                                      [](Rank& rank, const JoinOptions& options) {
                                        ::setenv("TORCH_NCCL_BLOCKING_WAIT", "1", 1);
@@ -51,20 +51,20 @@ const Backend kNcclThatBlocks = {.name = "nccl",
                                  .groups_in_a_loop = 50,
                                  .device = at::kCUDA,
                                  .sums_by_a_library = true};
-const Backend kNcclThatCompares = {.name = "nccl",
+const TestedBackend kNcclThatCompares = {.name = "nccl",
                                    .join = [](Rank& rank, const JoinOptions& options) {
                                      ::setenv("TORCH_DISTRIBUTED_DEBUG", "DETAIL", 1);
                                      return join_by_nccl(rank, options);
                                    }};
 
 // The sums within a host are Lockstep's, those between hosts NCCL's.
-const Backend kHierarchicalNccl = {.name = "hierarchical",
+const TestedBackend kHierarchicalNccl = {.name = "hierarchical",
                                    .join = join_hosts_by_nccl,
                                    .groups_in_a_loop = 20,
                                    .device = at::kCUDA,
                                    .sums_by_a_library = true};
 
-const Backend kHierarchicalNcclThatCompares = {.name = "hierarchical",
+const TestedBackend kHierarchicalNcclThatCompares = {.name = "hierarchical",
                                                .join =
                                                    [](Rank& rank, const JoinOptions& options) {
                                                      ::setenv("TORCH_DISTRIBUTED_DEBUG", "DETAIL",
@@ -74,7 +74,7 @@ const Backend kHierarchicalNcclThatCompares = {.name = "hierarchical",
                                                .device = at::kCUDA};
 
 // One rank is enough for NCCL itself, where there is a GPU.
-const Backend kAlone = {
+const TestedBackend kAlone = {
     .name = "nccl",
     .join =
         [](Rank& rank, const JoinOptions& options) {
@@ -83,8 +83,8 @@ const Backend kAlone = {
           }
           Membership alone;
           alone.store = make_file_store(rank.folder() + "/" + options.place, 1, options.timeout);
-          return make_nccl_group(alone,
-                                 {.timeout = options.timeout, .device = at::Device(at::kCUDA, 0)});
+          return group_by(make_nccl_backend, alone,
+                          {.timeout = options.timeout, .device = at::Device(at::kCUDA, 0)}, "nccl");
         },
     .device = at::kCUDA,
     .sums_by_a_library = true};

@@ -5,7 +5,7 @@
 namespace lockstep::testing {
 namespace {
 
-const Backend kSelf = {.name = "self", .join = [](Rank& rank, const JoinOptions& options) {
+const TestedBackend kSelf = {.name = "self", .join = [](Rank& rank, const JoinOptions& options) {
                          return join(rank, options);
                        }};
 

@@ -8,7 +8,7 @@
 namespace lockstep::testing {
 namespace {
 
-const Backend kShm = {.name = "shm",
+const TestedBackend kShm = {.name = "shm",
                       .join =
                           [](Rank& rank, JoinOptions options) {
                             options.backend = "shm";

@@ -14,7 +14,7 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
-#include "lockstep/comm/local/thread/thread_group.h"
+#include "lockstep/comm/single_process_groups.h"
 #include "lockstep/core/cpu.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 
@@ -104,7 +104,7 @@ std::vector<RankOutcome> run_threads(int size, const std::function<void(Rank&)>&
   return run_ranks(1, run_all, options, where);
 }
 
-const Backend kThread = {.name = "thread",
+const TestedBackend kThread = {.name = "thread",
                          .join =
                              [](Rank& rank, const JoinOptions& options) {
                                return lobby().join(rank.rank(), rank.size(), options);

@@ -17,8 +17,8 @@
 #include <unistd.h>
 
 #include "lockstep/comm/hierarchical/host_map.h"
-#include "lockstep/comm/local/shm/shm_group.h"
-#include "lockstep/comm/remote/gloo/gloo_group.h"
+#include "lockstep/comm/local/shm/shm_backend.h"
+#include "lockstep/comm/remote/gloo/gloo_backend.h"
 #include "lockstep/core/handshake.h"
 #include "lockstep/rendezvous/rendezvous.h"
 #include "lockstep/rendezvous/tcp_store.h"
@@ -228,7 +228,7 @@ TEST(RollCall, TheDeathOfRankZeroIsNamed) {
 // Between the roll call and the first connection, after a last act of the rank that dies.
 void expect_death_named(
     const std::string& backend,
-    const std::function<std::shared_ptr<ProcessGroup>(Membership, GroupOptions)>& make,
+    const std::function<std::shared_ptr<Backend>(const Membership&, const GroupOptions&)>& make,
     const std::function<void(const Membership&)>& last_act = [](const Membership&) {}) {
   const std::string place = fmt::format("tcp://127.0.0.1:{}", free_port());
   run_ranks(
@@ -256,16 +256,19 @@ void expect_death_named(
 }
 
 TEST(RollCall, ARankThatDiesBeforeItConnectsIsNamed) {
-  expect_death_named("shm", make_shm_group);
-  expect_death_named("shm", make_shm_group, [](const Membership& member) {
+  const auto join_shm = [](const Membership& member, const GroupOptions& group) {
+    return make_shm_backend(member, group);
+  };
+  expect_death_named("shm", join_shm);
+  expect_death_named("shm", join_shm, [](const Membership& member) {
     member.store->set("shm/0/1/1", "@lockstep-nobody-listens " + make_token());
   });
   expect_death_named("joining", [](const Membership& member, const GroupOptions& group) {
     map_hosts(member, this_host(), Deadline::after(group.timeout));
-    return std::shared_ptr<ProcessGroup>();
+    return std::shared_ptr<Backend>();
   });
-  expect_death_named("gloo", [](Membership member, GroupOptions group) {
-    return make_gloo_group(std::move(member), group);
+  expect_death_named("gloo", [](const Membership& member, const GroupOptions& group) {
+    return make_gloo_backend(member, group);
   });
 }
 

@@ -4,7 +4,7 @@
 #include <exception>
 #include <thread>
 
-#include "lockstep/comm/local/thread/thread_group.h"
+#include "lockstep/comm/single_process_groups.h"
 
 namespace lockstep::testing {
 

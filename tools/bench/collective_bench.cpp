@@ -12,7 +12,7 @@
 #include <ATen/Functions.h>
 #include <fmt/format.h>
 
-#include "lockstep/comm/self/self_group.h"
+#include "lockstep/comm/single_process_groups.h"
 #include "lockstep/core/cpu.h"
 #include "lockstep/core/error.h"
 
@@ -202,7 +202,7 @@ void check(const CollectiveBench& bench) {
     throw UsageError(fmt::format("{} combines nothing; leave out the operation {}",
                                  name(bench.collective), name(bench.op)));
   }
-  const auto alone = make_self_group({}, {});
+  const auto alone = make_self_group();
   Run(*alone, bench, 1).perform();
 }
 

@@ -3,8 +3,8 @@
 #include "tools/doctor/probes.h"
 #include <fmt/format.h>
 
+#include "lockstep/comm/backends.h"
 #include "lockstep/comm/choose_backend.h"
-#include "lockstep/comm/nccl/nccl_group.h"
 #include "lockstep/core/error.h"
 #include "lockstep/rendezvous/rendezvous.h"
 
@@ -12,7 +12,7 @@ namespace lockstep {
 namespace {
 
 bool gpu_for_each_of(int local_ranks) {
-  return find_gpus().usable >= local_ranks && why_not_nccl().empty();
+  return find_gpus().usable >= local_ranks && is_usable(backend_row("nccl"));
 }
 
 std::string in_words(const Placement& placement) {

@@ -3,6 +3,7 @@
 // the topic to diagnose(), and may throw instead of finding something broken.
 #pragma once
 
+#include "lockstep/comm/backends.h"
 #include "tools/doctor/finding.h"
 
 namespace lockstep {
@@ -33,8 +34,8 @@ Finding probe_mpi();
 Finding probe_nccl();
 // What it takes for the ranks that the environment speaks of, and why.
 Finding probe_auto();
-// Of a backend that needs these packages when Lockstep is configured.
-Finding backend_not_built(const std::string& backend, const std::string& packages);
+// Of a backend that is not built in: how to get it.
+Finding not_built(const BackendRow& row);
 // What the machine has and what libtorch can use.
 Finding probe_gpus();
 // What rank this process is, and by whose word.

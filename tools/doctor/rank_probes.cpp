@@ -6,10 +6,9 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include "lockstep/comm/backends.h"
 #include "lockstep/comm/init_process_group.h"
-#include "lockstep/comm/remote/gloo/gloo_group.h"
 #include "lockstep/launch/spawn.h"
-#include "lockstep/rendezvous/mpi_library.h"
 
 namespace lockstep {
 namespace {
@@ -57,14 +56,15 @@ Finding probe_shm() {
 }
 
 Finding probe_gloo() {
-  if (!gloo_built_in()) return backend_not_built("gloo", "libgloo-dev");
-  return probe_with_ranks("gloo");
+  const BackendRow& gloo = backend_row("gloo");
+  return gloo.built_in() ? probe_with_ranks("gloo") : not_built(gloo);
 }
 
 Finding probe_mpi() {
-  if (!MpiLibrary::built_in()) return backend_not_built("mpi", "libopenmpi-dev openmpi-bin");
+  const BackendRow& mpi = backend_row("mpi");
+  if (!mpi.built_in()) return not_built(mpi);
   return {.found = fmt::format("built in, with {}; its ranks are started by mpirun or srun",
-                               MpiLibrary::version())};
+                               mpi.find_library())};
 }
 
 }  // namespace lockstep

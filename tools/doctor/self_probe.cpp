@@ -2,12 +2,12 @@
 #include "tools/doctor/all_reduce_trial.h"
 #include "tools/doctor/probes.h"
 
-#include "lockstep/comm/self/self_group.h"
+#include "lockstep/comm/single_process_groups.h"
 
 namespace lockstep {
 
 Finding probe_self() {
-  try_all_reduce(*make_self_group(Membership(), {.timeout = trial_timeout}));
+  try_all_reduce(*make_self_group({.timeout = trial_timeout}));
   return {.found = "built in; what a program gets that was started alone"};
 }
 

@@ -4,7 +4,7 @@
 #include "tools/doctor/all_reduce_trial.h"
 #include "tools/doctor/probes.h"
 
-#include "lockstep/comm/local/thread/thread_group.h"
+#include "lockstep/comm/single_process_groups.h"
 
 namespace lockstep {
 

@@ -23,6 +23,8 @@ class DeviceCopies {
  public:
   explicit DeviceCopies(at::Device device = at::kCPU) : device_(device) {}
 
+  // What to use for a tensor that is read.
+  at::Tensor input(const at::Tensor& original) const { return usable_on(device_, original); }
   // What to use for a tensor that is written; good until the next one.
   const at::Tensor& output(const at::Tensor& original) {
     return is_usable_on(device_, original) ? original : copy_of(original);

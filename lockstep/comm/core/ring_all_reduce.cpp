@@ -12,12 +12,12 @@
 
 namespace lockstep {
 
-RingAllReduce::RingAllReduce(std::vector<at::Tensor> tensors, AllReduceOptions options,
-                             RingNeighbours neighbours, Work meeting,
+RingAllReduce::RingAllReduce(std::vector<at::Tensor> tensors, const Call& call,
+                             RingNeighbours neighbours, Work agreement,
                              std::shared_ptr<RingAllReduce> before)
     : neighbours_(std::move(neighbours)),
-      options_(options),
-      meeting_(std::move(meeting)),
+      call_(call),
+      agreement_(std::move(agreement)),
       before_(std::move(before)) {
   const at::NoGradGuard no_grad;
   for (auto& tensor : tensors) {
@@ -56,8 +56,8 @@ bool RingAllReduce::try_advance() {
 }
 
 bool RingAllReduce::advance() {
-  if (!met_ && !meeting_.poll()) return false;
-  met_ = true;
+  if (!agreed_ && !agreement_.poll()) return false;
+  agreed_ = true;
   bool moved = false;
   while (!all_tensors_done()) {
     if (!step_started_) start_step();
@@ -80,8 +80,8 @@ void RingAllReduce::wait(const Deadline& deadline) {
   before_.reset();
   if (state_ == State::failed) std::rethrow_exception(error_);
   try {
-    meeting_.wait(deadline);
-    met_ = true;
+    agreement_.wait(deadline);
+    agreed_ = true;
     while (!all_tensors_done()) {
       if (!step_started_) start_step();
       sending_.wait(deadline);
@@ -99,7 +99,7 @@ void RingAllReduce::wait(const Deadline& deadline) {
 // heard.
 void RingAllReduce::fail() {
   try {
-    rethrow_with(met_ ? "all_reduce by a ring: " : "");
+    rethrow_with(agreed_ ? "all_reduce by a ring: " : "");
   } catch (...) {
     error_ = std::current_exception();
   }
@@ -145,11 +145,11 @@ at::Tensor RingAllReduce::chunk(int number) const {
 
 void RingAllReduce::combine(const at::Tensor& received, const at::Tensor& own) const {
   const bool last = step_ == neighbours_.size - 2;
-  const double scale = scale_over(neighbours_.size, options_.op, options_.scale);
+  const double scale = scale_over(neighbours_.size, call_.op, call_.scale);
   const std::array<const void*, 2> sources{received.data_ptr(), own.data_ptr()};
   const std::array<void*, 1> destination{own.data_ptr()};
   // A mean is a sum until it is complete.
-  const ReduceOp op = options_.op == ReduceOp::mean ? ReduceOp::sum : options_.op;
+  const ReduceOp op = call_.op == ReduceOp::mean ? ReduceOp::sum : call_.op;
   reduce(sources, destination, own.numel(), own.scalar_type(), op, last ? scale : 1);
 }
 

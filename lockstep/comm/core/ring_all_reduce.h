@@ -12,8 +12,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "lockstep/comm/core/call.h"
 #include "lockstep/comm/core/progress.h"
-#include "lockstep/comm/process_group.h"
+#include "lockstep/comm/core/work.h"
 
 namespace lockstep {
 
@@ -28,10 +29,10 @@ struct RingNeighbours {
 
 class RingAllReduce final : public Operation, public Progressing {
  public:
-  // `meeting` is done when every rank has made this call. `before` is the group's ring before this
+  // `agreement` is done when every rank has made this call. `before` is the group's ring before this
   // one, if it may still be under way: it goes first.
-  RingAllReduce(std::vector<at::Tensor> tensors, AllReduceOptions options,
-                RingNeighbours neighbours, Work meeting, std::shared_ptr<RingAllReduce> before);
+  RingAllReduce(std::vector<at::Tensor> tensors, const Call& call, RingNeighbours neighbours,
+                Work agreement, std::shared_ptr<RingAllReduce> before);
   ~RingAllReduce() override;
 
   bool poll() override;
@@ -58,11 +59,11 @@ class RingAllReduce final : public Operation, public Progressing {
   void combine(const at::Tensor& received, const at::Tensor& own) const;
 
   RingNeighbours neighbours_;
-  AllReduceOptions options_;
-  Work meeting_;
+  Call call_;
+  Work agreement_;
   std::shared_ptr<RingAllReduce> before_;
   std::vector<Target> targets_;
-  bool met_ = false;
+  bool agreed_ = false;
   std::size_t tensor_ = 0;
   int step_ = 0;
   bool step_started_ = false;

@@ -101,7 +101,7 @@ void HierarchicalOperation::explain(const std::exception_ptr& error, const Deadl
     // The group of all ranks may know more.
   }
   try {
-    levels_->all->barrier().wait(waited.prolonged(kExplanation));
+    levels_->all->start({.call = {.collective = Collective::barrier}}).wait(waited.prolonged(kExplanation));
   } catch (const TimeoutError& late) {
     absent = late;
   } catch (const PeerLost& lost) {

@@ -6,27 +6,21 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "lockstep/comm/local/shm/shm_group.h"
-#include "lockstep/comm/remote/remote_group.h"
-#include "lockstep/comm/self/self_group.h"
+#include "lockstep/comm/local/shm/shm_backend.h"
+#include "lockstep/comm/self/self_backend.h"
 #include "lockstep/core/error.h"
 #include "lockstep/rendezvous/prefix_store.h"
 
 namespace lockstep {
 namespace {
 
-std::shared_ptr<ProcessGroup> join_within_host(const Membership& all, const HostMap& hosts,
-                                               int host, const std::string& purpose,
-                                               GroupOptions options) {
-  const auto& ranks = hosts[static_cast<std::size_t>(host)];
-  Membership member = all;
-  member.rank = static_cast<int>(std::ranges::find(ranks, all.rank) - ranks.begin());
-  member.world_size = static_cast<int>(ranks.size());
-  member.job_ranks.clear();
-  for (const int of : ranks) member.job_ranks.push_back(all.job_rank(of));
+std::shared_ptr<Backend> join_within_host(const Membership& all, const std::vector<int>& ranks,
+                                          int host, const std::string& purpose,
+                                          const GroupOptions& options) {
+  Membership member = all.part(ranks);
   member.store =
       std::make_shared<PrefixStore>(fmt::format("host/{}/{}/", host, purpose), all.store);
-  if (member.world_size == 1) return make_self_group(std::move(member), options);
+  if (member.world_size == 1) return make_self_backend(member, options);
   const auto of_all = [&](int rank) {
     return rank < 0 ? rank : ranks[static_cast<std::size_t>(rank)];
   };
@@ -35,7 +29,7 @@ std::shared_ptr<ProcessGroup> join_within_host(const Membership& all, const Host
                        fmt::join(ranks, ", "));
   };
   try {
-    return make_shm_group(std::move(member), options);
+    return make_shm_backend(member, options);
   } catch (const PeerLost& error) {
     throw PeerLost(of_all(error.rank()), text(error), error.how());
   } catch (const TimeoutError& error) {
@@ -46,7 +40,7 @@ std::shared_ptr<ProcessGroup> join_within_host(const Membership& all, const Host
 }  // namespace
 
 HierarchyLevels join_levels(const Membership& membership, const GroupOptions& options,
-                            const std::string& host, std::shared_ptr<ProcessGroup> all) {
+                            const std::string& host, std::shared_ptr<Backend> all) {
   HierarchyLevels levels;
   levels.hosts = map_hosts(membership, host, Deadline::after(options.timeout));
   const auto is_own = [&](const std::vector<int>& ranks) {
@@ -56,18 +50,23 @@ HierarchyLevels join_levels(const Membership& membership, const GroupOptions& op
   const auto fewest = std::ranges::min_element(
       levels.hosts, {}, [](const std::vector<int>& ranks) { return ranks.size(); });
   levels.slices = static_cast<int>(fewest->size());
+  const auto& own = levels.ranks_of_host();
+  levels.index = static_cast<int>(std::ranges::find(own, membership.rank) - own.begin());
+  levels.timeout = options.timeout;
   levels.all = std::move(all);
-  levels.reducing = join_within_host(membership, levels.hosts, levels.host, "reducing", options);
-  levels.sharing = join_within_host(membership, levels.hosts, levels.host, "sharing", options);
-  levels.between_hosts = levels.all->split(levels.ranks_between_hosts());
+  levels.reducing = join_within_host(membership, own, levels.host, "reducing", options);
+  levels.sharing = join_within_host(membership, own, levels.host, "sharing", options);
+  if (const std::vector<int> ranks = levels.ranks_between_hosts(); !ranks.empty()) {
+    levels.between_hosts = levels.all->split(
+        fmt::format("between_hosts/{}", fmt::join(ranks, "-")), membership.part(ranks));
+  }
   return levels;
 }
 
 std::vector<int> HierarchyLevels::ranks_between_hosts() const {
   std::vector<int> ranks;
-  const int slice = reducing->rank();
-  if (slice >= slices) return ranks;
-  for (const auto& of_host : hosts) ranks.push_back(of_host[static_cast<std::size_t>(slice)]);
+  if (index >= slices) return ranks;
+  for (const auto& of_host : hosts) ranks.push_back(of_host[static_cast<std::size_t>(index)]);
   return ranks;
 }
 
@@ -81,7 +80,7 @@ void end_groups(HierarchyLevels& levels, const std::string& reason) {
 
 // A rank that finds another of its groups ended asks the group of all for the reason.
 void end_groups_for_mismatch(HierarchyLevels& levels, const std::string& reason) {
-  remote::end_for_mismatch(*levels.all, reason);
+  levels.all->abort_for_mismatch(reason);
   end_groups(levels, reason);
 }
 

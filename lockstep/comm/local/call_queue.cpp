@@ -12,8 +12,8 @@
 
 namespace lockstep::local {
 
-void CallQueue::push(std::shared_ptr<Transfer> transfer, int tensor, int tensors) {
-  transfer->number(++last_number_, tensor, tensors);
+void CallQueue::push(std::shared_ptr<Transfer> transfer) {
+  transfer->number(++last_number_);
   entries_.push_back({.transfer = std::move(transfer)});
 }
 

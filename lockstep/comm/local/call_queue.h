@@ -21,7 +21,7 @@ class CallQueue {
   explicit CallQueue(Peers& peers) : peers_(peers) {}
 
   // Numbers the call and takes it as the last one. A list is a transfer for each tensor.
-  void push(std::shared_ptr<Transfer> transfer, int tensor, int tensors);
+  void push(std::shared_ptr<Transfer> transfer);
   // Goes as far as the peers allow. True if anything moved. UsageError if a peer made another call.
   bool advance();
 

@@ -13,7 +13,7 @@
 
 #include <sched.h>
 
-#include "lockstep/comm/core/abort_cause.h"
+#include "lockstep/comm/core/abort_notice.h"
 #include "lockstep/comm/core/call.h"
 #include "lockstep/comm/local/last_wait.h"
 

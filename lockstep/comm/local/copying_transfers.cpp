@@ -10,13 +10,8 @@ namespace {
 // Copies within tensors and payloads whose elements have the same size.
 class CopyTransfer : public Transfer {
  protected:
-  CopyTransfer(Collective collective, const HostTensor& like, int root, int pieces = 1)
-      : Transfer({.collective = collective,
-                  .type = like.type(),
-                  .root = root,
-                  .elements = like.elements()},
-                 like.element_bytes() * pieces),
-        element_bytes_(like.element_bytes()) {}
+  CopyTransfer(const Call& call, const HostTensor& like, int pieces = 1)
+      : Transfer(call, like.element_bytes() * pieces), element_bytes_(like.element_bytes()) {}
 
   std::int64_t bytes(ElementRange chunk) const { return chunk.count * element_bytes_; }
   std::byte* at(const HostTensor& tensor, ElementRange chunk) const {
@@ -33,10 +28,8 @@ class CopyTransfer : public Transfer {
 
 class BroadcastTransfer final : public CopyTransfer {
  public:
-  BroadcastTransfer(HostTensor tensor, int root, int rank)
-      : CopyTransfer(Collective::broadcast, tensor, root),
-        tensor_(std::move(tensor)),
-        is_root_(root == rank) {}
+  BroadcastTransfer(const Call& call, HostTensor tensor, int rank)
+      : CopyTransfer(call, tensor), tensor_(std::move(tensor)), is_root_(call.root == rank) {}
 
   void copy_in(ElementRange chunk, std::byte* payload) override {
     if (is_root_) copy(payload, at(tensor_, chunk), chunk);
@@ -54,8 +47,8 @@ class BroadcastTransfer final : public CopyTransfer {
 // all_gather, and gather if there is a root: other ranks have no outputs.
 class GatherTransfer final : public CopyTransfer {
  public:
-  GatherTransfer(Collective collective, std::vector<HostTensor> outputs, HostTensor input, int root)
-      : CopyTransfer(collective, input, root),
+  GatherTransfer(const Call& call, std::vector<HostTensor> outputs, HostTensor input)
+      : CopyTransfer(call, input),
         outputs_(std::move(outputs)),
         input_(std::move(input)) {}
 
@@ -77,8 +70,9 @@ class GatherTransfer final : public CopyTransfer {
 // Root shows, one after the other, its pieces for rank 0, rank 1 and so on.
 class ScatterTransfer final : public CopyTransfer {
  public:
-  ScatterTransfer(HostTensor output, std::vector<HostTensor> inputs, int root, int rank, int size)
-      : CopyTransfer(Collective::scatter, output, root, size),
+  ScatterTransfer(const Call& call, HostTensor output, std::vector<HostTensor> inputs, int rank,
+                  int size)
+      : CopyTransfer(call, output, size),
         output_(std::move(output)),
         inputs_(std::move(inputs)),
         rank_(rank) {}
@@ -108,24 +102,18 @@ class BarrierTransfer final : public Transfer {
 
 }  // namespace
 
-std::shared_ptr<Transfer> broadcast_transfer(HostTensor tensor, int root, int rank) {
-  return std::make_shared<BroadcastTransfer>(std::move(tensor), root, rank);
+std::shared_ptr<Transfer> broadcast_transfer(const Call& call, HostTensor tensor, int rank) {
+  return std::make_shared<BroadcastTransfer>(call, std::move(tensor), rank);
 }
 
-std::shared_ptr<Transfer> all_gather_transfer(std::vector<HostTensor> outputs, HostTensor input) {
-  return std::make_shared<GatherTransfer>(Collective::all_gather, std::move(outputs),
-                                          std::move(input), -1);
+std::shared_ptr<Transfer> gather_transfer(const Call& call, std::vector<HostTensor> outputs,
+                                          HostTensor input) {
+  return std::make_shared<GatherTransfer>(call, std::move(outputs), std::move(input));
 }
 
-std::shared_ptr<Transfer> gather_transfer(std::vector<HostTensor> outputs, HostTensor input,
-                                          int root) {
-  return std::make_shared<GatherTransfer>(Collective::gather, std::move(outputs), std::move(input),
-                                          root);
-}
-
-std::shared_ptr<Transfer> scatter_transfer(HostTensor output, std::vector<HostTensor> inputs,
-                                           int root, int rank, int size) {
-  return std::make_shared<ScatterTransfer>(std::move(output), std::move(inputs), root, rank, size);
+std::shared_ptr<Transfer> scatter_transfer(const Call& call, HostTensor output,
+                                           std::vector<HostTensor> inputs, int rank, int size) {
+  return std::make_shared<ScatterTransfer>(call, std::move(output), std::move(inputs), rank, size);
 }
 
 std::shared_ptr<Transfer> barrier_transfer(const Call& call) {

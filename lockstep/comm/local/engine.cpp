@@ -21,8 +21,9 @@ constexpr std::chrono::milliseconds kLookAround(20);
 
 Engine::Engine(std::unique_ptr<Peers> peers, const Membership& membership)
     : peers_(std::move(peers)),
-      losses_(membership, peers_->pids()),
       spin_(every_rank_has_a_core()),
+      state_(std::string(peers_->backend()), membership, peers_->pids(),
+             [peers = peers_.get()](int rank) { return peers->name(rank); }),
       calls_(*peers_) {}
 
 std::shared_ptr<Engine> Engine::make(std::unique_ptr<Peers> peers, const Membership& membership) {
@@ -31,10 +32,10 @@ std::shared_ptr<Engine> Engine::make(std::unique_ptr<Peers> peers, const Members
   return engine;
 }
 
-void Engine::start(const std::shared_ptr<Transfer>& transfer, int tensor, int tensors) {
+void Engine::start(const std::shared_ptr<Transfer>& transfer) {
   const std::lock_guard lock(mutex_);
   check_still_there(transfer->call(), calls_.last_number() + 1);
-  calls_.push(transfer, tensor, tensors);
+  calls_.push(transfer);
   advance();
 }
 
@@ -51,8 +52,8 @@ void Engine::start(const std::shared_ptr<Message>& message, Tag tag) {
 
 void Engine::check_still_there(Call call, std::uint64_t number) {
   call.number = number;
-  if (!error_) look_for_aborts(call);
-  check_error();
+  if (!state_.failed()) look_for_aborts(call);
+  state_.check();
 }
 
 Mailbox& Engine::mailbox(Collective direction, int peer, Tag tag) {
@@ -62,20 +63,20 @@ Mailbox& Engine::mailbox(Collective direction, int peer, Tag tag) {
   return *mailboxes_.emplace_back(std::make_unique<Mailbox>(*peers_, direction, peer, tag));
 }
 
-bool Engine::poll(const Task& task) {
+bool Engine::poll(Task& task) {
   if (task.done()) return true;
   const std::lock_guard lock(mutex_);
   if (!task.done()) {
-    check_error();
+    state_.check();
     // Who only polls must see a death as well; but hooks poll often, and looking costs system
     // calls.
     if (!advance() && Clock::now() - last_look_ > kLookAround) look_around();
-    if (!task.done()) check_error();
+    if (!task.done()) state_.check();
   }
   return task.done();
 }
 
-void Engine::wait(const Task& task, const Deadline& deadline) {
+void Engine::wait(Task& task, const Deadline& deadline, Waiting /*who*/) {
   if (task.done()) return;
   Patience patience(spin_);
   std::optional<Clock::time_point> last_look;
@@ -83,7 +84,7 @@ void Engine::wait(const Task& task, const Deadline& deadline) {
   const auto advanced = [&] {
     const std::lock_guard lock(mutex_);
     if (task.done()) return true;
-    check_error();
+    state_.check();
     return advance();
   };
   while (!task.done()) {
@@ -107,23 +108,23 @@ void Engine::wait(const Task& task, const Deadline& deadline) {
     last_look = now;
     const std::lock_guard lock(mutex_);
     look_around();
-    if (!task.done() && !error_) peers_->own().last_wait.set(oldest());
+    if (!task.done() && !state_.failed()) peers_->own().last_wait.set(oldest());
     // Once more when it is late: this process itself may have been stopped until now.
-    if (late && !task.done() && !error_) give_up(deadline);
+    if (late && !task.done() && !state_.failed()) give_up(deadline);
     late = deadline.passed();
   }
 }
 
 bool Engine::try_advance() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
-  return lock && !idle() && !error_ && advance();
+  return lock && !idle() && !state_.failed() && advance();
 }
 
 // Whoever holds the lock advances this group now. What is left when it goes, the sleeper finds at
 // its next look around.
 ControlBlock* Engine::doorbell_if_busy() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
-  return lock && !idle() && !error_ ? &peers_->own() : nullptr;
+  return lock && !idle() && !state_.failed() ? &peers_->own() : nullptr;
 }
 
 bool Engine::idle() const {
@@ -162,37 +163,36 @@ at::Tensor Engine::make_tensor(at::IntArrayRef sizes, const at::TensorOptions& o
                                           .elements = c10::multiply_integers(sizes)},
                                      refusal.empty());
   start(vote);
-  wait(*vote, deadline);
+  wait(*vote, deadline, Waiting::thread);
   const Call& call = vote->call();
-  if (!refusal.empty()) throw BackendError(where(call) + refusal);
-  for (int rank = 0; rank < peers_->size(); ++rank) {
-    if (vote->votes()[rank]) continue;
-    throw BackendError(where(call) + peers_->name(rank) +
-                       " found no memory for it; its own error has the figures");
-  }
+  state_.check_votes(call, vote->votes(), refusal);
   // From here on ranks cannot agree any more whether they have it.
   try {
     return tensor->share(call.number, deadline);
   } catch (const PeerLost& error) {
     end_group(error.how() == PeerLost::How::left ? AbortCause::left : AbortCause::lost,
-              PeerLost(error.rank(), where(call) + error.what(), error.how()), error.rank());
+              PeerLost(error.rank(), state_.where(call) + error.what(), error.how()), error.rank());
   } catch (const TimeoutError& error) {
-    end_group(AbortCause::timed_out, TimeoutError(where(call) + error.what(), error.rank()),
+    end_group(AbortCause::timed_out, TimeoutError(state_.where(call) + error.what(), error.rank()),
               error.rank());
   } catch (const std::exception& error) {
-    end_group(AbortCause::requested, BackendError(where(call) + first_line(error)));
+    end_group(AbortCause::requested, BackendError(state_.where(call) + first_line(error)));
   }
 }
 
-bool Engine::is_shared(const HostTensor& tensor) {
+// Small tensors are summed whole on every rank.
+ElementRange Engine::own_share(const at::Tensor& tensor) {
+  const auto bytes = static_cast<std::int64_t>(tensor.nbytes());
+  if (!tensor.is_cpu() || !tensor.is_contiguous() || bytes <= kInlineBytes) return {};
   const std::lock_guard lock(mutex_);
-  return peers_->location_of(tensor.data(), tensor.bytes()).segment != 0;
+  if (peers_->location_of(tensor.data_ptr(), bytes).segment == 0) return {};
+  return share_of({0, tensor.numel()}, peers_->rank(), peers_->size(), tensor.element_size());
 }
 
 template <class SomeError>
 void Engine::end_group(AbortCause cause, const SomeError& error, int lost_rank) {
   const std::lock_guard lock(mutex_);
-  if (!error_) {
+  if (!state_.failed()) {
     tell_peers(cause, error.what(), lost_rank);
     fail(std::make_exception_ptr(error));
   }
@@ -204,11 +204,6 @@ bool Engine::every_rank_has_a_core() const {
   CPU_ZERO(&cores);
   for (const auto* block : peers_->blocks()) CPU_OR(&cores, &cores, &block->cores);
   return cut_to_quota(CPU_COUNT(&cores)) >= peers_->size();
-}
-
-std::string Engine::where(const Call& call) const {
-  return fmt::format("[{}] {}, rank {} of {}: ", peers_->backend(), title(call), peers_->rank(),
-                     peers_->size());
 }
 
 }  // namespace lockstep::local

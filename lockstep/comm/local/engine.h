@@ -11,28 +11,27 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/core/progress.h"
+#include "lockstep/comm/core/group_state.h"
+#include "lockstep/comm/core/staged_operation.h"
 #include "lockstep/comm/local/call_queue.h"
 #include "lockstep/comm/local/mailbox.h"
 #include "lockstep/comm/local/peers.h"
 #include "lockstep/core/deadline.h"
-#include "lockstep/rendezvous/losses.h"
 
 namespace lockstep::local {
 
 // Thread-safe. All errors are final: the first one is thrown to every later caller as well.
-class Engine final : public Progressing {
+class Engine final : public lockstep::Engine {
  public:
   static std::shared_ptr<Engine> make(std::unique_ptr<Peers> peers, const Membership& membership);
 
   // Takes its turn behind the calls started before. A list is a transfer for each tensor.
-  void start(const std::shared_ptr<Transfer>& transfer, int tensor = 0, int tensors = 1);
+  void start(const std::shared_ptr<Transfer>& transfer);
   // Takes its turn behind the messages to or from this peer on this tag.
   void start(const std::shared_ptr<Message>& message, Tag tag);
-  // Whether the task is done, after advancing what can be advanced without waiting.
-  bool poll(const Task& task);
-  // Blocks until it is done. TimeoutError and PeerLost name who was waited for.
-  void wait(const Task& task, const Deadline& deadline);
+  bool poll(Task& task) override;
+  // There are no streams: the thread waits.
+  void wait(Task& task, const Deadline& deadline, Waiting who) override;
 
   // Ends the group for all ranks, with the reason.
   void abort(const std::string& reason);
@@ -44,8 +43,9 @@ class Engine final : public Progressing {
   at::Tensor make_tensor(at::IntArrayRef sizes, const at::TensorOptions& options,
                          const Deadline& deadline);
 
-  // Whether the tensor's memory is such that every rank can reach it.
-  bool is_shared(const HostTensor& tensor);
+  // ProcessGroup::own_share.
+  ElementRange own_share(const at::Tensor& tensor);
+  const std::string& backend() const { return state_.backend(); }
 
   bool try_advance() override;
   ControlBlock* doorbell_if_busy() override;
@@ -71,10 +71,9 @@ class Engine final : public Progressing {
   void look_around();
   void look_for_aborts(const Call& call);
   void look_for_losses(const Call& call);
-  std::exception_ptr error_of(AbortCause cause, int rank, const std::string& message) const;
   // At the deadline of the oldest call.
   void give_up(const Deadline& deadline);
-  // The culprit is counted in the job; -1 if it is the rank that the error names.
+  // As GroupState::fail, and forgets what is under way.
   void fail(std::exception_ptr error, int culprit = -1);
   void tell_peers(AbortCause cause, const std::string& reason, int lost_rank = -1,
                   int culprit = -1);
@@ -82,20 +81,15 @@ class Engine final : public Progressing {
   // Without mutex_ held: tells the peers, and throws the error.
   template <class SomeError>
   [[noreturn]] void end_group(AbortCause cause, const SomeError& error, int lost_rank = -1);
-  void check_error() const {
-    if (error_) std::rethrow_exception(error_);
-  }
   // A wait may spin only where there is a core for each rank.
   bool every_rank_has_a_core() const;
-  std::string where(const Call& call) const;
 
   const std::unique_ptr<Peers> peers_;
-  const GroupLosses losses_;
   const bool spin_;
 
   std::mutex making_;
   std::mutex mutex_;
-  std::exception_ptr error_;
+  GroupState state_;
   CallQueue calls_;
   std::vector<std::unique_ptr<Mailbox>> mailboxes_;
   Clock::time_point last_look_;

@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include "lockstep/comm/core/absent.h"
-#include "lockstep/comm/core/peer_end.h"
 #include "lockstep/comm/local/doorbell.h"
 #include "lockstep/comm/local/engine.h"
 #include "lockstep/core/error.h"
@@ -30,13 +29,13 @@ std::vector<int> Engine::awaited() const {
 }
 
 void Engine::look_around() {
-  if (error_) return;
+  if (state_.failed()) return;
   advance();
-  if (error_ || idle()) return;
+  if (state_.failed() || idle()) return;
   last_look_ = Clock::now();
   const Call call = oldest();
   look_for_aborts(call);
-  if (!error_) look_for_losses(call);
+  if (!state_.failed()) look_for_losses(call);
 }
 
 std::string Engine::last_wait_of(int rank) const {
@@ -51,41 +50,22 @@ void Engine::give_up(const Deadline& deadline) {
   Absent absent;
   for (const int rank : awaited()) absent[last_wait_of(rank)].push_back(rank);
   if (absent.empty()) return;  // the last one has just come
-  const int lost = absent.begin()->second.front();
-  const std::string reason = fmt::format(
-      "{}waited {:.1f} s in vain for {}; it is stopped, stuck, or makes other calls than this rank "
-      "(the group's timeout can be raised)",
-      where(oldest()), deadline.span().count() / 1000.0,
-      describe(absent, [&](int rank) { return peers_->name(rank); }));
-  tell_peers(AbortCause::timed_out, reason, lost);
-  fail(std::make_exception_ptr(TimeoutError(reason, lost)));
+  const TimeoutError error = state_.waited_in_vain(oldest(), deadline, absent);
+  tell_peers(AbortCause::timed_out, error.what(), error.rank());
+  fail(std::make_exception_ptr(error));
 }
 
 void Engine::look_for_aborts(const Call& call) {
   for (int rank = 0; rank < peers_->size(); ++rank) {
-    const auto cause = peers_->blocks()[rank]->abort_cause.load(std::memory_order_acquire);
+    const ControlBlock& block = *peers_->blocks()[rank];
+    const auto cause = block.abort_cause.load(std::memory_order_acquire);
     if (cause == AbortCause::none) continue;
-    const std::string message =
-        fmt::format("{}{} ended the group: {}", where(call), peers_->name(rank),
-                    peers_->blocks()[rank]->abort_reason);
-    return fail(error_of(cause, rank, message), peers_->blocks()[rank]->culprit);
-  }
-}
-
-// How a peer gave the group up, as it shows on this rank.
-std::exception_ptr Engine::error_of(AbortCause cause, int rank, const std::string& message) const {
-  const int lost = peers_->blocks()[rank]->lost_rank;
-  switch (cause) {
-    case AbortCause::timed_out:
-      return std::make_exception_ptr(TimeoutError(message, lost));
-    case AbortCause::mismatched:
-      return std::make_exception_ptr(UsageError(message));
-    case AbortCause::lost:
-      return std::make_exception_ptr(PeerLost(lost, message));
-    case AbortCause::left:
-      return std::make_exception_ptr(PeerLost(lost, message, PeerLost::How::left));
-    default:
-      return std::make_exception_ptr(PeerLost(rank, message));
+    const AbortNotice notice{.rank = rank,
+                             .cause = cause,
+                             .lost_rank = block.lost_rank,
+                             .culprit = block.culprit,
+                             .reason = block.abort_reason};
+    return fail(state_.ended_by_peer(call, notice), notice.culprit);
   }
 }
 
@@ -95,11 +75,11 @@ void Engine::look_for_losses(const Call& call) {
   const auto found = std::find_if(ranks.begin(), ranks.end(), gone);
   if (found == ranks.end()) return;
   // It may have done its part just before it went.
-  if (advance() || error_) return;
+  if (advance() || state_.failed()) return;
   // Survivors leave soon after a death, so a rank that left may not be the cause; nor one that died
   // itself of what it had seen, but then it has said so.
   look_for_aborts(call);
-  if (error_) return;
+  if (state_.failed()) return;
   int cause = *found;
   for (int rank = peers_->size() - 1; rank >= 0; --rank) {
     if (rank == peers_->rank()) continue;
@@ -107,14 +87,12 @@ void Engine::look_for_losses(const Call& call) {
     if (state == Peers::State::lost || state == Peers::State::failed) cause = rank;
   }
   const auto state = peers_->state(cause);
-  const bool left = state == Peers::State::left;
   const ControlBlock& block = *peers_->blocks()[cause];
+  const bool left = state == Peers::State::left;
   const bool failed = state == Peers::State::failed;
-  const std::string how = left     ? peer_end::left
-                          : failed ? peer_end::failed(block.abort_reason)
-                                   : peer_end::died;
-  const PeerLost lost(cause, where(call) + peers_->name(cause) + how,
-                      left ? PeerLost::How::left : PeerLost::How::failed);
+  const PeerLost lost = state_.peer_gone(
+      call, cause, left ? PeerEnd::left : failed ? PeerEnd::failed : PeerEnd::died,
+      failed ? block.abort_reason : "");
   const int culprit = failed ? block.culprit : -1;
   tell_peers(left ? AbortCause::left : AbortCause::lost, lost.what(), cause, culprit);
   fail(std::make_exception_ptr(lost), culprit);
@@ -122,26 +100,24 @@ void Engine::look_for_losses(const Call& call) {
 
 void Engine::abort(const std::string& reason) {
   const std::lock_guard lock(mutex_);
-  if (error_) return;
+  if (state_.failed()) return;
   tell_peers(AbortCause::requested, reason);
   const Call call = idle() ? Call{.number = calls_.last_number() + 1} : oldest();
-  fail(std::make_exception_ptr(
-      PeerLost(peers_->rank(), where(call) + "this rank ended the group: " + reason)));
+  fail(std::make_exception_ptr(state_.ended_here(call, reason)));
 }
 
 void Engine::leave_failing(const std::string& reason) {
   const std::lock_guard lock(mutex_);
-  if (error_) return;  // the peers know
-  leave_word(reason, -1, losses_.culprit());
+  if (state_.failed()) return;  // the peers know
+  leave_word(reason, -1, state_.culprit());
   peers_->leave_failing();
   ring(peers_->blocks(), peers_->rank());
 }
 
 void Engine::fail(std::exception_ptr error, int culprit) {
-  error_ = std::move(error);
   calls_.clear();
   for (const auto& box : mailboxes_) box->clear();
-  losses_.note(error_, culprit);
+  state_.fail(std::move(error), culprit);
 }
 
 void Engine::leave_word(const std::string& reason, int lost_rank, int culprit) {
@@ -153,7 +129,7 @@ void Engine::leave_word(const std::string& reason, int lost_rank, int culprit) {
 }
 
 void Engine::tell_peers(AbortCause cause, const std::string& reason, int lost_rank, int culprit) {
-  leave_word(reason, lost_rank, culprit >= 0 ? culprit : losses_.culprit(lost_rank));
+  leave_word(reason, lost_rank, culprit >= 0 ? culprit : state_.culprit(lost_rank));
   peers_->own().abort_cause.store(cause, std::memory_order_release);
   ring(peers_->blocks(), peers_->rank());
 }

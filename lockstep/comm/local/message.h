@@ -6,18 +6,15 @@
 #include <utility>
 
 #include "lockstep/comm/local/host_tensor.h"
-#include "lockstep/comm/local/task.h"
+#include "lockstep/comm/core/task.h"
 
 namespace lockstep::local {
 
 class Message final : public Task {
  public:
-  // `direction` is send or recv. `part_of` is the collective that it belongs to, if it does.
-  Message(Collective direction, HostTensor tensor, int peer, std::optional<Call> part_of = {})
-      : Task({.collective = direction,
-              .type = tensor.type(),
-              .root = peer,
-              .elements = tensor.elements()}),
+  // `call` is a send or recv. `part_of` is the collective that it belongs to, if it does.
+  Message(const Call& call, HostTensor tensor, std::optional<Call> part_of = {})
+      : Task(call),
         tensor_(std::move(tensor)),
         part_of_(part_of) {}
 

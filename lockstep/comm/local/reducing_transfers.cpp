@@ -19,12 +19,11 @@ constexpr std::int64_t kBlockBytes = 4 * 1024;
 // all_reduce, and reduce if there is a root: only that rank's tensor gets the result.
 class ReduceTransfer final : public Transfer {
  public:
-  ReduceTransfer(const Call& call, HostTensor tensor, double scale, int rank, int size,
-                 std::vector<Piece> pieces = {})
+  ReduceTransfer(const Call& call, HostTensor tensor, int rank, int size, std::vector<Piece> pieces)
       : Transfer(call, tensor.element_bytes()),
         tensor_(std::move(tensor)),
         pieces_(std::move(pieces)),
-        scale_(scale),
+        scale_(scale_over(size, call.op, call.scale)),
         rank_(rank),
         size_(size),
         receives_(call.root < 0 || call.root == rank) {}
@@ -122,18 +121,13 @@ class ReduceTransfer final : public Transfer {
 // Each rank shows, one after the other, its pieces for rank 0, rank 1 and so on.
 class ReduceScatterTransfer final : public Transfer {
  public:
-  ReduceScatterTransfer(HostTensor output, std::vector<HostTensor> inputs, AllReduceOptions options,
+  ReduceScatterTransfer(const Call& call, HostTensor output, std::vector<HostTensor> inputs,
                         int rank)
-      : Transfer({.collective = Collective::reduce_scatter,
-                  .op = options.op,
-                  .type = output.type(),
-                  .elements = output.elements(),
-                  .scale = options.scale},
-                 output.element_bytes() * static_cast<std::int64_t>(inputs.size())),
+      : Transfer(call, output.element_bytes() * static_cast<std::int64_t>(inputs.size())),
         element_bytes_(output.element_bytes()),
         output_(std::move(output)),
         inputs_(std::move(inputs)),
-        scale_(scale_over(static_cast<int>(inputs_.size()), options.op, options.scale)),
+        scale_(scale_over(static_cast<int>(inputs_.size()), call.op, call.scale)),
         rank_(rank) {}
 
   void copy_in(ElementRange chunk, std::byte* payload) override {
@@ -173,34 +167,14 @@ ElementRange share_of(ElementRange whole, int rank, int size, std::int64_t eleme
   return {whole.begin + begin, end - begin};
 }
 
-std::shared_ptr<Transfer> all_reduce_transfer(HostTensor tensor, AllReduceOptions options, int rank,
-                                              int size, std::vector<Piece> pieces) {
-  const Call call{.collective = Collective::all_reduce,
-                  .op = options.op,
-                  .type = tensor.type(),
-                  .elements = tensor.elements(),
-                  .scale = options.scale};
-  return std::make_shared<ReduceTransfer>(call, std::move(tensor),
-                                          scale_over(size, options.op, options.scale), rank, size,
-                                          std::move(pieces));
+std::shared_ptr<Transfer> reduce_transfer(const Call& call, HostTensor tensor, int rank, int size,
+                                          std::vector<Piece> pieces) {
+  return std::make_shared<ReduceTransfer>(call, std::move(tensor), rank, size, std::move(pieces));
 }
 
-std::shared_ptr<Transfer> reduce_transfer(HostTensor tensor, int root, AllReduceOptions options,
-                                          int rank, int size) {
-  const Call call{.collective = Collective::reduce,
-                  .op = options.op,
-                  .type = tensor.type(),
-                  .root = root,
-                  .elements = tensor.elements(),
-                  .scale = options.scale};
-  return std::make_shared<ReduceTransfer>(call, std::move(tensor),
-                                          scale_over(size, options.op, options.scale), rank, size);
-}
-
-std::shared_ptr<Transfer> reduce_scatter_transfer(HostTensor output, std::vector<HostTensor> inputs,
-                                                  AllReduceOptions options, int rank) {
-  return std::make_shared<ReduceScatterTransfer>(std::move(output), std::move(inputs), options,
-                                                 rank);
+std::shared_ptr<Transfer> reduce_scatter_transfer(const Call& call, HostTensor output,
+                                                  std::vector<HostTensor> inputs, int rank) {
+  return std::make_shared<ReduceScatterTransfer>(call, std::move(output), std::move(inputs), rank);
 }
 
 }  // namespace lockstep::local

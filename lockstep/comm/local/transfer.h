@@ -9,7 +9,7 @@
 #include <span>
 
 #include "lockstep/comm/core/piece.h"
-#include "lockstep/comm/local/task.h"
+#include "lockstep/comm/core/task.h"
 
 namespace lockstep::local {
 

@@ -8,26 +8,24 @@
 
 #include "lockstep/comm/local/host_tensor.h"
 #include "lockstep/comm/local/transfer.h"
-#include "lockstep/comm/process_group.h"
+#include "lockstep/comm/core/piece.h"
 
 namespace lockstep::local {
 
-// The pieces lie in own_share, in ascending order.
-std::shared_ptr<Transfer> all_reduce_transfer(HostTensor tensor, AllReduceOptions options, int rank,
-                                              int size, std::vector<Piece> pieces = {});
+// Of an all_reduce or reduce. The pieces lie in own_share, in ascending order.
+std::shared_ptr<Transfer> reduce_transfer(const Call& call, HostTensor tensor, int rank, int size,
+                                          std::vector<Piece> pieces = {});
 // The part of a run that one rank reduces for all.
 ElementRange share_of(ElementRange whole, int rank, int size, std::int64_t element_bytes);
-std::shared_ptr<Transfer> reduce_transfer(HostTensor tensor, int root, AllReduceOptions options,
-                                          int rank, int size);
-std::shared_ptr<Transfer> reduce_scatter_transfer(HostTensor output, std::vector<HostTensor> inputs,
-                                                  AllReduceOptions options, int rank);
-std::shared_ptr<Transfer> broadcast_transfer(HostTensor tensor, int root, int rank);
-std::shared_ptr<Transfer> all_gather_transfer(std::vector<HostTensor> outputs, HostTensor input);
-// Lists are empty on other ranks than root.
-std::shared_ptr<Transfer> gather_transfer(std::vector<HostTensor> outputs, HostTensor input,
-                                          int root);
-std::shared_ptr<Transfer> scatter_transfer(HostTensor output, std::vector<HostTensor> inputs,
-                                           int root, int rank, int size);
+std::shared_ptr<Transfer> reduce_scatter_transfer(const Call& call, HostTensor output,
+                                                  std::vector<HostTensor> inputs, int rank);
+std::shared_ptr<Transfer> broadcast_transfer(const Call& call, HostTensor tensor, int rank);
+// Of an all_gather or gather. Outputs are empty on ranks that get nothing.
+std::shared_ptr<Transfer> gather_transfer(const Call& call, std::vector<HostTensor> outputs,
+                                          HostTensor input);
+// Inputs are empty on other ranks than root.
+std::shared_ptr<Transfer> scatter_transfer(const Call& call, HostTensor output,
+                                           std::vector<HostTensor> inputs, int rank, int size);
 // Moves nothing: every rank has made this call.
 std::shared_ptr<Transfer> barrier_transfer(const Call& call);
 // Moves nothing: every rank has made this all_to_all, and what the ranks' exchange_sizes.h say fits
@@ -40,18 +38,18 @@ std::shared_ptr<Transfer> exchange_agreement(std::vector<std::int64_t> sizes,
 class VoteTransfer : public Transfer {
  public:
   VoteTransfer(const Call& call, bool accept) : Transfer(call, 0), accept_(accept) {}
-  const std::vector<bool>& votes() const { return votes_; }
+  const std::vector<std::uint8_t>& votes() const { return votes_; }
 
   // A tensor without elements is voted on too.
   bool empty() const override { return false; }
   void copy_in(ElementRange, std::byte* payload) override { *payload = std::byte{accept_}; }
   void combine(ElementRange, std::span<std::byte* const> payloads) override {
-    for (const std::byte* payload : payloads) votes_.push_back(*payload != std::byte{0});
+    for (const std::byte* payload : payloads) votes_.push_back(std::to_integer<std::uint8_t>(*payload));
   }
 
  private:
   bool accept_;
-  std::vector<bool> votes_;
+  std::vector<std::uint8_t> votes_;
 };
 
 }  // namespace lockstep::local

@@ -3,11 +3,14 @@
 // own, and rounds half types at each addition.
 #pragma once
 
+#include <vector>
+
 #include "lockstep/comm/remote/schedules.h"
 
 namespace lockstep {
 
-// For a group whose transport is an NcclTransport on that device.
-remote::Schedules nccl_schedules(at::Device device);
+// For a backend whose transport is an NcclTransport. UsageError for types that NCCL cannot reduce.
+std::vector<remote::SchedulePtr> schedule_nccl(const CollectiveArgs& args,
+                                               remote::Position position);
 
 }  // namespace lockstep

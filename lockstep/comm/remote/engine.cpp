@@ -22,13 +22,13 @@ constexpr auto kLookAround = 20ms;
 Engine::Engine(std::string backend, Position position, std::unique_ptr<Transport> transport,
                std::unique_ptr<PeerMonitor> monitor, const Membership& membership,
                bool compare_first)
-    : backend_(std::move(backend)),
-      position_(position),
-      losses_(membership, monitor->local_pids()),
+    : position_(position),
       compare_first_(compare_first),
       owner_(::getpid()),
       transport_(std::move(transport)),
-      monitor_(std::move(monitor)) {}
+      monitor_(std::move(monitor)),
+      state_(std::move(backend), membership, monitor_->local_pids(),
+             [monitor = monitor_.get()](int rank) { return monitor->name(rank); }) {}
 
 std::shared_ptr<Engine> Engine::make(std::string backend, Position position,
                                      std::unique_ptr<Transport> transport,
@@ -50,7 +50,7 @@ Engine::~Engine() {
   monitor_->say_farewell(calls_.last_number());
   monitor_->wait_for_farewells();
   // What the transport has on its way may never arrive: it is left to the end of the process.
-  if (error_) static_cast<void>(transport_.release());
+  if (state_.failed()) static_cast<void>(transport_.release());
 }
 
 void Engine::start(const SchedulePtr& schedule) {
@@ -76,26 +76,27 @@ void Engine::start(const SchedulePtr& message, Tag tag) {
 
 void Engine::check_still_there(Call call, std::uint64_t number) {
   call.number = number;
-  if (!error_) {
+  if (!state_.failed()) {
     monitor_->look();
     look_for_ends(call);
   }
-  check_error();
+  state_.check();
 }
 
-bool Engine::poll(const Schedule& call) {
+bool Engine::poll(Task& call) {
   if (call.done()) return true;
   const std::lock_guard lock(mutex_);
   if (!call.done()) {
-    check_error();
+    state_.check();
     advance();
     if (!call.done() && Clock::now() - last_look_ > kLookAround) look_around();
-    if (!call.done()) check_error();
+    if (!call.done()) state_.check();
   }
   return call.done();
 }
 
-void Engine::wait(Schedule& call, const Deadline& deadline, Waiting who) {
+void Engine::wait(Task& task, const Deadline& deadline, Waiting who) {
+  auto& call = static_cast<Schedule&>(task);
   const auto begin = Clock::now();
   bool late = false;
   while (!call.done()) {
@@ -103,16 +104,16 @@ void Engine::wait(Schedule& call, const Deadline& deadline, Waiting who) {
     bool moved = false;
     {
       const std::lock_guard lock(mutex_);
-      check_error();
+      state_.check();
       moved = advance();
       if (call.done()) return;
-      if (who == Waiting::thread_or_stream && !error_ && call.order_current_stream()) return;
+      if (who == Waiting::thread_or_stream && !state_.failed() && call.order_current_stream()) return;
       const auto now = Clock::now();
       if (now - last_look_ > kLookAround) look_around();
       say_waiting(now - begin);
       // Once more when it is late: this process itself may have been stopped until now.
-      if (late && !call.done() && !error_) give_up(call.call(), deadline);
-      check_error();
+      if (late && !call.done() && !state_.failed()) give_up(call.call(), deadline);
+      state_.check();
       late = deadline.passed(now);
     }
     // Peers may need this process's part on another group before they do theirs on this one.
@@ -122,10 +123,10 @@ void Engine::wait(Schedule& call, const Deadline& deadline, Waiting who) {
 
 void Engine::watch(std::chrono::milliseconds timeout) {
   const std::lock_guard lock(mutex_);
-  if (error_ || idle()) return;
+  if (state_.failed() || idle()) return;
   advance();
   look_around();
-  if (error_ || idle()) return;
+  if (state_.failed() || idle()) return;
   say_waiting(Clock::now() - oldest().since());
   if (Clock::now() - oldest().since() > timeout) give_up(oldest().call(), Deadline::after(timeout));
 }
@@ -134,7 +135,7 @@ void Engine::finish(const Deadline& deadline) {
   while (::getpid() == owner_ && !deadline.passed()) {
     {
       const std::lock_guard lock(mutex_);
-      if (error_ || idle()) return;
+      if (state_.failed() || idle()) return;
       advance();
       look_around();
     }
@@ -144,7 +145,7 @@ void Engine::finish(const Deadline& deadline) {
 
 bool Engine::try_advance() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
-  return lock && !error_ && !idle() && advance();
+  return lock && !state_.failed() && !idle() && advance();
 }
 
 bool Engine::idle() const {
@@ -159,16 +160,16 @@ bool Engine::advance() {
 }
 
 bool Engine::advance(CallLine& line) try {
-  return !error_ && line.advance(*transport_);
+  return !state_.failed() && line.advance(*transport_);
 } catch (const CallsDiffer& error) {
   fail_for_difference(error);
   return true;
 } catch (const UsageError& error) {
-  const std::string message = where(line.oldest().call()) + error.what();
+  const std::string message = state_.where(line.oldest().call()) + error.what();
   fail_for_all(AbortCause::mismatched, std::make_exception_ptr(UsageError(message)), message);
   return true;
 } catch (const OutOfMemory& error) {
-  const std::string message = where(line.oldest().call()) + error.what();
+  const std::string message = state_.where(line.oldest().call()) + error.what();
   fail_for_all(AbortCause::requested, std::make_exception_ptr(BackendError(message)), message);
   return true;
 } catch (const std::exception& error) {
@@ -189,31 +190,29 @@ const Schedule& Engine::oldest() const {
 
 void Engine::leave_failing(const std::string& reason) {
   const std::lock_guard lock(mutex_);
-  if (error_) return;  // the peers know
-  monitor_->say_farewell(calls_.last_number(), reason, losses_.culprit());
+  if (state_.failed()) return;  // the peers know
+  monitor_->say_farewell(calls_.last_number(), reason, state_.culprit());
 }
 
 void Engine::abort(const std::string& reason) {
   const std::lock_guard lock(mutex_);
-  if (error_) return;
+  if (state_.failed()) return;
   fail_for_all(AbortCause::requested,
-               std::make_exception_ptr(
-                   PeerLost(position_.rank, where_now() + "this rank ended the group: " + reason)),
-               reason);
+               std::make_exception_ptr(state_.ended_here(call_now(), reason)), reason);
   // A call that another rank makes after this one has returned must not succeed any more.
   monitor_->wait_until_told();
 }
 
-void Engine::end_for_mismatch(const std::string& reason) {
+void Engine::abort_for_mismatch(const std::string& reason) {
   const std::lock_guard lock(mutex_);
-  if (error_) return;
-  fail_for_all(AbortCause::mismatched, std::make_exception_ptr(UsageError(where_now() + reason)),
+  if (state_.failed()) return;
+  fail_for_all(AbortCause::mismatched, std::make_exception_ptr(UsageError(state_.where(call_now()) + reason)),
                reason);
   monitor_->wait_until_told();
 }
 
-std::string Engine::where_now() const {
-  return where(idle() ? Call{.number = calls_.last_number() + 1} : oldest().call());
+Call Engine::call_now() const {
+  return idle() ? Call{.number = calls_.last_number() + 1} : oldest().call();
 }
 
 }  // namespace lockstep::remote

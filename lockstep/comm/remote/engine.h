@@ -15,16 +15,16 @@
 #include <sys/types.h>
 
 #include "lockstep/comm/core/calls_differ.h"
-#include "lockstep/comm/core/progress.h"
+#include "lockstep/comm/core/group_state.h"
+#include "lockstep/comm/core/staged_operation.h"
 #include "lockstep/comm/remote/peer_monitor.h"
 #include "lockstep/comm/remote/schedules.h"
 #include "lockstep/core/deadline.h"
-#include "lockstep/rendezvous/losses.h"
 
 namespace lockstep::remote {
 
 // Thread-safe. All errors are final: the first one is thrown to every later caller as well.
-class Engine final : public Progressing {
+class Engine final : public lockstep::Engine {
  public:
   // With `compare_first`, ranks compare their calls before each, in a stage of its own.
   static std::shared_ptr<Engine> make(std::string backend, Position position,
@@ -38,10 +38,9 @@ class Engine final : public Progressing {
   void start(const SchedulePtr& schedule);
   // Takes its turn behind the messages to or from this peer on this tag.
   void start(const SchedulePtr& message, Tag tag);
-  bool poll(const Schedule& call);
-  // Who is to wait: the calling thread, or, if that can be, its current stream on the device.
-  enum class Waiting { thread, thread_or_stream };
-  void wait(Schedule& call, const Deadline& deadline, Waiting who);
+  // Of a task that is a Schedule.
+  bool poll(Task& task) override;
+  void wait(Task& task, const Deadline& deadline, Waiting who) override;
   // Once, for groups whose calls nobody has to wait for: advances them, and gives up one that has
   // lasted so long.
   void watch(std::chrono::milliseconds timeout);
@@ -50,7 +49,7 @@ class Engine final : public Progressing {
 
   void abort(const std::string& reason);
   // The same for ranks that made different calls.
-  void end_for_mismatch(const std::string& reason);
+  void abort_for_mismatch(const std::string& reason);
   // Tells the peers that an exception ends this rank.
   void leave_failing(const std::string& reason);
   const Position& position() const { return position_; }
@@ -58,8 +57,7 @@ class Engine final : public Progressing {
   bool compares() const { return compare_first_ || transport_->compares_calls(); }
   // The address of this machine that leads to the other ranks.
   const std::string& own_host() const { return monitor_->own_host(); }
-  // "[gloo] all_reduce #42, rank 1 of 4: "
-  std::string where(const Call& call) const;
+  const GroupState& state() const { return state_; }
 
   bool try_advance() override;
   local::ControlBlock* doorbell_if_busy() override { return nullptr; }
@@ -78,8 +76,8 @@ class Engine final : public Progressing {
   bool advance();
   bool advance(CallLine& line);
   bool idle() const;
-  // In the oldest call, or the next one.
-  std::string where_now() const;
+  // The oldest call, or the next one.
+  Call call_now() const;
   const Schedule& oldest() const;
   // Looks for aborts and lost peers, and records an error if there is one.
   void look_around();
@@ -92,27 +90,22 @@ class Engine final : public Progressing {
   void give_up(const Call& waited, const Deadline& deadline);
   void fail_for_difference(const CallsDiffer& difference);
   // The error of a rank that was told that its call, or the next one, differs from another's.
-  std::exception_ptr told_difference(const Call& call, const PeerMonitor::Abort& abort) const;
-  // The culprit is counted in the job; -1 if it is the rank that the error names.
+  std::exception_ptr told_difference(const Call& call, const AbortNotice& notice) const;
+  // As GroupState::fail, and gives up what is under way.
   void fail(std::exception_ptr error, int culprit = -1);
   void fail_for_all(AbortCause cause, std::exception_ptr error, const std::string& reason,
                     int lost_rank = -1, int culprit = -1);
   // For a rank that has said farewell. `under_way`: why the call failed, if it was begun.
   void fail_for_farewell(const Call& call, int rank, const std::string& under_way = {});
-  void check_error() const {
-    if (error_) std::rethrow_exception(error_);
-  }
 
-  const std::string backend_;
   const Position position_;
-  const GroupLosses losses_;
   const bool compare_first_;
   const pid_t owner_;
 
   std::mutex mutex_;
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<PeerMonitor> monitor_;
-  std::exception_ptr error_;
+  GroupState state_;
   CallLine calls_;
   std::map<Line, CallLine> messages_;
   Clock::time_point last_look_;

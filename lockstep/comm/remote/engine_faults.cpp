@@ -8,8 +8,6 @@
 #include <fmt/format.h>
 
 #include "lockstep/comm/core/absent.h"
-#include "lockstep/comm/core/peer_end.h"
-#include "lockstep/comm/remote/abort_error.h"
 #include "lockstep/comm/remote/engine.h"
 #include "lockstep/core/error.h"
 
@@ -53,13 +51,8 @@ void keep_for_ever(std::unique_ptr<Transmission> transmission) {
 
 }  // namespace
 
-std::string Engine::where(const Call& call) const {
-  return fmt::format("[{}] {}, rank {} of {}: ", backend_, title(call), position_.rank,
-                     position_.size);
-}
-
 void Engine::look_around() {
-  if (error_ || idle()) return;
+  if (state_.failed() || idle()) return;
   last_look_ = Clock::now();
   monitor_->look();
   const Call call = oldest().call();
@@ -72,10 +65,8 @@ bool Engine::look_for_ends(const Call& call) {
   // A death counts before an abort, since ranks that saw it abort the group because of it. But if
   // the rank that aborted the group died itself, its abort gives the reason.
   if (lost && !(abort && abort->rank == *lost)) {
-    const std::string message =
-        where(call) + monitor_->name(*lost) +
-        (monitor_->lost_by_death() ? peer_end::died : peer_end::connection_lost);
-    fail(std::make_exception_ptr(PeerLost(*lost, message)));
+    const PeerEnd how = monitor_->lost_by_death() ? PeerEnd::died : PeerEnd::connection_lost;
+    fail(std::make_exception_ptr(state_.peer_gone(call, *lost, how)));
     return true;
   }
   if (abort) {
@@ -83,9 +74,7 @@ bool Engine::look_for_ends(const Call& call) {
       fail(told_difference(call, *abort));
       return true;
     }
-    const std::string message = fmt::format("{}{} ended the group: {}", where(call),
-                                            monitor_->name(abort->rank), abort->reason);
-    fail(abort_error(*abort, message), abort->culprit);
+    fail(state_.ended_by_peer(call, *abort), abort->culprit);
     return true;
   }
   const int left = left_before(call);
@@ -97,16 +86,10 @@ bool Engine::look_for_ends(const Call& call) {
 void Engine::fail_for_farewell(const Call& call, int rank, const std::string& under_way) {
   const auto& [last_call, reason, culprit, when] = monitor_->left().at(rank);
   const bool failed = !reason.empty();
-  const std::string how = failed              ? peer_end::failed(reason)
-                          : under_way.empty() ? peer_end::left
-                                              : fmt::format(
-                                                    " left the group while this call was under "
-                                                    "way ({})",
-                                                    under_way);
-  const std::string message = where(call) + monitor_->name(rank) + how;
-  const auto kind = failed ? PeerLost::How::failed : PeerLost::How::left;
-  fail_for_all(failed ? AbortCause::lost : AbortCause::left,
-               std::make_exception_ptr(PeerLost(rank, message, kind)), message, rank, culprit);
+  const PeerLost gone = failed ? state_.peer_gone(call, rank, PeerEnd::failed, reason)
+                               : state_.peer_gone(call, rank, PeerEnd::left, under_way);
+  fail_for_all(failed ? AbortCause::lost : AbortCause::left, std::make_exception_ptr(gone),
+               gone.what(), rank, culprit);
 }
 
 // Prefers a rank that failed: others may have left because of it.
@@ -139,13 +122,13 @@ void Engine::explain_transport(const Call& call) {
   } else if (since > kExplanation) {
     const std::string message = fmt::format(
         "{}the connection to another rank failed, though none is known to have died: {}",
-        where(call), transport_failure_);
+        state_.where(call), transport_failure_);
     fail_for_all(AbortCause::requested, std::make_exception_ptr(BackendError(message)), message);
   }
 }
 
 void Engine::say_waiting(Clock::duration waited) {
-  if (waited < kAWhile || error_ || idle()) return;
+  if (waited < kAWhile || state_.failed() || idle()) return;
   const Call& call = oldest().call();
   if (call == said_waiting_) return;
   monitor_->say_waiting(is_message(call.collective) ? 0 : call.number, describe(call));
@@ -160,33 +143,20 @@ void Engine::give_up(const Call& waited, const Deadline& deadline) {
   const Absent absent =
       is_collective ? monitor_->absent_from(call.number) : monitor_->absent(call.root);
   if (look_for_ends(call)) return;
-  const int lost = absent.empty() ? -1 : absent.begin()->second.front();
-  const std::string seconds = fmt::format("{:.1f} s", deadline.span().count() / 1000.0);
-  const std::string message =
-      absent.empty()
-          ? fmt::format(
-                "{}waited {} in vain, though every rank has made this call: see whether the "
-                "network between them carries anything (the group's timeout can be raised)",
-                where(call), seconds)
-          : fmt::format(
-                "{}waited {} in vain for {}; it is stopped, stuck, or makes other calls than "
-                "this rank (the group's timeout can be raised)",
-                where(call), seconds,
-                describe(absent, [&](int rank) { return monitor_->name(rank); }));
-  fail_for_all(AbortCause::timed_out, std::make_exception_ptr(TimeoutError(message, lost)), message,
-               lost);
+  const TimeoutError error = state_.waited_in_vain(call, deadline, absent);
+  fail_for_all(AbortCause::timed_out, std::make_exception_ptr(error), error.what(), error.rank());
 }
 
 void Engine::fail_for_all(AbortCause cause, std::exception_ptr error, const std::string& reason,
                           int lost_rank, int culprit) {
-  monitor_->tell(cause, lost_rank, culprit >= 0 ? culprit : losses_.culprit(lost_rank), reason);
+  monitor_->tell(cause, lost_rank, culprit >= 0 ? culprit : state_.culprit(lost_rank), reason);
   fail(std::move(error), culprit);
 }
 
 void Engine::fail_for_difference(const CallsDiffer& difference) {
   const Call& own = difference.own();
   fail_for_all(AbortCause::mismatched,
-               std::make_exception_ptr(CallsDiffer(where(own), own, difference.peer(),
+               std::make_exception_ptr(CallsDiffer(state_.where(own), own, difference.peer(),
                                                    monitor_->name(difference.peer()),
                                                    difference.peers_call())),
                as_bytes(own, difference.peers_call()), difference.peer());
@@ -195,29 +165,28 @@ void Engine::fail_for_difference(const CallsDiffer& difference) {
 // If this rank makes the same call as the rank that reports the difference, it differs from the
 // other rank in the report; else from the reporting one.
 std::exception_ptr Engine::told_difference(const Call& call,
-                                           const PeerMonitor::Abort& abort) const {
+                                           const AbortNotice& abort) const {
   const auto [tellers, others] = calls_of(abort.reason);
   const Call* const found = calls_.find(tellers.number);
   const Call& own = found != nullptr ? *found : call;
   if (is_message(own.collective) || own.number != tellers.number) {
     return std::make_exception_ptr(
-        UsageError(where(call) + describe_difference(monitor_->name(abort.rank), tellers,
+        UsageError(state_.where(call) + describe_difference(monitor_->name(abort.rank), tellers,
                                                      monitor_->name(abort.lost_rank), others)));
   }
   const bool agrees = own == tellers;
   const int peer = agrees ? abort.lost_rank : abort.rank;
   return std::make_exception_ptr(
-      CallsDiffer(where(own), own, peer, monitor_->name(peer), agrees ? others : tellers));
+      CallsDiffer(state_.where(own), own, peer, monitor_->name(peer), agrees ? others : tellers));
 }
 
 void Engine::fail(std::exception_ptr error, int culprit) {
-  error_ = std::move(error);
   transport_->abort();
   for (auto& transmission : calls_.clear()) keep_for_ever(std::move(transmission));
   for (auto& [key, line] : messages_) {
     for (auto& transmission : line.clear()) keep_for_ever(std::move(transmission));
   }
-  losses_.note(error_, culprit);
+  state_.fail(std::move(error), culprit);
 }
 
 }  // namespace lockstep::remote

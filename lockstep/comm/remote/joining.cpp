@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/comm/remote/abort_error.h"
+#include "lockstep/comm/core/abort_notice.h"
 #include "lockstep/core/deadline.h"
 #include "lockstep/core/error.h"
 
@@ -42,7 +42,7 @@ void Joining::check() {
   // Ranks that have joined already may have compared calls; then the reason is bytes that only an
   // engine understands.
   const bool compared = abort->cause == AbortCause::mismatched && abort->lost_rank >= 0;
-  std::rethrow_exception(abort_error(
+  std::rethrow_exception(error_of(
       *abort, fmt::format("{}{} {}", where_, name(abort->rank),
                           compared ? "ended the group, since its calls differ from another rank's"
                                    : "could not connect: " + abort->reason)));

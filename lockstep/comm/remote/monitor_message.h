@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/core/abort_cause.h"
+#include "lockstep/comm/core/abort_notice.h"
 
 namespace lockstep::remote {
 

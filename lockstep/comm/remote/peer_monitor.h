@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/core/abort_cause.h"
+#include "lockstep/comm/core/abort_notice.h"
 #include "lockstep/comm/core/absent.h"
 #include "lockstep/comm/remote/monitor_message.h"
 #include "lockstep/comm/remote/peer_monitor_server.h"
@@ -48,15 +48,7 @@ class PeerMonitor {
   void look();
 
   // What look() has seen so far. The first rank that ended the group, and why.
-  struct Abort {
-    int rank;
-    AbortCause cause;
-    int lost_rank;
-    // Counted in the job; -1 if none is known.
-    int culprit;
-    std::string reason;
-  };
-  const std::optional<Abort>& aborted() const { return aborted_; }
+  const std::optional<AbortNotice>& aborted() const { return aborted_; }
   // The first rank whose connection ended without a farewell, and whether its process is known to
   // have ended; if not, the network may be the cause.
   std::optional<int> lost() const { return lost_; }
@@ -121,7 +113,7 @@ class PeerMonitor {
   std::optional<std::vector<int>> absent_;
   std::string refused_;
   std::optional<MonitorMessage> answer_;
-  std::optional<Abort> aborted_;
+  std::optional<AbortNotice> aborted_;
   std::optional<int> lost_;
   bool lost_by_death_ = false;
   ProcessWatch rank_0_;  // if it is on this machine

@@ -144,27 +144,29 @@ std::vector<Stage> reduce_in_chunks(const at::Tensor& tensor, const Call& call, 
   }
   // e0 e1 d0 e2 d1 e3 d2 ...: each e waits for the d two chunks before, each d for its own e.
   std::vector<Stage> stages;
-  std::vector<int> place_of_exchange;
-  std::vector<int> place_of_distribution;
+  std::vector<int> stage_of_exchange;
+  std::vector<int> stage_of_distribution;
   const auto add_exchange = [&](std::size_t number) {
     if (number >= exchanges.size()) return;
-    exchanges[number].after = number < 2 ? -1 : place_of_distribution[number - 2];
-    place_of_exchange.push_back(static_cast<int>(stages.size()));
+    exchanges[number].after = number < 2 ? -1 : stage_of_distribution[number - 2];
+    stage_of_exchange.push_back(static_cast<int>(stages.size()));
     stages.push_back(std::move(exchanges[number]));
   };
   add_exchange(0);
   for (std::size_t number = 0; number < distributions.size(); ++number) {
     add_exchange(number + 1);
-    distributions[number].after = place_of_exchange[number];
-    place_of_distribution.push_back(static_cast<int>(stages.size()));
+    distributions[number].after = stage_of_exchange[number];
+    stage_of_distribution.push_back(static_cast<int>(stages.size()));
     stages.push_back(std::move(distributions[number]));
   }
   return stages;
 }
 
-SchedulePtr schedule_reduction(const Call& call, const at::Tensor& tensor, double scale,
-                               Position position) {
-  if (tensor.numel() == 0) return make_schedule(call, {meeting(position)});
+}  // namespace
+
+SchedulePtr schedule_reduction(const Call& call, const at::Tensor& tensor, Position position) {
+  const double scale = scale_over(position.size, call.op, call.scale);
+  if (tensor.numel() == 0) return make_schedule(call, {agreement(position)});
   if (position.size == 2 && call.root < 0) {
     return make_schedule(call, reduce_between_two(tensor, call, scale, position));
   }
@@ -173,42 +175,18 @@ SchedulePtr schedule_reduction(const Call& call, const at::Tensor& tensor, doubl
                                    : reduce_in_chunks(tensor, call, scale, position));
 }
 
-}  // namespace
-
-Call reducing_call(Collective collective, const at::Tensor& tensor, AllReduceOptions options) {
-  return {.collective = collective,
-          .op = options.op,
-          .type = tensor.scalar_type(),
-          .elements = tensor.numel(),
-          .scale = options.scale};
-}
-
-SchedulePtr schedule_all_reduce(const at::Tensor& tensor, AllReduceOptions options,
-                                Position position) {
-  return schedule_reduction(reducing_call(Collective::all_reduce, tensor, options), tensor,
-                            scale_over(position.size, options.op, options.scale), position);
-}
-
-SchedulePtr schedule_reduce(const at::Tensor& tensor, int root, AllReduceOptions options,
-                            Position position) {
-  Call call = reducing_call(Collective::reduce, tensor, options);
-  call.root = root;
-  return schedule_reduction(call, tensor, scale_over(position.size, options.op, options.scale),
-                            position);
-}
-
-SchedulePtr schedule_reduce_scatter(const at::Tensor& output, std::vector<at::Tensor> inputs,
-                                    AllReduceOptions options, Position position) {
-  const Call call = reducing_call(Collective::reduce_scatter, output, options);
-  if (output.numel() == 0) return make_schedule(call, {meeting(position)});
+SchedulePtr schedule_reduce_scatter(const Call& call, const at::Tensor& output,
+                                    at::TensorList inputs, Position position) {
+  if (output.numel() == 0) return make_schedule(call, {agreement(position)});
   const auto bytes = static_cast<std::int64_t>(output.nbytes());
-  const double scale = scale_over(position.size, options.op, options.scale);
+  const double scale = scale_over(position.size, call.op, call.scale);
   const std::vector<std::int64_t> sizes(static_cast<std::size_t>(position.size), bytes);
   const auto runs = std::make_shared<at::Tensor>();
+  const std::vector<at::Tensor> parts = inputs.vec();
   return make_schedule(call, {{.start =
                                    [=](Transport& transport) {
                                      *runs = some_bytes(position.size * bytes);
-                                     return transport.exchange(joined(inputs), sizes, *runs, sizes);
+                                     return transport.exchange(joined(parts), sizes, *runs, sizes);
                                    },
                                .finish =
                                    [=] {

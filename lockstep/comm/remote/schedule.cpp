@@ -6,15 +6,13 @@
 
 namespace lockstep::remote {
 
-Schedule::Schedule(const Call& call, std::vector<Stage> stages) : call_(call) {
+Schedule::Schedule(const Call& call, std::vector<Stage> stages) : Task(call) {
   for (auto& stage : stages) stages_.push_back({std::move(stage), nullptr});
-  done_ = stages_.empty();
 }
 
 void Schedule::begin_with(Stage stage) {
   for (auto& [other, transmission, finished] : stages_) other.after += 1;
   stages_.insert(stages_.begin(), {std::move(stage), nullptr});
-  done_ = false;
 }
 
 bool Schedule::finish_arrived() {
@@ -28,7 +26,7 @@ bool Schedule::finish_arrived() {
     finished = moved = true;
     ++finished_;
   }
-  if (moved && finished_ == stages_.size()) done_.store(true, std::memory_order_release);
+  if (moved && finished_ == stages_.size()) mark_done();
   return moved;
 }
 
@@ -39,7 +37,7 @@ bool Schedule::start_next(Transport& transport) {
     if (next.stage.after >= 0 && !stages_[static_cast<std::size_t>(next.stage.after)].finished)
       break;
     transport.begin_after(mark_);
-    transport.begin_stage(call_, started_, sizes_);
+    transport.begin_stage(call(), started_, sizes_);
     refused_ = true;
     next.transmission = next.stage.start(transport);
     refused_ = false;
@@ -73,7 +71,8 @@ const Call* CallLine::find(std::uint64_t number) const {
 
 void CallLine::push(std::shared_ptr<Schedule> call) {
   call->number(++last_number_);
-  if (!call->done()) calls_.push_back(std::move(call));
+  if (call->empty()) return call->mark_done();
+  calls_.push_back(std::move(call));
 }
 
 bool CallLine::advance(Transport& transport) {

@@ -3,14 +3,13 @@
 // arrived.
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <functional>
 #include <memory>
 #include <vector>
 
-#include "lockstep/comm/core/call.h"
+#include "lockstep/comm/core/task.h"
 #include "lockstep/comm/remote/transport.h"
 
 namespace lockstep::remote {
@@ -23,19 +22,12 @@ struct Stage {
   int after = -1;
 };
 
-class Schedule {
+class Schedule final : public Task {
  public:
   Schedule(const Call& call, std::vector<Stage> stages);
 
-  const Call& call() const { return call_; }
-  void number(std::uint64_t number) { call_.number = number; }
-  // Which tensor of a list it is about, and of how many.
-  void of_list(std::size_t tensor, std::size_t tensors) {
-    call_.tensor = static_cast<std::int32_t>(tensor);
-    call_.tensors = static_cast<std::int32_t>(tensors);
-  }
   // Has ranks compare `whole`, of which this call is a part, instead of this call.
-  void part_of(const Call& whole) { call_ = whole; }
+  void part_of(const Call& whole) { replace_call(whole); }
   // The sizes that an all_to_all sends and expects, as in exchange_sizes.h.
   void exchanges(std::vector<std::int64_t> sizes) { sizes_ = std::move(sizes); }
   // A stage before all others.
@@ -53,10 +45,9 @@ class Schedule {
   // Starts the stages that may start. True if there was one. A stage that throws is not started
   // again: part of it may be on its way.
   bool start_next(Transport& transport);
+  bool empty() const { return stages_.empty(); }
   bool all_started() const { return started_ == stages_.size(); }
 
-  // Once it is, nobody touches this rank's tensor any more.
-  bool done() const { return done_.load(std::memory_order_acquire); }
   // Takes all that is on its way, for a group that has failed: it still touches the tensors.
   std::vector<std::unique_ptr<Transmission>> take_transmissions();
 
@@ -67,7 +58,6 @@ class Schedule {
     bool finished = false;
   };
 
-  Call call_;
   std::vector<std::int64_t> sizes_;
   std::shared_ptr<void> mark_;
   std::chrono::steady_clock::time_point since_ = std::chrono::steady_clock::now();
@@ -75,7 +65,6 @@ class Schedule {
   std::size_t started_ = 0;
   bool refused_ = false;
   std::size_t finished_ = 0;
-  std::atomic<bool> done_ = false;
 };
 
 // Calls that start in order, on all ranks in the same one.

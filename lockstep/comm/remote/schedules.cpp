@@ -61,30 +61,10 @@ Call described_by(const std::byte* bytes) {
   return call;
 }
 
-}  // namespace
-
-Call plain_call(Collective collective, const at::Tensor& tensor, int root) {
-  return {.collective = collective,
-          .type = tensor.scalar_type(),
-          .root = root,
-          .elements = tensor.numel()};
-}
-
-Stage meeting(Position position) {
-  const std::vector<std::int64_t> nothing(static_cast<std::size_t>(position.size), 0);
-  return {.start = [=](Transport& transport) {
-    return transport.all_gather(some_bytes(0), some_bytes(0), nothing);
-  }};
-}
-
-SchedulePtr make_schedule(const Call& call, std::vector<Stage> stages) {
-  return std::make_shared<Schedule>(call, std::move(stages));
-}
-
-// Root sends its block to each rank; or the library's algorithm does, after a meeting, since it
+// Root sends its block to each rank; or the library's algorithm does, after an agreement, since it
 // does not compare calls.
-SchedulePtr schedule_broadcast(const at::Tensor& tensor, int root, Position position) {
-  const Call call = plain_call(Collective::broadcast, tensor, root);
+SchedulePtr schedule_broadcast(const Call& call, const at::Tensor& tensor, Position position) {
+  const int root = call.root;
   const auto bytes = static_cast<std::int64_t>(tensor.nbytes());
   if (bytes <= kSmallBytes || position.size == 2) {
     return make_schedule(call, {{.start = [=](Transport& transport) {
@@ -95,15 +75,14 @@ SchedulePtr schedule_broadcast(const at::Tensor& tensor, int root, Position posi
   }
   return make_schedule(
       call,
-      {meeting(position),
+      {agreement(position),
        {.start = [=](Transport& transport) { return transport.broadcast(bytes_of(tensor), root); },
         .after = 0}});
 }
 
-SchedulePtr schedule_all_gather(std::vector<at::Tensor> outputs, const at::Tensor& input,
-                                Position position) {
-  const Call call = plain_call(Collective::all_gather, input);
-  if (input.numel() == 0) return make_schedule(call, {meeting(position)});
+SchedulePtr schedule_all_gather(const Call& call, const std::vector<at::Tensor>& outputs,
+                                const at::Tensor& input, Position position) {
+  if (input.numel() == 0) return make_schedule(call, {agreement(position)});
   const auto bytes = static_cast<std::int64_t>(input.nbytes());
   const auto all = std::make_shared<at::Tensor>();
   return make_schedule(call,
@@ -117,42 +96,28 @@ SchedulePtr schedule_all_gather(std::vector<at::Tensor> outputs, const at::Tenso
                          .finish = [=] { take_apart(*all, outputs); }}});
 }
 
-SchedulePtr schedule_gather(std::vector<at::Tensor> outputs, const at::Tensor& input, int root,
-                            Position position) {
-  const Call call = plain_call(Collective::gather, input, root);
-  if (input.numel() == 0) return make_schedule(call, {meeting(position)});
+SchedulePtr schedule_gather(const Call& call, const std::vector<at::Tensor>& outputs,
+                            const at::Tensor& input, Position position) {
+  const int root = call.root;
+  if (input.numel() == 0) return make_schedule(call, {agreement(position)});
   auto incoming = sizes_of(outputs);
   incoming.resize(static_cast<std::size_t>(position.size), 0);
   return make_schedule(call, {exchange_lists({input}, for_root(root, input.nbytes(), position.size),
                                              outputs, incoming)});
 }
 
-SchedulePtr schedule_scatter(const at::Tensor& output, std::vector<at::Tensor> inputs, int root,
-                             Position position) {
-  const Call call = plain_call(Collective::scatter, output, root);
-  if (output.numel() == 0) return make_schedule(call, {meeting(position)});
+SchedulePtr schedule_scatter(const Call& call, const at::Tensor& output,
+                             const std::vector<at::Tensor>& inputs, Position position) {
+  const int root = call.root;
+  if (output.numel() == 0) return make_schedule(call, {agreement(position)});
   auto outgoing = sizes_of(inputs);
   outgoing.resize(static_cast<std::size_t>(position.size), 0);
   return make_schedule(call, {exchange_lists(inputs, outgoing, {output},
                                              for_root(root, output.nbytes(), position.size))});
 }
 
-SchedulePtr schedule_all_to_all(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs) {
-  return make_schedule({.collective = Collective::all_to_all},
-                       {exchange_lists(inputs, sizes_of(inputs), outputs, sizes_of(outputs))});
-}
-
-SchedulePtr schedule_vote(const Call& call, bool vote, const at::Tensor& votes, Position position) {
-  const at::Tensor own = some_bytes(1).fill_(vote ? 1 : 0);
-  return make_schedule(call, {{.start = [=](Transport& transport) {
-                         return transport.all_gather(
-                             own, votes,
-                             std::vector<std::int64_t>(static_cast<std::size_t>(position.size), 1));
-                       }}});
-}
-
-SchedulePtr schedule_send(const at::Tensor& tensor, int to, Tag tag) {
-  const Call call = plain_call(Collective::send, tensor, to);
+SchedulePtr schedule_send(const Call& call, const at::Tensor& tensor, Tag tag) {
+  const int to = call.root;
   const at::Tensor description = description_of(call);
   std::vector<Stage> stages{{.start = [=](Transport& transport) {
     return transport.send(description, to, transport_tag(tag, false));
@@ -165,8 +130,8 @@ SchedulePtr schedule_send(const at::Tensor& tensor, int to, Tag tag) {
   return make_schedule(call, std::move(stages));
 }
 
-SchedulePtr schedule_receive(const at::Tensor& tensor, int from, Tag tag) {
-  const Call call = plain_call(Collective::recv, tensor, from);
+SchedulePtr schedule_receive(const Call& call, const at::Tensor& tensor, Tag tag) {
+  const int from = call.root;
   const at::Tensor description = description_of(call);
   std::vector<Stage> stages{
       {.start =
@@ -192,6 +157,28 @@ SchedulePtr schedule_receive(const at::Tensor& tensor, int from, Tag tag) {
                       .after = 0});
   }
   return make_schedule(call, std::move(stages));
+}
+
+}  // namespace
+
+Stage agreement(Position position) {
+  const std::vector<std::int64_t> nothing(static_cast<std::size_t>(position.size), 0);
+  return {.start = [=](Transport& transport) {
+    return transport.all_gather(some_bytes(0), some_bytes(0), nothing);
+  }};
+}
+
+SchedulePtr make_schedule(const Call& call, std::vector<Stage> stages) {
+  return std::make_shared<Schedule>(call, std::move(stages));
+}
+
+SchedulePtr schedule_vote(const Call& call, bool vote, const at::Tensor& votes, Position position) {
+  const at::Tensor own = some_bytes(1).fill_(vote ? 1 : 0);
+  return make_schedule(call, {{.start = [=](Transport& transport) {
+                         return transport.all_gather(
+                             own, votes,
+                             std::vector<std::int64_t>(static_cast<std::size_t>(position.size), 1));
+                       }}});
 }
 
 Stage comparison(const Call& call, Position position) {
@@ -234,6 +221,49 @@ Stage exchange_comparison(const std::vector<std::int64_t>& sizes, Position posit
                 const std::string fault = exchange_fault(of_ranks);
                 if (!fault.empty()) throw UsageError(fault);
               }};
+}
+
+SchedulePtr schedule_message(const Call& call, const at::Tensor& tensor, Tag tag) {
+  return call.collective == Collective::send ? schedule_send(call, tensor, tag)
+                                             : schedule_receive(call, tensor, tag);
+}
+
+std::vector<SchedulePtr> schedule_bytes(const CollectiveArgs& args, Position position) {
+  const auto for_each_output = [&](const auto& schedule) {
+    std::vector<SchedulePtr> schedules;
+    for (std::size_t i = 0; i < args.outputs.size(); ++i) {
+      schedules.push_back(schedule(args.call_of_output(i), args.outputs[i], position));
+    }
+    return schedules;
+  };
+  switch (args.call.collective) {
+    case Collective::all_reduce:
+    case Collective::reduce:
+      return for_each_output(schedule_reduction);
+    case Collective::broadcast:
+      return for_each_output(schedule_broadcast);
+    case Collective::all_gather:
+      return {schedule_all_gather(args.call, args.outputs.vec(), args.inputs[0], position)};
+    case Collective::gather:
+      return {schedule_gather(args.call, args.outputs.vec(), args.inputs[0], position)};
+    case Collective::scatter:
+      return {schedule_scatter(args.call, args.outputs[0], args.inputs.vec(), position)};
+    case Collective::reduce_scatter:
+      return {schedule_reduce_scatter(args.call, args.outputs[0], args.inputs, position)};
+    case Collective::all_to_all: {
+      const auto inputs = args.inputs.vec();
+      const auto outputs = args.outputs.vec();
+      return {make_schedule(
+          args.call, {exchange_lists(inputs, sizes_of(inputs), outputs, sizes_of(outputs))})};
+    }
+    case Collective::send:
+    case Collective::recv:
+    case Collective::barrier:
+    case Collective::empty:
+    case Collective::split:
+      break;  // messages, and calls without tensors, are scheduled alike for all transports
+  }
+  return {};
 }
 
 }  // namespace lockstep::remote

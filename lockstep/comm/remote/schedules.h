@@ -11,7 +11,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "lockstep/comm/process_group.h"
+#include "lockstep/comm/core/collective_args.h"
 #include "lockstep/comm/remote/schedule.h"
 
 namespace lockstep::remote {
@@ -32,52 +32,27 @@ struct Position {
 
 using SchedulePtr = std::shared_ptr<Schedule>;
 
-SchedulePtr schedule_all_reduce(const at::Tensor& tensor, AllReduceOptions options,
-                                Position position);
-SchedulePtr schedule_reduce(const at::Tensor& tensor, int root, AllReduceOptions options,
-                            Position position);
-SchedulePtr schedule_reduce_scatter(const at::Tensor& output, std::vector<at::Tensor> inputs,
-                                    AllReduceOptions options, Position position);
-SchedulePtr schedule_broadcast(const at::Tensor& tensor, int root, Position position);
-SchedulePtr schedule_all_gather(std::vector<at::Tensor> outputs, const at::Tensor& input,
-                                Position position);
-// Lists are empty on other ranks than root.
-SchedulePtr schedule_gather(std::vector<at::Tensor> outputs, const at::Tensor& input, int root,
-                            Position position);
-SchedulePtr schedule_scatter(const at::Tensor& output, std::vector<at::Tensor> inputs, int root,
-                             Position position);
-SchedulePtr schedule_all_to_all(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs);
+// The schedules that carry out a call, in order: one for each tensor of a list. The tensors of
+// `args` are contiguous and where the transport can use them. Empty lists where this rank has none.
+using Scheduler = std::vector<SchedulePtr> (*)(const CollectiveArgs& args, Position position);
+std::vector<SchedulePtr> schedule_bytes(const CollectiveArgs& args, Position position);
 
-// How a group schedules its calls, and on which device their tensors are: as above unless the
-// library does sums itself.
-struct Schedules {
-  at::Device device = at::kCPU;
-  decltype(&schedule_all_reduce) all_reduce = schedule_all_reduce;
-  decltype(&schedule_reduce) reduce = schedule_reduce;
-  decltype(&schedule_reduce_scatter) reduce_scatter = schedule_reduce_scatter;
-  decltype(&schedule_broadcast) broadcast = schedule_broadcast;
-  decltype(&schedule_all_gather) all_gather = schedule_all_gather;
-  decltype(&schedule_gather) gather = schedule_gather;
-  decltype(&schedule_scatter) scatter = schedule_scatter;
-  decltype(&schedule_all_to_all) all_to_all = schedule_all_to_all;
-};
-
-// What a call says of itself, and what is planned of it.
-Call reducing_call(Collective collective, const at::Tensor& tensor, AllReduceOptions options);
-Call plain_call(Collective collective, const at::Tensor& tensor, int root = -1);
 SchedulePtr make_schedule(const Call& call, std::vector<Stage> stages);
+// Of an all_reduce or reduce.
+SchedulePtr schedule_reduction(const Call& call, const at::Tensor& tensor, Position position);
+SchedulePtr schedule_reduce_scatter(const Call& call, const at::Tensor& output, at::TensorList inputs,
+                                    Position position);
 // A stage that moves nothing, for calls without elements and before the library's own algorithms: a
 // transport that compares calls does so in it.
-Stage meeting(Position position);
+Stage agreement(Position position);
 
 // Each rank's vote goes into the list, one byte a rank, which must be there until the end. Moves
 // nothing else.
 SchedulePtr schedule_vote(const Call& call, bool vote, const at::Tensor& votes, Position position);
 
-// A message, behind a description of it, so that the receiver can tell whether it is the one that
-// it expects: UsageError there if not.
-SchedulePtr schedule_send(const at::Tensor& tensor, int to, Tag tag);
-SchedulePtr schedule_receive(const at::Tensor& tensor, int from, Tag tag);
+// A send or recv, behind a description of it, so that the receiver can tell whether it is the one
+// that it expects: UsageError there if not.
+SchedulePtr schedule_message(const Call& call, const at::Tensor& tensor, Tag tag);
 
 // All ranks compare what they call before they do it. UsageError if that differs.
 Stage comparison(const Call& call, Position position);

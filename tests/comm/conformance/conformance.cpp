@@ -24,7 +24,7 @@ void expect_rounded(const at::Tensor& actual, const std::vector<at::Tensor>& inp
 
 }  // namespace
 
-std::vector<Case> cases(const Backend& backend, const std::vector<int>& sizes) {
+std::vector<Case> cases(const TestedBackend& backend, const std::vector<int>& sizes) {
   std::vector<Case> result;
   for (const int size : sizes) result.push_back({backend, size});
   return result;

@@ -17,7 +17,7 @@
 
 namespace lockstep::testing {
 
-struct Backend {
+struct TestedBackend {
   // As ProcessGroup::backend() says it.
   std::string name;
   std::function<std::shared_ptr<ProcessGroup>(Rank&, const JoinOptions&)> join;
@@ -35,12 +35,12 @@ struct Backend {
 };
 
 struct Case {
-  Backend backend;
+  TestedBackend backend;
   int size = 1;
 };
 
 // One case for each world size.
-std::vector<Case> cases(const Backend& backend, const std::vector<int>& sizes);
+std::vector<Case> cases(const TestedBackend& backend, const std::vector<int>& sizes);
 // "of_4": the end of the test's name.
 std::string case_name(const ::testing::TestParamInfo<Case>& info);
 void PrintTo(const Case& value, std::ostream* stream);
@@ -48,7 +48,7 @@ void PrintTo(const Case& value, std::ostream* stream);
 class Conformance : public ::testing::TestWithParam<Case> {
  protected:
   int size() const { return GetParam().size; }
-  const Backend& backend() const { return GetParam().backend; }
+  const TestedBackend& backend() const { return GetParam().backend; }
 
   std::shared_ptr<ProcessGroup> join(Rank& rank, JoinOptions options = {}) const {
     return backend().join(rank, options);

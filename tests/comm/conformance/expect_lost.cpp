@@ -7,12 +7,12 @@
 
 namespace lockstep::testing {
 
-std::string beginning(const Backend& backend, const Rank& rank, std::string_view operation) {
+std::string beginning(const TestedBackend& backend, const Rank& rank, std::string_view operation) {
   return fmt::format("^\\[{}\\] {} #[0-9]+, rank {} of {}: ", backend.name, operation, rank.rank(),
                      rank.size());
 }
 
-std::string beginning_of_ring(const Backend& backend, const Rank& rank) {
+std::string beginning_of_ring(const TestedBackend& backend, const Rank& rank) {
   return fmt::format("(^all_reduce by a ring: |{})", beginning(backend, rank, "all_reduce"));
 }
 

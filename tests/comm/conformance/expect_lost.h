@@ -16,9 +16,9 @@ namespace lockstep::testing {
 inline constexpr std::chrono::seconds kSoon{2};
 
 // A pattern for the beginning of the messages of this rank in such a call.
-std::string beginning(const Backend& backend, const Rank& rank, std::string_view operation);
+std::string beginning(const TestedBackend& backend, const Rank& rank, std::string_view operation);
 // The same in a ring, which either was under way or found the rank missing when it began.
-std::string beginning_of_ring(const Backend& backend, const Rank& rank);
+std::string beginning_of_ring(const TestedBackend& backend, const Rank& rank);
 
 // Expects PeerLost that names the victim, and that the group goes on saying so.
 void expect_lost(Rank& rank, ProcessGroup& group, int victim,

@@ -51,7 +51,7 @@ class ThreadPeers final : public local::Peers {
     return reinterpret_cast<std::byte*>(static_cast<std::intptr_t>(location.offset));
   }
 
-  void keep(std::shared_ptr<local::Task> task) override { world_->keep(std::move(task)); }
+  void keep(std::shared_ptr<Task> task) override { world_->keep(std::move(task)); }
 
   std::unique_ptr<local::NewTensor> new_tensor(at::IntArrayRef sizes,
                                                const at::TensorOptions& options) override {
@@ -86,7 +86,7 @@ void World::leave(int rank, local::Peers::State how) {
   states_[rank].compare_exchange_strong(here, how, std::memory_order_release);
 }
 
-void World::keep(std::shared_ptr<local::Task> task) {
+void World::keep(std::shared_ptr<Task> task) {
   const std::lock_guard lock(mutex_);
   kept_.push_back(std::move(task));
 }

@@ -25,7 +25,7 @@ class World {
   // The first farewell counts.
   void leave(int rank, local::Peers::State how);
   // Until the world ends.
-  void keep(std::shared_ptr<local::Task> task);
+  void keep(std::shared_ptr<Task> task);
   local::Peers::State state(int rank) const {
     return states_[rank].load(std::memory_order_acquire);
   }
@@ -43,7 +43,7 @@ class World {
   std::vector<std::atomic<local::Peers::State>> states_;
   std::mutex mutex_;
   std::map<std::string, Part> parts_;
-  std::vector<std::shared_ptr<local::Task>> kept_;
+  std::vector<std::shared_ptr<Task>> kept_;
 };
 
 std::unique_ptr<local::Peers> make_thread_peers(std::shared_ptr<World> world, int rank);

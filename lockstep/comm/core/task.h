@@ -3,10 +3,11 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 
 #include "lockstep/comm/core/call.h"
 
-namespace lockstep::local {
+namespace lockstep {
 
 class Task {
  public:
@@ -14,12 +15,9 @@ class Task {
   Task(const Task&) = delete;
   Task& operator=(const Task&) = delete;
 
+  // What ranks compare, and messages name.
   const Call& call() const { return call_; }
-  void number(std::uint64_t number, int tensor = 0, int tensors = 1) {
-    call_.number = number;
-    call_.tensor = tensor;
-    call_.tensors = tensors;
-  }
+  void number(std::uint64_t number) { call_.number = number; }
 
   // Once it is, nobody touches this rank's tensor any more.
   bool done() const { return done_.load(std::memory_order_acquire); }
@@ -27,10 +25,11 @@ class Task {
 
  protected:
   explicit Task(const Call& call) : call_(call) {}
+  void replace_call(const Call& call) { call_ = call; }
 
  private:
   Call call_;
   std::atomic<bool> done_ = false;
 };
 
-}  // namespace lockstep::local
+}  // namespace lockstep

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Ranks that are threads of one process. They reduce tensors where they lie, whoever made them.
+// Groups whose ranks are all in this process: of one rank, or of threads.
 #pragma once
 
 #include <memory>
@@ -8,6 +8,9 @@
 #include "lockstep/comm/process_group.h"
 
 namespace lockstep {
+
+// A group of this process alone.
+std::shared_ptr<ProcessGroup> make_self_group(GroupOptions options = {});
 
 // One group object for each rank, in the order of the ranks; each is for one thread. A rank whose
 // object is destroyed has left the group. UsageError if size is less than 1.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "lockstep/comm/remote/gloo/gloo_group.h"
+#include "lockstep/comm/remote/gloo/gloo_backend.h"
 
 #include "lockstep/comm/remote/gloo/gloo_transport.h"
-#include "lockstep/comm/remote/remote_group.h"
+#include "lockstep/comm/remote/remote_backend.h"
 #include "lockstep/core/network_interfaces.h"
 #include "lockstep/core/system_error.h"
 
@@ -16,21 +16,18 @@ constexpr int kDescriptorsToEach = 4;
 
 }  // namespace
 
-bool gloo_built_in() {
-  return true;
-}
-
-std::shared_ptr<ProcessGroup> make_gloo_group(Membership membership, GroupOptions options,
-                                              const std::string& name) {
+std::shared_ptr<Backend> make_gloo_backend(const Membership& membership,
+                                           const GroupOptions& options, const std::string& name) {
   const auto timeout = options.timeout;
-  return remote::make_remote_group(
-      name, std::move(membership), options,
-      [timeout](const Membership& member, remote::Joining& joining, const Deadline& deadline) {
+  return remote::make_remote_backend(
+      name, membership, options,
+      {.join = [timeout](const Membership& member, remote::Joining& joining,
+                         const Deadline& deadline) {
         check_interfaces(joining.where(), "GLOO_SOCKET_IFNAME", gloo_uses);
         require_descriptors(joining.where(),
                             kOwnDescriptors + kDescriptorsToEach * (member.world_size - 1));
         return make_gloo_transport(member, joining, timeout, deadline);
-      });
+      }});
 }
 
 }  // namespace lockstep

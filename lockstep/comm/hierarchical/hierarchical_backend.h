@@ -8,21 +8,21 @@
 // that adds in the order of the ranks.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
 
-#include "lockstep/comm/process_group.h"
+#include "lockstep/comm/core/backend.h"
 
 namespace lockstep {
 
-// Joins the ranks of different hosts under a name for messages: make_gloo_group or another.
-using MakeGroupBetweenHosts = std::function<std::shared_ptr<ProcessGroup>(
-    Membership membership, GroupOptions options, const std::string& name)>;
+// Joins the ranks of different hosts under a name for messages: make_gloo_backend or another.
+using JoinHosts = std::shared_ptr<Backend> (*)(const Membership& membership,
+                                               const GroupOptions& options,
+                                               const std::string& name);
 
 // Blocks until all ranks have joined. `host` tells the hosts apart, as this_host() does.
-std::shared_ptr<ProcessGroup> make_hierarchical_group(Membership membership, GroupOptions options,
-                                                      const std::string& host,
-                                                      const MakeGroupBetweenHosts& between_hosts);
+std::shared_ptr<Backend> make_hierarchical_backend(const Membership& membership,
+                                                   const GroupOptions& options,
+                                                   const std::string& host, JoinHosts join_hosts);
 
 }  // namespace lockstep

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/comm/backends.h"
+
+#include <algorithm>
+#include <array>
+
+#include "lockstep/built_with.h"
+#include "lockstep/comm/hierarchical/hierarchical_backend.h"
+#include "lockstep/comm/hierarchical/host_map.h"
+#include "lockstep/comm/local/shm/shm_backend.h"
+#include "lockstep/comm/nccl/nccl_backend.h"
+#include "lockstep/comm/remote/gloo/gloo_backend.h"
+#include "lockstep/comm/remote/mpi/mpi_backend.h"
+#include "lockstep/comm/self/self_backend.h"
+#include "lockstep/core/error.h"
+#include "lockstep/rendezvous/mpi_library.h"
+
+namespace lockstep {
+namespace {
+
+using Join = decltype(BackendRow::join);
+using FindLibrary = decltype(BackendRow::find_library);
+
+constexpr std::string_view kHowToGetGloo =
+    "it needs Gloo's headers (Debian: apt-get install libgloo-dev) when Lockstep is configured, and "
+    "a libtorch with distributed support";
+constexpr std::string_view kHowToGetMpi =
+    "it needs an MPI (Debian: apt-get install libopenmpi-dev openmpi-bin, or libmpich-dev mpich) "
+    "when Lockstep is configured";
+constexpr std::string_view kHowToGetNccl =
+    "it needs the headers of NCCL (nccl.h) and of CUDA (cuda_runtime.h) where CMake finds them "
+    "(beside pip's torch they are found), and a libtorch with CUDA";
+
+// Null for what is not built: such a function is named here, but not used.
+Join gloo_join() {
+  if constexpr (built_with::gloo) return make_gloo_backend;
+  return nullptr;
+}
+Join mpi_join() {
+  if constexpr (built_with::mpi) return make_mpi_backend;
+  return nullptr;
+}
+Join nccl_join() {
+  if constexpr (built_with::nccl) return make_nccl_backend;
+  return nullptr;
+}
+FindLibrary find_mpi() {
+  if constexpr (built_with::mpi) return MpiLibrary::version;
+  return nullptr;
+}
+FindLibrary find_nccl() {
+  if constexpr (built_with::nccl) return nccl_version;
+  return nullptr;
+}
+
+std::shared_ptr<Backend> join_alone(const Membership& membership, const GroupOptions& options,
+                                    const std::string&) {
+  return make_self_backend(membership, options);
+}
+
+// The ranks of several hosts, which `engine` joins.
+template <Join (*engine)()>
+std::shared_ptr<Backend> join_hosts(const Membership& membership, const GroupOptions& options,
+                                    const std::string&) {
+  return make_hierarchical_backend(membership, options, this_host(), engine());
+}
+
+}  // namespace
+
+std::span<const BackendRow> backend_rows() {
+  static const std::array rows = {
+      BackendRow{.name = "shm",
+                 .help = "the ranks of one machine, through shared memory",
+                 .join = make_shm_backend,
+                 .how_to_get = {},
+                 .find_library = nullptr},
+      BackendRow{.name = "gloo",
+                 .help = "ranks on any number of machines, over TCP by libtorch's Gloo",
+                 .join = gloo_join(),
+                 .how_to_get = kHowToGetGloo,
+                 .find_library = nullptr},
+      BackendRow{.name = "mpi",
+                 .help = "ranks that mpirun or srun started, by MPI",
+                 .join = mpi_join(),
+                 .how_to_get = kHowToGetMpi,
+                 .find_library = find_mpi()},
+      BackendRow{.name = "nccl",
+                 .help = "ranks with a GPU each, by NCCL",
+                 .join = nccl_join(),
+                 .how_to_get = kHowToGetNccl,
+                 .find_library = find_nccl()},
+      BackendRow{.name = "hierarchical",
+                 .help = "several machines with several ranks each: shm within, gloo between them",
+                 .join = built_with::gloo ? join_hosts<gloo_join> : nullptr,
+                 .how_to_get = kHowToGetGloo,
+                 .find_library = nullptr},
+      BackendRow{.name = "hierarchical:mpi",
+                 .help = "the same with mpi between them",
+                 .join = built_with::mpi ? join_hosts<mpi_join> : nullptr,
+                 .how_to_get = kHowToGetMpi,
+                 .find_library = find_mpi()},
+      BackendRow{.name = "hierarchical:nccl",
+                 .help = "the same with nccl between them",
+                 .join = built_with::nccl ? join_hosts<nccl_join> : nullptr,
+                 .how_to_get = kHowToGetNccl,
+                 .find_library = find_nccl()},
+      BackendRow{.name = "self",
+                 .help = "a group of one",
+                 .join = join_alone,
+                 .how_to_get = {},
+                 .find_library = nullptr},
+  };
+  return rows;
+}
+
+const BackendRow& backend_row(std::string_view name) {
+  return *std::ranges::find(backend_rows(), name, &BackendRow::name);
+}
+
+bool is_usable(const BackendRow& row) {
+  if (!row.built_in()) return false;
+  try {
+    if (row.find_library != nullptr) row.find_library();
+    return true;
+  } catch (const BackendError&) {
+    return false;
+  }
+}
+
+}  // namespace lockstep

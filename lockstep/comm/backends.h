@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The backends that there are: one row each, from which come "auto", --help, doctor's findings and
+// the errors about what is not built.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "lockstep/comm/core/backend.h"
+
+namespace lockstep {
+
+struct BackendRow {
+  std::string_view name;
+  // For people: "the ranks of one machine, through shared memory".
+  std::string_view help;
+  // Joins the ranks; `name` is what messages call the backend. Null if it is not built in.
+  std::shared_ptr<Backend> (*join)(const Membership& membership, const GroupOptions& options,
+                                   const std::string& name);
+  // How to get it, where it is not built in.
+  std::string_view how_to_get;
+  // What was found of its library on this machine: "Open MPI v4.1.4"; null if it has none.
+  // BackendError if the library cannot be used.
+  std::string (*find_library)();
+
+  bool built_in() const { return join != nullptr; }
+};
+
+// In the order of docs and --help, without "auto".
+std::span<const BackendRow> backend_rows();
+// There is one of this name.
+const BackendRow& backend_row(std::string_view name);
+// Whether it is built in, and its library can be used.
+bool is_usable(const BackendRow& row);
+
+}  // namespace lockstep

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Why a rank has ended a group for all of its ranks.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <string>
+
+namespace lockstep {
+
+enum class AbortCause : std::uint32_t {
+  none,
+  requested,   // ProcessGroup::abort
+  timed_out,   // it waited in vain
+  mismatched,  // ranks made different calls
+  lost,        // it saw a peer die
+  left,        // it saw a peer leave too early
+};
+
+// As the rank tells its peers.
+struct AbortNotice {
+  int rank = -1;
+  AbortCause cause = AbortCause::none;
+  // The rank that it lost or waited for; -1 if none.
+  int lost_rank = -1;
+  // The rank at fault, counted in the job; -1 if none is known.
+  int culprit = -1;
+  std::string reason = {};
+};
+
+// What a rank throws that learns of it; the type depends on the cause.
+std::exception_ptr error_of(const AbortNotice& notice, const std::string& message);
+
+}  // namespace lockstep

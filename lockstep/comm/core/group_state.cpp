@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/comm/core/group_state.h"
+
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace lockstep {
+namespace {
+
+std::string in_words(PeerEnd how, const std::string& reason) {
+  switch (how) {
+    case PeerEnd::died:
+      return " died before it made or finished this call; its own output and the launcher's tell "
+             "how";
+    case PeerEnd::connection_lost:
+      return ": its connection was lost before it made or finished this call: it died, or the "
+             "network did; its own output and the launcher's tell which";
+    case PeerEnd::failed:
+      return " failed before it made or finished this call: " + reason;
+    case PeerEnd::left:
+      break;
+  }
+  // The program may have ended because of an error that it caught itself.
+  if (reason.empty()) {
+    return " left the group before it made this call: its program ended, as its own output may "
+           "tell, or makes fewer calls than this rank";
+  }
+  return fmt::format(" left the group while this call was under way ({})", reason);
+}
+
+}  // namespace
+
+GroupState::GroupState(std::string backend, const Membership& membership, std::vector<pid_t> pids,
+                       Name name)
+    : backend_(std::move(backend)),
+      rank_(membership.rank),
+      size_(membership.world_size),
+      name_(std::move(name)),
+      losses_(membership, std::move(pids)) {}
+
+std::string GroupState::where(const Call& call) const {
+  return fmt::format("[{}] {}, rank {} of {}: ", backend_, title(call), rank_, size_);
+}
+
+void GroupState::fail(std::exception_ptr error, int culprit) {
+  error_ = std::move(error);
+  losses_.note(error_, culprit);
+}
+
+TimeoutError GroupState::waited_in_vain(const Call& call, const Deadline& deadline,
+                                        const Absent& absent) const {
+  const double seconds = static_cast<double>(deadline.span().count()) / 1000;
+  if (absent.empty()) {
+    return TimeoutError(fmt::format("{}waited {:.1f} s in vain, though every rank has made this "
+                                    "call: see whether the network between them carries anything "
+                                    "(the group's timeout can be raised)",
+                                    where(call), seconds));
+  }
+  return TimeoutError(
+      fmt::format("{}waited {:.1f} s in vain for {}; it is stopped, stuck, or makes other calls "
+                  "than this rank (the group's timeout can be raised)",
+                  where(call), seconds, describe(absent, name_)),
+      absent.begin()->second.front());
+}
+
+std::exception_ptr GroupState::ended_by_peer(const Call& call, const AbortNotice& notice) const {
+  return error_of(notice, fmt::format("{}{} ended the group: {}", where(call), name_(notice.rank),
+                                      notice.reason));
+}
+
+PeerLost GroupState::peer_gone(const Call& call, int peer, PeerEnd how,
+                               const std::string& reason) const {
+  return PeerLost(peer, where(call) + name_(peer) + in_words(how, reason),
+                  how == PeerEnd::left ? PeerLost::How::left : PeerLost::How::failed);
+}
+
+PeerLost GroupState::ended_here(const Call& call, const std::string& reason) const {
+  return PeerLost(rank_, where(call) + "this rank ended the group: " + reason);
+}
+
+void GroupState::check_votes(const Call& call, std::span<const std::uint8_t> votes,
+                             const std::string& refusal) const {
+  if (!refusal.empty()) throw BackendError(where(call) + refusal);
+  for (int peer = 0; peer < size_; ++peer) {
+    if (votes[static_cast<std::size_t>(peer)] != 0) continue;
+    throw BackendError(where(call) + name_(peer) +
+                       " found no memory for it; its own error has the figures");
+  }
+}
+
+}  // namespace lockstep

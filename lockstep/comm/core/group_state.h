@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What ends a group: the first error, which rank is at fault, and the words of every error that is
+// about a peer. Both engines have one.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <sys/types.h>
+
+#include "lockstep/comm/core/abort_notice.h"
+#include "lockstep/comm/core/absent.h"
+#include "lockstep/comm/core/call.h"
+#include "lockstep/core/deadline.h"
+#include "lockstep/core/error.h"
+#include "lockstep/rendezvous/losses.h"
+#include "lockstep/rendezvous/membership.h"
+
+namespace lockstep {
+
+// How a peer has gone. `connection_lost`: no more is known of a rank on another machine.
+enum class PeerEnd { died, connection_lost, left, failed };
+
+// Not thread-safe: its engine holds a lock; but the functions that make errors only read.
+class GroupState {
+ public:
+  // "rank 3 (pid 4711)"
+  using Name = std::function<std::string(int rank)>;
+
+  // `pids` are those of the ranks that are on this machine.
+  GroupState(std::string backend, const Membership& membership, std::vector<pid_t> pids, Name name);
+
+  const std::string& backend() const { return backend_; }
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  // "[gloo] all_reduce #42, rank 1 of 4: "
+  std::string where(const Call& call) const;
+
+  bool failed() const { return error_ != nullptr; }
+  // Throws the first error, if there is one.
+  void check() const {
+    if (error_) std::rethrow_exception(error_);
+  }
+  // Keeps the error, and notes the loss that it means. The culprit is counted in the job; -1 if it
+  // is the rank that the error names.
+  void fail(std::exception_ptr error, int culprit = -1);
+  // The rank to name to the peers as the culprit, counted in the job.
+  int culprit(int lost_rank = -1) const { return losses_.culprit(lost_rank); }
+
+  // The errors, for a rank in this call.
+
+  // The deadline has passed. Nobody absent: the network holds up what all ranks have called.
+  TimeoutError waited_in_vain(const Call& call, const Deadline& deadline,
+                              const Absent& absent) const;
+  // A peer has ended the group; the type of the error depends on the cause.
+  std::exception_ptr ended_by_peer(const Call& call, const AbortNotice& notice) const;
+  // A peer has gone. `reason`: why it failed, or what the transport says of the call under way.
+  PeerLost peer_gone(const Call& call, int peer, PeerEnd how, const std::string& reason = {}) const;
+  // ProcessGroup::abort on this rank.
+  PeerLost ended_here(const Call& call, const std::string& reason) const;
+  // After the ranks' votes on new memory: BackendError unless all have it. `refusal` is this rank's
+  // own reason, or empty.
+  void check_votes(const Call& call, std::span<const std::uint8_t> votes,
+                   const std::string& refusal) const;
+
+ private:
+  const std::string backend_;
+  const int rank_;
+  const int size_;
+  const Name name_;
+  const GroupLosses losses_;
+  std::exception_ptr error_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/comm/core/staged_operation.h"
+
+#include <algorithm>
+
+namespace lockstep {
+
+std::vector<at::Tensor> StagedOperation::inputs(at::TensorList originals) const {
+  std::vector<at::Tensor> staged;
+  staged.reserve(originals.size());
+  for (const at::Tensor& original : originals) staged.push_back(input(original));
+  return staged;
+}
+
+std::vector<at::Tensor> StagedOperation::outputs(at::TensorList originals) {
+  std::vector<at::Tensor> staged;
+  staged.reserve(originals.size());
+  for (const at::Tensor& original : originals) staged.push_back(output(original));
+  return staged;
+}
+
+bool StagedOperation::finished() const {
+  return copies_.empty() &&
+         std::ranges::all_of(tasks_, [](const auto& task) { return task->done(); });
+}
+
+bool StagedOperation::poll() {
+  for (const auto& task : tasks_) {
+    if (!engine_->poll(*task)) return false;
+  }
+  copies_.copy_back();
+  return true;
+}
+
+void StagedOperation::wait(const Deadline& deadline) {
+  // Results in memory that the device's stream does not order have to be there.
+  const auto who =
+      copies_.go_elsewhere() ? Engine::Waiting::thread : Engine::Waiting::thread_or_stream;
+  for (const auto& task : tasks_) engine_->wait(*task, deadline, who);
+  copies_.copy_back();
+}
+
+}  // namespace lockstep

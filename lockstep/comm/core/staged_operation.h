@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The Operation of every engine: tasks, and the copies that stand in for tensors which the engine
+// cannot use where they are.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <vector>
+
+#include <c10/util/SmallVector.h>
+
+#include "lockstep/comm/core/device_copies.h"
+#include "lockstep/comm/core/progress.h"
+#include "lockstep/comm/core/task.h"
+#include "lockstep/comm/core/work.h"
+#include "lockstep/core/deadline.h"
+
+namespace lockstep {
+
+// Carries out tasks. Thread-safe.
+class Engine : public Progressing {
+ public:
+  // Whether the task is done, after advancing what can be advanced without waiting.
+  virtual bool poll(Task& task) = 0;
+  // Who is to wait: the calling thread, or, if that can be, its current stream on the device.
+  enum class Waiting { thread, thread_or_stream };
+  // Blocks until the task is done. TimeoutError and PeerLost name who was waited for.
+  virtual void wait(Task& task, const Deadline& deadline, Waiting who) = 0;
+};
+
+class StagedOperation final : public Operation {
+ public:
+  // The engine uses contiguous tensors on this device.
+  StagedOperation(std::shared_ptr<Engine> engine, std::chrono::milliseconds timeout,
+                  at::Device device)
+      : engine_(std::move(engine)), timeout_(timeout), copies_(device) {}
+
+  // What the engine reads, and what it writes, in the place of the caller's tensors.
+  at::Tensor input(const at::Tensor& original) const { return copies_.input(original); }
+  const at::Tensor& output(const at::Tensor& original) { return copies_.output(original); }
+  std::vector<at::Tensor> inputs(at::TensorList originals) const;
+  std::vector<at::Tensor> outputs(at::TensorList originals);
+
+  // A task that has been started.
+  void add(std::shared_ptr<Task> task) { tasks_.push_back(std::move(task)); }
+
+  bool finished() const override;
+  bool poll() override;
+  void wait(const Deadline& deadline) override;
+  Deadline default_deadline() const override { return Deadline::after(timeout_); }
+
+ private:
+  std::shared_ptr<Engine> engine_;
+  std::chrono::milliseconds timeout_;
+  c10::SmallVector<std::shared_ptr<Task>, 1> tasks_;
+  DeviceCopies copies_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/comm/hierarchical/hierarchical_backend.h"
+
+#include <algorithm>
+
+#include <ATen/ops/empty.h>
+#include <fmt/format.h>
+
+#include "lockstep/comm/core/calls_differ.h"
+#include "lockstep/comm/hierarchical/hierarchical_operation.h"
+#include "lockstep/comm/hierarchical/hierarchy_levels.h"
+#include "lockstep/comm/hierarchical/part_of_call.h"
+#include "lockstep/comm/hierarchical/phases.h"
+
+#include "lockstep/comm/self/self_backend.h"
+#include "lockstep/core/error.h"
+#include "lockstep/rendezvous/prefix_store.h"
+
+namespace lockstep {
+namespace {
+
+// Smaller tensors are not worth more than one slice.
+constexpr std::int64_t kOneSliceBytes = 64 * 1024;
+// Larger ones go in pieces, so that the phases of one overlap with those of the next.
+constexpr std::int64_t kPieceBytes = 8 * 1024 * 1024;
+
+// Part `number` of so many, as a flat view.
+at::Tensor part(const at::Tensor& flat, int number, int parts) {
+  const std::int64_t begin = flat.numel() * number / parts;
+  const std::int64_t end = flat.numel() * (number + 1) / parts;
+  return flat.narrow(0, begin, end - begin);
+}
+
+// Tells the ranks that are in another group's call and so do not see the difference.
+void tell_all(HierarchyLevels& levels, const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const CallsDiffer& differ) {
+    end_groups_for_mismatch(
+        levels, describe_difference(fmt::format("rank {}", levels.ranks_of_host()[static_cast<std::size_t>(levels.index)]), differ.own(),
+                                    fmt::format("rank {}", differ.peer()), differ.peers_call()));
+  } catch (const std::exception&) {
+    // Other errors are explained by the call that waits.
+  }
+}
+
+class HierarchicalBackend final : public Backend {
+ public:
+  HierarchicalBackend(int rank, int size, GroupOptions options, std::string host,
+                      HierarchyLevels levels)
+      : rank_(rank),
+        size_(size),
+        options_(std::move(options)),
+        host_(std::move(host)),
+        levels_(std::make_shared<HierarchyLevels>(std::move(levels))),
+        calls_(std::make_shared<PhasedCalls>(
+            [levels = levels_](const std::exception_ptr& error) { tell_all(*levels, error); })) {
+    share_progress(calls_);
+  }
+
+  std::string_view name() const override { return "hierarchical"; }
+
+  // Messages concern two ranks only.
+  Work start(const CollectiveArgs& args) override {
+    if (is_message(args.call.collective)) return levels_->all->start(args);
+    if (args.moves_nothing()) return delegate(args);
+    if (args.call.collective == Collective::all_reduce) return all_reduce(args);
+    if (args.call.collective == Collective::broadcast) return broadcast(args);
+    return delegate(args);
+  }
+
+  at::Tensor empty(at::IntArrayRef sizes, const at::TensorOptions& options) override {
+    start({.call = {.collective = Collective::empty,
+                    .type = c10::typeMetaToScalarType(options.dtype()),
+                    .elements = c10::multiply_integers(sizes)}})
+        .wait();
+    // What is not on CPU passes through host memory anyway.
+    if (!options.device().is_cpu()) return levels_->all->empty(sizes, options);
+    at::Tensor tensor;
+    std::string refusal;
+    try {
+      tensor = levels_->reducing->empty(sizes, options);
+    } catch (const BackendError& error) {
+      refusal = error.what();
+    }
+    // Other hosts may have no memory for it.
+    const at::Tensor granted = at::empty({1}, at::kInt).fill_(refusal.empty() ? 1 : 0);
+    levels_->all
+        ->start({.call = {.collective = Collective::all_reduce, .op = ReduceOp::min},
+                 .outputs = granted})
+        .wait();
+    const std::string where = fmt::format("[{}] empty, rank {} of {}: ", name(), rank_, size_);
+    if (!refusal.empty()) throw BackendError(where + refusal);
+    if (granted.item<int>() == 0) {
+      throw BackendError(where +
+                         "another host found no memory for it; its own error has the figures");
+    }
+    return tensor;
+  }
+
+  std::shared_ptr<Backend> split(const std::string& name, Membership membership) override {
+    if (membership.world_size == 1) return make_self_backend(membership, options_);
+    auto all = levels_->all->split(name, membership);
+    membership.store = std::make_shared<PrefixStore>(name + "/", std::move(membership.store));
+    auto levels = join_levels(membership, options_, host_, std::move(all));
+    return std::make_shared<HierarchicalBackend>(membership.rank, membership.world_size, options_,
+                                                 host_, std::move(levels));
+  }
+
+  void abort(const std::string& reason) override { end_groups(*levels_, reason); }
+  // The group of all ranks first, since the others look there for the cause.
+  void leave_failing(const std::string& reason) override {
+    levels_->all->leave_failing(reason);
+    if (levels_->between_hosts) levels_->between_hosts->leave_failing(reason);
+    levels_->reducing->leave_failing(reason);
+    levels_->sharing->leave_failing(reason);
+  }
+
+ private:
+  std::shared_ptr<HierarchicalOperation> make_operation(Collective collective) {
+    const Call call{.collective = collective, .number = ++numbers_};
+    return std::make_shared<HierarchicalOperation>(
+        levels_, calls_, fmt::format("[{}] {}, rank {} of {}: ", name(), title(call), rank_, size_),
+        call.number, options_.timeout);
+  }
+
+  // Has the ranks compare a call. The ranks of one host do so before anything else; the first ranks
+  // of the hosts do so right after that (compare_here), or in what they do between hosts anyway
+  // (compare_later).
+  enum class BetweenHosts { compare_here, compare_later };
+  Call announce(HierarchicalOperation& operation, const Call& call, std::size_t tensors,
+                BetweenHosts between_hosts) const {
+    const Call announced = operation.next(call, tensors);
+    operation.start(
+        {[levels = levels_, announced] {
+           return within_host(*levels, announced,
+                              [&] { return levels->reducing->start({.call = announced}); });
+         },
+         [levels = levels_, announced, between_hosts] {
+           if (between_hosts == BetweenHosts::compare_later || levels->index != 0 ||
+               !levels->between_hosts->compares_calls()) {
+             return std::vector<Work>();
+           }
+           return between_hosts_part(
+               *levels, announced, [&] { return levels->between_hosts->start({.call = announced}); });
+         },
+         [] { return std::vector<Work>(); }});
+    return announced;
+  }
+  static std::vector<Work> within_host(const HierarchyLevels& levels, const Call& call,
+                                       const std::function<Work()>& start) {
+    return one(part_of_call(start, levels.timeout, levels.ranks_of_host(), call));
+  }
+  static std::vector<Work> between_hosts_part(const HierarchyLevels& levels, const Call& call,
+                                              const std::function<Work()>& start) {
+    return one(part_of_call(start, levels.timeout, levels.ranks_between_hosts(), call));
+  }
+  static std::vector<Work> one(Work work) {
+    std::vector<Work> works;
+    works.push_back(std::move(work));
+    return works;
+  }
+
+  // A tensor without elements brings no stage between hosts in which calls could be compared.
+  static BetweenHosts between_hosts_of(const at::Tensor& tensor) {
+    return tensor.numel() == 0 ? BetweenHosts::compare_here : BetweenHosts::compare_later;
+  }
+
+  // Calls the function for each piece of the tensor, with the number of slices for it.
+  template <class Function>
+  void for_pieces(const at::Tensor& flat, const Function& function) const {
+    const std::int64_t per_piece =
+        std::max<std::int64_t>(1, kPieceBytes / static_cast<std::int64_t>(flat.element_size()));
+    for (std::int64_t begin = 0; begin < flat.numel(); begin += per_piece) {
+      const at::Tensor piece = flat.narrow(0, begin, std::min(per_piece, flat.numel() - begin));
+      const bool small = static_cast<std::int64_t>(piece.nbytes()) <= kOneSliceBytes;
+      function(piece, small ? 1 : levels_->slices);
+    }
+  }
+
+  // What each rank that has a slice does with it between the hosts: `inner`, as a part of this
+  // call.
+  static PhasedCall::Phase between_hosts(const std::shared_ptr<HierarchyLevels>& levels,
+                                         const Call& call, const at::Tensor& piece, int slices,
+                                         const Call& inner) {
+    return [=] {
+      if (levels->index >= slices) return std::vector<Work>();
+      return between_hosts_part(*levels, call, [&] {
+        return levels->between_hosts->start({.call = inner,
+                                             .outputs = part(piece, levels->index, slices),
+                                             .part_of = &call});
+      });
+    };
+  }
+
+  // The owner of each slice gives it to its host.
+  static PhasedCall::Phase share(const std::shared_ptr<HierarchyLevels>& levels,
+                                 const at::Tensor& piece, int slices) {
+    return [=] {
+      std::vector<Work> works;
+      for (int slice = 0; slice < slices; ++slice) {
+        works.push_back(
+            levels->sharing->start({.call = {.collective = Collective::broadcast, .root = slice},
+                                    .outputs = part(piece, slice, slices)}));
+      }
+      return works;
+    };
+  }
+
+  // Ranks of a host that have the result already wait until the comparison between the hosts is
+  // done.
+  static PhasedCall::Phase barrier_within_host(const std::shared_ptr<HierarchyLevels>& levels,
+                                               const Call& call) {
+    return [=] { return one(levels->sharing->start({.call = call})); };
+  }
+
+  Work all_reduce(const CollectiveArgs& args) {
+    auto operation = make_operation(Collective::all_reduce);
+    Call within{.collective = Collective::reduce, .op = args.call.op};
+    if (within.op == ReduceOp::mean) within.op = ReduceOp::sum;
+    const Call between{.collective = Collective::all_reduce,
+                       .op = within.op,
+                       .scale = scale_over(size_, args.call.op, args.call.scale)};
+    for (std::size_t i = 0; i < args.outputs.size(); ++i) {
+      const at::Tensor& tensor = args.outputs[i];
+      const Call call = announce(*operation, args.call_of_output(i), args.outputs.size(),
+                                 between_hosts_of(tensor));
+      for_pieces(operation->flat_sum(tensor), [&](const at::Tensor& piece, int slices) {
+        operation->start({[levels = levels_, piece, slices, within] {
+                            std::vector<Work> works;
+                            for (int slice = 0; slice < slices; ++slice) {
+                              Call to_owner = within;
+                              to_owner.root = slice;
+                              works.push_back(levels->reducing->start(
+                                  {.call = to_owner, .outputs = part(piece, slice, slices)}));
+                            }
+                            return works;
+                          },
+                          between_hosts(levels_, call, piece, slices, between),
+                          share(levels_, piece, slices)});
+      });
+    }
+    return Work(std::move(operation));
+  }
+
+  Work broadcast(const CollectiveArgs& args) {
+    auto operation = make_operation(Collective::broadcast);
+    const int root = args.call.root;
+    const auto has_root = [root](const std::vector<int>& ranks) {
+      return std::ranges::find(ranks, root) != ranks.end();
+    };
+    const auto host = std::ranges::find_if(levels_->hosts, has_root);
+    const int roots_host = static_cast<int>(host - levels_->hosts.begin());
+    const int roots_index = static_cast<int>(std::ranges::find(*host, root) - host->begin());
+    const bool at_roots_host = levels_->host == roots_host;
+    const Call within{.collective = Collective::broadcast, .root = roots_index};
+    const Call between{.collective = Collective::broadcast, .root = roots_host};
+    for (std::size_t i = 0; i < args.outputs.size(); ++i) {
+      const at::Tensor& tensor = args.outputs[i];
+      const Call call = announce(*operation, args.call_of_output(i), args.outputs.size(),
+                                 between_hosts_of(tensor));
+      for_pieces(operation->flat_output(tensor), [&](const at::Tensor& piece, int slices) {
+        operation->start(
+            {[levels = levels_, piece, at_roots_host, within] {
+               std::vector<Work> works;
+               if (at_roots_host) {
+                 works.push_back(levels->reducing->start({.call = within, .outputs = piece}));
+               }
+               return works;
+             },
+             between_hosts(levels_, call, piece, slices, between),
+             at_roots_host ? barrier_within_host(levels_, call) : share(levels_, piece, slices)});
+      });
+    }
+    return Work(std::move(operation));
+  }
+
+  // The group of all ranks carries out the other collectives. It compares calls too, but knows
+  // nothing of a rank whose call does not use this group.
+  Work delegate(const CollectiveArgs& args) {
+    const bool list = args.call.collective == Collective::reduce && !args.moves_nothing();
+    auto operation = make_operation(args.call.collective);
+    announce(*operation, list ? args.call_of_output(0) : args.call,
+             list ? args.outputs.size() : 1, BetweenHosts::compare_here);
+    operation->delegate(levels_->all->start(args));
+    return Work(std::move(operation));
+  }
+
+  const int rank_;
+  const int size_;
+  const GroupOptions options_;
+  const std::string host_;
+  std::shared_ptr<HierarchyLevels> levels_;
+  std::shared_ptr<PhasedCalls> calls_;
+  std::atomic<std::uint64_t> numbers_ = 0;
+};
+
+}  // namespace
+
+std::shared_ptr<Backend> make_hierarchical_backend(const Membership& membership,
+                                                   const GroupOptions& options,
+                                                   const std::string& host, JoinHosts join_hosts) {
+  auto all = join_hosts(membership, options, "hierarchical");
+  auto levels = join_levels(membership, options, host, std::move(all));
+  return std::make_shared<HierarchicalBackend>(membership.rank, membership.world_size, options,
+                                               host, std::move(levels));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/comm/local/shm/shm_backend.h"
+
+#include "lockstep/comm/local/local_backend.h"
+#include "lockstep/comm/local/shm/shm_peers.h"
+#include "lockstep/comm/self/self_backend.h"
+#include "lockstep/rendezvous/prefix_store.h"
+
+namespace lockstep {
+namespace {
+
+// Its ranks meet where the group's did, under a name of their own.
+std::shared_ptr<Backend> make_subgroup(const std::string& name, Membership membership,
+                                       const GroupOptions& options) {
+  if (membership.world_size == 1) return make_self_backend(membership, options);
+  membership.store = std::make_shared<PrefixStore>(name + "/", std::move(membership.store));
+  return make_shm_backend(membership, options);
+}
+
+}  // namespace
+
+std::shared_ptr<Backend> make_shm_backend(const Membership& membership, const GroupOptions& options,
+                                          const std::string& /*name*/) {
+  auto peers = shm::make_shm_peers(membership, Deadline::after(options.timeout));
+  return local::make_local_backend(std::move(peers), membership, options, make_subgroup);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/comm/nccl/nccl_backend.h"
+
+#include <fmt/format.h>
+
+#include "lockstep/comm/nccl/nccl_library.h"
+#include "lockstep/comm/nccl/nccl_schedules.h"
+#include "lockstep/comm/nccl/nccl_transport.h"
+#include "lockstep/comm/remote/remote_backend.h"
+#include "lockstep/core/error.h"
+#include "lockstep/core/network_interfaces.h"
+
+namespace lockstep {
+
+std::string why_not_nccl() try {
+  NcclLibrary::get();
+  return "";
+} catch (const BackendError& error) {
+  return error.what();
+}
+
+std::string nccl_version() {
+  return NcclLibrary::get().version();
+}
+
+std::shared_ptr<Backend> make_nccl_backend(const Membership& membership,
+                                           const GroupOptions& options, const std::string& name) {
+  const at::Device device = options.device;
+  if (!device.is_cuda()) {
+    throw UsageError(fmt::format(
+        "[{}] joining, rank {} of {}: NCCL joins GPUs, and this rank's device is {}; use "
+        "shm or gloo for CPUs",
+        name, membership.rank, membership.world_size, device.str()));
+  }
+  return remote::make_remote_backend(
+      name, membership, options,
+      {.join = [device, name](const Membership& member, remote::Joining& joining,
+                              const Deadline& deadline) -> std::unique_ptr<remote::Transport> {
+         check_interfaces(joining.where(), "NCCL_SOCKET_IFNAME", nccl_uses);
+         try {
+           return make_nccl_transport(member, device, joining, deadline);
+         } catch (const TimeoutError&) {
+           throw;
+         } catch (const BackendError& error) {
+           throw BackendError(fmt::format("[{}] joining, rank {} of {}, {}: {}", name, member.rank,
+                                          member.world_size, device.str(), error.what()));
+         }
+       },
+       .schedule = schedule_nccl,
+       .device = device});
+}
+
+}  // namespace lockstep

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/comm/remote/remote_backend.h"
+
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <ATen/ops/empty.h>
+#include <poll.h>
+
+#include "lockstep/comm/core/exchange_sizes.h"
+#include "lockstep/comm/core/ordinary_tensor.h"
+#include "lockstep/comm/core/staged_operation.h"
+#include "lockstep/comm/remote/engine.h"
+#include "lockstep/comm/self/self_backend.h"
+#include "lockstep/core/environment.h"
+#include "lockstep/core/error.h"
+#include "lockstep/core/service_thread.h"
+#include "lockstep/rendezvous/prefix_store.h"
+
+namespace lockstep::remote {
+namespace {
+
+// Looks after calls on a device, for which nobody waits: a stream that waits for a peer that died
+// would do so for ever.
+class Watch {
+ public:
+  Watch(std::shared_ptr<Engine> engine, std::chrono::milliseconds timeout)
+      : thread_([engine = std::move(engine), timeout](int stop) {
+          pollfd entry{stop, POLLIN, 0};
+          while (::poll(&entry, 1, kEveryMs) == 0) engine->watch(timeout);
+        }) {}
+
+ private:
+  static constexpr int kEveryMs = 50;
+
+  ServiceThread thread_;
+};
+
+class RemoteBackend final : public Backend {
+ public:
+  RemoteBackend(const Membership& membership, const GroupOptions& options,
+                std::shared_ptr<Engine> engine, Parts parts)
+      : local_ranks_(membership.local_world_size),
+        timeout_(options.timeout),
+        options_(options),
+        engine_(std::move(engine)),
+        parts_(std::move(parts)) {
+    if (!parts_.device.is_cpu()) watch_.emplace(engine_, timeout_);
+  }
+  // A stream may still wait for something.
+  ~RemoteBackend() override {
+    if (watch_) engine_->finish(Deadline::after(timeout_));
+  }
+
+  std::string_view name() const override { return engine_->state().backend(); }
+
+  Work start(const CollectiveArgs& args) override {
+    auto operation = std::make_shared<StagedOperation>(engine_, timeout_, parts_.device);
+    if (args.moves_nothing()) {
+      begin(*operation, args, schedule_vote(args.call, true, votes(), position()));
+    } else if (is_message(args.call.collective)) {
+      const at::Tensor tensor = args.call.collective == Collective::send
+                                    ? operation->input(args.inputs[0])
+                                    : operation->output(args.outputs[0]);
+      auto message = schedule_message(args.call, tensor, args.tag);
+      engine_->start(message, args.tag);
+      operation->add(std::move(message));
+    } else {
+      start_staged(*operation, args);
+    }
+    return Work(std::move(operation));
+  }
+
+  // Ordinary memory is as good as any. It is a collective call all the same, so that programs do
+  // not come to depend on one backend.
+  at::Tensor empty(at::IntArrayRef sizes, const at::TensorOptions& options) override {
+    const Call call{.collective = Collective::empty,
+                    .type = c10::typeMetaToScalarType(options.dtype()),
+                    .elements = c10::multiply_integers(sizes)};
+    at::Tensor tensor;
+    std::string refusal;
+    try {
+      tensor = ordinary_tensor(sizes, options, local_ranks_);
+    } catch (const BackendError& error) {
+      refusal = error.what();
+    }
+    const at::Tensor granted = votes();
+    const SchedulePtr vote = schedule_vote(call, refusal.empty(), granted, position());
+    engine_->start(vote);
+    engine_->wait(*vote, Deadline::after(timeout_), Engine::Waiting::thread);
+    engine_->state().check_votes(
+        vote->call(),
+        std::span(granted.data_ptr<std::uint8_t>(), static_cast<std::size_t>(position().size)),
+        refusal);
+    return tensor;
+  }
+
+  std::shared_ptr<Backend> split(const std::string& name, Membership membership) override {
+    if (membership.world_size == 1) return make_self_backend(membership, options_);
+    // Its ranks meet where the group's did, under a name of their own; its rank 0 is another one.
+    membership.store = std::make_shared<PrefixStore>(name + "/", std::move(membership.store));
+    membership.address = engine_->own_host();
+    return make_remote_backend(engine_->state().backend(), membership, options_, parts_);
+  }
+
+  void abort(const std::string& reason) override { engine_->abort(reason); }
+  void abort_for_mismatch(const std::string& reason) override {
+    engine_->abort_for_mismatch(reason);
+  }
+  void leave_failing(const std::string& reason) override { engine_->leave_failing(reason); }
+  bool compares_calls() const override { return engine_->compares(); }
+
+ private:
+  const Position& position() const { return engine_->position(); }
+  at::Tensor votes() const { return at::empty({position().size}, at::kByte); }
+
+  void begin(StagedOperation& operation, const CollectiveArgs& args, SchedulePtr schedule) {
+    if (args.part_of != nullptr) schedule->part_of(*args.part_of);
+    engine_->start(schedule);
+    operation.add(std::move(schedule));
+  }
+
+  void start_staged(StagedOperation& operation, const CollectiveArgs& args) {
+    // A reduction leaves the tensors of other ranks than root alone.
+    const bool only_read =
+        args.call.collective == Collective::reduce && args.call.root != position().rank;
+    const std::vector<at::Tensor> outputs =
+        only_read ? operation.inputs(args.outputs) : operation.outputs(args.outputs);
+    const std::vector<at::Tensor> inputs = operation.inputs(args.inputs);
+    CollectiveArgs staged = args;
+    staged.outputs = outputs;
+    staged.inputs = inputs;
+    for (auto& schedule : parts_.schedule(staged, position())) {
+      if (args.call.collective == Collective::all_to_all) {
+        std::vector<std::int64_t> sizes = exchange_sizes(args.outputs, args.inputs);
+        if (engine_->compares_first()) schedule->begin_with(exchange_comparison(sizes, position()));
+        schedule->exchanges(std::move(sizes));
+      }
+      begin(operation, args, std::move(schedule));
+    }
+  }
+
+  const int local_ranks_;
+  const std::chrono::milliseconds timeout_;
+  const GroupOptions options_;
+  std::shared_ptr<Engine> engine_;
+  Parts parts_;
+  std::optional<Watch> watch_;
+};
+
+// Whether PyTorch's setting asks for a comparison before each call, which counts where the
+// transport does not compare.
+bool comparison_is_wanted() {
+  return environment("TORCH_DISTRIBUTED_DEBUG").value_or("") == "DETAIL";
+}
+
+}  // namespace
+
+std::shared_ptr<Backend> make_remote_backend(std::string name, const Membership& membership,
+                                             const GroupOptions& options, Parts parts) {
+  const Deadline deadline = Deadline::after(options.timeout);
+  auto monitor = std::make_unique<PeerMonitor>(membership, name, deadline);
+  Membership transports = membership;
+  transports.store = std::make_shared<PrefixStore>(monitor->store_prefix() + "/", membership.store);
+  Joining joining(*monitor, name, membership);
+  std::unique_ptr<Transport> transport;
+  try {
+    transport = parts.join(transports, joining, deadline);
+  } catch (const std::exception& error) {
+    joining.give_up(error);
+    throw;
+  }
+  // The monitor's server listens on one address, to which all ranks come.
+  const Position position{.rank = membership.rank,
+                          .size = membership.world_size,
+                          .chunk_bytes = monitor->within_machine()
+                                             ? kChunkBytesOnOneMachine
+                                             : transport->chunk_bytes_between_machines()};
+  const bool compare_first = !transport->compares_calls() && comparison_is_wanted();
+  auto engine = Engine::make(std::move(name), position, std::move(transport), std::move(monitor),
+                             membership, compare_first);
+  return std::make_shared<RemoteBackend>(membership, options, std::move(engine), std::move(parts));
+}
+
+}  // namespace lockstep::remote

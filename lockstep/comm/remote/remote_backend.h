@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The backend of ranks that a transport joins, on one machine or many. Tensors on other devices
+// than the transport's, and with other strides, go through a contiguous copy.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "lockstep/comm/core/backend.h"
+#include "lockstep/comm/remote/joining.h"
+#include "lockstep/comm/remote/schedules.h"
+#include "lockstep/comm/remote/transport.h"
+
+namespace lockstep::remote {
+
+// What a backend is made of.
+struct Parts {
+  // Joins the ranks of a membership.
+  std::function<std::unique_ptr<Transport>(const Membership& membership, Joining& joining,
+                                           const Deadline& deadline)>
+      join;
+  Scheduler schedule = schedule_bytes;
+  // Where the transport's tensors are.
+  at::Device device = at::kCPU;
+};
+
+// Blocks until all ranks have come. Its subgroups are made alike, with names of their own.
+std::shared_ptr<Backend> make_remote_backend(std::string name, const Membership& membership,
+                                             const GroupOptions& options, Parts parts);
+
+}  // namespace lockstep::remote

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "lockstep/comm/self/self_backend.h"
+
+#include <mutex>
+#include <optional>
+
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+
+#include "lockstep/comm/core/ordinary_tensor.h"
+#include "lockstep/core/error.h"
+
+namespace lockstep {
+namespace {
+
+// Half types are scaled in float and rounded once, as the other backends do: multiplied by a
+// number, ATen rounds the number first.
+void scale(const at::Tensor& tensor, double factor) {
+  if (factor == 1) return;
+  const bool half = tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16;
+  if (half) {
+    tensor.copy_(tensor.to(at::kFloat).mul_(factor));
+  } else {
+    tensor.mul_(factor);
+  }
+}
+
+class SelfBackend final : public Backend {
+ public:
+  SelfBackend(int rank, GroupOptions options) : rank_(rank), options_(std::move(options)) {}
+
+  std::string_view name() const override { return "self"; }
+
+  // A collective without inputs works on its outputs where they lie. There is no other rank that a
+  // send or recv could name.
+  Work start(const CollectiveArgs& args) override {
+    check_not_aborted(args.call.collective);
+    const at::NoGradGuard no_grad;
+    if (!args.inputs.empty() && !args.outputs.empty()) {
+      args.outputs[0].copy_(args.inputs[0].reshape(args.outputs[0].sizes()));
+    }
+    for (const at::Tensor& output : args.outputs) scale(output, args.call.scale);
+    return Work();
+  }
+
+  at::Tensor empty(at::IntArrayRef sizes, const at::TensorOptions& options) override {
+    check_not_aborted(Collective::empty);
+    return ordinary_tensor(sizes, options, 1);
+  }
+
+  std::shared_ptr<Backend> split(const std::string&, Membership membership) override {
+    return make_self_backend(membership, options_);
+  }
+
+  void abort(const std::string& reason) override {
+    const std::lock_guard lock(mutex_);
+    if (!abort_reason_) abort_reason_ = reason;
+  }
+  void leave_failing(const std::string&) override {}  // it has no peers
+
+ private:
+  void check_not_aborted(Collective collective) {
+    const std::lock_guard lock(mutex_);
+    if (!abort_reason_) return;
+    throw PeerLost(rank_, fmt::format("[self] {}, rank {} of 1: the group was aborted: {}",
+                                      lockstep::name(collective), rank_, *abort_reason_));
+  }
+
+  const int rank_;
+  const GroupOptions options_;
+  std::mutex mutex_;
+  std::optional<std::string> abort_reason_;
+};
+
+}  // namespace
+
+std::shared_ptr<Backend> make_self_backend(const Membership& membership,
+                                           const GroupOptions& options) {
+  return std::make_shared<SelfBackend>(membership.rank, options);
+}
+
+}  // namespace lockstep
