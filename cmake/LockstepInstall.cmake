@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The install rules: headers, the static library, and the CMake package for find_package(lockstep).
+# The install rules: public headers, the static library, and the CMake package for find_package(lockstep).
 
 include(CMakePackageConfigHelpers)
 
 set(_lockstep_package ${CMAKE_INSTALL_LIBDIR}/cmake/lockstep)
-install(DIRECTORY ${PROJECT_SOURCE_DIR}/lockstep DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
-        FILES_MATCHING PATTERN "*.h")
-install(TARGETS lockstep EXPORT lockstep ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(TARGETS lockstep EXPORT lockstep ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
+        FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(EXPORT lockstep NAMESPACE lockstep:: FILE lockstepTargets.cmake
         DESTINATION ${_lockstep_package})
 configure_package_config_file(

@@ -1,18 +1,25 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""Checks which way the folders of lockstep/ depend on each other.
+"""Checks which way the folders of lockstep/ and tools/ depend on each other.
 
 A file includes only from its own folder and from folders before it in the house's order. The base
-(core, launch and the local store), which the launcher is made of, reaches no header of libtorch.
+(the target lockstep_base), of which the launcher is made, reaches no header of libtorch. No folder
+has more than a fifth of the library's lines.
 """
 
 import pathlib
 import re
 import sys
 
-ORDER = ["core", "rendezvous", "launch", "collective", "data", "parallel", "amp", "checkpoint",
-         "train", "bench", "report"]
-ANYWHERE = {"lockstep/libtorch_version.h"}  # but in the base, where libtorch itself is caught
+ORDER = ["lockstep/core", "lockstep/rendezvous", "lockstep/launch", "lockstep/comm/core",
+         "lockstep/comm/kernels", "lockstep/comm/self", "lockstep/comm/local",
+         "lockstep/comm/remote", "lockstep/comm/nccl", "lockstep/comm/hierarchical",
+         "lockstep/comm", "lockstep/data", "lockstep/parallel", "lockstep/optim", "lockstep/amp",
+         "lockstep/checkpoint", "lockstep/train", "tools/recipes", "tools/compare", "tools/bench",
+         "tools/doctor", "tools/cli"]
+# Generated or for every folder; but not in the base, where libtorch itself is caught.
+ANYWHERE = {"lockstep/libtorch_version.h", "lockstep/built_with.h"}
+LARGEST_PART = 0.2
 INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]')
 LIBTORCH = re.compile(r"^(torch|ATen|c10|c10d|caffe2)/")
 
@@ -23,8 +30,17 @@ def includes(path):
             yield number, match.group(1)
 
 
-def in_base(path):
-    return path.parts[1] in ("core", "launch") or path.name.startswith("local_store")
+def folder_of(name):
+    """The deepest folder of ORDER that holds this file; None for files beside the folders."""
+    found = [folder for folder in ORDER if name.startswith(folder + "/")]
+    return max(found, key=len, default=None)
+
+
+def base_sources(root):
+    """The sources of lockstep_base, by the build's own list."""
+    text = (root / "lockstep/CMakeLists.txt").read_text()
+    listed = re.search(r"target_sources\(lockstep_base PRIVATE\n(.*?)\n\)", text, re.DOTALL)
+    return {"lockstep/" + line.strip() for line in listed.group(1).splitlines()}
 
 
 def way_to_libtorch(root, name, seen):
@@ -41,27 +57,42 @@ def way_to_libtorch(root, name, seen):
     return []
 
 
-def errors_in(root, path):
-    relative = path.relative_to(root)
-    folder = relative.parts[1]
-    if len(relative.parts) > 2 and folder not in ORDER:
-        yield f"{relative}: the folder {folder} has no place in the order {', '.join(ORDER)}"
+def errors_in(root, name, base):
+    folder = folder_of(name)
+    if folder is None:
+        if name.count("/") > 1:
+            yield f"{name}: its folder has no place in the order {', '.join(ORDER)}"
         return
-    for number, name in includes(path):
-        if in_base(relative) and (chain := way_to_libtorch(root, name, set())):
-            yield f"{relative}:{number}: the base reaches libtorch: {' -> '.join(chain)}"
-        if not name.startswith("lockstep/") or name in ANYWHERE or len(relative.parts) == 2:
+    for number, included in includes(root / name):
+        if name in base and (chain := way_to_libtorch(root, included, set())):
+            yield f"{name}:{number}: the base reaches libtorch: {' -> '.join(chain)}"
+        if not included.startswith(("lockstep/", "tools/")) or included in ANYWHERE:
             continue
-        if not (root / name).exists():
-            yield f"{relative}:{number}: there is no {name}"
-        elif ORDER.index(name.split("/")[1]) > ORDER.index(folder):
-            yield f"{relative}:{number}: {folder} includes from {name}, which comes after it"
+        other = folder_of(included)
+        if not (root / included).exists():
+            yield f"{name}:{number}: there is no {included}"
+        elif other and ORDER.index(other) > ORDER.index(folder):
+            yield f"{name}:{number}: {folder} includes from {included}, which comes after it"
+
+
+def too_large(root, files):
+    lines = {}
+    for name in files:
+        if name.startswith("lockstep/") and (folder := folder_of(name)):
+            lines[folder] = lines.get(folder, 0) + len((root / name).read_text().splitlines())
+    total = sum(lines.values())
+    for folder, count in lines.items():
+        if count > LARGEST_PART * total:
+            yield f"{folder} has {count} of the library's {total} lines, more than a fifth"
 
 
 def main():
     root = pathlib.Path(__file__).resolve().parent.parent
-    files = sorted(p for p in (root / "lockstep").rglob("*") if p.suffix in (".h", ".cpp"))
-    errors = [error for path in files for error in errors_in(root, path)]
+    files = sorted(str(path.relative_to(root)) for part in ("lockstep", "tools")
+                   for path in (root / part).rglob("*") if path.suffix in (".h", ".cpp"))
+    base = base_sources(root)
+    errors = [error for name in files for error in errors_in(root, name, base)]
+    errors += too_large(root, files)
     print("\n".join(errors or [f"includes of {len(files)} files point the right way"]))
     return 1 if errors else 0
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// The rows of the table, with the backends that this build contains.
 #include "lockstep/comm/backends.h"
 
 #include <algorithm>
@@ -22,7 +23,8 @@ using Join = decltype(BackendRow::join);
 using FindLibrary = decltype(BackendRow::find_library);
 
 constexpr std::string_view kHowToGetGloo =
-    "it needs Gloo's headers (Debian: apt-get install libgloo-dev) when Lockstep is configured, and "
+    "it needs Gloo's headers (Debian: apt-get install libgloo-dev) when Lockstep is configured, "
+    "and "
     "a libtorch with distributed support";
 constexpr std::string_view kHowToGetMpi =
     "it needs an MPI (Debian: apt-get install libopenmpi-dev openmpi-bin, or libmpich-dev mpich) "
@@ -31,7 +33,7 @@ constexpr std::string_view kHowToGetNccl =
     "it needs the headers of NCCL (nccl.h) and of CUDA (cuda_runtime.h) where CMake finds them "
     "(beside pip's torch they are found), and a libtorch with CUDA";
 
-// Null for what is not built: such a function is named here, but not used.
+// Null if it is not built in: the function is then named here, but not used.
 Join gloo_join() {
   if constexpr (built_with::gloo) return make_gloo_backend;
   return nullptr;
@@ -58,7 +60,7 @@ std::shared_ptr<Backend> join_alone(const Membership& membership, const GroupOpt
   return make_self_backend(membership, options);
 }
 
-// The ranks of several hosts, which `engine` joins.
+// Joins the ranks of several hosts, with `engine` between the hosts.
 template <Join (*engine)()>
 std::shared_ptr<Backend> join_hosts(const Membership& membership, const GroupOptions& options,
                                     const std::string&) {

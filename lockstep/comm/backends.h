@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The backends that there are: one row each, from which come "auto", --help, doctor's findings and
-// the errors about what is not built.
+// The table of backends, one row for each. "auto", --help, `lockstep doctor` and errors about
+// missing backends use it.
 #pragma once
 
 #include <memory>
@@ -16,23 +16,23 @@ struct BackendRow {
   std::string_view name;
   // For people: "the ranks of one machine, through shared memory".
   std::string_view help;
-  // Joins the ranks; `name` is what messages call the backend. Null if it is not built in.
+  // Joins the ranks; messages call the backend `name`. Null if it is not built in.
   std::shared_ptr<Backend> (*join)(const Membership& membership, const GroupOptions& options,
                                    const std::string& name);
-  // How to get it, where it is not built in.
+  // How to get the backend if it is not built in.
   std::string_view how_to_get;
-  // What was found of its library on this machine: "Open MPI v4.1.4"; null if it has none.
+  // Describes the backend's library on this machine: "Open MPI v4.1.4"; null if it has none.
   // BackendError if the library cannot be used.
   std::string (*find_library)();
 
   bool built_in() const { return join != nullptr; }
 };
 
-// In the order of docs and --help, without "auto".
+// In the order of the documentation and --help, without "auto".
 std::span<const BackendRow> backend_rows();
-// There is one of this name.
+// There must be a row of this name.
 const BackendRow& backend_row(std::string_view name);
-// Whether it is built in, and its library can be used.
+// Whether the backend is built in, and its library can be used.
 bool is_usable(const BackendRow& row);
 
 }  // namespace lockstep

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a process group refuses before a call starts, on this rank alone: the group goes on.
+// Checks arguments before a call starts, on this rank alone: after an error the group goes on.
+#include "lockstep/comm/check_arguments.h"
+
 #include <algorithm>
 #include <cmath>
 
@@ -9,7 +11,6 @@
 
 #include "lockstep/comm/core/device_count.h"
 #include "lockstep/comm/kernels/reduce.h"
-#include "lockstep/comm/process_group.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep {
@@ -23,123 +24,122 @@ bool can_hold_elements(at::Device device) {
 
 }  // namespace
 
-void ProcessGroup::check_new_tensor(at::IntArrayRef sizes, const at::TensorOptions& options) const {
+std::string ArgumentChecks::where() const {
+  return fmt::format("[{}] {}, rank {} of {}: ", group_.backend(), operation_, group_.rank(),
+                     group_.size());
+}
+
+void ArgumentChecks::new_tensor(at::IntArrayRef sizes, const at::TensorOptions& options) const {
   auto bytes = static_cast<std::int64_t>(options.dtype().itemsize());
   bool countable = true;
   for (const std::int64_t size : sizes) {
-    if (size < 0) throw UsageError(where("empty") + fmt::format("a size is {}", size));
+    if (size < 0) throw UsageError(where() + fmt::format("a size is {}", size));
     countable &= size == 0 || !__builtin_mul_overflow(bytes, size, &bytes);
   }
   if (!countable) {
-    throw UsageError(where("empty") +
+    throw UsageError(where() +
                      fmt::format("no machine has the bytes of [{}] {} elements",
                                  fmt::join(sizes, ", "),
                                  c10::toString(c10::typeMetaToScalarType(options.dtype()))));
   }
   if (!can_hold_elements(options.device())) {
-    throw UsageError(where("empty") +
+    throw UsageError(where() +
                      fmt::format("there is no device {} that could hold a tensor here; leave the "
                                  "device away for the group's own, {}",
-                                 options.device().str(), device().str()));
+                                 options.device().str(), group_.device().str()));
   }
 }
 
-void ProcessGroup::check(std::string_view operation, at::TensorList tensors) const {
+void ArgumentChecks::tensors(at::TensorList tensors) const {
   if (tensors.empty()) {
-    throw UsageError(where(operation) + "the list of tensors is empty; give at least one");
+    throw UsageError(where() + "the list of tensors is empty; give at least one");
   }
   for (const auto& tensor : tensors) {
-    if (!tensor.defined()) throw UsageError(where(operation) + "a tensor is undefined");
+    if (!tensor.defined()) throw UsageError(where() + "a tensor is undefined");
     if (tensor.layout() != at::kStrided) {
-      throw UsageError(where(operation) +
+      throw UsageError(where() +
                        "a tensor is sparse; only dense ones can be sent: call to_dense() first");
     }
     if (tensor.is_meta()) {
-      throw UsageError(where(operation) +
+      throw UsageError(where() +
                        "a tensor is on the device meta and has no elements; make it on a device "
                        "that holds them");
     }
   }
 }
 
-void ProcessGroup::check_outputs(std::string_view operation, at::TensorList tensors) const {
-  check(operation, tensors);
+void ArgumentChecks::outputs(at::TensorList tensors) const {
+  this->tensors(tensors);
   for (const auto& tensor : tensors) {
     if (tensor.is_contiguous() || at::has_internal_overlap(tensor) != at::MemOverlap::Yes) continue;
-    throw UsageError(where(operation) +
+    throw UsageError(where() +
                      "a tensor that is written to is expanded: several of its elements share one "
                      "place in memory; call clone() first");
   }
 }
 
-void ProcessGroup::check(std::string_view operation, const at::Tensor& tensor,
-                         AllReduceOptions options) const {
+void ArgumentChecks::reducible(const at::Tensor& tensor, AllReduceOptions options) const {
   const auto type = tensor.scalar_type();
   if (!can_reduce(type)) {
-    throw UsageError(where(operation) +
+    throw UsageError(where() +
                      fmt::format("tensors of type {} cannot be reduced", c10::toString(type)));
   }
   const bool scaled = options.op == ReduceOp::mean || options.scale != 1;
   if (scaled && !at::isFloatingType(type)) {
-    throw UsageError(where(operation) +
+    throw UsageError(where() +
                      fmt::format("a mean or a scale needs a floating type, not {}; take the sum",
                                  c10::toString(type)));
   }
-  if (std::isnan(options.scale)) throw UsageError(where(operation) + "the scale is not a number");
+  if (std::isnan(options.scale)) throw UsageError(where() + "the scale is not a number");
   if (options.scale != 1 && options.op != ReduceOp::sum && options.op != ReduceOp::mean) {
     throw UsageError(
-        where(operation) +
-        fmt::format("a scale goes with a sum or a mean, not with {}", name(options.op)));
+        where() + fmt::format("a scale goes with a sum or a mean, not with {}", name(options.op)));
   }
 }
 
-void ProcessGroup::check_root(std::string_view operation, int root) const {
-  if (root >= 0 && root < size()) return;
-  throw UsageError(where(operation) + fmt::format("root {} is no rank of this group", root));
+void ArgumentChecks::root(int root) const {
+  if (root >= 0 && root < group_.size()) return;
+  throw UsageError(where() + fmt::format("root {} is no rank of this group", root));
 }
 
-void ProcessGroup::check_one_each(std::string_view operation, at::TensorList tensors,
-                                  const at::Tensor& like) const {
-  if (static_cast<int>(tensors.size()) != size()) {
-    throw UsageError(where(operation) +
-                     fmt::format("{} tensors were given for {} ranks; give one for each",
-                                 tensors.size(), size()));
+void ArgumentChecks::one_each(at::TensorList tensors, const at::Tensor& like) const {
+  if (static_cast<int>(tensors.size()) != group_.size()) {
+    throw UsageError(where() + fmt::format("{} tensors were given for {} ranks; give one for each",
+                                           tensors.size(), group_.size()));
   }
   for (std::size_t rank = 0; rank < tensors.size(); ++rank) {
     const auto& tensor = tensors[rank];
     if (tensor.numel() != like.numel() || tensor.scalar_type() != like.scalar_type()) {
       throw UsageError(
-          where(operation) +
-          fmt::format("the tensor for rank {} has {} elements of {}, but this rank's has "
-                      "{} of {}; they must be alike",
-                      rank, tensor.numel(), c10::toString(tensor.scalar_type()), like.numel(),
-                      c10::toString(like.scalar_type())));
+          where() + fmt::format("the tensor for rank {} has {} elements of {}, but this rank's has "
+                                "{} of {}; they must be alike",
+                                rank, tensor.numel(), c10::toString(tensor.scalar_type()),
+                                like.numel(), c10::toString(like.scalar_type())));
     }
   }
 }
 
-void ProcessGroup::check_none(std::string_view operation, std::string_view list,
-                              at::TensorList tensors, int root) const {
+void ArgumentChecks::none(std::string_view list, at::TensorList tensors, int root) const {
   if (tensors.empty()) return;
-  throw UsageError(where(operation) +
+  throw UsageError(where() +
                    fmt::format("{} {} were given, but only root, rank {}, has any; pass an "
                                "empty list on the other ranks",
                                tensors.size(), list, root));
 }
 
-void ProcessGroup::check_exchange(at::TensorList outputs, at::TensorList inputs) const {
-  const auto ranks = static_cast<std::size_t>(size());
+void ArgumentChecks::exchange(at::TensorList outputs, at::TensorList inputs) const {
+  const auto ranks = static_cast<std::size_t>(group_.size());
   if (inputs.size() != ranks || outputs.size() != ranks) {
-    throw UsageError(where("all_to_all") +
+    throw UsageError(where() +
                      fmt::format("{} outputs and {} inputs were given for {} ranks; give one of "
                                  "each for each",
                                  outputs.size(), inputs.size(), ranks));
   }
-  const auto& from = inputs[static_cast<std::size_t>(rank())];
-  const auto& to = outputs[static_cast<std::size_t>(rank())];
+  const auto& from = inputs[static_cast<std::size_t>(group_.rank())];
+  const auto& to = outputs[static_cast<std::size_t>(group_.rank())];
   if (from.numel() != to.numel() || from.scalar_type() != to.scalar_type()) {
     throw UsageError(
-        where("all_to_all") +
+        where() +
         fmt::format("this rank's own input has {} elements of {}, and its output {} of {}; they "
                     "must be alike",
                     from.numel(), c10::toString(from.scalar_type()), to.numel(),
@@ -147,38 +147,37 @@ void ProcessGroup::check_exchange(at::TensorList outputs, at::TensorList inputs)
   }
 }
 
-void ProcessGroup::check_peer(std::string_view operation, int peer) const {
-  if (peer >= 0 && peer < size() && peer != rank()) return;
-  throw UsageError(where(operation) +
+void ArgumentChecks::peer(int peer) const {
+  if (peer >= 0 && peer < group_.size() && peer != group_.rank()) return;
+  throw UsageError(where() +
                    fmt::format("{} is no other rank of this group; name one from 0 to {}, but not "
                                "this one",
-                               peer, size() - 1));
+                               peer, group_.size() - 1));
 }
 
-void ProcessGroup::check_pieces(const at::Tensor& tensor, const std::vector<Piece>& pieces) const {
+void ArgumentChecks::pieces(const at::Tensor& tensor, const std::vector<Piece>& pieces) const {
   if (tensor.dim() != 1) {
-    throw UsageError(where("all_reduce") + fmt::format("pieces go with a tensor of one dimension, "
-                                                       "not of {}; call view(-1)",
-                                                       tensor.dim()));
+    throw UsageError(where() + fmt::format("pieces go with a tensor of one dimension, "
+                                           "not of {}; call view(-1)",
+                                           tensor.dim()));
   }
   std::int64_t end = 0;
   for (const Piece& piece : pieces) {
-    check("all_reduce", {piece.values});
+    tensors(piece.values);
     const ElementRange range = piece.range();
     if (range.begin < end || range.end() > tensor.numel()) {
-      throw UsageError(where("all_reduce") +
+      throw UsageError(where() +
                        fmt::format("a piece of {} elements from {} on lies outside of the tensor, "
                                    "which has {}, or overlaps another",
                                    range.count, range.begin, tensor.numel()));
     }
     if (piece.values.scalar_type() != tensor.scalar_type() || !piece.values.is_contiguous()) {
       throw UsageError(
-          where("all_reduce") +
-          fmt::format("a piece is of {}{}, the tensor of {}; pieces must be contiguous "
-                      "and of the tensor's type",
-                      c10::toString(piece.values.scalar_type()),
-                      piece.values.is_contiguous() ? "" : " and not contiguous",
-                      c10::toString(tensor.scalar_type())));
+          where() + fmt::format("a piece is of {}{}, the tensor of {}; pieces must be contiguous "
+                                "and of the tensor's type",
+                                c10::toString(piece.values.scalar_type()),
+                                piece.values.is_contiguous() ? "" : " and not contiguous",
+                                c10::toString(tensor.scalar_type())));
     }
     end = range.end();
   }

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Finds out where the ranks are, and makes a group with the backend that suits them.
 #include "lockstep/comm/choose_backend.h"
 
 #include <algorithm>
@@ -17,7 +18,7 @@
 namespace lockstep {
 namespace {
 
-// The GPU as all processes of this machine know it: CUDA_VISIBLE_DEVICES renumbers them.
+// The GPU's name, the same in all processes of this machine: CUDA_VISIBLE_DEVICES renumbers GPUs.
 std::string gpu_name(at::Device device) {
   std::istringstream visible(environment("CUDA_VISIBLE_DEVICES").value_or(""));
   std::string name = std::to_string(device.index());
@@ -28,7 +29,7 @@ std::string gpu_name(at::Device device) {
   return name;
 }
 
-// Whether NCCL can join the ranks, which wants a GPU for each. All ranks get the same answer, also
+// Whether NCCL can join the ranks, which needs a GPU for each. All ranks get the same answer, even
 // if they were given different devices.
 bool has_gpu_for_each_rank(const Membership& member, const GroupOptions& options) {
   if (!c10::impl::hasDeviceGuardImpl(at::kCUDA)) return false;
@@ -79,8 +80,8 @@ std::shared_ptr<ProcessGroup> make_group(std::string backend, Membership member,
   }
   const BackendRow& row = backend_row(backend);
   if (!row.built_in()) {
-    throw BackendError(fmt::format("backend \"{}\" is not built into this Lockstep: {}", backend,
-                                   row.how_to_get));
+    throw BackendError(
+        fmt::format("backend \"{}\" is not built into this Lockstep: {}", backend, row.how_to_get));
   }
   auto joined = row.join(member, options, backend);
   return std::make_shared<ProcessGroup>(std::move(member), std::move(options), std::move(joined));

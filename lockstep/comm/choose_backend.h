@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Which backend joins the ranks.
+// Chooses the backend that joins the ranks.
 #pragma once
 
 #include <memory>
@@ -13,13 +13,13 @@ namespace lockstep {
 struct Placement {
   int ranks = 1;
   int hosts = 1;
-  // Each has one that no other rank has, and NCCL can be loaded.
+  // Each rank has a GPU that no other rank has, and NCCL can be loaded.
   bool gpu_for_each_rank = false;
-  // The backend that joins hosts: gloo, or mpi where there is no gloo.
+  // The backend that joins hosts: gloo, or mpi if gloo is not built in.
   std::string between_hosts = "gloo";
 };
 
-// The one that this Lockstep was built with.
+// The backend that joins hosts in this build.
 std::string backend_between_hosts();
 
 struct Choice {
@@ -28,11 +28,11 @@ struct Choice {
   std::string why;
 };
 
-// What "auto" takes.
+// The backend that "auto" stands for.
 Choice choose_backend(const Placement& placement);
 
-// A backend of backends(). A collective call, blocking. "auto" has the ranks tell each other where
-// they are.
+// `backend` is one of backends(). A blocking collective call. With "auto", the ranks tell each
+// other where they are.
 std::shared_ptr<ProcessGroup> make_group(std::string backend, Membership member,
                                          GroupOptions options);
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Rendezvous, choice of the device, and creation of the group, in that order.
 #include "lockstep/comm/init_process_group.h"
 
 #include <algorithm>
@@ -19,7 +20,8 @@
 namespace lockstep {
 namespace {
 
-// A GPU is made the current one, as torch::cuda::set_device would. Ranks beyond the GPUs share.
+// Makes a GPU the current one, as torch::cuda::set_device would. Ranks share GPUs if they outnumber
+// them.
 at::Device choose_device(std::optional<at::Device> wanted, const Membership& member) {
   const int gpus = wanted && wanted->is_cpu() ? 0 : device_count(at::kCUDA);
   at::Device device = at::kCPU;
@@ -60,7 +62,7 @@ std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
                                   .rank = options.rank,
                                   .world_size = options.world_size,
                                   .timeout = options.timeout});
-  // Lockstep's launcher has said it already.
+  // Lockstep's launcher has warned already.
   if (member.local_rank == 0 && !started_by_lockstep())
     warn_of_oversubscription(member.local_world_size);
   const GroupOptions group{.timeout = options.timeout,

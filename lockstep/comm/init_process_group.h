@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How a process becomes a rank, as torch.distributed.init_process_group.
+// Makes this process a rank, as torch.distributed.init_process_group does.
 #pragma once
 
 #include <chrono>
@@ -15,31 +15,30 @@ namespace lockstep {
 struct InitOptions {
   // One of backends().
   std::string backend = "auto";
-  // "env://" reads RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, else what mpirun and
-  // srun set; with none of them the process is a group of one. "tcp://host:port" (rank 0 listens
-  // there) and "file:///path" (a file that does not exist yet) take rank and world_size from these
-  // options, else from RANK and WORLD_SIZE.
+  // "env://" reads RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, else the variables of
+  // mpirun and srun; with none of them, the process is a group of one. "tcp://host:port" (rank 0
+  // listens there) and "file:///path" (a file that does not exist yet) take rank and world_size
+  // from these options, else from RANK and WORLD_SIZE.
   std::string init_method = "env://";
   std::optional<int> rank = {};
   std::optional<int> world_size = {};
   // For joining, and for every wait of the group.
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
-  // Where this rank's tensors live; without it cuda:LOCAL_RANK if there is a GPU, else cpu.
+  // Where this rank's tensors live. By default cuda:LOCAL_RANK if there is a GPU, else cpu.
   std::optional<at::Device> device = {};
 };
 
 // Blocks until all ranks have joined. UsageError for options or an environment that contradict
 // themselves or those of other ranks; PeerLost names a rank that came and died, TimeoutError the
-// ranks that did not come; BackendError if the backend is not built in or the system refuses what
-// it needs. The group's destruction leaves the group and never hangs; there is no
-// destroy_process_group.
+// ranks that did not come; BackendError if the backend is not built in, or the system refuses what
+// it needs. Destroying the group leaves it and never hangs; there is no destroy_process_group.
 std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options = {});
 
-// "auto", which takes the fastest one that joins these ranks; "shm", for those of one machine;
-// "gloo", for any number of machines; "mpi", for ranks that an MPI launcher started; "nccl", for
-// ranks with a GPU each; "hierarchical", for several machines with several ranks each: shm within a
-// machine, gloo between them, or what "hierarchical:mpi" and "hierarchical:nccl" say. One that was
-// not built says how to get it when it is asked for.
+// The names of the backends. "auto" takes the fastest backend that joins these ranks; "shm" is for
+// ranks of one machine; "gloo" for any number of machines; "mpi" for ranks that an MPI launcher
+// started; "nccl" for ranks with a GPU each; "hierarchical" for several machines with several ranks
+// each: shm within a machine, gloo between machines, or mpi or nccl with "hierarchical:mpi" and
+// "hierarchical:nccl". A backend that is not built in says how to get it when it is asked for.
 const std::vector<std::string>& backends();
 
 }  // namespace lockstep

@@ -7,9 +7,12 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "lockstep/comm/check_arguments.h"
+#include "lockstep/comm/core/backend.h"
 #include "lockstep/comm/core/device_copies.h"
 #include "lockstep/comm/core/progress.h"
-#include "lockstep/comm/core/ring_all_reduce.h"
+#include "lockstep/comm/group_access.h"
+#include "lockstep/comm/ring_all_reduce.h"
 #include "lockstep/core/error.h"
 #include "lockstep/rendezvous/launchers.h"
 #include "lockstep/rendezvous/losses.h"
@@ -74,14 +77,18 @@ void ProcessGroup::leave_if_failing() noexcept try {
   // The peers see a farewell.
 }
 
-std::string ProcessGroup::where(std::string_view operation) const {
-  return fmt::format("[{}] {}, rank {} of {}: ", backend(), operation, rank(), size());
+std::string_view ProcessGroup::backend() const {
+  return backend_->name();
+}
+
+void ProcessGroup::abort(const std::string& reason) {
+  backend_->abort(reason);
 }
 
 at::Tensor ProcessGroup::empty(at::IntArrayRef sizes, const at::TensorOptions& options) {
   const at::TensorOptions placed =
       options.device(options.has_device() ? options.device() : device());
-  check_new_tensor(sizes, placed);
+  ArgumentChecks(*this, "empty").new_tensor(sizes, placed);
   return backend_->empty(sizes, placed);
 }
 
@@ -90,83 +97,91 @@ Work ProcessGroup::start(const CollectiveArgs& args) {
   return backend_->start(args);
 }
 
-Work ProcessGroup::start_all_reduce(at::TensorList tensors, AllReduceOptions options,
-                                    std::span<const Piece> pieces) {
+Work ProcessGroup::start_all_reduce(const CollectiveArgs& args) {
   std::uint64_t bytes = 0;
-  for (const auto& tensor : tensors) bytes += tensor.nbytes();
+  for (const auto& tensor : args.outputs) bytes += tensor.nbytes();
   bytes_sent_ += 2 * static_cast<std::uint64_t>(size() - 1) * bytes / size();
-  return start({.call = reducing(Collective::all_reduce, options),
-                .outputs = tensors,
-                .pieces = pieces});
+  return start(args);
 }
 
 Work ProcessGroup::all_reduce(at::TensorList tensors, AllReduceOptions options) {
-  check_outputs("all_reduce", tensors);
-  for (const auto& tensor : tensors) check("all_reduce", tensor, options);
-  if (options.algorithm == Algorithm::ring && size() > 1) {
-    return start_ring(tensors, reducing(Collective::all_reduce, options));
-  }
-  return start_all_reduce(tensors, options);
+  const ArgumentChecks checks(*this, "all_reduce");
+  checks.outputs(tensors);
+  for (const auto& tensor : tensors) checks.reducible(tensor, options);
+  const CollectiveArgs args{.call = reducing(Collective::all_reduce, options), .outputs = tensors};
+  const bool ring = options.algorithm == Algorithm::ring && size() > 1;
+  return ring ? start_ring(args) : start_all_reduce(args);
 }
 
-Work ProcessGroup::all_reduce_pieces(const at::Tensor& tensor, std::vector<Piece> pieces,
-                                     AllReduceOptions options) {
-  if (pieces.empty()) return all_reduce(tensor, options);
+Work GroupAccess::all_reduce_pieces(const at::Tensor& tensor, std::vector<Piece> pieces,
+                                    AllReduceOptions options) {
+  if (pieces.empty()) return group_.all_reduce(tensor, options);
   std::ranges::sort(pieces, {}, &Piece::begin);
-  check_outputs("all_reduce", {tensor});
-  check("all_reduce", tensor, options);
-  check_pieces(tensor, pieces);
-  const ElementRange share =
-      options.algorithm == Algorithm::ring ? ElementRange() : own_share(tensor);
+  const ArgumentChecks checks(group_, "all_reduce");
+  checks.outputs(tensor);
+  checks.reducible(tensor, options);
+  checks.pieces(tensor, pieces);
+  const bool ring = options.algorithm == Algorithm::ring;
+  const ElementRange share = ring ? ElementRange() : own_share(tensor);
   std::erase_if(pieces, [&](const Piece& piece) {
     const bool stays = share.contains(piece.range()) && is_usable_on(at::kCPU, piece.values);
     if (!stays) bring_in(tensor, piece);
     return !stays;
   });
-  if (options.algorithm == Algorithm::ring) return all_reduce(tensor, options);
-  return start_all_reduce(tensor, options, pieces);
+  if (ring) return group_.all_reduce(tensor, options);
+  return group_.start_all_reduce(
+      {.call = reducing(Collective::all_reduce, options), .outputs = tensor, .pieces = pieces});
+}
+
+ElementRange GroupAccess::own_share(const at::Tensor& tensor) const {
+  return group_.backend_->own_share(tensor);
 }
 
 Work ProcessGroup::reduce(at::TensorList tensors, int root, AllReduceOptions options) {
-  check_outputs("reduce", tensors);
-  check_root("reduce", root);
-  for (const auto& tensor : tensors) check("reduce", tensor, options);
+  const ArgumentChecks checks(*this, "reduce");
+  checks.outputs(tensors);
+  checks.root(root);
+  for (const auto& tensor : tensors) checks.reducible(tensor, options);
   return start({.call = reducing(Collective::reduce, options, root), .outputs = tensors});
 }
 
 Work ProcessGroup::broadcast(at::TensorList tensors, int root) {
-  check_outputs("broadcast", tensors);
-  check_root("broadcast", root);
+  const ArgumentChecks checks(*this, "broadcast");
+  checks.outputs(tensors);
+  checks.root(root);
   return start({.call = {.collective = Collective::broadcast, .root = root}, .outputs = tensors});
 }
 
 Work ProcessGroup::all_gather(std::vector<at::Tensor> outputs, const at::Tensor& input) {
-  check("all_gather", {input});
-  check_outputs("all_gather", outputs);
-  check_one_each("all_gather", outputs, input);
+  const ArgumentChecks checks(*this, "all_gather");
+  checks.tensors(input);
+  checks.outputs(outputs);
+  checks.one_each(outputs, input);
   return start({.call = of(Collective::all_gather, input), .outputs = outputs, .inputs = input});
 }
 
 Work ProcessGroup::gather(std::vector<at::Tensor> outputs, const at::Tensor& input, int root) {
-  check_root("gather", root);
-  check("gather", {input});
+  const ArgumentChecks checks(*this, "gather");
+  checks.root(root);
+  checks.tensors(input);
   if (rank() == root) {
-    check_outputs("gather", outputs);
-    check_one_each("gather", outputs, input);
+    checks.outputs(outputs);
+    checks.one_each(outputs, input);
   } else {
-    check_none("gather", "outputs", outputs, root);
+    checks.none("outputs", outputs, root);
   }
   return start({.call = of(Collective::gather, input, root), .outputs = outputs, .inputs = input});
 }
 
 Work ProcessGroup::scatter(const at::Tensor& output, std::vector<at::Tensor> inputs, int root) {
-  check_root("scatter", root);
-  check_outputs("scatter", {output});
+  const ArgumentChecks checks(*this, "scatter");
+  checks.root(root);
+  checks.outputs(output);
   if (rank() == root) {
-    check("scatter", inputs);
-    check_one_each("scatter", inputs, output);
+    checks.tensors(inputs);
+    checks.one_each(inputs, output);
   } else {
-    check_none("scatter", "inputs", inputs, root);
+    checks.none("inputs", inputs, root);
   }
   return start(
       {.call = of(Collective::scatter, output, root), .outputs = output, .inputs = inputs});
@@ -174,10 +189,11 @@ Work ProcessGroup::scatter(const at::Tensor& output, std::vector<at::Tensor> inp
 
 Work ProcessGroup::reduce_scatter(const at::Tensor& output, std::vector<at::Tensor> inputs,
                                   AllReduceOptions options) {
-  check_outputs("reduce_scatter", {output});
-  check("reduce_scatter", inputs);
-  check_one_each("reduce_scatter", inputs, output);
-  check("reduce_scatter", output, options);
+  const ArgumentChecks checks(*this, "reduce_scatter");
+  checks.outputs(output);
+  checks.tensors(inputs);
+  checks.one_each(inputs, output);
+  checks.reducible(output, options);
   Call call = reducing(Collective::reduce_scatter, options);
   call.type = output.scalar_type();
   call.elements = output.numel();
@@ -185,23 +201,26 @@ Work ProcessGroup::reduce_scatter(const at::Tensor& output, std::vector<at::Tens
 }
 
 Work ProcessGroup::all_to_all(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs) {
-  check("all_to_all", inputs);
-  check_outputs("all_to_all", outputs);
-  check_exchange(outputs, inputs);
+  const ArgumentChecks checks(*this, "all_to_all");
+  checks.tensors(inputs);
+  checks.outputs(outputs);
+  checks.exchange(outputs, inputs);
   return start(
       {.call = {.collective = Collective::all_to_all}, .outputs = outputs, .inputs = inputs});
 }
 
 Work ProcessGroup::send(const at::Tensor& tensor, int to) {
-  check("send", {tensor});
-  check_peer("send", to);
+  const ArgumentChecks checks(*this, "send");
+  checks.tensors(tensor);
+  checks.peer(to);
   bytes_sent_ += static_cast<std::uint64_t>(tensor.numel() * tensor.element_size());
   return start({.call = of(Collective::send, tensor, to), .inputs = tensor});
 }
 
 Work ProcessGroup::recv(const at::Tensor& tensor, int from) {
-  check_outputs("recv", {tensor});
-  check_peer("recv", from);
+  const ArgumentChecks checks(*this, "recv");
+  checks.outputs(tensor);
+  checks.peer(from);
   return start({.call = of(Collective::recv, tensor, from), .outputs = tensor});
 }
 
@@ -211,7 +230,8 @@ Work ProcessGroup::barrier() {
 
 // One ring at a time, or the messages of two would mix. The call beside it shows whether every rank
 // wants the same; the messages would not.
-Work ProcessGroup::start_ring(at::TensorList tensors, const Call& call) {
+Work ProcessGroup::start_ring(const CollectiveArgs& args) {
+  const at::TensorList tensors = args.outputs;
   const int next = (rank() + 1) % size();
   const int previous = (rank() + size() - 1) % size();
   // The ring may outlive its caller's group.
@@ -220,9 +240,8 @@ Work ProcessGroup::start_ring(at::TensorList tensors, const Call& call) {
       .send =
           [group, next](const at::Tensor& chunk) {
             group->bytes_sent_ += chunk.nbytes();
-            return group->backend_->start({.call = of(Collective::send, chunk, next),
-                                           .inputs = chunk,
-                                           .tag = Tag::ring});
+            return group->backend_->start(
+                {.call = of(Collective::send, chunk, next), .inputs = chunk, .tag = Tag::ring});
           },
       .receive =
           [group, previous](const at::Tensor& chunk) {
@@ -233,13 +252,13 @@ Work ProcessGroup::start_ring(at::TensorList tensors, const Call& call) {
       .rank = rank(),
       .size = size(),
       .timeout = timeout()};
-  Call announced = call;
+  Call announced = args.call;
   announced.type = tensors.front().scalar_type();
   announced.algorithm = Algorithm::ring;
   announced.tensors = static_cast<std::int32_t>(tensors.size());
   for (const auto& tensor : tensors) announced.elements += tensor.numel();
   const std::lock_guard lock(ring_mutex_);
-  auto ring = std::make_shared<RingAllReduce>(tensors.vec(), call, neighbours,
+  auto ring = std::make_shared<RingAllReduce>(tensors.vec(), args.call, neighbours,
                                               start({.call = announced}), last_ring_.lock());
   last_ring_ = ring;
   share_progress(ring);

@@ -17,7 +17,6 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,8 +24,7 @@
 #include <ATen/core/Tensor.h>
 #include <sys/types.h>
 
-#include "lockstep/comm/core/backend.h"
-#include "lockstep/comm/core/piece.h"
+#include "lockstep/comm/core/group_options.h"
 #include "lockstep/comm/core/reduce_op.h"
 #include "lockstep/comm/core/work.h"
 #include "lockstep/rendezvous/membership.h"
@@ -41,7 +39,9 @@ struct AllReduceOptions {
   double scale = 1;
 };
 
+class Backend;
 class RingAllReduce;
+struct CollectiveArgs;
 
 class ProcessGroup final : public std::enable_shared_from_this<ProcessGroup> {
  public:
@@ -60,11 +60,8 @@ class ProcessGroup final : public std::enable_shared_from_this<ProcessGroup> {
   at::Device device() const { return options_.device; }
   std::chrono::milliseconds timeout() const { return options_.timeout; }
 
-  // How many calls of the functions below, but empty, this rank has made.
-  std::uint64_t calls_made() const { return calls_made_; }
-
   // "shm", "thread", "self", ...
-  std::string_view backend() const { return backend_->name(); }
+  std::string_view backend() const;
   // Why it is this backend: "asked for", "all ranks share this machine", ...
   const std::string& why() const { return options_.why; }
 
@@ -73,16 +70,6 @@ class ProcessGroup final : public std::enable_shared_from_this<ProcessGroup> {
   // types are accumulated in float. Means and scales need a floating type; a sum of bools is "or",
   // their product "and".
   Work all_reduce(at::TensorList tensors, AllReduceOptions options = {});
-
-  // all_reduce of a 1-D tensor, parts of which come from other buffers on this rank. Pieces are
-  // contiguous, of the tensor's type, and do not overlap. Those that lie wholly in own_share() are
-  // read in place, and must not change until the Work is done; the others are copied in at once. A
-  // ring copies all.
-  Work all_reduce_pieces(const at::Tensor& tensor, std::vector<Piece> pieces,
-                         AllReduceOptions options = {});
-  // Which elements of a tensor, on this rank, no other rank reads in an all_reduce: a part of a
-  // tensor that all ranks can reach and that is not small; none on groups that share no memory.
-  ElementRange own_share(const at::Tensor& tensor) const { return backend_->own_share(tensor); }
 
   // Root's tensors become the reduction; the other ranks' keep what they hold.
   Work reduce(at::TensorList tensors, int root, AllReduceOptions options = {});
@@ -133,34 +120,16 @@ class ProcessGroup final : public std::enable_shared_from_this<ProcessGroup> {
 
   // Ends the group for every rank: whatever waits, and whatever comes later, throws with the
   // reason. May be called from any thread.
-  void abort(const std::string& reason) { backend_->abort(reason); }
+  void abort(const std::string& reason);
 
  private:
+  // What the reducer and tests use besides (group_access.h).
+  friend class GroupAccess;
+
   void leave_if_failing() noexcept;
-
-  // "[shm] all_reduce, rank 1 of 4: ", the beginning of every message about wrong arguments.
-  std::string where(std::string_view operation) const;
-
-  // check_arguments.cpp. UsageError, before anything has been started.
-  void check_new_tensor(at::IntArrayRef sizes, const at::TensorOptions& options) const;
-  void check(std::string_view operation, at::TensorList tensors) const;
-  void check_outputs(std::string_view operation, at::TensorList tensors) const;
-  void check(std::string_view operation, const at::Tensor& tensor, AllReduceOptions options) const;
-  void check_root(std::string_view operation, int root) const;
-  void check_peer(std::string_view operation, int peer) const;
-  // One tensor for each rank, all like this one.
-  void check_one_each(std::string_view operation, at::TensorList tensors,
-                      const at::Tensor& like) const;
-  // On ranks other than root the list is empty.
-  void check_none(std::string_view operation, std::string_view list, at::TensorList tensors,
-                  int root) const;
-  void check_exchange(at::TensorList outputs, at::TensorList inputs) const;
-  void check_pieces(const at::Tensor& tensor, const std::vector<Piece>& pieces) const;
-
   Work start(const CollectiveArgs& args);
-  Work start_all_reduce(at::TensorList tensors, AllReduceOptions options,
-                        std::span<const Piece> pieces = {});
-  Work start_ring(at::TensorList tensors, const Call& call);
+  Work start_all_reduce(const CollectiveArgs& args);
+  Work start_ring(const CollectiveArgs& args);
 
   Membership membership_;
   GroupOptions options_;

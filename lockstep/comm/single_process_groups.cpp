@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Makes groups whose ranks are this process or its threads.
 #include "lockstep/comm/single_process_groups.h"
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Groups whose ranks are all in this process: of one rank, or of threads.
+// Groups whose ranks are all in this process: one rank, or threads.
 #pragma once
 
 #include <memory>
@@ -12,8 +12,8 @@ namespace lockstep {
 // A group of this process alone.
 std::shared_ptr<ProcessGroup> make_self_group(GroupOptions options = {});
 
-// One group object for each rank, in the order of the ranks; each is for one thread. A rank whose
-// object is destroyed has left the group. UsageError if size is less than 1.
+// One group object for each rank, in the order of the ranks; each is for one thread. A rank leaves
+// the group when its object is destroyed. UsageError if size is less than 1.
 std::vector<std::shared_ptr<ProcessGroup>> make_thread_groups(int size, GroupOptions options = {});
 
 }  // namespace lockstep

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// ProcessGroup::split: who belongs together is agreed on before anyone joins.
+// ProcessGroup::split: all ranks agree on the new groups before any rank joins one.
 #include <algorithm>
 #include <set>
 
@@ -7,6 +7,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "lockstep/comm/check_arguments.h"
+#include "lockstep/comm/core/backend.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/core/error.h"
 #include "lockstep/rendezvous/losses.h"
@@ -14,9 +16,9 @@
 namespace lockstep {
 namespace {
 
-// What lists are filled up with.
+// Pads lists to the same length.
 constexpr std::int32_t no_rank = -1;
-// Every rank has to know that one of them named no ranks that could form a group.
+// Says that this rank's list cannot form a group, which every rank has to know.
 constexpr std::int32_t impossible_list = -2;
 
 std::vector<int> as_list(const at::Tensor& tensor) {
@@ -29,10 +31,11 @@ std::vector<int> as_list(const at::Tensor& tensor) {
 }  // namespace
 
 std::shared_ptr<ProcessGroup> ProcessGroup::split(const std::vector<int>& ranks) {
+  const ArgumentChecks checks(*this, "split");
   const bool possible =
       std::ranges::all_of(ranks, [&](int member) { return member >= 0 && member < size(); }) &&
       std::set(ranks.begin(), ranks.end()).size() == ranks.size();
-  // So that messages speak of a split, and not of how it is done.
+  // Compared first, so that errors speak of a split, and not of the all_gather.
   backend_->start({.call = {.collective = Collective::split}}).wait();
   const at::Tensor own = at::full({size()}, possible ? no_rank : impossible_list, at::kInt);
   if (possible) std::copy(ranks.begin(), ranks.end(), own.data_ptr<std::int32_t>());
@@ -42,7 +45,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(const std::vector<int>& ranks)
   const int number = ++splits_;
 
   if (!possible) {
-    throw UsageError(where("split") +
+    throw UsageError(checks.where() +
                      fmt::format("the list [{}] names a rank twice, or one that is not in this "
                                  "group, whose ranks are 0 to {}",
                                  fmt::join(ranks, ", "), size() - 1));
@@ -50,7 +53,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(const std::vector<int>& ranks)
   for (int peer = 0; peer < size(); ++peer) {
     if (lists[peer][0].item<int>() != impossible_list) continue;
     throw UsageError(
-        where("split") +
+        checks.where() +
         fmt::format("rank {} names a list that cannot be; its own error says why", peer));
   }
   // Every rank sees all lists, so all of them find the same fault.
@@ -59,7 +62,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(const std::vector<int>& ranks)
     for (const int member : list) {
       const auto other = as_list(lists[member]);
       if (other == list || std::ranges::find(list, peer) == list.end()) continue;
-      throw UsageError(where("split") +
+      throw UsageError(checks.where() +
                        fmt::format("rank {} names the ranks [{}], but rank {}, which is one of "
                                    "them, names [{}]; ranks of one new group must name the same",
                                    peer, fmt::join(list, ", "), member, fmt::join(other, ", ")));

@@ -27,9 +27,9 @@ class AuthenticatingAcceptor {
   // Poll it for POLLIN.
   int descriptor() const { return epoll_.get(); }
 
-  // Does what is possible without blocking, and returns the connections of peers that have proved
-  // that they know the key. Call it at least every few seconds. Never throws because of what a
-  // pending peer does.
+  // Serves all ready sockets without blocking, and returns the connections of peers that have
+  // proved that they know the key. Call it at least every few seconds. A pending peer cannot make
+  // it throw.
   std::vector<ForkSafeFd> serve();
 
   // Closes all pending connections and accepts no more.

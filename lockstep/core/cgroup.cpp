@@ -22,9 +22,9 @@ constexpr std::int64_t kNoLimit = std::int64_t{1} << 62;
 struct MemoryFiles {
   const char* limit;
   const char* used;
-  const char* inactive_cache;  // // in memory.stat
+  const char* inactive_cache;  // in memory.stat
   const char* active_cache;
-  const char* events;  // // has "oom_kill"
+  const char* events;  // has "oom_kill"
 };
 constexpr std::array<MemoryFiles, 2> kMemoryFiles = {
     {{"memory.max", "memory.current", "inactive_file", "active_file", "memory.events"},
@@ -96,7 +96,7 @@ Cgroup::Cgroup(const fs::path& root) {
 std::optional<double> Cgroup::cpu_quota() const {
   std::optional<double> tightest;
   for (const auto& folder : cpu_folders_) {
-    double limit = 0;  // // stays 0 for "max"
+    double limit = 0;  // stays 0 for "max"
     double period = 0;
     if (!(std::ifstream(folder / "cpu.max") >> limit >> period)) {
       limit = first_value<double>(folder / "cpu.cfs_quota_us").value_or(-1);

@@ -59,7 +59,7 @@ Key make_key(std::string_view token, std::string_view secret) {
 }
 
 Nonce make_nonce() {
-  static const int ready = ::sodium_init();  // // Thread-safe, since callers may be threads.
+  static const int ready = ::sodium_init();  // Thread-safe, since callers may be threads.
   if (ready < 0) throw BackendError("there is no source of random numbers");
   Nonce nonce{};
   ::randombytes_buf(nonce.data(), nonce.size());

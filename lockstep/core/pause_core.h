@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#pragma once
 // A processor hint for spin loops.
+#pragma once
 
 namespace lockstep {
 

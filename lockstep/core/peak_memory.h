@@ -11,7 +11,7 @@ void reset_peak_memory();
 
 // The most bytes in use at once: private memory, plus this process's proportional part of memory
 // shared with other ranks. Mapped files, such as libraries, do not count. 0 if the kernel does not
-// tell.
+// report it.
 std::int64_t peak_memory();
 
 }  // namespace lockstep

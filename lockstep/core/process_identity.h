@@ -12,7 +12,7 @@ struct ProcessIdentity {
   pid_t pid = 0;
   // Start time, in clock ticks since its machine booted.
   std::string started{};
-  // Boot id and PID namespace of its machine. Empty if /proc does not tell.
+  // Boot id and PID namespace of its machine. Empty if /proc does not show them.
   std::string machine{};
 
   static ProcessIdentity own();

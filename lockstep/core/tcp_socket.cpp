@@ -160,7 +160,7 @@ UniqueFd connect_tcp(const std::string& host, std::uint16_t port, const Deadline
   while (true) {
     try {
       return connect_tcp_at_once(host, port, deadline);
-    } catch (const ConnectionClosed&) {  // // nobody listens there yet
+    } catch (const ConnectionClosed&) {  // nobody listens there yet
     }
     ::poll(nullptr, 0, 50);
   }

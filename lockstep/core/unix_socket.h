@@ -25,7 +25,7 @@ Peer peer_of(int socket);
 
 // Passes an open descriptor to the peer. The caller keeps its own copy.
 void send_fd(int socket, int fd, const Deadline& deadline);
-// Throws ConnectionClosed also if the peer sent a farewell instead of a descriptor.
+// Also throws ConnectionClosed if the peer sent a farewell instead of a descriptor.
 UniqueFd receive_fd(int socket, const Deadline& deadline);
 
 }  // namespace lockstep

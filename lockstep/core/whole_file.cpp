@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 }
 
 fs::path follow_links(const fs::path& file) {
-  constexpr int most_links = 40;  // // the kernel's own limit
+  constexpr int most_links = 40;  // the kernel's own limit
   fs::path target = fs::absolute(file);
   for (int links = 0; fs::is_symlink(fs::symlink_status(target)); ++links) {
     if (links == most_links) throw_errno(ELOOP);
@@ -173,10 +173,10 @@ void WholeFile::commit() {
   // Flushed before the rename: otherwise a power cut could leave an empty file under the name.
   if (error_ == 0 && ::fsync(unfinished_->fd()) != 0) error_ = errno;
   if (error_ == 0 && !unfinished_->finish(target_.filename())) error_ = errno;
-  unfinished_.reset();  // // before the free space is measured
+  unfinished_.reset();  // before the free space is measured
   if (error_ != 0) fail(error_);
   if (::fsync(folder_.get()) == 0 || errno == EINVAL)
-    return;  // // some file systems do not support this
+    return;  // some file systems do not support this
   throw BackendError(fmt::format("{} is written, but its folder cannot be flushed to the disk: {}",
                                  file_.string(), std::strerror(errno)));
 }

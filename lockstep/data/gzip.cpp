@@ -3,7 +3,7 @@
 #include "lockstep/data/gzip.h"
 
 #include <fmt/format.h>
-#define ZLIB_CONST  // // makes zlib's input pointer a pointer to const
+#define ZLIB_CONST  // makes zlib's input pointer a pointer to const
 #include <algorithm>
 #include <array>
 #include <limits>

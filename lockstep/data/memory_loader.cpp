@@ -27,7 +27,7 @@ void ask_for_huge_pages(const at::Tensor& tensor) {
   ::madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
   // The pages are already in use: with the advice alone they would wait for the kernel's background
   // thread.
-  constexpr int collapse = 25;  // // MADV_COLLAPSE, since Linux 6.1; not in every libc's headers
+  constexpr int collapse = 25;  // MADV_COLLAPSE, since Linux 6.1; not in every libc's headers
   ::madvise(reinterpret_cast<void*>(first), last - first, collapse);
 }
 

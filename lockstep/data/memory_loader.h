@@ -62,7 +62,7 @@ class MemoryLoader::Iterator {
   Batch& operator*() { return *batch_; }
   Batch* operator->() { return &*batch_; }
   Iterator& operator++() {
-    batch_.reset();  // // so that the next batch can reuse its memory
+    batch_.reset();  // so that the next batch can reuse its memory
     batch_ = loader_->next();
     return *this;
   }

@@ -13,9 +13,10 @@
 #include <sys/types.h>
 
 #include "lockstep/core/unique_fd.h"
+#include "lockstep/launch/output_line.h"
 #include "lockstep/launch/rank_environment.h"
-#include "lockstep/launch/rank_output.h"
-#include "lockstep/rendezvous/local_store_server.h"
+#include "lockstep/launch/rank_failure.h"
+#include "lockstep/rendezvous/store.h"
 
 namespace lockstep {
 
@@ -62,7 +63,7 @@ struct AgentOptions {
   std::optional<std::vector<int>> shown_ranks{};
   // Gets every line instead of the standard streams. Must not throw or block: meanwhile no signal
   // and no rank's end is noticed.
-  RankOutput::Sink on_line{};
+  LineSink on_line{};
   // A folder for rank_0.log and so on, with both streams. Created if it does not exist.
   std::string log_dir{};
 
@@ -75,23 +76,6 @@ struct AgentOptions {
   // this process adopts the remaining ones and ends them; set it only in a program without other
   // children. If it is not set, processes that have left their rank's group or session stay.
   bool end_orphans = false;
-};
-
-struct RankFailure {
-  // Counted over all machines.
-  int rank;
-  // 0 for a rank of another machine.
-  pid_t pid;
-  // As a shell reports it: 128 + signal, or the exit code, which may be 0; 1 if it did not end by
-  // itself.
-  int exit_code;
-  // The signal that killed it, or 0.
-  int signal;
-  // As text: "exit code 3", "killed by signal 9 (SIGKILL), ...", an exception's message, "ended
-  // with code 0 before the others; rank 0 reports: ...", "stopped by signal 19 (SIGSTOP); ...".
-  std::string cause;
-  // Of both streams, the newest last.
-  std::vector<std::string> last_lines;
 };
 
 struct AgentResult {
@@ -109,7 +93,7 @@ struct AgentResult {
   // standard output: No space left on device". Empty if none are.
   std::string output_error;
   // The values that the ranks left in the store.
-  LocalStoreServer::Values store;
+  StoreValues store;
 };
 
 // Blocks until all ranks have ended. UsageError for impossible options; BackendError if ranks

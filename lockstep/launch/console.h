@@ -8,12 +8,12 @@
 #include <deque>
 #include <string>
 
+#include "lockstep/launch/output_line.h"
+
 namespace lockstep {
 
 // How long a reader may take for the rest when a program has to end.
 constexpr std::chrono::milliseconds reader_grace{500};
-
-enum class OutputStream { out, err };
 
 // Queues texts for both streams together, so that they stay whole and in order if both streams go
 // to the same terminal or file.
@@ -21,8 +21,8 @@ class Console {
  public:
   void add(OutputStream stream, const std::string& text);
 
-  // Writes what is possible without blocking. False once the pipe's reader has closed it. Text that
-  // cannot be written for another reason is dropped, and the reason is kept.
+  // Writes as much as possible without blocking. False once the pipe's reader has closed it. Text
+  // that cannot be written for another reason is dropped, and the reason is kept.
   bool write_some();
 
   bool empty() const { return queue_.empty(); }

@@ -24,7 +24,7 @@ class CoreShares {
   void pin(int rank) const;
 
  private:
-  std::vector<std::vector<int>> shares_;  // // empty if no rank is pinned
+  std::vector<std::vector<int>> shares_;  // empty if no rank is pinned
   std::optional<CoreClaim> claim_;
 };
 

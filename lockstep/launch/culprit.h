@@ -12,7 +12,7 @@
 
 namespace lockstep {
 
-// What the launcher knows about a rank of this machine.
+// The launcher's knowledge of a rank of this machine.
 struct RankEnd {
   // nullopt while it runs.
   std::optional<ExitStatus> status{};

@@ -23,7 +23,7 @@ struct ExitStatus {
   // As a shell reports it: 128 + signal, or the exit code.
   int code() const { return signal != 0 ? 128 + signal : exit_code; }
   // "exit code 3", "killed by signal 11 (SIGSEGV), an access to memory that is not there"; for
-  // SIGKILL, what is known about its sender.
+  // SIGKILL, its likely sender.
   std::string words(const MemoryKills& kills) const;
 };
 

@@ -22,8 +22,8 @@ class MemoryKills {
   // Counts from construction. Reads the control groups' files below `root`.
   explicit MemoryKills(const std::filesystem::path& root = "/");
 
-  // Notices new kills. Call it at least once per kTimeToEnd: later the time of a kill cannot be
-  // told.
+  // Notices new kills. Call it at least once per kTimeToEnd: otherwise the time of a kill is
+  // unknown.
   void look();
 
   // The cause of a SIGKILL just seen, as text. If the kernel killed in the last kTimeToEnd: "killed

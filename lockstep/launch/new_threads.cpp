@@ -40,7 +40,7 @@ bool are_known() {
 
 // Compares thread ids, not counts: threads from load time may have ended and others started.
 int count_new_threads() {
-  const pid_t main_thread = ::getpid();  // // in a forked child, too
+  const pid_t main_thread = ::getpid();  // in a forked child, too
   const auto is_new = [&](pid_t id) {
     return id != main_thread && std::ranges::count(at_load, id) == 0;
   };

@@ -10,7 +10,7 @@ namespace lockstep {
 // hang in libtorch's first operation. Debian's OpenBLAS starts its threads at load and ends them
 // before a fork; threads that it starts later count as new. Also false if the process has opened a
 // GPU, since CUDA does not work in a fork of a process that has used it. Also false without /proc,
-// since then nobody can tell.
+// since then the threads are unknown.
 bool may_fork();
 
 // UsageError because of the threads or the GPU, BackendError without /proc. The message names the

@@ -17,7 +17,7 @@
 
 namespace lockstep {
 
-// What a keeper needs.
+// The parameters of a keeper.
 struct Keeping {
   int ranks = 0;
   // Called in each rank; see fork_rank().

@@ -14,7 +14,7 @@
 
 namespace lockstep {
 
-RankOutput::RankOutput(int rank, Sink sink, const std::string& log_file)
+RankOutput::RankOutput(int rank, LineSink sink, const std::string& log_file)
     : rank_(rank), sink_(std::move(sink)), log_file_(log_file) {
   if (log_file.empty()) return;
   log_.reset(::open(log_file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));

@@ -9,21 +9,13 @@
 #include <vector>
 
 #include "lockstep/core/unique_fd.h"
-#include "lockstep/launch/console.h"
+#include "lockstep/launch/output_line.h"
 #include "lockstep/launch/stack_trace.h"
 
 namespace lockstep {
 
-// A line that a rank wrote, without its line end.
-struct OutputLine {
-  int rank = 0;
-  OutputStream stream = OutputStream::out;
-  std::string_view text;
-};
-
 class RankOutput {
  public:
-  using Sink = std::function<void(const OutputLine&)>;
   // How much is remembered for the report, and at how many bytes a line without an end is cut.
   static constexpr std::size_t remembered_lines = 20;
   static constexpr std::size_t remembered_line_bytes = 1000;
@@ -31,7 +23,7 @@ class RankOutput {
 
   // Each whole line goes to the sink. A log file, unless its name is empty, gets the lines of both
   // streams; BackendError if it cannot be opened.
-  RankOutput(int rank, Sink sink, const std::string& log_file);
+  RankOutput(int rank, LineSink sink, const std::string& log_file);
 
   void add(OutputStream stream, std::string_view bytes);
   // The stream ended; its unfinished line counts as a line.
@@ -52,7 +44,7 @@ class RankOutput {
   void write_log(std::string_view line);
 
   int rank_;
-  Sink sink_;
+  LineSink sink_;
   std::string log_file_;
   UniqueFd log_;
   std::string log_error_;

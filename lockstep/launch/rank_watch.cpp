@@ -164,7 +164,7 @@ void RankWatch::leave_to_parent() {
   store_.leave_to_parent();
 }
 
-RankOutput::Sink RankWatch::make_sink(int rank) {
+LineSink RankWatch::make_sink(int rank) {
   if (options_.on_line) return options_.on_line;
   if (options_.shown_ranks && std::ranges::count(*options_.shown_ranks, rank) == 0) return {};
   if (options_.merged) {

@@ -17,6 +17,7 @@
 #include "lockstep/launch/rank_output.h"
 #include "lockstep/launch/rank_process.h"
 #include "lockstep/launch/signal_watch.h"
+#include "lockstep/rendezvous/local_store_server.h"
 
 namespace lockstep {
 
@@ -53,7 +54,7 @@ class RankWatch {
   void warn_of_late_output();
   void warn_of_starved_store();
   void leave_to_parent();
-  RankOutput::Sink make_sink(int rank);
+  LineSink make_sink(int rank);
 
   void wait();
   void take_signals();

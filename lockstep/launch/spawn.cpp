@@ -10,6 +10,7 @@
 
 #include "lockstep/core/cpu.h"
 #include "lockstep/core/environment.h"
+#include "lockstep/launch/agent.h"
 #include "lockstep/launch/exit_status.h"
 #include "lockstep/launch/freed_memory.h"
 #include "lockstep/launch/new_threads.h"

@@ -15,7 +15,8 @@
 #include <sys/types.h>
 
 #include "lockstep/core/error.h"
-#include "lockstep/launch/agent.h"
+#include "lockstep/launch/output_line.h"
+#include "lockstep/launch/rank_failure.h"
 
 namespace lockstep {
 
@@ -46,7 +47,7 @@ struct SpawnOptions {
   std::optional<int> threads{};
   bool prefix = true;
   // Must not throw or block.
-  RankOutput::Sink on_line{};
+  LineSink on_line{};
   std::string log_dir{};
   std::chrono::milliseconds stop_grace{500};
   std::chrono::milliseconds interrupt_grace{10000};

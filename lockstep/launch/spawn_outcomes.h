@@ -29,8 +29,8 @@ class SpawnOutcomes {
 class EarlierOutcomes {
  public:
   explicit EarlierOutcomes(std::string_view packed) : packed_(packed) {}
-  // Returns or throws what the next call did in the parent. UsageError if that was a different
-  // call.
+  // Returns the result or throws the exception of the parent's next call. UsageError if that was a
+  // different call.
   SpawnResults next(const std::string& call);
 
  private:

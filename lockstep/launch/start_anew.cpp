@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Executes this program again, and reads at load what it was started for.
+// Executes this program again, and reads a rank's RankStart at load.
 #include "lockstep/launch/start_anew.h"
 
 #include <cerrno>

@@ -15,8 +15,8 @@
 
 namespace lockstep {
 
-// What a rank needs for its call. The rank applies it at the call, not when it starts: until then
-// the program must find the machine as its parent did.
+// The data of a rank that runs the program again. The rank applies it at its call, not when it
+// starts: until then the program must find the machine as its parent did.
 struct RankStart {
   // The index of its call among the program's calls of spawn(), from 0.
   int call = 0;

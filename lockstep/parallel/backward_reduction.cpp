@@ -10,8 +10,10 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 
+#include "lockstep/comm/group_access.h"
 #include "lockstep/core/error.h"
 #include "lockstep/launch/freed_memory.h"
+#include "lockstep/parallel/finite_gradients.h"
 #include "lockstep/parallel/uneven_batches.h"
 
 namespace lockstep {
@@ -54,7 +56,7 @@ void BackwardReduction::reducing(Function&& function) {
 
 BackwardReduction::BackwardReduction(const std::vector<NamedTensor>& parameters,
                                      std::shared_ptr<ProcessGroup> group, BucketLimits limits,
-                                     bool check_finite)
+                                     const ReducerOptions& options)
     : group_(std::move(group)), limits_(limits) {
   parameters_.reserve(parameters.size());
   for (const NamedTensor& parameter : parameters) {
@@ -64,7 +66,7 @@ BackwardReduction::BackwardReduction(const std::vector<NamedTensor>& parameters,
       frozen_.push_back(parameter);
     }
   }
-  if (!check_finite) return;
+  if (!options.check_finite) return;
   std::vector<std::string> names;
   for (const Parameter& parameter : parameters_) names.push_back(parameter.name);
   finite_gradients_.emplace(std::move(names));
@@ -132,7 +134,7 @@ void BackwardReduction::backward_entered() {
   }
   const std::lock_guard lock(mutex_);
   if (!failure_.empty()) check();
-  if (active_) return;  // // another output, or a nested backward
+  if (active_) return;  // another output, or a nested backward
   auto end = std::make_shared<EndOfBackward>(shared_from_this());
   active_ = true;
   torch::autograd::Engine::get_default_engine().queue_callback([end] { end->call(); });
@@ -157,7 +159,7 @@ void BackwardReduction::gradient_coming(int number, const at::Tensor& gradient) 
         "backward use the parameter as often as the others do, or accumulate under no_sync()",
         parameter.name, parameter.whole_count));
   }
-  slot.bucket.complete(parameter.place);  // // it will be added to
+  slot.bucket.complete(parameter.place);  // it will be added to
 }
 
 void BackwardReduction::gradient_accumulated(int number, bool defined) {
@@ -210,7 +212,7 @@ void BackwardReduction::contribute(Parameter& parameter) {
 
 // Called while the gradient is still in the cache.
 void BackwardReduction::check_contribution(const Parameter& parameter, Bucket& bucket) {
-  bucket.complete(parameter.place);  // // the view may lack a part that stayed elsewhere
+  bucket.complete(parameter.place);  // the view may lack a part that stayed elsewhere
   const int number = bucket.parameters()[static_cast<std::size_t>(parameter.place)];
   finite_gradients_->contributed(number, parameter.tensor.grad());
 }
@@ -228,11 +230,13 @@ void BackwardReduction::launch_next() {
 }
 
 Work BackwardReduction::reduce(Bucket& bucket) {
-  if (bucket_function_) {
+  if (hook_) {
     bucket.complete();
-    return bucket_function_(bucket);
+    GradBucket seen(bucket);
+    return hook_(seen);
   }
-  return group_->all_reduce_pieces(bucket.flat(), bucket.release_pieces(), {.op = ReduceOp::mean});
+  return GroupAccess(*group_).all_reduce_pieces(bucket.flat(), bucket.release_pieces(),
+                                                {.op = ReduceOp::mean});
 }
 
 // Rank 0's order decides. The ranks' orders may differ: in independent branches of the graph, and

@@ -13,16 +13,13 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/backward_entry.h"
 #include "lockstep/parallel/bucket.h"
-#include "lockstep/parallel/finite_gradients.h"
+#include "lockstep/parallel/comm_hook.h"
+#include "lockstep/parallel/distributed_data_parallel_options.h"
+#include "lockstep/parallel/finite_findings.h"
 #include "lockstep/parallel/gradient_hooks.h"
 #include "lockstep/parallel/model_agreement.h"
 
 namespace lockstep {
-
-// Starts the reduction of a bucket: when the Work is done, bucket.flat() holds the mean over the
-// ranks. Called in the order of the buckets, which is the same on every rank. In the first
-// backward, which makes the buckets, each Work is waited for before the next call.
-using BucketFunction = std::function<Work(Bucket&)>;
 
 // Owned by its Reducer and by the graphs that lead to it, so that a backward may come after the
 // Reducer is gone.
@@ -32,15 +29,15 @@ class BackwardReduction final : public BackwardListener,
  public:
   // The parameters are distinct leaves. Those that require no gradient are only watched.
   BackwardReduction(const std::vector<NamedTensor>& parameters, std::shared_ptr<ProcessGroup> group,
-                    BucketLimits limits, bool check_finite);
+                    BucketLimits limits, const ReducerOptions& options);
 
-  // UsageError if a parameter has changed in type, device, size or requires_grad; Error if a
+  // UsageError if a parameter was converted, moved, replaced, frozen or unfrozen; Error if a
   // backward has failed.
   void check() const;
   // Names of the parameters that no rank used between the last two reductions.
   std::vector<std::string> unused_parameters() const;
-  // The function replaces the all_reduce.
-  void register_comm_hook(BucketFunction function) { bucket_function_ = std::move(function); }
+  // The hook replaces the all_reduce.
+  void register_comm_hook(CommHook hook) { hook_ = std::move(hook); }
 
   void backward_entered() override;
   void gradient_coming(int parameter, const at::Tensor& gradient) override;
@@ -65,7 +62,7 @@ class BackwardReduction final : public BackwardListener,
     int count = 0;
     int whole_count = 0;
     int last_tick = 0;  // when it was last accumulated, in the first backward
-    bool used = false;  // // on this rank since the last reduction, even under no_sync()
+    bool used = false;  // on this rank since the last reduction, even under no_sync()
     bool unused_everywhere = false;
     at::Tensor kept;  // the gradient's bits, in case no rank used the parameter
   };
@@ -98,8 +95,8 @@ class BackwardReduction final : public BackwardListener,
   std::vector<NamedTensor> frozen_;
   std::shared_ptr<ProcessGroup> group_;
   BucketLimits limits_;
-  BucketFunction bucket_function_;  // // empty unless the user has registered one
-  std::optional<FiniteGradients> finite_gradients_;  // // empty unless checked
+  CommHook hook_;                                    // empty unless the user has registered one
+  std::optional<FiniteGradients> finite_gradients_;  // empty unless checked
   std::vector<PlannedBucket> plan_;  // empty until the first backward has shown the order
   std::vector<Slot> slots_;
   std::size_t next_ = 0;     // the bucket to launch next

@@ -9,6 +9,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
+#include "lockstep/comm/group_access.h"
 #include "lockstep/comm/kernels/stream_copy.h"
 
 namespace lockstep {
@@ -55,8 +56,8 @@ Bucket::Bucket(int index, const PlannedBucket& plan, std::span<const at::Tensor>
   const c10::ScalarType real = c10::toRealValueType(dtype);
   const auto options = at::TensorOptions().dtype(real).device(first.device());
   flat_ = group.empty({plan.elements * (real == dtype ? 1 : 2)}, options);
-  flat_.zero_();  // // padding is reduced too: no slow or trapping bit patterns
-  if (real == dtype) own_share_ = group.own_share(flat_);
+  flat_.zero_();  // padding is reduced too: no slow or trapping bit patterns
+  if (real == dtype) own_share_ = GroupAccess(group).own_share(flat_);
   const at::Tensor typed = real == dtype ? flat_ : at::view_as_complex(flat_.view({-1, 2}));
 
   const std::int64_t start = typed.storage_offset();

@@ -9,6 +9,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "lockstep/comm/core/piece.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/bucket_plan.h"
 
@@ -33,6 +34,7 @@ class Bucket {
 
   // A gradient as a view with the parameter's shape, and its strides if they leave no gaps.
   const at::Tensor& gradient(int i) const { return gradients_[static_cast<std::size_t>(i)]; }
+  const std::vector<at::Tensor>& gradients() const { return gradients_; }
 
   // Takes in a gradient that is not the view. A part that no other rank reads stays where it is,
   // and must not change until the bucket has been reduced.

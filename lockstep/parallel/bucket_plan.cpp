@@ -7,7 +7,7 @@
 namespace lockstep {
 namespace {
 
-constexpr std::int64_t kAlignment = 64;  // // a cache line, and a multiple of every element size
+constexpr std::int64_t kAlignment = 64;  // a cache line, and a multiple of every element size
 
 std::int64_t align(std::int64_t elements, std::int64_t element_size) {
   const std::int64_t step = kAlignment / element_size;

@@ -8,6 +8,8 @@
 #include <fmt/format.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/parallel/backward_entry.h"
+#include "lockstep/parallel/model_agreement.h"
 #include "lockstep/parallel/uneven_batches.h"
 
 namespace lockstep {
@@ -87,17 +89,14 @@ DistributedDataParallelBase::DistributedDataParallelBase(
       inner_(&checked(module)),
       input_device_(checked_input_device(options, *inner_, *group_)),
       output_device_(options.output_device),
-      reducer_(parameters_of(*inner_), group_,
-               {.bucket_cap_mb = options.bucket_cap_mb,
-                .first_bucket_mb = options.first_bucket_mb,
-                .check_finite = options.check_finite}) {
+      reducer_(parameters_of(*inner_), group_, options) {
   register_module("module", std::move(module));
   if (group_->size() == 1) return;
   broadcast_state(*group_, *inner_);
   if (options.broadcast_buffers) buffers_ = inner_->buffers();
 }
 
-NodeNumber DistributedDataParallelBase::before_forward() {
+std::uint64_t DistributedDataParallelBase::before_forward() {
   reducer_.check();
   // The wrapped module's own mode counts: evaluating it on one rank must not block.
   if (!buffers_.empty() && inner_->is_training() && at::GradMode::is_enabled() &&
@@ -119,7 +118,7 @@ NodeNumber DistributedDataParallelBase::before_forward() {
 }
 
 void DistributedDataParallelBase::after_forward(c10::ArrayRef<at::Tensor*> outputs,
-                                                NodeNumber before_forward) {
+                                                std::uint64_t before_forward) {
   if (output_device_) {
     for (at::Tensor* output : outputs) {
       if (output->defined()) *output = output->to(*output_device_, /*non_blocking=*/true);

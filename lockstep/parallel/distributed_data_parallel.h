@@ -15,27 +15,13 @@
 
 #include <c10/util/SmallVector.h>
 
+#include "lockstep/parallel/distributed_data_parallel_options.h"
 #include "lockstep/parallel/for_each_tensor.h"
 #include "lockstep/parallel/moved_input.h"
 #include "lockstep/parallel/reducer.h"
 #include "lockstep/parallel/wrapped_module.h"
 
 namespace lockstep {
-
-struct DistributedDataParallelOptions {
-  // As in PyTorch: this rank's module is on this device, and tensors given to forward are moved
-  // there; at most one. If empty, nothing is moved.
-  std::vector<at::Device> device_ids = {};
-  // Tensors that forward returns are moved here; by default they stay.
-  std::optional<at::Device> output_device = {};
-  // See ReducerOptions.
-  double bucket_cap_mb = 25;
-  double first_bucket_mb = 1;
-  bool check_finite = false;
-  // Before each training forward with gradients enabled, buffers (BatchNorm's statistics) become
-  // rank 0's. Never in eval(), so that one rank may evaluate alone.
-  bool broadcast_buffers = true;
-};
 
 // The part that does not depend on the module's type. Reducer's rules for backward apply.
 class DistributedDataParallelBase : public torch::nn::Module {
@@ -50,9 +36,7 @@ class DistributedDataParallelBase : public torch::nn::Module {
   // Names of the parameters that no rank used between the last two reductions.
   std::vector<std::string> unused_parameters() const { return reducer_.unused_parameters(); }
   // Replaces the reduction of a bucket; see Reducer.
-  void register_comm_hook(BucketFunction function) {
-    reducer_.register_comm_hook(std::move(function));
-  }
+  void register_comm_hook(CommHook hook) { reducer_.register_comm_hook(std::move(hook)); }
 
   void pretty_print(std::ostream& stream) const override;
 
@@ -61,8 +45,8 @@ class DistributedDataParallelBase : public torch::nn::Module {
                               std::shared_ptr<ProcessGroup> group,
                               const DistributedDataParallelOptions& options);
 
-  NodeNumber before_forward();
-  void after_forward(c10::ArrayRef<at::Tensor*> outputs, NodeNumber before_forward);
+  std::uint64_t before_forward();
+  void after_forward(c10::ArrayRef<at::Tensor*> outputs, std::uint64_t before_forward);
   const std::optional<at::Device>& input_device() const { return input_device_; }
 
  private:
@@ -106,7 +90,7 @@ class DistributedDataParallel : public DistributedDataParallelBase {
   // if a parameter was converted or moved since wrapping.
   template <class... Arguments>
   auto forward(Arguments&&... arguments) {
-    const NodeNumber begin = before_forward();
+    const std::uint64_t begin = before_forward();
     if (input_device()) {
       return finish_forward(
           module_->forward(
@@ -135,7 +119,7 @@ class DistributedDataParallel : public DistributedDataParallelBase {
 
  private:
   template <class Output>
-  Output finish_forward(Output output, NodeNumber begin) {
+  Output finish_forward(Output output, std::uint64_t begin) {
     c10::SmallVector<at::Tensor*, 8> tensors;
     for_each_tensor(output, [&](at::Tensor& tensor) { tensors.push_back(&tensor); });
     after_forward(tensors, begin);

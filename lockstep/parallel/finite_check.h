@@ -19,7 +19,7 @@ class FiniteCheck {
 
  private:
   bool passes_ = true;
-  at::Tensor on_device_;  // // one bool, instead of passes_
+  at::Tensor on_device_;  // one bool, instead of passes_
 };
 
 }  // namespace lockstep

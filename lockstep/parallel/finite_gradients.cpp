@@ -9,6 +9,7 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include "lockstep/parallel/finite_findings.h"
 #include "lockstep/parallel/gather_from_ranks.h"
 #include "lockstep/parallel/rank_list.h"
 

@@ -1,18 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Finds the ranks with non-finite gradients after a sum of gradients has turned out non-finite. A
-// sum is not finite if one of its terms is not.
+// Infinite and NaN gradients, as an error that names them.
 #pragma once
 
-#include <string>
-#include <vector>
-
-#include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 
-#include "lockstep/comm/process_group.h"
 #include "lockstep/core/error.h"
-#include "lockstep/parallel/bucket.h"
-#include "lockstep/parallel/finite_check.h"
 
 namespace lockstep {
 
@@ -28,26 +20,5 @@ class NonFiniteGradient : public Error {
 // the parameters, if the module has such gradients. With DistributedDataParallel set .check_finite,
 // which also names the rank.
 void check_finite_gradients(const torch::nn::Module& module);
-
-// The findings about the gradients of one backward. Parameters are counted from 0.
-class FiniteGradients {
- public:
-  explicit FiniteGradients(std::vector<std::string> parameters);
-
-  // Checks this rank's contribution to the reduction. Undefined gradients count as zeros.
-  void contributed(int parameter, const at::Tensor& gradient);
-  // Checks the sums of a reduced bucket.
-  void reduced(const Bucket& bucket);
-  // Call it after all buckets have been reduced. Returns which gradients are not finite and on
-  // which ranks, with the same text on every rank; empty if all are finite. Collective only if a
-  // sum is not finite: every rank sees that, since all have the same bits. Afterwards this object
-  // is ready for the next backward.
-  std::string conclude(ProcessGroup& group);
-
- private:
-  std::vector<std::string> names_;
-  std::vector<FiniteCheck> contributed_;
-  std::vector<int> found_;  // // parameters with a non-finite reduced gradient
-};
 
 }  // namespace lockstep

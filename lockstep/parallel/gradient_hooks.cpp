@@ -63,7 +63,7 @@ GradientHooks::GradientHooks(const at::Tensor& parameter, int number, GradientLi
 }
 
 GradientHooks::~GradientHooks() {
-  if (!accumulator_) return;  // // moved from
+  if (!accumulator_) return;  // moved from
   erase(accumulator_->pre_hooks(), before_);
   erase(accumulator_->post_hooks(), after_);
 }

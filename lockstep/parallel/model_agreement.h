@@ -10,14 +10,9 @@
 #include <ATen/core/Tensor.h>
 
 #include "lockstep/comm/process_group.h"
+#include "lockstep/parallel/named_tensor.h"
 
 namespace lockstep {
-
-// A parameter or buffer, with its name for messages.
-struct NamedTensor {
-  std::string name;
-  at::Tensor tensor;
-};
 
 // One line per tensor, such as "parameter fc.weight: Float [10, 784]". Tensors on different devices
 // of one rank are distinguished by ordinal, since cuda:0 here may be cuda:1 there.

@@ -10,6 +10,9 @@
 #include <fmt/format.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/parallel/backward_entry.h"
+#include "lockstep/parallel/backward_reduction.h"
+#include "lockstep/parallel/model_agreement.h"
 
 namespace lockstep {
 namespace {
@@ -70,8 +73,7 @@ Reducer::Reducer(const std::vector<NamedTensor>& parameters, std::shared_ptr<Pro
         "reduce; use the module without wrapping it");
   }
   if (group->size() > 1 || options.check_finite) {
-    reduction_ =
-        std::make_shared<BackwardReduction>(taken, std::move(group), limits, options.check_finite);
+    reduction_ = std::make_shared<BackwardReduction>(taken, std::move(group), limits, options);
   }
 }
 
@@ -84,7 +86,7 @@ void Reducer::check() const {
 }
 
 void Reducer::prepare_in_place(std::span<at::Tensor* const> outputs,
-                               NodeNumber before_forward) const {
+                               std::uint64_t before_forward) const {
   if (!reduction_ || !synchronizes() || !at::GradMode::is_enabled()) return;
   for (at::Tensor* output : outputs) {
     if (output->defined() && output->requires_grad()) {
@@ -110,9 +112,9 @@ std::vector<at::Tensor> Reducer::prepare(std::vector<at::Tensor> outputs) {
   return outputs;
 }
 
-void Reducer::register_comm_hook(BucketFunction function) {
-  if (!function) throw UsageError("[reducer] the bucket function is empty");
-  if (reduction_) reduction_->register_comm_hook(std::move(function));
+void Reducer::register_comm_hook(CommHook hook) {
+  if (!hook) throw UsageError("[reducer] the communication hook is empty");
+  if (reduction_) reduction_->register_comm_hook(std::move(hook));
 }
 
 std::vector<std::string> Reducer::unused_parameters() const {

@@ -3,29 +3,20 @@
 // DistributedDataParallel builds on it; use it directly if there is no module.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
-#include "lockstep/parallel/backward_reduction.h"
-#include "lockstep/parallel/model_agreement.h"
+#include "lockstep/parallel/comm_hook.h"
+#include "lockstep/parallel/distributed_data_parallel_options.h"
+#include "lockstep/parallel/named_tensor.h"
 
 namespace lockstep {
 
-struct ReducerOptions {
-  // In MiB, as in PyTorch: the gradient that reaches this size closes the bucket.
-  double bucket_cap_mb = 25;
-  // The same for the first bucket, which is small so that reducing starts early.
-  double first_bucket_mb = 1;
-  // Makes backward end with NonFiniteGradient on every rank if a reduced gradient has infinite or
-  // NaN elements. The error names the parameters, and the ranks that contributed such elements, or
-  // says that finite ones overflow in the sum. Reads each gradient twice, before and after the
-  // reduction: at most 6 % of a step on CPU (docs/decisions/0022-checks-that-name-the-rank.md).
-  // With GPUs it waits for them at the end of backward.
-  bool check_finite = false;
-};
+class BackwardReduction;
 
 // While it lives, forwards are not synchronised: their backwards accumulate gradients on this rank
 // only. The next synchronised backward reduces the sum. As in PyTorch, it matters whether the
@@ -87,18 +78,19 @@ class Reducer {
 
   // Replaces the reduction, by default group.all_reduce with ReduceOp::mean, like PyTorch's
   // communication hooks. Register the same function on every rank, and not while a backward runs.
-  void register_comm_hook(BucketFunction function);
+  void register_comm_hook(CommHook hook);
 
   // Names of the parameters that no rank used between the last two reductions.
   std::vector<std::string> unused_parameters() const;
 
-  // The two halves of prepare(), for callers that check before forward and prepare after it. Pass
-  // next_node_number() from before forward.
-  void check() const;
-  void prepare_in_place(std::span<at::Tensor* const> outputs, NodeNumber before_forward) const;
-
  private:
-  std::shared_ptr<BackwardReduction> reduction_;  // // null if nothing is reduced or checked
+  // It checks before forward and prepares after it.
+  friend class DistributedDataParallelBase;
+  void check() const;
+  // `before_forward` is next_node_number() from before forward (backward_entry.h).
+  void prepare_in_place(std::span<at::Tensor* const> outputs, std::uint64_t before_forward) const;
+
+  std::shared_ptr<BackwardReduction> reduction_;  // null if nothing is reduced or checked
   std::shared_ptr<int> no_sync_depth_ = std::make_shared<int>(0);
 };
 

@@ -144,7 +144,7 @@ std::string submodule_without_clone(const Module& original) {
 
 struct Attempt {
   std::shared_ptr<Module> replica;
-  std::string lack;  // // empty if the replica is suitable
+  std::string lack;  // empty if the replica is suitable
 };
 
 Attempt by_clone(const Module& original, bool trust_constructors) try {
@@ -173,7 +173,7 @@ Attempt by_default_constructor(const Module& original, const ReplicaSources& sou
 std::shared_ptr<Module> make_replica(const Module& original, const ReplicaSources& sources) {
   const KeptRandomNumbers kept;
   if (sources.make_replica) {
-    const auto replica = sources.make_replica();  // // its exceptions are the user's own
+    const auto replica = sources.make_replica();  // its exceptions are the user's own
     const std::string lack = replica ? difference_of_users(original, *replica) : "it is null";
     if (lack.empty()) return replica;
     throw UsageError("[DataParallel] make_replica did not make a module like the wrapped one: " +

@@ -49,7 +49,7 @@ class ReplicaForward {
   std::shared_ptr<ReplicaWorkers> workers_;
   Scatter scatter_;
   std::vector<at::Tensor> inputs_;
-  bool records_;  // // whether backward may follow
+  bool records_;  // whether backward may follow
   std::vector<ReplicaGraph> graphs_;
 };
 

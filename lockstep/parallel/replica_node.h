@@ -24,7 +24,7 @@ struct ReplicaLeaf {
   std::size_t target;
 };
 
-// What a replica's forward leaves behind. Holding the edges keeps its graph alive.
+// The graph that a replica's forward leaves behind. Holding its edges keeps it alive.
 struct ReplicaGraph {
   at::Device device;
   std::vector<ReplicaLeaf> leaves = {};
@@ -43,7 +43,7 @@ struct GradientTarget {
 // How an output was gathered.
 struct GatheredOutput {
   std::vector<std::int64_t> lengths;     // of each replica's part, along the scatter's dimension
-  bool stacked = false;  // // of tensors without dimensions, one element per replica
+  bool stacked = false;                  // of tensors without dimensions, one element per replica
   std::vector<at::Device> devices = {};  // of the parts
 };
 

@@ -49,7 +49,7 @@ class AutocastState {
 template <class Condition>
 void look_out(bool has_core, Condition&& has_come) {
   constexpr auto at_most = std::chrono::milliseconds(1);
-  const int pauses = has_core ? 200 : 1;  // // about 5 us
+  const int pauses = has_core ? 200 : 1;  // about 5 us
   const auto start = std::chrono::steady_clock::now();
   while (std::chrono::steady_clock::now() - start < at_most) {
     for (int i = 0; i < pauses; ++i) {
@@ -65,7 +65,7 @@ void look_out(bool has_core, Condition&& has_come) {
 struct ReplicaWorkers::Round {
   const std::function<void(int)>& job;
   int count;
-  std::vector<int> others;  // // not the caller's
+  std::vector<int> others;  // not the caller's
   std::atomic<std::size_t> others_left = 0;
   std::vector<std::exception_ptr> errors = std::vector<std::exception_ptr>(count);
   at::ThreadLocalState state = {};
@@ -97,7 +97,7 @@ void ReplicaWorkers::perform(Round& round, int index) {
   const at::ThreadLocalStateGuard state(round.state);
   const AutocastState autocast(round.autocast);
   const ThreadShare threads(round.threads_each);
-  const auto* outer = std::exchange(at_work_for, this);  // // another DataParallel's replica
+  const auto* outer = std::exchange(at_work_for, this);  // another DataParallel's replica
   try {
     round.job(index);
   } catch (...) {

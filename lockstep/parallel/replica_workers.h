@@ -70,13 +70,13 @@ class ReplicaWorkers {
 
   std::atomic<std::uint64_t> bytes_moved_ = 0;
   std::mutex one_run_;
-  std::mutex mutex_;  // // guards the members below; atomic ones may be read without it
+  std::mutex mutex_;  // guards the members below; atomic ones may be read without it
   std::condition_variable begun_;
   std::condition_variable ended_;
   std::atomic<std::uint64_t> rounds_ = 0;
   Round* round_ = nullptr;
   std::atomic<bool> stopped_ = false;
-  std::atomic<bool> have_cores_ = false;  // // one per thread
+  std::atomic<bool> have_cores_ = false;  // one per thread
   std::vector<std::thread> threads_;
 };
 

@@ -154,7 +154,7 @@ void Replicas::share(const Replica& replica) const {
 }
 
 void Replicas::lay_out(Replica& replica) const {
-  replica.flats.clear();  // // empty if allocating fails below
+  replica.flats.clear();  // empty if allocating fails below
   std::vector<Flat> flats;
   for (std::size_t i = 0; i < replica.copied.size(); ++i) {
     const auto type = tensors_[replica.copied[i].original].scalar_type();

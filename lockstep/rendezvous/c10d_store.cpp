@@ -32,7 +32,7 @@ constexpr std::chrono::milliseconds kLongestGoodbye = std::chrono::seconds(2);
 struct StoreTerms {
   std::string description;
   std::chrono::milliseconds patience;
-  // What the user can do about a store that does not answer.
+  // The remedy for a store that does not answer.
   std::string remedy;
 };
 

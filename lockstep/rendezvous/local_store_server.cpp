@@ -43,7 +43,7 @@ std::string make_folder() {
 bool belongs_to_this_user(int socket) try {
   return peer_of(socket).uid == ::geteuid();
 } catch (const BackendError&) {
-  return false;  // // It has gone already.
+  return false;  // It has gone already.
 }
 
 }  // namespace

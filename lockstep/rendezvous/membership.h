@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a rendezvous yields: this process's place among the ranks of a job.
+// The result of a rendezvous: this process's place among the ranks of a job.
 #pragma once
 
 #include <algorithm>

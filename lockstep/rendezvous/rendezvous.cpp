@@ -189,7 +189,7 @@ void rendezvous_by_mpi(Membership& member, TcpStoreOptions store_options) {
       member.store = std::move(store);
       answer = fmt::format("{} {}", store_options.host, port);
     } catch (const Error&) {
-      error = std::current_exception();  // // the others wait for the broadcast
+      error = std::current_exception();  // the others wait for the broadcast
     }
   }
   std::istringstream stream(

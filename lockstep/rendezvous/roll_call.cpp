@@ -34,7 +34,7 @@ constexpr auto kReadTimeout = 2s;
 // How much longer the others wait than rank 0, which knows the missing ranks.
 constexpr auto kExtraWait = 1s;
 
-// What a process enters about itself.
+// A process's entry in the roll.
 struct Entry {
   ProcessIdentity process;
   int world_size = 0;

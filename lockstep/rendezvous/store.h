@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <string>
 
 #include "lockstep/core/deadline.h"
@@ -22,6 +24,9 @@ class StoreSilent : public TimeoutError {
  public:
   using TimeoutError::TimeoutError;
 };
+
+// The contents of a store, by key.
+using StoreValues = std::map<std::string, std::string, std::less<>>;
 
 class Store {
  public:

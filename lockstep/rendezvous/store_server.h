@@ -13,6 +13,7 @@
 
 #include "lockstep/core/epoll.h"
 #include "lockstep/core/fork_safe_fd.h"
+#include "lockstep/rendezvous/store.h"
 #include "lockstep/rendezvous/store_memory.h"
 
 namespace lockstep {
@@ -22,14 +23,14 @@ namespace lockstep {
 // StoreMemory::bound bytes and refuses more. Not thread-safe.
 class StoreServer {
  public:
-  using Values = std::map<std::string, std::string, std::less<>>;
+  using Values = StoreValues;
 
   // `door` becomes readable when new connections arrive, and so does descriptor() then. Keeps at
   // most `places` connections.
   explicit StoreServer(int door, std::size_t places = std::numeric_limits<std::size_t>::max());
 
   int descriptor() const { return epoll_.get(); }
-  // Does what is possible without blocking. Never throws because of what a client does.
+  // Serves all ready connections without blocking. A client cannot make it throw.
   void serve();
 
   // Takes a client's connection; the caller decides who may connect. If all places are taken, it

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Which backend "auto" takes, by where the ranks are.
 #include "lockstep/comm/choose_backend.h"
 
 #include <gtest/gtest.h>

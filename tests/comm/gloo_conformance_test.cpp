@@ -12,12 +12,12 @@ namespace lockstep::testing {
 namespace {
 
 const TestedBackend kGloo = {.name = "gloo",
-                       .join =
-                           [](Rank& rank, JoinOptions options) {
-                             options.backend = "gloo";
-                             return join(rank, options);
-                           },
-                       .groups_in_a_loop = 100};
+                             .join =
+                                 [](Rank& rank, JoinOptions options) {
+                                   options.backend = "gloo";
+                                   return join(rank, options);
+                                 },
+                             .groups_in_a_loop = 100};
 
 INSTANTIATE_TEST_SUITE_P(gloo, ResultsConformance, ::testing::ValuesIn(cases(kGloo, {2, 3})),
                          case_name);

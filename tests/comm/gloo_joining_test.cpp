@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What happens to ranks while they join by Gloo: deaths at any call, strangers at any port.
+// What happens to ranks while they join by Gloo: deaths at any call, pending peers at any port.
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -13,8 +13,8 @@
 #include <thread>
 #include <vector>
 
-#include "support/group_by.h"
 #include "support/die_at_call.h"
+#include "support/group_by.h"
 #include "support/join.h"
 #include "support/rank_processes.h"
 #include <ATen/ATen.h>
@@ -41,7 +41,7 @@ using ::testing::ContainsRegex;
 constexpr int kRanks = 3;
 
 // Places the processes of run_ranks in groups of this size. The last process is in none: it serves
-// the store in which the ranks meet.
+// the store in which the ranks rendezvous.
 struct Seat {
   explicit Seat(const Rank& rank)
       : group(rank.rank() / kRanks),
@@ -224,7 +224,7 @@ class OtherStore : public Store {
   std::shared_ptr<Store> store_;
 };
 
-// Before a rank tells the others where it listens, strangers of all manners come there.
+// Before a rank tells the others where it listens, pending peers of all kinds connect there.
 class VisitedStore final : public OtherStore {
  public:
   using OtherStore::OtherStore;
@@ -254,8 +254,10 @@ TEST(GlooJoining, StrangersAtAnyPortCostNothing) {
     if (Seat(rank).serves) return serve_store(rank, all_but({}, kRanks));
     rank.await(kRanks, "serves");
     const auto store = std::make_shared<VisitedStore>(store_of(rank));
-    const auto group = group_by(make_gloo_backend, {.rank = rank.rank(), .world_size = kRanks, .store = store}, {.timeout = 20s}, "gloo");
-    // Each manner at the port for its peers, and at rank 0's hub.
+    const auto group =
+        group_by(make_gloo_backend, {.rank = rank.rank(), .world_size = kRanks, .store = store},
+                 {.timeout = 20s}, "gloo");
+    // Each kind at the port for the rank's peers, and at rank 0's monitor's server.
     EXPECT_GE(store->visits(), rank.rank() == 0 ? 8 : 4);
     const at::Tensor tensor = at::ones({100'000});
     for (int call = 0; call < 20; ++call) {
@@ -284,7 +286,9 @@ TEST(GlooJoining, ALongWayToTheStoreOnlyTakesLonger) {
     if (Seat(rank).serves) return serve_store(rank, all_but({}, kRanks));
     rank.await(kRanks, "serves");
     const auto store = std::make_shared<FarStore>(store_of(rank));
-    const auto group = group_by(make_gloo_backend, {.rank = rank.rank(), .world_size = kRanks, .store = store}, {.timeout = 40s}, "gloo");
+    const auto group =
+        group_by(make_gloo_backend, {.rank = rank.rank(), .world_size = kRanks, .store = store},
+                 {.timeout = 40s}, "gloo");
     group->barrier().wait();
     rank.cue("done");
   });

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// init_process_group with every kind of environment, options and contradictions.
 #include "lockstep/comm/init_process_group.h"
 
 #include "comm/conformance/expect_error.h"

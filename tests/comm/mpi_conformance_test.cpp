@@ -79,13 +79,15 @@ std::shared_ptr<ProcessGroup> join_by_mpi(Rank& rank, JoinOptions options) {
   return join(rank, options);
 }
 
-const TestedBackend kMpi = {.name = "mpi", .join = join_by_mpi, .groups_in_a_loop = 100, .run = run_mpi};
-const TestedBackend kHierarchicalMpi = {
-    .name = "hierarchical",
-    .join = [](Rank& rank,
-               const JoinOptions& options) { return join_on_hosts(rank, options, make_mpi_backend); },
-    .groups_in_a_loop = 50,
-    .run = run_mpi};
+const TestedBackend kMpi = {
+    .name = "mpi", .join = join_by_mpi, .groups_in_a_loop = 100, .run = run_mpi};
+const TestedBackend kHierarchicalMpi = {.name = "hierarchical",
+                                        .join =
+                                            [](Rank& rank, const JoinOptions& options) {
+                                              return join_on_hosts(rank, options, make_mpi_backend);
+                                            },
+                                        .groups_in_a_loop = 50,
+                                        .run = run_mpi};
 
 INSTANTIATE_TEST_SUITE_P(mpi, ResultsConformance, ::testing::ValuesIn(cases(kMpi, {2, 3})),
                          case_name);

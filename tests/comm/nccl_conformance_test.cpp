@@ -37,41 +37,41 @@ std::shared_ptr<ProcessGroup> join_hosts_by_nccl(Rank& rank, JoinOptions options
 }
 
 const TestedBackend kNccl = {.name = "nccl",
-                       .join = join_by_nccl,
-                       .groups_in_a_loop = 50,
-                       .device = at::kCUDA,
-                       .sums_by_a_library = true};
+                             .join = join_by_nccl,
+                             .groups_in_a_loop = 50,
+                             .device = at::kCUDA,
+                             .sums_by_a_library = true};
 // Where a wait is to throw, or threads wait for each other.
 const TestedBackend kNcclThatBlocks = {.name = "nccl",
-                                 .join =
-                                     [](Rank& rank, const JoinOptions& options) {
-                                       ::setenv("TORCH_NCCL_BLOCKING_WAIT", "1", 1);
-                                       return join_by_nccl(rank, options);
-                                     },
-                                 .groups_in_a_loop = 50,
-                                 .device = at::kCUDA,
-                                 .sums_by_a_library = true};
+                                       .join =
+                                           [](Rank& rank, const JoinOptions& options) {
+                                             ::setenv("TORCH_NCCL_BLOCKING_WAIT", "1", 1);
+                                             return join_by_nccl(rank, options);
+                                           },
+                                       .groups_in_a_loop = 50,
+                                       .device = at::kCUDA,
+                                       .sums_by_a_library = true};
 const TestedBackend kNcclThatCompares = {.name = "nccl",
-                                   .join = [](Rank& rank, const JoinOptions& options) {
-                                     ::setenv("TORCH_DISTRIBUTED_DEBUG", "DETAIL", 1);
-                                     return join_by_nccl(rank, options);
-                                   }};
+                                         .join = [](Rank& rank, const JoinOptions& options) {
+                                           ::setenv("TORCH_DISTRIBUTED_DEBUG", "DETAIL", 1);
+                                           return join_by_nccl(rank, options);
+                                         }};
 
 // The sums within a host are Lockstep's, those between hosts NCCL's.
 const TestedBackend kHierarchicalNccl = {.name = "hierarchical",
-                                   .join = join_hosts_by_nccl,
-                                   .groups_in_a_loop = 20,
-                                   .device = at::kCUDA,
-                                   .sums_by_a_library = true};
+                                         .join = join_hosts_by_nccl,
+                                         .groups_in_a_loop = 20,
+                                         .device = at::kCUDA,
+                                         .sums_by_a_library = true};
 
-const TestedBackend kHierarchicalNcclThatCompares = {.name = "hierarchical",
-                                               .join =
-                                                   [](Rank& rank, const JoinOptions& options) {
-                                                     ::setenv("TORCH_DISTRIBUTED_DEBUG", "DETAIL",
-                                                              1);
-                                                     return join_hosts_by_nccl(rank, options);
-                                                   },
-                                               .device = at::kCUDA};
+const TestedBackend kHierarchicalNcclThatCompares = {
+    .name = "hierarchical",
+    .join =
+        [](Rank& rank, const JoinOptions& options) {
+          ::setenv("TORCH_DISTRIBUTED_DEBUG", "DETAIL", 1);
+          return join_hosts_by_nccl(rank, options);
+        },
+    .device = at::kCUDA};
 
 // One rank is enough for NCCL itself, where there is a GPU.
 const TestedBackend kAlone = {

@@ -6,8 +6,8 @@ namespace lockstep::testing {
 namespace {
 
 const TestedBackend kSelf = {.name = "self", .join = [](Rank& rank, const JoinOptions& options) {
-                         return join(rank, options);
-                       }};
+                               return join(rank, options);
+                             }};
 
 INSTANTIATE_TEST_SUITE_P(self, ResultsConformance, ::testing::ValuesIn(cases(kSelf, {1})),
                          case_name);

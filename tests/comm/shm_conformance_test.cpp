@@ -9,12 +9,12 @@ namespace lockstep::testing {
 namespace {
 
 const TestedBackend kShm = {.name = "shm",
-                      .join =
-                          [](Rank& rank, JoinOptions options) {
-                            options.backend = "shm";
-                            return join(rank, options);
-                          },
-                      .shares_memory = true};
+                            .join =
+                                [](Rank& rank, JoinOptions options) {
+                                  options.backend = "shm";
+                                  return join(rank, options);
+                                },
+                            .shares_memory = true};
 
 INSTANTIATE_TEST_SUITE_P(shm, ResultsConformance, ::testing::ValuesIn(cases(kShm, {2, 3, 4})),
                          case_name);

@@ -21,7 +21,7 @@
 namespace lockstep::testing {
 namespace {
 
-// Where the threads of a test meet: the first one at a place makes the groups of all.
+// Where the threads of a test rendezvous: the first one at a place makes the groups of all.
 class Lobby {
  public:
   std::shared_ptr<ProcessGroup> join(int rank, int size, const JoinOptions& options) {
@@ -105,12 +105,12 @@ std::vector<RankOutcome> run_threads(int size, const std::function<void(Rank&)>&
 }
 
 const TestedBackend kThread = {.name = "thread",
-                         .join =
-                             [](Rank& rank, const JoinOptions& options) {
-                               return lobby().join(rank.rank(), rank.size(), options);
-                             },
-                         .shares_memory = true,
-                         .run = run_threads};
+                               .join =
+                                   [](Rank& rank, const JoinOptions& options) {
+                                     return lobby().join(rank.rank(), rank.size(), options);
+                                   },
+                               .shares_memory = true,
+                               .run = run_threads};
 
 INSTANTIATE_TEST_SUITE_P(thread, ResultsConformance, ::testing::ValuesIn(cases(kThread, {2, 3, 4})),
                          case_name);

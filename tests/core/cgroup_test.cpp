@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Limits of control groups, versions 1 and 2, read from the files of a made-up machine.
 #include "lockstep/core/cgroup.h"
 
 #include "support/machine_files.h"

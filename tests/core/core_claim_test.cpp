@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Claims on cores exclude each other.
 #include "lockstep/core/core_claim.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Cores, memory and threads of this machine, as a process may use them.
 #include "lockstep/core/cpu.h"
 
 #include <fstream>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Names of network interfaces that libraries take from the environment.
 #include "lockstep/core/network_interfaces.h"
 
 #include <gmock/gmock.h>

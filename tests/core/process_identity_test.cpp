@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// A process is told from later processes with its id.
 #include "lockstep/core/process_identity.h"
 
 #include <array>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Secrets from files and descriptors, and which of them are refused.
 #include "lockstep/core/secret.h"
 
 #include <filesystem>

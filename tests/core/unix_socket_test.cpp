@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Unix sockets that carry data, credentials and descriptors.
 #include "lockstep/core/unix_socket.h"
 
 #include <array>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// The sampler against PyTorch's, and in torch::data's loaders.
 #include "lockstep/data/distributed_sampler.h"
 
 #include <map>

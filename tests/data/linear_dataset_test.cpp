@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// The generated points of the recipe `linear`.
 #include "lockstep/data/linear_dataset.h"
 
 #include <gtest/gtest.h>

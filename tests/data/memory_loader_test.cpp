@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Batches from memory, in the order of a sampler.
 #include "lockstep/data/memory_loader.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// MNIST's files, whole, missing and mismatched.
 #include "lockstep/data/mnist_dataset.h"
 
 #include "data/idx_bytes.h"

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Standardization over ranks, to the same bits for any number of them.
 #include "lockstep/data/standardization.h"
 
 #include <bit>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// How an agent starts ranks, passes on their output, and ends them.
 #include "lockstep/launch/agent.h"
 
 #include <cstdio>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// How ranks of a machine share its cores.
 #include "lockstep/launch/core_shares.h"
 
 #include <thread>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Which rank is at fault, from how ranks ended and whom they lost.
 #include "lockstep/launch/culprit.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// The keeper between an agent and its ranks.
 #include "lockstep/launch/rank_keeper.h"
 
 #include "support/process_table.h"

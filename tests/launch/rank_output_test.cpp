@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Lines, logs and reports made from the output of ranks.
 #include "lockstep/launch/rank_output.h"
 
 #include <fstream>
@@ -18,7 +19,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 struct Collected {
-  RankOutput::Sink sink() {
+  LineSink sink() {
     return [this](const OutputLine& line) {
       lines.push_back((line.stream == OutputStream::out ? "out:" : "err:") +
                       std::string(line.text));

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// spawn() with forked ranks: results, errors and signals.
 #include "lockstep/launch/spawn.h"
 
 #include <filesystem>

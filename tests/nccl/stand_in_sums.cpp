@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Combines elements of every NCCL type, by every NCCL operator.
 #include "nccl/stand_in_sums.h"
 
 #include <algorithm>

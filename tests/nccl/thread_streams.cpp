@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Implements the CUDA calls of the NCCL stand-in on threads.
 #include "nccl/thread_streams.h"
 
 #include <chrono>

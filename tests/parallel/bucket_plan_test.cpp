@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// How gradients are distributed over buckets.
 #include "lockstep/parallel/bucket_plan.h"
 
 #include <numeric>

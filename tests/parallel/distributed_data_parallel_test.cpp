@@ -6,6 +6,7 @@
 #include "tests/support/thread_group.h"
 #include <gmock/gmock.h>
 
+#include "lockstep/comm/group_access.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::testing {
@@ -341,7 +342,7 @@ TEST(DistributedDataParallel, BuffersAreRankZerosBeforeEachForwardInTraining) {
 
     // Not under no_sync, not in eval, not without gradients.
     net.norm->running_mean.fill_(group->rank());
-    const int before = group->calls_made();
+    const int before = GroupAccess(*group).calls_made();
     {
       const NoSync guard = model.no_sync();
       model(mine);
@@ -352,7 +353,7 @@ TEST(DistributedDataParallel, BuffersAreRankZerosBeforeEachForwardInTraining) {
     }
     model->eval();
     model(mine);
-    EXPECT_EQ(group->calls_made(), before);
+    EXPECT_EQ(GroupAccess(*group).calls_made(), before);
   });
 }
 
@@ -360,10 +361,10 @@ TEST(DistributedDataParallel, BuffersStayIfAskedTo) {
   run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
     Normed net;
     DistributedDataParallel model(net, group, {.broadcast_buffers = false});
-    const int before = group->calls_made();
+    const int before = GroupAccess(*group).calls_made();
     net.norm->running_mean.fill_(group->rank());
     model(values({8, 6}));
-    EXPECT_EQ(group->calls_made(), before);
+    EXPECT_EQ(GroupAccess(*group).calls_made(), before);
   });
 }
 
@@ -376,11 +377,11 @@ TEST(DistributedDataParallel, OneRankMayEvaluateAlone) {
       model(values({8, 6}, group->rank())).sum().backward();
       if (group->rank() != 0) continue;
       net.eval();
-      const int before = group->calls_made();
+      const int before = GroupAccess(*group).calls_made();
       EXPECT_EQ(model(values({8, 6})).size(1), 3);
       const torch::NoGradGuard no_grad;
       EXPECT_EQ(model(values({8, 6})).size(1), 3);
-      EXPECT_EQ(group->calls_made(), before);
+      EXPECT_EQ(GroupAccess(*group).calls_made(), before);
     }
   });
 }

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Finding tensors in outputs of all kinds of types.
 #include "lockstep/parallel/for_each_tensor.h"
 
 #include <list>

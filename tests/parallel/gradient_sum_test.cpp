@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Sums of the replicas' gradients, to the bit.
 #include "lockstep/parallel/gradient_sum.h"
 
 #include "tests/parallel/models.h"

@@ -4,6 +4,7 @@
 #include "tests/support/thread_group.h"
 #include <gmock/gmock.h>
 
+#include "lockstep/comm/group_access.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 
 namespace lockstep::testing {
@@ -37,9 +38,9 @@ TEST(ReducerBackward, LaunchesBucketsBeforeBackwardEnds) {
   run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
     WatchedNet net;
     DistributedDataParallel model(net, group, kManyBuckets);
-    model.register_comm_hook([&](Bucket& bucket) {
+    model.register_comm_hook([&](GradBucket& bucket) {
       net->events.push_back("bucket " + std::to_string(bucket.index()));
-      return group->all_reduce(bucket.flat(), {.op = ReduceOp::mean});
+      return group->all_reduce(bucket.buffer(), {.op = ReduceOp::mean});
     });
     model(values({2, 4})).sum().backward();
     // The first backward only learns the order.
@@ -54,14 +55,14 @@ TEST(ReducerBackward, LaunchesBucketsBeforeBackwardEnds) {
   });
 }
 
-TEST(ReducerBackward, TheBucketFunctionDecidesWhatIsReduced) {
+TEST(ReducerBackward, TheCommHookDecidesWhatIsReduced) {
   run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
     Mlp net;
     DistributedDataParallel model(net, group);
     int elements = 0;
-    model.register_comm_hook([&](Bucket& bucket) {
-      for (int i = 0; i < bucket.size(); ++i) elements += bucket.gradient(i).numel();
-      group->all_reduce(bucket.flat(), {.op = ReduceOp::sum}).wait();
+    model.register_comm_hook([&](GradBucket& bucket) {
+      for (const at::Tensor& gradient : bucket.gradients()) elements += gradient.numel();
+      group->all_reduce(bucket.buffer(), {.op = ReduceOp::sum}).wait();
       return Work();
     });
     model(values({2, 6})).sum().backward();
@@ -73,13 +74,13 @@ TEST(ReducerBackward, TheBucketFunctionDecidesWhatIsReduced) {
   });
 }
 
-TEST(ReducerBackward, TheBucketFunctionSeesLargeGradientsToo) {
+TEST(ReducerBackward, TheCommHookSeesLargeGradientsToo) {
   run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
     Wide net;
     DistributedDataParallel model(net, group);
-    model.register_comm_hook([&](Bucket& bucket) {
-      bucket.flat().mul_(2);
-      return group->all_reduce(bucket.flat(), {.op = ReduceOp::mean});
+    model.register_comm_hook([&](GradBucket& bucket) {
+      bucket.buffer().mul_(2);
+      return group->all_reduce(bucket.buffer(), {.op = ReduceOp::mean});
     });
     Wide reference;
     copy_state(*reference, *net);
@@ -100,7 +101,7 @@ TEST(ReducerBackward, AGroupOfOneIsLeftAlone) {
     EXPECT_NE(output.grad_fn()->name(), "LockstepOutput");
     output.sum().backward();
     const NoSync guard = model.no_sync();
-    EXPECT_EQ(group->calls_made(), 0);
+    EXPECT_EQ(GroupAccess(*group).calls_made(), 0);
     EXPECT_THAT(model.unused_parameters(), IsEmpty());
   });
 }
@@ -116,16 +117,16 @@ TEST(ReducerBackward, NoSyncAccumulatesUntilTheNextSynchronisedOne) {
     for (int round = 0; round < 3; ++round) {
       reset_gradients(*net);
       reset_gradients(*reference);
-      const int before = group->calls_made();
+      const int before = GroupAccess(*group).calls_made();
       {
         const NoSync outer = model.no_sync();
         const NoSync inner = model.no_sync();
         model(mine).square().mean().backward();
         model(mine * 2).square().mean().backward();
       }
-      EXPECT_EQ(group->calls_made(), before);
+      EXPECT_EQ(GroupAccess(*group).calls_made(), before);
       model(mine * 3).square().mean().backward();
-      EXPECT_GT(group->calls_made(), before);
+      EXPECT_GT(GroupAccess(*group).calls_made(), before);
       for (const int factor : {1, 2, 3}) {
         reference->forward(batch * factor).square().mean().backward();
       }
@@ -144,12 +145,12 @@ TEST(ReducerBackward, NoSyncIsDecidedAtForward) {
       unsynchronised = model(values({2, 6}));
     }
     const at::Tensor synchronised = model(values({2, 6}));
-    const int before = group->calls_made();
+    const int before = GroupAccess(*group).calls_made();
     unsynchronised.sum().backward();
-    EXPECT_EQ(group->calls_made(), before);
+    EXPECT_EQ(GroupAccess(*group).calls_made(), before);
     const NoSync guard = model.no_sync();
     synchronised.sum().backward();
-    EXPECT_GT(group->calls_made(), before);
+    EXPECT_GT(GroupAccess(*group).calls_made(), before);
   });
 }
 
@@ -287,9 +288,9 @@ TEST(ReducerBackward, OutsideOfTheOutputsOnlyAccumulates) {
     DistributedDataParallel model(net, group);
     const at::Tensor batch = values({4, 6});
     const at::Tensor mine = part(batch, group->rank(), 2);
-    const int before = group->calls_made();
+    const int before = GroupAccess(*group).calls_made();
     net->forward(mine).square().mean().backward();
-    EXPECT_EQ(group->calls_made(), before);
+    EXPECT_EQ(GroupAccess(*group).calls_made(), before);
     model(mine).square().mean().backward();
     Mlp reference;
     copy_state(*reference, *net);
@@ -303,14 +304,14 @@ TEST(ReducerBackward, TheGradientOfAnInputIsNotReduced) {
     Mlp net;
     DistributedDataParallel model(net, group);
     const at::Tensor x = values({4, 6}, group->rank()).requires_grad_();
-    const int before = group->calls_made();
+    const int before = GroupAccess(*group).calls_made();
     // Also with create_graph, as for a gradient penalty.
     const at::Tensor slope = torch::autograd::grad({model(x).sum()}, {x}, {}, {}, true)[0];
-    EXPECT_EQ(group->calls_made(), before);
+    EXPECT_EQ(GroupAccess(*group).calls_made(), before);
     const at::Tensor alone = torch::autograd::grad({net->forward(x).sum()}, {x})[0];
     expect_close(slope, alone, "slope");
     (model(x).sum() + slope.square().sum()).backward();
-    EXPECT_GT(group->calls_made(), before);
+    EXPECT_GT(GroupAccess(*group).calls_made(), before);
   });
 }
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// The workers of a DataParallel: their jobs, threads, modes and errors.
 #include "lockstep/parallel/replica_workers.h"
 
 #include <atomic>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// How a batch is cut for replicas.
 #include "lockstep/parallel/scatter.h"
 
 #include <ATen/ATen.h>

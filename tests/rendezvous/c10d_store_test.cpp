@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// c10d's stores in TCP and in a file, with ranks and launchers that fail.
 #include "lockstep/rendezvous/c10d_store.h"
 
 #include <fstream>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// The launcher's store with good, large and malformed requests.
 #include "lockstep/rendezvous/local_store.h"
 
 #include <filesystem>

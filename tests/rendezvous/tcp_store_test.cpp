@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The store of rank 0 and its clients as threads, and strangers at its door.
+// The store of rank 0 and its clients as threads, and pending peers at its port.
 #include "lockstep/rendezvous/tcp_store.h"
 
 #include <algorithm>
@@ -83,7 +83,7 @@ TEST_F(TcpStoreTest, ManyRanksAtOnce) {
   EXPECT_EQ(rank_0_->add("count", 0), 400);
 }
 
-// As of strangers that have no secret to prove.
+// As of pending peers that have no secret to prove.
 TEST_F(TcpStoreTest, ConnectionsThatAskNothingTakeNoMoreThanTheirPlaces) {
   const Key key = make_key("store", place_.secret);
   std::vector<UniqueFd> idle;

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Replaces the C library's socket calls by functions that count and kill.
 #include "support/die_at_call.h"
 
 #include <atomic>

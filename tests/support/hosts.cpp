@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Makes network namespaces that a bridge connects, and runs commands in them.
 #include "support/hosts.h"
 
 #include <stdexcept>

@@ -16,7 +16,7 @@ namespace lockstep::testing {
 struct JoinOptions {
   std::string backend = "auto";
   std::chrono::milliseconds timeout = std::chrono::seconds(30);
-  // Each group of a launch meets at a place of its own.
+  // Each group of a launch has a rendezvous of its own.
   std::string place = "group";
   // Of the rank's tensors; a GPU if there is one.
   std::optional<at::Device> device = {};

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Traces a child from system call to system call, and kills it at one of them.
 #include "support/kill_at_call.h"
 
 #include <cerrno>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Limits this process by rlimits, mounts and seccomp filters.
 #include "support/limits.h"
 
 #include <array>

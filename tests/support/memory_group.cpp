@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Makes a control group with a memory limit, of version 2 or 1.
 #include "support/memory_group.h"
 
 #include <fstream>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Writes and reads messages as a header, a name and a text.
 #include "support/message.h"
 
 #include <array>

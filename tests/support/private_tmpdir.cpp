@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Makes a TMPDIR, and restores the old one.
 #include "support/private_tmpdir.h"
 
 #include <stdexcept>

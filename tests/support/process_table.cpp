@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Reads processes, children and descriptors from /proc.
 #include "support/process_table.h"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Starts a program on pipes or a terminal, and reads its output.
 #include "support/program.h"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Runs a rank's function and sends its failures to the test.
 #include "support/rank_child.h"
 
 #include <cstdio>

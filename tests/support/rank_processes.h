@@ -65,8 +65,8 @@ class Rank {
   int rank() const;
   int size() const;
 
-  // Where the ranks of this launch meet, "file:///...": a file that is not there yet, in a folder
-  // that goes away with the launch. Each name is a place of its own.
+  // Where the ranks of this launch rendezvous, "file:///...": a file that is not there yet, in a
+  // folder that goes away with the launch. Each name is a place of its own.
   std::string rendezvous_url(std::string_view name = "group") const;
   // That folder's path.
   const std::string& folder() const;

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// run_ranks itself: results, failures, cues and deadlines.
 #include "support/rank_processes.h"
 
 #include <filesystem>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Runs ranks on threads, and throws their first exception.
 #include "tests/support/thread_group.h"
 
 #include <exception>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Learning rates that are scaled and warmed up.
 #include "lockstep/train/learning_rate.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Tables and JSON objects of the measurements.
 #include "tools/bench/bench_output.h"
 
 #include "tools/bench/element_types.h"

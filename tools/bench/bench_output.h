@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Measurements as lines for people and as JSON; docs/cli.md says what the fields mean.
+// Formats measurements as lines for people and as JSON; docs/cli.md documents the fields.
 #pragma once
 
 #include <string>
@@ -11,19 +11,19 @@
 
 namespace lockstep::bench {
 
-// What was measured, and the names of the columns; ends with a newline.
+// The measured collective and the column names; ends with a newline.
 std::string heading(const CollectiveBench& bench, int ranks);
-// A row, as wide as the columns of the heading; ends with a newline.
+// A row that is as wide as the heading's columns; ends with a newline.
 std::string to_line(const CollectiveRow& row);
 // One object, on one line.
 std::string to_json(const CollectiveBench& bench, int ranks,
                     const std::vector<CollectiveRow>& rows);
 
-// The steps of a model; over the floor, which is the second row, is what DDP costs.
+// A model's steps. DDP's cost is its difference from the floor, which is the second row.
 std::string to_table(const TrainingStep& step, const StepRows& rows);
 std::string to_json(const TrainingStep& step, const StepRows& rows);
 
-// How many times as fast as the first row each is.
+// With each row's speedup over the first.
 std::string to_table(const TrainingStep& step, const std::vector<DpRow>& rows);
 std::string to_json(const TrainingStep& step, const std::vector<DpRow>& rows);
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Repeats a collective on known elements, times it in turns with the triad, and checks the results.
 #include "tools/bench/collective_bench.h"
 
 #include <algorithm>
@@ -21,14 +22,15 @@ namespace {
 
 constexpr int broadcast_root = 0;
 constexpr double kMebibyte = 1024 * 1024;
-// Measurements are spread over the run, so that a disturbance hits all that is compared.
+// Turns spread measurements over the run, so that a disturbance affects everything that is
+// compared.
 constexpr int turns = 4;
 constexpr int warm_ups = 5;
 constexpr double seconds_a_measurement = 0.1;
-// Shorter ones would measure the clock.
+// The clock would dominate shorter ones.
 constexpr double shortest_measurement = 20e-6;
 
-// The tensors of one rank, and what they hold before and after.
+// One rank's tensors, with their contents before and after.
 class Run {
  public:
   Run(ProcessGroup& group, const CollectiveBench& bench, std::int64_t bytes)
@@ -53,8 +55,8 @@ class Run {
     return elements_ * static_cast<std::int64_t>(at::elementSize(bench_.type));
   }
 
-  // As programs in C do it: the time that copy_() takes varies by as much as a small sum takes, and
-  // ranks that come to the barrier apart leave it apart.
+  // With memcpy, as a C program would: the time of copy_() varies by as much as a small sum takes,
+  // and ranks that reach the barrier at different times also leave it at different times.
   void rewrite(int round) {
     const at::Tensor& original = originals_[round];
     std::memcpy(input().data_ptr(), original.data_ptr(), original.nbytes());
@@ -76,7 +78,7 @@ class Run {
     }
   }
 
-  // Of all ranks together, after one more of each round.
+  // The number of wrong elements on all ranks, after one more call in each round.
   std::int64_t wrong() {
     std::int64_t wrong = 0;
     for (int round = 0; round < rounds; ++round) {
@@ -120,7 +122,7 @@ class Run {
             [&](std::int64_t i) { return known_element(reduction(), broadcast_root, i, round); },
             0);
       default:
-        // The ring rounds at each hop; a mean is rounded as well.
+        // The ring rounds at each hop; a mean is rounded too.
         return count_wrong(
             in_parts() ? part_ : whole_,
             [&](std::int64_t i) {
@@ -140,7 +142,7 @@ class Run {
   std::array<at::Tensor, rounds> originals_;
 };
 
-// Ranks must repeat as often: rank 0 says.
+// Ranks must repeat equally often: rank 0 decides.
 int agree(ProcessGroup& group, double repetitions, int least, int most) {
   at::Tensor count =
       at::full({1}, std::clamp(repetitions, double(least), double(most)), at::kDouble);
@@ -148,7 +150,7 @@ int agree(ProcessGroup& group, double repetitions, int least, int most) {
   return static_cast<int>(count.item<double>());
 }
 
-// Of the slowest rank, in a few passes.
+// The median time of a few passes, on the slowest rank.
 double triad_seconds(ProcessGroup& group, Triad& triad, Triad::Stores stores) {
   std::vector<double> seconds;
   for (int i = 0; i < warm_ups; ++i) {
@@ -157,8 +159,8 @@ double triad_seconds(ProcessGroup& group, Triad& triad, Triad::Stores stores) {
   return median(slowest_of_ranks(group, std::move(seconds)));
 }
 
-// Beside the tensor there are what it is rewritten from, and the triad's arrays. The ranks look
-// when all have freed the last measurement's memory and none has taken that of the next.
+// Needed besides the tensor: the contents to rewrite it from, and the triad's arrays. Ranks check
+// when all have freed the last measurement's memory and none has allocated for the next.
 void require_memory(ProcessGroup& group, std::int64_t bytes) {
   const std::int64_t needed = (1 + Run::rounds + 1) * bytes;
   const int ranks = group.membership().local_world_size;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How fast a group's collectives are, told as nccl-tests does, and beside what memory allows.
+// Measures the speed of a group's collectives, reported as by nccl-tests, and against a memory
+// bound.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/comm/core/call.h"
 #include "lockstep/comm/process_group.h"
 
 namespace lockstep::bench {
@@ -17,41 +19,41 @@ struct CollectiveBench {
   at::ScalarType type = at::kFloat;
   ReduceOp op = ReduceOp::sum;
   Algorithm algorithm = Algorithm::automatic;
-  // Tensors from group.empty, or any.
+  // Whether the tensors come from group.empty; otherwise they are ordinary ones.
   bool from_group = true;
 };
 
 struct CollectiveRow {
-  // Of the tensor that is reduced or sent; of all ranks' parts together for all_gather and
+  // Size of the tensor that is reduced or sent; of all ranks' parts together for all_gather and
   // reduce_scatter, as in nccl-tests.
   std::int64_t bytes = 0;
-  // From the moment when all ranks start to that when the last one has its result.
+  // From the moment when all ranks start until the last one has its result.
   double time_us_min = 0;
   double time_us_median = 0;
-  // bytes by the median time; and the same times what a link of a ring carries, 2 (N - 1) / N for
-  // all_reduce. In 10^9 bytes a second.
+  // algbw is bytes divided by the median time; busbw is algbw times the share that a ring's link
+  // carries, 2 (N - 1) / N for all_reduce. In 10^9 bytes per second.
   double algbw_gb_s = 0;
   double busbw_gb_s = 0;
-  // Elements that were not as they should be, on all ranks.
+  // Wrong elements, summed over all ranks.
   std::int64_t wrong = 0;
-  // The time that the collective's reads and writes would take at the triad's rate, over buffers of
-  // the same total size, on the same cores, measured in turns with it; in percent of the median.
-  // Nothing for one rank, which has nothing to move.
+  // The time that the collective's reads and writes would take at the triad's rate, in percent of
+  // the median time. The triad uses buffers of the same total size on the same cores, and
+  // alternates with the collective. nullopt for one rank, which moves nothing.
   std::optional<double> percent_of_bound;
 };
 
-// UsageError for types and operations that no group takes, so that it is known before ranks start.
+// UsageError for types and operations that no group accepts, so that it comes before ranks start.
 void check(const CollectiveBench& bench);
 
-// A collective call, with the same arguments on every rank; blocks for about a second. The bytes
-// are rounded down to whole elements for each rank. Tensors are written anew before each
-// measurement. UsageError for what the group refuses.
+// Collective, with the same arguments on every rank; blocks for about a second. Rounds the bytes
+// down to whole elements for each rank. Rewrites tensors before each measurement. UsageError for
+// arguments that the group refuses.
 CollectiveRow measure(ProcessGroup& group, const CollectiveBench& bench, std::int64_t bytes);
 
-// Bytes that ranks together read and write at least.
+// The minimum of bytes that the ranks together read and write.
 double least_traffic(Collective collective, int ranks, double bytes);
 
-// How much busbw is of algbw.
+// The ratio of busbw to algbw.
 double bus_factor(Collective collective, int ranks);
 
 }  // namespace lockstep::bench

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Times training steps of the bare model and of its data-parallel wrappers.
 #include "tools/bench/dp_bench.h"
 
 #include <algorithm>

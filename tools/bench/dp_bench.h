@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What DataParallel gains. On this machine's cores: a training step in one thread, in several
-// intra-op threads, and in as many replicas, on the same batch. On a GPU: what it costs with one
-// replica, and with several on the same GPU beside libtorch's own data_parallel.
+// Measures the gain of DataParallel. On this machine's cores: a training step in one thread, in
+// several intra-op threads, and in as many replicas, on the same batch. On a GPU: the cost with one
+// replica, and with several on the same GPU next to libtorch's own data_parallel.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace lockstep::bench {
 
-// single is the bare model, libtorch its torch::nn::parallel::data_parallel.
+// single is the bare model, libtorch is torch::nn::parallel::data_parallel of it.
 enum class DpMode : std::uint8_t { single, dp, libtorch };
 
 std::string_view name(DpMode mode);
@@ -26,15 +26,15 @@ struct DpRow {
   double us_p90 = 0;
 };
 
-// What there is to compare with so many replicas, without times. The bare model is the first.
+// The rows to compare for that many replicas, without times. The bare model comes first.
 std::vector<DpRow> dp_rows(int replicas, at::Device device);
 
-// Trains for about a second, and returns the row with its times. For a process that does nothing
-// else and has the row's threads: libraries' own threads go on looking for work after they had
-// some, and disturb what comes next.
+// Trains for about a second, and returns the row with its times. Run it in a process that does
+// nothing else and has the row's threads: libraries' threads keep polling after their work, and
+// disturb later measurements.
 DpRow measure_dp(const TrainingStep& step, DpRow row);
 
-// The rows of several rounds as one: the median of each of its figures.
+// Combines the rows of several rounds: the median of each figure.
 DpRow median_of(const std::vector<DpRow>& rounds);
 
 }  // namespace lockstep::bench

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// The table of types and names.
 #include "tools/bench/element_types.h"
 
 #include <algorithm>

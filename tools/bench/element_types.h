@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The types of elements that collectives are measured with, by the names that users give them.
+// The element types for measuring collectives, by their names in options.
 #pragma once
 
 #include <map>
@@ -10,7 +10,7 @@
 namespace lockstep::bench {
 
 const std::map<std::string, at::ScalarType>& element_types();
-// Of one of these.
+// The name of one of these types.
 const std::string& name_of(at::ScalarType type);
 
 }  // namespace lockstep::bench

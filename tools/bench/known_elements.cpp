@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Fills tensors with formulas of rank, position and round, and counts deviating elements.
 #include "tools/bench/known_elements.h"
 
 #include <algorithm>
@@ -11,7 +12,7 @@
 namespace lockstep::bench {
 namespace {
 
-// What reducing makes of a number, none of which is negative, that leaves the range of a type.
+// The result of a reduction that leaves the type's range, for non-negative numbers.
 template <class Type>
 double within_range(double value) {
   if constexpr (std::is_integral_v<Type>) {
@@ -27,9 +28,9 @@ double within_range(double value) {
 
 double known_element(Reduction reduction, int rank, std::int64_t position, int round) {
   const std::int64_t mixed = position + round;
-  // Whatever the number of ranks, both "or" and "and" of them have both values.
+  // For any number of ranks, both "or" and "and" of the elements take both values.
   if (reduction.type == at::kBool) return mixed % 7 > rank % 6 ? 1 : 0;
-  // Products of greater numbers would leave the range of the small types.
+  // Products of larger numbers would leave the range of the small types.
   if (reduction.op == ReduceOp::product) return 1 + static_cast<double>((mixed + rank) % 2);
   return static_cast<double>(mixed % 7 + rank + 1);
 }
@@ -79,7 +80,7 @@ std::int64_t count_wrong(const at::Tensor& tensor, const Elements& elements, int
         for (std::int64_t i = 0; i < tensor.numel(); ++i) {
           const double right = within_range<scalar_t>(elements(i));
           const double is = static_cast<double>(data[i]);
-          // Not "further": NaN is wrong.
+          // Negated so that NaN counts as wrong.
           if (is != right && !(std::abs(is - right) <= allowed * std::abs(right))) ++wrong;
         }
       });

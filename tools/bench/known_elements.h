@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Tensors whose every element is known, so that what a collective makes of them can be checked.
+// Tensors with known elements, so that a collective's results can be checked.
 #pragma once
 
 #include <cstdint>
@@ -17,20 +17,20 @@ struct Reduction {
   at::ScalarType type = at::kFloat;
 };
 
-// What a rank holds at a position in a round. Small whole numbers, that differ between neighbours,
-// ranks and rounds; of bools, 0 and 1.
+// A rank's element at a position in a round: small integers that differ between neighbours, ranks
+// and rounds; 0 and 1 for bools.
 double known_element(Reduction reduction, int rank, std::int64_t position, int round);
 
-// What becomes of the ranks' elements; for bools true if it is not 0.
+// The reduction of the ranks' elements; for bools, nonzero means true.
 double known_reduction(Reduction reduction, int ranks, std::int64_t position, int round);
 
 using Elements = std::function<double(std::int64_t position)>;
 
-// Contiguous CPU tensors of any type that can be reduced.
+// Takes contiguous CPU tensors of any type that can be reduced.
 void fill(const at::Tensor& tensor, const Elements& elements);
 
-// How many elements are further from what they should be than so many roundings allow; integers
-// must be equal.
+// How many elements differ from the expected ones by more than that many roundings; integers must
+// be equal.
 std::int64_t count_wrong(const at::Tensor& tensor, const Elements& elements, int roundings);
 
 }  // namespace lockstep::bench

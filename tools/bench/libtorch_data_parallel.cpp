@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Calls torch::nn::parallel::data_parallel.
 #include "tools/bench/libtorch_data_parallel.h"
 
 #include <torch/nn/parallel/data_parallel.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What libtorch itself has for several GPUs in one process, to be measured beside DataParallel.
+// libtorch's own function for several GPUs in one process, measured next to DataParallel.
 #pragma once
 
 #include <vector>
@@ -8,7 +8,7 @@
 
 namespace lockstep::bench {
 
-// torch::nn::parallel::data_parallel. BackendError with a libtorch that has no CUDA.
+// torch::nn::parallel::data_parallel. BackendError if libtorch has no CUDA.
 at::Tensor libtorch_data_parallel(const torch::nn::Sequential& net, const at::Tensor& input,
                                   const std::vector<at::Device>& devices);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// In the place of libtorch_data_parallel.cpp where libtorch has no CUDA.
+// Replaces libtorch_data_parallel.cpp in builds with a libtorch without CUDA.
 #include "tools/bench/libtorch_data_parallel.h"
 
 #include "lockstep/core/error.h"

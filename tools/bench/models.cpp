@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// The models' nets, optimizers, batches and losses.
 #include "tools/bench/models.h"
 
 #include "tools/bench/resnet.h"
@@ -31,7 +32,7 @@ std::unique_ptr<torch::optim::Optimizer> adam(std::vector<at::Tensor> parameters
                                               torch::optim::AdamOptions(1e-3));
 }
 
-// Of samples of these sizes.
+// A batch of normally distributed samples of these sizes.
 std::function<at::Tensor(std::int64_t)> noise(std::vector<std::int64_t> sizes) {
   return [sizes = std::move(sizes)](std::int64_t batch_size) {
     std::vector<std::int64_t> all{batch_size};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Models of different sizes, with their optimizer and a batch, whose training steps are measured.
+// Models of different sizes, with an optimizer and a batch, for measuring training steps.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ struct Model {
   std::string name;
   // One line for people.
   std::string summary;
-  // A rank's, where nobody says otherwise.
+  // A rank's default.
   std::int64_t batch_size;
 
   // Weights and batches are drawn from the default generator.
@@ -29,12 +29,12 @@ struct Model {
 };
 
 // linear: one weight, one bias, SGD, 32 samples. mlp: 784-256-10, Adam, 64. cnn: the recipe's, 64.
-// mlp25m: 6 layers of 2048 x 2048, SGD, 64. resnet18: of He et al. 2015 on 64 images of 32 x 32,
-// SGD with momentum. For GPUs: resnet50 on 32 images of 224 x 224, and transformer, an encoder of 6
+// mlp25m: 6 layers of 2048 x 2048, SGD, 64. resnet18: He et al. 2015 on 64 images of 32 x 32, SGD
+// with momentum. For GPUs: resnet50 on 32 images of 224 x 224, and transformer, an encoder of 6
 // layers on 32 sequences.
 std::vector<Model> all_models();
 
-// UsageError that lists the models if there is none of this name.
+// UsageError, listing the models, if there is none of this name.
 Model find_model(const std::string& name);
 
 }  // namespace lockstep::bench

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Builds ResNets from basic or bottleneck blocks.
 #include "tools/bench/resnet.h"
 
 #include <array>
@@ -21,7 +22,7 @@ torch::nn::Conv2d convolution(std::int64_t in, std::int64_t out, std::int64_t ke
 
 struct Shape {
   std::int64_t in;
-  // Of the 3 x 3 convolutions.
+  // Channels of the 3 x 3 convolutions.
   std::int64_t width;
   std::int64_t out;
   std::int64_t stride;
@@ -44,7 +45,7 @@ torch::nn::Sequential bottleneck(const Shape& shape) {
 
 using MakeBody = torch::nn::Sequential (*)(const Shape&);
 
-// A body beside a shortcut, which is a 1 x 1 convolution where the shape changes.
+// A body next to a shortcut, which is a 1 x 1 convolution if the shape changes.
 struct BlockImpl : torch::nn::Cloneable<BlockImpl> {
   BlockImpl(MakeBody make_body_, Shape shape_) : make_body(make_body_), shape(shape_) { reset(); }
 
@@ -67,7 +68,7 @@ struct BlockImpl : torch::nn::Cloneable<BlockImpl> {
 };
 TORCH_MODULE(Block);
 
-// `expansion`: a block's outputs for each output of its 3 x 3 convolutions.
+// `expansion` is the ratio of a block's output channels to those of its 3 x 3 convolutions.
 torch::nn::Sequential resnet(MakeBody make_body, std::int64_t expansion,
                              const std::array<int, 4>& blocks, std::int64_t classes) {
   torch::nn::Sequential net(

@@ -9,11 +9,12 @@
 
 namespace lockstep::bench {
 
-// They take images [N, 3, H, W] and give [N, classes].
+// The networks map images [N, 3, H, W] to [N, classes].
 
-// Two blocks of two 3 x 3 convolutions a stage.
+// Per stage two blocks of two 3 x 3 convolutions.
 torch::nn::Sequential resnet18(std::int64_t classes);
-// 3, 4, 6 and 3 blocks of a 3 x 3 convolution between two of 1 x 1, which has the stride.
+// Stages of 3, 4, 6 and 3 blocks: a 3 x 3 convolution, which has the stride, between two 1 x 1
+// ones.
 torch::nn::Sequential resnet50(std::int64_t classes);
 
 }  // namespace lockstep::bench

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Sorts a copy and picks the nearest rank.
 #include "tools/bench/statistics.h"
 
 #include <algorithm>

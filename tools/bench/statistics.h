@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What is told of many measurements of the same thing.
+// Quantiles of repeated measurements.
 #pragma once
 
 #include <span>
 
 namespace lockstep::bench {
 
-// The measurement that this part of the others, from 0 to 1, does not exceed: 0 is the least, 0.5
-// the median. There must be at least one.
+// The measurement that the fraction `part` of all measurements does not exceed: 0 is the least, 0.5
+// the median. Needs at least one measurement.
 double quantile(std::span<const double> measurements, double part);
 
 inline double median(std::span<const double> measurements) {

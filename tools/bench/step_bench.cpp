@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Runs the three modes in turns, and measures their steps and memory.
 #include "tools/bench/step_bench.h"
 
 #include <algorithm>
@@ -38,7 +39,7 @@ struct Schedule {
   int turns;
 };
 
-// By rank 0's clock, the same on all ranks.
+// By rank 0's clock, so that it is the same on all ranks.
 Schedule plan(ProcessGroup& group, double seconds_a_step) {
   const double steps = std::clamp(seconds_a_turn / seconds_a_step, 1.0, 100.0);
   const double turns = std::clamp(seconds_a_mode / (steps * seconds_a_step), double(fewest_turns),
@@ -114,7 +115,7 @@ std::int64_t measure_step_memory(const std::shared_ptr<ProcessGroup>& group,
   for (int i = 0; i < steps; ++i) training.step();
   group->barrier().wait();
   const std::int64_t peak = peak_memory();
-  // What a peer unmaps would count as this rank's.
+  // Memory that a peer unmaps would count as this rank's.
   group->barrier().wait();
   return peak;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a training step of DistributedDataParallel costs, beside one process and beside the floor:
-// as many single trainings side by side, where a step ends when all have ended.
+// Measures the cost of a training step with DistributedDataParallel against one process and against
+// the floor: as many independent trainings side by side, where a step ends when all have ended.
 #pragma once
 
 #include <array>
@@ -25,19 +25,19 @@ struct StepRow {
   double us_p10 = 0;
   double us_median = 0;
   double us_p90 = 0;
-  // Of a rank, the fullest: see peak_memory(). In 10^6 bytes.
+  // The peak memory of the rank with the most, as peak_memory() counts it, in 10^6 bytes.
   std::optional<double> peak_mb = {};
 };
 
-// One for each mode, in their order.
+// One row per mode, in the order of StepMode.
 using StepRows = std::array<StepRow, 3>;
 
-// Measures the modes in turns. A collective call, with the same arguments on every rank;
-// blocks for some seconds. peak_mb is left out.
+// Measures the modes in turns. Collective, with the same arguments on every rank; blocks for some
+// seconds. Leaves peak_mb empty.
 StepRows measure_steps(const std::shared_ptr<ProcessGroup>& group, const TrainingStep& step);
 
-// Trains some steps in this mode, and returns the peak of this rank in bytes. A collective call;
-// single wants a group of one. For a process that has done nothing else.
+// Trains some steps in this mode, and returns this rank's peak in bytes. Collective; single needs a
+// group of one. Run it in a process that has done nothing else.
 std::int64_t measure_step_memory(const std::shared_ptr<ProcessGroup>& group,
                                  const TrainingStep& step, StepMode mode);
 

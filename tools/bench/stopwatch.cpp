@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Reduces measurements to the maximum over the ranks.
 #include "tools/bench/stopwatch.h"
 
 #include <ATen/Functions.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How long the slowest rank took.
+// Measures the time of the slowest rank.
 #pragma once
 
 #include <chrono>
@@ -9,7 +9,7 @@
 
 namespace lockstep::bench {
 
-// Seconds that the function takes.
+// The function's time in seconds.
 template <class Function>
 double seconds_of(Function&& function) {
   const auto start = std::chrono::steady_clock::now();
@@ -17,15 +17,15 @@ double seconds_of(Function&& function) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// The same on this rank, when all ranks start at once.
+// The same on this rank, with a simultaneous start on all ranks.
 template <class Function>
 double seconds_of(ProcessGroup& group, Function&& function) {
   group.barrier().wait();
   return seconds_of(function);
 }
 
-// Each measurement becomes that of the rank where it was longest. A collective call, with as many
-// measurements on every rank.
+// Replaces each measurement by that of the slowest rank. Collective, with equally many measurements
+// on every rank.
 std::vector<double> slowest_of_ranks(ProcessGroup& group, std::vector<double> seconds);
 
 }  // namespace lockstep::bench

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// One training step on the drawn batch, with either way of clearing gradients.
 #include "tools/bench/training.h"
 
 namespace lockstep::bench {
@@ -23,12 +24,12 @@ void Training::step() {
   if (!step_.device.is_cpu()) wait_for_device();
 }
 
-// A number that comes last has to be known here.
+// Reads a number that the last operation produces.
 void Training::wait_for_device() const {
   optimizer_->param_groups().front().params().front().detach().view(-1)[0].item<float>();
 }
 
-// As zero_grad(set_to_none) of libtorch 2, which 1.13 has not.
+// Like zero_grad(set_to_none) of libtorch 2, which 1.13 lacks.
 void Training::clear_gradients() {
   for (const auto& group : optimizer_->param_groups()) {
     for (const at::Tensor& parameter : group.params()) {

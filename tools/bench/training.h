@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// One model in training on one batch, which is drawn once.
+// Trains one model on one batch, which is drawn once.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +17,9 @@ struct TrainingStep {
   Model model;
   // By default the model's.
   std::optional<std::int64_t> batch_size = {};
-  // Gradients are reset to none before each step, instead of zeroed in place.
+  // Resets gradients to none before each step, instead of zeroing them in place.
   bool set_to_none = false;
-  // Of DistributedDataParallel.
+  // The option of DistributedDataParallel.
   bool check_finite = false;
   at::Device device = at::kCPU;
 
@@ -29,12 +29,12 @@ struct TrainingStep {
 class Training {
  public:
   using Forward = std::function<at::Tensor(const at::Tensor&)>;
-  // Makes the net's forward; by default its own.
+  // Makes the net's forward; by default the net's own.
   using Wrap = std::function<Forward(torch::nn::Sequential&)>;
 
   explicit Training(const TrainingStep& step, const Wrap& wrap = {});
 
-  // Blocks until the device has done it.
+  // Blocks until the device has finished the step.
   void step();
 
  private:

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Attention and feed-forward layers, and the mean over the length.
 #include "tools/bench/transformer.h"
 
 #include <cmath>
@@ -15,7 +16,7 @@ torch::nn::LayerNorm normalisation(std::int64_t width) {
   return torch::nn::LayerNorm(torch::nn::LayerNormOptions({width}));
 }
 
-// Every place of a sequence looks at every other one.
+// Self-attention: each position attends to all positions.
 struct AttentionImpl : torch::nn::Cloneable<AttentionImpl> {
   AttentionImpl(std::int64_t width_, std::int64_t heads_) : width(width_), heads(heads_) {
     reset();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The encoder of Vaswani et al. 2017, "Attention Is All You Need", with the normalisation before
-// each part, as has become usual.
+// The encoder of Vaswani et al. 2017, "Attention Is All You Need", with normalisation before each
+// sublayer, as is now usual.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +13,11 @@ struct TransformerShape {
   std::int64_t layers;
   std::int64_t width;
   std::int64_t heads;
-  // Of the hidden layer between the two linear ones.
+  // Width of the hidden layer between the two linear ones.
   std::int64_t hidden;
 };
 
-// Takes embeddings [N, length, width] and gives [N, classes], of the mean over the length.
+// Maps embeddings [N, length, width] to [N, classes], from the mean over the length.
 torch::nn::Sequential transformer(const TransformerShape& shape, std::int64_t classes);
 
 }  // namespace lockstep::bench

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// The triad's loop for several instruction sets and kinds of stores.
 #include "tools/bench/triad.h"
 
 #include <algorithm>
@@ -34,7 +35,7 @@ void run_baseline(float* a, const float* b, const float* c, std::size_t count) {
 }
 #endif
 
-// Tensors are aligned as these stores need it.
+// Tensors have the alignment that these stores need.
 void run_past_cache(float* a, const float* b, const float* c, std::size_t count) {
   std::size_t i = 0;
 #if defined(__x86_64__)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// STREAM's triad (McCalpin, 1995), a[i] = b[i] + scalar * c[i]: how fast cores can read and write
-// memory at best. The yardstick of the collectives in memory.
+// STREAM's triad (McCalpin, 1995), a[i] = b[i] + scalar * c[i]: the highest rate at which cores
+// read and write memory. The memory bound for collectives.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,11 @@ namespace lockstep::bench {
 
 class Triad {
  public:
-  // With plain stores, each line of a[] is fetched before it is written, which is one array more
-  // than the triad counts; stores past the cache do without, but are slower for arrays that fit.
+  // Plain stores fetch each line of a[] before writing it, one array more than the triad counts.
+  // Stores past the cache avoid that, but are slower for arrays that fit into the cache.
   enum class Stores : std::uint8_t { plain, past_cache };
 
-  // Bytes of the three arrays together; a pass reads two thirds of them and writes one.
+  // The size of the three arrays together; a pass reads two thirds of it and writes one third.
   explicit Triad(std::int64_t bytes);
 
   void pass(Stores stores);

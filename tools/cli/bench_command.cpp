@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// The options of `lockstep bench`, and its runs on ranks.
 #include "bench_command.h"
 
 #include <algorithm>
@@ -42,7 +43,7 @@ std::vector<std::string> names(const std::map<std::string, Value>& values) {
   return names;
 }
 
-// Ranks that measure have a thread each and print their own lines.
+// Ranks that measure have one thread each, and print their own lines.
 const SpawnOptions one_thread_each{.threads = 1, .prefix = false};
 
 // 1024 for "KiB", "kb" or "K", and so on; 1 for "B" or nothing.
@@ -80,33 +81,35 @@ void BenchCommand::describe(::CLI::App& app) {
       {"broadcast", Collective::broadcast},
       {"reduce-scatter", Collective::reduce_scatter}};
   for (const auto& [verb, collective] : verbs) {
-    ::CLI::App* sub = app.add_subcommand(verb, "Time and bandwidth by size, beside memory's");
+    ::CLI::App* sub = app.add_subcommand(
+        verb, "Measure time and bandwidth by size, and compare them with memory's");
     describe_collective(*sub);
     collectives_.emplace_back(sub, collective);
   }
-  step_ = app.add_subcommand("step", "A training step alone, side by side, and with DDP");
+  step_ = app.add_subcommand("step", "Measure a training step alone, side by side, and with DDP");
   describe_step(*step_);
   step_->add_flag("--check-finite", check_finite,
                   "Let DistributedDataParallel look for infinite and NaN gradients");
-  describe_ranks(*step_, kCounts, "Ranks to start; by default one for each core, but at least 2");
+  describe_ranks(*step_, kCounts, "Start this many ranks; by default one per core, but at least 2");
   describe_group(*step_);
-  dp_ = app.add_subcommand("dp", "A training step in one thread, in several, and in replicas");
+  dp_ = app.add_subcommand("dp",
+                           "Measure a training step in one thread, in several, and in replicas");
   describe_step(*dp_);
   describe_ranks(*dp_, {2, kCounts.most},
-                 "Replicas, and threads; by default one for each core, but at least 2");
+                 "Use this many replicas, and threads; by default one per core, but at least 2");
 }
 
 void BenchCommand::describe_step(::CLI::App& app) {
-  std::string models = "What to train:";
+  std::string models = "Train this model:";
   for (const auto& known : bench::all_models()) {
     models += fmt::format("\n  {}: {}", known.name, known.summary);
   }
   app.add_option("MODEL", model, models)->required();
-  app.add_option("--device", device, "cpu, cuda (each rank its own GPU) or cuda:N")
+  app.add_option("--device", device, "Train on cpu, cuda (a GPU for each rank) or cuda:N")
       ->capture_default_str()
       ->type_name("DEVICE");
   add_number(app, "--batch-size", batch_size, kBatchSizes,
-             "Samples of a rank, or for all replicas together");
+             "Take this many samples per rank, or for all replicas together");
   app.add_flag("--set-to-none", set_to_none,
                "Reset gradients to none before each step, instead of zeroing them in place");
 }
@@ -117,22 +120,25 @@ void BenchCommand::describe_ranks(::CLI::App& app, const Range<int>& range, cons
 }
 
 void BenchCommand::describe_collective(::CLI::App& app) {
-  add_list<std::int64_t>(app, "--sizes", sizes, read_size,
-                         "Bytes, as in 1KiB,4MiB; by default 1 KiB to 100 MiB")
+  add_list<std::int64_t>(
+      app, "--sizes", sizes, read_size,
+      "Measure these sizes in bytes, as in 1KiB,4MiB; by default 1 KiB to 100 MiB")
       ->allow_extra_args(false)
       ->type_name("SIZES");
-  app.add_option("--dtype", type, "Type of the elements")
+  app.add_option("--dtype", type, "Use elements of this type")
       ->check(::CLI::IsMember(names(bench::element_types())));
-  app.add_option("--op", op, "How they are reduced")->check(::CLI::IsMember(names(ops)));
-  app.add_option("--algorithm", algorithm, "Of all-reduce")
+  app.add_option("--op", op, "Reduce elements by this operation")
+      ->check(::CLI::IsMember(names(ops)));
+  app.add_option("--algorithm", algorithm, "Run all-reduce by this algorithm")
       ->check(::CLI::IsMember(names(algorithms)));
-  app.add_flag("--ordinary", ordinary, "Measure tensors that the group did not make");
-  describe_ranks(app, kCounts, "Ranks to start; by default one for each core, but at least 2");
+  app.add_flag("--ordinary", ordinary,
+               "Measure ordinary tensors instead of those from group->empty");
+  describe_ranks(app, kCounts, "Start this many ranks; by default one per core, but at least 2");
   describe_group(app);
 }
 
 void BenchCommand::describe_group(::CLI::App& app) {
-  app.add_option("--backend", backend, "What joins the ranks")
+  app.add_option("--backend", backend, "Join the ranks with this backend")
       ->check(::CLI::IsMember(backends()))
       ->capture_default_str();
   timeout.describe(app);
@@ -167,7 +173,7 @@ int BenchCommand::run() const {
                         })->second);
 }
 
-// Whether there is such a GPU is for the ranks to find out: CUDA does not outlive a fork.
+// The ranks find out whether there is such a GPU, since CUDA does not survive a fork.
 at::Device BenchCommand::device_of(int local_rank) const {
   constexpr int any = std::numeric_limits<c10::DeviceIndex>::max();
   return *choose_device(device, local_rank, any);
@@ -251,7 +257,8 @@ int BenchCommand::run_step() const {
     return bench::measure_steps(group, training_step(group->device()));
   });
   if (!rows) return 0;
-  // Processes that do nothing else tell what memory it takes: a launcher's have trained already.
+  // Only processes that do nothing else show how much memory a step takes; a launcher's ranks have
+  // trained already.
   if (ranks_of_launcher() == 1 && step.device.is_cpu()) {
     (*rows)[0].peak_mb = (*rows)[1].peak_mb = peak_mb(step, bench::StepMode::single, 1);
     (*rows)[2].peak_mb = peak_mb(step, bench::StepMode::ddp, rank_count());

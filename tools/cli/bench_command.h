@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// `lockstep bench`: measures collectives and training steps, on ranks of its own or on those of a
-// launcher.
+// `lockstep bench`: measures collectives and training steps, on its own ranks or a launcher's.
 #pragma once
 
 #include <cstdint>
@@ -23,13 +22,13 @@ struct BenchCommand {
   std::string backend = "auto";
   TimeoutOption timeout;
   bool json = false;
-  // Of collectives.
+  // For collectives.
   std::string type = "float";
   std::string op = "sum";
   std::string algorithm = "automatic";
   std::vector<std::int64_t> sizes;
   bool ordinary = false;
-  // Of steps.
+  // For steps.
   std::string model;
   std::string device = "cpu";
   std::optional<std::int64_t> batch_size;
@@ -47,11 +46,11 @@ struct BenchCommand {
   int rank_count() const;
   at::Device device_of(int local_rank) const;
   std::shared_ptr<ProcessGroup> join(std::optional<at::Device> on) const;
-  // Of the fullest of so many ranks, in 10^6 bytes.
+  // The peak memory of the fullest of `count` ranks, in 10^6 bytes.
   double peak_mb(const bench::TrainingStep& step, bench::StepMode mode, int count) const;
-  // Runs the function on every rank: in processes of its own, or, under a launcher, in this one,
-  // which is a rank then, on the device asked for. What rank 0's returned; nothing on a launcher's
-  // other ranks.
+  // Runs the function on every rank, on the requested device: in processes of its own, or, under a
+  // launcher, in this process, which is then a rank. Returns rank 0's result; nullopt on a
+  // launcher's other ranks.
   template <class Function>
   auto on_ranks(const Function& function) const
       -> std::optional<std::invoke_result_t<Function, const std::shared_ptr<ProcessGroup>&>>;

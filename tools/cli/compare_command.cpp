@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// The options of `lockstep compare`, and its output as table, JSON or page.
 #include "compare_command.h"
 
 #include <algorithm>
@@ -20,15 +21,17 @@ namespace lockstep::cli {
 
 void CompareCommand::describe(::CLI::App& app) {
   training.describe(app);
-  app.add_option("--modes", modes, "What to compare, separated by commas; the first is the measure")
+  app.add_option("--modes", modes,
+                 "Compare these modes, separated by commas; the first is the baseline")
       ->delimiter(',')
       ->check(::CLI::IsMember({"single", "dp", "ddp"}))
       ->capture_default_str()
       ->type_name("MODE,...");
   add_numbers(app, "--ranks", ranks, kCounts,
-              "Ranks of ddp and replicas of dp, such as 2 or 1,2,4; by default one for each GPU, "
-              "or core");
-  app.add_option("--report", report, "Write charts and figures there, as a page for any browser")
+              "Run ddp with this many ranks and dp with this many replicas, as in 2 or 1,2,4; by "
+              "default one per GPU; without GPUs one per core, but at least 2");
+  app.add_option("--report", report,
+                 "Write charts and figures to this file, as a page for any browser")
       ->type_name("FILE.html");
 }
 
@@ -58,7 +61,7 @@ int CompareCommand::run(const std::vector<std::string>& arguments) const {
                                                  .backend = training.backend,
                                                  .timeout = training.timeout.value(),
                                                  .training = training.train_options(most)});
-  // The figures first: a report that cannot be written does not take them along.
+  // The figures come first: they must not be lost if the report cannot be written.
   const int output_error =
       print(stdout, training.json ? to_json(comparison) + "\n" : to_table(comparison));
   if (report) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// `lockstep compare`: trains a recipe in several modes, and shows them side by side.
+// `lockstep compare`: trains a recipe in several modes and shows them side by side.
 #pragma once
 
 #include <optional>
@@ -18,7 +18,7 @@ struct CompareCommand {
 
   // Describes the verb to the parser. The object must outlive it.
   void describe(::CLI::App& app);
-  // arguments are those of this process behind its name, as the report shows them.
+  // `arguments` follow the program's name on the command line; the report shows them.
   int run(const std::vector<std::string>& arguments) const;
 };
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Prints the diagnosis as text or JSON.
 #include "doctor_command.h"
 
 #include <cstdio>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// `lockstep doctor`: says what Lockstep finds of the machine, the libraries and the environment.
+// `lockstep doctor`: reports on the machine, the libraries and the environment.
 #pragma once
 
 #include <CLI/CLI.hpp>

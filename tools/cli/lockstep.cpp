@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The `lockstep` command: tells its verbs apart, and runs the one that needs no libtorch.
+// The `lockstep` command: runs `run` itself, and hands all other verbs to lockstep-torch.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -21,7 +21,7 @@ namespace {
 
 constexpr int wrong_use = 2;
 
-// A descriptor opened later must not become the standard output that the caller had closed.
+// A descriptor opened later must not become a standard stream that the caller had closed.
 void open_standard_streams() {
   int fd = 0;
   do {
@@ -30,10 +30,10 @@ void open_standard_streams() {
   if (fd >= 0) ::close(fd);
 }
 
-// What is started from here inherits these, unless the user has said otherwise.
+// Programs started from here inherit these variables; values that the user has set stay.
 void set_environment() {
-  // libtorch's threads and OpenBLAS's are two pools over the same cores: while one computes, the
-  // other must not spin (docs/decisions/0004-idle-threads-sleep.md).
+  // libtorch and OpenBLAS each have a pool of threads on the same cores. While one pool computes,
+  // the other must not spin (docs/decisions/0004-idle-threads-sleep.md).
   ::setenv("OMP_WAIT_POLICY", "passive", /*overwrite=*/0);
   for (const auto& [name, value] : keep_freed_memory_environment()) {
     ::setenv(name.c_str(), value.c_str(), /*overwrite=*/0);
@@ -58,9 +58,9 @@ int main(int argc, char** argv) {
   app.footer(
       "Verbs of lockstep-torch, beside this program; each has its own --help:\n"
       "  train    Train one of the recipes\n"
-      "  compare  Train a recipe alone and with ranks, and print both\n"
+      "  compare  Train a recipe in several modes, side by side\n"
       "  bench    Measure collectives and training steps\n"
-      "  doctor   Say what would keep you from training on this machine");
+      "  doctor   Report anything that would prevent training on this machine");
   std::vector<std::string> arguments(argv + 1, argv + argc);
   try {
     if (!arguments.empty() && arguments.front() == run.get_name()) {
@@ -74,7 +74,7 @@ int main(int argc, char** argv) {
           run, fmt::format("there is no verb {}; run, train, compare, bench and doctor are some",
                            arguments.front()));
     }
-    // The parser takes them from the back.
+    // The parser takes arguments from the back.
     std::ranges::reverse(arguments);
     app.parse(arguments);
     return command.run();

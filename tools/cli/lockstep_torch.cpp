@@ -18,29 +18,30 @@
 
 #include "lockstep/core/cpu.h"
 #include "lockstep/core/error.h"
+#include "lockstep/launch/console.h"
 
 namespace lockstep::cli {
 namespace {
 
 constexpr int wrong_use = 2;
 
-// Errors take the form that the results would have had.
+// An error takes the form that the results would have had.
 void complain(const std::string& verb, const std::exception& error, bool json) {
   if (started_by_local_training()) {
     try {
       return hand_over(error);
     } catch (const std::exception&) {
-      // Whoever started this is gone; what is left is the standard error.
+      // The process that started this one is gone; only standard error is left.
     }
   }
-  // What is wrong may be that standard output cannot be written.
+  // The error may be that standard output cannot be written.
   if (json && write_last(OutputStream::out, error_to_json(error) + "\n")) return;
   write_last(OutputStream::err,
              fmt::format("lockstep{}: {}\n", verb.empty() ? "" : " " + verb, error.what()));
 }
 
-// Debian's OpenBLAS asks for memory again for ever if it gets none, from the moment when it is
-// loaded: a process without room for it would neither work nor end.
+// From the moment it is loaded, Debian's OpenBLAS retries for ever if it gets no memory: a process
+// without room for it would neither work nor end.
 void require_address_space() {
   constexpr std::int64_t enough = std::int64_t{1} << 30;
   const auto left = address_space_left();
@@ -54,14 +55,14 @@ void require_address_space() {
 
 int main(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + 1, argv + argc);
-  // Looked for by hand, since what is wrong may be the line that holds it.
+  // Searched for by hand, since the error may be in the command line itself.
   const bool json = std::ranges::count(arguments, "--json") > 0;
   const std::string verb = arguments.empty() ? "" : arguments.front();
   try {
     require_address_space();
   } catch (const BackendError& error) {
     complain(verb, error, json);
-    std::_Exit(1);  // not by way of the BLAS
+    std::_Exit(1);  // does not pass through the BLAS
   }
   ::CLI::App app("The verbs of Lockstep that need libtorch.", "lockstep");
   app.require_subcommand(1);
@@ -75,7 +76,7 @@ int main(int argc, char** argv) {
   bench.describe(bench_app);
   DoctorCommand doctor;
   ::CLI::App& doctor_app =
-      *app.add_subcommand("doctor", "Say what would keep you from training on this machine");
+      *app.add_subcommand("doctor", "Report anything that would prevent training on this machine");
   doctor.describe(doctor_app);
   try {
     try {

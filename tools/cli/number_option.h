@@ -26,8 +26,8 @@ inline std::string name_in_errors(const std::string& names) {
   return from_first_long.substr(0, from_first_long.find(','));
 }
 
-// Describes an option with one number in this range, which Value (Number or an optional of it) can
-// hold. The value must outlive the parser. Parsing throws read_number's UsageError.
+// Describes an option with one number in this range. Value is Number, or an optional of it. The
+// value must outlive the parser. Parsing throws read_number's UsageError.
 template <class Value, class Number>
 ::CLI::Option* add_number(::CLI::App& app, const std::string& names, Value& value,
                           const Range<Number>& range, const std::string& description) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Verbs that start their own ranks must not be ranks themselves.
+// Checks for verbs that start their own ranks and must not be ranks themselves.
 #pragma once
 
 #include <string_view>
@@ -11,7 +11,7 @@
 
 namespace lockstep::cli {
 
-// How many ranks a launcher has started, of which this process is one; 1 without a launcher.
+// The number of ranks that a launcher has started, with this process; 1 without a launcher.
 inline int ranks_of_launcher() {
   const auto member = membership_in_environment();
   return member ? member->world_size : 1;

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Writes text to a stream, and reports what could not be written.
 #include "print.h"
 
 #include <cerrno>

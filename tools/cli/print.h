@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Printing that notices where the output is lost.
+// Printing that notices lost output.
 #pragma once
 
 #include <cstdio>
@@ -9,10 +9,10 @@
 
 namespace lockstep::cli {
 
-// Writes the text at once. Returns why it could not be written, as an errno, or 0.
+// Writes the text at once. Returns 0, or an errno if the text could not be written.
 int print(std::FILE* stream, std::string_view text);
 
-// BackendError if print() on standard output returned other than 0.
+// BackendError if `error`, the result of print() on standard output, is not 0.
 void check_output(int error);
 
 // Prints the answer to --help or --version, which the parser throws as an error with exit code 0.

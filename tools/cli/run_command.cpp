@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// The options of `lockstep run`, and their translation for the agent.
 #include "run_command.h"
 
 #include <algorithm>
@@ -16,6 +17,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/secret.h"
 #include "lockstep/core/tcp_socket.h"
+#include "lockstep/launch/console.h"
 #include "lockstep/launch/orphans.h"
 
 namespace lockstep::cli {
@@ -38,7 +40,7 @@ int count_gpus(const std::string& device_folder) {
   }
   const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
   if (visible == nullptr) return present;
-  // CUDA reads the list up to the first entry that names no device: "-1" hides what follows.
+  // CUDA reads the list up to the first entry that names no device: "-1" hides the rest.
   int named = 0;
   std::istringstream list(visible);
   for (std::string entry; std::getline(list, entry, ',') && !entry.starts_with('-');) ++named;
@@ -61,41 +63,41 @@ int parse_ranks(const std::string& text) {
 }
 
 void RunCommand::describe(::CLI::App& app) {
-  app.add_option(
-         "-n,--nproc-per-node,--nproc_per_node", ranks,
-         "Start this many ranks: a number, gpu (one for each), cpu (one for each core), or auto: "
-         "gpu where there is one, else cpu")
+  app.add_option("-n,--nproc-per-node,--nproc_per_node", ranks,
+                 "Start this many ranks: a number, gpu (one per GPU), cpu (one per core), or auto "
+                 "(gpu if there is one, else cpu)")
       ->capture_default_str()
       ->type_name("N|auto|gpu|cpu");
-  add_number(app, "--nnodes", nodes, kCounts,
-             "Use this many machines, each with its own `lockstep run` and as many ranks");
+  add_number(
+      app, "--nnodes", nodes, kCounts,
+      "Use this many machines, each with its own `lockstep run` and the same number of ranks");
   add_number(app, "--node-rank,--node_rank", node_rank, kFrom0,
-             "Give this machine's number among them, from 0");
+             "Set this machine's number among them, from 0");
   app.add_option(
          "--rdzv-endpoint,--rdzv_endpoint", endpoint,
-         "Meet at this host name of machine 0 and port, which must be free; the same on all")
+         "Rendezvous at this host name of machine 0 and this free port, the same on all machines")
       ->type_name("HOST:PORT");
   app.add_option(
          "--secret-file", secret_file,
-         "Let ranks prove that they know this file's contents; only you may be able to read it")
+         "Make ranks prove that they know this file's contents; only you may have read permission")
       ->type_name("FILE");
   add_number(app, "--secret-fd", secret_fd, kFrom0,
-             "Do the same with a file that is open already, as by 3<FILE in a shell")
+             "Do the same with an open file descriptor, as from 3<FILE in a shell")
       ->excludes("--secret-file");
   add_number(app, "--threads", threads, kCounts,
              "Give each rank this many threads; by default ranks share the cores, unless "
              "OMP_NUM_THREADS is set");
-  app.add_flag("--no-prefix", no_prefix, "Do not begin lines of output with [rank N]");
-  app.add_option("--log-dir,--log_dir", log_dir, "Keep each rank's output in DIR/rank_N.log")
+  app.add_flag("--no-prefix", no_prefix, "Omit the prefix [rank N] from lines of output");
+  app.add_option("--log-dir,--log_dir", log_dir, "Write each rank's output to DIR/rank_N.log")
       ->type_name("DIR");
   add_numbers(app, "--local-ranks-filter,--local_ranks_filter", shown_ranks, kFrom0,
               "Show the output of these ranks only, as in 0,2")
       ->allow_extra_args(false)
       ->type_name("RANKS");
   app.add_flag("--standalone", standalone,
-               "Accepted for compatibility with torchrun; changes nothing");
+               "Change nothing; accepted for compatibility with torchrun");
   app.add_option("PROGRAM", program,
-                 "The program, and all that follows it; -- may stand before it");
+                 "Run this program with the arguments that follow it; -- may precede it");
 }
 
 void RunCommand::take_program(const ::CLI::App& app, std::vector<std::string>& arguments) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// `lockstep run`: starts a program as several local ranks, with torchrun's spelling of options.
+// `lockstep run`: starts a program as several local ranks, with torchrun's names of options.
 #pragma once
 
 #include <optional>
@@ -12,7 +12,7 @@
 
 namespace lockstep::cli {
 
-// The options as they are typed; and what they mean.
+// The options as typed, and what they mean.
 struct RunCommand {
   std::string ranks = "auto";
   int nodes = 1;
@@ -30,23 +30,23 @@ struct RunCommand {
   // Describes the verb to the parser. The object must outlive it.
   void describe(::CLI::App& app);
 
-  // Moves the program and its arguments out of what follows the verb, before it is parsed: their
-  // options are none of ours.
+  // Moves the program and its arguments out of what follows the verb, before that is parsed: the
+  // program's options are not those of `run`.
   void take_program(const ::CLI::App& app, std::vector<std::string>& arguments);
 
-  // Runs the program and returns the launcher's exit code. UsageError for options that cannot be.
+  // Runs the program and returns the launcher's exit code. UsageError for impossible options.
   int run() const;
 
  private:
-  // What the options say of this machine's place among others.
+  // This machine's place among others, from the options; nullopt if there is one machine.
   std::optional<Node> node() const;
 };
 
-// "3", or "auto" (a rank for each GPU, or for each core where there is none), "gpu", "cpu".
-// UsageError for anything else, for less than one, and for "gpu" without one.
+// "3", or "auto" (one rank per GPU, or per core if there is no GPU), "gpu", "cpu". UsageError for
+// anything else, for less than one, and for "gpu" without a GPU.
 int parse_ranks(const std::string& text);
 
-// GPUs of this machine that CUDA_VISIBLE_DEVICES leaves.
+// The number of GPUs on this machine that CUDA_VISIBLE_DEVICES leaves visible.
 int count_gpus(const std::string& device_folder = "/dev");
 
 }  // namespace lockstep::cli

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Executes lockstep-torch from this program's folder.
 #include "second_program.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The verbs that need libtorch live in a second program, so that `lockstep run` starts without it.
+// The verbs that need libtorch are in a second program, so that `lockstep run` starts without it.
 #pragma once
 
 #include <string_view>
@@ -9,8 +9,8 @@ namespace lockstep::cli {
 // True for a verb that lockstep-torch knows.
 bool is_second_program_verb(std::string_view verb);
 
-// Becomes lockstep-torch, which lies beside this program, with the same arguments. Returns only by
-// throwing: BackendError that names what is missing.
+// Executes lockstep-torch, which lies beside this program, with the same arguments. Does not
+// return; BackendError with the cause if it cannot be executed.
 [[noreturn]] void become_second_program(char** arguments);
 
 }  // namespace lockstep::cli

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Where this program's own file is, to start it again.
+// The path of this program's own file, for starting it again.
 #pragma once
 
 #include <filesystem>
@@ -9,7 +9,7 @@
 
 namespace lockstep::cli {
 
-// BackendError if /proc does not tell.
+// BackendError if /proc does not show the path.
 inline std::string this_program() {
   std::error_code error;
   const auto program = std::filesystem::read_symlink("/proc/self/exe", error);

@@ -18,7 +18,7 @@ struct TimeoutOption {
   // Describes the option to the parser. The object must outlive it.
   void describe(::CLI::App& app) {
     add_number(app, "--timeout", seconds, Range<double>{0.001, 1e9},
-               "Seconds after which a rank gives up waiting for others")
+               "Stop waiting for other ranks after this time")
         ->type_name("SECONDS");
   }
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// The options of `lockstep train`, and the choice between training here and starting ranks.
 #include "train_command.h"
 
 #include <algorithm>
@@ -22,24 +23,22 @@ namespace lockstep::cli {
 
 void TrainCommand::describe(::CLI::App& app) {
   training.describe(app);
-  app.add_option(
-         "--mode", mode,
-         "single (one process), dp (one process, several copies of the net) or ddp (several "
-         "processes); by default ddp if there is more than one rank")
+  app.add_option("--mode", mode,
+                 "Train in this mode: single (one process), dp (one process, several copies of the "
+                 "net) or ddp (several processes); by default ddp if there is more than one rank")
       ->check(::CLI::IsMember({"single", "dp", "ddp"}))
       ->type_name("MODE");
   add_number(app, "--ranks", ranks, kCounts,
-             "Ranks to start, or replicas for dp; by default 1, for dp and ddp one for each GPU, "
-             "or core");
-  app.add_option("--save", save, "Rank 0 saves the trained net there, as torch::save")
+             "Start this many ranks, or replicas for dp; by default one per GPU, or else per core, "
+             "for dp and ddp, and otherwise 1");
+  app.add_option("--save", save, "Save the trained net of rank 0 to this file, as torch::save does")
       ->type_name("FILE");
   app.add_flag(
       "--check-finite", check_finite,
       "End the training if a gradient is infinite or NaN, and name the parameter and the rank");
-  add_number(
-      app, "--check-in-sync", check_in_sync, kCheckIntervals,
-      "Every N steps, end the training unless all ranks have the same parameters, buffers and "
-      "gradients, bit for bit; for ddp");
+  add_number(app, "--check-in-sync", check_in_sync, kCheckIntervals,
+             "End the training if, at every Nth step, not all ranks have the same parameters, "
+             "buffers and gradients, bit for bit; for ddp");
   add_number(app, "--lr-scale", learning_rate_scale, kLearningRateScales, "")->group("");
 }
 
@@ -75,7 +74,7 @@ int TrainCommand::run(const std::vector<std::string>& arguments) const {
 }
 
 TrainResult TrainCommand::start_ranks(const std::vector<std::string>& arguments, int count) const {
-  // The last one that a machine has is the first that may be missing.
+  // The last rank's GPU is the first that may be missing.
   choose_device(training.device, count - 1);
   if (save) check_can_write(*save);
   std::vector<std::string> program{this_program()};
@@ -96,7 +95,7 @@ TrainResult TrainCommand::train_here(TrainMode train_mode, const TrainOptions& o
   init.timeout = training.timeout.value();
   init.device = choose_device(training.device, local_rank);
   const auto group = init_process_group(init);
-  // A full disk costs the lines, not the training; but it does not pass for success.
+  // A full disk costs the lines, not the training, but it counts as an error.
   int output_error = 0;
   TrainResult result =
       train(find_recipe(training.recipe), train_mode, options, group, [&](const std::string& line) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// `lockstep train`: trains a recipe in this process, as a rank of a launcher, or with ranks that it
+// `lockstep train`: trains a recipe in this process, as a rank of a launcher, or on ranks that it
 // starts.
 #pragma once
 
@@ -19,13 +19,13 @@ struct TrainCommand {
   std::optional<std::string> save;
   bool check_finite = false;
   std::optional<std::int64_t> check_in_sync;
-  // From `lockstep compare`, which scales all its trainings alike.
+  // Set by `lockstep compare`, which scales all its trainings alike.
   std::optional<double> learning_rate_scale;
 
   // Describes the verb to the parser. The object must outlive it.
   void describe(::CLI::App& app);
 
-  // arguments are those of this process behind its name, for ranks to be started with.
+  // `arguments` follow the program's name on the command line; ranks are started with them.
   int run(const std::vector<std::string>& arguments) const;
 
  private:

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Describes the options, and translates them for the library.
 #include "training_options.h"
 
 #include "number_option.h"
@@ -10,38 +11,41 @@
 namespace lockstep::cli {
 
 void TrainingOptions::describe(::CLI::App& app) {
-  std::string recipes = "What to train:";
+  std::string recipes = "Train this recipe:";
   for (const auto& known : all_recipes()) {
     recipes += fmt::format("\n  {}: {}", known.name, known.summary);
   }
   app.add_option("RECIPE", recipe, recipes)->required();
-  app.add_option("--device", device,
-                 "cpu, cuda (each rank its own GPU) or cuda:N; by default a "
-                 "GPU is used if there is one")
+  app.add_option(
+         "--device", device,
+         "Train on cpu, cuda (a GPU for each rank) or cuda:N; by default on a GPU if there is one")
       ->type_name("DEVICE");
   app.add_option(
          "--backend", backend,
-         "How ranks move tensors: auto, shm (one machine), gloo (any machines), hierarchical "
-         "(machines with several ranks each; gloo between them, or hierarchical:mpi, "
+         "Join the ranks with this backend: auto, shm (one machine), gloo (any machines), "
+         "hierarchical (machines with several ranks each; gloo between them, or hierarchical:mpi, "
          "hierarchical:nccl), mpi (started by mpirun or srun) or nccl (a GPU for each rank)")
       ->check(::CLI::IsMember(backends()))
       ->capture_default_str()
       ->type_name("BACKEND");
   timeout.describe(app);
-  add_number(app, "--epochs", epochs, kEpochs, "Passes over the data; by default the recipe's");
+  add_number(app, "--epochs", epochs, kEpochs,
+             "Make this many passes over the data; by default the recipe's");
   add_number(app, "--batch-size", batch_size, kBatchSizes,
-             "Samples a step on each rank; by default the recipe's");
+             "Take this many samples per step on each rank; by default the recipe's");
   add_number(app, "--global-batch-size", global_batch_size, kGlobalBatchSizes,
-             "Samples a step on all ranks together, instead of --batch-size");
-  add_number(app, "--lr", learning_rate, kLearningRates, "Learning rate; by default the recipe's")
+             "Take this many samples per step on all ranks together, instead of --batch-size");
+  add_number(app, "--lr", learning_rate, kLearningRates,
+             "Set the learning rate; by default the recipe's")
       ->type_name("RATE");
   app.add_flag("--scale-lr", scale_learning_rate,
                "Multiply the learning rate by the number of ranks, with a gradual warm-up");
   app.add_option("--data", data,
-                 "Folder of a data set in MNIST's format; by default "
+                 "Read a data set in MNIST's format from this folder; by default "
                  "/usr/share/datasets/fashion-mnist")
       ->type_name("DIR");
-  add_number(app, "--seed", seed, kSeeds, "For weights and the order of samples");
+  add_number(app, "--seed", seed, kSeeds,
+             "Seed the weights and the order of samples with this number");
   app.add_flag("--json", json, "Print one JSON object and nothing else on standard output");
 }
 

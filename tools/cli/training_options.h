@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The options that `lockstep train` and `lockstep compare` have in common.
+// The options that `lockstep train` and `lockstep compare` share.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ struct TrainingOptions {
   // Describes the options to the parser. The object must outlive it.
   void describe(::CLI::App& app);
 
-  // What they mean for the library; scale is the learning rate's, where scaling was asked for.
+  // The library's options. `scale` is the factor of the learning rate if --scale-lr is set.
   TrainOptions train_options(double scale) const;
 };
 

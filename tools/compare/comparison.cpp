@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Plans the runs, starts each as `lockstep train`, and computes speedup and efficiency.
 #include "tools/compare/comparison.h"
 
 #include <algorithm>
@@ -13,7 +14,7 @@
 namespace lockstep {
 namespace {
 
-// The ranks of dp are replicas in one process.
+// For dp, `ranks` counts replicas in one process.
 struct Run {
   TrainMode mode;
   int ranks = 1;
@@ -111,7 +112,7 @@ void check_ranks(const ComparisonOptions& options) {
 
 }  // namespace
 
-// The lines are counted in examples/ when the build is configured.
+// The build counts the lines in examples/ when it is configured.
 ModeNeeds needs_of(TrainMode mode) {
   switch (mode) {
     case TrainMode::single:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The same training in several modes, side by side.
+// Runs the same training in several modes and compares them.
 #pragma once
 
 #include <chrono>
@@ -13,30 +13,30 @@
 namespace lockstep {
 
 struct ComparisonOptions {
-  // Runs one training, given the options of `lockstep train` as further arguments.
+  // Runs one training; the options of `lockstep train` are appended.
   std::vector<std::string> train_program;
-  // Which there are rows of, in their order here.
+  // The modes to compare, in the order of their rows.
   std::vector<TrainMode> modes = {TrainMode::single, TrainMode::dp, TrainMode::ddp};
-  // Of dp and ddp; with several numbers there is a row for each.
+  // For dp and ddp; each number gets a row.
   std::vector<int> ranks = {2};
-  // That all trainings together may use.
+  // The cores that trainings may use.
   int cores = 1;
-  // On GPUs the number of threads is left alone, and single is run once. On CPU each rank and each
-  // replica has an equal part of the cores where there are most of them, so that what differs
-  // between rows of a mode is their number; single has one thread, and once more all cores.
+  // On GPUs thread counts are not changed, and single runs once. On CPU each rank and each replica
+  // gets cores / max(ranks), so that rows of a mode differ only in their number; single runs with
+  // one thread, and again with all cores.
   bool on_gpu = false;
   std::optional<std::string> device = {};
   // Of ddp's ranks.
   std::string backend = "auto";
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
-  // The global batch is the same for all trainings. A batch size counts for a rank where there are
-  // most of them.
+  // All trainings have the same global batch. A batch size applies to a rank of the row with the
+  // most ranks.
   TrainOptions training = {};
 };
 
-// What a mode asks of a program, and how far it goes.
+// A mode's demands on a program, and its reach.
 struct ModeNeeds {
-  // That its example has beyond the one for a single device.
+  // Lines that its example has beyond the single-device one.
   int lines = 0;
   // "one device", "one machine" or "many machines".
   std::string_view reach;
@@ -46,11 +46,11 @@ ModeNeeds needs_of(TrainMode mode);
 
 struct ComparisonRow {
   TrainResult result = {};
-  // The first row's seconds_per_epoch divided by this one's.
+  // The first row's seconds_per_epoch divided by this row's.
   double speedup = 1;
-  // Cores, or GPUs: ranks times threads or replicas, whichever are more, at most all cores.
+  // Cores, or GPUs: ranks times the greater of threads and replicas, at most all cores.
   int cores_in_use = 1;
-  // speedup divided by how many times as many cores are in use as in the first row.
+  // speedup divided by the ratio of cores_in_use to the first row's.
   double efficiency = 1;
   ModeNeeds needs = {};
 };
@@ -61,9 +61,9 @@ struct Comparison {
   std::vector<ComparisonRow> rows;
 };
 
-// Runs the trainings one after the other, each in fresh processes, with the same seed, data, global
-// batch and learning rate. What they print goes to this process's standard error. UsageError if a
-// number of ranks does not divide the global batch; other errors are those of run_local_training.
+// Runs the trainings one after another, each in new processes, with the same seed, data, global
+// batch and learning rate. Their output goes to this process's standard error. UsageError if a
+// number of ranks does not divide the global batch; other errors are run_local_training's.
 Comparison compare(const Recipe& recipe, const ComparisonOptions& options);
 
 // Rows and columns for people, at most 100 characters wide; ends with a newline.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A comparison's figures as text, a line for each row below a line of names. Only for .cpp files.
+// A comparison's figures as text, one line per row after a line of names. Only for .cpp files.
 #pragma once
 
 #include <vector>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A comparison as a table and as JSON.
+// Formats a comparison as a table and as JSON.
 #include "tools/compare/comparison_cells.h"
 #include "tools/recipes/json_fields.h"
 #include <fmt/format.h>

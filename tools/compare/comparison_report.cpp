@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Fills the page template with tables, data, machine facts and the chart library.
 #include "tools/compare/comparison_report.h"
 
 #include <array>
@@ -47,7 +48,7 @@ std::string escaped(std::string_view text) {
   return html;
 }
 
-// Inside a script element nothing is escaped, but nothing may look like its end.
+// A script element needs no escaping, but must not contain anything that looks like its end.
 std::string inside_script(std::string text) {
   for (std::size_t at = 0; (at = text.find("</", at)) != std::string::npos; at += 3) {
     text.replace(at, 2, "<\\/");
@@ -68,7 +69,7 @@ std::string table(const std::vector<Cells>& lines) {
   return html + "</table>";
 }
 
-// The text behind "name:" or "name :" in a file of /proc.
+// The text after "name:" or "name :" in a file of /proc.
 std::string proc_field(const char* file, std::string_view name) {
   std::ifstream lines(file);
   for (std::string line; std::getline(lines, line);) {
@@ -143,7 +144,7 @@ std::string summary(const Comparison& comparison) {
                      first.learning_rate);
 }
 
-// What is put in is not looked through again.
+// Inserted texts are not searched for placeholders again.
 std::string filled(std::string_view page,
                    const std::vector<std::pair<std::string_view, std::string>>& texts) {
   std::string result;

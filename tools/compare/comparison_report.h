@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A comparison as one page that opens in any browser, without a network.
+// A comparison as an HTML page that any browser opens without a network.
 #pragma once
 
 #include <string>
@@ -8,13 +8,12 @@
 
 namespace lockstep {
 
-// The text of Chart.js 3 or later, which is inlined: Debian's package libjs-chart.js, or the file
-// that the environment's LOCKSTEP_CHART_JS names. UsageError that says how to get it if it is
-// absent.
+// The text of Chart.js 3 or later, which is inlined: from Debian's package libjs-chart.js, or the
+// file named by LOCKSTEP_CHART_JS. UsageError, saying how to get it, if it is missing.
 std::string read_chart_library();
 
-// HTML with charts of loss, throughput and speedup, and the figures as tables; command is what made
-// it. Says on what machine, by looking at this one.
+// HTML with charts of loss, throughput and speedup, and the figures as tables. `command` is the
+// command that produced the comparison. Describes this machine.
 std::string to_html(const Comparison& comparison, const std::string& command,
                     const std::string& chart_library);
 

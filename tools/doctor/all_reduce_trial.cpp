@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// All-reduces with known sums.
 #include "tools/doctor/all_reduce_trial.h"
 
 #include <ATen/ATen.h>
@@ -9,8 +10,8 @@
 namespace lockstep {
 namespace {
 
-// One that travels with the call, and one that needs several chunks; not so large that libtorch
-// would start threads for it.
+// One that travels in the call's slot, and one that needs several chunks; small enough that
+// libtorch starts no threads for it.
 constexpr std::int64_t few = 3;
 constexpr std::int64_t many = 30000;
 

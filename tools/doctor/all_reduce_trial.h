@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Tries a process group out.
+// Tests a process group.
 #pragma once
 
 #include <chrono>
@@ -8,11 +8,11 @@
 
 namespace lockstep {
 
-// For the groups that are tried out: a working one needs milliseconds.
+// The timeout for test groups: a working one needs milliseconds.
 constexpr std::chrono::milliseconds trial_timeout = std::chrono::seconds(5);
 
-// Reduces small and large tensors, and one from group.empty, and checks the sums. A collective
-// call. Error if a sum is wrong, and the group's own errors.
+// Reduces a small and a large tensor and one from group.empty, and checks the sums. Collective.
+// Error if a sum is wrong, and the group's own errors.
 void try_all_reduce(ProcessGroup& group);
 
 }  // namespace lockstep

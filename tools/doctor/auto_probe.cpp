@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Which backend auto chooses, for the environment's ranks or for examples.
 #include "tools/doctor/gpus.h"
 #include "tools/doctor/probes.h"
 #include <fmt/format.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Identifies the BLAS by its symbols, and times a matrix product.
 #include "tools/doctor/blas.h"
 
 #include <algorithm>
@@ -17,7 +18,7 @@ namespace {
 constexpr int matrix_size = 256;
 
 void* find_symbol(const std::string& file, const char* name) {
-  // It is loaded already; this asks for it, and for what it was linked to, alone.
+  // The library is loaded already; this handle searches only it and its dependencies.
   void* library = ::dlopen(file.c_str(), RTLD_LAZY | RTLD_NOLOAD);
   if (library == nullptr) return nullptr;
   void* symbol = ::dlsym(library, name);
@@ -25,7 +26,7 @@ void* find_symbol(const std::string& file, const char* name) {
   return symbol;
 }
 
-// Each fast library has functions that no other has.
+// Each fast library has functions that no other one has.
 std::string name_of(const std::string& file) {
   if (void* config = find_symbol(file, "openblas_get_config")) {
     return reinterpret_cast<const char* (*)()>(config)();
@@ -50,7 +51,7 @@ Blas find_blas() {
 double measure_product() {
   using Clock = std::chrono::steady_clock;
   const at::Tensor matrix = at::ones({matrix_size, matrix_size});
-  // The first one starts threads and reads code from disk.
+  // The first product starts threads and reads code from disk.
   at::mm(matrix, matrix);
   auto shortest = Clock::duration::max();
   for (int repetition = 0; repetition < 2; ++repetition) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The library of basic linear algebra that libtorch's matrix products end in: the slowest one
-// takes 25 times as long as the others, and nothing else would show it.
+// Finds the BLAS that libtorch's matrix products use: the slowest one takes 25 times as long as the
+// others, and nothing else would show it.
 #pragma once
 
 #include <string>
@@ -10,17 +10,17 @@
 namespace lockstep {
 
 struct Blas {
-  // What it says of itself; empty if it is none of those that are known to be fast.
+  // The name that it reports; empty if it is not a known fast library.
   std::string name;
-  // Empty if it cannot be told.
+  // Empty if unknown.
   std::string file;
 };
 
-// The one that is loaded with libtorch.
+// The library that is loaded with libtorch.
 Blas find_blas();
 
-// Billions of operations a second in a product of float matrices, with all of its threads.
-// Takes 30 ms with the slowest library.
+// GFLOP/s of a product of float matrices, with all of the library's threads. Takes 30 ms with the
+// slowest library.
 double measure_product();
 
 Finding judge_blas(const Blas& blas, double gflops);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Sizes of memory, for people.
+// Formats memory sizes for people.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// The control group's limits.
 #include "tools/doctor/bytes.h"
 #include "tools/doctor/probes.h"
 #include <fmt/format.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// The cores of the machine and of this process.
 #include "tools/doctor/probes.h"
 #include <fmt/format.h>
 #include <fmt/ranges.h>

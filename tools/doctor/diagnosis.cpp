@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Runs all probes, and turns their exceptions into findings.
 #include "tools/doctor/diagnosis.h"
 
 #include <algorithm>
@@ -12,7 +13,7 @@
 namespace lockstep {
 namespace {
 
-// A probe that fails does not end the others.
+// A failing probe does not stop the others.
 Finding look(const char* topic, Finding (*probe)()) {
   Finding finding;
   try {
@@ -34,7 +35,7 @@ bool Diagnosis::broken() const {
 }
 
 Diagnosis diagnose() {
-  // First, since they fork: later probes start threads, which a forked rank would wait for.
+  // First, since they fork: later probes start threads, for which a forked rank would wait.
   Finding shm = look("backend shm", probe_shm);
   Finding gloo = look("backend gloo", probe_gloo);
   Diagnosis diagnosis{{look("libtorch", probe_libtorch), look("blas", probe_blas),

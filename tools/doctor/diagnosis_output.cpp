@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A diagnosis as text and as JSON.
+// Formats a diagnosis as text and as JSON.
 #include <algorithm>
 
 #include "tools/doctor/diagnosis.h"
@@ -58,7 +58,7 @@ std::string to_json(const Diagnosis& diagnosis) {
     if (!finding.advice.empty()) fields["advice"] = finding.advice;
     json["findings"].push_back(std::move(fields));
   }
-  // Values of environment variables may hold bytes that are not UTF-8.
+  // Environment variables may contain bytes that are not UTF-8.
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Judges the variables that tell a process its rank, and their source.
 #include <algorithm>
 
 #include "tools/doctor/probes.h"
@@ -40,7 +41,7 @@ std::string around(const std::vector<ForeignLauncher>& launchers) {
   return text;
 }
 
-// No launcher says that this process is one of several ranks.
+// For a process that no launcher makes one of several ranks.
 Finding judge_alone(const std::vector<ForeignLauncher>& launchers) {
   const std::string found = "no RANK or WORLD_SIZE: a group of one" + around(launchers);
   const auto is_alone = [](const ForeignLauncher& launcher) { return launcher.size == 1; };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What was found about one part of the machine, the libraries or the environment.
+// The result of one probe.
 #pragma once
 
 #include <cstdint>
@@ -8,14 +8,14 @@
 namespace lockstep {
 
 struct Finding {
-  // note: it works, but something could be better, or is not there. broken: training would fail.
+  // note: it works, but is incomplete or could be better. broken: training would fail.
   enum class State : std::uint8_t { ok, note, broken };
 
   // "blas", "backend shm"; docs/cli.md lists them all.
   std::string topic = {};
   State state = State::ok;
   std::string found = {};
-  // What to do about it; empty where all is well.
+  // What to do about it; empty if all is well.
   std::string advice = {};
 };
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Reads GPUs from the driver's files in /proc, and compares them with libtorch's.
 #include "tools/doctor/gpus.h"
 
 #include <algorithm>
@@ -15,7 +16,7 @@
 namespace lockstep {
 namespace {
 
-// From the line "Model: \t\t NVIDIA H100".
+// Reads the line "Model: \t\t NVIDIA H100".
 std::string model_in(const std::filesystem::path& file) {
   constexpr std::string_view label = "Model:";
   std::ifstream lines(file);

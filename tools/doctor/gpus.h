@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The GPUs of this machine, and those of them that libtorch can use.
+// The GPUs of this machine, and those that libtorch can use.
 #pragma once
 
 #include <optional>
@@ -11,9 +11,9 @@
 namespace lockstep {
 
 struct Gpus {
-  // As the driver names them, whoever may use them.
+  // All GPUs, by the driver's names, whoever may use them.
   std::vector<std::string> models = {};
-  // By libtorch, in this process.
+  // The number that libtorch can use in this process.
   int usable = 0;
   bool libtorch_has_cuda = false;
   // CUDA_VISIBLE_DEVICES, which may be set and empty.
@@ -22,7 +22,7 @@ struct Gpus {
 
 Gpus find_gpus();
 
-// The names of NVIDIA's GPUs in the folder where the driver describes them.
+// The names of NVIDIA's GPUs, from the folder in which the driver describes them.
 std::vector<std::string> gpu_models(const std::string& folder = "/proc/driver/nvidia/gpus");
 
 Finding judge_gpus(const Gpus& gpus);

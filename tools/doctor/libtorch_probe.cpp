@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// The loaded libtorch.
 #include "tools/doctor/loaded_library.h"
 #include "tools/doctor/probes.h"
 #include "tools/recipes/json_fields.h"

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Looks an address up with dladdr.
 #include "tools/doctor/loaded_library.h"
 
 #include <filesystem>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Available memory, /dev/shm and the address-space limit.
 #include "tools/doctor/bytes.h"
 #include "tools/doctor/probes.h"
 #include <fmt/format.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Whether NCCL is built in and can be loaded.
 #include "tools/doctor/probes.h"
 #include <fmt/format.h>
 

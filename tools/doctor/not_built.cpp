@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// The finding for a backend that is not built in.
 #include "tools/doctor/probes.h"
 #include <fmt/format.h>
 

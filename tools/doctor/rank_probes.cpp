@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The backends whose ranks are processes.
+// Probes the backends whose ranks are processes.
 #include "tools/doctor/all_reduce_trial.h"
 #include "tools/doctor/probes.h"
 #include <fmt/format.h>
@@ -16,7 +16,7 @@ namespace {
 constexpr int ranks = 2;
 constexpr unsigned seconds_to_live = 15;
 
-// For a rank that hangs where no timeout of the group counts, such as in libtorch.
+// Ends a rank that hangs where the group's timeout does not apply, such as in libtorch.
 void die_if_stuck() {
   ::signal(SIGALRM, SIG_DFL);
   sigset_t alarm;

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// A group of one rank.
 #include "tools/doctor/all_reduce_trial.h"
 #include "tools/doctor/probes.h"
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// A group of two threads.
 #include <future>
 
 #include "tools/doctor/all_reduce_trial.h"

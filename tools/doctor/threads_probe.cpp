@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Thread counts of libtorch and OpenBLAS, and the variables that set them.
 #include <algorithm>
 
 #include "tools/doctor/probes.h"
@@ -36,7 +37,7 @@ Finding probe_threads() {
                   setting(counts[1]), setting("OMP_WAIT_POLICY"));
   try {
     omp_num_threads();
-  } catch (const UsageError& error) {  // whoever starts ranks refuses it
+  } catch (const UsageError& error) {  // ranks' launchers refuse it
     return {.state = Finding::State::broken, .found = found, .advice = error.what()};
   }
   try {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Checks the user's batch sizes and derives the missing ones.
 #include "tools/recipes/batch_size.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Parses the device's name, and checks that libtorch sees the GPU.
 #include "tools/recipes/choose_device.h"
 
 #include <limits>
@@ -12,7 +13,7 @@
 namespace lockstep {
 namespace {
 
-// The number behind "cuda:", or nothing.
+// The number after "cuda:"; nullopt if there is none.
 std::optional<int> gpu_index(const std::string& text) {
   constexpr std::string_view prefix = "cuda:";
   if (!text.starts_with(prefix)) return std::nullopt;

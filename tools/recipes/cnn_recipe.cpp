@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A small convolutional net for images as MNIST's: 108,618 parameters.
+// A small convolutional net for MNIST-like images: 108,618 parameters.
 #include "tools/recipes/image_data.h"
 #include "tools/recipes/recipe.h"
 #include <torch/nn/functional/loss.h>
@@ -24,7 +24,7 @@ Recipe cnn_recipe() {
       .make_net =
           [] {
             namespace nn = torch::nn;
-            // 28 -> 26 -> 13 -> 11 -> 5 pixels a side
+            // 28 -> 26 -> 13 -> 11 -> 5 pixels per side
             return nn::Sequential(nn::Conv2d(nn::Conv2dOptions(1, 16, 3)), nn::ReLU(),
                                   nn::MaxPool2d(2), nn::Conv2d(nn::Conv2dOptions(16, 32, 3)),
                                   nn::ReLU(), nn::MaxPool2d(2), nn::Flatten(),

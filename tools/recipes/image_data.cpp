@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Checks sizes, memory and labels of both splits, and standardises the images.
 #include "tools/recipes/image_data.h"
 
 #include <fmt/format.h>
@@ -22,8 +23,8 @@ void check(const IdxShape& shape, const std::filesystem::path& folder, const cha
                   folder.string(), split, shape.images, shape.height, shape.width, side, side));
 }
 
-// UsageError unless both splits fit into memory, as bytes and as floats. Each rank checks that for
-// itself: others of this machine may have taken their part already.
+// UsageError unless both splits fit into memory, as bytes and as floats. Each rank checks this for
+// itself, since other ranks of this machine may have allocated their part already.
 void require_memory(std::int64_t pixels, const std::filesystem::path& folder) {
   const std::int64_t needed = pixels * static_cast<std::int64_t>(1 + sizeof(float));
   const std::int64_t available = available_memory();

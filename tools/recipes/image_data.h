@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Images as MNIST's, made ready for a recipe.
+// Loads MNIST-like images and prepares them for a recipe.
 #pragma once
 
 #include <filesystem>
@@ -9,8 +9,8 @@
 namespace lockstep {
 
 // Both splits of a folder as float32 [N, 1, 28, 28], standardised with the training images'
-// statistics, and int64 labels from 0 to 9. A collective call. UsageError for images of another
-// size and for other labels.
+// statistics, and int64 labels from 0 to 9. Collective. UsageError for images of another size and
+// for other labels.
 TrainingData load_images(const std::filesystem::path& folder, ProcessGroup& group);
 
 }  // namespace lockstep

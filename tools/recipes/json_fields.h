@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The JSON that the results of train and compare have in common. Only for .cpp files: it brings in
+// The JSON fields that results of train and compare share. Only for .cpp files, since it includes
 // the JSON library.
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace lockstep {
 
-// Keeps the order in which fields are added, for people who read it.
+// Keeps the order in which fields are added, for human readers.
 using Json = nlohmann::ordered_json;
 
 constexpr int schema_version = 1;
@@ -16,7 +16,7 @@ constexpr int schema_version = 1;
 // {"lockstep": ..., "libtorch": ...}
 Json versions_json();
 
-// All fields of a result but schema_version and versions.
+// All fields of a result except schema_version and versions.
 Json fields_of(const TrainResult& result);
 
 }  // namespace lockstep

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Derives mode, ranks and replicas from the options and the launcher.
 #include "tools/recipes/launch_plan.h"
 
 #include <fmt/format.h>
@@ -9,7 +10,7 @@ namespace lockstep {
 
 namespace {
 
-// The replicas are in this process, whoever started it.
+// The replicas run in this process, whoever started it.
 LaunchPlan plan_replicas(const LaunchRequest& request) {
   if (request.world_size.value_or(1) > 1) {
     throw UsageError(fmt::format(

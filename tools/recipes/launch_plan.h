@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Whether a training runs in this process, joins the ranks of a launcher, or starts its own.
+// Decides whether a training runs in this process, joins a launcher's ranks, or starts its own.
 #pragma once
 
 #include <optional>
@@ -9,12 +9,12 @@
 namespace lockstep {
 
 struct LaunchRequest {
-  // What the user gave. The ranks of dp are replicas.
+  // The user's options. For dp, `ranks` counts replicas.
   std::optional<TrainMode> mode = {};
   std::optional<int> ranks = {};
   // WORLD_SIZE, if a launcher has started this process.
   std::optional<int> world_size = {};
-  // How many there are of dp and ddp if nobody says.
+  // The number of ranks of dp and ddp if none is given.
   int default_ranks = 1;
 };
 
@@ -27,13 +27,13 @@ struct LaunchPlan {
 };
 
 // Without a mode, more than one rank means ddp. Under a launcher the training joins it; otherwise
-// ddp with more than one rank starts them, and dp has its replicas in this process. UsageError for
-// what contradicts itself or the launcher.
+// ddp with more than one rank starts them, and dp runs its replicas in this process. UsageError for
+// options that contradict each other or the launcher.
 LaunchPlan plan_launch(const LaunchRequest& request);
 
-// The intra-op threads of a process with so many replicas, each of which takes an equal part of
-// them. With a core or less for each it is one: the replicas fill the cores, and what the process
-// does between them is too short to wake threads for.
+// The intra-op threads of a process with that many replicas, which share them equally. With fewer
+// than two cores per replica it is one: the replicas fill the cores, and the work between them is
+// too short for waking threads.
 int threads_for_replicas(int cores, int replicas);
 
 }  // namespace lockstep

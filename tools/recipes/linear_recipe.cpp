@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Linear regression: the smallest training whose right answer is known.
+// Linear regression: the smallest training with a known answer.
 #include "tools/recipes/recipe.h"
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/linear.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Results and errors pass through the launcher's store.
 #include "tools/recipes/local_training.h"
 
 #include "tools/recipes/json_fields.h"
@@ -15,7 +16,7 @@ namespace {
 constexpr const char* request_variable = "LOCKSTEP_HAND_OVER";
 constexpr const char* result_key = "train/result";
 
-// The launcher answers at once, unless it has the same trouble that the error reports.
+// The launcher answers at once, unless it is affected by the same problem as this error.
 constexpr std::chrono::seconds kToTellAnError{5};
 
 std::string error_key(int rank) {

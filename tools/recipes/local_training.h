@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A training by fresh processes of this machine, whose result comes back here.
+// Trains in new processes of this machine, and returns the result.
 #pragma once
 
 #include <optional>
@@ -24,24 +24,24 @@ class TrainingStopped : public Error {
 };
 
 struct LocalTrainingOptions {
-  // A program that trains, and calls the functions below; with its arguments.
+  // A training program that calls the functions below, with its arguments.
   std::vector<std::string> program;
   int ranks = 1;
-  // Of each rank, whatever the environment says; without it the cores are shared out.
+  // Threads of each rank, whatever the environment says; if empty, the ranks share the cores.
   std::optional<int> threads = {};
-  // Where what the ranks print goes.
+  // The destination of the ranks' output.
   MergedOutput output = {};
 };
 
-// Blocks until the training has ended. What a rank threw is thrown here, with its type among
+// Blocks until the training has ended. Rethrows a rank's error here, with its type among
 // UsageError, PeerLost, TimeoutError, BackendError, NonFiniteGradient, OutOfSync and Error. A rank
-// that could say nothing any more is an Error with the launcher's report, a PeerLost if a signal
-// killed it. TrainingStopped if this process was told to stop, BackendError if its standard output
-// cannot be written. From the main thread only.
+// that could not report an error causes an Error with the launcher's report, or PeerLost if a
+// signal killed it. TrainingStopped if this process was told to stop, BackendError if its standard
+// output cannot be written. Call it only from the main thread.
 TrainResult run_local_training(const LocalTrainingOptions& options);
 
-// In a rank: true if run_local_training started this process. Then it hands over its result, or
-// its error, instead of printing it.
+// In a rank: true if run_local_training started this process. Then the rank hands over its result
+// or error instead of printing it.
 bool started_by_local_training();
 void hand_over(const TrainResult& result);
 void hand_over(const std::exception& error);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A multilayer perceptron for images as MNIST's: 203,530 parameters, most of them in one layer.
+// A multilayer perceptron for MNIST-like images: 203,530 parameters, most of them in one layer.
 #include "tools/recipes/image_data.h"
 #include "tools/recipes/recipe.h"
 #include <torch/nn/functional/loss.h>

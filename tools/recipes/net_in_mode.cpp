@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Calls the bare net, DataParallel or DistributedDataParallel.
 #include "tools/recipes/net_in_mode.h"
 
 #include "lockstep/parallel/check_in_sync.h"

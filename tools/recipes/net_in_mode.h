@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A net in what the mode of its training wraps it in.
+// A net, wrapped as its training's mode requires.
 #pragma once
 
 #include <cstdint>
@@ -17,18 +17,18 @@ namespace lockstep {
 
 class NetInMode {
  public:
-  // A collective call. On GPUs the replicas of dp lie on the group's device and those that follow.
+  // Collective. On GPUs, dp's replicas are on the group's device and the following ones.
   NetInMode(torch::nn::Sequential net, TrainMode mode, const TrainOptions& options,
             std::shared_ptr<ProcessGroup> group);
 
   at::Tensor forward(const at::Tensor& input);
-  // NonFiniteGradient if the options ask for the check.
+  // NonFiniteGradient if the options request the check.
   void backward(const at::Tensor& loss);
-  // After the optimizer's step, which is counted from 1. OutOfSync if the options ask for the check
-  // at this step.
+  // Call it after the optimizer's step, which is counted from 1. OutOfSync if the options request
+  // the check at this step.
   void end_step(std::int64_t step);
 
-  // With other ranks or devices, since the beginning.
+  // Bytes exchanged with other ranks or devices since the start.
   std::uint64_t bytes_moved() const;
 
  private:

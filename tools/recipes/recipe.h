@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a training needs to know beside its options: data, net, optimizer, loss. A recipe is a
-// value; each is made in a file of its own.
+// A training's ingredients besides its options: data, net, optimizer, loss. A recipe is a value;
+// each is made in its own file.
 #pragma once
 
 #include <cstdint>
@@ -30,17 +30,17 @@ struct Recipe {
   // One line for people.
   std::string summary;
   std::int64_t epochs;
-  // A rank's.
+  // Per rank.
   std::int64_t batch_size;
   double learning_rate;
-  // True if it reads images from a folder; otherwise it makes its own data from the seed.
+  // Whether it reads images from a folder; otherwise it makes its own data from the seed.
   bool reads_folder;
 
-  // A collective call.
+  // Collective.
   std::function<TrainingData(const std::filesystem::path& folder, std::uint64_t seed,
                              ProcessGroup& group)>
       load;
-  // Draws its weights from the default generator.
+  // Draws the weights from the default generator.
   std::function<torch::nn::Sequential()> make_net;
   std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<at::Tensor> parameters,
                                                          double learning_rate)>
@@ -51,14 +51,14 @@ struct Recipe {
 
 // A line fitted to LinearDataset by SGD.
 Recipe linear_recipe();
-// 784-256-10 with ReLU, Adam, for images as MNIST's.
+// 784-256-10 with ReLU, Adam, for MNIST-like images.
 Recipe mlp_recipe();
-// Two convolutions and two linear layers, Adam, for images as MNIST's.
+// Two convolutions and two linear layers, Adam, for MNIST-like images.
 Recipe cnn_recipe();
 
 std::vector<Recipe> all_recipes();
 
-// UsageError that lists the recipes if there is none of this name.
+// UsageError, listing the recipes, if there is none of this name.
 Recipe find_recipe(const std::string& name);
 
 }  // namespace lockstep

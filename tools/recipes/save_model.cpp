@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Writes libtorch's archive into a WholeFile.
 #include "tools/recipes/save_model.h"
 
 #include <fmt/format.h>

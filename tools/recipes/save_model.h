@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Saves a net so that its file is never there in part.
+// Saves a net so that its file is never incomplete.
 #pragma once
 
 #include <filesystem>
@@ -9,7 +9,7 @@
 
 namespace lockstep {
 
-// As torch::save. Throws what WholeFile throws; check_can_write finds errors of the path
+// Like torch::save. Throws what WholeFile throws; check_can_write detects errors in the path
 // beforehand.
 void save_model(const std::shared_ptr<torch::nn::Module>& net, const std::filesystem::path& file);
 

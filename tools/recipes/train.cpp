@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Checks options, sets up data, net and loop, and fills in the result.
 #include "tools/recipes/train.h"
 
 #include <algorithm>
@@ -39,12 +40,12 @@ std::int64_t count_parameters(const torch::nn::Sequential& net) {
   return count;
 }
 
-// Into how many a batch is divided.
+// The number of parts into which a batch is divided.
 int parts(TrainMode mode, const TrainOptions& options, const ProcessGroup& group) {
   return mode == TrainMode::dp ? options.replicas : group.size();
 }
 
-// What the training starts from, as the result reports it.
+// The training's starting point, as the result reports it.
 TrainResult describe(const Recipe& recipe, TrainMode mode, const TrainOptions& options,
                      const ProcessGroup& group) {
   const auto batch = resolve_batch_sizes(options.batch_size, options.global_batch_size,
@@ -99,7 +100,7 @@ void measure(TrainResult& result, torch::nn::Sequential& net, const TrainingData
   result.bias = parameters.at(1).item<double>();
 }
 
-// Of this rank's devices, in bytes; nothing if one does not tell.
+// Peaks of this rank's devices, in bytes; empty if one is unknown.
 std::vector<std::int64_t> peaks(const TrainResult& result, at::Device device) {
   if (device.is_cpu()) return {peak_memory()};
   std::vector<std::int64_t> peaks;
@@ -131,8 +132,8 @@ void require_within(const char* what, std::optional<Number> value, const Range<N
 
 constexpr std::array kModes{TrainMode::single, TrainMode::dp, TrainMode::ddp};
 
-// The file is written by rank 0, on its machine; but all ranks throw what is wrong with it, so that
-// none waits for rank 0.
+// Rank 0 writes the file, on its machine. All ranks throw if it cannot be written, so that none
+// waits for rank 0.
 void check_save_file(const std::filesystem::path& file, ProcessGroup& group) {
   // Begins with U for a UsageError, B for a BackendError.
   std::string wrong;
@@ -147,7 +148,7 @@ void check_save_file(const std::filesystem::path& file, ProcessGroup& group) {
   }
   constexpr std::int64_t most = 4096;
   at::Tensor text = torch::zeros({most}, torch::kByte);
-  wrong.resize(std::min<std::size_t>(wrong.size(), most - 1));  // a zero ends it
+  wrong.resize(std::min<std::size_t>(wrong.size(), most - 1));  // zero-terminated
   std::ranges::copy(wrong, text.data_ptr<std::uint8_t>());
   text = text.to(group.device());
   group.broadcast(text, 0).wait();

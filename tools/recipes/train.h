@@ -20,9 +20,9 @@ namespace lockstep {
 
 // Small enough that the number of all steps of a training fits an std::int64_t.
 constexpr Range<std::int64_t> kEpochs{1, 1'000'000'000};
-// In steps. A training has no more than that.
+// In steps, up to the most steps that a training may have.
 constexpr Range<std::int64_t> kCheckIntervals{1, std::numeric_limits<std::int64_t>::max()};
-// Rates that still fit a float when they are scaled, and when Adam divides them.
+// Rates that still fit a float after scaling, and after Adam's division.
 constexpr Range<double> kLearningRates{1e-30, 1e30};
 constexpr Range<double> kLearningRateScales{1, 1e6};
 constexpr Range<std::int64_t> kSeeds{std::numeric_limits<std::int64_t>::min(),
@@ -31,10 +31,10 @@ constexpr Range<std::int64_t> kSeeds{std::numeric_limits<std::int64_t>::min(),
 enum class TrainMode { single, dp, ddp };
 
 std::string_view name(TrainMode mode);
-// UsageError that lists the modes if there is none of this name.
+// UsageError, listing the modes, if there is none of this name.
 TrainMode find_mode(const std::string& name);
 
-// What is not given is the recipe's.
+// An empty option means the recipe's value.
 struct TrainOptions {
   std::optional<std::int64_t> epochs = {};
   // See resolve_batch_sizes.
@@ -43,30 +43,30 @@ struct TrainOptions {
   std::optional<double> learning_rate = {};
   // See LearningRateSchedule.
   double learning_rate_scale = 1;
-  // Where recipes that need one find their data set; by default Debian's Fashion-MNIST.
+  // Where recipes that read a data set find it; by default Debian's Fashion-MNIST.
   std::optional<std::filesystem::path> data_folder = {};
   std::int64_t seed = 0;
-  // For dp: how many copies of the net compute in this process, on as many GPUs or on the CPU.
+  // For dp: the number of copies of the net in this process, on as many GPUs or on the CPU.
   int replicas = 1;
-  // The training ends if a gradient has infinite or NaN elements, before the optimizer sees it.
+  // Ends the training if a gradient has infinite or NaN elements, before the optimizer's step.
   bool check_finite = false;
-  // For ddp: every so many steps the training ends unless all ranks have the same net, bit for bit.
+  // For ddp: compares the nets of all ranks every that many steps, and ends the training unless
+  // they are bitwise equal.
   std::optional<std::int64_t> check_in_sync = {};
-  // Rank 0 saves the net there when it is trained. A path that cannot be written is refused before
-  // the training.
+  // Rank 0 saves the trained net here. A path that cannot be written is refused before the
+  // training.
   std::optional<std::filesystem::path> save_file = {};
 };
 
-// UsageError for impossible options, so that they are known before ranks are started; reads no data
-// and does not look at save_file. `parts` is the number of ranks or replicas that share a batch.
+// UsageError for impossible options, so that it comes before ranks are started; reads no data and
+// does not check save_file. `parts` is the number of ranks or replicas that share a batch.
 void check_train_options(const Recipe& recipe, const TrainOptions& options, int parts);
 
-// A collective call, with the same arguments on every rank. Single and dp need a group of one:
-// single trains the net itself, dp wraps it in DataParallel, ddp in DistributedDataParallel. All
-// make the same steps if the global batch is the same. Every 100 steps and after each epoch, rank 0
-// passes a line of progress to log. Tensors live on group->device(). Seeds torch's default
-// generators. NonFiniteGradient and OutOfSync on every rank, with the step, if the options ask for
-// it.
+// Collective, with the same arguments on every rank. single and dp need a group of one: single
+// trains the net itself, dp wraps it in DataParallel, ddp in DistributedDataParallel. All make the
+// same steps if the global batch is the same. Every 100 steps and after each epoch, rank 0 passes a
+// progress line to log. Tensors are on group->device(). Seeds torch's default generators.
+// NonFiniteGradient and OutOfSync on every rank, with the step, if the options request the checks.
 TrainResult train(const Recipe& recipe, TrainMode mode, const TrainOptions& options,
                   const std::shared_ptr<ProcessGroup>& group,
                   const std::function<void(const std::string&)>& log);

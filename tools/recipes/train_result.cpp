@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Converts results and errors to JSON and back.
 #include "tools/recipes/train_result.h"
 
 #include "tools/recipes/json_fields.h"
@@ -13,7 +14,7 @@
 namespace lockstep {
 namespace {
 
-// The rank that was lost, where that is the error.
+// The lost rank, if the error is its loss.
 std::optional<int> lost_rank(const std::exception& error) {
   if (const auto* lost = dynamic_cast<const PeerLost*>(&error)) return lost->rank();
   const auto* failed = dynamic_cast<const RankFailed*>(&error);
@@ -31,7 +32,7 @@ std::string_view kind_of(const std::exception& error) {
   return "error";
 }
 
-// JSON has no NaN: a training that diverged has null there.
+// JSON has no NaN: null stands for a diverged training's loss.
 double number_from(const Json& json) {
   return json.is_null() ? std::numeric_limits<double>::quiet_NaN() : json.get<double>();
 }
@@ -123,7 +124,7 @@ TrainResult train_result_from_json(const std::string& text) try {
 std::string error_to_json(const std::exception& error) {
   Json details{{"kind", kind_of(error)}, {"message", error.what()}};
   if (const auto rank = lost_rank(error)) details["rank"] = *rank;
-  // An exception's text may hold bytes that are not UTF-8, such as the name of a file.
+  // An exception's text, such as a file's name, may contain bytes that are not UTF-8.
   return Json{{"schema_version", schema_version}, {"error", details}}.dump(
       -1, ' ', false, Json::error_handler_t::replace);
 }

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Runs the steps of an epoch, and combines losses and times over the ranks.
 #include "tools/recipes/training_loop.h"
 
 #include <algorithm>
@@ -18,7 +19,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// The losses of an epoch, summed over the samples of each of a few stretches.
+// The losses of an epoch, summed over the samples of each of a few sections.
 class LossSums {
  public:
   LossSums(std::int64_t steps, at::Device device)
@@ -33,12 +34,12 @@ class LossSums {
     samples_.back() += static_cast<double>(samples);
   }
 
-  // A row for each stretch: its losses' sum, and its samples.
+  // One row per section: the sum of its losses, and its number of samples.
   at::Tensor sums() const {
     return torch::stack({torch::stack(losses_).cpu(), torch::tensor(samples_, torch::kDouble)}, 1);
   }
 
-  // Where the stretch ends, as a part of the epoch.
+  // Where the section ends, as a fraction of the epoch.
   static double end(std::int64_t stretch, std::int64_t steps) {
     return static_cast<double>(first_step(stretch + 1, steps)) / static_cast<double>(steps);
   }
@@ -98,12 +99,12 @@ TrainingLoop::Epoch TrainingLoop::run_epoch(const std::string& label) {
     line_start_ = Clock::now();
   }
   bytes_moved_ += net_.bytes_moved() - moved_before;
-  const at::Tensor sums = losses.sums();  // waits for what is under way on a GPU
+  const at::Tensor sums = losses.sums();  // waits for pending work on a GPU
   return agree(sums, seconds_since(start));
 }
 
 at::Tensor TrainingLoop::run_step(const MemoryLoader::Batch& batch) {
-  // A schedule that is flat costs nothing, and leaves the rate to whoever set it.
+  // A flat schedule costs nothing, and does not override a rate that somebody else set.
   if (schedule_.scale != 1) set_learning_rate(learning_rate_at(schedule_, step_));
   ++step_;
   optimizer_.zero_grad();

@@ -19,7 +19,7 @@
 
 namespace lockstep {
 
-// What is passed by reference outlives the loop.
+// Arguments passed by reference must outlive the loop.
 class TrainingLoop {
  public:
   using Log = std::function<void(const std::string&)>;
@@ -35,10 +35,10 @@ class TrainingLoop {
     std::vector<LossPoint> losses = {};
   };
 
-  // A collective call. label is what lines of progress begin with.
+  // Collective. label begins progress lines.
   Epoch run_epoch(const std::string& label);
 
-  // In the steps of all epochs: NetInMode::bytes_moved.
+  // NetInMode::bytes_moved during the steps of all epochs.
   std::uint64_t bytes_moved() const { return bytes_moved_; }
 
  private:

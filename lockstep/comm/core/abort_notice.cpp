@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Maps the cause of an abort to the type of the error that the other ranks throw.
 #include "lockstep/comm/core/abort_notice.h"
 
 #include "lockstep/core/error.h"

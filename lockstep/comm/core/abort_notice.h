@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Why a rank has ended a group for all of its ranks.
+// Why a rank ended a group for all of its ranks.
 #pragma once
 
 #include <cstdint>
@@ -11,24 +11,24 @@ namespace lockstep {
 enum class AbortCause : std::uint32_t {
   none,
   requested,   // ProcessGroup::abort
-  timed_out,   // it waited in vain
+  timed_out,   // its wait timed out
   mismatched,  // ranks made different calls
   lost,        // it saw a peer die
   left,        // it saw a peer leave too early
 };
 
-// As the rank tells its peers.
+// What the rank tells its peers.
 struct AbortNotice {
   int rank = -1;
   AbortCause cause = AbortCause::none;
   // The rank that it lost or waited for; -1 if none.
   int lost_rank = -1;
-  // The rank at fault, counted in the job; -1 if none is known.
+  // The rank at fault, counted in the job; -1 if unknown.
   int culprit = -1;
   std::string reason = {};
 };
 
-// What a rank throws that learns of it; the type depends on the cause.
+// The error that the other ranks throw; its type depends on the cause.
 std::exception_ptr error_of(const AbortNotice& notice, const std::string& message);
 
 }  // namespace lockstep

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Describes absent ranks, grouped by the call that they were last seen waiting in.
 #include "lockstep/comm/core/absent.h"
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Ranks that others wait for in vain, and what messages say of them.
+// The ranks that a timed-out wait still waited for, and their description in messages.
 #pragma once
 
 #include <functional>
@@ -9,8 +9,8 @@
 
 namespace lockstep {
 
-// By what they were last seen waiting in, as describe(Call) says it; "" if that is not known, or
-// past.
+// Ranks by the call that they were last seen waiting in, as describe(Call) puts it; "" if that call
+// is unknown or past.
 using Absent = std::map<std::string, std::vector<int>>;
 
 // "rank 3 (pid 12), and rank 1 (pid 10), rank 2 (pid 11), last seen waiting in barrier #1"

@@ -1,45 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Names of collectives, and descriptions of calls for messages.
 #include "lockstep/comm/core/call.h"
 
 #include <fmt/format.h>
 
 namespace lockstep {
-
-std::string_view name(Collective collective) {
-  switch (collective) {
-    case Collective::all_reduce:
-      return "all_reduce";
-    case Collective::broadcast:
-      return "broadcast";
-    case Collective::reduce:
-      return "reduce";
-    case Collective::all_gather:
-      return "all_gather";
-    case Collective::gather:
-      return "gather";
-    case Collective::scatter:
-      return "scatter";
-    case Collective::reduce_scatter:
-      return "reduce_scatter";
-    case Collective::all_to_all:
-      return "all_to_all";
-    case Collective::send:
-      return "send";
-    case Collective::recv:
-      return "recv";
-    case Collective::barrier:
-      return "barrier";
-    case Collective::empty:
-      return "empty";
-    case Collective::split:
-      return "split";
-  }
-  return "unknown";
-}
-
-std::string_view name(Algorithm algorithm) {
-  return algorithm == Algorithm::ring ? "ring" : "automatic";
-}
 
 bool reduces(Collective collective) {
   return collective == Collective::all_reduce || collective == Collective::reduce ||

@@ -1,27 +1,19 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What one rank asks of the others in one collective: what must agree between ranks, and what
-// messages say of it.
+// What one rank asks of the others in one call: what must agree between ranks, and what messages
+// say about it.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include <c10/core/ScalarType.h>
 
 #include "lockstep/comm/core/reduce_op.h"
 
 namespace lockstep {
-
-// How all_reduce goes about it.
-enum class Algorithm : std::uint8_t {
-  // What the backend does best.
-  automatic,
-  // Reduce-scatter and all-gather around a ring, over send and recv with the two neighbours: each
-  // rank sends 2 (N - 1) / N of the tensor, however many ranks there are (Patarasuk and Yuan,
-  // 2009).
-  // Element i's sum begins at a rank that depends on i, and half types are rounded at each hop.
-  ring,
-};
 
 enum class Collective : std::uint8_t {
   all_reduce,
@@ -39,27 +31,36 @@ enum class Collective : std::uint8_t {
   split
 };
 
-std::string_view name(Collective collective);
-std::string_view name(Algorithm algorithm);
-// Whether it combines the ranks' elements.
+// In the order of Collective.
+inline constexpr std::array<std::string_view, 13> kCollectiveNames = {
+    "all_reduce", "broadcast",      "reduce",     "all_gather", "gather",
+    "scatter",    "reduce_scatter", "all_to_all", "send",       "recv",
+    "barrier",    "empty",          "split"};
+
+// "unknown" for a value that another rank sent and this Lockstep does not know.
+constexpr std::string_view name(Collective collective) {
+  const auto index = static_cast<std::size_t>(collective);
+  return index < kCollectiveNames.size() ? kCollectiveNames[index] : "unknown";
+}
+// Whether the collective combines the ranks' elements.
 bool reduces(Collective collective);
-// Whether it is between two ranks, which number their messages by themselves.
+// Whether the call is between two ranks only, which number their messages separately.
 bool is_message(Collective collective);
 
-// Messages of one tag do not meet those of another: what send and recv use, and what the
-// collectives use that are made of messages.
+// Separates messages between the same two ranks: messages of one tag never match those of another.
+// `user` is for send and recv, the rest for collectives that are made of messages.
 enum class Tag : std::uint8_t { user, ring, all_to_all };
 
-// Plain bytes, since it travels between processes. What does not apply keeps its default.
+// Plain bytes, since it travels between processes. Fields that do not apply keep their defaults.
 struct Call {
   Collective collective = Collective::barrier;
   ReduceOp op = ReduceOp::sum;
   at::ScalarType type = at::kByte;
   Algorithm algorithm = Algorithm::automatic;
-  std::int32_t root = -1;  // of a message, the peer
+  std::int32_t root = -1;  // for a message, the peer
   std::int64_t elements = 0;
   double scale = 1;
-  // Which tensor of a list it is about, and of how many.
+  // Which tensor of a list this is, and how many the list has.
   std::int32_t tensor = 0;
   std::int32_t tensors = 1;
   // The call's sequence number in this group.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Thrown where a rank and a peer make different calls. To users it is a UsageError; groups that are
-// made of others translate it into their own ranks and numbers.
+// The error of a rank whose call differs from a peer's. Users see a UsageError; hierarchical groups
+// translate it into their own ranks and call numbers.
 #pragma once
 
 #include <string>
@@ -16,7 +16,7 @@ std::string describe_difference(const std::string& name, const Call& call,
 
 class CallsDiffer : public UsageError {
  public:
-  // `where` is the beginning of the message, `name` how it names the peer.
+  // `where` begins the message, and `name` names the peer in it.
   CallsDiffer(const std::string& where, const Call& own, int peer, const std::string& name,
               const Call& peers_call);
 

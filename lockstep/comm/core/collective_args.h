@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a process group asks of its backend: one struct for every collective and message.
+// What a process group asks of its backend: one struct for all collectives and messages.
 #pragma once
 
 #include <cstdint>
@@ -12,33 +12,33 @@
 
 namespace lockstep {
 
-// Which tensors a call has:
+// The tensors of each call:
 //
-//   call                          outputs                       inputs
-//   all_reduce, reduce, broadcast a list, reduced or sent where none
-//                                 each tensor lies; of a reduce
-//                                 only root's are written
-//   all_gather, gather            one a rank (gather: on root)  one
-//   scatter, reduce_scatter       one                           one a rank (scatter: on root)
-//   all_to_all                    one a rank                    one a rank
-//   send                          none                          one
-//   recv                          one                           none
+//   call                           outputs                         inputs
+//   all_reduce, reduce, broadcast  a list, reduced or sent in      none
+//                                  place; a reduce writes only
+//                                  root's
+//   all_gather, gather             one per rank (gather: on root)  one
+//   scatter, reduce_scatter        one                             one per rank (scatter: on root)
+//   all_to_all                     one per rank                    one per rank
+//   send                           none                            one
+//   recv                           one                             none
 //
-// A call without tensors moves nothing; it completes when every rank has made it, and ranks compare
-// it as any other. A barrier is one, and so is what announces a ring.
+// A call without tensors moves no data. It completes when every rank has made it, and ranks compare
+// it like any other call. Barriers and the announcement of a ring are such calls.
 struct CollectiveArgs {
-  // What ranks compare. Its number, tensor and tensors are the backend's to fill in; so are type
-  // and elements where the call has a list of tensors.
+  // What ranks compare. The backend fills in number, tensor and tensors, and for a list of tensors
+  // also type and elements.
   Call call;
-  // The caller's for the duration of start(); the backend keeps what it needs.
+  // The caller owns both lists, for the duration of start(); the backend keeps what it needs.
   at::TensorList outputs = {};
   at::TensorList inputs = {};
-  // Of an all_reduce of one flat tensor: parts of this rank's own_share() that lie elsewhere in host
-  // memory, in ascending order.
+  // For an all_reduce of one flat tensor: parts of this rank's own_share() that lie in other
+  // buffers in host memory, in ascending order.
   std::span<const Piece> pieces = {};
-  // Of a send or recv.
+  // For send and recv.
   Tag tag = Tag::user;
-  // The call of a hierarchical group of which this one is a part; ranks compare that one instead.
+  // The call of a hierarchical group that this one is part of. Ranks compare that call instead.
   const Call* part_of = nullptr;
 
   bool moves_nothing() const { return outputs.empty() && inputs.empty(); }

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Copies tensors to the backend's device, and results back to the originals.
 #include "lockstep/comm/core/device_copies.h"
 
 #include <algorithm>
@@ -9,7 +10,7 @@
 namespace lockstep {
 
 at::Tensor usable_on(at::Device device, const at::Tensor& tensor) {
-  // Nearly all are so, and even detach() takes longer than a short call.
+  // The usual case, in which even detach() would take longer than a short call.
   if (is_usable_on(device, tensor)) return tensor;
   const at::NoGradGuard no_grad;
   return tensor.detach().to(device).resolve_conj().resolve_neg().contiguous();
@@ -32,12 +33,12 @@ bool DeviceCopies::go_elsewhere() const {
 }
 
 void DeviceCopies::copy_back() {
-  if (copies_.empty()) return;  // as in nearly all calls
+  if (copies_.empty()) return;  // the usual case
   const at::NoGradGuard no_grad;
   for (auto& copy : copies_) {
     copy.original.copy_(copy.staged.view_as(copy.original));
     if (device_.is_cpu()) continue;
-    // It may have been made on another stream, which would use its memory again at once.
+    // The copy may belong to another stream, which would otherwise reuse its memory at once.
     const c10::impl::VirtualGuardImpl device(device_.type());
     device.recordDataPtrOnStream(copy.staged.storage().data_ptr(), device.getStream(device_));
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Tensors as backends use them: themselves where their bytes can be used as they are, else a
-// contiguous copy on the device on which the backend works.
+// Tensors as backends use them: the original if its bytes can be used in place, else a contiguous
+// copy on the backend's device.
 #pragma once
 
 #include <vector>
@@ -18,23 +18,24 @@ inline at::Tensor on_host(const at::Tensor& tensor) {
   return usable_on(at::kCPU, tensor);
 }
 
-// The copies in whose place the originals get the results.
+// The copies that stand in for tensors during a call.
 class DeviceCopies {
  public:
   explicit DeviceCopies(at::Device device = at::kCPU) : device_(device) {}
 
-  // What to use for a tensor that is read.
+  // The tensor to read in place of the original.
   at::Tensor input(const at::Tensor& original) const { return usable_on(device_, original); }
-  // What to use for a tensor that is written; good until the next one.
+  // The tensor to write in place of the original. The reference is valid until the next one.
   const at::Tensor& output(const at::Tensor& original) {
     return is_usable_on(device_, original) ? original : copy_of(original);
   }
-  // The same as another type, which takes the results more exactly.
+  // The same as another type, in which results are more exact.
   at::Tensor output_as(const at::Tensor& original, at::ScalarType type);
-  // Whether an original is on another device than the backend's work.
+  // Whether an original is on another device than the backend's.
   bool go_elsewhere() const;
   bool empty() const { return copies_.empty(); }
-  // Once the results are there, or after them on the current stream; copies each only once.
+  // Copies the results to the originals, each copy only once. Call it when the results are there,
+  // or are due before this on the current stream.
   void copy_back();
 
  private:

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Encodes the sizes and types of an all_to_all, and finds a pair that does not match.
 #include "lockstep/comm/core/exchange_sizes.h"
 
 #include <c10/core/ScalarType.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What the ranks give each other in an all_to_all, and whether it fits together.
+// The sizes that ranks send and expect in an all_to_all, and whether they match.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,12 @@
 
 namespace lockstep {
 
-// What a rank gives to rank 0, rank 1 and so on, and then what it expects from them: a number each
-// for how many elements of which type.
+// What this rank sends to rank 0, rank 1 and so on, then what it expects from each of them. Each
+// number encodes a count of elements and their type.
 std::vector<std::int64_t> exchange_sizes(at::TensorList outputs, at::TensorList inputs);
 
-// Of what rank r has at sizes[r]: which rank expects something else than another gives, for a
-// message; "" if none does.
+// sizes[r] are rank r's exchange_sizes(). Describes, for a message, a pair of ranks whose sizes do
+// not match; "" if all match.
 std::string exchange_fault(std::span<const std::int64_t* const> sizes);
 
 }  // namespace lockstep

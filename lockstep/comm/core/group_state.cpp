@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Words the errors that end a group.
 #include "lockstep/comm/core/group_state.h"
 
 #include <utility>
@@ -52,10 +53,11 @@ TimeoutError GroupState::waited_in_vain(const Call& call, const Deadline& deadli
                                         const Absent& absent) const {
   const double seconds = static_cast<double>(deadline.span().count()) / 1000;
   if (absent.empty()) {
-    return TimeoutError(fmt::format("{}waited {:.1f} s in vain, though every rank has made this "
-                                    "call: see whether the network between them carries anything "
-                                    "(the group's timeout can be raised)",
-                                    where(call), seconds));
+    return TimeoutError(
+        fmt::format("{}waited {:.1f} s in vain, though every rank has made this "
+                    "call: see whether the network between them carries anything "
+                    "(the group's timeout can be raised)",
+                    where(call), seconds));
   }
   return TimeoutError(
       fmt::format("{}waited {:.1f} s in vain for {}; it is stopped, stuck, or makes other calls "

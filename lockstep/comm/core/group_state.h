@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What ends a group: the first error, which rank is at fault, and the words of every error that is
-// about a peer. Both engines have one.
+// Why a group has ended: the first error, the rank at fault, and the text of every error about a
+// peer. Each engine has one.
 #pragma once
 
 #include <cstdint>
@@ -22,16 +22,16 @@
 
 namespace lockstep {
 
-// How a peer has gone. `connection_lost`: no more is known of a rank on another machine.
+// How a peer went away. `connection_lost`: nothing more is known about its process.
 enum class PeerEnd { died, connection_lost, left, failed };
 
-// Not thread-safe: its engine holds a lock; but the functions that make errors only read.
+// Not thread-safe: its engine holds a lock. The functions that make errors only read.
 class GroupState {
  public:
   // "rank 3 (pid 4711)"
   using Name = std::function<std::string(int rank)>;
 
-  // `pids` are those of the ranks that are on this machine.
+  // `pids`: the ranks' process ids, or empty if the ranks are not known to share this machine.
   GroupState(std::string backend, const Membership& membership, std::vector<pid_t> pids, Name name);
 
   const std::string& backend() const { return backend_; }
@@ -45,25 +45,26 @@ class GroupState {
   void check() const {
     if (error_) std::rethrow_exception(error_);
   }
-  // Keeps the error, and notes the loss that it means. The culprit is counted in the job; -1 if it
-  // is the rank that the error names.
+  // Keeps the error and notes the loss that it stands for. The culprit is counted in the job; -1 if
+  // it is the rank that the error names.
   void fail(std::exception_ptr error, int culprit = -1);
   // The rank to name to the peers as the culprit, counted in the job.
   int culprit(int lost_rank = -1) const { return losses_.culprit(lost_rank); }
 
-  // The errors, for a rank in this call.
+  // Errors of a rank in this call.
 
-  // The deadline has passed. Nobody absent: the network holds up what all ranks have called.
+  // The deadline has passed. If no rank is absent, all ranks have made the call, and the network
+  // holds it up.
   TimeoutError waited_in_vain(const Call& call, const Deadline& deadline,
                               const Absent& absent) const;
-  // A peer has ended the group; the type of the error depends on the cause.
+  // A peer has ended the group; the error's type depends on the cause.
   std::exception_ptr ended_by_peer(const Call& call, const AbortNotice& notice) const;
-  // A peer has gone. `reason`: why it failed, or what the transport says of the call under way.
+  // A peer is gone. `reason`: why it failed, or what the transport says about the call under way.
   PeerLost peer_gone(const Call& call, int peer, PeerEnd how, const std::string& reason = {}) const;
-  // ProcessGroup::abort on this rank.
+  // This rank called ProcessGroup::abort.
   PeerLost ended_here(const Call& call, const std::string& reason) const;
-  // After the ranks' votes on new memory: BackendError unless all have it. `refusal` is this rank's
-  // own reason, or empty.
+  // Evaluates the ranks' votes on new memory: BackendError unless all have it. `refusal` is this
+  // rank's own reason, or empty.
   void check_votes(const Call& call, std::span<const std::uint8_t> votes,
                    const std::string& refusal) const;
 

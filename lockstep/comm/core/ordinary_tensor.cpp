@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Allocates tensors after a check that all ranks of this machine find the memory.
 #include "lockstep/comm/core/ordinary_tensor.h"
 
 #include <ATen/ops/empty.h>
@@ -17,7 +18,7 @@ constexpr double kMebibyte = 1024 * 1024;
 at::Tensor ordinary_tensor(at::IntArrayRef sizes, const at::TensorOptions& options, int ranks) {
   const double bytes = static_cast<double>(c10::multiply_integers(sizes)) *
                        static_cast<double>(options.dtype().itemsize());
-  // The system promises what it may not have: whoever then writes to the memory is killed.
+  // The kernel promises memory that it may not have, and kills the process that writes to it.
   const auto available = static_cast<double>(available_memory(ranks));
   if (options.device().is_cpu() && bytes > available) {
     throw BackendError(fmt::format(

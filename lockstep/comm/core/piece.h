@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Parts of a flat tensor.
+// Ranges of a flat tensor, and parts of it that lie in other buffers.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace lockstep {
 
-// Elements that lie next to each other.
+// Contiguous elements.
 struct ElementRange {
   std::int64_t begin = 0;
   std::int64_t count = 0;
@@ -19,14 +19,14 @@ struct ElementRange {
   bool contains(ElementRange other) const { return other.begin >= begin && other.end() <= end(); }
 };
 
-// What both have; a count of 0 if they have nothing.
+// The elements that both ranges contain; a count of 0 if there are none.
 inline ElementRange overlap(ElementRange a, ElementRange b) {
   const std::int64_t begin = std::max(a.begin, b.begin);
   return {begin, std::max<std::int64_t>(0, std::min(a.end(), b.end()) - begin)};
 }
 
-// Elements that lie elsewhere: `values`, contiguous and of the tensor's type, stand for those from
-// `begin` on.
+// Elements that lie in another buffer: `values`, contiguous and of the tensor's type, stand for the
+// tensor's elements from `begin` on.
 struct Piece {
   std::int64_t begin = 0;
   at::Tensor values;
@@ -34,7 +34,7 @@ struct Piece {
   ElementRange range() const { return {begin, values.numel()}; }
 };
 
-// Copies them to where they belong in a tensor of one dimension.
+// Copies the piece to its place in a 1-D tensor.
 inline void bring_in(const at::Tensor& tensor, const Piece& piece) {
   const at::NoGradGuard no_grad;
   tensor.narrow(0, piece.begin, piece.values.numel()).copy_(piece.values.view(-1));

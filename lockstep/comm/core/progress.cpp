@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// The process-wide list of engines and operations that can be advanced.
 #include "lockstep/comm/core/progress.h"
 
 #include <mutex>
@@ -17,7 +18,7 @@ List& list() {
   return list;
 }
 
-// Kept alive while they are used without the list's lock.
+// The pointers keep the entries alive while they are used without the list's lock.
 std::vector<std::shared_ptr<Progressing>> others(const Progressing& self) {
   std::vector<std::shared_ptr<Progressing>> found;
   const std::lock_guard lock(list().mutex);

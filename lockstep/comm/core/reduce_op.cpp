@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Names of the reduction operations.
 #include "lockstep/comm/core/reduce_op.h"
 
 namespace lockstep {
@@ -17,6 +18,10 @@ std::string_view name(ReduceOp op) {
       return "product";
   }
   return "unknown";
+}
+
+std::string_view name(Algorithm algorithm) {
+  return algorithm == Algorithm::ring ? "ring" : "automatic";
 }
 
 }  // namespace lockstep

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How the ranks' elements become one.
+// How the ranks' elements are combined into one.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,23 @@ enum class ReduceOp : std::uint8_t { sum, mean, min, max, product };
 
 std::string_view name(ReduceOp op);
 
-// A mean is a sum that is scaled: by what, if the result is to be multiplied by `scale` besides.
+// The factor for the combined elements if the result is also multiplied by `scale`. A mean is a
+// scaled sum.
 inline double scale_over(int ranks, ReduceOp op, double scale) {
   return op == ReduceOp::mean ? scale / ranks : scale;
 }
+
+// How all_reduce goes about it.
+enum class Algorithm : std::uint8_t {
+  // What the backend does best.
+  automatic,
+  // Reduce-scatter and all-gather around a ring, over send and recv with the two neighbours: each
+  // rank sends 2 (N - 1) / N of the tensor, however many ranks there are (Patarasuk and Yuan,
+  // 2009).
+  // Element i's sum begins at a rank that depends on i, and half types are rounded at each hop.
+  ring,
+};
+
+std::string_view name(Algorithm algorithm);
 
 }  // namespace lockstep

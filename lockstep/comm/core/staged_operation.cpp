@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Polls or waits for an operation's tasks, then copies the results back.
 #include "lockstep/comm/core/staged_operation.h"
 
 #include <algorithm>
@@ -33,7 +34,7 @@ bool StagedOperation::poll() {
 }
 
 void StagedOperation::wait(const Deadline& deadline) {
-  // Results in memory that the device's stream does not order have to be there.
+  // The thread must wait for results in memory that the device's stream does not order.
   const auto who =
       copies_.go_elsewhere() ? Engine::Waiting::thread : Engine::Waiting::thread_or_stream;
   for (const auto& task : tasks_) engine_->wait(*task, deadline, who);

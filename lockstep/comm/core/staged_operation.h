@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The Operation of every engine: tasks, and the copies that stand in for tensors which the engine
-// cannot use where they are.
+// The Operation of every engine: its tasks, and copies of the tensors that the engine cannot use in
+// place.
 #pragma once
 
 #include <chrono>
@@ -20,11 +20,11 @@ namespace lockstep {
 // Carries out tasks. Thread-safe.
 class Engine : public Progressing {
  public:
-  // Whether the task is done, after advancing what can be advanced without waiting.
+  // Advances as far as possible without waiting; true if the task is done.
   virtual bool poll(Task& task) = 0;
-  // Who is to wait: the calling thread, or, if that can be, its current stream on the device.
+  // What waits: the calling thread, or, if possible, its current stream on the device.
   enum class Waiting { thread, thread_or_stream };
-  // Blocks until the task is done. TimeoutError and PeerLost name who was waited for.
+  // Blocks until the task is done. TimeoutError and PeerLost name the rank waited for.
   virtual void wait(Task& task, const Deadline& deadline, Waiting who) = 0;
 };
 
@@ -35,13 +35,13 @@ class StagedOperation final : public Operation {
                   at::Device device)
       : engine_(std::move(engine)), timeout_(timeout), copies_(device) {}
 
-  // What the engine reads, and what it writes, in the place of the caller's tensors.
+  // The tensors that the engine reads and writes in place of the caller's.
   at::Tensor input(const at::Tensor& original) const { return copies_.input(original); }
   const at::Tensor& output(const at::Tensor& original) { return copies_.output(original); }
   std::vector<at::Tensor> inputs(at::TensorList originals) const;
   std::vector<at::Tensor> outputs(at::TensorList originals);
 
-  // A task that has been started.
+  // Adds a task that has been started.
   void add(std::shared_ptr<Task> task) { tasks_.push_back(std::move(task)); }
 
   bool finished() const override;

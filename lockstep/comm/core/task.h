@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A piece of work that an engine carries out: a rank's part of one call, for one tensor.
+// What an engine carries out as a unit: one rank's part of one call, for one tensor.
 #pragma once
 
 #include <atomic>
@@ -15,11 +15,11 @@ class Task {
   Task(const Task&) = delete;
   Task& operator=(const Task&) = delete;
 
-  // What ranks compare, and messages name.
+  // The call that ranks compare and messages name.
   const Call& call() const { return call_; }
   void number(std::uint64_t number) { call_.number = number; }
 
-  // Once it is, nobody touches this rank's tensor any more.
+  // Once true, no rank touches this rank's tensor any more.
   bool done() const { return done_.load(std::memory_order_acquire); }
   void mark_done() { done_.store(true, std::memory_order_release); }
 

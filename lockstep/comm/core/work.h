@@ -8,23 +8,23 @@
 
 namespace lockstep {
 
-// What a backend keeps of a collective that is under way. It holds the tensors until it is done.
+// A backend's state of a collective that is under way. It holds the tensors until it is done.
 class Operation {
  public:
   virtual ~Operation() = default;
 
-  // Whether wait() has nothing left to do, as far as this can be told without advancing.
+  // Whether wait() has nothing left to do, as far as is known without advancing.
   virtual bool finished() const { return false; }
 
   // Advances without blocking; true once the results are there. Throws the collective's error.
   virtual bool poll() = 0;
 
-  // Blocks until poll() would return true; on a device only its stream may (nccl_group.h). Throws
-  // the collective's error: PeerLost, UsageError for calls that do not match, TimeoutError at the
-  // deadline, after which the group is unusable.
+  // Blocks until poll() would return true; on a device, only its stream may block (nccl_backend.h).
+  // Throws the collective's error: PeerLost, UsageError if calls do not match, or TimeoutError at
+  // the deadline, after which the group is unusable.
   virtual void wait(const Deadline& deadline) = 0;
 
-  // Until when wait() lasts if its caller names no other deadline.
+  // The deadline of a wait whose caller names none.
   virtual Deadline default_deadline() const = 0;
 };
 
@@ -46,7 +46,7 @@ class [[nodiscard]] Work {
 
   bool poll() { return !operation_ || operation_->poll(); }
   void wait() {
-    // What is there already is not worth a look at the clock, which takes as long as a small sum.
+    // Reading the clock takes as long as a small sum, so finished work skips it.
     if (operation_ && operation_->finished()) operation_.reset();
     if (operation_) wait(operation_->default_deadline());
   }

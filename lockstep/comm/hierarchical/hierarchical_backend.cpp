@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Carries out all-reduce and broadcast in phases, and delegates all other calls.
 #include "lockstep/comm/hierarchical/hierarchical_backend.h"
 
 #include <algorithm>
@@ -11,7 +12,6 @@
 #include "lockstep/comm/hierarchical/hierarchy_levels.h"
 #include "lockstep/comm/hierarchical/part_of_call.h"
 #include "lockstep/comm/hierarchical/phases.h"
-
 #include "lockstep/comm/self/self_backend.h"
 #include "lockstep/core/error.h"
 #include "lockstep/rendezvous/prefix_store.h"
@@ -19,28 +19,30 @@
 namespace lockstep {
 namespace {
 
-// Smaller tensors are not worth more than one slice.
+// Smaller tensors go as one slice.
 constexpr std::int64_t kOneSliceBytes = 64 * 1024;
-// Larger ones go in pieces, so that the phases of one overlap with those of the next.
+// Larger tensors go in pieces, so that the phases of one piece overlap with those of the next.
 constexpr std::int64_t kPieceBytes = 8 * 1024 * 1024;
 
-// Part `number` of so many, as a flat view.
+// Part `number` of `parts` equal ones, as a flat view.
 at::Tensor part(const at::Tensor& flat, int number, int parts) {
   const std::int64_t begin = flat.numel() * number / parts;
   const std::int64_t end = flat.numel() * (number + 1) / parts;
   return flat.narrow(0, begin, end - begin);
 }
 
-// Tells the ranks that are in another group's call and so do not see the difference.
+// Tells the ranks that are in another group's call, and so do not see the difference.
 void tell_all(HierarchyLevels& levels, const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (const CallsDiffer& differ) {
     end_groups_for_mismatch(
-        levels, describe_difference(fmt::format("rank {}", levels.ranks_of_host()[static_cast<std::size_t>(levels.index)]), differ.own(),
-                                    fmt::format("rank {}", differ.peer()), differ.peers_call()));
+        levels,
+        describe_difference(
+            fmt::format("rank {}", levels.ranks_of_host()[static_cast<std::size_t>(levels.index)]),
+            differ.own(), fmt::format("rank {}", differ.peer()), differ.peers_call()));
   } catch (const std::exception&) {
-    // Other errors are explained by the call that waits.
+    // The call that waits explains other errors.
   }
 }
 
@@ -60,7 +62,7 @@ class HierarchicalBackend final : public Backend {
 
   std::string_view name() const override { return "hierarchical"; }
 
-  // Messages concern two ranks only.
+  // Messages concern two ranks only, so the group of all ranks carries them out.
   Work start(const CollectiveArgs& args) override {
     if (is_message(args.call.collective)) return levels_->all->start(args);
     if (args.moves_nothing()) return delegate(args);
@@ -74,7 +76,7 @@ class HierarchicalBackend final : public Backend {
                     .type = c10::typeMetaToScalarType(options.dtype()),
                     .elements = c10::multiply_integers(sizes)}})
         .wait();
-    // What is not on CPU passes through host memory anyway.
+    // A tensor that is not on the CPU passes through host memory anyway.
     if (!options.device().is_cpu()) return levels_->all->empty(sizes, options);
     at::Tensor tensor;
     std::string refusal;
@@ -124,27 +126,28 @@ class HierarchicalBackend final : public Backend {
         call.number, options_.timeout);
   }
 
-  // Has the ranks compare a call. The ranks of one host do so before anything else; the first ranks
-  // of the hosts do so right after that (compare_here), or in what they do between hosts anyway
-  // (compare_later).
+  // Makes the ranks compare a call. The ranks of one host do so before anything else. The first
+  // ranks of the hosts do so right after that (compare_here), or in what they do between hosts
+  // anyway (compare_later).
   enum class BetweenHosts { compare_here, compare_later };
   Call announce(HierarchicalOperation& operation, const Call& call, std::size_t tensors,
                 BetweenHosts between_hosts) const {
     const Call announced = operation.next(call, tensors);
-    operation.start(
-        {[levels = levels_, announced] {
-           return within_host(*levels, announced,
-                              [&] { return levels->reducing->start({.call = announced}); });
-         },
-         [levels = levels_, announced, between_hosts] {
-           if (between_hosts == BetweenHosts::compare_later || levels->index != 0 ||
-               !levels->between_hosts->compares_calls()) {
-             return std::vector<Work>();
-           }
-           return between_hosts_part(
-               *levels, announced, [&] { return levels->between_hosts->start({.call = announced}); });
-         },
-         [] { return std::vector<Work>(); }});
+    operation.start({[levels = levels_, announced] {
+                       return within_host(*levels, announced, [&] {
+                         return levels->reducing->start({.call = announced});
+                       });
+                     },
+                     [levels = levels_, announced, between_hosts] {
+                       if (between_hosts == BetweenHosts::compare_later || levels->index != 0 ||
+                           !levels->between_hosts->compares_calls()) {
+                         return std::vector<Work>();
+                       }
+                       return between_hosts_part(*levels, announced, [&] {
+                         return levels->between_hosts->start({.call = announced});
+                       });
+                     },
+                     [] { return std::vector<Work>(); }});
     return announced;
   }
   static std::vector<Work> within_host(const HierarchyLevels& levels, const Call& call,
@@ -161,12 +164,12 @@ class HierarchicalBackend final : public Backend {
     return works;
   }
 
-  // A tensor without elements brings no stage between hosts in which calls could be compared.
+  // A tensor without elements has no stage between hosts in which calls could be compared.
   static BetweenHosts between_hosts_of(const at::Tensor& tensor) {
     return tensor.numel() == 0 ? BetweenHosts::compare_here : BetweenHosts::compare_later;
   }
 
-  // Calls the function for each piece of the tensor, with the number of slices for it.
+  // Calls the function for each piece of the tensor, with the number of its slices.
   template <class Function>
   void for_pieces(const at::Tensor& flat, const Function& function) const {
     const std::int64_t per_piece =
@@ -178,7 +181,7 @@ class HierarchicalBackend final : public Backend {
     }
   }
 
-  // What each rank that has a slice does with it between the hosts: `inner`, as a part of this
+  // The phase between hosts: each rank that has a slice starts `inner` on it, as a part of this
   // call.
   static PhasedCall::Phase between_hosts(const std::shared_ptr<HierarchyLevels>& levels,
                                          const Call& call, const at::Tensor& piece, int slices,
@@ -186,14 +189,13 @@ class HierarchicalBackend final : public Backend {
     return [=] {
       if (levels->index >= slices) return std::vector<Work>();
       return between_hosts_part(*levels, call, [&] {
-        return levels->between_hosts->start({.call = inner,
-                                             .outputs = part(piece, levels->index, slices),
-                                             .part_of = &call});
+        return levels->between_hosts->start(
+            {.call = inner, .outputs = part(piece, levels->index, slices), .part_of = &call});
       });
     };
   }
 
-  // The owner of each slice gives it to its host.
+  // The owner of each slice broadcasts it within its host.
   static PhasedCall::Phase share(const std::shared_ptr<HierarchyLevels>& levels,
                                  const at::Tensor& piece, int slices) {
     return [=] {
@@ -207,8 +209,7 @@ class HierarchicalBackend final : public Backend {
     };
   }
 
-  // Ranks of a host that have the result already wait until the comparison between the hosts is
-  // done.
+  // On root's host, ranks that have the result already wait until the hosts have compared the call.
   static PhasedCall::Phase barrier_within_host(const std::shared_ptr<HierarchyLevels>& levels,
                                                const Call& call) {
     return [=] { return one(levels->sharing->start({.call = call})); };
@@ -275,13 +276,13 @@ class HierarchicalBackend final : public Backend {
     return Work(std::move(operation));
   }
 
-  // The group of all ranks carries out the other collectives. It compares calls too, but knows
-  // nothing of a rank whose call does not use this group.
+  // The group of all ranks carries out the other collectives. It compares calls too, but does not
+  // notice a rank whose call does not use this group.
   Work delegate(const CollectiveArgs& args) {
     const bool list = args.call.collective == Collective::reduce && !args.moves_nothing();
     auto operation = make_operation(args.call.collective);
-    announce(*operation, list ? args.call_of_output(0) : args.call,
-             list ? args.outputs.size() : 1, BetweenHosts::compare_here);
+    announce(*operation, list ? args.call_of_output(0) : args.call, list ? args.outputs.size() : 1,
+             BetweenHosts::compare_here);
     operation->delegate(levels_->all->start(args));
     return Work(std::move(operation));
   }

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Waits for the phases of a call, and explains errors by asking the group of all ranks.
 #include "lockstep/comm/hierarchical/hierarchical_operation.h"
 
 #include <algorithm>
@@ -15,9 +16,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// For so long the group of all ranks may look for the one whose loss explains an error.
+// How long the group of all ranks may look for the rank whose loss explains an error.
 constexpr auto kExplanation = 1s;
-// A waiting thread looks so often in vain, one time after the other, before it naps between looks.
+// A waiting thread polls this often in vain before it naps between polls.
 constexpr int kPatience = 1000;
 constexpr auto kNap = 50us;
 
@@ -101,7 +102,8 @@ void HierarchicalOperation::explain(const std::exception_ptr& error, const Deadl
     // The group of all ranks may know more.
   }
   try {
-    levels_->all->start({.call = {.collective = Collective::barrier}}).wait(waited.prolonged(kExplanation));
+    levels_->all->start({.call = {.collective = Collective::barrier}})
+        .wait(waited.prolonged(kExplanation));
   } catch (const TimeoutError& late) {
     absent = late;
   } catch (const PeerLost& lost) {
@@ -109,7 +111,7 @@ void HierarchicalOperation::explain(const std::exception_ptr& error, const Deadl
   } catch (const UsageError& mismatch) {
     throw UsageError(end(mismatch.what()));
   } catch (const Error&) {
-    // Nobody died; the error itself tells.
+    // No rank died; the error itself tells.
   }
   try {
     std::rethrow_exception(error);

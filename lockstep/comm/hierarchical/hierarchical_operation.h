@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // A call of a hierarchical group that is under way: its phases, and what an error in one of them
-// means to the group of all ranks.
+// means for the group of all ranks.
 #pragma once
 
 #include <chrono>
@@ -16,7 +16,7 @@ namespace lockstep {
 
 class HierarchicalOperation final : public Operation {
  public:
-  // `where` is the beginning of its errors, `number` the call's in its group.
+  // `where` begins its errors, and `number` is the call's in its group.
   HierarchicalOperation(std::shared_ptr<HierarchyLevels> levels, std::shared_ptr<PhasedCalls> calls,
                         std::string where, std::uint64_t number, std::chrono::milliseconds timeout)
       : levels_(std::move(levels)),
@@ -25,15 +25,15 @@ class HierarchicalOperation final : public Operation {
         number_(number),
         timeout_(timeout) {}
 
-  // What to use for a tensor that is written, with one dimension.
+  // The tensor to write in place of the original, as a 1-D tensor.
   at::Tensor flat_output(const at::Tensor& original);
-  // The same for sums: half types are summed as floats all the way, and rounded once.
+  // The same for sums: half types are summed as floats throughout, and rounded once.
   at::Tensor flat_sum(const at::Tensor& original);
 
-  // The call as ranks compare it, for the next of `tensors` tensors.
+  // The call that ranks compare, for the next of `tensors` tensors.
   Call next(Call call, std::size_t tensors);
   void start(std::vector<PhasedCall::Phase> phases);
-  // The part that the group of all ranks does.
+  // The part that the group of all ranks carries out.
   void delegate(Work work) { delegated_ = std::move(work); }
 
   bool poll() override;
@@ -44,8 +44,8 @@ class HierarchicalOperation final : public Operation {
   bool done() const;
   // True when the operation is done. The deadline is the wait's, for messages.
   bool advance(const Deadline& deadline);
-  // A group within a host does not know a rank by its number in the group of all; and whoever gave
-  // up may have done so because of another.
+  // Throws the error as the whole group sees it. A group within a host does not know a rank's
+  // number in the whole group, and a rank that gave up may have done so because of another rank.
   [[noreturn]] void explain(const std::exception_ptr& error, const Deadline& waited);
 
   std::shared_ptr<HierarchyLevels> levels_;

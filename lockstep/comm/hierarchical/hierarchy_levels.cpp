@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Joins the groups within and between hosts, and ends them together.
 #include "lockstep/comm/hierarchical/hierarchy_levels.h"
 
 #include <algorithm>
@@ -57,8 +58,8 @@ HierarchyLevels join_levels(const Membership& membership, const GroupOptions& op
   levels.reducing = join_within_host(membership, own, levels.host, "reducing", options);
   levels.sharing = join_within_host(membership, own, levels.host, "sharing", options);
   if (const std::vector<int> ranks = levels.ranks_between_hosts(); !ranks.empty()) {
-    levels.between_hosts = levels.all->split(
-        fmt::format("between_hosts/{}", fmt::join(ranks, "-")), membership.part(ranks));
+    levels.between_hosts = levels.all->split(fmt::format("between_hosts/{}", fmt::join(ranks, "-")),
+                                             membership.part(ranks));
   }
   return levels;
 }
@@ -71,7 +72,7 @@ std::vector<int> HierarchyLevels::ranks_between_hosts() const {
 }
 
 void end_groups(HierarchyLevels& levels, const std::string& reason) {
-  // Other hosts first: to them the news takes longest.
+  // Groups with other hosts first: the news takes longest to reach them.
   if (levels.between_hosts) levels.between_hosts->abort(reason);
   levels.all->abort(reason);
   levels.reducing->abort(reason);

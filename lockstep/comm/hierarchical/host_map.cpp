@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Identifies this host, and groups the ranks by their hosts.
 #include "lockstep/comm/hierarchical/host_map.h"
 
 #include <algorithm>
@@ -16,7 +17,7 @@ std::string this_host() {
   std::string boot;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
   if (boot.empty()) boot = host_name();
-  // Unix sockets, over which ranks hand each other their memory, end at a network namespace.
+  // Ranks pass each other memory over Unix sockets, which end at a network namespace.
   std::array<char, 64> space{};
   if (::readlink("/proc/self/ns/net", space.data(), space.size() - 1) < 0) space[0] = '\0';
   return boot + " " + space.data();

@@ -10,14 +10,14 @@
 
 namespace lockstep {
 
-// Tells this host from others: two processes with the same answer can share memory, unless they are
-// kept apart by means other than network namespaces.
+// Identifies this host. Two processes with the same answer can share memory, unless something other
+// than a network namespace keeps them apart.
 std::string this_host();
 
-// The ranks of each host in ascending order, the hosts in the order of their first ranks.
+// The ranks of each host in ascending order; hosts are in the order of their first ranks.
 using HostMap = std::vector<std::vector<int>>;
 
-// A collective call over the membership's store, blocking: each rank says what its host is.
+// A blocking collective call over the membership's store: each rank says what its host is.
 // TimeoutError names a rank that does not.
 HostMap map_hosts(const Membership& membership, const std::string& host, const Deadline& deadline);
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Translates CallsDiffer from an inner group into ranks and numbers of the hierarchical group.
 #include "lockstep/comm/hierarchical/part_of_call.h"
 
 #include <type_traits>
@@ -13,7 +14,7 @@ namespace {
 
 class PartOfCall final : public Operation {
  public:
-  // A group that another rank has ended throws as soon as the work is started.
+  // If another rank has ended the group, starting the work throws.
   PartOfCall(const std::function<Work()>& start, std::chrono::milliseconds timeout,
              std::vector<int> ranks, const Call& whole)
       : timeout_(timeout), ranks_(std::move(ranks)), whole_(whole), work_(translated(start)) {}

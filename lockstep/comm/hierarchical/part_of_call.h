@@ -11,9 +11,9 @@
 
 namespace lockstep {
 
-// Starts the work. If it throws CallsDiffer, then or later, that names the peer by its rank in the
-// hierarchical group, and both calls by the number of `whole`: ranks that have agreed so far number
-// their calls alike. `ranks` holds the rank in the hierarchical group of each rank of the work's
+// Starts the work. If it throws CallsDiffer, then or later, the error names the peer by its rank in
+// the hierarchical group, and both calls by the number of `whole`: ranks that have agreed so far
+// number their calls alike. ranks[i] is the rank in the hierarchical group of rank i of the work's
 // group.
 Work part_of_call(const std::function<Work()>& start, std::chrono::milliseconds timeout,
                   std::vector<int> ranks, const Call& whole);

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Advances calls phase by phase, and keeps their order in each group.
 #include "lockstep/comm/hierarchical/phases.h"
 
 #include <algorithm>
@@ -23,7 +24,7 @@ bool PhasedCalls::try_advance() {
 
 bool PhasedCalls::advance() {
   bool moved = false;
-  // How many phases the call before has started.
+  // How many phases the previous call has started.
   auto limit = static_cast<std::size_t>(-1);
   try {
     for (const auto& call : calls_) {
@@ -73,7 +74,7 @@ std::exception_ptr PhasedCalls::error() const {
 
 void PhasedCalls::keep(std::exception_ptr error) {
   error_ = std::move(error);
-  // Before works are dropped: a dropped work is waited for unless it has been ended.
+  // Before works are dropped: dropping a work waits for it unless its group has ended.
   on_error_(error_);
   calls_.clear();
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Calls that are made of phases, each of works on a group of its own: within the host, between the
-// hosts, and within the host again. A phase of one call starts behind the same phase of the call
-// before it, so that each group sees all calls in one order, while different phases overlap.
+// Calls made of phases, each of which is work on a group of its own: within the host, between the
+// hosts, and within the host again. A phase of one call starts behind the same phase of the
+// previous call. So each group sees all calls in one order, while different phases overlap.
 #pragma once
 
 #include <atomic>
@@ -34,7 +34,7 @@ class PhasedCall {
   std::atomic<bool> done_ = false;
 };
 
-// Thread-safe. An error of a work ends all calls, and is kept for those who wait.
+// Thread-safe. An error of a work ends all calls, and is kept for the callers that wait.
 class PhasedCalls final : public Progressing {
  public:
   // `on_error` is called with the first error, on the thread that finds it.
@@ -42,8 +42,8 @@ class PhasedCalls final : public Progressing {
       : on_error_(std::move(on_error)) {}
 
   void start(const std::shared_ptr<PhasedCall>& call);
-  // Waits once more for what the oldest call does now, with this deadline, which has passed, so
-  // that the error names who is missing.
+  // Waits once more for the oldest call's current works, with this deadline, which has passed; so
+  // the error names the missing ranks.
   void give_up(const Deadline& deadline);
   // The first error; null if there is none.
   std::exception_ptr error() const;
@@ -53,13 +53,14 @@ class PhasedCalls final : public Progressing {
   local::ControlBlock* doorbell_if_busy() override { return nullptr; }
 
  private:
-  // While busy_ is held.
+  // These require busy_.
   bool advance();
   bool advance(PhasedCall& call, std::size_t limit);
   void keep(std::exception_ptr error);
 
   const std::function<void(const std::exception_ptr&)> on_error_;
-  // Who advances them may come by here again, through the progress of others.
+  // A spin lock. A thread that advances calls may re-enter through the progress of others, and must
+  // then skip.
   mutable std::atomic_flag busy_;
   std::deque<std::shared_ptr<PhasedCall>> calls_;
   std::exception_ptr error_;

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Reduction loops, compiled for several instruction sets and chosen at run time.
 #include "lockstep/comm/kernels/reduce.h"
 
 #include <algorithm>
@@ -21,8 +22,8 @@ struct Job {
   double scale;
 };
 
-// Integers wrap around, as in PyTorch: overflow is defined for unsigned ones only, and those that
-// are narrower than int would be promoted to it.
+// Integers wrap around, as in PyTorch. Overflow is defined for unsigned types only, and types
+// narrower than int would be promoted to int.
 template <class T>
 struct Wrapping {
   using Type = T;
@@ -59,7 +60,7 @@ struct Max {
   }
 };
 
-// A destination may be a source, but then it is the same element.
+// A destination may be a source, but only with the same elements in the same places.
 #if defined(__clang__)
 #define LOCKSTEP_INDEPENDENT_ELEMENTS _Pragma("clang loop vectorize(assume_safety)")
 #else
@@ -67,7 +68,7 @@ struct Max {
 #endif
 
 // Plain loops for the compiler to vectorise, inlined into one function for each instruction set.
-// Stores are what they wait for: a core takes two vectors in the time in which it gives one away.
+// Stores are the bottleneck: a core loads two vectors in the time in which it stores one.
 
 template <class T, std::size_t Count>
 std::array<const T*, Count> at_element(const void* const* sources, std::int64_t begin) {
@@ -84,7 +85,7 @@ template <class Accumulator, class Op, class T, std::size_t Count>
   return value;
 }
 
-// Two ranks, or replicas: elements go through registers alone.
+// For two ranks or replicas: elements pass through registers only.
 template <class T, class Accumulator, class Op, std::size_t Destinations>
 [[gnu::always_inline]] inline void reduce_two(const Job& job) {
   const auto scale = static_cast<Accumulator>(job.scale);
@@ -101,7 +102,7 @@ template <class T, class Accumulator, class Op, std::size_t Destinations>
   }
 }
 
-// Stays in the first-level cache while sources are added to it, a few at once.
+// Stays in the first-level cache while sources are added to it, a few at a time.
 template <class T, class Accumulator, class Op>
 class Tile {
  public:
@@ -187,7 +188,7 @@ template <class T, class Accumulator, class Op>
   reduce_all<T, Accumulator, Op>(job);
 }
 
-#if defined(__clang__)  // it knows no preferred width here
+#if defined(__clang__)  // has no option for the preferred width here
 #define LOCKSTEP_AVX512 "avx512f,avx512bw,avx512dq,avx512vl"
 #else
 #define LOCKSTEP_AVX512 "avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512"

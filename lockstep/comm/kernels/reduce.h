@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The arithmetic of every collective that reduces in memory: shm and thread groups, DataParallel.
+// The arithmetic of reductions in host memory, for collectives and DataParallel.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +14,11 @@ namespace lockstep {
 // Whether tensors of this type can be reduced.
 bool can_reduce(at::ScalarType type);
 
-// For each i below count: every destination's element i becomes
+// For each i below count, every destination's element i becomes
 //   scale * (sources[0][i] op sources[1][i] op ... ),
-// combined from left to right, so that the bits depend on the order of the sources and on nothing
-// else. Half types are accumulated in float and rounded once. A mean is a sum with a scale. NaN
-// wins a min or a max. A destination may be one of the sources, but not overlap one otherwise.
+// combined from left to right, so that the bits depend only on the order of the sources. Half types
+// are accumulated in float and rounded once. A mean is a sum with a scale. NaN wins a min or a max.
+// A destination may be one of the sources, but must not overlap one otherwise.
 void reduce(std::span<const void* const> sources, std::span<void* const> destinations,
             std::int64_t count, at::ScalarType type, ReduceOp op, double scale);
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Copies by non-temporal stores where the processor is an x86-64.
 #include "lockstep/comm/kernels/stream_copy.h"
 
 #include <algorithm>
@@ -15,7 +16,7 @@ namespace {
 #if defined(__x86_64__)
 constexpr std::size_t kLine = 64;
 
-// A line at a time, since stores past the caches leave the core in whole lines.
+// One line at a time, since stores that bypass the caches leave the core in whole lines.
 void stream_lines(std::byte* to, const std::byte* from, std::size_t lines) {
   for (; lines > 0; --lines, to += kLine, from += kLine) {
     const auto* source = reinterpret_cast<const __m128i*>(from);

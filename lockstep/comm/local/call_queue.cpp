@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Numbers the calls of a group and advances them as far as the peers allow.
 #include "lockstep/comm/local/call_queue.h"
 
 #include <algorithm>
@@ -68,8 +69,8 @@ bool CallQueue::post(Entry& entry) {
   return true;
 }
 
-// A look at what peers have finished takes as long as a small message, and the next store there
-// again for them; so it is only looked at when the slots that were known to be free are used up.
+// Reading what peers have finished takes as long as a small message, and slows the peers' next
+// store there. So it happens only when all slots known to be free are used up.
 bool CallQueue::slot_is_free(std::uint64_t number) {
   if (number > finished_by_all_ + kSlots) {
     finished_by_all_ = number;
@@ -92,7 +93,7 @@ bool CallQueue::all_arrived(Entry& entry) {
                                     peers_.rank(), peers_.size()),
                         call, peer, peers_.name(peer), slot.arrival.call);
     }
-    // The same segment on all ranks: then each of them still holds it, and can reach the others'.
+    // All ranks name the same segment, so each of them still holds it and can reach the others'.
     entry.in_place &= own.segment != 0 && slot.arrival.location.segment == own.segment;
   }
   return true;
@@ -109,7 +110,7 @@ bool CallQueue::combine(Entry& entry) {
       transfer.combine({0, call.elements}, payloads);
     }
   } else {
-    ring_peers();  // what follows takes its time
+    ring_peers();  // before work that takes long
     if (entry.in_place) {
       for (int peer = 0; peer < peers_.size(); ++peer) {
         const Location& location = peers_.blocks()[peer]->slot(call.number).arrival.location;
@@ -143,7 +144,7 @@ bool CallQueue::combine_chunks(Entry& entry) {
   };
   while (entry.copied_out < chunks) {
     bool moved = false;
-    // A place is free again once its last chunk has been copied out: all ranks have combined it.
+    // A chunk is free again once its last content has been copied out: all ranks have combined it.
     if (entry.staged < chunks &&
         entry.staged - entry.copied_out < static_cast<std::int64_t>(kChunks)) {
       transfer.copy_in(run(entry.staged), chunk_in(&peers_.own(), entry.staged));
@@ -174,7 +175,7 @@ bool CallQueue::combine_chunks(Entry& entry) {
 }
 
 bool CallQueue::complete(const Entry& entry) const {
-  // Reduced in place, the tensor is being written by its peers until they have finished.
+  // Peers write to a tensor that is reduced in place until they have finished.
   return !entry.in_place || all_reached(&ControlBlock::finished, entry.transfer->call().number);
 }
 
@@ -206,7 +207,7 @@ std::vector<int> CallQueue::awaited() const {
     if (block.slots[number % kSlots].arrived != number) return true;
     if (combined_ > 0) return block.finished < number;
     if (entry.staged < 0) return false;
-    // The oldest chunk waits for a rank that has not staged it, else for one that has not combined.
+    // The oldest chunk waits for ranks that have not staged it, or else have not combined it.
     const bool combined = entry.combined > entry.copied_out;
     const auto chunk = entry.first_chunk + static_cast<std::uint64_t>(entry.copied_out);
     return (combined ? block.chunk_combined : block.chunk_staged) < chunk;

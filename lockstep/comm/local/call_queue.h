@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // One rank's collectives on one group, in order.
 //
-// A call goes through three states. Posted: this rank has shown its tensor. Combined: all ranks
-// have posted, and this rank has done its share. Done: nobody touches this rank's tensor any more.
+// A call has three states. Posted: this rank has shown its tensor. Combined: all ranks have posted,
+// and this rank has done its share. Done: no rank touches this rank's tensor any more.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +20,10 @@ class CallQueue {
  public:
   explicit CallQueue(Peers& peers) : peers_(peers) {}
 
-  // Numbers the call and takes it as the last one. A list is a transfer for each tensor.
+  // Numbers the call and appends it. A list of tensors is one transfer per tensor.
   void push(std::shared_ptr<Transfer> transfer);
-  // Goes as far as the peers allow. True if anything moved. UsageError if a peer made another call.
+  // Advances as far as the peers allow. True if anything moved. UsageError if a peer made another
+  // call.
   bool advance();
 
   bool empty() const { return entries_.empty(); }
@@ -30,15 +31,15 @@ class CallQueue {
   std::uint64_t last_number() const { return last_number_; }
   // The ranks that the oldest call waits for.
   std::vector<int> awaited() const;
-  // Forgets all calls. Tensors that a peer may still reach are left to the peers' keeping.
+  // Forgets all calls. Hands tensors that a peer may still reach to Peers::keep.
   void clear();
 
  private:
   struct Entry {
     std::shared_ptr<Transfer> transfer;
-    int arrived_peers = 0;  // checked so far, in the order of the ranks
-    bool in_place = true;   // so far: all ranks' payloads can be reached where they lie
-    // Chunks of a staged transfer; counts within this call.
+    int arrived_peers = 0;  // peers checked so far, in the order of the ranks
+    bool in_place = true;   // so far: all ranks' payloads can be reached in place
+    // Chunks of a staged transfer. The counts are within this call.
     std::uint64_t first_chunk = 0;
     std::int64_t staged = -1;
     std::int64_t combined = 0;
@@ -52,18 +53,18 @@ class CallQueue {
   bool complete(const Entry& entry) const;
   bool all_arrived(Entry& entry);
   bool all_reached(std::atomic<std::uint64_t> ControlBlock::*counter, std::uint64_t value) const;
-  // Peers that spin see it at once, those that sleep once they are rung.
+  // Spinning peers see the value at once, sleeping ones after ring_peers().
   void publish(std::atomic<std::uint64_t>& counter, std::uint64_t value);
   void ring_peers();
 
   Peers& peers_;
-  std::deque<Entry> entries_;  // not done yet; the first posted_ are posted, of these the first
-  std::size_t posted_ = 0;     // combined_ are combined
+  std::deque<Entry> entries_;  // not done; the first combined_ are combined,
+  std::size_t posted_ = 0;     // the first posted_ are posted
   std::size_t combined_ = 0;
   std::uint64_t last_number_ = 0;
   std::uint64_t last_chunk_ = 0;
-  std::uint64_t finished_by_all_ = 0;  // at least up to this call
-  bool unheard_ = false;               // something is published, and nobody has been rung
+  std::uint64_t finished_by_all_ = 0;  // a lower bound
+  bool unheard_ = false;               // something was published since the last ring
 };
 
 }  // namespace lockstep::local

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The memory through which a rank talks to its peers: each rank owns one block, and every rank sees
-// all of them. Only its owner writes a block, but for the doorbell, what a channel's receiver has
-// taken, and, while ranks reduce, the staging chunks.
+// The memory through which a rank talks to its peers. Each rank owns one block, and every rank sees
+// all of them. Only the owner writes a block, except for the doorbell, a channel's count of taken
+// fragments and, while ranks reduce, the staging chunks.
 //
-// Calls are numbered from 1 on each group. A call's slot is number % kSlots; it may be written once
-// every rank has finished the call that used it before.
+// Each group numbers its calls from 1. A call uses slot number % kSlots, which a rank may write
+// once every rank has finished the slot's previous call.
 #pragma once
 
 #include <atomic>
@@ -20,21 +20,21 @@
 namespace lockstep::local {
 
 constexpr std::size_t kCacheLine = 64;
-// Up to so many, lists of ranks need no memory of their own.
+// Lists of up to this many ranks need no heap memory.
 constexpr unsigned kFewRanks = 8;
 constexpr std::uint64_t kSlots = 32;
-// Messages up to this size travel beside the arrival flag.
+// Payloads up to this size travel beside the arrival flag.
 constexpr std::int64_t kInlineBytes = 4096;
-// Larger ones go through chunks that stay in cache, two at a time.
+// Larger payloads go through chunks that stay in cache, two at a time.
 constexpr std::int64_t kChunkBytes = 256 * 1024;
 constexpr std::uint64_t kChunks = 2;
 
-// Messages from one rank to another go through two of these.
+// Messages from one rank to another go through two fragments of this size.
 constexpr std::int64_t kFragmentBytes = 32 * 1024;
 constexpr std::uint64_t kFragments = 2;
 constexpr int kTags = 3;
 
-// Memory that every rank can reach; segment 0 is none.
+// A place in memory that every rank can reach; segment 0 is none.
 struct Location {
   std::uint64_t segment = 0;
   std::int64_t offset = 0;
@@ -52,13 +52,13 @@ struct alignas(kCacheLine) Slot {
   alignas(kCacheLine) std::byte payload[kInlineBytes];
 };
 
-// A piece of a message, and which message it is of.
+// A part of a message, and the message's call.
 struct Fragment {
   Call call;
   std::byte payload[kFragmentBytes];
 };
 
-// From a block's owner to one peer. Counts are over all messages.
+// From a block's owner to one peer. The counts are over all messages.
 struct Channel {
   alignas(kCacheLine) std::atomic<std::uint64_t> filled;
   alignas(kCacheLine) std::atomic<std::uint64_t> taken;  // written by the receiver
@@ -68,30 +68,29 @@ struct Channel {
 };
 
 struct ControlBlock {
-  // The last call that this rank has finished with: it reads no peer's memory for it any more, and
-  // writes none.
+  // The last call that this rank has finished: it no longer reads or writes peers' memory for it.
   alignas(kCacheLine) std::atomic<std::uint64_t> finished;
-  // The last chunks, over all calls, that this rank has copied in, and combined.
+  // The last chunks, counted over all calls, that this rank has copied in and combined.
   alignas(kCacheLine) std::atomic<std::uint64_t> chunk_staged;
   alignas(kCacheLine) std::atomic<std::uint64_t> chunk_combined;
-  // A futex. Whoever changes something that this rank may sleep for adds one and wakes it.
+  // A futex. A peer that changes something this rank may sleep for adds one and wakes it.
   alignas(kCacheLine) std::atomic<std::uint32_t> doorbell;
   // How many of this rank's threads sleep, or are about to.
   std::atomic<std::uint32_t> sleepers;
   alignas(kCacheLine) std::atomic<AbortCause> abort_cause;
-  // Like the reason, written before the cause, or before a farewell amid an exception.
+  // Like the reason, written before the cause, or before a farewell during an exception.
   std::int32_t lost_rank;
-  std::int32_t culprit;  // the rank to hold responsible, counted in the job; -1 if none is known
+  std::int32_t culprit;  // the rank at fault, counted in the job; -1 if unknown
   char abort_reason[1024];
   LastWait last_wait;
-  // Written before any peer maps the block: where this rank may run.
+  // Where this rank may run. Written before any peer maps the block.
   cpu_set_t cores;
 
   Slot slots[kSlots];
   alignas(4096) std::byte chunks[kChunks][kChunkBytes];
 
   Slot& slot(std::uint64_t number) { return slots[number % kSlots]; }
-  // They lie behind the block: kTags for each rank.
+  // The channels lie behind the block, kTags for each rank.
   Channel& channel(int to, Tag tag) {
     return reinterpret_cast<Channel*>(this + 1)[to * kTags + static_cast<int>(tag)];
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Collectives that move the ranks' elements as they are.
+// Transfers of the collectives that copy the ranks' elements unchanged.
 #include <cstring>
 
 #include "lockstep/comm/local/transfers.h"
@@ -7,7 +7,7 @@
 namespace lockstep::local {
 namespace {
 
-// Copies within tensors and payloads whose elements have the same size.
+// Copies between tensors and payloads whose elements have the same size.
 class CopyTransfer : public Transfer {
  protected:
   CopyTransfer(const Call& call, const HostTensor& like, int pieces = 1)
@@ -44,13 +44,11 @@ class BroadcastTransfer final : public CopyTransfer {
   bool is_root_;
 };
 
-// all_gather, and gather if there is a root: other ranks have no outputs.
+// all_gather, or gather if there is a root; then other ranks have no outputs.
 class GatherTransfer final : public CopyTransfer {
  public:
   GatherTransfer(const Call& call, std::vector<HostTensor> outputs, HostTensor input)
-      : CopyTransfer(call, input),
-        outputs_(std::move(outputs)),
-        input_(std::move(input)) {}
+      : CopyTransfer(call, input), outputs_(std::move(outputs)), input_(std::move(input)) {}
 
   void copy_in(ElementRange chunk, std::byte* payload) override {
     copy(payload, at(input_, chunk), chunk);
@@ -67,7 +65,7 @@ class GatherTransfer final : public CopyTransfer {
   HostTensor input_;
 };
 
-// Root shows, one after the other, its pieces for rank 0, rank 1 and so on.
+// Root's payload is its tensors for rank 0, rank 1 and so on, one after the other.
 class ScatterTransfer final : public CopyTransfer {
  public:
   ScatterTransfer(const Call& call, HostTensor output, std::vector<HostTensor> inputs, int rank,

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Sleeps on futexes in memory of several processes, and wakes their sleepers.
 #include "lockstep/comm/local/doorbell.h"
 
 #include <algorithm>
@@ -20,20 +21,20 @@ namespace {
 // well-balanced step are apart, shorter than a scheduler's time slice.
 constexpr int kSpins = 1000;
 constexpr int kYields = 100;
-// The first spins make no pause, which takes as long as a peer's store on its way.
+// The first spins skip the pause instruction, which takes as long as a peer's store to arrive.
 constexpr int kEagerSpins = 50;
-// How long to sleep on one bell where the others may ring unheard.
+// How long to sleep on one doorbell while the others may ring unnoticed.
 constexpr std::chrono::milliseconds kWithoutWaitv(1);
 
-// Shared, not private: the word lies in memory of several processes.
+// A shared futex, not a private one: the word lies in memory of several processes.
 void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t value,
                 std::chrono::milliseconds at_most) {
   const timespec span{at_most.count() / 1000, (at_most.count() % 1000) * 1'000'000};
   ::syscall(SYS_futex, &word, FUTEX_WAIT, value, &span, nullptr, 0);
 }
 
-// False if it is not to be had: before Linux 5.16, and where a container forbids what it does not
-// know.
+// False if the system call is not available: before Linux 5.16, or in a container that forbids
+// system calls unknown to it.
 bool futex_wait_any(const std::vector<futex_waitv>& words, std::chrono::milliseconds at_most) {
   timespec until{};
   ::clock_gettime(CLOCK_MONOTONIC, &until);
@@ -48,8 +49,8 @@ void futex_wake(std::atomic<std::uint32_t>& word) {
   ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
-// The store that is announced must be visible before the sleepers are read, as Sleep registers
-// before it looks for that store: one of the two sides sees the other.
+// The announced store must be visible before the sleepers are read. Sleep registers before it looks
+// for that store, so one of the two sides sees the other.
 void make_store_visible() {
   std::atomic_thread_fence(std::memory_order_seq_cst);
 }

@@ -10,13 +10,13 @@
 
 namespace lockstep::local {
 
-// Wakes every listed rank that sleeps. Called after stores that a peer may wait for.
+// Wakes every listed rank but `self` that sleeps. Call it after stores that a peer may wait for.
 void ring(const std::vector<ControlBlock*>& blocks, int self);
 // The same for one rank.
 void ring(ControlBlock& block);
 
-// One wait of one thread. Say progress() when something moved; pause() when nothing did. Spinning
-// costs a core that another rank may need, so where there are more ranks than cores it is left out.
+// One wait of one thread. Call progress() when something moved, and pause() when nothing did.
+// Spinning takes a core that another rank may need, so it is left out if ranks outnumber cores.
 class Patience {
  public:
   explicit Patience(bool spin) : spin_(spin) {}
@@ -30,17 +30,17 @@ class Patience {
   int turns_ = 0;
 };
 
-// Registers this thread as a sleeper. Look once more for progress after making one: what came
-// before is seen then, and what comes later rings.
+// Registers this thread as a sleeper. Check once more for progress after construction: earlier
+// changes are visible then, and later ones ring.
 class Sleep {
  public:
-  // On this rank's own bell, and on its bells in other groups.
+  // Sleeps on this rank's own doorbell and on its doorbells in other groups.
   Sleep(ControlBlock& own, const std::vector<ControlBlock*>& others);
   ~Sleep();
   Sleep(const Sleep&) = delete;
   Sleep& operator=(const Sleep&) = delete;
 
-  // Sleeps until one of them rings, or that long.
+  // Sleeps until one of them rings, or for at most this long.
   void wait(std::chrono::milliseconds at_most);
 
  private:

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Starts, polls and waits for the calls of ranks that reach each other's memory.
 #include "lockstep/comm/local/engine.h"
 
 #include <algorithm>
@@ -14,7 +15,7 @@
 namespace lockstep::local {
 namespace {
 
-// How long a sleeper goes without looking whether its peers are alive.
+// How long a sleeping thread goes without checking whether its peers are alive.
 constexpr std::chrono::milliseconds kLookAround(20);
 
 }  // namespace
@@ -68,8 +69,8 @@ bool Engine::poll(Task& task) {
   const std::lock_guard lock(mutex_);
   if (!task.done()) {
     state_.check();
-    // Who only polls must see a death as well; but hooks poll often, and looking costs system
-    // calls.
+    // A thread that only polls must see a death as well. But hooks poll often, and the check costs
+    // system calls.
     if (!advance() && Clock::now() - last_look_ > kLookAround) look_around();
     if (!task.done()) state_.check();
   }
@@ -101,7 +102,7 @@ void Engine::wait(Task& task, const Deadline& deadline, Waiting /*who*/) {
       if (look) sleep.wait(late ? kLookAround : std::min(kLookAround, deadline.remaining()));
     }
     if (task.done()) return;
-    // Also if something moved: it may be other calls of other threads, for ever.
+    // Check also if something moved: it may be other threads' calls, without end.
     const auto now = Clock::now();
     if (!last_look) last_look = now;
     if (!look && now - *last_look < kLookAround) continue;
@@ -109,7 +110,7 @@ void Engine::wait(Task& task, const Deadline& deadline, Waiting /*who*/) {
     const std::lock_guard lock(mutex_);
     look_around();
     if (!task.done() && !state_.failed()) peers_->own().last_wait.set(oldest());
-    // Once more when it is late: this process itself may have been stopped until now.
+    // Give up only on a second late check: this process itself may have been stopped until now.
     if (late && !task.done() && !state_.failed()) give_up(deadline);
     late = deadline.passed();
   }
@@ -120,8 +121,8 @@ bool Engine::try_advance() {
   return lock && !idle() && !state_.failed() && advance();
 }
 
-// Whoever holds the lock advances this group now. What is left when it goes, the sleeper finds at
-// its next look around.
+// A thread that holds the lock is advancing this group. The sleeper finds what it leaves at its
+// next check.
 ControlBlock* Engine::doorbell_if_busy() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   return lock && !idle() && !state_.failed() ? &peers_->own() : nullptr;
@@ -138,7 +139,7 @@ bool Engine::advance() {
     for (const auto& box : mailboxes_) moved |= box->advance();
     return moved;
   } catch (const std::exception& error) {
-    // Peers that wait for a message of this rank do not see for themselves that calls differ.
+    // Peers that wait for a message of this rank do not see by themselves that calls differ.
     tell_peers(AbortCause::mismatched, error.what());
     fail(std::current_exception());
     return true;
@@ -147,9 +148,9 @@ bool Engine::advance() {
 
 at::Tensor Engine::make_tensor(at::IntArrayRef sizes, const at::TensorOptions& options,
                                const Deadline& deadline) {
-  // Descriptors come in the order of the calls.
+  // Descriptors come in the order of the calls, so tensors are made one at a time.
   const std::lock_guard one_at_a_time(making_);
-  // A rank that finds no memory says so before anyone waits for its part.
+  // A rank without memory says so before any rank waits for its part.
   std::unique_ptr<NewTensor> tensor;
   std::string refusal;
   try {
@@ -166,7 +167,7 @@ at::Tensor Engine::make_tensor(at::IntArrayRef sizes, const at::TensorOptions& o
   wait(*vote, deadline, Waiting::thread);
   const Call& call = vote->call();
   state_.check_votes(call, vote->votes(), refusal);
-  // From here on ranks cannot agree any more whether they have it.
+  // From here on, ranks can no longer agree whether all of them have the tensor.
   try {
     return tensor->share(call.number, deadline);
   } catch (const PeerLost& error) {
@@ -180,7 +181,7 @@ at::Tensor Engine::make_tensor(at::IntArrayRef sizes, const at::TensorOptions& o
   }
 }
 
-// Small tensors are summed whole on every rank.
+// Empty for small tensors, which every rank reduces whole.
 ElementRange Engine::own_share(const at::Tensor& tensor) {
   const auto bytes = static_cast<std::int64_t>(tensor.nbytes());
   if (!tensor.is_cpu() || !tensor.is_contiguous() || bytes <= kInlineBytes) return {};

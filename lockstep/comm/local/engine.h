@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Carries out one rank's collectives and messages on one group. Nothing runs in the background:
-// each start, poll and wait advances all that is under way as far as the peers allow, and a wait
-// also what is under way on other groups of this process (progress.h).
+// each start, poll and wait advances everything under way as far as the peers allow. A wait also
+// advances this process's other groups (progress.h).
 #pragma once
 
 #include <chrono>
@@ -20,30 +20,31 @@
 
 namespace lockstep::local {
 
-// Thread-safe. All errors are final: the first one is thrown to every later caller as well.
+// Thread-safe. All errors are final: every later caller gets the first one as well.
 class Engine final : public lockstep::Engine {
  public:
   static std::shared_ptr<Engine> make(std::unique_ptr<Peers> peers, const Membership& membership);
 
-  // Takes its turn behind the calls started before. A list is a transfer for each tensor.
+  // Queues the transfer behind the calls started before. A list of tensors is one transfer per
+  // tensor.
   void start(const std::shared_ptr<Transfer>& transfer);
-  // Takes its turn behind the messages to or from this peer on this tag.
+  // Queues the message behind those to or from this peer with this tag.
   void start(const std::shared_ptr<Message>& message, Tag tag);
   bool poll(Task& task) override;
-  // There are no streams: the thread waits.
+  // There are no streams, so the thread waits.
   void wait(Task& task, const Deadline& deadline, Waiting who) override;
 
   // Ends the group for all ranks, with the reason.
   void abort(const std::string& reason);
-  // Tells the peers that an exception ends this rank. Calls for which it has done its part still
-  // complete.
+  // Tells the peers that an exception ends this rank. Calls complete if this rank has done its
+  // part.
   void leave_failing(const std::string& reason);
 
-  // A tensor that every rank can reach: a collective call, blocking.
+  // Makes a tensor that every rank can reach. A blocking collective call.
   at::Tensor make_tensor(at::IntArrayRef sizes, const at::TensorOptions& options,
                          const Deadline& deadline);
 
-  // ProcessGroup::own_share.
+  // See ProcessGroup::own_share.
   ElementRange own_share(const at::Tensor& tensor);
   const std::string& backend() const { return state_.backend(); }
 
@@ -55,33 +56,33 @@ class Engine final : public lockstep::Engine {
 
   Engine(std::unique_ptr<Peers> peers, const Membership& membership);
 
-  // With mutex_ held. advance() is true if anything moved.
+  // These require mutex_. advance() is true if anything moved.
   bool advance();
   bool idle() const;
   Mailbox& mailbox(Collective direction, int peer, Tag tag);
-  // The oldest of what is under way, and the ranks that it waits for.
+  // The oldest call or message under way, and the ranks that this rank waits for.
   const Call& oldest() const;
   std::vector<int> awaited() const;
-  // What a peer was last seen waiting in; "" if that is not known, or past.
+  // The call that a peer was last seen waiting in; "" if it is unknown or past.
   std::string last_wait_of(int rank) const;
-  // A call that needs nobody's answer would not notice that a peer has ended the group; and one
-  // that comes later must not complete what others wait for.
+  // Throws if the group has ended. A call that needs no peer's answer would not notice otherwise,
+  // and a later call must not complete a call that peers wait for.
   void check_still_there(Call call, std::uint64_t number);
-  // Looks for aborts and lost peers, and records an error if there is one.
+  // Checks for aborts and lost peers, and records an error if there is one.
   void look_around();
   void look_for_aborts(const Call& call);
   void look_for_losses(const Call& call);
-  // At the deadline of the oldest call.
+  // Ends the group when the oldest call has passed its deadline.
   void give_up(const Deadline& deadline);
-  // As GroupState::fail, and forgets what is under way.
+  // Like GroupState::fail; also forgets what is under way.
   void fail(std::exception_ptr error, int culprit = -1);
   void tell_peers(AbortCause cause, const std::string& reason, int lost_rank = -1,
                   int culprit = -1);
   void leave_word(const std::string& reason, int lost_rank, int culprit);
-  // Without mutex_ held: tells the peers, and throws the error.
+  // Requires that mutex_ is not held. Tells the peers, and throws the error.
   template <class SomeError>
   [[noreturn]] void end_group(AbortCause cause, const SomeError& error, int lost_rank = -1);
-  // A wait may spin only where there is a core for each rank.
+  // Whether each rank has a core. Only then may a wait spin.
   bool every_rank_has_a_core() const;
 
   const std::unique_ptr<Peers> peers_;

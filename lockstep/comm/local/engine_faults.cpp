@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What an engine does when its peers do not come: whom it waits for, and how it ends the group.
+// What an engine does when its peers do not come: which ranks it waits for, and how it ends the
+// group.
 #include <algorithm>
 #include <cstring>
 
@@ -49,7 +50,7 @@ std::string Engine::last_wait_of(int rank) const {
 void Engine::give_up(const Deadline& deadline) {
   Absent absent;
   for (const int rank : awaited()) absent[last_wait_of(rank)].push_back(rank);
-  if (absent.empty()) return;  // the last one has just come
+  if (absent.empty()) return;  // the last rank has just come
   const TimeoutError error = state_.waited_in_vain(oldest(), deadline, absent);
   tell_peers(AbortCause::timed_out, error.what(), error.rank());
   fail(std::make_exception_ptr(error));
@@ -74,10 +75,10 @@ void Engine::look_for_losses(const Call& call) {
   const std::vector<int> ranks = awaited();
   const auto found = std::find_if(ranks.begin(), ranks.end(), gone);
   if (found == ranks.end()) return;
-  // It may have done its part just before it went.
+  // The peer may have done its part just before it went.
   if (advance() || state_.failed()) return;
-  // Survivors leave soon after a death, so a rank that left may not be the cause; nor one that died
-  // itself of what it had seen, but then it has said so.
+  // Survivors leave soon after a death, so a rank that left may not be the cause. Nor may a rank
+  // that died of an error that it saw; but such a rank has told its peers.
   look_for_aborts(call);
   if (state_.failed()) return;
   int cause = *found;
@@ -90,9 +91,11 @@ void Engine::look_for_losses(const Call& call) {
   const ControlBlock& block = *peers_->blocks()[cause];
   const bool left = state == Peers::State::left;
   const bool failed = state == Peers::State::failed;
-  const PeerLost lost = state_.peer_gone(
-      call, cause, left ? PeerEnd::left : failed ? PeerEnd::failed : PeerEnd::died,
-      failed ? block.abort_reason : "");
+  const PeerLost lost = state_.peer_gone(call, cause,
+                                         left     ? PeerEnd::left
+                                         : failed ? PeerEnd::failed
+                                                  : PeerEnd::died,
+                                         failed ? block.abort_reason : "");
   const int culprit = failed ? block.culprit : -1;
   tell_peers(left ? AbortCause::left : AbortCause::lost, lost.what(), cause, culprit);
   fail(std::make_exception_ptr(lost), culprit);
@@ -108,7 +111,7 @@ void Engine::abort(const std::string& reason) {
 
 void Engine::leave_failing(const std::string& reason) {
   const std::lock_guard lock(mutex_);
-  if (state_.failed()) return;  // the peers know
+  if (state_.failed()) return;  // the peers know already
   leave_word(reason, -1, state_.culprit());
   peers_->leave_failing();
   ring(peers_->blocks(), peers_->rank());

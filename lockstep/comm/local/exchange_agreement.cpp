@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The beginning of an all_to_all: the ranks tell each other what they give and what they expect.
+// The start of an all_to_all: ranks compare the sizes that they send and expect.
 #include <cstring>
 
 #include <fmt/format.h>
@@ -27,7 +27,7 @@ class ExchangeAgreement final : public Transfer {
                 static_cast<std::size_t>(chunk.count) * sizeof(std::int64_t));
   }
 
-  // All in one chunk: it would take sixteen thousand ranks to fill it.
+  // All sizes are in one chunk: it would take sixteen thousand ranks to fill it.
   void combine(ElementRange, std::span<std::byte* const> payloads) override {
     std::vector<const std::int64_t*> sizes;
     for (const std::byte* payload : payloads) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The memory of a contiguous tensor on the host, as a call takes it when it starts.
+// The memory of a contiguous tensor on the host, as it is when a call starts.
 #pragma once
 
 #include <cstddef>
@@ -9,11 +9,11 @@
 
 namespace lockstep::local {
 
-// Keeps the memory, not the tensor: its owner may give that another storage meanwhile, or after an
-// error, while a peer still writes here.
+// Keeps the memory, not the tensor. The tensor's owner may give it another storage meanwhile, or
+// after an error, while a peer still writes here.
 class HostTensor {
  public:
-  // Of a tensor that is contiguous and in host memory.
+  // `tensor` must be contiguous and in host memory.
   HostTensor(const at::Tensor& tensor)
       : storage_(tensor.storage()),
         data_(static_cast<std::byte*>(tensor.data_ptr())),

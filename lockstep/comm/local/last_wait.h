@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The call that a rank was last seen waiting in, for the messages of peers that wait for it in
-// vain. In memory that starts as zeros. Its owner writes it, one thread at a time; any rank reads
-// it.
+// The call that a rank was last seen waiting in, for the timeout messages of its peers. It lies in
+// memory that starts as zeros. Its owner writes it, one thread at a time; any rank reads it.
 #pragma once
 
 #include <array>
@@ -21,12 +20,12 @@ class LastWait {
     const Words words = std::bit_cast<Words>(call);
     const std::uint64_t version = version_.load(std::memory_order_relaxed);
     version_.store(version + 1, std::memory_order_relaxed);
-    // Released each, so that who sees one of them sees that they are being written.
+    // Each store releases, so that a reader that sees one of the stores also sees the odd version.
     for (std::size_t i = 0; i < kWords; ++i) words_[i].store(words[i], std::memory_order_release);
     version_.store(version + 2, std::memory_order_release);
   }
 
-  // Nothing if it has not waited yet, or is just writing.
+  // Empty if the rank has not waited yet, or is writing at the moment.
   std::optional<Call> get() const {
     const std::uint64_t version = version_.load(std::memory_order_acquire);
     Words words;

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Carries out a process group's calls by transfers and messages.
 #include "lockstep/comm/local/local_backend.h"
 
 #include <algorithm>
@@ -20,7 +21,7 @@ std::vector<HostTensor> in_host_memory(const std::vector<at::Tensor>& tensors) {
   return {tensors.begin(), tensors.end()};
 }
 
-// One rank's part of one call: the transfers and messages that carry it out, started in order.
+// One rank's part of one call: starts the transfers and messages that carry it out, in order.
 class StartedCall {
  public:
   StartedCall(std::shared_ptr<Engine> engine, std::chrono::milliseconds timeout, int rank, int size)
@@ -57,7 +58,7 @@ class StartedCall {
       case Collective::barrier:
       case Collective::empty:
       case Collective::split:
-        return;  // without tensors
+        return;  // have no tensors
     }
   }
 
@@ -87,12 +88,12 @@ class StartedCall {
   void reduce(const CollectiveArgs& args, std::size_t index) {
     const Call call = args.call_of_output(index);
     const bool receives = call.root < 0 || call.root == rank_;
-    begin(reduce_transfer(
-        call, receives ? output(args, index) : operation_->input(args.outputs[index]), rank_, size_,
-        {args.pieces.begin(), args.pieces.end()}));
+    begin(reduce_transfer(call,
+                          receives ? output(args, index) : operation_->input(args.outputs[index]),
+                          rank_, size_, {args.pieces.begin(), args.pieces.end()}));
   }
 
-  // Pieces may differ in size from pair to pair, so each goes as a message of its own.
+  // Sizes may differ from pair to pair, so each tensor goes as a message of its own.
   void exchange(const CollectiveArgs& args) {
     const auto agreement =
         exchange_agreement(exchange_sizes(args.outputs, args.inputs), engine_->backend(), rank_);

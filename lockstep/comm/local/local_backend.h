@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The backend of ranks that reach each other's memory. Tensors on other devices and with other
-// strides go through a contiguous copy in host memory.
+// The backend of ranks that reach each other's memory. Tensors on other devices, or with other
+// strides, go through a contiguous copy in host memory.
 #pragma once
 
 #include <functional>
@@ -12,10 +12,10 @@
 
 namespace lockstep::local {
 
-// Joins the ranks of a membership that have left this group; `name` tells it from the group's
-// others.
-using Subgroup = std::function<std::shared_ptr<Backend>(const std::string& name,
-                                                        Membership membership, const GroupOptions& options)>;
+// Joins the ranks of a membership, which are ranks of this group. `name` tells the subgroup from
+// the group's others.
+using Subgroup = std::function<std::shared_ptr<Backend>(
+    const std::string& name, Membership membership, const GroupOptions& options)>;
 
 std::shared_ptr<Backend> make_local_backend(std::unique_ptr<Peers> peers,
                                             const Membership& membership, GroupOptions options,

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Copies messages into and out of the fragments of a channel.
 #include "lockstep/comm/local/mailbox.h"
 
 #include <algorithm>
@@ -30,7 +31,7 @@ bool Mailbox::advance() {
     Message& message = *messages_.front();
     if (!(direction_ == Collective::send ? fill(message) : take(message))) break;
     moved = true;
-    // An empty message is one fragment all the same.
+    // An empty message takes one fragment as well.
     if (transferred_ < message.bytes()) continue;
     transferred_ = 0;
     message.mark_done();
@@ -56,8 +57,8 @@ bool Mailbox::take(Message& message) {
   const Fragment& fragment = channel_.fragment(fragments_);
   const Call& own = message.call();
   if (fragment.call.type != own.type || fragment.call.elements != own.elements) {
-    // Then the meeting before it ends the call, on every rank. Until all have come to it, the peer
-    // counts as one that is waited for.
+    // The exchange agreement then ends the call on every rank. Until all ranks have reached it,
+    // this rank waits for the peer.
     if (tag_ == Tag::all_to_all) return false;
     throw UsageError(fmt::format(
         "[{}] {}, rank {} of {}: this rank called {}, but {} called {}; both must name the same "

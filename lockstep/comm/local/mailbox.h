@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// One end of a channel. The n-th message sent meets the n-th received; they must be alike.
+// One end of a channel. The n-th message sent matches the n-th received; size and type must agree.
 #pragma once
 
 #include <deque>
@@ -19,10 +19,10 @@ class Mailbox {
   int peer() const { return peer_; }
   Tag tag() const { return tag_; }
 
-  // Numbers the message and takes it as the last one.
+  // Numbers the message and appends it.
   void push(std::shared_ptr<Message> message);
-  // Copies what the channel has room for, or has received. True if anything moved. UsageError for
-  // messages that are not alike.
+  // Copies as much as the channel has room for, or has received. True if anything moved. UsageError
+  // if two matching messages differ in size or type.
   bool advance();
 
   bool empty() const { return messages_.empty(); }

@@ -11,20 +11,20 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "lockstep/comm/local/control_block.h"
 #include "lockstep/comm/core/task.h"
+#include "lockstep/comm/local/control_block.h"
 #include "lockstep/core/deadline.h"
 
 namespace lockstep::local {
 
-// A tensor from `empty` on its way. Made in two steps, so that a rank that finds no memory says so
-// before anyone waits for it.
+// A tensor from `empty` that is being made. There are two steps, so that a rank without memory says
+// so before any rank waits for it.
 class NewTensor {
  public:
   virtual ~NewTensor() = default;
 
-  // Blocks until every rank has made its part. `segment` numbers it, the same on every rank.
-  // TimeoutError and PeerLost name the peer.
+  // Blocks until every rank has made its part. `segment` numbers the tensor, the same on every
+  // rank. TimeoutError and PeerLost name the peer.
   virtual at::Tensor share(std::uint64_t segment, const Deadline& deadline) = 0;
 };
 
@@ -45,27 +45,28 @@ class Peers {
   const std::vector<ControlBlock*>& blocks() const { return blocks_; }
   ControlBlock& own() const { return *blocks_[rank_]; }
 
-  // The processes of the ranks; none where they are threads.
+  // The ranks' process ids; none if the ranks are threads.
   virtual std::vector<int> pids() const { return {}; }
   // "rank 3 (pid 4711)"
   virtual std::string name(int rank) const = 0;
-  // What became of a peer. `left` is a proper farewell, `failed` one amid an exception, `lost`
-  // everything else.
+  // What became of a peer. `left`: it said farewell. `failed`: it said farewell during an
+  // exception. `lost`: anything else.
   virtual State state(int rank) const = 0;
   // Tells the peers that an exception ends this rank.
   virtual void leave_failing() = 0;
 
   // Where all ranks can reach these bytes of this rank; segment 0 if they cannot.
   virtual Location location_of(const void* data, std::int64_t bytes) const = 0;
-  // A peer's bytes, as this rank sees them. Only while a tensor of this rank's own lies in the same
+  // A peer's bytes, as this rank sees them. Valid only while a tensor of this rank lies in the same
   // segment.
   virtual std::byte* address(int rank, const Location& location) const = 0;
 
-  // Of a group that failed: a peer that does not know it yet may still read and write the task's
-  // tensor where it lies. Shared memory stays mapped there; memory of this process has to be kept.
+  // Keeps a task of a group that failed. A peer that does not know of the failure may still access
+  // the task's tensor in place. Shared memory stays mapped there; memory of this process must be
+  // kept.
   virtual void keep(std::shared_ptr<Task>) {}
 
-  // BackendError if there is no memory for it.
+  // BackendError if there is not enough memory.
   virtual std::unique_ptr<NewTensor> new_tensor(at::IntArrayRef sizes,
                                                 const at::TensorOptions& options) = 0;
 

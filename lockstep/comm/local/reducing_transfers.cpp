@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Collectives that combine the ranks' elements.
+// Transfers of the collectives that combine the ranks' elements.
 #include <algorithm>
 #include <cstring>
 
@@ -13,10 +13,10 @@
 namespace lockstep::local {
 namespace {
 
-// What is reduced and copied on while a core still has it in its fastest caches.
+// The bytes that are reduced and copied on at once, while they are in a core's fastest caches.
 constexpr std::int64_t kBlockBytes = 4 * 1024;
 
-// all_reduce, and reduce if there is a root: only that rank's tensor gets the result.
+// all_reduce, or reduce if there is a root; then only root's tensor gets the result.
 class ReduceTransfer final : public Transfer {
  public:
   ReduceTransfer(const Call& call, HostTensor tensor, int rank, int size, std::vector<Piece> pieces)
@@ -86,8 +86,8 @@ class ReduceTransfer final : public Transfer {
     reduce(from, to, range.count, call().type, call().op, scale_);
   }
 
-  // The peers' elements have been read when the results are written over them. This rank's place
-  // has not, and would be read for nothing: it gets its results past the caches.
+  // Results overwrite the peers' elements, which have just been read. This rank's tensor has not
+  // been read, so its results bypass the caches.
   void reduce_piece(std::span<std::byte* const> payloads, const Piece& piece) {
     const auto rank = static_cast<std::size_t>(rank_);
     const std::int64_t block = kBlockBytes / payload_bytes_per_element();
@@ -111,14 +111,14 @@ class ReduceTransfer final : public Transfer {
   }
 
   HostTensor tensor_;
-  std::vector<Piece> pieces_;  // of this rank's share, that are not in the tensor
+  std::vector<Piece> pieces_;  // parts of this rank's share that lie in other buffers
   double scale_;
   int rank_;
   int size_;
   bool receives_;
 };
 
-// Each rank shows, one after the other, its pieces for rank 0, rank 1 and so on.
+// Each rank's payload is its tensors for rank 0, rank 1 and so on, one after the other.
 class ReduceScatterTransfer final : public Transfer {
  public:
   ReduceScatterTransfer(const Call& call, HostTensor output, std::vector<HostTensor> inputs,
@@ -157,7 +157,7 @@ class ReduceScatterTransfer final : public Transfer {
 
 }  // namespace
 
-// In whole cache lines.
+// Shares are whole cache lines.
 ElementRange share_of(ElementRange whole, int rank, int size, std::int64_t element_bytes) {
   const std::int64_t line =
       std::max<std::int64_t>(1, static_cast<std::int64_t>(kCacheLine) / element_bytes);

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Checks that NCCL can be used, and joins ranks over it.
 #include "lockstep/comm/nccl/nccl_backend.h"
 
 #include <fmt/format.h>

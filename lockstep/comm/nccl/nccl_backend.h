@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The backend of ranks with a GPU each, joined by NCCL. Waiting for a Work has the current stream
-// wait, as in PyTorch: the thread goes on. A peer that dies or does not come meanwhile is seen by a
-// thread of the group's, which ends NCCL's work; the next call on the group tells of it. With
-// TORCH_NCCL_BLOCKING_WAIT=1 the thread waits, and the wait throws; so it does for results in host
-// memory. Ask the group for something, a barrier, before what must not be built on a failed call,
-// as a checkpoint: else a failure in the last call is told to nobody.
+// The backend of ranks with a GPU each, joined by NCCL. As in PyTorch, waiting for a Work makes the
+// current stream wait, and the thread goes on. A thread of the group notices a peer that dies or
+// does not come meanwhile, and ends NCCL's work; the next call on the group throws the error. With
+// TORCH_NCCL_BLOCKING_WAIT=1 the thread waits, and the wait throws; the same holds for results in
+// host memory. Make another call, such as a barrier, before work that must not build on a failed
+// call, such as a checkpoint: otherwise nothing reports a failure of the last call.
 #pragma once
 
 #include <memory>
@@ -19,8 +19,8 @@ std::string why_not_nccl();
 // "2.27.5"; BackendError if it cannot be loaded.
 std::string nccl_version();
 
-// BackendError without NCCL; UsageError unless options.device is a GPU, which no other rank of the
-// group may have. Messages are about the backend of this name.
+// BackendError without NCCL. UsageError unless options.device is a GPU; no other rank of the group
+// may have the same one. Messages call the backend `name`.
 std::shared_ptr<Backend> make_nccl_backend(const Membership& membership,
                                            const GroupOptions& options,
                                            const std::string& name = "nccl");

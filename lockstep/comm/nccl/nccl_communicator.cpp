@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Joins, launches, polls and aborts an NCCL communicator without blocking.
 #include "lockstep/comm/nccl/nccl_communicator.h"
 
 #include <cstring>
@@ -17,15 +18,15 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// For the last messages to leave when a communicator ends.
+// How long the last messages may take to leave when a communicator ends.
 constexpr auto kLinger = 10s;
 
 c10::Stream new_stream(at::Device device) {
-  // Of high priority, so that buckets leave while backward computes.
+  // High priority, so that buckets leave while backward computes.
   return c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device, true);
 }
 
-// NCCL's id of the communicator, from rank 0 over the store.
+// The communicator's NCCL id, from rank 0 over the store.
 ncclUniqueId exchange_id(Store& store, const std::string& key, int rank,
                          std::chrono::milliseconds timeout) {
   ncclUniqueId id{};
@@ -79,7 +80,7 @@ NcclCommunicator::~NcclCommunicator() try {
     nccl_.abort(communicator_);
   }
 } catch (const std::exception&) {
-  // The device is in no state to be asked for anything.
+  // The device no longer accepts work.
 }
 
 std::shared_ptr<NcclCommunicator::Operation> NcclCommunicator::enqueue(StreamMark after,
@@ -127,7 +128,7 @@ void NcclCommunicator::join() {
   try {
     id = id_.get();
   } catch (const std::exception& error) {
-    // It can be asked for only once.
+    // The future can be read only once.
     state_ = State::failed;
     failure_ = first_line(error);
     throw;
@@ -154,11 +155,11 @@ void NcclCommunicator::abort() noexcept {
         const c10::DeviceGuard guard(device);
         abort(communicator);
       } catch (const std::exception&) {
-        // The device is in no state to be asked for anything.
+        // The device no longer accepts work.
       }
     });
   } catch (const BackendError&) {
-    // Without a thread NCCL goes on until the process ends.
+    // Without a thread, NCCL's work goes on until the process ends.
   }
   communicator_ = nullptr;
 }

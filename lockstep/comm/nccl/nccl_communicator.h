@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// One of NCCL's communicators with a stream of its own. No function blocks but the destructor:
-// whoever waits calls advance() again and again. To be used under one lock.
+// An NCCL communicator with a stream of its own. Only the destructor blocks; a thread that waits
+// calls advance() repeatedly. Not thread-safe: callers share one lock.
 #pragma once
 
 #include <chrono>
@@ -18,7 +18,7 @@
 
 namespace lockstep {
 
-// A point in the work of a stream.
+// A point in a stream's work.
 using StreamMark = std::shared_ptr<c10::Event>;
 // Where the calling thread's current stream on the device is now.
 StreamMark mark_of_current_stream(at::Device device);
@@ -30,7 +30,7 @@ class NcclCommunicator {
  public:
   class Operation {
    public:
-    // NCCL's work has been enqueued: end() is where it will be done.
+    // Once NCCL's work has been enqueued, end() is the point at which it is done.
     bool launched() const { return end_ != nullptr; }
     const StreamMark& end() const { return end_; }
     bool done() const { return end_ && end_->query(); }
@@ -42,21 +42,21 @@ class NcclCommunicator {
     StreamMark end_;
   };
 
-  // Rank 0 leaves NCCL's id in the store, under the key; the others wait there for it, all of them
-  // in a thread that stays behind if it takes longer than anybody waits.
+  // Rank 0 puts NCCL's id into the store, under the key, and the other ranks wait there for it.
+  // Each does so in a thread, which stays behind if the store takes longer than any caller waits.
   NcclCommunicator(std::shared_ptr<Store> store, std::string key, int rank, int size,
                    at::Device device, std::chrono::milliseconds timeout);
-  // Waits a moment for what is on its way.
+  // Waits a moment for work under way.
   ~NcclCommunicator();
 
-  // Behind those enqueued before, and after that mark.
+  // Enqueues an operation behind earlier ones, and after the mark.
   std::shared_ptr<Operation> enqueue(StreamMark after, NcclLaunch launch);
-  // Once true, ranks have met and operations go on.
+  // Once true, the ranks are connected and operations go on.
   bool ready() const { return state_ == State::ready; }
-  // BackendError with what NCCL says; it is final.
+  // BackendError with NCCL's message; the error is final.
   void advance();
-  // Ends all that is on its way, on this rank. NCCL may have to wait for the device until it is
-  // done with that: a thread of its own does.
+  // Ends all work under way, on this rank. NCCL may have to wait until the device is done with it,
+  // so a separate thread does that.
   void abort() noexcept;
 
   const c10::Stream& stream() const { return stream_; }
@@ -66,7 +66,7 @@ class NcclCommunicator {
 
   void launch_first();
   void join();
-  // Whether NCCL is done with what it was told last.
+  // Whether NCCL has finished what it was last told.
   bool idle();
   void check(ncclResult_t result, const char* what);
 
@@ -80,7 +80,7 @@ class NcclCommunicator {
   std::future<ncclUniqueId> id_;
   ncclComm_t communicator_ = nullptr;
   std::deque<std::shared_ptr<Operation>> queue_;
-  // NCCL has been told the first one of the queue.
+  // NCCL has been told the first operation of the queue.
   bool launching_ = false;
 };
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Loads libnccl.so.2, and finds its functions.
 #include "lockstep/comm/nccl/nccl_library.h"
 
 #include <dlfcn.h>
@@ -10,7 +11,7 @@
 namespace lockstep {
 namespace {
 
-// For as long as the process lives: its threads may be in there until the end.
+// Never unloaded: NCCL's threads may run in the library until the process ends.
 void* open_library(const std::string& name) {
   void* library = ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {

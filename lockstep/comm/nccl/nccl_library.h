@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// NCCL's C interface, loaded when it is first needed: the libnccl.so.2 that libtorch brings with
-// it, or the one that LOCKSTEP_NCCL_LIBRARY names. Lockstep itself is not linked to it.
+// NCCL's C interface, loaded when it is first needed: the libnccl.so.2 that comes with libtorch, or
+// the one that LOCKSTEP_NCCL_LIBRARY names. Lockstep itself is not linked to it.
 #pragma once
 
 #include <string>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Schedules of the collectives that NCCL carries out as a whole.
 #include "lockstep/comm/nccl/nccl_schedules.h"
 
 #include <functional>
@@ -17,7 +18,7 @@ using remote::Transmission;
 using Start = std::function<std::unique_ptr<Transmission>(NcclTransport&)>;
 using Tensors = std::vector<at::Tensor>;
 
-// One stage, or none where there are no elements: NCCL would wait for nothing.
+// One stage, or none if there are no elements: NCCL would wait for nothing.
 SchedulePtr whole(const Call& call, Start start) {
   if (call.elements == 0 && call.collective != Collective::all_to_all) {
     return make_schedule(call, {});
@@ -34,7 +35,7 @@ SchedulePtr exchange(const Call& call, Tensors outgoing, Tensors incoming) {
   });
 }
 
-// What root gets or gives, and nothing for the others.
+// The tensor in root's place, and none for the other ranks.
 Tensors only_with(int root, const at::Tensor& tensor, Position position) {
   Tensors tensors(static_cast<std::size_t>(position.size));
   tensors[static_cast<std::size_t>(root)] = tensor;
@@ -52,9 +53,8 @@ SchedulePtr of_output(const Call& call, const at::Tensor& tensor) {
         return transport.reduce(tensor, call.root, call.op, call.scale);
       });
     default:
-      return whole(call, [=](NcclTransport& transport) {
-        return transport.broadcast(tensor, call.root);
-      });
+      return whole(
+          call, [=](NcclTransport& transport) { return transport.broadcast(tensor, call.root); });
   }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The stages of each collective on GPUs, which NCCL does as a whole: it sums in an order of its
-// own, and rounds half types at each addition.
+// The stages of each collective on GPUs. NCCL carries out a collective as a whole: it sums in an
+// order of its own, and rounds half types at each addition.
 #pragma once
 
 #include <vector>

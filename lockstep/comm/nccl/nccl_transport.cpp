@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Starts NCCL's collectives and messages, each on the stream of a communicator.
 #include "lockstep/comm/nccl/nccl_transport.h"
 
 #include <map>
@@ -20,10 +21,10 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// NCCL tells of its end to nobody: whoever waits asks so often.
+// NCCL does not announce the end of its work, so a waiting thread polls this often.
 constexpr auto kLookAgain = 20us;
 
-// Bools are bytes of 0 and 1 to it.
+// To NCCL, bools are bytes of 0 and 1.
 std::optional<ncclDataType_t> find_type(at::ScalarType type) {
   switch (type) {
     case at::kChar:
@@ -48,8 +49,8 @@ std::optional<ncclDataType_t> find_type(at::ScalarType type) {
   }
 }
 
-// How the ranks' elements are combined. Each rank's may be multiplied first, by an operator of
-// NCCL's that is made for it and destroyed with this.
+// How the ranks' elements are combined. A scale takes an NCCL operator, which is made here and
+// destroyed with this object.
 class Reduction {
  public:
   Reduction(const NcclLibrary& nccl, ncclComm_t communicator, at::ScalarType type, ReduceOp op,
@@ -110,13 +111,13 @@ bool is_any(const at::Tensor& tensor) {
   return tensor.defined() && tensor.nbytes() > 0;
 }
 
-// PyTorch's name for the mode in which a wait has the thread wait, and throws what went wrong.
+// PyTorch's variable for the mode in which a wait blocks the thread and throws errors.
 bool waits_block() {
   static const bool block = environment("TORCH_NCCL_BLOCKING_WAIT").value_or("0") == "1";
   return block;
 }
 
-// Work of NCCL's on its way, and the tensors that it uses.
+// NCCL's work under way, and the tensors that it uses.
 class NcclTransmission final : public remote::Transmission {
  public:
   NcclTransmission(NcclCommunicator& communicator,
@@ -126,7 +127,7 @@ class NcclTransmission final : public remote::Transmission {
         operation_(std::move(operation)),
         tensors_(std::move(tensors)) {}
 
-  // In the place of a host tensor, which gets the result by that stream.
+  // The device tensor stands in for the host tensor, which gets the result by the stream `copies`.
   void copy_to_host(at::Tensor host, at::Tensor device, c10::Stream copies) {
     to_host_ = ToHost{std::move(host), std::move(device), copies};
   }
@@ -318,7 +319,7 @@ class StreamTransport final : public NcclTransport {
     return launch_on(collectives_, std::move(tensors), std::move(launch));
   }
 
-  // From the sender, rank 0 of the two, to the receiver.
+  // The communicator of messages from one rank to another. The sender is its rank 0.
   NcclCommunicator& messages(int from, int to, int tag) {
     const std::tuple key(from, to, tag);
     const auto found = messages_.find(key);
@@ -333,12 +334,12 @@ class StreamTransport final : public NcclTransport {
     if (tensor.device() == device_) return tensor;
     const c10::StreamGuard guard(copies_);
     at::Tensor copy = tensor.to(device_);
-    // The caller's stream has nothing to do with it.
+    // NCCL need not wait for the caller's stream.
     after_ = mark_of_current_stream(device_);
     return copy;
   }
-  // Memory that was freed on a stream may still be used there: so it comes from that of the copies,
-  // and NCCL waits for that one.
+  // Memory that was freed on a stream may still be in use there. So this memory comes from the
+  // stream of the copies, and NCCL waits for that stream.
   at::Tensor place_for(const at::Tensor& tensor) {
     if (tensor.device() == device_) return tensor;
     const c10::StreamGuard guard(copies_);
@@ -370,8 +371,9 @@ class StreamTransport final : public NcclTransport {
   int size_;
   at::Device device_;
   std::chrono::milliseconds timeout_;
-  // Of host tensors. Nothing waits for a peer there: the current stream and NCCL's own may, and a
-  // copy behind that would keep this rank from what the peer waits for.
+  // For copies of host tensors. Nothing on this stream waits for a peer. The current stream and
+  // NCCL's may wait for one, and a copy behind that wait would keep this rank from what the peer
+  // waits for.
   c10::Stream copies_;
   NcclCommunicator collectives_;
   std::map<std::tuple<int, int, int>, std::unique_ptr<NcclCommunicator>> messages_;
@@ -389,7 +391,7 @@ void check_nccl_type(at::ScalarType type) {
 std::unique_ptr<NcclTransport> make_nccl_transport(const Membership& membership, at::Device device,
                                                    remote::Joining& joining,
                                                    const Deadline& deadline) {
-  // Later, messages may wait for their peers as long as joining may take in all.
+  // Communicators for messages, made later, may wait for their peers as long as joining may take.
   auto transport = std::make_unique<StreamTransport>(membership, device, deadline.span());
   transport->meet(joining, deadline);
   return transport;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Moves and sums tensors on a GPU by NCCL. Tensors in host memory, as descriptions of calls are, go
-// through a copy on the GPU.
+// Moves and sums tensors on a GPU by NCCL. Tensors in host memory, such as descriptions of calls,
+// go through a copy on the GPU.
 #pragma once
 
 #include <memory>
@@ -14,8 +14,8 @@
 
 namespace lockstep {
 
-// Collectives have one communicator; messages have one for each sender, receiver and tag, which are
-// made at their first message, since those of NCCL would wait for each other.
+// Collectives have one communicator. Messages have one for each sender, receiver and tag, made at
+// their first message, since NCCL's messages would otherwise wait for each other.
 class NcclTransport : public remote::Transport {
  public:
   using Transmission = remote::Transmission;
@@ -26,7 +26,7 @@ class NcclTransport : public remote::Transport {
   // Root's tensor becomes the reduction.
   virtual std::unique_ptr<Transmission> reduce(at::Tensor tensor, int root, ReduceOp op,
                                                double scale) = 0;
-  // Rank r's result gets the reduction of the ranks' tensors[r].
+  // Rank r's result becomes the reduction of the ranks' tensors[r].
   virtual std::unique_ptr<Transmission> reduce_scatter(std::vector<at::Tensor> tensors,
                                                        at::Tensor result, ReduceOp op,
                                                        double scale) = 0;
@@ -38,8 +38,8 @@ class NcclTransport : public remote::Transport {
 // UsageError if NCCL has no such type.
 void check_nccl_type(at::ScalarType type);
 
-// Returns when the ranks have met. BackendError with what NCCL says, TimeoutError at the deadline,
-// and what joining.check() throws.
+// Returns when the ranks are connected. BackendError with NCCL's message, TimeoutError at the
+// deadline, and what joining.check() throws.
 std::unique_ptr<NcclTransport> make_nccl_transport(const Membership& membership, at::Device device,
                                                    remote::Joining& joining,
                                                    const Deadline& deadline);

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Writes the first messages of a call, and compares those that arrive.
 #include "lockstep/comm/remote/compared_exchange.h"
 
 #include <algorithm>
@@ -13,9 +14,9 @@
 namespace lockstep::remote {
 namespace {
 
-// Bytes for short blocks that a call provides, shared among its peers.
+// Bytes for short blocks in one call, divided among its peers.
 constexpr std::int64_t kShortBytesOfAll = 128 * 1024;
-// For how many calls under way at once memory is kept.
+// Memory is kept for this many calls under way at once.
 constexpr std::size_t kMostKept = 8;
 constexpr auto kCallBytes = static_cast<std::int64_t>(sizeof(Call));
 

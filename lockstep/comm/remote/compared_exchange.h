@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The first exchange of a call, in which ranks compare what they call. A rank sends each peer a
-// message of
-//   the call | in an all_to_all, the sizes that it sends and expects | the block, if it is short
+// The first exchange of a call, in which ranks compare their calls. A rank sends each peer one
+// message:
+//   the call | for an all_to_all, the sizes that it sends and expects | the block, if it is short
 // The peer has room for the longest such message, whatever either rank calls. Longer blocks are
 // messages of their own.
 #pragma once
@@ -19,7 +19,7 @@
 
 namespace lockstep::remote {
 
-// What goes to each rank, or comes from it.
+// The bytes that go to one rank, or come from it.
 struct Block {
   std::byte* data;
   std::int64_t bytes;
@@ -27,20 +27,20 @@ struct Block {
 struct Blocks {
   std::vector<Block> outgoing;
   std::vector<Block> incoming;
-  std::vector<at::Tensor> tensors;  // which hold them
+  std::vector<at::Tensor> tensors;  // own the blocks' memory
 };
 
-// Memory for the messages of one call, which is reused when it is free again.
+// Memory for the messages of one call, reused when it is free again.
 class HeadMemory {
  public:
   explicit HeadMemory(int ranks);
 
-  // Whether the block is so short that to copy it behind the head is faster than to send it by
-  // itself.
+  // Whether the block is so short that copying it behind the head is faster than sending it
+  // separately.
   bool is_short(const Block& block) const { return block.bytes <= short_bytes_; }
   std::int64_t slot_bytes() const { return slot_bytes_; }
 
-  // A place for each rank's incoming message, then a place for each outgoing one.
+  // Returns a slot for each rank's incoming message, then a slot for each outgoing one.
   std::shared_ptr<std::byte[]> get();
 
  private:
@@ -50,21 +50,21 @@ class HeadMemory {
   std::vector<std::shared_ptr<std::byte[]>> kept_;
 };
 
-// Done when the blocks are there. Throws before any of them is used: CallsDiffer if a peer makes
+// Done when the blocks are there. Throws before any block is used: CallsDiffer if a peer made
 // another call, UsageError if the sizes of an all_to_all do not match.
 class ComparedExchange final : public Transmission {
  public:
-  // The sizes are those of exchange_sizes.h, for an all_to_all.
+  // `sizes` are those of exchange_sizes.h for an all_to_all, else empty.
   ComparedExchange(const Call& call, int rank, std::vector<std::int64_t> sizes,
                    std::shared_ptr<Blocks> blocks, HeadMemory& memory);
 
-  // Where the peer's message is to arrive.
+  // Where the peer's message arrives.
   std::byte* slot(int peer) const { return memory_.get() + peer * slot_bytes_; }
   // Writes the message for a peer; returns its address and its size in bytes.
   std::pair<std::byte*, std::int64_t> write(int peer, bool with_block);
   const std::shared_ptr<std::byte[]>& memory() const { return memory_; }
 
-  // Takes the transmission of the messages and that of the long blocks, or null if there are none.
+  // Takes the transmission of the messages and that of the long blocks; null if there are none.
   void start(std::unique_ptr<Transmission> heads, std::unique_ptr<Transmission> long_blocks);
   bool done() override;
 
@@ -81,7 +81,7 @@ class ComparedExchange final : public Transmission {
   const std::shared_ptr<Blocks> blocks_;
   const std::int64_t slot_bytes_;
   const std::shared_ptr<std::byte[]> memory_;
-  std::vector<bool> is_short_;  // what comes from each rank
+  std::vector<bool> is_short_;  // each rank's incoming block
   std::unique_ptr<Transmission> heads_;
   std::unique_ptr<Transmission> long_blocks_;
 };

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Sends short blocks with the first message of a call, and longer ones as messages of their own.
 #include "lockstep/comm/remote/comparing_transport.h"
 
 #include <algorithm>
@@ -13,14 +14,14 @@
 namespace lockstep::remote {
 namespace {
 
-// Heads keep the order of the calls, so the n-th head from a peer tells its n-th call.
+// Heads keep the order of the calls, so the n-th head from a peer describes its n-th call.
 constexpr int kHeadTag = 0;
 
-// Up to so many ranks, lists of messages take no heap memory.
+// Lists of messages for up to this many ranks need no heap memory.
 constexpr unsigned kFewRanks = 4;
 
-// Blocks of different calls, or of different stages, practically never have the same tag, so they
-// wait instead of meeting, until the heads have told why.
+// Blocks of different calls or stages practically never have the same tag. They wait unmatched
+// until the heads explain the difference.
 int tag_of(const Call& call, std::size_t stage, int tags) {
   std::uint64_t digest = 0xcbf29ce484222325;
   for (const std::uint64_t field :

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // A transport made of messages, over which ranks compare their calls
 // (docs/decisions/0021-calls-are-compared-between-machines.md). The first stage of a call tells
-// every rank what the others call (compared_exchange.h), so no result is used before all are known
-// to make the same call. Blocks that travel by themselves have a tag that is a digest of the call,
-// so that those of different calls do not meet.
+// every rank what the others call (compared_exchange.h), so no result is used before all calls are
+// known to match. Blocks that travel separately have a tag that is a digest of the call, so blocks
+// of different calls do not match.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ class ComparingTransport final : public Transport {
                                          std::vector<std::int64_t> incoming_bytes) override;
   std::unique_ptr<Transmission> all_gather(at::Tensor own, at::Tensor all,
                                            std::vector<std::int64_t> bytes) override;
-  // Not as the first stage of a call: the library does not compare.
+  // Must not be the first stage of a call: the library does not compare.
   std::unique_ptr<Transmission> broadcast(at::Tensor bytes, int root) override;
   std::unique_ptr<Transmission> send(at::Tensor bytes, int to, int tag) override;
   std::unique_ptr<Transmission> receive(at::Tensor bytes, int from, int tag) override;
@@ -42,7 +42,7 @@ class ComparingTransport final : public Transport {
  private:
   std::unique_ptr<Transmission> exchange(Blocks blocks);
   std::unique_ptr<Transmission> exchange_heads(const std::shared_ptr<Blocks>& blocks);
-  // Messages for those blocks that the function chooses.
+  // Exchanges the blocks that the function chooses.
   template <class Function>
   std::unique_ptr<Transmission> exchange_blocks(const std::shared_ptr<Blocks>& blocks,
                                                 const Function& chooses);

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Connects this rank to all lower ranks, and lets all higher ranks connect to it.
 #include "lockstep/comm/remote/connections.h"
 
 #include <algorithm>
@@ -28,33 +29,33 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// How long a rank waits at first before it looks again whether the others are alive.
+// How long a rank waits at first before it checks again whether the others are alive.
 constexpr std::chrono::milliseconds kLookInterval(200);
-// And at most: an attempt takes several times as long as a message to the other rank and back.
+// The longest attempt. One attempt takes several round trips to the other rank.
 constexpr std::chrono::milliseconds kLongestAttempt(2000);
 constexpr int kPauseMs = 20;
 
-// What the connecting end says first, in this machine's byte order, as on peer monitors.
+// The first message of a connecting rank, in this machine's byte order, as on peer monitors.
 struct Hello {
   std::int32_t rank;
   std::int32_t connection;
 };
 
-// A connection whose other end has proved that it knows the key, but not yet said which rank it is.
+// A connection whose peer has proved that it knows the key, but has not yet said which rank it is.
 struct Arrival {
   ForkSafeFd socket;
   std::array<std::byte, sizeof(Hello)> received{};
   std::size_t count = 0;
 };
 
-// Where a rank listens, and the token by which to enter.
+// Where a rank listens, and the token for connecting to it.
 struct Door {
   std::string host;
   std::uint16_t port = 0;
   std::string token;
 };
 
-// Turns keep-alive off: transports have timeouts of their own, and a stopped rank must not look
+// Turns keep-alive off. Transports have timeouts of their own, and a stopped rank must not look
 // like a lost machine, which the peer monitors report.
 void be_quiet(int socket) {
   const int off = 0;
@@ -62,7 +63,7 @@ void be_quiet(int socket) {
   ::setsockopt(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &off, sizeof off);
 }
 
-// Each rank connects to all lower ones, and lets all higher ones in.
+// Connects to all lower ranks, and accepts all higher ones.
 class Connecting {
  public:
   Connecting(const Membership& membership, Joining& joining, const std::string& host, int count,
@@ -93,7 +94,8 @@ class Connecting {
  private:
   std::size_t ranks() const { return static_cast<std::size_t>(membership_.world_size); }
   static std::string key_of(std::size_t rank) { return fmt::format("door/{}", rank); }
-  // For an attempt that begins anew if it fails: longer than the ones that were too short.
+  // The deadline of one attempt, which starts anew if it fails. After attempts that were too short,
+  // the next one is longer.
   Deadline next_attempt() const {
     return Deadline::after(std::min(deadline_.remaining(), attempt_));
   }
@@ -107,7 +109,7 @@ class Connecting {
         Door door;
         if (stream >> door.host >> door.port >> door.token) return door;
         throw BackendError(fmt::format("rank {} left no address", rank));
-      } catch (const TimeoutError&) {  // it is not there yet, or the way to the store is long
+      } catch (const TimeoutError&) {  // no entry yet, or the store is slow to reach
         take_longer();
       }
     }
@@ -138,7 +140,7 @@ class Connecting {
     }
   }
 
-  // Waits a moment for connections, and for what they say.
+  // Waits a moment for connections and for their first messages.
   void let_in() {
     std::vector<pollfd> entries{{acceptor_->descriptor(), POLLIN, 0}};
     for (const auto& arrival : arrivals_) entries.push_back({arrival.socket.get(), POLLIN, 0});
@@ -179,7 +181,7 @@ class Connecting {
     return missing;
   }
 
-  // Throws if another rank has ended, or these are late.
+  // Throws if another rank has ended, or if the deadline has passed.
   void check(const std::vector<std::size_t>& waited_for) {
     joining_.check();
     if (!deadline_.passed()) return;

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Starts, polls and waits for the calls of ranks that a transport joins.
 #include "lockstep/comm/remote/engine.h"
 
 #include <algorithm>
@@ -14,7 +15,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// How long a waiting rank goes without looking whether its peers are alive.
+// How long a waiting rank goes without checking whether its peers are alive.
 constexpr auto kLookAround = 20ms;
 
 }  // namespace
@@ -42,14 +43,14 @@ std::shared_ptr<Engine> Engine::make(std::string backend, Position position,
 
 Engine::~Engine() {
   if (::getpid() != owner_) {
-    // A forked child has neither the threads nor the connections of what it inherited.
+    // A forked child has neither the threads nor the connections of the objects that it inherits.
     static_cast<void>(transport_.release());
     static_cast<void>(monitor_.release());
     return;
   }
   monitor_->say_farewell(calls_.last_number());
   monitor_->wait_for_farewells();
-  // What the transport has on its way may never arrive: it is left to the end of the process.
+  // Transmissions under way may never arrive, so they stay until the process ends.
   if (state_.failed()) static_cast<void>(transport_.release());
 }
 
@@ -107,11 +108,12 @@ void Engine::wait(Task& task, const Deadline& deadline, Waiting who) {
       state_.check();
       moved = advance();
       if (call.done()) return;
-      if (who == Waiting::thread_or_stream && !state_.failed() && call.order_current_stream()) return;
+      if (who == Waiting::thread_or_stream && !state_.failed() && call.order_current_stream())
+        return;
       const auto now = Clock::now();
       if (now - last_look_ > kLookAround) look_around();
       say_waiting(now - begin);
-      // Once more when it is late: this process itself may have been stopped until now.
+      // Give up only on a second late check: this process itself may have been stopped until now.
       if (late && !call.done() && !state_.failed()) give_up(call.call(), deadline);
       state_.check();
       late = deadline.passed(now);
@@ -190,7 +192,7 @@ const Schedule& Engine::oldest() const {
 
 void Engine::leave_failing(const std::string& reason) {
   const std::lock_guard lock(mutex_);
-  if (state_.failed()) return;  // the peers know
+  if (state_.failed()) return;  // the peers know already
   monitor_->say_farewell(calls_.last_number(), reason, state_.culprit());
 }
 
@@ -199,15 +201,15 @@ void Engine::abort(const std::string& reason) {
   if (state_.failed()) return;
   fail_for_all(AbortCause::requested,
                std::make_exception_ptr(state_.ended_here(call_now(), reason)), reason);
-  // A call that another rank makes after this one has returned must not succeed any more.
+  // A call that another rank makes after this function has returned must not succeed.
   monitor_->wait_until_told();
 }
 
 void Engine::abort_for_mismatch(const std::string& reason) {
   const std::lock_guard lock(mutex_);
   if (state_.failed()) return;
-  fail_for_all(AbortCause::mismatched, std::make_exception_ptr(UsageError(state_.where(call_now()) + reason)),
-               reason);
+  fail_for_all(AbortCause::mismatched,
+               std::make_exception_ptr(UsageError(state_.where(call_now()) + reason)), reason);
   monitor_->wait_until_told();
 }
 

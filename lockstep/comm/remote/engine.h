@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Carries out one rank's calls and messages on a group whose ranks reach each other through a
-// transport. Each start, poll and wait advances all that is under way, as in memory/engine.h; what
-// the transport does by itself goes on meanwhile.
+// transport. Each start, poll and wait advances everything under way, as in local/engine.h. The
+// transport may also make progress by itself.
 #pragma once
 
 #include <chrono>
@@ -23,28 +23,28 @@
 
 namespace lockstep::remote {
 
-// Thread-safe. All errors are final: the first one is thrown to every later caller as well.
+// Thread-safe. All errors are final: every later caller gets the first one as well.
 class Engine final : public lockstep::Engine {
  public:
-  // With `compare_first`, ranks compare their calls before each, in a stage of its own.
+  // With `compare_first`, ranks compare each call before it starts, in a stage of its own.
   static std::shared_ptr<Engine> make(std::string backend, Position position,
                                       std::unique_ptr<Transport> transport,
                                       std::unique_ptr<PeerMonitor> monitor,
                                       const Membership& membership, bool compare_first);
-  // Leaves the group. Waits a moment for the others to leave as well.
+  // Leaves the group. Waits a moment for the others to leave too.
   ~Engine() override;
 
-  // Takes its turn behind the calls started before.
+  // Queues the schedule behind the calls started before.
   void start(const SchedulePtr& schedule);
-  // Takes its turn behind the messages to or from this peer on this tag.
+  // Queues the message behind those to or from this peer with this tag.
   void start(const SchedulePtr& message, Tag tag);
-  // Of a task that is a Schedule.
+  // `task` must be a Schedule.
   bool poll(Task& task) override;
   void wait(Task& task, const Deadline& deadline, Waiting who) override;
-  // Once, for groups whose calls nobody has to wait for: advances them, and gives up one that has
-  // lasted so long.
+  // One round for groups whose calls no thread waits for: advances them, and gives up a call that
+  // has lasted for `timeout`.
   void watch(std::chrono::milliseconds timeout);
-  // Until all that is under way has ended, well or not.
+  // Blocks until everything under way has ended, successfully or not.
   void finish(const Deadline& deadline);
 
   void abort(const std::string& reason);
@@ -55,7 +55,7 @@ class Engine final : public lockstep::Engine {
   const Position& position() const { return position_; }
   bool compares_first() const { return compare_first_; }
   bool compares() const { return compare_first_ || transport_->compares_calls(); }
-  // The address of this machine that leads to the other ranks.
+  // The local address that leads to the other ranks.
   const std::string& own_host() const { return monitor_->own_host(); }
   const GroupState& state() const { return state_; }
 
@@ -70,32 +70,33 @@ class Engine final : public lockstep::Engine {
   Engine(std::string backend, Position position, std::unique_ptr<Transport> transport,
          std::unique_ptr<PeerMonitor> monitor, const Membership& membership, bool compare_first);
 
-  // With mutex_ held.
+  // These require mutex_.
   void check_still_there(Call call, std::uint64_t number);
-  // True if anything moved. What the transport reports is kept until it is known why.
+  // True if anything moved. An error of the transport is kept until its cause is known.
   bool advance();
   bool advance(CallLine& line);
   bool idle() const;
-  // The oldest call, or the next one.
+  // The oldest call, or the next one if none is under way.
   Call call_now() const;
   const Schedule& oldest() const;
-  // Looks for aborts and lost peers, and records an error if there is one.
+  // Checks for aborts and lost peers, and records an error if there is one.
   void look_around();
   bool look_for_ends(const Call& call);
-  // A rank whose farewell makes it certain that this call never completes; -1 if there is none.
+  // A rank that said farewell, so that this call never completes; -1 if there is none.
   int left_before(const Call& call) const;
   void explain_transport(const Call& call);
   void say_waiting(Clock::duration waited);
-  // Ends the group for a wait for this call that came to nothing.
+  // Ends the group because a wait for this call has timed out.
   void give_up(const Call& waited, const Deadline& deadline);
   void fail_for_difference(const CallsDiffer& difference);
-  // The error of a rank that was told that its call, or the next one, differs from another's.
+  // The error of a rank that was told that its call, or its next one, differs from another rank's.
   std::exception_ptr told_difference(const Call& call, const AbortNotice& notice) const;
-  // As GroupState::fail, and gives up what is under way.
+  // Like GroupState::fail; also abandons what is under way.
   void fail(std::exception_ptr error, int culprit = -1);
   void fail_for_all(AbortCause cause, std::exception_ptr error, const std::string& reason,
                     int lost_rank = -1, int culprit = -1);
-  // For a rank that has said farewell. `under_way`: why the call failed, if it was begun.
+  // Ends the group for a rank that said farewell. `under_way`: why the call failed, if it had
+  // begun.
   void fail_for_farewell(const Call& call, int rank, const std::string& under_way = {});
 
   const Position position_;
@@ -111,7 +112,7 @@ class Engine final : public lockstep::Engine {
   Clock::time_point last_look_;
   std::string transport_failure_;
   Clock::time_point transport_failed_;
-  // What it has told last that it waits in.
+  // The call that this rank last said it waits in.
   std::optional<Call> said_waiting_;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a network engine does when its peers do not come: whom it waits for, and how it ends the
+// What an engine does when its peers do not come: which ranks it waits for, and how it ends the
 // group.
 #include <algorithm>
 #include <cstring>
@@ -16,15 +16,15 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// After so long in one call a rank says so to the monitor's server.
+// After this long in one call, a rank says so to the monitor's server.
 constexpr auto kAWhile = 100ms;
-// So long may the peer monitor take to tell why the transport failed. A machine that vanished shows
-// after some ten seconds.
+// How long the peer monitor may take to explain a failure of the transport. The loss of a machine
+// shows after some ten seconds.
 constexpr auto kExplanation = 15s;
-// What a rank sent before it left may still be on its way.
+// How long data that a rank sent before it left may still be on its way.
 constexpr auto kOnTheWay = 2s;
 
-// The calls of two ranks, as a reason that ranks tell each other; and back.
+// The calls of two ranks as the reason of an abort, and back.
 std::string as_bytes(const Call& own, const Call& peers) {
   std::string bytes(2 * sizeof(Call), '\0');
   std::memcpy(bytes.data(), &own, sizeof own);
@@ -40,8 +40,8 @@ std::pair<Call, Call> calls_of(const std::string& bytes) {
   return calls;
 }
 
-// What an engine that failed leaves behind: its transport may still read and write the tensors,
-// until its own timeout or the end of the process.
+// Keeps a transmission of an engine that failed. The transport may still access the tensors, until
+// its own timeout or the end of the process.
 void keep_for_ever(std::unique_ptr<Transmission> transmission) {
   static auto& kept = *new std::vector<std::unique_ptr<Transmission>>;
   static std::mutex mutex;
@@ -62,8 +62,8 @@ void Engine::look_around() {
 bool Engine::look_for_ends(const Call& call) {
   const auto& abort = monitor_->aborted();
   const auto lost = monitor_->lost();
-  // A death counts before an abort, since ranks that saw it abort the group because of it. But if
-  // the rank that aborted the group died itself, its abort gives the reason.
+  // A death counts before an abort, since ranks that saw the death abort the group because of it.
+  // But if the rank that aborted the group died itself, its abort gives the reason.
   if (lost && !(abort && abort->rank == *lost)) {
     const PeerEnd how = monitor_->lost_by_death() ? PeerEnd::died : PeerEnd::connection_lost;
     fail(std::make_exception_ptr(state_.peer_gone(call, *lost, how)));
@@ -99,7 +99,7 @@ int Engine::left_before(const Call& call) const {
   for (const auto& [rank, farewell] : monitor_->left()) {
     bool ends_call = farewell.last_call < call.number;
     if (is_message(call.collective)) {
-      // Not every transport tells when the other end has gone.
+      // Not every transport reports that the other end has gone.
       const bool may_arrive = transport_failure_.empty() ? since(farewell.when) < kExplanation
                                                          : since(transport_failed_) < kOnTheWay;
       ends_call = rank == call.root && !may_arrive;
@@ -136,7 +136,7 @@ void Engine::say_waiting(Clock::duration waited) {
 }
 
 void Engine::give_up(const Call& waited, const Deadline& deadline) {
-  // Of collectives, the oldest one holds up those behind it.
+  // The oldest collective holds up those behind it.
   const bool is_collective = !is_message(waited.collective);
   const Call call = is_collective && !calls_.empty() ? calls_.oldest().call() : waited;
   if (is_collective) monitor_->say_waiting(call.number, describe(call));
@@ -163,16 +163,15 @@ void Engine::fail_for_difference(const CallsDiffer& difference) {
 }
 
 // If this rank makes the same call as the rank that reports the difference, it differs from the
-// other rank in the report; else from the reporting one.
-std::exception_ptr Engine::told_difference(const Call& call,
-                                           const AbortNotice& abort) const {
+// other rank in the report; else from the reporting rank.
+std::exception_ptr Engine::told_difference(const Call& call, const AbortNotice& abort) const {
   const auto [tellers, others] = calls_of(abort.reason);
   const Call* const found = calls_.find(tellers.number);
   const Call& own = found != nullptr ? *found : call;
   if (is_message(own.collective) || own.number != tellers.number) {
-    return std::make_exception_ptr(
-        UsageError(state_.where(call) + describe_difference(monitor_->name(abort.rank), tellers,
-                                                     monitor_->name(abort.lost_rank), others)));
+    return std::make_exception_ptr(UsageError(
+        state_.where(call) + describe_difference(monitor_->name(abort.rank), tellers,
+                                                 monitor_->name(abort.lost_rank), others)));
   }
   const bool agrees = own == tellers;
   const int peer = agrees ? abort.lost_rank : abort.rank;

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Reports ranks that die or give up while a transport connects.
 #include "lockstep/comm/remote/joining.h"
 
 #include <chrono>
@@ -34,12 +35,12 @@ void Joining::check() {
   monitor_.look();
   const auto& abort = monitor_.aborted();
   const auto lost = monitor_.lost();
-  // The monitor's server soon loses a rank that gives up, too; that rank has not died.
+  // The monitor's server soon loses a rank that gives up as well, but that rank has not died.
   if (lost && !(abort && abort->rank == *lost)) {
     throw PeerLost(*lost, where_ + monitor_.lost_while_joining());
   }
   if (!abort) return;
-  // Ranks that have joined already may have compared calls; then the reason is bytes that only an
+  // Ranks that have joined already may have compared calls. The reason is then bytes that only an
   // engine understands.
   const bool compared = abort->cause == AbortCause::mismatched && abort->lost_rank >= 0;
   std::rethrow_exception(error_of(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Watches the ranks while a transport connects them: all have come to the peer monitors' server,
-// which reports those that die or give up meanwhile.
+// Watches the ranks while a transport connects them. All ranks have come to the peer monitors'
+// server, which reports those that die or give up meanwhile.
 #pragma once
 
 #include <exception>
@@ -16,19 +16,19 @@ class Joining {
  public:
   Joining(PeerMonitor& monitor, std::string_view backend, const Membership& membership);
 
-  // The address of this machine that leads to rank 0; for rank 0, the one it listens on.
+  // The local address that leads to rank 0; for rank 0, the one it listens on.
   const std::string& own_host() const { return monitor_.own_host(); }
   // "rank 3 (pid 4711)"
   std::string name(int rank) const { return monitor_.name(rank); }
   // "[gloo] joining, rank 1 of 4: "
   const std::string& where() const { return where_; }
 
-  // Throws if another rank has died or given up. Does not block: whoever waits for another rank
+  // Throws if another rank has died or given up. Does not block. A rank that waits for another
   // calls it several times a second.
   void check();
 
-  // For a rank that cannot connect. Waits a moment for news of another rank that has ended, and if
-  // there is any, throws that as the cause; otherwise tells all ranks about the error.
+  // For a rank that cannot connect. Waits a moment for news of another rank that has ended, and
+  // throws that as the cause if there is any; otherwise tells all ranks about the error.
   void give_up(const std::exception& error);
 
  private:

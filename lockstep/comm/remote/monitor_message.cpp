@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Encodes and decodes the frames of peer monitors.
 #include "lockstep/comm/remote/monitor_message.h"
 
 #include <cstring>

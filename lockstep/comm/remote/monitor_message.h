@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What ranks and the monitor's server of their peer monitors tell each other: frames of bounded
-// length, on a connection whose ends have authenticated each other. Integers are in this machine's
-// order.
+// What ranks and the server of their peer monitors tell each other: frames of bounded length, on a
+// connection whose ends have authenticated each other. Integers are in this machine's byte order.
 //   length of the rest | kind | cause | rank | lost rank | culprit | number | text
 #pragma once
 
@@ -22,17 +21,17 @@ struct MonitorMessage {
     // From a rank to the monitor's server.
     hello,    // rank; number: its process id
     waiting,  // number: of the call that it has waited in for a while, 0 for a message between two
-              // ranks; text: what it is
-    ask,      // number: who does not wait in this call? Or rank: what does this one wait in?
+              // ranks; text: the call's description
+    ask,      // number: which ranks do not wait in this call? Or rank: what does this one wait in?
     abort,    // cause, lost_rank, culprit; text: the reason
-    leaving,  // number: of the last call that it has made; amid an exception also culprit and, as
+    leaving,  // number: of the last call that it has made; during an exception also culprit and, as
               // text, the reason
     // From the monitor's server to the ranks.
-    welcome,  // all are here; text: their process ids
-    absent,   // text: the ranks that did not come, and who was refused
+    welcome,  // all ranks are here; text: their process ids
+    absent,   // text: the ranks that did not come, and which peers were refused
     answer,   // number, rank: as asked; text: two lines for each call that ranks were last seen
-              // waiting in: what it is, the ranks
-    aborted,  // rank: by whom; cause, lost_rank, culprit, text
+              // waiting in: its description, the ranks
+    aborted,  // rank: the one that aborted; cause, lost_rank, culprit, text
     lost,     // rank; number: 1 if its process is known to have ended; text: its process id
     left,     // rank; number, culprit, text: as in leaving
     all_left,
@@ -41,7 +40,7 @@ struct MonitorMessage {
   AbortCause cause = AbortCause::none;
   std::int32_t rank = -1;
   std::int32_t lost_rank = -1;
-  // The rank to hold responsible, counted in the job.
+  // The rank at fault, counted in the job.
   std::int32_t culprit = -1;
   std::uint64_t number = 0;
   std::string text = {};
@@ -49,18 +48,18 @@ struct MonitorMessage {
 
 std::string encode(const MonitorMessage& message);
 
-// A list of numbers as a message's text has it, and back.
+// A list of numbers as a message's text, and back.
 std::string as_text(std::span<const int> numbers);
 std::vector<int> as_numbers(const std::string& text);
 
-// How much later than its connection a rank's process may end, if it died.
+// How much later than its connection a dying rank's process may end.
 inline constexpr std::chrono::milliseconds kDeathDelay(200);
 
-// Puts messages together from what comes in pieces.
+// Assembles messages from the bytes of a stream.
 class MonitorReader {
  public:
   void add(std::span<const std::byte> bytes);
-  // BackendError if what came is no message.
+  // Empty if no message is complete. BackendError if the bytes are no message.
   std::optional<MonitorMessage> next();
 
  private:

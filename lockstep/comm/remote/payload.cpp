@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Allocates byte tensors, and views and joins the bytes of tensors.
 #include "lockstep/comm/remote/payload.h"
 
 #include <cstring>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The bytes that schedules send and receive, as tensors of bytes. All tensors here are contiguous.
+// The bytes that schedules send and receive, as byte tensors. All tensors here are contiguous.
 #pragma once
 
 #include <cstddef>
@@ -12,22 +12,22 @@
 
 namespace lockstep::remote {
 
-// What a schedule keeps on its way found no place.
+// There is no memory for a schedule's temporary data.
 class OutOfMemory : public BackendError {
  public:
   using BackendError::BackendError;
 };
 
-// In host memory, of any value. OutOfMemory if there is no place for them.
+// Uninitialised bytes in host memory. OutOfMemory if there is no memory for them.
 at::Tensor some_bytes(std::int64_t bytes);
 
 std::byte* first_byte(const at::Tensor& tensor);
 
-// A tensor's bytes, or a part of them, on its device and in its storage, which stays as long.
+// A tensor's bytes, or a part of them, on its device and in its storage, which the result keeps.
 at::Tensor bytes_of(const at::Tensor& tensor);
 at::Tensor bytes_of(const at::Tensor& tensor, std::int64_t first, std::int64_t count);
 
-// Copies the tensors' bytes one behind the other, and back. All are in host memory.
+// Copies the tensors' bytes into one tensor, one after the other, and back. All are in host memory.
 at::Tensor joined(const std::vector<at::Tensor>& tensors);
 void take_apart(const at::Tensor& bytes, const std::vector<at::Tensor>& tensors);
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Connects a rank to the monitor's server, and takes in what the server tells.
 #include "lockstep/comm/remote/peer_monitor.h"
 
 #include <algorithm>
@@ -25,7 +26,7 @@ namespace {
 using namespace std::chrono_literals;
 using Kind = MonitorMessage::Kind;
 
-// Longer than the monitor's server waits for the last ones.
+// Longer than the monitor's server waits for the last ranks to leave.
 constexpr auto kLeaving = 400ms;
 
 }  // namespace
@@ -83,7 +84,7 @@ void PeerMonitor::join(const Membership& membership, const Deadline& deadline) {
   try {
     socket = connect_to_monitor(host, port, make_key(token, membership.secret), deadline);
   } catch (const PeerLost&) {
-    // Rank 0 may have given up because of a death.
+    // Rank 0 may have given up because another rank died.
     check_all_live(membership);
     throw;
   }
@@ -95,8 +96,8 @@ void PeerMonitor::join(const Membership& membership, const Deadline& deadline) {
   wait_for_all(deadline);
 }
 
-// The monitor's server listened before its address was in the store, and goes on until all are
-// there: so a refusal means that it is gone.
+// The monitor's server listened before its address was in the store, and goes on until all ranks
+// are there. A refused connection therefore means that the server is gone.
 UniqueFd PeerMonitor::connect_to_monitor(const std::string& host, std::uint16_t port,
                                          const Key& key, const Deadline& deadline) const {
   while (true) {
@@ -119,7 +120,7 @@ UniqueFd PeerMonitor::connect_to_monitor(const std::string& host, std::uint16_t 
 }
 
 void PeerMonitor::wait_for_all(const Deadline& deadline) {
-  // The monitor's server's deadline may pass a little later than this rank's, and it knows who is
+  // The server's deadline may pass a little later than this rank's, and the server knows who is
   // missing.
   const Deadline patience = Deadline::after(deadline.remaining() + 1s);
   while (pids_.empty() && !absent_ && !lost_) {
@@ -216,7 +217,7 @@ void PeerMonitor::send(const MonitorMessage& message) {
   try {
     send_all(socket_.get(), std::as_bytes(std::span(bytes)), Deadline::after(1s));
   } catch (const Error&) {
-    // That the monitor's server is gone shows when it is looked for.
+    // The loss of the monitor's server shows when this rank next reads.
   }
 }
 

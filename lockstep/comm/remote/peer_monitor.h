@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // A rank's connection to the monitor's server in rank 0's process (peer_monitor_server.h). While it
-// stands the rank is alive: its death closes it, and the loss of its machine is seen after some ten
-// seconds. It also carries why a group ends, and who waits in which call. Nothing else: tensors go
-// by the transport.
+// stands, the rank is alive: the rank's death closes it, and the loss of its machine shows after
+// some ten seconds. It also carries why a group ends, and which call a rank waits in. Tensors
+// travel over the transport instead.
 #pragma once
 
 #include <chrono>
@@ -28,23 +28,23 @@ namespace lockstep::remote {
 // Not thread-safe: its engine holds a lock.
 class PeerMonitor {
  public:
-  // Blocks until all ranks of the membership have come: they meet in its store, and rank 0 listens
-  // on the membership's address, with a port that is free. TimeoutError names the ranks that did
-  // not come, PeerLost one that came and died.
+  // Blocks until all ranks of the membership have come. They rendezvous in its store, and rank 0
+  // listens on the membership's address, on a free port. TimeoutError names the ranks that did not
+  // come, PeerLost a rank that came and died.
   PeerMonitor(const Membership& membership, std::string_view backend, const Deadline& deadline);
 
-  // What tells this group's entries in the store from those of others: "gloo/0/3".
+  // The prefix that tells this group's entries in the store from those of other groups: "gloo/0/3".
   const std::string& store_prefix() const { return store_prefix_; }
-  // The address of this machine that leads to rank 0; for rank 0, the one it listens on.
+  // The local address that leads to rank 0; for rank 0, the one it listens on.
   const std::string& own_host() const { return own_host_; }
-  // Whether the ranks come together on loopback; all say the same.
+  // Whether the ranks connect over loopback; all ranks say the same.
   bool within_machine() const { return within_machine_; }
   // "rank 3 (pid 4711)"
   std::string name(int rank) const;
-  // The process ids of all ranks if they come together on loopback, else none.
+  // The process ids of all ranks if they connect over loopback, else none.
   std::vector<int> local_pids() const { return within_machine_ ? pids_ : std::vector<int>(); }
 
-  // Takes in what has come, without blocking.
+  // Processes what has arrived, without blocking.
   void look();
 
   // What look() has seen so far. The first rank that ended the group, and why.
@@ -53,9 +53,9 @@ class PeerMonitor {
   // have ended; if not, the network may be the cause.
   std::optional<int> lost() const { return lost_; }
   bool lost_by_death() const { return lost_by_death_; }
-  // The same in words, while a transport connects: "rank 3 (pid 4711) died while ..."
+  // The same in words, while a transport connects: "rank 3 (pid 12) died while ..."
   std::string lost_while_joining() const;
-  // Those that left.
+  // The ranks that left.
   struct Farewell {
     std::uint64_t last_call;
     // Why, if the rank left during an exception; else empty.
@@ -65,22 +65,22 @@ class PeerMonitor {
   };
   const std::map<int, Farewell>& left() const { return left_; }
 
-  // That this rank has waited in a call for a while; number 0 for a message between two ranks.
+  // Says that this rank has waited in a call for a while; number 0 for a message between two ranks.
   void say_waiting(std::uint64_t number, const std::string& call);
-  // The ranks that have not waited in a call of this number. Rank 0 if its hub does not answer
-  // within a second.
+  // The ranks that have not waited in a call of this number. Rank 0 if the monitor's server does
+  // not answer within a second.
   Absent absent_from(std::uint64_t number);
-  // One rank, with what it was last seen waiting in. Asks the monitor's server, for a second at
-  // most.
+  // One rank, with the call it was last seen waiting in. Asks the monitor's server, for at most a
+  // second.
   Absent absent(int rank);
   // Ends the group for all ranks. The culprit is counted in the job.
   void tell(AbortCause cause, int lost_rank, int culprit, const std::string& reason);
-  // Blocks until the monitor's server has passed on what this rank told it, at most a second.
+  // Blocks until the monitor's server has passed on what this rank told it, for at most a second.
   void wait_until_told();
-  // Says farewell; amid an exception, with the reason. The first one counts.
+  // Says farewell; during an exception, with the reason. Only the first farewell counts.
   void say_farewell(std::uint64_t last_call, const std::string& reason = {}, int culprit = -1);
-  // Waits a moment for the others to leave too: what is still on its way to them would be lost if
-  // this rank closed its connections at once.
+  // Waits a moment for the others to leave too. Data on its way to them would be lost if this rank
+  // closed its connections at once.
   void wait_for_farewells();
 
  private:
@@ -90,12 +90,12 @@ class PeerMonitor {
   void wait_for_all(const Deadline& deadline);
   std::string where() const;
   void send(const MonitorMessage& message);
-  // Waits for what comes; false at the deadline or when the connection has ended.
+  // Waits for messages; false at the deadline, or when the connection has ended.
   bool receive(const Deadline& deadline);
-  // What has come already; false if there is nothing, or the connection has ended.
+  // Takes what has already come; false if nothing has, or if the connection has ended.
   bool take_arrived();
   void take(const MonitorMessage& message);
-  // Nothing if the monitor's server does not answer.
+  // Empty if the monitor's server does not answer.
   std::optional<Absent> ask(const MonitorMessage& question);
 
   std::string backend_;

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Welcomes the ranks of a group, and passes on losses, farewells and aborts.
 #include "lockstep/comm/remote/peer_monitor_server.h"
 
 #include <algorithm>
@@ -20,11 +21,11 @@ namespace {
 using namespace std::chrono_literals;
 using Kind = MonitorMessage::Kind;
 
-// For who knows the key to say which rank it is.
+// How long a peer that knows the key may take to say which rank it is.
 constexpr auto kPatience = 5s;
-// Connections that have not said which rank they are, besides one for each rank.
+// How many connections may wait to say which rank they are, besides one for each rank.
 constexpr std::size_t kMostArrivals = 256;
-// For the last ranks to leave when rank 0 does.
+// How long the last ranks may take to leave after rank 0.
 constexpr auto kLinger = 300ms;
 
 }  // namespace
@@ -50,7 +51,7 @@ void PeerMonitorServer::run(int stop) {
       return !arrival.socket || Clock::now() - arrival.since > kPatience;
     });
   }
-  // What is still to be read would make the kernel throw away what is still to be sent.
+  // Closing a connection with unread input would make the kernel discard unsent output.
   for (auto& member : members_) {
     if (member.socket) ::shutdown(member.socket.get(), SHUT_WR);
   }
@@ -111,7 +112,7 @@ void PeerMonitorServer::welcome() {
   acceptor_.close();
 }
 
-// What it says first is short, and comes at once.
+// A rank's first message is short, and comes at once.
 void PeerMonitorServer::introduce(Arrival& arrival) try {
   ForkSafeFd socket = std::move(arrival.socket);
   std::array<std::byte, 256> buffer{};
@@ -131,7 +132,7 @@ void PeerMonitorServer::introduce(Arrival& arrival) try {
   if (is_within_machine(member.socket.get())) member.process = ProcessWatch(member.pid);
   if (refusal_) send(hello->rank, *refusal_);
 } catch (const Error&) {
-  // It is no rank, and goes with its socket.
+  // The peer is no rank; its socket closes.
 }
 
 void PeerMonitorServer::hear(int rank) {
@@ -157,7 +158,7 @@ void PeerMonitorServer::lose(int rank) {
                             .rank = rank,
                             .number = died ? 1u : 0u,
                             .text = std::to_string(member.pid)};
-  // The others would wait for it in vain.
+  // The other ranks would wait for this rank in vain.
   if (!welcomed_) refusal_ = news;
   tell_all(news);
 }
@@ -178,7 +179,7 @@ void PeerMonitorServer::take(int rank, const MonitorMessage& message) {
       for (int other = 0; other < static_cast<int>(members_.size()); ++other) {
         if (other != rank) send(other, news);
       }
-      // Last, so that it knows that the others have been told.
+      // Last, so that the sender knows that the others have been told.
       return send(rank, news);
     }
     case Kind::leaving:
@@ -245,7 +246,7 @@ void PeerMonitorServer::flush(int rank) {
   Member& member = members_[rank];
   const ssize_t count =
       ::send(member.socket.get(), member.unsent.data(), member.unsent.size(), MSG_NOSIGNAL);
-  // A connection that is broken shows when it is read.
+  // A broken connection shows when it is read.
   if (count > 0) member.unsent.erase(0, static_cast<std::size_t>(count));
 }
 

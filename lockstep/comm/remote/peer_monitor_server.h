@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Where the peer monitors of a group's ranks come together, in rank 0's process: it tells all of
-// them who has died, left or given up, and who does not come. It has a thread of its own, since
-// rank 0 may be computing.
+// The server of a group's peer monitors, in rank 0's process. It tells all ranks which rank died,
+// left, gave up or did not come. It has a thread of its own, since rank 0 may be computing.
 #pragma once
 
 #include <chrono>
@@ -24,16 +23,16 @@ namespace lockstep::remote {
 
 class PeerMonitorServer {
  public:
-  // Ranks that have not come by the deadline, or whose processes end before all have come, are
-  // named to the others; `processes` are those of the ranks, as far as they are known. When it is
-  // destroyed it ends when all ranks have gone, or after a moment.
+  // Names to the others the ranks that have not come by the deadline, or whose processes end before
+  // all have come. `processes` are the ranks' processes, as far as they are known. The destructor
+  // waits until all ranks have gone, or for a moment.
   PeerMonitorServer(UniqueFd listener, const Key& key, std::vector<ProcessIdentity> processes,
                     const Deadline& deadline);
 
  private:
   using Clock = std::chrono::steady_clock;
 
-  // Knows the key, and has not said yet which rank it is.
+  // Knows the key, but has not yet said which rank it is.
   struct Arrival {
     ForkSafeFd socket;
     Clock::time_point since;
@@ -46,22 +45,22 @@ class PeerMonitorServer {
     // Set only for ranks of this machine.
     ProcessWatch process;
     bool left = false;
-    // Number and description of the call that it waits in.
+    // Number and description of the call that the rank waits in.
     std::uint64_t waits_in = 0;
     std::string call;
-    // The last that it said it waits in: a call, or a message, which has number 0.
+    // The last wait that the rank reported: in a call, or for a message, which has number 0.
     std::uint64_t last_number = 0;
     std::string last_wait;
   };
 
   void run(int stop);
   void serve_once(int stop, std::chrono::milliseconds at_most);
-  // A member, if it says which rank it is.
+  // Makes a member of the peer if it says which rank it is.
   void introduce(Arrival& arrival);
   void welcome();
   void hear(int rank);
   void take(int rank, const MonitorMessage& message);
-  // Who is absent from a call, and why, for one of those that wait in it.
+  // The ranks that are absent from a call, and why, for a rank that waits in it.
   MonitorMessage answer(int asking, const MonitorMessage& question) const;
   void note_waiting(int rank, const MonitorMessage& message);
   void send(int rank, const MonitorMessage& message);
@@ -71,7 +70,7 @@ class PeerMonitorServer {
   void name_absent();
   void name_ended();
   bool all_here() const;
-  // Whether no rank is still to come and hear whether the group can be joined.
+  // Whether no rank is still to be told whether the group can be joined.
   bool all_told() const;
   bool all_gone() const;
 
@@ -81,7 +80,7 @@ class PeerMonitorServer {
   std::list<Arrival> arrivals_;
   std::vector<Member> members_;
   bool welcomed_ = false;
-  // Why the group cannot be joined any more, for those who come late.
+  // Why the group can no longer be joined, for ranks that come late.
   std::optional<MonitorMessage> refusal_;
   ServiceThread thread_;
 };

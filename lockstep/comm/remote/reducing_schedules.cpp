@@ -13,7 +13,7 @@
 namespace lockstep::remote {
 namespace {
 
-// How many of so many elements each rank adds up.
+// How many of the elements each rank adds up.
 std::vector<std::int64_t> shares(std::int64_t elements, int size) {
   std::vector<std::int64_t> result;
   for (int rank = 0; rank < size; ++rank) {
@@ -27,7 +27,7 @@ std::vector<std::int64_t> in_bytes(std::vector<std::int64_t> elements, std::int6
   return elements;
 }
 
-// Adds up one run of `count` elements from each rank, which lie one behind the other.
+// Adds up one run of `count` elements from each rank; the runs lie one after the other.
 void reduce_runs(const at::Tensor& runs, std::byte* result, std::int64_t count, const Call& call,
                  double scale, int size) {
   std::vector<const void*> sources;
@@ -39,7 +39,7 @@ void reduce_runs(const at::Tensor& runs, std::byte* result, std::int64_t count, 
   reduce(sources, {&destination, 1}, count, call.type, call.op, scale);
 }
 
-// Of nearly that size and all alike: a small rest would cost as much time as a whole one.
+// Chunks of about this size, all alike: a small rest would cost as much time as a whole chunk.
 std::vector<ElementRange> chunks_of(const at::Tensor& tensor, std::int64_t bytes) {
   const std::int64_t elements = tensor.numel();
   const std::int64_t wanted =
@@ -53,8 +53,8 @@ std::vector<ElementRange> chunks_of(const at::Tensor& tensor, std::int64_t bytes
   return chunks;
 }
 
-// Two ranks send each other everything and both add it up: that is as many bytes as shares and
-// their sums would be, in one stage instead of two.
+// Two ranks send each other everything, and both add it up. That moves as many bytes as shares and
+// their sums would, in one stage instead of two.
 std::vector<Stage> reduce_between_two(const at::Tensor& tensor, const Call& call, double scale,
                                       Position position) {
   const auto width = static_cast<std::int64_t>(tensor.element_size());
@@ -77,13 +77,13 @@ std::vector<Stage> reduce_between_two(const at::Tensor& tensor, const Call& call
                             reduce(sources, {&sum, 1}, chunk.count, call.type, call.op, scale);
                             other->reset();
                           },
-                      // Two halves are as much on its way as a chunk's shares and their sums.
+                      // Two half chunks in flight are as much as one chunk's shares and their sums.
                       .after = std::max(-1, static_cast<int>(stages.size()) - 2)});
   }
   return stages;
 }
 
-// To all ranks, or to one.
+// All ranks get every rank's tensor whole; all of them, or only root, add them up.
 std::vector<Stage> reduce_whole(const at::Tensor& tensor, const Call& call, double scale,
                                 Position position) {
   const std::int64_t bytes = static_cast<std::int64_t>(tensor.nbytes());
@@ -101,8 +101,8 @@ std::vector<Stage> reduce_whole(const at::Tensor& tensor, const Call& call, doub
            }}};
 }
 
-// Chunk for chunk: shares to those who add them up, and the sums to everybody, or to root. While
-// one chunk is added up the next one is on its way, but not more, so that memory is bounded.
+// Chunk by chunk: shares go to the ranks that add them up, then sums go to all ranks, or to root.
+// While one chunk is added up only the next is on its way, so that memory is bounded.
 std::vector<Stage> reduce_in_chunks(const at::Tensor& tensor, const Call& call, double scale,
                                     Position position) {
   const auto width = static_cast<std::int64_t>(tensor.element_size());
@@ -117,7 +117,7 @@ std::vector<Stage> reduce_in_chunks(const at::Tensor& tensor, const Call& call, 
         std::accumulate(counts.begin(), counts.begin() + position.rank, std::int64_t{0});
     const auto runs = std::make_shared<at::Tensor>();
     const at::Tensor chunk = bytes_of(tensor, first * width, count * width);
-    // Of a rank that is not root, the tensor must not change.
+    // On ranks other than root, the tensor must not change.
     const at::Tensor sum = call.root < 0 ? bytes_of(tensor, (first + before) * width, own * width)
                                          : some_bytes(own * width);
     exchanges.push_back(
@@ -142,7 +142,8 @@ std::vector<Stage> reduce_in_chunks(const at::Tensor& tensor, const Call& call, 
       return transport.exchange(sum, out, position.rank == call.root ? chunk : some_bytes(0), in);
     }});
   }
-  // e0 e1 d0 e2 d1 e3 d2 ...: each e waits for the d two chunks before, each d for its own e.
+  // e0 e1 d0 e2 d1 e3 d2 ...: each exchange waits for the distribution two chunks before, each
+  // distribution for its own exchange.
   std::vector<Stage> stages;
   std::vector<int> stage_of_exchange;
   std::vector<int> stage_of_distribution;

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Joins ranks over a transport, and carries out a process group's calls by schedules.
 #include "lockstep/comm/remote/remote_backend.h"
 
 #include <optional>
@@ -22,8 +23,8 @@
 namespace lockstep::remote {
 namespace {
 
-// Looks after calls on a device, for which nobody waits: a stream that waits for a peer that died
-// would do so for ever.
+// Watches calls on a device, for which no thread waits. A stream that waits for a dead peer would
+// do so for ever.
 class Watch {
  public:
   Watch(std::shared_ptr<Engine> engine, std::chrono::milliseconds timeout)
@@ -49,7 +50,7 @@ class RemoteBackend final : public Backend {
         parts_(std::move(parts)) {
     if (!parts_.device.is_cpu()) watch_.emplace(engine_, timeout_);
   }
-  // A stream may still wait for something.
+  // A stream may still wait for a call.
   ~RemoteBackend() override {
     if (watch_) engine_->finish(Deadline::after(timeout_));
   }
@@ -73,8 +74,8 @@ class RemoteBackend final : public Backend {
     return Work(std::move(operation));
   }
 
-  // Ordinary memory is as good as any. It is a collective call all the same, so that programs do
-  // not come to depend on one backend.
+  // Ordinary memory is as good as any. The call is collective all the same, so that programs do not
+  // come to depend on one backend.
   at::Tensor empty(at::IntArrayRef sizes, const at::TensorOptions& options) override {
     const Call call{.collective = Collective::empty,
                     .type = c10::typeMetaToScalarType(options.dtype()),
@@ -99,7 +100,8 @@ class RemoteBackend final : public Backend {
 
   std::shared_ptr<Backend> split(const std::string& name, Membership membership) override {
     if (membership.world_size == 1) return make_self_backend(membership, options_);
-    // Its ranks meet where the group's did, under a name of their own; its rank 0 is another one.
+    // The subgroup's ranks rendezvous in the group's store, under a prefix of their own. Another
+    // rank may be its rank 0, so the address changes.
     membership.store = std::make_shared<PrefixStore>(name + "/", std::move(membership.store));
     membership.address = engine_->own_host();
     return make_remote_backend(engine_->state().backend(), membership, options_, parts_);
@@ -123,7 +125,7 @@ class RemoteBackend final : public Backend {
   }
 
   void start_staged(StagedOperation& operation, const CollectiveArgs& args) {
-    // A reduction leaves the tensors of other ranks than root alone.
+    // A reduce leaves the tensors of ranks other than root alone.
     const bool only_read =
         args.call.collective == Collective::reduce && args.call.root != position().rank;
     const std::vector<at::Tensor> outputs =
@@ -150,7 +152,7 @@ class RemoteBackend final : public Backend {
   std::optional<Watch> watch_;
 };
 
-// Whether PyTorch's setting asks for a comparison before each call, which counts where the
+// Whether PyTorch's setting asks for a comparison before each call. It matters only if the
 // transport does not compare.
 bool comparison_is_wanted() {
   return environment("TORCH_DISTRIBUTED_DEBUG").value_or("") == "DETAIL";
@@ -172,7 +174,7 @@ std::shared_ptr<Backend> make_remote_backend(std::string name, const Membership&
     joining.give_up(error);
     throw;
   }
-  // The monitor's server listens on one address, to which all ranks come.
+  // The monitor's server listens on one address for all ranks, so they agree about the chunks.
   const Position position{.rank = membership.rank,
                           .size = membership.world_size,
                           .chunk_bytes = monitor->within_machine()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The backend of ranks that a transport joins, on one machine or many. Tensors on other devices
-// than the transport's, and with other strides, go through a contiguous copy.
+// than the transport's, or with other strides, go through a contiguous copy.
 #pragma once
 
 #include <functional>
@@ -14,18 +14,18 @@
 
 namespace lockstep::remote {
 
-// What a backend is made of.
+// The parts in which remote backends differ.
 struct Parts {
   // Joins the ranks of a membership.
   std::function<std::unique_ptr<Transport>(const Membership& membership, Joining& joining,
                                            const Deadline& deadline)>
       join;
   Scheduler schedule = schedule_bytes;
-  // Where the transport's tensors are.
+  // The device of the transport's tensors.
   at::Device device = at::kCPU;
 };
 
-// Blocks until all ranks have come. Its subgroups are made alike, with names of their own.
+// Blocks until all ranks have come. Subgroups are made in the same way, with names of their own.
 std::shared_ptr<Backend> make_remote_backend(std::string name, const Membership& membership,
                                              const GroupOptions& options, Parts parts);
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Starts the stages of calls in order, and finishes those that have arrived.
 #include "lockstep/comm/remote/schedule.h"
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// One rank's part of one call: stages that each start a transmission and do something when it has
-// arrived.
+// One rank's part of one call: stages, each of which starts a transmission and does something when
+// it has arrived.
 #pragma once
 
 #include <chrono>
@@ -17,8 +17,8 @@ namespace lockstep::remote {
 struct Stage {
   std::function<std::unique_ptr<Transmission>(Transport&)> start;
   std::function<void()> finish = {};
-  // The stage that must have finished before this one starts; -1 if it need not wait. It starts
-  // behind all earlier ones in any case.
+  // The stage that must have finished before this one starts; -1 if there is none. Stages always
+  // start in order.
   int after = -1;
 };
 
@@ -26,21 +26,22 @@ class Schedule final : public Task {
  public:
   Schedule(const Call& call, std::vector<Stage> stages);
 
-  // Has ranks compare `whole`, of which this call is a part, instead of this call.
+  // Makes ranks compare `whole`, which this call is a part of, instead of this call.
   void part_of(const Call& whole) { replace_call(whole); }
   // The sizes that an all_to_all sends and expects, as in exchange_sizes.h.
   void exchanges(std::vector<std::int64_t> sizes) { sizes_ = std::move(sizes); }
-  // A stage before all others.
+  // Adds a stage before all others.
   void begin_with(Stage stage);
-  // What the caller's device must have done before any stage.
+  // What the caller's device must have done before any stage starts.
   void mark(std::shared_ptr<void> mark) { mark_ = std::move(mark); }
-  // Has the calling thread's current stream wait for all that is left; false if that cannot be.
+  // Makes the calling thread's current stream wait for all that is left; false if that is
+  // impossible.
   bool order_current_stream();
   // When it was started on the group.
   std::chrono::steady_clock::time_point since() const { return since_; }
 
-  // Finishes the stages whose transmissions have arrived, but none before the first one, in which
-  // ranks may find that their calls differ. True if there was one.
+  // Finishes the stages whose transmissions have arrived, but none before the first stage, in which
+  // ranks may find that their calls differ. True if a stage finished.
   bool finish_arrived();
   // Starts the stages that may start. True if there was one. A stage that throws is not started
   // again: part of it may be on its way.
@@ -48,7 +49,7 @@ class Schedule final : public Task {
   bool empty() const { return stages_.empty(); }
   bool all_started() const { return started_ == stages_.size(); }
 
-  // Takes all that is on its way, for a group that has failed: it still touches the tensors.
+  // Takes all transmissions under way from a group that has failed; they still access the tensors.
   std::vector<std::unique_ptr<Transmission>> take_transmissions();
 
  private:
@@ -67,7 +68,7 @@ class Schedule final : public Task {
   std::size_t finished_ = 0;
 };
 
-// Calls that start in order, on all ranks in the same one.
+// Calls that start in order, which is the same on all ranks.
 class CallLine {
  public:
   std::uint64_t last_number() const { return last_number_; }
@@ -78,7 +79,7 @@ class CallLine {
   void push(std::shared_ptr<Schedule> call);
   // True if anything moved.
   bool advance(Transport& transport);
-  // Forgets all calls, and returns what was on its way.
+  // Forgets all calls, and returns their transmissions under way.
   std::vector<std::unique_ptr<Transmission>> clear();
 
  private:

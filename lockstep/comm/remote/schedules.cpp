@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Schedules of messages, of comparisons, and of the collectives that copy elements.
 #include "lockstep/comm/remote/schedules.h"
 
 #include <cstring>
@@ -23,7 +24,8 @@ std::vector<std::int64_t> sizes_of(const std::vector<at::Tensor>& tensors) {
   return sizes;
 }
 
-// Everybody's tensors to everybody, as far as the lists go.
+// Sends the outgoing tensors and fills the incoming ones; the sizes say how many bytes go to and
+// come from each rank.
 Stage exchange_lists(std::vector<at::Tensor> outgoing, std::vector<std::int64_t> outgoing_bytes,
                      std::vector<at::Tensor> incoming, std::vector<std::int64_t> incoming_bytes) {
   const auto arrived = std::make_shared<at::Tensor>();
@@ -38,7 +40,7 @@ Stage exchange_lists(std::vector<at::Tensor> outgoing, std::vector<std::int64_t>
           .finish = [=] { take_apart(*arrived, incoming); }};
 }
 
-// So many bytes to or from root, none to the others.
+// `bytes` for root, 0 for the other ranks.
 std::vector<std::int64_t> for_root(int root, std::int64_t bytes, int size) {
   std::vector<std::int64_t> result(static_cast<std::size_t>(size), 0);
   result[static_cast<std::size_t>(root)] = bytes;
@@ -61,8 +63,8 @@ Call described_by(const std::byte* bytes) {
   return call;
 }
 
-// Root sends its block to each rank; or the library's algorithm does, after an agreement, since it
-// does not compare calls.
+// Root sends its block to each rank. Large tensors of more than two ranks go by the library's
+// algorithm instead, after an agreement, since the library does not compare calls.
 SchedulePtr schedule_broadcast(const Call& call, const at::Tensor& tensor, Position position) {
   const int root = call.root;
   const auto bytes = static_cast<std::int64_t>(tensor.nbytes());

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The stages of each collective. Sums are taken in the order of the ranks with the kernels of all
+// The stages of each collective. The kernels take sums in the order of the ranks, as on all
 // backends: each rank gets its share of every rank's elements, adds them up, and passes the result
-// to everybody. That moves 2 (N - 1) / N of the tensor in and out of each of N ranks, as a ring
-// does. Two ranks do with one stage, in which each sends all that it has. Tensors are contiguous
+// to all ranks. This moves 2 (N - 1) / N of the tensor in and out of each of N ranks, as a ring
+// does. Two ranks need only one stage, in which each sends all that it has. Tensors are contiguous
 // and in host memory.
 #pragma once
 
@@ -16,14 +16,15 @@
 
 namespace lockstep::remote {
 
-// Sums of larger tensors go in chunks, so that one is added up while the next is on its way. On one
-// machine few large ones are faster; between machines it depends on the transport.
+// Sums of larger tensors go in chunks, so that one is added up while the next is on its way. The
+// best size between machines depends on the transport.
 inline constexpr std::int64_t kChunkBytesOnOneMachine = 4 << 20;
 
-// Tensors up to this size go to everybody as a whole, in one stage.
+// Tensors up to this size go to all ranks whole, in one stage.
 inline constexpr std::int64_t kSmallBytes = 8 * 1024;
 
-// The place of a rank among the ranks, and in what chunks they exchange; the same for all.
+// A rank's place among the ranks, and the size of the chunks that they exchange, which is the same
+// for all.
 struct Position {
   int rank;
   int size;
@@ -32,31 +33,32 @@ struct Position {
 
 using SchedulePtr = std::shared_ptr<Schedule>;
 
-// The schedules that carry out a call, in order: one for each tensor of a list. The tensors of
-// `args` are contiguous and where the transport can use them. Empty lists where this rank has none.
+// Makes the schedules that carry out a call, in order: one for each tensor of a list. The tensors
+// of `args` are contiguous and where the transport can use them. Lists are empty where this rank
+// has no tensors.
 using Scheduler = std::vector<SchedulePtr> (*)(const CollectiveArgs& args, Position position);
 std::vector<SchedulePtr> schedule_bytes(const CollectiveArgs& args, Position position);
 
 SchedulePtr make_schedule(const Call& call, std::vector<Stage> stages);
-// Of an all_reduce or reduce.
+// For all_reduce and reduce.
 SchedulePtr schedule_reduction(const Call& call, const at::Tensor& tensor, Position position);
-SchedulePtr schedule_reduce_scatter(const Call& call, const at::Tensor& output, at::TensorList inputs,
-                                    Position position);
-// A stage that moves nothing, for calls without elements and before the library's own algorithms: a
+SchedulePtr schedule_reduce_scatter(const Call& call, const at::Tensor& output,
+                                    at::TensorList inputs, Position position);
+// A stage that moves no data, for calls without elements and before a library's own algorithms. A
 // transport that compares calls does so in it.
 Stage agreement(Position position);
 
-// Each rank's vote goes into the list, one byte a rank, which must be there until the end. Moves
-// nothing else.
+// Puts each rank's vote into `votes`, one byte per rank; it must exist until the end. Moves nothing
+// else.
 SchedulePtr schedule_vote(const Call& call, bool vote, const at::Tensor& votes, Position position);
 
-// A send or recv, behind a description of it, so that the receiver can tell whether it is the one
+// A send or recv, behind a description of it, by which the receiver checks that it is the message
 // that it expects: UsageError there if not.
 SchedulePtr schedule_message(const Call& call, const at::Tensor& tensor, Tag tag);
 
-// All ranks compare what they call before they do it. UsageError if that differs.
+// All ranks compare their calls before they carry them out. UsageError if they differ.
 Stage comparison(const Call& call, Position position);
-// And what they give each other in an all_to_all, by exchange_sizes.h.
+// Ranks also compare the sizes of an all_to_all, as in exchange_sizes.h.
 Stage exchange_comparison(const std::vector<std::int64_t>& sizes, Position position);
 
 }  // namespace lockstep::remote

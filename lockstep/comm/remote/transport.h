@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A library that moves bytes between processes, as a network group uses it: Gloo, MPI, NCCL. It
-// does no arithmetic: sums are the group's own business, so that they have the same bits on every
-// backend. On GPUs alone they are NCCL's, beside these functions.
+// A library that moves bytes between processes, as the remote engine uses it: Gloo, MPI or NCCL. It
+// does no arithmetic: the schedules take the sums, so that these have the same bits on every
+// backend. Only on GPUs NCCL takes them, by functions of its own.
 #pragma once
 
 #include <chrono>
@@ -17,14 +17,14 @@
 
 namespace lockstep::remote {
 
-// Something on its way. It holds the tensors until it is done.
+// Bytes on their way. Holds the tensors until it is done.
 class Transmission {
  public:
   virtual ~Transmission() = default;
-  // Without blocking. Throws what the library says if it failed.
+  // Does not block. Throws the library's error if the transmission failed.
   virtual bool done() = 0;
-  // Has the calling thread's current stream on the device wait for it, instead of the thread; false
-  // if that cannot be, or not yet.
+  // Makes the calling thread's current stream on the device wait for it, instead of the thread;
+  // false if that is impossible, or not yet possible.
   virtual bool order_current_stream() { return false; }
 };
 
@@ -35,50 +35,50 @@ class Transport {
   Transport() = default;
   Transport(const Transport&) = delete;
   Transport& operator=(const Transport&) = delete;
-  // Only when nothing is on its way.
+  // Destroy it only when nothing is on its way.
   virtual ~Transport() = default;
 
-  // Started by all ranks in the same order.
+  // All ranks start these in the same order.
 
-  // Rank r gets outgoing_bytes[r] bytes, one block behind the other, and incoming_bytes[r] come
-  // from it.
+  // Rank r gets outgoing_bytes[r] bytes, and incoming_bytes[r] bytes come from it; blocks lie one
+  // after the other.
   virtual std::unique_ptr<Transmission> exchange(at::Tensor outgoing,
                                                  std::vector<std::int64_t> outgoing_bytes,
                                                  at::Tensor incoming,
                                                  std::vector<std::int64_t> incoming_bytes) = 0;
-  // Everybody gets everybody's block, bytes[r] of rank r, one behind the other. `own` may lie in
+  // Every rank gets every rank's block, bytes[r] from rank r, one after the other. `own` may lie in
   // its place in `all`.
   virtual std::unique_ptr<Transmission> all_gather(at::Tensor own, at::Tensor all,
                                                    std::vector<std::int64_t> bytes) = 0;
   virtual std::unique_ptr<Transmission> broadcast(at::Tensor bytes, int root) = 0;
 
-  // Messages of one tag between two ranks keep their order, and meet messages of the same size.
+  // Messages of one tag between two ranks keep their order, and match messages of the same size.
   virtual std::unique_ptr<Transmission> send(at::Tensor bytes, int to, int tag) = 0;
   virtual std::unique_ptr<Transmission> receive(at::Tensor bytes, int from, int tag) = 0;
 
-  // For libraries that work on the streams of a device: what the calling thread has the device do
-  // at present, and that what is started from now on comes after that.
+  // For libraries that work on a device's streams. A mark is what the calling thread has the device
+  // do at present; what is started after begin_after() comes after it.
   virtual std::shared_ptr<void> mark() { return nullptr; }
   virtual void begin_after(const std::shared_ptr<void>& /*mark*/) {}
 
-  // Says to which stage of which call the transmissions started from now on belong. `sizes` are
-  // those of exchange_sizes.h for an all_to_all, else empty.
+  // Names the call and the stage that the next transmissions belong to. `sizes` are those of
+  // exchange_sizes.h for an all_to_all, else empty.
   virtual void begin_stage(const Call& /*call*/, std::size_t /*stage*/,
                            std::span<const std::int64_t> /*sizes*/) {}
   // Whether the first stage of a call fails, with CallsDiffer or a UsageError, if another rank
   // makes a different call.
   virtual bool compares_calls() const { return false; }
 
-  // In what chunks sums of large tensors travel best
+  // The chunk size in which sums of large tensors travel best
   // (docs/decisions/0014-chunks-between-machines.md).
   virtual std::int64_t chunk_bytes_between_machines() const { return 16 << 20; }
 
-  // The group has failed: ends what is on its way, if the library can.
+  // The group has failed: ends the transmissions under way, if the library can.
   virtual void abort() {}
 
   // How many transmissions have ended, as far as that shows by itself.
   virtual std::uint64_t events() const = 0;
-  // Returns when there are more than so many, when there may be, or after this time.
+  // Returns when there are more than `events`, when there may be more, or after `at_most`.
   virtual void wait_for_event(std::uint64_t events, std::chrono::microseconds at_most) = 0;
 };
 

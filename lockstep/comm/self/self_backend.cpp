@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Copies and scales the tensors of a group's only rank.
 #include "lockstep/comm/self/self_backend.h"
 
 #include <mutex>
@@ -13,8 +14,8 @@
 namespace lockstep {
 namespace {
 
-// Half types are scaled in float and rounded once, as the other backends do: multiplied by a
-// number, ATen rounds the number first.
+// Half types are scaled in float and rounded once, as on the other backends. ATen would round the
+// factor first.
 void scale(const at::Tensor& tensor, double factor) {
   if (factor == 1) return;
   const bool half = tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16;
@@ -31,8 +32,8 @@ class SelfBackend final : public Backend {
 
   std::string_view name() const override { return "self"; }
 
-  // A collective without inputs works on its outputs where they lie. There is no other rank that a
-  // send or recv could name.
+  // A collective without inputs works on its outputs in place. There is no other rank for a send or
+  // recv.
   Work start(const CollectiveArgs& args) override {
     check_not_aborted(args.call.collective);
     const at::NoGradGuard no_grad;

@@ -109,7 +109,8 @@ TEST_P(AbsenceConformance, AWaitMayHaveADeadlineOfItsOwn) {
   });
 }
 
-// Nobody can tell at once that these calls never meet: another thread may yet make the right ones.
+// No rank can tell at once that these calls never match: another thread may yet make the right
+// ones.
 TEST_P(AbsenceConformance, AMessageAndACollectiveThatWaitForEachOtherAreBothNamed) {
   if (backend().name == "hierarchical") {
     GTEST_SKIP() << "its collectives are several, on groups that know of no message";

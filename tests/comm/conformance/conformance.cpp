@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Runs a conformance test's function on the ranks of a backend, and compares reductions.
 #include "comm/conformance/conformance.h"
 
 #include <ostream>

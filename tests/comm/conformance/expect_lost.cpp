@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Expects that a rank is lost, and that messages name it.
 #include "comm/conformance/expect_lost.h"
 
 #include "comm/conformance/expect_error.h"

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Inputs of the conformance suite, and reference reductions of them.
 #include "comm/conformance/reference.h"
 
 #include <cstring>

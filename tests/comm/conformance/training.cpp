@@ -10,6 +10,7 @@
 #include <fmt/ranges.h>
 #include <torch/torch.h>
 
+#include "lockstep/parallel/finite_gradients.h"
 #include "lockstep/data/distributed_sampler.h"
 #include "lockstep/data/memory_loader.h"
 #include "lockstep/parallel/check_in_sync.h"

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// The reduction kernels against a plain loop, for all types and operations.
 #include "lockstep/comm/kernels/reduce.h"
 
 #include <functional>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// stream_copy at every alignment and length.
 #include "lockstep/comm/kernels/stream_copy.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// PeerMonitors of ranks that are threads, and strangers at their hub.
+// PeerMonitors of ranks that are threads, and pending peers at their server.
 #include "lockstep/comm/remote/peer_monitor.h"
 
 #include <condition_variable>

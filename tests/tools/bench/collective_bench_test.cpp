@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// The measurement of collectives, and the bounds that it reports.
 #include "tools/bench/collective_bench.h"
 
 #include "tests/support/thread_group.h"

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Elements whose reductions are known, and the count of wrong ones.
 #include "tools/bench/known_elements.h"
 
 #include <limits>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Quantiles of measurements.
 #include "tools/bench/statistics.h"
 
 #include <vector>

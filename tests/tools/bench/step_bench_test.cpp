@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// The measurement of training steps, and its models.
 #include "tools/bench/step_bench.h"
 
 #include "tests/support/thread_group.h"

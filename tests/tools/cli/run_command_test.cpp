@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// The command line of `lockstep run`, and the number of ranks that it means.
 #include "run_command.h"
 
 #include <filesystem>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// The diagnosis of the backend that "auto" would take.
 #include "support/environment.h"
 #include "support/rank_processes.h"
 #include "tools/doctor/probes.h"

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// The diagnosis of the BLAS.
 #include "tools/doctor/blas.h"
 
 #include "support/rank_processes.h"

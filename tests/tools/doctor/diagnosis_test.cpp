@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// The whole diagnosis, as text and as JSON.
 #include "tools/doctor/diagnosis.h"
 
 #include <map>

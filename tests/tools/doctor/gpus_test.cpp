@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// The diagnosis of GPUs.
 #include "tools/doctor/gpus.h"
 
 #include <filesystem>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Batch sizes of a rank and of all ranks, from the options.
 #include "tools/recipes/batch_size.h"
 
 #include <gmock/gmock.h>

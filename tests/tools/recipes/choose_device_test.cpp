@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// The device of a rank, from --device.
 #include "tools/recipes/choose_device.h"
 
 #include <gmock/gmock.h>

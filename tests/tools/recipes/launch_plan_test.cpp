@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Which mode trains, and on which ranks or replicas.
 #include "tools/recipes/launch_plan.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Training on local ranks, one of which is killed.
 #include "tools/recipes/local_training.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Connects the ranks of a machine over Unix sockets, and notices when one of them goes.
 #include "lockstep/comm/local/shm/peer_mesh.h"
 
 #include <algorithm>
@@ -20,14 +21,14 @@
 namespace lockstep::shm {
 namespace {
 
-constexpr std::byte kDescriptor{0};  // what send_fd's message carries
+constexpr std::byte kDescriptor{0};  // the byte that send_fd sends
 constexpr std::chrono::milliseconds kLookAround(100);
 constexpr std::chrono::seconds kTimeToEnd(2);
-// How long a process that connects may take to say who it is.
+// How long a connecting process may take to say which rank it is.
 constexpr std::chrono::seconds kTimeToGreet(5);
 
-// The first thing that a connecting rank says. The token shows that it read the same store; the
-// size of the block, that it was built with the same layout of shared memory.
+// The first message of a connecting rank. The token shows that it read the same store. The size of
+// the block shows that it was built with the same layout of shared memory.
 struct Hello {
   std::array<char, 32> token{};
   std::int32_t rank = 0;
@@ -35,7 +36,7 @@ struct Hello {
   std::uint64_t block_bytes = 0;
 };
 
-// -1 if there is none to be had.
+// -1 if there is none.
 int pidfd_of(pid_t pid) {
   return static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
 }
@@ -44,7 +45,8 @@ std::string key_of(const Membership& membership, int rank, std::int64_t group) {
   return fmt::format("shm/{}/{}/{}", membership.generation, group, rank);
 }
 
-// Receives what a connecting process says first. False if it does not: it is no rank, or it died.
+// Receives the first message of a connecting process. False if none comes: the process is no rank,
+// or it died.
 bool greets(int socket, Hello& hello, const Deadline& deadline) try {
   const auto patience = std::min<std::chrono::milliseconds>(kTimeToGreet, deadline.remaining());
   receive_all(socket, std::as_writable_bytes(std::span(&hello, 1)), Deadline::after(patience));
@@ -112,7 +114,7 @@ void PeerMesh::connect(int peer, const Membership& membership, const std::string
   } catch (const TimeoutError&) {
     throw did_not_join({peer}, deadline);
   } catch (const BackendError& error) {
-    // The kernel closes a dying process's sockets before it has ended.
+    // The kernel closes a dying process's sockets before the process has ended.
     for (const Deadline soon = Deadline::after(kTimeToEnd); !soon.passed(); ::usleep(1000)) {
       check_all_live(membership);
     }
@@ -133,7 +135,7 @@ void PeerMesh::accept_higher(int listener, const Membership& membership, const s
       socket = watched_wait(membership, deadline, kFirstTurn, [&](const Deadline& look) {
         return accept_connection(listener, look);
       });
-      // Another user may connect and then say nothing.
+      // Another user may connect and then say nothing, so check the user first.
       if (peer_of(socket.get()).uid != ::geteuid()) continue;
       if (!greets(socket.get(), hello, deadline)) continue;
     } catch (const ConnectionClosed&) {
@@ -180,7 +182,7 @@ std::vector<UniqueFd> PeerMesh::exchange(int fd, const Deadline& deadline) {
     try {
       send_fd(peers_[peer].socket.get(), fd, deadline);
     } catch (const ConnectionClosed&) {
-      // Seen again below, when the others have got theirs.
+      // Reported below, when the others have got their descriptors.
     }
   }
   for (int peer = 0; peer < size(); ++peer) {
@@ -190,8 +192,8 @@ std::vector<UniqueFd> PeerMesh::exchange(int fd, const Deadline& deadline) {
   return received;
 }
 
-// The connection of a rank that died may be open still (see the header), so it is not waited on for
-// long without a look at all ranks.
+// The connection of a rank that died may stay open (see the header), so a long wait is interrupted
+// to check all ranks.
 UniqueFd PeerMesh::receive_from(int peer, const Deadline& deadline) const {
   while (true) {
     const bool last_look = deadline.remaining() <= kLookAround;
@@ -216,14 +218,14 @@ void PeerMesh::throw_gone(int rank) const {
                                    rank, pid(rank)));
 }
 
-// The rank has done its part, whatever became of it.
+// Whether the rank has done its part, whatever became of it.
 bool PeerMesh::descriptor_waits(int rank) const {
   std::byte next{};
   const ssize_t count = ::recv(peers_[rank].socket.get(), &next, 1, MSG_PEEK | MSG_DONTWAIT);
   return count == 1 && next == kDescriptor;
 }
 
-// A rank whose connection ends may have left because another one died or failed.
+// A rank whose connection ended may have left because another rank died or failed.
 int PeerMesh::cause_of_end(int peer) const {
   for (int other = 0; other < size(); ++other) {
     if (other == rank_ || other == peer || descriptor_waits(other)) continue;
@@ -234,7 +236,7 @@ int PeerMesh::cause_of_end(int peer) const {
 }
 
 PeerMesh::State PeerMesh::state(int rank) const {
-  // The process first: what it sent before it died is then in the socket.
+  // Checks the process first: what it sent before it died is then in the socket.
   std::array<pollfd, 2> entries{pollfd{peers_[rank].process.get(), POLLIN, 0},
                                 pollfd{peers_[rank].socket.get(), POLLIN | POLLRDHUP, 0}};
   if (::poll(entries.data(), entries.size(), 0) <= 0) return State::here;
@@ -244,7 +246,7 @@ PeerMesh::State PeerMesh::state(int rank) const {
   const ssize_t count = ::recv(entries[1].fd, &next, 1, MSG_PEEK | MSG_DONTWAIT);
   if (count == 1 && next == farewell) return State::left;
   if (count == 1 && next == farewell_failing) return State::failed;
-  // A descriptor may wait to be fetched; behind it the connection may be closed all the same.
+  // A descriptor may wait to be fetched, and the connection may be closed behind it.
   if (count == 1 && next == kDescriptor && !died && !closed) return State::here;
   return State::lost;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // A rank's connections to all other ranks of its machine, over Unix sockets. They carry descriptors
-// of shared memory, and they tell when a peer is gone: the kernel closes them whatever ends it. A
-// child that it forked may keep them open; so its process is watched as well.
+// of shared memory and show when a peer is gone: the kernel closes them however it ends. A child
+// that the peer forked may keep them open, so the peer's process is watched as well.
 #pragma once
 
 #include <string>
@@ -18,22 +18,22 @@ namespace lockstep::shm {
 
 class PeerMesh {
  public:
-  // Blocks until every rank is connected to every other. TimeoutError names those that did not
-  // come, PeerLost one that came and died; BackendError if they run on another machine.
+  // Blocks until every rank is connected to every other. TimeoutError names the ranks that did not
+  // come, PeerLost a rank that came and died; BackendError if they run on another machine.
   PeerMesh(const Membership& membership, const Deadline& deadline);
   PeerMesh(const PeerMesh&) = delete;
   PeerMesh& operator=(const PeerMesh&) = delete;
   // Tells the peers that this rank leaves.
   ~PeerMesh();
-  // Tells them that an exception ends it. Once, before it is destroyed.
+  // Tells the peers that an exception ends this rank. Call it once, before the destructor.
   void leave_failing() { tell_all(farewell_failing); }
 
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(peers_.size()); }
   pid_t pid(int rank) const { return peers_[rank].pid; }
 
-  // Gives the descriptor to every peer and returns theirs, by rank; this rank's place is empty.
-  // Every rank calls it. TimeoutError and PeerLost name the peer.
+  // Sends the descriptor to every peer and returns theirs, by rank; this rank's place is empty. A
+  // collective call. TimeoutError and PeerLost name the peer.
   std::vector<UniqueFd> exchange(int fd, const Deadline& deadline);
 
   using State = local::Peers::State;
@@ -43,7 +43,7 @@ class PeerMesh {
   struct PeerConnection {
     UniqueFd socket;
     pid_t pid = 0;
-    UniqueFd process;  // a pidfd; none if the peer lives in a PID namespace that is not seen here
+    UniqueFd process;  // a pidfd; none if the peer's PID namespace is not visible here
   };
 
   static constexpr std::byte farewell{'B'};
@@ -62,7 +62,7 @@ class PeerMesh {
   int cause_of_end(int peer) const;
 
   int rank_;
-  pid_t owner_;  // a child that this process forks has the object too
+  pid_t owner_;  // a forked child has the object too
   std::vector<PeerConnection> peers_;
 };
 

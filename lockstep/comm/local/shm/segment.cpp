@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Makes and maps shared memory, after a check that it is available.
 #include "lockstep/comm/local/shm/segment.h"
 
 #include <cerrno>
@@ -30,8 +31,8 @@ Mapping::Mapping(int fd, std::size_t bytes) : bytes_(bytes) {
   }
   data_ = static_cast<std::byte*>(address);
   if (bytes >= kHugePage) {
-    // Both only save time, and older kernels know neither. The pages are filled in now, since a
-    // page fault in the middle of a step would make every peer wait.
+    // Both calls only save time, and older kernels know neither. The pages are filled in now, since
+    // a page fault in the middle of a step would make every peer wait.
     ::madvise(address, bytes, MADV_HUGEPAGE);
     ::madvise(address, bytes, MADV_POPULATE_WRITE);
   }

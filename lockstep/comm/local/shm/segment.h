@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Memory that several processes map: a memfd, so that it has no name, no size limit of /dev/shm,
-// and is gone with the last process that maps it.
+// Memory that several processes map. It is a memfd: it has no name, is not limited by the size of
+// /dev/shm, and goes with the last process that maps it.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace lockstep::shm {
 
-// A mapping that undoes itself. Movable.
+// Owns a mapping, and unmaps it. Movable.
 class Mapping {
  public:
   Mapping() = default;
@@ -28,8 +28,8 @@ class Mapping {
   std::size_t bytes_ = 0;
 };
 
-// Makes a zeroed memfd of that size. BackendError, with both figures, if `ranks` ranks that each
-// make one would not find the memory: a later write would be a SIGBUS or an OOM kill.
+// Makes a zeroed memfd of this size. BackendError, with both figures, if the memory does not
+// suffice for `ranks` ranks that make one each: a later write would cause a SIGBUS or an OOM kill.
 UniqueFd make_memory(std::size_t bytes, int ranks);
 
 }  // namespace lockstep::shm

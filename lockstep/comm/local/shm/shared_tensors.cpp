@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Keeps the mappings of shared tensors, and finds tensors by address.
 #include "lockstep/comm/local/shm/shared_tensors.h"
 
 #include <algorithm>

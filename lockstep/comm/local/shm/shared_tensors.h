@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Tensors in memory that every rank maps: an all-reduce of one copies nothing in or out.
+// Tensors in memory that every rank maps. An all-reduce of such a tensor copies nothing in or out.
 #pragma once
 
 #include <cstdint>
@@ -14,18 +14,18 @@
 
 namespace lockstep::shm {
 
-// The segments that are in use. Thread-safe. Shared by the group and its tensors, since a tensor
-// may outlive its group.
+// The segments in use. Thread-safe. Shared by the group and its tensors, since a tensor may outlive
+// its group.
 class SharedTensors : public std::enable_shared_from_this<SharedTensors> {
  public:
-  // Makes a tensor of the mappings, one for each rank; `rank`'s is this process's. The memory goes
-  // with the tensor's storage.
+  // Makes a tensor from the mappings, one for each rank; mappings[rank] is this process's. The
+  // memory goes with the tensor's storage.
   at::Tensor adopt(std::uint64_t segment, std::vector<Mapping> mappings, int rank,
                    at::IntArrayRef sizes, const at::TensorOptions& options);
 
-  // Where the bytes lie; segment 0 if in none of the segments.
+  // Where the bytes lie; segment 0 if no segment contains them.
   local::Location location_of(const void* data, std::int64_t bytes) const;
-  // A rank's bytes at that place, in this process; null if the segment is not in use here.
+  // The same place in a rank's memory, as mapped here; null if the segment is not in use here.
   std::byte* address(int rank, const local::Location& location) const;
 
  private:

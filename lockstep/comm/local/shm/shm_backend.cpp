@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Joins processes of one machine into a group, and its subgroups.
 #include "lockstep/comm/local/shm/shm_backend.h"
 
 #include "lockstep/comm/local/local_backend.h"
@@ -9,7 +10,7 @@
 namespace lockstep {
 namespace {
 
-// Its ranks meet where the group's did, under a name of their own.
+// The subgroup's ranks rendezvous in the group's store, under a prefix of their own.
 std::shared_ptr<Backend> make_subgroup(const std::string& name, Membership membership,
                                        const GroupOptions& options) {
   if (membership.world_size == 1) return make_self_backend(membership, options);

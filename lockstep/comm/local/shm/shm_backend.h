@@ -9,7 +9,8 @@
 
 namespace lockstep {
 
-// Blocks until all ranks have joined, for options.timeout at most. Its name is "shm" in any case.
+// Blocks until all ranks have joined, for at most options.timeout. The backend's name is "shm"
+// whatever `name` is.
 std::shared_ptr<Backend> make_shm_backend(const Membership& membership, const GroupOptions& options,
                                           const std::string& name = "shm");
 

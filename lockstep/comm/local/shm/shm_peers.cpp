@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Exchanges control blocks and tensors between processes, as mappings of shared memory.
 #include "lockstep/comm/local/shm/shm_peers.h"
 
 #include <algorithm>

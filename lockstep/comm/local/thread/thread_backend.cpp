@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Joins threads of one process into a group, and its subgroups.
 #include "lockstep/comm/local/thread/thread_backend.h"
 
 #include "lockstep/comm/local/local_backend.h"

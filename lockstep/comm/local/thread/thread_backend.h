@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The backend of ranks that are threads of one process. They reduce tensors where they lie, whoever
-// made them.
+// The backend of ranks that are threads of one process. They reduce tensors in place, whatever
+// allocated them.
 #pragma once
 
 #include <functional>
@@ -10,7 +10,8 @@
 
 namespace lockstep {
 
-// Returns what joins a rank of this many to the others; each rank calls it once, none waits.
+// Returns a function that joins one of `size` ranks to the others. Each rank calls it once; it does
+// not block.
 std::function<std::shared_ptr<Backend>(const Membership& membership, const GroupOptions& options)>
 join_threads(int size);
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// The blocks and states of ranks that are threads, in memory of their process.
 #include "lockstep/comm/local/thread/thread_peers.h"
 
 #include <cstdlib>
@@ -17,7 +18,7 @@ namespace {
 using local::ControlBlock;
 using local::Location;
 
-// All memory of a process is one segment; a place in it is its address.
+// All memory of a process is one segment; an offset in it is an address.
 constexpr std::uint64_t kProcess = 1;
 
 class NewTensor final : public local::NewTensor {
@@ -70,7 +71,7 @@ World::World(int size) : states_(static_cast<std::size_t>(size)) {
   for (int rank = 0; rank < size; ++rank) {
     void* memory = std::aligned_alloc(alignof(ControlBlock), bytes);
     if (memory == nullptr) throw std::bad_alloc();
-    // All of a block starts as zeros, as shared memory does.
+    // A block starts as zeros, as shared memory does.
     std::memset(memory, 0, bytes);
     blocks_.push_back(static_cast<ControlBlock*>(memory));
     for (int core : allowed_cores()) CPU_SET(core, &blocks_.back()->cores);

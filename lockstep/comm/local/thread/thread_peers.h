@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The ranks of one process as each other's peers.
+// Threads of one process as each other's peers.
 #pragma once
 
 #include <atomic>
@@ -13,7 +13,7 @@
 
 namespace lockstep::thread {
 
-// What the ranks of one group have in common. Kept by each of them.
+// What the ranks of one group share. Each of them keeps it alive.
 class World {
  public:
   explicit World(int size);
@@ -22,21 +22,21 @@ class World {
   World& operator=(const World&) = delete;
 
   const std::vector<local::ControlBlock*>& blocks() const { return blocks_; }
-  // The first farewell counts.
+  // Only a rank's first farewell counts.
   void leave(int rank, local::Peers::State how);
-  // Until the world ends.
+  // Keeps the task until the world ends.
   void keep(std::shared_ptr<Task> task);
   local::Peers::State state(int rank) const {
     return states_[rank].load(std::memory_order_acquire);
   }
 
-  // The world of a subgroup; the same for all its ranks, each of which names it once.
+  // The world of a subgroup, the same for all its ranks. Each of them asks for it once.
   std::shared_ptr<World> part(const std::string& name, int size);
 
  private:
   struct Part {
     std::shared_ptr<World> world;
-    int missing = 0;  // ranks that have not fetched it
+    int missing = 0;  // ranks that have not asked for it
   };
 
   std::vector<local::ControlBlock*> blocks_;

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Checks interfaces and descriptors, and joins ranks over Gloo.
 #include "lockstep/comm/remote/gloo/gloo_backend.h"
 
 #include "lockstep/comm/remote/gloo/gloo_transport.h"
@@ -9,8 +10,8 @@
 namespace lockstep {
 namespace {
 
-// How many descriptors joining takes, for itself and for each other rank (two connections and their
-// stand-ins), since Gloo does not say what it lacks.
+// How many descriptors joining takes: for this rank itself, and for each other rank (two
+// connections and their stand-ins). Checked first, since Gloo does not say what it lacks.
 constexpr int kOwnDescriptors = 12;
 constexpr int kDescriptorsToEach = 4;
 

@@ -9,7 +9,7 @@
 
 namespace lockstep {
 
-// Blocks until all ranks have joined. Messages are about the backend of this name.
+// Blocks until all ranks have joined. Messages call the backend `name`.
 std::shared_ptr<Backend> make_gloo_backend(const Membership& membership,
                                            const GroupOptions& options,
                                            const std::string& name = "gloo");

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Makes Gloo's device with a thread that does not preempt others.
 #include "lockstep/comm/remote/gloo/gloo_device.h"
 
 #include <sched.h>
@@ -6,8 +7,8 @@
 namespace lockstep {
 namespace {
 
-// A thread that is made while this lives does not take a core at once when it wakes, from one that
-// runs (SCHED_BATCH of sched(7)).
+// While this lives, new threads get SCHED_BATCH (sched(7)): when they wake, they do not take a core
+// at once from a thread that runs.
 class BackgroundThreads {
  public:
   BackgroundThreads() {
@@ -20,7 +21,7 @@ class BackgroundThreads {
   BackgroundThreads& operator=(const BackgroundThreads&) = delete;
 
  private:
-  // Where that is forbidden things are slower, and nothing else.
+  // Where this is forbidden, Gloo is only slower.
   static void set(int policy) {
     const sched_param priority{};
     ::sched_setscheduler(0, policy, &priority);
@@ -30,9 +31,8 @@ class BackgroundThreads {
 
 }  // namespace
 
-// If its thread took the core from one that holds the lock of a connection, in order to send on it,
-// it would try for the lock again and again until the end of its time slice, some milliseconds
-// later.
+// If Gloo's thread took the core from a thread that holds a connection's lock in order to send, it
+// would retry the lock until the end of its time slice, some milliseconds later.
 std::shared_ptr<gloo::transport::Device> make_gloo_device() {
   const BackgroundThreads background;
   return c10d::ProcessGroupGloo::createDeviceForHostname(kGlooHost);

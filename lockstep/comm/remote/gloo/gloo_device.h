@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Gloo's end of this process's connections.
+// Gloo's device, its end of this process's connections.
 #pragma once
 
 #include <memory>
@@ -8,12 +8,13 @@
 
 namespace lockstep {
 
-// The broadcast address of loopback: a socket may listen there, but TCP connects nobody to it. It
-// is also the highest address of loopback, and in Gloo the end with the higher one connects.
+// The broadcast address of loopback. A socket may listen there, but TCP connects nobody to it. It
+// is also the highest address of loopback, and in Gloo the end with the higher address connects.
 inline constexpr const char* kGlooHost = "127.255.255.255";
 
-// Makes Gloo's device, which listens there: its real connections come from gloo_sockets.h. It has a
-// thread that reads and writes, and that lets other threads finish what they do on its core.
+// Makes Gloo's device, which listens there; its real connections come from gloo_sockets.h. The
+// device has a thread that reads and writes, and lets other threads on its core finish what they
+// do.
 std::shared_ptr<gloo::transport::Device> make_gloo_device();
 
 }  // namespace lockstep

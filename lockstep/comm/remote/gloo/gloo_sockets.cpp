@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Finds Gloo's stand-in sockets in /proc, and replaces them with real connections.
 #include "lockstep/comm/remote/gloo/gloo_sockets.h"
 
 #include <cerrno>
@@ -41,7 +42,7 @@ std::optional<Position> owner_of(int socket, in_port_t port) {
   return Position{((host >> 16) & 0xff) - 1, host & 0xffff};
 }
 
-// This process's descriptors, with what each leads to.
+// This process's descriptors, and what each of them refers to.
 std::map<int, std::string> descriptors() {
   std::map<int, std::string> descriptors;
   std::error_code ignored;
@@ -52,14 +53,14 @@ std::map<int, std::string> descriptors() {
   return descriptors;
 }
 
-// Which epoll watches a socket, and how.
+// The epoll that watches a socket, and how.
 struct Watch {
   int epoll = -1;
   epoll_event event{};
 };
 
-// What the kernel says of an epoll's sockets, by their inode: "tfd: 7 events: 19 data: 55d0c8 pos:0
-// ino:eb70 sdev:9", all but the first in hexadecimal.
+// What the kernel says about an epoll's sockets, by their inode: "tfd: 7 events: 19 data: 55d0c8
+// pos:0 ino:eb70 sdev:9", all but the first number in hexadecimal.
 void read_watches(int epoll, std::map<ino_t, Watch>& watches) {
   std::ifstream lines(fmt::format("/proc/self/fdinfo/{}", epoll));
   for (std::string line; std::getline(lines, line);) {
@@ -90,7 +91,7 @@ void check(int result, const char* what) {
 
 GlooSockets::GlooSockets() : listener_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
   check(listener_.get(), "socket");
-  // Nobody needs to connect from elsewhere; before Linux 5.7 only root may set this.
+  // No process needs to connect from elsewhere. Before Linux 5.7 only root may set this.
   ::setsockopt(listener_.get(), SOL_SOCKET, SO_BINDTODEVICE, "lo", sizeof "lo");
   sockaddr_in any{};
   any.sin_family = AF_INET;
@@ -126,7 +127,7 @@ void GlooSockets::replace(remote::Connections connections) {
     const auto watch = watches.find(status.st_ino);
     if (!connection || watch == watches.end()) continue;
     auto [epoll, event] = watch->second;
-    // Otherwise the epoll would go on watching the old socket, which a forked child may still hold.
+    // Otherwise the epoll would keep watching the old socket, which a forked child may still hold.
     check(::epoll_ctl(epoll, EPOLL_CTL_DEL, fd, nullptr), "epoll_ctl");
     check(::dup3(connection.get(), fd, O_CLOEXEC), "dup3");
     check(::epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event), "epoll_ctl");

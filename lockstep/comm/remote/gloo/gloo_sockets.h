@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Gives Gloo connections that Lockstep has made (network/connections.h). Gloo makes its own without
-// asking who connects, ends the process if a stranger does so at the wrong moment, and cannot be
-// woken when a rank dies meanwhile. So each rank first has its Gloo connect to this same process,
-// which is quick and needs no other rank, and then replaces these stand-ins by the real connections
-// (docs/decisions/0019-gloo-gets-its-connections.md).
+// Gives Gloo connections that Lockstep has made (remote/connections.h). When Gloo makes its own, it
+// does not authenticate peers, ends the process if an unknown peer connects at the wrong moment,
+// and cannot be woken when a rank dies meanwhile. So each rank first has its Gloo connect to its
+// own process, which is quick and needs no other rank, and then replaces these stand-ins with the
+// real connections (docs/decisions/0019-gloo-gets-its-connections.md).
 #pragma once
 
 #include <netinet/in.h>
@@ -13,7 +13,7 @@
 
 namespace lockstep {
 
-// Where Gloo connects at first: an address for each connection to each rank.
+// Where Gloo connects at first: one address for each connection to each rank.
 struct StandIns {
   in_port_t port = 0;  // in network order
   sockaddr_in address(int connection, int rank) const;
@@ -27,7 +27,7 @@ class GlooSockets {
   StandIns stand_ins() const { return stand_ins_; }
 
   // Puts each connection in the place of its stand-in. Call it when Gloo has connected to all
-  // stand-ins and does nothing. BackendError if one cannot be found.
+  // stand-ins and is idle. BackendError if a stand-in cannot be found.
   void replace(remote::Connections connections);
 
  private:

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Answers Gloo's requests for other ranks' addresses with those of the stand-ins.
 #include "lockstep/comm/remote/gloo/gloo_store.h"
 
 #include <cstring>
@@ -16,9 +17,9 @@
 namespace lockstep {
 namespace {
 
-// Gloo's key "0/2" holds what rank 2 says of its connection 0: addresses and more, in a form that
-// depends on Gloo's version. "0/rank_2" holds that rank's host name. All ranks say the same but for
-// their addresses, so this rank's own values stand for all.
+// Gloo's key "0/2" holds what rank 2 says about its connection 0: addresses and more, in a form
+// that depends on Gloo's version. "0/rank_2" holds that rank's host name. All ranks say the same
+// except for their addresses, so this rank's own values stand for all.
 class GlooStore final : public c10d::Store {
  public:
   using Bytes = std::vector<std::uint8_t>;
@@ -28,7 +29,7 @@ class GlooStore final : public c10d::Store {
   GlooStore(StandIns stand_ins, std::shared_ptr<Said> said)
       : stand_ins_(stand_ins), said_(std::move(said)) {}
 
-  // Asked for since libtorch 2.6.
+  // libtorch calls this since 2.6.
   virtual c10::intrusive_ptr<c10d::Store> clone() {
     return c10::make_intrusive<GlooStore>(stand_ins_, said_);
   }
@@ -66,7 +67,7 @@ class GlooStore final : public c10d::Store {
   }
   static std::string kind_of(const std::string& key) { return key.substr(0, digits_of_rank(key)); }
 
-  // Replaces this rank's own address, with whatever port, by the other one.
+  // Replaces this rank's own address, with any port, by the given address.
   static Bytes moved(Bytes value, const sockaddr_in& address) {
     in_addr own{};
     ::inet_pton(AF_INET, kGlooHost, &own);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The store in which Gloo finds the other ranks.
+// The store in which Gloo looks up the other ranks.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -8,7 +8,7 @@
 
 namespace lockstep {
 
-// Answers at once that each rank listens at its stand-in, and asks no other rank.
+// Answers at once that each rank listens at its stand-in, without asking any other rank.
 c10::intrusive_ptr<c10d::Store> make_gloo_store(StandIns stand_ins);
 
 }  // namespace lockstep

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Sends and receives messages over c10d's ProcessGroupGloo, and waits for them in threads.
 #include "lockstep/comm/remote/gloo/gloo_transport.h"
 
 #include <atomic>
@@ -29,22 +30,22 @@ using remote::Messenger;
 using remote::Transmission;
 using remote::Transport;
 
-// To each peer, one for each direction of an exchange: Gloo tells a sender that it may begin over
-// the connection of its block, and that would wait behind a block that goes the other way.
+// Connections to each peer, one for each direction of an exchange. Gloo tells a sender over the
+// block's connection that it may begin; that would wait behind a block that goes the other way.
 constexpr std::size_t kConnections = 2;
-// Gloo adds its timeout to the clock, where a longer one would not fit.
+// Gloo adds its timeout to the clock, where a longer one would overflow.
 constexpr std::chrono::milliseconds kLongestTimeout = std::chrono::hours(24 * 365);
-// Lower tags are those of single messages.
+// Lower tags belong to single messages.
 constexpr int kFirstTag = 64;
-// Gloo's tags are ints that are not negative.
+// Gloo's tags are non-negative ints.
 constexpr int kTags = 1 << 29;
 
-// Gloo takes the connections by turns of the tags.
+// Gloo takes the connections in turn, by tag; so each direction has its own.
 int exchange_tag(int tag, int from, int to) {
   return kFirstTag + 2 * tag + (from < to ? 0 : 1);
 }
 
-// Rings when something has ended on one of Gloo's threads.
+// Counts what has ended on Gloo's threads, and wakes the threads that wait for it.
 class Bell {
  public:
   std::uint64_t count() const { return count_.load(std::memory_order_acquire); }
@@ -66,8 +67,8 @@ class Bell {
   std::atomic<std::uint64_t> count_ = 0;
 };
 
-// A collective, which Gloo runs on a thread of its own. Its future is complete before its work says
-// so; who was woken by the one must not ask the other.
+// A collective, which Gloo runs on a thread of its own. Its future completes before its Work does,
+// so a thread that the future woke must not ask the Work.
 class GlooCollective final : public Transmission {
  public:
   GlooCollective(const c10::intrusive_ptr<c10d::Work>& work, std::vector<at::Tensor> tensors,
@@ -88,7 +89,7 @@ class GlooCollective final : public Transmission {
   std::vector<at::Tensor> tensors_;
 };
 
-// Messages between this rank and others. Gloo only lets a thread wait for them.
+// Messages between this rank and others. Gloo offers only to block a thread until they end.
 class GlooMessages final : public Transmission {
  public:
   using Works = std::vector<c10::intrusive_ptr<c10d::Work>>;
@@ -128,7 +129,7 @@ class GlooMessenger final : public Messenger {
   GlooMessenger(c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo, int rank)
       : gloo_(std::move(gloo)), rank_(rank) {}
 
-  // Receives before it sends. Gloo's own alltoall, which sends first and on one connection, would
+  // Receives before it sends. Gloo's own alltoall sends first and on one connection, so it would
   // move large blocks in one direction after the other instead of both at once.
   std::unique_ptr<Transmission> exchange(std::span<const Message> outgoing,
                                          std::span<const Message> incoming,
@@ -189,13 +190,14 @@ class GlooMessenger final : public Messenger {
   c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;
   int rank_;
   std::shared_ptr<Bell> bell_ = std::make_shared<Bell>();
-  // Messages end in any order, exchanges in that of their start, which is the same on all ranks.
+  // Messages end in any order. Exchanges end in the order of their start, which is the same on all
+  // ranks.
   WaitingThreads threads_of_messages_;
   WaitingThreads thread_of_exchanges_{1};
 };
 
-// Gloo writes to connections whose other end may be gone, and the signal for that would end the
-// process. Programs that it executes get the default back.
+// Gloo writes to connections whose other end may be gone, and SIGPIPE would end the process. A
+// handler, unlike SIG_IGN, is back at the default in programs that the process executes.
 void survive_broken_pipes() {
   struct sigaction current {};
   ::sigaction(SIGPIPE, nullptr, &current);
@@ -217,7 +219,7 @@ std::unique_ptr<Transport> make_gloo_transport(const Membership& membership, Joi
   auto connections =
       remote::connect_ranks(membership, joining, host, static_cast<int>(kConnections), deadline);
   GlooSockets sockets;
-  // The group's own deadline comes first; after this one Gloo lets go of what nobody waits for.
+  // The group's own deadline comes first. After this one, Gloo drops what no thread waits for.
   const auto options = c10d::ProcessGroupGloo::Options::create(std::min(timeout, kLongestTimeout) +
                                                                std::chrono::seconds(10));
   options->devices.assign(kConnections, make_gloo_device());

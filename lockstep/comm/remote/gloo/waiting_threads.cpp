@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Starts threads as functions need them, and joins them at the end.
 #include "lockstep/comm/remote/gloo/waiting_threads.h"
 
 namespace lockstep {
@@ -32,7 +33,7 @@ void WaitingThreads::work() {
     functions_.pop_front();
     lock.unlock();
     function();
-    function = nullptr;  // what it holds, too, not under the lock
+    function = nullptr;  // destroys what it holds without the lock
     lock.lock();
   }
 }

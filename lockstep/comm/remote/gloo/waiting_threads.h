@@ -16,10 +16,10 @@ class WaitingThreads {
  public:
   explicit WaitingThreads(std::size_t most = std::numeric_limits<std::size_t>::max())
       : most_(most) {}
-  // Joins all; functions end by themselves.
+  // Joins all threads; functions must end by themselves.
   ~WaitingThreads();
 
-  // Runs it on a thread that has nothing else to do: at once, or when one has.
+  // Runs the function on a free thread, at once or when one is free.
   void run(std::function<void()> function);
 
  private:

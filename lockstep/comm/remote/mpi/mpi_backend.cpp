@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Joins ranks over MPI.
 #include "lockstep/comm/remote/mpi/mpi_backend.h"
 
 #include "lockstep/comm/remote/mpi/mpi_transport.h"

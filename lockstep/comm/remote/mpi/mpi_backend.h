@@ -10,8 +10,8 @@
 
 namespace lockstep {
 
-// Blocks until all ranks have joined. BackendError if this process is no rank of MPI's. Messages
-// are about the backend of this name.
+// Blocks until all ranks have joined. BackendError if this process is not a rank of MPI. Messages
+// call the backend `name`.
 std::shared_ptr<Backend> make_mpi_backend(const Membership& membership, const GroupOptions& options,
                                           const std::string& name = "mpi");
 

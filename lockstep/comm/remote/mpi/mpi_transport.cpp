@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Sends and receives messages by MPI's non-blocking calls, and polls for their end.
 #include "lockstep/comm/remote/mpi/mpi_transport.h"
 
 #include <algorithm>
@@ -21,12 +22,12 @@ using remote::Messenger;
 using remote::Transmission;
 using remote::Transport;
 
-// MPI counts with ints.
+// MPI counts bytes with ints.
 constexpr std::int64_t kPieceBytes = std::int64_t{1} << 30;
-// Lower tags are those of single messages.
+// Lower tags belong to single messages.
 constexpr int kFirstTag = 64;
-// For so many looks in vain, since something arrived, a waiting thread just looks again, and for
-// so many it yields.
+// How often a waiting thread has polled in vain since something arrived: up to kEagerness it polls
+// again at once, up to kPatience it yields first, and then it naps.
 constexpr int kEagerness = 50;
 constexpr int kPatience = 2000;
 constexpr std::chrono::microseconds kNap(50);
@@ -39,7 +40,7 @@ void check(int code) {
   throw BackendError(std::string(text.data(), static_cast<std::size_t>(length)));
 }
 
-// How often threads have asked in vain since something arrived.
+// How often threads have polled in vain since something arrived.
 using VainLooks = std::shared_ptr<std::atomic<int>>;
 
 class MpiTransmission final : public Transmission {
@@ -48,7 +49,7 @@ class MpiTransmission final : public Transmission {
   MpiTransmission(std::shared_ptr<void> memory, VainLooks vain_looks)
       : memory_(std::move(memory)), vain_looks_(std::move(vain_looks)) {}
 
-  // In pieces, in the same way on both sides.
+  // Splits the bytes in the same way on both sides.
   void send(const std::byte* data, std::int64_t bytes, int to, int tag, MPI_Comm comm) {
     for (std::int64_t at = 0; at < bytes; at += kPieceBytes) {
       check(MPI_Isend(data + at, static_cast<int>(std::min(kPieceBytes, bytes - at)), MPI_BYTE, to,
@@ -83,7 +84,7 @@ class MpiTransmission final : public Transmission {
   std::vector<MPI_Request> requests_;
 };
 
-// All of this MPI's tags but those of single messages.
+// All of this MPI's tags except those of single messages.
 int tags_for_exchanges() {
   const auto locked = MpiLibrary::get().lock();
   int* most = nullptr;
@@ -143,10 +144,10 @@ class MpiMessenger final : public Messenger {
     return transmission;
   }
 
-  // MPI cuts messages up itself, and agrees with the receiver before each.
+  // MPI splits messages itself, and agrees with the receiver before each.
   std::int64_t chunk_bytes_between_machines() const override { return 64 << 20; }
 
-  // MPI does not tell: it has to be asked again and again, first often and then now and then.
+  // MPI does not report events. It has to be polled, first often and then less often.
   std::uint64_t events() const override { return 0; }
   void wait_for_event(std::uint64_t /*events*/, std::chrono::microseconds at_most) override {
     const int looks = ++*vain_looks_;
@@ -168,7 +169,7 @@ class MpiMessenger final : public Messenger {
   VainLooks vain_looks_ = std::make_shared<std::atomic<int>>(0);
 };
 
-// Of these ranks of MPI's, in this order. Collective, blocking.
+// A communicator of these MPI ranks, in this order. A blocking collective call.
 MPI_Comm communicator_of(const std::vector<int>& ranks) {
   const auto locked = MpiLibrary::get().lock();
   MPI_Group world = MPI_GROUP_NULL;
@@ -179,7 +180,7 @@ MPI_Comm communicator_of(const std::vector<int>& ranks) {
   check(MPI_Comm_create_group(MPI_COMM_WORLD, members, 0, &comm));
   MPI_Group_free(&members);
   MPI_Group_free(&world);
-  // Errors are returned, not the end of the process.
+  // Makes MPI return errors instead of ending the process.
   check(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN));
   return comm;
 }

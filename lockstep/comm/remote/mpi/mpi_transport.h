@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Moves bytes by messages of MPI's. It goes on only while somebody asks for it.
+// Moves bytes by MPI's messages. These make progress only while a thread polls MPI.
 #pragma once
 
 #include <memory>
@@ -11,8 +11,8 @@
 
 namespace lockstep {
 
-// Blocks until all ranks have come; TimeoutError at the deadline, and what joining.check() throws.
-// BackendError if MPI does not know so many processes.
+// Blocks until all ranks have come. TimeoutError at the deadline, and what joining.check() throws;
+// BackendError if MPI has fewer processes than the group has ranks.
 std::unique_ptr<remote::Transport> make_mpi_transport(const Membership& membership,
                                                       remote::Joining& joining,
                                                       const Deadline& deadline);

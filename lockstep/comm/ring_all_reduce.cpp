@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "lockstep/comm/core/ring_all_reduce.h"
+// Runs the steps of a ring all-reduce, one tensor after the other.
+#include "lockstep/comm/ring_all_reduce.h"
 
 #include <array>
 
@@ -43,7 +44,7 @@ bool RingAllReduce::try_advance() {
     try {
       if (before_) {
         before_->try_advance();
-        // If it failed, so will this one: the group is the same.
+        // If the ring before failed, this one fails as well: they share the group.
         if (before_->state_.load(std::memory_order_acquire) != State::under_way) before_.reset();
       }
       if (!before_) moved = advance();
@@ -95,8 +96,8 @@ void RingAllReduce::wait(const Deadline& deadline) {
   }
 }
 
-// What fails once all ranks have met is a message to a neighbour, of which the caller has not
-// heard.
+// After the agreement, only a message to or from a neighbour can fail. The caller does not know
+// about these messages, so the error names the ring.
 void RingAllReduce::fail() {
   try {
     rethrow_with(agreed_ ? "all_reduce by a ring: " : "");
@@ -106,7 +107,7 @@ void RingAllReduce::fail() {
   state_.store(State::failed, std::memory_order_release);
 }
 
-// Steps 0 to N - 2 combine, steps N - 1 to 2N - 3 hand round.
+// Steps 0 to N - 2 combine chunks; steps N - 1 to 2N - 3 pass the finished chunks on.
 void RingAllReduce::start_step() {
   const int size = neighbours_.size;
   const int hop = step_ % (size - 1);
@@ -133,7 +134,7 @@ void RingAllReduce::end_step() {
   ++tensor_;
 }
 
-// Numbers count around the ring.
+// Chunk numbers wrap around the ring.
 at::Tensor RingAllReduce::chunk(int number) const {
   const int size = neighbours_.size;
   const int index = (number % size + size) % size;
@@ -148,7 +149,7 @@ void RingAllReduce::combine(const at::Tensor& received, const at::Tensor& own) c
   const double scale = scale_over(neighbours_.size, call_.op, call_.scale);
   const std::array<const void*, 2> sources{received.data_ptr(), own.data_ptr()};
   const std::array<void*, 1> destination{own.data_ptr()};
-  // A mean is a sum until it is complete.
+  // A mean stays a sum until the last step, which scales it.
   const ReduceOp op = call_.op == ReduceOp::mean ? ReduceOp::sum : call_.op;
   reduce(sources, destination, own.numel(), own.scalar_type(), op, last ? scale : 1);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The ring all-reduce over send and recv: N - 1 steps in which each rank passes a chunk on and adds
-// its own part to the one that it gets, and N - 1 in which the finished chunks go round. Patarasuk
-// and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
+// The ring all-reduce over send and recv. In N - 1 steps each rank passes a chunk on and combines
+// the chunk that it receives with its own; in N - 1 more steps the finished chunks go around.
+// Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
 #pragma once
 
 #include <atomic>
@@ -18,7 +18,7 @@
 
 namespace lockstep {
 
-// The two ranks that a rank exchanges messages with.
+// The two ranks that this rank exchanges messages with.
 struct RingNeighbours {
   std::function<Work(const at::Tensor&)> send;     // to the next rank
   std::function<Work(const at::Tensor&)> receive;  // from the previous one
@@ -29,8 +29,8 @@ struct RingNeighbours {
 
 class RingAllReduce final : public Operation, public Progressing {
  public:
-  // `agreement` is done when every rank has made this call. `before` is the group's ring before this
-  // one, if it may still be under way: it goes first.
+  // `agreement` completes when every rank has made this call. `before` is the group's previous ring
+  // if it may still be under way; it goes first.
   RingAllReduce(std::vector<at::Tensor> tensors, const Call& call, RingNeighbours neighbours,
                 Work agreement, std::shared_ptr<RingAllReduce> before);
   ~RingAllReduce() override;
@@ -49,7 +49,7 @@ class RingAllReduce final : public Operation, public Progressing {
     at::Tensor flat;  // contiguous and in host memory
   };
 
-  // While busy_ is held.
+  // These require busy_.
   bool advance();
   void start_step();
   void end_step();
@@ -72,7 +72,7 @@ class RingAllReduce final : public Operation, public Progressing {
   Work receiving_;
   std::exception_ptr error_;  // written before state_
   std::atomic<State> state_ = State::under_way;
-  // Who waits may come by here again through the progress of others.
+  // A spin lock. A waiting thread may re-enter through the progress of others, and must then skip.
   std::atomic_flag busy_;
 };
 

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What the reducer and tests ask of a group, and users need not see.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "lockstep/comm/core/piece.h"
+#include "lockstep/comm/process_group.h"
+
+namespace lockstep {
+
+class GroupAccess {
+ public:
+  explicit GroupAccess(ProcessGroup& group) : group_(group) {}
+
+  // How many calls this rank has made, without those of empty().
+  std::uint64_t calls_made() const { return group_.calls_made_; }
+
+  // all_reduce of a 1-D tensor, parts of which come from other buffers on this rank. Pieces are
+  // contiguous, of the tensor's type, and do not overlap. Those that lie wholly in own_share() are
+  // read in place, and must not change until the Work is done; the others are copied in at once. A
+  // ring copies all.
+  Work all_reduce_pieces(const at::Tensor& tensor, std::vector<Piece> pieces,
+                         AllReduceOptions options = {});
+  // Which elements of a tensor, on this rank, no other rank reads in an all_reduce: a part of a
+  // tensor that all ranks can reach and that is not small; none on groups that share no memory.
+  ElementRange own_share(const at::Tensor& tensor) const;
+
+ private:
+  ProcessGroup& group_;
+};
+
+}  // namespace lockstep

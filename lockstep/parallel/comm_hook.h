@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Communication hooks, as PyTorch's: functions that reduce a bucket of gradients in the place of
+// all_reduce with ReduceOp::mean.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "lockstep/comm/core/work.h"
+
+namespace lockstep {
+
+class Bucket;
+
+// A bucket as a hook sees it. Valid during the call; the tensors stay valid.
+class GradBucket {
+ public:
+  explicit GradBucket(const Bucket& bucket) : bucket_(bucket) {}
+
+  // Buckets are reduced in this order on every rank.
+  int index() const;
+  // Gradients, padding, and a trailer that says which parameters this rank used. 1-D, of a real
+  // type. Once the hook's Work is done, every element is the mean over the ranks.
+  const at::Tensor& buffer() const;
+  // The gradients, as views of the buffer.
+  const std::vector<at::Tensor>& gradients() const;
+  // The parameters of these gradients, by their number in the reducer.
+  const std::vector<int>& parameters() const;
+
+ private:
+  const Bucket& bucket_;
+};
+
+// Called in the order of the buckets, the same on every rank; in the first backward, which makes
+// the buckets, each Work is waited for before the next call.
+using CommHook = std::function<Work(GradBucket&)>;
+
+}  // namespace lockstep

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The options of DistributedDataParallel and of the Reducer under it.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include <c10/core/Device.h>
+
+namespace lockstep {
+
+struct DistributedDataParallelOptions {
+  // As in PyTorch: this rank's module is on this device, and tensors given to forward are moved
+  // there; at most one. If empty, nothing is moved.
+  std::vector<at::Device> device_ids = {};
+  // Tensors that forward returns are moved here; by default they stay.
+  std::optional<at::Device> output_device = {};
+  // In MiB, as in PyTorch: the gradient that reaches this size closes the bucket.
+  double bucket_cap_mb = 25;
+  // The same for the first bucket, which is small so that reducing starts early.
+  double first_bucket_mb = 1;
+  // Makes backward end with NonFiniteGradient on every rank if a reduced gradient has infinite or
+  // NaN elements. The error names the parameters, and the ranks that contributed such elements, or
+  // says that finite ones overflow in the sum. Reads each gradient twice, before and after the
+  // reduction: at most 6 % of a step on CPU (docs/decisions/0022-checks-that-name-the-rank.md).
+  // With GPUs it waits for them at the end of backward.
+  bool check_finite = false;
+  // Before each training forward with gradients enabled, buffers (BatchNorm's statistics) become
+  // rank 0's. Never in eval(), so that one rank may evaluate alone.
+  bool broadcast_buffers = true;
+};
+
+// Those about a module (device_ids, output_device, broadcast_buffers) do not concern a Reducer.
+using ReducerOptions = DistributedDataParallelOptions;
+
+}  // namespace lockstep
