@@ -12,17 +12,17 @@
 namespace lockstep {
 namespace {
 
-constexpr std::int64_t samples = 60'000;
+constexpr std::int64_t kSamples = 60'000;
 
 const at::Tensor& images() {
-  static const at::Tensor tensor = torch::rand({samples, 784});
+  static const at::Tensor tensor = torch::rand({kSamples, 784});
   return tensor;
 }
 
 MemoryLoader make_loader(std::size_t batch_size) {
   return {images(),
-          torch::randint(0, 10, {samples}, torch::kLong),
-          DistributedSampler(samples, 1, 0),
+          torch::randint(0, 10, {kSamples}, torch::kLong),
+          DistributedSampler(kSamples, 1, 0),
           {.batch_size = batch_size}};
 }
 
@@ -39,12 +39,12 @@ BENCHMARK(draw_batches)->Arg(64)->Arg(128)->Arg(256)->Unit(benchmark::kMicroseco
 
 // The same rows by index_select, for comparison.
 void index_select(benchmark::State& state) {
-  const auto order = torch::randperm(samples, torch::kLong);
+  const auto order = torch::randperm(kSamples, torch::kLong);
   std::int64_t at = 0;
   for (auto _ : state) {
     benchmark::DoNotOptimize(
         images().index_select(0, order.narrow(0, at, state.range(0))).data_ptr());
-    at = (at + state.range(0)) % (samples - state.range(0));
+    at = (at + state.range(0)) % (kSamples - state.range(0));
   }
 }
 BENCHMARK(index_select)->Arg(64)->Unit(benchmark::kMicrosecond);

@@ -31,7 +31,7 @@ def find_lockstep(path):
         return pathlib.Path(found).resolve() if found else None
     builds = [build for build in ROOT.glob("build/release*/tools/cli/lockstep")
               if build.with_name("lockstep-torch").exists()]
-    builds.sort(key=lambda build: (build.parts[-3] == "release-pip", build.stat().st_mtime))
+    builds.sort(key=lambda build: (build.parts[-4] == "release-pip", build.stat().st_mtime))
     return builds[-1] if builds else None
 
 

@@ -44,7 +44,7 @@ int main(int argc, char** argv) try {
   }
 
   torch::NoGradGuard no_grad;
-  lockstep::MnistDataset tests(folder, lockstep::IdxSplit::test);
+  lockstep::MnistDataset tests(folder, lockstep::MnistSplit::test);
   const auto guesses = net->forward(tests.images().to(device, torch::kFloat) / 255).argmax(1);
   const auto right = guesses.eq(tests.labels().to(device)).to(torch::kFloat).mean();
   std::printf("accuracy %.3f\n", right.item<double>());

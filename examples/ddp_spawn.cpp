@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Linear regression twice: in this process alone, then by ranks that this process starts itself,
-// which meet over TCP and hand their results back to main.
+// which rendezvous over TCP and hand their results back to main.
 //
-//   ddp_spawn [RANKS [PORT]]     2 ranks, which meet at port 29400
+//   ddp_spawn [RANKS [PORT]]     2 ranks, whose rendezvous is port 29400
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// All that a training program needs, in the order in which it meets it. Each header can be included
+// All that a training program needs, in order of use. Each header can be included
 // by itself as well, which compiles faster.
 #pragma once
 
@@ -8,6 +8,7 @@
 #include "lockstep/launch/spawn.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/comm/init_process_group.h"
+#include "lockstep/comm/single_process_groups.h"
 #include "lockstep/data/distributed_sampler.h"
 #include "lockstep/data/mnist_dataset.h"
 #include "lockstep/data/linear_dataset.h"
@@ -18,4 +19,6 @@
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/finite_gradients.h"
 #include "lockstep/parallel/check_in_sync.h"
+#include "lockstep/train/evaluate.h"
+#include "lockstep/train/learning_rate.h"
 // clang-format on

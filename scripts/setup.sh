@@ -10,7 +10,7 @@ data_folder=/usr/share/datasets/fashion-mnist
 
 extra_packages=()
 yes=no         # --yes: install without asking
-dependencies=  # --dependencies: the folder that gpu-kit made, in the place of packages
+dependencies=  # --dependencies: the folder that gpu-kit made, instead of packages
 torch=auto     # --torch: auto, system, pip, or the folder of an unpacked libtorch
 preset=release
 cmake=cmake
@@ -39,6 +39,23 @@ shown() {
   mkdir -p "${log%/*}"
   "$@" 2>&1 </dev/null | tee "$log" || fail "failed: $*
 The whole log is in $log"
+}
+
+# join_values ARGUMENT...: sets `arguments` to them, with "--name value" written as "--name=value".
+join_values() {
+  arguments=()
+  while (($#)); do
+    case $1 in
+      --) arguments+=("$@"); return ;;
+      --torch | --dependencies | --sanitize | --label | --repeat)
+        (($# > 1)) || wrong_use "$1 needs a value"
+        arguments+=("$1=$2")
+        shift
+        ;;
+      *) arguments+=("$1") ;;
+    esac
+    shift
+  done
 }
 
 # option ARGUMENT: takes an option that both scripts know; false for others.
@@ -289,9 +306,9 @@ use_dependencies() {
   export CPATH=$dependencies/usr/include${CPATH:+:$CPATH}
   export LIBRARY_PATH=$dependencies/usr/lib/$triplet${LIBRARY_PATH:+:$LIBRARY_PATH}
   export LD_LIBRARY_PATH=$dependencies/usr/lib/$triplet${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-  LOCKSTEP_CMAKE_OPTIONS+=" -DCMAKE_PREFIX_PATH=$dependencies/usr"
   data_folder=$dependencies$data_folder
   choose_torch
+  export CMAKE_PREFIX_PATH=$dependencies/usr${CMAKE_PREFIX_PATH:+:$CMAKE_PREFIX_PATH}
   choose_compiler || fail "no g++ 12 or newer here; set CXX to a C++20 compiler"
   choose_cmake || fail "no CMake 3.25 or newer here"
   command -v ninja >/dev/null || fail "no ninja here"

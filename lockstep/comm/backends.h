@@ -24,6 +24,10 @@ struct BackendRow {
   // Describes the backend's library on this machine: "Open MPI v4.1.4"; null if it has none.
   // BackendError if the library cannot be used.
   std::string (*find_library)();
+  // How `lockstep doctor` tries it: with two ranks on this machine, by its library, or not.
+  enum class Trial { ranks, library, none } trial;
+  // What doctor says of its library, with {} in the place of find_library().
+  std::string_view found;
 
   bool built_in() const { return join != nullptr; }
 };

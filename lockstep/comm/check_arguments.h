@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a process group refuses before a call starts, on this rank alone: UsageError, and the group
-// goes on.
+// Checks of a call's arguments before it starts, on this rank alone: UsageError, and the group goes
+// on.
 #pragma once
 
 #include <string>
@@ -12,31 +12,32 @@
 
 namespace lockstep {
 
-// Of one call. Lives as long as the call is checked.
+// For one call; lives only while the call is checked.
 class ArgumentChecks {
  public:
   ArgumentChecks(const ProcessGroup& group, std::string_view operation)
       : group_(group), operation_(operation) {}
 
-  // "[shm] all_reduce, rank 1 of 4: ", the beginning of every message.
+  // The beginning of every message: "[shm] all_reduce, rank 1 of 4: ".
   std::string where() const;
 
   void new_tensor(at::IntArrayRef sizes, const at::TensorOptions& options) const;
-  // At least one; defined and dense.
+  // There is at least one tensor, and all are defined and dense.
   void tensors(at::TensorList tensors) const;
-  // The same, and each element can be written by itself.
+  // The same, and no two elements of a tensor share memory.
   void outputs(at::TensorList tensors) const;
-  // Its type suits the operation and the scale.
+  // The tensor's type suits the operation and the scale.
   void reducible(const at::Tensor& tensor, AllReduceOptions options) const;
   void root(int root) const;
-  // Another rank than this one.
+  // `peer` is another rank than this one.
   void peer(int peer) const;
   // One tensor for each rank, all like this one.
   void one_each(at::TensorList tensors, const at::Tensor& like) const;
-  // On ranks other than root the list of this name is empty.
+  // The list of this name is empty on ranks other than root.
   void none(std::string_view list, at::TensorList tensors, int root) const;
   void exchange(at::TensorList outputs, at::TensorList inputs) const;
-  // In ascending order.
+  // The tensor is 1-D. The pieces are in ascending order, do not overlap, are contiguous and of its
+  // type.
   void pieces(const at::Tensor& tensor, const std::vector<Piece>& pieces) const;
 
  private:

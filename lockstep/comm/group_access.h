@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What the reducer and tests ask of a group, and users need not see.
+// What the reducer and the tests need of a group, and users do not.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ class GroupAccess {
  public:
   explicit GroupAccess(ProcessGroup& group) : group_(group) {}
 
-  // How many calls this rank has made, without those of empty().
+  // How many calls this rank has made, except those of empty().
   std::uint64_t calls_made() const { return group_.calls_made_; }
 
   // all_reduce of a 1-D tensor, parts of which come from other buffers on this rank. Pieces are
@@ -23,8 +23,8 @@ class GroupAccess {
   // ring copies all.
   Work all_reduce_pieces(const at::Tensor& tensor, std::vector<Piece> pieces,
                          AllReduceOptions options = {});
-  // Which elements of a tensor, on this rank, no other rank reads in an all_reduce: a part of a
-  // tensor that all ranks can reach and that is not small; none on groups that share no memory.
+  // The elements of a tensor that, on this rank, no other rank reads in an all_reduce: a part of a
+  // large tensor that all ranks can reach; none on groups that share no memory.
   ElementRange own_share(const at::Tensor& tensor) const;
 
  private:

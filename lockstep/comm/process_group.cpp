@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Checks each call's arguments and hands the call to the backend.
 #include "lockstep/comm/process_group.h"
 
 #include <algorithm>

@@ -3,13 +3,15 @@
 //
 // Every rank of a group makes the same calls in the same order. A call returns at once with a
 // Work; results are there after Work::wait(), and until then the tensors must not be touched.
-// Tensors may have any strides and live on any device; a list is one call, and one tensor will do
-// for a list. Those of one call must not overlap, but for an output that is the input. A group may
-// be used from several threads, as long as all ranks agree on the order. After an error that is not
-// a UsageError about this rank's own arguments, the group is unusable and says so.
+// Tensors may have any strides and live on any device. A list of tensors is one call; a single
+// tensor is accepted for a list. Tensors of one call must not overlap, except that an output may be
+// the input itself. A group may be used from several threads, as long as all ranks agree on the
+// order. After an error other than a UsageError about this rank's own arguments, the group is
+// unusable and says so.
 //
-// Ranks compare each call before they use its result, also over a network; where calls differ, each
-// throws a UsageError that names both. On nccl they do so only with TORCH_DISTRIBUTED_DEBUG=DETAIL.
+// Ranks compare each call before they use its result, also over a network; if calls differ, each
+// rank throws a UsageError that names both. On nccl they do so only with
+// TORCH_DISTRIBUTED_DEBUG=DETAIL.
 #pragma once
 
 #include <atomic>
@@ -45,7 +47,7 @@ struct CollectiveArgs;
 
 class ProcessGroup final : public std::enable_shared_from_this<ProcessGroup> {
  public:
-  // Over a backend that has joined the ranks of the membership; init_process_group makes one.
+  // Internal: init_process_group makes groups. The backend has joined the ranks of the membership.
   ProcessGroup(Membership membership, GroupOptions options, std::shared_ptr<Backend> backend);
   // Leaves the group: its peers see a farewell, or a failure while an exception unwinds or is
   // handled.
@@ -91,26 +93,25 @@ class ProcessGroup final : public std::enable_shared_from_this<ProcessGroup> {
                       AllReduceOptions options = {});
 
   // outputs[r] becomes what rank r holds in inputs[this rank]. Sizes may differ from pair to pair.
-  // If a rank gives something else than its peer expects, UsageError; outputs may then be partly
-  // written.
+  // UsageError if send and receive sizes or types differ; outputs may then be partly written.
   Work all_to_all(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs);
 
-  // The n-th send from rank a to rank b meets the n-th recv of rank b from rank a; they must be
-  // alike. A send's Work is done when its tensor may be changed; delivery may come later. Other
-  // ranks take no part.
+  // The n-th send from rank a to rank b matches the n-th recv of rank b from rank a; their types
+  // and numbers of elements must agree. A send completes when its tensor may be changed; delivery
+  // may come later. Other ranks take no part.
   Work send(const at::Tensor& tensor, int to);
   Work recv(const at::Tensor& tensor, int from);
-  // Bytes that this rank has passed on by send and by all_reduce. What a ring sends, 2(N-1)/N of
-  // the tensors for N ranks, is what a rank moves in shared memory too, half of it by reading.
+  // Bytes that this rank has passed on by send and by all_reduce. An all_reduce of N ranks counts
+  // 2(N-1)/N of the tensors on every backend.
   std::uint64_t bytes_sent() const { return bytes_sent_; }
 
-  // Its Work is done when every rank has called it.
+  // Completes when every rank has called it.
   Work barrier();
 
   // A group of some of the ranks, numbered in the order of the list. A collective call, blocking:
-  // every rank of this group makes it. Ranks may name different lists, as long as those that are in
-  // one name the same. Null on a rank that is not in its own list. UsageError on every rank if the
-  // lists do not go together. One thread of a rank at a time.
+  // every rank of this group makes it. Lists may differ between ranks, but all ranks in a list must
+  // pass that list. Null on a rank that is not in its own list. UsageError on every rank if lists
+  // contradict each other. One thread of a rank at a time.
   std::shared_ptr<ProcessGroup> split(const std::vector<int>& ranks);
 
   // A tensor in the memory where this backend reduces fastest, uninitialised; on device() unless
@@ -118,8 +119,8 @@ class ProcessGroup final : public std::enable_shared_from_this<ProcessGroup> {
   // outlive the group.
   at::Tensor empty(at::IntArrayRef sizes, const at::TensorOptions& options);
 
-  // Ends the group for every rank: whatever waits, and whatever comes later, throws with the
-  // reason. May be called from any thread.
+  // Ends the group for every rank: pending waits and later calls throw, with the reason. May be
+  // called from any thread.
   void abort(const std::string& reason);
 
  private:

@@ -73,11 +73,11 @@ bool RingAllReduce::advance() {
 void RingAllReduce::wait(const Deadline& deadline) {
   std::shared_ptr<RingAllReduce> before;
   {
-    const SpinGuard hold(busy_);
+    const SpinGuard guard(busy_);
     before = before_;
   }
   if (before) before->wait(deadline);
-  const SpinGuard hold(busy_);
+  const SpinGuard guard(busy_);
   before_.reset();
   if (state_ == State::failed) std::rethrow_exception(error_);
   try {

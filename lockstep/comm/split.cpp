@@ -12,19 +12,20 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/core/error.h"
 #include "lockstep/rendezvous/losses.h"
+#include "lockstep/rendezvous/prefix_store.h"
 
 namespace lockstep {
 namespace {
 
 // Pads lists to the same length.
-constexpr std::int32_t no_rank = -1;
+constexpr std::int32_t kNoRank = -1;
 // Says that this rank's list cannot form a group, which every rank has to know.
-constexpr std::int32_t impossible_list = -2;
+constexpr std::int32_t kImpossibleList = -2;
 
 std::vector<int> as_list(const at::Tensor& tensor) {
   const auto* begin = tensor.data_ptr<std::int32_t>();
   std::vector<int> ranks(begin, begin + tensor.numel());
-  ranks.erase(std::remove(ranks.begin(), ranks.end(), no_rank), ranks.end());
+  ranks.erase(std::remove(ranks.begin(), ranks.end(), kNoRank), ranks.end());
   return ranks;
 }
 
@@ -37,10 +38,10 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(const std::vector<int>& ranks)
       std::set(ranks.begin(), ranks.end()).size() == ranks.size();
   // Compared first, so that errors speak of a split, and not of the all_gather.
   backend_->start({.call = {.collective = Collective::split}}).wait();
-  const at::Tensor own = at::full({size()}, possible ? no_rank : impossible_list, at::kInt);
+  const at::Tensor own = at::full({size()}, possible ? kNoRank : kImpossibleList, at::kInt);
   if (possible) std::copy(ranks.begin(), ranks.end(), own.data_ptr<std::int32_t>());
   std::vector<at::Tensor> lists;
-  for (int peer = 0; peer < size(); ++peer) lists.push_back(at::full({size()}, no_rank, at::kInt));
+  for (int peer = 0; peer < size(); ++peer) lists.push_back(at::full({size()}, kNoRank, at::kInt));
   all_gather(lists, own).wait();
   const int number = ++splits_;
 
@@ -51,7 +52,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(const std::vector<int>& ranks)
                                  fmt::join(ranks, ", "), size() - 1));
   }
   for (int peer = 0; peer < size(); ++peer) {
-    if (lists[peer][0].item<int>() != impossible_list) continue;
+    if (lists[peer][0].item<int>() != kImpossibleList) continue;
     throw UsageError(
         checks.where() +
         fmt::format("rank {} names a list that cannot be; its own error says why", peer));
@@ -69,10 +70,15 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(const std::vector<int>& ranks)
     }
   }
   if (std::ranges::find(ranks, rank()) == ranks.end()) return nullptr;
+  // Its ranks rendezvous where the group's did, under a name of their own.
+  const std::string name = fmt::format("{}/{}", number, fmt::join(ranks, "-"));
   Membership member = membership_.part(ranks);
+  if (member.store) {
+    member.store = std::make_shared<PrefixStore>(name + "/", std::move(member.store));
+  }
   const GroupLosses losses(member);
   try {
-    auto backend = backend_->split(fmt::format("{}/{}", number, fmt::join(ranks, "-")), member);
+    auto backend = backend_->split(name, member);
     return std::make_shared<ProcessGroup>(std::move(member),
                                           GroupOptions{.timeout = timeout(), .device = device()},
                                           std::move(backend));

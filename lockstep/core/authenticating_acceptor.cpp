@@ -41,7 +41,7 @@ UniqueFd enter_by(const Connect& connect, const Key& key, const Deadline& deadli
 AuthenticatingAcceptor::AuthenticatingAcceptor(UniqueFd listener, const Key& key, int guests)
     : listener_(std::move(listener)),
       key_(key),
-      places_(kMaxPendingPeers + static_cast<std::size_t>(guests)) {
+      capacity_(kMaxPendingPeers + static_cast<std::size_t>(guests)) {
   epoll_.add(listener_.descriptor(), EPOLLIN);
 }
 
@@ -93,7 +93,7 @@ AuthenticatingAcceptor::Verdict AuthenticatingAcceptor::hear(PendingPeer& peer) 
 
 void AuthenticatingAcceptor::send_away_the_slow() {
   while (!pending_.empty() &&
-         (pending_.size() > places_ || Clock::now() - pending_.front().since > kPatience)) {
+         (pending_.size() > capacity_ || Clock::now() - pending_.front().since > kPatience)) {
     send_away_first();
   }
 }

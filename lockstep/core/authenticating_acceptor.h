@@ -59,7 +59,7 @@ class AuthenticatingAcceptor {
   Epoll epoll_;
   Listener listener_;
   Key key_;
-  std::size_t places_;
+  std::size_t capacity_;
   // In order of arrival.
   std::list<PendingPeer> pending_;
   std::map<int, std::list<PendingPeer>::iterator> by_descriptor_;

@@ -183,8 +183,8 @@ void WholeFile::commit() {
 
 void WholeFile::fail(int error) const {
   std::string why = std::strerror(error);
-  const bool no_room = error == ENOSPC || error == EDQUOT || error == EFBIG;
-  if (no_room && needed_ > 0) why += fmt::format(": {} are needed", size_words(needed_));
+  const bool kNoRoom = error == ENOSPC || error == EDQUOT || error == EFBIG;
+  if (kNoRoom && needed_ > 0) why += fmt::format(": {} are needed", size_words(needed_));
   struct statvfs disk {};
   if (error == ENOSPC && folder_ && ::fstatvfs(folder_.get(), &disk) == 0) {
     std::error_code ignored;

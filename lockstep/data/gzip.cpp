@@ -16,8 +16,8 @@ namespace lockstep {
 namespace {
 
 // zlib counts in unsigned int.
-constexpr std::size_t max_piece = std::numeric_limits<uInt>::max();
-constexpr int gzip_only = 16 + MAX_WBITS;
+constexpr std::size_t kMaxPiece = std::numeric_limits<uInt>::max();
+constexpr int kGzipOnly = 16 + MAX_WBITS;
 
 }  // namespace
 
@@ -39,7 +39,7 @@ bool is_gzip(const StoredBytes& bytes) {
 
 GzipReader::GzipReader(StoredBytes bytes, std::string name)
     : bytes_(std::move(bytes)), name_(std::move(name)), stream_(std::make_unique<Stream>()) {
-  if (inflateInit2(&stream_->z, gzip_only) != Z_OK) {
+  if (inflateInit2(&stream_->z, kGzipOnly) != Z_OK) {
     throw BackendError(fmt::format("{}: zlib cannot start (out of memory?)", name_));
   }
 }
@@ -60,7 +60,7 @@ std::size_t GzipReader::read(std::span<std::byte> output) {
   std::size_t written = 0;
   while (written < output.size() && !ended) {
     if (input.empty()) refill();
-    const std::size_t room = std::min(output.size() - written, max_piece);
+    const std::size_t room = std::min(output.size() - written, kMaxPiece);
     z.next_in = reinterpret_cast<const Bytef*>(input.data());
     z.avail_in = static_cast<uInt>(input.size());
     z.next_out = reinterpret_cast<Bytef*>(output.data() + written);

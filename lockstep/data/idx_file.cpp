@@ -20,15 +20,15 @@ namespace {
 
 using ReadOn = std::function<void(std::span<std::byte> output, const char* what)>;
 
-constexpr std::byte unsigned_bytes{0x08};
+constexpr std::byte kUnsignedBytes{0x08};
 // Colour images have four; a header that says 200 is damaged.
-constexpr int max_dimensions = 8;
+constexpr int kMaxDimensions = 8;
 
 // Parses a header; `read` fetches the file's next bytes.
 std::vector<std::int64_t> read_dimensions(const ReadOn& read, const std::string& name) {
   std::array<std::byte, 4> magic{};
   read(magic, "its magic number");
-  if (magic[0] != std::byte{0} || magic[1] != std::byte{0} || magic[2] != unsigned_bytes) {
+  if (magic[0] != std::byte{0} || magic[1] != std::byte{0} || magic[2] != kUnsignedBytes) {
     throw UsageError(fmt::format(
         "{}: not an IDX file of unsigned bytes: it begins with {:02x} {:02x} {:02x} {:02x}, such a "
         "file with 00 00 08 and its number of dimensions",
@@ -36,9 +36,9 @@ std::vector<std::int64_t> read_dimensions(const ReadOn& read, const std::string&
         std::to_integer<int>(magic[2]), std::to_integer<int>(magic[3])));
   }
   const int count = std::to_integer<int>(magic[3]);
-  if (count < 1 || count > max_dimensions) {
+  if (count < 1 || count > kMaxDimensions) {
     throw UsageError(fmt::format("{}: its header says {} dimensions; 1 to {} are read", name, count,
-                                 max_dimensions));
+                                 kMaxDimensions));
   }
   std::vector<std::int64_t> dimensions;
   for (int i = 0; i < count; ++i) {

@@ -12,7 +12,7 @@
 namespace lockstep {
 namespace {
 
-constexpr const char* way_out =
+constexpr const char* kWayOut =
     "install the package dataset-fashion-mnist and name /usr/share/datasets/fashion-mnist, or put "
     "the four files of MNIST (train-images-idx3-ubyte.gz and so on) into a folder and name that";
 
@@ -23,7 +23,7 @@ std::filesystem::path find_file(const std::filesystem::path& folder, const std::
   if (std::filesystem::exists(raw, ignored)) return raw;
   if (std::filesystem::exists(zipped, ignored)) return zipped;
   throw UsageError(
-      fmt::format("{}: neither {} nor {}.gz is there; {}", folder.string(), name, name, way_out));
+      fmt::format("{}: neither {} nor {}.gz is there; {}", folder.string(), name, name, kWayOut));
 }
 
 void require_dimensions(const IdxFile& file, std::size_t expected,
@@ -58,8 +58,8 @@ struct Split {
   IdxFile labels;
 };
 
-const char* prefix_of(IdxSplit split) {
-  return split == IdxSplit::train ? "train" : "t10k";
+const char* prefix_of(MnistSplit split) {
+  return split == MnistSplit::train ? "train" : "t10k";
 }
 
 }  // namespace
@@ -67,17 +67,17 @@ const char* prefix_of(IdxSplit split) {
 void require_data_folder(const std::filesystem::path& folder) {
   std::error_code ignored;
   if (std::filesystem::is_directory(folder, ignored)) return;
-  throw UsageError(fmt::format("{}: there is no such data folder; {}", folder.string(), way_out));
+  throw UsageError(fmt::format("{}: there is no such data folder; {}", folder.string(), kWayOut));
 }
 
-MnistDataset::MnistDataset(const std::filesystem::path& folder, IdxSplit split) {
+MnistDataset::MnistDataset(const std::filesystem::path& folder, MnistSplit split) {
   require_data_folder(folder);
   Split files(folder, prefix_of(split));
   images_ = files.images.read();
   labels_ = files.labels.read().to(at::kLong);
 }
 
-IdxShape idx_shape(const std::filesystem::path& folder, IdxSplit split) {
+MnistShape mnist_shape(const std::filesystem::path& folder, MnistSplit split) {
   require_data_folder(folder);
   const Split files(folder, prefix_of(split));
   const auto& sizes = files.images.dimensions();

@@ -10,14 +10,14 @@
 
 namespace lockstep {
 
-enum class IdxSplit { train, test };
+enum class MnistSplit { train, test };
 
 // Reads {train,t10k}-images-idx3-ubyte and {train,t10k}-labels-idx1-ubyte, each plain or with the
 // suffix .gz, from one folder into memory. Copies share the tensors. UsageErrors name the file and,
 // for a missing folder, where to get the data.
 class MnistDataset : public torch::data::datasets::Dataset<MnistDataset> {
  public:
-  explicit MnistDataset(const std::filesystem::path& folder, IdxSplit split = IdxSplit::train);
+  explicit MnistDataset(const std::filesystem::path& folder, MnistSplit split = MnistSplit::train);
 
   // One image as float32 [1, H, W] from 0 to 1, and its label as int64 [], like torch's MNIST.
   torch::data::Example<> get(std::size_t index) override;
@@ -33,14 +33,14 @@ class MnistDataset : public torch::data::datasets::Dataset<MnistDataset> {
 };
 
 // The shape in a split's headers, checked as by MnistDataset, before memory is allocated for it.
-struct IdxShape {
+struct MnistShape {
   std::int64_t images;
   std::int64_t height;
   std::int64_t width;
 
   std::int64_t pixels() const { return images * height * width; }
 };
-IdxShape idx_shape(const std::filesystem::path& folder, IdxSplit split);
+MnistShape mnist_shape(const std::filesystem::path& folder, MnistSplit split);
 
 // UsageError, saying where to get the data, unless the folder exists.
 void require_data_folder(const std::filesystem::path& folder);

@@ -66,7 +66,7 @@ bool Console::write_some() {
 bool write_last(OutputStream stream, std::string text) {
   Console console;
   console.add(stream, text);
-  const Deadline deadline = Deadline::after(reader_grace);
+  const Deadline deadline = Deadline::after(kReaderGrace);
   while (console.write_some() && !console.empty() && !deadline.passed()) {
     pollfd entry{console.descriptor(), POLLOUT, 0};
     ::poll(&entry, 1, static_cast<int>(deadline.remaining().count()));

@@ -13,7 +13,7 @@
 namespace lockstep {
 
 // How long a reader may take for the rest when a program has to end.
-constexpr std::chrono::milliseconds reader_grace{500};
+constexpr std::chrono::milliseconds kReaderGrace{500};
 
 // Queues texts for both streams together, so that they stay whole and in order if both streams go
 // to the same terminal or file.

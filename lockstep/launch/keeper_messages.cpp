@@ -30,8 +30,8 @@ struct Payload {
 };
 
 // A rank's output, error output and last words.
-constexpr std::size_t descriptor_count = 3;
-using Descriptors = std::array<int, descriptor_count>;
+constexpr std::size_t kDescriptorCount = 3;
+using Descriptors = std::array<int, kDescriptorCount>;
 
 struct Packet {
   Payload payload{};

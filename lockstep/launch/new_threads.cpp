@@ -31,7 +31,7 @@ std::vector<pid_t> threads() {
 }
 
 // Initialized before main, and after the libraries that the program is linked to.
-const std::vector<pid_t> at_load = threads();
+const std::vector<pid_t> kAtLoad = threads();
 
 // Without /proc nobody can tell whether there are other threads.
 bool are_known() {
@@ -42,7 +42,7 @@ bool are_known() {
 int count_new_threads() {
   const pid_t main_thread = ::getpid();  // in a forked child, too
   const auto is_new = [&](pid_t id) {
-    return id != main_thread && std::ranges::count(at_load, id) == 0;
+    return id != main_thread && std::ranges::count(kAtLoad, id) == 0;
   };
   const auto count = static_cast<int>(std::ranges::count_if(threads(), is_new));
 #if defined(__SANITIZE_THREAD__)

@@ -11,11 +11,11 @@ namespace {
 
 // How long a lost rank may take to end by itself, since its own end tells more than the others'
 // loss. Shorter for a rank that was only silent, since it most likely hangs.
-constexpr std::chrono::milliseconds cause_grace{2000};
-constexpr std::chrono::milliseconds silence_grace{1000};
+constexpr std::chrono::milliseconds kCauseGrace{2000};
+constexpr std::chrono::milliseconds kSilenceGrace{1000};
 // Gives ranks time to report a loss to other machines before they are ended; otherwise ranks there
 // would take that end for the cause.
-constexpr std::chrono::milliseconds other_machines_grace{500};
+constexpr std::chrono::milliseconds kOtherMachinesGrace{500};
 
 }  // namespace
 
@@ -45,8 +45,8 @@ void RankWatch::take_failure() {
   std::vector<RankEnd> ends;
   for (Rank& rank : ranks_) ends.push_back(end_of(rank));
   const auto culprit = find_culprit(ends, first_rank());
-  const auto grace = culprit->may_change ? culprit->loss.silent ? silence_grace : cause_grace
-                     : options_.node     ? other_machines_grace
+  const auto grace = culprit->may_change ? culprit->loss.silent ? kSilenceGrace : kCauseGrace
+                     : options_.node     ? kOtherMachinesGrace
                                          : std::chrono::milliseconds(0);
   if (grace.count() > 0 && running()) {
     if (!decide_at_ || grace < decide_at_->remaining()) decide_at_ = Deadline::after(grace);

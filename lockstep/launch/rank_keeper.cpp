@@ -23,11 +23,11 @@
 namespace lockstep {
 namespace {
 
-constexpr std::chrono::seconds start_timeout{30};
+constexpr std::chrono::seconds kStartTimeout{30};
 // How long the keeper may take to end, beyond its patience with processes that it has killed.
-constexpr std::chrono::seconds farewell_timeout{2};
+constexpr std::chrono::seconds kFarewellTimeout{2};
 // How often to check whether the keeper has ended, if there is no pidfd.
-constexpr std::chrono::milliseconds look_interval{10};
+constexpr std::chrono::milliseconds kKeeperLookInterval{10};
 
 // Keeps the descriptor clear of the standard streams, which the keeper replaces.
 UniqueFd above_standard_streams(int fd) {
@@ -59,7 +59,7 @@ RankKeeper::RankKeeper(const Keeping& keeping, const MemoryKills& memory_kills)
 }
 
 StartedRank RankKeeper::next_started() {
-  const Deadline deadline = Deadline::after(start_timeout);
+  const Deadline deadline = Deadline::after(kStartTimeout);
   while (true) {
     pollfd entry{socket_.get(), POLLIN, 0};
     ::poll(&entry, 1, static_cast<int>(deadline.remaining().count()));
@@ -74,7 +74,7 @@ StartedRank RankKeeper::next_started() {
     if (!deadline.passed()) continue;
     throw BackendError(fmt::format(
         "the keeper of the ranks (pid {}) started none for {} s; was it stopped (kill -STOP)?",
-        pid_, start_timeout.count()));
+        pid_, kStartTimeout.count()));
   }
 }
 
@@ -101,13 +101,13 @@ std::optional<ExitStatus> RankKeeper::await_end(const Deadline& deadline) const 
     if (info.si_pid == pid_) return ExitStatus::from(info.si_code, info.si_status);
     if (deadline.passed()) return std::nullopt;
     pollfd entry{pidfd_.get(), POLLIN, 0};
-    const auto patience = pidfd_ ? deadline.remaining() : look_interval;
+    const auto patience = pidfd_ ? deadline.remaining() : kKeeperLookInterval;
     ::poll(&entry, 1, static_cast<int>(patience.count()));
   }
 }
 
 void RankKeeper::report_loss() {
-  const auto status = await_end(Deadline::after(farewell_timeout));
+  const auto status = await_end(Deadline::after(kFarewellTimeout));
   const std::string how =
       status ? status->words(memory_kills_) : "its connection ended before it did";
   throw BackendError(fmt::format(
@@ -120,7 +120,7 @@ void RankKeeper::end(std::chrono::milliseconds grace) {
   if (pid_ < 0) return;
   send_to_keeper(socket_.get(), grace);
   // The keeper may be stopped (SIGSTOP). The ranks die with it.
-  if (!await_end(Deadline::after(grace + kill_patience + farewell_timeout))) {
+  if (!await_end(Deadline::after(grace + kKillPatience + kFarewellTimeout))) {
     ::kill(pid_, SIGKILL);
   }
   while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {

@@ -37,7 +37,7 @@ void RankOutput::add(OutputStream stream, std::string_view bytes) {
     bytes.remove_prefix(end + 1);
   }
   rest += bytes;
-  if (rest.size() >= longest_line) finish(stream);
+  if (rest.size() >= kLongestLine) finish(stream);
 }
 
 void RankOutput::finish(OutputStream stream) {
@@ -49,9 +49,9 @@ void RankOutput::finish(OutputStream stream) {
 
 void RankOutput::emit(OutputStream stream, std::string_view line) {
   if (!traces_[stream == OutputStream::err].is_trace(line)) {
-    last_lines_.emplace_back(line.substr(0, remembered_line_bytes));
+    last_lines_.emplace_back(line.substr(0, kRememberedLineBytes));
   }
-  if (last_lines_.size() > remembered_lines) last_lines_.pop_front();
+  if (last_lines_.size() > kRememberedLines) last_lines_.pop_front();
   if (log_) write_log(line);
   if (sink_) sink_({rank_, stream, line});
 }

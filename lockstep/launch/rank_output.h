@@ -17,9 +17,9 @@ namespace lockstep {
 class RankOutput {
  public:
   // How much is remembered for the report, and at how many bytes a line without an end is cut.
-  static constexpr std::size_t remembered_lines = 20;
-  static constexpr std::size_t remembered_line_bytes = 1000;
-  static constexpr std::size_t longest_line = std::size_t{1} << 20;
+  static constexpr std::size_t kRememberedLines = 20;
+  static constexpr std::size_t kRememberedLineBytes = 1000;
+  static constexpr std::size_t kLongestLine = std::size_t{1} << 20;
 
   // Each whole line goes to the sink. A log file, unless its name is empty, gets the lines of both
   // streams; BackendError if it cannot be opened.

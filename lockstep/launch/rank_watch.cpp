@@ -23,17 +23,17 @@ namespace {
 using std::chrono::milliseconds;
 
 // A killed process that is still there hangs in the kernel.
-constexpr milliseconds kill_timeout{5000};
+constexpr milliseconds kKillTimeout{5000};
 // How long to wait before retrying clients of the store for which no descriptor was free.
-constexpr milliseconds starved_wait{100};
+constexpr milliseconds kStarvedWait{100};
 // How long the keeper may be stopped before it is continued.
-constexpr milliseconds keeper_sleep{1000};
+constexpr milliseconds kKeeperSleep{1000};
 // GNU timeout signals its child and then its whole group: that is one request, not two.
-constexpr milliseconds same_wish{100};
+constexpr milliseconds kSameWish{100};
 // More than a pipe holds: further output comes from a process that left its group.
-constexpr int reads_after_end = 32;
+constexpr int kReadsAfterEnd = 32;
 
-constexpr std::array streams{OutputStream::out, OutputStream::err};
+constexpr std::array kStreams{OutputStream::out, OutputStream::err};
 
 bool is_terminal(OutputStream stream) {
   return ::isatty(stream == OutputStream::out ? STDOUT_FILENO : STDERR_FILENO) == 1;
@@ -152,7 +152,7 @@ void RankWatch::warn_of_late_output() {
 }
 
 void RankWatch::warn_of_starved_store() {
-  if (!store_.starved() || std::exchange(starved_told_, true)) return;
+  if (!store_.starved() || std::exchange(starvation_reported_, true)) return;
   console_.add(OutputStream::err,
                fmt::format("lockstep: warning: ranks wait for answers of this launcher: {}; raise "
                            "ulimit -n\n",
@@ -197,12 +197,12 @@ void RankWatch::wait() {
   if (!console_.empty()) entries.push_back({console_.descriptor(), POLLOUT, 0});
   for (Rank& rank : ranks_) {
     if (console_.full()) continue;
-    for (const OutputStream stream : streams) {
+    for (const OutputStream stream : kStreams) {
       const UniqueFd& pipe = rank.process.output(stream);
       if (pipe) entries.push_back({pipe.get(), POLLIN, 0});
     }
   }
-  milliseconds timeout = store_.starved() ? starved_wait : keeper_sleep;
+  milliseconds timeout = store_.starved() ? kStarvedWait : kKeeperSleep;
   for (const auto& deadline : {arrive_by_, decide_at_, kill_at_, give_up_at_}) {
     if (deadline) timeout = std::min(timeout, deadline->remaining());
   }
@@ -221,7 +221,7 @@ void RankWatch::take_changes() {
     }
   } catch (const BackendError&) {
     // The keeper was killed, and the ranks with it.
-    discard_at_ = Deadline::after(reader_grace);
+    discard_at_ = Deadline::after(kReaderGrace);
     drain();
     throw;
   }
@@ -233,7 +233,7 @@ void RankWatch::interrupt(int signal) {
     kill_all();
   } else if (result_.signal == 0) {
     result_.signal = signal;
-    repeat_after_ = Deadline::after(same_wish);
+    repeat_after_ = Deadline::after(kSameWish);
     // Ranks get SIGTERM for SIGPIPE, which is about this process's output.
     stop(signal == SIGPIPE ? SIGTERM : signal, options_.interrupt_grace);
   } else if (repeat_after_->passed()) {
@@ -267,7 +267,7 @@ void RankWatch::warn_of_lost_log(Rank& rank) {
 
 void RankWatch::read_outputs() {
   for (Rank& rank : ranks_) {
-    for (const OutputStream stream : streams) {
+    for (const OutputStream stream : kStreams) {
       if (!console_.full()) read_some(rank, stream);
     }
   }
@@ -302,7 +302,7 @@ void RankWatch::take_deadlines() {
     throw BackendError(fmt::format(
         "rank {} (pid {}) did not end within {:.1f} s of SIGKILL: it hangs in the "
         "kernel; look at its state with ps",
-        first_rank() + rank.process.rank(), rank.process.pid(), kill_timeout.count() / 1000.0));
+        first_rank() + rank.process.rank(), rank.process.pid(), kKillTimeout.count() / 1000.0));
   }
 }
 
@@ -320,7 +320,7 @@ void RankWatch::stop(int signal, milliseconds grace) {
 void RankWatch::kill_all() {
   signal_all(SIGKILL);
   kill_at_.reset();
-  if (!give_up_at_) give_up_at_ = Deadline::after(kill_timeout);
+  if (!give_up_at_) give_up_at_ = Deadline::after(kKillTimeout);
 }
 
 void RankWatch::end_leftovers() {
@@ -332,8 +332,8 @@ void RankWatch::end_leftovers() {
 
 void RankWatch::drain() {
   for (Rank& rank : ranks_) {
-    for (const OutputStream stream : streams) {
-      for (int i = 0; i < reads_after_end && read_some(rank, stream); ++i) {
+    for (const OutputStream stream : kStreams) {
+      for (int i = 0; i < kReadsAfterEnd && read_some(rank, stream); ++i) {
         if (console_.full()) flush_console();
       }
       rank.output.finish(stream);
@@ -346,7 +346,7 @@ void RankWatch::drain() {
 void RankWatch::flush_console() {
   while (!console_.empty()) {
     if (!discard_at_ && (culprit_ || result_.signal != 0)) {
-      discard_at_ = Deadline::after(reader_grace);
+      discard_at_ = Deadline::after(kReaderGrace);
     }
     if (discard_at_ && discard_at_->passed()) return console_.discard();
     std::array<pollfd, 2> entries{

@@ -98,7 +98,7 @@ class RankWatch {
   std::optional<RankKeeper> keeper_;
   std::vector<Rank> ranks_;
 
-  bool starved_told_ = false;
+  bool starvation_reported_ = false;
   int looks_ = 0;
   Deadline look_for_kills_at_ = Deadline::after({});
   std::optional<Deadline> decide_at_;

@@ -42,13 +42,16 @@ struct SpawnOptions {
   // How long a rank that runs the program again may take to reach the call; a slower rank is ended
   // and counts as failed. Default: a minute plus ten times what this process took.
   std::optional<std::chrono::milliseconds> start_timeout{};
-  // As in AgentOptions. If empty, each rank is limited to its share of the cores, unless
-  // OMP_NUM_THREADS is set.
+  // OMP_NUM_THREADS and OPENBLAS_NUM_THREADS of each rank. If empty, each rank is limited to its
+  // share of the cores, unless OMP_NUM_THREADS is set.
   std::optional<int> threads{};
+  // Lines of ranks begin with "[rank 2] ".
   bool prefix = true;
-  // Must not throw or block.
+  // Gets every line instead of the standard streams. Must not throw or block.
   LineSink on_line{};
+  // A folder that gets rank_0.log and so on, with both streams; made if it is not there.
   std::string log_dir{};
+  // From SIGTERM to SIGKILL: when a rank has failed, and when this process was told to stop.
   std::chrono::milliseconds stop_grace{500};
   std::chrono::milliseconds interrupt_grace{10000};
 };
@@ -105,7 +108,7 @@ bool is_rank();
 // Calls fn(rank) in each of `ranks` new processes and blocks until all have ended. They have the
 // environment variables of `lockstep run`, so that init_process_group() joins them. A rank ends
 // when fn returns; destructors of static objects do not run in it. Processes that ranks leave
-// behind are ended with them, by the ranks' parent (see run_agent()). Returns the results by rank,
+// behind are ended with them, by the ranks' parent. Returns the results by rank,
 // at most 64 MiB each; nothing if fn returns void. Results are kept until the program ends, for the
 // ranks of later calls.
 //

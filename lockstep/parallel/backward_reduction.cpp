@@ -159,7 +159,7 @@ void BackwardReduction::gradient_coming(int number, const at::Tensor& gradient) 
         "backward use the parameter as often as the others do, or accumulate under no_sync()",
         parameter.name, parameter.whole_count));
   }
-  slot.bucket.complete(parameter.place);  // it will be added to
+  slot.bucket.complete(parameter.slot);  // it will be added to
 }
 
 void BackwardReduction::gradient_accumulated(int number, bool defined) {
@@ -190,7 +190,7 @@ void BackwardReduction::gradient_accumulated(int number, bool defined) {
 void BackwardReduction::contribute(Parameter& parameter) {
   at::Tensor& gradient = parameter.tensor.mutable_grad();
   Slot& slot = slots_[static_cast<std::size_t>(parameter.bucket)];
-  const at::Tensor& view = slot.bucket.gradient(parameter.place);
+  const at::Tensor& view = slot.bucket.gradient(parameter.slot);
   if (gradient.defined() && gradient.layout() != at::kStrided) {
     refuse("parameter " + parameter.name + " has a sparse gradient, which is not supported");
   }
@@ -201,7 +201,7 @@ void BackwardReduction::contribute(Parameter& parameter) {
     return;
   }
   if (gradient.defined()) {
-    slot.bucket.take(parameter.place, gradient);
+    slot.bucket.take(parameter.slot, gradient);
   } else {
     view.zero_();
   }
@@ -212,8 +212,8 @@ void BackwardReduction::contribute(Parameter& parameter) {
 
 // Called while the gradient is still in the cache.
 void BackwardReduction::check_contribution(const Parameter& parameter, Bucket& bucket) {
-  bucket.complete(parameter.place);  // the view may lack a part that stayed elsewhere
-  const int number = bucket.parameters()[static_cast<std::size_t>(parameter.place)];
+  bucket.complete(parameter.slot);  // the view may lack a part that stayed elsewhere
+  const int number = bucket.parameters()[static_cast<std::size_t>(parameter.slot)];
   finite_gradients_->contributed(number, parameter.tensor.grad());
 }
 
@@ -272,7 +272,7 @@ void BackwardReduction::add_bucket() {
   for (const int number : planned.parameters) {
     Parameter& parameter = parameters_[static_cast<std::size_t>(number)];
     parameter.bucket = index;
-    parameter.place = place++;
+    parameter.slot = place++;
   }
 }
 

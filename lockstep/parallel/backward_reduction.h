@@ -56,7 +56,7 @@ class BackwardReduction final : public BackwardListener,
     GradientHooks hooks;
     GradientSize size;
     int bucket = -1;
-    int place = 0;  // in its bucket
+    int slot = 0;  // its gradient's, in its bucket
     // How often its gradient has been accumulated in this backward, and how often in a complete
     // one; nested backwards accumulate several times.
     int count = 0;

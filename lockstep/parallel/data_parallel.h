@@ -143,9 +143,9 @@ class DataParallel : public DataParallelBase {
     std::vector<std::optional<Output>> outputs(inputs.size());
     replicas->run([&](int replica) {
       auto& input = inputs[static_cast<std::size_t>(replica)];
-      TensorPlaces places;
-      for_each_input(input, [&](at::Tensor& tensor) { places.push_back(&tensor); });
-      replicas->scatter(replica, places);
+      TensorPointers pointers;
+      for_each_input(input, [&](at::Tensor& tensor) { pointers.push_back(&tensor); });
+      replicas->scatter(replica, pointers);
       auto& module = dynamic_cast<Impl&>(replicas->module(replica));
       outputs[static_cast<std::size_t>(replica)].emplace(std::apply(
           [&](auto&... copies) -> decltype(auto) {
@@ -153,11 +153,11 @@ class DataParallel : public DataParallelBase {
           },
           input));
     });
-    std::vector<TensorPlaces> places(outputs.size());
+    std::vector<TensorPointers> pointers(outputs.size());
     for (std::size_t i = 0; i < outputs.size(); ++i) {
-      for_each_tensor(*outputs[i], [&](at::Tensor& tensor) { places[i].push_back(&tensor); });
+      for_each_tensor(*outputs[i], [&](at::Tensor& tensor) { pointers[i].push_back(&tensor); });
     }
-    replicas->gather(places, output_device());
+    replicas->gather(pointers, output_device());
     return Output(std::move(*outputs.front()));
   }
   template <class... Arguments>

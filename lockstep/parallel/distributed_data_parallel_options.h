@@ -30,7 +30,7 @@ struct DistributedDataParallelOptions {
   bool broadcast_buffers = true;
 };
 
-// Those about a module (device_ids, output_device, broadcast_buffers) do not concern a Reducer.
+// A Reducer ignores the options about a module: device_ids, output_device, broadcast_buffers.
 using ReducerOptions = DistributedDataParallelOptions;
 
 }  // namespace lockstep

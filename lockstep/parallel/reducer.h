@@ -87,7 +87,7 @@ class Reducer {
   // It checks before forward and prepares after it.
   friend class DistributedDataParallelBase;
   void check() const;
-  // `before_forward` is next_node_number() from before forward (backward_entry.h).
+  // `before_forward` is autograd's next node number from before forward.
   void prepare_in_place(std::span<at::Tensor* const> outputs, std::uint64_t before_forward) const;
 
   std::shared_ptr<BackwardReduction> reduction_;  // null if nothing is reduced or checked

@@ -83,7 +83,7 @@ void ReplicaForward::run(const std::function<void(int replica)>& forward) {
   });
 }
 
-void ReplicaForward::scatter(int replica, const TensorPlaces& inputs) {
+void ReplicaForward::scatter(int replica, const TensorPointers& inputs) {
   ReplicaGraph& graph = graphs_[static_cast<std::size_t>(replica)];
   for (std::size_t i = 0; i < inputs_.size(); ++i) {
     at::Tensor part = scatter_.part(inputs_[i], replica, replicas_.device(replica));
@@ -131,13 +131,13 @@ std::vector<GradientTarget> ReplicaForward::targets() const {
   return result;
 }
 
-void ReplicaForward::gather(const std::vector<TensorPlaces>& outputs, at::Device device) {
-  const TensorPlaces& places = outputs.front();
+void ReplicaForward::gather(const std::vector<TensorPointers>& outputs, at::Device device) {
+  const TensorPointers& places = outputs.front();
   std::vector<at::Tensor> with_history;
   std::vector<GatheredOutput> how;
   for (std::size_t number = 0; number < places.size(); ++number) {
     Parts parts;
-    for (const TensorPlaces& replica : outputs) {
+    for (const TensorPointers& replica : outputs) {
       if (replica.size() != places.size()) {
         throw UsageError(fmt::format(
             "[DataParallel] replica 0 returned {} tensors and another one {}. Return as many for "

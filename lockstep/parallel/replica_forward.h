@@ -19,7 +19,7 @@
 namespace lockstep {
 
 // The tensors inside a value, in the same order for all values of the same structure.
-using TensorPlaces = c10::SmallVector<at::Tensor*, 4>;
+using TensorPointers = c10::SmallVector<at::Tensor*, 4>;
 
 class ReplicaForward {
  public:
@@ -34,12 +34,12 @@ class ReplicaForward {
   // Runs the function for each part, in the workers. ReplicaFailed if it throws.
   void run(const std::function<void(int replica)>& forward);
   // Call it within run: replaces the inputs by the replica's parts.
-  void scatter(int replica, const TensorPlaces& inputs);
+  void scatter(int replica, const TensorPointers& inputs);
 
   // Concatenates the replicas' outputs along the scatter's dimension, into the places of replica
   // 0's. Tensors without dimensions become a vector with one element per replica, as in PyTorch.
   // UsageError if the replicas' outputs do not fit together.
-  void gather(const std::vector<TensorPlaces>& outputs, at::Device device);
+  void gather(const std::vector<TensorPointers>& outputs, at::Device device);
 
  private:
   std::vector<std::optional<c10::Stream>> current_streams() const;

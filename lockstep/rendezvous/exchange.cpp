@@ -15,12 +15,12 @@ std::vector<std::string> exchange(const Membership& membership, std::string_view
   Store& store = *membership.store;
   const std::string where =
       fmt::format("joining, rank {} of {}: ", membership.rank, membership.world_size);
-  const std::string place = fmt::format("{}/{}", topic, membership.generation);
-  const auto time = store.add(fmt::format("{}/{}/times", place, membership.rank), 1);
-  store.set(fmt::format("{}/{}/{}", place, time, membership.rank), text);
+  const std::string prefix = fmt::format("{}/{}", topic, membership.generation);
+  const auto time = store.add(fmt::format("{}/{}/times", prefix, membership.rank), 1);
+  store.set(fmt::format("{}/{}/{}", prefix, time, membership.rank), text);
   std::vector<std::string> texts;
   for (int rank = 0; rank < membership.world_size; ++rank) {
-    const std::string key = fmt::format("{}/{}/{}", place, time, rank);
+    const std::string key = fmt::format("{}/{}/{}", prefix, time, rank);
     try {
       texts.push_back(watched_get(membership, key, deadline));
     } catch (const PeerLost&) {

@@ -28,7 +28,7 @@ struct Variables {
 
 // Slurm sets SLURM_NTASKS for batch scripts too, which are not ranks; it sets SLURM_STEP_NUM_TASKS
 // only for processes that srun starts.
-constexpr Variables known[] = {
+constexpr Variables kKnown[] = {
     {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
      "OMPI_COMM_WORLD_LOCAL_SIZE"},
     {"MPICH or another PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
@@ -82,7 +82,7 @@ bool disagree(const ForeignLauncher& left, const ForeignLauncher& right) {
 
 std::vector<ForeignLauncher> foreign_launchers() {
   std::vector<ForeignLauncher> found;
-  for (const auto& variables : known) {
+  for (const auto& variables : kKnown) {
     const auto rank = environment_int(variables.rank);
     if (!rank) continue;
     ForeignLauncher launcher{.name = variables.launcher,

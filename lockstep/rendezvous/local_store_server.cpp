@@ -18,8 +18,8 @@
 namespace lockstep {
 namespace {
 
-constexpr std::string_view folder_pattern = "/lockstep-XXXXXX";
-constexpr std::string_view socket_name = "/store";
+constexpr std::string_view kFolderPattern = "/lockstep-XXXXXX";
+constexpr std::string_view kSocketName = "/store";
 
 // A new folder that only this user may enter.
 std::string make_folder() {
@@ -27,10 +27,10 @@ std::string make_folder() {
   std::error_code ignored;
   // Absolute for the keeper, and for ranks that change their working directory.
   parent = std::filesystem::absolute(parent, ignored).string();
-  if (parent.size() + folder_pattern.size() + socket_name.size() >= sizeof(sockaddr_un::sun_path)) {
+  if (parent.size() + kFolderPattern.size() + kSocketName.size() >= sizeof(sockaddr_un::sun_path)) {
     parent = "/tmp";
   }
-  std::string folder = parent + std::string(folder_pattern);
+  std::string folder = parent + std::string(kFolderPattern);
   if (::mkdtemp(folder.data()) == nullptr) {
     throw BackendError(fmt::format(
         "cannot make a folder for the launcher's socket in {}: {}; set TMPDIR to a folder that can "
@@ -57,7 +57,7 @@ LocalStoreServer::Folder::~Folder() {
 }
 
 std::string LocalStoreServer::Folder::socket() const {
-  return path_ + std::string(socket_name);
+  return path_ + std::string(kSocketName);
 }
 
 LocalStoreServer::LocalStoreServer()

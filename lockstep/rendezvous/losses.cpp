@@ -15,9 +15,9 @@ namespace lockstep {
 namespace {
 
 // A stopped launcher must not delay ranks that end.
-constexpr std::chrono::milliseconds launcher_patience{1000};
+constexpr std::chrono::milliseconds kLauncherPatience{1000};
 // A lost rank that has not ended by then may run much longer.
-constexpr std::chrono::milliseconds end_patience{1000};
+constexpr std::chrono::milliseconds kEndPatience{1000};
 
 // The launcher's store, if the launcher started this process as this rank of this world size.
 std::optional<std::string> launcher_of(int rank, int world_size) {
@@ -87,7 +87,7 @@ void LossRecord::tell_launcher() const noexcept try {
   // One at a time, so that the launcher's last value is the newest.
   const std::lock_guard lock(telling_);
   const auto known = loss();
-  LocalStore(*launcher_, {.name = {}, .patience = launcher_patience})
+  LocalStore(*launcher_, {.name = {}, .patience = kLauncherPatience})
       .set(loss_key(rank_), known ? encode(*known) : "");
 } catch (...) {
   // The rank's own error names the loss too.
@@ -99,7 +99,7 @@ void LossRecord::let_lost_rank_end_first() noexcept {
     const std::lock_guard lock(mutex_);
     process = std::move(lost_process_);
   }
-  process.has_ended(end_patience);
+  process.has_ended(kEndPatience);
 }
 
 std::optional<Loss> LossRecord::loss() const {

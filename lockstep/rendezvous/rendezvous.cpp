@@ -196,7 +196,8 @@ void rendezvous_by_mpi(Membership& member, TcpStoreOptions store_options) {
       MpiLibrary::in_time(deadline, [&mpi, answer] { return mpi.broadcast(answer); }));
   if (error) std::rethrow_exception(error);
   if (!(stream >> store_options.host >> store_options.port)) {
-    throw BackendError("rank 0 could not serve the store where ranks meet; its own error says why");
+    throw BackendError(
+        "rank 0 could not serve the store for the rendezvous; its own error says why");
   }
   member.address = store_options.host;
   if (member.rank != 0) member.store = join_tcp_store(store_options);

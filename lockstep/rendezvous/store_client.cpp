@@ -14,11 +14,11 @@ namespace {
 using store_protocol::Operation;
 
 void check_size(const std::string& key, const std::string& value) {
-  if (key.size() + value.size() <= StoreClient::max_size) return;
+  if (key.size() + value.size() <= StoreClient::kMaxSize) return;
   throw UsageError(fmt::format(
       "store: key \"{}\" and its value have {} bytes together, and may have {}; write large values "
       "to a file and store its name",
-      key.substr(0, 100), key.size() + value.size(), StoreClient::max_size));
+      key.substr(0, 100), key.size() + value.size(), StoreClient::kMaxSize));
 }
 
 }  // namespace
@@ -31,13 +31,13 @@ std::string StoreClient::ask(Operation operation, const std::string& key, const 
   std::string length(sizeof(store_protocol::Length), '\0');
   receive_all(connection.get(), std::as_writable_bytes(std::span(length)), deadline);
   const std::size_t size = store_protocol::decode_length(length);
-  if (size == store_protocol::no_room) {
+  if (size == store_protocol::kNoRoom) {
     throw UsageError(fmt::format(
         "{}store {}: there is no room for key \"{}\" with {} bytes: all keys and values of a job "
         "may have {} MiB together; write large values to a file and store its name",
-        user_.name, place_, key.substr(0, 100), value.size(), StoreMemory::bound >> 20));
+        user_.name, address_, key.substr(0, 100), value.size(), StoreMemory::kBound >> 20));
   }
-  if (size > max_size) throw BackendError("what answered is no store of Lockstep's");
+  if (size > kMaxSize) throw BackendError("what answered is no store of Lockstep's");
   std::string reply(size, '\0');
   receive_all(connection.get(), std::as_writable_bytes(std::span(reply)), deadline);
   return reply;
@@ -45,7 +45,7 @@ std::string StoreClient::ask(Operation operation, const std::string& key, const 
 
 void StoreClient::throw_gone(const std::string& key, const std::exception& error) const {
   const std::string message = fmt::format("{}store {}, key \"{}\": {}; has {} ended?", user_.name,
-                                          place_, key, error.what(), server());
+                                          address_, key, error.what(), server());
   const bool gone = dynamic_cast<const ConnectionClosed*>(&error) != nullptr;
   if (gone && server_ == Server::rank_0) throw StoreLost(message);
   throw BackendError(message);
@@ -62,7 +62,7 @@ std::string StoreClient::change(Operation operation, const std::string& key,
     throw TimeoutError(
         fmt::format("{}store {}: setting key \"{}\" was not answered for {} ms; is {}, which "
                     "serves it, stopped, or at its limit of open files (ulimit -n)?",
-                    user_.name, place_, key, deadline.span().count(), server()));
+                    user_.name, address_, key, deadline.span().count(), server()));
   } catch (const BackendError& error) {
     throw_gone(key, error);
   }
@@ -78,7 +78,7 @@ std::int64_t StoreClient::add(const std::string& key, std::int64_t amount) {
   throw UsageError(
       fmt::format("store {}: cannot add {} to key \"{}\": it does not hold a number, or the sum "
                   "does not fit 64 bits",
-                  place_, amount, key));
+                  address_, amount, key));
 }
 
 std::string StoreClient::get(const std::string& key, const Deadline& deadline) {
@@ -87,7 +87,7 @@ std::string StoreClient::get(const std::string& key, const Deadline& deadline) {
     return ask(Operation::get, key, "", deadline);
   } catch (const TimeoutError&) {
     throw TimeoutError(fmt::format("{}store {}: nobody set key \"{}\" within {} ms", user_.name,
-                                   place_, key, deadline.span().count()));
+                                   address_, key, deadline.span().count()));
   } catch (const BackendError& error) {
     throw_gone(key, error);
   }

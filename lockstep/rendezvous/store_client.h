@@ -28,11 +28,11 @@ struct StoreUser {
 class StoreClient : public Store {
  public:
   // The maximum size of a key and its value together, in bytes.
-  static constexpr std::size_t max_size = std::size_t{64} << 20;
+  static constexpr std::size_t kMaxSize = std::size_t{64} << 20;
 
   // Returns when the server has stored the value; TimeoutError if it does not answer in time.
-  // UsageError if key and value exceed max_size, or if the server has no room for them
-  // (StoreMemory::bound).
+  // UsageError if key and value exceed kMaxSize, or if the server has no room for them
+  // (StoreMemory::kBound).
   void set(const std::string& key, const std::string& value) override;
 
   // The number is stored as decimal text, as in libtorch's stores. UsageError if the key holds
@@ -45,8 +45,8 @@ class StoreClient : public Store {
  protected:
   enum class Server { rank_0, launcher };
   // `place` is the store's address, for messages.
-  StoreClient(std::string place, Server server, StoreUser user)
-      : place_(std::move(place)), server_(server), user_(std::move(user)) {}
+  StoreClient(std::string address, Server server, StoreUser user)
+      : address_(std::move(address)), server_(server), user_(std::move(user)) {}
 
  private:
   // A connection for one request.
@@ -60,7 +60,7 @@ class StoreClient : public Store {
   const char* server() const { return server_ == Server::rank_0 ? "rank 0" : "the launcher"; }
   [[noreturn]] void throw_gone(const std::string& key, const std::exception& error) const;
 
-  std::string place_;
+  std::string address_;
   Server server_;
   StoreUser user_;
 };

@@ -9,9 +9,9 @@ namespace lockstep {
 class StoreMemory {
  public:
   // Bytes. Enough for a few values of the maximum size.
-  static constexpr std::size_t bound = std::size_t{256} << 20;
+  static constexpr std::size_t kBound = std::size_t{256} << 20;
   // The overhead of an entry beyond its key and value, in bytes.
-  static constexpr std::size_t per_entry = 256;
+  static constexpr std::size_t kPerEntry = 256;
 
   // A part of the memory, returned when this object is destroyed.
   class Share {
@@ -23,7 +23,7 @@ class StoreMemory {
 
     // Returns false and changes nothing if the bound would be exceeded.
     bool grow(std::size_t bytes) {
-      if (bytes > bound - memory_.held_) return false;
+      if (bytes > kBound - memory_.held_) return false;
       memory_.held_ += bytes;
       bytes_ += bytes;
       return true;

@@ -4,7 +4,7 @@
 //   request: length of the rest | operation | length of the key | key | value
 //   reply:   length of the value | value
 // The reply to a set is empty. An add sends and receives decimal text; its reply is empty if the
-// key does not hold a number. A server without room for a value replies with the length no_room.
+// key does not hold a number. A server without room for a value replies with the length kNoRoom.
 #pragma once
 
 #include <charconv>
@@ -22,10 +22,10 @@ using Length = std::uint32_t;
 
 enum class Operation : char { set = 's', get = 'g', add = 'a' };
 
-inline constexpr Length no_room = 0xffff'ffff;
+inline constexpr Length kNoRoom = 0xffff'ffff;
 
 // The largest length that may begin a request.
-inline constexpr std::size_t max_request = sizeof(char) + sizeof(Length) + StoreClient::max_size;
+inline constexpr std::size_t kMaxRequest = sizeof(char) + sizeof(Length) + StoreClient::kMaxSize;
 
 inline std::string encode_length(std::size_t length) {
   const auto value = static_cast<Length>(length);

@@ -23,16 +23,17 @@ using store_protocol::Length;
 using store_protocol::Operation;
 
 // Keeps a client that sends without end from blocking the owner's loop.
-constexpr int rounds_per_serve = 16;
+constexpr int kRoundsPerServe = 16;
 
 }  // namespace
 
-StoreServer::StoreServer(int door, std::size_t places) : places_(places) {
+StoreServer::StoreServer(int door, std::size_t max_connections)
+    : max_connections_(max_connections) {
   epoll_.add(door, EPOLLIN);
 }
 
 void StoreServer::admit(ForkSafeFd socket) {
-  if (connections_.size() >= places_ && !make_place()) return;
+  if (connections_.size() >= max_connections_ && !make_room()) return;
   const int fd = socket.get();
   if (!epoll_.try_add(fd, EPOLLIN)) return;
   Connection& connection = connections_.try_emplace(fd, memory_).first->second;
@@ -40,7 +41,7 @@ void StoreServer::admit(ForkSafeFd socket) {
   connection.number = admitted_++;
 }
 
-bool StoreServer::make_place() {
+bool StoreServer::make_room() {
   auto oldest = connections_.end();
   for (auto one = connections_.begin(); one != connections_.end(); ++one) {
     if (one->second.waiting || one->second.replying) continue;
@@ -58,7 +59,7 @@ void StoreServer::close() {
 }
 
 void StoreServer::serve() {
-  for (int round = 0; round < rounds_per_serve; ++round) {
+  for (int round = 0; round < kRoundsPerServe; ++round) {
     bool idle = true;
     for (const int fd : epoll_.ready()) {
       const auto found = connections_.find(fd);
@@ -89,7 +90,7 @@ bool StoreServer::receive(Connection& connection) {
   if (connection.has_room || received.size() < sizeof(Length)) received.append(bytes.data(), size);
   if (received.size() < sizeof(Length)) return true;
   const std::size_t announced = decode_length(received);
-  if (announced > store_protocol::max_request) return false;
+  if (announced > store_protocol::kMaxRequest) return false;
   if (!connection.has_room) {
     received.resize(sizeof(Length));
     received.shrink_to_fit();
@@ -101,7 +102,7 @@ bool StoreServer::receive(Connection& connection) {
 
 bool StoreServer::answer(Connection& connection) {
   if (!connection.has_room) {
-    reply(connection, encode_length(store_protocol::no_room));
+    reply(connection, encode_length(store_protocol::kNoRoom));
     return true;
   }
   auto request =
@@ -131,7 +132,7 @@ bool StoreServer::answer(Connection& connection) {
   if (keep(std::move(request->key), std::move(request->value))) {
     reply(connection, encode_length(told.size()) + told);
   } else {
-    reply(connection, encode_length(store_protocol::no_room));
+    reply(connection, encode_length(store_protocol::kNoRoom));
   }
   return true;
 }
@@ -148,7 +149,7 @@ std::string StoreServer::sum(const std::string& key, std::string_view amount) co
 
 bool StoreServer::keep(std::string key, std::string value) {
   auto kept = std::make_shared<Value>(memory_);
-  if (!kept->share.grow(key.size() + value.size() + StoreMemory::per_entry)) return false;
+  if (!kept->share.grow(key.size() + value.size() + StoreMemory::kPerEntry)) return false;
   kept->text = std::move(value);
   const auto& stored = *values_.insert_or_assign(std::move(key), std::move(kept)).first;
   for (auto& [fd, connection] : connections_) {
@@ -162,7 +163,7 @@ bool StoreServer::keep(std::string key, std::string value) {
 void StoreServer::set(std::string key, std::string value) {
   if (keep(std::move(key), std::move(value))) return;
   throw UsageError(
-      fmt::format("store: it holds at most {} MiB, which is full", StoreMemory::bound >> 20));
+      fmt::format("store: it holds at most {} MiB, which is full", StoreMemory::kBound >> 20));
 }
 
 StoreServer::Values StoreServer::values() const {

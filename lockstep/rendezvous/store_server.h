@@ -20,14 +20,15 @@ namespace lockstep {
 
 // Has no thread: its owner polls descriptor() for POLLIN and then calls serve(). A connection that
 // sends anything but a request is closed, at no cost to the others. Holds at most
-// StoreMemory::bound bytes and refuses more. Not thread-safe.
+// StoreMemory::kBound bytes and refuses more. Not thread-safe.
 class StoreServer {
  public:
   using Values = StoreValues;
 
   // `door` becomes readable when new connections arrive, and so does descriptor() then. Keeps at
-  // most `places` connections.
-  explicit StoreServer(int door, std::size_t places = std::numeric_limits<std::size_t>::max());
+  // most `max_connections` connections.
+  explicit StoreServer(int door,
+                       std::size_t max_connections = std::numeric_limits<std::size_t>::max());
 
   int descriptor() const { return epoll_.get(); }
   // Serves all ready connections without blocking. A client cannot make it throw.
@@ -79,7 +80,7 @@ class StoreServer {
   };
 
   // False if all places are taken by clients that wait for their replies.
-  bool make_place();
+  bool make_room();
   // These return false when the connection is to be closed.
   bool advance(Connection& connection);
   bool receive(Connection& connection);
@@ -95,7 +96,7 @@ class StoreServer {
   StoreMemory memory_;
   std::map<std::string, std::shared_ptr<const Value>, std::less<>> values_;
   std::map<int, Connection> connections_;
-  const std::size_t places_;
+  const std::size_t max_connections_;
   std::uint64_t admitted_ = 0;
 };
 

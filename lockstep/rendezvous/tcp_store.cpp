@@ -71,17 +71,17 @@ ServedStore serve_tcp_store(const TcpStoreOptions& options) {
 }
 
 std::shared_ptr<Store> join_tcp_store(const TcpStoreOptions& options) {
-  const std::string place = describe(options.host, options.port);
+  const std::string address = describe(options.host, options.port);
   try {
     enter(options.host, options.port, store_key(options), Deadline::after(options.timeout));
   } catch (const TimeoutError&) {
     throw TimeoutError(
         fmt::format("{}the store at {} did not answer within {:.1f} s: is rank 0, which serves it, "
                     "running there?",
-                    user(options), place, options.timeout.count() / 1000.0));
+                    user(options), address, options.timeout.count() / 1000.0));
   } catch (const BackendError& error) {
-    throw BackendError(
-        fmt::format("{}the store at {} cannot be reached: {}", user(options), place, error.what()));
+    throw BackendError(fmt::format("{}the store at {} cannot be reached: {}", user(options),
+                                   address, error.what()));
   }
   return std::make_shared<TcpStore>(options, options.port);
 }

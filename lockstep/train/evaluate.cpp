@@ -8,7 +8,7 @@
 namespace lockstep {
 namespace {
 
-constexpr std::size_t evaluation_batch = 500;
+constexpr std::size_t kEvaluationBatch = 500;
 
 }  // namespace
 
@@ -20,7 +20,7 @@ double measure_accuracy(torch::nn::Sequential& net, const at::Tensor& inputs,
   const DistributedSampler sampler(static_cast<std::size_t>(inputs.size(0)), group,
                                    {.shuffle = false});
   MemoryLoader loader(inputs, labels, sampler,
-                      {.batch_size = evaluation_batch, .device = group.device()});
+                      {.batch_size = kEvaluationBatch, .device = group.device()});
   auto own = static_cast<std::int64_t>(sampler.unpadded_size());
   at::Tensor counts = torch::zeros({2}, torch::TensorOptions(torch::kLong).device(group.device()));
   for (auto& batch : loader) {

@@ -35,7 +35,7 @@ TEST(MnistDataset, ReadsBothSplitsRawOrGzip) {
   EXPECT_TRUE(example.data.equal(train.images()[3].to(torch::kFloat).unsqueeze(0) / 255));
   EXPECT_EQ(example.target.item<std::int64_t>(), train.labels()[3].item<std::int64_t>());
 
-  EXPECT_EQ(MnistDataset(folder.path(), IdxSplit::test).size(), 2u);
+  EXPECT_EQ(MnistDataset(folder.path(), MnistSplit::test).size(), 2u);
 }
 
 TEST(MnistDataset, NamesWhatIsMissingAndTheWayOut) {

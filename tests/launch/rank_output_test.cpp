@@ -46,9 +46,9 @@ TEST(RankOutput, RemembersTheLastLinesWithinBounds) {
   for (int i = 0; i < 100; ++i) output.add(OutputStream::out, std::to_string(i) + "\n");
   output.add(OutputStream::err, std::string(5000, 'x') + "\n");
   const auto lines = output.last_lines();
-  ASSERT_EQ(lines.size(), RankOutput::remembered_lines);
+  ASSERT_EQ(lines.size(), RankOutput::kRememberedLines);
   EXPECT_EQ(lines.front(), "81");
-  EXPECT_EQ(lines.back(), std::string(RankOutput::remembered_line_bytes, 'x'));
+  EXPECT_EQ(lines.back(), std::string(RankOutput::kRememberedLineBytes, 'x'));
 }
 
 TEST(RankOutput, RemembersNoStackTraceOfLibtorchs) {
@@ -74,11 +74,11 @@ TEST(RankOutput, RemembersNoStackTraceOfLibtorchs) {
 TEST(RankOutput, CutsALineWithoutEnd) {
   Collected collected;
   RankOutput output(0, collected.sink(), "");
-  for (std::size_t i = 0; i < RankOutput::longest_line; i += 1024) {
+  for (std::size_t i = 0; i < RankOutput::kLongestLine; i += 1024) {
     output.add(OutputStream::out, std::string(1024, 'x'));
   }
   ASSERT_EQ(collected.lines.size(), 1u);
-  EXPECT_EQ(collected.lines[0].size(), RankOutput::longest_line + 4);
+  EXPECT_EQ(collected.lines[0].size(), RankOutput::kLongestLine + 4);
 }
 
 TEST(RankOutput, KeepsALogOfBothStreams) {

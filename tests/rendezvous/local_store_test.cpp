@@ -32,7 +32,7 @@ using ::testing::HasSubstr;
 using ::testing::StartsWith;
 using ::testing::ThrowsMessage;
 
-constexpr std::size_t mebibyte = 1 << 20;
+constexpr std::size_t kMebibyte = 1 << 20;
 
 Deadline soon() {
   return Deadline::after(30s);
@@ -140,16 +140,16 @@ TEST(LocalStore, CarriesLargeValues) {
   const std::string large(std::size_t{4} << 20, 'x');
   store.set("large", large);
   EXPECT_TRUE(store.get("large", soon()) == large);
-  EXPECT_THROW(store.set("k", std::string(LocalStore::max_size, 'x')), UsageError);
+  EXPECT_THROW(store.set("k", std::string(LocalStore::kMaxSize, 'x')), UsageError);
 }
 
 // Whoever fills it, the server's memory stays bounded, and the store goes on.
 TEST(LocalStore, RefusesValuesThatFindNoRoom) {
   LocalStoreServer::Values initial;
-  for (const char* key : {"0", "1", "2", "3"}) initial[key] = std::string(mebibyte * 63, 'x');
+  for (const char* key : {"0", "1", "2", "3"}) initial[key] = std::string(kMebibyte * 63, 'x');
   Serving serving(std::move(initial));
   LocalStore store(serving.server.path(), {.name = "rank 1 of 2: "});
-  const std::string large(mebibyte * 5, 'x');
+  const std::string large(kMebibyte * 5, 'x');
   EXPECT_THAT([&] { store.set("4", large); },
               ThrowsMessage<UsageError>(
                   AllOf(HasSubstr("rank 1 of 2: "), HasSubstr("\"4\""), HasSubstr("256 MiB"))));
@@ -161,7 +161,7 @@ TEST(LocalStore, RefusesValuesThatFindNoRoom) {
 
 // Each would be a copy of the value.
 TEST(LocalStore, ClientsThatTakeNoRepliesCostNothing) {
-  Serving serving({{"large", std::string(mebibyte * 50, 'x')}});
+  Serving serving({{"large", std::string(kMebibyte * 50, 'x')}});
   const std::string request = encode_request(Operation::get, "large", "");
   const std::int64_t before = memory_in_use();
   std::vector<UniqueFd> silent;
@@ -171,7 +171,7 @@ TEST(LocalStore, ClientsThatTakeNoRepliesCostNothing) {
     std::byte first{};
     receive_all(silent.back().get(), std::span(&first, 1), soon());
   }
-  EXPECT_LT(memory_in_use() - before, 50 * static_cast<std::int64_t>(mebibyte));
+  EXPECT_LT(memory_in_use() - before, 50 * static_cast<std::int64_t>(kMebibyte));
 }
 
 TEST(LocalStore, OwnerSetsAndReadsValues) {
@@ -244,7 +244,7 @@ TEST(LocalStoreServer, ClosesConnectionsThatSendNoRequest) {
   store.set("key", "value");
   const std::string get = encode_request(Operation::get, "absent", "");
   expect_closed(serving, encode_length(0xffffffff));
-  expect_closed(serving, encode_length(store_protocol::max_request + 1));
+  expect_closed(serving, encode_length(store_protocol::kMaxRequest + 1));
   expect_closed(serving, encode_length(0));
   expect_closed(serving, encode_length(4) + "sabc");
   // A key longer than the request, an unknown operation, more after a request.

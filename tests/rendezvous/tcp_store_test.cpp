@@ -36,22 +36,22 @@ Deadline at_leisure() {
 class TcpStoreTest : public ::testing::Test {
  protected:
   TcpStoreTest() {
-    place_.host = "127.0.0.1";
-    place_.secret = "0123456789abcdef";
-    place_.world_size = 2;
-    place_.timeout = 20s;
-    auto [store, port] = serve_tcp_store(place_);
+    address_.host = "127.0.0.1";
+    address_.secret = "0123456789abcdef";
+    address_.world_size = 2;
+    address_.timeout = 20s;
+    auto [store, port] = serve_tcp_store(address_);
     rank_0_ = std::move(store);
-    place_.port = port;
+    address_.port = port;
   }
-  UniqueFd peer() const { return connect_tcp(place_.host, place_.port, at_leisure()); }
+  UniqueFd peer() const { return connect_tcp(address_.host, address_.port, at_leisure()); }
 
-  TcpStoreOptions place_;
+  TcpStoreOptions address_;
   std::shared_ptr<Store> rank_0_;
 };
 
 TEST_F(TcpStoreTest, BothEndsSeeWhatTheOtherSets) {
-  const auto rank_1 = join_tcp_store(place_);
+  const auto rank_1 = join_tcp_store(address_);
   rank_1->set("key", std::string("\0\xff", 2));
   EXPECT_EQ(rank_0_->get("key", at_leisure()), std::string("\0\xff", 2));
   EXPECT_EQ(rank_0_->add("count", 2), 2);
@@ -59,7 +59,7 @@ TEST_F(TcpStoreTest, BothEndsSeeWhatTheOtherSets) {
 }
 
 TEST_F(TcpStoreTest, GetWaitsForTheKey) {
-  const auto rank_1 = join_tcp_store(place_);
+  const auto rank_1 = join_tcp_store(address_);
   std::string value;
   {
     std::jthread waiting([&] { value = rank_1->get("late", at_leisure()); });
@@ -75,7 +75,7 @@ TEST_F(TcpStoreTest, ManyRanksAtOnce) {
   std::vector<std::jthread> ranks;
   for (int rank = 0; rank < 8; ++rank) {
     ranks.emplace_back([this] {
-      const auto store = join_tcp_store(place_);
+      const auto store = join_tcp_store(address_);
       for (int i = 0; i < 50; ++i) store->add("count", 1);
     });
   }
@@ -85,12 +85,12 @@ TEST_F(TcpStoreTest, ManyRanksAtOnce) {
 
 // As of pending peers that have no secret to prove.
 TEST_F(TcpStoreTest, ConnectionsThatAskNothingTakeNoMoreThanTheirPlaces) {
-  const Key key = make_key("store", place_.secret);
+  const Key key = make_key("store", address_.secret);
   std::vector<UniqueFd> idle;
   for (int i = 0; i < 400; ++i) {
-    idle.push_back(enter(place_.host, place_.port, key, at_leisure()));
+    idle.push_back(enter(address_.host, address_.port, key, at_leisure()));
   }
-  join_tcp_store(place_)->set("key", "value");
+  join_tcp_store(address_)->set("key", "value");
   const auto is_open = [](const UniqueFd& socket) {
     pollfd entry{socket.get(), POLLIN, 0};
     return ::poll(&entry, 1, 0) == 0;
@@ -103,7 +103,7 @@ TEST_F(TcpStoreTest, ConnectionsThatAskNothingTakeNoMoreThanTheirPlaces) {
 
 TEST_F(TcpStoreTest, AnotherSecretIsRefused) {
   for (const std::string secret : {"", "fedcba9876543210"}) {
-    TcpStoreOptions other = place_;
+    TcpStoreOptions other = address_;
     other.secret = secret;
     EXPECT_THAT([&] { join_tcp_store(other); },
                 ThrowsMessage<BackendError>(HasSubstr("refused this rank's secret")));
@@ -113,43 +113,43 @@ TEST_F(TcpStoreTest, AnotherSecretIsRefused) {
 // By the time that its message about ranks that do not come is written.
 TEST_F(TcpStoreTest, RankZeroKnowsWhoKnewAnotherSecret) {
   EXPECT_EQ(rank_0_->refused(), "");
-  place_.secret = "fedcba9876543210";
-  EXPECT_THROW(join_tcp_store(place_), BackendError);
+  address_.secret = "fedcba9876543210";
+  EXPECT_THROW(join_tcp_store(address_), BackendError);
   EXPECT_THAT(rank_0_->refused(),
               AllOf(HasSubstr("host 127.0.0.1"), HasSubstr("knew another secret")));
 }
 
 TEST_F(TcpStoreTest, WhatIsNoStoreIsRefused) {
   const UniqueFd other = listen_tcp("127.0.0.1", 0);
-  place_.port = local_address(other.get()).port;
+  address_.port = local_address(other.get()).port;
   std::jthread says_hello([&] {
     const UniqueFd socket = accept_connection(other.get(), at_leisure());
     send_all(socket.get(), std::as_bytes(std::span("SSH-2.0-OpenSSH_9.2p1 of another program")),
              at_leisure());
   });
-  EXPECT_THAT([&] { join_tcp_store(place_); },
+  EXPECT_THAT([&] { join_tcp_store(address_); },
               ThrowsMessage<BackendError>(HasSubstr("no Lockstep, or of another version")));
 }
 
 TEST_F(TcpStoreTest, RankZeroIsWaitedForAndItsEndIsNamed) {
-  const auto rank_1 = join_tcp_store(place_);
+  const auto rank_1 = join_tcp_store(address_);
   rank_0_.reset();
   EXPECT_THAT([&] { rank_1->set("key", "value"); },
               ThrowsMessage<StoreLost>(HasSubstr("has rank 0 ended?")));
-  place_.timeout = 200ms;
-  EXPECT_THAT([&] { join_tcp_store(place_); },
+  address_.timeout = 200ms;
+  EXPECT_THAT([&] { join_tcp_store(address_); },
               ThrowsMessage<TimeoutError>(HasSubstr("is rank 0, which serves it, running there?")));
-  place_.timeout = 20s;
+  address_.timeout = 20s;
   std::jthread late([this] {
     std::this_thread::sleep_for(100ms);
-    rank_0_ = serve_tcp_store(place_).store;
+    rank_0_ = serve_tcp_store(address_).store;
     rank_0_->set("late", "here");
   });
-  EXPECT_EQ(join_tcp_store(place_)->get("late", at_leisure()), "here");
+  EXPECT_EQ(join_tcp_store(address_)->get("late", at_leisure()), "here");
 }
 
 TEST_F(TcpStoreTest, AGetEndsWithTheStore) {
-  const auto rank_1 = join_tcp_store(place_);
+  const auto rank_1 = join_tcp_store(address_);
   std::jthread end([&] {
     std::this_thread::sleep_for(50ms);
     rank_0_.reset();
@@ -158,8 +158,8 @@ TEST_F(TcpStoreTest, AGetEndsWithTheStore) {
 }
 
 TEST_F(TcpStoreTest, APortThatIsTakenIsNamed) {
-  EXPECT_THAT([&] { serve_tcp_store(place_); },
-              ThrowsMessage<BackendError>(AllOf(HasSubstr(std::to_string(place_.port)),
+  EXPECT_THAT([&] { serve_tcp_store(address_); },
+              ThrowsMessage<BackendError>(AllOf(HasSubstr(std::to_string(address_.port)),
                                                 HasSubstr("another host or port"))));
 }
 
@@ -177,7 +177,7 @@ TEST_F(TcpStoreTest, StrangersCostNothing) {
     ::send(socket.get(), noise.data(), noise.size(), MSG_NOSIGNAL);
     if (i % 3 == 0) silent.push_back(std::move(socket));
   }
-  const auto rank_1 = join_tcp_store(place_);
+  const auto rank_1 = join_tcp_store(address_);
   rank_1->set("key", "value");
   EXPECT_EQ(rank_0_->get("key", at_leisure()), "value");
   EXPECT_THROW(rank_0_->get("k", Deadline::after(50ms)), TimeoutError);

@@ -14,9 +14,9 @@
 #include <fmt/format.h>
 #include <signal.h>
 
+#include "lockstep/comm/backends.h"
 #include "lockstep/comm/hierarchical/hierarchical_backend.h"
 #include "lockstep/comm/init_process_group.h"
-#include "lockstep/comm/remote/gloo/gloo_backend.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/launch/spawn.h"
 #include "lockstep/rendezvous/rendezvous.h"
@@ -38,7 +38,8 @@ std::shared_ptr<ProcessGroup> join(const std::string& backend, std::chrono::mill
   // Two ranks a host.
   Membership member = rendezvous({.timeout = timeout});
   const std::string host = fmt::format("host {}", member.rank / 2);
-  auto joined = make_hierarchical_backend(member, {.timeout = timeout}, host, make_gloo_backend);
+  auto joined =
+      make_hierarchical_backend(member, {.timeout = timeout}, host, backend_row("gloo").join);
   return std::make_shared<ProcessGroup>(std::move(member), GroupOptions{.timeout = timeout},
                                         std::move(joined));
 }

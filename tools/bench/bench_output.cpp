@@ -2,11 +2,11 @@
 // Tables and JSON objects of the measurements.
 #include "tools/bench/bench_output.h"
 
-#include "tools/bench/element_types.h"
-#include "tools/recipes/json_fields.h"
 #include <fmt/format.h>
 
 #include "lockstep/core/text_table.h"
+#include "tools/bench/element_types.h"
+#include "tools/recipes/json_fields.h"
 
 namespace lockstep::bench {
 namespace {
@@ -28,7 +28,7 @@ std::string title(const TrainingStep& step) {
 }
 
 Json shared_fields(const TrainingStep& step) {
-  return {{"schema_version", schema_version},
+  return {{"schema_version", kSchemaVersion},
           {"versions", versions_json()},
           {"batch_size", step.samples()},
           {"device", step.device.str()},
@@ -53,7 +53,7 @@ std::string to_line(const CollectiveRow& row) {
 
 std::string to_json(const CollectiveBench& bench, int ranks,
                     const std::vector<CollectiveRow>& rows) {
-  Json json{{"schema_version", schema_version},
+  Json json{{"schema_version", kSchemaVersion},
             {"versions", versions_json()},
             {"collective", lockstep::name(bench.collective)},
             {"dtype", name_of(bench.type)},

@@ -6,29 +6,29 @@
 #include <array>
 #include <cstring>
 
-#include "tools/bench/known_elements.h"
-#include "tools/bench/statistics.h"
-#include "tools/bench/stopwatch.h"
-#include "tools/bench/triad.h"
 #include <ATen/Functions.h>
 #include <fmt/format.h>
 
 #include "lockstep/comm/single_process_groups.h"
 #include "lockstep/core/cpu.h"
 #include "lockstep/core/error.h"
+#include "tools/bench/known_elements.h"
+#include "tools/bench/statistics.h"
+#include "tools/bench/stopwatch.h"
+#include "tools/bench/triad.h"
 
 namespace lockstep::bench {
 namespace {
 
-constexpr int broadcast_root = 0;
+constexpr int kBroadcastRoot = 0;
 constexpr double kMebibyte = 1024 * 1024;
 // Turns spread measurements over the run, so that a disturbance affects everything that is
 // compared.
-constexpr int turns = 4;
-constexpr int warm_ups = 5;
-constexpr double seconds_a_measurement = 0.1;
+constexpr int kTurns = 4;
+constexpr int kWarmUps = 5;
+constexpr double kSecondsAMeasurement = 0.1;
 // The clock would dominate shorter ones.
-constexpr double shortest_measurement = 20e-6;
+constexpr double kShortestMeasurement = 20e-6;
 
 // One rank's tensors, with their contents before and after.
 class Run {
@@ -44,7 +44,7 @@ class Run {
       part_ = make(part);
       parts_ = whole_.split(part);
     }
-    for (int round = 0; round < rounds; ++round) {
+    for (int round = 0; round < kRounds; ++round) {
       originals_[round] = at::empty_like(input());
       fill(originals_[round],
            [&](std::int64_t i) { return known_element(reduction(), group_.rank(), i, round); });
@@ -71,7 +71,7 @@ class Run {
       case Collective::reduce_scatter:
         return group_.reduce_scatter(part_, parts_, {.op = bench_.op}).wait();
       case Collective::broadcast:
-        return group_.broadcast(whole_, broadcast_root).wait();
+        return group_.broadcast(whole_, kBroadcastRoot).wait();
       default:
         throw UsageError(
             "bench: all_reduce, all_gather, broadcast and reduce_scatter can be measured");
@@ -81,7 +81,7 @@ class Run {
   // The number of wrong elements on all ranks, after one more call in each round.
   std::int64_t wrong() {
     std::int64_t wrong = 0;
-    for (int round = 0; round < rounds; ++round) {
+    for (int round = 0; round < kRounds; ++round) {
       rewrite(round);
       perform();
       wrong += wrong_after(round);
@@ -91,7 +91,7 @@ class Run {
     return sum.item<std::int64_t>();
   }
 
-  static constexpr int rounds = 2;
+  static constexpr int kRounds = 2;
 
  private:
   bool in_parts() const {
@@ -119,7 +119,7 @@ class Run {
       case Collective::broadcast:
         return count_wrong(
             whole_,
-            [&](std::int64_t i) { return known_element(reduction(), broadcast_root, i, round); },
+            [&](std::int64_t i) { return known_element(reduction(), kBroadcastRoot, i, round); },
             0);
       default:
         // The ring rounds at each hop; a mean is rounded too.
@@ -139,7 +139,7 @@ class Run {
   at::Tensor whole_;
   at::Tensor part_;
   std::vector<at::Tensor> parts_;
-  std::array<at::Tensor, rounds> originals_;
+  std::array<at::Tensor, kRounds> originals_;
 };
 
 // Ranks must repeat equally often: rank 0 decides.
@@ -153,7 +153,7 @@ int agree(ProcessGroup& group, double repetitions, int least, int most) {
 // The median time of a few passes, on the slowest rank.
 double triad_seconds(ProcessGroup& group, Triad& triad, Triad::Stores stores) {
   std::vector<double> seconds;
-  for (int i = 0; i < warm_ups; ++i) {
+  for (int i = 0; i < kWarmUps; ++i) {
     seconds.push_back(seconds_of(group, [&] { triad.pass(stores); }));
   }
   return median(slowest_of_ranks(group, std::move(seconds)));
@@ -162,7 +162,7 @@ double triad_seconds(ProcessGroup& group, Triad& triad, Triad::Stores stores) {
 // Needed besides the tensor: the contents to rewrite it from, and the triad's arrays. Ranks check
 // when all have freed the last measurement's memory and none has allocated for the next.
 void require_memory(ProcessGroup& group, std::int64_t bytes) {
-  const std::int64_t needed = (1 + Run::rounds + 1) * bytes;
+  const std::int64_t needed = (1 + Run::kRounds + 1) * bytes;
   const int ranks = group.membership().local_world_size;
   group.barrier().wait();
   const std::int64_t available = available_memory(ranks);
@@ -214,23 +214,23 @@ CollectiveRow measure(ProcessGroup& group, const CollectiveBench& bench, std::in
   Triad triad(run.bytes());
 
   std::vector<double> warm_up;
-  for (int i = 0; i < warm_ups; ++i) {
+  for (int i = 0; i < kWarmUps; ++i) {
     warm_up.push_back(seconds_of(group, [&] {
       run.rewrite(0);
       run.perform();
     }));
   }
-  const int repetitions = agree(group, seconds_a_measurement / median(warm_up), 3, 5000);
+  const int repetitions = agree(group, kSecondsAMeasurement / median(warm_up), 3, 5000);
   const double plain = triad_seconds(group, triad, Triad::Stores::plain);
   const double past_cache = triad_seconds(group, triad, Triad::Stores::past_cache);
   const auto stores = past_cache < plain ? Triad::Stores::past_cache : Triad::Stores::plain;
-  const int passes = agree(group, shortest_measurement / std::min(plain, past_cache), 1, 1000);
+  const int passes = agree(group, kShortestMeasurement / std::min(plain, past_cache), 1, 1000);
 
   std::vector<double> times;
   std::vector<double> triad_times;
-  for (int turn = 0; turn < turns; ++turn) {
+  for (int turn = 0; turn < kTurns; ++turn) {
     for (int i = 0; i < repetitions; ++i) {
-      run.rewrite(i % Run::rounds);
+      run.rewrite(i % Run::kRounds);
       times.push_back(seconds_of(group, [&] { run.perform(); }));
     }
     for (int i = 0; i < repetitions; ++i) {

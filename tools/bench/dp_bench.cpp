@@ -5,18 +5,18 @@
 #include <algorithm>
 #include <memory>
 
-#include "tools/bench/libtorch_data_parallel.h"
-#include "tools/bench/statistics.h"
-#include "tools/bench/stopwatch.h"
 #include <torch/utils.h>
 
 #include "lockstep/parallel/data_parallel.h"
+#include "tools/bench/libtorch_data_parallel.h"
+#include "tools/bench/statistics.h"
+#include "tools/bench/stopwatch.h"
 
 namespace lockstep::bench {
 namespace {
 
-constexpr int steps_before = 5;
-constexpr double seconds_a_round = 1;
+constexpr int kStepsBefore = 5;
+constexpr double kSecondsARound = 1;
 
 DataParallelOptions options_of(const TrainingStep& step, int replicas) {
   DataParallelOptions options{
@@ -75,9 +75,9 @@ std::vector<DpRow> dp_rows(int replicas, at::Device device) {
 DpRow measure_dp(const TrainingStep& step, DpRow row) {
   torch::manual_seed(0);
   Training training = training_of(step, row);
-  for (int i = 1; i < steps_before; ++i) training.step();
+  for (int i = 1; i < kStepsBefore; ++i) training.step();
   const double one = seconds_of([&] { training.step(); });
-  const int steps = static_cast<int>(std::clamp(seconds_a_round / one, 5.0, 10'000.0));
+  const int steps = static_cast<int>(std::clamp(kSecondsARound / one, 5.0, 10'000.0));
   std::vector<double> seconds;
   for (int i = 0; i < steps; ++i) seconds.push_back(seconds_of([&] { training.step(); }));
   row.us_p10 = quantile(seconds, 0.1) * 1e6;

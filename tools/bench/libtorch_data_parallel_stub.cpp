@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Replaces libtorch_data_parallel.cpp in builds with a libtorch without CUDA.
-#include "tools/bench/libtorch_data_parallel.h"
-
 #include "lockstep/core/error.h"
+#include "tools/bench/libtorch_data_parallel.h"
 
 namespace lockstep::bench {
 

@@ -2,9 +2,6 @@
 // The models' nets, optimizers, batches and losses.
 #include "tools/bench/models.h"
 
-#include "tools/bench/resnet.h"
-#include "tools/bench/transformer.h"
-#include "tools/recipes/recipe.h"
 #include <fmt/format.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/activation.h>
@@ -13,11 +10,14 @@
 #include <torch/optim/sgd.h>
 
 #include "lockstep/core/error.h"
+#include "tools/bench/resnet.h"
+#include "tools/bench/transformer.h"
+#include "tools/recipes/recipe.h"
 
 namespace lockstep::bench {
 namespace {
 
-constexpr std::int64_t classes = 10;
+constexpr std::int64_t kClasses = 10;
 
 std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<at::Tensor>)> sgd(
     double learning_rate, double momentum = 0) {
@@ -42,7 +42,7 @@ std::function<at::Tensor(std::int64_t)> noise(std::vector<std::int64_t> sizes) {
 }
 
 at::Tensor labels(std::int64_t batch_size) {
-  return torch::randint(classes, {batch_size}, at::kLong);
+  return torch::randint(kClasses, {batch_size}, at::kLong);
 }
 
 at::Tensor squared_error(const at::Tensor& output, const at::Tensor& target) {
@@ -71,7 +71,7 @@ Model mlp() {
           .make_net =
               [] {
                 return torch::nn::Sequential(torch::nn::Linear(784, 256), torch::nn::ReLU(),
-                                             torch::nn::Linear(256, classes));
+                                             torch::nn::Linear(256, kClasses));
               },
           .make_optimizer = adam,
           .make_input = noise({784}),
@@ -91,22 +91,22 @@ Model cnn() {
 }
 
 Model mlp25m() {
-  static constexpr std::int64_t width = 2048;
+  static constexpr std::int64_t kWidth = 2048;
   return {.name = "mlp25m",
           .summary = "6 layers of 2048 x 2048 with ReLU, 25 million parameters, SGD, 64 samples",
           .batch_size = 64,
           .make_net =
               [] {
-                torch::nn::Sequential net(torch::nn::Linear(width, width));
+                torch::nn::Sequential net(torch::nn::Linear(kWidth, kWidth));
                 for (int layer = 1; layer < 6; ++layer) {
                   net->push_back(torch::nn::ReLU());
-                  net->push_back(torch::nn::Linear(width, width));
+                  net->push_back(torch::nn::Linear(kWidth, kWidth));
                 }
                 return net;
               },
           .make_optimizer = sgd(0.01),
-          .make_input = noise({width}),
-          .make_target = noise({width}),
+          .make_input = noise({kWidth}),
+          .make_target = noise({kWidth}),
           .loss = squared_error};
 }
 
@@ -114,7 +114,7 @@ Model resnet18_model() {
   return {.name = "resnet18",
           .summary = "ResNet-18, 11 million parameters, SGD with momentum, 64 images of 32 x 32",
           .batch_size = 64,
-          .make_net = [] { return resnet18(classes); },
+          .make_net = [] { return resnet18(kClasses); },
           .make_optimizer = sgd(0.01, 0.9),
           .make_input = noise({3, 32, 32}),
           .make_target = labels,
@@ -125,7 +125,7 @@ Model resnet50_model() {
   return {.name = "resnet50",
           .summary = "ResNet-50, 24 million parameters, SGD with momentum, 32 images of 224 x 224",
           .batch_size = 32,
-          .make_net = [] { return resnet50(classes); },
+          .make_net = [] { return resnet50(kClasses); },
           .make_optimizer = sgd(0.01, 0.9),
           .make_input = noise({3, 224, 224}),
           .make_target = labels,
@@ -133,15 +133,15 @@ Model resnet50_model() {
 }
 
 Model transformer_model() {
-  static constexpr TransformerShape shape{.layers = 6, .width = 512, .heads = 8, .hidden = 2048};
+  static constexpr TransformerShape kShape{.layers = 6, .width = 512, .heads = 8, .hidden = 2048};
   return {.name = "transformer",
           .summary =
               "an encoder of 6 layers of 512, 19 million parameters, Adam, 32 sequences of "
               "128",
           .batch_size = 32,
-          .make_net = [] { return transformer(shape, classes); },
+          .make_net = [] { return transformer(kShape, kClasses); },
           .make_optimizer = adam,
-          .make_input = noise({128, shape.width}),
+          .make_input = noise({128, kShape.width}),
           .make_target = labels,
           .loss = cross_entropy};
 }

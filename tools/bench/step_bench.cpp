@@ -5,22 +5,22 @@
 #include <algorithm>
 #include <vector>
 
-#include "tools/bench/statistics.h"
-#include "tools/bench/stopwatch.h"
 #include <ATen/Functions.h>
 #include <torch/utils.h>
 
 #include "lockstep/core/peak_memory.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
+#include "tools/bench/statistics.h"
+#include "tools/bench/stopwatch.h"
 
 namespace lockstep::bench {
 namespace {
 
-constexpr int warm_up_steps = 3;
-constexpr double seconds_a_turn = 0.02;
-constexpr double seconds_a_mode = 4;
-constexpr int fewest_turns = 8;
-constexpr int most_turns = 100;
+constexpr int kWarmUpSteps = 3;
+constexpr double kSecondsATurn = 0.02;
+constexpr double kSecondsAMode = 4;
+constexpr int kFewestTurns = 8;
+constexpr int kMostTurns = 100;
 
 Training train_alone(const TrainingStep& step) {
   return Training(step);
@@ -41,9 +41,9 @@ struct Schedule {
 
 // By rank 0's clock, so that it is the same on all ranks.
 Schedule plan(ProcessGroup& group, double seconds_a_step) {
-  const double steps = std::clamp(seconds_a_turn / seconds_a_step, 1.0, 100.0);
-  const double turns = std::clamp(seconds_a_mode / (steps * seconds_a_step), double(fewest_turns),
-                                  double(most_turns));
+  const double steps = std::clamp(kSecondsATurn / seconds_a_step, 1.0, 100.0);
+  const double turns = std::clamp(kSecondsAMode / (steps * seconds_a_step), double(kFewestTurns),
+                                  double(kMostTurns));
   at::Tensor schedule = at::tensor({steps, turns}, at::kDouble);
   group.broadcast(schedule, 0).wait();
   return {static_cast<int>(schedule[0].item<double>()),
@@ -80,7 +80,7 @@ StepRows measure_steps(const std::shared_ptr<ProcessGroup>& group, const Trainin
   Training together = train_together(step, group);
 
   std::vector<double> warm_up;
-  for (int i = 0; i < warm_up_steps; ++i) {
+  for (int i = 0; i < kWarmUpSteps; ++i) {
     warm_up.push_back(seconds_of(*group, [&] { together.step(); }));
     alone.step();
   }

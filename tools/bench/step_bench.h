@@ -9,9 +9,8 @@
 #include <optional>
 #include <string_view>
 
-#include "tools/bench/training.h"
-
 #include "lockstep/comm/process_group.h"
+#include "tools/bench/training.h"
 
 namespace lockstep::bench {
 

@@ -7,9 +7,10 @@
 #include <memory>
 #include <optional>
 
-#include "tools/bench/models.h"
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/optim/optimizer.h>
+
+#include "tools/bench/models.h"
 
 namespace lockstep::bench {
 

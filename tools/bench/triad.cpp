@@ -13,11 +13,11 @@
 namespace lockstep::bench {
 namespace {
 
-constexpr float scalar = 0.5F;
+constexpr float kScalar = 0.5F;
 
 [[gnu::always_inline]] inline void run(float* __restrict a, const float* __restrict b,
                                        const float* __restrict c, std::size_t count) {
-  for (std::size_t i = 0; i < count; ++i) a[i] = b[i] + scalar * c[i];
+  for (std::size_t i = 0; i < count; ++i) a[i] = b[i] + kScalar * c[i];
 }
 
 void run_baseline(float* a, const float* b, const float* c, std::size_t count) {
@@ -39,7 +39,7 @@ void run_baseline(float* a, const float* b, const float* c, std::size_t count) {
 void run_past_cache(float* a, const float* b, const float* c, std::size_t count) {
   std::size_t i = 0;
 #if defined(__x86_64__)
-  const __m128 factor = _mm_set1_ps(scalar);
+  const __m128 factor = _mm_set1_ps(kScalar);
   for (; i + 4 <= count; i += 4) {
     _mm_stream_ps(a + i, _mm_add_ps(_mm_load_ps(b + i), _mm_mul_ps(factor, _mm_load_ps(c + i))));
   }

@@ -10,31 +10,32 @@
 #include "number_option.h"
 #include "own_ranks.h"
 #include "print.h"
-#include "tools/bench/bench_output.h"
-#include "tools/bench/element_types.h"
-#include "tools/recipes/batch_size.h"
-#include "tools/recipes/choose_device.h"
 #include <fmt/format.h>
 
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/core/cpu.h"
 #include "lockstep/core/error.h"
 #include "lockstep/launch/spawn.h"
+#include "tools/bench/bench_output.h"
+#include "tools/bench/element_types.h"
+#include "tools/cli/backend_option.h"
+#include "tools/recipes/batch_size.h"
+#include "tools/recipes/choose_device.h"
 
 namespace lockstep::cli {
 namespace {
 
-constexpr std::int64_t kib = 1024;
-constexpr std::int64_t mib = 1024 * kib;
-constexpr std::int64_t tib = 1024 * 1024 * mib;
+constexpr std::int64_t kKib = 1024;
+constexpr std::int64_t kMib = 1024 * kKib;
+constexpr std::int64_t kTib = 1024 * 1024 * kMib;
 
-const std::map<std::string, ReduceOp> ops{{"sum", ReduceOp::sum},
-                                          {"mean", ReduceOp::mean},
-                                          {"min", ReduceOp::min},
-                                          {"max", ReduceOp::max},
-                                          {"product", ReduceOp::product}};
-const std::map<std::string, Algorithm> algorithms{{"automatic", Algorithm::automatic},
-                                                  {"ring", Algorithm::ring}};
+const std::map<std::string, ReduceOp> kOps{{"sum", ReduceOp::sum},
+                                           {"mean", ReduceOp::mean},
+                                           {"min", ReduceOp::min},
+                                           {"max", ReduceOp::max},
+                                           {"product", ReduceOp::product}};
+const std::map<std::string, Algorithm> kAlgorithms{{"automatic", Algorithm::automatic},
+                                                   {"ring", Algorithm::ring}};
 
 template <class Value>
 std::vector<std::string> names(const std::map<std::string, Value>& values) {
@@ -44,7 +45,7 @@ std::vector<std::string> names(const std::map<std::string, Value>& values) {
 }
 
 // Ranks that measure have one thread each, and print their own lines.
-const SpawnOptions one_thread_each{.threads = 1, .prefix = false};
+const SpawnOptions kOneThreadEach{.threads = 1, .prefix = false};
 
 // 1024 for "KiB", "kb" or "K", and so on; 1 for "B" or nothing.
 std::optional<std::int64_t> bytes_of(std::string unit) {
@@ -56,15 +57,15 @@ std::optional<std::int64_t> bytes_of(std::string unit) {
   const std::string rest = unit.substr(1);
   const bool known = rest.empty() || rest == "b" || rest == "i" || rest == "ib";
   if (power == std::string_view::npos || !known) return std::nullopt;
-  return kib << (10 * power);
+  return kKib << (10 * power);
 }
 
 // Bytes, as in 4096 or 4MiB.
 std::int64_t read_size(const std::string& text) {
   const auto unit = std::min(text.find_first_not_of("0123456789"), text.size());
   const auto bytes = bytes_of(text.substr(unit));
-  const auto count = parse_number(text.substr(0, unit), Range<std::int64_t>{1, tib});
-  if (!bytes || !count || *count > tib / *bytes) {
+  const auto count = parse_number(text.substr(0, unit), Range<std::int64_t>{1, kTib});
+  if (!bytes || !count || *count > kTib / *bytes) {
     throw UsageError(
         fmt::format("--sizes \"{}\": give 1 byte to 1 TiB, as in 4096, 1KiB or 4MiB", text));
   }
@@ -128,9 +129,9 @@ void BenchCommand::describe_collective(::CLI::App& app) {
   app.add_option("--dtype", type, "Use elements of this type")
       ->check(::CLI::IsMember(names(bench::element_types())));
   app.add_option("--op", op, "Reduce elements by this operation")
-      ->check(::CLI::IsMember(names(ops)));
+      ->check(::CLI::IsMember(names(kOps)));
   app.add_option("--algorithm", algorithm, "Run all-reduce by this algorithm")
-      ->check(::CLI::IsMember(names(algorithms)));
+      ->check(::CLI::IsMember(names(kAlgorithms)));
   app.add_flag("--ordinary", ordinary,
                "Measure ordinary tensors instead of those from group->empty");
   describe_ranks(app, kCounts, "Start this many ranks; by default one per core, but at least 2");
@@ -138,9 +139,7 @@ void BenchCommand::describe_collective(::CLI::App& app) {
 }
 
 void BenchCommand::describe_group(::CLI::App& app) {
-  app.add_option("--backend", backend, "Join the ranks with this backend")
-      ->check(::CLI::IsMember(backends()))
-      ->capture_default_str();
+  add_backend_option(app, backend);
   timeout.describe(app);
 }
 
@@ -154,7 +153,7 @@ auto BenchCommand::on_ranks(const Function& function) const
   const auto member = membership_in_environment();
   if (!member || member->world_size == 1) {
     const auto body = [&](int rank) { return function(join(choose_device(device, rank))); };
-    return spawn(rank_count(), body, one_thread_each).front();
+    return spawn(rank_count(), body, kOneThreadEach).front();
   }
   if (ranks) {
     throw UsageError(fmt::format("--ranks {}: a launcher has started the ranks already", *ranks));
@@ -186,12 +185,12 @@ int BenchCommand::rank_count() const {
 int BenchCommand::run_collective(Collective collective) const {
   const bench::CollectiveBench bench{.collective = collective,
                                      .type = bench::element_types().at(type),
-                                     .op = ops.at(op),
-                                     .algorithm = algorithms.at(algorithm),
+                                     .op = kOps.at(op),
+                                     .algorithm = kAlgorithms.at(algorithm),
                                      .from_group = !ordinary};
   const std::vector<std::int64_t> bytes =
-      sizes.empty() ? std::vector{kib,     4 * kib,  16 * kib, 64 * kib, 256 * kib, mib,
-                                  4 * mib, 16 * mib, 25 * mib, 64 * mib, 100 * mib}
+      sizes.empty() ? std::vector{kKib,     4 * kKib,  16 * kKib, 64 * kKib, 256 * kKib, kMib,
+                                  4 * kMib, 16 * kMib, 25 * kMib, 64 * kMib, 100 * kMib}
                     : sizes;
   bench::check(bench);
   const auto wrong = on_ranks([&](const std::shared_ptr<ProcessGroup>& group) {
@@ -247,7 +246,7 @@ int BenchCommand::run_dp() const {
 double BenchCommand::peak_mb(const bench::TrainingStep& step, bench::StepMode mode,
                              int count) const {
   const auto measure = [&](int) { return bench::measure_step_memory(join(at::kCPU), step, mode); };
-  const auto peaks = spawn(count, measure, one_thread_each);
+  const auto peaks = spawn(count, measure, kOneThreadEach);
   return static_cast<double>(std::ranges::max(peaks)) / 1e6;
 }
 

@@ -10,10 +10,11 @@
 #include <vector>
 
 #include "timeout_option.h"
+#include <CLI/CLI.hpp>
+
 #include "tools/bench/collective_bench.h"
 #include "tools/bench/step_bench.h"
 #include "tools/bench/training.h"
-#include <CLI/CLI.hpp>
 
 namespace lockstep::cli {
 

@@ -9,13 +9,13 @@
 #include "own_ranks.h"
 #include "print.h"
 #include "this_program.h"
-#include "tools/compare/comparison.h"
-#include "tools/compare/comparison_report.h"
-#include "tools/recipes/choose_device.h"
 #include <fmt/format.h>
 
 #include "lockstep/core/cpu.h"
 #include "lockstep/core/whole_file.h"
+#include "tools/compare/comparison.h"
+#include "tools/compare/comparison_report.h"
+#include "tools/recipes/choose_device.h"
 
 namespace lockstep::cli {
 

@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "print.h"
+
 #include "tools/doctor/diagnosis.h"
 
 namespace lockstep::cli {

@@ -19,7 +19,7 @@
 namespace lockstep::cli {
 namespace {
 
-constexpr int wrong_use = 2;
+constexpr int kWrongUse = 2;
 
 // A descriptor opened later must not become a standard stream that the caller had closed.
 void open_standard_streams() {
@@ -44,7 +44,7 @@ int complain(const ::CLI::App& run, const std::string& what) {
   const bool in_run = run.parsed();
   const char* verb = in_run ? " run" : "";
   print(stderr, fmt::format("lockstep{}: {} (see lockstep{} --help)\n", verb, what, verb));
-  return wrong_use;
+  return kWrongUse;
 }
 
 int main(int argc, char** argv) {

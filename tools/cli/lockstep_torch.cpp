@@ -11,7 +11,6 @@
 #include "compare_command.h"
 #include "doctor_command.h"
 #include "print.h"
-#include "tools/recipes/local_training.h"
 #include "train_command.h"
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -19,11 +18,12 @@
 #include "lockstep/core/cpu.h"
 #include "lockstep/core/error.h"
 #include "lockstep/launch/console.h"
+#include "tools/recipes/local_training.h"
 
 namespace lockstep::cli {
 namespace {
 
-constexpr int wrong_use = 2;
+constexpr int kWrongUse = 2;
 
 // An error takes the form that the results would have had.
 void complain(const std::string& verb, const std::exception& error, bool json) {
@@ -93,7 +93,7 @@ int main(int argc, char** argv) {
     return train_app.parsed() ? train.run(arguments) : compare.run(arguments);
   } catch (const UsageError& error) {
     complain(verb, error, json);
-    return wrong_use;
+    return kWrongUse;
   } catch (const TrainingStopped& error) {
     complain(verb, error, json);
     return 128 + error.signal();

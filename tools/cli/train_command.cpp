@@ -8,9 +8,6 @@
 #include "number_option.h"
 #include "print.h"
 #include "this_program.h"
-#include "tools/recipes/choose_device.h"
-#include "tools/recipes/launch_plan.h"
-#include "tools/recipes/local_training.h"
 #include <fmt/format.h>
 
 #include "lockstep/comm/init_process_group.h"
@@ -18,6 +15,9 @@
 #include "lockstep/core/environment.h"
 #include "lockstep/core/whole_file.h"
 #include "lockstep/rendezvous/rendezvous.h"
+#include "tools/recipes/choose_device.h"
+#include "tools/recipes/launch_plan.h"
+#include "tools/recipes/local_training.h"
 
 namespace lockstep::cli {
 

@@ -7,8 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "tools/recipes/train_result.h"
 #include "training_options.h"
+
+#include "tools/recipes/train_result.h"
 
 namespace lockstep::cli {
 

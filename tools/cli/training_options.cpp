@@ -3,10 +3,11 @@
 #include "training_options.h"
 
 #include "number_option.h"
-#include "tools/recipes/batch_size.h"
 #include <fmt/format.h>
 
 #include "lockstep/comm/init_process_group.h"
+#include "tools/cli/backend_option.h"
+#include "tools/recipes/batch_size.h"
 
 namespace lockstep::cli {
 
@@ -20,14 +21,7 @@ void TrainingOptions::describe(::CLI::App& app) {
          "--device", device,
          "Train on cpu, cuda (a GPU for each rank) or cuda:N; by default on a GPU if there is one")
       ->type_name("DEVICE");
-  app.add_option(
-         "--backend", backend,
-         "Join the ranks with this backend: auto, shm (one machine), gloo (any machines), "
-         "hierarchical (machines with several ranks each; gloo between them, or hierarchical:mpi, "
-         "hierarchical:nccl), mpi (started by mpirun or srun) or nccl (a GPU for each rank)")
-      ->check(::CLI::IsMember(backends()))
-      ->capture_default_str()
-      ->type_name("BACKEND");
+  add_backend_option(app, backend);
   timeout.describe(app);
   add_number(app, "--epochs", epochs, kEpochs,
              "Make this many passes over the data; by default the recipe's");

@@ -7,8 +7,9 @@
 #include <string>
 
 #include "timeout_option.h"
-#include "tools/recipes/train.h"
 #include <CLI/CLI.hpp>
+
+#include "tools/recipes/train.h"
 
 namespace lockstep::cli {
 

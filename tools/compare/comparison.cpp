@@ -4,12 +4,12 @@
 
 #include <algorithm>
 
-#include "tools/recipes/batch_size.h"
-#include "tools/recipes/launch_plan.h"
-#include "tools/recipes/local_training.h"
 #include <fmt/format.h>
 
 #include "lockstep/core/error.h"
+#include "tools/recipes/batch_size.h"
+#include "tools/recipes/launch_plan.h"
+#include "tools/recipes/local_training.h"
 
 namespace lockstep {
 namespace {

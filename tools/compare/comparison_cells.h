@@ -4,9 +4,8 @@
 
 #include <vector>
 
-#include "tools/compare/comparison.h"
-
 #include "lockstep/core/text_table.h"
+#include "tools/compare/comparison.h"
 
 namespace lockstep {
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Formats a comparison as a table and as JSON.
+#include <fmt/format.h>
+
 #include "tools/compare/comparison_cells.h"
 #include "tools/recipes/json_fields.h"
-#include <fmt/format.h>
 
 namespace lockstep {
 namespace {
@@ -72,7 +73,7 @@ std::string to_table(const Comparison& comparison) {
 }
 
 std::string to_json(const Comparison& comparison) {
-  Json json{{"schema_version", schema_version},
+  Json json{{"schema_version", kSchemaVersion},
             {"versions", versions_json()},
             {"recipe", nullptr},
             {"device", nullptr},

@@ -9,21 +9,21 @@
 #include <utility>
 #include <vector>
 
-#include "tools/compare/comparison_cells.h"
-#include "tools/compare/report_page.h"
-#include "tools/recipes/json_fields.h"
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <sys/utsname.h>
 
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
+#include "tools/compare/comparison_cells.h"
+#include "tools/compare/report_page.h"
+#include "tools/recipes/json_fields.h"
 
 namespace lockstep {
 namespace {
 
-constexpr std::array chart_library_places{"/usr/share/javascript/chart.js/chart.min.js",
-                                          "/usr/share/javascript/chart.js/chart.umd.js"};
+constexpr std::array kChartLibraryPaths{"/usr/share/javascript/chart.js/chart.min.js",
+                                        "/usr/share/javascript/chart.js/chart.umd.js"};
 
 std::string escaped(std::string_view text) {
   std::string html;
@@ -165,7 +165,7 @@ std::string filled(std::string_view page,
 
 std::string read_chart_library() {
   const auto given = environment("LOCKSTEP_CHART_JS");
-  std::vector<std::string> places(chart_library_places.begin(), chart_library_places.end());
+  std::vector<std::string> places(kChartLibraryPaths.begin(), kChartLibraryPaths.end());
   if (given) places = {*given};
   for (const std::string& place : places) {
     std::ifstream file(place, std::ios::binary);

@@ -12,8 +12,8 @@ namespace {
 
 // One that travels in the call's slot, and one that needs several chunks; small enough that
 // libtorch starts no threads for it.
-constexpr std::int64_t few = 3;
-constexpr std::int64_t many = 30000;
+constexpr std::int64_t kFew = 3;
+constexpr std::int64_t kMany = 30000;
 
 void reduce_and_check(ProcessGroup& group, const at::Tensor& tensor) {
   tensor.fill_(group.rank() + 1);
@@ -29,9 +29,9 @@ void reduce_and_check(ProcessGroup& group, const at::Tensor& tensor) {
 }  // namespace
 
 void try_all_reduce(ProcessGroup& group) {
-  reduce_and_check(group, at::empty({few}));
-  reduce_and_check(group, at::empty({many}));
-  reduce_and_check(group, group.empty({many}, at::kFloat));
+  reduce_and_check(group, at::empty({kFew}));
+  reduce_and_check(group, at::empty({kMany}));
+  reduce_and_check(group, group.empty({kMany}, at::kFloat));
 }
 
 }  // namespace lockstep

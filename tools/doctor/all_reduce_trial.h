@@ -9,7 +9,7 @@
 namespace lockstep {
 
 // The timeout for test groups: a working one needs milliseconds.
-constexpr std::chrono::milliseconds trial_timeout = std::chrono::seconds(5);
+constexpr std::chrono::milliseconds kTrialTimeout = std::chrono::seconds(5);
 
 // Reduces a small and a large tensor and one from group.empty, and checks the sums. Collective.
 // Error if a sum is wrong, and the group's own errors.

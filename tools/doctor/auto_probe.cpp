@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Which backend auto chooses, for the environment's ranks or for examples.
-#include "tools/doctor/gpus.h"
-#include "tools/doctor/probes.h"
 #include <fmt/format.h>
 
 #include "lockstep/comm/backends.h"
 #include "lockstep/comm/choose_backend.h"
 #include "lockstep/core/error.h"
 #include "lockstep/rendezvous/rendezvous.h"
+#include "tools/doctor/gpus.h"
+#include "tools/doctor/probes.h"
 
 namespace lockstep {
 namespace {

@@ -5,17 +5,18 @@
 #include <algorithm>
 #include <chrono>
 
-#include "tools/doctor/loaded_library.h"
-#include "tools/doctor/probes.h"
 #include <ATen/ATen.h>
 #include <ATen/Version.h>
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include "tools/doctor/loaded_library.h"
+#include "tools/doctor/probes.h"
+
 namespace lockstep {
 namespace {
 
-constexpr int matrix_size = 256;
+constexpr int kMatrixSize = 256;
 
 void* find_symbol(const std::string& file, const char* name) {
   // The library is loaded already; this handle searches only it and its dependencies.
@@ -50,7 +51,7 @@ Blas find_blas() {
 
 double measure_product() {
   using Clock = std::chrono::steady_clock;
-  const at::Tensor matrix = at::ones({matrix_size, matrix_size});
+  const at::Tensor matrix = at::ones({kMatrixSize, kMatrixSize});
   // The first product starts threads and reads code from disk.
   at::mm(matrix, matrix);
   auto shortest = Clock::duration::max();
@@ -59,13 +60,13 @@ double measure_product() {
     at::mm(matrix, matrix);
     shortest = std::min(shortest, Clock::now() - begin);
   }
-  const double operations = 2.0 * matrix_size * matrix_size * matrix_size;
+  const double operations = 2.0 * kMatrixSize * kMatrixSize * kMatrixSize;
   return operations / std::chrono::duration<double, std::nano>(shortest).count();
 }
 
 Finding judge_blas(const Blas& blas, double gflops) {
   const std::string speed =
-      fmt::format("{0:.1f} GFLOP/s in a product of {1} x {1} floats", gflops, matrix_size);
+      fmt::format("{0:.1f} GFLOP/s in a product of {1} x {1} floats", gflops, kMatrixSize);
   if (!blas.name.empty()) return {.found = fmt::format("{}; {}; {}", blas.name, blas.file, speed)};
   if (blas.file.empty()) {
     return {.state = Finding::State::note,

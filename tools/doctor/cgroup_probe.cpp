@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The control group's limits.
-#include "tools/doctor/bytes.h"
-#include "tools/doctor/probes.h"
 #include <fmt/format.h>
 
 #include "lockstep/core/cgroup.h"
+#include "tools/doctor/bytes.h"
+#include "tools/doctor/probes.h"
 
 namespace lockstep {
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The cores of the machine and of this process.
-#include "tools/doctor/probes.h"
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <unistd.h>
 
 #include "lockstep/core/cpu.h"
+#include "tools/doctor/probes.h"
 
 namespace lockstep {
 

@@ -2,9 +2,10 @@
 // Formats a diagnosis as text and as JSON.
 #include <algorithm>
 
+#include <fmt/format.h>
+
 #include "tools/doctor/diagnosis.h"
 #include "tools/recipes/json_fields.h"
-#include <fmt/format.h>
 
 namespace lockstep {
 namespace {
@@ -49,7 +50,7 @@ std::string to_text(const Diagnosis& diagnosis) {
 }
 
 std::string to_json(const Diagnosis& diagnosis) {
-  Json json{{"schema_version", schema_version},
+  Json json{{"schema_version", kSchemaVersion},
             {"versions", versions_json()},
             {"broken", diagnosis.broken()},
             {"findings", Json::array()}};

@@ -2,7 +2,6 @@
 // Judges the variables that tell a process its rank, and their source.
 #include <algorithm>
 
-#include "tools/doctor/probes.h"
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -11,18 +10,19 @@
 #include "lockstep/core/unix_socket.h"
 #include "lockstep/rendezvous/launchers.h"
 #include "lockstep/rendezvous/rendezvous.h"
+#include "tools/doctor/probes.h"
 
 namespace lockstep {
 namespace {
 
-constexpr const char* read_by_env[] = {
+constexpr const char* kReadByEnv[] = {
     "RANK",        "WORLD_SIZE",  "LOCAL_RANK",    "LOCAL_WORLD_SIZE",
     "MASTER_ADDR", "MASTER_PORT", "LOCKSTEP_STORE"};
 
 // "RANK=0 WORLD_SIZE=2"
 std::string settings() {
   std::vector<std::string> set;
-  for (const char* name : read_by_env) {
+  for (const char* name : kReadByEnv) {
     if (const auto value = environment(name)) set.push_back(fmt::format("{}={}", name, *value));
   }
   return fmt::format("{}", fmt::join(set, " "));
@@ -76,17 +76,17 @@ Finding probe_environment() {
   const std::string set = settings();
   const bool without_secret =
       member->world_size > member->local_world_size && member->secret.empty();
-  return {
-      .state = without_secret ? Finding::State::note : Finding::State::ok,
-      .found =
-          fmt::format("rank {} of {}, local rank {} of {}, by {}{}{}", member->rank,
-                      member->world_size, member->local_rank, member->local_world_size,
-                      launcher_of_environment(), set.empty() ? "" : ": " + set, around(launchers)),
-      .advice = without_secret
-                    ? "the ranks of several machines meet without a secret, so whoever reaches "
-                      "rank 0's port can join them: give `lockstep run` a --secret-file, or set "
-                      "LOCKSTEP_SECRET_FILE"
-                    : ""};
+  return {.state = without_secret ? Finding::State::note : Finding::State::ok,
+          .found = fmt::format("rank {} of {}, local rank {} of {}, by {}{}{}", member->rank,
+                               member->world_size, member->local_rank, member->local_world_size,
+                               launcher_of_environment(), set.empty() ? "" : ": " + set,
+                               around(launchers)),
+          .advice =
+              without_secret
+                  ? "the ranks of several machines rendezvous without a secret, so whoever reaches "
+                    "rank 0's port can join them: give `lockstep run` a --secret-file, or set "
+                    "LOCKSTEP_SECRET_FILE"
+                  : ""};
 }
 
 }  // namespace lockstep

@@ -7,11 +7,12 @@
 #include <filesystem>
 #include <fstream>
 
-#include "tools/doctor/probes.h"
-#include "tools/recipes/choose_device.h"
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+
+#include "tools/doctor/probes.h"
+#include "tools/recipes/choose_device.h"
 
 namespace lockstep {
 namespace {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The loaded libtorch.
-#include "tools/doctor/loaded_library.h"
-#include "tools/doctor/probes.h"
-#include "tools/recipes/json_fields.h"
 #include <ATen/Version.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <fmt/format.h>
+
+#include "tools/doctor/loaded_library.h"
+#include "tools/doctor/probes.h"
+#include "tools/recipes/json_fields.h"
 
 namespace lockstep {
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Available memory, /dev/shm and the address-space limit.
-#include "tools/doctor/bytes.h"
-#include "tools/doctor/probes.h"
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "lockstep/core/cpu.h"
+#include "tools/doctor/bytes.h"
+#include "tools/doctor/probes.h"
 
 namespace lockstep {
 namespace {

@@ -3,9 +3,8 @@
 // and may throw instead of returning a broken finding.
 #pragma once
 
-#include "tools/doctor/finding.h"
-
 #include "lockstep/comm/backends.h"
+#include "tools/doctor/finding.h"
 
 namespace lockstep {
 
@@ -21,22 +20,15 @@ Finding probe_cgroup();
 Finding probe_threads();
 // The available memory, and its limits.
 Finding probe_memory();
-// Forks two ranks that reduce tensors and check the sums.
-Finding probe_shm();
-// The same with two threads of this process.
+// A backend of the registry: forks two ranks that reduce tensors and check the sums, or finds its
+// library; or how to get it, if it is not built in.
+Finding probe(const BackendRow& row);
+// Two threads of this process reduce tensors and check the sums.
 Finding probe_thread();
 // The same with one rank.
 Finding probe_self();
-// Like probe_shm, over loopback.
-Finding probe_gloo();
-// The MPI in use. Its ranks cannot be started from here.
-Finding probe_mpi();
-// Whether NCCL can be loaded.
-Finding probe_nccl();
 // The backend that auto chooses for the ranks in the environment, and why.
 Finding probe_auto();
-// For a backend that is not built in: how to get it.
-Finding not_built(const BackendRow& row);
 // The machine's GPUs, and those that libtorch can use.
 Finding probe_gpus();
 // This process's rank, and the launcher that set it.

@@ -2,15 +2,14 @@
 // A group of two threads.
 #include <future>
 
+#include "lockstep/comm/single_process_groups.h"
 #include "tools/doctor/all_reduce_trial.h"
 #include "tools/doctor/probes.h"
-
-#include "lockstep/comm/single_process_groups.h"
 
 namespace lockstep {
 
 Finding probe_thread() {
-  const auto groups = make_thread_groups(2, {.timeout = trial_timeout});
+  const auto groups = make_thread_groups(2, {.timeout = kTrialTimeout});
   auto other = std::async(std::launch::async, [&] { try_all_reduce(*groups[1]); });
   try_all_reduce(*groups[0]);
   other.get();

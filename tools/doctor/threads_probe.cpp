@@ -2,7 +2,6 @@
 // Thread counts of libtorch and OpenBLAS, and the variables that set them.
 #include <algorithm>
 
-#include "tools/doctor/probes.h"
 #include <ATen/Parallel.h>
 #include <dlfcn.h>
 #include <fmt/format.h>
@@ -10,11 +9,12 @@
 #include "lockstep/core/cpu.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
+#include "tools/doctor/probes.h"
 
 namespace lockstep {
 namespace {
 
-constexpr const char* counts[] = {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"};
+constexpr const char* kCounts[] = {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"};
 
 std::string setting(const char* name) {
   const auto value = environment(name);
@@ -33,15 +33,15 @@ Finding probe_threads() {
   const int openblas = threads_of_openblas();
   const std::string found =
       fmt::format("libtorch uses {}{}; {}, {}, {}", libtorch,
-                  openblas > 0 ? fmt::format(", OpenBLAS {}", openblas) : "", setting(counts[0]),
-                  setting(counts[1]), setting("OMP_WAIT_POLICY"));
+                  openblas > 0 ? fmt::format(", OpenBLAS {}", openblas) : "", setting(kCounts[0]),
+                  setting(kCounts[1]), setting("OMP_WAIT_POLICY"));
   try {
     omp_num_threads();
   } catch (const UsageError& error) {  // ranks' launchers refuse it
     return {.state = Finding::State::broken, .found = found, .advice = error.what()};
   }
   try {
-    environment_int(counts[1], kFrom1);
+    environment_int(kCounts[1], kFrom1);
   } catch (const UsageError& error) {  // OpenBLAS ignores it
     return {.state = Finding::State::note, .found = found, .advice = error.what()};
   }

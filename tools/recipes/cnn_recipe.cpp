@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // A small convolutional net for MNIST-like images: 108,618 parameters.
-#include "tools/recipes/image_data.h"
-#include "tools/recipes/recipe.h"
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/pooling.h>
 #include <torch/optim/adam.h>
+
+#include "tools/recipes/image_data.h"
+#include "tools/recipes/recipe.h"
 
 namespace lockstep {
 

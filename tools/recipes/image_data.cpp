@@ -12,15 +12,15 @@
 namespace lockstep {
 namespace {
 
-constexpr std::int64_t side = 28;
-constexpr std::int64_t classes = 10;
+constexpr std::int64_t kSide = 28;
+constexpr std::int64_t kClasses = 10;
 
-void check(const IdxShape& shape, const std::filesystem::path& folder, const char* split) {
-  if (shape.images > 0 && shape.height == side && shape.width == side) return;
+void check(const MnistShape& shape, const std::filesystem::path& folder, const char* split) {
+  if (shape.images > 0 && shape.height == kSide && shape.width == kSide) return;
   throw UsageError(
       fmt::format("{}: the {} set has {} images of {} x {}; the recipes take images "
                   "of {} x {}, at least one",
-                  folder.string(), split, shape.images, shape.height, shape.width, side, side));
+                  folder.string(), split, shape.images, shape.height, shape.width, kSide, kSide));
 }
 
 // UsageError unless both splits fit into memory, as bytes and as floats. Each rank checks this for
@@ -38,22 +38,22 @@ void require_memory(std::int64_t pixels, const std::filesystem::path& folder) {
 
 void check_labels(const MnistDataset& set, const std::filesystem::path& folder, const char* split) {
   const auto largest = set.labels().max().item<std::int64_t>();
-  if (largest >= classes) {
+  if (largest >= kClasses) {
     throw UsageError(fmt::format("{}: the {} set has a label {}; the recipes take labels 0 to {}",
-                                 folder.string(), split, largest, classes - 1));
+                                 folder.string(), split, largest, kClasses - 1));
   }
 }
 
 }  // namespace
 
 TrainingData load_images(const std::filesystem::path& folder, ProcessGroup& group) {
-  const IdxShape train_shape = idx_shape(folder, IdxSplit::train);
-  const IdxShape test_shape = idx_shape(folder, IdxSplit::test);
+  const MnistShape train_shape = mnist_shape(folder, MnistSplit::train);
+  const MnistShape test_shape = mnist_shape(folder, MnistSplit::test);
   check(train_shape, folder, "training");
   check(test_shape, folder, "test");
   require_memory(train_shape.pixels() + test_shape.pixels(), folder);
-  const MnistDataset train(folder, IdxSplit::train);
-  const MnistDataset test(folder, IdxSplit::test);
+  const MnistDataset train(folder, MnistSplit::train);
+  const MnistDataset test(folder, MnistSplit::test);
   check_labels(train, folder, "training");
   check_labels(test, folder, "test");
   const auto standardization = measure_standardization(train.images(), group);

@@ -3,15 +3,16 @@
 // the JSON library.
 #pragma once
 
-#include "tools/recipes/train_result.h"
 #include <nlohmann/json.hpp>
+
+#include "tools/recipes/train_result.h"
 
 namespace lockstep {
 
 // Keeps the order in which fields are added, for human readers.
 using Json = nlohmann::ordered_json;
 
-constexpr int schema_version = 1;
+constexpr int kSchemaVersion = 1;
 
 // {"lockstep": ..., "libtorch": ...}
 Json versions_json();

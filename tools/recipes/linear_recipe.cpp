@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Linear regression: the smallest training with a known answer.
-#include "tools/recipes/recipe.h"
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 
 #include "lockstep/data/linear_dataset.h"
+#include "tools/recipes/recipe.h"
 
 namespace lockstep {
 

@@ -2,19 +2,19 @@
 // Results and errors pass through the launcher's store.
 #include "tools/recipes/local_training.h"
 
-#include "tools/recipes/json_fields.h"
 #include <fmt/format.h>
 
 #include "lockstep/core/environment.h"
 #include "lockstep/parallel/check_in_sync.h"
 #include "lockstep/parallel/finite_gradients.h"
 #include "lockstep/rendezvous/local_store.h"
+#include "tools/recipes/json_fields.h"
 
 namespace lockstep {
 namespace {
 
-constexpr const char* request_variable = "LOCKSTEP_HAND_OVER";
-constexpr const char* result_key = "train/result";
+constexpr const char* kRequestVariable = "LOCKSTEP_HAND_OVER";
+constexpr const char* kResultKey = "train/result";
 
 // The launcher answers at once, unless it is affected by the same problem as this error.
 constexpr std::chrono::seconds kToTellAnError{5};
@@ -29,7 +29,7 @@ LocalStore launcher_store(const StoreUser& user = {}) {
     throw UsageError(
         fmt::format("{} is set, but LOCKSTEP_STORE is not; unset the first, which is "
                     "for processes that a training has started",
-                    request_variable));
+                    kRequestVariable));
   }
   return LocalStore(*path, user);
 }
@@ -59,7 +59,7 @@ TrainResult run_local_training(const LocalTrainingOptions& options) {
   agent.program = options.program;
   agent.ranks = options.ranks;
   agent.threads = options.threads;
-  agent.environment = {{request_variable, "1"}};
+  agent.environment = {{kRequestVariable, "1"}};
   agent.merged = options.output;
   const AgentResult ended = run_agent(agent);
 
@@ -75,7 +75,7 @@ TrainResult run_local_training(const LocalTrainingOptions& options) {
   }
   if (!ended.output_error.empty())
     throw BackendError(without_newline(report(ended, options.ranks)));
-  const auto result = ended.store.find(result_key);
+  const auto result = ended.store.find(kResultKey);
   if (result == ended.store.end()) {
     throw Error(fmt::format("{} has ended without a result; is it a program of another version?",
                             options.program.front()));
@@ -84,11 +84,11 @@ TrainResult run_local_training(const LocalTrainingOptions& options) {
 }
 
 bool started_by_local_training() {
-  return environment(request_variable).has_value();
+  return environment(kRequestVariable).has_value();
 }
 
 void hand_over(const TrainResult& result) {
-  launcher_store().set(result_key, to_json(result));
+  launcher_store().set(kResultKey, to_json(result));
 }
 
 void hand_over(const std::exception& error) {

@@ -6,10 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "tools/recipes/train_result.h"
-
 #include "lockstep/core/error.h"
 #include "lockstep/launch/agent.h"
+#include "tools/recipes/train_result.h"
 
 namespace lockstep {
 

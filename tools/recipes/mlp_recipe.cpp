@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // A multilayer perceptron for MNIST-like images: 203,530 parameters, most of them in one layer.
-#include "tools/recipes/image_data.h"
-#include "tools/recipes/recipe.h"
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adam.h>
+
+#include "tools/recipes/image_data.h"
+#include "tools/recipes/recipe.h"
 
 namespace lockstep {
 

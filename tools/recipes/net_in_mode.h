@@ -6,12 +6,12 @@
 #include <memory>
 #include <optional>
 
-#include "tools/recipes/train.h"
 #include <torch/nn/modules/container/sequential.h>
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
+#include "tools/recipes/train.h"
 
 namespace lockstep {
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The list of recipes.
-#include "tools/recipes/recipe.h"
 #include <fmt/format.h>
 
 #include "lockstep/core/error.h"
+#include "tools/recipes/recipe.h"
 
 namespace lockstep {
 

@@ -6,10 +6,6 @@
 #include <array>
 #include <numeric>
 
-#include "tools/recipes/batch_size.h"
-#include "tools/recipes/net_in_mode.h"
-#include "tools/recipes/save_model.h"
-#include "tools/recipes/training_loop.h"
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 
@@ -20,13 +16,17 @@
 #include "lockstep/data/mnist_dataset.h"
 #include "lockstep/libtorch_version.h"
 #include "lockstep/train/evaluate.h"
+#include "tools/recipes/batch_size.h"
+#include "tools/recipes/net_in_mode.h"
+#include "tools/recipes/save_model.h"
+#include "tools/recipes/training_loop.h"
 
 namespace lockstep {
 namespace {
 
 using Log = TrainingLoop::Log;
 
-constexpr const char* default_folder = "/usr/share/datasets/fashion-mnist";
+constexpr const char* kDefaultFolder = "/usr/share/datasets/fashion-mnist";
 
 double median(std::vector<double> values) {
   std::ranges::sort(values);
@@ -188,7 +188,7 @@ void check_train_options(const Recipe& recipe, const TrainOptions& options, int 
     throw UsageError(fmt::format("recipe {} makes its own data; leave out the data folder {}",
                                  recipe.name, options.data_folder->string()));
   }
-  if (recipe.reads_folder) require_data_folder(options.data_folder.value_or(default_folder));
+  if (recipe.reads_folder) require_data_folder(options.data_folder.value_or(kDefaultFolder));
 }
 
 TrainResult train(const Recipe& recipe, TrainMode mode, const TrainOptions& options,
@@ -210,7 +210,7 @@ TrainResult train(const Recipe& recipe, TrainMode mode, const TrainOptions& opti
   if (options.save_file) check_save_file(*options.save_file, *group);
   const Log rank_0_log = group->rank() == 0 ? log : [](const std::string&) {};
   TrainResult result = describe(recipe, mode, options, *group);
-  const auto data = recipe.load(options.data_folder.value_or(default_folder),
+  const auto data = recipe.load(options.data_folder.value_or(kDefaultFolder),
                                 static_cast<std::uint64_t>(options.seed), *group);
 
   torch::manual_seed(static_cast<std::uint64_t>(options.seed));

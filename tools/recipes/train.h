@@ -10,11 +10,10 @@
 #include <optional>
 #include <string>
 
-#include "tools/recipes/recipe.h"
-#include "tools/recipes/train_result.h"
-
 #include "lockstep/comm/process_group.h"
 #include "lockstep/core/number.h"
+#include "tools/recipes/recipe.h"
+#include "tools/recipes/train_result.h"
 
 namespace lockstep {
 

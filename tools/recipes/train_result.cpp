@@ -2,7 +2,6 @@
 // Converts results and errors to JSON and back.
 #include "tools/recipes/train_result.h"
 
-#include "tools/recipes/json_fields.h"
 #include <fmt/format.h>
 #include <torch/version.h>
 
@@ -10,6 +9,7 @@
 #include "lockstep/launch/spawn.h"
 #include "lockstep/parallel/check_in_sync.h"
 #include "lockstep/parallel/finite_gradients.h"
+#include "tools/recipes/json_fields.h"
 
 namespace lockstep {
 namespace {
@@ -87,7 +87,7 @@ Json fields_of(const TrainResult& result) {
 }
 
 std::string to_json(const TrainResult& result) {
-  Json json{{"schema_version", schema_version}, {"versions", versions_json()}};
+  Json json{{"schema_version", kSchemaVersion}, {"versions", versions_json()}};
   json.update(fields_of(result));
   return json.dump();
 }
@@ -125,7 +125,7 @@ std::string error_to_json(const std::exception& error) {
   Json details{{"kind", kind_of(error)}, {"message", error.what()}};
   if (const auto rank = lost_rank(error)) details["rank"] = *rank;
   // An exception's text, such as a file's name, may contain bytes that are not UTF-8.
-  return Json{{"schema_version", schema_version}, {"error", details}}.dump(
+  return Json{{"schema_version", kSchemaVersion}, {"error", details}}.dump(
       -1, ' ', false, Json::error_handler_t::replace);
 }
 

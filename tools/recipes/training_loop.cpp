@@ -13,7 +13,7 @@
 namespace lockstep {
 namespace {
 
-constexpr std::int64_t steps_per_line = 100;
+constexpr std::int64_t kStepsPerLine = 100;
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -93,9 +93,9 @@ TrainingLoop::Epoch TrainingLoop::run_epoch(const std::string& label) {
       throw OutOfSync(where() + ": " + error.what());
     }
     losses.add(loss, batch.target.size(0));
-    if (step_ % steps_per_line != 0) continue;
+    if (step_ % kStepsPerLine != 0) continue;
     log_(fmt::format("{}: loss {:.4f}, {:.3f} ms a batch", where(), loss.item<double>(),
-                     seconds_since(line_start_) * 1000 / steps_per_line));
+                     seconds_since(line_start_) * 1000 / kStepsPerLine));
     line_start_ = Clock::now();
   }
   bytes_moved_ += net_.bytes_moved() - moved_before;

@@ -8,14 +8,14 @@
 #include <string>
 #include <vector>
 
-#include "tools/recipes/net_in_mode.h"
-#include "tools/recipes/recipe.h"
-#include "tools/recipes/train_result.h"
 #include <torch/optim/optimizer.h>
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/data/memory_loader.h"
 #include "lockstep/train/learning_rate.h"
+#include "tools/recipes/net_in_mode.h"
+#include "tools/recipes/recipe.h"
+#include "tools/recipes/train_result.h"
 
 namespace lockstep {
 

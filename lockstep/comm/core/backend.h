@@ -35,11 +35,11 @@ class Backend {
   // Uninitialised memory on the device that the options name. A blocking collective call. The ranks
   // agree whether all of them have the memory: BackendError on each if one has not.
   virtual at::Tensor empty(at::IntArrayRef sizes, const at::TensorOptions& options) = 0;
-  // See ProcessGroup::own_share.
+  // See GroupAccess::own_share.
   virtual ElementRange own_share(const at::Tensor&) const { return {}; }
 
   // Joins the ranks of the membership, all of them ranks of this group. The name tells the new
-  // group from this group's other subgroups. Blocking.
+  // group from this group's other subgroups; its store already tells their keys apart. Blocking.
   virtual std::shared_ptr<Backend> split(const std::string& name, Membership membership) = 0;
 
   // Ends the group for every rank, with the reason.

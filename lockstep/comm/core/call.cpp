@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Names of collectives, and descriptions of calls for messages.
+// Describes calls for messages.
 #include "lockstep/comm/core/call.h"
 
 #include <fmt/format.h>

@@ -33,9 +33,8 @@ enum class Collective : std::uint8_t {
 
 // In the order of Collective.
 inline constexpr std::array<std::string_view, 13> kCollectiveNames = {
-    "all_reduce", "broadcast",      "reduce",     "all_gather", "gather",
-    "scatter",    "reduce_scatter", "all_to_all", "send",       "recv",
-    "barrier",    "empty",          "split"};
+    "all_reduce", "broadcast", "reduce", "all_gather", "gather", "scatter", "reduce_scatter",
+    "all_to_all", "send",      "recv",   "barrier",    "empty",  "split"};
 
 // "unknown" for a value that another rank sent and this Lockstep does not know.
 constexpr std::string_view name(Collective collective) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Words the error of two ranks that made different calls.
+// Writes the message about two ranks that made different calls.
 #include "lockstep/comm/core/calls_differ.h"
 
 #include <fmt/format.h>

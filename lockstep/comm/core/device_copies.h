@@ -25,7 +25,7 @@ class DeviceCopies {
 
   // The tensor to read in place of the original.
   at::Tensor input(const at::Tensor& original) const { return usable_on(device_, original); }
-  // The tensor to write in place of the original. The reference is valid until the next one.
+  // The tensor to write in place of the original. The reference is valid until the next call.
   const at::Tensor& output(const at::Tensor& original) {
     return is_usable_on(device_, original) ? original : copy_of(original);
   }

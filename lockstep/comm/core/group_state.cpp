@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Words the errors that end a group.
+// Writes the messages of errors that end a group.
 #include "lockstep/comm/core/group_state.h"
 
 #include <utility>
@@ -42,11 +42,6 @@ GroupState::GroupState(std::string backend, const Membership& membership, std::v
 
 std::string GroupState::where(const Call& call) const {
   return fmt::format("[{}] {}, rank {} of {}: ", backend_, title(call), rank_, size_);
-}
-
-void GroupState::fail(std::exception_ptr error, int culprit) {
-  error_ = std::move(error);
-  losses_.note(error_, culprit);
 }
 
 TimeoutError GroupState::waited_in_vain(const Call& call, const Deadline& deadline,

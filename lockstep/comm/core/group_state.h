@@ -8,6 +8,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <sys/types.h>
@@ -45,9 +46,11 @@ class GroupState {
   void check() const {
     if (error_) std::rethrow_exception(error_);
   }
-  // Keeps the error and notes the loss that it stands for. The culprit is counted in the job; -1 if
-  // it is the rank that the error names.
-  void fail(std::exception_ptr error, int culprit = -1);
+  // Keeps the first error.
+  void fail(std::exception_ptr error) { error_ = std::move(error); }
+  // Notes the loss that the error stands for, and tells the launcher: blocks for a second at most.
+  // The culprit is counted in the job; -1 if it is the rank that the error names.
+  void note_loss(int culprit) const { losses_.note(error_, culprit); }
   // The rank to name to the peers as the culprit, counted in the job.
   int culprit(int lost_rank = -1) const { return losses_.culprit(lost_rank); }
 

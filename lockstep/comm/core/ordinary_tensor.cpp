@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Allocates tensors after a check that all ranks of this machine find the memory.
+// Allocates tensors after a check that there is memory for all ranks of this machine.
 #include "lockstep/comm/core/ordinary_tensor.h"
 
 #include <ATen/ops/empty.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Names of the reduction operations.
+// Names of the reduction operations and algorithms.
 #include "lockstep/comm/core/reduce_op.h"
 
 namespace lockstep {

@@ -17,14 +17,14 @@ inline double scale_over(int ranks, ReduceOp op, double scale) {
   return op == ReduceOp::mean ? scale / ranks : scale;
 }
 
-// How all_reduce goes about it.
+// How all_reduce moves and combines the elements.
 enum class Algorithm : std::uint8_t {
-  // What the backend does best.
+  // The backend's best way.
   automatic,
   // Reduce-scatter and all-gather around a ring, over send and recv with the two neighbours: each
   // rank sends 2 (N - 1) / N of the tensor, however many ranks there are (Patarasuk and Yuan,
-  // 2009).
-  // Element i's sum begins at a rank that depends on i, and half types are rounded at each hop.
+  // 2009). The sum of element i begins at a rank that depends on i, and half types are rounded at
+  // each hop.
   ring,
 };
 

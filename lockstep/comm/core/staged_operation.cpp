@@ -36,7 +36,7 @@ bool StagedOperation::poll() {
 void StagedOperation::wait(const Deadline& deadline) {
   // The thread must wait for results in memory that the device's stream does not order.
   const auto who =
-      copies_.go_elsewhere() ? Engine::Waiting::thread : Engine::Waiting::thread_or_stream;
+      copies_.go_elsewhere() ? TaskEngine::Waiting::thread : TaskEngine::Waiting::thread_or_stream;
   for (const auto& task : tasks_) engine_->wait(*task, deadline, who);
   copies_.copy_back();
 }

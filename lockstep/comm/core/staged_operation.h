@@ -10,28 +10,17 @@
 #include <c10/util/SmallVector.h>
 
 #include "lockstep/comm/core/device_copies.h"
-#include "lockstep/comm/core/progress.h"
 #include "lockstep/comm/core/task.h"
+#include "lockstep/comm/core/task_engine.h"
 #include "lockstep/comm/core/work.h"
 #include "lockstep/core/deadline.h"
 
 namespace lockstep {
 
-// Carries out tasks. Thread-safe.
-class Engine : public Progressing {
- public:
-  // Advances as far as possible without waiting; true if the task is done.
-  virtual bool poll(Task& task) = 0;
-  // What waits: the calling thread, or, if possible, its current stream on the device.
-  enum class Waiting { thread, thread_or_stream };
-  // Blocks until the task is done. TimeoutError and PeerLost name the rank waited for.
-  virtual void wait(Task& task, const Deadline& deadline, Waiting who) = 0;
-};
-
 class StagedOperation final : public Operation {
  public:
   // The engine uses contiguous tensors on this device.
-  StagedOperation(std::shared_ptr<Engine> engine, std::chrono::milliseconds timeout,
+  StagedOperation(std::shared_ptr<TaskEngine> engine, std::chrono::milliseconds timeout,
                   at::Device device)
       : engine_(std::move(engine)), timeout_(timeout), copies_(device) {}
 
@@ -50,7 +39,7 @@ class StagedOperation final : public Operation {
   Deadline default_deadline() const override { return Deadline::after(timeout_); }
 
  private:
-  std::shared_ptr<Engine> engine_;
+  std::shared_ptr<TaskEngine> engine_;
   std::chrono::milliseconds timeout_;
   c10::SmallVector<std::shared_ptr<Task>, 1> tasks_;
   DeviceCopies copies_;

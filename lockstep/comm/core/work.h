@@ -19,7 +19,7 @@ class Operation {
   // Advances without blocking; true once the results are there. Throws the collective's error.
   virtual bool poll() = 0;
 
-  // Blocks until poll() would return true; on a device, only its stream may block (nccl_backend.h).
+  // Blocks until poll() would return true; on a device, only its stream may block.
   // Throws the collective's error: PeerLost, UsageError if calls do not match, or TimeoutError at
   // the deadline, after which the group is unusable.
   virtual void wait(const Deadline& deadline) = 0;
@@ -44,7 +44,11 @@ class [[nodiscard]] Work {
   }
   ~Work() { finish(); }
 
+  // Does not block; true once the results are there. Throws the collective's error.
   bool poll() { return !operation_ || operation_->poll(); }
+  // Blocks until the results are there, until the group's timeout or the deadline at most. Throws
+  // PeerLost, UsageError for calls that differ between ranks, and TimeoutError, after which the
+  // group is unusable. On a GPU only the current stream waits.
   void wait() {
     // Reading the clock takes as long as a small sum, so finished work skips it.
     if (operation_ && operation_->finished()) operation_.reset();

@@ -14,12 +14,11 @@
 #include "lockstep/comm/hierarchical/phases.h"
 #include "lockstep/comm/self/self_backend.h"
 #include "lockstep/core/error.h"
-#include "lockstep/rendezvous/prefix_store.h"
 
 namespace lockstep {
 namespace {
 
-// Smaller tensors go as one slice.
+// Tensors up to this size go as one slice.
 constexpr std::int64_t kOneSliceBytes = 64 * 1024;
 // Larger tensors go in pieces, so that the phases of one piece overlap with those of the next.
 constexpr std::int64_t kPieceBytes = 8 * 1024 * 1024;
@@ -103,20 +102,13 @@ class HierarchicalBackend final : public Backend {
   std::shared_ptr<Backend> split(const std::string& name, Membership membership) override {
     if (membership.world_size == 1) return make_self_backend(membership, options_);
     auto all = levels_->all->split(name, membership);
-    membership.store = std::make_shared<PrefixStore>(name + "/", std::move(membership.store));
     auto levels = join_levels(membership, options_, host_, std::move(all));
     return std::make_shared<HierarchicalBackend>(membership.rank, membership.world_size, options_,
                                                  host_, std::move(levels));
   }
 
   void abort(const std::string& reason) override { end_groups(*levels_, reason); }
-  // The group of all ranks first, since the others look there for the cause.
-  void leave_failing(const std::string& reason) override {
-    levels_->all->leave_failing(reason);
-    if (levels_->between_hosts) levels_->between_hosts->leave_failing(reason);
-    levels_->reducing->leave_failing(reason);
-    levels_->sharing->leave_failing(reason);
-  }
+  void leave_failing(const std::string& reason) override { leave_groups_failing(*levels_, reason); }
 
  private:
   std::shared_ptr<HierarchicalOperation> make_operation(Collective collective) {

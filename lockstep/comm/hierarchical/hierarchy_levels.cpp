@@ -3,6 +3,8 @@
 #include "lockstep/comm/hierarchical/hierarchy_levels.h"
 
 #include <algorithm>
+#include <exception>
+#include <string_view>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -15,27 +17,53 @@
 namespace lockstep {
 namespace {
 
-std::shared_ptr<Backend> join_within_host(const Membership& all, const std::vector<int>& ranks,
-                                          int host, const std::string& purpose,
-                                          const GroupOptions& options) {
-  Membership member = all.part(ranks);
-  member.store =
-      std::make_shared<PrefixStore>(fmt::format("host/{}/{}/", host, purpose), all.store);
-  if (member.world_size == 1) return make_self_backend(member, options);
+// Joins these ranks of a group by the function. Errors name a rank by its number in the group, and
+// say which ranks these are: "ranks of one host".
+template <class Join>
+std::shared_ptr<Backend> join_part(const std::vector<int>& ranks, std::string_view which,
+                                   const Join& join) {
   const auto of_all = [&](int rank) {
     return rank < 0 ? rank : ranks[static_cast<std::size_t>(rank)];
   };
   const auto text = [&](const Error& error) {
-    return fmt::format("{} (ranks of one host: of all they are {})", error.what(),
-                       fmt::join(ranks, ", "));
+    return fmt::format("{} ({}: of all they are {})", error.what(), which, fmt::join(ranks, ", "));
   };
   try {
-    return make_shm_backend(member, options);
+    return join();
+  } catch (const StoreSilent&) {
+    throw;
   } catch (const PeerLost& error) {
     throw PeerLost(of_all(error.rank()), text(error), error.how());
   } catch (const TimeoutError& error) {
     throw TimeoutError(text(error), of_all(error.rank()));
   }
+}
+
+Membership part_at(const Membership& all, const std::vector<int>& ranks,
+                   const std::string& prefix) {
+  Membership member = all.part(ranks);
+  member.store = std::make_shared<PrefixStore>(prefix + "/", all.store);
+  return member;
+}
+
+std::shared_ptr<Backend> join_within_host(const Membership& all, const HierarchyLevels& levels,
+                                          const std::string& purpose, const GroupOptions& options) {
+  const auto& ranks = levels.ranks_of_host();
+  const Membership member = part_at(all, ranks, fmt::format("host/{}/{}", levels.host, purpose));
+  if (member.world_size == 1) return make_self_backend(member, options);
+  return join_part(ranks, "ranks of one host", [&] { return make_shm_backend(member, options); });
+}
+
+// Null on a rank that has no slice.
+std::shared_ptr<Backend> join_between_hosts(const Membership& all, const HierarchyLevels& levels) {
+  // A rank that fails or dies before here shows in the group of all, which watches the other hosts.
+  levels.all->start({.call = {.collective = Collective::split}}).wait();
+  const std::vector<int> ranks = levels.ranks_between_hosts();
+  if (ranks.empty()) return nullptr;
+  const std::string name = fmt::format("between_hosts/{}", fmt::join(ranks, "-"));
+  const Membership member = part_at(all, ranks, name);
+  return join_part(ranks, "ranks of different hosts",
+                   [&] { return levels.all->split(name, member); });
 }
 
 }  // namespace
@@ -55,11 +83,13 @@ HierarchyLevels join_levels(const Membership& membership, const GroupOptions& op
   levels.index = static_cast<int>(std::ranges::find(own, membership.rank) - own.begin());
   levels.timeout = options.timeout;
   levels.all = std::move(all);
-  levels.reducing = join_within_host(membership, own, levels.host, "reducing", options);
-  levels.sharing = join_within_host(membership, own, levels.host, "sharing", options);
-  if (const std::vector<int> ranks = levels.ranks_between_hosts(); !ranks.empty()) {
-    levels.between_hosts = levels.all->split(fmt::format("between_hosts/{}", fmt::join(ranks, "-")),
-                                             membership.part(ranks));
+  try {
+    levels.reducing = join_within_host(membership, levels, "reducing", options);
+    levels.sharing = join_within_host(membership, levels, "sharing", options);
+    levels.between_hosts = join_between_hosts(membership, levels);
+  } catch (const std::exception& error) {
+    leave_groups_failing(levels, "an exception ended it: " + first_line(error));
+    throw;
   }
   return levels;
 }
@@ -69,6 +99,13 @@ std::vector<int> HierarchyLevels::ranks_between_hosts() const {
   if (index >= slices) return ranks;
   for (const auto& of_host : hosts) ranks.push_back(of_host[static_cast<std::size_t>(index)]);
   return ranks;
+}
+
+// The group of all ranks first, since the others look there for the cause.
+void leave_groups_failing(const HierarchyLevels& levels, const std::string& reason) {
+  for (const auto& group : {levels.all, levels.between_hosts, levels.reducing, levels.sharing}) {
+    if (group) group->leave_failing(reason);
+  }
 }
 
 void end_groups(HierarchyLevels& levels, const std::string& reason) {

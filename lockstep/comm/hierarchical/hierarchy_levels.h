@@ -38,6 +38,8 @@ struct HierarchyLevels {
 HierarchyLevels join_levels(const Membership& membership, const GroupOptions& options,
                             const std::string& host, std::shared_ptr<Backend> all);
 
+// Tells the peers in all the groups that an exception ends this rank.
+void leave_groups_failing(const HierarchyLevels& levels, const std::string& reason);
 // Aborts all the groups.
 void end_groups(HierarchyLevels& levels, const std::string& reason);
 // Aborts all the groups with a UsageError on every rank, since ranks made different calls.

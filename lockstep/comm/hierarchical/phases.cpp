@@ -9,7 +9,7 @@
 namespace lockstep {
 
 void PhasedCalls::start(const std::shared_ptr<PhasedCall>& call) {
-  const SpinGuard hold(busy_);
+  const SpinGuard guard(busy_);
   if (error_) return;
   calls_.push_back(call);
   advance();
@@ -58,7 +58,7 @@ bool PhasedCalls::advance(PhasedCall& call, std::size_t limit) {
 }
 
 void PhasedCalls::give_up(const Deadline& deadline) {
-  const SpinGuard hold(busy_);
+  const SpinGuard guard(busy_);
   if (error_ || calls_.empty()) return;
   try {
     for (Work& work : calls_.front()->works_) work.wait(deadline);
@@ -68,7 +68,7 @@ void PhasedCalls::give_up(const Deadline& deadline) {
 }
 
 std::exception_ptr PhasedCalls::error() const {
-  const SpinGuard hold(busy_);
+  const SpinGuard guard(busy_);
   return error_;
 }
 

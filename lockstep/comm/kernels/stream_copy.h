@@ -11,8 +11,8 @@ namespace lockstep {
 // works, but a partial cache line at the beginning or end is slower.
 void stream_copy(void* to, const void* from, std::size_t bytes);
 
-// Orders the streamed copies before what this thread writes from here on, for other threads and
-// processes. Without it, not even a release does.
+// Makes the streamed copies visible to other threads and processes before anything that this thread
+// writes from here on. A release alone does not.
 void finish_streaming();
 
 }  // namespace lockstep

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Sleeps on futexes in memory of several processes, and wakes their sleepers.
+// Spins, yields and sleeps on futexes, and wakes the ranks that sleep.
 #include "lockstep/comm/local/doorbell.h"
 
 #include <algorithm>

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "lockstep/comm/core/group_state.h"
-#include "lockstep/comm/core/staged_operation.h"
+#include "lockstep/comm/core/task_engine.h"
 #include "lockstep/comm/local/call_queue.h"
 #include "lockstep/comm/local/mailbox.h"
 #include "lockstep/comm/local/peers.h"
@@ -21,7 +21,7 @@
 namespace lockstep::local {
 
 // Thread-safe. All errors are final: every later caller gets the first one as well.
-class Engine final : public lockstep::Engine {
+class Engine final : public TaskEngine {
  public:
   static std::shared_ptr<Engine> make(std::unique_ptr<Peers> peers, const Membership& membership);
 
@@ -44,7 +44,7 @@ class Engine final : public lockstep::Engine {
   at::Tensor make_tensor(at::IntArrayRef sizes, const at::TensorOptions& options,
                          const Deadline& deadline);
 
-  // See ProcessGroup::own_share.
+  // See GroupAccess::own_share.
   ElementRange own_share(const at::Tensor& tensor);
   const std::string& backend() const { return state_.backend(); }
 

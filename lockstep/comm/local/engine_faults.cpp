@@ -118,9 +118,10 @@ void Engine::leave_failing(const std::string& reason) {
 }
 
 void Engine::fail(std::exception_ptr error, int culprit) {
+  state_.fail(std::move(error));
   calls_.clear();
   for (const auto& box : mailboxes_) box->clear();
-  state_.fail(std::move(error), culprit);
+  state_.note_loss(culprit);
 }
 
 void Engine::leave_word(const std::string& reason, int lost_rank, int culprit) {

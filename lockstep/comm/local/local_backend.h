@@ -15,7 +15,7 @@ namespace lockstep::local {
 // Joins the ranks of a membership, which are ranks of this group. `name` tells the subgroup from
 // the group's others.
 using Subgroup = std::function<std::shared_ptr<Backend>(
-    const std::string& name, Membership membership, const GroupOptions& options)>;
+    const std::string& name, const Membership& membership, const GroupOptions& options)>;
 
 std::shared_ptr<Backend> make_local_backend(std::unique_ptr<Peers> peers,
                                             const Membership& membership, GroupOptions options,

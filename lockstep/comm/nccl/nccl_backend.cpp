@@ -13,13 +13,6 @@
 
 namespace lockstep {
 
-std::string why_not_nccl() try {
-  NcclLibrary::get();
-  return "";
-} catch (const BackendError& error) {
-  return error.what();
-}
-
 std::string nccl_version() {
   return NcclLibrary::get().version();
 }

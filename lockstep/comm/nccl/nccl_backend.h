@@ -14,8 +14,6 @@
 
 namespace lockstep {
 
-// Empty if NCCL can be loaded; else why not.
-std::string why_not_nccl();
 // "2.27.5"; BackendError if it cannot be loaded.
 std::string nccl_version();
 

@@ -177,7 +177,7 @@ class StreamTransport final : public NcclTransport {
         copies_(c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device, false)),
         collectives_(store_, "nccl/collectives", rank_, size_, device, timeout) {}
 
-  void meet(remote::Joining& joining, const Deadline& deadline) {
+  void rendezvous(remote::Joining& joining, const Deadline& deadline) {
     while (!collectives_.ready()) {
       collectives_.advance();
       joining.check();
@@ -393,7 +393,7 @@ std::unique_ptr<NcclTransport> make_nccl_transport(const Membership& membership,
                                                    const Deadline& deadline) {
   // Communicators for messages, made later, may wait for their peers as long as joining may take.
   auto transport = std::make_unique<StreamTransport>(membership, device, deadline.span());
-  transport->meet(joining, deadline);
+  transport->rendezvous(joining, deadline);
   return transport;
 }
 

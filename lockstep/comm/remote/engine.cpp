@@ -202,7 +202,7 @@ void Engine::abort(const std::string& reason) {
   fail_for_all(AbortCause::requested,
                std::make_exception_ptr(state_.ended_here(call_now(), reason)), reason);
   // A call that another rank makes after this function has returned must not succeed.
-  monitor_->wait_until_told();
+  monitor_->flush();
 }
 
 void Engine::abort_for_mismatch(const std::string& reason) {
@@ -210,7 +210,7 @@ void Engine::abort_for_mismatch(const std::string& reason) {
   if (state_.failed()) return;
   fail_for_all(AbortCause::mismatched,
                std::make_exception_ptr(UsageError(state_.where(call_now()) + reason)), reason);
-  monitor_->wait_until_told();
+  monitor_->flush();
 }
 
 Call Engine::call_now() const {

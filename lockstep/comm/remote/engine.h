@@ -16,7 +16,7 @@
 
 #include "lockstep/comm/core/calls_differ.h"
 #include "lockstep/comm/core/group_state.h"
-#include "lockstep/comm/core/staged_operation.h"
+#include "lockstep/comm/core/task_engine.h"
 #include "lockstep/comm/remote/peer_monitor.h"
 #include "lockstep/comm/remote/schedules.h"
 #include "lockstep/core/deadline.h"
@@ -24,7 +24,7 @@
 namespace lockstep::remote {
 
 // Thread-safe. All errors are final: every later caller gets the first one as well.
-class Engine final : public lockstep::Engine {
+class Engine final : public TaskEngine {
  public:
   // With `compare_first`, ranks compare each call before it starts, in a stage of its own.
   static std::shared_ptr<Engine> make(std::string backend, Position position,
@@ -42,9 +42,9 @@ class Engine final : public lockstep::Engine {
   bool poll(Task& task) override;
   void wait(Task& task, const Deadline& deadline, Waiting who) override;
   // One round for groups whose calls no thread waits for: advances them, and gives up a call that
-  // has lasted for `timeout`.
+  // has lasted longer than `timeout`.
   void watch(std::chrono::milliseconds timeout);
-  // Blocks until everything under way has ended, successfully or not.
+  // Blocks until everything under way has ended, successfully or not, or until the deadline.
   void finish(const Deadline& deadline);
 
   void abort(const std::string& reason);
@@ -90,7 +90,7 @@ class Engine final : public lockstep::Engine {
   void give_up(const Call& waited, const Deadline& deadline);
   void fail_for_difference(const CallsDiffer& difference);
   // The error of a rank that was told that its call, or its next one, differs from another rank's.
-  std::exception_ptr told_difference(const Call& call, const AbortNotice& notice) const;
+  std::exception_ptr reported_difference(const Call& call, const AbortNotice& notice) const;
   // Like GroupState::fail; also abandons what is under way.
   void fail(std::exception_ptr error, int culprit = -1);
   void fail_for_all(AbortCause cause, std::exception_ptr error, const std::string& reason,

@@ -71,7 +71,7 @@ bool Engine::look_for_ends(const Call& call) {
   }
   if (abort) {
     if (abort->cause == AbortCause::mismatched && abort->lost_rank >= 0) {
-      fail(told_difference(call, *abort));
+      fail(reported_difference(call, *abort));
       return true;
     }
     fail(state_.ended_by_peer(call, *abort), abort->culprit);
@@ -164,7 +164,7 @@ void Engine::fail_for_difference(const CallsDiffer& difference) {
 
 // If this rank makes the same call as the rank that reports the difference, it differs from the
 // other rank in the report; else from the reporting rank.
-std::exception_ptr Engine::told_difference(const Call& call, const AbortNotice& abort) const {
+std::exception_ptr Engine::reported_difference(const Call& call, const AbortNotice& abort) const {
   const auto [tellers, others] = calls_of(abort.reason);
   const Call* const found = calls_.find(tellers.number);
   const Call& own = found != nullptr ? *found : call;
@@ -180,12 +180,13 @@ std::exception_ptr Engine::told_difference(const Call& call, const AbortNotice& 
 }
 
 void Engine::fail(std::exception_ptr error, int culprit) {
+  state_.fail(std::move(error));
   transport_->abort();
   for (auto& transmission : calls_.clear()) keep_for_ever(std::move(transmission));
   for (auto& [key, line] : messages_) {
     for (auto& transmission : line.clear()) keep_for_ever(std::move(transmission));
   }
-  state_.fail(std::move(error), culprit);
+  state_.note_loss(culprit);
 }
 
 }  // namespace lockstep::remote

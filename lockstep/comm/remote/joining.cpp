@@ -56,7 +56,7 @@ void Joining::give_up(const std::exception& error) {
     std::this_thread::sleep_for(10ms);
   } while (!deadline.passed());
   monitor_.tell(cause_of(error), -1, -1, error.what());
-  monitor_.wait_until_told();
+  monitor_.flush();
 }
 
 }  // namespace lockstep::remote

@@ -259,7 +259,7 @@ void PeerMonitor::tell(AbortCause cause, int lost_rank, int culprit, const std::
         .text = reason});
 }
 
-void PeerMonitor::wait_until_told() {
+void PeerMonitor::flush() {
   const Deadline deadline = Deadline::after(1s);
   while (!aborted_ && socket_ && !deadline.passed()) receive(deadline);
 }

@@ -76,7 +76,7 @@ class PeerMonitor {
   // Ends the group for all ranks. The culprit is counted in the job.
   void tell(AbortCause cause, int lost_rank, int culprit, const std::string& reason);
   // Blocks until the monitor's server has passed on what this rank told it, for at most a second.
-  void wait_until_told();
+  void flush();
   // Says farewell; during an exception, with the reason. Only the first farewell counts.
   void say_farewell(std::uint64_t last_call, const std::string& reason = {}, int culprit = -1);
   // Waits a moment for the others to leave too. Data on its way to them would be lost if this rank

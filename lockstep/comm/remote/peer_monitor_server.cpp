@@ -61,7 +61,7 @@ bool PeerMonitorServer::all_here() const {
   return std::ranges::all_of(members_, [](const Member& member) { return member.pid != 0; });
 }
 
-bool PeerMonitorServer::all_told() const {
+bool PeerMonitorServer::all_notified() const {
   if (welcomed_) return true;
   if (!refusal_) return false;
   if (deadline_.passed()) return true;
@@ -72,7 +72,7 @@ bool PeerMonitorServer::all_told() const {
 }
 
 bool PeerMonitorServer::all_gone() const {
-  return all_told() &&
+  return all_notified() &&
          std::ranges::none_of(members_, [](const Member& member) { return bool(member.socket); });
 }
 

@@ -55,7 +55,7 @@ class PeerMonitorServer {
 
   void run(int stop);
   void serve_once(int stop, std::chrono::milliseconds at_most);
-  // Makes a member of the peer if it says which rank it is.
+  // Makes the peer a member if it says which rank it is.
   void introduce(Arrival& arrival);
   void welcome();
   void hear(int rank);
@@ -70,8 +70,8 @@ class PeerMonitorServer {
   void name_absent();
   void name_ended();
   bool all_here() const;
-  // Whether no rank is still to be told whether the group can be joined.
-  bool all_told() const;
+  // Whether no rank is left to be told if the group can be joined.
+  bool all_notified() const;
   bool all_gone() const;
 
   AuthenticatingAcceptor acceptor_;

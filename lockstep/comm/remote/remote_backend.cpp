@@ -98,12 +98,9 @@ class RemoteBackend final : public Backend {
     return tensor;
   }
 
-  std::shared_ptr<Backend> split(const std::string& name, Membership membership) override {
+  std::shared_ptr<Backend> split(const std::string& /*name*/, Membership membership) override {
     if (membership.world_size == 1) return make_self_backend(membership, options_);
-    // The subgroup's ranks rendezvous in the group's store, under a prefix of their own. Another
-    // rank may be its rank 0, so the address changes.
-    membership.store = std::make_shared<PrefixStore>(name + "/", std::move(membership.store));
-    membership.address = engine_->own_host();
+    membership.address = engine_->own_host();  // its rank 0 is another one
     return make_remote_backend(engine_->state().backend(), membership, options_, parts_);
   }
 
@@ -174,7 +171,7 @@ std::shared_ptr<Backend> make_remote_backend(std::string name, const Membership&
     joining.give_up(error);
     throw;
   }
-  // The monitor's server listens on one address for all ranks, so they agree about the chunks.
+  // The monitor's server listens on one address for all ranks, so all choose the same chunk size.
   const Position position{.rank = membership.rank,
                           .size = membership.world_size,
                           .chunk_bytes = monitor->within_machine()

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The stages of each collective. The kernels take sums in the order of the ranks, as on all
-// backends: each rank gets its share of every rank's elements, adds them up, and passes the result
-// to all ranks. This moves 2 (N - 1) / N of the tensor in and out of each of N ranks, as a ring
-// does. Two ranks need only one stage, in which each sends all that it has. Tensors are contiguous
-// and in host memory.
+// The stages of each collective. The kernels take sums, in the order of the ranks: each rank gets
+// its share of every rank's elements, adds them up, and passes the result to all ranks. This moves
+// 2 (N - 1) / N of the tensor in and out of each of N ranks, as a ring does. Two ranks need only
+// one stage, in which each sends all that it has. Tensors are contiguous and in host memory.
 #pragma once
 
 #include <memory>

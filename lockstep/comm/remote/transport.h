@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // A library that moves bytes between processes, as the remote engine uses it: Gloo, MPI or NCCL. It
 // does no arithmetic: the schedules take the sums, so that these have the same bits on every
-// backend. Only on GPUs NCCL takes them, by functions of its own.
+// backend. On GPUs, NCCL takes them instead, by functions of its own.
 #pragma once
 
 #include <chrono>
@@ -29,7 +29,7 @@ class Transmission {
 };
 
 // Tensors are contiguous bytes, in host memory or on the library's device. Nothing blocks. Not
-// thread-safe: the engine holds a lock, but for wait_for_event.
+// thread-safe, except for wait_for_event: the engine holds a lock.
 class Transport {
  public:
   Transport() = default;

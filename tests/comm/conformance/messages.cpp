@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // What travels between two ranks: send and recv, all_to_all, and the ring made of them.
+#include <numeric>
+
 #include "comm/conformance/conformance.h"
 #include "comm/conformance/expect_error.h"
 #include "comm/conformance/reference.h"
@@ -262,6 +264,10 @@ TEST_P(LifetimeConformance, SplitMakesGroupsOfSomeRanks) {
     for (const int r : own) expected += r + 1;
     EXPECT_EQ(sum(*half, rank.rank() + 1), expected);
     EXPECT_EQ(sum(*all, 1), group.size());
+    // Each half calls it with the same list.
+    std::vector<int> members(own.size());
+    std::iota(members.begin(), members.end(), 0);
+    EXPECT_EQ(sum(*half->split(members), rank.rank() + 1), expected);
     EXPECT_EQ(sum(group, 1), group.size());
   });
 }

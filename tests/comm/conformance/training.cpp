@@ -10,12 +10,12 @@
 #include <fmt/ranges.h>
 #include <torch/torch.h>
 
-#include "lockstep/parallel/finite_gradients.h"
 #include "lockstep/data/distributed_sampler.h"
 #include "lockstep/data/memory_loader.h"
 #include "lockstep/parallel/check_in_sync.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/parallel/finite_gradients.h"
 
 namespace lockstep::testing {
 namespace {

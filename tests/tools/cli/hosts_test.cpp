@@ -7,9 +7,10 @@
 
 #include "support/program.h"
 #include "support/skip_or_fail.h"
-#include "tools/recipes/tiny_images.h"
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
+
+#include "tools/recipes/tiny_images.h"
 
 namespace lockstep::testing {
 namespace {

@@ -61,11 +61,11 @@ TEST_F(Run, ASecondCtrlCKills) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 8s) << "it waited for the grace of 10 s";
 }
 
-constexpr const char* no_memory_group = "this machine lets no test limit memory by a control group";
+constexpr const char* kNoMemoryGroup = "this machine lets no test limit memory by a control group";
 
 TEST_F(Run, TellsTheKernelsOutOfMemoryKillerFromOthers) {
   const testing::MemoryGroup group(std::int64_t{256} << 20);
-  if (!group.usable()) GTEST_SKIP() << no_memory_group;
+  if (!group.usable()) GTEST_SKIP() << kNoMemoryGroup;
   const std::string launch =
       "echo $$ >" + group.members() + "; exec " LOCKSTEP_PROGRAM " run -n 2 ";
   // tail keeps a line until it has all of it.
@@ -125,7 +125,7 @@ TEST_F(Run, AKeeperThatIsStoppedGoesOn) {
 
 TEST_F(Run, TheKeeperOfALauncherThatIsOutOfMemorySaysSo) {
   const testing::MemoryGroup group(std::int64_t{256} << 20);
-  if (!group.usable()) GTEST_SKIP() << no_memory_group;
+  if (!group.usable()) GTEST_SKIP() << kNoMemoryGroup;
   const std::string in_group = "echo $$ >" + group.members() + "; exec ";
   Program program(
       {"sh", "-c", in_group + LOCKSTEP_PROGRAM " run -n 1 sh -c 'echo ready; exec sleep 1000'"});

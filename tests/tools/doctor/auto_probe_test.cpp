@@ -2,8 +2,9 @@
 // The diagnosis of the backend that "auto" would take.
 #include "support/environment.h"
 #include "support/rank_processes.h"
-#include "tools/doctor/probes.h"
 #include <gmock/gmock.h>
+
+#include "tools/doctor/probes.h"
 
 namespace lockstep::testing {
 namespace {

@@ -2,12 +2,12 @@
 // What a launcher's variables mean, in processes that have them.
 #include "support/environment.h"
 #include "support/rank_processes.h"
-#include "tools/doctor/probes.h"
 #include <gmock/gmock.h>
 
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/core/error.h"
 #include "lockstep/rendezvous/local_store_server.h"
+#include "tools/doctor/probes.h"
 
 namespace lockstep::testing {
 namespace {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Probes in processes whose limits have been set.
 #include "support/rank_processes.h"
-#include "tools/doctor/bytes.h"
-#include "tools/doctor/probes.h"
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>
 #include <stdlib.h>
 #include <sys/resource.h>
 
 #include "lockstep/core/cpu.h"
+#include "tools/doctor/bytes.h"
+#include "tools/doctor/probes.h"
 
 namespace lockstep::testing {
 namespace {

@@ -3,8 +3,6 @@
 #include <cmath>
 #include <sstream>
 
-#include "tools/compare/comparison.h"
-#include "tools/recipes/train_result.h"
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
@@ -12,6 +10,8 @@
 #include "lockstep/launch/spawn.h"
 #include "lockstep/parallel/check_in_sync.h"
 #include "lockstep/parallel/finite_gradients.h"
+#include "tools/compare/comparison.h"
+#include "tools/recipes/train_result.h"
 
 namespace lockstep {
 namespace {

@@ -2,7 +2,6 @@
 // Trainings, alone and by rank processes: what they learn, and that both learn the same.
 #include "tools/recipes/train.h"
 
-#include "tools/recipes/tiny_images.h"
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
@@ -10,6 +9,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/launch/spawn.h"
 #include "lockstep/train/evaluate.h"
+#include "tools/recipes/tiny_images.h"
 
 namespace lockstep {
 namespace {

@@ -65,7 +65,7 @@ PeerMesh::PeerMesh(const Membership& membership, const Deadline& deadline)
   try {
     join(membership, deadline);
   } catch (...) {
-    tell_all(farewell);
+    tell_all(kFarewell);
     throw;
   }
 }
@@ -165,7 +165,7 @@ void PeerMesh::accept_higher(int listener, const Membership& membership, const s
 }
 
 PeerMesh::~PeerMesh() {
-  tell_all(farewell);
+  tell_all(kFarewell);
 }
 
 void PeerMesh::tell_all(std::byte word) const {
@@ -244,8 +244,8 @@ PeerMesh::State PeerMesh::state(int rank) const {
   const bool closed = (entries[1].revents & (POLLHUP | POLLRDHUP)) != 0;
   std::byte next{};
   const ssize_t count = ::recv(entries[1].fd, &next, 1, MSG_PEEK | MSG_DONTWAIT);
-  if (count == 1 && next == farewell) return State::left;
-  if (count == 1 && next == farewell_failing) return State::failed;
+  if (count == 1 && next == kFarewell) return State::left;
+  if (count == 1 && next == kFarewellFailing) return State::failed;
   // A descriptor may wait to be fetched, and the connection may be closed behind it.
   if (count == 1 && next == kDescriptor && !died && !closed) return State::here;
   return State::lost;

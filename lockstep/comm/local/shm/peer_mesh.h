@@ -26,7 +26,7 @@ class PeerMesh {
   // Tells the peers that this rank leaves.
   ~PeerMesh();
   // Tells the peers that an exception ends this rank. Call it once, before the destructor.
-  void leave_failing() { tell_all(farewell_failing); }
+  void leave_failing() { tell_all(kFarewellFailing); }
 
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(peers_.size()); }
@@ -46,8 +46,8 @@ class PeerMesh {
     UniqueFd process;  // a pidfd; none if the peer's PID namespace is not visible here
   };
 
-  static constexpr std::byte farewell{'B'};
-  static constexpr std::byte farewell_failing{'F'};
+  static constexpr std::byte kFarewell{'B'};
+  static constexpr std::byte kFarewellFailing{'F'};
   void tell_all(std::byte word) const;
 
   void join(const Membership& membership, const Deadline& deadline);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Memory that several processes map. It is a memfd: it has no name, is not limited by the size of
-// /dev/shm, and goes with the last process that maps it.
+// /dev/shm, and is freed with the last process that maps it.
 #pragma once
 
 #include <cstddef>

@@ -19,7 +19,7 @@ namespace lockstep::shm {
 class SharedTensors : public std::enable_shared_from_this<SharedTensors> {
  public:
   // Makes a tensor from the mappings, one for each rank; mappings[rank] is this process's. The
-  // memory goes with the tensor's storage.
+  // memory is released with the tensor's storage.
   at::Tensor adopt(std::uint64_t segment, std::vector<Mapping> mappings, int rank,
                    at::IntArrayRef sizes, const at::TensorOptions& options);
 

@@ -5,16 +5,13 @@
 #include "lockstep/comm/local/local_backend.h"
 #include "lockstep/comm/local/shm/shm_peers.h"
 #include "lockstep/comm/self/self_backend.h"
-#include "lockstep/rendezvous/prefix_store.h"
 
 namespace lockstep {
 namespace {
 
-// The subgroup's ranks rendezvous in the group's store, under a prefix of their own.
-std::shared_ptr<Backend> make_subgroup(const std::string& name, Membership membership,
+std::shared_ptr<Backend> make_subgroup(const std::string& /*name*/, const Membership& membership,
                                        const GroupOptions& options) {
   if (membership.world_size == 1) return make_self_backend(membership, options);
-  membership.store = std::make_shared<PrefixStore>(name + "/", std::move(membership.store));
   return make_shm_backend(membership, options);
 }
 

@@ -31,7 +31,8 @@ using remote::Transmission;
 using remote::Transport;
 
 // Connections to each peer, one for each direction of an exchange. Gloo tells a sender over the
-// block's connection that it may begin; that would wait behind a block that goes the other way.
+// block's connection that it may begin; on a shared connection, that would wait behind a block in
+// the other direction.
 constexpr std::size_t kConnections = 2;
 // Gloo adds its timeout to the clock, where a longer one would overflow.
 constexpr std::chrono::milliseconds kLongestTimeout = std::chrono::hours(24 * 365);
@@ -196,8 +197,8 @@ class GlooMessenger final : public Messenger {
   WaitingThreads thread_of_exchanges_{1};
 };
 
-// Gloo writes to connections whose other end may be gone, and SIGPIPE would end the process. A
-// handler, unlike SIG_IGN, is back at the default in programs that the process executes.
+// Gloo writes to connections whose other end may be gone, and SIGPIPE would end the process. Unlike
+// SIG_IGN, a handler is reset to the default in programs that the process executes.
 void survive_broken_pipes() {
   struct sigaction current {};
   ::sigaction(SIGPIPE, nullptr, &current);
