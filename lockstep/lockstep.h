@@ -21,4 +21,5 @@
 #include "lockstep/parallel/check_in_sync.h"
 #include "lockstep/train/evaluate.h"
 #include "lockstep/train/learning_rate.h"
+#include "lockstep/train/mean_over_ranks.h"
 // clang-format on

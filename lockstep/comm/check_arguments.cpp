@@ -9,6 +9,7 @@
 #include <c10/core/ScalarType.h>
 #include <fmt/format.h>
 
+#include "lockstep/comm/core/call.h"
 #include "lockstep/comm/core/device_count.h"
 #include "lockstep/comm/kernels/reduce.h"
 #include "lockstep/core/error.h"
@@ -25,8 +26,7 @@ bool can_hold_elements(at::Device device) {
 }  // namespace
 
 std::string ArgumentChecks::where() const {
-  return fmt::format("[{}] {}, rank {} of {}: ", group_.backend(), operation_, group_.rank(),
-                     group_.size());
+  return where_in(group_.backend(), operation_, group_.rank(), group_.size());
 }
 
 void ArgumentChecks::new_tensor(at::IntArrayRef sizes, const at::TensorOptions& options) const {
@@ -38,14 +38,14 @@ void ArgumentChecks::new_tensor(at::IntArrayRef sizes, const at::TensorOptions& 
   }
   if (!countable) {
     throw UsageError(where() +
-                     fmt::format("no machine has the bytes of [{}] {} elements",
+                     fmt::format("[{}] {} elements exceed the address space; use smaller sizes",
                                  fmt::join(sizes, ", "),
                                  c10::toString(c10::typeMetaToScalarType(options.dtype()))));
   }
   if (!can_hold_elements(options.device())) {
     throw UsageError(where() +
-                     fmt::format("there is no device {} that could hold a tensor here; leave the "
-                                 "device away for the group's own, {}",
+                     fmt::format("there is no device {} that could hold a tensor here; omit the "
+                                 "device to use the group's, {}",
                                  options.device().str(), group_.device().str()));
   }
 }
@@ -99,7 +99,8 @@ void ArgumentChecks::reducible(const at::Tensor& tensor, AllReduceOptions option
 
 void ArgumentChecks::root(int root) const {
   if (root >= 0 && root < group_.size()) return;
-  throw UsageError(where() + fmt::format("root {} is no rank of this group", root));
+  throw UsageError(where() + fmt::format("root {} is not a rank of this group; give 0 to {}", root,
+                                         group_.size() - 1));
 }
 
 void ArgumentChecks::one_each(at::TensorList tensors, const at::Tensor& like) const {
@@ -149,10 +150,8 @@ void ArgumentChecks::exchange(at::TensorList outputs, at::TensorList inputs) con
 
 void ArgumentChecks::peer(int peer) const {
   if (peer >= 0 && peer < group_.size() && peer != group_.rank()) return;
-  throw UsageError(where() +
-                   fmt::format("{} is no other rank of this group; name one from 0 to {}, but not "
-                               "this one",
-                               peer, group_.size() - 1));
+  throw UsageError(where() + fmt::format("rank {} is not a peer; name another rank from 0 to {}",
+                                         peer, group_.size() - 1));
 }
 
 void ArgumentChecks::pieces(const at::Tensor& tensor, const std::vector<Piece>& pieces) const {

@@ -53,9 +53,8 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(const std::vector<int>& ranks)
   }
   for (int peer = 0; peer < size(); ++peer) {
     if (lists[peer][0].item<int>() != kImpossibleList) continue;
-    throw UsageError(
-        checks.where() +
-        fmt::format("rank {} names a list that cannot be; its own error says why", peer));
+    throw UsageError(checks.where() +
+                     fmt::format("rank {} passed an invalid list; its own error says why", peer));
   }
   // Every rank sees all lists, so all of them find the same fault.
   for (int peer = 0; peer < size(); ++peer) {
@@ -63,10 +62,11 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(const std::vector<int>& ranks)
     for (const int member : list) {
       const auto other = as_list(lists[member]);
       if (other == list || std::ranges::find(list, peer) == list.end()) continue;
-      throw UsageError(checks.where() +
-                       fmt::format("rank {} names the ranks [{}], but rank {}, which is one of "
-                                   "them, names [{}]; ranks of one new group must name the same",
-                                   peer, fmt::join(list, ", "), member, fmt::join(other, ", ")));
+      throw UsageError(
+          checks.where() +
+          fmt::format("rank {} names the ranks [{}], but rank {}, which is one of "
+                      "them, names [{}]; ranks of one new group must pass the same list",
+                      peer, fmt::join(list, ", "), member, fmt::join(other, ", ")));
     }
   }
   if (std::ranges::find(ranks, rank()) == ranks.end()) return nullptr;

@@ -48,16 +48,17 @@ Arrival arrival(const SpawnOptions& options) {
   // The ranks share the cores that this process had for itself.
   const auto span =
       options.start_timeout.value_or(std::chrono::minutes(1) + 10 * time_since_load());
-  return {.key = arrival_key(),
-          .span = span,
-          .late = fmt::format("it did not come to this call within {:.1f} s of its start; with "
-                              "StartMethod::spawn it runs main again: what does it wait for there? "
-                              "If it is only slow, raise start_timeout",
-                              span.count() / 1000.0),
-          .never =
-              "it ended with exit code 0 and did not come to this call; with "
-              "StartMethod::spawn it runs main again, which must come to the same calls of "
-              "spawn in each rank"};
+  return {
+      .key = arrival_key(),
+      .span = span,
+      .late = fmt::format("it did not come to this call within {:.1f} s of its start; with "
+                          "StartMethod::spawn it runs main again: find what it waits for before "
+                          "this call, or raise start_timeout",
+                          span.count() / 1000.0),
+      .never =
+          "it ended with exit code 0 and did not come to this call; with "
+          "StartMethod::spawn it runs main again, which must come to the same calls of "
+          "spawn in each rank"};
 }
 
 StartMethod choose(StartMethod asked, const std::string& call) {

@@ -47,8 +47,8 @@ void require_address_space() {
   const auto left = address_space_left();
   if (!left || *left >= enough) return;
   throw BackendError(fmt::format(
-      "the limit of the address space leaves {:.0f} MiB beside libtorch, whose BLAS may wait for "
-      "ever for what it does not get; raise it (ulimit -v) by {:.0f} MiB, or limit memory by a "
+      "the limit of the address space leaves {:.0f} MiB beside libtorch, whose BLAS may wait "
+      "forever for memory; raise it (ulimit -v) by {:.0f} MiB, or limit memory by a "
       "cgroup",
       static_cast<double>(*left) / 0x1p20, static_cast<double>(enough - *left) / 0x1p20));
 }

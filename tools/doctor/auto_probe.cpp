@@ -30,7 +30,7 @@ Finding probe_auto() {
   } catch (const UsageError&) {
     return {.state = Finding::State::note,
             .found = "unknown while the environment is broken",
-            .advice = "correct what is said of the environment"};
+            .advice = "fix the finding about the environment first"};
   }
   if (member) {
     const int local = member->local_world_size;

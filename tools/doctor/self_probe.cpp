@@ -8,7 +8,7 @@ namespace lockstep {
 
 Finding probe_self() {
   try_all_reduce(*make_self_group({.timeout = kTrialTimeout}));
-  return {.found = "built in; what a program gets that was started alone"};
+  return {.found = "built in; used by a program that was started alone"};
 }
 
 }  // namespace lockstep

@@ -49,8 +49,8 @@ Finding probe_threads() {
     return {.state = Finding::State::note,
             .found = found,
             .advice = fmt::format("this process may use {} core{}: set OMP_NUM_THREADS and "
-                                  "OPENBLAS_NUM_THREADS to no more, divided by the ranks, or leave "
-                                  "them to `lockstep run`",
+                                  "OPENBLAS_NUM_THREADS to at most that, divided by the ranks, or "
+                                  "leave them to `lockstep run`",
                                   cores, cores == 1 ? "" : "s")};
   }
   if (environment("OMP_WAIT_POLICY").value_or("") == "active") {

@@ -9,6 +9,7 @@
 
 #include "lockstep/parallel/check_in_sync.h"
 #include "lockstep/parallel/finite_gradients.h"
+#include "lockstep/train/mean_over_ranks.h"
 
 namespace lockstep {
 namespace {
@@ -121,16 +122,15 @@ void TrainingLoop::set_learning_rate(double rate) {
 
 // The mean losses over the samples of all ranks, and the slowest rank's time.
 TrainingLoop::Epoch TrainingLoop::agree(const at::Tensor& of_rank, double seconds) {
-  at::Tensor sums = of_rank.to(group_.device());
+  // The last row is the whole epoch.
+  const at::Tensor rows = torch::cat({of_rank, of_rank.sum(0, /*keepdim=*/true)});
+  const at::Tensor means = mean_over_ranks(rows.select(1, 0), rows.select(1, 1), group_);
   at::Tensor time = torch::tensor({seconds}, torch::kDouble).to(group_.device());
-  group_.all_reduce(sums).wait();
   group_.all_reduce(time, {.op = ReduceOp::max}).wait();
-  sums = sums.cpu();
-  const at::Tensor all = sums.sum(0);
-  Epoch epoch{.loss = (all[0] / all[1]).item<double>(), .seconds = time.item<double>()};
-  for (std::int64_t part = 0; part < sums.size(0); ++part) {
-    epoch.losses.push_back(
-        {LossSums::end(part, steps_per_epoch_), (sums[part][0] / sums[part][1]).item<double>()});
+  const std::int64_t parts = of_rank.size(0);
+  Epoch epoch{.loss = means[parts].item<double>(), .seconds = time.item<double>()};
+  for (std::int64_t part = 0; part < parts; ++part) {
+    epoch.losses.push_back({LossSums::end(part, steps_per_epoch_), means[part].item<double>()});
   }
   return epoch;
 }

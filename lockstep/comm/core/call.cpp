@@ -41,4 +41,8 @@ std::string describe(const Call& call) {
   return fmt::format("{} ({})", title(call), details);
 }
 
+std::string where_in(std::string_view backend, std::string_view operation, int rank, int size) {
+  return fmt::format("[{}] {}, rank {} of {}: ", backend, operation, rank, size);
+}
+
 }  // namespace lockstep

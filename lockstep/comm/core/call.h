@@ -74,4 +74,7 @@ std::string title(const Call& call);
 // "all_reduce #42 (sum of 128 Float elements)"
 std::string describe(const Call& call);
 
+// "[gloo] all_reduce #42, rank 1 of 4: ", the beginning of messages about a call.
+std::string where_in(std::string_view backend, std::string_view operation, int rank, int size);
+
 }  // namespace lockstep

@@ -41,7 +41,7 @@ GroupState::GroupState(std::string backend, const Membership& membership, std::v
       losses_(membership, std::move(pids)) {}
 
 std::string GroupState::where(const Call& call) const {
-  return fmt::format("[{}] {}, rank {} of {}: ", backend_, title(call), rank_, size_);
+  return where_in(backend_, title(call), rank_, size_);
 }
 
 TimeoutError GroupState::waited_in_vain(const Call& call, const Deadline& deadline,

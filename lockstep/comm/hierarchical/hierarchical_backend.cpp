@@ -90,7 +90,7 @@ class HierarchicalBackend final : public Backend {
         ->start({.call = {.collective = Collective::all_reduce, .op = ReduceOp::min},
                  .outputs = granted})
         .wait();
-    const std::string where = fmt::format("[{}] empty, rank {} of {}: ", name(), rank_, size_);
+    const std::string where = where_in(name(), "empty", rank_, size_);
     if (!refusal.empty()) throw BackendError(where + refusal);
     if (granted.item<int>() == 0) {
       throw BackendError(where +
@@ -113,9 +113,9 @@ class HierarchicalBackend final : public Backend {
  private:
   std::shared_ptr<HierarchicalOperation> make_operation(Collective collective) {
     const Call call{.collective = collective, .number = ++numbers_};
-    return std::make_shared<HierarchicalOperation>(
-        levels_, calls_, fmt::format("[{}] {}, rank {} of {}: ", name(), title(call), rank_, size_),
-        call.number, options_.timeout);
+    return std::make_shared<HierarchicalOperation>(levels_, calls_,
+                                                   where_in(name(), title(call), rank_, size_),
+                                                   call.number, options_.timeout);
   }
 
   // Makes the ranks compare a call. The ranks of one host do so before anything else. The first

@@ -8,6 +8,7 @@
 #include <c10/util/SmallVector.h>
 #include <fmt/format.h>
 
+#include "lockstep/comm/core/call.h"
 #include "lockstep/comm/core/calls_differ.h"
 #include "lockstep/comm/local/doorbell.h"
 
@@ -89,9 +90,8 @@ bool CallQueue::all_arrived(Entry& entry) {
     const Slot& slot = peers_.blocks()[peer]->slot(call.number);
     if (slot.arrived.load(std::memory_order_acquire) != call.number) return false;
     if (!(slot.arrival.call == call)) {
-      throw CallsDiffer(fmt::format("[{}] {}, rank {} of {}: ", peers_.backend(), title(call),
-                                    peers_.rank(), peers_.size()),
-                        call, peer, peers_.name(peer), slot.arrival.call);
+      throw CallsDiffer(where_in(peers_.backend(), title(call), peers_.rank(), peers_.size()), call,
+                        peer, peers_.name(peer), slot.arrival.call);
     }
     // All ranks name the same segment, so each of them still holds it and can reach the others'.
     entry.in_place &= own.segment != 0 && slot.arrival.location.segment == own.segment;

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/comm/core/call.h"
 #include "lockstep/comm/core/exchange_sizes.h"
 #include "lockstep/comm/local/transfers.h"
 #include "lockstep/core/error.h"
@@ -34,8 +35,8 @@ class ExchangeAgreement final : public Transfer {
       sizes.push_back(reinterpret_cast<const std::int64_t*>(payload));
     }
     if (const std::string fault = exchange_fault(sizes); !fault.empty()) {
-      throw UsageError(fmt::format("[{}] {}, rank {} of {}: {}", backend_, title(call()), rank_,
-                                   payloads.size(), fault));
+      throw UsageError(where_in(backend_, title(call()), rank_, static_cast<int>(payloads.size())) +
+                       fault);
     }
   }
 

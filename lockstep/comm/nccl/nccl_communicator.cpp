@@ -37,7 +37,7 @@ ncclUniqueId exchange_id(Store& store, const std::string& key, int rank,
     return id;
   }
   const std::string text = store.get(key, Deadline::after(timeout));
-  if (text.size() != sizeof id.internal) throw BackendError("rank 0 left no id of NCCL's");
+  if (text.size() != sizeof id.internal) throw BackendError("rank 0 stored no NCCL id");
   std::memcpy(id.internal, text.data(), text.size());
   return id;
 }

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/comm/core/abort_notice.h"
+#include "lockstep/comm/core/call.h"
 #include "lockstep/core/deadline.h"
 #include "lockstep/core/error.h"
 
@@ -28,8 +29,7 @@ AbortCause cause_of(const std::exception& error) {
 
 Joining::Joining(PeerMonitor& monitor, std::string_view backend, const Membership& membership)
     : monitor_(monitor),
-      where_(fmt::format("[{}] joining, rank {} of {}: ", backend, membership.rank,
-                         membership.world_size)) {}
+      where_(where_in(backend, "joining", membership.rank, membership.world_size)) {}
 
 void Joining::check() {
   monitor_.look();

@@ -13,6 +13,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "lockstep/comm/core/call.h"
 #include "lockstep/core/authenticating_acceptor.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/handshake.h"
@@ -44,7 +45,7 @@ PeerMonitor::PeerMonitor(const Membership& membership, std::string_view backend,
 }
 
 std::string PeerMonitor::where() const {
-  return fmt::format("[{}] joining, rank {} of {}: ", backend_, rank_, size_);
+  return where_in(backend_, "joining", rank_, size_);
 }
 
 void PeerMonitor::join(const Membership& membership, const Deadline& deadline) {

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/comm/core/call.h"
 #include "lockstep/comm/local/shm/peer_mesh.h"
 #include "lockstep/comm/local/shm/segment.h"
 #include "lockstep/comm/local/shm/shared_tensors.h"
@@ -111,8 +112,7 @@ std::unique_ptr<local::Peers> make_shm_peers(const Membership& membership,
 } catch (const StoreLost&) {
   throw;
 } catch (const Error&) {
-  rethrow_with(
-      fmt::format("[shm] joining, rank {} of {}: ", membership.rank, membership.world_size));
+  rethrow_with(where_in("shm", "joining", membership.rank, membership.world_size));
 }
 
 }  // namespace lockstep::shm

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Means over the samples of all ranks, such as the loss of an epoch.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "lockstep/comm/process_group.h"
+
+namespace lockstep {
+
+// Each rank passes sums over its own samples, and how many samples each sum has; both 1-D and alike
+// in length, on every rank. Returns the mean for each entry, in double on the CPU, the same bits on
+// every rank; NaN for an entry without samples. A collective call, blocking.
+at::Tensor mean_over_ranks(const at::Tensor& sums, const at::Tensor& samples, ProcessGroup& group);
+
+}  // namespace lockstep
