@@ -25,8 +25,7 @@ using Trial = BackendRow::Trial;
 
 constexpr std::string_view kHowToGetGloo =
     "it needs Gloo's headers (Debian: apt-get install libgloo-dev) when Lockstep is configured, "
-    "and "
-    "a libtorch with distributed support";
+    "and a libtorch with distributed support";
 constexpr std::string_view kHowToGetMpi =
     "it needs an MPI (Debian: apt-get install libopenmpi-dev openmpi-bin, or libmpich-dev mpich) "
     "when Lockstep is configured";

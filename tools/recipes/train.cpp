@@ -70,8 +70,7 @@ void log_start(const TrainResult& start, const TrainingData& data, const torch::
                const ProcessGroup& group, const Log& log) {
   log(fmt::format(
       "{}: {} parameters, {} samples, {} rank{}{} with {} thread{} on {}, batches of {}, {} in "
-      "all, "
-      "learning rate {:g}{}{}",
+      "all, learning rate {:g}{}{}",
       start.recipe, count_parameters(net), data.inputs.size(0), start.ranks,
       start.ranks == 1 ? "" : "s",
       start.replicas == 1 ? "" : fmt::format(" of {} replicas", start.replicas), start.threads,

@@ -23,8 +23,7 @@ at::Tensor ordinary_tensor(at::IntArrayRef sizes, const at::TensorOptions& optio
   if (options.device().is_cpu() && bytes > available) {
     throw BackendError(fmt::format(
         "{} rank{} of this machine need{} a tensor of {:.1f} MiB each, and {:.1f} MiB of memory "
-        "are "
-        "available to each; use fewer ranks, a smaller model, or raise the memory limit",
+        "are available to each; use fewer ranks, a smaller model, or raise the memory limit",
         ranks, ranks == 1 ? "" : "s", ranks == 1 ? "s" : "", bytes / kMebibyte,
         available / kMebibyte));
   }

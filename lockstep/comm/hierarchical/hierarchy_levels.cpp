@@ -12,6 +12,7 @@
 #include "lockstep/comm/local/shm/shm_backend.h"
 #include "lockstep/comm/self/self_backend.h"
 #include "lockstep/core/error.h"
+#include "lockstep/rendezvous/losses.h"
 #include "lockstep/rendezvous/prefix_store.h"
 
 namespace lockstep {
@@ -88,6 +89,13 @@ HierarchyLevels join_levels(const Membership& membership, const GroupOptions& op
     levels.sharing = join_within_host(membership, levels, "sharing", options);
     levels.between_hosts = join_between_hosts(membership, levels);
   } catch (const std::exception& error) {
+    // The peers must learn of the rank that this one lost, if it did, and not blame this one.
+    const GroupLosses losses(membership);
+    if (const auto* const lost = dynamic_cast<const StoreLost*>(&error)) {
+      losses.note(*lost);
+    } else {
+      losses.note(std::current_exception());
+    }
     leave_groups_failing(levels, "an exception ended it: " + first_line(error));
     throw;
   }

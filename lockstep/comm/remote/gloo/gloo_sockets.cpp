@@ -29,9 +29,9 @@ namespace {
 constexpr std::uint32_t kLoopback = 127U << 24;
 
 // Names a stand-in by connection and rank.
-using Position = std::pair<std::size_t, std::size_t>;
+using Owner = std::pair<std::size_t, std::size_t>;
 
-std::optional<Position> owner_of(int socket, in_port_t port) {
+std::optional<Owner> owner_of(int socket, in_port_t port) {
   sockaddr_in peer{};
   socklen_t length = sizeof peer;
   if (::getpeername(socket, reinterpret_cast<sockaddr*>(&peer), &length) != 0) return std::nullopt;
@@ -39,7 +39,7 @@ std::optional<Position> owner_of(int socket, in_port_t port) {
   if (peer.sin_family != AF_INET || peer.sin_port != port || host >> 24 != 127) {
     return std::nullopt;
   }
-  return Position{((host >> 16) & 0xff) - 1, host & 0xffff};
+  return Owner{((host >> 16) & 0xff) - 1, host & 0xffff};
 }
 
 // This process's descriptors, and what each of them refers to.
