@@ -164,33 +164,33 @@ TEST(RollCall, ARankThatDiesAfterItCameIsNamed) {
 
 // Rank 1 is waited for first, and does not come.
 TEST(RollCall, ARankThatDiesWhileAnotherIsLateIsNamed) {
-  run_ranks(
-      3,
-      [](Rank& rank) {
-        if (rank.rank() == 1) {
-          rank.await(2, "entered");
-          ::kill(rank.pid_of(2), SIGKILL);
-          return;
-        }
-        set_launcher_environment({});
-        InitOptions join = options(rank.rendezvous_url(), "shm", rank.rank(), 3);
-        join.timeout = 60s;
-        if (rank.rank() == 2) {
-          std::jthread cue([&] {
-            const Membership member = rendezvous(
-                {.init_method = join.init_method, .rank = 2, .world_size = 3, .timeout = 60s});
-            member.store->get("roll/0/1/2", Deadline::after(30s));
-            rank.cue("entered");
-          });
-          init_process_group(join);
-        }
-        const auto begin = Clock::now();
-        expect_error<PeerLost>("joining",
-                               {fmt::format("rank 2 \\(pid {} on host .*\\) died", rank.pid_of(2))},
-                               [&] { init_process_group(join); });
-        EXPECT_LT(Clock::now() - begin, kSoon);
-      },
-      {.may_exit = {2}});
+  run_ranks(3,
+            [](Rank& rank) {
+              if (rank.rank() == 1) {
+                rank.await(2, "entered");
+                ::kill(rank.pid_of(2), SIGKILL);
+                return;
+              }
+              set_launcher_environment({});
+              InitOptions join = options(rank.rendezvous_url(), "shm", rank.rank(), 3);
+              join.timeout = 60s;
+              if (rank.rank() == 2) {
+                // Kept until the end: its destructor writes to the file, which a kill would tear.
+                const Membership member = rendezvous(
+                    {.init_method = join.init_method, .rank = 2, .world_size = 3, .timeout = 60s});
+                std::jthread cue([&] {
+                  member.store->get("roll/0/1/2", Deadline::after(30s));
+                  rank.cue("entered");
+                });
+                init_process_group(join);
+              }
+              const auto begin = Clock::now();
+              expect_error<PeerLost>(
+                  "joining", {fmt::format("rank 2 \\(pid {} on host .*\\) died", rank.pid_of(2))},
+                  [&] { init_process_group(join); });
+              EXPECT_LT(Clock::now() - begin, kSoon);
+            },
+            {.may_exit = {2}});
 }
 
 // In a file's store, as in torchrun's, its end does not show by itself; in its own it does.
