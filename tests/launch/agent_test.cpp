@@ -220,9 +220,15 @@ TEST_F(Agent, OfSeveralAtOnceOneThatWasKilledFailedFirst) {
       return std::filesystem::exists(tmpdir.path() / name);
     };
     bool ok = eventually([&] { return ended("0") && ended("1"); });
+    const pid_t keeper = testing::children_of(agent).back();
+    const std::vector<pid_t> ranks = testing::children_of(keeper);
     ::kill(agent, SIGSTOP);
     std::ofstream(tmpdir.path() / "go");
-    ok = ok && eventually([&] { return count_marked(mark) == 0; });
+    // The keeper has told of both when it sleeps again.
+    ok = ok && ranks.size() == 2 && eventually([&] {
+           return testing::state_of(ranks[0]) == 'Z' && testing::state_of(ranks[1]) == 'Z' &&
+                  testing::state_of(keeper) == 'S';
+         });
     ::kill(agent, SIGCONT);
     ::_exit(ok ? 0 : 1);
   }

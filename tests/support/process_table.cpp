@@ -61,6 +61,15 @@ std::vector<pid_t> children_of(pid_t parent) {
   return {std::istream_iterator<pid_t>(file), {}};
 }
 
+char state_of(pid_t process) {
+  std::ifstream file("/proc/" + std::to_string(process) + "/stat");
+  std::string line;
+  std::getline(file, line);
+  // The name, in parentheses, may hold anything.
+  const auto name_end = line.rfind(')');
+  return name_end == std::string::npos || name_end + 2 >= line.size() ? '\0' : line[name_end + 2];
+}
+
 int count_descriptors() {
   const std::filesystem::directory_iterator entries("/proc/self/fd");
   // But for the one that reads the list.

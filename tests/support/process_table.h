@@ -25,6 +25,9 @@ std::vector<pid_t> processes_with(const std::vector<std::string>& variables);
 // The children of the process's main thread, in the order in which they were made.
 std::vector<pid_t> children_of(pid_t parent);
 
+// The state of a process in /proc: 'R', 'S', 'Z', ...; '\0' if there is none.
+char state_of(pid_t process);
+
 // Open descriptors of this process.
 int count_descriptors();
 
