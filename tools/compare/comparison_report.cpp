@@ -144,7 +144,7 @@ std::string summary(const Comparison& comparison) {
                      first.learning_rate);
 }
 
-// Inserted texts are not searched for placeholders again.
+// Replaces each placeholder once: a text that is inserted may hold one itself.
 std::string filled(std::string_view page,
                    const std::vector<std::pair<std::string_view, std::string>>& texts) {
   std::string result;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The diagnosis of the backend that "auto" would take.
+// Diagnoses the backend that "auto" chooses.
 #include "support/environment.h"
 #include "support/rank_processes.h"
 #include <gmock/gmock.h>

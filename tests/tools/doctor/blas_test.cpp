@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The diagnosis of the BLAS.
+// Diagnoses the BLAS: its name, its speed, and the advice about a slow one.
 #include "tools/doctor/blas.h"
 
 #include "support/rank_processes.h"
