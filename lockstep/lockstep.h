@@ -22,4 +22,5 @@
 #include "lockstep/train/evaluate.h"
 #include "lockstep/train/learning_rate.h"
 #include "lockstep/train/mean_over_ranks.h"
+#include "lockstep/train/progress.h"
 // clang-format on

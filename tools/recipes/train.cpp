@@ -24,7 +24,7 @@
 namespace lockstep {
 namespace {
 
-using Log = TrainingLoop::Log;
+using Log = Progress::Log;
 
 constexpr const char* kDefaultFolder = "/usr/share/datasets/fashion-mnist";
 

@@ -3,6 +3,7 @@
 #include "tools/recipes/training_loop.h"
 
 #include <algorithm>
+#include <chrono>
 
 #include <fmt/format.h>
 #include <torch/utils.h>
@@ -14,11 +15,7 @@
 namespace lockstep {
 namespace {
 
-constexpr std::int64_t kStepsPerLine = 100;
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
+using Clock = std::chrono::steady_clock;
 
 // The losses of an epoch, summed over the samples of each of a few sections.
 class LossSums {
@@ -66,7 +63,7 @@ class LossSums {
 
 TrainingLoop::TrainingLoop(const Recipe& recipe, MemoryLoader loader, std::int64_t steps_per_epoch,
                            const LearningRateSchedule& schedule, torch::optim::Optimizer& optimizer,
-                           NetInMode& net, ProcessGroup& group, Log log)
+                           NetInMode& net, ProcessGroup& group, Progress::Log log)
     : recipe_(recipe),
       loader_(std::move(loader)),
       steps_per_epoch_(steps_per_epoch),
@@ -74,11 +71,10 @@ TrainingLoop::TrainingLoop(const Recipe& recipe, MemoryLoader loader, std::int64
       optimizer_(optimizer),
       net_(net),
       group_(group),
-      log_(std::move(log)) {}
+      progress_(std::move(log)) {}
 
 TrainingLoop::Epoch TrainingLoop::run_epoch(const std::string& label) {
   const auto start = Clock::now();
-  if (step_ == 0) line_start_ = start;
   LossSums losses(steps_per_epoch_, group_.device());
   const std::uint64_t moved_before = net_.bytes_moved();
   std::int64_t step = 0;
@@ -94,14 +90,11 @@ TrainingLoop::Epoch TrainingLoop::run_epoch(const std::string& label) {
       throw OutOfSync(where() + ": " + error.what());
     }
     losses.add(loss, batch.target.size(0));
-    if (step_ % kStepsPerLine != 0) continue;
-    log_(fmt::format("{}: loss {:.4f}, {:.3f} ms a batch", where(), loss.item<double>(),
-                     seconds_since(line_start_) * 1000 / kStepsPerLine));
-    line_start_ = Clock::now();
+    progress_.step(where, loss);
   }
   bytes_moved_ += net_.bytes_moved() - moved_before;
   const at::Tensor sums = losses.sums();  // waits for pending work on a GPU
-  return agree(sums, seconds_since(start));
+  return agree(sums, std::chrono::duration<double>(Clock::now() - start).count());
 }
 
 at::Tensor TrainingLoop::run_step(const MemoryLoader::Batch& batch) {

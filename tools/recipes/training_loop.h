@@ -2,9 +2,7 @@
 // The loop over the epochs, the same for every mode.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -13,6 +11,7 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/data/memory_loader.h"
 #include "lockstep/train/learning_rate.h"
+#include "lockstep/train/progress.h"
 #include "tools/recipes/net_in_mode.h"
 #include "tools/recipes/recipe.h"
 #include "tools/recipes/train_result.h"
@@ -22,11 +21,9 @@ namespace lockstep {
 // Arguments passed by reference must outlive the loop.
 class TrainingLoop {
  public:
-  using Log = std::function<void(const std::string&)>;
-
   TrainingLoop(const Recipe& recipe, MemoryLoader loader, std::int64_t steps_per_epoch,
                const LearningRateSchedule& schedule, torch::optim::Optimizer& optimizer,
-               NetInMode& net, ProcessGroup& group, Log log);
+               NetInMode& net, ProcessGroup& group, Progress::Log log);
 
   struct Epoch {
     double loss;
@@ -42,8 +39,6 @@ class TrainingLoop {
   std::uint64_t bytes_moved() const { return bytes_moved_; }
 
  private:
-  using Clock = std::chrono::steady_clock;
-
   at::Tensor run_step(const MemoryLoader::Batch& batch);
   void set_learning_rate(double rate);
   Epoch agree(const at::Tensor& of_rank, double seconds);
@@ -55,10 +50,9 @@ class TrainingLoop {
   torch::optim::Optimizer& optimizer_;
   NetInMode& net_;
   ProcessGroup& group_;
-  Log log_;
+  Progress progress_;
   std::int64_t step_ = 0;  // over all epochs
   std::uint64_t bytes_moved_ = 0;
-  Clock::time_point line_start_;
 };
 
 }  // namespace lockstep

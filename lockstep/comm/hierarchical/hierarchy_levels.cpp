@@ -55,24 +55,10 @@ std::shared_ptr<Backend> join_within_host(const Membership& all, const Hierarchy
   return join_part(ranks, "ranks of one host", [&] { return make_shm_backend(member, options); });
 }
 
-void meet(Backend& all) {
-  all.start({.call = {.collective = Collective::split}}).wait();
-}
-
-// A rank that has gone on may have called what the others of its host did not, and ended the groups
-// for it. To a rank that still joins, that would look as if the other could not connect.
-void meet_before_any_call(Backend& all) {
-  try {
-    meet(all);
-  } catch (const UsageError&) {
-    // All have joined. This rank's first call says whose calls differ.
-  }
-}
-
 // Null on a rank that has no slice.
 std::shared_ptr<Backend> join_between_hosts(const Membership& all, const HierarchyLevels& levels) {
   // A rank that fails or dies before here shows in the group of all, which watches the other hosts.
-  meet(*levels.all);
+  levels.all->start({.call = {.collective = Collective::split}}).wait();
   const std::vector<int> ranks = levels.ranks_between_hosts();
   if (ranks.empty()) return nullptr;
   const std::string name = fmt::format("between_hosts/{}", fmt::join(ranks, "-"));
@@ -102,7 +88,6 @@ HierarchyLevels join_levels(const Membership& membership, const GroupOptions& op
     levels.reducing = join_within_host(membership, levels, "reducing", options);
     levels.sharing = join_within_host(membership, levels, "sharing", options);
     levels.between_hosts = join_between_hosts(membership, levels);
-    meet_before_any_call(*levels.all);
   } catch (const std::exception& error) {
     // The peers must learn of the rank that this one lost, if it did, and not blame this one.
     const GroupLosses losses(membership);

@@ -3,9 +3,12 @@
 #include "lockstep/comm/remote/joining.h"
 
 #include <chrono>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "lockstep/comm/core/abort_notice.h"
 #include "lockstep/comm/core/call.h"
@@ -25,6 +28,15 @@ AbortCause cause_of(const std::exception& error) {
   return late ? AbortCause::timed_out : AbortCause::requested;
 }
 
+TimeoutError did_not_connect(const std::string& where, const std::vector<int>& ranks,
+                             const Deadline& deadline) {
+  return TimeoutError(
+      fmt::format("{}rank {} did not connect within {:.1f} s; it is stopped or stuck, or the "
+                  "network carries nothing between it and another rank",
+                  where, fmt::join(ranks, ", "), deadline.span().count() / 1000.0),
+      ranks.front());
+}
+
 }  // namespace
 
 Joining::Joining(PeerMonitor& monitor, std::string_view backend, const Membership& membership)
@@ -40,13 +52,23 @@ void Joining::check() {
     throw PeerLost(*lost, where_ + monitor_.lost_while_joining());
   }
   if (!abort) return;
-  // Ranks that have joined already may have compared calls. The reason is then bytes that only an
-  // engine understands.
-  const bool compared = abort->cause == AbortCause::mismatched && abort->lost_rank >= 0;
   std::rethrow_exception(error_of(
-      *abort, fmt::format("{}{} {}", where_, name(abort->rank),
-                          compared ? "ended the group, since its calls differ from another rank's"
-                                   : "could not connect: " + abort->reason)));
+      *abort, fmt::format("{}{} could not connect: {}", where_, name(abort->rank), abort->reason)));
+}
+
+void Joining::wait_for_all(const Deadline& deadline) {
+  monitor_.say_connected();
+  // The server's deadline may pass a little later than this rank's, and the server knows who is
+  // late.
+  const Deadline patience = Deadline::after(deadline.remaining() + 1s);
+  while (true) {
+    monitor_.wait_for_news();
+    if (monitor_.all_connected()) return;
+    check();
+    if (monitor_.absent_ranks() || patience.passed()) {
+      throw did_not_connect(where_, monitor_.absent_ranks().value_or(std::vector{0}), deadline);
+    }
+  }
 }
 
 void Joining::give_up(const std::exception& error) {

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "lockstep/comm/remote/peer_monitor.h"
+#include "lockstep/core/deadline.h"
 #include "lockstep/rendezvous/membership.h"
 
 namespace lockstep::remote {
@@ -26,6 +27,11 @@ class Joining {
   // Throws if another rank has died or given up. Does not block. A rank that waits for another
   // calls it several times a second.
   void check();
+
+  // For a rank that has connected. Blocks until all ranks have: what a rank does next may end the
+  // group, and the others would take that for a failure to connect. Throws as check() does, and
+  // TimeoutError with the ranks that have not connected by the deadline.
+  void wait_for_all(const Deadline& deadline);
 
   // For a rank that cannot connect. Waits a moment for news of another rank that has ended, and
   // throws that as the cause if there is any; otherwise tells all ranks about the error.

@@ -19,7 +19,8 @@ namespace lockstep::remote {
 struct MonitorMessage {
   enum class Kind : std::uint32_t {
     // From a rank to the monitor's server.
-    hello,    // rank; number: its process id
+    hello,      // rank; number: its process id
+    connected,  // to all other ranks
     waiting,  // number: of the call that it has waited in for a while, 0 for a message between two
               // ranks; text: the call's description
     ask,      // number: which ranks do not wait in this call? Or rank: what does this one wait in?
@@ -27,8 +28,10 @@ struct MonitorMessage {
     leaving,  // number: of the last call that it has made; during an exception also culprit and, as
               // text, the reason
     // From the monitor's server to the ranks.
-    welcome,  // all ranks are here; text: their process ids
-    absent,   // text: the ranks that did not come, and which peers were refused
+    welcome,        // all ranks are here; text: their process ids
+    all_connected,  // to each other
+    absent,   // text: the ranks that did not come, and which peers were refused; after the welcome,
+              // those that have not connected
     answer,   // number, rank: as asked; text: two lines for each call that ranks were last seen
               // waiting in: its description, the ranks
     aborted,  // rank: the one that aborted; cause, lost_rank, culprit, text

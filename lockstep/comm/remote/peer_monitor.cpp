@@ -29,6 +29,8 @@ using Kind = MonitorMessage::Kind;
 
 // Longer than the monitor's server waits for the last ranks to leave.
 constexpr auto kLeaving = 400ms;
+// How long a rank that waits for news sleeps between looks at its deadline.
+constexpr auto kMoment = 50ms;
 
 }  // namespace
 
@@ -144,6 +146,15 @@ std::string PeerMonitor::lost_while_joining() const {
                                           "died, or the network did");
 }
 
+void PeerMonitor::say_connected() {
+  send({.kind = Kind::connected});
+}
+
+void PeerMonitor::wait_for_news() {
+  receive(Deadline::after(kMoment));
+  look();
+}
+
 void PeerMonitor::look() {
   while (take_arrived()) {
   }
@@ -185,6 +196,9 @@ void PeerMonitor::take(const MonitorMessage& message) {
     case Kind::absent:
       absent_ = as_numbers(message.text);
       refused_ = message.text.substr(std::min(message.text.find(';'), message.text.size()));
+      return;
+    case Kind::all_connected:
+      all_connected_ = true;
       return;
     case Kind::answer:
       answer_ = message;

@@ -44,10 +44,18 @@ class PeerMonitor {
   // The process ids of all ranks if they connect over loopback, else none.
   std::vector<int> local_pids() const { return within_machine_ ? pids_ : std::vector<int>(); }
 
+  // Says that this rank's transport is connected.
+  void say_connected();
   // Processes what has arrived, without blocking.
   void look();
+  // The same; waits for something to arrive, for a moment.
+  void wait_for_news();
 
-  // What look() has seen so far. The first rank that ended the group, and why.
+  // What look() has seen so far. Whether all ranks have said that they are connected.
+  bool all_connected() const { return all_connected_; }
+  // The ranks that have not, once they are late.
+  const std::optional<std::vector<int>>& absent_ranks() const { return absent_; }
+  // The first rank that ended the group, and why.
   const std::optional<AbortNotice>& aborted() const { return aborted_; }
   // The first rank whose connection ended without a farewell, and whether its process is known to
   // have ended; if not, the network may be the cause.
@@ -111,6 +119,7 @@ class PeerMonitor {
   int pid_of_rank_0_ = 0;
   int lost_pid_ = 0;
   std::optional<std::vector<int>> absent_;
+  bool all_connected_ = false;
   std::string refused_;
   std::optional<MonitorMessage> answer_;
   std::optional<AbortNotice> aborted_;

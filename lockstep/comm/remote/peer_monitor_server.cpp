@@ -46,7 +46,7 @@ void PeerMonitorServer::run(int stop) {
     eventfd_t stops = 0;
     if (!end && ::eventfd_read(stop, &stops) == 0) end = Deadline::after(kLinger);
     if (!welcomed_ && !refusal_) name_ended();
-    if (!welcomed_ && !refusal_ && deadline_.passed()) name_absent();
+    if (!all_connected_ && !refusal_ && deadline_.passed()) name_absent();
     std::erase_if(arrivals_, [](const Arrival& arrival) {
       return !arrival.socket || Clock::now() - arrival.since > kPatience;
     });
@@ -165,6 +165,8 @@ void PeerMonitorServer::lose(int rank) {
 
 void PeerMonitorServer::take(int rank, const MonitorMessage& message) {
   switch (message.kind) {
+    case Kind::connected:
+      return note_connected(rank);
     case Kind::waiting:
       return note_waiting(rank, message);
     case Kind::ask:
@@ -197,6 +199,15 @@ void PeerMonitorServer::take(int rank, const MonitorMessage& message) {
     default:
       throw BackendError("a message that ranks do not send");
   }
+}
+
+// A rank that leaves joining may end the group at once. On its connection, each rank hears first
+// that all have connected.
+void PeerMonitorServer::note_connected(int rank) {
+  members_[rank].connected = true;
+  if (!std::ranges::all_of(members_, &Member::connected)) return;
+  all_connected_ = true;
+  tell_all({.kind = Kind::all_connected});
 }
 
 MonitorMessage PeerMonitorServer::answer(int asking, const MonitorMessage& question) const {
@@ -268,7 +279,8 @@ void PeerMonitorServer::name_ended() {
 void PeerMonitorServer::name_absent() {
   std::vector<int> absent;
   for (int rank = 0; rank < static_cast<int>(members_.size()); ++rank) {
-    if (members_[rank].pid == 0) absent.push_back(rank);
+    const bool here = welcomed_ ? members_[rank].connected : members_[rank].pid != 0;
+    if (!here) absent.push_back(rank);
   }
   refusal_ = MonitorMessage{.kind = Kind::absent, .text = as_text(absent) + acceptor_.refused()};
   tell_all(*refusal_);

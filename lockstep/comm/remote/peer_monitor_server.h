@@ -23,9 +23,9 @@ namespace lockstep::remote {
 
 class PeerMonitorServer {
  public:
-  // Names to the others the ranks that have not come by the deadline, or whose processes end before
-  // all have come. `processes` are the ranks' processes, as far as they are known. The destructor
-  // waits until all ranks have gone, or for a moment.
+  // Names to the others the ranks that have not come and connected by the deadline, or whose
+  // processes end before all have come. `processes` are the ranks' processes, as far as they are
+  // known. The destructor waits until all ranks have gone, or for a moment.
   PeerMonitorServer(UniqueFd listener, const Key& key, std::vector<ProcessIdentity> processes,
                     const Deadline& deadline);
 
@@ -44,6 +44,7 @@ class PeerMonitorServer {
     int pid = 0;
     // Set only for ranks of this machine.
     ProcessWatch process;
+    bool connected = false;
     bool left = false;
     // Number and description of the call that the rank waits in.
     std::uint64_t waits_in = 0;
@@ -60,6 +61,7 @@ class PeerMonitorServer {
   void welcome();
   void hear(int rank);
   void take(int rank, const MonitorMessage& message);
+  void note_connected(int rank);
   // The ranks that are absent from a call, and why, for a rank that waits in it.
   MonitorMessage answer(int asking, const MonitorMessage& question) const;
   void note_waiting(int rank, const MonitorMessage& message);
@@ -80,6 +82,7 @@ class PeerMonitorServer {
   std::list<Arrival> arrivals_;
   std::vector<Member> members_;
   bool welcomed_ = false;
+  bool all_connected_ = false;
   // Why the group can no longer be joined, for ranks that come late.
   std::optional<MonitorMessage> refusal_;
   ServiceThread thread_;

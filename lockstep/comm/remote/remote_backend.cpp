@@ -167,6 +167,7 @@ std::shared_ptr<Backend> make_remote_backend(std::string name, const Membership&
   std::unique_ptr<Transport> transport;
   try {
     transport = parts.join(transports, joining, deadline);
+    joining.wait_for_all(deadline);
   } catch (const std::exception& error) {
     joining.give_up(error);
     throw;

@@ -4,6 +4,7 @@
 
 #include <condition_variable>
 #include <cstring>
+#include <future>
 #include <map>
 #include <mutex>
 #include <random>
@@ -14,6 +15,7 @@
 #include <gmock/gmock.h>
 #include <sys/socket.h>
 
+#include "lockstep/comm/remote/joining.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/tcp_socket.h"
 
@@ -72,13 +74,14 @@ class PeerMonitorTest : public ::testing::Test {
     return std::make_unique<PeerMonitor>(member(rank, size), "test", Deadline::after(timeout));
   }
   // All ranks of a group.
-  std::vector<std::unique_ptr<PeerMonitor>> join_all(int size) const {
+  std::vector<std::unique_ptr<PeerMonitor>> join_all(
+      int size, std::chrono::milliseconds timeout = 20s) const {
     std::vector<std::unique_ptr<PeerMonitor>> monitors(static_cast<std::size_t>(size));
     {
       std::vector<std::jthread> threads;
       for (int rank = 0; rank < size; ++rank) {
         threads.emplace_back(
-            [&, rank] { monitors[static_cast<std::size_t>(rank)] = join(rank, size); });
+            [&, rank] { monitors[static_cast<std::size_t>(rank)] = join(rank, size, timeout); });
       }
     }
     return monitors;
@@ -210,6 +213,34 @@ TEST_F(PeerMonitorTest, AMonitorThatDoesNotAnswerIsNamed) {
   EXPECT_THAT([this] { join(1, 2, 300ms); },
               ThrowsMessage<TimeoutError>(HasSubstr(
                   fmt::format("rank 0 did not answer at 127.0.0.1 port {} within 0.3 s", port))));
+}
+
+TEST_F(PeerMonitorTest, WhatARankDoesOnceAllHaveConnectedIsNoFailureToConnect) {
+  const auto monitors = join_all(2);
+  Joining slow(*monitors[1], "test", member(1, 2));
+  std::future<void> first = std::async(std::launch::async, [&] {
+    Joining(*monitors[0], "test", member(0, 2)).wait_for_all(Deadline::after(20s));
+    monitors[0]->tell(AbortCause::requested, -1, -1, "the disk is full");
+    monitors[0]->flush();
+  });
+  EXPECT_EQ(first.wait_for(100ms), std::future_status::timeout) << "rank 1 has not connected";
+  monitors[1]->say_connected();
+  first.get();
+  slow.wait_for_all(Deadline::after(20s));
+  EXPECT_TRUE(monitors[1]->aborted());
+  EXPECT_THAT([&] { slow.check(); }, ThrowsMessage<PeerLost>(HasSubstr("the disk is full")));
+}
+
+TEST_F(PeerMonitorTest, NamesWhoDoesNotConnect) {
+  const auto monitors = join_all(3, 1s);
+  monitors[1]->say_connected();
+  try {
+    Joining(*monitors[0], "test", member(0, 3)).wait_for_all(Deadline::after(1s));
+    FAIL() << "rank 2 has not connected";
+  } catch (const TimeoutError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("rank 0 of 3: rank 2 did not connect within 1.0 s"));
+    EXPECT_EQ(error.rank(), 2);
+  }
 }
 
 TEST_F(PeerMonitorTest, ARankWithAnotherSecretIsRefused) {
