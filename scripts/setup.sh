@@ -8,6 +8,9 @@ pip_torch=${LOCKSTEP_PIP_TORCH:-2.13.0}
 pip_venv=${XDG_CACHE_HOME:-$HOME/.cache}/lockstep/torch-$pip_torch
 data_folder=/usr/share/datasets/fashion-mnist
 
+# How many of the slots that CMakeLists.txt gives to tests ctest fills at a time.
+export CTEST_PARALLEL_LEVEL=${CTEST_PARALLEL_LEVEL:-6}
+
 extra_packages=()
 yes=no         # --yes: install without asking
 dependencies=  # --dependencies: the folder that gpu-kit made, instead of packages
