@@ -35,7 +35,7 @@ namespace lockstep {
 
 struct AllReduceOptions {
   ReduceOp op = ReduceOp::sum;
-  // Counts for all_reduce only.
+  // Used only by all_reduce.
   Algorithm algorithm = Algorithm::automatic;
   // The result is multiplied by it, in the same pass. Only for sums and means of floating types.
   double scale = 1;
@@ -58,7 +58,7 @@ class ProcessGroup final : public std::enable_shared_from_this<ProcessGroup> {
   int rank() const { return membership_.rank; }
   int size() const { return membership_.world_size; }
   int local_rank() const { return membership_.local_rank; }
-  const Membership& membership() const { return membership_; }
+  int local_world_size() const { return membership_.local_world_size; }
   at::Device device() const { return options_.device; }
   std::chrono::milliseconds timeout() const { return options_.timeout; }
 

@@ -87,13 +87,13 @@ DistributedDataParallelBase::DistributedDataParallelBase(
     : torch::nn::Module("DistributedDataParallel"),
       group_(checked(std::move(group))),
       inner_(&checked(module)),
-      input_device_(checked_input_device(options, *inner_, *group_)),
-      output_device_(options.output_device),
-      reducer_(parameters_of(*inner_), group_, options) {
+      options_(options),
+      input_device_(checked_input_device(options_, *inner_, *group_)),
+      reducer_(parameters_of(*inner_), group_, options_) {
   register_module("module", std::move(module));
   if (group_->size() == 1) return;
   broadcast_state(*group_, *inner_);
-  if (options.broadcast_buffers) buffers_ = inner_->buffers();
+  if (options_.broadcast_buffers) buffers_ = inner_->buffers();
 }
 
 std::uint64_t DistributedDataParallelBase::before_forward() {
@@ -119,9 +119,9 @@ std::uint64_t DistributedDataParallelBase::before_forward() {
 
 void DistributedDataParallelBase::after_forward(c10::ArrayRef<at::Tensor*> outputs,
                                                 std::uint64_t before_forward) {
-  if (output_device_) {
+  if (options_.output_device) {
     for (at::Tensor* output : outputs) {
-      if (output->defined()) *output = output->to(*output_device_, /*non_blocking=*/true);
+      if (output->defined()) *output = output->to(*options_.output_device, /*non_blocking=*/true);
     }
   }
   reducer_.prepare_in_place({outputs.data(), outputs.size()}, before_forward);

@@ -52,8 +52,8 @@ class DistributedDataParallelBase : public torch::nn::Module {
  private:
   std::shared_ptr<ProcessGroup> group_;
   torch::nn::Module* inner_;
+  DistributedDataParallelOptions options_;
   std::optional<at::Device> input_device_;
-  std::optional<at::Device> output_device_;
   std::vector<at::Tensor> buffers_;  // empty if they are not broadcast
   Reducer reducer_;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Makes a line every so many steps, and times them.
+// Emits progress lines, and times the steps between them.
 #include "lockstep/train/progress.h"
 
 #include <utility>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Lines that tell how a training goes.
+// Progress lines for a training loop.
 #pragma once
 
 #include <chrono>
@@ -11,8 +11,9 @@
 
 namespace lockstep {
 
-// Makes a line every so many steps: "epoch 1/2, step 100/938: loss 0.4312, 0.345 ms a batch". The
-// time is the mean since the line before, or since the object was made. Not thread-safe.
+// Emits a line every steps_per_line steps: "epoch 1/2, step 100/938: loss 0.4312, 0.345 ms a
+// batch". The time is the mean since the line before, or since the object was made. Not
+// thread-safe.
 class Progress {
  public:
   using Log = std::function<void(const std::string&)>;

@@ -163,7 +163,7 @@ double triad_seconds(ProcessGroup& group, Triad& triad, Triad::Stores stores) {
 // when all have freed the last measurement's memory and none has allocated for the next.
 void require_memory(ProcessGroup& group, std::int64_t bytes) {
   const std::int64_t needed = (1 + Run::kRounds + 1) * bytes;
-  const int ranks = group.membership().local_world_size;
+  const int ranks = group.local_world_size();
   group.barrier().wait();
   const std::int64_t available = available_memory(ranks);
   if (needed > available) {

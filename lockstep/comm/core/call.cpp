@@ -6,24 +6,12 @@
 
 namespace lockstep {
 
-bool reduces(Collective collective) {
-  return collective == Collective::all_reduce || collective == Collective::reduce ||
-         collective == Collective::reduce_scatter;
-}
-
-bool is_message(Collective collective) {
-  return collective == Collective::send || collective == Collective::recv;
-}
-
 std::string title(const Call& call) {
   return fmt::format("{} #{}", name(call.collective), call.number);
 }
 
 std::string describe(const Call& call) {
-  const bool has_elements = call.collective != Collective::barrier &&
-                            call.collective != Collective::split &&
-                            call.collective != Collective::all_to_all;
-  if (!has_elements) return title(call);
+  if (kind(call.collective) == CollectiveKind::agrees) return title(call);
   std::string details = fmt::format("{} {} elements", call.elements, c10::toString(call.type));
   if (reduces(call.collective)) {
     details = fmt::format("{} of {}", name(call.op), details);

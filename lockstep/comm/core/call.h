@@ -3,8 +3,6 @@
 // say about it.
 #pragma once
 
-#include <array>
-#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -15,6 +13,7 @@
 
 namespace lockstep {
 
+// A new one has a case in each switch below.
 enum class Collective : std::uint8_t {
   all_reduce,
   broadcast,
@@ -31,20 +30,78 @@ enum class Collective : std::uint8_t {
   split
 };
 
-// In the order of Collective.
-inline constexpr std::array<std::string_view, 13> kCollectiveNames = {
-    "all_reduce", "broadcast", "reduce", "all_gather", "gather", "scatter", "reduce_scatter",
-    "all_to_all", "send",      "recv",   "barrier",    "empty",  "split"};
-
 // "unknown" for a value that another rank sent and this Lockstep does not know.
 constexpr std::string_view name(Collective collective) {
-  const auto index = static_cast<std::size_t>(collective);
-  return index < kCollectiveNames.size() ? kCollectiveNames[index] : "unknown";
+  switch (collective) {
+    case Collective::all_reduce:
+      return "all_reduce";
+    case Collective::broadcast:
+      return "broadcast";
+    case Collective::reduce:
+      return "reduce";
+    case Collective::all_gather:
+      return "all_gather";
+    case Collective::gather:
+      return "gather";
+    case Collective::scatter:
+      return "scatter";
+    case Collective::reduce_scatter:
+      return "reduce_scatter";
+    case Collective::all_to_all:
+      return "all_to_all";
+    case Collective::send:
+      return "send";
+    case Collective::recv:
+      return "recv";
+    case Collective::barrier:
+      return "barrier";
+    case Collective::empty:
+      return "empty";
+    case Collective::split:
+      return "split";
+  }
+  return "unknown";
 }
-// Whether the collective combines the ranks' elements.
-bool reduces(Collective collective);
-// Whether the call is between two ranks only, which number their messages separately.
-bool is_message(Collective collective);
+
+enum class CollectiveKind : std::uint8_t {
+  // Combines the ranks' elements.
+  reduces,
+  // Moves elements.
+  moves,
+  // Between two ranks only, which number their messages separately.
+  message,
+  // Has no elements that all ranks agree on.
+  agrees
+};
+
+constexpr CollectiveKind kind(Collective collective) {
+  switch (collective) {
+    case Collective::all_reduce:
+    case Collective::reduce:
+    case Collective::reduce_scatter:
+      return CollectiveKind::reduces;
+    case Collective::send:
+    case Collective::recv:
+      return CollectiveKind::message;
+    case Collective::all_to_all:
+    case Collective::barrier:
+    case Collective::split:
+      return CollectiveKind::agrees;
+    case Collective::broadcast:
+    case Collective::all_gather:
+    case Collective::gather:
+    case Collective::scatter:
+    case Collective::empty:
+      return CollectiveKind::moves;
+  }
+  return CollectiveKind::agrees;
+}
+constexpr bool reduces(Collective collective) {
+  return kind(collective) == CollectiveKind::reduces;
+}
+constexpr bool is_message(Collective collective) {
+  return kind(collective) == CollectiveKind::message;
+}
 
 // Separates messages between the same two ranks: messages of one tag never match those of another.
 // `user` is for send and recv, the rest for collectives that are made of messages.

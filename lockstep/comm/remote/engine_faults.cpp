@@ -55,6 +55,12 @@ void Engine::look_around() {
   if (state_.failed() || idle()) return;
   last_look_ = Clock::now();
   monitor_->look();
+  if (transport_failure_.empty() && (monitor_->aborted() || monitor_->lost())) {
+    // This news may overtake what peers sent before, and with that a call may be complete.
+    while (advance()) {
+    }
+    if (state_.failed() || idle()) return;
+  }
   const Call call = oldest().call();
   if (!look_for_ends(call) && !transport_failure_.empty()) explain_transport(call);
 }

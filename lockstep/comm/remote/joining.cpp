@@ -28,13 +28,20 @@ AbortCause cause_of(const std::exception& error) {
   return late ? AbortCause::timed_out : AbortCause::requested;
 }
 
+// The rank that the error is about; -1 if it names none.
+int rank_at_fault(const std::exception& error) {
+  const auto* const late = dynamic_cast<const TimeoutError*>(&error);
+  return late != nullptr ? late->rank() : -1;
+}
+
+// Ranks that wait for the one at fault have not connected either: only a single one is known.
 TimeoutError did_not_connect(const std::string& where, const std::vector<int>& ranks,
                              const Deadline& deadline) {
   return TimeoutError(
       fmt::format("{}rank {} did not connect within {:.1f} s; it is stopped or stuck, or the "
                   "network carries nothing between it and another rank",
                   where, fmt::join(ranks, ", "), deadline.span().count() / 1000.0),
-      ranks.front());
+      ranks.size() == 1 ? ranks.front() : -1);
 }
 
 }  // namespace
@@ -45,6 +52,8 @@ Joining::Joining(PeerMonitor& monitor, std::string_view backend, const Membershi
 
 void Joining::check() {
   monitor_.look();
+  // What comes after this news is no failure to connect.
+  if (monitor_.all_connected()) return;
   const auto& abort = monitor_.aborted();
   const auto lost = monitor_.lost();
   // The monitor's server soon loses a rank that gives up as well, but that rank has not died.
@@ -63,10 +72,17 @@ void Joining::wait_for_all(const Deadline& deadline) {
   const Deadline patience = Deadline::after(deadline.remaining() + 1s);
   while (true) {
     monitor_.wait_for_news();
-    if (monitor_.all_connected()) return;
     check();
-    if (monitor_.absent_ranks() || patience.passed()) {
-      throw did_not_connect(where_, monitor_.absent_ranks().value_or(std::vector{0}), deadline);
+    if (monitor_.all_connected()) return;
+    if (monitor_.absent_ranks()) {
+      throw did_not_connect(where_, *monitor_.absent_ranks(), deadline);
+    }
+    if (patience.passed()) {
+      throw TimeoutError(where_ +
+                         fmt::format("rank 0 did not report within {:.1f} s that all ranks "
+                                     "had connected; a rank is stopped or stuck, or was "
+                                     "given a longer timeout",
+                                     deadline.span().count() / 1000.0));
     }
   }
 }
@@ -77,7 +93,7 @@ void Joining::give_up(const std::exception& error) {
     check();
     std::this_thread::sleep_for(10ms);
   } while (!deadline.passed());
-  monitor_.tell(cause_of(error), -1, -1, error.what());
+  monitor_.tell(cause_of(error), rank_at_fault(error), -1, error.what());
   monitor_.flush();
 }
 

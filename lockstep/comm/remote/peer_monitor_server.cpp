@@ -205,7 +205,7 @@ void PeerMonitorServer::take(int rank, const MonitorMessage& message) {
 // that all have connected.
 void PeerMonitorServer::note_connected(int rank) {
   members_[rank].connected = true;
-  if (!std::ranges::all_of(members_, &Member::connected)) return;
+  if (refusal_ || !std::ranges::all_of(members_, &Member::connected)) return;
   all_connected_ = true;
   tell_all({.kind = Kind::all_connected});
 }

@@ -27,7 +27,7 @@ TEST_P(LifetimeConformance, SaysWhoItIs) {
     EXPECT_EQ(group->rank(), rank.rank());
     EXPECT_EQ(group->size(), rank.size());
     EXPECT_EQ(group->local_rank(), rank.rank());
-    EXPECT_EQ(group->membership().local_world_size, rank.size());
+    EXPECT_EQ(group->local_world_size(), rank.size());
     EXPECT_EQ(group->backend(), backend().name);
     EXPECT_EQ(group->timeout(), 12'345ms);
     EXPECT_EQ(group->device().type(), backend().device);

@@ -227,18 +227,18 @@ TEST_F(PeerMonitorTest, WhatARankDoesOnceAllHaveConnectedIsNoFailureToConnect) {
   monitors[1]->say_connected();
   first.get();
   slow.wait_for_all(Deadline::after(20s));
+  slow.check();
   EXPECT_TRUE(monitors[1]->aborted());
-  EXPECT_THAT([&] { slow.check(); }, ThrowsMessage<PeerLost>(HasSubstr("the disk is full")));
 }
 
 TEST_F(PeerMonitorTest, NamesWhoDoesNotConnect) {
-  const auto monitors = join_all(3, 1s);
+  const auto monitors = join_all(3, 3s);
   monitors[1]->say_connected();
   try {
-    Joining(*monitors[0], "test", member(0, 3)).wait_for_all(Deadline::after(1s));
+    Joining(*monitors[0], "test", member(0, 3)).wait_for_all(Deadline::after(3s));
     FAIL() << "rank 2 has not connected";
   } catch (const TimeoutError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("rank 0 of 3: rank 2 did not connect within 1.0 s"));
+    EXPECT_THAT(error.what(), HasSubstr("rank 0 of 3: rank 2 did not connect within 3.0 s"));
     EXPECT_EQ(error.rank(), 2);
   }
 }
