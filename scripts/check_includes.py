@@ -14,9 +14,8 @@ import sys
 ORDER = ["lockstep/core", "lockstep/rendezvous", "lockstep/launch", "lockstep/comm/core",
          "lockstep/comm/kernels", "lockstep/comm/self", "lockstep/comm/local",
          "lockstep/comm/remote", "lockstep/comm/nccl", "lockstep/comm/hierarchical",
-         "lockstep/comm", "lockstep/data", "lockstep/parallel", "lockstep/optim", "lockstep/amp",
-         "lockstep/checkpoint", "lockstep/train", "tools/recipes", "tools/compare", "tools/bench",
-         "tools/doctor", "tools/cli"]
+         "lockstep/comm", "lockstep/data", "lockstep/parallel", "lockstep/train", "tools/recipes",
+         "tools/compare", "tools/bench", "tools/doctor", "tools/cli"]
 # Generated or for every folder; but not in the base, where libtorch itself is caught.
 ANYWHERE = {"lockstep/libtorch_version.h", "lockstep/built_with.h"}
 LARGEST_PART = 0.2
