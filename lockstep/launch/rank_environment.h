@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The environment variables that tell a rank its place: torchrun's; LOCKSTEP_STORE, the store for
+// The environment variables that tell a rank which it is: torchrun's; LOCKSTEP_STORE, the store for
 // rendezvous; and LOCKSTEP_LAUNCHER, the store in which ranks report losses.
 #pragma once
 

@@ -18,7 +18,7 @@
 
 namespace lockstep {
 
-// A place in a replica's graph whose gradient is wanted, and the node's edge that gets it.
+// A point in a replica's graph whose gradient is wanted, and the node's edge that gets it.
 struct ReplicaLeaf {
   torch::autograd::Edge edge;
   std::size_t target;

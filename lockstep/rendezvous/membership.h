@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The result of a rendezvous: this process's place among the ranks of a job.
+// The result of a rendezvous: which rank of the job this process is, and where the others are.
 #pragma once
 
 #include <algorithm>

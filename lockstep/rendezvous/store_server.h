@@ -34,7 +34,7 @@ class StoreServer {
   // Serves all ready connections without blocking. A client cannot make it throw.
   void serve();
 
-  // Takes a client's connection; the caller decides who may connect. If all places are taken, it
+  // Takes a client's connection; the caller decides who may connect. If all are taken, it
   // replaces the oldest connection that has not sent a whole request; if there is none, it is
   // closed.
   void admit(ForkSafeFd socket);
@@ -79,7 +79,7 @@ class StoreServer {
     bool replying = false;
   };
 
-  // False if all places are taken by clients that wait for their replies.
+  // False if all connections are taken by clients that wait for their replies.
   bool make_room();
   // These return false when the connection is to be closed.
   bool advance(Connection& connection);

@@ -38,7 +38,7 @@ struct RunCommand {
   int run() const;
 
  private:
-  // This machine's place among others, from the options; nullopt if there is one machine.
+  // Which of how many machines this is, from the options; nullopt if there is one machine.
   std::optional<Node> node() const;
 };
 

@@ -34,7 +34,7 @@ constexpr std::int64_t kFragmentBytes = 32 * 1024;
 constexpr std::uint64_t kFragments = 2;
 constexpr int kTags = 3;
 
-// A place in memory that every rank can reach; segment 0 is none.
+// An address in memory that every rank can reach; segment 0 is none.
 struct Location {
   std::uint64_t segment = 0;
   std::int64_t offset = 0;

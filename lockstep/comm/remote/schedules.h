@@ -22,7 +22,7 @@ inline constexpr std::int64_t kChunkBytesOnOneMachine = 4 << 20;
 // Tensors up to this size go to all ranks whole, in one stage.
 inline constexpr std::int64_t kSmallBytes = 8 * 1024;
 
-// A rank's place among the ranks, and the size of the chunks that they exchange, which is the same
+// Which of how many ranks this is, and the size of the chunks that they exchange, which is the same
 // for all.
 struct Position {
   int rank;
