@@ -44,7 +44,7 @@ class StoreClient : public Store {
 
  protected:
   enum class Server { rank_0, launcher };
-  // `place` is the store's address, for messages.
+  // The store's address is for messages.
   StoreClient(std::string address, Server server, StoreUser user)
       : address_(std::move(address)), server_(server), user_(std::move(user)) {}
 
