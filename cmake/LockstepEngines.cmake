@@ -52,8 +52,10 @@ message(STATUS "backend mpi: ${MPI_C_HEADER_DIR} ${MPI_C_LIBRARIES}")
 get_filename_component(python_packages "${TORCH_INSTALL_PREFIX}" DIRECTORY)
 file(GLOB nvidia_packages ${python_packages}/nvidia/*/include)
 find_path(LOCKSTEP_NCCL_INCLUDE nccl.h HINTS ${nvidia_packages})
-find_path(LOCKSTEP_CUDA_INCLUDE cuda_runtime.h
-  HINTS ${nvidia_packages} ENV CUDA_HOME PATHS /usr/local/cuda PATH_SUFFIXES include)
+# Not all that have cuda_runtime.h have what it includes.
+find_path(LOCKSTEP_CUDA_INCLUDE crt/host_config.h
+  HINTS ${CUDAToolkit_INCLUDE_DIRS} ${nvidia_packages} ENV CUDA_HOME PATHS /usr/local/cuda
+  PATH_SUFFIXES include)
 if(LOCKSTEP_NCCL_INCLUDE AND LOCKSTEP_CUDA_INCLUDE)
   set(nccl_sources comm/nccl/nccl_transport.cpp comm/nccl/nccl_communicator.cpp
                    comm/nccl/nccl_backend.cpp comm/nccl/nccl_library.cpp

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "support/remove_folder.h"
 #include <zlib.h>
 
 namespace lockstep::testing {
@@ -67,10 +68,7 @@ class TemporaryFolder {
     if (mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("mkdtemp " + pattern);
     path_ = pattern;
   }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
+  ~TemporaryFolder() { remove_folder(path_); }
   TemporaryFolder(const TemporaryFolder&) = delete;
   TemporaryFolder& operator=(const TemporaryFolder&) = delete;
 

@@ -8,6 +8,7 @@
 
 #include "support/private_tmpdir.h"
 #include "support/process_table.h"
+#include "support/remove_folder.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -305,7 +306,7 @@ TEST_F(Agent, WritesLogFiles) {
   EXPECT_EQ(text, "I am 1");
   EXPECT_THAT([&] { run_script("true", {.log_dir = "/dev/null/x"}); },
               ThrowsMessage<UsageError>(HasSubstr("/dev/null/x")));
-  std::filesystem::remove_all(tmpdir.path() / "deep");
+  testing::remove_folder(tmpdir.path() / "deep");
 }
 
 TEST_F(Agent, RefusesOptionsThatCannotBe) {

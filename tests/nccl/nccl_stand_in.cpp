@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // A libnccl.so.2 for tests on one GPU, or on none: ranks may share a device. It does what the nccl
-// backend asks for, on streams as NCCL does, and carries the bytes through host memory: a thread of
-// each communicator waits for the stream to come to the operation, copies, exchanges with the peers
-// over shared memory, and lets the stream go on. No product of any kind, and slow.
+// backend asks for, on streams as NCCL does, and carries the bytes through host memory: the stream
+// copies them there, a thread of each communicator exchanges with the peers over shared memory, and
+// the stream copies back. No product of any kind, and slow.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -45,7 +45,6 @@ struct Segment {
 struct ncclComm {
   int rank = 0;
   int size = 0;
-  int device = 0;
   std::string name;
   Segment* segment = nullptr;
   std::atomic<bool> aborted = false;
@@ -60,19 +59,23 @@ struct ncclComm {
   bool ending = false;
   bool busy = false;
   std::thread thread;
-  cudaStream_t copies = nullptr;
-  // The operation up to which the stream may go. Never freed: the stream may look at it to the end.
-  std::uint32_t* flag = nullptr;
+  // The last operation that the stream has come to, and the one up to which it may go. Never freed:
+  // the stream may look at them to the end.
+  std::uint32_t* come = nullptr;
+  std::uint32_t* go = nullptr;
   std::uint32_t told = 0;
 };
 
 namespace {
 
-struct Message {
-  const std::byte* begin;
+// What is sent or received, on the device and in the host memory that it passes through.
+struct Piece {
+  std::byte* device;
   std::size_t bytes;
-  int peer;
+  int peer = 0;
+  std::byte* host = nullptr;
 };
+using Pieces = std::vector<Piece>;
 
 // All pairs at once, so that no order of messages can block.
 bool exchange(ncclComm& comm, const std::vector<Bytes>& out, std::vector<Bytes>& in) {
@@ -110,9 +113,8 @@ bool exchange(ncclComm& comm, const std::vector<Bytes>& out, std::vector<Bytes>&
   return true;
 }
 
+// Calls nothing of CUDA: a call may wait for the streams, and they for this thread.
 void run(ncclComm* comm) {
-  cudaSetDevice(comm->device);
-  cudaStreamCreateWithFlags(&comm->copies, cudaStreamNonBlocking);
   comm->segment->joined.fetch_add(1);
   while (comm->segment->joined.load() < comm->size && !comm->aborted && !comm->ending) {
     std::this_thread::sleep_for(200us);
@@ -134,41 +136,117 @@ void run(ncclComm* comm) {
   }
 }
 
-void copy(ncclComm& comm, void* to, const void* from, std::size_t bytes) {
-  if (bytes == 0) return;
-  cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, comm.copies);
-  cudaStreamSynchronize(comm.copies);
+// Functions of the driver's, which no program is linked to; the tests' own devices have them too.
+using OnValue = CUresult (*)(CUstream, CUdeviceptr, cuuint32_t, unsigned);
+OnValue find_in_driver(const char* name) {
+  void* found = ::dlsym(RTLD_DEFAULT, name);
+  if (found == nullptr) found = ::dlsym(::dlopen("libcuda.so.1", RTLD_NOW), name);
+  return reinterpret_cast<OnValue>(found);
 }
 
-// A function of the driver's, which no program is linked to; the tests' own devices have it too.
-CUresult wait_in_stream(CUstream stream, CUdeviceptr place, cuuint32_t value, unsigned flags) {
-  static const auto function = [] {
-    constexpr const char* kName = "cuStreamWaitValue32_v2";
-    void* found = ::dlsym(RTLD_DEFAULT, kName);
-    if (found == nullptr) found = ::dlsym(::dlopen("libcuda.so.1", RTLD_NOW), kName);
-    return reinterpret_cast<decltype(&wait_in_stream)>(found);
-  }();
-  return function(stream, place, value, flags);
+void write_in_stream(cudaStream_t stream, std::uint32_t* place, std::uint32_t value) {
+  static const OnValue write = find_in_driver("cuStreamWriteValue32_v2");
+  write(stream, reinterpret_cast<CUdeviceptr>(place), value, CU_STREAM_WRITE_VALUE_DEFAULT);
+}
+void wait_in_stream(cudaStream_t stream, std::uint32_t* place, std::uint32_t value) {
+  static const OnValue wait = find_in_driver("cuStreamWaitValue32_v2");
+  wait(stream, reinterpret_cast<CUdeviceptr>(place), value, CU_STREAM_WAIT_VALUE_GEQ);
 }
 
-// Of what the stream does next; the thread does it when the stream has come to it.
-void enqueue(ncclComm* comm, cudaStream_t stream, std::function<void()> work) {
-  cudaEvent_t come = nullptr;
-  cudaEventCreateWithFlags(&come, cudaEventDisableTiming);
-  cudaEventRecord(come, stream);
-  const std::uint32_t ticket = ++comm->told;
-  wait_in_stream(stream, reinterpret_cast<CUdeviceptr>(comm->flag), ticket,
-                 CU_STREAM_WAIT_VALUE_GEQ);
-  const std::lock_guard lock(comm->mutex);
-  comm->jobs.push_back([=, work = std::move(work)] {
-    while (cudaEventQuery(come) == cudaErrorNotReady && !comm->aborted) {
-      std::this_thread::sleep_for(10us);
+std::uint32_t value_at(std::uint32_t* place) {
+  return std::atomic_ref(*place).load(std::memory_order_acquire);
+}
+
+std::byte* pinned(std::size_t bytes) {
+  void* memory = nullptr;
+  cudaHostAlloc(&memory, bytes, cudaHostAllocPortable);
+  return static_cast<std::byte*>(memory);
+}
+
+// Host memory for one operation at a time, which streams use after the communicator has gone. To
+// allocate it waits for all streams, so there is some before any stream waits.
+class HostMemory {
+ public:
+  struct Block {
+    std::uint32_t* in_use;
+    std::byte* begin;
+    std::size_t bytes;
+  };
+
+  static HostMemory& all() {
+    static auto& memory = *new HostMemory;
+    return memory;
+  }
+
+  Block take(std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    for (const Block& block : blocks_) {
+      if (block.bytes < bytes || value_at(block.in_use) != 0) continue;
+      *block.in_use = 1;
+      return block;
     }
-    if (!comm->aborted) work();
-    cudaEventDestroy(come);
-    std::atomic_ref(*comm->flag).store(ticket, std::memory_order_release);
+    const Block made = make(bytes);
+    *made.in_use = 1;
+    return made;
+  }
+
+ private:
+  static constexpr std::size_t kWord = 64;
+
+  HostMemory() {
+    for (int i = 0; i < 16; ++i) make(1 << 20);
+  }
+  Block make(std::size_t bytes) {
+    std::byte* memory = pinned(kWord + bytes);
+    auto* word = reinterpret_cast<std::uint32_t*>(memory);
+    *word = 0;
+    return blocks_.emplace_back(Block{word, memory + kWord, bytes});
+  }
+
+  std::mutex mutex_;
+  std::vector<Block> blocks_;
+};
+
+// The work is the thread's, when the stream has copied what is sent; then the stream copies what
+// is received.
+void enqueue(ncclComm* comm, cudaStream_t stream, Pieces out, Pieces in,
+             std::function<void(const Pieces& out, const Pieces& in)> work) {
+  std::size_t bytes = 0;
+  for (const auto* pieces : {&out, &in}) {
+    for (const Piece& piece : *pieces) bytes += piece.bytes;
+  }
+  const HostMemory::Block block = HostMemory::all().take(bytes);
+  std::byte* place = block.begin;
+  for (auto* pieces : {&out, &in}) {
+    for (Piece& piece : *pieces) place = (piece.host = place) + piece.bytes;
+  }
+
+  const std::uint32_t ticket = ++comm->told;
+  for (const Piece& piece : out) {
+    cudaMemcpyAsync(piece.host, piece.device, piece.bytes, cudaMemcpyDefault, stream);
+  }
+  write_in_stream(stream, comm->come, ticket);
+  wait_in_stream(stream, comm->go, ticket);
+  for (const Piece& piece : in) {
+    cudaMemcpyAsync(piece.device, piece.host, piece.bytes, cudaMemcpyDefault, stream);
+  }
+  write_in_stream(stream, block.in_use, 0);
+
+  const std::lock_guard lock(comm->mutex);
+  comm->jobs.push_back([=, out = std::move(out), in = std::move(in), work = std::move(work)] {
+    while (value_at(comm->come) < ticket && !comm->aborted) std::this_thread::sleep_for(10us);
+    if (!comm->aborted) work(out, in);
+    std::atomic_ref(*comm->go).store(ticket, std::memory_order_release);
   });
   comm->changed.notify_all();
+}
+
+std::byte* device_memory(const void* memory) {
+  return static_cast<std::byte*>(const_cast<void*>(memory));
+}
+
+Bytes bytes_of(const Piece& piece) {
+  return Bytes(piece.host, piece.host + piece.bytes);
 }
 
 // Messages between ncclGroupStart and ncclGroupEnd are one exchange.
@@ -176,55 +254,52 @@ struct Group {
   int depth = 0;
   ncclComm* comm = nullptr;
   cudaStream_t stream = nullptr;
-  std::vector<Message> out;
-  std::vector<Message> in;
+  Pieces out;
+  Pieces in;
 };
 thread_local Group group;
 
 void flush_messages() {
-  if (group.comm == nullptr) return;
-  ncclComm* comm = group.comm;
-  enqueue(comm, group.stream, [comm, out = group.out, in = group.in] {
-    std::vector<Bytes> outgoing(static_cast<std::size_t>(comm->size));
-    std::vector<Bytes> incoming(outgoing.size());
-    for (const Message& message : out) {
-      Bytes& bytes = outgoing[static_cast<std::size_t>(message.peer)];
-      bytes.resize(message.bytes);
-      copy(*comm, bytes.data(), message.begin, message.bytes);
-    }
-    for (const Message& message : in) {
-      incoming[static_cast<std::size_t>(message.peer)].resize(message.bytes);
-    }
-    if (!exchange(*comm, outgoing, incoming)) return;
-    for (const Message& message : in) {
-      copy(*comm, const_cast<std::byte*>(message.begin),
-           incoming[static_cast<std::size_t>(message.peer)].data(), message.bytes);
-    }
-  });
-  group.comm = nullptr;
-  group.out.clear();
-  group.in.clear();
+  ncclComm* comm = std::exchange(group.comm, nullptr);
+  if (comm == nullptr) return;
+  enqueue(comm, group.stream, std::exchange(group.out, {}), std::exchange(group.in, {}),
+          [comm](const Pieces& out, const Pieces& in) {
+            std::vector<Bytes> outgoing(static_cast<std::size_t>(comm->size));
+            std::vector<Bytes> incoming(outgoing.size());
+            for (const Piece& piece : out) {
+              outgoing[static_cast<std::size_t>(piece.peer)] = bytes_of(piece);
+            }
+            for (const Piece& piece : in) {
+              incoming[static_cast<std::size_t>(piece.peer)].resize(piece.bytes);
+            }
+            if (!exchange(*comm, outgoing, incoming)) return;
+            for (const Piece& piece : in) {
+              std::ranges::copy(incoming[static_cast<std::size_t>(piece.peer)], piece.host);
+            }
+          });
 }
 
 void reduce_to(ncclComm* comm, const void* send, void* receive, std::size_t count,
                ncclDataType_t type, int op, int root, cudaStream_t stream) {
   const auto scale = comm->scales.find(op);
   const double factor = scale == comm->scales.end() ? 1 : scale->second;
-  enqueue(comm, stream, [=] {
-    const std::size_t bytes = count * width(type);
-    Bytes own(bytes);
-    copy(*comm, own.data(), send, bytes);
-    std::vector<Bytes> outgoing(static_cast<std::size_t>(comm->size));
-    std::vector<Bytes> incoming(outgoing.size());
-    for (int peer = 0; peer < comm->size; ++peer) {
-      if (root < 0 || root == peer) outgoing[static_cast<std::size_t>(peer)] = own;
-      if (root < 0 || root == comm->rank) incoming[static_cast<std::size_t>(peer)].resize(bytes);
-    }
-    if (!exchange(*comm, outgoing, incoming)) return;
-    if (root >= 0 && root != comm->rank) return;
-    reduce(incoming, count, type, op, factor);
-    copy(*comm, receive, incoming[0].data(), bytes);
-  });
+  const std::size_t bytes = count * width(type);
+  const bool receives = root < 0 || root == comm->rank;
+  Pieces result;
+  if (receives) result.push_back({static_cast<std::byte*>(receive), bytes});
+  enqueue(comm, stream, {{device_memory(send), bytes}}, std::move(result),
+          [=](const Pieces& own, const Pieces& in) {
+            std::vector<Bytes> outgoing(static_cast<std::size_t>(comm->size));
+            std::vector<Bytes> incoming(outgoing.size());
+            for (int peer = 0; peer < comm->size; ++peer) {
+              const auto p = static_cast<std::size_t>(peer);
+              if (root < 0 || root == peer) outgoing[p] = bytes_of(own[0]);
+              if (receives) incoming[p].resize(bytes);
+            }
+            if (!exchange(*comm, outgoing, incoming) || !receives) return;
+            reduce(incoming, count, type, op, factor);
+            std::ranges::copy(incoming[0], in[0].host);
+          });
 }
 
 }  // namespace
@@ -249,15 +324,15 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
   made->rank = rank;
   made->size = ranks;
   made->name = id.internal;
-  cudaGetDevice(&made->device);
   const int file = ::shm_open(made->name.c_str(), O_CREAT | O_RDWR, 0600);
   if (file < 0 || ::ftruncate(file, sizeof(Segment)) != 0) return ncclSystemError;
   made->segment = static_cast<Segment*>(
       ::mmap(nullptr, sizeof(Segment), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0));
   ::close(file);
-  cudaHostAlloc(reinterpret_cast<void**>(&made->flag), sizeof(std::uint32_t),
-                cudaHostAllocPortable);
-  *made->flag = 0;
+  made->come = reinterpret_cast<std::uint32_t*>(pinned(2 * sizeof(std::uint32_t)));
+  made->go = made->come + 1;
+  *made->come = *made->go = 0;
+  HostMemory::all();
   made->thread = std::thread(run, made);
   *comm = made;
   return ncclInProgress;
@@ -288,7 +363,6 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   }
   comm->changed.notify_all();
   comm->thread.join();
-  cudaStreamDestroy(comm->copies);
   ::munmap(comm->segment, sizeof(Segment));
   delete comm;
   return ncclSuccess;
@@ -325,7 +399,7 @@ ncclResult_t ncclSend(const void* send, size_t count, ncclDataType_t type, int p
                       ncclComm_t comm, cudaStream_t stream) {
   group.comm = comm;
   group.stream = stream;
-  group.out.push_back({static_cast<const std::byte*>(send), count * width(type), peer});
+  group.out.push_back({device_memory(send), count * width(type), peer});
   if (group.depth == 0) flush_messages();
   return ncclSuccess;
 }
@@ -334,7 +408,7 @@ ncclResult_t ncclRecv(void* receive, size_t count, ncclDataType_t type, int peer
                       cudaStream_t stream) {
   group.comm = comm;
   group.stream = stream;
-  group.in.push_back({static_cast<const std::byte*>(receive), count * width(type), peer});
+  group.in.push_back({static_cast<std::byte*>(receive), count * width(type), peer});
   if (group.depth == 0) flush_messages();
   return ncclSuccess;
 }

@@ -89,36 +89,18 @@ void StreamEvent::block(ThreadStream& stream) const {
 
 // What the stand-in for NCCL uses of CUDA.
 using lockstep::testing::of;
-using lockstep::testing::StreamEvent;
-using lockstep::testing::thread_stream;
 
 extern "C" {
 
-cudaError_t cudaGetDevice(int* device) {
-  *device = 0;
-  return cudaSuccess;
-}
-cudaError_t cudaSetDevice(int) {
-  return cudaSuccess;
-}
-
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
-  static std::atomic<int> made = 1'000;
-  *stream = reinterpret_cast<cudaStream_t>(&thread_stream(made++));
-  return cudaSuccess;
-}
-cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  of(stream).end();
-  return cudaSuccess;
-}
-cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  of(stream).synchronize();
-  return cudaSuccess;
-}
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
                             cudaStream_t stream) {
   of(stream).enqueue([=] { std::memcpy(to, from, bytes); });
   return cudaSuccess;
+}
+CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr place, cuuint32_t value, unsigned) {
+  auto* word = reinterpret_cast<std::uint32_t*>(place);
+  of(stream).enqueue([=] { std::atomic_ref(*word).store(value, std::memory_order_release); });
+  return CUDA_SUCCESS;
 }
 CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr place, cuuint32_t value, unsigned) {
   auto* flag = reinterpret_cast<std::uint32_t*>(place);
@@ -129,22 +111,6 @@ CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr place, cuuint32_t valu
     }
   });
   return CUDA_SUCCESS;
-}
-
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
-  *event = reinterpret_cast<cudaEvent_t>(new StreamEvent);
-  return cudaSuccess;
-}
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  reinterpret_cast<StreamEvent*>(event)->record(of(stream));
-  return cudaSuccess;
-}
-cudaError_t cudaEventQuery(cudaEvent_t event) {
-  return reinterpret_cast<StreamEvent*>(event)->done() ? cudaSuccess : cudaErrorNotReady;
-}
-cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  delete reinterpret_cast<StreamEvent*>(event);
-  return cudaSuccess;
 }
 
 cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {

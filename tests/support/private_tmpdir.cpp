@@ -4,6 +4,7 @@
 
 #include <stdexcept>
 
+#include "support/remove_folder.h"
 #include <stdlib.h>
 
 namespace lockstep::testing {
@@ -18,8 +19,7 @@ PrivateTmpdir::PrivateTmpdir() {
 }
 
 PrivateTmpdir::~PrivateTmpdir() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
+  remove_folder(path_);
   before_.empty() ? ::unsetenv("TMPDIR") : ::setenv("TMPDIR", before_.c_str(), 1);
 }
 

@@ -13,6 +13,7 @@
 
 #include "support/rank_child.h"
 #include "support/rank_state.h"
+#include "support/remove_folder.h"
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -69,8 +70,7 @@ class RankLauncher {
   ~RankLauncher() {
     for (auto& child : children_) end(child);
     ::munmap(board_, board_bytes());
-    std::error_code ignored;
-    std::filesystem::remove_all(folder_, ignored);
+    remove_folder(folder_);
   }
 
   void start(const std::function<void(Rank&)>& function) {

@@ -199,6 +199,7 @@ class StreamTransport final : public NcclTransport {
   }
 
   std::unique_ptr<Transmission> all_reduce(at::Tensor tensor, ReduceOp op, double scale) override {
+    if (size_ == 1) return reduce_alone(tensor, tensor, scale);
     return launch({tensor}, [=, size = size_](const NcclLibrary& nccl, ncclComm_t communicator,
                                               cudaStream_t stream) {
       const Reduction by(nccl, communicator, tensor.scalar_type(), op, scale, size);
@@ -210,6 +211,7 @@ class StreamTransport final : public NcclTransport {
 
   std::unique_ptr<Transmission> reduce(at::Tensor tensor, int root, ReduceOp op,
                                        double scale) override {
+    if (size_ == 1) return reduce_alone(tensor, tensor, scale);
     return launch({tensor}, [=, size = size_](const NcclLibrary& nccl, ncclComm_t communicator,
                                               cudaStream_t stream) {
       const Reduction by(nccl, communicator, tensor.scalar_type(), op, scale, size);
@@ -221,6 +223,7 @@ class StreamTransport final : public NcclTransport {
 
   std::unique_ptr<Transmission> reduce_scatter(std::vector<at::Tensor> tensors, at::Tensor result,
                                                ReduceOp op, double scale) override {
+    if (size_ == 1) return reduce_alone(tensors[0], result, scale);
     std::vector<at::Tensor> used = tensors;
     used.push_back(result);
     return launch(used, [=, size = size_](const NcclLibrary& nccl, ncclComm_t communicator,
@@ -317,6 +320,17 @@ class StreamTransport final : public NcclTransport {
   }
   std::unique_ptr<NcclTransmission> launch(std::vector<at::Tensor> tensors, NcclLaunch launch) {
     return launch_on(collectives_, std::move(tensors), std::move(launch));
+  }
+
+  // Before version 2.29.7, NCCL leaves out the last elements of some sums that it scales for one
+  // rank.
+  std::unique_ptr<Transmission> reduce_alone(at::Tensor tensor, at::Tensor result, double scale) {
+    return launch({tensor, result}, [=, this](const NcclLibrary&, ncclComm_t, cudaStream_t) {
+      const c10::StreamGuard guard(collectives_.stream());
+      result.copy_(tensor, true);
+      if (scale != 1) result.mul_(scale);
+      return ncclSuccess;
+    });
   }
 
   // The communicator of messages from one rank to another. The sender is its rank 0.

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "support/remove_folder.h"
 #include "support/skip_or_fail.h"
 #include "tests/tools/cli/run_fixture.h"
 #include <gmock/gmock.h>
@@ -111,7 +112,7 @@ TEST_F(Run, LinesOfBufferedProgramsComeAtOnceAndOutliveASignal) {
   std::ofstream(tmpdir.path() / "go");
   EXPECT_EQ(program.wait(), 128 + SIGKILL);
   EXPECT_THAT(program.err(), HasSubstr("the last lines of rank 0:\n  last words\n"));
-  for (const char* name : {"logs", "in", "go"}) std::filesystem::remove_all(tmpdir.path() / name);
+  for (const char* name : {"logs", "in", "go"}) testing::remove_folder(tmpdir.path() / name);
 }
 
 TEST_F(Run, WorksWithoutPseudoTerminals) {
@@ -135,7 +136,7 @@ TEST_F(Run, ShowsTheChosenRanksAndLogsAll) {
   std::stringstream log;
   log << std::ifstream(logs + "/rank_1.log").rdbuf();
   EXPECT_EQ(log.str(), "hello 1\n");
-  std::filesystem::remove_all(logs);
+  testing::remove_folder(logs);
 }
 
 TEST_F(Run, ReportsTheFirstFailure) {
@@ -282,7 +283,7 @@ TEST_F(Run, ALogThatIsLostIsAWarningAtOnceAndAFailure) {
   std::stringstream log;
   log << std::ifstream(logs / "rank_0.log").rdbuf();
   EXPECT_EQ(log.str(), "one\ntwo\n");
-  std::filesystem::remove_all(logs);
+  testing::remove_folder(logs);
   std::filesystem::remove(tmpdir.path() / "go");
 }
 
@@ -296,7 +297,7 @@ TEST_F(Run, ALogThatMayNotGrowIsAFailure) {
   EXPECT_THAT(program.out(), HasSubstr("[rank 0] the end\n"));
   EXPECT_THAT(program.err(), HasSubstr("cannot write the log file " +
                                        (logs / "rank_0.log").string() + ": File too large"));
-  std::filesystem::remove_all(logs);
+  testing::remove_folder(logs);
 }
 
 TEST_F(Run, RunsInsideARank) {
