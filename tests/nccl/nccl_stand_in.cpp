@@ -7,6 +7,8 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -144,13 +146,28 @@ OnValue find_in_driver(const char* name) {
   return reinterpret_cast<OnValue>(found);
 }
 
-void write_in_stream(cudaStream_t stream, std::uint32_t* place, std::uint32_t value) {
-  static const OnValue write = find_in_driver("cuStreamWriteValue32_v2");
-  write(stream, reinterpret_cast<CUdeviceptr>(place), value, CU_STREAM_WRITE_VALUE_DEFAULT);
+// A tool of tests: what it cannot do ends the program.
+void require(bool good, const char* what) {
+  if (good) return;
+  std::fprintf(stderr, "NCCL's stand-in: %s failed\n", what);
+  std::abort();
 }
-void wait_in_stream(cudaStream_t stream, std::uint32_t* place, std::uint32_t value) {
+
+void write_in_stream(cudaStream_t stream, std::uint32_t* word, std::uint32_t value) {
+  static const OnValue write = find_in_driver("cuStreamWriteValue32_v2");
+  require(write != nullptr && write(stream, reinterpret_cast<CUdeviceptr>(word), value,
+                                    CU_STREAM_WRITE_VALUE_DEFAULT) == CUDA_SUCCESS,
+          "cuStreamWriteValue32");
+}
+void wait_in_stream(cudaStream_t stream, std::uint32_t* word, std::uint32_t value) {
   static const OnValue wait = find_in_driver("cuStreamWaitValue32_v2");
-  wait(stream, reinterpret_cast<CUdeviceptr>(place), value, CU_STREAM_WAIT_VALUE_GEQ);
+  require(wait != nullptr && wait(stream, reinterpret_cast<CUdeviceptr>(word), value,
+                                  CU_STREAM_WAIT_VALUE_GEQ) == CUDA_SUCCESS,
+          "cuStreamWaitValue32");
+}
+void copy_in_stream(cudaStream_t stream, void* to, const void* from, std::size_t bytes) {
+  require(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream) == cudaSuccess,
+          "cudaMemcpyAsync");
 }
 
 std::uint32_t value_at(std::uint32_t* place) {
@@ -159,7 +176,7 @@ std::uint32_t value_at(std::uint32_t* place) {
 
 std::byte* pinned(std::size_t bytes) {
   void* memory = nullptr;
-  cudaHostAlloc(&memory, bytes, cudaHostAllocPortable);
+  require(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable) == cudaSuccess, "cudaHostAlloc");
   return static_cast<std::byte*>(memory);
 }
 
@@ -216,19 +233,19 @@ void enqueue(ncclComm* comm, cudaStream_t stream, Pieces out, Pieces in,
     for (const Piece& piece : *pieces) bytes += piece.bytes;
   }
   const HostMemory::Block block = HostMemory::all().take(bytes);
-  std::byte* place = block.begin;
+  std::byte* begin = block.begin;
   for (auto* pieces : {&out, &in}) {
-    for (Piece& piece : *pieces) place = (piece.host = place) + piece.bytes;
+    for (Piece& piece : *pieces) begin = (piece.host = begin) + piece.bytes;
   }
 
   const std::uint32_t ticket = ++comm->told;
   for (const Piece& piece : out) {
-    cudaMemcpyAsync(piece.host, piece.device, piece.bytes, cudaMemcpyDefault, stream);
+    copy_in_stream(stream, piece.host, piece.device, piece.bytes);
   }
   write_in_stream(stream, comm->come, ticket);
   wait_in_stream(stream, comm->go, ticket);
   for (const Piece& piece : in) {
-    cudaMemcpyAsync(piece.device, piece.host, piece.bytes, cudaMemcpyDefault, stream);
+    copy_in_stream(stream, piece.device, piece.host, piece.bytes);
   }
   write_in_stream(stream, block.in_use, 0);
 
@@ -267,6 +284,8 @@ void flush_messages() {
             std::vector<Bytes> outgoing(static_cast<std::size_t>(comm->size));
             std::vector<Bytes> incoming(outgoing.size());
             for (const Piece& piece : out) {
+              require(outgoing[static_cast<std::size_t>(piece.peer)].empty(),
+                      "a second message to one rank in one group");
               outgoing[static_cast<std::size_t>(piece.peer)] = bytes_of(piece);
             }
             for (const Piece& piece : in) {
@@ -277,6 +296,12 @@ void flush_messages() {
               std::ranges::copy(incoming[static_cast<std::size_t>(piece.peer)], piece.host);
             }
           });
+}
+
+void take_in_group(ncclComm* comm, cudaStream_t stream) {
+  require(group.comm == nullptr || group.comm == comm, "a group of several communicators");
+  group.comm = comm;
+  group.stream = stream;
 }
 
 void reduce_to(ncclComm* comm, const void* send, void* receive, std::size_t count,
@@ -320,6 +345,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank,
                                     ncclConfig_t*) {
+  if (ranks > kMaxRanks) return ncclInvalidArgument;
   auto* made = new ncclComm;
   made->rank = rank;
   made->size = ranks;
@@ -329,6 +355,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
   made->segment = static_cast<Segment*>(
       ::mmap(nullptr, sizeof(Segment), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0));
   ::close(file);
+  if (made->segment == MAP_FAILED) return ncclSystemError;
   made->come = reinterpret_cast<std::uint32_t*>(pinned(2 * sizeof(std::uint32_t)));
   made->go = made->come + 1;
   *made->come = *made->go = 0;
@@ -397,8 +424,7 @@ ncclResult_t ncclReduce(const void* send, void* receive, size_t count, ncclDataT
 
 ncclResult_t ncclSend(const void* send, size_t count, ncclDataType_t type, int peer,
                       ncclComm_t comm, cudaStream_t stream) {
-  group.comm = comm;
-  group.stream = stream;
+  take_in_group(comm, stream);
   group.out.push_back({device_memory(send), count * width(type), peer});
   if (group.depth == 0) flush_messages();
   return ncclSuccess;
@@ -406,8 +432,7 @@ ncclResult_t ncclSend(const void* send, size_t count, ncclDataType_t type, int p
 
 ncclResult_t ncclRecv(void* receive, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream) {
-  group.comm = comm;
-  group.stream = stream;
+  take_in_group(comm, stream);
   group.in.push_back({static_cast<std::byte*>(receive), count * width(type), peer});
   if (group.depth == 0) flush_messages();
   return ncclSuccess;
