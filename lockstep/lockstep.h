@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// All that a training program needs, in order of use. Each header can be included
-// by itself as well, which compiles faster.
+// Everything that a training program needs, in order of use. Each header can also be included by
+// itself, which compiles faster.
 #pragma once
 
 // clang-format off
@@ -9,6 +9,7 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/comm/single_process_groups.h"
+#include "lockstep/comm/objects.h"
 #include "lockstep/data/distributed_sampler.h"
 #include "lockstep/data/mnist_dataset.h"
 #include "lockstep/data/linear_dataset.h"
@@ -22,5 +23,7 @@
 #include "lockstep/train/evaluate.h"
 #include "lockstep/train/learning_rate.h"
 #include "lockstep/train/mean_over_ranks.h"
+#include "lockstep/train/print0.h"
 #include "lockstep/train/progress.h"
+#include "lockstep/train/seed.h"
 // clang-format on

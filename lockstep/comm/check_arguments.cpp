@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Checks arguments before a call starts, on this rank alone: after an error the group goes on.
+// Checks arguments before a call starts, on this rank alone: after an error the group stays usable.
 #include "lockstep/comm/check_arguments.h"
 
 #include <algorithm>
@@ -97,6 +97,11 @@ void ArgumentChecks::reducible(const at::Tensor& tensor, AllReduceOptions option
   }
 }
 
+void ArgumentChecks::contiguous(const at::Tensor& output) const {
+  if (output.is_contiguous()) return;
+  throw UsageError(where() + "the output is not contiguous; make it with at::empty(sizes)");
+}
+
 void ArgumentChecks::root(int root) const {
   if (root >= 0 && root < group_.size()) return;
   throw UsageError(where() + fmt::format("root {} is not a rank of this group; give 0 to {}", root,
@@ -118,6 +123,17 @@ void ArgumentChecks::one_each(at::TensorList tensors, const at::Tensor& like) co
                                 like.numel(), c10::toString(like.scalar_type())));
     }
   }
+}
+
+void ArgumentChecks::parts(const at::Tensor& all, const at::Tensor& part) const {
+  if (all.scalar_type() == part.scalar_type() && all.numel() == group_.size() * part.numel())
+    return;
+  throw UsageError(
+      where() +
+      fmt::format("the tensor of all ranks has {} elements of {}, but {} ranks have {} of "
+                  "{} each; give it {} elements of that type",
+                  all.numel(), c10::toString(all.scalar_type()), group_.size(), part.numel(),
+                  c10::toString(part.scalar_type()), group_.size() * part.numel()));
 }
 
 void ArgumentChecks::none(std::string_view list, at::TensorList tensors, int root) const {

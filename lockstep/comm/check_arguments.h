@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Checks of a call's arguments before it starts, on this rank alone: UsageError, and the group goes
-// on.
+// Checks a call's arguments before it starts, on this rank alone. Throws UsageError; the group
+// stays usable.
 #pragma once
 
 #include <string>
@@ -26,13 +26,16 @@ class ArgumentChecks {
   void tensors(at::TensorList tensors) const;
   // The same, and no two elements of a tensor share memory.
   void outputs(at::TensorList tensors) const;
+  void contiguous(const at::Tensor& output) const;
   // The tensor's type suits the operation and the scale.
   void reducible(const at::Tensor& tensor, AllReduceOptions options) const;
   void root(int root) const;
-  // `peer` is another rank than this one.
+  // `peer` is a rank other than this one.
   void peer(int peer) const;
-  // One tensor for each rank, all like this one.
+  // One tensor for each rank, all like the given one.
   void one_each(at::TensorList tensors, const at::Tensor& like) const;
+  // `all` has the type of `part`, and its number of elements for each rank.
+  void parts(const at::Tensor& all, const at::Tensor& part) const;
   // The list of this name is empty on ranks other than root.
   void none(std::string_view list, at::TensorList tensors, int root) const;
   void exchange(at::TensorList outputs, at::TensorList inputs) const;

@@ -24,13 +24,13 @@ namespace {
 
 // First line of the exception that is being handled. One that still unwinds cannot be inspected.
 std::string handled_exception() {
-  if (!std::current_exception()) return "an exception ended it; its own output tells which";
+  if (!std::current_exception()) return "an exception ended it; its output says which";
   try {
     throw;
   } catch (const std::exception& error) {
     return "an exception ended it: " + first_line(error);
   } catch (...) {
-    return "an exception ended it that is no std::exception";
+    return "an exception ended it that is not derived from std::exception";
   }
 }
 
@@ -60,7 +60,7 @@ ProcessGroup::~ProcessGroup() {
   leave_if_failing();
 }
 
-// Peers must not take the end of a group by an exception for an ordinary farewell.
+// Peers must not mistake a group's end by an exception for an ordinary farewell.
 void ProcessGroup::leave_if_failing() noexcept try {
   const bool unwinding = std::uncaught_exceptions() > exceptions_in_flight_;
   const bool handling = std::current_exception() != nullptr && !in_handler_;
@@ -161,6 +161,15 @@ Work ProcessGroup::all_gather(std::vector<at::Tensor> outputs, const at::Tensor&
   return start({.call = of(Collective::all_gather, input), .outputs = outputs, .inputs = input});
 }
 
+Work ProcessGroup::all_gather_into_tensor(const at::Tensor& output, const at::Tensor& input) {
+  const ArgumentChecks checks(*this, "all_gather_into_tensor");
+  checks.tensors(input);
+  checks.outputs(output);
+  checks.contiguous(output);
+  checks.parts(output, input);
+  return all_gather(output.view({size(), input.numel()}).unbind(), input);
+}
+
 Work ProcessGroup::gather(std::vector<at::Tensor> outputs, const at::Tensor& input, int root) {
   const ArgumentChecks checks(*this, "gather");
   checks.root(root);
@@ -201,6 +210,15 @@ Work ProcessGroup::reduce_scatter(const at::Tensor& output, std::vector<at::Tens
   return start({.call = call, .outputs = output, .inputs = inputs});
 }
 
+Work ProcessGroup::reduce_scatter_tensor(const at::Tensor& output, const at::Tensor& input,
+                                         AllReduceOptions options) {
+  const ArgumentChecks checks(*this, "reduce_scatter_tensor");
+  checks.tensors(input);
+  checks.outputs(output);
+  checks.parts(input, output);
+  return reduce_scatter(output, input.reshape({size(), output.numel()}).unbind(), options);
+}
+
 Work ProcessGroup::all_to_all(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs) {
   const ArgumentChecks checks(*this, "all_to_all");
   checks.tensors(inputs);
@@ -229,8 +247,8 @@ Work ProcessGroup::barrier() {
   return start({.call = {.collective = Collective::barrier}});
 }
 
-// One ring at a time, or the messages of two would mix. The call beside it shows whether every rank
-// wants the same; the messages would not.
+// One ring at a time, or the messages of two would mix. The accompanying call shows whether every
+// rank makes the same call; the messages would not.
 Work ProcessGroup::start_ring(const CollectiveArgs& args) {
   const at::TensorList tensors = args.outputs;
   const int next = (rank() + 1) % size();

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Ranks that run collectives together, as torch.distributed's ProcessGroup.
+// Ranks that run collectives together, like torch.distributed's ProcessGroup.
 //
-// Every rank of a group makes the same calls in the same order. A call returns at once with a
-// Work; results are there after Work::wait(), and until then the tensors must not be touched.
-// Tensors may have any strides and live on any device. A list of tensors is one call; a single
-// tensor is accepted for a list. Tensors of one call must not overlap, except that an output may be
-// the input itself. A group may be used from several threads, as long as all ranks agree on the
-// order. After an error other than a UsageError about this rank's own arguments, the group is
-// unusable and says so.
+// Every rank of a group makes the same calls in the same order. A call returns at once with a Work;
+// results are ready after Work::wait(), and until then the tensors must not be touched. Tensors may
+// have any strides and live on any device. A list of tensors is one call; a single tensor is
+// accepted for a list. Tensors of one call must not overlap, except that an output may be the input
+// itself. A group may be used from several threads, as long as all ranks agree on the order. After
+// an error other than a UsageError about this rank's own arguments, the group is unusable and says
+// so.
 //
 // Ranks compare each call before they use its result, also over a network; if calls differ, each
 // rank throws a UsageError that names both. On nccl they do so only with
@@ -37,7 +37,7 @@ struct AllReduceOptions {
   ReduceOp op = ReduceOp::sum;
   // Used only by all_reduce.
   Algorithm algorithm = Algorithm::automatic;
-  // The result is multiplied by it, in the same pass. Only for sums and means of floating types.
+  // A factor for the result, applied in the same pass. Only for sums and means of floating types.
   double scale = 1;
 };
 
@@ -49,7 +49,7 @@ class ProcessGroup final : public std::enable_shared_from_this<ProcessGroup> {
  public:
   // Internal: init_process_group makes groups. The backend has joined the ranks of the membership.
   ProcessGroup(Membership membership, GroupOptions options, std::shared_ptr<Backend> backend);
-  // Leaves the group: its peers see a farewell, or a failure while an exception unwinds or is
+  // Leaves the group. Peers see a farewell, or a failure if an exception is unwinding or being
   // handled.
   ~ProcessGroup();
   ProcessGroup(const ProcessGroup&) = delete;
@@ -64,36 +64,45 @@ class ProcessGroup final : public std::enable_shared_from_this<ProcessGroup> {
 
   // "shm", "thread", "self", ...
   std::string_view backend() const;
-  // Why it is this backend: "asked for", "all ranks share this machine", ...
+  // Why this backend was chosen: "asked for", "all ranks share this machine", ...
   const std::string& why() const { return options_.why; }
 
   // Each tensor becomes the reduction of the ranks' tensors, with the same bits on every rank:
-  // elements are combined in the order of the ranks, except in hierarchical and nccl groups. Half
-  // types are accumulated in float. Means and scales need a floating type; a sum of bools is "or",
-  // their product "and".
+  // elements are combined in rank order, except in hierarchical and nccl groups. Half types are
+  // accumulated in float. Means and scales need a floating type; a sum of bools is "or", their
+  // product "and".
   Work all_reduce(at::TensorList tensors, AllReduceOptions options = {});
 
-  // Root's tensors become the reduction; the other ranks' keep what they hold.
+  // Root's tensors become the reduction; the other ranks' tensors do not change.
   Work reduce(at::TensorList tensors, int root, AllReduceOptions options = {});
 
-  // Each tensor becomes root's.
+  // Each tensor becomes a copy of root's.
   Work broadcast(at::TensorList tensors, int root);
 
   // outputs[r] becomes rank r's input. All have the same number of elements and the same type.
   Work all_gather(std::vector<at::Tensor> outputs, const at::Tensor& input);
 
-  // On root, outputs[r] becomes rank r's input, all alike; on other ranks the list is empty.
+  // The same into one contiguous tensor, in rank order: of shape {size() * n, ...} or {size(), n,
+  // ...} for inputs of shape {n, ...}.
+  Work all_gather_into_tensor(const at::Tensor& output, const at::Tensor& input);
+
+  // On root, outputs[r] becomes rank r's input, all of one size and type; elsewhere the list is
+  // empty.
   Work gather(std::vector<at::Tensor> outputs, const at::Tensor& input, int root);
 
-  // The output becomes what root holds in inputs[this rank]; on other ranks the list is empty.
+  // The output becomes root's inputs[this rank]; on other ranks the list is empty.
   Work scatter(const at::Tensor& output, std::vector<at::Tensor> inputs, int root);
 
-  // The output becomes the reduction of what the ranks hold in inputs[this rank].
+  // The output becomes the reduction of all ranks' inputs[this rank].
   Work reduce_scatter(const at::Tensor& output, std::vector<at::Tensor> inputs,
                       AllReduceOptions options = {});
 
-  // outputs[r] becomes what rank r holds in inputs[this rank]. Sizes may differ from pair to pair.
-  // UsageError if send and receive sizes or types differ; outputs may then be partly written.
+  // The same from one tensor that holds the inputs for all ranks, in rank order.
+  Work reduce_scatter_tensor(const at::Tensor& output, const at::Tensor& input,
+                             AllReduceOptions options = {});
+
+  // outputs[r] becomes rank r's inputs[this rank]. Sizes may differ from pair to pair. UsageError
+  // if send and receive sizes or types differ; outputs may then be partly written.
   Work all_to_all(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs);
 
   // The n-th send from rank a to rank b matches the n-th recv of rank b from rank a; their types
@@ -101,7 +110,7 @@ class ProcessGroup final : public std::enable_shared_from_this<ProcessGroup> {
   // may come later. Other ranks take no part.
   Work send(const at::Tensor& tensor, int to);
   Work recv(const at::Tensor& tensor, int from);
-  // Bytes that this rank has passed on by send and by all_reduce. An all_reduce of N ranks counts
+  // Bytes that this rank has sent by send and all_reduce. An all_reduce of N ranks counts as
   // 2(N-1)/N of the tensors on every backend.
   std::uint64_t bytes_sent() const { return bytes_sent_; }
 
@@ -111,12 +120,12 @@ class ProcessGroup final : public std::enable_shared_from_this<ProcessGroup> {
   // A group of some of the ranks, numbered in the order of the list. A collective call, blocking:
   // every rank of this group makes it. Lists may differ between ranks, but all ranks in a list must
   // pass that list. Null on a rank that is not in its own list. UsageError on every rank if lists
-  // contradict each other. One thread of a rank at a time.
+  // contradict each other. Call it from one thread per rank at a time.
   std::shared_ptr<ProcessGroup> split(const std::vector<int>& ranks);
 
-  // A tensor in the memory where this backend reduces fastest, uninitialised; on device() unless
-  // the options name another. A collective call: every rank asks for the same sizes. The tensor may
-  // outlive the group.
+  // An uninitialized tensor in the memory where this backend reduces fastest; on device() unless
+  // the options name another device. A collective call: every rank asks for the same sizes. The
+  // tensor may outlive the group.
   at::Tensor empty(at::IntArrayRef sizes, const at::TensorOptions& options);
 
   // Ends the group for every rank: pending waits and later calls throw, with the reason. May be
@@ -124,7 +133,7 @@ class ProcessGroup final : public std::enable_shared_from_this<ProcessGroup> {
   void abort(const std::string& reason);
 
  private:
-  // What the reducer and tests use besides (group_access.h).
+  // Gives the reducer and the tests further access (group_access.h).
   friend class GroupAccess;
 
   void leave_if_failing() noexcept;
@@ -135,8 +144,8 @@ class ProcessGroup final : public std::enable_shared_from_this<ProcessGroup> {
   Membership membership_;
   GroupOptions options_;
   std::shared_ptr<Backend> backend_;
-  const pid_t owner_;  // a child that this process forks has the object too
-  // When the group was formed.
+  const pid_t owner_;  // a forked child has the object too
+  // Counted when the group was formed.
   const int exceptions_in_flight_;
   const bool in_handler_;
   std::atomic<std::uint64_t> calls_made_ = 0;

@@ -112,7 +112,7 @@ std::vector<std::string> BackwardReduction::unused_parameters() const {
   return names;
 }
 
-// torch::autograd::grad() for other tensors than our parameters also enters through the outputs,
+// torch::autograd::grad() for tensors other than our parameters also enters through the outputs,
 // and leaves nothing to reduce.
 bool BackwardReduction::accumulates_nothing() const {
   const auto* needed = torch::autograd::get_current_graph_task_exec_info();
@@ -175,7 +175,7 @@ void BackwardReduction::gradient_accumulated(int number, bool defined) {
   // A parameter that the first backward did not use may still get a gradient: it is ready only at
   // the end.
   if (parameter.whole_count == 0 || parameter.count < parameter.whole_count) return;
-  // Without a gradient it may arrive again, which changes nothing.
+  // A parameter without a gradient may arrive again, which changes nothing.
   if (slots_[static_cast<std::size_t>(parameter.bucket)].launched) return;
   reducing([&] {
     contribute(parameter);
@@ -220,9 +220,9 @@ void BackwardReduction::check_contribution(const Parameter& parameter, Bucket& b
 void BackwardReduction::launch_next() {
   Slot& slot = slots_[next_];
   slot.bucket.set_all_used();
-  for (int place = 0; place < slot.bucket.size(); ++place) {
-    const int number = slot.bucket.parameters()[static_cast<std::size_t>(place)];
-    if (!parameters_[static_cast<std::size_t>(number)].used) slot.bucket.set_unused(place);
+  for (int index = 0; index < slot.bucket.size(); ++index) {
+    const int number = slot.bucket.parameters()[static_cast<std::size_t>(index)];
+    if (!parameters_[static_cast<std::size_t>(number)].used) slot.bucket.set_unused(index);
   }
   slot.launched = true;
   ++next_;
@@ -268,11 +268,11 @@ void BackwardReduction::add_bucket() {
   for (const Parameter& parameter : parameters_) tensors.push_back(parameter.tensor);
   const int index = static_cast<int>(slots_.size());
   slots_.emplace_back(Bucket(index, planned, tensors, *group_));
-  int place = 0;
+  int position = 0;
   for (const int number : planned.parameters) {
     Parameter& parameter = parameters_[static_cast<std::size_t>(number)];
     parameter.bucket = index;
-    parameter.slot = place++;
+    parameter.slot = position++;
   }
 }
 
@@ -316,11 +316,11 @@ void BackwardReduction::finish() {
 // After a bucket's reduction: parameters that this rank did not use take the others' gradient, or
 // get their own back if no rank used them.
 void BackwardReduction::settle(Slot& slot) {
-  for (int place = 0; place < slot.bucket.size(); ++place) {
-    const int number = slot.bucket.parameters()[static_cast<std::size_t>(place)];
+  for (int index = 0; index < slot.bucket.size(); ++index) {
+    const int number = slot.bucket.parameters()[static_cast<std::size_t>(index)];
     Parameter& parameter = parameters_[static_cast<std::size_t>(number)];
-    parameter.unused_everywhere = !parameter.used && !slot.bucket.used_by_any_rank(place);
-    const at::Tensor& view = slot.bucket.gradient(place);
+    parameter.unused_everywhere = !parameter.used && !slot.bucket.used_by_any_rank(index);
+    const at::Tensor& view = slot.bucket.gradient(index);
     if (parameter.unused_everywhere) {
       if (parameter.kept.defined()) view.copy_(parameter.kept);
     } else if (!parameter.used) {
@@ -340,7 +340,7 @@ void BackwardReduction::refuse(const std::string& reason) {
   throw UsageError(where() + reason);
 }
 
-// The other ranks wait for this rank's part, which will not come.
+// The other ranks wait for this rank's part, which will not arrive.
 void BackwardReduction::give_up(const std::string& reason) noexcept {
   active_ = false;
   try {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The course of a backward, the core of Reducer: gradients become ready, buckets are launched, and
-// at the end everything is reduced and .grad are views of the buckets.
+// One backward pass, the core of Reducer: gradients become ready, buckets are launched, and at the
+// end everything is reduced and .grad are views of the buckets.
 #pragma once
 
 #include <functional>
@@ -21,7 +21,7 @@
 
 namespace lockstep {
 
-// Owned by its Reducer and by the graphs that lead to it, so that a backward may come after the
+// Owned by its Reducer and by the graphs that lead to it, so that a backward may run after the
 // Reducer is gone.
 class BackwardReduction final : public BackwardListener,
                                 public GradientListener,
@@ -56,7 +56,7 @@ class BackwardReduction final : public BackwardListener,
     GradientHooks hooks;
     GradientSize size;
     int bucket = -1;
-    int slot = 0;  // its gradient's, in its bucket
+    int slot = 0;  // its gradient's index in its bucket
     // How often its gradient has been accumulated in this backward, and how often in a complete
     // one; nested backwards accumulate several times.
     int count = 0;
@@ -70,7 +70,7 @@ class BackwardReduction final : public BackwardListener,
     explicit Slot(Bucket made) : bucket(std::move(made)), missing(bucket.size()) {}
 
     Bucket bucket;
-    int missing;  // gradients
+    int missing;  // gradients that are not ready yet
     bool launched = false;
     Work work;
   };

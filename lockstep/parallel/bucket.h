@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A flat buffer that holds several gradients and is reduced at once.
+// A flat buffer that holds several gradients and is reduced as a whole.
 #pragma once
 
 #include <array>

@@ -115,9 +115,9 @@ void check_in_sync(const torch::nn::Module& module, ProcessGroup& group,
   }
   if (first.empty()) return;
   throw OutOfSync(fmt::format(
-      "[check_in_sync] rank {} of {}: the ranks are out of sync: {}{}. Some ranks have changed it "
-      "alone (`if (rank == 0)`, another optimizer, faulty memory): go back to a checkpoint, or "
-      "wrap the module anew, which gives every rank what rank 0 has",
+      "[check_in_sync] rank {} of {}: the ranks are out of sync: {}{}. Only some ranks changed "
+      "it (`if (rank == 0)`, another optimizer, faulty memory): go back to a checkpoint, or wrap "
+      "the module again, which gives every rank what rank 0 has",
       group.rank(), group.size(), first,
       more == 0 ? "" : fmt::format("; {} more {}", more, more == 1 ? "differs" : "differ")));
 }

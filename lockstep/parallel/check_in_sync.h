@@ -21,7 +21,7 @@ struct InSyncOptions {
   // Compares all buffers except running_mean and running_var, which are statistics of each rank's
   // own batches until they are broadcast. Set it to false if forward changes other buffers, too.
   bool buffers = true;
-  // Compares gradients that every rank has. They are equal after a synchronised backward, until a
+  // Compares gradients that every rank has. They are equal after a synchronized backward, until a
   // backward under no_sync() or of the wrapped module itself adds to them.
   bool gradients = false;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Communication hooks, as PyTorch's: functions that reduce a bucket of gradients instead of
+// Communication hooks, like PyTorch's: functions that reduce a bucket of gradients instead of
 // all_reduce with ReduceOp::mean.
 #pragma once
 

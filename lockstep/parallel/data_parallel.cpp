@@ -11,6 +11,9 @@
 #include "lockstep/comm/core/device_count.h"
 #include "lockstep/core/cpu.h"
 #include "lockstep/core/error.h"
+#include "lockstep/parallel/replica_workers.h"
+#include "lockstep/parallel/replicas.h"
+#include "lockstep/parallel/scatter.h"
 
 namespace lockstep {
 namespace {
@@ -28,8 +31,9 @@ at::Device with_index(at::Device device) {
 
 DataParallelOptions checked(DataParallelOptions options) {
   if (options.replicas < 0) {
-    throw UsageError(fmt::format(
-        "[DataParallel] replicas is {}; it is 1 or more, or 0 for one a core", options.replicas));
+    throw UsageError(
+        fmt::format("[DataParallel] replicas is {}; it must be 1 or more, or 0 for one per core",
+                    options.replicas));
   }
   if (options.replicas > 0 && !options.device_ids.empty()) {
     throw UsageError(
@@ -38,8 +42,8 @@ DataParallelOptions checked(DataParallelOptions options) {
   }
   if (options.dim < 0) {
     throw UsageError(fmt::format(
-        "[DataParallel] dim is {}. Count it from the front: tensors of different numbers of "
-        "dimensions are cut along the same one",
+        "[DataParallel] dim is {}; it must be 0 or more, since tensors with different numbers of "
+        "dimensions are split along the same one",
         options.dim));
   }
   for (at::Device& device : options.device_ids) device = with_index(device);
@@ -119,7 +123,8 @@ std::optional<ReplicaForward> DataParallelBase::begin(std::vector<at::Tensor> in
   const auto scatter = plan_scatter(inputs, options_.dim, static_cast<int>(on.size()));
   if (!scatter || scatter->parts() == 1) return {};
   if (!replicas_ || replicas_->devices() != on) {
-    replicas_.emplace(
+    replicas_.reset();  // before the new ones take memory
+    replicas_ = std::make_unique<Replicas>(
         *inner_, Replicas::Options{.devices = on,
                                    .share_parameters = options_.share_parameters,
                                    .sources = {.make_replica = options_.make_replica,
@@ -128,6 +133,10 @@ std::optional<ReplicaForward> DataParallelBase::begin(std::vector<at::Tensor> in
   }
   workers_->count_moved(replicas_->refresh());
   return ReplicaForward(*replicas_, workers_, *scatter, std::move(inputs));
+}
+
+std::uint64_t DataParallelBase::bytes_moved() const {
+  return workers_->bytes_moved();
 }
 
 std::optional<at::Device> DataParallelBase::input_device() const {

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "lockstep/parallel/moved_input.h"
+#include "lockstep/parallel/replica_factory.h"
 #include "lockstep/parallel/replica_forward.h"
 #include "lockstep/parallel/replicated_argument.h"
 #include "lockstep/parallel/to_device.h"
@@ -62,7 +63,7 @@ class DataParallelBase : public torch::nn::Module {
   // Bytes moved between the first replica and the others: parts of inputs and outputs and their
   // gradients, copied parameters and buffers, and the parameters' gradients. Grows with the number
   // of replicas. Thread-safe.
-  std::uint64_t bytes_moved() const { return workers_->bytes_moved(); }
+  std::uint64_t bytes_moved() const;
 
  protected:
   DataParallelBase(std::shared_ptr<torch::nn::Module> module, DataParallelOptions options,
@@ -82,7 +83,7 @@ class DataParallelBase : public torch::nn::Module {
   DataParallelOptions options_;
   ModuleFactory by_default_;
   at::Device module_device_ = at::kCPU;  // in the current forward
-  std::optional<Replicas> replicas_;
+  std::unique_ptr<Replicas> replicas_;
   std::shared_ptr<ReplicaWorkers> workers_;
 };
 
@@ -97,8 +98,8 @@ class DataParallelBase : public torch::nn::Module {
 // Unregistered members keep the values from clone(), make_replica or trusted constructors, and get
 // no gradients; wrap the module again after changing one.
 //
-// As in PyTorch, each replica's BatchNorm sees its part of the batch, and only replica 0's changes
-// of buffers last. Replicas on CPU share PyTorch's random numbers, so Dropout's draws depend on
+// As in PyTorch, each replica's BatchNorm sees its part of the batch, and only replica 0's buffer
+// updates persist. Replicas on CPU share PyTorch's random numbers, so Dropout's draws depend on
 // timing.
 //
 // Used from one thread at a time, like any module.
@@ -126,7 +127,7 @@ class DataParallel : public DataParallelBase {
   // per replica; everything else is replica 0's. A single replica or a single sample goes straight
   // through the module.
   //
-  // Blocks until all replicas have ended; so does backward. ReplicaFailed (replica_workers.h) if
+  // Blocks until all replicas have ended; so does backward. ReplicaFailed (replica_failed.h) if
   // one threw, in forward or in backward; the model can be used again. UsageError if the module
   // cannot be replicated, if inputs differ in their number of samples, if outputs do not fit
   // together, and in backward for create_graph.

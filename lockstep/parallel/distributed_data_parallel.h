@@ -29,8 +29,8 @@ class DistributedDataParallelBase : public torch::nn::Module {
   DistributedDataParallelBase(const DistributedDataParallelBase&) = delete;
   DistributedDataParallelBase& operator=(const DistributedDataParallelBase&) = delete;
 
-  // While the guard lives, forwards are not synchronised: gradients accumulate on this rank, and
-  // the next synchronised backward reduces the sum. Buffers are not broadcast.
+  // While the guard lives, forwards are not synchronized: gradients accumulate on this rank, and
+  // the next synchronized backward reduces the sum. Buffers are not broadcast.
   NoSync no_sync() const { return reducer_.no_sync(); }
   const std::shared_ptr<ProcessGroup>& group() const { return group_; }
   // Names of the parameters that no rank used between the last two reductions.
@@ -86,7 +86,7 @@ class DistributedDataParallel : public DistributedDataParallelBase {
 
   // Takes the arguments of the module's forward and returns its result; for_each_tensor.h lists the
   // structures in which tensors are found. Backward through any of them, or through the node that
-  // computed it, is synchronised. Moves tensors as device_ids and output_device require. UsageError
+  // computed it, is synchronized. Moves tensors as device_ids and output_device require. UsageError
   // if a parameter was converted or moved since wrapping.
   template <class... Arguments>
   auto forward(Arguments&&... arguments) {
@@ -113,7 +113,7 @@ class DistributedDataParallel : public DistributedDataParallelBase {
   DistributedDataParallel* operator->() { return this; }
   const DistributedDataParallel* operator->() const { return this; }
 
-  // The wrapped module, as a holder or shared_ptr. Its own forward is not synchronised.
+  // The wrapped module, as a holder or shared_ptr. Its own forward is not synchronized.
   const Handle& module() const { return module_; }
   Handle& module() { return module_; }
 

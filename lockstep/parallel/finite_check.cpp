@@ -28,20 +28,20 @@ bool is_finite(const std::byte* elements, std::int64_t count, Bits exponent) {
     std::memcpy(&element, elements + i * static_cast<std::int64_t>(sizeof(Bits)), sizeof(Bits));
     carried = static_cast<Bits>(carried | ((element & exponent) + lowest));
   }
-  constexpr int sign = 8 * sizeof(Bits) - 1;
-  return (carried >> sign & 1) == 0;
+  constexpr int kSign = 8 * sizeof(Bits) - 1;
+  return (carried >> kSign & 1) == 0;
 }
 
 template <class Bits>
 bool is_finite(const at::Tensor& dense, Bits exponent) {
-  constexpr std::int64_t size = sizeof(Bits);
+  constexpr std::int64_t kSize = sizeof(Bits);
   const auto* const elements = static_cast<const std::byte*>(dense.data_ptr());
-  const std::int64_t count = static_cast<std::int64_t>(dense.nbytes()) / size;
+  const std::int64_t count = static_cast<std::int64_t>(dense.nbytes()) / kSize;
   std::atomic<bool> finite = true;
-  at::parallel_for(0, count, kScanGrain / size, [&](std::int64_t begin, std::int64_t end) {
-    for (; begin < end && finite.load(std::memory_order_relaxed); begin += kScanBlock / size) {
-      const std::int64_t length = std::min(kScanBlock / size, end - begin);
-      if (!is_finite(elements + begin * size, length, exponent)) finite = false;
+  at::parallel_for(0, count, kScanGrain / kSize, [&](std::int64_t begin, std::int64_t end) {
+    for (; begin < end && finite.load(std::memory_order_relaxed); begin += kScanBlock / kSize) {
+      const std::int64_t length = std::min(kScanBlock / kSize, end - begin);
+      if (!is_finite(elements + begin * kSize, length, exponent)) finite = false;
     }
   });
   return finite;

@@ -32,7 +32,7 @@ class FiniteGradients {
  private:
   std::vector<std::string> names_;
   std::vector<FiniteCheck> contributed_;
-  std::vector<int> found_;  // // parameters with a non-finite reduced gradient
+  std::vector<int> found_;  // parameters with a non-finite reduced gradient
 };
 
 }  // namespace lockstep

@@ -64,9 +64,9 @@ void FiniteGradients::contributed(int parameter, const at::Tensor& gradient) {
 
 void FiniteGradients::reduced(const Bucket& bucket) {
   if (FiniteCheck(bucket.flat()).passes()) return;
-  for (int place = 0; place < bucket.size(); ++place) {
-    if (FiniteCheck(bucket.gradient(place)).passes()) continue;
-    found_.push_back(bucket.parameters()[static_cast<std::size_t>(place)]);
+  for (int index = 0; index < bucket.size(); ++index) {
+    if (FiniteCheck(bucket.gradient(index)).passes()) continue;
+    found_.push_back(bucket.parameters()[static_cast<std::size_t>(index)]);
   }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Infinite and NaN gradients, as an error that names them.
+// Reports infinite and NaN gradients by an error that names them.
 #pragma once
 
 #include <torch/nn/module.h>

@@ -58,7 +58,7 @@ struct Ignore {
   void operator()(at::Tensor& /*tensor*/) const {}
 };
 
-// Found only by argument-dependent lookup: an overload beside the value's type.
+// Found only by argument-dependent lookup: an overload in the namespace of the value's type.
 void for_each_tensor();
 
 template <class Value>

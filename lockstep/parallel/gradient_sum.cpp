@@ -80,7 +80,7 @@ std::vector<at::Tensor> sum_gradients(std::vector<Terms> terms, ReplicaWorkers& 
                                       int count) {
   std::vector<at::Tensor> results(terms.size());
   std::vector<Sum> sums;
-  std::vector<std::size_t> places;
+  std::vector<std::size_t> indices;
   std::int64_t elements = 0;
   for (std::size_t i = 0; i < terms.size(); ++i) {
     if (terms[i].empty()) continue;
@@ -88,7 +88,7 @@ std::vector<at::Tensor> sum_gradients(std::vector<Terms> terms, ReplicaWorkers& 
       results[i] = std::move(terms[i].front());
     } else if (fits_kernel(terms[i])) {
       sums.emplace_back(std::move(terms[i]));
-      places.push_back(i);
+      indices.push_back(i);
       elements += sums.back().result.numel();
     } else {
       results[i] = sum_in_turn(terms[i]);
@@ -103,7 +103,7 @@ std::vector<at::Tensor> sum_gradients(std::vector<Terms> terms, ReplicaWorkers& 
       add_up(sums, elements * part / count, elements * (part + 1) / count);
     });
   }
-  for (std::size_t i = 0; i < sums.size(); ++i) results[places[i]] = std::move(sums[i].result);
+  for (std::size_t i = 0; i < sums.size(); ++i) results[indices[i]] = std::move(sums[i].result);
   return results;
 }
 

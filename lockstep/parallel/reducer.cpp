@@ -44,7 +44,7 @@ std::vector<NamedTensor> distinct(const std::vector<NamedTensor>& parameters) {
 std::int64_t bytes(double mebibytes, std::string_view option) {
   if (!(mebibytes >= 0) || mebibytes > 1 << 20) {
     throw UsageError(
-        fmt::format("[reducer] {} is {}; it is a size in MiB, at least 0", option, mebibytes));
+        fmt::format("[reducer] {} is {}; it must be a size in MiB, 0 or more", option, mebibytes));
   }
   return std::llround(mebibytes * (1 << 20));
 }

@@ -18,8 +18,8 @@ namespace lockstep {
 
 class BackwardReduction;
 
-// While it lives, forwards are not synchronised: their backwards accumulate gradients on this rank
-// only. The next synchronised backward reduces the sum. As in PyTorch, it matters whether the
+// While it lives, forwards are not synchronized: their backwards accumulate gradients on this rank
+// only. The next synchronized backward reduces the sum. As in PyTorch, it matters whether the
 // forward ran under it, not the backward.
 class [[nodiscard]] NoSync {
  public:
@@ -36,7 +36,7 @@ class [[nodiscard]] NoSync {
 
 // A step is prepare(outputs of forward), backward, optimizer step. At the end of backward each
 // parameter's gradient is the mean over the ranks of their accumulated gradients, the same bits on
-// every rank, and a view of a bucket. Every rank runs the same sequence of synchronised backwards;
+// every rank, and a view of a bucket. Every rank runs the same sequence of synchronized backwards;
 // the parameters that a backward uses may differ between ranks. A parameter that no rank has used
 // since the last reduction keeps its gradient bit for bit, or stays without one.
 //
@@ -53,8 +53,8 @@ class [[nodiscard]] NoSync {
 // (docs/decisions/0001-first-step-plans-the-buckets.md). In a group of one rank nothing is hooked
 // or reduced unless check_finite is set.
 //
-// Not thread-safe. Keeps the group; parameters may outlive the reducer and keep their gradients.
-// Two reducers whose backwards overlap need separate groups.
+// Not thread-safe. Keeps the group alive; parameters may outlive the reducer and keep their
+// gradients. Two reducers whose backwards overlap need separate groups.
 class Reducer {
  public:
   // Collective. Parameters that appear twice are taken once; frozen ones are not touched.
@@ -67,11 +67,11 @@ class Reducer {
           const ReducerOptions& options = {});
 
   // Use the results instead of the outputs, whose values and memory they share: backward through
-  // them is synchronised, backward that bypasses them is not. Outputs that require no gradient are
+  // them is synchronized, backward that bypasses them is not. Outputs that require no gradient are
   // returned unchanged, as is everything under no_sync() or at::NoGradGuard. UsageError if a
   // parameter was converted, moved or frozen since construction; Error after a failed backward.
-  at::Tensor prepare(const at::Tensor& output);
-  std::vector<at::Tensor> prepare(std::vector<at::Tensor> outputs);
+  [[nodiscard]] at::Tensor prepare(const at::Tensor& output);
+  [[nodiscard]] std::vector<at::Tensor> prepare(std::vector<at::Tensor> outputs);
 
   NoSync no_sync() const { return NoSync(no_sync_depth_); }
   bool synchronizes() const { return *no_sync_depth_ == 0; }
@@ -84,10 +84,10 @@ class Reducer {
   std::vector<std::string> unused_parameters() const;
 
  private:
-  // It checks before forward and prepares after it.
+  // The wrapper checks before forward and prepares the outputs afterwards.
   friend class DistributedDataParallelBase;
   void check() const;
-  // `before_forward` is autograd's next node number from before forward.
+  // `before_forward` is autograd's next node number, read before forward.
   void prepare_in_place(std::span<at::Tensor* const> outputs, std::uint64_t before_forward) const;
 
   std::shared_ptr<BackwardReduction> reduction_;  // null if nothing is reduced or checked

@@ -21,7 +21,7 @@ using torch::nn::Module;
 using NamedTensors = torch::OrderedDict<std::string, at::Tensor>;
 
 // Constructors fill parameters with random numbers. The program's own random numbers must not
-// change: otherwise it would start from other weights than without replicas.
+// change: otherwise it would start from different weights than without replicas.
 class KeptRandomNumbers {
  public:
   KeptRandomNumbers() : generator_(at::detail::getDefaultCPUGenerator()) {

@@ -13,7 +13,7 @@ using ModuleFactory = std::function<std::shared_ptr<torch::nn::Module>()>;
 
 // The possible sources of another module like a given one.
 struct ReplicaSources {
-  // The user's; its modules are checked only for their type, names and shapes.
+  // The user's function; its modules are checked only for their type, names and shapes.
   ModuleFactory make_replica = {};
   // The default constructor; empty if there is none.
   ModuleFactory by_default = {};

@@ -11,6 +11,10 @@
 #include <fmt/format.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/parallel/replica_node.h"
+#include "lockstep/parallel/replica_workers.h"
+#include "lockstep/parallel/replicas.h"
+#include "lockstep/parallel/scatter.h"
 #include "lockstep/parallel/to_device.h"
 
 namespace lockstep {
@@ -37,8 +41,7 @@ at::Tensor gather_one(const Parts& parts, std::int64_t dim, at::Device device, s
     if (part.dim() <= dim) {
       throw UsageError(
           fmt::format("[DataParallel] output {} has {} dimensions, so that there is no dimension "
-                      "{} along which "
-                      "the replicas' parts could be put together",
+                      "{} along which the replicas' parts could be put together",
                       number, part.dim(), dim));
     }
     gathered.lengths.push_back(part.size(dim));
@@ -52,12 +55,23 @@ ReplicaForward::ReplicaForward(const Replicas& replicas, std::shared_ptr<Replica
                                const Scatter& scatter, std::vector<at::Tensor> inputs)
     : replicas_(replicas),
       workers_(std::move(workers)),
-      scatter_(scatter),
+      scatter_(std::make_unique<Scatter>(scatter)),
       inputs_(std::move(inputs)),
       records_(at::GradMode::is_enabled()) {
   for (int replica = 0; replica < parts(); ++replica) {
     graphs_.push_back({.device = replicas_.device(replica)});
   }
+}
+
+ReplicaForward::ReplicaForward(ReplicaForward&&) noexcept = default;
+ReplicaForward::~ReplicaForward() = default;
+
+int ReplicaForward::parts() const {
+  return scatter_->parts();
+}
+
+torch::nn::Module& ReplicaForward::module(int replica) const {
+  return replicas_.module(replica);
 }
 
 void ReplicaForward::run(const std::function<void(int replica)>& forward) {
@@ -86,7 +100,7 @@ void ReplicaForward::run(const std::function<void(int replica)>& forward) {
 void ReplicaForward::scatter(int replica, const TensorPointers& inputs) {
   ReplicaGraph& graph = graphs_[static_cast<std::size_t>(replica)];
   for (std::size_t i = 0; i < inputs_.size(); ++i) {
-    at::Tensor part = scatter_.part(inputs_[i], replica, replicas_.device(replica));
+    at::Tensor part = scatter_->part(inputs_[i], replica, replicas_.device(replica));
     workers_->count_moved(part, replica);
     if (records_ && inputs_[i].defined() && inputs_[i].requires_grad()) {
       graph.leaves.push_back({start_history(part), i});
@@ -116,7 +130,7 @@ std::vector<GradientTarget> ReplicaForward::targets() const {
   };
   for (const at::Tensor& input : inputs_) {
     GradientTarget target{edge_of(input), input.defined() ? input.device() : at::kCPU};
-    if (target.edge.is_valid() && scatter_.cuts(input)) target.cut_sizes = input.sizes().vec();
+    if (target.edge.is_valid() && scatter_->cuts(input)) target.cut_sizes = input.sizes().vec();
     result.push_back(std::move(target));
   }
   std::vector<bool> used(inputs_.size() + replicas_.originals().size());
@@ -156,7 +170,7 @@ void ReplicaForward::gather(const std::vector<TensorPointers>& outputs, at::Devi
     GatheredOutput gathered;
     *places[number] = [&] {
       const at::NoGradGuard no_grad;
-      return gather_one(parts, scatter_.dim(), device, number, gathered);
+      return gather_one(parts, scatter_->dim(), device, number, gathered);
     }();
     const auto needs_gradient = [](const at::Tensor& part) { return part.requires_grad(); };
     if (!records_ || std::none_of(parts.begin(), parts.end(), needs_gradient)) continue;
@@ -169,7 +183,7 @@ void ReplicaForward::gather(const std::vector<TensorPointers>& outputs, at::Devi
     how.push_back(std::move(gathered));
   }
   if (with_history.empty()) return;
-  set_replica_history(with_history, std::move(how), std::move(graphs_), targets(), scatter_,
+  set_replica_history(with_history, std::move(how), std::move(graphs_), targets(), *scatter_,
                       workers_);
 }
 

@@ -9,14 +9,18 @@
 
 #include <c10/core/Stream.h>
 #include <c10/util/SmallVector.h>
+#include <torch/nn/module.h>
 
 #include "lockstep/parallel/for_each_tensor.h"
-#include "lockstep/parallel/replica_node.h"
-#include "lockstep/parallel/replica_workers.h"
-#include "lockstep/parallel/replicas.h"
-#include "lockstep/parallel/scatter.h"
+#include "lockstep/parallel/replica_failed.h"
 
 namespace lockstep {
+
+class ReplicaWorkers;
+class Replicas;
+class Scatter;
+struct GradientTarget;
+struct ReplicaGraph;
 
 // The tensors inside a value, in the same order for all values of the same structure.
 using TensorPointers = c10::SmallVector<at::Tensor*, 4>;
@@ -27,9 +31,11 @@ class ReplicaForward {
   // this object and have been refreshed.
   ReplicaForward(const Replicas& replicas, std::shared_ptr<ReplicaWorkers> workers,
                  const Scatter& scatter, std::vector<at::Tensor> inputs);
+  ReplicaForward(ReplicaForward&&) noexcept;
+  ~ReplicaForward();
 
-  int parts() const { return scatter_.parts(); }
-  torch::nn::Module& module(int replica) const { return replicas_.module(replica); }
+  int parts() const;
+  torch::nn::Module& module(int replica) const;
 
   // Runs the function for each part, in the workers. ReplicaFailed if it throws.
   void run(const std::function<void(int replica)>& forward);
@@ -47,7 +53,7 @@ class ReplicaForward {
 
   const Replicas& replicas_;
   std::shared_ptr<ReplicaWorkers> workers_;
-  Scatter scatter_;
+  std::unique_ptr<const Scatter> scatter_;
   std::vector<at::Tensor> inputs_;
   bool records_;  // whether backward may follow
   std::vector<ReplicaGraph> graphs_;

@@ -47,8 +47,8 @@ struct GatheredOutput {
   std::vector<at::Device> devices = {};  // of the parts
 };
 
-// Gives the outputs their history; they are gathered already and require no grad. Undefined ones
-// need none.
+// Gives the outputs their history; they are gathered already and require no grad. Undefined outputs
+// need no history.
 //
 // Backward runs the replicas concurrently and leaves accumulation to autograd. It needs the
 // workers, but neither the model nor its replicas. UsageError if create_graph is set.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Keeps threads that take part in one round of jobs after another.
+// Keeps threads that run successive rounds of jobs.
 #include "lockstep/parallel/replica_workers.h"
 
 #include <algorithm>
@@ -48,10 +48,10 @@ class AutocastState {
 // the core, and yields the core to threads that need it.
 template <class Condition>
 void look_out(bool has_core, Condition&& has_come) {
-  constexpr auto at_most = std::chrono::milliseconds(1);
+  constexpr auto kAtMost = std::chrono::milliseconds(1);
   const int pauses = has_core ? 200 : 1;  // about 5 us
   const auto start = std::chrono::steady_clock::now();
-  while (std::chrono::steady_clock::now() - start < at_most) {
+  while (std::chrono::steady_clock::now() - start < kAtMost) {
     for (int i = 0; i < pauses; ++i) {
       if (has_come()) return;
       pause_core();
@@ -114,7 +114,7 @@ void ReplicaWorkers::serve(int worker, std::uint64_t rounds_seen) {
     begun_.wait(lock, [&] { return stopped_ || rounds_ != rounds_seen; });
     if (stopped_) return;
     rounds_seen = rounds_;
-    // Does not take part in a small round, which may be over by now.
+    // This worker takes no part in a small round, which may be over by now.
     if (!round_ || static_cast<std::size_t>(worker) > round_->others.size()) continue;
     Round& round = *round_;
     lock.unlock();
@@ -173,7 +173,7 @@ void ReplicaWorkers::run(const char* what, int count, const std::function<void(i
   for (int index = 0; index < count; ++index) {
     const std::exception_ptr& error = round.errors[static_cast<std::size_t>(index)];
     if (!error) continue;
-    std::string cause = "it threw something that is no std::exception";
+    std::string cause = "it threw an exception that is not derived from std::exception";
     try {
       std::rethrow_exception(error);
     } catch (const std::exception& exception) {

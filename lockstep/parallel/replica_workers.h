@@ -16,23 +16,9 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "lockstep/core/error.h"
+#include "lockstep/parallel/replica_failed.h"
 
 namespace lockstep {
-
-// A replica's forward or backward threw. The message names the replica and contains the first line
-// of the original exception, which cause() holds: std::rethrow_exception(error.cause()).
-class ReplicaFailed : public Error {
- public:
-  ReplicaFailed(int replica, std::exception_ptr cause, const std::string& message)
-      : Error(message), replica_(replica), cause_(std::move(cause)) {}
-  int replica() const { return replica_; }
-  const std::exception_ptr& cause() const { return cause_; }
-
- private:
-  int replica_;
-  std::exception_ptr cause_;
-};
 
 class ReplicaWorkers {
  public:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Keeps the copies of a DataParallel's module, and keeps them like the module.
+// Holds the copies of a DataParallel's module, and keeps them in step with the module.
 #pragma once
 
 #include <cstddef>

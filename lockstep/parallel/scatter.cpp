@@ -31,8 +31,8 @@ std::optional<Scatter> plan_scatter(const std::vector<at::Tensor>& inputs, std::
     if (*samples == input.size(dim)) continue;
     throw UsageError(fmt::format(
         "[DataParallel] dimension {} has {} elements in one input and {} in another, so the batch "
-        "cannot be cut. Give every tensor its samples in that dimension, set .dim, or keep what is "
-        "not per sample in the module, as a buffer",
+        "cannot be cut. Put the samples of every tensor in that dimension, set .dim, or make a "
+        "tensor without samples a buffer of the module",
         dim, *samples, input.size(dim)));
   }
   if (!samples) return {};

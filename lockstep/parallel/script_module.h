@@ -22,11 +22,11 @@ class ScriptModule : public torch::nn::Module {
     return script_.forward(std::move(inputs));
   }
 
-  // For saving, and for its other methods.
+  // The script itself, for saving and for calling its other methods.
   const torch::jit::Module& script() const { return script_; }
   torch::jit::Module& script() { return script_; }
 
-  // Also switches the script.
+  // Also sets the script's mode.
   void train(bool on = true) override;
   // The clone has a copy of the script.
   std::shared_ptr<torch::nn::Module> clone(

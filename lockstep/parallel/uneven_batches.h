@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Hints at different numbers of batches, the usual reason why ranks of DistributedDataParallel wait
-// in vain or make different calls at the same time.
+// Hints at different numbers of batches, the usual reason why ranks of DistributedDataParallel time
+// out or make different calls at the same time.
 #pragma once
 
 #include <string>

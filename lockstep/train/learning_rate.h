@@ -9,9 +9,9 @@ namespace lockstep {
 
 struct LearningRateSchedule {
   double base = 0;
-  // k: the batch as a multiple of the one that base is meant for. 1 leaves base unchanged.
+  // k: the global batch as a multiple of the one for which base is meant. 1 leaves base unchanged.
   double scale = 1;
-  // The steps of the whole training.
+  // The number of steps of the whole training.
   std::int64_t steps = 0;
 
   // The first tenth of all steps (Goyal et al. take 5 of 90 epochs).

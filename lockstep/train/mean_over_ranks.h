@@ -8,9 +8,9 @@
 
 namespace lockstep {
 
-// Each rank passes sums over its own samples, and how many samples each sum has; both 1-D and alike
-// in length, on every rank. Returns the mean for each entry, in double on the CPU, the same bits on
-// every rank; NaN for an entry without samples. A collective call, blocking.
+// Each rank passes sums over its own samples, and the number of samples in each sum; both 1-D and
+// of the same length on every rank. Returns the mean for each entry, in double on the CPU, the same
+// bits on every rank; NaN for an entry without samples. A collective call, blocking.
 at::Tensor mean_over_ranks(const at::Tensor& sums, const at::Tensor& samples, ProcessGroup& group);
 
 }  // namespace lockstep

@@ -46,7 +46,7 @@ bool advance_others(const Progressing& self) {
 OthersBusy others_busy(const Progressing& self) {
   OthersBusy busy;
   for (auto& other : others(self)) {
-    if (local::ControlBlock* doorbell = other->doorbell_if_busy()) {
+    if (Doorbell* doorbell = other->doorbell_if_busy()) {
       busy.owners.push_back(std::move(other));
       busy.doorbells.push_back(doorbell);
     }

@@ -1,16 +1,22 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What is under way on all groups of this process. A wait on one group advances the others, so that
-// a call on one group and a wait on another cannot block each other.
+// The work under way on all groups of this process. A wait on one group advances the others, so
+// that a call on one group and a wait on another cannot block each other.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
-namespace lockstep::local {
-struct ControlBlock;
-}
-
 namespace lockstep {
+
+// A futex in memory that several processes may share. Whoever changes something that the owner may
+// wait for increments `rings` and wakes the owner.
+struct Doorbell {
+  std::atomic<std::uint32_t> rings;
+  // How many of the owner's threads sleep, or are about to.
+  std::atomic<std::uint32_t> sleepers;
+};
 
 class Progressing {
  public:
@@ -19,14 +25,14 @@ class Progressing {
   // Advances as far as possible without waiting; does nothing if another thread is doing so. Errors
   // are kept for the callers that wait. True if anything moved.
   virtual bool try_advance() = 0;
-  // The block whose doorbell rings when there may be more to do; null if nothing is under way, or
+  // The doorbell that rings when there may be more to do; null if nothing is under way, or
   // nothing rings.
-  virtual local::ControlBlock* doorbell_if_busy() = 0;
+  virtual Doorbell* doorbell_if_busy() = 0;
 };
 
 // A process has one list, shared by all threads. These functions are thread-safe.
 
-// Lists it until it is destroyed.
+// Keeps the object on the list until it is destroyed.
 void share_progress(const std::shared_ptr<Progressing>& progressing);
 // True if anything moved.
 bool advance_others(const Progressing& self);
@@ -34,7 +40,7 @@ bool advance_others(const Progressing& self);
 // What else is under way, kept alive while a thread sleeps on its doorbells.
 struct OthersBusy {
   std::vector<std::shared_ptr<Progressing>> owners;
-  std::vector<local::ControlBlock*> doorbells;
+  std::vector<Doorbell*> doorbells;
 };
 OthersBusy others_busy(const Progressing& self);
 

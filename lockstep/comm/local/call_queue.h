@@ -22,8 +22,8 @@ class CallQueue {
 
   // Numbers the call and appends it. A list of tensors is one transfer per tensor.
   void push(std::shared_ptr<Transfer> transfer);
-  // Advances as far as the peers allow. True if anything moved. UsageError if a peer made another
-  // call.
+  // Advances as far as the peers allow. True if anything moved. UsageError if a peer made a
+  // different call.
   bool advance();
 
   bool empty() const { return entries_.empty(); }

@@ -15,6 +15,7 @@
 
 #include "lockstep/comm/core/abort_notice.h"
 #include "lockstep/comm/core/call.h"
+#include "lockstep/comm/core/progress.h"
 #include "lockstep/comm/local/last_wait.h"
 
 namespace lockstep::local {
@@ -23,7 +24,7 @@ constexpr std::size_t kCacheLine = 64;
 // Lists of up to this many ranks need no heap memory.
 constexpr unsigned kFewRanks = 8;
 constexpr std::uint64_t kSlots = 32;
-// Payloads up to this size travel beside the arrival flag.
+// Payloads up to this size travel next to the arrival flag.
 constexpr std::int64_t kInlineBytes = 4096;
 // Larger payloads go through chunks that stay in cache, two at a time.
 constexpr std::int64_t kChunkBytes = 256 * 1024;
@@ -34,7 +35,7 @@ constexpr std::int64_t kFragmentBytes = 32 * 1024;
 constexpr std::uint64_t kFragments = 2;
 constexpr int kTags = 3;
 
-// An address in memory that every rank can reach; segment 0 is none.
+// An address in memory that every rank can reach; segment 0 means none.
 struct Location {
   std::uint64_t segment = 0;
   std::int64_t offset = 0;
@@ -73,14 +74,12 @@ struct ControlBlock {
   // The last chunks, counted over all calls, that this rank has copied in and combined.
   alignas(kCacheLine) std::atomic<std::uint64_t> chunk_staged;
   alignas(kCacheLine) std::atomic<std::uint64_t> chunk_combined;
-  // A futex. A peer that changes something this rank may sleep for adds one and wakes it.
-  alignas(kCacheLine) std::atomic<std::uint32_t> doorbell;
-  // How many of this rank's threads sleep, or are about to.
-  std::atomic<std::uint32_t> sleepers;
+  // A peer rings it after a change that this rank may be waiting for.
+  alignas(kCacheLine) Doorbell doorbell;
   alignas(kCacheLine) std::atomic<AbortCause> abort_cause;
   // Like the reason, written before the cause, or before a farewell during an exception.
   std::int32_t lost_rank;
-  std::int32_t culprit;  // the rank at fault, counted in the job; -1 if unknown
+  std::int32_t culprit;  // the job rank at fault; -1 if unknown
   char abort_reason[1024];
   LastWait last_wait;
   // Where this rank may run. Written before any peer maps the block.

@@ -55,10 +55,10 @@ void make_store_visible() {
   std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
-void wake_sleepers(ControlBlock& block) {
-  if (block.sleepers.load(std::memory_order_relaxed) == 0) return;
-  block.doorbell.fetch_add(1, std::memory_order_seq_cst);
-  futex_wake(block.doorbell);
+void wake_sleepers(Doorbell& doorbell) {
+  if (doorbell.sleepers.load(std::memory_order_relaxed) == 0) return;
+  doorbell.rings.fetch_add(1, std::memory_order_seq_cst);
+  futex_wake(doorbell.rings);
 }
 
 }  // namespace
@@ -66,13 +66,13 @@ void wake_sleepers(ControlBlock& block) {
 void ring(const std::vector<ControlBlock*>& blocks, int self) {
   make_store_visible();
   for (int rank = 0; rank < static_cast<int>(blocks.size()); ++rank) {
-    if (rank != self) wake_sleepers(*blocks[rank]);
+    if (rank != self) wake_sleepers(blocks[rank]->doorbell);
   }
 }
 
 void ring(ControlBlock& block) {
   make_store_visible();
-  wake_sleepers(block);
+  wake_sleepers(block.doorbell);
 }
 
 bool Patience::pause() {
@@ -87,18 +87,18 @@ bool Patience::pause() {
   return true;
 }
 
-Sleep::Sleep(ControlBlock& own, const std::vector<ControlBlock*>& others) {
-  const auto add = [this](ControlBlock* block) {
-    bells_.push_back({block, block->doorbell.load(std::memory_order_relaxed)});
-    block->sleepers.fetch_add(1, std::memory_order_seq_cst);
+Sleep::Sleep(Doorbell& own, const std::vector<Doorbell*>& others) {
+  const auto add = [this](Doorbell* doorbell) {
+    bells_.push_back({doorbell, doorbell->rings.load(std::memory_order_relaxed)});
+    doorbell->sleepers.fetch_add(1, std::memory_order_seq_cst);
   };
   add(&own);
-  for (ControlBlock* block : others) add(block);
+  for (Doorbell* doorbell : others) add(doorbell);
   std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
 Sleep::~Sleep() {
-  for (const Bell& bell : bells_) bell.block->sleepers.fetch_sub(1, std::memory_order_relaxed);
+  for (const Bell& bell : bells_) bell.doorbell->sleepers.fetch_sub(1, std::memory_order_relaxed);
 }
 
 void Sleep::wait(std::chrono::milliseconds at_most) {
@@ -107,14 +107,14 @@ void Sleep::wait(std::chrono::milliseconds at_most) {
     for (const Bell& bell : bells_) {
       if (words.size() == FUTEX_WAITV_MAX) break;
       words.push_back({.val = bell.seen,
-                       .uaddr = reinterpret_cast<std::uintptr_t>(&bell.block->doorbell),
+                       .uaddr = reinterpret_cast<std::uintptr_t>(&bell.doorbell->rings),
                        .flags = FUTEX_32,
                        .__reserved = 0});
     }
     if (futex_wait_any(words, at_most)) return;
     at_most = std::min(at_most, kWithoutWaitv);
   }
-  futex_wait(bells_.front().block->doorbell, bells_.front().seen, at_most);
+  futex_wait(bells_.front().doorbell->rings, bells_.front().seen, at_most);
 }
 
 }  // namespace lockstep::local

@@ -35,7 +35,7 @@ class Patience {
 class Sleep {
  public:
   // Sleeps on this rank's own doorbell and on its doorbells in other groups.
-  Sleep(ControlBlock& own, const std::vector<ControlBlock*>& others);
+  Sleep(Doorbell& own, const std::vector<Doorbell*>& others);
   ~Sleep();
   Sleep(const Sleep&) = delete;
   Sleep& operator=(const Sleep&) = delete;
@@ -45,7 +45,7 @@ class Sleep {
 
  private:
   struct Bell {
-    ControlBlock* block;
+    Doorbell* doorbell;
     std::uint32_t seen;
   };
   std::vector<Bell> bells_;

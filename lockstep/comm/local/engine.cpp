@@ -97,12 +97,12 @@ void Engine::wait(Task& task, const Deadline& deadline, Waiting /*who*/) {
     } else if (!advance_others(*this)) {
       // Peers may need this process's part on another group before they do theirs on this one.
       const OthersBusy others = others_busy(*this);
-      Sleep sleep(peers_->own(), others.doorbells);
+      Sleep sleep(peers_->own().doorbell, others.doorbells);
       look = !advanced() && !advance_others(*this);
       if (look) sleep.wait(late ? kLookAround : std::min(kLookAround, deadline.remaining()));
     }
     if (task.done()) return;
-    // Check also if something moved: it may be other threads' calls, without end.
+    // Check even if something moved: other threads' calls may keep moving without end.
     const auto now = Clock::now();
     if (!last_look) last_look = now;
     if (!look && now - *last_look < kLookAround) continue;
@@ -121,11 +121,11 @@ bool Engine::try_advance() {
   return lock && !idle() && !state_.failed() && advance();
 }
 
-// A thread that holds the lock is advancing this group. The sleeper finds what it leaves at its
-// next check.
-ControlBlock* Engine::doorbell_if_busy() {
+// A thread that holds the lock is advancing this group. The sleeper sees the outcome at its next
+// check.
+Doorbell* Engine::doorbell_if_busy() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
-  return lock && !idle() && !state_.failed() ? &peers_->own() : nullptr;
+  return lock && !idle() && !state_.failed() ? &peers_->own().doorbell : nullptr;
 }
 
 bool Engine::idle() const {
@@ -139,7 +139,7 @@ bool Engine::advance() {
     for (const auto& box : mailboxes_) moved |= box->advance();
     return moved;
   } catch (const std::exception& error) {
-    // Peers that wait for a message of this rank do not see by themselves that calls differ.
+    // Peers that wait for a message from this rank cannot see by themselves that calls differ.
     tell_peers(AbortCause::mismatched, error.what());
     fail(std::current_exception());
     return true;

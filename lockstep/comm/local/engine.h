@@ -25,8 +25,7 @@ class Engine final : public TaskEngine {
  public:
   static std::shared_ptr<Engine> make(std::unique_ptr<Peers> peers, const Membership& membership);
 
-  // Queues the transfer behind the calls started before. A list of tensors is one transfer per
-  // tensor.
+  // Queues the transfer behind earlier calls. A list of tensors is one transfer per tensor.
   void start(const std::shared_ptr<Transfer>& transfer);
   // Queues the message behind those to or from this peer with this tag.
   void start(const std::shared_ptr<Message>& message, Tag tag);
@@ -49,7 +48,7 @@ class Engine final : public TaskEngine {
   const std::string& backend() const { return state_.backend(); }
 
   bool try_advance() override;
-  ControlBlock* doorbell_if_busy() override;
+  Doorbell* doorbell_if_busy() override;
 
  private:
   using Clock = std::chrono::steady_clock;

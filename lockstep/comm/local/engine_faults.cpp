@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What an engine does when its peers do not come: which ranks it waits for, and how it ends the
+// What an engine does when its peers do not arrive: finds the ranks it waits for, and ends the
 // group.
 #include <algorithm>
 #include <cstring>
@@ -50,8 +50,8 @@ std::string Engine::last_wait_of(int rank) const {
 void Engine::give_up(const Deadline& deadline) {
   Absent absent;
   for (const int rank : awaited()) absent[last_wait_of(rank)].push_back(rank);
-  if (absent.empty()) return;  // the last rank has just come
-  const TimeoutError error = state_.waited_in_vain(oldest(), deadline, absent);
+  if (absent.empty()) return;  // the last rank has just arrived
+  const TimeoutError error = state_.timed_out(oldest(), deadline, absent);
   tell_peers(AbortCause::timed_out, error.what(), error.rank());
   fail(std::make_exception_ptr(error));
 }
@@ -75,7 +75,7 @@ void Engine::look_for_losses(const Call& call) {
   const std::vector<int> ranks = awaited();
   const auto found = std::find_if(ranks.begin(), ranks.end(), gone);
   if (found == ranks.end()) return;
-  // The peer may have done its part just before it went.
+  // The peer may have done its part just before it left.
   if (advance() || state_.failed()) return;
   // Survivors leave soon after a death, so a rank that left may not be the cause. Nor may a rank
   // that died of an error that it saw; but such a rank has told its peers.

@@ -20,7 +20,7 @@ class LastWait {
     const Words words = std::bit_cast<Words>(call);
     const std::uint64_t version = version_.load(std::memory_order_relaxed);
     version_.store(version + 1, std::memory_order_relaxed);
-    // Each store releases, so that a reader that sees one of the stores also sees the odd version.
+    // Release stores: a reader that sees one of them also sees the odd version.
     for (std::size_t i = 0; i < kWords; ++i) words_[i].store(words[i], std::memory_order_release);
     version_.store(version + 2, std::memory_order_release);
   }

@@ -12,8 +12,8 @@
 
 namespace lockstep::local {
 
-// Joins the ranks of a membership, which are ranks of this group. `name` tells the subgroup from
-// the group's others.
+// Joins the ranks of a membership, which are ranks of this group. `name` distinguishes the subgroup
+// from the group's others.
 using Subgroup = std::function<std::shared_ptr<Backend>(
     const std::string& name, const Membership& membership, const GroupOptions& options)>;
 

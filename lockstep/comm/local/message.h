@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A tensor on its way between two ranks, as one of them sends or receives it.
+// One end of a message between two ranks: the tensor that this rank sends or receives.
 #pragma once
 
 #include <optional>

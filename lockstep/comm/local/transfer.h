@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // What one collective does with the bytes of one tensor. The call queue decides when; the transfer
-// knows from where to where. Its payload is what this rank shows to the others, cut into chunks if
-// it is large; a payload's elements lie at its beginning.
+// knows the source and the destination. Its payload is what this rank shows to the others, cut into
+// chunks if it is large; a payload's elements lie at its beginning.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,7 @@ class Transfer : public Task {
 
   // Writes the chunk's payload to `payload`.
   virtual void copy_in(ElementRange chunk, std::byte* payload) = 0;
-  // Called when all ranks' payloads are there. Reads them, and writes results to this rank's
+  // Called when all ranks' payloads are available. Reads them, and writes results to this rank's
   // tensor.
   virtual void combine(ElementRange chunk, std::span<std::byte* const> payloads) = 0;
 

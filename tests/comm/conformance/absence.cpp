@@ -57,7 +57,7 @@ TEST_P(AbsenceConformance, ARankThatAnExceptionEndsHasFailed) {
       } else {
         rank.cue("past the barrier");
         const std::string words = handled ? "an exception ended it: its own fault"
-                                          : "an exception ended it; its own output tells which";
+                                          : "an exception ended it; its output says which";
         expect_lost(rank, *group, victim,
                     {beginning(backend(), rank, "all_reduce"),
                      "failed before it made or finished this call: " + words},
@@ -73,7 +73,7 @@ TEST_P(AbsenceConformance, ARankThatLeavesDoesNotSpoilWorkThatItHasDone) {
   for (const int victim : victims(size())) {
     run([&](Rank& rank) {
       for (const std::int64_t count : {10, 100'000}) {
-        auto group = join(rank, {.place = fmt::format("group-{}", count)});
+        auto group = join(rank, {.key = fmt::format("group-{}", count)});
         const at::Tensor ordinary = at::ones({count});
         const at::Tensor shared = group->empty({count}, at::kFloat).fill_(1);
         Work work = group->all_reduce({ordinary, shared});
@@ -103,7 +103,7 @@ TEST_P(AbsenceConformance, AWaitMayHaveADeadlineOfItsOwn) {
           "wait(200 ms)",
           {beginning(backend(), rank, "all_reduce"), fmt::format("rank {}", late),
            // The time that this rank waited, or that the rank waited that gave up first.
-           "waited (0\\.[2-9]|[1-9].*) s in vain"},
+           "waited (0\\.[2-9]|[1-9].*) s for rank"},
           [&] { group->all_reduce(at::ones({3})).wait(Deadline::after(200ms)); });
       EXPECT_GE(Clock::now() - begin, 200ms);
       EXPECT_LT(Clock::now() - begin, 10s);
@@ -194,8 +194,8 @@ TEST_P(AbsenceConformance, AbortWakesEveryRankWithTheReason) {
 
 TEST_P(AbsenceConformance, ALostGroupDoesNotHarmAnother) {
   run([&](Rank& rank) {
-    auto lost = join(rank, {.place = "lost"});
-    const auto good = join(rank, {.place = "good"});
+    auto lost = join(rank, {.key = "lost"});
+    const auto good = join(rank, {.key = "good"});
     const int victim = rank.size() - 1;
     if (rank.rank() == victim) {
       lost.reset();

@@ -147,7 +147,7 @@ TEST_P(CallsConformance, CallsThatDoNotMatchAreErrorsOnEveryRank) {
     int number = 0;
     for (const auto& mismatch : mismatches()) {
       rank.note(mismatch.what);
-      const auto group = join(rank, {.timeout = 20s, .place = fmt::format("group-{}", number++)});
+      const auto group = join(rank, {.timeout = 20s, .key = fmt::format("group-{}", number++)});
       group->barrier().wait();
       const bool last = rank.rank() == rank.size() - 1;
       auto patterns = mismatch.patterns;
@@ -185,7 +185,7 @@ TEST_P(CallsConformance, AnotherCallOfTheFirstRankIsAnErrorOnEveryRank) {
                   {broadcast, barrier}};
   run([&](Rank& rank) {
     for (std::size_t i = 0; i < differences.size(); ++i) {
-      const auto group = join(rank, {.timeout = 20s, .place = fmt::format("group-{}", i)});
+      const auto group = join(rank, {.timeout = 20s, .key = fmt::format("group-{}", i)});
       const auto& call = rank.rank() == 0 ? differences[i].first : differences[i].second;
       std::vector<std::string> patterns{"called .*, but .* called"};
       if (rank.rank() != 0) patterns.emplace_back("rank 0[^0-9].*called");
@@ -230,8 +230,8 @@ TEST_P(CallsConformance, MoreThanTheMachinesMemoryIsRefusedBeforeItIsTaken) {
 
 TEST_P(CallsConformance, MoreMemoryThanThereIsIsRefusedOnEveryRank) {
   run([this](Rank& rank) {
-    const auto group = join(rank, {.place = "all"});
-    const auto small = join(rank, {.place = "small"});
+    const auto group = join(rank, {.key = "all"});
+    const auto small = join(rank, {.key = "small"});
     group->barrier().wait();
     if (!limit_memory(1 << 30)) return;
     group->barrier().wait();

@@ -19,14 +19,14 @@ TEST_P(ResultsConformance, AGibibyte) {
         // A ring of so many bytes takes long beside other programs.
         const auto joined = join(rank, {.timeout = std::chrono::seconds(90)});
         ProcessGroup& group = *joined;
-        constexpr std::int64_t count = std::int64_t{1} << 30;
+        constexpr std::int64_t kCount = std::int64_t{1} << 30;
         const auto expect_all = [&](const at::Tensor& tensor, int value, const char* what) {
           const auto* const bytes = tensor.data_ptr<std::uint8_t>();
           EXPECT_EQ(bytes[0], value) << what;
           EXPECT_EQ(std::memcmp(bytes, bytes + 1, tensor.nbytes() - 1), 0) << what << ": not alike";
         };
-        const at::Tensor shared = group.empty({count}, at::kByte);
-        const at::Tensor ordinary = at::empty({count}, at::kByte);
+        const at::Tensor shared = group.empty({kCount}, at::kByte);
+        const at::Tensor ordinary = at::empty({kCount}, at::kByte);
         const int own = rank.rank();
         for (const auto& [tensor, other] :
              {std::pair(shared, ordinary), std::pair(ordinary, shared)}) {

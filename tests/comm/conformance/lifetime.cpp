@@ -148,7 +148,7 @@ TEST_P(LifetimeConformance, AWorkIsDoneWithoutItsCallersTensor) {
 TEST_P(LifetimeConformance, TheGroupMayEndBeforeItsWork) {
   run([this](Rank& rank) {
     for (const std::int64_t count : {10, 200'000}) {
-      auto group = join(rank, {.place = fmt::format("group-{}", count)});
+      auto group = join(rank, {.key = fmt::format("group-{}", count)});
       const at::Tensor tensor = input_of(rank.rank(), at::kFloat, {count});
       Work work = group->all_reduce(tensor);
       group.reset();
@@ -182,7 +182,7 @@ TEST_P(LifetimeConformance, EveryOrderOfDestruction) {
     int round = 0;
     do {
       rank.note(fmt::format("order {}{}{}", order[0], order[1], order[2]));
-      auto group = join(rank, {.place = fmt::format("group-{}", round++)});
+      auto group = join(rank, {.key = fmt::format("group-{}", round++)});
       at::Tensor tensor = group->empty({3000}, at::kFloat).fill_(1);
       const at::Tensor outside = at::ones({3000});
       std::optional<Work> work = group->all_reduce({tensor, outside});
@@ -225,7 +225,7 @@ TEST_P(LifetimeConformance, HundredsOfGroupsLeaveNothingBehind) {
   run([this](Rank& rank) {
     // Each arena of glibc takes memory once, and there may be eight for each core.
     ::mallopt(M_ARENA_MAX, 1);
-    const auto all = join(rank, {.place = "all"});
+    const auto all = join(rank, {.key = "all"});
     // Ranks may be threads of one process: none is to make or close anything meanwhile.
     const auto footprint = [&] {
       static std::mutex one_at_a_time;
@@ -238,7 +238,7 @@ TEST_P(LifetimeConformance, HundredsOfGroupsLeaveNothingBehind) {
     };
     const auto use_a_group = [&](int round) {
       rank.note(fmt::format("group {}", round));
-      const auto group = join(rank, {.place = fmt::format("group-{}", round)});
+      const auto group = join(rank, {.key = fmt::format("group-{}", round)});
       const at::Tensor tensor = group->empty({1000}, at::kFloat).fill_(1);
       const at::Tensor ordinary = at::ones({20'000});
       group->all_reduce({tensor, ordinary}).wait();
@@ -266,8 +266,8 @@ TEST_P(LifetimeConformance, HundredsOfGroupsLeaveNothingBehind) {
 
 TEST_P(LifetimeConformance, TwoGroupsAreUsedAlternately) {
   run([this](Rank& rank) {
-    const auto first = join(rank, {.place = "first"});
-    const auto second = join(rank, {.place = "second"});
+    const auto first = join(rank, {.key = "first"});
+    const auto second = join(rank, {.key = "second"});
     const auto inputs = inputs_of_all(rank.size(), at::kFloat, {3000});
     for (int round = 0; round < 30; ++round) {
       const at::Tensor one = inputs[rank.rank()].clone();
@@ -283,8 +283,8 @@ TEST_P(LifetimeConformance, TwoGroupsAreUsedAlternately) {
 
 TEST_P(LifetimeConformance, RanksWaitForTwoGroupsInOppositeOrder) {
   run([this](Rank& rank) {
-    const auto first = join(rank, {.place = "first"});
-    const auto second = join(rank, {.place = "second"});
+    const auto first = join(rank, {.key = "first"});
+    const auto second = join(rank, {.key = "second"});
     for (const std::int64_t count : {10, 500'000}) {
       const auto inputs = inputs_of_all(rank.size(), at::kFloat, {count});
       const at::Tensor one = inputs[rank.rank()].clone();
@@ -341,8 +341,8 @@ TEST_P(LifetimeConformance, ThreadsUseGroupsOfTheirOwn) {
         expect_same_bits(tensor, reduced(inputs), fmt::format("thread {}", seed));
       }
     };
-    const auto first = join(rank, {.place = "first"});
-    const auto second = join(rank, {.place = "second"});
+    const auto first = join(rank, {.key = "first"});
+    const auto second = join(rank, {.key = "second"});
     std::jthread thread([&] { use(*first, 1); });
     use(*second, 2);
   });

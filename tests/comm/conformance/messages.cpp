@@ -221,7 +221,7 @@ TEST_P(CallsConformance, ARingMeetsNothingButTheSameRing) {
                                              {.algorithm = Algorithm::ring, .scale = 0.5}};
   run([&](Rank& rank) {
     for (std::size_t i = 0; i < others.size(); ++i) {
-      const auto group = join(rank, {.place = fmt::format("group-{}", i)});
+      const auto group = join(rank, {.key = fmt::format("group-{}", i)});
       const auto options =
           rank.rank() == 0 ? others[i] : AllReduceOptions{.algorithm = Algorithm::ring};
       expect_error<UsageError>("a ring and something else", {"all_reduce", "ring"},

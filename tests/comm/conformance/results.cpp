@@ -223,6 +223,32 @@ TEST_P(ResultsConformance, AllGatherGivesEveryRankEveryInput) {
   });
 }
 
+TEST_P(ResultsConformance, OneTensorHoldsThePartsOfAllRanks) {
+  run_in_group([](Rank& rank, ProcessGroup& group) {
+    const std::int64_t ranks = group.size();
+    std::vector<at::Tensor> inputs;
+    for (int r = 0; r < ranks; ++r)
+      inputs.push_back((at::arange(15) + 15 * r).to(at::kFloat).view({3, 5}));
+    const at::Tensor& own = inputs[rank.rank()];
+    for (const bool stacked : {false, true}) {
+      const at::Tensor all = stacked ? at::zeros({ranks, 3, 5}) : at::zeros({ranks * 3, 5});
+      group.all_gather_into_tensor(all, own).wait();
+      expect_same_bits(all, stacked ? at::stack(inputs) : at::cat(inputs), "gathered");
+
+      const at::Tensor part = at::zeros({3, 5});
+      group.reduce_scatter_tensor(part, all * (rank.rank() + 1)).wait();
+      expect_same_bits(part, own * (ranks * (ranks + 1) / 2), "scattered");
+    }
+    // Columns are not contiguous.
+    const at::Tensor part = at::zeros({1});
+    group
+        .reduce_scatter_tensor(part,
+                               at::arange(2 * ranks).to(at::kFloat).view({ranks, 2}).select(1, 1))
+        .wait();
+    EXPECT_EQ(part.item<float>(), ranks * (2 * rank.rank() + 1));
+  });
+}
+
 TEST_P(ResultsConformance, ReduceGivesRootAloneTheReduction) {
   run_in_group([this](Rank& rank, ProcessGroup& group) {
     int round = 0;

@@ -197,7 +197,7 @@ TEST_P(TrainingConformance, EveryOrderOfDestruction) {
     int round = 0;
     do {
       rank.note(fmt::format("order {}", fmt::join(order, "")));
-      auto group = join(rank, {.place = fmt::format("group-{}", round++)});
+      auto group = join(rank, {.key = fmt::format("group-{}", round++)});
       Mlp net = make_net(rank.rank());
       net->to(net_device(*group));
       auto model = std::make_unique<DistributedDataParallel<Mlp>>(net, group);
@@ -222,7 +222,7 @@ TEST_P(TrainingConformance, EveryOrderOfDestruction) {
 
 TEST_P(TrainingConformance, BucketsThatDoNotFitInMemoryAreRefusedOnEveryRank) {
   if (!backend().shares_memory) GTEST_SKIP() << "libtorch's own memory: refused by libtorch";
-  constexpr std::int64_t gradient = 8192 * 4096 * 4;
+  constexpr std::int64_t kGradient = 8192 * 4096 * 4;
   run([&](Rank& rank) {
     const auto group = join(rank);
     torch::nn::Linear net(torch::nn::LinearOptions(8192, 4096).bias(false));
@@ -235,7 +235,7 @@ TEST_P(TrainingConformance, BucketsThatDoNotFitInMemoryAreRefusedOnEveryRank) {
     group->barrier().wait();
     // Enough for this process's gradients, and for all of its buckets but half of one.
     const int ranks_in_process = rank.pid_of(rank.rank()) == 0 ? rank.size() : 1;
-    if (!limit_memory(2 * ranks_in_process * gradient - gradient / 2)) return;
+    if (!limit_memory(2 * ranks_in_process * kGradient - kGradient / 2)) return;
     group->barrier().wait();
     expect_error<BackendError>("the first backward",
                                {"empty #", "128\\.|its own error has the figures", "memory"}, [&] {

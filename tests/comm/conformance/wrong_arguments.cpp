@@ -117,6 +117,18 @@ std::vector<WrongCall> wrong_calls(int ranks) {
       {"too many outputs",
        {"all_gather", std::to_string(ranks + 1)},
        [=](auto& g) { g.all_gather(list(ranks + 1, 3), some(3)).wait(); }},
+      {"an output of the wrong size",
+       {"all_gather_into_tensor", "7 elements of Float", fmt::format("give it {}", 3 * ranks)},
+       [=](auto& g) { g.all_gather_into_tensor(some(7), some(3)).wait(); }},
+      {"an output that is not contiguous",
+       {"all_gather_into_tensor", "not contiguous"},
+       [=](auto& g) {
+         g.all_gather_into_tensor(at::zeros({3, ranks + 1}).t().narrow(0, 0, ranks), some(3))
+             .wait();
+       }},
+      {"an input of another type",
+       {"reduce_scatter_tensor", "Double", "Float"},
+       [=](auto& g) { g.reduce_scatter_tensor(some(3), some(3 * ranks, at::kDouble)).wait(); }},
       {"no outputs", {"all_gather"}, [=](auto& g) { g.all_gather(list(0, 0), some(3)).wait(); }},
       {"outputs of another size",
        {"all_gather", "4", "3"},

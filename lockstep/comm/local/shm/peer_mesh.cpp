@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Connects the ranks of a machine over Unix sockets, and notices when one of them goes.
+// Connects the ranks of a machine over Unix sockets, and notices when one of them ends.
 #include "lockstep/comm/local/shm/peer_mesh.h"
 
 #include <algorithm>
@@ -36,7 +36,7 @@ struct Hello {
   std::uint64_t block_bytes = 0;
 };
 
-// -1 if there is none.
+// A pidfd of the process; -1 if there is none.
 int pidfd_of(pid_t pid) {
   return static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
 }
@@ -45,8 +45,8 @@ std::string key_of(const Membership& membership, int rank, std::int64_t group) {
   return fmt::format("shm/{}/{}/{}", membership.generation, group, rank);
 }
 
-// Receives the first message of a connecting process. False if none comes: the process is no rank,
-// or it died.
+// Receives the first message of a connecting process. False if none comes: the process is not a
+// rank, or it died.
 bool greets(int socket, Hello& hello, const Deadline& deadline) try {
   const auto patience = std::min<std::chrono::milliseconds>(kTimeToGreet, deadline.remaining());
   receive_all(socket, std::as_writable_bytes(std::span(&hello, 1)), Deadline::after(patience));
@@ -182,7 +182,7 @@ std::vector<UniqueFd> PeerMesh::exchange(int fd, const Deadline& deadline) {
     try {
       send_fd(peers_[peer].socket.get(), fd, deadline);
     } catch (const ConnectionClosed&) {
-      // Reported below, when the others have got their descriptors.
+      // Reported below, once the other peers have received their descriptors.
     }
   }
   for (int peer = 0; peer < size(); ++peer) {
@@ -218,7 +218,7 @@ void PeerMesh::throw_gone(int rank) const {
                                    rank, pid(rank)));
 }
 
-// Whether the rank has done its part, whatever became of it.
+// Whether the rank's descriptor has arrived, even if the rank has gone since.
 bool PeerMesh::descriptor_waits(int rank) const {
   std::byte next{};
   const ssize_t count = ::recv(peers_[rank].socket.get(), &next, 1, MSG_PEEK | MSG_DONTWAIT);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // A rank's connections to all other ranks of its machine, over Unix sockets. They carry descriptors
-// of shared memory and show when a peer is gone: the kernel closes them however it ends. A child
-// that the peer forked may keep them open, so the peer's process is watched as well.
+// of shared memory and show when a peer is gone: the kernel closes them however the peer ends. A
+// child that the peer forked may keep them open, so the peer's process is watched as well.
 #pragma once
 
 #include <string>
@@ -19,7 +19,7 @@ namespace lockstep::shm {
 class PeerMesh {
  public:
   // Blocks until every rank is connected to every other. TimeoutError names the ranks that did not
-  // come, PeerLost a rank that came and died; BackendError if they run on another machine.
+  // join, PeerLost a rank that joined and died; BackendError if ranks run on another machine.
   PeerMesh(const Membership& membership, const Deadline& deadline);
   PeerMesh(const PeerMesh&) = delete;
   PeerMesh& operator=(const PeerMesh&) = delete;

@@ -28,8 +28,8 @@ class Mapping {
   std::size_t bytes_ = 0;
 };
 
-// Makes a zeroed memfd of this size. BackendError, with both figures, if the memory does not
-// suffice for `ranks` ranks that make one each: a later write would cause a SIGBUS or an OOM kill.
+// Makes a zeroed memfd of this size. BackendError, with both figures, if there is not enough memory
+// for `ranks` ranks to make one each: a later write would cause a SIGBUS or an OOM kill.
 UniqueFd make_memory(std::size_t bytes, int ranks);
 
 }  // namespace lockstep::shm

@@ -13,7 +13,7 @@
 
 namespace lockstep::thread {
 
-// What the ranks of one group share. Each of them keeps it alive.
+// The shared state of one group's ranks. Each rank keeps it alive.
 class World {
  public:
   explicit World(int size);

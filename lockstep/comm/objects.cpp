@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// An object travels as its length and its bytes.
+#include "lockstep/comm/objects.h"
+
+#include <cstring>
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+#include <fmt/format.h>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep {
+namespace {
+
+// Tensors that own their memory: a transport may use it after a failure.
+at::Tensor bytes_of(std::string_view object, std::int64_t size) {
+  const at::Tensor bytes = at::zeros({size}, at::kByte);
+  std::memcpy(bytes.data_ptr(), object.data(), object.size());
+  return bytes;
+}
+
+at::Tensor length_of(std::string_view object) {
+  return at::full({1}, static_cast<std::int64_t>(object.size()), at::kLong);
+}
+
+std::string string_of(const at::Tensor& bytes) {
+  return std::string(static_cast<const char*>(bytes.data_ptr()), bytes.nbytes());
+}
+
+}  // namespace
+
+std::string broadcast_object(std::string_view object, int root, ProcessGroup& group) {
+  const at::Tensor length = length_of(object);
+  group.broadcast(length, root).wait();
+  const std::int64_t size = length.item<std::int64_t>();
+  const at::Tensor bytes = bytes_of(group.rank() == root ? object : "", size);
+  group.broadcast(bytes, root).wait();
+  return string_of(bytes);
+}
+
+std::vector<std::string> all_gather_object(std::string_view object, ProcessGroup& group) {
+  const at::Tensor lengths = at::empty({group.size()}, at::kLong);
+  group.all_gather_into_tensor(lengths, length_of(object)).wait();
+  // Every rank passes as many bytes as the longest object has.
+  const std::int64_t longest = lengths.max().item<std::int64_t>();
+  const at::Tensor all = at::empty({group.size(), longest}, at::kByte);
+  group.all_gather_into_tensor(all, bytes_of(object, longest)).wait();
+  std::vector<std::string> objects;
+  for (int rank = 0; rank < group.size(); ++rank) {
+    objects.push_back(string_of(all[rank].narrow(0, 0, lengths[rank].item<std::int64_t>())));
+  }
+  return objects;
+}
+
+void detail::check_object_size(std::size_t bytes, std::size_t expected, const ProcessGroup& group) {
+  if (bytes == expected) return;
+  throw UsageError(fmt::format(
+      "rank {} of {}: an object has {} bytes here and {} on another rank; all ranks must name the "
+      "same type",
+      group.rank(), group.size(), expected, bytes));
+}
+
+void detail::refuse_json(const std::string& why, const ProcessGroup& group) {
+  throw UsageError(fmt::format(
+      "rank {} of {}: what another rank passed is not JSON; all ranks must name the same type: {}",
+      group.rank(), group.size(), why));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Objects of every kind, between ranks that are processes.
+#include "lockstep/comm/objects.h"
+
+#include "comm/conformance/expect_error.h"
+#include "support/join.h"
+#include "support/rank_processes.h"
+#include <gmock/gmock.h>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep {
+namespace {
+
+using ::testing::ElementsAre;
+using testing::Rank;
+using testing::run_ranks;
+
+static_assert(PlainObject<double> && JsonObject<nlohmann::json>);
+static_assert(!PlainObject<std::string> && !PlainObject<const char*>);
+static_assert(!PlainObject<at::IntArrayRef>, "its elements are elsewhere");
+
+TEST(Objects, AreBroadcastFromRoot) {
+  run_ranks(3, [](Rank& rank) {
+    const auto group = testing::join(rank);
+    for (int root = 0; root < 3; ++root) {
+      const bool is_root = rank.rank() == root;
+      const std::string text(static_cast<std::size_t>(100'000 * root), 'x');
+      EXPECT_EQ(broadcast_object(is_root ? text : "of no interest", root, *group), text);
+      EXPECT_EQ(broadcast_object(is_root ? 2.5 : 0, root, *group), 2.5);
+      const nlohmann::json json = {{"epoch", root}, {"loss", {0.5, nullptr}}};
+      EXPECT_EQ(broadcast_object(is_root ? json : nlohmann::json(), root, *group), json);
+    }
+  });
+}
+
+TEST(Objects, AreGatheredInTheOrderOfTheRanks) {
+  run_ranks(3, [](Rank& rank) {
+    const auto group = testing::join(rank);
+    const std::string text(static_cast<std::size_t>(rank.rank()), 'x');
+    EXPECT_THAT(all_gather_object(text, *group), ElementsAre("", "x", "xx"));
+    EXPECT_THAT(all_gather_object("literal", *group), ElementsAre("literal", "literal", "literal"));
+    EXPECT_THAT(all_gather_object(std::string(), *group), ElementsAre("", "", ""));
+    struct Point {
+      int x;
+      float y;
+    };
+    const auto points = all_gather_object(Point{rank.rank(), 0.5F}, *group);
+    EXPECT_EQ(points[2].x, 2);
+    EXPECT_EQ(points[1].y, 0.5F);
+    const auto jsons = all_gather_object(nlohmann::json{{"rank", rank.rank()}}, *group);
+    EXPECT_EQ(jsons[1]["rank"], 1);
+  });
+}
+
+TEST(Objects, OfDifferentTypesAreRefused) {
+  run_ranks(2, [](Rank& rank) {
+    const auto group = testing::join(rank);
+    const auto gather = [&] {
+      if (rank.rank() == 0) {
+        all_gather_object(std::int16_t{1}, *group);
+      } else {
+        all_gather_object(std::int64_t{1}, *group);
+      }
+    };
+    testing::expect_error<UsageError>("two types", {"rank", "bytes", "same type"}, gather);
+    if (rank.rank() == 1) {
+      testing::expect_error<UsageError>("no JSON", {"not JSON", "same type"},
+                                        [&] { broadcast_object(nlohmann::json(), 0, *group); });
+    } else {
+      EXPECT_EQ(broadcast_object("{", 0, *group), "{");
+    }
+  });
+}
+
+}  // namespace
+}  // namespace lockstep
