@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What every target of this project is compiled with. Consumers get none of it but C++20.
+# Compile options for every target of this project. Consumers inherit only C++20.
 
 if(PROJECT_IS_TOP_LEVEL)
   set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
@@ -23,7 +23,8 @@ endif()
 function(lockstep_own_target target)
   target_compile_features(${target} PUBLIC cxx_std_20)
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON)
-  # -fPIC for programs too: they use the library's precompiled header, which must be made alike.
+  # -fPIC for programs too: they use the library's precompiled header, which must be compiled with
+  # the same flags.
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -ffp-contract=off -fPIC)
   if(CCACHE_PROGRAM AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     target_compile_options(${target} PRIVATE -fpch-preprocess)
@@ -39,7 +40,7 @@ function(lockstep_own_target target)
     target_link_options(${target} PRIVATE -fsanitize=thread)
   endif()
   if(LOCKSTEP_SANITIZER AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    # Its manual warns of false ones with sanitizers, and libtorch's headers get them.
+    # GCC's manual says that sanitizers cause false warnings; libtorch's headers trigger them.
     target_compile_options(${target} PRIVATE -Wno-maybe-uninitialized)
   endif()
 endfunction()

@@ -1,19 +1,18 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The libraries that backends stand on, as far as they are there. comm/backends.cpp learns from
-# built_with.h which backends there are.
+# Finds the libraries that backends need. built_with.h tells comm/backends.cpp which were found.
 
 foreach(library GLOO MPI NCCL)
   set(LOCKSTEP_BUILT_WITH_${library} false)
 endforeach()
 
-# Gloo is in libtorch, which does not bring its headers. The library itself must not be linked: a
-# libtorch may carry another version of it.
+# libtorch contains Gloo but does not ship its headers. The system's Gloo library must not be
+# linked: libtorch may contain another version of it.
 find_path(LOCKSTEP_GLOO_INCLUDE gloo/transport/device.h)
 if(LOCKSTEP_GLOO_INCLUDE)
   set(gloo_sources comm/remote/gloo/gloo_transport.cpp comm/remote/gloo/gloo_device.cpp
                    comm/remote/gloo/gloo_backend.cpp comm/remote/gloo/gloo_sockets.cpp
                    comm/remote/gloo/gloo_store.cpp comm/remote/gloo/waiting_threads.cpp)
-  # Named once more, a folder of the system would come before the compiler's own.
+  # Adding a system include folder again would put it before the compiler's own folders.
   if(NOT LOCKSTEP_GLOO_INCLUDE IN_LIST CMAKE_CXX_IMPLICIT_INCLUDE_DIRECTORIES)
     target_include_directories(lockstep SYSTEM PRIVATE ${LOCKSTEP_GLOO_INCLUDE})
   endif()
@@ -23,7 +22,7 @@ if(LOCKSTEP_GLOO_INCLUDE)
 endif()
 message(STATUS "backend gloo: ${LOCKSTEP_GLOO_INCLUDE}")
 
-# Open MPI or MPICH: the one whose compiler is mpicc, or is named by MPI_C_COMPILER.
+# Open MPI or MPICH: the one whose compiler wrapper is mpicc, or is named by MPI_C_COMPILER.
 option(LOCKSTEP_WITH_MPI "Build the backend mpi, if there is an MPI" ON)
 if(LOCKSTEP_WITH_MPI)
   find_package(MPI COMPONENTS C)
@@ -31,8 +30,8 @@ endif()
 if(TARGET MPI::MPI_C)
   set(mpi_sources comm/remote/mpi/mpi_transport.cpp comm/remote/mpi/mpi_backend.cpp
                   rendezvous/mpi_library.cpp)
-  # For these files alone, so that another MPI costs no more than compiling them. Without the
-  # bindings to C++ that MPI has given up.
+  # For these files only, so that switching MPI recompiles nothing else. Without the C++ bindings,
+  # which MPI has dropped.
   list(TRANSFORM MPI_C_INCLUDE_DIRS PREPEND -isystem OUTPUT_VARIABLE mpi_includes)
   set_source_files_properties(${mpi_sources} PROPERTIES
     COMPILE_OPTIONS "${mpi_includes}"
@@ -47,12 +46,12 @@ else()
 endif()
 message(STATUS "backend mpi: ${MPI_C_HEADER_DIR} ${MPI_C_LIBRARIES}")
 
-# NCCL is in the libtorch that has CUDA, and is loaded from there; only headers are needed. They are
-# CUDA's, or those of the packages nvidia-nccl and nvidia-cuda-runtime beside Python's torch.
+# A libtorch with CUDA contains NCCL, which is loaded from there; only headers are needed: CUDA's,
+# or those of the packages nvidia-nccl and nvidia-cuda-runtime next to Python's torch.
 get_filename_component(python_packages "${TORCH_INSTALL_PREFIX}" DIRECTORY)
 file(GLOB nvidia_packages ${python_packages}/nvidia/*/include)
 find_path(LOCKSTEP_NCCL_INCLUDE nccl.h HINTS ${nvidia_packages})
-# Not all that have cuda_runtime.h have what it includes.
+# Some folders have cuda_runtime.h but not what it includes.
 find_path(LOCKSTEP_CUDA_INCLUDE crt/host_config.h
   HINTS ${CUDAToolkit_INCLUDE_DIRS} ${nvidia_packages} ENV CUDA_HOME PATHS /usr/local/cuda
   PATH_SUFFIXES include)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The target lockstep_fmt: the system's fmt, as a compiled library. As headers only it would be
-# compiled into each of our files anew, which takes longer than most of them.
+# The target lockstep_fmt: the system's fmt, as a compiled library. A header-only fmt would be
+# recompiled in each of our files, which takes longer than most of the files themselves.
 find_package(fmt REQUIRED)
 
-# Newer libtorches ship the headers of another fmt among their own, which do not fit the system's
-# library; a folder of its own brings the right ones to the front. They are reached by headers that
-# say whose they are: a compiler does not warn of the system's.
+# Newer libtorch versions ship another fmt's headers, which do not match the system's library. So a
+# folder of forwarding headers, searched first, includes the system's fmt. The forwarding headers
+# are marked as system headers so that the compiler does not warn about them.
 get_target_property(fmt_headers fmt::fmt INTERFACE_INCLUDE_DIRECTORIES)
 list(GET fmt_headers 0 fmt_headers)
 set(fmt_in_front ${PROJECT_BINARY_DIR}/fmt_in_front)

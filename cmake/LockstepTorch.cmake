@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# How libtorch is found and told apart. The build uses it, and so does the installed package, which
+# Finds libtorch and identifies its build. Used by the build and by the installed package, which
 # must find the same libtorch again.
 
 # Sets `out` to the folder of the TorchConfig.cmake that the user named with Torch_DIR or
-# CMAKE_PREFIX_PATH, as variables of CMake or of the environment; to nothing if none is named.
+# CMAKE_PREFIX_PATH, as variables of CMake or of the environment; to the empty string if none is
+# named.
 function(lockstep_named_torch out)
   foreach(dir "${Torch_DIR}" "$ENV{Torch_DIR}")
     if(EXISTS "${dir}/TorchConfig.cmake")
@@ -24,7 +25,7 @@ function(lockstep_named_torch out)
   set(${out} "" PARENT_SCOPE)
 endfunction()
 
-# The version that the libtorch in this folder claims, without loading it.
+# The version of the libtorch in this folder, read without loading it.
 function(lockstep_torch_version dir out)
   include(${dir}/TorchConfigVersion.cmake)
   set(${out} ${PACKAGE_VERSION} PARENT_SCOPE)
@@ -32,7 +33,7 @@ endfunction()
 
 # Loads the libtorch in this folder, for the whole project. TorchConfig.cmake looks for libc10 in
 # the system's folders before its own: with two libtorches on one machine a program would link
-# against both, and die at start. So its own root goes first.
+# against both, and crash at startup. So its own root goes first.
 macro(lockstep_load_torch dir)
   set(Torch_DIR ${dir} CACHE PATH "The folder of TorchConfig.cmake" FORCE)
   get_filename_component(_lockstep_torch_root ${dir}/../../.. ABSOLUTE)
@@ -51,7 +52,7 @@ macro(lockstep_load_torch dir)
   set(CMAKE_PREFIX_PATH ${_lockstep_prefix_path})
 endmacro()
 
-# What code built with the loaded libtorch is bound to besides its version: `cuda` is a version, or
+# What code built with the loaded libtorch depends on besides its version: `cuda` is a version, or
 # "none"; `abi` is 1 for the C++11 ABI, else 0.
 function(lockstep_torch_binding cuda abi)
   set(${cuda} none PARENT_SCOPE)

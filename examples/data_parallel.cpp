@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Trains a small network on Fashion-MNIST on all GPUs that are visible, or on several cores, in one
-// process. The line marked DP is what single_device.cpp has not, and the forward goes through it.
+// process. The line marked DP is not in single_device.cpp; forward goes through the wrapper that it
+// makes.
 //
 //   data_parallel [REPLICAS [FOLDER]]     REPLICAS on CPU; one for each core by default
 #include <cstdio>

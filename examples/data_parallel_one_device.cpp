@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A program that is written for several devices, on a machine that has one: DataParallel with one
-// device passes everything straight through to the net. Trains the same net bare and wrapped on
+// A program written for several devices, on a machine that has one: DataParallel with one device
+// passes everything straight through to the net. Trains the same net bare and wrapped on
 // Fashion-MNIST, and compares what they have learned.
 //
 //   data_parallel_one_device [FOLDER]
@@ -11,7 +11,7 @@
 
 #include "lockstep/lockstep.h"
 
-// One epoch; model is the net, or what it is wrapped in.
+// Trains for one epoch; model is the net or its wrapper.
 template <class Model>
 void train(Model& model, torch::nn::Sequential& net, lockstep::MnistDataset images,
            torch::Device device) {
@@ -63,7 +63,7 @@ int main(int argc, char** argv) try {
     same = same && net->parameters()[i].equal(bare->parameters()[i]);
   }
   std::printf("%s\n", same ? "the same weights, bit for bit" : "other weights");
-  return same || device.is_cuda() ? 0 : 1;  // kernels of a GPU may differ from run to run
+  return same || device.is_cuda() ? 0 : 1;  // GPU kernels may differ from run to run
 } catch (const std::exception& error) {
   std::fprintf(stderr, "data_parallel_one_device: %s\n", error.what());
   return 1;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Trains a small network on Fashion-MNIST with as many ranks as a launcher starts, each with its
-// part of the data. The lines marked DDP are what single_device.cpp has not.
+// part of the data. The lines marked DDP are not in single_device.cpp.
 //
 //   lockstep run -n 4 ddp [FOLDER]     also mpirun, srun, torchrun --no-python
 //   ddp [FOLDER]                       one rank
@@ -16,7 +16,7 @@ int main(int argc, char** argv) try {
   std::string folder = "/usr/share/datasets/fashion-mnist";
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
-    // Older launchers say it with an argument instead of the environment.
+    // Older launchers pass the local rank as an argument instead of in the environment.
     if (argument.starts_with("--local_rank=") || argument.starts_with("--local-rank=")) {
       setenv("LOCAL_RANK", argument.substr(13).c_str(), 1);
     } else {

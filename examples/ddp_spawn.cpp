@@ -2,7 +2,7 @@
 // Linear regression twice: in this process alone, then by ranks that this process starts itself,
 // which rendezvous over TCP and hand their results back to main.
 //
-//   ddp_spawn [RANKS [PORT]]     2 ranks, whose rendezvous is port 29400
+//   ddp_spawn [RANKS [PORT]]     default: 2 ranks, rendezvous on port 29400
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

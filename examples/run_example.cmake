@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # cmake -DPRINTS=REGEX -P run_example.cmake -- COMMAND...: runs it, and fails unless it exits with 0
-# and prints what matches. ctest alone checks either the one or the other.
+# and its output matches. ctest alone checks only one of the two.
 set(command)
 set(seen OFF)
 foreach(i RANGE 1 ${CMAKE_ARGC})

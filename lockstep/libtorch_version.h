@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// All that differs between the versions of libtorch that Lockstep is built with.
+// Everything that differs between the libtorch versions that Lockstep is built with.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,8 @@
 
 namespace lockstep::libtorch {
 
-// What owns a node of the autograd graph: std::shared_ptr in 1.13, c10::intrusive_ptr in 2.13.
+// The pointer that owns a node of the autograd graph: std::shared_ptr in 1.13, c10::intrusive_ptr
+// in 2.13.
 using NodePointer =
     decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
 
@@ -46,8 +47,8 @@ NodePointer make_node(Arguments&&... arguments) {
   return NodeFactory<NodePointer, Node>::make(std::forward<Arguments>(arguments)...);
 }
 
-// The types to which autocast converts. Whether it is on is part of at::ThreadLocalState in every
-// version, these are only in later ones.
+// The types to which autocast converts. Whether autocast is on is part of at::ThreadLocalState in
+// every version; the types are part of it only in later ones.
 struct AutocastTypes {
   at::ScalarType cpu;
   at::ScalarType cuda;
@@ -71,18 +72,19 @@ inline void set_autocast_types(const AutocastTypes& types) {
 }
 #endif
 
-// A stream as CUDA knows it; 1.13 tells it through headers of CUDA alone.
+// The stream's CUDA handle; 1.13 exposes it only through CUDA's headers.
 template <class Stream>
 void* native_handle(const Stream& stream) {
   if constexpr (requires { stream.native_handle(); }) {
     return stream.native_handle();
   } else {
-    throw BackendError("nccl needs a later libtorch, which tells what its streams are");
+    throw BackendError(
+        "the backend nccl needs a later libtorch: this one does not show its CUDA streams");
   }
 }
 
-// The most that libtorch's allocator has had in use on a GPU at once, in bytes; nothing before 2.9,
-// which tell it through headers of CUDA alone.
+// The peak of the memory in use by libtorch's allocator on a GPU, in bytes; nullopt before 2.9,
+// where only CUDA's headers expose it.
 #if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 9)
 inline std::optional<std::int64_t> peak_memory(at::Device device) {
   using c10::CachingAllocator::StatType;
@@ -96,8 +98,8 @@ inline std::optional<std::int64_t> peak_memory(at::Device) {
 }
 #endif
 
-// Later versions serve a c10d::TCPStore by libuv, and refuse even to be asked for that where they
-// were built without it, as Debian's. Both kinds of server are asked in the same way.
+// Later versions serve a c10d::TCPStore with libuv by default, and throw if they were built without
+// it, as Debian's are. Clients talk to both kinds of server in the same way.
 template <class Options>
 void do_without_libuv(Options& options) {
   if constexpr (requires { options.useLibUV; }) options.useLibUV = false;

@@ -8,7 +8,7 @@ pip_torch=${LOCKSTEP_PIP_TORCH:-2.13.0}
 pip_venv=${XDG_CACHE_HOME:-$HOME/.cache}/lockstep/torch-$pip_torch
 data_folder=/usr/share/datasets/fashion-mnist
 
-# How many of the slots that CMakeLists.txt gives to tests ctest fills at a time.
+# How many of the test slots (see CMakeLists.txt) ctest fills at a time.
 export CTEST_PARALLEL_LEVEL=${CTEST_PARALLEL_LEVEL:-6}
 
 extra_packages=()
@@ -87,7 +87,7 @@ missing() {
 }
 
 # candidate PACKAGE: the version that apt would install, without its epoch; nothing if none.
-# apt-cache takes a name that it does not know (g++ while its lists are empty) for a pattern.
+# apt-cache treats a name that it does not know (g++ while its lists are empty) as a pattern.
 candidate() {
   LC_ALL=C apt-cache policy "$1" 2>/dev/null | awk -v package="$1:" '
     /^[^ ]/ { here = $0 == package }
@@ -99,8 +99,8 @@ at_least() { [[ $(printf '%s\n%s\n' "$2" "$1" | sort -V | head -n 1) == "$2" ]];
 
 lists_are_empty() { [[ -z $(find /var/lib/apt/lists -name '*Packages*' -print -quit 2>/dev/null) ]]; }
 
-# is_offered PACKAGE MINIMUM: whether apt has it in this version. A fresh container's lists of
-# packages are empty: then it may, and the list is made again when apt-get update has run.
+# is_offered PACKAGE MINIMUM: whether apt has it in this version. A fresh container's package lists
+# are empty: then this assumes so, and the caller's list is made again after apt-get update.
 is_offered() {
   local version
   version=$(candidate "$1")
@@ -134,7 +134,7 @@ torch_config_in() {
   done
 }
 
-# What the user named in the environment, as CMake does.
+# The libtorch that the user named in the environment, looked up as by CMake.
 named_torch() {
   local prefix prefixes
   if [[ -n ${Torch_DIR:-} ]]; then
@@ -147,7 +147,7 @@ named_torch() {
   done | head -n 1
 }
 
-# A torch that python3 could import; finding it takes a tenth of a second, importing it many.
+# A torch that python3 could import; finding it takes 0.1 s, importing it far longer.
 python_torch() {
   local init
   init=$(python3 -c 'import importlib.util as u; print(u.find_spec("torch").origin)' 2>/dev/null) ||
@@ -162,8 +162,8 @@ system_has_torch() {
   if [[ -n $version ]]; then at_least "$version" 1.13; else is_offered libtorch-dev 1.13; fi
 }
 
-# Decides which libtorch it is: sets torch_kind, torch_folder (not yet for what must be installed
-# first) and torch_packages, which it needs.
+# Decides which libtorch to use: sets torch_kind, torch_folder (not yet for what must be installed
+# first) and torch_packages, the packages that it needs.
 choose_torch() {
   torch_packages=()
   case $torch in
@@ -219,7 +219,7 @@ install_pip_torch() {
   in_venv "torch==$pip_torch"
 }
 
-# When the packages are there: installs pip's torch if it is wanted, and sets torch_folder.
+# Once the packages are installed: installs pip's torch if wanted, and sets torch_folder.
 prepare_torch() {
   if [[ $torch_kind == system ]]; then
     torch_folder=$(torch_config_in /usr)
@@ -241,7 +241,7 @@ prepare_torch() {
   [[ -n $torch_folder ]] || fail "no libtorch was found for --torch=$torch"
 }
 
-# --- compiler and CMake ----------------------------------------------------------------------------
+# --- compiler and CMake ---------------------------------------------------------------------------
 
 # A C++20 compiler: $CXX, g++ if it is 12 or newer, or one with its version in its name.
 choose_compiler() {
@@ -271,7 +271,7 @@ choose_cmake() {
   return 1
 }
 
-# --- all of it -------------------------------------------------------------------------------------
+# --- all of it ------------------------------------------------------------------------------------
 
 # Sets `packages` to what must be installed, and torch_kind and torch_folder.
 list_missing() {
@@ -285,7 +285,7 @@ list_missing() {
   else
     say "this is not Debian: make sure that you have what Debian calls ${wanted[*]}"
   fi
-  # Programs may come from anywhere.
+  # Programs need not come from packages.
   local program
   for program in git:git ninja:ninja-build ccache:ccache; do
     command -v "${program%:*}" >/dev/null || packages+=("${program#*:}")
@@ -317,7 +317,7 @@ use_dependencies() {
   command -v ninja >/dev/null || fail "no ninja here"
 }
 
-# Sees to it that everything is installed; says and does nothing when it is.
+# Ensures that everything is installed; silently does nothing if it already is.
 setup_machine() {
   cd "$root"
   if [[ -n $dependencies ]]; then
@@ -331,7 +331,7 @@ setup_machine() {
 These are the names of Debian's packages; there is no apt-get here to install them with."
     ask_to_install "${packages[@]}"
     say "reading the lists of packages"
-    # A source that cannot be reached need not matter; apt-get install says so if it does.
+    # An unreachable source need not matter; apt-get install reports it if it does.
     $sudo apt-get update --quiet >/dev/null || true
     list_missing
     shown apt-install $sudo env DEBIAN_FRONTEND=noninteractive \
@@ -348,7 +348,7 @@ These are the names of Debian's packages; there is no apt-get here to install th
 }
 
 # Makes a build folder for this preset, libtorch and compiler, and configures it again only when
-# something that this script decides has changed; Ninja sees to the rest. LOCKSTEP_CMAKE_OPTIONS are
+# something that this script decides has changed; Ninja handles the rest. LOCKSTEP_CMAKE_OPTIONS are
 # added, such as "-DCMAKE_COMPILE_WARNING_AS_ERROR=ON".
 configure() {
   local options
@@ -368,7 +368,7 @@ configure() {
   fi
 }
 
-# build_targets [TARGET...]: all, if none is named.
+# build_targets [TARGET...]: builds these targets, or all if none is named.
 build_targets() {
   if "$cmake" --build "$build" --target "${@:-all}" -- -n | grep -q 'no work to do'; then return; fi
   say "building ${build#"$root"/}: ${*:-everything}"

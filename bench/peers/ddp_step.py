@@ -81,7 +81,7 @@ def resnet50():
 
 
 class EncoderLayer(nn.Module):
-    """Attention and a hidden layer, each behind a normalisation (Vaswani et al., 2017)."""
+    """Attention and a hidden layer, each behind a normalization (Vaswani et al., 2017)."""
 
     def __init__(self, width, heads, hidden):
         super().__init__()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The smallest program with ranks: each one contributes its number, each one learns the sum.
+// The smallest program with ranks: each rank contributes its number and receives the sum.
 #include <iostream>
 
 #include <lockstep/comm/init_process_group.h>

@@ -33,7 +33,7 @@ constexpr std::string_view kHowToGetNccl =
     "it needs the headers of NCCL (nccl.h) and of CUDA (cuda_runtime.h) where CMake finds them "
     "(beside pip's torch they are found), and a libtorch with CUDA";
 
-// Null if it is not built in: the function is then named here, but not used.
+// Null if the backend is not built in; its make function is then declared but never used.
 Join gloo_join() {
   if constexpr (built_with::gloo) return make_gloo_backend;
   return nullptr;

@@ -14,7 +14,7 @@ namespace lockstep {
 
 struct BackendRow {
   std::string_view name;
-  // For people: "the ranks of one machine, through shared memory".
+  // A readable description: "the ranks of one machine, through shared memory".
   std::string_view help;
   // Joins the ranks; messages call the backend `name`. Null if it is not built in.
   std::shared_ptr<Backend> (*join)(const Membership& membership, const GroupOptions& options,
@@ -26,7 +26,7 @@ struct BackendRow {
   std::string (*find_library)();
   // How `lockstep doctor` tries it: with two ranks on this machine, by its library, or not.
   enum class Trial { ranks, library, none } trial;
-  // What doctor says of its library, with {} in the place of find_library().
+  // Doctor's text about the library, with {} in place of find_library()'s result.
   std::string_view found;
 
   bool built_in() const { return join != nullptr; }
@@ -34,7 +34,7 @@ struct BackendRow {
 
 // In the order of the documentation and --help, without "auto".
 std::span<const BackendRow> backend_rows();
-// There must be a row of this name.
+// Requires a row of this name.
 const BackendRow& backend_row(std::string_view name);
 // Whether the backend is built in, and its library can be used.
 bool is_usable(const BackendRow& row);

@@ -24,7 +24,7 @@ std::string backend_between_hosts();
 
 struct Choice {
   std::string backend;
-  // For people: "all ranks share this machine".
+  // The reason, as text: "all ranks share this machine".
   std::string why;
 };
 

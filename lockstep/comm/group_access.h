@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What the reducer and the tests need of a group, and users do not.
+// Access to a group that the reducer and the tests need, and users do not.
 #pragma once
 
 #include <cstdint>
@@ -20,11 +20,11 @@ class GroupAccess {
   // all_reduce of a 1-D tensor, parts of which come from other buffers on this rank. Pieces are
   // contiguous, of the tensor's type, and do not overlap. Those that lie wholly in own_share() are
   // read in place, and must not change until the Work is done; the others are copied in at once. A
-  // ring copies all.
+  // ring copies all pieces.
   Work all_reduce_pieces(const at::Tensor& tensor, std::vector<Piece> pieces,
                          AllReduceOptions options = {});
-  // The elements of a tensor that, on this rank, no other rank reads in an all_reduce: a part of a
-  // large tensor that all ranks can reach; none on groups that share no memory.
+  // The elements of this rank's tensor that no other rank reads in an all_reduce: a part of a large
+  // tensor that all ranks can reach; none in groups that share no memory.
   ElementRange own_share(const at::Tensor& tensor) const;
 
  private:

@@ -51,7 +51,7 @@ at::Device choose_device(std::optional<at::Device> wanted, const Membership& mem
 std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
   const auto& known = backends();
   if (std::ranges::find(known, options.backend) == known.end()) {
-    throw UsageError(fmt::format("there is no backend \"{}\"; there are {}", options.backend,
+    throw UsageError(fmt::format("there is no backend \"{}\"; the backends are {}", options.backend,
                                  fmt::join(known, ", ")));
   }
   if (options.timeout.count() <= 0) {

@@ -22,23 +22,24 @@ struct InitOptions {
   std::string init_method = "env://";
   std::optional<int> rank = {};
   std::optional<int> world_size = {};
-  // For joining, and for every wait of the group.
+  // Limits joining, and every wait of the group.
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
   // Where this rank's tensors live. By default cuda:LOCAL_RANK if there is a GPU, else cpu.
   std::optional<at::Device> device = {};
 };
 
-// Blocks until all ranks have joined. UsageError for options or an environment that contradict
-// themselves or those of other ranks; PeerLost names a rank that came and died, TimeoutError the
-// ranks that did not come; BackendError if the backend is not built in, or the system refuses what
+// Blocks until all ranks have joined. UsageError if options or environment are contradictory or
+// conflict with those of other ranks; PeerLost names a rank that joined and died, TimeoutError the
+// ranks that did not join; BackendError if the backend is not built in, or the system refuses what
 // it needs. Destroying the group leaves it and never hangs; there is no destroy_process_group.
 std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options = {});
 
-// The names of the backends. "auto" takes the fastest backend that joins these ranks; "shm" is for
-// ranks of one machine; "gloo" for any number of machines; "mpi" for ranks that an MPI launcher
+// The names of the backends. "auto" takes the fastest backend that can join these ranks; "shm" is
+// for ranks of one machine; "gloo" for any number of machines; "mpi" for ranks that an MPI launcher
 // started; "nccl" for ranks with a GPU each; "hierarchical" for several machines with several ranks
 // each: shm within a machine, gloo between machines, or mpi or nccl with "hierarchical:mpi" and
-// "hierarchical:nccl". A backend that is not built in says how to get it when it is asked for.
+// "hierarchical:nccl". Asking for a backend that is not built in throws an error that says how to
+// get it.
 const std::vector<std::string>& backends();
 
 }  // namespace lockstep

@@ -40,7 +40,7 @@ class RingAllReduce final : public Operation, public Progressing {
   Deadline default_deadline() const override { return Deadline::after(neighbours_.timeout); }
 
   bool try_advance() override;
-  local::ControlBlock* doorbell_if_busy() override { return nullptr; }
+  Doorbell* doorbell_if_busy() override { return nullptr; }
 
  private:
   enum class State : std::uint8_t { under_way, done, failed };

@@ -12,8 +12,8 @@ namespace lockstep {
 // A group of this process alone.
 std::shared_ptr<ProcessGroup> make_self_group(GroupOptions options = {});
 
-// One group object for each rank, in the order of the ranks; each is for one thread. A rank leaves
-// the group when its object is destroyed. UsageError if size is less than 1.
+// One group object per rank, in rank order, each for use by one thread. A rank leaves the group
+// when its object is destroyed. UsageError if size is less than 1.
 std::vector<std::shared_ptr<ProcessGroup>> make_thread_groups(int size, GroupOptions options = {});
 
 }  // namespace lockstep

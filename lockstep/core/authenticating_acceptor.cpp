@@ -75,9 +75,9 @@ void AuthenticatingAcceptor::greet(UniqueFd socket) {
 }
 
 AuthenticatingAcceptor::Verdict AuthenticatingAcceptor::hear(PendingPeer& peer) {
-  auto* place = reinterpret_cast<char*>(&peer.answer) + peer.received;
+  auto* end = reinterpret_cast<char*>(&peer.answer) + peer.received;
   const int fd = peer.socket.get();
-  const ssize_t count = ::recv(fd, place, sizeof peer.answer - peer.received, 0);
+  const ssize_t count = ::recv(fd, end, sizeof peer.answer - peer.received, 0);
   if (count < 0 && (errno == EAGAIN || errno == EINTR)) return Verdict::undecided;
   if (count <= 0) return Verdict::refused;
   peer.received += static_cast<std::size_t>(count);

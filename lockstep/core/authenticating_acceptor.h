@@ -35,8 +35,8 @@ class AuthenticatingAcceptor {
   // Closes all pending connections and accepts no more.
   void close();
 
-  // Ends a message about missing ranks: the hosts of peers that did not know the key, and whether
-  // this process ran out of descriptors. Empty if neither. Thread-safe.
+  // The end of a message about missing ranks: the hosts of peers that did not know the key, and
+  // whether this process ran out of descriptors. Empty if neither. Thread-safe.
   std::string refused() const;
 
  private:

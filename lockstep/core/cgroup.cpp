@@ -58,7 +58,7 @@ bool contains(const std::string& list, std::string_view wanted) {
 }
 
 // The group's own folder and those above it, up to the controller's mount point. In a container the
-// path may be the host's, of which only the top is visible.
+// path may be the host's, and only its top is visible.
 void add_way_up(const fs::path& mount, std::string path, std::vector<fs::path>& folders) {
   for (; !path.empty() && path != "/"; path.erase(path.rfind('/')))
     folders.push_back(mount / path.substr(1));
@@ -70,7 +70,7 @@ void add_way_up(const fs::path& mount, std::string path, std::vector<fs::path>& 
 struct Cgroup::MemoryUse {
   std::int64_t limit;
   std::int64_t used;
-  // How often the limit was met.
+  // How often the limit was hit.
   std::optional<std::int64_t> hits;
 };
 

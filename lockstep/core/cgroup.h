@@ -25,9 +25,8 @@ class Cgroup {
   // How often a limit made the kernel look for a process to kill. nullopt in version 1, which does
   // not count this.
   std::optional<std::int64_t> memory_limit_hits() const;
-  // How many processes the kernel has killed for lack of memory since the group was made, be it the
-  // group's memory or the machine's. Read from the nearest group that counts them; nullopt if none
-  // does.
+  // How many processes the kernel has killed since the group was made because the group or the
+  // machine ran out of memory. Read from the nearest group that counts them; nullopt if none does.
   std::optional<std::int64_t> memory_kills() const;
 
  private:

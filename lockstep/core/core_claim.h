@@ -12,8 +12,7 @@ namespace lockstep {
 // Holds cores of this machine until it is destroyed or the process ends. A claim is an abstract
 // Unix socket: it leaves nothing behind, and all processes of one network namespace see it.
 // Containers with their own networks do not see each other's claims. So only a job that would use
-// every core that it may use should claim and pin: two such jobs share cores with or without
-// pinning.
+// all of its allowed cores should claim and pin: two such jobs share cores with or without pinning.
 class CoreClaim {
  public:
   // Claims all of the cores, or none if one is taken.

@@ -22,7 +22,7 @@
 namespace lockstep {
 namespace {
 
-// More ranks per core are more likely a typing error than intended.
+// More ranks per core are more likely a typo than intended.
 constexpr int kRanksPerCore = 4;
 
 std::int64_t machine_memory() {

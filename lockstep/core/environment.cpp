@@ -35,10 +35,10 @@ std::optional<int> environment_int(const char* name, const Range<int>& range) {
 }
 
 std::optional<int> omp_num_threads() {
-  constexpr const char* name = "OMP_NUM_THREADS";
-  const auto text = environment(name);
+  constexpr const char* kName = "OMP_NUM_THREADS";
+  const auto text = environment(kName);
   if (!text) return std::nullopt;
-  return read_variable(name, *text, text->substr(0, text->find(',')), kFrom1);
+  return read_variable(kName, *text, text->substr(0, text->find(',')), kFrom1);
 }
 
 }  // namespace lockstep

@@ -19,7 +19,7 @@ class Epoll {
 
   // BackendError if it cannot be watched.
   void add(int fd, std::uint32_t events);
-  // Returns false instead.
+  // Like add(), but returns false instead of throwing.
   bool try_add(int fd, std::uint32_t events);
   void change(int fd, std::uint32_t events);
   void remove(int fd);

@@ -14,8 +14,8 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// The caller asked for something impossible, such as a wrong option. Nothing was changed, and a
-// group can be used again, unless the ranks' calls differ.
+// The caller asked for something impossible, such as a wrong option. Nothing has changed, and the
+// group remains usable unless the ranks' calls differ.
 class UsageError : public Error {
  public:
   using Error::Error;
@@ -24,12 +24,12 @@ class UsageError : public Error {
 // Another rank ended, left its group or gave up. The group that reports it is unusable.
 class PeerLost : public Error {
  public:
-  // left: the rank left the group by itself. failed: it died or gave up.
+  // left: the rank left the group normally. failed: it died or gave up.
   enum class How { failed, left };
 
   PeerLost(int rank, const std::string& message, How how = How::failed)
       : Error(message), rank_(rank), how_(how) {}
-  // The lost rank, counted in the group that reports it.
+  // The lost rank, numbered within the group that reports it.
   int rank() const { return rank_; }
   How how() const { return how_; }
 
@@ -42,15 +42,15 @@ class PeerLost : public Error {
 class TimeoutError : public Error {
  public:
   explicit TimeoutError(const std::string& message, int rank = -1) : Error(message), rank_(rank) {}
-  // The first of the missing ranks, counted in the group that reports it; -1 if no rank is known to
-  // be at fault.
+  // The first missing rank, numbered within the group that reports it; -1 if no rank is known to be
+  // at fault.
   int rank() const { return rank_; }
 
  private:
   int rank_;
 };
 
-// The system, the network or a library refused: no memory, no socket, no GPU.
+// The system, the network or a library failed: no memory, no socket, no GPU.
 class BackendError : public Error {
  public:
   using Error::Error;

@@ -13,7 +13,7 @@
 namespace lockstep {
 namespace {
 
-// With more, too many connections would be accepted before the slow ones are closed.
+// A larger batch would accept too many connections before the slow ones are closed.
 constexpr std::size_t kAtOnce = 32;
 
 }  // namespace

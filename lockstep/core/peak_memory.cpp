@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Computes the peak from VmHWM, less file mappings and the other ranks' part of shared memory.
+// Computes the peak from VmHWM, minus file mappings and the other ranks' part of shared memory.
 #include "lockstep/core/peak_memory.h"
 
 #include <fstream>
@@ -25,12 +25,12 @@ void reset_peak_memory() {
 }
 
 std::int64_t peak_memory() {
-  constexpr auto* status = "/proc/self/status";
-  const std::int64_t peak = field(status, "VmHWM");
+  constexpr auto* kStatus = "/proc/self/status";
+  const std::int64_t peak = field(kStatus, "VmHWM");
   if (peak == 0) return 0;
   // The kernel keeps only the peak of the total. Every rank maps shared memory whole and keeps it,
   // so a proportional part is counted for each.
-  return peak - field(status, "RssFile") - field(status, "RssShmem") +
+  return peak - field(kStatus, "RssFile") - field(kStatus, "RssShmem") +
          field("/proc/self/smaps_rollup", "Pss_Shmem");
 }
 

@@ -73,7 +73,7 @@ void set_option(int socket, int level, int name, int value) {
   ::setsockopt(socket, level, name, &value, sizeof value);
 }
 
-// 0, or the error number.
+// Returns 0 or the error number.
 int connect_once(int fd, const addrinfo& address, const Deadline& deadline) {
   if (::connect(fd, address.ai_addr, address.ai_addrlen) == 0) return 0;
   if (errno != EINPROGRESS) return errno;
@@ -239,7 +239,7 @@ void keep_alive(int socket) {
   set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, 4);
   set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, 2);
   set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, 3);
-  // The same for data that was sent and is not acknowledged.
+  // The same for data that was sent but not acknowledged.
   set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, 10'000);
 }
 

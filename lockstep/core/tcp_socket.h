@@ -22,8 +22,8 @@ class AddressInUse : public BackendError {
 // Listens on one address of this machine only. Port 0 takes a free one. BackendError if the host is
 // not an address of this machine, AddressInUse if the port is taken.
 UniqueFd listen_tcp(const std::string& host, std::uint16_t port);
-// ConnectionRefused if nobody listens there, HostUnreachable if it cannot be reached otherwise,
-// TimeoutError if nothing answers by the deadline.
+// ConnectionRefused if nobody listens there, HostUnreachable if it cannot be reached for another
+// reason, TimeoutError if nothing answers by the deadline.
 UniqueFd connect_tcp_at_once(const std::string& host, std::uint16_t port, const Deadline& deadline);
 // Retries until the deadline while the connection is refused or the host cannot be reached.
 UniqueFd connect_tcp(const std::string& host, std::uint16_t port, const Deadline& deadline);
@@ -44,9 +44,9 @@ std::string peer_host(int socket);
 bool is_within_machine(int socket);
 
 // The host by which other machines reach `host`. If `host` is a name that resolves to loopback here
-// (as Debian sets up a machine's own name), or this machine's own name and unknown here, that is
-// the numeric address of another interface; otherwise it is `host` itself. Waits at most a minute
-// for another machine's name to appear, since Kubernetes creates names while it starts their
+// (as Debian sets up a machine's own name), or this machine's own name and unknown here, the result
+// is the numeric address of another interface; otherwise it is `host` itself. Waits at most a
+// minute for another machine's name to appear, since Kubernetes creates names while it starts their
 // machines. BackendError if it stays unknown.
 std::string reachable_host(const std::string& host, const Deadline& deadline);
 

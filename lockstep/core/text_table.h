@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Tables for people to read.
+// Formats tables for people to read.
 #pragma once
 
 #include <string>
@@ -9,8 +9,9 @@ namespace lockstep {
 
 using Cells = std::vector<std::string>;
 
-// One line of text for each line of cells; all lines have equally many cells. The first column is
-// left-aligned, the others right-aligned, with two spaces between columns. Ends with a newline.
+// One line of text for each line of cells; all lines have the same number of cells. The first
+// column is left-aligned, the others right-aligned, with two spaces between columns. Ends with a
+// newline.
 std::string align_columns(const std::vector<Cells>& lines);
 
 }  // namespace lockstep

@@ -52,8 +52,8 @@ void remove_leftovers(int folder) {
 
 UnfinishedFile::UnfinishedFile(int folder, mode_t mode) : folder_(folder) {
   remove_leftovers(folder);
-  constexpr int most_attempts = 100;
-  for (int attempt = 0; attempt < most_attempts; ++attempt) {
+  constexpr int kMostAttempts = 100;
+  for (int attempt = 0; attempt < kMostAttempts; ++attempt) {
     if (create(mode)) return;
     if (errno != EEXIST) break;
   }

@@ -118,7 +118,7 @@ UniqueFd receive_fd(int socket, const Deadline& deadline) {
            [&] { return ::recvmsg(socket, &message.header, MSG_CMSG_CLOEXEC); });
   const cmsghdr* item = CMSG_FIRSTHDR(&message.header);
   if (message.payload != DescriptorMessage{}.payload) {
-    throw ConnectionClosed("receiving a descriptor: the peer said farewell");
+    throw ConnectionClosed("receiving a descriptor: the peer closed the connection");
   }
   if (item == nullptr || item->cmsg_type != SCM_RIGHTS) {
     // The kernel drops a descriptor for which this process has no room.

@@ -27,10 +27,10 @@ namespace fs = std::filesystem;
 }
 
 fs::path follow_links(const fs::path& file) {
-  constexpr int most_links = 40;  // the kernel's own limit
+  constexpr int kMostLinks = 40;  // the kernel's own limit
   fs::path target = fs::absolute(file);
   for (int links = 0; fs::is_symlink(fs::symlink_status(target)); ++links) {
-    if (links == most_links) throw_errno(ELOOP);
+    if (links == kMostLinks) throw_errno(ELOOP);
     target = target.parent_path() / fs::read_symlink(target);
   }
   return target;
@@ -38,15 +38,15 @@ fs::path follow_links(const fs::path& file) {
 
 // Errors that a user can fix by naming another file.
 bool is_of_path(int error) {
-  constexpr std::array errors{ENOENT, ENOTDIR, EISDIR, EACCES,      EPERM,
-                              EROFS,  ELOOP,   EINVAL, ENAMETOOLONG};
-  return std::ranges::find(errors, error) != errors.end();
+  constexpr std::array kErrors{ENOENT, ENOTDIR, EISDIR, EACCES,      EPERM,
+                               EROFS,  ELOOP,   EINVAL, ENAMETOOLONG};
+  return std::ranges::find(kErrors, error) != kErrors.end();
 }
 
 [[noreturn]] void refuse(const fs::path& file, const std::string& why) {
-  throw UsageError(fmt::format(
-      "cannot write \"{}\": {}; name a file in a folder that is there and may be written",
-      file.string(), why));
+  throw UsageError(
+      fmt::format("cannot write \"{}\": {}; choose a file in an existing, writable folder",
+                  file.string(), why));
 }
 
 // The mount point of this folder's file system.
@@ -149,7 +149,7 @@ void WholeFile::require_replaceable() const {
   struct statx extended {};
   if (::statx(folder_.get(), name.c_str(), AT_SYMLINK_NOFOLLOW, 0, &extended) == 0 &&
       (extended.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0) {
-    refuse(file_, "another file system is mounted on this file, which cannot be replaced then");
+    refuse(file_, "this file is a mount point, which cannot be replaced");
   }
 }
 

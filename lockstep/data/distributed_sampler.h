@@ -27,8 +27,8 @@ struct DistributedSamplerOptions {
 
 // A sampler for torch::data::make_data_loader, which copies it. Copies share the epoch, so
 // set_epoch on the original reaches the loader's copy; each copy has its own position. Does not
-// keep the group. set_epoch may be called from any thread, everything else from one thread per
-// copy.
+// keep the group alive. set_epoch may be called from any thread, everything else from one thread
+// per copy.
 class DistributedSampler : public torch::data::samplers::Sampler<> {
  public:
   // For this rank of the group.
@@ -38,12 +38,12 @@ class DistributedSampler : public torch::data::samplers::Sampler<> {
   DistributedSampler(std::size_t size, int num_replicas, int rank,
                      const DistributedSamplerOptions& options = {});
 
-  // Without it every epoch has the same order. Takes effect at the next reset(), which a loader
-  // calls in begin().
+  // Without this call every epoch has the same order. Takes effect at the next reset(), which a
+  // loader calls in begin().
   void set_epoch(std::int64_t epoch) { *epoch_ = epoch; }
   std::int64_t epoch() const { return *epoch_; }
 
-  // This rank's samples in an epoch, padding included; the same number on every rank.
+  // The number of this rank's samples in an epoch, padding included; the same on every rank.
   std::size_t size() const { return share_.count(); }
 
   // How many of this rank's first samples in an epoch are not padding. An evaluation that counts

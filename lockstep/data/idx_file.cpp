@@ -30,8 +30,8 @@ std::vector<std::int64_t> read_dimensions(const ReadOn& read, const std::string&
   read(magic, "its magic number");
   if (magic[0] != std::byte{0} || magic[1] != std::byte{0} || magic[2] != kUnsignedBytes) {
     throw UsageError(fmt::format(
-        "{}: not an IDX file of unsigned bytes: it begins with {:02x} {:02x} {:02x} {:02x}, such a "
-        "file with 00 00 08 and its number of dimensions",
+        "{}: not an IDX file of unsigned bytes: it begins with {:02x} {:02x} {:02x} {:02x}, "
+        "instead of 00 00 08 and the number of dimensions",
         name, std::to_integer<int>(magic[0]), std::to_integer<int>(magic[1]),
         std::to_integer<int>(magic[2]), std::to_integer<int>(magic[3])));
   }

@@ -19,16 +19,16 @@ namespace {
 // Random rows miss the TLB at every page: huge pages make gathering them a quarter cheaper. If the
 // kernel has none, nothing changes.
 void ask_for_huge_pages(const at::Tensor& tensor) {
-  constexpr std::uintptr_t huge_page = 2 << 20;
+  constexpr std::uintptr_t kHugePage = 2 << 20;
   const auto begin = reinterpret_cast<std::uintptr_t>(tensor.data_ptr());
-  const std::uintptr_t first = (begin + huge_page - 1) / huge_page * huge_page;
-  const std::uintptr_t last = (begin + tensor.nbytes()) / huge_page * huge_page;
+  const std::uintptr_t first = (begin + kHugePage - 1) / kHugePage * kHugePage;
+  const std::uintptr_t last = (begin + tensor.nbytes()) / kHugePage * kHugePage;
   if (!tensor.device().is_cpu() || first >= last) return;
   ::madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
   // The pages are already in use: with the advice alone they would wait for the kernel's background
   // thread.
-  constexpr int collapse = 25;  // MADV_COLLAPSE, since Linux 6.1; not in every libc's headers
-  ::madvise(reinterpret_cast<void*>(first), last - first, collapse);
+  constexpr int kCollapse = 25;  // MADV_COLLAPSE, since Linux 6.1; not in every libc's headers
+  ::madvise(reinterpret_cast<void*>(first), last - first, kCollapse);
 }
 
 // Copies rows of a contiguous CPU tensor one by one: index_select takes two to three times as long

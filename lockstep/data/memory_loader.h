@@ -19,14 +19,14 @@ namespace lockstep {
 
 struct MemoryLoaderOptions {
   std::size_t batch_size = 1;
-  // The device of the batches. From the CPU to a GPU they go through pinned memory, and the copy
-  // may be in progress when the batch is returned: work on the current stream waits for it.
+  // The device of the batches. From the CPU to a GPU, batches go through pinned memory, and the
+  // copy may be in progress when the batch is returned: work on the current stream waits for it.
   at::Device device = at::kCPU;
 };
 
-// One loop over it is one epoch: begin() resets the sampler and so applies its set_epoch. The last
-// batch may be smaller. The sampler is copied; the tensors are shared and must not change during a
-// loop. One loop at a time.
+// One loop over the loader is one epoch: begin() resets the sampler and so applies its set_epoch.
+// The last batch may be smaller. The sampler is copied; the tensors are shared and must not change
+// during a loop. One loop at a time.
 class MemoryLoader {
  public:
   using Batch = torch::data::Example<>;

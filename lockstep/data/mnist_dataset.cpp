@@ -30,8 +30,8 @@ void require_dimensions(const IdxFile& file, std::size_t expected,
                         const std::filesystem::path& path) {
   if (file.dimensions().size() == expected) return;
   throw UsageError(
-      fmt::format("{}: it has {} dimensions, {} are expected of it; is it in the "
-                  "place of another file?",
+      fmt::format("{}: the file has {} dimensions, but {} are expected; is it another file under "
+                  "this name?",
                   path.string(), file.dimensions().size(), expected));
 }
 

@@ -37,7 +37,7 @@ namespace {
                  fmt::format("cannot execute {}: {}{}", program[0], std::strerror(error), hint)};
 }
 
-// The kernel has no ids for more.
+// The kernel's limit on process ids.
 int most_processes() {
   int most = std::numeric_limits<int>::max();
   std::ifstream("/proc/sys/kernel/pid_max") >> most;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Starts local ranks, watches them until the last has ended, and leaves nothing of them behind.
-// Follows torchrun: its environment variables, no restarts. With several machines each runs an
-// agent, and ranks detect by themselves when ranks of another machine end.
+// Starts local ranks, watches them until the last has ended, and leaves no process behind. Follows
+// torchrun: its environment variables, no restarts. With several machines each runs an agent, and
+// ranks detect by themselves when ranks of another machine end.
 #pragma once
 
 #include <chrono>
@@ -67,7 +67,7 @@ struct AgentOptions {
   // A folder for rank_0.log and so on, with both streams. Created if it does not exist.
   std::string log_dir{};
 
-  // From SIGTERM to SIGKILL: after a rank has failed, and after this process was told to stop.
+  // Time from SIGTERM to SIGKILL after a rank has failed or this process was told to stop.
   std::chrono::milliseconds stop_grace{500};
   std::chrono::milliseconds interrupt_grace{10000};
   // A rank that misses it, or ends without it, counts as failed, and the job ends.
@@ -87,10 +87,10 @@ struct AgentResult {
   int signal = 0;
   // The rank that failed first. If a rank failed because it lost another, as its groups tell the
   // launcher, this is the lost rank, even if that ended with code 0, was stopped, or runs on
-  // another machine. Of several at once, one that a signal killed counts as first.
+  // another machine. If several failed at once, one that a signal killed counts as first.
   std::optional<RankFailure> failure;
   // Why some of the ranks' lines are missing on standard output or in a log file: "cannot write
-  // standard output: No space left on device". Empty if none are.
+  // standard output: No space left on device". Empty if none are missing.
   std::string output_error;
   // The values that the ranks left in the store.
   StoreValues store;

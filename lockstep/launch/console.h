@@ -42,7 +42,7 @@ class Console {
     std::string bytes;
   };
   std::deque<Text> queue_;
-  // Of the first text.
+  // Bytes of the first text.
   std::size_t written_ = 0;
   std::size_t waiting_bytes_ = 0;
   std::array<int, 2> errors_{};

@@ -51,7 +51,7 @@ std::optional<Culprit> find_culprit(const std::vector<RankEnd>& ranks, int first
   while (of_this_machine(culprit.rank)) {
     const Loss* loss = ranks[static_cast<std::size_t>(culprit.rank - first_rank)].cause();
     if (loss == nullptr) break;
-    // The ranks waited for each other in a circle: none is more to blame than the first.
+    // The ranks waited for each other in a cycle: none is more to blame than the first.
     if (!seen.insert(loss->rank).second) return Culprit{.rank = number(first)};
     culprit = {.rank = loss->rank, .lost_by = culprit.rank, .loss = *loss};
   }

@@ -33,7 +33,7 @@ struct RankEnd {
 };
 
 struct Culprit {
-  // Counted in the job; it may be on another machine.
+  // A job rank; it may be on another machine.
   int rank = 0;
   // The rank that lost the culprit, and the loss as that rank reports it; -1 if the culprit's own
   // end says enough.

@@ -11,7 +11,7 @@ namespace {
 const char* likely_cause(int signal) {
   switch (signal) {
     case SIGSEGV:
-      return ", an access to memory that is not there";
+      return ", an invalid memory access";
     case SIGABRT:
       return ", likely an uncaught exception or a failed assertion";
     case SIGBUS:

@@ -22,7 +22,7 @@ struct ExitStatus {
   bool success() const { return signal == 0 && exit_code == 0; }
   // As a shell reports it: 128 + signal, or the exit code.
   int code() const { return signal != 0 ? 128 + signal : exit_code; }
-  // "exit code 3", "killed by signal 11 (SIGSEGV), an access to memory that is not there"; for
+  // "exit code 3", "killed by signal 11 (SIGSEGV), an invalid memory access"; for
   // SIGKILL, its likely sender.
   std::string words(const MemoryKills& kills) const;
 };

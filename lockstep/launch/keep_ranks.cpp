@@ -37,7 +37,7 @@ class Keeper {
         memory_kills_(memory_kills) {}
 
   void start();
-  // Returns when the launcher has told the keeper to end, or is gone.
+  // Returns when the launcher is gone or has told the keeper to end.
   void watch();
 
  private:
@@ -95,8 +95,8 @@ void Keeper::keep_only_what_it_needs() {
   }
   const auto [low, high] =
       std::minmax({static_cast<unsigned>(socket_.get()), static_cast<unsigned>(changes_.get())});
-  constexpr unsigned first = STDERR_FILENO + 1;
-  if (low > first) ::close_range(first, low - 1, 0);
+  constexpr unsigned kFirst = STDERR_FILENO + 1;
+  if (low > kFirst) ::close_range(kFirst, low - 1, 0);
   if (high > low + 1) ::close_range(low + 1, high - 1, 0);
   ::close_range(high + 1, ~0U, 0);
 }

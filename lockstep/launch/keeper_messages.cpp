@@ -29,7 +29,7 @@ struct Payload {
   std::array<char, 1024> text;
 };
 
-// A rank's output, error output and last words.
+// A rank's standard output, standard error and last words.
 constexpr std::size_t kDescriptorCount = 3;
 using Descriptors = std::array<int, kDescriptorCount>;
 

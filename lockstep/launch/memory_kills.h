@@ -28,11 +28,11 @@ class MemoryKills {
 
   // The cause of a SIGKILL just seen, as text. If the kernel killed in the last kTimeToEnd: "killed
   // by the kernel: out of memory, the control group's limit is 512 MiB". If it has killed nothing
-  // since construction: somebody else. Otherwise, or without a control group that counts: both
-  // guesses.
+  // since construction: somebody else. Otherwise, or if no control group counts kills: both
+  // possibilities.
   std::string words() const;
-  // For a process whose end is not known: "killed by the kernel: ...". Empty if the kernel has
-  // killed nothing in the last kTimeToEnd, or no control group counts.
+  // For a process whose exit status is unknown: "killed by the kernel: ...". Empty if the kernel
+  // has killed nothing in the last kTimeToEnd, or no control group counts.
   std::string words_of_late() const;
 
  private:

@@ -40,7 +40,7 @@ std::vector<pid_t> children() {
     for (pid_t pid = 0; file >> pid;) found.push_back(pid);
     return found;
   }
-  // Kernels built without that file.
+  // For kernels built without that file.
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
     const std::string name = entry.path().filename();

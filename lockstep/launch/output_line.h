@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A line that a rank printed, as the launcher hands it on.
+// A line that a rank printed, as the launcher passes it on.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,7 @@ enum class OutputStream { out, err };
 struct OutputLine {
   int rank = 0;
   OutputStream stream = OutputStream::out;
-  // Without its line end; valid during the call.
+  // Without its line ending; valid during the call.
   std::string_view text;
 };
 

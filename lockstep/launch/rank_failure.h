@@ -10,9 +10,9 @@
 namespace lockstep {
 
 struct RankFailure {
-  // Counted over all machines.
+  // The rank's number in the whole job, over all machines.
   int rank;
-  // 0 for a rank of another machine.
+  // 0 for a rank on another machine.
   pid_t pid;
   // As a shell reports it: 128 + signal, or the exit code, which may be 0; 1 if it did not end by
   // itself.
@@ -22,7 +22,7 @@ struct RankFailure {
   // As text: "exit code 3", "killed by signal 9 (SIGKILL), ...", an exception's message, "ended
   // with code 0 before the others; rank 0 reports: ...", "stopped by signal 19 (SIGSTOP); ...".
   std::string cause;
-  // Of both streams, the newest last.
+  // From both streams, the newest last.
   std::vector<std::string> last_lines;
 };
 

@@ -9,12 +9,12 @@
 namespace lockstep {
 namespace {
 
-// How long a lost rank may take to end by itself, since its own end tells more than the others'
-// loss. Shorter for a rank that was only silent, since it most likely hangs.
+// How long a lost rank may take to end by itself, since its own end says more than the others'
+// reports of the loss. Shorter for a rank that was only silent, since it most likely hangs.
 constexpr std::chrono::milliseconds kCauseGrace{2000};
 constexpr std::chrono::milliseconds kSilenceGrace{1000};
 // Gives ranks time to report a loss to other machines before they are ended; otherwise ranks there
-// would take that end for the cause.
+// would mistake that end for the cause.
 constexpr std::chrono::milliseconds kOtherMachinesGrace{500};
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The launcher's side of the process between it and its ranks.
+// The launcher's side of the keeper, the process between the launcher and its ranks.
 #pragma once
 
 #include <chrono>

@@ -74,9 +74,9 @@ void RankOutput::write_log(std::string_view line) {
 std::string rank_prefix(int rank, bool coloured) {
   if (!coloured) return fmt::format("[rank {}] ", rank);
   // Cyan, green, yellow, magenta, blue, white; not red, which means errors.
-  constexpr std::array colours{36, 32, 33, 35, 34, 37};
+  constexpr std::array kColours{36, 32, 33, 35, 34, 37};
   return fmt::format("\033[{}m[rank {}]\033[0m ",
-                     colours[static_cast<std::size_t>(rank) % colours.size()], rank);
+                     kColours[static_cast<std::size_t>(rank) % kColours.size()], rank);
 }
 
 std::string log_file(const std::string& folder, int rank) {

@@ -33,7 +33,7 @@ class RankOutput {
   // on device". Empty while it is complete.
   const std::string& log_error() const { return log_error_; }
 
-  // Without libtorch's stack traces, which would displace the lines before them.
+  // The last lines, without libtorch's stack traces, which would displace the lines before them.
   std::vector<std::string> last_lines() const { return {last_lines_.begin(), last_lines_.end()}; }
   // Call it in a forked child.
   void leave_to_parent() { log_.reset(); }

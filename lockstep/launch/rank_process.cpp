@@ -39,7 +39,7 @@ void become_rank(pid_t parent, const UniqueFd& output, const UniqueFd& error_out
   // The parent may have died before prctl took effect.
   if (::getppid() != parent) ::_exit(1);
   UniqueFd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  // Without /dev/null, a pipe that nobody writes to: it ends at once, too.
+  // Without /dev/null, a pipe without a writer: reading it also ends at once.
   if (!null) null = open_pipe().reader;
   ::dup2(null.get(), STDIN_FILENO);
   ::dup2(output.get(), STDOUT_FILENO);
@@ -64,7 +64,7 @@ void run_rank(const UniqueFd& words, const std::function<void()>& body) {
   } catch (const std::exception& error) {
     end_with(words, 1, without_stack_trace(error.what()));
   } catch (...) {
-    end_with(words, 1, "an exception that is no std::exception");
+    end_with(words, 1, "an exception that is not derived from std::exception");
   }
   end_with(words, 0, "");
 }

@@ -32,7 +32,7 @@ void flush_streams();
 struct StartedRank {
   int rank = 0;
   pid_t pid = -1;
-  // The errno of why its standard output is a pipe and not a terminal; 0 if it is a terminal.
+  // The errno that explains why its standard output is a pipe; 0 if it is a terminal.
   int terminal_error = 0;
   UniqueFd output{};
   UniqueFd error_output{};

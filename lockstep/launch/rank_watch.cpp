@@ -129,7 +129,8 @@ EnvironmentVariables RankWatch::variables_of(int rank) const {
     variables.insert(variables.end(), more.begin(), more.end());
   };
   add(thread_environment(options_.ranks, options_.threads));
-  // Ranks write to a pseudo-terminal, which is no reason for colours in a file.
+  // Ranks write to a pseudo-terminal even if their output goes to a file, where colours are
+  // unwanted.
   if (!on_terminal()) variables.emplace_back("TERM", "dumb");
   add(options_.environment);
   return variables;
@@ -154,7 +155,7 @@ void RankWatch::warn_of_late_output() {
 void RankWatch::warn_of_starved_store() {
   if (!store_.starved() || std::exchange(starvation_reported_, true)) return;
   console_.add(OutputStream::err,
-               fmt::format("lockstep: warning: ranks wait for answers of this launcher: {}; raise "
+               fmt::format("lockstep: warning: this launcher cannot answer its ranks: {}; raise "
                            "ulimit -n\n",
                            reason_of(EMFILE)));
 }

@@ -40,9 +40,9 @@ SignalWatch::SignalWatch() {
     writer_.reset();
     throw UsageError("this process already runs ranks; wait until they have ended");
   }
-  constexpr std::array stops{SIGINT, SIGTERM, SIGHUP, SIGQUIT};
-  for (std::size_t i = 0; i < stops.size(); ++i) {
-    changed_[i].signal = stops[i];
+  constexpr std::array kStops{SIGINT, SIGTERM, SIGHUP, SIGQUIT};
+  for (std::size_t i = 0; i < kStops.size(); ++i) {
+    changed_[i].signal = kStops[i];
     change(changed_[i], write_down);
   }
   changed_[4].signal = SIGPIPE;

@@ -45,13 +45,13 @@ struct SpawnOptions {
   // OMP_NUM_THREADS and OPENBLAS_NUM_THREADS of each rank. If empty, each rank is limited to its
   // share of the cores, unless OMP_NUM_THREADS is set.
   std::optional<int> threads{};
-  // Lines of ranks begin with "[rank 2] ".
+  // Prefixes each rank's lines with "[rank 2] ".
   bool prefix = true;
-  // Gets every line instead of the standard streams. Must not throw or block.
+  // Receives every line instead of the standard streams. Must not throw or block.
   LineSink on_line{};
-  // A folder that gets rank_0.log and so on, with both streams; made if it is not there.
+  // A folder for rank_0.log and so on, with both streams; created if missing.
   std::string log_dir{};
-  // From SIGTERM to SIGKILL: when a rank has failed, and when this process was told to stop.
+  // Time from SIGTERM to SIGKILL after a rank has failed or this process was told to stop.
   std::chrono::milliseconds stop_grace{500};
   std::chrono::milliseconds interrupt_grace{10000};
 };
@@ -101,8 +101,8 @@ Result from_bytes(std::string bytes) {
 
 }  // namespace spawn_detail
 
-// Whether this process is a rank: with StartMethod::spawn from the start of main, with fork inside
-// the function.
+// Whether this process is a rank: true from the start of main with StartMethod::spawn, and inside
+// the function with fork.
 bool is_rank();
 
 // Calls fn(rank) in each of `ranks` new processes and blocks until all have ended. They have the
@@ -112,12 +112,12 @@ bool is_rank();
 // at most 64 MiB each; nothing if fn returns void. Results are kept until the program ends, for the
 // ranks of later calls.
 //
-// RankFailed for the rank that failed first. BackendError, after all have ended, if standard output
-// or a log file could not take their output. UsageError if the start method is impossible: fork if
-// this process has started threads, since libtorch would hang in the ranks; spawn inside a rank, or
-// in a process that the program has forked. SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on to
-// the ranks and, after these have ended, raised here, followed by Error. Call it only from the main
-// thread.
+// RankFailed for the rank that failed first. BackendError, after all have ended, if their output
+// could not be written to standard output or a log file. UsageError if the start method is
+// impossible: fork if this process has started threads, since libtorch would hang in the ranks;
+// spawn inside a rank, or in a process that the program has forked. SIGINT, SIGTERM, SIGHUP and
+// SIGQUIT are passed on to the ranks and, once the ranks have ended, raised here; then Error is
+// thrown. Call it only from the main thread.
 template <class Function>
 auto spawn(int ranks, Function&& fn, const SpawnOptions& options = {}) {
   using Result = std::invoke_result_t<Function&, int>;

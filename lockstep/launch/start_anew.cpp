@@ -126,10 +126,10 @@ Beginning& beginning() {
 
 // The program's path, which ps shows, if that still leads to the program.
 std::string executable() {
-  constexpr const char* link = "/proc/self/exe";
+  constexpr const char* kLink = "/proc/self/exe";
   std::error_code error;
-  const std::filesystem::path name = std::filesystem::read_symlink(link, error);
-  return !error && std::filesystem::equivalent(name, link, error) ? name.string() : link;
+  const std::filesystem::path name = std::filesystem::read_symlink(kLink, error);
+  return !error && std::filesystem::equivalent(name, kLink, error) ? name.string() : kLink;
 }
 
 std::vector<char*> pointers(std::vector<std::string>& strings) {

@@ -25,7 +25,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kAskAgain(2);
 constexpr std::chrono::milliseconds kLongestAnswer = std::chrono::seconds(30);
-// A launcher that has gone, or a broken file, is not worth a longer wait.
+// A departed launcher or a broken file is not worth a longer wait.
 constexpr std::chrono::milliseconds kLongestGoodbye = std::chrono::seconds(2);
 
 // A store's description for messages, and the time that one call may take.
@@ -80,7 +80,7 @@ class C10dStore final : public Store {
   }
 
   std::string get(const std::string& key, const Deadline& deadline) override {
-    // Not with the store's own wait, which would block other threads' access.
+    // Polls, since the store's own wait would block other threads' access.
     while (!ask([key](c10d::Store& store) { return store.check({key}); })) {
       if (deadline.passed()) {
         throw TimeoutError(fmt::format("{}: \"{}\" was not there after {:.1f} s",
@@ -108,7 +108,7 @@ class C10dStore final : public Store {
 };
 
 constexpr const char* kSameVersion =
-    "It must be of the PyTorch whose libtorch this rank uses; `lockstep run` is not bound to one";
+    "It must come from the PyTorch whose libtorch this rank uses; `lockstep run` works with any";
 
 Handle open_tcp_store(const StoreTerms& terms, const std::string& host,
                       const c10d::TCPStoreOptions& options) try {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Reads the launchers' variables, and resolves which launcher counts.
+// Reads the launchers' variables, and decides which launcher counts.
 #include "lockstep/rendezvous/launchers.h"
 
 #include <algorithm>
@@ -55,15 +55,15 @@ std::optional<int> entry_of(const std::string& list, int node) {
 }
 
 std::optional<int> slurm_local_size() {
-  constexpr const char* name = "SLURM_STEP_TASKS_PER_NODE";
-  const auto list = environment(name);
+  constexpr const char* kName = "SLURM_STEP_TASKS_PER_NODE";
+  const auto list = environment(kName);
   const auto node = environment_int("SLURM_NODEID");
   if (!list || !node) return std::nullopt;
   if (const auto tasks = entry_of(*list, *node)) return tasks;
   throw UsageError(fmt::format(
       "{}=\"{}\" in the environment does not say how many tasks node {} of the step has, "
       "as in 2(x3),1; unset it, and all ranks count as ranks of one host",
-      name, *list, *node));
+      kName, *list, *node));
 }
 
 // "node[03-07,9],other" -> "node03"
@@ -152,7 +152,7 @@ void tell_torchrun(std::string_view error) {
     text += c < ' ' || c > '~' ? '?' : c;
   }
   // torchrun compares whole seconds and picks the earliest failure. Ranks that end because of this
-  // one are dated at the time when torchrun looks.
+  // one get the time at which torchrun notices them.
   const auto now = std::chrono::system_clock::now() - std::chrono::seconds(1);
   std::ofstream(*path) << fmt::format(
       R"({{"message": "{}", "timestamp": "{}"}})", text,
@@ -168,11 +168,11 @@ SlurmRendezvous slurm_rendezvous() {
         "Slurm started this rank, but SLURM_STEP_NODELIST, SLURM_JOB_ID or SLURM_STEP_ID is not "
         "set; set MASTER_ADDR and MASTER_PORT");
   }
-  constexpr int first_port = 20'000;
-  constexpr int ports = 10'000;
+  constexpr int kFirstPort = 20'000;
+  constexpr int kPorts = 10'000;
   const bool one_host = environment_int("SLURM_STEP_NUM_NODES") == 1;
   return {one_host ? "127.0.0.1" : first_host(*hosts),
-          static_cast<std::uint16_t>(first_port + (*job * 64LL + *step) % ports)};
+          static_cast<std::uint16_t>(kFirstPort + (*job * 64LL + *step) % kPorts)};
 }
 
 }  // namespace lockstep

@@ -19,7 +19,7 @@
 namespace lockstep {
 
 struct Loss {
-  // The lost rank, counted in the job.
+  // The lost rank's number in the job.
   int rank = -1;
   // The rank may still run, but did not respond in time.
   bool silent = false;
@@ -38,7 +38,7 @@ std::optional<Loss> decode_loss(std::string_view text);
 // The loss that ends a rank, whichever of its groups saw it. Thread-safe.
 class LossRecord {
  public:
-  // `launcher` is the path of the launcher's store socket; without it nobody is told.
+  // `launcher` is the path of the launcher's store socket; without it the launcher is not told.
   LossRecord(int rank, std::optional<std::string> launcher)
       : rank_(rank), launcher_(std::move(launcher)) {}
   // The record shared by all groups that this process forms as this rank of this job, while any of
@@ -55,7 +55,7 @@ class LossRecord {
   std::optional<Loss> loss() const;
 
   // For a rank that ends because of its loss: blocks once, for at most a second, until the lost
-  // rank's process has ended. Other launchers than Lockstep's blame the rank that ends first.
+  // rank's process has ended. Launchers other than Lockstep's blame the rank that ends first.
   void let_lost_rank_end_first() noexcept;
 
  private:
@@ -78,15 +78,15 @@ class GroupLosses {
   explicit GroupLosses(const Membership& membership, std::vector<int> pids = {})
       : record_(membership.losses), job_ranks_(membership.job_ranks), pids_(std::move(pids)) {}
 
-  // Notes the error that ends the group, if another rank is at fault: `culprit`, counted in the
-  // job, or else the rank that a PeerLost or TimeoutError names.
+  // Notes the error that ends the group, if another rank is at fault: `culprit`, a job rank, or
+  // else the rank that a PeerLost or TimeoutError names.
   void note(const std::exception_ptr& error, int culprit = -1) const noexcept;
   // Notes the loss of the job's rank 0.
   void note(const StoreLost& error) const noexcept;
   // For a new group that all ranks of the job have joined again.
   void withdraw() const noexcept;
-  // The rank responsible if this group ends now, counted in the job: the lost rank of this group,
-  // or else the rank that another group lost. -1 if there is none.
+  // The job rank responsible if this group ends now: the lost rank of this group, or else the rank
+  // that another group lost. -1 if there is none.
   int culprit(int lost_rank = -1) const;
   std::optional<Loss> loss() const;
   void let_lost_rank_end_first() const noexcept {

@@ -21,7 +21,7 @@ struct Membership {
   int local_world_size = 1;
   // Counts the memberships of one job; changes when a rank is lost or joins.
   int generation = 0;
-  // Null for a world of one.
+  // Null for a world size of one.
   std::shared_ptr<Store> store;
   // Where the other ranks can reach rank 0: a host name or an address. Empty if all ranks are on
   // one machine.
@@ -47,7 +47,7 @@ struct Membership {
     for (const int of : ranks) member.job_ranks.push_back(job_rank(of));
     return member;
   }
-  // If the process is unknown, an identity that never counts as ended.
+  // The process of rank `of`; if unknown, an identity that never counts as ended.
   ProcessIdentity process(int of) const {
     return processes.empty() ? ProcessIdentity()
                              : processes[static_cast<std::size_t>(job_rank(of))];

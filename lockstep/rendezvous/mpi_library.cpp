@@ -49,7 +49,7 @@ MpiLibrary::MpiLibrary() {
   int level = MPI_THREAD_SINGLE;
   if (started == 0) {
     if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level) != MPI_SUCCESS) {
-      throw BackendError("MPI cannot be started; its own messages tell why");
+      throw BackendError("MPI cannot be started; see its own messages");
     }
     // MPI_Finalize would block on unfinished operations and on dead ranks. Without it, the launcher
     // sees that this process ended without finalizing, and ends the others. A forked child shares
@@ -68,8 +68,8 @@ MpiLibrary::MpiLibrary() {
   }
   if (level < MPI_THREAD_SERIALIZED) {
     throw BackendError(
-        "MPI was started for one thread alone; start it with MPI_Init_thread and at least "
-        "MPI_THREAD_SERIALIZED, or leave it to Lockstep");
+        "MPI was started for a single thread; start it by MPI_Init_thread with at least "
+        "MPI_THREAD_SERIALIZED, or let Lockstep start it");
   }
   locks_itself_ = level == MPI_THREAD_MULTIPLE;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
@@ -87,10 +87,10 @@ MpiLibrary::MpiLibrary() {
 }
 
 void MpiLibrary::throw_late(const Deadline& deadline) {
-  throw TimeoutError(
-      fmt::format("waited {:.1f} s in MPI, which does not say for whom: every rank that mpirun or "
-                  "srun started must call init_process_group",
-                  deadline.span().count() / 1000.0));
+  throw TimeoutError(fmt::format(
+      "waited {:.1f} s for other ranks, and MPI does not say for which: every rank that "
+      "mpirun or srun started must call init_process_group",
+      deadline.span().count() / 1000.0));
 }
 
 std::string MpiLibrary::broadcast(std::string text) {

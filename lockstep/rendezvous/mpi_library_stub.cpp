@@ -8,7 +8,7 @@ namespace lockstep {
 MpiLibrary& MpiLibrary::get() {
   throw BackendError(
       "MPI is not built into this Lockstep: it needs an MPI (Debian: apt-get install "
-      "libopenmpi-dev openmpi-bin) when Lockstep is configured");
+      "libopenmpi-dev openmpi-bin, or libmpich-dev mpich) when Lockstep is configured");
 }
 bool MpiLibrary::built_in() {
   return false;

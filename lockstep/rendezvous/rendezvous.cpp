@@ -56,10 +56,10 @@ void check_member(const Membership& member) {
   }
   if (member.local_world_size < 1 || member.local_world_size > member.world_size ||
       member.local_rank < 0 || member.local_rank >= member.local_world_size) {
-    throw UsageError(fmt::format(
-        "rank {} of {} has LOCAL_RANK={} and LOCAL_WORLD_SIZE={}: local ranks go from 0 "
-        "to LOCAL_WORLD_SIZE - 1, and there are no more of them than ranks",
-        member.rank, member.world_size, member.local_rank, member.local_world_size));
+    throw UsageError(
+        fmt::format("rank {} of {} has LOCAL_RANK={} and LOCAL_WORLD_SIZE={}; LOCAL_RANK must be "
+                    "less than LOCAL_WORLD_SIZE, which must be at most the world size",
+                    member.rank, member.world_size, member.local_rank, member.local_world_size));
   }
 }
 
@@ -204,7 +204,7 @@ void rendezvous_by_mpi(Membership& member, TcpStoreOptions store_options) {
 }
 
 // Throws the reason why this process cannot serve at its address: another rank 0 of this job serves
-// there, or something else.
+// there, or something else does.
 [[noreturn]] void explain_address_in_use(Membership member, TcpStoreOptions store_options,
                                          const AddressInUse& error) {
   store_options.timeout = std::min(store_options.timeout, kOtherStoreAnswers);

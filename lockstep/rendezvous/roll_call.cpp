@@ -24,7 +24,7 @@ using namespace std::chrono_literals;
 
 // How often rank 0, while it waits for a rank, checks whether the group was refused.
 constexpr std::chrono::milliseconds kLookAround = 100ms;
-// How often the other ranks check whether rank 0 lives, at first and later.
+// How often the other ranks check whether rank 0 is alive, at first and later.
 constexpr std::chrono::milliseconds kLookForRank0 = 500ms;
 constexpr std::chrono::milliseconds kLongestTurn = 2s;
 // The wait for something that another process has written or is about to write.
@@ -206,7 +206,7 @@ class Collection {
   }
 
  private:
-  // Whether the rank's entry is there.
+  // Whether the rank's entry exists.
   bool find(int rank, const Deadline& deadline) {
     if (entries_.contains(rank)) return true;
     // The entry of a rank that has joined is read even after the deadline.
@@ -278,7 +278,7 @@ std::string wait_for_verdict(const Membership& membership, const Roll& roll, con
                              const Deadline& deadline) {
   const Deadline patience = Deadline::after(deadline.remaining() + kExtraWait);
   std::optional<Entry> rank_0;
-  // The turns get longer, since the store may be far away.
+  // The waits get longer, since the store may be far away.
   for (std::chrono::milliseconds turn = kLookForRank0;; turn = std::min(2 * turn, kLongestTurn)) {
     const bool rank_0_ended = rank_0 && rank_0->process.has_ended();
     const bool last = rank_0_ended || patience.remaining() <= turn;

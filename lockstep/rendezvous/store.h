@@ -36,7 +36,7 @@ class Store {
   // reached, TimeoutError if it does not answer, and UsageError if it is full, or if add finds a
   // value that is not a number.
 
-  // Replaces an older value.
+  // Sets the key's value, replacing any older one.
   virtual void set(const std::string& key, const std::string& value) = 0;
 
   // Adds to the number under the key (0 if the key is missing) and returns the sum.

@@ -37,7 +37,7 @@ std::string StoreClient::ask(Operation operation, const std::string& key, const 
         "may have {} MiB together; write large values to a file and store its name",
         user_.name, address_, key.substr(0, 100), value.size(), StoreMemory::kBound >> 20));
   }
-  if (size > kMaxSize) throw BackendError("what answered is no store of Lockstep's");
+  if (size > kMaxSize) throw BackendError("what answered is not a store of Lockstep's");
   std::string reply(size, '\0');
   receive_all(connection.get(), std::as_writable_bytes(std::span(reply)), deadline);
   return reply;

@@ -66,11 +66,11 @@ struct Request {
 
 // Takes the bytes after the first length. nullopt if they are not a request.
 inline std::optional<Request> decode_request(std::string_view body) {
-  constexpr std::size_t head = sizeof(char) + sizeof(Length);
-  if (body.size() < head) return std::nullopt;
+  constexpr std::size_t kHead = sizeof(char) + sizeof(Length);
+  if (body.size() < kHead) return std::nullopt;
   const auto operation = static_cast<Operation>(body.front());
   const std::size_t key_length = decode_length(body.substr(1));
-  body.remove_prefix(head);
+  body.remove_prefix(kHead);
   if (key_length > body.size()) return std::nullopt;
   if (operation != Operation::set && operation != Operation::get && operation != Operation::add) {
     return std::nullopt;

@@ -34,9 +34,9 @@ class StoreServer {
   // Serves all ready connections without blocking. A client cannot make it throw.
   void serve();
 
-  // Takes a client's connection; the caller decides who may connect. If all are taken, it
-  // replaces the oldest connection that has not sent a whole request; if there is none, it is
-  // closed.
+  // Takes a client's connection; the caller decides who may connect. If all places are taken, it
+  // replaces the oldest connection that has not sent a whole request; if there is none, the new one
+  // is closed.
   void admit(ForkSafeFd socket);
 
   // A copy of all values set so far, by clients and by the owner.

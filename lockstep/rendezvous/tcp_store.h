@@ -20,7 +20,7 @@ struct TcpStoreOptions {
   std::string secret;
   int rank = 0;
   int world_size = 1;
-  // For rank 0 to appear, and for each of its replies.
+  // Limits the wait for rank 0 to appear, and for each of its replies.
   std::chrono::milliseconds timeout;
 };
 

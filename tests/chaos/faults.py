@@ -86,7 +86,7 @@ FAULTS = (
           says="ended with code 0 before the others|died before"),
     # MPI, with which the ranks met, keeps the process until the others have ended too.
     Fault(1, "a rank calls exit(0)", victim="exit_0", launchers=("mpirun",), code=1,
-          says="died before|in vain for rank {rank} ", within=TIMED_OUT),
+          says="died before|waited .* s for rank {rank} ", within=TIMED_OUT),
     Fault(1, "a rank calls _exit(0)", victim="_exit_0", code=1),
     Fault(2, "SIGKILL at any time", strike=_kill_at_any_time, code=128 + signal.SIGKILL),
     Fault(4, "SIGSEGV", victim="segv", code=128 + signal.SIGSEGV),

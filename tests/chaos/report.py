@@ -58,7 +58,7 @@ def table(outcomes, markdown):
     by_fault = {}
     for outcome in outcomes:
         by_fault.setdefault(outcome.trial.fault, []).append(outcome)
-    rows = [("fault", "what was done", "under", "over", "runs", "as it should be", "slowest")]
+    rows = [("fault", "what was done", "under", "over", "runs", "passed", "slowest")]
     for fault, tried in sorted(by_fault.items(), key=lambda entry: entry[0].number):
         done = [outcome for outcome in tried if not outcome.missing]
         under, over = (", ".join(filter(None, dict.fromkeys(names))) for names in (

@@ -16,7 +16,7 @@ import between_hosts
 from job import Job, NotThere
 from launchers import free_port, run_command
 from machine import Missing, memory_limit
-from strangers import visit
+from port_scanner import visit
 from verdict import START, TIMEOUT, expect
 
 # That a rank makes; the one that serves the store makes more.
@@ -160,7 +160,7 @@ def _out_of_memory(programs, backend, folder):
 
 
 def _clock_jumps(programs, backend, folder):
-    """Of the wall clock, as ranks and launcher see it, by a year to and fro."""
+    """Of the wall clock, as ranks and launcher see it, back and forth by a year."""
     library = next(pathlib.Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
     if not library:
         raise Missing("libfaketime: apt-get install faketime")
@@ -181,7 +181,7 @@ def _clock_jumps(programs, backend, folder):
             return expect(job, time.monotonic(), 2 * START, 0)
 
 
-def _strangers(programs, backend, folder):
+def _port_scanners(programs, backend, folder):
     """Connect to all ports of the job while it joins and trains; the job goes on."""
     command = run_command(programs, 2, [f"backend={backend}", "steps=3000"])
     with Job(command, folder) as job:
@@ -211,11 +211,11 @@ SITUATIONS = (
     Situation(12, "a rank makes another call, on two hosts", BETWEEN_HOSTS,
               between_hosts.rank_makes_another_call),
     Situation(33, "an interface that is not there", NETWORK, _wrong_interface),
-    Situation(33, "a name of rank 0's host that leads nowhere", LOCAL, _unknown_name),
+    Situation(33, "a name of rank 0's host that does not resolve", LOCAL, _unknown_name),
     Situation(34, "the link between two hosts is cut", BETWEEN_HOSTS, between_hosts.partition),
     Situation(35, "the link between two hosts loses packets", BETWEEN_HOSTS, between_hosts.lost_packets),
-    Situation(36, "strangers connect, reset and send random bytes", NETWORK, _strangers),
+    Situation(36, "port scanners connect, reset and send random bytes", NETWORK, _port_scanners),
     Situation(37, "a rank knows another secret", LOCAL, _wrong_secret),
     Situation(37, "a rank number is there twice", LOCAL, _rank_number_twice),
-    Situation(39, "the wall clock jumps by a year, to and fro", LOCAL, _clock_jumps),
+    Situation(39, "the wall clock jumps back and forth by a year", LOCAL, _clock_jumps),
 )

@@ -40,7 +40,7 @@ TEST(GlooGroup, AnInterfaceThatDoesNotExistIsNamedWithThoseThatDo) {
                               "GLOO_SOCKET_IFNAME=no-such-wire", "There are: .*lo \\(127.0.0.1\\)"},
                              [&] { kGloo.join(rank, {}); });
     ::setenv("GLOO_SOCKET_IFNAME", "lo", 1);
-    kGloo.join(rank, {.place = "again"})->barrier().wait();
+    kGloo.join(rank, {.key = "again"})->barrier().wait();
   });
 }
 

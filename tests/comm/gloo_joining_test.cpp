@@ -52,7 +52,7 @@ struct Seat {
   bool serves;
 };
 
-std::string place_of_store(const Rank& rank) {
+std::string path_of_store(const Rank& rank) {
   return rank.folder() + "/store";
 }
 
@@ -66,23 +66,23 @@ void serve_store(Rank& rank, const std::vector<int>& until_done) {
       server.serve();
     }
   });
-  std::ofstream(place_of_store(rank)) << server.path();
+  std::ofstream(path_of_store(rank)) << server.path();
   rank.cue("serves");
   for (const int other : until_done) rank.await(other, "done");
 }
 
 std::shared_ptr<Store> store_of(const Rank& rank) {
   std::string path;
-  std::ifstream(place_of_store(rank)) >> path;
+  std::ifstream(path_of_store(rank)) >> path;
   return std::make_shared<LocalStore>(path);
 }
 
 std::shared_ptr<ProcessGroup> join_at_store(const Rank& rank, std::chrono::milliseconds timeout,
-                                            const std::string& place) {
+                                            const std::string& prefix) {
   Membership membership;
   membership.rank = Seat(rank).rank;
   membership.world_size = kRanks;
-  membership.store = std::make_shared<PrefixStore>(place, store_of(rank));
+  membership.store = std::make_shared<PrefixStore>(prefix, store_of(rank));
   return group_by(make_gloo_backend, std::move(membership), {.timeout = timeout}, "gloo");
 }
 
@@ -196,8 +196,8 @@ enum class Manners { closes, resets, talks, stays };
 // Returns the connection; nothing if the port is closed, as a server's is once all ranks have come.
 std::optional<UniqueFd> intrude(const sockaddr_in& address, Manners manners) {
   UniqueFd socket(::socket(AF_INET, SOCK_STREAM, 0));
-  const auto* place = reinterpret_cast<const sockaddr*>(&address);
-  if (::connect(socket.get(), place, sizeof address) != 0) return {};
+  const auto* peer = reinterpret_cast<const sockaddr*>(&address);
+  if (::connect(socket.get(), peer, sizeof address) != 0) return {};
   if (manners == Manners::resets) {
     const linger at_once{1, 0};
     ::setsockopt(socket.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
@@ -274,8 +274,8 @@ class FarStore final : public OtherStore {
   using OtherStore::OtherStore;
 
   std::string get(const std::string& key, const Deadline& deadline) override {
-    constexpr std::chrono::milliseconds way = 500ms;
-    std::this_thread::sleep_for(std::min(way, deadline.remaining()));
+    constexpr std::chrono::milliseconds kWay = 500ms;
+    std::this_thread::sleep_for(std::min(kWay, deadline.remaining()));
     if (deadline.passed()) throw TimeoutError("the answer is still on its way");
     return OtherStore::get(key, deadline);
   }

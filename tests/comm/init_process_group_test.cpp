@@ -174,10 +174,10 @@ TEST(InitProcessGroup, JoinsByTheEnvironment) {
 }
 
 TEST(InitProcessGroup, JoinsByTcp) {
-  const std::string place = fmt::format("tcp://127.0.0.1:{}", free_port());
+  const std::string address = fmt::format("tcp://127.0.0.1:{}", free_port());
   expect_joins(2, [&](Rank& rank) {
     set_launcher_environment({});
-    return method(place, rank.rank(), 2);
+    return method(address, rank.rank(), 2);
   });
 }
 

@@ -16,7 +16,7 @@ namespace lockstep::testing {
 // Two ranks a host: of three ranks the sums are those of ranks in order.
 inline std::shared_ptr<ProcessGroup> join_on_hosts(Rank& rank, const JoinOptions& options,
                                                    JoinHosts join_hosts) {
-  Membership member = rendezvous({.init_method = rank.rendezvous_url(options.place),
+  Membership member = rendezvous({.init_method = rank.rendezvous_url(options.key),
                                   .rank = rank.rank(),
                                   .world_size = rank.size(),
                                   .timeout = options.timeout});

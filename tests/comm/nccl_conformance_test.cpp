@@ -82,7 +82,7 @@ const TestedBackend kAlone = {
             ::setenv("LOCKSTEP_NCCL_LIBRARY", LOCKSTEP_NCCL_OF_ONE_RANK, 1);
           }
           Membership alone;
-          alone.store = make_file_store(rank.folder() + "/" + options.place, 1, options.timeout);
+          alone.store = make_file_store(rank.folder() + "/" + options.key, 1, options.timeout);
           return group_by(make_nccl_backend, alone,
                           {.timeout = options.timeout, .device = at::Device(at::kCUDA, 0)}, "nccl");
         },

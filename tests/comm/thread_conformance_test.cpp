@@ -26,13 +26,13 @@ class Lobby {
  public:
   std::shared_ptr<ProcessGroup> join(int rank, int size, const JoinOptions& options) {
     const std::lock_guard lock(mutex_);
-    auto& place = places_[options.place];
+    auto& place = places_[options.key];
     if (place.missing == 0) {
       place.groups = make_thread_groups(size, {.timeout = options.timeout});
       place.missing = size;
     }
     auto group = std::move(place.groups[static_cast<std::size_t>(rank)]);
-    if (--place.missing == 0) places_.erase(options.place);
+    if (--place.missing == 0) places_.erase(options.key);
     return group;
   }
 

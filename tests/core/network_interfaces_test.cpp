@@ -27,16 +27,16 @@ TEST(NetworkInterfaces, NcclReadsAListOfBeginnings) {
 }
 
 TEST(NetworkInterfaces, RefusesAnUnknownNameAndListsThoseThatExist) {
-  constexpr const char* variable = "LOCKSTEP_TEST_IFNAME";
-  check_interfaces("", variable, gloo_uses);
-  ::setenv(variable, "lo", 1);
-  check_interfaces("", variable, gloo_uses);
-  ::setenv(variable, "no-such-wire", 1);
-  EXPECT_THAT([&] { check_interfaces("[gloo] rank 1 of 2: ", variable, gloo_uses); },
+  constexpr const char* kVariable = "LOCKSTEP_TEST_IFNAME";
+  check_interfaces("", kVariable, gloo_uses);
+  ::setenv(kVariable, "lo", 1);
+  check_interfaces("", kVariable, gloo_uses);
+  ::setenv(kVariable, "no-such-wire", 1);
+  EXPECT_THAT([&] { check_interfaces("[gloo] rank 1 of 2: ", kVariable, gloo_uses); },
               ThrowsMessage<UsageError>(AllOf(StartsWith("[gloo] rank 1 of 2: "),
                                               HasSubstr("LOCKSTEP_TEST_IFNAME=no-such-wire"),
                                               HasSubstr("lo (127.0.0.1)"))));
-  ::unsetenv(variable);
+  ::unsetenv(kVariable);
 }
 
 }  // namespace

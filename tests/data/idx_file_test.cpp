@@ -95,15 +95,15 @@ TEST(IdxFile, FindsEveryFlippedBitInGzipData) {
 }
 
 TEST(IdxFile, RefusesHostileDimensions) {
-  constexpr std::uint32_t most = 0xffffffff;
-  EXPECT_REFUSED(idx_header({most}), "more than the file can hold (0 bytes)");
+  constexpr std::uint32_t kMost = 0xffffffff;
+  EXPECT_REFUSED(idx_header({kMost}), "more than the file can hold (0 bytes)");
   // 2^64 elements, which is 0 modulo 2^64.
   EXPECT_REFUSED(idx_header({65536, 65536, 65536, 65536}), "65536 x 65536 x 65536 x 65536");
-  EXPECT_REFUSED(idx_header({most, most, most, most, most, most, most, most}), "more than");
+  EXPECT_REFUSED(idx_header({kMost, kMost, kMost, kMost, kMost, kMost, kMost, kMost}), "more than");
   // 8,589,934,590 bytes, which is small modulo 2^32.
-  EXPECT_REFUSED(idx_header({2, most}) + "ab", "more than the file can hold (2 bytes)");
-  EXPECT_REFUSED(idx_header({0, most, most, most}), "more than");
-  EXPECT_REFUSED(gzip(idx_header({100, most})), "more than the file can hold");
+  EXPECT_REFUSED(idx_header({2, kMost}) + "ab", "more than the file can hold (2 bytes)");
+  EXPECT_REFUSED(idx_header({0, kMost, kMost, kMost}), "more than");
+  EXPECT_REFUSED(gzip(idx_header({100, kMost})), "more than the file can hold");
   // Possible for gzip of this size, but not there.
   EXPECT_REFUSED(gzip(idx_header({100, 28})), "ends within its elements");
 }
@@ -161,9 +161,9 @@ TEST(IdxFile, RefusesAFileThatDoesNotFitInMemory) {
 // unpacked.
 TEST(IdxFile, RefusesAGzipFileByWhatItsHeaderAnnounces) {
   const TemporaryFolder folder;
-  constexpr std::uint32_t bytes = 64 << 20;
-  const std::string bomb(bytes, '\0');
-  folder.write("announced", gzip(idx_header({bytes}) + bomb));
+  constexpr std::uint32_t kBytes = 64 << 20;
+  const std::string bomb(kBytes, '\0');
+  folder.write("announced", gzip(idx_header({kBytes}) + bomb));
   folder.write("hidden", gzip(idx_header({3}) + bomb));
   const auto outcomes = run_ranks(1, [&](Rank& rank) {
     if (!limit_memory(32 << 20)) return rank.report("skipped");

@@ -62,8 +62,9 @@ TEST(MnistDataset, RefusesFilesThatDoNotFitTogether) {
       [&] { MnistDataset{folder.path()}; },
       ThrowsMessage<UsageError>(AllOf(HasSubstr("holds 5 images"), HasSubstr("holds 4 labels"))));
   folder.write("train-images-idx3-ubyte", idx_bytes({5}));
-  EXPECT_THAT([&] { MnistDataset{folder.path()}; },
-              ThrowsMessage<UsageError>(HasSubstr("it has 1 dimensions, 3 are expected")));
+  EXPECT_THAT(
+      [&] { MnistDataset{folder.path()}; },
+      ThrowsMessage<UsageError>(HasSubstr("the file has 1 dimensions, but 3 are expected")));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How a kill by the kernel for lack of memory is recognised.
+// How a kill by the kernel for lack of memory is recognized.
 #include "lockstep/launch/memory_kills.h"
 
 #include <thread>

@@ -113,7 +113,7 @@ TEST_F(Spawn, NamesTheRankAndWhatItsExceptionSaid) {
 
 TEST_F(Spawn, NamesExceptionsThatAreNone) {
   EXPECT_THAT([] { spawn(1, [](int) { throw 3; }); },
-              ThrowsMessage<RankFailed>(HasSubstr("no std::exception")));
+              ThrowsMessage<RankFailed>(HasSubstr("not derived from std::exception")));
 }
 
 TEST_F(Spawn, NamesTheSignalThatKilledARank) {

@@ -52,7 +52,7 @@ TEST(CheckInSync, NamesTheFirstParameterThatDiffersAndTheRanks) {
     if (group->rank() == 2) flip_bit(net->last->bias, 40);
     const std::string error = sync_error(model);
     EXPECT_THAT(error, HasSubstr("the ranks are out of sync: parameter last.bias has one value on "
-                                 "ranks 0, 1 and 3, another on rank 2. Some ranks"));
+                                 "ranks 0, 1 and 3, another on rank 2. Only some ranks"));
     EXPECT_THAT(error, HasSubstr(fmt::format("rank {} of 4", group->rank())));
 
     flip_bit(net->hidden->weight, 8 * group->rank());

@@ -184,17 +184,17 @@ TEST(DdpProcesses, ARankHoldsItsParametersAndItsBucketsAndNoFurtherCopy) {
     train(small, first, 6, false);
     const std::int64_t before = held_memory();
 
-    constexpr int width = 3000;
-    constexpr std::int64_t parameters = 4 * width * (width + 1) * 4;
+    constexpr int kWidth = 3000;
+    constexpr std::int64_t kParameters = 4 * kWidth * (kWidth + 1) * 4;
     torch::nn::Sequential net;
-    for (int i = 0; i < 4; ++i) net->push_back(torch::nn::Linear(width, width));
+    for (int i = 0; i < 4; ++i) net->push_back(torch::nn::Linear(kWidth, kWidth));
     DistributedDataParallel model(net, group);
     for (const bool set_to_none : {false, true}) {
-      train(net, model, width, set_to_none);
+      train(net, model, kWidth, set_to_none);
       group->barrier().wait();
       const std::int64_t held = held_memory() - before;
-      EXPECT_GT(held, 1.95 * parameters) << set_to_none;
-      EXPECT_LT(held, 2.15 * parameters) << set_to_none;
+      EXPECT_GT(held, 1.95 * kParameters) << set_to_none;
+      EXPECT_LT(held, 2.15 * kParameters) << set_to_none;
       // What a peer unmaps would count as this rank's.
       group->barrier().wait();
     }

@@ -34,7 +34,7 @@ struct Plain : torch::nn::Module {
 
 // Each rank has its own batch; the gradient shows whether the ranks' were averaged.
 template <class Model>
-void expect_synchronised(Model& model, const ProcessGroup& group) {
+void expect_synchronized(Model& model, const ProcessGroup& group) {
   reset_gradients(model);
   model(torch::full({1, 6}, 1. + group.rank())).sum().backward();
   const auto parameters = model.named_parameters();
@@ -51,27 +51,27 @@ TEST(DistributedDataParallel, WrapsEveryKindOfModule) {
     Mlp holder;
     DistributedDataParallel of_holder(holder, group);
     static_assert(std::is_same_v<decltype(of_holder), DistributedDataParallel<Mlp>>);
-    expect_synchronised(of_holder, *group);
+    expect_synchronized(of_holder, *group);
     EXPECT_EQ(of_holder.module().get(), holder.get());
 
     DistributedDataParallel of_temporary(Mlp(), group);
-    expect_synchronised(of_temporary, *group);
+    expect_synchronized(of_temporary, *group);
 
     auto shared = std::make_shared<Plain>();
     DistributedDataParallel of_shared(shared, group);
     static_assert(std::is_same_v<decltype(of_shared), DistributedDataParallel<Plain>>);
-    expect_synchronised(of_shared, *group);
+    expect_synchronized(of_shared, *group);
     EXPECT_EQ(of_shared.module(), shared);
 
     Plain plain;
     DistributedDataParallel of_plain(plain, group);
     static_assert(std::is_same_v<decltype(of_plain), DistributedDataParallel<Plain>>);
-    expect_synchronised(of_plain, *group);
+    expect_synchronized(of_plain, *group);
     EXPECT_EQ(of_plain.module().get(), &plain);
 
     torch::nn::Sequential sequential(torch::nn::Linear(6, 3), torch::nn::ReLU());
     DistributedDataParallel of_sequential(sequential, group);
-    expect_synchronised(of_sequential, *group);
+    expect_synchronized(of_sequential, *group);
 
     torch::nn::Linear linear(6, 3);
     const DistributedDataParallel<torch::nn::Linear> spelled(linear, group, {.bucket_cap_mb = 1});
@@ -101,7 +101,7 @@ TEST(DistributedDataParallel, IsAModuleItself) {
     model->train();
     EXPECT_TRUE(net->hidden->is_training());
     model->forward(values({2, 6}) * (1 + group->rank())).sum().backward();  // the wrapper's
-    expect_synchronised(model, *group);
+    expect_synchronized(model, *group);
     model.zero_grad();
     std::ostringstream text;
     text << model;

@@ -106,7 +106,7 @@ TEST(ReducerBackward, AGroupOfOneIsLeftAlone) {
   });
 }
 
-TEST(ReducerBackward, NoSyncAccumulatesUntilTheNextSynchronisedOne) {
+TEST(ReducerBackward, NoSyncAccumulatesUntilTheNextSynchronizedOne) {
   run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
     Mlp net;
     DistributedDataParallel model(net, group, kManyBuckets);
@@ -139,17 +139,17 @@ TEST(ReducerBackward, NoSyncIsDecidedAtForward) {
   run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
     Mlp net;
     DistributedDataParallel model(net, group);
-    at::Tensor unsynchronised;
+    at::Tensor unsynchronized;
     {
       const NoSync guard = model.no_sync();
-      unsynchronised = model(values({2, 6}));
+      unsynchronized = model(values({2, 6}));
     }
-    const at::Tensor synchronised = model(values({2, 6}));
+    const at::Tensor synchronized = model(values({2, 6}));
     const int before = GroupAccess(*group).calls_made();
-    unsynchronised.sum().backward();
+    unsynchronized.sum().backward();
     EXPECT_EQ(GroupAccess(*group).calls_made(), before);
     const NoSync guard = model.no_sync();
-    synchronised.sum().backward();
+    synchronized.sum().backward();
     EXPECT_GT(GroupAccess(*group).calls_made(), before);
   });
 }

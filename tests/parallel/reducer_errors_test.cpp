@@ -81,7 +81,7 @@ TEST_P(ReducerErrors, AnExceptionInBackwardReachesEveryRank) {
 }
 
 TEST_P(ReducerErrors, ARankThatStallsInBackwardIsATimeoutThatNamesIt) {
-  // By which rank 0 tells rank 1, a thread or a process, that it has waited in vain.
+  // By which rank 0 tells rank 1, a thread or a process, that it has timed out.
   std::array<int, 2> pipe{};
   ASSERT_EQ(::pipe(pipe.data()), 0);
   const UniqueFd to_read(pipe[0]);

@@ -138,9 +138,9 @@ TEST(Launchers, TheFirstHostOfASlurmStepIsWhereItsRanksMeet) {
        {std::pair("node[03-05,9],other", "node03"), std::pair("a,b", "a"),
         std::pair("single", "single"), std::pair("rack-1-node[7]", "rack-1-node7")}) {
     with_environment(kSlurm + Variables{{"SLURM_STEP_NODELIST", list}}, [&host = host] {
-      const SlurmRendezvous meeting = slurm_rendezvous();
-      EXPECT_EQ(meeting.host, host);
-      EXPECT_GT(meeting.port, 1024);
+      const SlurmRendezvous rendezvous = slurm_rendezvous();
+      EXPECT_EQ(rendezvous.host, host);
+      EXPECT_GT(rendezvous.port, 1024);
     });
   }
   with_environment(kSlurm + Variables{{"SLURM_STEP_NUM_NODES", "1"}},

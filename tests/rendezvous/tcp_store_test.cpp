@@ -128,7 +128,7 @@ TEST_F(TcpStoreTest, WhatIsNoStoreIsRefused) {
              at_leisure());
   });
   EXPECT_THAT([&] { join_tcp_store(address_); },
-              ThrowsMessage<BackendError>(HasSubstr("no Lockstep, or of another version")));
+              ThrowsMessage<BackendError>(HasSubstr("not Lockstep, or is another version of it")));
 }
 
 TEST_F(TcpStoreTest, RankZeroIsWaitedForAndItsEndIsNamed) {

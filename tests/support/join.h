@@ -17,7 +17,7 @@ struct JoinOptions {
   std::string backend = "auto";
   std::chrono::milliseconds timeout = std::chrono::seconds(30);
   // Each group of a launch has a rendezvous of its own.
-  std::string place = "group";
+  std::string key = "group";
   // Of the rank's tensors; a GPU if there is one.
   std::optional<at::Device> device = {};
 };
@@ -25,7 +25,7 @@ struct JoinOptions {
 inline std::shared_ptr<ProcessGroup> join(Rank& rank, const JoinOptions& options = {}) {
   InitOptions init;
   init.backend = options.backend;
-  init.init_method = rank.rendezvous_url(options.place);
+  init.init_method = rank.rendezvous_url(options.key);
   init.rank = rank.rank();
   init.world_size = rank.size();
   init.timeout = options.timeout;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Formats measurements as lines for people and as JSON; docs/cli.md documents the fields.
+// Formats measurements as text and as JSON; docs/cli.md documents the fields.
 #pragma once
 
 #include <string>

@@ -19,7 +19,7 @@ struct CollectiveBench {
   at::ScalarType type = at::kFloat;
   ReduceOp op = ReduceOp::sum;
   Algorithm algorithm = Algorithm::automatic;
-  // Whether the tensors come from group.empty; otherwise they are ordinary ones.
+  // Whether the tensors come from group.empty; otherwise they are ordinary tensors.
   bool from_group = true;
 };
 
@@ -27,7 +27,7 @@ struct CollectiveRow {
   // Size of the tensor that is reduced or sent; of all ranks' parts together for all_gather and
   // reduce_scatter, as in nccl-tests.
   std::int64_t bytes = 0;
-  // From the moment when all ranks start until the last one has its result.
+  // The time from the common start of all ranks until the last one has its result.
   double time_us_min = 0;
   double time_us_median = 0;
   // algbw is bytes divided by the median time; busbw is algbw times the share that a ring's link

@@ -15,7 +15,7 @@ namespace lockstep::bench {
 
 struct Model {
   std::string name;
-  // One line for people.
+  // A one-line description.
   std::string summary;
   // A rank's default.
   std::int64_t batch_size;

@@ -109,10 +109,10 @@ StepRows measure_steps(const std::shared_ptr<ProcessGroup>& group, const Trainin
 
 std::int64_t measure_step_memory(const std::shared_ptr<ProcessGroup>& group,
                                  const TrainingStep& step, StepMode mode) {
-  constexpr int steps = 3;
+  constexpr int kSteps = 3;
   reset_peak_memory();
   Training training = mode == StepMode::ddp ? train_together(step, group) : train_alone(step);
-  for (int i = 0; i < steps; ++i) training.step();
+  for (int i = 0; i < kSteps; ++i) training.step();
   group->barrier().wait();
   const std::int64_t peak = peak_memory();
   // Memory that a peer unmaps would count as this rank's.

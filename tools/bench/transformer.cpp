@@ -12,7 +12,7 @@
 namespace lockstep::bench {
 namespace {
 
-torch::nn::LayerNorm normalisation(std::int64_t width) {
+torch::nn::LayerNorm normalization(std::int64_t width) {
   return torch::nn::LayerNorm(torch::nn::LayerNormOptions({width}));
 }
 
@@ -55,10 +55,10 @@ struct LayerImpl : torch::nn::Cloneable<LayerImpl> {
   void reset() override {
     attention = register_module(
         "attention",
-        torch::nn::Sequential(normalisation(shape.width), Attention(shape.width, shape.heads)));
+        torch::nn::Sequential(normalization(shape.width), Attention(shape.width, shape.heads)));
     hidden = register_module(
         "hidden", torch::nn::Sequential(
-                      normalisation(shape.width), torch::nn::Linear(shape.width, shape.hidden),
+                      normalization(shape.width), torch::nn::Linear(shape.width, shape.hidden),
                       torch::nn::GELU(), torch::nn::Linear(shape.hidden, shape.width)));
   }
 
@@ -84,7 +84,7 @@ TORCH_MODULE(MeanOfLength);
 torch::nn::Sequential transformer(const TransformerShape& shape, std::int64_t classes) {
   torch::nn::Sequential net;
   for (std::int64_t layer = 0; layer < shape.layers; ++layer) net->push_back(Layer(shape));
-  net->push_back(normalisation(shape.width));
+  net->push_back(normalization(shape.width));
   net->push_back(MeanOfLength());
   net->push_back(torch::nn::Linear(shape.width, classes));
   return net;

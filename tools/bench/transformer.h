@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The encoder of Vaswani et al. 2017, "Attention Is All You Need", with normalisation before each
+// The encoder of Vaswani et al. 2017, "Attention Is All You Need", with normalization before each
 // sublayer, as is now usual.
 #pragma once
 

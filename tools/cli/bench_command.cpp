@@ -60,7 +60,7 @@ std::optional<std::int64_t> bytes_of(std::string unit) {
   return kKib << (10 * power);
 }
 
-// Bytes, as in 4096 or 4MiB.
+// Reads a size in bytes, such as 4096 or 4MiB.
 std::int64_t read_size(const std::string& text) {
   const auto unit = std::min(text.find_first_not_of("0123456789"), text.size());
   const auto bytes = bytes_of(text.substr(unit));
@@ -172,10 +172,10 @@ int BenchCommand::run() const {
                         })->second);
 }
 
-// The ranks find out whether there is such a GPU, since CUDA does not survive a fork.
+// The ranks check whether there is such a GPU, since CUDA does not survive a fork.
 at::Device BenchCommand::device_of(int local_rank) const {
-  constexpr int any = std::numeric_limits<c10::DeviceIndex>::max();
-  return *choose_device(device, local_rank, any);
+  constexpr int kAny = std::numeric_limits<c10::DeviceIndex>::max();
+  return *choose_device(device, local_rank, kAny);
 }
 
 int BenchCommand::rank_count() const {
@@ -224,10 +224,10 @@ bench::TrainingStep BenchCommand::training_step(at::Device on) const {
 int BenchCommand::run_dp() const {
   require_no_launcher("bench dp");
   const bench::TrainingStep step = training_step(device_of(0));
-  constexpr int rounds = 5;
+  constexpr int kRounds = 5;
   std::vector<bench::DpRow> rows = bench::dp_rows(rank_count(), step.device);
   std::vector<std::vector<bench::DpRow>> measured(rows.size());
-  for (int round = 0; round < rounds; ++round) {
+  for (int round = 0; round < kRounds; ++round) {
     for (std::size_t i = 0; i < rows.size(); ++i) {
       const auto measure = [&](int) {
         choose_device(device, 0);

@@ -23,13 +23,13 @@ struct BenchCommand {
   std::string backend = "auto";
   TimeoutOption timeout;
   bool json = false;
-  // For collectives.
+  // The following options are for collectives.
   std::string type = "float";
   std::string op = "sum";
   std::string algorithm = "automatic";
   std::vector<std::int64_t> sizes;
   bool ordinary = false;
-  // For steps.
+  // The following options are for steps.
   std::string model;
   std::string device = "cpu";
   std::optional<std::int64_t> batch_size;

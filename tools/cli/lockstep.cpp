@@ -70,9 +70,9 @@ int main(int argc, char** argv) {
     }
     if (!arguments.empty() && !arguments.front().starts_with('-') &&
         arguments.front() != run.get_name()) {
-      return complain(
-          run, fmt::format("there is no verb {}; run, train, compare, bench and doctor are some",
-                           arguments.front()));
+      return complain(run, fmt::format("there is no subcommand {}; the subcommands are run, train, "
+                                       "compare, bench and doctor",
+                                       arguments.front()));
     }
     // The parser takes arguments from the back.
     std::ranges::reverse(arguments);

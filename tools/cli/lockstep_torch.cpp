@@ -40,17 +40,17 @@ void complain(const std::string& verb, const std::exception& error, bool json) {
              fmt::format("lockstep{}: {}\n", verb.empty() ? "" : " " + verb, error.what()));
 }
 
-// From the moment it is loaded, Debian's OpenBLAS retries for ever if it gets no memory: a process
+// From the moment it is loaded, Debian's OpenBLAS retries forever if it gets no memory: a process
 // without room for it would neither work nor end.
 void require_address_space() {
-  constexpr std::int64_t enough = std::int64_t{1} << 30;
+  constexpr std::int64_t kEnough = std::int64_t{1} << 30;
   const auto left = address_space_left();
-  if (!left || *left >= enough) return;
+  if (!left || *left >= kEnough) return;
   throw BackendError(fmt::format(
       "the limit of the address space leaves {:.0f} MiB beside libtorch, whose BLAS may wait "
       "forever for memory; raise it (ulimit -v) by {:.0f} MiB, or limit memory by a "
       "cgroup",
-      static_cast<double>(*left) / 0x1p20, static_cast<double>(enough - *left) / 0x1p20));
+      static_cast<double>(*left) / 0x1p20, static_cast<double>(kEnough - *left) / 0x1p20));
 }
 
 int main(int argc, char** argv) {

@@ -24,9 +24,9 @@ namespace lockstep::cli {
 namespace {
 
 bool is_gpu(const std::string& name) {
-  constexpr std::string_view prefix = "nvidia";
-  return name.size() > prefix.size() && name.starts_with(prefix) &&
-         std::all_of(name.begin() + prefix.size(), name.end(),
+  constexpr std::string_view kPrefix = "nvidia";
+  return name.size() > kPrefix.size() && name.starts_with(kPrefix) &&
+         std::all_of(name.begin() + kPrefix.size(), name.end(),
                      [](char c) { return c >= '0' && c <= '9'; });
 }
 
@@ -121,9 +121,9 @@ std::optional<Node> RunCommand::node() const {
     return std::nullopt;
   }
   if (!node_rank || *node_rank >= nodes) {
-    throw UsageError(fmt::format(
-        "--nnodes {} needs --node-rank with this machine's number, from 0 to {}{}", nodes,
-        nodes - 1, node_rank ? fmt::format("; {} is none of them", *node_rank) : ""));
+    throw UsageError(
+        fmt::format("--nnodes {} needs --node-rank with this machine's number, from 0 to {}{}",
+                    nodes, nodes - 1, node_rank ? fmt::format(", not {}", *node_rank) : ""));
   }
   const auto colon = endpoint.rfind(':');
   const bool two_parts = colon != std::string::npos && colon > 0;

@@ -17,8 +17,8 @@
 namespace lockstep::cli {
 
 bool is_second_program_verb(std::string_view verb) {
-  constexpr std::array<std::string_view, 4> verbs{"train", "compare", "bench", "doctor"};
-  return std::ranges::count(verbs, verb) > 0;
+  constexpr std::array<std::string_view, 4> kVerbs{"train", "compare", "bench", "doctor"};
+  return std::ranges::count(kVerbs, verb) > 0;
 }
 
 void become_second_program(char** arguments) {

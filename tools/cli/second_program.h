@@ -9,8 +9,8 @@ namespace lockstep::cli {
 // True for a verb that lockstep-torch knows.
 bool is_second_program_verb(std::string_view verb);
 
-// Executes lockstep-torch, which lies beside this program, with the same arguments. Does not
-// return; BackendError with the cause if it cannot be executed.
+// Executes lockstep-torch from this program's folder, with the same arguments. Does not return;
+// BackendError with the cause if it cannot be executed.
 [[noreturn]] void become_second_program(char** arguments);
 
 }  // namespace lockstep::cli

@@ -26,7 +26,7 @@ struct ComparisonOptions {
   // one thread, and again with all cores.
   bool on_gpu = false;
   std::optional<std::string> device = {};
-  // Of ddp's ranks.
+  // The backend of ddp's ranks.
   std::string backend = "auto";
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
   // All trainings have the same global batch. A batch size applies to a rank of the row with the
@@ -66,7 +66,7 @@ struct Comparison {
 // number of ranks does not divide the global batch; other errors are run_local_training's.
 Comparison compare(const Recipe& recipe, const ComparisonOptions& options);
 
-// Rows and columns for people, at most 100 characters wide; ends with a newline.
+// A human-readable table, at most 100 characters wide; ends with a newline.
 std::string to_table(const Comparison& comparison);
 // One object, on one line; documented in docs/cli.md.
 std::string to_json(const Comparison& comparison);

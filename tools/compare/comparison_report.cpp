@@ -165,17 +165,17 @@ std::string filled(std::string_view page,
 
 std::string read_chart_library() {
   const auto given = environment("LOCKSTEP_CHART_JS");
-  std::vector<std::string> places(kChartLibraryPaths.begin(), kChartLibraryPaths.end());
-  if (given) places = {*given};
-  for (const std::string& place : places) {
-    std::ifstream file(place, std::ios::binary);
+  std::vector<std::string> paths(kChartLibraryPaths.begin(), kChartLibraryPaths.end());
+  if (given) paths = {*given};
+  for (const std::string& path : paths) {
+    std::ifstream file(path, std::ios::binary);
     std::string text(std::istreambuf_iterator<char>(file), {});
     if (!text.empty()) return text;
   }
   throw UsageError(fmt::format(
       "--report needs Chart.js, which is not in {}. Install it (Debian: apt-get install "
       "libjs-chart.js), or name its file in LOCKSTEP_CHART_JS",
-      places.front()));
+      paths.front()));
 }
 
 std::string to_html(const Comparison& comparison, const std::string& command,

@@ -70,11 +70,11 @@ Finding judge_blas(const Blas& blas, double gflops) {
   if (!blas.name.empty()) return {.found = fmt::format("{}; {}; {}", blas.name, blas.file, speed)};
   if (blas.file.empty()) {
     return {.state = Finding::State::note,
-            .found = "libtorch does not tell which one it uses; " + speed,
+            .found = "libtorch does not say which one it uses; " + speed,
             .advice = "if that is less than 10 for each core, use a libtorch with OpenBLAS or MKL"};
   }
   return {.state = Finding::State::note,
-          .found = fmt::format("{} is none of OpenBLAS, MKL and BLIS, so it may well be the "
+          .found = fmt::format("{} is not OpenBLAS, MKL or BLIS, so it may be the "
                                "reference BLAS, which is 25 times slower; {}",
                                blas.file, speed),
           .advice = "install OpenBLAS: the package libopenblas0-pthread on Debian"};

@@ -10,8 +10,8 @@
 namespace lockstep {
 
 inline std::string in_bytes(std::int64_t bytes) {
-  constexpr double mebibyte = 1 << 20;
-  const double size = static_cast<double>(bytes) / mebibyte;
+  constexpr double kMebibyte = 1 << 20;
+  const double size = static_cast<double>(bytes) / kMebibyte;
   return size < 1024 ? fmt::format("{:.0f} MiB", size) : fmt::format("{:.1f} GiB", size / 1024);
 }
 

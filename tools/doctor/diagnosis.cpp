@@ -24,13 +24,13 @@ Finding look(const std::string& topic, const std::function<Finding()>& probe) {
   } catch (const std::exception& error) {
     finding = {.state = Finding::State::broken,
                .found = first_line(error),
-               .advice = "mend what the message names; training would fail in the same way"};
+               .advice = "fix what the message names; training would fail in the same way"};
   }
   finding.topic = topic;
   return finding;
 }
 
-// Those that doctor can try, in the order of the registry.
+// Probes the backends that doctor can try, in the order of the registry.
 std::vector<Finding> probe_backends() {
   std::vector<Finding> findings;
   for (const BackendRow& row : backend_rows()) {

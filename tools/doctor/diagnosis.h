@@ -10,7 +10,7 @@
 namespace lockstep {
 
 struct Diagnosis {
-  // One per topic, always all of them and in the same order.
+  // One per topic; always all topics, in the same order.
   std::vector<Finding> findings;
 
   bool broken() const;
@@ -21,7 +21,7 @@ struct Diagnosis {
 // anything else uses libtorch.
 Diagnosis diagnose();
 
-// Lines for people; the last one is a summary.
+// Human-readable lines; the last one is a summary.
 std::string to_text(const Diagnosis& diagnosis);
 // One object, on one line; documented in docs/cli.md.
 std::string to_json(const Diagnosis& diagnosis);

@@ -19,11 +19,11 @@ namespace {
 
 // Reads the line "Model: \t\t NVIDIA H100".
 std::string model_in(const std::filesystem::path& file) {
-  constexpr std::string_view label = "Model:";
+  constexpr std::string_view kLabel = "Model:";
   std::ifstream lines(file);
   for (std::string line; std::getline(lines, line);) {
-    if (!line.starts_with(label)) continue;
-    const auto begin = line.find_first_not_of(" \t", label.size());
+    if (!line.starts_with(kLabel)) continue;
+    const auto begin = line.find_first_not_of(" \t", kLabel.size());
     if (begin != std::string::npos) return line.substr(begin);
   }
   return "without a name";

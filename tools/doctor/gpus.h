@@ -11,7 +11,7 @@
 namespace lockstep {
 
 struct Gpus {
-  // All GPUs, by the driver's names, whoever may use them.
+  // All GPUs, by the driver's names, whether or not this process may use them.
   std::vector<std::string> models = {};
   // The number that libtorch can use in this process.
   int usable = 0;

@@ -17,10 +17,10 @@ BatchSizes resolve_batch_sizes(std::optional<std::int64_t> rank, std::optional<s
   }
   if (global) {
     if (*global < 1 || *global % ranks != 0) {
-      throw UsageError(
-          fmt::format("the global batch size {} cannot be shared out evenly among {} ranks; give a "
-                      "positive multiple of {}",
-                      *global, ranks, ranks));
+      throw UsageError(fmt::format(
+          "the global batch size {} is not a multiple of the number of ranks, {}; give a "
+          "positive multiple of {}",
+          *global, ranks, ranks));
     }
     return {*global / ranks, *global};
   }

@@ -15,10 +15,10 @@ namespace {
 
 // The number after "cuda:"; nullopt if there is none.
 std::optional<int> gpu_index(const std::string& text) {
-  constexpr std::string_view prefix = "cuda:";
-  if (!text.starts_with(prefix)) return std::nullopt;
-  constexpr Range<int> indices{0, std::numeric_limits<at::DeviceIndex>::max()};
-  return parse_number(std::string_view(text).substr(prefix.size()), indices);
+  constexpr std::string_view kPrefix = "cuda:";
+  if (!text.starts_with(kPrefix)) return std::nullopt;
+  constexpr Range<int> kIndices{0, std::numeric_limits<at::DeviceIndex>::max()};
+  return parse_number(std::string_view(text).substr(kPrefix.size()), kIndices);
 }
 
 }  // namespace

@@ -15,7 +15,7 @@ namespace lockstep {
 Recipe cnn_recipe() {
   return {
       .name = "cnn",
-      .summary = "two convolutions and two linear layers for images as MNIST's, Adam",
+      .summary = "two convolutions and two linear layers for images of MNIST's format, Adam",
       .epochs = 2,
       .batch_size = 64,
       .learning_rate = 1e-3,

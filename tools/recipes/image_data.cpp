@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Checks sizes, memory and labels of both splits, and standardises the images.
+// Checks sizes, memory and labels of both splits, and standardizes the images.
 #include "tools/recipes/image_data.h"
 
 #include <fmt/format.h>

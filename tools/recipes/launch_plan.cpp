@@ -13,10 +13,10 @@ namespace {
 // The replicas run in this process, whoever started it.
 LaunchPlan plan_replicas(const LaunchRequest& request) {
   if (request.world_size.value_or(1) > 1) {
-    throw UsageError(fmt::format(
-        "--mode dp is of one rank, but WORLD_SIZE={} asks for more; use --mode ddp, or start "
-        "without the launcher",
-        *request.world_size));
+    throw UsageError(
+        fmt::format("--mode dp runs as one rank, but WORLD_SIZE={}; use --mode ddp, or start "
+                    "without the launcher",
+                    *request.world_size));
   }
   return {TrainMode::dp, 1, request.ranks.value_or(request.default_ranks), false};
 }
@@ -38,9 +38,8 @@ LaunchPlan plan_launch(const LaunchRequest& request) {
   const TrainMode mode =
       request.mode.value_or(given.value_or(1) > 1 ? TrainMode::ddp : TrainMode::single);
   if (mode == TrainMode::single && given.value_or(1) > 1) {
-    throw UsageError(
-        fmt::format("--mode single is of one rank, but {}{} asks for more; use --mode ddp",
-                    request.world_size ? "WORLD_SIZE=" : "--ranks ", *given));
+    throw UsageError(fmt::format("--mode single runs as one rank; {}{} needs --mode ddp",
+                                 request.world_size ? "WORLD_SIZE=" : "--ranks ", *given));
   }
   const int ranks = given.value_or(mode == TrainMode::ddp ? request.default_ranks : 1);
   return {mode, ranks, 1, !request.world_size && ranks > 1};

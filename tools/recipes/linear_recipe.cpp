@@ -17,6 +17,7 @@ Recipe linear_recipe() {
       .batch_size = 32,
       .learning_rate = 0.01,
       .reads_folder = false,
+      .is_line = true,
       .load =
           [](const std::filesystem::path&, std::uint64_t seed, ProcessGroup&) {
             const LinearDataset set({.seed = seed});

@@ -13,7 +13,7 @@ namespace lockstep {
 Recipe mlp_recipe() {
   return {
       .name = "mlp",
-      .summary = "784-256-10 with ReLU for images as MNIST's, Adam",
+      .summary = "784-256-10 with ReLU for images of MNIST's format, Adam",
       .epochs = 5,
       .batch_size = 512,
       .learning_rate = 1e-3,

@@ -22,7 +22,7 @@ class NetInMode {
             std::shared_ptr<ProcessGroup> group);
 
   at::Tensor forward(const at::Tensor& input);
-  // NonFiniteGradient if the options request the check.
+  // Throws NonFiniteGradient if the options request that check.
   void backward(const at::Tensor& loss);
   // Call it after the optimizer's step, which is counted from 1. OutOfSync if the options request
   // the check at this step.

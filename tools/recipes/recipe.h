@@ -27,7 +27,7 @@ struct TrainingData {
 
 struct Recipe {
   std::string name;
-  // One line for people.
+  // A one-line description.
   std::string summary;
   std::int64_t epochs;
   // Per rank.
@@ -35,6 +35,8 @@ struct Recipe {
   double learning_rate;
   // Whether it reads images from a folder; otherwise it makes its own data from the seed.
   bool reads_folder;
+  // Whether the net is one weight and one bias, which the result then names.
+  bool is_line = false;
 
   // Collective.
   std::function<TrainingData(const std::filesystem::path& folder, std::uint64_t seed,

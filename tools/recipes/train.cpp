@@ -88,12 +88,12 @@ void log_end(const TrainResult& result, const Log& log) {
   }
 }
 
-void measure(TrainResult& result, torch::nn::Sequential& net, const TrainingData& data,
-             ProcessGroup& group) {
+void measure(TrainResult& result, const Recipe& recipe, torch::nn::Sequential& net,
+             const TrainingData& data, ProcessGroup& group) {
   if (data.test_inputs.defined()) {
     result.accuracy = measure_accuracy(net, data.test_inputs, data.test_targets, group);
-    return;
   }
+  if (!recipe.is_line) return;
   const auto parameters = net->parameters();
   result.weight = parameters.at(0).item<double>();
   result.bias = parameters.at(1).item<double>();
@@ -145,9 +145,9 @@ void check_save_file(const std::filesystem::path& file, ProcessGroup& group) {
       wrong = fmt::format("B{}", error.what());
     }
   }
-  constexpr std::int64_t most = 4096;
-  at::Tensor text = torch::zeros({most}, torch::kByte);
-  wrong.resize(std::min<std::size_t>(wrong.size(), most - 1));  // zero-terminated
+  constexpr std::int64_t kMost = 4096;
+  at::Tensor text = torch::zeros({kMost}, torch::kByte);
+  wrong.resize(std::min<std::size_t>(wrong.size(), kMost - 1));  // zero-terminated
   std::ranges::copy(wrong, text.data_ptr<std::uint8_t>());
   text = text.to(group.device());
   group.broadcast(text, 0).wait();
@@ -175,7 +175,7 @@ TrainMode find_mode(const std::string& wanted) {
   const auto found =
       std::ranges::find_if(kModes, [&](TrainMode mode) { return name(mode) == wanted; });
   if (found != kModes.end()) return *found;
-  throw UsageError(fmt::format("there is no mode {}; there are single, dp and ddp", wanted));
+  throw UsageError(fmt::format("there is no mode {}; the modes are single, dp and ddp", wanted));
 }
 
 void check_train_options(const Recipe& recipe, const TrainOptions& options, int parts) {
@@ -193,11 +193,11 @@ void check_train_options(const Recipe& recipe, const TrainOptions& options, int 
 TrainResult train(const Recipe& recipe, TrainMode mode, const TrainOptions& options,
                   const std::shared_ptr<ProcessGroup>& group, const Log& log) {
   if (mode != TrainMode::ddp && group->size() != 1) {
-    throw UsageError(fmt::format("rank {} of {}: a {} training is of one rank; train with ddp",
+    throw UsageError(fmt::format("rank {} of {}: training in mode {} takes one rank; use mode ddp",
                                  group->rank(), group->size(), name(mode)));
   }
   if (mode == TrainMode::dp && options.replicas < 1) {
-    throw UsageError(fmt::format("{} replicas train nothing; give at least 1", options.replicas));
+    throw UsageError(fmt::format("{} replicas cannot train; give at least 1", options.replicas));
   }
   if (mode != TrainMode::ddp && options.check_in_sync) {
     throw UsageError(
@@ -250,7 +250,7 @@ TrainResult train(const Recipe& recipe, TrainMode mode, const TrainOptions& opti
   result.seconds_per_epoch = median(seconds);
   result.samples_per_second = static_cast<double>(size) / result.seconds_per_epoch;
 
-  measure(result, net, data, *group);
+  measure(result, recipe, net, data, *group);
   log_end(result, rank_0_log);
   if (options.save_file && group->rank() == 0) save_model(net.ptr(), *options.save_file);
   return result;

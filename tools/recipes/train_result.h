@@ -36,7 +36,7 @@ struct TrainResult {
   std::int64_t epochs = 0;
 
   // Time of the training steps, including drawing batches from memory but not reading or
-  // evaluation: the sum over the epochs, and the median epoch. Of the slowest rank.
+  // evaluation: the sum over the epochs, and the median epoch. Measured on the slowest rank.
   double seconds = 0;
   double seconds_per_epoch = 0;
   // In the median epoch, over all ranks, without padding.

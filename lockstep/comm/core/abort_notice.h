@@ -23,7 +23,7 @@ struct AbortNotice {
   AbortCause cause = AbortCause::none;
   // The rank that it lost or waited for; -1 if none.
   int lost_rank = -1;
-  // The rank at fault, counted in the job; -1 if unknown.
+  // The job rank at fault; -1 if unknown.
   int culprit = -1;
   std::string reason = {};
 };

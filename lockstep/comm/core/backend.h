@@ -28,18 +28,19 @@ class Backend {
   // The name in messages: "shm", "gloo", ...
   virtual std::string_view name() const = 0;
 
-  // Starts the call behind those started before, and does not block. Throws the error that ended
-  // the group, if one did.
+  // Starts the call after those started before, without blocking. Throws the error that ended the
+  // group, if one did.
   virtual Work start(const CollectiveArgs& args) = 0;
 
-  // Uninitialised memory on the device that the options name. A blocking collective call. The ranks
-  // agree whether all of them have the memory: BackendError on each if one has not.
+  // Uninitialized memory on the device that the options name. A blocking collective call. The ranks
+  // agree whether all of them have the memory: BackendError on each if one does not.
   virtual at::Tensor empty(at::IntArrayRef sizes, const at::TensorOptions& options) = 0;
   // See GroupAccess::own_share.
   virtual ElementRange own_share(const at::Tensor&) const { return {}; }
 
-  // Joins the ranks of the membership, all of them ranks of this group. The name tells the new
-  // group from this group's other subgroups; its store already tells their keys apart. Blocking.
+  // Joins the ranks of the membership, all of them ranks of this group. The name distinguishes the
+  // new group from this group's other subgroups; its store already keeps their keys apart.
+  // Blocking.
   virtual std::shared_ptr<Backend> split(const std::string& name, Membership membership) = 0;
 
   // Ends the group for every rank, with the reason.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What one rank asks of the others in one call: what must agree between ranks, and what messages
-// say about it.
+// One rank's description of one call: what must agree between ranks, and what messages say about
+// it.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace lockstep {
 
-// A new one has a case in each switch below.
+// A new value needs a case in each switch below.
 enum class Collective : std::uint8_t {
   all_reduce,
   broadcast,
@@ -30,7 +30,7 @@ enum class Collective : std::uint8_t {
   split
 };
 
-// "unknown" for a value that another rank sent and this Lockstep does not know.
+// "unknown" for a value from another rank that this version of Lockstep does not know.
 constexpr std::string_view name(Collective collective) {
   switch (collective) {
     case Collective::all_reduce:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a process group asks of its backend: one struct for all collectives and messages.
+// The arguments of a backend's calls: one struct for all collectives and messages.
 #pragma once
 
 #include <cstdint>

@@ -29,13 +29,13 @@ class DeviceCopies {
   const at::Tensor& output(const at::Tensor& original) {
     return is_usable_on(device_, original) ? original : copy_of(original);
   }
-  // The same as another type, in which results are more exact.
+  // The same with another type, for more exact results.
   at::Tensor output_as(const at::Tensor& original, at::ScalarType type);
-  // Whether an original is on another device than the backend's.
+  // Whether an original is on a device other than the backend's.
   bool go_elsewhere() const;
   bool empty() const { return copies_.empty(); }
-  // Copies the results to the originals, each copy only once. Call it when the results are there,
-  // or are due before this on the current stream.
+  // Copies the results to the originals, each copy only once. Call it when the results are ready,
+  // or precede this call on the current stream.
   void copy_back();
 
  private:

@@ -6,7 +6,7 @@
 
 namespace lockstep {
 
-// 0 also if this libtorch was built without support for the type.
+// Also 0 if this libtorch was built without support for the type.
 inline int device_count(c10::DeviceType type) {
   if (!c10::impl::hasDeviceGuardImpl(type)) return 0;
   return c10::impl::VirtualGuardImpl(type).deviceCount();

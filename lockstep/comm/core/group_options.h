@@ -15,7 +15,7 @@ struct GroupOptions {
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
   // Where this rank's tensors live; group->device() returns it.
   at::Device device = at::kCPU;
-  // Why this backend was chosen, for people to read.
+  // Why this backend was chosen, in human-readable form.
   std::string why = "asked for";
 };
 

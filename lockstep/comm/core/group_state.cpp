@@ -12,11 +12,10 @@ namespace {
 std::string in_words(PeerEnd how, const std::string& reason) {
   switch (how) {
     case PeerEnd::died:
-      return " died before it made or finished this call; its own output and the launcher's tell "
-             "how";
+      return " died before it made or finished this call; its output and the launcher's say how";
     case PeerEnd::connection_lost:
       return ": its connection was lost before it made or finished this call: it died, or the "
-             "network did; its own output and the launcher's tell which";
+             "network failed; its output and the launcher's say which";
     case PeerEnd::failed:
       return " failed before it made or finished this call: " + reason;
     case PeerEnd::left:
@@ -24,8 +23,8 @@ std::string in_words(PeerEnd how, const std::string& reason) {
   }
   // The program may have ended because of an error that it caught itself.
   if (reason.empty()) {
-    return " left the group before it made this call: its program ended, as its own output may "
-           "tell, or makes fewer calls than this rank";
+    return " left the group before it made this call: its program ended, or makes fewer calls than "
+           "this rank; its output may say why";
   }
   return fmt::format(" left the group while this call was under way ({})", reason);
 }
@@ -44,20 +43,20 @@ std::string GroupState::where(const Call& call) const {
   return where_in(backend_, title(call), rank_, size_);
 }
 
-TimeoutError GroupState::waited_in_vain(const Call& call, const Deadline& deadline,
-                                        const Absent& absent) const {
+TimeoutError GroupState::timed_out(const Call& call, const Deadline& deadline,
+                                   const Absent& absent) const {
   const double seconds = static_cast<double>(deadline.span().count()) / 1000;
   if (absent.empty()) {
     return TimeoutError(
-        fmt::format("{}waited {:.1f} s in vain, though every rank has made this "
-                    "call: see whether the network between them carries anything "
-                    "(the group's timeout can be raised)",
+        fmt::format("{}waited {:.1f} s, though every rank has made this call; check whether the "
+                    "network between them carries data (to wait longer, raise the group's timeout)",
                     where(call), seconds));
   }
   return TimeoutError(
-      fmt::format("{}waited {:.1f} s in vain for {}; it is stopped, stuck, or makes other calls "
-                  "than this rank (the group's timeout can be raised)",
-                  where(call), seconds, describe(absent, name_)),
+      fmt::format(
+          "{}waited {:.1f} s for {}; it is stopped or stuck, or makes other calls than this "
+          "rank (to wait longer, raise the group's timeout)",
+          where(call), seconds, describe(absent, name_)),
       absent.begin()->second.front());
 }
 
@@ -82,7 +81,7 @@ void GroupState::check_votes(const Call& call, std::span<const std::uint8_t> vot
   for (int peer = 0; peer < size_; ++peer) {
     if (votes[static_cast<std::size_t>(peer)] != 0) continue;
     throw BackendError(where(call) + name_(peer) +
-                       " found no memory for it; its own error has the figures");
+                       " does not have enough memory for it; its own error has the figures");
   }
 }
 

@@ -49,17 +49,16 @@ class GroupState {
   // Keeps the first error.
   void fail(std::exception_ptr error) { error_ = std::move(error); }
   // Notes the loss that the error stands for, and tells the launcher: blocks for a second at most.
-  // The culprit is counted in the job; -1 if it is the rank that the error names.
+  // The culprit is a job rank; -1 if it is the rank that the error names.
   void note_loss(int culprit) const { losses_.note(error_, culprit); }
-  // The rank to name to the peers as the culprit, counted in the job.
+  // The job rank to name to the peers as the culprit.
   int culprit(int lost_rank = -1) const { return losses_.culprit(lost_rank); }
 
   // Errors of a rank in this call.
 
-  // The deadline has passed. If no rank is absent, all ranks have made the call, and the network
-  // holds it up.
-  TimeoutError waited_in_vain(const Call& call, const Deadline& deadline,
-                              const Absent& absent) const;
+  // The deadline has passed. If no rank is absent, all ranks have made the call, and the network is
+  // delaying it.
+  TimeoutError timed_out(const Call& call, const Deadline& deadline, const Absent& absent) const;
   // A peer has ended the group; the error's type depends on the cause.
   std::exception_ptr ended_by_peer(const Call& call, const AbortNotice& notice) const;
   // A peer is gone. `reason`: why it failed, or what the transport says about the call under way.

@@ -18,7 +18,8 @@ constexpr double kMebibyte = 1024 * 1024;
 at::Tensor ordinary_tensor(at::IntArrayRef sizes, const at::TensorOptions& options, int ranks) {
   const double bytes = static_cast<double>(c10::multiply_integers(sizes)) *
                        static_cast<double>(options.dtype().itemsize());
-  // The kernel promises memory that it may not have, and kills the process that writes to it.
+  // The kernel may promise memory that it does not have, and then kills the process that writes to
+  // it.
   const auto available = static_cast<double>(available_memory(ranks));
   if (options.device().is_cpu() && bytes > available) {
     throw BackendError(fmt::format(

@@ -6,8 +6,8 @@
 
 namespace lockstep {
 
-// An uninitialised tensor. `ranks` is how many ranks of this machine make one each; BackendError
-// with the size if the memory does not suffice for all of them.
+// An uninitialized tensor. `ranks` is how many ranks of this machine make one each; BackendError
+// with the size if there is not enough memory for all of them.
 at::Tensor ordinary_tensor(at::IntArrayRef sizes, const at::TensorOptions& options, int ranks);
 
 }  // namespace lockstep

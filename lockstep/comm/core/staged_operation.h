@@ -30,7 +30,7 @@ class StagedOperation final : public Operation {
   std::vector<at::Tensor> inputs(at::TensorList originals) const;
   std::vector<at::Tensor> outputs(at::TensorList originals);
 
-  // Adds a task that has been started.
+  // Adds a started task.
   void add(std::shared_ptr<Task> task) { tasks_.push_back(std::move(task)); }
 
   bool finished() const override;

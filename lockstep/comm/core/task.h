@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What an engine carries out as a unit: one rank's part of one call, for one tensor.
+// An engine's unit of work: one rank's part of one call, for one tensor.
 #pragma once
 
 #include <atomic>

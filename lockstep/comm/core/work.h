@@ -16,7 +16,7 @@ class Operation {
   // Whether wait() has nothing left to do, as far as is known without advancing.
   virtual bool finished() const { return false; }
 
-  // Advances without blocking; true once the results are there. Throws the collective's error.
+  // Advances without blocking; true once the results are ready. Throws the collective's error.
   virtual bool poll() = 0;
 
   // Blocks until poll() would return true; on a device, only its stream may block.
@@ -24,14 +24,14 @@ class Operation {
   // the deadline, after which the group is unusable.
   virtual void wait(const Deadline& deadline) = 0;
 
-  // The deadline of a wait whose caller names none.
+  // The deadline for a wait whose caller gives none.
   virtual Deadline default_deadline() const = 0;
 };
 
 // Move-only. The destructor waits and does not throw; the group's next call throws any error.
 class [[nodiscard]] Work {
  public:
-  // Work that is done.
+  // Completed work.
   Work() = default;
   explicit Work(std::shared_ptr<Operation> operation) : operation_(std::move(operation)) {}
   Work(Work&&) noexcept = default;
@@ -44,9 +44,9 @@ class [[nodiscard]] Work {
   }
   ~Work() { finish(); }
 
-  // Does not block; true once the results are there. Throws the collective's error.
+  // Does not block; true once the results are ready. Throws the collective's error.
   bool poll() { return !operation_ || operation_->poll(); }
-  // Blocks until the results are there, until the group's timeout or the deadline at most. Throws
+  // Blocks until the results are ready, at most until the group's timeout or the deadline. Throws
   // PeerLost, UsageError for calls that differ between ranks, and TimeoutError, after which the
   // group is unusable. On a GPU only the current stream waits.
   void wait() {

@@ -30,7 +30,7 @@ at::Tensor part(const at::Tensor& flat, int number, int parts) {
   return flat.narrow(0, begin, end - begin);
 }
 
-// Tells the ranks that are in another group's call, and so do not see the difference.
+// Tells the ranks that wait in another group's call and so cannot see the difference.
 void tell_all(HierarchyLevels& levels, const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
@@ -93,8 +93,8 @@ class HierarchicalBackend final : public Backend {
     const std::string where = where_in(name(), "empty", rank_, size_);
     if (!refusal.empty()) throw BackendError(where + refusal);
     if (granted.item<int>() == 0) {
-      throw BackendError(where +
-                         "another host found no memory for it; its own error has the figures");
+      throw BackendError(
+          where + "another host does not have enough memory for it; its own error has the figures");
     }
     return tensor;
   }

@@ -18,7 +18,7 @@ using namespace std::chrono_literals;
 
 // How long the group of all ranks may look for the rank whose loss explains an error.
 constexpr auto kExplanation = 1s;
-// A waiting thread polls this often in vain before it naps between polls.
+// After this many polls without progress, a waiting thread sleeps between polls.
 constexpr int kPatience = 1000;
 constexpr auto kNap = 50us;
 
@@ -111,7 +111,7 @@ void HierarchicalOperation::explain(const std::exception_ptr& error, const Deadl
   } catch (const UsageError& mismatch) {
     throw UsageError(end(mismatch.what()));
   } catch (const Error&) {
-    // No rank died; the error itself tells.
+    // No rank died; the error itself says enough.
   }
   try {
     std::rethrow_exception(error);

@@ -16,7 +16,7 @@ namespace lockstep {
 
 class HierarchicalOperation final : public Operation {
  public:
-  // `where` begins its errors, and `number` is the call's in its group.
+  // `where` begins its errors, and `number` is the call's number in its group.
   HierarchicalOperation(std::shared_ptr<HierarchyLevels> levels, std::shared_ptr<PhasedCalls> calls,
                         std::string where, std::uint64_t number, std::chrono::milliseconds timeout)
       : levels_(std::move(levels)),

@@ -18,8 +18,8 @@
 namespace lockstep {
 namespace {
 
-// Joins these ranks of a group by the function. Errors name a rank by its number in the group, and
-// say which ranks these are: "ranks of one host".
+// Joins these ranks of a group with the function. Errors name a rank by its number in the group,
+// and say which ranks these are: "ranks of one host".
 template <class Join>
 std::shared_ptr<Backend> join_part(const std::vector<int>& ranks, std::string_view which,
                                    const Join& join) {
@@ -57,7 +57,8 @@ std::shared_ptr<Backend> join_within_host(const Membership& all, const Hierarchy
 
 // Null on a rank that has no slice.
 std::shared_ptr<Backend> join_between_hosts(const Membership& all, const HierarchyLevels& levels) {
-  // A rank that fails or dies before here shows in the group of all, which watches the other hosts.
+  // The group of all ranks, which watches the other hosts, notices a rank that fails or dies before
+  // this point.
   levels.all->start({.call = {.collective = Collective::split}}).wait();
   const std::vector<int> ranks = levels.ranks_between_hosts();
   if (ranks.empty()) return nullptr;
@@ -89,7 +90,7 @@ HierarchyLevels join_levels(const Membership& membership, const GroupOptions& op
     levels.sharing = join_within_host(membership, levels, "sharing", options);
     levels.between_hosts = join_between_hosts(membership, levels);
   } catch (const std::exception& error) {
-    // The peers must learn of the rank that this one lost, if it did, and not blame this one.
+    // The peers must learn which rank this one lost, if any, and not blame this one.
     const GroupLosses losses(membership);
     if (const auto* const lost = dynamic_cast<const StoreLost*>(&error)) {
       losses.note(*lost);

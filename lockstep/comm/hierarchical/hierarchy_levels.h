@@ -12,8 +12,8 @@
 
 namespace lockstep {
 
-// The groups of one rank. Two of them have the same ranks of its host, since each phase needs an
-// order of its own.
+// The groups of one rank. Two of them consist of the ranks of its host, since each phase needs its
+// own order.
 struct HierarchyLevels {
   std::shared_ptr<Backend> all;
   std::shared_ptr<Backend> reducing;

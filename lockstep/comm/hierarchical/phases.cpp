@@ -74,7 +74,7 @@ std::exception_ptr PhasedCalls::error() const {
 
 void PhasedCalls::keep(std::exception_ptr error) {
   error_ = std::move(error);
-  // Before works are dropped: dropping a work waits for it unless its group has ended.
+  // Comes before works are destroyed: destroying a Work waits for it unless its group has ended.
   on_error_(error_);
   calls_.clear();
 }

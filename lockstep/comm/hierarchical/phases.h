@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Calls made of phases, each of which is work on a group of its own: within the host, between the
-// hosts, and within the host again. A phase of one call starts behind the same phase of the
-// previous call. So each group sees all calls in one order, while different phases overlap.
+// Calls made of phases, each on its own group: within the host, between the hosts, and within the
+// host again. A phase of one call starts behind the same phase of the previous call. So each group
+// sees all calls in one order, while different phases overlap.
 #pragma once
 
 #include <atomic>
@@ -34,7 +34,7 @@ class PhasedCall {
   std::atomic<bool> done_ = false;
 };
 
-// Thread-safe. An error of a work ends all calls, and is kept for the callers that wait.
+// Thread-safe. An error in a phase ends all calls, and is kept for the callers that wait.
 class PhasedCalls final : public Progressing {
  public:
   // `on_error` is called with the first error, on the thread that finds it.
@@ -42,15 +42,15 @@ class PhasedCalls final : public Progressing {
       : on_error_(std::move(on_error)) {}
 
   void start(const std::shared_ptr<PhasedCall>& call);
-  // Waits once more for the oldest call's current works, with this deadline, which has passed; so
-  // the error names the missing ranks.
+  // Waits once more for the oldest call's current works, with this deadline, which has passed, so
+  // that the error names the missing ranks.
   void give_up(const Deadline& deadline);
   // The first error; null if there is none.
   std::exception_ptr error() const;
 
   // True if anything moved.
   bool try_advance() override;
-  local::ControlBlock* doorbell_if_busy() override { return nullptr; }
+  Doorbell* doorbell_if_busy() override { return nullptr; }
 
  private:
   // These require busy_.

@@ -67,7 +67,7 @@ struct Max {
 #define LOCKSTEP_INDEPENDENT_ELEMENTS _Pragma("GCC ivdep")
 #endif
 
-// Plain loops for the compiler to vectorise, inlined into one function for each instruction set.
+// Plain loops for the compiler to vectorize, inlined into one function for each instruction set.
 // Stores are the bottleneck: a core loads two vectors in the time in which it stores one.
 
 template <class T, std::size_t Count>
@@ -188,7 +188,7 @@ template <class T, class Accumulator, class Op>
   reduce_all<T, Accumulator, Op>(job);
 }
 
-#if defined(__clang__)  // has no option for the preferred width here
+#if defined(__clang__)  // clang has no option for the preferred width here
 #define LOCKSTEP_AVX512 "avx512f,avx512bw,avx512dq,avx512vl"
 #else
 #define LOCKSTEP_AVX512 "avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512"

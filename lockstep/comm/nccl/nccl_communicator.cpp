@@ -167,7 +167,7 @@ void NcclCommunicator::abort() noexcept {
 void NcclCommunicator::check(ncclResult_t result, const char* what) {
   if (result == ncclSuccess || result == ncclInProgress) return;
   state_ = State::failed;
-  failure_ = fmt::format("NCCL {}, {}: {}; {} (NCCL_DEBUG=INFO has NCCL say more)", nccl_.version(),
+  failure_ = fmt::format("NCCL {}, {}: {}; {} (set NCCL_DEBUG=INFO for details)", nccl_.version(),
                          what, nccl_.error_string(result), nccl_.last_error(communicator_));
   throw BackendError(failure_);
 }

@@ -20,7 +20,7 @@ namespace lockstep {
 
 // A point in a stream's work.
 using StreamMark = std::shared_ptr<c10::Event>;
-// Where the calling thread's current stream on the device is now.
+// The present point in the work of the calling thread's current stream on the device.
 StreamMark mark_of_current_stream(at::Device device);
 
 // Enqueues NCCL's work on the stream.
@@ -46,12 +46,12 @@ class NcclCommunicator {
   // Each does so in a thread, which stays behind if the store takes longer than any caller waits.
   NcclCommunicator(std::shared_ptr<Store> store, std::string key, int rank, int size,
                    at::Device device, std::chrono::milliseconds timeout);
-  // Waits a moment for work under way.
+  // Waits briefly for work under way.
   ~NcclCommunicator();
 
   // Enqueues an operation behind earlier ones, and after the mark.
   std::shared_ptr<Operation> enqueue(StreamMark after, NcclLaunch launch);
-  // Once true, the ranks are connected and operations go on.
+  // Once true, the ranks are connected and operations proceed.
   bool ready() const { return state_ == State::ready; }
   // BackendError with NCCL's message; the error is final.
   void advance();
@@ -66,7 +66,7 @@ class NcclCommunicator {
 
   void launch_first();
   void join();
-  // Whether NCCL has finished what it was last told.
+  // Whether NCCL has finished the last request.
   bool idle();
   void check(ncclResult_t result, const char* what);
 
@@ -80,7 +80,7 @@ class NcclCommunicator {
   std::future<ncclUniqueId> id_;
   ncclComm_t communicator_ = nullptr;
   std::deque<std::shared_ptr<Operation>> queue_;
-  // NCCL has been told the first operation of the queue.
+  // NCCL has been given the first operation of the queue.
   bool launching_ = false;
 };
 

@@ -18,7 +18,7 @@ using remote::Transmission;
 using Start = std::function<std::unique_ptr<Transmission>(NcclTransport&)>;
 using Tensors = std::vector<at::Tensor>;
 
-// One stage, or none if there are no elements: NCCL would wait for nothing.
+// One stage; none if there are no elements, since NCCL would wait needlessly.
 SchedulePtr whole(const Call& call, Start start) {
   if (call.elements == 0 && call.collective != Collective::all_to_all) {
     return make_schedule(call, {});
@@ -35,7 +35,7 @@ SchedulePtr exchange(const Call& call, Tensors outgoing, Tensors incoming) {
   });
 }
 
-// The tensor in root's place, and none for the other ranks.
+// The tensor in root's place, and undefined ones for the other ranks.
 Tensors only_with(int root, const at::Tensor& tensor, Position position) {
   Tensors tensors(static_cast<std::size_t>(position.size));
   tensors[static_cast<std::size_t>(root)] = tensor;

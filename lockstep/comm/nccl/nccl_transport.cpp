@@ -127,7 +127,7 @@ class NcclTransmission final : public remote::Transmission {
         operation_(std::move(operation)),
         tensors_(std::move(tensors)) {}
 
-  // The device tensor stands in for the host tensor, which gets the result by the stream `copies`.
+  // The device tensor stands in for the host tensor, which gets the result on the stream `copies`.
   void copy_to_host(at::Tensor host, at::Tensor device, c10::Stream copies) {
     to_host_ = ToHost{std::move(host), std::move(device), copies};
   }
@@ -265,7 +265,7 @@ class StreamTransport final : public NcclTransport {
                                          at::Tensor incoming,
                                          std::vector<std::int64_t> incoming_bytes) override {
     const at::Tensor out = on_device(outgoing);
-    const at::Tensor in = place_for(incoming);
+    const at::Tensor in = memory_for(incoming);
     return back_to(incoming, in,
                    exchange_tensors(blocks(out, outgoing_bytes), blocks(in, incoming_bytes)));
   }
@@ -273,7 +273,7 @@ class StreamTransport final : public NcclTransport {
   std::unique_ptr<Transmission> all_gather(at::Tensor own, at::Tensor all,
                                            std::vector<std::int64_t> bytes) override {
     const at::Tensor out = on_device(own);
-    const at::Tensor in = place_for(all);
+    const at::Tensor in = memory_for(all);
     return back_to(
         all, in,
         exchange_tensors(std::vector(static_cast<std::size_t>(size_), out), blocks(in, bytes)));
@@ -298,7 +298,7 @@ class StreamTransport final : public NcclTransport {
 
   std::unique_ptr<Transmission> receive(at::Tensor bytes, int from, int tag) override {
     NcclCommunicator& line = messages(from, rank_, tag);
-    const at::Tensor in = place_for(bytes);
+    const at::Tensor in = memory_for(bytes);
     return back_to(
         bytes, in,
         launch_on(line, {in},
@@ -322,8 +322,7 @@ class StreamTransport final : public NcclTransport {
     return launch_on(collectives_, std::move(tensors), std::move(launch));
   }
 
-  // Before version 2.29.7, NCCL leaves out the last elements of some sums that it scales for one
-  // rank.
+  // Before version 2.29.7, NCCL leaves out the last elements of some scaled sums of a single rank.
   std::unique_ptr<Transmission> reduce_alone(at::Tensor tensor, at::Tensor result, double scale) {
     return launch({tensor, result}, [=, this](const NcclLibrary&, ncclComm_t, cudaStream_t) {
       const c10::StreamGuard guard(collectives_.stream());
@@ -354,12 +353,12 @@ class StreamTransport final : public NcclTransport {
   }
   // Memory that was freed on a stream may still be in use there. So this memory comes from the
   // stream of the copies, and NCCL waits for that stream.
-  at::Tensor place_for(const at::Tensor& tensor) {
+  at::Tensor memory_for(const at::Tensor& tensor) {
     if (tensor.device() == device_) return tensor;
     const c10::StreamGuard guard(copies_);
-    at::Tensor place = at::empty_like(tensor, tensor.options().device(device_));
+    at::Tensor copy = at::empty_like(tensor, tensor.options().device(device_));
     after_ = mark_of_current_stream(device_);
-    return place;
+    return copy;
   }
   std::unique_ptr<Transmission> back_to(const at::Tensor& tensor, const at::Tensor& used,
                                         std::unique_ptr<Transmission> transmission) const {
@@ -386,8 +385,8 @@ class StreamTransport final : public NcclTransport {
   at::Device device_;
   std::chrono::milliseconds timeout_;
   // For copies of host tensors. Nothing on this stream waits for a peer. The current stream and
-  // NCCL's may wait for one, and a copy behind that wait would keep this rank from what the peer
-  // waits for.
+  // NCCL's may wait for one, and a copy behind that wait would keep this rank from doing what the
+  // peer waits for.
   c10::Stream copies_;
   NcclCommunicator collectives_;
   std::map<std::tuple<int, int, int>, std::unique_ptr<NcclCommunicator>> messages_;

@@ -30,7 +30,7 @@ class NcclTransport : public remote::Transport {
   virtual std::unique_ptr<Transmission> reduce_scatter(std::vector<at::Tensor> tensors,
                                                        at::Tensor result, ReduceOp op,
                                                        double scale) = 0;
-  // Rank r gets outgoing[r], and incoming[r] comes from it. Undefined tensors are none.
+  // Rank r gets outgoing[r], and incoming[r] comes from it. An undefined tensor means no transfer.
   virtual std::unique_ptr<Transmission> exchange_tensors(std::vector<at::Tensor> outgoing,
                                                          std::vector<at::Tensor> incoming) = 0;
 };

@@ -50,8 +50,8 @@ class HeadMemory {
   std::vector<std::shared_ptr<std::byte[]>> kept_;
 };
 
-// Done when the blocks are there. Throws before any block is used: CallsDiffer if a peer made
-// another call, UsageError if the sizes of an all_to_all do not match.
+// Done when the blocks have arrived. Throws before any block is used: CallsDiffer if a peer made a
+// different call, UsageError if the sizes of an all_to_all do not match.
 class ComparedExchange final : public Transmission {
  public:
   // `sizes` are those of exchange_sizes.h for an all_to_all, else empty.

@@ -35,7 +35,8 @@ constexpr std::chrono::milliseconds kLookInterval(200);
 constexpr std::chrono::milliseconds kLongestAttempt(2000);
 constexpr int kPauseMs = 20;
 
-// The first message of a connecting rank, in this machine's byte order, as on peer monitors.
+// The first message of a connecting rank, in this machine's byte order, like the peer monitors'
+// messages.
 struct Hello {
   std::int32_t rank;
   std::int32_t connection;
@@ -140,7 +141,7 @@ class Connecting {
     }
   }
 
-  // Waits a moment for connections and for their first messages.
+  // Waits briefly for connections and for their first messages.
   void let_in() {
     std::vector<pollfd> entries{{acceptor_->descriptor(), POLLIN, 0}};
     for (const auto& arrival : arrivals_) entries.push_back({arrival.socket.get(), POLLIN, 0});

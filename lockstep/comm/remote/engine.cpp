@@ -175,7 +175,7 @@ bool Engine::advance(CallLine& line) try {
   fail_for_all(AbortCause::requested, std::make_exception_ptr(BackendError(message)), message);
   return true;
 } catch (const std::exception& error) {
-  // Usually because a peer has gone; the peer monitor tells which.
+  // Usually because a peer has gone; the peer monitor knows which one.
   if (transport_failure_.empty()) {
     transport_failure_ = first_line(error);
     transport_failed_ = Clock::now();

@@ -31,7 +31,7 @@ class Engine final : public TaskEngine {
                                       std::unique_ptr<Transport> transport,
                                       std::unique_ptr<PeerMonitor> monitor,
                                       const Membership& membership, bool compare_first);
-  // Leaves the group. Waits a moment for the others to leave too.
+  // Leaves the group. Waits briefly for the others to leave too.
   ~Engine() override;
 
   // Queues the schedule behind the calls started before.
@@ -60,7 +60,7 @@ class Engine final : public TaskEngine {
   const GroupState& state() const { return state_; }
 
   bool try_advance() override;
-  local::ControlBlock* doorbell_if_busy() override { return nullptr; }
+  Doorbell* doorbell_if_busy() override { return nullptr; }
 
  private:
   using Clock = std::chrono::steady_clock;

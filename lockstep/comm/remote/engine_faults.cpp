@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What an engine does when its peers do not come: which ranks it waits for, and how it ends the
+// What an engine does when its peers do not arrive: finds the ranks it waits for, and ends the
 // group.
 #include <algorithm>
 #include <cstring>
@@ -16,15 +16,15 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// After this long in one call, a rank says so to the monitor's server.
+// After waiting this long in one call, a rank tells the monitor's server.
 constexpr auto kAWhile = 100ms;
 // How long the peer monitor may take to explain a failure of the transport. The loss of a machine
-// shows after some ten seconds.
+// is detected after about ten seconds.
 constexpr auto kExplanation = 15s;
-// How long data that a rank sent before it left may still be on its way.
+// How long data that a rank sent before it left may still be in transit.
 constexpr auto kOnTheWay = 2s;
 
-// The calls of two ranks as the reason of an abort, and back.
+// Encodes the calls of two ranks as the reason of an abort, and decodes them.
 std::string as_bytes(const Call& own, const Call& peers) {
   std::string bytes(2 * sizeof(Call), '\0');
   std::memcpy(bytes.data(), &own, sizeof own);
@@ -56,7 +56,7 @@ void Engine::look_around() {
   last_look_ = Clock::now();
   monitor_->look();
   if (transport_failure_.empty() && (monitor_->aborted() || monitor_->lost())) {
-    // This news may overtake what peers sent before, and with that a call may be complete.
+    // This news may overtake data that peers sent earlier, which may complete a call.
     while (advance()) {
     }
     if (state_.failed() || idle()) return;
@@ -149,7 +149,7 @@ void Engine::give_up(const Call& waited, const Deadline& deadline) {
   const Absent absent =
       is_collective ? monitor_->absent_from(call.number) : monitor_->absent(call.root);
   if (look_for_ends(call)) return;
-  const TimeoutError error = state_.waited_in_vain(call, deadline, absent);
+  const TimeoutError error = state_.timed_out(call, deadline, absent);
   fail_for_all(AbortCause::timed_out, std::make_exception_ptr(error), error.what(), error.rank());
 }
 

@@ -20,7 +20,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// How much later than the end of a rank's connections the news of its death may come.
+// How long after a rank's connections end the news of its death may arrive.
 constexpr auto kNewsDelay = 500ms;
 
 AbortCause cause_of(const std::exception& error) {
@@ -52,7 +52,7 @@ Joining::Joining(PeerMonitor& monitor, std::string_view backend, const Membershi
 
 void Joining::check() {
   monitor_.look();
-  // What comes after this news is no failure to connect.
+  // An error after this news is not a failure to connect.
   if (monitor_.all_connected()) return;
   const auto& abort = monitor_.aborted();
   const auto lost = monitor_.lost();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Watches the ranks while a transport connects them. All ranks have come to the peer monitors'
+// Watches the ranks while a transport connects them. All ranks have joined the peer monitors'
 // server, which reports those that die or give up meanwhile.
 #pragma once
 
@@ -29,11 +29,11 @@ class Joining {
   void check();
 
   // For a rank that has connected. Blocks until all ranks have: what a rank does next may end the
-  // group, and the others would take that for a failure to connect. Throws as check() does, and
+  // group, and the others would mistake that for a failure to connect. Throws as check() does, and
   // TimeoutError with the ranks that have not connected by the deadline.
   void wait_for_all(const Deadline& deadline);
 
-  // For a rank that cannot connect. Waits a moment for news of another rank that has ended, and
+  // For a rank that cannot connect. Waits briefly for news of another rank that has ended, and
   // throws that as the cause if there is any; otherwise tells all ranks about the error.
   void give_up(const std::exception& error);
 

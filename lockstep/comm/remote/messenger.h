@@ -29,7 +29,7 @@ class Messenger {
   Messenger() = default;
   Messenger(const Messenger&) = delete;
   Messenger& operator=(const Messenger&) = delete;
-  // Destroy it only when no message is on its way.
+  // Destroy it only when no message is in transit.
   virtual ~Messenger() = default;
 
   // Messages of one tag between two ranks keep their order. A message may be shorter than the

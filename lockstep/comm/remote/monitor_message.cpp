@@ -63,8 +63,8 @@ std::optional<MonitorMessage> MonitorReader::next() {
   Head head{};
   if (received_.size() < sizeof head) return std::nullopt;
   std::memcpy(&head, received_.data(), sizeof head);
-  constexpr std::size_t least = sizeof(Head) - sizeof(Head::length);
-  if (head.length < least || head.length > least + kMaxText) {
+  constexpr std::size_t kLeast = sizeof(Head) - sizeof(Head::length);
+  if (head.length < kLeast || head.length > kLeast + kMaxText) {
     throw BackendError(fmt::format("a message of {} bytes", head.length));
   }
   const std::size_t whole = sizeof(Head::length) + head.length;

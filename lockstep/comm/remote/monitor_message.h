@@ -28,9 +28,9 @@ struct MonitorMessage {
     leaving,  // number: of the last call that it has made; during an exception also culprit and, as
               // text, the reason
     // From the monitor's server to the ranks.
-    welcome,        // all ranks are here; text: their process ids
+    welcome,        // all ranks have joined; text: their process ids
     all_connected,  // to each other
-    absent,   // text: the ranks that did not come, and which peers were refused; after the welcome,
+    absent,   // text: the ranks that did not join, and which peers were refused; after the welcome,
               // those that have not connected
     answer,   // number, rank: as asked; text: two lines for each call that ranks were last seen
               // waiting in: its description, the ranks
@@ -43,7 +43,7 @@ struct MonitorMessage {
   AbortCause cause = AbortCause::none;
   std::int32_t rank = -1;
   std::int32_t lost_rank = -1;
-  // The rank at fault, counted in the job.
+  // The job rank at fault.
   std::int32_t culprit = -1;
   std::uint64_t number = 0;
   std::string text = {};
@@ -55,14 +55,14 @@ std::string encode(const MonitorMessage& message);
 std::string as_text(std::span<const int> numbers);
 std::vector<int> as_numbers(const std::string& text);
 
-// How much later than its connection a dying rank's process may end.
+// How long a dying rank's process may outlive its connection.
 inline constexpr std::chrono::milliseconds kDeathDelay(200);
 
 // Assembles messages from the bytes of a stream.
 class MonitorReader {
  public:
   void add(std::span<const std::byte> bytes);
-  // Empty if no message is complete. BackendError if the bytes are no message.
+  // Empty if no message is complete. BackendError if the bytes are not a message.
   std::optional<MonitorMessage> next();
 
  private:

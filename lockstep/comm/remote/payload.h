@@ -12,13 +12,13 @@
 
 namespace lockstep::remote {
 
-// There is no memory for a schedule's temporary data.
+// Not enough memory for a schedule's temporary data.
 class OutOfMemory : public BackendError {
  public:
   using BackendError::BackendError;
 };
 
-// Uninitialised bytes in host memory. OutOfMemory if there is no memory for them.
+// Uninitialized bytes in host memory. OutOfMemory if there is not enough memory.
 at::Tensor some_bytes(std::int64_t bytes);
 
 std::byte* first_byte(const at::Tensor& tensor);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Connects a rank to the monitor's server, and takes in what the server tells.
+// Connects a rank to the monitor's server, and processes what the server sends.
 #include "lockstep/comm/remote/peer_monitor.h"
 
 #include <algorithm>
@@ -29,7 +29,7 @@ using Kind = MonitorMessage::Kind;
 
 // Longer than the monitor's server waits for the last ranks to leave.
 constexpr auto kLeaving = 400ms;
-// How long a rank that waits for news sleeps between looks at its deadline.
+// How long a rank that waits for news sleeps between checks of its deadline.
 constexpr auto kMoment = 50ms;
 
 }  // namespace
@@ -100,7 +100,7 @@ void PeerMonitor::join(const Membership& membership, const Deadline& deadline) {
 }
 
 // The monitor's server listened before its address was in the store, and goes on until all ranks
-// are there. A refused connection therefore means that the server is gone.
+// have joined. A refused connection therefore means that the server is gone.
 UniqueFd PeerMonitor::connect_to_monitor(const std::string& host, std::uint16_t port,
                                          const Key& key, const Deadline& deadline) const {
   while (true) {
@@ -143,7 +143,7 @@ std::string PeerMonitor::name(int rank) const {
 std::string PeerMonitor::lost_while_joining() const {
   return name(*lost_) + (lost_by_death_ ? " died while the ranks connected"
                                         : ": its connection was lost while the ranks connected: it "
-                                          "died, or the network did");
+                                          "died, or the network failed");
 }
 
 void PeerMonitor::say_connected() {
@@ -232,7 +232,7 @@ void PeerMonitor::send(const MonitorMessage& message) {
   try {
     send_all(socket_.get(), std::as_bytes(std::span(bytes)), Deadline::after(1s));
   } catch (const Error&) {
-    // The loss of the monitor's server shows when this rank next reads.
+    // This rank notices the loss of the monitor's server when it next reads.
   }
 }
 

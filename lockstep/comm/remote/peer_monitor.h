@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // A rank's connection to the monitor's server in rank 0's process (peer_monitor_server.h). While it
-// stands, the rank is alive: the rank's death closes it, and the loss of its machine shows after
-// some ten seconds. It also carries why a group ends, and which call a rank waits in. Tensors
-// travel over the transport instead.
+// is open, the rank is alive: the rank's death closes it, and the loss of its machine is detected
+// after about ten seconds. It also carries the reason why a group ends, and the call that a rank
+// waits in. Tensors travel over the transport instead.
 #pragma once
 
 #include <chrono>
@@ -28,16 +28,17 @@ namespace lockstep::remote {
 // Not thread-safe: its engine holds a lock.
 class PeerMonitor {
  public:
-  // Blocks until all ranks of the membership have come. They rendezvous in its store, and rank 0
+  // Blocks until all ranks of the membership have joined. They rendezvous in its store, and rank 0
   // listens on the membership's address, on a free port. TimeoutError names the ranks that did not
-  // come, PeerLost a rank that came and died.
+  // join, PeerLost a rank that joined and died.
   PeerMonitor(const Membership& membership, std::string_view backend, const Deadline& deadline);
 
-  // The prefix that tells this group's entries in the store from those of other groups: "gloo/0/3".
+  // The prefix that distinguishes this group's entries in the store from those of other groups:
+  // "gloo/0/3".
   const std::string& store_prefix() const { return store_prefix_; }
   // The local address that leads to rank 0; for rank 0, the one it listens on.
   const std::string& own_host() const { return own_host_; }
-  // Whether the ranks connect over loopback; all ranks say the same.
+  // Whether the ranks connect over loopback; the same on all ranks.
   bool within_machine() const { return within_machine_; }
   // "rank 3 (pid 4711)"
   std::string name(int rank) const;
@@ -48,12 +49,12 @@ class PeerMonitor {
   void say_connected();
   // Processes what has arrived, without blocking.
   void look();
-  // The same; waits for something to arrive, for a moment.
+  // The same, but waits briefly for something to arrive.
   void wait_for_news();
 
-  // What look() has seen so far. Whether all ranks have said that they are connected.
+  // As far as look() has seen: whether all ranks have said that they are connected.
   bool all_connected() const { return all_connected_; }
-  // The ranks that have not, once they are late.
+  // The ranks that have not connected, once they are late.
   const std::optional<std::vector<int>>& absent_ranks() const { return absent_; }
   // The first rank that ended the group, and why.
   const std::optional<AbortNotice>& aborted() const { return aborted_; }
@@ -61,12 +62,12 @@ class PeerMonitor {
   // have ended; if not, the network may be the cause.
   std::optional<int> lost() const { return lost_; }
   bool lost_by_death() const { return lost_by_death_; }
-  // The same in words, while a transport connects: "rank 3 (pid 12) died while ..."
+  // The loss in words, while a transport connects: "rank 3 (pid 12) died while ..."
   std::string lost_while_joining() const;
   // The ranks that left.
   struct Farewell {
     std::uint64_t last_call;
-    // Why, if the rank left during an exception; else empty.
+    // The reason, if the rank left during an exception; else empty.
     std::string reason;
     int culprit;
     std::chrono::steady_clock::time_point when;
@@ -75,19 +76,19 @@ class PeerMonitor {
 
   // Says that this rank has waited in a call for a while; number 0 for a message between two ranks.
   void say_waiting(std::uint64_t number, const std::string& call);
-  // The ranks that have not waited in a call of this number. Rank 0 if the monitor's server does
+  // The ranks that have not waited in a call with this number. Rank 0 if the monitor's server does
   // not answer within a second.
   Absent absent_from(std::uint64_t number);
   // One rank, with the call it was last seen waiting in. Asks the monitor's server, for at most a
   // second.
   Absent absent(int rank);
-  // Ends the group for all ranks. The culprit is counted in the job.
+  // Ends the group for all ranks. The culprit is a job rank.
   void tell(AbortCause cause, int lost_rank, int culprit, const std::string& reason);
   // Blocks until the monitor's server has passed on what this rank told it, for at most a second.
   void flush();
   // Says farewell; during an exception, with the reason. Only the first farewell counts.
   void say_farewell(std::uint64_t last_call, const std::string& reason = {}, int culprit = -1);
-  // Waits a moment for the others to leave too. Data on its way to them would be lost if this rank
+  // Waits briefly for the others to leave too. Data on its way to them would be lost if this rank
   // closed its connections at once.
   void wait_for_farewells();
 
@@ -100,7 +101,7 @@ class PeerMonitor {
   void send(const MonitorMessage& message);
   // Waits for messages; false at the deadline, or when the connection has ended.
   bool receive(const Deadline& deadline);
-  // Takes what has already come; false if nothing has, or if the connection has ended.
+  // Receives what has already arrived; false if nothing has, or if the connection has ended.
   bool take_arrived();
   void take(const MonitorMessage& message);
   // Empty if the monitor's server does not answer.

@@ -112,7 +112,7 @@ void PeerMonitorServer::welcome() {
   acceptor_.close();
 }
 
-// A rank's first message is short, and comes at once.
+// A rank's first message is short, and arrives at once.
 void PeerMonitorServer::introduce(Arrival& arrival) try {
   ForkSafeFd socket = std::move(arrival.socket);
   std::array<std::byte, 256> buffer{};
@@ -132,7 +132,7 @@ void PeerMonitorServer::introduce(Arrival& arrival) try {
   if (is_within_machine(member.socket.get())) member.process = ProcessWatch(member.pid);
   if (refusal_) send(hello->rank, *refusal_);
 } catch (const Error&) {
-  // The peer is no rank; its socket closes.
+  // The peer is not a rank; its socket closes.
 }
 
 void PeerMonitorServer::hear(int rank) {
@@ -201,8 +201,8 @@ void PeerMonitorServer::take(int rank, const MonitorMessage& message) {
   }
 }
 
-// A rank that leaves joining may end the group at once. On its connection, each rank hears first
-// that all have connected.
+// A rank that has finished joining may end the group at once. So each rank's connection first
+// carries the news that all have connected.
 void PeerMonitorServer::note_connected(int rank) {
   members_[rank].connected = true;
   if (refusal_ || !std::ranges::all_of(members_, &Member::connected)) return;
@@ -225,7 +225,7 @@ MonitorMessage PeerMonitorServer::answer(int asking, const MonitorMessage& quest
   return {.kind = Kind::answer, .rank = question.rank, .number = question.number, .text = text};
 }
 
-// Ranks that wait long in different calls of one number wait for ever.
+// Ranks that wait long in different calls with the same number would wait forever.
 void PeerMonitorServer::note_waiting(int rank, const MonitorMessage& message) {
   Member& member = members_[rank];
   member.last_number = message.number;
@@ -257,7 +257,7 @@ void PeerMonitorServer::flush(int rank) {
   Member& member = members_[rank];
   const ssize_t count =
       ::send(member.socket.get(), member.unsent.data(), member.unsent.size(), MSG_NOSIGNAL);
-  // A broken connection shows when it is read.
+  // A broken connection is noticed when it is read.
   if (count > 0) member.unsent.erase(0, static_cast<std::size_t>(count));
 }
 

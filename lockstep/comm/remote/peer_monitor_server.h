@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The server of a group's peer monitors, in rank 0's process. It tells all ranks which rank died,
-// left, gave up or did not come. It has a thread of its own, since rank 0 may be computing.
+// left, gave up or did not join. It has a thread of its own, since rank 0 may be computing.
 #pragma once
 
 #include <chrono>
@@ -23,9 +23,9 @@ namespace lockstep::remote {
 
 class PeerMonitorServer {
  public:
-  // Names to the others the ranks that have not come and connected by the deadline, or whose
-  // processes end before all have come. `processes` are the ranks' processes, as far as they are
-  // known. The destructor waits until all ranks have gone, or for a moment.
+  // Tells the others which ranks have not joined and connected by the deadline, or whose processes
+  // end before all have joined. `processes` are the ranks' processes, as far as they are known. The
+  // destructor waits briefly for all ranks to leave.
   PeerMonitorServer(UniqueFd listener, const Key& key, std::vector<ProcessIdentity> processes,
                     const Deadline& deadline);
 
@@ -72,7 +72,7 @@ class PeerMonitorServer {
   void name_absent();
   void name_ended();
   bool all_here() const;
-  // Whether no rank is left to be told if the group can be joined.
+  // Whether no rank remains that must still be told whether the group can be joined.
   bool all_notified() const;
   bool all_gone() const;
 
@@ -83,7 +83,7 @@ class PeerMonitorServer {
   std::vector<Member> members_;
   bool welcomed_ = false;
   bool all_connected_ = false;
-  // Why the group can no longer be joined, for ranks that come late.
+  // Why the group can no longer be joined, for late ranks.
   std::optional<MonitorMessage> refusal_;
   ServiceThread thread_;
 };

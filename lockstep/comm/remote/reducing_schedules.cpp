@@ -39,7 +39,7 @@ void reduce_runs(const at::Tensor& runs, std::byte* result, std::int64_t count, 
   reduce(sources, {&destination, 1}, count, call.type, call.op, scale);
 }
 
-// Chunks of about this size, all alike: a small rest would cost as much time as a whole chunk.
+// Equal chunks of about this size: a small remainder would take as long as a whole chunk.
 std::vector<ElementRange> chunks_of(const at::Tensor& tensor, std::int64_t bytes) {
   const std::int64_t elements = tensor.numel();
   const std::int64_t wanted =

@@ -24,7 +24,7 @@ namespace lockstep::remote {
 namespace {
 
 // Watches calls on a device, for which no thread waits. A stream that waits for a dead peer would
-// do so for ever.
+// wait forever.
 class Watch {
  public:
   Watch(std::shared_ptr<Engine> engine, std::chrono::milliseconds timeout)
@@ -74,8 +74,8 @@ class RemoteBackend final : public Backend {
     return Work(std::move(operation));
   }
 
-  // Ordinary memory is as good as any. The call is collective all the same, so that programs do not
-  // come to depend on one backend.
+  // Ordinary memory is as good as any. The call is collective anyway, so that programs do not
+  // depend on one backend.
   at::Tensor empty(at::IntArrayRef sizes, const at::TensorOptions& options) override {
     const Call call{.collective = Collective::empty,
                     .type = c10::typeMetaToScalarType(options.dtype()),
@@ -100,7 +100,7 @@ class RemoteBackend final : public Backend {
 
   std::shared_ptr<Backend> split(const std::string& /*name*/, Membership membership) override {
     if (membership.world_size == 1) return make_self_backend(membership, options_);
-    membership.address = engine_->own_host();  // its rank 0 is another one
+    membership.address = engine_->own_host();  // the subgroup has a different rank 0
     return make_remote_backend(engine_->state().backend(), membership, options_, parts_);
   }
 

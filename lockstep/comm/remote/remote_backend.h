@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The backend of ranks that a transport joins, on one machine or many. Tensors on other devices
+// The backend of ranks that a transport joins, on one machine or many. Tensors on devices other
 // than the transport's, or with other strides, go through a contiguous copy.
 #pragma once
 
@@ -25,7 +25,7 @@ struct Parts {
   at::Device device = at::kCPU;
 };
 
-// Blocks until all ranks have come. Subgroups are made in the same way, with names of their own.
+// Blocks until all ranks have joined. Subgroups are made in the same way, with names of their own.
 std::shared_ptr<Backend> make_remote_backend(std::string name, const Membership& membership,
                                              const GroupOptions& options, Parts parts);
 

@@ -43,8 +43,8 @@ class Schedule final : public Task {
   // Finishes the stages whose transmissions have arrived, but none before the first stage, in which
   // ranks may find that their calls differ. True if a stage finished.
   bool finish_arrived();
-  // Starts the stages that may start. True if there was one. A stage that throws is not started
-  // again: part of it may be on its way.
+  // Starts the stages that may start. True if any did. A stage that throws is not started again:
+  // part of it may be in transit.
   bool start_next(Transport& transport);
   bool empty() const { return stages_.empty(); }
   bool all_started() const { return started_ == stages_.size(); }

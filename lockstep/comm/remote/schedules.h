@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The stages of each collective. The kernels take sums, in the order of the ranks: each rank gets
-// its share of every rank's elements, adds them up, and passes the result to all ranks. This moves
-// 2 (N - 1) / N of the tensor in and out of each of N ranks, as a ring does. Two ranks need only
-// one stage, in which each sends all that it has. Tensors are contiguous and in host memory.
+// The stages of each collective. The kernels compute sums in rank order: each rank gets its share
+// of every rank's elements, adds them up, and passes the result to all ranks. This moves 2(N-1)/N
+// of the tensor in and out of each of N ranks, as a ring does. Two ranks need only one stage, in
+// which each sends all that it has. Tensors are contiguous and in host memory.
 #pragma once
 
 #include <memory>
@@ -51,8 +51,8 @@ Stage agreement(Position position);
 // else.
 SchedulePtr schedule_vote(const Call& call, bool vote, const at::Tensor& votes, Position position);
 
-// A send or recv, behind a description of it, by which the receiver checks that it is the message
-// that it expects: UsageError there if not.
+// A send or recv, preceded by a description from which the receiver checks that it gets the
+// expected message; UsageError on the receiver if not.
 SchedulePtr schedule_message(const Call& call, const at::Tensor& tensor, Tag tag);
 
 // All ranks compare their calls before they carry them out. UsageError if they differ.

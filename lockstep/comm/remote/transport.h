@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // A library that moves bytes between processes, as the remote engine uses it: Gloo, MPI or NCCL. It
-// does no arithmetic: the schedules take the sums, so that these have the same bits on every
-// backend. On GPUs, NCCL takes them instead, by functions of its own.
+// does no arithmetic: the schedules compute sums, so that these have the same bits on every
+// backend. On GPUs, NCCL computes them instead, with its own functions.
 #pragma once
 
 #include <chrono>
@@ -17,7 +17,7 @@
 
 namespace lockstep::remote {
 
-// Bytes on their way. Holds the tensors until it is done.
+// Bytes in transit. Holds the tensors until it is done.
 class Transmission {
  public:
   virtual ~Transmission() = default;
@@ -35,7 +35,7 @@ class Transport {
   Transport() = default;
   Transport(const Transport&) = delete;
   Transport& operator=(const Transport&) = delete;
-  // Destroy it only when nothing is on its way.
+  // Destroy it only when nothing is in transit.
   virtual ~Transport() = default;
 
   // All ranks start these in the same order.
@@ -56,8 +56,8 @@ class Transport {
   virtual std::unique_ptr<Transmission> send(at::Tensor bytes, int to, int tag) = 0;
   virtual std::unique_ptr<Transmission> receive(at::Tensor bytes, int from, int tag) = 0;
 
-  // For libraries that work on a device's streams. A mark is what the calling thread has the device
-  // do at present; what is started after begin_after() comes after it.
+  // For libraries that work on a device's streams. A mark is the present point in the calling
+  // thread's work on the device; what is started after begin_after() runs after it.
   virtual std::shared_ptr<void> mark() { return nullptr; }
   virtual void begin_after(const std::shared_ptr<void>& /*mark*/) {}
 
@@ -76,7 +76,7 @@ class Transport {
   // The group has failed: ends the transmissions under way, if the library can.
   virtual void abort() {}
 
-  // How many transmissions have ended, as far as that shows by itself.
+  // How many transmissions have ended, as far as the library reports that by itself.
   virtual std::uint64_t events() const = 0;
   // Returns when there are more than `events`, when there may be more, or after `at_most`.
   virtual void wait_for_event(std::uint64_t events, std::chrono::microseconds at_most) = 0;

@@ -22,28 +22,28 @@ using Wire = std::map<std::tuple<int, int, int>, std::deque<at::Tensor>>;
 
 class Arrival final : public Transmission {
  public:
-  Arrival(Wire& wire, int rank, std::vector<Messenger::Message> places,
+  Arrival(Wire& wire, int rank, std::vector<Messenger::Message> expected,
           std::shared_ptr<void> memory)
-      : wire_(wire), rank_(rank), places_(std::move(places)), memory_(std::move(memory)) {}
+      : wire_(wire), rank_(rank), expected_(std::move(expected)), memory_(std::move(memory)) {}
 
-  // As a library does it: a message that is longer than its place ends the process.
+  // As a library does it: a message that is longer than its memory ends the process.
   bool done() override {
-    std::erase_if(places_, [this](const Messenger::Message& place) {
-      auto& messages = wire_[{place.peer, rank_, place.tag}];
+    std::erase_if(expected_, [this](const Messenger::Message& awaited) {
+      auto& messages = wire_[{awaited.peer, rank_, awaited.tag}];
       if (messages.empty()) return false;
       const at::Tensor message = messages.front();
       messages.pop_front();
-      EXPECT_LE(message.numel(), place.bytes);
-      std::memcpy(place.data, message.data_ptr(), message.nbytes());
+      EXPECT_LE(message.numel(), awaited.bytes);
+      std::memcpy(awaited.data, message.data_ptr(), message.nbytes());
       return true;
     });
-    return places_.empty();
+    return expected_.empty();
   }
 
  private:
   Wire& wire_;
   int rank_;
-  std::vector<Messenger::Message> places_;
+  std::vector<Messenger::Message> expected_;
   std::shared_ptr<void> memory_;
 };
 

@@ -80,11 +80,11 @@ TEST(CountWrong, FindsEachBoolThatIsNotAsItShouldBe) {
 }
 
 TEST(CountWrong, KnowsWhatLeavesTheRangeOfAType) {
-  constexpr int ranks = 40;
-  const auto sum = [](std::int64_t i) { return known_reduction({ReduceOp::sum}, ranks, i, 0); };
+  constexpr int kRanks = 40;
+  const auto sum = [](std::int64_t i) { return known_reduction({ReduceOp::sum}, kRanks, i, 0); };
   ASSERT_GT(sum(0), 255);
   auto tensor = torch::zeros({100}, torch::kByte);
-  for (int rank = 0; rank < ranks; ++rank) {
+  for (int rank = 0; rank < kRanks; ++rank) {
     auto part = torch::empty_like(tensor);
     fill(part, [&](std::int64_t i) { return known_element({ReduceOp::sum}, rank, i, 0); });
     tensor += part;

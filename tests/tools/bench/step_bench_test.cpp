@@ -32,10 +32,10 @@ TEST(StepBench, MeasuresEachMode) {
 TEST(StepBench, PeakMemoryHoldsWeightsAndGradients) {
   const auto group = init_process_group();
   const TrainingStep bench{.model = find_model("mlp25m")};
-  constexpr std::int64_t weights = 6 * (2048 * 2048 + 2048) * 4;
+  constexpr std::int64_t kWeights = 6 * (2048 * 2048 + 2048) * 4;
   const std::int64_t peak = measure_step_memory(group, bench, StepMode::single);
-  EXPECT_GT(peak, 2 * weights);
-  EXPECT_LT(peak, 4 * weights);
+  EXPECT_GT(peak, 2 * kWeights);
+  EXPECT_LT(peak, 4 * kWeights);
 }
 
 TEST(Models, HaveTheParametersThatTheyNameThemselvesFor) {
@@ -52,7 +52,7 @@ TEST(Models, HaveTheParametersThatTheyNameThemselvesFor) {
   // torchvision's has 11,689,512 for 1,000 classes instead of 10.
   EXPECT_EQ(count("resnet18"), 11'689'512 - 990 * 513);
   EXPECT_EQ(count("resnet50"), 25'557'032 - 990 * 2049);
-  // Of each layer 12 matrices of the width squared, their biases, two normalisations.
+  // Of each layer 12 matrices of the width squared, their biases, two normalizations.
   EXPECT_EQ(count("transformer"), 6 * (12 * 512 * 512 + 9 * 512 + 4 * 512) + 2 * 512 + 10 * 513);
 }
 

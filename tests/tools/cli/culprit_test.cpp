@@ -52,11 +52,11 @@ std::vector<Case> cases() {
       {"shm", "exit0", 1, "ended with code 0 before the others; rank ", died},
       {"shm", "swallowed", 1, "exit code 1", "my own fault"},
       {"shm", "before_joining", 1, "exit code 1", "my own fault"},
-      {"shm", "stop", 1, "stopped by signal 19 (SIGSTOP); rank ", "in vain for rank 1"},
+      {"shm", "stop", 1, "stopped by signal 19 (SIGSTOP); rank ", " s for rank 1"},
       {"gloo", "throw_slowly", 1, "exit code 1", "my own fault"},
       {"gloo", "exit0", 1, "ended with code 0 before the others; rank ", died},
       {"hosts", "throw_slowly", 1, "exit code 1", "my own fault"},
-      {"hosts", "stop", 1, "stopped by signal 19 (SIGSTOP); rank ", "in vain for rank 1"},
+      {"hosts", "stop", 1, "stopped by signal 19 (SIGSTOP); rank ", " s for rank 1"},
   };
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The lockstep program itself: its verbs and its help.
+// The lockstep program itself: its subcommands and its help.
 #include <filesystem>
 #include <fstream>
 
@@ -26,7 +26,7 @@ TEST(Lockstep, KnowsItsVerbs) {
                                 HasSubstr("bench"), HasSubstr("doctor")));
   Program wrong({LOCKSTEP_PROGRAM, "fly"});
   EXPECT_EQ(wrong.wait(), 2);
-  EXPECT_THAT(wrong.err(), HasSubstr("no verb fly"));
+  EXPECT_THAT(wrong.err(), HasSubstr("no subcommand fly"));
 }
 
 TEST(Lockstep, AnAnswerThatIsLostIsAFailure) {

@@ -198,7 +198,7 @@ TEST_F(TrainCommand, RefusesWrongUseOnOneLine) {
       {{"train", "linear", "--lr", "1e308"}, "--lr \"1e308\": give a number from"},
       {{"train", "linear", "--timeout", "nan"}, "--timeout \"nan\": give a number from 0.001 to"},
       {{"train", "linear", "--batch-size", "2", "--global-batch-size", "4"}, "give one of them"},
-      {{"train", "linear", "--ranks", "2", "--global-batch-size", "3"}, "among 2 ranks"},
+      {{"train", "linear", "--ranks", "2", "--global-batch-size", "3"}, "the number of ranks, 2"},
       {{"train", "linear", "--device", "cuda:99"}, "--device cuda:99"},
       {{"train", "linear", "--mode", "single", "--ranks", "2"}, "--ranks 2"},
       {{"train", "linear", "--save", "/absent/net.pt"}, "/absent/net.pt"},

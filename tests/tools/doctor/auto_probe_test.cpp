@@ -29,8 +29,9 @@ TEST(AutoProbe, SaysWhatRanksOfThisMachineWouldGet) {
   without_gpus([] {
     const Finding finding = probe_with({});
     EXPECT_EQ(finding.state, Finding::State::ok);
-    EXPECT_THAT(finding.found, AllOf(HasSubstr("2 ranks here shm (all ranks share this machine)"),
-                                     HasSubstr("hierarchical (the ranks are on 2 hosts)")));
+    EXPECT_THAT(finding.found,
+                AllOf(HasSubstr("2 ranks on this machine: shm (all ranks share this machine)"),
+                      HasSubstr("hierarchical (the ranks are on 2 hosts)")));
   });
 }
 

@@ -34,8 +34,8 @@ TEST(CoresProbe, TellsTheMaskFromTheMachine) {
 
 TEST(MemoryProbe, KnowsTheLimitOfTheAddressSpace) {
   run_ranks(1, [](Rank&) {
-    constexpr rlim_t bytes = rlim_t{1} << 60;
-    const rlimit limit{bytes, bytes};
+    constexpr rlim_t kBytes = rlim_t{1} << 60;
+    const rlimit limit{kBytes, kBytes};
     ASSERT_EQ(::setrlimit(RLIMIT_AS, &limit), 0);
     const Finding finding = probe_memory();
     EXPECT_EQ(finding.state, Finding::State::note);

@@ -26,7 +26,7 @@ TEST(BatchSizes, RefuseWhatCannotBe) {
               ThrowsMessage<UsageError>(AllOf(HasSubstr("(5)"), HasSubstr("(10)"))));
   EXPECT_THAT(
       [] { resolve_batch_sizes({}, 100, 128, 3); },
-      ThrowsMessage<UsageError>(HasSubstr("100 cannot be shared out evenly among 3 ranks")));
+      ThrowsMessage<UsageError>(HasSubstr("100 is not a multiple of the number of ranks, 3")));
   EXPECT_THROW(resolve_batch_sizes({}, 0, 128, 3), UsageError);
   EXPECT_THROW(resolve_batch_sizes({}, -3, 128, 3), UsageError);
   EXPECT_THAT([] { resolve_batch_sizes(0, {}, 128, 3); },

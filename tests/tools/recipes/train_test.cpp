@@ -209,7 +209,7 @@ TEST(Train, RefusesSingleWithTwoRanks) {
               },
               {.threads = 1, .prefix = false});
       },
-      ThrowsMessage<RankFailed>(HasSubstr("a single training is of one rank")));
+      ThrowsMessage<RankFailed>(HasSubstr("training in mode single takes one rank")));
 }
 
 TEST(CheckTrainOptions, NamesWhatCannotBe) {
@@ -230,7 +230,7 @@ TEST(CheckTrainOptions, NamesWhatCannotBe) {
   EXPECT_THAT(check(mlp_recipe(), {.data_folder = "/absent"}),
               ThrowsMessage<UsageError>(HasSubstr("/absent: there is no such data folder")));
   EXPECT_THAT(check(linear_recipe(), {.global_batch_size = 3}),
-              ThrowsMessage<UsageError>(HasSubstr("among 2 ranks")));
+              ThrowsMessage<UsageError>(HasSubstr("the number of ranks, 2")));
   EXPECT_THAT([] { find_recipe("resnet"); },
               ThrowsMessage<UsageError>(HasSubstr("\"resnet\"; choose one of linear, mlp, cnn")));
 }

@@ -11,7 +11,7 @@ namespace lockstep {
 namespace {
 
 // How many descriptors joining takes: for this rank itself, and for each other rank (two
-// connections and their stand-ins). Checked first, since Gloo does not say what it lacks.
+// connections and their stand-ins). Checked first, since Gloo's errors do not say what is lacking.
 constexpr int kOwnDescriptors = 12;
 constexpr int kDescriptorsToEach = 4;
 

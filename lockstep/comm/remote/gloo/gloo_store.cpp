@@ -29,7 +29,7 @@ class GlooStore final : public c10d::Store {
   GlooStore(StandIns stand_ins, std::shared_ptr<Said> said)
       : stand_ins_(stand_ins), said_(std::move(said)) {}
 
-  // libtorch calls this since 2.6.
+  // libtorch 2.6 and later call this.
   virtual c10::intrusive_ptr<c10d::Store> clone() {
     return c10::make_intrusive<GlooStore>(stand_ins_, said_);
   }

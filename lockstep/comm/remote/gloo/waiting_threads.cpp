@@ -33,7 +33,7 @@ void WaitingThreads::work() {
     functions_.pop_front();
     lock.unlock();
     function();
-    function = nullptr;  // destroys what it holds without the lock
+    function = nullptr;  // destroys its captures while the lock is not held
     lock.lock();
   }
 }

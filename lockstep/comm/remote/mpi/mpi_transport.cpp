@@ -27,7 +27,7 @@ constexpr std::int64_t kPieceBytes = std::int64_t{1} << 30;
 // Lower tags belong to single messages.
 constexpr int kFirstTag = 64;
 // How often a waiting thread has polled in vain since something arrived: up to kEagerness it polls
-// again at once, up to kPatience it yields first, and then it naps.
+// again at once, up to kPatience it yields first, and then it sleeps.
 constexpr int kEagerness = 50;
 constexpr int kPatience = 2000;
 constexpr std::chrono::microseconds kNap(50);

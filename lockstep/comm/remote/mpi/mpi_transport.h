@@ -11,8 +11,8 @@
 
 namespace lockstep {
 
-// Blocks until all ranks have come. TimeoutError at the deadline, and what joining.check() throws;
-// BackendError if MPI has fewer processes than the group has ranks.
+// Blocks until all ranks have joined. TimeoutError at the deadline, and what joining.check()
+// throws; BackendError if MPI has fewer processes than the group has ranks.
 std::unique_ptr<remote::Transport> make_mpi_transport(const Membership& membership,
                                                       remote::Joining& joining,
                                                       const Deadline& deadline);
