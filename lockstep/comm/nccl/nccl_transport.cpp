@@ -326,7 +326,7 @@ class StreamTransport final : public NcclTransport {
   std::unique_ptr<Transmission> reduce_alone(at::Tensor tensor, at::Tensor result, double scale) {
     return launch({tensor, result}, [=, this](const NcclLibrary&, ncclComm_t, cudaStream_t) {
       const c10::StreamGuard guard(collectives_.stream());
-      result.copy_(tensor, true);
+      result.copy_(tensor.view(result.sizes()), true);
       if (scale != 1) result.mul_(scale);
       return ncclSuccess;
     });
