@@ -7,6 +7,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/launch/spawn.h"
 #include "lockstep/comm/process_group.h"
+#include "lockstep/comm/group_argument.h"
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/comm/single_process_groups.h"
 #include "lockstep/comm/objects.h"

@@ -17,7 +17,7 @@ namespace {
 // Tensors that own their memory: a transport may use it after a failure.
 at::Tensor bytes_of(std::string_view object, std::int64_t size) {
   const at::Tensor bytes = at::zeros({size}, at::kByte);
-  std::memcpy(bytes.data_ptr(), object.data(), object.size());
+  if (!object.empty()) std::memcpy(bytes.data_ptr(), object.data(), object.size());
   return bytes;
 }
 
@@ -31,7 +31,8 @@ std::string string_of(const at::Tensor& bytes) {
 
 }  // namespace
 
-std::string broadcast_object(std::string_view object, int root, ProcessGroup& group) {
+std::string broadcast_object(std::string_view object, int root, GroupArgument argument) {
+  ProcessGroup& group = argument.get();
   const at::Tensor length = length_of(object);
   group.broadcast(length, root).wait();
   const std::int64_t size = length.item<std::int64_t>();
@@ -40,7 +41,8 @@ std::string broadcast_object(std::string_view object, int root, ProcessGroup& gr
   return string_of(bytes);
 }
 
-std::vector<std::string> all_gather_object(std::string_view object, ProcessGroup& group) {
+std::vector<std::string> all_gather_object(std::string_view object, GroupArgument argument) {
+  ProcessGroup& group = argument.get();
   const at::Tensor lengths = at::empty({group.size()}, at::kLong);
   group.all_gather_into_tensor(lengths, length_of(object)).wait();
   // Every rank passes as many bytes as the longest object has.

@@ -12,14 +12,14 @@
 #include <type_traits>
 #include <vector>
 
-#include "lockstep/comm/process_group.h"
+#include "lockstep/comm/group_argument.h"
 
 namespace lockstep {
 
 // Root's string, on every rank; the other ranks' arguments are ignored.
-std::string broadcast_object(std::string_view object, int root, ProcessGroup& group);
+std::string broadcast_object(std::string_view object, int root, GroupArgument group);
 // Every rank's string, in rank order. Lengths may differ.
-std::vector<std::string> all_gather_object(std::string_view object, ProcessGroup& group);
+std::vector<std::string> all_gather_object(std::string_view object, GroupArgument group);
 
 // A type whose bytes are its value, without pointers: numbers, enumerations, structs of these. It
 // has the same layout on every rank's machine. Ranges are refused, since views only point to their
@@ -72,18 +72,18 @@ T unpacked(const std::string& bytes, const ProcessGroup& group) {
 
 template <class T>
 requires PlainObject<T> || JsonObject<T> T broadcast_object(const T& object, int root,
-                                                            ProcessGroup& group) {
-  const std::string own = group.rank() == root ? detail::packed(object) : "";
-  return detail::unpacked<T>(broadcast_object(std::string_view(own), root, group), group);
+                                                            GroupArgument group) {
+  const std::string own = group.get().rank() == root ? detail::packed(object) : "";
+  return detail::unpacked<T>(broadcast_object(std::string_view(own), root, group), group.get());
 }
 
 template <class T>
 requires PlainObject<T> || JsonObject<T> std::vector<T> all_gather_object(const T& object,
-                                                                          ProcessGroup& group) {
+                                                                          GroupArgument group) {
   const std::string own = detail::packed(object);
   std::vector<T> objects;
   for (const std::string& bytes : all_gather_object(std::string_view(own), group)) {
-    objects.push_back(detail::unpacked<T>(bytes, group));
+    objects.push_back(detail::unpacked<T>(bytes, group.get()));
   }
   return objects;
 }

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <torch/serialize/archive.h>
 
+#include "lockstep/comm/group_argument.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep {
@@ -14,6 +15,10 @@ namespace lockstep {
 DistributedSampler::DistributedSampler(std::size_t size, const ProcessGroup& group,
                                        const DistributedSamplerOptions& options)
     : DistributedSampler(size, group.size(), group.rank(), options) {}
+
+DistributedSampler::DistributedSampler(std::size_t size, const std::shared_ptr<ProcessGroup>& group,
+                                       const DistributedSamplerOptions& options)
+    : DistributedSampler(size, GroupArgument(group).get(), options) {}
 
 DistributedSampler::DistributedSampler(std::size_t size, int num_replicas, int rank,
                                        const DistributedSamplerOptions& options)

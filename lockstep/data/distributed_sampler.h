@@ -34,6 +34,8 @@ class DistributedSampler : public torch::data::samplers::Sampler<> {
   // For this rank of the group.
   DistributedSampler(std::size_t size, const ProcessGroup& group,
                      const DistributedSamplerOptions& options = {});
+  DistributedSampler(std::size_t size, const std::shared_ptr<ProcessGroup>& group,
+                     const DistributedSamplerOptions& options = {});
   // For rank `rank` of `num_replicas`. UsageError unless 0 <= rank < num_replicas.
   DistributedSampler(std::size_t size, int num_replicas, int rank,
                      const DistributedSamplerOptions& options = {});

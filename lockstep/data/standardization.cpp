@@ -16,7 +16,8 @@ at::Tensor Standardization::apply(const at::Tensor& images) const {
   return images.to(at::kFloat).sub_(mean).div_(deviation);
 }
 
-Standardization measure_standardization(const at::Tensor& images, ProcessGroup& group) {
+Standardization measure_standardization(const at::Tensor& images, GroupArgument argument) {
+  ProcessGroup& group = argument.get();
   if (images.scalar_type() != at::kByte || images.numel() == 0) {
     throw UsageError(fmt::format(
         "measure_standardization, rank {} of {}: images of type {} with {} elements; give at least "

@@ -5,7 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "lockstep/comm/process_group.h"
+#include "lockstep/comm/group_argument.h"
 
 namespace lockstep {
 
@@ -23,6 +23,6 @@ struct Standardization {
 // counts its share of them. Sums are integers, so neither their order nor the number of ranks
 // affects the result. If all bytes are equal, the deviation is 1. UsageError if there are no images
 // or they are not uint8.
-Standardization measure_standardization(const at::Tensor& images, ProcessGroup& group);
+Standardization measure_standardization(const at::Tensor& images, GroupArgument group);
 
 }  // namespace lockstep

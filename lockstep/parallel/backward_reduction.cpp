@@ -60,11 +60,8 @@ BackwardReduction::BackwardReduction(const std::vector<NamedTensor>& parameters,
     : group_(std::move(group)), limits_(limits) {
   parameters_.reserve(parameters.size());
   for (const NamedTensor& parameter : parameters) {
-    if (parameter.tensor.requires_grad()) {
-      parameters_.emplace_back(parameter, static_cast<int>(parameters_.size()), *this);
-    } else {
-      frozen_.push_back(parameter);
-    }
+    if (!parameter.tensor.requires_grad()) continue;
+    parameters_.emplace_back(parameter, static_cast<int>(parameters_.size()), *this);
   }
   if (!options.check_finite) return;
   std::vector<std::string> names;
@@ -76,31 +73,19 @@ std::string BackwardReduction::where() const {
   return fmt::format("[reducer] rank {} of {}: ", group_->rank(), group_->size());
 }
 
-void BackwardReduction::check() const {
+void BackwardReduction::check() {
   if (!failure_.empty()) {
     throw Error(where() + "an earlier backward failed and ended the group: " + failure_ +
                 ". Form a new group and wrap the model again, or start the job anew");
   }
-  for (const Parameter& parameter : parameters_) {
-    const at::Tensor& tensor = parameter.tensor;
-    if (tensor.requires_grad() && parameter.hooks.on(tensor) &&
-        tensor.scalar_type() == parameter.size.dtype && tensor.device() == parameter.size.device &&
-        tensor.numel() == parameter.size.elements) {
-      continue;
-    }
-    throw UsageError(fmt::format(
-        "{}parameter {} was converted, moved, replaced or frozen after the model was wrapped (now "
-        "{} on {}, then {} on {}): its gradients would no longer be reduced. Convert the model "
-        "first and wrap it then",
-        where(), parameter.name, c10::toString(tensor.scalar_type()), tensor.device().str(),
-        c10::toString(parameter.size.dtype), parameter.size.device.str()));
-  }
-  for (const NamedTensor& frozen : frozen_) {
-    if (!frozen.tensor.requires_grad()) continue;
-    throw UsageError(
-        where() + "parameter " + frozen.name +
-        " required no gradient when the model was wrapped, and now does: its gradients "
-        "would not be reduced. Set requires_grad first and wrap the model then");
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    Parameter& parameter = parameters_[i];
+    if (parameter.hooks.on(parameter.tensor)) continue;
+    // A graph of an earlier forward may still lead to the accumulator that it had.
+    std::erase_if(parameter.earlier_hooks,
+                  [](const GradientHooks& hooks) { return hooks.alone(); });
+    parameter.earlier_hooks.push_back(std::move(parameter.hooks));
+    parameter.hooks = GradientHooks(parameter.tensor, static_cast<int>(i), *this);
   }
 }
 
@@ -117,10 +102,13 @@ std::vector<std::string> BackwardReduction::unused_parameters() const {
 bool BackwardReduction::accumulates_nothing() const {
   const auto* needed = torch::autograd::get_current_graph_task_exec_info();
   if (!needed || needed->empty()) return false;
-  return std::none_of(parameters_.begin(), parameters_.end(), [&](const Parameter& parameter) {
-    const auto info =
-        needed->find(const_cast<torch::autograd::Node*>(parameter.hooks.accumulator()));
+  const auto accumulates = [&](const GradientHooks& hooks) {
+    const auto info = needed->find(const_cast<torch::autograd::Node*>(hooks.accumulator()));
     return info != needed->end() && info->second.needed_;
+  };
+  return std::none_of(parameters_.begin(), parameters_.end(), [&](const Parameter& parameter) {
+    return accumulates(parameter.hooks) ||
+           std::any_of(parameter.earlier_hooks.begin(), parameter.earlier_hooks.end(), accumulates);
   });
 }
 

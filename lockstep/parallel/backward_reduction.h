@@ -27,13 +27,13 @@ class BackwardReduction final : public BackwardListener,
                                 public GradientListener,
                                 public std::enable_shared_from_this<BackwardReduction> {
  public:
-  // The parameters are distinct leaves. Those that require no gradient are only watched.
+  // The parameters are distinct leaves. Those that require no gradient are left out.
   BackwardReduction(const std::vector<NamedTensor>& parameters, std::shared_ptr<ProcessGroup> group,
                     BucketLimits limits, const ReducerOptions& options);
 
-  // UsageError if a parameter was converted, moved, replaced, frozen or unfrozen; Error if a
-  // backward has failed.
-  void check() const;
+  // Prepares for a forward: parameters whose data was replaced, as torch::load does, get their
+  // hooks again. Error if a backward has failed.
+  void check();
   // Names of the parameters that no rank used between the last two reductions.
   std::vector<std::string> unused_parameters() const;
   // The hook replaces the all_reduce.
@@ -54,6 +54,7 @@ class BackwardReduction final : public BackwardListener,
     std::string name;
     at::Tensor tensor;
     GradientHooks hooks;
+    std::vector<GradientHooks> earlier_hooks{};  // on accumulators that the tensor had before
     GradientSize size;
     int bucket = -1;
     int slot = 0;  // its gradient's index in its bucket
@@ -92,7 +93,6 @@ class BackwardReduction final : public BackwardListener,
   std::string where() const;
 
   std::vector<Parameter> parameters_;
-  std::vector<NamedTensor> frozen_;
   std::shared_ptr<ProcessGroup> group_;
   BucketLimits limits_;
   CommHook hook_;                                    // empty unless the user has registered one

@@ -92,8 +92,9 @@ std::string difference_of(const std::string& name, const std::vector<std::vector
 
 }  // namespace
 
-void check_in_sync(const torch::nn::Module& module, ProcessGroup& group,
+void check_in_sync(const torch::nn::Module& module, GroupArgument argument,
                    const InSyncOptions& options) {
+  ProcessGroup& group = argument.get();
   const Compared compared = to_compare(module, options);
   std::vector<std::string> lines = describe("parameter", compared.parameters);
   for (std::string& line : describe("buffer", compared.buffers)) lines.push_back(std::move(line));

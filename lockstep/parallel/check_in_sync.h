@@ -5,7 +5,7 @@
 
 #include <torch/nn/module.h>
 
-#include "lockstep/comm/process_group.h"
+#include "lockstep/comm/group_argument.h"
 #include "lockstep/core/error.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 
@@ -33,7 +33,7 @@ struct InSyncOptions {
 //
 // Reads the model once, at several GB/s per core (a GPU's is copied first), and exchanges two
 // hashes if there is no difference.
-void check_in_sync(const torch::nn::Module& module, ProcessGroup& group,
+void check_in_sync(const torch::nn::Module& module, GroupArgument group,
                    const InSyncOptions& options = {});
 // The same for a wrapped module, over its wrapper's group.
 void check_in_sync(const DistributedDataParallelBase& model, const InSyncOptions& options = {});

@@ -15,6 +15,7 @@
 
 #include <c10/util/SmallVector.h>
 
+#include "lockstep/comm/group_argument.h"
 #include "lockstep/parallel/distributed_data_parallel_options.h"
 #include "lockstep/parallel/for_each_tensor.h"
 #include "lockstep/parallel/moved_input.h"
@@ -70,19 +71,19 @@ class DistributedDataParallel : public DistributedDataParallelBase {
 
   // Collective: afterwards parameters and buffers are rank 0's on every rank. Optimizers may be
   // made before or after. UsageError on every rank if the modules differ, and for options that
-  // contradict the module.
-  DistributedDataParallel(Handle module, std::shared_ptr<ProcessGroup> group,
+  // contradict the module. The group is passed as `group` or `*group`.
+  DistributedDataParallel(Handle module, GroupArgument group,
                           const DistributedDataParallelOptions& options = {})
-      : DistributedDataParallelBase(pointer_of(module), std::move(group), options),
+      : DistributedDataParallelBase(pointer_of(module), group.shared(), options),
         module_(std::move(module)) {}
   DistributedDataParallel(
-      M& module, std::shared_ptr<ProcessGroup> group,
+      M& module, GroupArgument group,
       const DistributedDataParallelOptions& options = {}) requires(!ModuleHolder<M>)
-      : DistributedDataParallel(handle_of(module), std::move(group), options) {}
-  DistributedDataParallel(torch::jit::Module module, std::shared_ptr<ProcessGroup> group,
+      : DistributedDataParallel(handle_of(module), group.shared(), options) {}
+  DistributedDataParallel(torch::jit::Module module, GroupArgument group,
                           const DistributedDataParallelOptions& options = {}) requires
       TorchScript<M>
-      : DistributedDataParallel(handle_of(std::move(module)), std::move(group), options) {}
+      : DistributedDataParallel(handle_of(std::move(module)), group.shared(), options) {}
 
   // Takes the arguments of the module's forward and returns its result; for_each_tensor.h lists the
   // structures in which tensors are found. Backward through any of them, or through the node that
@@ -130,16 +131,16 @@ class DistributedDataParallel : public DistributedDataParallelBase {
 };
 
 template <class M>
-DistributedDataParallel(std::shared_ptr<M>, std::shared_ptr<ProcessGroup>,
+DistributedDataParallel(std::shared_ptr<M>, GroupArgument,
                         const DistributedDataParallelOptions& = {}) -> DistributedDataParallel<M>;
 template <ModuleHolder M>
-DistributedDataParallel(M, std::shared_ptr<ProcessGroup>,
-                        const DistributedDataParallelOptions& = {}) -> DistributedDataParallel<M>;
+DistributedDataParallel(M, GroupArgument, const DistributedDataParallelOptions& = {})
+    -> DistributedDataParallel<M>;
 template <PlainModule M>
-DistributedDataParallel(M&, std::shared_ptr<ProcessGroup>,
-                        const DistributedDataParallelOptions& = {}) -> DistributedDataParallel<M>;
+DistributedDataParallel(M&, GroupArgument, const DistributedDataParallelOptions& = {})
+    -> DistributedDataParallel<M>;
 
-DistributedDataParallel(torch::jit::Module, std::shared_ptr<ProcessGroup>,
+DistributedDataParallel(torch::jit::Module, GroupArgument,
                         const DistributedDataParallelOptions& = {})
     ->DistributedDataParallel<ScriptModule>;
 

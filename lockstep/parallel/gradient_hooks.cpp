@@ -62,6 +62,14 @@ GradientHooks::GradientHooks(const at::Tensor& parameter, int number, GradientLi
   accumulator_->add_post_hook(std::move(after));
 }
 
+// The other one's destructor removes these hooks.
+GradientHooks& GradientHooks::operator=(GradientHooks&& other) noexcept {
+  std::swap(accumulator_, other.accumulator_);
+  std::swap(before_, other.before_);
+  std::swap(after_, other.after_);
+  return *this;
+}
+
 GradientHooks::~GradientHooks() {
   if (!accumulator_) return;  // moved from
   erase(accumulator_->pre_hooks(), before_);

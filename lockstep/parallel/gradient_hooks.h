@@ -27,7 +27,7 @@ class GradientHooks {
   // The listener must outlive this object.
   GradientHooks(const at::Tensor& parameter, int number, GradientListener& listener);
   GradientHooks(GradientHooks&& other) noexcept = default;
-  GradientHooks& operator=(GradientHooks&& other) = delete;
+  GradientHooks& operator=(GradientHooks&& other) noexcept;
   ~GradientHooks();
 
   // Whether the parameter still has the accumulator with the hooks: converting it or replacing its
@@ -35,6 +35,8 @@ class GradientHooks {
   bool on(const at::Tensor& parameter) const {
     return torch::autograd::impl::try_get_grad_accumulator(parameter) == accumulator_;
   }
+  // Whether neither the parameter nor a graph uses the accumulator.
+  bool alone() const { return accumulator_.use_count() == 1; }
   const torch::autograd::Node* accumulator() const { return accumulator_.get(); }
 
  private:

@@ -13,6 +13,7 @@
 #include "lockstep/parallel/backward_entry.h"
 #include "lockstep/parallel/backward_reduction.h"
 #include "lockstep/parallel/model_agreement.h"
+#include "lockstep/parallel/wrapped_parameters.h"
 
 namespace lockstep {
 namespace {
@@ -51,8 +52,9 @@ std::int64_t bytes(double mebibytes, std::string_view option) {
 
 }  // namespace
 
-Reducer::Reducer(const std::vector<NamedTensor>& parameters, std::shared_ptr<ProcessGroup> group,
+Reducer::Reducer(const std::vector<NamedTensor>& parameters, GroupArgument argument,
                  const ReducerOptions& options) {
+  std::shared_ptr<ProcessGroup> group = argument.shared();
   if (!group) throw UsageError("[reducer] the group is null; call init_process_group()");
   const BucketLimits limits{bytes(options.first_bucket_mb, "first_bucket_mb"),
                             bytes(options.bucket_cap_mb, "bucket_cap_mb")};
@@ -72,16 +74,19 @@ Reducer::Reducer(const std::vector<NamedTensor>& parameters, std::shared_ptr<Pro
         "[reducer] no parameter requires a gradient, so that there is nothing to "
         "reduce; use the module without wrapping it");
   }
+  parameters_ = std::make_shared<WrappedParameters>(
+      taken, fmt::format("[reducer] rank {} of {}: ", group->rank(), group->size()));
   if (group->size() > 1 || options.check_finite) {
     reduction_ = std::make_shared<BackwardReduction>(taken, std::move(group), limits, options);
   }
 }
 
-Reducer::Reducer(const std::vector<at::Tensor>& parameters, std::shared_ptr<ProcessGroup> group,
+Reducer::Reducer(const std::vector<at::Tensor>& parameters, GroupArgument group,
                  const ReducerOptions& options)
     : Reducer(numbered(parameters), std::move(group), options) {}
 
 void Reducer::check() const {
+  parameters_->check();
   if (reduction_) reduction_->check();
 }
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/process_group.h"
+#include "lockstep/comm/group_argument.h"
 #include "lockstep/parallel/comm_hook.h"
 #include "lockstep/parallel/distributed_data_parallel_options.h"
 #include "lockstep/parallel/named_tensor.h"
@@ -17,6 +17,7 @@
 namespace lockstep {
 
 class BackwardReduction;
+class WrappedParameters;
 
 // While it lives, forwards are not synchronized: their backwards accumulate gradients on this rank
 // only. The next synchronized backward reduces the sum. As in PyTorch, it matters whether the
@@ -60,16 +61,17 @@ class Reducer {
   // Collective. Parameters that appear twice are taken once; frozen ones are not touched.
   // UsageError on every rank if names, shapes, types or requires_grad differ between ranks, or if
   // no parameter requires a gradient.
-  Reducer(const std::vector<NamedTensor>& parameters, std::shared_ptr<ProcessGroup> group,
+  Reducer(const std::vector<NamedTensor>& parameters, GroupArgument group,
           const ReducerOptions& options = {});
   // Names the parameters by their positions.
-  Reducer(const std::vector<at::Tensor>& parameters, std::shared_ptr<ProcessGroup> group,
+  Reducer(const std::vector<at::Tensor>& parameters, GroupArgument group,
           const ReducerOptions& options = {});
 
   // Use the results instead of the outputs, whose values and memory they share: backward through
   // them is synchronized, backward that bypasses them is not. Outputs that require no gradient are
   // returned unchanged, as is everything under no_sync() or at::NoGradGuard. UsageError if a
-  // parameter was converted, moved or frozen since construction; Error after a failed backward.
+  // parameter was frozen, unfrozen, converted, moved or resized since construction; Error after a
+  // failed backward.
   [[nodiscard]] at::Tensor prepare(const at::Tensor& output);
   [[nodiscard]] std::vector<at::Tensor> prepare(std::vector<at::Tensor> outputs);
 
@@ -90,6 +92,7 @@ class Reducer {
   // `before_forward` is autograd's next node number, read before forward.
   void prepare_in_place(std::span<at::Tensor* const> outputs, std::uint64_t before_forward) const;
 
+  std::shared_ptr<const WrappedParameters> parameters_;
   std::shared_ptr<BackwardReduction> reduction_;  // null if nothing is reduced or checked
   std::shared_ptr<int> no_sync_depth_ = std::make_shared<int>(0);
 };

@@ -108,7 +108,9 @@ class C10dStore final : public Store {
 };
 
 constexpr const char* kSameVersion =
-    "It must come from the PyTorch whose libtorch this rank uses; `lockstep run` works with any";
+    "It must come from the PyTorch whose libtorch this rank uses. Otherwise use `lockstep run`, or "
+    "set TORCHELASTIC_USE_AGENT_STORE=False and MASTER_PORT to a free port for every rank, so that "
+    "rank 0 serves the store";
 
 Handle open_tcp_store(const StoreTerms& terms, const std::string& host,
                       const c10d::TCPStoreOptions& options) try {

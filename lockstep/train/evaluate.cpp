@@ -13,7 +13,8 @@ constexpr std::size_t kEvaluationBatch = 500;
 }  // namespace
 
 double measure_accuracy(torch::nn::Sequential& net, const at::Tensor& inputs,
-                        const at::Tensor& labels, ProcessGroup& group) {
+                        const at::Tensor& labels, GroupArgument argument) {
+  ProcessGroup& group = argument.get();
   const torch::NoGradGuard no_grad;
   const bool was_training = net->is_training();
   net->eval();

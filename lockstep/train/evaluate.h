@@ -4,7 +4,7 @@
 
 #include <torch/nn/modules/container/sequential.h>
 
-#include "lockstep/comm/process_group.h"
+#include "lockstep/comm/group_argument.h"
 
 namespace lockstep {
 
@@ -12,6 +12,6 @@ namespace lockstep {
 // evaluates its share, and every sample counts once. The net is on the group's device; it is put
 // into eval mode and back. inputs and labels are on the CPU and have at least one row.
 double measure_accuracy(torch::nn::Sequential& net, const at::Tensor& inputs,
-                        const at::Tensor& labels, ProcessGroup& group);
+                        const at::Tensor& labels, GroupArgument group);
 
 }  // namespace lockstep

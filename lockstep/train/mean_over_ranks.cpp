@@ -7,7 +7,9 @@
 
 namespace lockstep {
 
-at::Tensor mean_over_ranks(const at::Tensor& sums, const at::Tensor& samples, ProcessGroup& group) {
+at::Tensor mean_over_ranks(const at::Tensor& sums, const at::Tensor& samples,
+                           GroupArgument argument) {
+  ProcessGroup& group = argument.get();
   const at::NoGradGuard no_grad;
   at::Tensor both =
       at::stack({sums.detach().to(at::kDouble), samples.detach().to(sums.device(), at::kDouble)});

@@ -6,12 +6,18 @@
 
 #include <fmt/core.h>
 
+#include "lockstep/comm/group_argument.h"
+
 namespace lockstep {
 
 void print0(const ProcessGroup& group, std::string_view line) {
   if (group.rank() != 0) return;
   fmt::print("{}\n", line);
   std::fflush(stdout);
+}
+
+void print0(const std::shared_ptr<ProcessGroup>& group, std::string_view line) {
+  print0(GroupArgument(group).get(), line);
 }
 
 }  // namespace lockstep

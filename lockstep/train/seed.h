@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include "lockstep/comm/process_group.h"
 
@@ -13,5 +14,6 @@ namespace lockstep {
 // DistributedDataParallel gives its weights to all ranks. A Reducer does not: with one, first seed
 // all ranks alike with torch::manual_seed, make the model, then call this.
 void seed_everything(std::uint64_t seed, const ProcessGroup& group);
+void seed_everything(std::uint64_t seed, const std::shared_ptr<ProcessGroup>& group);
 
 }  // namespace lockstep

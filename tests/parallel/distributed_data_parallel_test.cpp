@@ -32,18 +32,26 @@ struct Plain : torch::nn::Module {
   torch::nn::Linear linear{nullptr};
 };
 
-// Each rank has its own batch; the gradient shows whether the ranks' were averaged.
+template <class Model>
+void expect_gradients_agree(Model& model, const ProcessGroup& group) {
+  for (const auto& parameter : model.named_parameters()) {
+    const at::Tensor& tensor = parameter.value();
+    EXPECT_TRUE(tensor.requires_grad());
+    std::vector<at::Tensor> all;
+    for (int rank = 0; rank < group.size(); ++rank) all.push_back(torch::empty_like(tensor));
+    const_cast<ProcessGroup&>(group).all_gather(all, tensor.grad()).wait();
+    for (const at::Tensor& gradient : all) {
+      EXPECT_TRUE(torch::equal(gradient, all.front())) << parameter.key();
+    }
+  }
+}
+
+// Each rank has its own batch; the gradients show whether the ranks' were averaged.
 template <class Model>
 void expect_synchronized(Model& model, const ProcessGroup& group) {
   reset_gradients(model);
   model(torch::full({1, 6}, 1. + group.rank())).sum().backward();
-  const auto parameters = model.named_parameters();
-  const at::Tensor& weight = parameters.front().value();
-  EXPECT_TRUE(weight.requires_grad());
-  std::vector<at::Tensor> all;
-  for (int rank = 0; rank < group.size(); ++rank) all.push_back(torch::empty_like(weight));
-  const_cast<ProcessGroup&>(group).all_gather(all, weight.grad()).wait();
-  for (const at::Tensor& gradient : all) EXPECT_TRUE(torch::equal(gradient, all.front()));
+  expect_gradients_agree(model, group);
 }
 
 TEST(DistributedDataParallel, WrapsEveryKindOfModule) {
@@ -54,7 +62,7 @@ TEST(DistributedDataParallel, WrapsEveryKindOfModule) {
     expect_synchronized(of_holder, *group);
     EXPECT_EQ(of_holder.module().get(), holder.get());
 
-    DistributedDataParallel of_temporary(Mlp(), group);
+    DistributedDataParallel of_temporary(Mlp(), *group);
     expect_synchronized(of_temporary, *group);
 
     auto shared = std::make_shared<Plain>();
@@ -87,6 +95,41 @@ TEST(DistributedDataParallel, KeepsASharedModuleAliveThroughAReference) {
     shared.reset();
     EXPECT_FALSE(watch.expired());
     EXPECT_EQ(model(values({1, 6})).size(1), 2);
+  });
+}
+
+TEST(DistributedDataParallel, LoadsWeightsAfterWrapping) {
+  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    Mlp saved;
+    std::stringstream file;
+    torch::save(saved, file);
+    Mlp net;
+    DistributedDataParallel model(net, group);
+    expect_synchronized(model, *group);
+    torch::load(net, file);
+    EXPECT_TRUE(net->hidden->weight.equal(saved->hidden->weight));
+    expect_synchronized(model, *group);
+    net->to(at::kDouble);
+    net->to(at::kFloat);
+    expect_synchronized(model, *group);
+  });
+}
+
+TEST(DistributedDataParallel, ReducesAGraphFromBeforeAConversion) {
+  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    Mlp net;
+    DistributedDataParallel model(net, group);
+    const at::Tensor input = torch::full({1, 6}, 1. + group->rank());
+    const at::Tensor loss = model(input).sum();
+    net->to(at::kDouble);
+    net->to(at::kFloat);
+    {
+      const at::NoGradGuard evaluating;
+      model(input);
+    }
+    loss.backward();
+    expect_gradients_agree(model, *group);
+    expect_synchronized(model, *group);
   });
 }
 

@@ -257,9 +257,9 @@ TEST_P(ReducerErrors, UnevenNumbersOfBatchesThatMeetAnotherCallNameThemselves) {
   });
 }
 
-TEST_P(ReducerErrors, ConvertingAfterWrappingNamesTheParameter) {
-  const auto expect_refused = [](auto change, const std::string& what) {
-    run(2, [&](const std::shared_ptr<ProcessGroup>& group) {
+TEST_P(ReducerErrors, AChangeAfterWrappingIsNamed) {
+  const auto expect_refused = [](int ranks, auto change, const std::string& what) {
+    run(ranks, [&](const std::shared_ptr<ProcessGroup>& group) {
       Mlp net;
       net->last->bias.set_requires_grad(false);
       DistributedDataParallel model(net, group);
@@ -270,16 +270,20 @@ TEST_P(ReducerErrors, ConvertingAfterWrappingNamesTheParameter) {
                   AllOf(HasSubstr(what), HasSubstr("wrap")));
     });
   };
-  expect_refused([](Mlp& net) { net->to(at::kDouble); }, "hidden.weight");
-  expect_refused([](Mlp& net) { net->middle->bias.set_requires_grad(false); }, "middle.bias");
-  expect_refused([](Mlp& net) { net->last->bias.set_requires_grad(true); }, "last.bias");
-  expect_refused([](Mlp& net) { net->middle->weight.set_data(torch::ones({2})); }, "middle.weight");
-  expect_refused(
-      [](Mlp& net) {
-        net->to(at::kDouble);
-        net->to(at::kFloat);  // the type is back, the hooks are not
-      },
-      "hidden.weight");
+  // A rank alone is told too, before anybody adds a second one.
+  for (const int ranks : {1, 2}) {
+    expect_refused(
+        ranks, [](Mlp& net) { net->to(at::kDouble); },
+        "hidden.weight was converted from Float to Double");
+    expect_refused(
+        ranks, [](Mlp& net) { net->middle->bias.set_requires_grad(false); },
+        "middle.bias was frozen");
+    expect_refused(
+        ranks, [](Mlp& net) { net->last->bias.set_requires_grad(true); }, "last.bias was unfrozen");
+    expect_refused(
+        ranks, [](Mlp& net) { net->middle->weight.set_data(torch::ones({2})); },
+        "middle.weight was resized from");
+  }
 }
 
 TEST_P(ReducerErrors, RanksThatWrapDifferentModelsAllSayWhere) {
