@@ -13,7 +13,6 @@
 #include "lockstep/comm/core/device_copies.h"
 #include "lockstep/comm/core/progress.h"
 #include "lockstep/comm/group_access.h"
-#include "lockstep/comm/group_argument.h"
 #include "lockstep/comm/ring_all_reduce.h"
 #include "lockstep/core/error.h"
 #include "lockstep/rendezvous/launchers.h"
@@ -77,16 +76,6 @@ void ProcessGroup::leave_if_failing() noexcept try {
   losses.let_lost_rank_end_first();
 } catch (...) {
   // The peers see a farewell.
-}
-
-GroupArgument::GroupArgument(ProcessGroup& group) : group_(group.weak_from_this().lock()) {
-  if (!group_)
-    throw UsageError("no std::shared_ptr owns the group; make it with init_process_group()");
-}
-
-ProcessGroup& GroupArgument::get() const {
-  if (!group_) throw UsageError("the group is null; call init_process_group()");
-  return *group_;
 }
 
 std::string_view ProcessGroup::backend() const {

@@ -274,8 +274,8 @@ class FarStore final : public OtherStore {
   using OtherStore::OtherStore;
 
   std::string get(const std::string& key, const Deadline& deadline) override {
-    constexpr std::chrono::milliseconds kWay = 500ms;
-    std::this_thread::sleep_for(std::min(kWay, deadline.remaining()));
+    constexpr std::chrono::milliseconds kLatency = 500ms;
+    std::this_thread::sleep_for(std::min(kLatency, deadline.remaining()));
     if (deadline.passed()) throw TimeoutError("the answer is still on its way");
     return OtherStore::get(key, deadline);
   }

@@ -39,15 +39,15 @@ Finding probe_auto() {
                                .gpu_for_each_rank = gpu_for_each_of(local),
                                .between_hosts = backend_between_hosts()})};
   }
-  constexpr int kTwo = 2;
-  const bool gpus = gpu_for_each_of(kTwo);
-  const Placement here{.ranks = kTwo, .gpu_for_each_rank = gpus};
-  const Placement on_two_hosts{.ranks = 2 * kTwo,
+  constexpr int kRanks = 2;
+  const bool gpus = gpu_for_each_of(kRanks);
+  const Placement here{.ranks = kRanks, .gpu_for_each_rank = gpus};
+  const Placement on_two_hosts{.ranks = 2 * kRanks,
                                .hosts = 2,
                                .gpu_for_each_rank = gpus,
                                .between_hosts = backend_between_hosts()};
   return {.found = fmt::format("{} ranks on this machine: {}; as many on each of two machines: {}",
-                               kTwo, in_words(here), in_words(on_two_hosts))};
+                               kRanks, in_words(here), in_words(on_two_hosts))};
 }
 
 }  // namespace lockstep
