@@ -169,7 +169,7 @@ def _clock_jumps(programs, backend, folder):
         now.write_text("+0\n")
         environment = {"LD_PRELOAD": library, "FAKETIME_TIMESTAMP_FILE": now, "FAKETIME_NO_CACHE": "1",
                        "DONT_FAKE_MONOTONIC": "1"}
-        command = run_command(programs, 2, [f"backend={backend}", "steps=3000"])
+        command = run_command(programs, 2, [f"backend={backend}", "steps=10000"])
         with Job(command, folder, environment) as job:
             job.wait_for("training")
             for jump in ("+365d", "-365d", "+0"):
