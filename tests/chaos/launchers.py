@@ -20,14 +20,19 @@ class Launcher:
 
     def blamed(self, job):
         """The ranks that are named as the cause of the job's end, each once."""
-        pattern = BLAME if self.names_cause else PEER
-        return sorted({int(rank) for rank in re.findall(pattern, job.text, re.MULTILINE)})
+        for pattern in (BLAME,) if self.names_cause else (PEER, ROOT_CAUSE):
+            ranks = {int(rank) for rank in re.findall(pattern, job.text, re.MULTILINE)}
+            if ranks:
+                return sorted(ranks)
+        return []
 
 
 # The first line of the report of `lockstep run` and of spawn's exception.
 BLAME = r"^(?:lockstep run|victim: spawn\(\d+\)): rank (\d+)(?: of \d+)? \(pid \d+\)"
 # What a surviving rank says of the peer that it lost: the last one, if it learned it from others.
 PEER = r"victim: \[.*rank (\d+) \(pid \d+\)"
+# What torchrun says if it looks right after the fault, and ends the survivors before they speak.
+ROOT_CAUSE = r"^Root Cause \(first observed failure\):(?:\n.*){1,4}?\n *rank +: (\d+)"
 
 
 def run_command(programs, ranks, arguments):
