@@ -19,6 +19,7 @@
 #include "lockstep/parallel/reducer.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "lockstep/parallel/data_parallel.h"
+#include "lockstep/parallel/join.h"
 #include "lockstep/parallel/finite_gradients.h"
 #include "lockstep/parallel/check_in_sync.h"
 #include "lockstep/train/evaluate.h"

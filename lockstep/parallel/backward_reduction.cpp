@@ -123,6 +123,7 @@ void BackwardReduction::backward_entered() {
   const std::lock_guard lock(mutex_);
   if (!failure_.empty()) check();
   if (active_) return;  // another output, or a nested backward
+  reducing([&] { announce(Step::reduce_gradients); });
   auto end = std::make_shared<EndOfBackward>(shared_from_this());
   active_ = true;
   torch::autograd::Engine::get_default_engine().queue_callback([end] { end->call(); });
@@ -131,8 +132,8 @@ void BackwardReduction::backward_entered() {
 void BackwardReduction::gradient_coming(int number, const at::Tensor& gradient) {
   if (!gradient.defined()) return;
   const std::lock_guard lock(mutex_);
-  if (!active_) return;
   const Parameter& parameter = parameters_[static_cast<std::size_t>(number)];
+  if (!active_) return warn_of_bypass(parameter);
   if (gradient.layout() != at::kStrided) {
     refuse("parameter " + parameter.name +
            " got a sparse gradient, which is not supported. Make the layer that uses it produce "
@@ -227,8 +228,43 @@ Work BackwardReduction::reduce(Bucket& bucket) {
                                                 {.op = ReduceOp::mean});
 }
 
-// Rank 0's order decides. The ranks' orders may differ: in independent branches of the graph, and
-// for parameters that only some ranks use.
+AnnouncedStep BackwardReduction::announce(Step mine) {
+  if (!announces_) return {};
+  const AnnouncedStep next = announce_step(*group_, mine);
+  if (next.step != Step::none) root_ = next.root;
+  return next;
+}
+
+void BackwardReduction::follow_backward() {
+  const std::lock_guard lock(mutex_);
+  for (Parameter& parameter : parameters_) {
+    parameter.tensor.mutable_grad().reset();
+    parameter.used = false;
+  }
+  active_ = true;
+  finish();
+}
+
+void BackwardReduction::warn_of_bypass(const Parameter& parameter) {
+  if (!warns_of_bypass_ || !failure_.empty()) return;
+  warns_of_bypass_ = false;
+  TORCH_WARN(where(), "a backward accumulated a gradient of parameter ", parameter.name,
+             " that is not reduced, because it did not start from an output of the wrapped model. "
+             "Call the wrapper, not module()->forward (with a Reducer: use what prepare returns). "
+             "If this rank alone shall have these gradients, call the model under no_sync()");
+}
+
+void BackwardReduction::warn_of_equal_draws(std::int64_t root_draw) {
+  // One rank speaks for all.
+  if (group_->rank() != 1 || first_draw_ == 0 || first_draw_ != root_draw) return;
+  TORCH_WARN(where(),
+             "forward drew the same random numbers as on rank 0, so that both drop the same "
+             "elements. Seed the ranks differently: lockstep::seed_everything(seed, group)");
+}
+
+// The root's order decides: rank 0's, or in join() that of the first rank with batches left. The
+// ranks' orders may differ: in independent branches of the graph, and for parameters that only some
+// ranks use.
 void BackwardReduction::make_plan() {
   std::vector<std::int64_t> order(parameters_.size());
   std::iota(order.begin(), order.end(), 0);
@@ -238,11 +274,13 @@ void BackwardReduction::make_plan() {
   };
   std::stable_sort(order.begin(), order.end(),
                    [&](std::int64_t a, std::int64_t b) { return when(a) < when(b); });
+  order.push_back(first_draw_);
   const at::Tensor shared = at::tensor(order, at::kLong).to(group_->device());
-  group_->broadcast(shared, 0).wait();
+  group_->broadcast(shared, root_).wait();
   const at::Tensor local = shared.cpu();
   const std::int64_t* values = local.data_ptr<std::int64_t>();
-  const std::vector<int> agreed(values, values + local.numel());
+  const std::vector<int> agreed(values, values + parameters_.size());
+  warn_of_equal_draws(values[parameters_.size()]);
 
   std::vector<GradientSize> sizes;
   for (const Parameter& parameter : parameters_) sizes.push_back(parameter.size);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
+#include "lockstep/parallel/announced_step.h"
 #include "lockstep/parallel/backward_entry.h"
 #include "lockstep/parallel/bucket.h"
 #include "lockstep/parallel/comm_hook.h"
@@ -38,6 +39,21 @@ class BackwardReduction final : public BackwardListener,
   std::vector<std::string> unused_parameters() const;
   // The hook replaces the all_reduce.
   void register_comm_hook(CommHook hook) { hook_ = std::move(hook); }
+
+  // For join(): whether each step is announced to ranks that have no batches left.
+  void announce_steps(bool on) { announces_ = on; }
+  // Collective if steps are announced; otherwise nothing happens, and the root is 0.
+  AnnouncedStep announce(Step mine);
+  // The root of the step that was announced last.
+  int last_root() const { return root_; }
+  // Takes part in a backward of the other ranks that was announced, without gradients of its own.
+  void follow_backward();
+
+  // The state from which the first forward has drawn random numbers, 0 if it drew none; compared
+  // between the ranks in the first backward.
+  void set_first_draw(std::int64_t state) { first_draw_ = state; }
+  // After this, gradients that bypass the reduction are no sign of a mistake: no_sync() is in use.
+  void expect_unreduced_gradients() { warns_of_bypass_ = false; }
 
   void backward_entered() override;
   void gradient_coming(int parameter, const at::Tensor& gradient) override;
@@ -82,6 +98,8 @@ class BackwardReduction final : public BackwardListener,
   void reducing(Function&& function);
   void finish();
   void make_plan();
+  void warn_of_bypass(const Parameter& parameter);
+  void warn_of_equal_draws(std::int64_t root_draw);
   void add_bucket();
   void contribute(Parameter& parameter);
   void launch_next();
@@ -103,6 +121,10 @@ class BackwardReduction final : public BackwardListener,
   std::size_t waiting_ = 0;  // the oldest bucket that is launched and not known to be done
   int tick_ = 0;
   bool active_ = false;
+  bool announces_ = false;
+  int root_ = 0;
+  std::int64_t first_draw_ = 0;
+  bool warns_of_bypass_ = true;
   std::string failure_;
   // A model on several devices computes gradients on several threads.
   std::mutex mutex_;

@@ -18,11 +18,6 @@
 namespace lockstep {
 namespace {
 
-torch::nn::Module& not_empty(const std::shared_ptr<torch::nn::Module>& module) {
-  if (!module) throw UsageError("[DataParallel] the module is empty");
-  return *module;
-}
-
 // Adds the current index if none is given, since tensors have one.
 at::Device with_index(at::Device device) {
   if (device.is_cpu() || device.has_index()) return device.is_cpu() ? at::Device(at::kCPU) : device;
@@ -46,8 +41,13 @@ DataParallelOptions checked(DataParallelOptions options) {
         "dimensions are split along the same one",
         options.dim));
   }
-  for (at::Device& device : options.device_ids) device = with_index(device);
   return options;
+}
+
+std::vector<at::Device> with_indices(const std::vector<DeviceId>& ids) {
+  std::vector<at::Device> devices;
+  for (const DeviceId id : ids) devices.push_back(with_index(id));
+  return devices;
 }
 
 std::vector<at::Device> there(std::vector<at::Device> devices) {
@@ -81,20 +81,18 @@ at::Device device_of(const torch::nn::Module& module) {
 
 DataParallelBase::DataParallelBase(std::shared_ptr<torch::nn::Module> module,
                                    DataParallelOptions options, ModuleFactory by_default)
-    : torch::nn::Module("DataParallel"),
-      inner_(&not_empty(module)),
+    : ParallelModule("DataParallel", std::move(module)),
       options_(checked(std::move(options))),
+      device_ids_(with_indices(options_.device_ids)),
       by_default_(std::move(by_default)),
-      workers_(std::make_shared<ReplicaWorkers>()) {
-  register_module("module", std::move(module));
-}
+      workers_(std::make_shared<ReplicaWorkers>()) {}
 
 DataParallelBase::~DataParallelBase() {
   workers_->stop();
 }
 
 std::vector<at::Device> DataParallelBase::devices() const {
-  std::vector<at::Device> devices = options_.device_ids;
+  std::vector<at::Device> devices = device_ids_;
   const at::Device here = module_device_;
   if (!devices.empty()) {
     if (devices.front() == here) return there(devices);
@@ -118,14 +116,14 @@ std::vector<at::Device> DataParallelBase::devices() const {
 }
 
 std::optional<ReplicaForward> DataParallelBase::begin(std::vector<at::Tensor> inputs) {
-  module_device_ = device_of(*inner_);
+  module_device_ = device_of(inner());
   const std::vector<at::Device> on = devices();
   const auto scatter = plan_scatter(inputs, options_.dim, static_cast<int>(on.size()));
   if (!scatter || scatter->parts() == 1) return {};
   if (!replicas_ || replicas_->devices() != on) {
     replicas_.reset();  // before the new ones take memory
     replicas_ = std::make_unique<Replicas>(
-        *inner_, Replicas::Options{.devices = on,
+        inner(), Replicas::Options{.devices = on,
                                    .share_parameters = options_.share_parameters,
                                    .sources = {.make_replica = options_.make_replica,
                                                .by_default = by_default_,
@@ -140,7 +138,7 @@ std::uint64_t DataParallelBase::bytes_moved() const {
 }
 
 std::optional<at::Device> DataParallelBase::input_device() const {
-  if (module_device_.is_cpu() && options_.device_ids.empty()) return {};
+  if (module_device_.is_cpu() && device_ids_.empty()) return {};
   return module_device_;
 }
 

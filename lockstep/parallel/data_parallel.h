@@ -2,11 +2,13 @@
 // Wraps a module so that each batch is split among copies of it in this process, on several GPUs or
 // several cores, like torch.nn.DataParallel.
 //
-//   lockstep::DataParallel model(net, {.replicas = 4});
+//   auto model = lockstep::DataParallel(net, {.replicas = 4});
 //   loss(model(input), target).backward();   // net's gradients are those of the whole batch
 //   optimizer.step();                         // an ordinary optimizer of net->parameters()
 #pragma once
 
+#include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -17,7 +19,9 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/parallel/device_id.h"
 #include "lockstep/parallel/moved_input.h"
+#include "lockstep/parallel/parallel_module.h"
 #include "lockstep/parallel/replica_factory.h"
 #include "lockstep/parallel/replica_forward.h"
 #include "lockstep/parallel/replicated_argument.h"
@@ -27,10 +31,10 @@
 namespace lockstep {
 
 struct DataParallelOptions {
-  // GPUs, one per replica; the module must be on the first when forward is called. If empty, a
-  // module on a GPU is replicated on all visible GPUs. A GPU that is listed twice has two replicas,
-  // which share its memory and take turns in backward.
-  std::vector<at::Device> device_ids = {};
+  // GPUs, one per replica: {0, 1, 2}. The module must be on the first when forward is called. If
+  // empty, a module on a GPU is replicated on all visible GPUs. A GPU that is listed twice has two
+  // replicas, which share its memory and take turns in backward.
+  std::vector<DeviceId> device_ids = {};
   // For a module on CPU, instead of device_ids: the number of replicas. 0 means one per core that
   // this process may use.
   int replicas = 0;
@@ -50,11 +54,10 @@ struct DataParallelOptions {
   bool share_parameters = true;
 };
 
-// The part that does not depend on the module's type.
-class DataParallelBase : public torch::nn::Module {
+// The part that does not depend on the module's type, for functions that take any model; a
+// DataParallel<M> can be passed as it is.
+class DataParallelBase : public ParallelModule {
  public:
-  DataParallelBase(const DataParallelBase&) = delete;
-  DataParallelBase& operator=(const DataParallelBase&) = delete;
   // Joins the workers. A later backward runs the replicas one after another.
   ~DataParallelBase() override;
 
@@ -79,19 +82,15 @@ class DataParallelBase : public torch::nn::Module {
  private:
   std::vector<at::Device> devices() const;
 
-  torch::nn::Module* inner_;
   DataParallelOptions options_;
+  std::vector<at::Device> device_ids_;  // with indices
   ModuleFactory by_default_;
   at::Device module_device_ = at::kCPU;  // in the current forward
   std::unique_ptr<Replicas> replicas_;
   std::shared_ptr<ReplicaWorkers> workers_;
 };
 
-// M is a holder (Net of TORCH_MODULE(Net), torch::nn::Sequential, ...) or a struct derived from
-// torch::nn::Module. It is deduced from a holder, a shared_ptr or a module by reference, which must
-// outlive the wrapper. For a torch::jit::Module it is ScriptModule. The wrapper is itself a module,
-// with the wrapped one registered as "module": parameters(), train(), to() and so on reach the
-// wrapped module, before or after wrapping.
+// The module that a DataParallel<M> holds.
 //
 // The first forward that needs replicas and their threads makes them, and they are kept. Each
 // forward gives a replica the module's current parameters, buffers, modes and requires_grad.
@@ -104,20 +103,14 @@ class DataParallelBase : public torch::nn::Module {
 //
 // Used from one thread at a time, like any module.
 template <class M>
-class DataParallel : public DataParallelBase {
+class DataParallelImpl final : public DataParallelBase {
  public:
   using Handle = typename WrappedModule<M>::Handle;
   using Impl = std::remove_reference_t<decltype(*std::declval<Handle&>())>;
 
-  // UsageError for contradictory options.
-  explicit DataParallel(Handle module, DataParallelOptions options = {})
+  DataParallelImpl(Handle module, DataParallelOptions options)
       : DataParallelBase(pointer_of(module), std::move(options), default_factory(module)),
         module_(std::move(module)) {}
-  explicit DataParallel(M& module, DataParallelOptions options = {}) requires(!ModuleHolder<M>)
-      : DataParallel(handle_of(module), std::move(options)) {}
-  explicit DataParallel(torch::jit::Module module,
-                        DataParallelOptions options = {}) requires TorchScript<M>
-      : DataParallel(handle_of(std::move(module)), std::move(options)) {}
 
   // Takes the arguments of the module's forward and returns its result. Tensors among the
   // arguments, also inside structures (for_each_tensor.h), are split along dim, if they have that
@@ -161,25 +154,26 @@ class DataParallel : public DataParallelBase {
     replicas->gather(pointers, output_device());
     return Output(std::move(*outputs.front()));
   }
-  template <class... Arguments>
-  auto operator()(Arguments&&... arguments) {
-    return forward(std::forward<Arguments>(arguments)...);
-  }
-  // For a TorchScript module: model.forward({input}).
+  // For a TorchScript module: model->forward({input}).
   torch::jit::IValue forward(std::vector<torch::jit::IValue> inputs) requires TorchScript<M> {
     return forward<std::vector<torch::jit::IValue>>(std::move(inputs));
   }
-
-  // The wrapper itself, so that model->train() works as with a holder; module() returns the wrapped
-  // module.
-  DataParallel* operator->() { return this; }
-  const DataParallel* operator->() const { return this; }
 
   // The wrapped module, as a holder or shared_ptr: for saving, for its optimizer, for one sample.
   const Handle& module() const { return module_; }
   Handle& module() { return module_; }
 
  private:
+  at::Tensor forward_tensor(const at::Tensor& input) override {
+    if constexpr (TorchScript<M>) {
+      return forward({torch::jit::IValue(input)}).toTensor();
+    } else if constexpr (MapsTensor<Handle>) {
+      return forward(input);
+    } else {
+      refuse_tensor();
+    }
+  }
+
   // A default-constructed M may replace the wrapped module only if that is exactly an M.
   static ModuleFactory default_factory(const Handle& module) {
     if constexpr (std::is_default_constructible_v<Impl>) {
@@ -210,13 +204,66 @@ class DataParallel : public DataParallelBase {
   Handle module_;
 };
 
+// A holder, as TORCH_MODULE makes them: copies share the model, nullptr is empty, and `->` reaches
+// the wrapper, which is itself a module. model(inputs...) is model->forward(inputs...).
+//
+// M is a holder (Net of TORCH_MODULE(Net), torch::nn::Sequential, ...) or a struct derived from
+// torch::nn::Module. It is deduced from a holder, a shared_ptr, or a module by reference or
+// pointer, which must outlive the wrapper unless a shared_ptr owns it. For a torch::jit::Module it
+// is ScriptModule. The module may be moved and converted before or after wrapping.
 template <class M>
-DataParallel(std::shared_ptr<M>, DataParallelOptions = {}) -> DataParallel<M>;
-template <ModuleHolder M>
-DataParallel(M, DataParallelOptions = {}) -> DataParallel<M>;
-template <PlainModule M>
-DataParallel(M&, DataParallelOptions = {}) -> DataParallel<M>;
+class DataParallel : public torch::nn::ModuleHolder<DataParallelImpl<M>> {
+  using Holder = torch::nn::ModuleHolder<DataParallelImpl<M>>;
 
-DataParallel(torch::jit::Module, DataParallelOptions = {})->DataParallel<ScriptModule>;
+ public:
+  using Handle = typename WrappedModule<M>::Handle;
+
+  DataParallel(std::nullptr_t = nullptr) : Holder(nullptr) {}
+  // UsageError for contradictory options.
+  template <class Options = DataParallelOptions>
+  explicit DataParallel(Handle module, Options options = {})
+      : Holder(wrap(std::move(module), std::move(options))) {}
+  template <class Options = DataParallelOptions>
+  explicit DataParallel(M& module, Options options = {}) requires PlainModule<M>
+      : Holder(wrap(handle_of(module), std::move(options))) {}
+  template <class Options = DataParallelOptions>
+  explicit DataParallel(M* module, Options options = {}) requires PlainModule<M>
+      : Holder(wrap(handle_of(module), std::move(options))) {}
+  template <class Options = DataParallelOptions>
+  explicit DataParallel(torch::jit::Module module, Options options = {}) requires TorchScript<M>
+      : Holder(wrap(handle_of(std::move(module)), std::move(options))) {}
+
+  template <class... Arguments>
+  auto operator()(Arguments&&... arguments) const {
+    return this->ptr()->forward(std::forward<Arguments>(arguments)...);
+  }
+  operator DataParallelBase&() const { return *this->ptr(); }
+
+ private:
+  // Options are deduced so that other arguments are explained in one line.
+  template <class Options>
+  static std::shared_ptr<DataParallelImpl<M>> wrap(Handle module, Options options) {
+    constexpr bool kOptions = std::same_as<Options, DataParallelOptions>;
+    static_assert(kOptions,
+                  "options have names: DataParallel(net, {.replicas = 4}) splits batches among 4 "
+                  "replicas on CPU, DataParallel(net, {.device_ids = {0, 1}}) between two GPUs");
+    if constexpr (kOptions) {
+      return std::make_shared<DataParallelImpl<M>>(std::move(module), std::move(options));
+    } else {
+      return nullptr;
+    }
+  }
+};
+
+template <class M, class Options = DataParallelOptions>
+DataParallel(std::shared_ptr<M>, Options = {}) -> DataParallel<M>;
+template <ModuleHolder M, class Options = DataParallelOptions>
+DataParallel(M, Options = {}) -> DataParallel<M>;
+template <PlainModule M, class Options = DataParallelOptions>
+DataParallel(M&, Options = {}) -> DataParallel<M>;
+template <class M, class Options = DataParallelOptions>
+DataParallel(M*, Options = {}) -> DataParallel<M>;
+template <class Options = DataParallelOptions>
+DataParallel(torch::jit::Module, Options = {}) -> DataParallel<ScriptModule>;
 
 }  // namespace lockstep

@@ -2,13 +2,18 @@
 // The part of DistributedDataParallel that does not depend on the module's type.
 #include "lockstep/parallel/distributed_data_parallel.h"
 
+#include <memory>
+#include <optional>
 #include <ostream>
 
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/parallel/announced_step.h"
 #include "lockstep/parallel/backward_entry.h"
+#include "lockstep/parallel/first_draw.h"
+#include "lockstep/parallel/known_parameters.h"
 #include "lockstep/parallel/model_agreement.h"
 #include "lockstep/parallel/uneven_batches.h"
 
@@ -31,9 +36,8 @@ std::shared_ptr<ProcessGroup> checked(std::shared_ptr<ProcessGroup> group) {
   return group;
 }
 
-torch::nn::Module& checked(const std::shared_ptr<torch::nn::Module>& module) {
-  if (!module) throw UsageError("[DistributedDataParallel] the module is empty");
-  return *module;
+std::string where(const ProcessGroup& group) {
+  return fmt::format("[{}] rank {} of {}: ", kWho, group.rank(), group.size());
 }
 
 // The device of device_ids, after checking that the parameters are there.
@@ -41,12 +45,11 @@ std::optional<at::Device> checked_input_device(const DistributedDataParallelOpti
                                                const torch::nn::Module& module,
                                                const ProcessGroup& group) {
   if (options.device_ids.empty()) return {};
-  const std::string where = fmt::format("[{}] rank {} of {}: ", kWho, group.rank(), group.size());
   if (options.device_ids.size() > 1) {
     throw UsageError(fmt::format(
         "{}device_ids names {} devices. A rank computes on one: start a rank for each device, or "
         "leave device_ids empty for a module that spreads itself over several",
-        where, options.device_ids.size()));
+        where(group), options.device_ids.size()));
   }
   const at::Device device = options.device_ids.front();
   for (const auto& parameter : module.named_parameters()) {
@@ -57,7 +60,7 @@ std::optional<at::Device> checked_input_device(const DistributedDataParallelOpti
       throw UsageError(fmt::format(
           "{}device_ids says {}, but parameter {} is on {}. Move the module there before wrapping "
           "it, or leave device_ids empty",
-          where, device.str(), parameter.key(), actual.str()));
+          where(group), device.str(), parameter.key(), actual.str()));
     }
   }
   return device;
@@ -67,16 +70,10 @@ std::vector<NamedTensor> parameters_of(const torch::nn::Module& module) {
   return named(module.named_parameters());
 }
 
-// Every rank starts from rank 0's parameters, including frozen ones, and buffers.
-void broadcast_state(ProcessGroup& group, const torch::nn::Module& module) {
-  const std::vector<NamedTensor> buffers = named(module.named_buffers());
-  check_agreement(group, kWho, describe("buffer", buffers));
-  std::vector<at::Tensor> tensors;
-  for (const NamedTensor& parameter : parameters_of(module)) {
-    tensors.push_back(parameter.tensor.detach());
-  }
-  for (const NamedTensor& buffer : buffers) tensors.push_back(buffer.tensor.detach());
-  if (!tensors.empty()) group.broadcast(tensors, 0).wait();
+// Ranks that are threads draw from one generator.
+std::unique_ptr<FirstDraw> first_draw(const torch::nn::Module& module, const ProcessGroup& group) {
+  if (group.size() == 1 || group.backend() == "thread") return {};
+  return std::make_unique<FirstDraw>(module.parameters().front().device());
 }
 
 }  // namespace
@@ -84,37 +81,60 @@ void broadcast_state(ProcessGroup& group, const torch::nn::Module& module) {
 DistributedDataParallelBase::DistributedDataParallelBase(
     std::shared_ptr<torch::nn::Module> module, std::shared_ptr<ProcessGroup> group,
     const DistributedDataParallelOptions& options)
-    : torch::nn::Module("DistributedDataParallel"),
+    : ParallelModule(std::string(kWho), std::move(module)),
       group_(checked(std::move(group))),
-      inner_(&checked(module)),
       options_(options),
-      input_device_(checked_input_device(options_, *inner_, *group_)),
-      reducer_(parameters_of(*inner_), group_, options_) {
-  register_module("module", std::move(module));
+      input_device_(checked_input_device(options_, inner(), *group_)),
+      reducer_(parameters_of(inner()), group_, options_),
+      known_parameters_(std::make_unique<KnownParameters>(inner(), where(*group_))),
+      first_draw_(first_draw(inner(), *group_)) {
   if (group_->size() == 1) return;
-  broadcast_state(*group_, *inner_);
-  if (options_.broadcast_buffers) buffers_ = inner_->buffers();
+  check_agreement(*group_, kWho, describe("buffer", named(inner().named_buffers())));
+  broadcast_state(0);
+  if (options_.broadcast_buffers) buffers_ = inner().buffers();
 }
+
+DistributedDataParallelBase::~DistributedDataParallelBase() = default;
 
 std::uint64_t DistributedDataParallelBase::before_forward() {
   reducer_.check();
-  // The wrapped module's own mode counts: evaluating it on one rank must not block.
-  if (!buffers_.empty() && inner_->is_training() && at::GradMode::is_enabled() &&
-      reducer_.synchronizes()) {
-    // Broadcasts through tensors with their own version counters: a graph that has saved a buffer,
-    // such as that of a second forward before backward, must not take this for a change of its
-    // inputs.
-    std::vector<at::Tensor> aliases;
-    aliases.reserve(buffers_.size());
-    for (const at::Tensor& buffer : buffers_) aliases.push_back(buffer.variable_data());
-    try {
-      group_->broadcast(aliases, 0).wait();
-    } catch (const Error&) {
-      rethrow_with_hint_at_batches(fmt::format("[{}] rank {} of {}: broadcasting buffers: ", kWho,
-                                               group_->rank(), group_->size()));
+  if (at::GradMode::is_enabled() && reducer_.synchronizes()) {
+    known_parameters_->look();
+    // The wrapped module's own mode counts: evaluating it on one rank must not block.
+    if (!buffers_.empty() && inner().is_training()) {
+      broadcast_buffers(reducer_.announce(Step::broadcast_buffers).root);
     }
+    if (first_draw_) first_draw_->before_forward();
   }
   return next_node_number();
+}
+
+Step DistributedDataParallelBase::follow_step() {
+  const AnnouncedStep next = reducer_.announce(Step::none);
+  if (next.step == Step::broadcast_buffers) broadcast_buffers(next.root);
+  if (next.step == Step::reduce_gradients) reducer_.follow_backward();
+  return next.step;
+}
+
+void DistributedDataParallelBase::broadcast_buffers(int root) {
+  // Broadcasts through tensors with their own version counters: a graph that has saved a buffer,
+  // such as that of a second forward before backward, must not take this for a change of its
+  // inputs.
+  std::vector<at::Tensor> aliases;
+  aliases.reserve(buffers_.size());
+  for (const at::Tensor& buffer : buffers_) aliases.push_back(buffer.variable_data());
+  try {
+    group_->broadcast(aliases, root).wait();
+  } catch (const Error&) {
+    rethrow_with_hint_at_batches(where(*group_) + "broadcasting buffers: ");
+  }
+}
+
+void DistributedDataParallelBase::broadcast_state(int root) {
+  std::vector<at::Tensor> tensors;
+  for (const at::Tensor& parameter : inner().parameters()) tensors.push_back(parameter.detach());
+  for (const at::Tensor& buffer : inner().buffers()) tensors.push_back(buffer.detach());
+  if (!tensors.empty()) group_->broadcast(tensors, root).wait();
 }
 
 void DistributedDataParallelBase::after_forward(c10::ArrayRef<at::Tensor*> outputs,
@@ -123,6 +143,10 @@ void DistributedDataParallelBase::after_forward(c10::ArrayRef<at::Tensor*> outpu
     for (at::Tensor* output : outputs) {
       if (output->defined()) *output = output->to(*options_.output_device, /*non_blocking=*/true);
     }
+  }
+  if (first_draw_ && at::GradMode::is_enabled() && reducer_.synchronizes()) {
+    reducer_.set_first_draw(first_draw_->after_forward());
+    first_draw_.reset();
   }
   reducer_.prepare_in_place({outputs.data(), outputs.size()}, before_forward);
 }

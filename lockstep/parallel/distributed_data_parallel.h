@@ -2,14 +2,18 @@
 // Wraps a module so that backward averages its gradients over the ranks, like
 // torch.nn.parallel.DistributedDataParallel.
 //
-//   lockstep::DistributedDataParallel model(net, group);
+//   auto model = lockstep::DistributedDataParallel(net, group);
 //   loss(model(input), target).backward();   // every rank with its own batch
 //   optimizer.step();                         // the same step on every rank
 #pragma once
 
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -19,20 +23,28 @@
 #include "lockstep/parallel/distributed_data_parallel_options.h"
 #include "lockstep/parallel/for_each_tensor.h"
 #include "lockstep/parallel/moved_input.h"
+#include "lockstep/parallel/parallel_module.h"
 #include "lockstep/parallel/reducer.h"
 #include "lockstep/parallel/wrapped_module.h"
 
 namespace lockstep {
 
-// The part that does not depend on the module's type. Reducer's rules for backward apply.
-class DistributedDataParallelBase : public torch::nn::Module {
+class FirstDraw;
+class KnownParameters;
+
+// The part that does not depend on the module's type, for functions that take any model:
+//
+//   double train_epoch(lockstep::DistributedDataParallelBase& model, Loader& loader);
+//
+// A DistributedDataParallel<M> can be passed as it is. Reducer's rules for backward apply.
+class DistributedDataParallelBase : public ParallelModule {
  public:
-  DistributedDataParallelBase(const DistributedDataParallelBase&) = delete;
-  DistributedDataParallelBase& operator=(const DistributedDataParallelBase&) = delete;
+  ~DistributedDataParallelBase() override;
 
   // While the guard lives, forwards are not synchronized: gradients accumulate on this rank, and
-  // the next synchronized backward reduces the sum. Buffers are not broadcast.
-  NoSync no_sync() const { return reducer_.no_sync(); }
+  // the next synchronized backward reduces the sum. Buffers are not broadcast. `active` is for
+  // loops: const auto guard = model->no_sync(part + 1 < parts);
+  NoSync no_sync(bool active = true) const { return reducer_.no_sync(active); }
   const std::shared_ptr<ProcessGroup>& group() const { return group_; }
   // Names of the parameters that no rank used between the last two reductions.
   std::vector<std::string> unused_parameters() const { return reducer_.unused_parameters(); }
@@ -51,44 +63,41 @@ class DistributedDataParallelBase : public torch::nn::Module {
   const std::optional<at::Device>& input_device() const { return input_device_; }
 
  private:
+  friend void join(DistributedDataParallelBase& model, const std::function<void()>& body,
+                   const std::function<void()>& follow);
+
+  // For join(): steps are announced, and a rank without batches follows those of the others.
+  void announce_steps(bool on) { reducer_.announce_steps(on); }
+  int last_root() const { return reducer_.last_root(); }
+  Step follow_step();
+  void broadcast_buffers(int root);
+  // Gives every rank the root's parameters, including frozen ones, and buffers.
+  void broadcast_state(int root);
+
   std::shared_ptr<ProcessGroup> group_;
-  torch::nn::Module* inner_;
   DistributedDataParallelOptions options_;
   std::optional<at::Device> input_device_;
   std::vector<at::Tensor> buffers_;  // empty if they are not broadcast
   Reducer reducer_;
+  std::unique_ptr<KnownParameters> known_parameters_;
+  std::unique_ptr<FirstDraw> first_draw_;  // until the first synchronized forward
 };
 
-// M is a holder (Net of TORCH_MODULE(Net), torch::nn::Sequential, ...) or a struct derived from
-// torch::nn::Module. It is deduced from a holder, a shared_ptr or a module by reference, which must
-// outlive the wrapper. For a torch::jit::Module it is ScriptModule. The wrapper is itself a module,
-// with the wrapped one registered as "module": parameters(), train(), to() and so on reach the
-// wrapped module. Convert the module before wrapping it.
+// The module that a DistributedDataParallel<M> holds.
 template <class M>
-class DistributedDataParallel : public DistributedDataParallelBase {
+class DistributedDataParallelImpl final : public DistributedDataParallelBase {
  public:
   using Handle = typename WrappedModule<M>::Handle;
 
-  // Collective: afterwards parameters and buffers are rank 0's on every rank. Optimizers may be
-  // made before or after. UsageError on every rank if the modules differ, and for options that
-  // contradict the module. The group is passed as `group` or `*group`.
-  DistributedDataParallel(Handle module, GroupArgument group,
-                          const DistributedDataParallelOptions& options = {})
+  DistributedDataParallelImpl(Handle module, GroupArgument group,
+                              const DistributedDataParallelOptions& options)
       : DistributedDataParallelBase(pointer_of(module), group.shared(), options),
         module_(std::move(module)) {}
-  DistributedDataParallel(
-      M& module, GroupArgument group,
-      const DistributedDataParallelOptions& options = {}) requires(!ModuleHolder<M>)
-      : DistributedDataParallel(handle_of(module), group.shared(), options) {}
-  DistributedDataParallel(torch::jit::Module module, GroupArgument group,
-                          const DistributedDataParallelOptions& options = {}) requires
-      TorchScript<M>
-      : DistributedDataParallel(handle_of(std::move(module)), group.shared(), options) {}
 
   // Takes the arguments of the module's forward and returns its result; for_each_tensor.h lists the
   // structures in which tensors are found. Backward through any of them, or through the node that
   // computed it, is synchronized. Moves tensors as device_ids and output_device require. UsageError
-  // if a parameter was converted or moved since wrapping.
+  // if a parameter was frozen, converted or moved since wrapping.
   template <class... Arguments>
   auto forward(Arguments&&... arguments) {
     const std::uint64_t begin = before_forward();
@@ -100,25 +109,26 @@ class DistributedDataParallel : public DistributedDataParallelBase {
     }
     return finish_forward(module_->forward(std::forward<Arguments>(arguments)...), begin);
   }
-  template <class... Arguments>
-  auto operator()(Arguments&&... arguments) {
-    return forward(std::forward<Arguments>(arguments)...);
-  }
-  // For a TorchScript module: model.forward({input}).
+  // For a TorchScript module: model->forward({input}).
   torch::jit::IValue forward(std::vector<torch::jit::IValue> inputs) requires TorchScript<M> {
     return forward<std::vector<torch::jit::IValue>>(std::move(inputs));
   }
-
-  // The wrapper itself, so that model->train() works as with a holder; module() returns the wrapped
-  // module.
-  DistributedDataParallel* operator->() { return this; }
-  const DistributedDataParallel* operator->() const { return this; }
 
   // The wrapped module, as a holder or shared_ptr. Its own forward is not synchronized.
   const Handle& module() const { return module_; }
   Handle& module() { return module_; }
 
  private:
+  at::Tensor forward_tensor(const at::Tensor& input) override {
+    if constexpr (TorchScript<M>) {
+      return forward({torch::jit::IValue(input)}).toTensor();
+    } else if constexpr (MapsTensor<Handle>) {
+      return forward(input);
+    } else {
+      refuse_tensor();
+    }
+  }
+
   template <class Output>
   Output finish_forward(Output output, std::uint64_t begin) {
     c10::SmallVector<at::Tensor*, 8> tensors;
@@ -130,18 +140,79 @@ class DistributedDataParallel : public DistributedDataParallelBase {
   Handle module_;
 };
 
+// A holder, as TORCH_MODULE makes them: copies share the model, nullptr is empty, and `->` reaches
+// the wrapper, which is itself a module. model(inputs...) is model->forward(inputs...).
+//
+// M is a holder (Net of TORCH_MODULE(Net), torch::nn::Sequential, ...) or a struct derived from
+// torch::nn::Module. It is deduced from a holder, a shared_ptr, or a module by reference or
+// pointer, which must outlive the wrapper unless a shared_ptr owns it. For a torch::jit::Module it
+// is ScriptModule. Convert the module before wrapping it.
 template <class M>
-DistributedDataParallel(std::shared_ptr<M>, GroupArgument,
-                        const DistributedDataParallelOptions& = {}) -> DistributedDataParallel<M>;
-template <ModuleHolder M>
-DistributedDataParallel(M, GroupArgument, const DistributedDataParallelOptions& = {})
-    -> DistributedDataParallel<M>;
-template <PlainModule M>
-DistributedDataParallel(M&, GroupArgument, const DistributedDataParallelOptions& = {})
-    -> DistributedDataParallel<M>;
+class DistributedDataParallel : public torch::nn::ModuleHolder<DistributedDataParallelImpl<M>> {
+  using Holder = torch::nn::ModuleHolder<DistributedDataParallelImpl<M>>;
 
-DistributedDataParallel(torch::jit::Module, GroupArgument,
-                        const DistributedDataParallelOptions& = {})
-    ->DistributedDataParallel<ScriptModule>;
+ public:
+  using Handle = typename WrappedModule<M>::Handle;
+
+  DistributedDataParallel(std::nullptr_t = nullptr) : Holder(nullptr) {}
+  // Collective: afterwards parameters and buffers are rank 0's on every rank. Optimizers may be
+  // made before or after. UsageError on every rank if the modules differ, and for options that
+  // contradict the module. The group is passed as `group` or `*group`.
+  template <class Group, class Options = DistributedDataParallelOptions>
+  DistributedDataParallel(Handle module, Group&& group, const Options& options = {})
+      : Holder(wrap(std::move(module), std::forward<Group>(group), options)) {}
+  template <class Group, class Options = DistributedDataParallelOptions>
+  DistributedDataParallel(M& module, Group&& group,
+                          const Options& options = {}) requires PlainModule<M>
+      : Holder(wrap(handle_of(module), std::forward<Group>(group), options)) {}
+  template <class Group, class Options = DistributedDataParallelOptions>
+  DistributedDataParallel(M* module, Group&& group,
+                          const Options& options = {}) requires PlainModule<M>
+      : Holder(wrap(handle_of(module), std::forward<Group>(group), options)) {}
+  template <class Group, class Options = DistributedDataParallelOptions>
+  DistributedDataParallel(torch::jit::Module module, Group&& group,
+                          const Options& options = {}) requires TorchScript<M>
+      : Holder(wrap(handle_of(std::move(module)), std::forward<Group>(group), options)) {}
+
+  template <class... Arguments>
+  auto operator()(Arguments&&... arguments) const {
+    return this->ptr()->forward(std::forward<Arguments>(arguments)...);
+  }
+  operator DistributedDataParallelBase&() const { return *this->ptr(); }
+
+ private:
+  // Group and Options are deduced so that a wrong argument is explained in one line.
+  template <class Group, class Options>
+  static std::shared_ptr<DistributedDataParallelImpl<M>> wrap(Handle module, Group&& group,
+                                                              const Options& options) {
+    constexpr bool kGroup = std::convertible_to<Group, GroupArgument>;
+    constexpr bool kOptions = std::same_as<Options, DistributedDataParallelOptions>;
+    static_assert(kGroup,
+                  "after the module comes the group: the std::shared_ptr<ProcessGroup> "
+                  "that init_process_group() returns, or what it points to");
+    static_assert(kOptions,
+                  "options have names: DistributedDataParallel(net, group, "
+                  "{.bucket_cap_mb = 25})");
+    if constexpr (kGroup && kOptions) {
+      return std::make_shared<DistributedDataParallelImpl<M>>(std::move(module),
+                                                              std::forward<Group>(group), options);
+    } else {
+      return nullptr;
+    }
+  }
+};
+
+template <class M, class Group, class Options = DistributedDataParallelOptions>
+DistributedDataParallel(std::shared_ptr<M>, Group&&, const Options& = {})
+    -> DistributedDataParallel<M>;
+template <ModuleHolder M, class Group, class Options = DistributedDataParallelOptions>
+DistributedDataParallel(M, Group&&, const Options& = {}) -> DistributedDataParallel<M>;
+template <PlainModule M, class Group, class Options = DistributedDataParallelOptions>
+DistributedDataParallel(M&, Group&&, const Options& = {}) -> DistributedDataParallel<M>;
+template <class M, class Group, class Options = DistributedDataParallelOptions>
+DistributedDataParallel(M*, Group&&, const Options& = {}) -> DistributedDataParallel<M>;
+template <class Group, class Options = DistributedDataParallelOptions>
+DistributedDataParallel(torch::jit::Module, Group&&, const Options& = {})
+    -> DistributedDataParallel<ScriptModule>;
 
 }  // namespace lockstep

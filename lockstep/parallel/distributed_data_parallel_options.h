@@ -7,12 +7,14 @@
 
 #include <c10/core/Device.h>
 
+#include "lockstep/parallel/device_id.h"
+
 namespace lockstep {
 
 struct DistributedDataParallelOptions {
   // As in PyTorch: this rank's module is on this device, and tensors given to forward are moved
-  // there; at most one. If empty, nothing is moved.
-  std::vector<at::Device> device_ids = {};
+  // there; at most one, such as {0}. If empty, nothing is moved.
+  std::vector<DeviceId> device_ids = {};
   // Tensors that forward returns are moved here; by default they stay.
   std::optional<at::Device> output_device = {};
   // In MiB, as in PyTorch: the gradient that reaches this size closes the bucket.

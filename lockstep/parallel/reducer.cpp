@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/parallel/announced_step.h"
 #include "lockstep/parallel/backward_entry.h"
 #include "lockstep/parallel/backward_reduction.h"
 #include "lockstep/parallel/model_agreement.h"
@@ -90,9 +91,33 @@ void Reducer::check() const {
   if (reduction_) reduction_->check();
 }
 
+void Reducer::announce_steps(bool on) {
+  if (reduction_) reduction_->announce_steps(on);
+}
+
+AnnouncedStep Reducer::announce(Step mine) {
+  return reduction_ ? reduction_->announce(mine) : AnnouncedStep();
+}
+
+int Reducer::last_root() const {
+  return reduction_ ? reduction_->last_root() : 0;
+}
+
+void Reducer::follow_backward() {
+  if (reduction_) reduction_->follow_backward();
+}
+
+void Reducer::set_first_draw(std::int64_t state) {
+  if (reduction_) reduction_->set_first_draw(state);
+}
+
 void Reducer::prepare_in_place(std::span<at::Tensor* const> outputs,
                                std::uint64_t before_forward) const {
-  if (!reduction_ || !synchronizes() || !at::GradMode::is_enabled()) return;
+  if (!reduction_ || !at::GradMode::is_enabled()) return;
+  if (!synchronizes()) {
+    reduction_->expect_unreduced_gradients();
+    return;
+  }
   for (at::Tensor* output : outputs) {
     if (output->defined() && output->requires_grad()) {
       watch_entry(*output, reduction_, before_forward);

@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/comm/group_argument.h"
@@ -17,6 +18,8 @@
 namespace lockstep {
 
 class BackwardReduction;
+enum class Step : std::int32_t;
+struct AnnouncedStep;
 class WrappedParameters;
 
 // While it lives, forwards are not synchronized: their backwards accumulate gradients on this rank
@@ -24,9 +27,15 @@ class WrappedParameters;
 // forward ran under it, not the backward.
 class [[nodiscard]] NoSync {
  public:
-  explicit NoSync(std::shared_ptr<int> depth) : depth_(std::move(depth)) { ++*depth_; }
+  // Does nothing if the pointer is null.
+  explicit NoSync(std::shared_ptr<int> depth) : depth_(std::move(depth)) {
+    if (depth_) ++*depth_;
+  }
   NoSync(NoSync&& other) noexcept = default;
-  NoSync& operator=(NoSync&&) = delete;
+  NoSync& operator=(NoSync&& other) noexcept {
+    std::swap(depth_, other.depth_);
+    return *this;
+  }
   ~NoSync() {
     if (depth_) --*depth_;
   }
@@ -75,7 +84,8 @@ class Reducer {
   [[nodiscard]] at::Tensor prepare(const at::Tensor& output);
   [[nodiscard]] std::vector<at::Tensor> prepare(std::vector<at::Tensor> outputs);
 
-  NoSync no_sync() const { return NoSync(no_sync_depth_); }
+  // `active` is for loops in which only some forwards are not synchronized.
+  NoSync no_sync(bool active = true) const { return NoSync(active ? no_sync_depth_ : nullptr); }
   bool synchronizes() const { return *no_sync_depth_ == 0; }
 
   // Replaces the reduction, by default group.all_reduce with ReduceOp::mean, like PyTorch's
@@ -89,6 +99,13 @@ class Reducer {
   // The wrapper checks before forward and prepares the outputs afterwards.
   friend class DistributedDataParallelBase;
   void check() const;
+  // For join(), as in BackwardReduction.
+  void announce_steps(bool on);
+  AnnouncedStep announce(Step mine);
+  int last_root() const;
+  void follow_backward();
+  // See FirstDraw.
+  void set_first_draw(std::int64_t state);
   // `before_forward` is autograd's next node number, read before forward.
   void prepare_in_place(std::span<at::Tensor* const> outputs, std::uint64_t before_forward) const;
 

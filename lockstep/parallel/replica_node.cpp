@@ -151,7 +151,7 @@ variable_list ReplicaNode::apply(variable_list&& gradients) {
   if (at::GradMode::is_enabled()) {
     throw UsageError(
         "[DataParallel] backward with create_graph=true is not supported: gradients of gradients "
-        "cannot pass through the replicas. Compute them on the unwrapped module, model.module()");
+        "cannot pass through the replicas. Compute them on the unwrapped module, model->module()");
   }
   const std::lock_guard lock(one_backward_);
   if (graphs_.empty()) {

@@ -10,7 +10,7 @@ namespace {
 
 constexpr const char* kHint =
     ". If no rank reports an error of its own, they may have different numbers of batches: give "
-    "every rank the same number (DistributedSampler pads or drops)";
+    "every rank the same number (DistributedSampler pads or drops), or train inside lockstep::join";
 
 // Whether different numbers of batches can be the cause: not if a rank died or the system refused.
 bool may_be_batches() {

@@ -24,6 +24,12 @@ concept TorchScript = std::same_as<M, ScriptModule>;
 template <class M>
 concept PlainModule = std::derived_from<M, torch::nn::Module>;
 
+// Whether forward takes a tensor and returns one.
+template <class Handle>
+concept MapsTensor = requires(Handle& module, at::Tensor input) {
+  { module->forward(input) } -> std::convertible_to<at::Tensor>;
+};
+
 template <class M>
 struct WrappedModule {
   static_assert(PlainModule<M>,
@@ -43,6 +49,12 @@ template <PlainModule M>
 std::shared_ptr<M> handle_of(M& module) {
   if (auto owner = module.weak_from_this().lock()) return std::shared_ptr<M>(owner, &module);
   return std::shared_ptr<M>(&module, [](M*) {});
+}
+
+// Empty for a null pointer.
+template <PlainModule M>
+std::shared_ptr<M> handle_of(M* module) {
+  return module ? handle_of(*module) : nullptr;
 }
 
 inline std::shared_ptr<ScriptModule> handle_of(torch::jit::Module module) {

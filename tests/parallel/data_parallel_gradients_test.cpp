@@ -242,7 +242,7 @@ TEST(DataParallelGradients, OfSeveralForwardsBeforeOneBackward) {
       const Tensor twice = of.forward(torch::cat({second, second}, 1));
       return first.square().sum() + second.square().sum() + twice.square().sum();
     };
-    loss(model).backward();
+    loss(*model).backward();
     loss(*reference).backward();
     expect_same_gradients(*net, *reference);
   }

@@ -37,7 +37,7 @@ TORCH_MODULE(Normalized);
 template <class Model>
 void expect_state_like_its_module(Model& model, const Tensor& batch) {
   const torch::NoGradGuard no_grad;
-  expect_close(model(batch), model.module()->forward(batch), "output");
+  expect_close(model(batch), model->module()->forward(batch), "output");
 }
 
 TEST(DataParallelState, BatchNormKeepsWhatReplicaZeroSaw) {
@@ -70,7 +70,7 @@ TEST(DataParallelState, BatchNormInEvalTakesSeveralForwardsBeforeOneBackward) {
     const auto loss = [](auto& of) {
       return (of.forward(values({8, 3})) + of.forward(values({8, 3}, 1))).square().sum();
     };
-    loss(model).backward();
+    loss(*model).backward();
     loss(*reference).backward();
     expect_same_gradients(*net, *reference);
   }
@@ -120,7 +120,7 @@ TEST(DataParallelState, ChangesOfTheModuleAreFollowed) {
     net->linear->weight.set_data(values({4, 3}));  // other memory
     expect_state_like_its_module(model, batch);
     std::ostringstream saved;
-    torch::save(model.module(), saved);
+    torch::save(model->module(), saved);
     Normalized other;
     torch::save(other, saved = {});
     std::istringstream stream(saved.str());
@@ -239,7 +239,7 @@ TEST(DataParallelState, SavesAndLoadsAsTheModule) {
   DataParallel model(net, {.replicas = 2});
   model(values({6, 6})).sum().backward();
   std::ostringstream saved;
-  torch::save(model.module(), saved);
+  torch::save(model->module(), saved);
   Mlp loaded;
   std::istringstream stream(saved.str());
   torch::load(loaded, stream);

@@ -30,15 +30,16 @@ struct PlainNet : torch::nn::Module {
 template <class Model>
 void expect_like_its_module(Model& model, const Tensor& batch) {
   const auto gradients = [&](auto& of) {
-    reset_gradients(*model.module());
+    reset_gradients(*model->module());
     const Tensor output = of.forward(batch);
     output.square().mean().backward();
     std::vector<Tensor> result{output.detach()};
-    for (const Tensor& parameter : model.module()->parameters()) result.push_back(parameter.grad());
+    for (const Tensor& parameter : model->module()->parameters())
+      result.push_back(parameter.grad());
     return result;
   };
-  const auto expected = gradients(*model.module());
-  const auto actual = gradients(model);
+  const auto expected = gradients(*model->module());
+  const auto actual = gradients(*model);
   for (std::size_t i = 0; i < expected.size(); ++i) {
     expect_close(actual[i], expected[i], std::to_string(i));
   }
@@ -58,7 +59,7 @@ TEST(DataParallel, WrapsEveryKindOfModule) {
   DataParallel of_holder(holder, {.replicas = 2});
   static_assert(std::is_same_v<decltype(of_holder), DataParallel<Mlp>>);
   expect_like_its_module(of_holder, values({8, 6}));
-  EXPECT_EQ(of_holder.module().get(), holder.get());
+  EXPECT_EQ(of_holder->module().get(), holder.get());
 
   DataParallel of_temporary(Mlp(), {.replicas = 2});
   expect_like_its_module(of_temporary, values({8, 6}));
@@ -67,13 +68,13 @@ TEST(DataParallel, WrapsEveryKindOfModule) {
   DataParallel of_shared(shared, {.replicas = 2, .trust_constructors = true});
   static_assert(std::is_same_v<decltype(of_shared), DataParallel<PlainNet>>);
   expect_like_its_module(of_shared, values({8, 6}));
-  EXPECT_EQ(of_shared.module(), shared);
+  EXPECT_EQ(of_shared->module(), shared);
 
   PlainNet plain;
   DataParallel of_plain(plain, {.replicas = 2, .trust_constructors = true});
   static_assert(std::is_same_v<decltype(of_plain), DataParallel<PlainNet>>);
   expect_like_its_module(of_plain, values({8, 6}));
-  EXPECT_EQ(of_plain.module().get(), &plain);
+  EXPECT_EQ(of_plain->module().get(), &plain);
 
   torch::nn::Sequential sequential(torch::nn::Linear(6, 3), torch::nn::ReLU());
   DataParallel of_sequential(sequential, {.replicas = 2});
@@ -90,8 +91,8 @@ TEST(DataParallel, WrapsEveryKindOfModule) {
 TEST(DataParallel, IsAModuleItself) {
   Mlp net;
   DataParallel model(net, {.replicas = 2});
-  EXPECT_EQ(model.parameters().size(), net->parameters().size());
-  EXPECT_TRUE(model.named_parameters().contains("module.hidden.weight"));
+  EXPECT_EQ(model->parameters().size(), net->parameters().size());
+  EXPECT_TRUE(model->named_parameters().contains("module.hidden.weight"));
   model->eval();
   EXPECT_FALSE(net->is_training());
   EXPECT_EQ(model->forward(values({4, 6})).size(0), 4);

@@ -34,7 +34,7 @@ struct Plain : torch::nn::Module {
 
 template <class Model>
 void expect_gradients_agree(Model& model, const ProcessGroup& group) {
-  for (const auto& parameter : model.named_parameters()) {
+  for (const auto& parameter : model->named_parameters()) {
     const at::Tensor& tensor = parameter.value();
     EXPECT_TRUE(tensor.requires_grad());
     std::vector<at::Tensor> all;
@@ -60,7 +60,7 @@ TEST(DistributedDataParallel, WrapsEveryKindOfModule) {
     DistributedDataParallel of_holder(holder, group);
     static_assert(std::is_same_v<decltype(of_holder), DistributedDataParallel<Mlp>>);
     expect_synchronized(of_holder, *group);
-    EXPECT_EQ(of_holder.module().get(), holder.get());
+    EXPECT_EQ(of_holder->module().get(), holder.get());
 
     DistributedDataParallel of_temporary(Mlp(), *group);
     expect_synchronized(of_temporary, *group);
@@ -69,13 +69,13 @@ TEST(DistributedDataParallel, WrapsEveryKindOfModule) {
     DistributedDataParallel of_shared(shared, group);
     static_assert(std::is_same_v<decltype(of_shared), DistributedDataParallel<Plain>>);
     expect_synchronized(of_shared, *group);
-    EXPECT_EQ(of_shared.module(), shared);
+    EXPECT_EQ(of_shared->module(), shared);
 
     Plain plain;
     DistributedDataParallel of_plain(plain, group);
     static_assert(std::is_same_v<decltype(of_plain), DistributedDataParallel<Plain>>);
     expect_synchronized(of_plain, *group);
-    EXPECT_EQ(of_plain.module().get(), &plain);
+    EXPECT_EQ(of_plain->module().get(), &plain);
 
     torch::nn::Sequential sequential(torch::nn::Linear(6, 3), torch::nn::ReLU());
     DistributedDataParallel of_sequential(sequential, group);
@@ -83,7 +83,7 @@ TEST(DistributedDataParallel, WrapsEveryKindOfModule) {
 
     torch::nn::Linear linear(6, 3);
     const DistributedDataParallel<torch::nn::Linear> spelled(linear, group, {.bucket_cap_mb = 1});
-    EXPECT_EQ(spelled.module()->weight.data_ptr(), linear->weight.data_ptr());
+    EXPECT_EQ(spelled->module()->weight.data_ptr(), linear->weight.data_ptr());
   });
 }
 
@@ -137,15 +137,15 @@ TEST(DistributedDataParallel, IsAModuleItself) {
   run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
     Mlp net;
     DistributedDataParallel model(net, group);
-    EXPECT_EQ(model.parameters().size(), net->parameters().size());
-    EXPECT_TRUE(model.named_parameters().contains("module.hidden.weight"));
+    EXPECT_EQ(model->parameters().size(), net->parameters().size());
+    EXPECT_TRUE(model->named_parameters().contains("module.hidden.weight"));
     model->eval();
     EXPECT_FALSE(net->is_training());
     model->train();
     EXPECT_TRUE(net->hidden->is_training());
     model->forward(values({2, 6}) * (1 + group->rank())).sum().backward();  // the wrapper's
     expect_synchronized(model, *group);
-    model.zero_grad();
+    model->zero_grad();
     std::ostringstream text;
     text << model;
     EXPECT_THAT(text.str(), HasSubstr("DistributedDataParallel"));
@@ -340,7 +340,7 @@ TEST(DistributedDataParallel, MovesInputsAndOutputsToTheirDevices) {
 TEST(DistributedDataParallel, OptionsThatContradictTheModuleAreErrors) {
   run_rank_threads(1, [](const std::shared_ptr<ProcessGroup>& group) {
     torch::nn::Linear net(2, 2);
-    const auto wrap = [&](std::vector<at::Device> devices) {
+    const auto wrap = [&](std::vector<DeviceId> devices) {
       DistributedDataParallel model(net, group, {.device_ids = std::move(devices)});
     };
     wrap({at::Device("cpu")});
@@ -387,7 +387,7 @@ TEST(DistributedDataParallel, BuffersAreRankZerosBeforeEachForwardInTraining) {
     net.norm->running_mean.fill_(group->rank());
     const int before = GroupAccess(*group).calls_made();
     {
-      const NoSync guard = model.no_sync();
+      const NoSync guard = model->no_sync();
       model(mine);
     }
     {

@@ -38,7 +38,7 @@ TEST(ReducerBackward, LaunchesBucketsBeforeBackwardEnds) {
   run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
     WatchedNet net;
     DistributedDataParallel model(net, group, kManyBuckets);
-    model.register_comm_hook([&](GradBucket& bucket) {
+    model->register_comm_hook([&](GradBucket& bucket) {
       net->events.push_back("bucket " + std::to_string(bucket.index()));
       return group->all_reduce(bucket.buffer(), {.op = ReduceOp::mean});
     });
@@ -60,7 +60,7 @@ TEST(ReducerBackward, TheCommHookDecidesWhatIsReduced) {
     Mlp net;
     DistributedDataParallel model(net, group);
     int elements = 0;
-    model.register_comm_hook([&](GradBucket& bucket) {
+    model->register_comm_hook([&](GradBucket& bucket) {
       for (const at::Tensor& gradient : bucket.gradients()) elements += gradient.numel();
       group->all_reduce(bucket.buffer(), {.op = ReduceOp::sum}).wait();
       return Work();
@@ -78,7 +78,7 @@ TEST(ReducerBackward, TheCommHookSeesLargeGradientsToo) {
   run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
     Wide net;
     DistributedDataParallel model(net, group);
-    model.register_comm_hook([&](GradBucket& bucket) {
+    model->register_comm_hook([&](GradBucket& bucket) {
       bucket.buffer().mul_(2);
       return group->all_reduce(bucket.buffer(), {.op = ReduceOp::mean});
     });
@@ -100,9 +100,9 @@ TEST(ReducerBackward, AGroupOfOneIsLeftAlone) {
     const at::Tensor output = model(values({2, 6}));
     EXPECT_NE(output.grad_fn()->name(), "LockstepOutput");
     output.sum().backward();
-    const NoSync guard = model.no_sync();
+    const NoSync guard = model->no_sync();
     EXPECT_EQ(GroupAccess(*group).calls_made(), 0);
-    EXPECT_THAT(model.unused_parameters(), IsEmpty());
+    EXPECT_THAT(model->unused_parameters(), IsEmpty());
   });
 }
 
@@ -119,8 +119,8 @@ TEST(ReducerBackward, NoSyncAccumulatesUntilTheNextSynchronizedOne) {
       reset_gradients(*reference);
       const int before = GroupAccess(*group).calls_made();
       {
-        const NoSync outer = model.no_sync();
-        const NoSync inner = model.no_sync();
+        const NoSync outer = model->no_sync();
+        const NoSync inner = model->no_sync();
         model(mine).square().mean().backward();
         model(mine * 2).square().mean().backward();
       }
@@ -141,14 +141,14 @@ TEST(ReducerBackward, NoSyncIsDecidedAtForward) {
     DistributedDataParallel model(net, group);
     at::Tensor unsynchronized;
     {
-      const NoSync guard = model.no_sync();
+      const NoSync guard = model->no_sync();
       unsynchronized = model(values({2, 6}));
     }
     const at::Tensor synchronized = model(values({2, 6}));
     const int before = GroupAccess(*group).calls_made();
     unsynchronized.sum().backward();
     EXPECT_EQ(GroupAccess(*group).calls_made(), before);
-    const NoSync guard = model.no_sync();
+    const NoSync guard = model->no_sync();
     synchronized.sum().backward();
     EXPECT_GT(GroupAccess(*group).calls_made(), before);
   });

@@ -226,7 +226,7 @@ TEST_P(ReducerErrors, UnevenNumbersOfBatchesNameThemselves) {
   run(2, [](std::shared_ptr<ProcessGroup> group) {
     Mlp net;
     DistributedDataParallel model(net, std::move(group));
-    const int rank = model.group()->rank();
+    const int rank = model->group()->rank();
     model(values({2, 6})).sum().backward();
     if (rank == 1) return;
     EXPECT_THAT(message_of<PeerLost>([&] {

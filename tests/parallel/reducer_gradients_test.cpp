@@ -62,7 +62,7 @@ TEST(ReducerGradients, LargeOnesThatNotAllRanksHave) {
       reset_gradients(*net);
       reset_gradients(*reference);
       if (step % 2 == 1) {
-        const NoSync guard = model.no_sync();
+        const NoSync guard = model->no_sync();
         model(x * 2).sum().backward();
         reference->forward(x * 2).sum().backward();
       }
@@ -158,7 +158,7 @@ void train_with(const Options& options, bool before) {
     std::unique_ptr<Optimizer> optimizer;
     if (before) optimizer = std::make_unique<Optimizer>(net->parameters(), options);
     DistributedDataParallel model(net, group, kManyBuckets);
-    if (!before) optimizer = std::make_unique<Optimizer>(model.parameters(), options);
+    if (!before) optimizer = std::make_unique<Optimizer>(model->parameters(), options);
     Mlp reference;
     copy_state(*reference, *net);
     Optimizer reference_optimizer(reference->parameters(), options);

@@ -46,7 +46,7 @@ TEST(ReducerUnused, OnOneRankCountsAsZeroThere) {
         reference->forward(x, true, true).sum().backward();
         expect_close(net->left->weight.grad(), reference->left->weight.grad(), "left");
         expect_close(net->right->weight.grad(), reference->right->weight.grad() / 2, "right");
-        EXPECT_THAT(model.unused_parameters(), IsEmpty());
+        EXPECT_THAT(model->unused_parameters(), IsEmpty());
       }
     });
   }
@@ -61,7 +61,7 @@ TEST(ReducerUnused, OnEveryRankStayWithoutAGradient) {
         model(values({4, 3}), true, false).sum().backward();
         EXPECT_TRUE(net->left->weight.grad().defined());
         EXPECT_FALSE(net->right->weight.grad().defined());
-        EXPECT_THAT(model.unused_parameters(), ElementsAre("right.weight", "right.bias"));
+        EXPECT_THAT(model->unused_parameters(), ElementsAre("right.weight", "right.bias"));
       }
     });
   }
@@ -87,7 +87,7 @@ TEST(ReducerUnused, OnEveryRankKeepTheBitsOfTheirGradient) {
             std::memcmp(net->right->weight.grad().data_ptr(), before.data_ptr(), before.nbytes()),
             0);
         EXPECT_TRUE(torch::equal(net->right->bias.grad(), values({3}, 10 + group->rank())));
-        EXPECT_THAT(model.unused_parameters(), ElementsAre("right.weight", "right.bias"));
+        EXPECT_THAT(model->unused_parameters(), ElementsAre("right.weight", "right.bias"));
       }
     });
   }
@@ -136,11 +136,11 @@ TEST(ReducerUnused, UseWithoutSynchronisationCountsAtTheNextReduction) {
     for (int step = 0; step < 2; ++step) {
       reset_gradients(*net);
       {
-        const NoSync guard = model.no_sync();
+        const NoSync guard = model->no_sync();
         model(x * (group->rank() + 1), false, true).sum().backward();
       }
       model(x, true, false).sum().backward();
-      EXPECT_THAT(model.unused_parameters(), IsEmpty());
+      EXPECT_THAT(model->unused_parameters(), IsEmpty());
       Branches reference;
       reference->forward(x * 1.5, false, true).sum().backward();
       expect_close(net->right->weight.grad(), reference->right->weight.grad(), "right");
@@ -171,7 +171,7 @@ TEST(ReducerUnused, AnOutputThatIsNotInTheLossLeavesItsParametersUnused) {
       head.sum().backward();
       EXPECT_TRUE(net->head->weight.grad().defined());
       EXPECT_FALSE(net->other->weight.grad().defined());
-      EXPECT_THAT(model.unused_parameters(), ElementsAre("other.weight", "other.bias"));
+      EXPECT_THAT(model->unused_parameters(), ElementsAre("other.weight", "other.bias"));
     }
   });
 }
@@ -185,7 +185,7 @@ TEST(ReducerUnused, AParameterUsedOutsideOfForwardIsReducedToo) {
       const at::Tensor penalty = net->right->bias.sum() * (group->rank() + 1);
       (model(values({4, 3}), true, false).sum() + penalty).backward();
       expect_close(net->right->bias.grad(), torch::full({3}, 1.5), "right");
-      EXPECT_THAT(model.unused_parameters(), ElementsAre("right.weight"));
+      EXPECT_THAT(model->unused_parameters(), ElementsAre("right.weight"));
     }
   });
 }

@@ -22,7 +22,7 @@ std::string replication_error(Net net, const DataParallelOptions& options = {.re
   DataParallel model(net, options);
   return message_of<UsageError>([&] {
     const Tensor output = model(batch);
-    expect_close(output, model.module()->forward(batch), "output");
+    expect_close(output, model->module()->forward(batch), "output");
   });
 }
 

@@ -84,11 +84,11 @@ TEST(ScriptModule, TrainsInReplicas) {
   const at::Tensor batch = values({7, 6});
   for (int step = 0; step < 4; ++step) {  // TorchScript profiles the first ones
     loss_of(alone.forward({batch})).backward();
-    loss_of(model.forward({batch})).backward();
+    loss_of(model->forward({batch})).backward();
   }
-  expect_same_gradients(model.module()->script(), alone);
+  expect_same_gradients(model->module()->script(), alone);
   // The first replica's part of the batch.
-  EXPECT_EQ(model.module()->script().attr("seen").toTensor().item<float>(), 4 * 3);
+  EXPECT_EQ(model->module()->script().attr("seen").toTensor().item<float>(), 4 * 3);
 }
 
 TEST(ScriptModule, TrainsInRanks) {
@@ -99,19 +99,19 @@ TEST(ScriptModule, TrainsInRanks) {
     DistributedDataParallel model(make_script(), group);
     static_assert(std::is_same_v<decltype(model), DistributedDataParallel<ScriptModule>>);
     for (int step = 0; step < 4; ++step) {
-      loss_of(model.forward({part(batch, group->rank(), 2)})).backward();
+      loss_of(model->forward({part(batch, group->rank(), 2)})).backward();
     }
-    expect_same_gradients(model.module()->script(), alone);
+    expect_same_gradients(model->module()->script(), alone);
   });
 }
 
 TEST(ScriptModule, SavesAndLoadsThroughItsWrapper) {
   DataParallel model(make_script(), {.replicas = 2});
   std::stringstream file;
-  model.module()->script().save(file);
+  model->module()->script().save(file);
   torch::jit::Module loaded = torch::jit::load(file);
   const at::Tensor batch = values({4, 6});
-  expect_close(loaded.forward({batch}).toTensor(), model.forward({batch}).toTensor(), "loaded");
+  expect_close(loaded.forward({batch}).toTensor(), model->forward({batch}).toTensor(), "loaded");
 }
 
 torch::jit::Module make_structured_script() {
@@ -139,7 +139,7 @@ TEST(ScriptModule, TakesAndReturnsTensorsInsideStructures) {
   const at::Tensor batch = values({5, 4});
   const auto inputs = structured_inputs(batch);
   const auto expected = alone.forward(structured_inputs(batch)).toTuple()->elements();
-  const auto actual = model.forward(inputs).toTuple()->elements();
+  const auto actual = model->forward(inputs).toTuple()->elements();
   expect_close(actual[0].toGenericDict().at("sum").toTensor(),
                expected[0].toGenericDict().at("sum").toTensor(), "dictionary");
   expect_close(actual[1].toListRef()[1].toTensor(), expected[1].toListRef()[1].toTensor(), "list");

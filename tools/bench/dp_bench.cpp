@@ -35,9 +35,8 @@ Training training_of(const TrainingStep& step, const DpRow& row) {
       break;
     case DpMode::dp:
       return Training(step, [&](torch::nn::Sequential& net) {
-        const auto model = std::make_shared<DataParallel<torch::nn::Sequential>>(
-            net, options_of(step, row.replicas));
-        return [model](const at::Tensor& input) { return model->forward(input); };
+        return [model = DataParallel(net, options_of(step, row.replicas))](
+                   const at::Tensor& input) { return model(input); };
       });
     case DpMode::libtorch:
       return Training(step, [&](torch::nn::Sequential& net) {

@@ -28,9 +28,8 @@ Training train_alone(const TrainingStep& step) {
 
 Training train_together(const TrainingStep& step, const std::shared_ptr<ProcessGroup>& group) {
   return Training(step, [&](torch::nn::Sequential& net) {
-    const auto model = std::make_shared<DistributedDataParallel<torch::nn::Sequential>>(
-        net, group, DistributedDataParallelOptions{.check_finite = step.check_finite});
-    return [model](const at::Tensor& input) { return model->forward(input); };
+    return [model = DistributedDataParallel(net, group, {.check_finite = step.check_finite})](
+               const at::Tensor& input) { return model(input); };
   });
 }
 

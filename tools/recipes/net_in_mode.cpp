@@ -12,7 +12,7 @@ DataParallelOptions replica_options(int replicas, at::Device first) {
   if (!first.is_cuda()) return {.replicas = replicas};
   DataParallelOptions options;
   for (int i = 0; i < replicas; ++i) {
-    options.device_ids.emplace_back(at::kCUDA, static_cast<at::DeviceIndex>(first.index() + i));
+    options.device_ids.emplace_back(first.index() + i);
   }
   return options;
 }
@@ -26,17 +26,16 @@ NetInMode::NetInMode(torch::nn::Sequential net, TrainMode mode, const TrainOptio
       check_finite_(options.check_finite),
       check_in_sync_(options.check_in_sync) {
   if (mode == TrainMode::ddp) {
-    ddp_.emplace(net_, group_,
-                 DistributedDataParallelOptions{.check_finite = options.check_finite});
+    ddp_ = DistributedDataParallel(net_, group_, {.check_finite = options.check_finite});
   }
   if (mode == TrainMode::dp) {
-    dp_.emplace(net_, replica_options(options.replicas, group_->device()));
+    dp_ = DataParallel(net_, replica_options(options.replicas, group_->device()));
   }
 }
 
 at::Tensor NetInMode::forward(const at::Tensor& input) {
-  if (ddp_) return (*ddp_)(input);
-  if (dp_) return (*dp_)(input);
+  if (ddp_) return ddp_(input);
+  if (dp_) return dp_(input);
   return net_->forward(input);
 }
 
@@ -47,7 +46,7 @@ void NetInMode::backward(const at::Tensor& loss) {
 
 void NetInMode::end_step(std::int64_t step) {
   if (!ddp_ || !check_in_sync_ || step % *check_in_sync_ != 0) return;
-  check_in_sync(*ddp_, {.gradients = true});
+  check_in_sync(ddp_, {.gradients = true});
 }
 
 std::uint64_t NetInMode::bytes_moved() const {

@@ -36,8 +36,8 @@ class NetInMode {
   std::shared_ptr<ProcessGroup> group_;
   bool check_finite_;
   std::optional<std::int64_t> check_in_sync_;
-  std::optional<DistributedDataParallel<torch::nn::Sequential>> ddp_;
-  std::optional<DataParallel<torch::nn::Sequential>> dp_;
+  DistributedDataParallel<torch::nn::Sequential> ddp_;  // empty in the other modes
+  DataParallel<torch::nn::Sequential> dp_;
 };
 
 }  // namespace lockstep

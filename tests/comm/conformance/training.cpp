@@ -154,7 +154,7 @@ TEST_P(TrainingConformance, NoSyncAddsUpBeforeItReduces) {
       const auto sent = [&] { return group.bytes_sent(); };
       const auto before = sent();
       {
-        const NoSync guard = model.no_sync();
+        const NoSync guard = model->no_sync();
         half_loss(0).backward();
         EXPECT_EQ(sent(), before);
       }

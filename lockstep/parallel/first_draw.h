@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Notes from which state a model's first forward draws random numbers. Ranks that draw from the
+// same state drop the same elements, which makes Dropout worth less than with one process.
+#pragma once
+
+#include <cstdint>
+
+#include <c10/core/Device.h>
+
+namespace lockstep {
+
+class FirstDraw {
+ public:
+  // Looks at libtorch's default generator for this device.
+  explicit FirstDraw(at::Device device) : device_(device) {}
+
+  void before_forward() { before_ = state(); }
+  // A hash of the state from which the forward has drawn; 0 if it drew nothing.
+  std::int64_t after_forward() const { return state() == before_ ? 0 : before_; }
+
+ private:
+  std::int64_t state() const;
+
+  at::Device device_;
+  std::int64_t before_ = 0;
+};
+
+}  // namespace lockstep

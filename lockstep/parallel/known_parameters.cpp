@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Compares a module's parameters with those that it had.
+#include "lockstep/parallel/known_parameters.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace lockstep {
+
+KnownParameters::KnownParameters(const torch::nn::Module& module, std::string where)
+    : module_(&module), where_(std::move(where)) {
+  for (const at::Tensor& parameter : module.parameters()) {
+    known_.push_back(parameter.unsafeGetTensorImpl());
+  }
+}
+
+void KnownParameters::look() {
+  // Listing parameters takes microseconds, which small models would notice in each step.
+  constexpr std::uint64_t kForwardsPerLook = 64;
+  if (warned_ || looks_++ % kForwardsPerLook != 0) return;
+  for (const auto& parameter : module_->named_parameters()) {
+    const auto* tensor = parameter.value().unsafeGetTensorImpl();
+    if (std::find(known_.begin(), known_.end(), tensor) != known_.end()) continue;
+    warned_ = true;
+    TORCH_WARN(fmt::format(
+        "{}the module got parameter {} after it was wrapped. Its gradients are not reduced, and "
+        "the ranks' values of it will differ. Build the whole model first, then wrap it",
+        where_, parameter.key()));
+    return;
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Does not compile: each mistake is explained by a static assertion, which wrong_arguments.cmake
+// looks for.
+#include <torch/torch.h>
+
+#include "lockstep/lockstep.h"
+
+void mistakes(const std::shared_ptr<lockstep::ProcessGroup>& group) {
+  torch::nn::Linear net(2, 2);
+  lockstep::DataParallel replicas_without_a_name(net, 4);
+  lockstep::DistributedDataParallel no_group(net, 4);
+  lockstep::DistributedDataParallel size_without_a_name(net, group, 25.0);
+  lockstep::DataParallel<int> no_module;
+}
