@@ -2,27 +2,31 @@
 // Gathers the ranks' next steps.
 #include "lockstep/parallel/announced_step.h"
 
+#include <ATen/ATen.h>
 #include <fmt/format.h>
 
-#include "lockstep/comm/objects.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep {
 namespace {
 
-std::string_view name(Step step) {
-  return step == Step::broadcast_buffers ? "runs a forward" : "runs a backward";
+std::string_view name(JoinStep step) {
+  return step == JoinStep::broadcast_buffers ? "runs a forward" : "runs a backward";
 }
 
 }  // namespace
 
-AnnouncedStep announce_step(ProcessGroup& group, Step mine) {
+AnnouncedStep announce_step(ProcessGroup& group, JoinStep mine) {
   AnnouncedStep announced;
-  const std::vector<Step> steps = all_gather_object(mine, group);
+  const at::Tensor all =
+      at::empty({group.size()}, at::TensorOptions(at::kInt).device(group.device()));
+  const at::Tensor own = at::full({1}, static_cast<std::int32_t>(mine), all.options());
+  group.all_gather_into_tensor(all, own).wait();
+  const at::Tensor steps = all.cpu();
   for (int rank = 0; rank < group.size(); ++rank) {
-    const Step step = steps[static_cast<std::size_t>(rank)];
-    if (step == Step::none || step == announced.step) continue;
-    if (announced.step == Step::none) {
+    const auto step = static_cast<JoinStep>(steps[rank].item<std::int32_t>());
+    if (step == JoinStep::none || step == announced.step) continue;
+    if (announced.step == JoinStep::none) {
       announced = {step, rank};
       continue;
     }

@@ -9,19 +9,19 @@
 
 namespace lockstep {
 
-enum class Step : std::int32_t {
+enum class JoinStep : std::int32_t {
   none,  // no batches are left
   broadcast_buffers,
   reduce_gradients,
 };
 
 struct AnnouncedStep {
-  Step step = Step::none;  // none if no rank has batches left
-  int root = 0;            // the first rank that has batches left
+  JoinStep step = JoinStep::none;  // none if no rank has batches left
+  int root = 0;                    // the first rank that has batches left
 };
 
 // Collective, blocking: each rank passes its own next step. UsageError on every rank if two ranks
 // are about to do different things.
-AnnouncedStep announce_step(ProcessGroup& group, Step mine);
+AnnouncedStep announce_step(ProcessGroup& group, JoinStep mine);
 
 }  // namespace lockstep

@@ -12,6 +12,7 @@
 
 #include "lockstep/comm/group_access.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/rethrow.h"
 #include "lockstep/launch/freed_memory.h"
 #include "lockstep/parallel/finite_gradients.h"
 #include "lockstep/parallel/uneven_batches.h"
@@ -50,7 +51,9 @@ void BackwardReduction::reducing(Function&& function) {
     const bool refused_here = !failure_.empty();
     give_up(error.what());
     if (refused_here) throw;
-    rethrow_with_hint_at_batches(where() + "reducing gradients: ");
+    const std::string before = where() + "reducing gradients: ";
+    if (announces_) rethrow_with(before);
+    rethrow_with_hint_at_batches(before);
   }
 }
 
@@ -123,7 +126,7 @@ void BackwardReduction::backward_entered() {
   const std::lock_guard lock(mutex_);
   if (!failure_.empty()) check();
   if (active_) return;  // another output, or a nested backward
-  reducing([&] { announce(Step::reduce_gradients); });
+  reducing([&] { announce(JoinStep::reduce_gradients); });
   auto end = std::make_shared<EndOfBackward>(shared_from_this());
   active_ = true;
   torch::autograd::Engine::get_default_engine().queue_callback([end] { end->call(); });
@@ -133,7 +136,7 @@ void BackwardReduction::gradient_coming(int number, const at::Tensor& gradient) 
   if (!gradient.defined()) return;
   const std::lock_guard lock(mutex_);
   const Parameter& parameter = parameters_[static_cast<std::size_t>(number)];
-  if (!active_) return warn_of_bypass(parameter);
+  if (!active_) return note_bypass(parameter);
   if (gradient.layout() != at::kStrided) {
     refuse("parameter " + parameter.name +
            " got a sparse gradient, which is not supported. Make the layer that uses it produce "
@@ -228,35 +231,51 @@ Work BackwardReduction::reduce(Bucket& bucket) {
                                                 {.op = ReduceOp::mean});
 }
 
-AnnouncedStep BackwardReduction::announce(Step mine) {
+AnnouncedStep BackwardReduction::announce(JoinStep mine) {
   if (!announces_) return {};
   const AnnouncedStep next = announce_step(*group_, mine);
-  if (next.step != Step::none) root_ = next.root;
+  if (next.step != JoinStep::none) root_ = next.root;
   return next;
 }
 
 void BackwardReduction::follow_backward() {
+  const at::NoGradGuard no_grad;
   const std::lock_guard lock(mutex_);
   for (Parameter& parameter : parameters_) {
-    parameter.tensor.mutable_grad().reset();
+    if (parameter.tensor.grad().defined()) parameter.tensor.mutable_grad().zero_();
     parameter.used = false;
   }
   active_ = true;
   finish();
 }
 
-void BackwardReduction::warn_of_bypass(const Parameter& parameter) {
-  if (!warns_of_bypass_ || !failure_.empty()) return;
+// A backward may compute gradients of a penalty, say, before it enters through an output of the
+// model; it then reduces them, too. And the backward of a penalty alone may come before another
+// that does. So this warns only at the second backward in a row that has reduced nothing.
+void BackwardReduction::note_bypass(const Parameter& parameter) {
+  if (bypassed_ || !warns_of_bypass_ || group_->size() == 1) return;
+  bypassed_ = true;
+  torch::autograd::Engine::get_default_engine().queue_callback(
+      [self = weak_from_this(), name = parameter.name] {
+        if (const auto reduction = self.lock()) reduction->end_of_bypass(name);
+      });
+}
+
+void BackwardReduction::end_of_bypass(const std::string& parameter) {
+  bypassed_ = false;
+  if (active_ || !warns_of_bypass_ || ++bypasses_in_a_row_ < 2) return;
   warns_of_bypass_ = false;
-  TORCH_WARN(where(), "a backward accumulated a gradient of parameter ", parameter.name,
-             " that is not reduced, because it did not start from an output of the wrapped model. "
-             "Call the wrapper, not module()->forward (with a Reducer: use what prepare returns). "
-             "If this rank alone shall have these gradients, call the model under no_sync()");
+  TORCH_WARN(where(), "two backwards in a row computed gradients, such as that of parameter ",
+             parameter,
+             ", which are not reduced, because they did not start from an output of the wrapped "
+             "model. Call the wrapper, not module()->forward (with a Reducer: use what prepare "
+             "returns). To keep gradients on this rank only, call the model under no_sync()");
 }
 
 void BackwardReduction::warn_of_equal_draws(std::int64_t root_draw) {
-  // One rank speaks for all.
-  if (group_->rank() != 1 || first_draw_ == 0 || first_draw_ != root_draw) return;
+  // Only rank 1 warns, to avoid a warning from each rank.
+  const bool compares_with_rank_zero = group_->rank() == 1 && root_ == 0;
+  if (!compares_with_rank_zero || first_draw_ == 0 || first_draw_ != root_draw) return;
   TORCH_WARN(where(),
              "forward drew the same random numbers as on rank 0, so that both drop the same "
              "elements. Seed the ranks differently: lockstep::seed_everything(seed, group)");
@@ -333,6 +352,7 @@ void BackwardReduction::finish() {
   next_ = 0;
   waiting_ = 0;
   active_ = false;
+  bypasses_in_a_row_ = 0;
   if (not_finite.empty()) return;
   throw NonFiniteGradient(where() + "reducing gradients: " + not_finite +
                           ". Every rank has this error: clear the gradients "

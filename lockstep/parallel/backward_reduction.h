@@ -42,17 +42,19 @@ class BackwardReduction final : public BackwardListener,
 
   // For join(): whether each step is announced to ranks that have no batches left.
   void announce_steps(bool on) { announces_ = on; }
-  // Collective if steps are announced; otherwise nothing happens, and the root is 0.
-  AnnouncedStep announce(Step mine);
+  bool announces_steps() const { return announces_; }
+  // Collective if steps are announced; otherwise nothing happens, and the result's root is 0.
+  AnnouncedStep announce(JoinStep mine);
   // The root of the step that was announced last.
   int last_root() const { return root_; }
-  // Takes part in a backward of the other ranks that was announced, without gradients of its own.
+  // Takes part in a backward of the other ranks that was announced. Gradients that are defined
+  // become zero before, and the ranks' mean afterwards.
   void follow_backward();
 
   // The state from which the first forward has drawn random numbers, 0 if it drew none; compared
   // between the ranks in the first backward.
   void set_first_draw(std::int64_t state) { first_draw_ = state; }
-  // After this, gradients that bypass the reduction are no sign of a mistake: no_sync() is in use.
+  // no_sync() is in use, so that gradients which bypass the reduction are no sign of a mistake.
   void expect_unreduced_gradients() { warns_of_bypass_ = false; }
 
   void backward_entered() override;
@@ -98,7 +100,8 @@ class BackwardReduction final : public BackwardListener,
   void reducing(Function&& function);
   void finish();
   void make_plan();
-  void warn_of_bypass(const Parameter& parameter);
+  void note_bypass(const Parameter& parameter);
+  void end_of_bypass(const std::string& parameter);
   void warn_of_equal_draws(std::int64_t root_draw);
   void add_bucket();
   void contribute(Parameter& parameter);
@@ -124,6 +127,9 @@ class BackwardReduction final : public BackwardListener,
   bool announces_ = false;
   int root_ = 0;
   std::int64_t first_draw_ = 0;
+  // Gradients came in this backward before it entered through an output, or without that.
+  bool bypassed_ = false;
+  int bypasses_in_a_row_ = 0;
   bool warns_of_bypass_ = true;
   std::string failure_;
   // A model on several devices computes gradients on several threads.

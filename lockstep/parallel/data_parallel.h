@@ -219,6 +219,8 @@ class DataParallel : public torch::nn::ModuleHolder<DataParallelImpl<M>> {
   using Handle = typename WrappedModule<M>::Handle;
 
   DataParallel(std::nullptr_t = nullptr) : Holder(nullptr) {}
+  // What register_module returns.
+  DataParallel(std::shared_ptr<DataParallelImpl<M>> model) : Holder(std::move(model)) {}
   // UsageError for contradictory options.
   template <class Options = DataParallelOptions>
   explicit DataParallel(Handle module, Options options = {})

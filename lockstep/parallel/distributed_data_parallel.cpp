@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/rethrow.h"
 #include "lockstep/parallel/announced_step.h"
 #include "lockstep/parallel/backward_entry.h"
 #include "lockstep/parallel/first_draw.h"
@@ -99,20 +100,20 @@ DistributedDataParallelBase::~DistributedDataParallelBase() = default;
 std::uint64_t DistributedDataParallelBase::before_forward() {
   reducer_.check();
   if (at::GradMode::is_enabled() && reducer_.synchronizes()) {
-    known_parameters_->look();
+    known_parameters_->warn_of_new();
     // The wrapped module's own mode counts: evaluating it on one rank must not block.
     if (!buffers_.empty() && inner().is_training()) {
-      broadcast_buffers(reducer_.announce(Step::broadcast_buffers).root);
+      broadcast_buffers(reducer_.announce(JoinStep::broadcast_buffers).root);
     }
     if (first_draw_) first_draw_->before_forward();
   }
   return next_node_number();
 }
 
-Step DistributedDataParallelBase::follow_step() {
-  const AnnouncedStep next = reducer_.announce(Step::none);
-  if (next.step == Step::broadcast_buffers) broadcast_buffers(next.root);
-  if (next.step == Step::reduce_gradients) reducer_.follow_backward();
+JoinStep DistributedDataParallelBase::follow_step() {
+  const AnnouncedStep next = reducer_.announce(JoinStep::none);
+  if (next.step == JoinStep::broadcast_buffers) broadcast_buffers(next.root);
+  if (next.step == JoinStep::reduce_gradients) reducer_.follow_backward();
   return next.step;
 }
 
@@ -126,7 +127,9 @@ void DistributedDataParallelBase::broadcast_buffers(int root) {
   try {
     group_->broadcast(aliases, root).wait();
   } catch (const Error&) {
-    rethrow_with_hint_at_batches(where(*group_) + "broadcasting buffers: ");
+    const std::string before = where(*group_) + "broadcasting buffers: ";
+    if (reducer_.announces_steps()) rethrow_with(before);
+    rethrow_with_hint_at_batches(before);
   }
 }
 
@@ -144,7 +147,8 @@ void DistributedDataParallelBase::after_forward(c10::ArrayRef<at::Tensor*> outpu
       if (output->defined()) *output = output->to(*options_.output_device, /*non_blocking=*/true);
     }
   }
-  if (first_draw_ && at::GradMode::is_enabled() && reducer_.synchronizes()) {
+  const bool trains = inner().is_training() && at::GradMode::is_enabled();
+  if (first_draw_ && trains && reducer_.synchronizes()) {
     reducer_.set_first_draw(first_draw_->after_forward());
     first_draw_.reset();
   }

@@ -69,7 +69,7 @@ class DistributedDataParallelBase : public ParallelModule {
   // For join(): steps are announced, and a rank without batches follows those of the others.
   void announce_steps(bool on) { reducer_.announce_steps(on); }
   int last_root() const { return reducer_.last_root(); }
-  Step follow_step();
+  JoinStep follow_step();
   void broadcast_buffers(int root);
   // Gives every rank the root's parameters, including frozen ones, and buffers.
   void broadcast_state(int root);
@@ -155,6 +155,9 @@ class DistributedDataParallel : public torch::nn::ModuleHolder<DistributedDataPa
   using Handle = typename WrappedModule<M>::Handle;
 
   DistributedDataParallel(std::nullptr_t = nullptr) : Holder(nullptr) {}
+  // What register_module returns.
+  DistributedDataParallel(std::shared_ptr<DistributedDataParallelImpl<M>> model)
+      : Holder(std::move(model)) {}
   // Collective: afterwards parameters and buffers are rank 0's on every rank. Optimizers may be
   // made before or after. UsageError on every rank if the modules differ, and for options that
   // contradict the module. The group is passed as `group` or `*group`.

@@ -10,7 +10,7 @@
 
 namespace lockstep {
 
-std::int64_t FirstDraw::state() const {
+std::int64_t FirstDraw::state_hash() const {
   if (!device_.is_cpu() && !device_.is_cuda()) return 0;
   at::Generator generator = at::globalContext().defaultGenerator(device_);
   const std::lock_guard lock(generator.mutex());

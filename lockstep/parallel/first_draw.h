@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Notes from which state a model's first forward draws random numbers. Ranks that draw from the
-// same state drop the same elements, which makes Dropout worth less than with one process.
+// Records the state from which a model's first forward draws random numbers. Ranks with equal
+// states drop the same elements, which weakens Dropout.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +14,12 @@ class FirstDraw {
   // Looks at libtorch's default generator for this device.
   explicit FirstDraw(at::Device device) : device_(device) {}
 
-  void before_forward() { before_ = state(); }
+  void before_forward() { before_ = state_hash(); }
   // A hash of the state from which the forward has drawn; 0 if it drew nothing.
-  std::int64_t after_forward() const { return state() == before_ ? 0 : before_; }
+  std::int64_t after_forward() const { return state_hash() == before_ ? 0 : before_; }
 
  private:
-  std::int64_t state() const;
+  std::int64_t state_hash() const;
 
   at::Device device_;
   std::int64_t before_ = 0;

@@ -3,6 +3,7 @@
 #include "lockstep/parallel/join.h"
 
 #include <exception>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -16,13 +17,24 @@ namespace {
 template <class FollowStep>
 void follow_all(const FollowStep& follow_step, const std::function<void()>& follow) {
   for (;;) {
+    JoinStep step;
     try {
-      const Step step = follow_step();
-      if (step == Step::none) return;
-      if (step == Step::reduce_gradients && follow) follow();
+      step = follow_step();
     } catch (const NonFiniteGradient&) {
-      // Every rank has this error. Those with batches decide whether they skip the step.
+      continue;  // Every rank has this error. Those with batches decide whether they skip the step.
     }
+    if (step == JoinStep::none) return;
+    if (step == JoinStep::reduce_gradients) follow();
+  }
+}
+
+// The others wait for this rank's next step.
+void end_group(ProcessGroup& group, std::string_view why) noexcept {
+  try {
+    group.abort(fmt::format("[join] rank {} of {} has ended with an exception: {}", group.rank(),
+                            group.size(), why));
+  } catch (...) {
+    // Then the peers notice when this rank leaves the group, or at their deadline.
   }
 }
 
@@ -32,14 +44,20 @@ void join(DistributedDataParallelBase& model, const std::function<void()>& body,
           const std::function<void()>& follow) {
   ProcessGroup& group = *model.group();
   if (group.size() == 1) return body();
+  const auto drop_gradients = [&] {
+    for (at::Tensor& parameter : model.parameters()) parameter.mutable_grad().reset();
+  };
   model.announce_steps(true);
   try {
     body();
-    follow_all([&] { return model.follow_step(); }, follow);
+    follow_all([&] { return model.follow_step(); }, follow ? follow : drop_gradients);
   } catch (const std::exception& error) {
-    // The others wait for this rank's next step.
-    group.abort(fmt::format("[join] rank {} of {} has ended with an exception: {}", group.rank(),
-                            group.size(), error.what()));
+    model.announce_steps(false);
+    end_group(group, error.what());
+    throw;
+  } catch (...) {
+    model.announce_steps(false);
+    end_group(group, "not derived from std::exception");
     throw;
   }
   model.announce_steps(false);

@@ -14,17 +14,20 @@ namespace lockstep {
 
 // Collective, blocking. Runs `body`, a loop over this rank's batches. When it has returned, this
 // rank takes part in the others' broadcasts and reductions, with gradients of zero, until all loops
-// have ended. Then every rank has the parameters and buffers of the last rank with batches. As in
-// PyTorch by default, gradients are divided by the number of all ranks, also when some have ended.
+// have ended. Then every rank has the parameters and buffers of a rank that took part in the last
+// step. As in PyTorch by default, gradients are divided by the number of all ranks, even after some
+// loops have ended.
 //
-// `follow` is called on a rank whose loop has ended, after each backward of the others, with their
-// mean in .grad: let it do what the loop does after backward, usually optimizer.step(). Without it
-// the state of this rank's optimizer falls behind, and the next loop's steps differ between ranks.
+// `follow` is called on a rank whose loop has ended, after each backward of the others, with the
+// ranks' mean in .grad. It must do what the loop does after backward, usually optimizer.step() and
+// zero_grad(). Without it, this rank drops those gradients; the state of its optimizer then falls
+// behind, and the next loop's steps differ between ranks.
 //
-// A synchronized forward or backward costs one exchange of a few bytes more. Gradients that a loop
-// has left under no_sync() are dropped. Calls of the group in the loop other than the model's own
-// are not followed. Errors are those of forward and backward; if `body` or `follow` throws, the
-// group ends for every rank.
+// The loop clears gradients once for each synchronized backward; those that it has accumulated
+// under no_sync() when it ends count only if no other rank has batches left. Each synchronized
+// backward, and each forward that broadcasts buffers, costs one more exchange of a few bytes. Other
+// calls of the group in the loop are not followed. Errors are those of forward and backward; if
+// `body` or `follow` throws, the group ends for every rank.
 void join(DistributedDataParallelBase& model, const std::function<void()>& body,
           const std::function<void()>& follow = {});
 

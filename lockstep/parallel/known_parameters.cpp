@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Compares a module's parameters with those that it had.
+// Finds parameters that were registered after construction.
 #include "lockstep/parallel/known_parameters.h"
 
 #include <algorithm>
@@ -16,13 +16,14 @@ KnownParameters::KnownParameters(const torch::nn::Module& module, std::string wh
   }
 }
 
-void KnownParameters::look() {
+void KnownParameters::warn_of_new() {
   // Listing parameters takes microseconds, which small models would notice in each step.
   constexpr std::uint64_t kForwardsPerLook = 64;
-  if (warned_ || looks_++ % kForwardsPerLook != 0) return;
+  if (warned_ || forwards_++ % kForwardsPerLook != 0) return;
   for (const auto& parameter : module_->named_parameters()) {
     const auto* tensor = parameter.value().unsafeGetTensorImpl();
-    if (std::find(known_.begin(), known_.end(), tensor) != known_.end()) continue;
+    const bool known = std::find(known_.begin(), known_.end(), tensor) != known_.end();
+    if (known || !parameter.value().requires_grad()) continue;
     warned_ = true;
     TORCH_WARN(fmt::format(
         "{}the module got parameter {} after it was wrapped. Its gradients are not reduced, and "

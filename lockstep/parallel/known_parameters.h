@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Warns of parameters that a module got after it was wrapped: nobody reduces their gradients.
+// Warns of parameters that a module got after it was wrapped: their gradients are not reduced.
 #pragma once
 
 #include <cstdint>
@@ -15,14 +15,15 @@ class KnownParameters {
   // `where` begins the warning. The module outlives this object.
   KnownParameters(const torch::nn::Module& module, std::string where);
 
-  // Called before each forward. Warns once, through TORCH_WARN.
-  void look();
+  // Called before each forward; looks in the first one and then in each 64th. Warns once, through
+  // TORCH_WARN, of parameters that require a gradient.
+  void warn_of_new();
 
  private:
   const torch::nn::Module* module_;
   std::string where_;
   std::vector<const at::TensorImpl*> known_;
-  std::uint64_t looks_ = 0;
+  std::uint64_t forwards_ = 0;
   bool warned_ = false;
 };
 

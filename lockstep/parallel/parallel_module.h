@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What DataParallel and DistributedDataParallel have in common: each is a module around another.
+// The common base of DataParallel and DistributedDataParallel: a module around another one.
 #pragma once
 
 #include <memory>
@@ -22,8 +22,8 @@ class ParallelModule : public torch::nn::Module {
   at::Tensor forward(const at::Tensor& input) { return forward_tensor(input); }
   at::Tensor operator()(const at::Tensor& input) { return forward_tensor(input); }
 
-  // The file of the wrapped module alone, without a prefix in its names: what torch::save(model)
-  // writes, torch::load(net) reads, and the other way round.
+  // As the wrapped module, without a prefix in names: torch::save and torch::load of the wrapper
+  // and of the module use the same file.
   void save(torch::serialize::OutputArchive& archive) const override { inner_->save(archive); }
   void load(torch::serialize::InputArchive& archive) override { inner_->load(archive); }
 

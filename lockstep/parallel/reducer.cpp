@@ -95,7 +95,11 @@ void Reducer::announce_steps(bool on) {
   if (reduction_) reduction_->announce_steps(on);
 }
 
-AnnouncedStep Reducer::announce(Step mine) {
+bool Reducer::announces_steps() const {
+  return reduction_ && reduction_->announces_steps();
+}
+
+AnnouncedStep Reducer::announce(JoinStep mine) {
   return reduction_ ? reduction_->announce(mine) : AnnouncedStep();
 }
 

@@ -18,7 +18,7 @@
 namespace lockstep {
 
 class BackwardReduction;
-enum class Step : std::int32_t;
+enum class JoinStep : std::int32_t;
 struct AnnouncedStep;
 class WrappedParameters;
 
@@ -33,7 +33,8 @@ class [[nodiscard]] NoSync {
   }
   NoSync(NoSync&& other) noexcept = default;
   NoSync& operator=(NoSync&& other) noexcept {
-    std::swap(depth_, other.depth_);
+    NoSync old(std::move(other));
+    std::swap(depth_, old.depth_);
     return *this;
   }
   ~NoSync() {
@@ -101,7 +102,8 @@ class Reducer {
   void check() const;
   // For join(), as in BackwardReduction.
   void announce_steps(bool on);
-  AnnouncedStep announce(Step mine);
+  bool announces_steps() const;
+  AnnouncedStep announce(JoinStep mine);
   int last_root() const;
   void follow_backward();
   // See FirstDraw.

@@ -2,6 +2,8 @@
 // Ranks with different numbers of batches train together.
 #include "lockstep/parallel/join.h"
 
+#include <algorithm>
+
 #include "tests/parallel/models.h"
 #include "tests/support/thread_group.h"
 #include <gmock/gmock.h>
@@ -13,6 +15,7 @@ namespace lockstep::testing {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 struct NormedNetImpl : torch::nn::Module {
   NormedNetImpl() {
@@ -37,48 +40,54 @@ void expect_same_state(const torch::nn::Module& module, ProcessGroup& group) {
   }
 }
 
+at::Tensor batch_of(int rank, int step) {
+  return values({4, 6}, 10 * rank + step);
+}
+
 // What the ranks' steps amount to: in step i each rank with more than i batches contributes its
 // gradient, and the sum is divided by the number of all ranks.
-Mlp train_alone(const Mlp& start, const std::vector<int>& batches) {
-  Mlp net;
-  copy_state(*net, *start);
-  torch::optim::Adam optimizer(net->parameters(), 0.01);
+void train_alone(Mlp& net, torch::optim::Optimizer& optimizer, const std::vector<int>& batches) {
   const int ranks = static_cast<int>(batches.size());
   for (int step = 0; step < *std::max_element(batches.begin(), batches.end()); ++step) {
     zero_gradients(*net);
     for (int rank = 0; rank < ranks; ++rank) {
       if (step >= batches[static_cast<std::size_t>(rank)]) continue;
-      (net->forward(values({4, 6}, 10 * rank + step)).square().mean() / ranks).backward();
+      (net->forward(batch_of(rank, step)).square().mean() / ranks).backward();
     }
     optimizer.step();
   }
-  return net;
 }
 
+// Trains twice, so that the state of the optimizers counts as well.
 void expect_joint_training(const std::vector<int>& batches,
                            const DistributedDataParallelOptions& options) {
   run_rank_threads(static_cast<int>(batches.size()), [&](std::shared_ptr<ProcessGroup> group) {
     Mlp net;
     set_weights(*net, 1);
-    Mlp start;
-    copy_state(*start, *net);
+    Mlp alone;
+    copy_state(*alone, *net);
     torch::optim::Adam optimizer(net->parameters(), 0.01);
+    torch::optim::Adam optimizer_alone(alone->parameters(), 0.01);
     auto model = DistributedDataParallel(net, group, options);
-    const auto own = batches[static_cast<std::size_t>(group->rank())];
-    join(
-        model,
-        [&] {
-          for (int step = 0; step < own; ++step) {
-            zero_gradients(*net);
-            model(values({4, 6}, 10 * group->rank() + step)).square().mean().backward();
-            optimizer.step();
-          }
-        },
-        [&] { optimizer.step(); });
-    expect_same_state(*net, *group);
-    const Mlp expected = train_alone(start, batches);
-    for (std::size_t i = 0; i < net->parameters().size(); ++i) {
-      expect_close(net->parameters()[i], expected->parameters()[i], "parameter");
+    std::vector<int> counts = batches;
+    for (int round = 0; round < 2; ++round) {
+      const int own = counts[static_cast<std::size_t>(group->rank())];
+      join(
+          model,
+          [&] {
+            for (int step = 0; step < own; ++step) {
+              zero_gradients(*net);
+              model(batch_of(group->rank(), step)).square().mean().backward();
+              optimizer.step();
+            }
+          },
+          [&] { optimizer.step(); });
+      expect_same_state(*net, *group);
+      train_alone(alone, optimizer_alone, counts);
+      for (std::size_t i = 0; i < net->parameters().size(); ++i) {
+        expect_close(net->parameters()[i], alone->parameters()[i], "parameter");
+      }
+      std::reverse(counts.begin(), counts.end());
     }
   });
 }
@@ -102,16 +111,19 @@ TEST(Join, WithoutAFollowerTheLastRanksStateCounts) {
     const int own = 2 + group->rank();
     join(model, [&] {
       for (int step = 0; step < own; ++step) {
-        optimizer.zero_grad();
         model(values({8, 6}, 10 * group->rank() + step)).square().sum().backward();
         optimizer.step();
+        optimizer.zero_grad();
       }
     });
     expect_same_state(*net, *group);
     EXPECT_EQ(net->norm->num_batches_tracked.item<int>(), 4);
-    // Afterwards the model trains as before.
-    model(values({8, 6}, group->rank())).square().sum().backward();
-    EXPECT_TRUE(net->linear->weight.grad().defined());
+    // No gradients are left of the steps that were followed.
+    NormedNet alone;
+    copy_state(*alone, *net);
+    model(values({8, 6})).square().sum().backward();
+    alone(values({8, 6})).square().sum().backward();
+    expect_same_gradients(*net, *alone);
   });
 }
 
@@ -119,18 +131,47 @@ TEST(Join, AccumulationIsFollowedAtItsEnd) {
   run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
     Mlp net;
     set_weights(*net, 1);
+    Mlp alone;
+    copy_state(*alone, *net);
     torch::optim::SGD optimizer(net->parameters(), 0.1);
+    torch::optim::SGD optimizer_alone(alone->parameters(), 0.1);
     auto model = DistributedDataParallel(net, group);
     join(model, [&] {
       for (int part = 0; part < 4 * (1 + group->rank()); ++part) {
         const auto guard = model->no_sync(part % 4 != 3);
-        model(values({4, 6}, 10 * group->rank() + part)).square().mean().backward();
+        model(batch_of(group->rank(), part)).square().mean().backward();
         if (part % 4 != 3) continue;
         optimizer.step();
         optimizer.zero_grad();
       }
     });
-    expect_same_state(*net, *group);
+    for (int part = 0; part < 8; ++part) {
+      for (int rank = part < 4 ? 0 : 1; rank < 2; ++rank) {
+        (alone(batch_of(rank, part)).square().mean() / 2).backward();
+      }
+      if (part % 4 != 3) continue;
+      optimizer_alone.step();
+      optimizer_alone.zero_grad();
+    }
+    for (std::size_t i = 0; i < net->parameters().size(); ++i) {
+      expect_close(net->parameters()[i], alone->parameters()[i], "parameter");
+    }
+  });
+}
+
+TEST(Join, CommunicationHooksAreFollowed) {
+  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    Mlp net;
+    auto model = DistributedDataParallel(net, group, kManyBuckets);
+    int buckets = 0;
+    model->register_comm_hook([&](GradBucket& bucket) {
+      ++buckets;
+      return group->all_reduce(bucket.buffer(), {.op = ReduceOp::mean});
+    });
+    join(model, [&] {
+      if (group->rank() == 1) model(batch_of(0, 0)).sum().backward();
+    });
+    EXPECT_EQ(buckets, 6);
   });
 }
 
@@ -183,6 +224,24 @@ TEST(Join, AnExceptionInALoopEndsTheGroup) {
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("rank 1 of 2 has ended with an exception: no more disk"));
   }
+}
+
+TEST(Join, AnExceptionOfAnyTypeEndsTheGroup) {
+  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    Mlp net;
+    auto model = DistributedDataParallel(net, group);
+    try {
+      join(model, [&] {
+        if (group->rank() == 0) throw 7;
+        model(values({4, 6})).sum().backward();
+      });
+      ADD_FAILURE() << "rank " << group->rank() << " went on";
+    } catch (int) {
+      EXPECT_EQ(group->rank(), 0);
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr("rank 0 of 2 has ended with an exception"));
+    }
+  });
 }
 
 TEST(Join, LoopsThatMakeOtherCallsAreErrors) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What the wrapper warns of, once: uses that train something else than their user expects.
+// Warnings about uses that silently train a different model.
 #include "tests/parallel/models.h"
 #include "tests/support/captured_warnings.h"
 #include "tests/support/rank_processes.h"
@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 
 #include "lockstep/comm/init_process_group.h"
+#include "lockstep/parallel/join.h"
 #include "lockstep/train/seed.h"
 
 namespace lockstep::testing {
@@ -26,10 +27,33 @@ TEST(MisuseWarnings, ForwardOfTheWrappedModule) {
     for (int step = 0; step < 2; ++step) model(input).sum().backward();
     torch::autograd::grad({net(input.clone().requires_grad_()).sum()}, {net->last->weight});
     EXPECT_THAT(warnings.messages(), IsEmpty());
-    for (int step = 0; step < 2; ++step) model->module()->forward(input).sum().backward();
+    for (int step = 0; step < 3; ++step) model->module()->forward(input).sum().backward();
     EXPECT_THAT(warnings.messages(),
-                ElementsAre(AllOf(HasSubstr(" of 2: a backward accumulated a gradient"),
+                ElementsAre(AllOf(HasSubstr(" of 2: two backwards in a row computed gradients"),
                                   HasSubstr("Call the wrapper, not module()->forward"))));
+  });
+}
+
+// They are reduced as well: by the same backward, or by the next.
+TEST(MisuseWarnings, NotOfPenalties) {
+  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    const CapturedWarnings warnings;
+    Mlp net;
+    auto model = DistributedDataParallel(net, group);
+    for (int step = 0; step < 3; ++step) {
+      reset_gradients(*net);
+      const at::Tensor output = model(values({4, 6}, group->rank()));
+      (output.sum() * 0 + net->last->bias.sum() * (1 + group->rank())).backward();
+      expect_close(net->last->bias.grad(), torch::full({3}, 1.5), "penalty after the forward");
+    }
+    for (int step = 0; step < 3; ++step) {
+      reset_gradients(*net);
+      const at::Tensor loss = model(values({4, 6}, group->rank())).sum() * 0;
+      (net->last->bias.sum() * (1 + group->rank())).backward();
+      loss.backward();
+      expect_close(net->last->bias.grad(), torch::full({3}, 1.5), "backward of the penalty alone");
+    }
+    EXPECT_THAT(warnings.messages(), IsEmpty());
   });
 }
 
@@ -52,17 +76,24 @@ TEST(MisuseWarnings, ALayerAddedAfterWrapping) {
       const CapturedWarnings warnings;
       torch::nn::Sequential net(torch::nn::Linear(6, 4));
       auto model = DistributedDataParallel(net, group);
+      const auto train = [&] { model(values({4, 6})).sum().backward(); };
+      torch::nn::Linear frozen(4, 4);
+      for (at::Tensor& parameter : frozen->parameters()) parameter.set_requires_grad(false);
+      net->push_back("frozen", frozen);
+      for (int step = 0; step < 70; ++step) train();
+      EXPECT_THAT(warnings.messages(), IsEmpty());
       net->push_back("head", torch::nn::Linear(4, 2));
-      for (int step = 0; step < 100; ++step) model(values({4, 6})).sum().backward();
+      for (int step = 0; step < 140; ++step) train();
       EXPECT_THAT(warnings.messages(),
                   ElementsAre(HasSubstr("the module got parameter head.weight after it was")));
     });
   }
 }
 
-// Seeds, and returns what the ranks warn of.
+// Seeds, trains for two steps from rank `first` on, and returns what the ranks warn of.
 std::vector<std::string> warnings_of_draws(double dropout, bool functional,
-                                           const std::function<void(ProcessGroup&)>& seed) {
+                                           const std::function<void(ProcessGroup&)>& seed,
+                                           int first = 0) {
   std::vector<std::string> warnings;
   for (const RankOutcome& outcome : run_ranks(3, [&](Rank& rank) {
          const CapturedWarnings captured;
@@ -87,7 +118,10 @@ std::vector<std::string> warnings_of_draws(double dropout, bool functional,
          seed(*group);
          Net net(dropout, functional);
          auto model = DistributedDataParallel(net, group);
-         for (int step = 0; step < 2; ++step) model(values({4, 6})).sum().backward();
+         lockstep::join(model, [&] {
+           if (rank.rank() < first) return;
+           for (int step = 0; step < 2; ++step) model(values({4, 6})).sum().backward();
+         });
          for (const std::string& message : captured.messages()) rank.report(message);
        })) {
     if (!outcome.result.empty()) warnings.push_back(outcome.result);
@@ -103,6 +137,7 @@ TEST(MisuseWarnings, EqualRandomNumbersOnAllRanks) {
   for (const bool functional : {false, true}) {
     EXPECT_THAT(warnings_of_draws(0.5, functional, alike), one_warning);
     EXPECT_THAT(warnings_of_draws(0.5, functional, differently), IsEmpty());
+    EXPECT_THAT(warnings_of_draws(0.5, functional, differently, 1), IsEmpty());
   }
   EXPECT_THAT(warnings_of_draws(0, false, alike), IsEmpty());  // draws nothing
 }

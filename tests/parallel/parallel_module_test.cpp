@@ -54,9 +54,12 @@ TEST(ParallelModule, WrappersAreMembersAndAreAssigned) {
     shared(values({2, 6}, group->rank())).sum().backward();
     EXPECT_TRUE(net->last->weight.grad().defined());
     // A part of a larger module, too.
-    struct Outer : torch::nn::Module {};
-    const auto outer = std::make_shared<Outer>();
-    outer->register_module("part", shared.ptr());
+    struct Outer : torch::nn::Module {
+      explicit Outer(const DistributedDataParallel<Mlp>& wrapped)
+          : part(register_module("part", wrapped)) {}
+      DistributedDataParallel<Mlp> part;
+    };
+    const auto outer = std::make_shared<Outer>(shared);
     EXPECT_EQ(outer->parameters().size(), net->parameters().size());
   });
 }
@@ -75,7 +78,7 @@ TEST(ParallelModule, FunctionsTakeAnyWrappedModel) {
   });
 }
 
-TEST(ParallelModule, AModuleOfOtherArgumentsNamesTheWayOut) {
+TEST(ParallelModule, ForwardWithOtherArgumentsIsAUsageError) {
   struct Pair : torch::nn::Module {
     Pair() { linear = register_module("linear", torch::nn::Linear(6, 2)); }
     at::Tensor forward(const at::Tensor& x, const at::Tensor& y) { return linear(x + y); }
@@ -129,6 +132,16 @@ TEST(ParallelModule, PointersAreWrappedWithTheirOwner) {
     MlpImpl* const none = nullptr;
     EXPECT_THROW(DataParallel{none}, UsageError);
   });
+}
+
+TEST(ParallelModule, GpusHaveNumbers) {
+  const DataParallelOptions options{.device_ids = {0, 1, 2}};
+  ASSERT_EQ(options.device_ids.size(), 3u);
+  EXPECT_EQ(at::Device(options.device_ids[2]), at::Device(at::kCUDA, 2));
+  const DistributedDataParallelOptions mixed{.device_ids = {at::kCPU}};
+  EXPECT_EQ(at::Device(mixed.device_ids[0]), at::Device(at::kCPU));
+  EXPECT_THROW((DataParallelOptions{.device_ids = {-1}}), UsageError);
+  EXPECT_THROW((DataParallelOptions{.device_ids = {256}}), UsageError);
 }
 
 TEST(ParallelModule, NoSyncInALoop) {
