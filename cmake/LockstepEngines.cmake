@@ -22,14 +22,30 @@ if(LOCKSTEP_GLOO_INCLUDE)
 endif()
 message(STATUS "backend gloo: ${LOCKSTEP_GLOO_INCLUDE}")
 
-# Open MPI or MPICH: the one whose compiler wrapper is mpicc, or is named by MPI_C_COMPILER.
+# Open MPI or MPICH: the one whose compiler wrapper is mpicc, or is named by MPI_C_COMPILER. It is
+# not linked: lockstep/rendezvous/mpi_functions.cpp loads the library of this name.
 option(LOCKSTEP_WITH_MPI "Build the backend mpi, if there is an MPI" ON)
+set(LOCKSTEP_MPI_SONAME "")
+set(LOCKSTEP_MPI_LIBRARY "")
 if(LOCKSTEP_WITH_MPI)
   find_package(MPI COMPONENTS C)
+  foreach(file IN LISTS MPI_C_LIBRARIES)
+    execute_process(COMMAND ${CMAKE_OBJDUMP} -p ${file} OUTPUT_VARIABLE headers ERROR_QUIET)
+    if(headers MATCHES "SONAME +(libmpi[^ \n]*)" AND NOT LOCKSTEP_MPI_SONAME)
+      set(LOCKSTEP_MPI_SONAME ${CMAKE_MATCH_1})
+      set(LOCKSTEP_MPI_LIBRARY ${LOCKSTEP_MPI_SONAME})
+      # Where the loader does not look by itself.
+      file(REAL_PATH ${file} file)
+      get_filename_component(folder ${file} DIRECTORY)
+      if(NOT folder IN_LIST CMAKE_CXX_IMPLICIT_LINK_DIRECTORIES)
+        set(LOCKSTEP_MPI_LIBRARY ${folder}/${LOCKSTEP_MPI_SONAME})
+      endif()
+    endif()
+  endforeach()
 endif()
-if(TARGET MPI::MPI_C)
+if(LOCKSTEP_MPI_SONAME)
   set(mpi_sources comm/remote/mpi/mpi_transport.cpp comm/remote/mpi/mpi_backend.cpp
-                  rendezvous/mpi_library.cpp)
+                  rendezvous/mpi_functions.cpp rendezvous/mpi_library.cpp)
   # For these files only, so that switching MPI recompiles nothing else. Without the C++ bindings,
   # which MPI has dropped.
   list(TRANSFORM MPI_C_INCLUDE_DIRS PREPEND -isystem OUTPUT_VARIABLE mpi_includes)
@@ -37,14 +53,13 @@ if(TARGET MPI::MPI_C)
     COMPILE_OPTIONS "${mpi_includes}"
     COMPILE_DEFINITIONS "OMPI_SKIP_MPICXX;MPICH_SKIP_MPICXX")
   target_sources(lockstep PRIVATE ${mpi_sources})
-  # The installed package finds it again (cmake/lockstepConfig.cmake.in).
-  target_link_libraries(lockstep PRIVATE $<BUILD_INTERFACE:$<LINK_ONLY:MPI::MPI_C>>)
+  target_link_libraries(lockstep PRIVATE ${CMAKE_DL_LIBS})
   set(LOCKSTEP_HAS_MPI TRUE PARENT_SCOPE)
   set(LOCKSTEP_BUILT_WITH_MPI true)
 else()
   target_sources(lockstep PRIVATE rendezvous/mpi_library_stub.cpp)
 endif()
-message(STATUS "backend mpi: ${MPI_C_HEADER_DIR} ${MPI_C_LIBRARIES}")
+message(STATUS "backend mpi: ${MPI_C_HEADER_DIR} ${LOCKSTEP_MPI_LIBRARY}")
 
 # A libtorch with CUDA contains NCCL, which is loaded from there; only headers are needed: CUDA's,
 # or those of the packages nvidia-nccl and nvidia-cuda-runtime next to Python's torch.

@@ -91,7 +91,7 @@ std::span<const BackendRow> backend_rows() {
                  .how_to_get = kHowToGetMpi,
                  .find_library = find_mpi(),
                  .trial = Trial::library,
-                 .found = "built in, with {}; its ranks are started by mpirun or srun"},
+                 .found = "built in; {} can be loaded; its ranks are started by mpirun or srun"},
       BackendRow{.name = "nccl",
                  .help = "ranks with a GPU each, by NCCL",
                  .join = nccl_join(),

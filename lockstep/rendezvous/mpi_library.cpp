@@ -7,10 +7,10 @@
 #include <sstream>
 
 #include <fmt/format.h>
-#include <mpi.h>
 #include <unistd.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/rendezvous/mpi_functions.h"
 
 namespace lockstep {
 
@@ -20,14 +20,14 @@ MpiLibrary& MpiLibrary::get() {
   return library;
 }
 
-bool MpiLibrary::built_in() {
-  return true;
+void MpiLibrary::load() {
+  MpiFunctions::get();
 }
 
 std::string MpiLibrary::version() {
   std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
   int length = 0;
-  MPI_Get_library_version(text.data(), &length);
+  MpiFunctions::get().get_library_version(text.data(), &length);
   const std::string all(text.data(), static_cast<std::size_t>(length));
   // MPICH appends its whole configuration, Open MPI its packager.
   std::istringstream words(all.substr(0, all.find_first_of(",\n")));
@@ -39,16 +39,17 @@ std::string MpiLibrary::version() {
 }
 
 MpiLibrary::MpiLibrary() {
+  const MpiFunctions& mpi = MpiFunctions::get();
   int started = 0;
   int ended = 0;
-  MPI_Initialized(&started);
-  MPI_Finalized(&ended);
+  mpi.initialized(&started);
+  mpi.finalized(&ended);
   if (ended != 0) {
     throw BackendError("MPI was ended (MPI_Finalize) before a group was made; make it earlier");
   }
   int level = MPI_THREAD_SINGLE;
   if (started == 0) {
-    if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level) != MPI_SUCCESS) {
+    if (mpi.init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level) != MPI_SUCCESS) {
       throw BackendError("MPI cannot be started; see its own messages");
     }
     // MPI_Finalize would block on unfinished operations and on dead ranks. Without it, the launcher
@@ -57,14 +58,15 @@ MpiLibrary::MpiLibrary() {
     static const pid_t owner = ::getpid();
     ::on_exit(
         [](int status, void*) {
+          const MpiFunctions& mpi = MpiFunctions::get();
           int ended_already = 0;
-          MPI_Finalized(&ended_already);
+          mpi.finalized(&ended_already);
           const bool well = status == 0 && in_use_ == 0 && ::getpid() == owner;
-          if (well && ended_already == 0) MPI_Finalize();
+          if (well && ended_already == 0) mpi.finalize();
         },
         nullptr);
   } else {
-    MPI_Query_thread(&level);
+    mpi.query_thread(&level);
   }
   if (level < MPI_THREAD_SERIALIZED) {
     throw BackendError(
@@ -72,17 +74,17 @@ MpiLibrary::MpiLibrary() {
         "MPI_THREAD_SERIALIZED, or let Lockstep start it");
   }
   locks_itself_ = level == MPI_THREAD_MULTIPLE;
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
-  MPI_Comm_size(MPI_COMM_WORLD, &size_);
-  MPI_Comm host = MPI_COMM_NULL;
-  MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &host);
+  mpi.comm_rank(mpi.comm_world, &rank_);
+  mpi.comm_size(mpi.comm_world, &size_);
+  MPI_Comm host{};
+  mpi.comm_split_type(mpi.comm_world, MPI_COMM_TYPE_SHARED, rank_, mpi.info_null, &host);
   int on_host = 0;
-  MPI_Comm_size(host, &on_host);
-  MPI_Comm_free(&host);
+  mpi.comm_size(host, &on_host);
+  mpi.comm_free(&host);
   one_host_ = on_host == size_;
   int same = 0;
   const int own = one_host_ ? 1 : 0;
-  MPI_Allreduce(&own, &same, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+  mpi.allreduce(&own, &same, 1, mpi.int_type, mpi.min_op, mpi.comm_world);
   one_host_ = same != 0;
 }
 
@@ -94,11 +96,12 @@ void MpiLibrary::throw_late(const Deadline& deadline) {
 }
 
 std::string MpiLibrary::broadcast(std::string text) {
+  const MpiFunctions& mpi = MpiFunctions::get();
   const auto locked = lock();
   int length = static_cast<int>(text.size());
-  MPI_Bcast(&length, 1, MPI_INT, 0, MPI_COMM_WORLD);
+  mpi.bcast(&length, 1, mpi.int_type, 0, mpi.comm_world);
   text.resize(static_cast<std::size_t>(length));
-  MPI_Bcast(text.data(), length, MPI_CHAR, 0, MPI_COMM_WORLD);
+  mpi.bcast(text.data(), length, mpi.char_type, 0, mpi.comm_world);
   return text;
 }
 

@@ -19,13 +19,14 @@ namespace lockstep {
 
 class MpiLibrary {
  public:
-  // Starts MPI unless the program has done so. BackendError if Lockstep was built without MPI, if
-  // MPI is finalized already, or if the program started it below MPI_THREAD_SERIALIZED.
+  // Loads MPI, and starts it unless the program has done so. BackendError as from load(), if MPI is
+  // finalized already, or if the program started it below MPI_THREAD_SERIALIZED.
   static MpiLibrary& get();
 
-  // "Open MPI v4.1.4", "MPICH 4.0.2"
+  // Does not start it. BackendError if Lockstep was built without MPI, or if this machine has none.
+  static void load();
+  // Loads it: "Open MPI v4.1.4", "MPICH 4.0.2"
   static std::string version();
-  static bool built_in();
 
   int rank() const { return rank_; }
   int size() const { return size_; }

@@ -4,14 +4,21 @@
 #include "lockstep/rendezvous/mpi_library.h"
 
 namespace lockstep {
+namespace {
 
-MpiLibrary& MpiLibrary::get() {
+[[noreturn]] void refuse() {
   throw BackendError(
       "MPI is not built into this Lockstep: it needs an MPI (Debian: apt-get install "
       "libopenmpi-dev openmpi-bin, or libmpich-dev mpich) when Lockstep is configured");
 }
-bool MpiLibrary::built_in() {
-  return false;
+
+}  // namespace
+
+MpiLibrary& MpiLibrary::get() {
+  refuse();
+}
+void MpiLibrary::load() {
+  refuse();
 }
 std::string MpiLibrary::version() {
   return "none";

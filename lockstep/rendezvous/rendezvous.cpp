@@ -166,10 +166,13 @@ TcpStoreOptions tcp_store_options(const Membership& member, const RendezvousOpti
 
 // mpirun gives its ranks no address, but MPI itself can broadcast where rank 0 listens.
 void rendezvous_by_mpi(Membership& member, TcpStoreOptions store_options) {
-  if (!MpiLibrary::built_in()) {
-    throw UsageError(
-        "mpirun started this rank, and Lockstep was built without MPI: set MASTER_ADDR to the host "
-        "of rank 0 and MASTER_PORT to a port that is free there");
+  try {
+    MpiLibrary::load();
+  } catch (const BackendError& error) {
+    throw BackendError(fmt::format(
+        "mpirun started this rank, but {}; or set MASTER_ADDR to the host of rank 0 and "
+        "MASTER_PORT to a port that is free there",
+        error.what()));
   }
   const Deadline deadline = Deadline::after(store_options.timeout);
   MpiLibrary& mpi = *MpiLibrary::in_time(deadline, [] { return &MpiLibrary::get(); });

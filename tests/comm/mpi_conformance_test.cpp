@@ -9,13 +9,11 @@
 #include "comm/conformance/conformance.h"
 #include "comm/join_on_hosts.h"
 #include "support/rank_state.h"
+#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include "lockstep/comm/remote/mpi/mpi_backend.h"
 #include "lockstep/rendezvous/mpi_library.h"
-
-// MPI's, which the library links. Its header is another one for each MPI.
-extern "C" int MPI_Finalize();
 
 namespace lockstep::testing {
 namespace {
@@ -42,7 +40,7 @@ struct MpiState : Rank::State {
 class FarewellToMpi : public ::testing::Environment {
  public:
   void TearDown() override {
-    if (used) ::MPI_Finalize();
+    if (used) reinterpret_cast<int (*)()>(::dlsym(RTLD_DEFAULT, "MPI_Finalize"))();
   }
   static inline bool used = false;
 };

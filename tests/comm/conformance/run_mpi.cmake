@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# cmake -D MPIEXEC=... -D RANKS=N -D TEST=program -D FILTER=... -P run_mpi.cmake: runs a test program
-# as the ranks of an MPI job, in a new folder of their own.
+# cmake -D MPIEXEC=... -D RANKS=N -D TEST=program [-D ARGUMENTS=...] -P run_mpi.cmake: runs a test
+# program as the ranks of an MPI job, in a new folder of their own.
 string(RANDOM LENGTH 12 name)
 set(folder /tmp/lockstep-mpi-${name})
 file(MAKE_DIRECTORY ${folder})
@@ -11,7 +11,7 @@ set(ENV{OMPI_ALLOW_RUN_AS_ROOT} 1)
 set(ENV{OMPI_ALLOW_RUN_AS_ROOT_CONFIRM} 1)
 set(ENV{OMPI_MCA_rmaps_base_oversubscribe} 1)
 set(ENV{PRTE_MCA_rmaps_default_mapping_policy} :oversubscribe)
-execute_process(COMMAND ${MPIEXEC} -n ${RANKS} ${TEST} --gtest_filter=${FILTER}
+execute_process(COMMAND ${MPIEXEC} -n ${RANKS} ${TEST} ${ARGUMENTS}
   RESULT_VARIABLE result)
 file(REMOVE_RECURSE ${folder})
 if(NOT result EQUAL 0)

@@ -14,6 +14,7 @@ namespace lockstep {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::AnyOf;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -118,6 +119,15 @@ TEST_F(DoctorCommand, AnAddressSpaceWithoutRoomForTheBlasIsSaidAtOnce) {
   const auto error = Json::parse(program.out())["error"];
   EXPECT_EQ(error["kind"], "backend");
   EXPECT_THAT(error["message"].get<std::string>(), HasSubstr("raise it (ulimit -v) by"));
+}
+
+TEST_F(DoctorCommand, AnMpiThatIsNotThereIsANote) {
+  const Ended ended = doctor({"LOCKSTEP_MPI_LIBRARY=/nowhere/libmpi.so"}, {"--json"});
+  EXPECT_EQ(ended.code, 0) << ended.out;
+  const Json mpi = finding(Json::parse(ended.out), "backend mpi");
+  EXPECT_EQ(mpi["state"], "note");
+  EXPECT_THAT(mpi["found"].get<std::string>(),
+              AnyOf("not built", HasSubstr("MPI cannot be loaded: /nowhere/libmpi.so")));
 }
 
 TEST_F(DoctorCommand, SeesTheLauncherThatStartedIt) {

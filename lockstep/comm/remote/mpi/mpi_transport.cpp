@@ -8,11 +8,11 @@
 #include <thread>
 
 #include <fmt/format.h>
-#include <mpi.h>
 
 #include "lockstep/comm/remote/comparing_transport.h"
 #include "lockstep/core/error.h"
 #include "lockstep/rendezvous/exchange.h"
+#include "lockstep/rendezvous/mpi_functions.h"
 #include "lockstep/rendezvous/mpi_library.h"
 
 namespace lockstep {
@@ -36,7 +36,7 @@ void check(int code) {
   if (code == MPI_SUCCESS) return;
   std::array<char, MPI_MAX_ERROR_STRING> text{};
   int length = 0;
-  MPI_Error_string(code, text.data(), &length);
+  MpiFunctions::get().error_string(code, text.data(), &length);
   throw BackendError(std::string(text.data(), static_cast<std::size_t>(length)));
 }
 
@@ -52,33 +52,34 @@ class MpiTransmission final : public Transmission {
   // Splits the bytes in the same way on both sides.
   void send(const std::byte* data, std::int64_t bytes, int to, int tag, MPI_Comm comm) {
     for (std::int64_t at = 0; at < bytes; at += kPieceBytes) {
-      check(MPI_Isend(data + at, static_cast<int>(std::min(kPieceBytes, bytes - at)), MPI_BYTE, to,
-                      tag, comm, &requests_.emplace_back()));
+      check(mpi_.isend(data + at, static_cast<int>(std::min(kPieceBytes, bytes - at)),
+                       mpi_.byte_type, to, tag, comm, &requests_.emplace_back()));
     }
   }
   void receive(std::byte* data, std::int64_t bytes, int from, int tag, MPI_Comm comm) {
     for (std::int64_t at = 0; at < bytes; at += kPieceBytes) {
-      check(MPI_Irecv(data + at, static_cast<int>(std::min(kPieceBytes, bytes - at)), MPI_BYTE,
-                      from, tag, comm, &requests_.emplace_back()));
+      check(mpi_.irecv(data + at, static_cast<int>(std::min(kPieceBytes, bytes - at)),
+                       mpi_.byte_type, from, tag, comm, &requests_.emplace_back()));
     }
   }
   void broadcast(std::byte* data, std::int64_t bytes, int root, MPI_Comm comm) {
     for (std::int64_t at = 0; at < bytes; at += kPieceBytes) {
-      check(MPI_Ibcast(data + at, static_cast<int>(std::min(kPieceBytes, bytes - at)), MPI_BYTE,
-                       root, comm, &requests_.emplace_back()));
+      check(mpi_.ibcast(data + at, static_cast<int>(std::min(kPieceBytes, bytes - at)),
+                        mpi_.byte_type, root, comm, &requests_.emplace_back()));
     }
   }
 
   bool done() override {
     int all = 0;
     const auto locked = MpiLibrary::get().lock();
-    check(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &all,
-                      MPI_STATUSES_IGNORE));
+    check(mpi_.testall(static_cast<int>(requests_.size()), requests_.data(), &all,
+                       MPI_STATUSES_IGNORE));
     if (all != 0) *vain_looks_ = 0;
     return all != 0;
   }
 
  private:
+  const MpiFunctions& mpi_ = MpiFunctions::get();
   std::shared_ptr<void> memory_;
   VainLooks vain_looks_;
   std::vector<MPI_Request> requests_;
@@ -86,10 +87,11 @@ class MpiTransmission final : public Transmission {
 
 // All of this MPI's tags except those of single messages.
 int tags_for_exchanges() {
+  const MpiFunctions& mpi = MpiFunctions::get();
   const auto locked = MpiLibrary::get().lock();
   int* most = nullptr;
   int is_known = 0;
-  check(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&most), &is_known));
+  check(mpi.comm_get_attr(mpi.comm_world, MPI_TAG_UB, static_cast<void*>(&most), &is_known));
   constexpr int kAtLeast = 32'767;
   return (is_known != 0 ? *most : kAtLeast) - kFirstTag;
 }
@@ -105,7 +107,7 @@ class MpiMessenger final : public Messenger {
   }
   ~MpiMessenger() override {
     const auto locked = MpiLibrary::get().lock();
-    MPI_Comm_free(&comm_);
+    MpiFunctions::get().comm_free(&comm_);
     MpiLibrary::get().end_use();
   }
 
@@ -171,17 +173,18 @@ class MpiMessenger final : public Messenger {
 
 // A communicator of these MPI ranks, in this order. A blocking collective call.
 MPI_Comm communicator_of(const std::vector<int>& ranks) {
+  const MpiFunctions& mpi = MpiFunctions::get();
   const auto locked = MpiLibrary::get().lock();
-  MPI_Group world = MPI_GROUP_NULL;
-  MPI_Group members = MPI_GROUP_NULL;
-  MPI_Comm comm = MPI_COMM_NULL;
-  check(MPI_Comm_group(MPI_COMM_WORLD, &world));
-  check(MPI_Group_incl(world, static_cast<int>(ranks.size()), ranks.data(), &members));
-  check(MPI_Comm_create_group(MPI_COMM_WORLD, members, 0, &comm));
-  MPI_Group_free(&members);
-  MPI_Group_free(&world);
+  MPI_Group world{};
+  MPI_Group members{};
+  MPI_Comm comm{};
+  check(mpi.comm_group(mpi.comm_world, &world));
+  check(mpi.group_incl(world, static_cast<int>(ranks.size()), ranks.data(), &members));
+  check(mpi.comm_create_group(mpi.comm_world, members, 0, &comm));
+  mpi.group_free(&members);
+  mpi.group_free(&world);
   // Makes MPI return errors instead of ending the process.
-  check(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN));
+  check(mpi.comm_set_errhandler(comm, mpi.errors_return));
   return comm;
 }
 
