@@ -64,7 +64,7 @@ Finding find_library(const BackendRow& row) try {
 } catch (const BackendError& error) {
   return {.state = Finding::State::note,
           .found = "built in, but " + first_line(error),
-          .advice = "until then use shm or gloo, which take GPUs' tensors through host memory"};
+          .advice = "until then use shm or gloo (GPUs' tensors pass through host memory)"};
 }
 
 }  // namespace
