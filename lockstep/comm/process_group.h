@@ -21,6 +21,7 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -33,6 +34,7 @@
 
 namespace lockstep {
 
+// Calls that reduce also take an operation alone: all_reduce(tensor, ReduceOp::mean).
 struct AllReduceOptions {
   ReduceOp op = ReduceOp::sum;
   // Used only by all_reduce.
@@ -72,9 +74,13 @@ class ProcessGroup final : public std::enable_shared_from_this<ProcessGroup> {
   // accumulated in float. Means and scales need a floating type; a sum of bools is "or", their
   // product "and".
   Work all_reduce(at::TensorList tensors, AllReduceOptions options = {});
+  Work all_reduce(at::TensorList tensors, ReduceOp op) { return all_reduce(tensors, {.op = op}); }
 
   // Root's tensors become the reduction; the other ranks' tensors do not change.
   Work reduce(at::TensorList tensors, int root, AllReduceOptions options = {});
+  Work reduce(at::TensorList tensors, int root, ReduceOp op) {
+    return reduce(tensors, root, {.op = op});
+  }
 
   // Each tensor becomes a copy of root's.
   Work broadcast(at::TensorList tensors, int root);
@@ -96,10 +102,16 @@ class ProcessGroup final : public std::enable_shared_from_this<ProcessGroup> {
   // The output becomes the reduction of all ranks' inputs[this rank].
   Work reduce_scatter(const at::Tensor& output, std::vector<at::Tensor> inputs,
                       AllReduceOptions options = {});
+  Work reduce_scatter(const at::Tensor& output, std::vector<at::Tensor> inputs, ReduceOp op) {
+    return reduce_scatter(output, std::move(inputs), {.op = op});
+  }
 
   // The same from one tensor that holds the inputs for all ranks, in rank order.
   Work reduce_scatter_tensor(const at::Tensor& output, const at::Tensor& input,
                              AllReduceOptions options = {});
+  Work reduce_scatter_tensor(const at::Tensor& output, const at::Tensor& input, ReduceOp op) {
+    return reduce_scatter_tensor(output, input, {.op = op});
+  }
 
   // outputs[r] becomes rank r's inputs[this rank]. Sizes may differ from pair to pair. UsageError
   // if send and receive sizes or types differ; outputs may then be partly written.

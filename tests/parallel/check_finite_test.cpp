@@ -229,7 +229,7 @@ TEST_P(CheckFinite, LooksAtWhatACommHookMakes) {
     Controlled model(group, kOneChecked);
     model.reducer().register_comm_hook([&](GradBucket& bucket) {
       bucket.buffer().nan_to_num_(0, 1, -1);
-      return group->all_reduce(bucket.buffer(), {.op = ReduceOp::mean});
+      return group->all_reduce(bucket.buffer(), ReduceOp::mean);
     });
     model.backward({group->rank() == 1 ? kNan : 2, kInf, -kInf});
     for (int i = 0; i < 3; ++i) EXPECT_EQ(model.last_element(i), i < 2 ? 1 : -1);

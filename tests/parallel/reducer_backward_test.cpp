@@ -40,7 +40,7 @@ TEST(ReducerBackward, LaunchesBucketsBeforeBackwardEnds) {
     DistributedDataParallel model(net, group, kManyBuckets);
     model->register_comm_hook([&](GradBucket& bucket) {
       net->events.push_back("bucket " + std::to_string(bucket.index()));
-      return group->all_reduce(bucket.buffer(), {.op = ReduceOp::mean});
+      return group->all_reduce(bucket.buffer(), ReduceOp::mean);
     });
     model(values({2, 4})).sum().backward();
     // The first backward only learns the order.
@@ -62,7 +62,7 @@ TEST(ReducerBackward, TheCommHookDecidesWhatIsReduced) {
     int elements = 0;
     model->register_comm_hook([&](GradBucket& bucket) {
       for (const at::Tensor& gradient : bucket.gradients()) elements += gradient.numel();
-      group->all_reduce(bucket.buffer(), {.op = ReduceOp::sum}).wait();
+      group->all_reduce(bucket.buffer(), ReduceOp::sum).wait();
       return Work();
     });
     model(values({2, 6})).sum().backward();
@@ -80,7 +80,7 @@ TEST(ReducerBackward, TheCommHookSeesLargeGradientsToo) {
     DistributedDataParallel model(net, group);
     model->register_comm_hook([&](GradBucket& bucket) {
       bucket.buffer().mul_(2);
-      return group->all_reduce(bucket.buffer(), {.op = ReduceOp::mean});
+      return group->all_reduce(bucket.buffer(), ReduceOp::mean);
     });
     Wide reference;
     copy_state(*reference, *net);

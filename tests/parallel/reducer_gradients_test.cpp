@@ -199,7 +199,7 @@ TEST(ReducerGradients, LbfgsWithItsClosure) {
       at::Tensor loss = model(mine).square().mean();
       loss.backward();
       at::Tensor mean = loss.detach().clone();
-      group->all_reduce(mean, {.op = ReduceOp::mean}).wait();
+      group->all_reduce(mean, ReduceOp::mean).wait();
       return mean;
     };
     const double before = optimizer.step(closure).item<double>();

@@ -69,7 +69,7 @@ class Run {
       case Collective::all_gather:
         return group_.all_gather(parts_, part_).wait();
       case Collective::reduce_scatter:
-        return group_.reduce_scatter(part_, parts_, {.op = bench_.op}).wait();
+        return group_.reduce_scatter(part_, parts_, bench_.op).wait();
       case Collective::broadcast:
         return group_.broadcast(whole_, kBroadcastRoot).wait();
       default:

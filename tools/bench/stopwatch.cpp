@@ -9,7 +9,7 @@ namespace lockstep::bench {
 std::vector<double> slowest_of_ranks(ProcessGroup& group, std::vector<double> seconds) {
   const auto tensor = at::from_blob(seconds.data(), {static_cast<std::int64_t>(seconds.size())},
                                     at::TensorOptions().dtype(at::kDouble));
-  group.all_reduce(tensor, {.op = ReduceOp::max}).wait();
+  group.all_reduce(tensor, ReduceOp::max).wait();
   return seconds;
 }
 

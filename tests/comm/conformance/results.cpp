@@ -44,7 +44,7 @@ TEST_P(ResultsConformance, AllReduceCombinesInTheOrderOfTheRanks) {
       for (const auto op : kOps) {
         if (op == ReduceOp::mean && !can_be_scaled(type)) continue;
         const at::Tensor tensor = inputs[rank.rank()].clone();
-        group.all_reduce(tensor, {.op = op}).wait();
+        group.all_reduce(tensor, op).wait();
         expect_reduced(tensor, inputs, {.op = op}, fmt::format("{} {}", name(op), what));
       }
     });
@@ -75,7 +75,7 @@ TEST_P(ResultsConformance, AllReduceTakesListsOfTensors) {
     const std::vector<std::int64_t> counts = {5, 0, 70001, 1, 3, 300, 4096};
     std::vector<at::Tensor> tensors;
     for (const auto count : counts) tensors.push_back(input_of(rank.rank(), at::kFloat, {count}));
-    group.all_reduce(tensors, {.op = ReduceOp::mean}).wait();
+    group.all_reduce(tensors, ReduceOp::mean).wait();
     for (std::size_t i = 0; i < counts.size(); ++i) {
       expect_reduced(tensors[i], inputs_of_all(group.size(), at::kFloat, {counts[i]}),
                      {.op = ReduceOp::mean}, fmt::format("tensor {} of the list", i));
@@ -238,6 +238,8 @@ TEST_P(ResultsConformance, OneTensorHoldsThePartsOfAllRanks) {
       const at::Tensor part = at::zeros({3, 5});
       group.reduce_scatter_tensor(part, all * (rank.rank() + 1)).wait();
       expect_same_bits(part, own * (ranks * (ranks + 1) / 2), "scattered");
+      group.reduce_scatter_tensor(part, all * (rank.rank() + 1), ReduceOp::max).wait();
+      expect_same_bits(part, own * ranks, "the largest, scattered");
     }
     // Columns are not contiguous.
     const at::Tensor part = at::zeros({1});
@@ -258,7 +260,7 @@ TEST_P(ResultsConformance, ReduceGivesRootAloneTheReduction) {
         if (op == ReduceOp::mean && !can_be_scaled(type)) continue;
         const int root = round++ % group.size();
         const at::Tensor tensor = inputs[rank.rank()].clone();
-        group.reduce(tensor, root, {.op = op}).wait();
+        group.reduce(tensor, root, op).wait();
         const auto to = fmt::format("{} {} to {}", name(op), what, root);
         if (rank.rank() == root) {
           expect_reduced(tensor, inputs, {.op = op}, to);
@@ -322,7 +324,7 @@ TEST_P(ResultsConformance, ReduceScatterGivesEachRankItsPart) {
       for (const auto op : kOps) {
         if (op == ReduceOp::mean && !can_be_scaled(type)) continue;
         const at::Tensor output = at::zeros({count}, type);
-        group.reduce_scatter(output, mine, {.op = op}).wait();
+        group.reduce_scatter(output, mine, op).wait();
         expect_same_bits(output, reduced(parts, {.op = op}), fmt::format("{} {}", name(op), what));
       }
       for (int r = 0; r < group.size(); ++r) {
