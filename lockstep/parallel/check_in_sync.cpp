@@ -11,7 +11,6 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
-#include "lockstep/parallel/gather_from_ranks.h"
 #include "lockstep/parallel/model_agreement.h"
 #include "lockstep/parallel/rank_list.h"
 #include "lockstep/parallel/tensor_hash.h"
@@ -58,18 +57,23 @@ at::Tensor hashes_of(const std::vector<NamedTensor>& values) {
   return hashes;
 }
 
+// One row per rank.
+at::Tensor of_all_ranks(ProcessGroup& group, const at::Tensor& hashes) {
+  at::Tensor all = at::empty({group.size(), hashes.numel()}, at::kLong);
+  group.all_gather_into_tensor(all, hashes).wait();
+  return all;
+}
+
 bool all_ranks_have(ProcessGroup& group, std::uint64_t hash) {
-  const auto all =
-      gather_from_ranks(group, at::full({1}, static_cast<std::int64_t>(hash), at::kLong));
-  return std::all_of(all.begin(), all.end(),
-                     [&](const at::Tensor& other) { return at::equal(other, all.front()); });
+  const at::Tensor all =
+      of_all_ranks(group, at::full({1}, static_cast<std::int64_t>(hash), at::kLong));
+  return all.eq(all[0]).all().item<bool>();
 }
 
 // Groups the ranks by their values. Empty if a rank has no value to compare.
-std::vector<std::vector<int>> ranks_by_value(const std::vector<at::Tensor>& hashes,
-                                             std::size_t value) {
+std::vector<std::vector<int>> ranks_by_value(const at::Tensor& hashes, std::size_t value) {
   std::vector<std::pair<std::int64_t, std::vector<int>>> groups;
-  for (std::size_t rank = 0; rank < hashes.size(); ++rank) {
+  for (std::int64_t rank = 0; rank < hashes.size(0); ++rank) {
     const std::int64_t hash = hashes[rank].data_ptr<std::int64_t>()[value];
     if (hash == 0) return {};
     auto group = std::find_if(groups.begin(), groups.end(),
@@ -105,7 +109,7 @@ void check_in_sync(const torch::nn::Module& module, GroupArgument argument,
   check_agreement(group, "check_in_sync", lines);
   if (all_ranks_have(group, tensor_hash(mine))) return;
 
-  const std::vector<at::Tensor> hashes = gather_from_ranks(group, mine);
+  const at::Tensor hashes = of_all_ranks(group, mine);
   std::string first;
   int more = -1;
   for (std::size_t i = 0; i < compared.values.size(); ++i) {

@@ -10,7 +10,6 @@
 #include <fmt/format.h>
 
 #include "lockstep/parallel/finite_findings.h"
-#include "lockstep/parallel/gather_from_ranks.h"
 #include "lockstep/parallel/rank_list.h"
 
 namespace lockstep {
@@ -78,12 +77,13 @@ std::string FiniteGradients::conclude(ProcessGroup& group) {
   for (std::size_t i = 0; i < names_.size(); ++i) {
     if (!contributed_[i].passes()) mine.data_ptr<std::uint8_t>()[i] = 1;
   }
-  const std::vector<at::Tensor> all = gather_from_ranks(group, mine);
+  const at::Tensor all = at::empty({group.size(), mine.numel()}, at::kByte);
+  group.all_gather_into_tensor(all, mine).wait();
   std::vector<std::string> findings;
   for (const int parameter : found) {
     std::vector<int> ranks;
-    for (std::size_t rank = 0; rank < all.size(); ++rank) {
-      if (all[rank].data_ptr<std::uint8_t>()[parameter] != 0) ranks.push_back(int(rank));
+    for (int rank = 0; rank < group.size(); ++rank) {
+      if (all[rank].data_ptr<std::uint8_t>()[parameter] != 0) ranks.push_back(rank);
     }
     findings.push_back(finding(names_[static_cast<std::size_t>(parameter)], ranks));
   }

@@ -4,14 +4,13 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "lockstep/comm/objects.h"
 #include "lockstep/core/error.h"
-#include "lockstep/parallel/gather_from_ranks.h"
 
 namespace lockstep {
 namespace {
@@ -23,28 +22,6 @@ std::int64_t hash(const std::string& text) {
     state = (state ^ static_cast<unsigned char>(c)) * 1099511628211u;
   }
   return static_cast<std::int64_t>(state);
-}
-
-std::vector<std::int64_t> gather(ProcessGroup& group, std::int64_t mine) {
-  std::vector<std::int64_t> values;
-  for (const at::Tensor& tensor : gather_from_ranks(group, at::full({1}, mine, at::kLong))) {
-    values.push_back(tensor.item<std::int64_t>());
-  }
-  return values;
-}
-
-std::vector<std::string> gather(ProcessGroup& group, const std::string& mine) {
-  const auto lengths = gather(group, static_cast<std::int64_t>(mine.size()));
-  const std::int64_t longest = *std::max_element(lengths.begin(), lengths.end());
-  const at::Tensor bytes = at::zeros({std::max<std::int64_t>(longest, 1)}, at::kByte);
-  std::memcpy(bytes.data_ptr(), mine.data(), mine.size());
-  std::vector<std::string> texts;
-  const auto all = gather_from_ranks(group, bytes);
-  for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    texts.emplace_back(static_cast<const char*>(all[rank].data_ptr()),
-                       static_cast<std::size_t>(lengths[rank]));
-  }
-  return texts;
 }
 
 // Removes the first line from the text and returns it.
@@ -83,13 +60,15 @@ void check_agreement(ProcessGroup& group, std::string_view who,
                      const std::vector<std::string>& lines) {
   std::string mine;
   for (const std::string& line : lines) mine += line + '\n';
-  const auto hashes = gather(group, hash(mine));
-  const auto other = std::find_if(hashes.begin(), hashes.end(),
-                                  [&](std::int64_t value) { return value != hashes.front(); });
-  if (other == hashes.end()) return;
+  const at::Tensor all = at::empty({group.size()}, at::kLong);
+  group.all_gather_into_tensor(all, at::full({1}, hash(mine), at::kLong)).wait();
+  const std::int64_t* hashes = all.data_ptr<std::int64_t>();
+  const std::int64_t* other = std::find_if(hashes, hashes + group.size(),
+                                           [&](std::int64_t value) { return value != hashes[0]; });
+  if (other == hashes + group.size()) return;
 
-  const auto texts = gather(group, mine);
-  const auto other_rank = static_cast<std::size_t>(other - hashes.begin());
+  const std::vector<std::string> texts = all_gather_object(std::string_view(mine), group);
+  const auto other_rank = static_cast<std::size_t>(other - hashes);
   std::string_view of_first = texts.front();
   std::string_view of_other = texts[other_rank];
   std::string line_of_first;

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Collectives that gradients pass through, like torch.distributed.nn.functional: for losses over
+// the samples of all ranks, such as contrastive ones.
+//
+//   auto own = model(images);
+//   auto all = torch::cat(lockstep::functional::all_gather(own, group));
+//   contrastive_loss(own, all).backward();
+//
+// Collective calls, blocking, in forward and in backward. Backward gives each rank the gradient of
+// the sum of all ranks' losses; DistributedDataParallel's mean of the gradients makes it that of
+// their mean. create_graph is supported. The graph keeps the group alive.
+//
+// Every rank's backward must reach the same calls: on every rank the loss depends on a result, and
+// the input requires grad on all ranks or on none. On one device, autograd then runs them in the
+// reverse order of forward.
+//
+// With a DistributedDataParallel over the same group, make these calls after the model's last
+// forward of the step: their backward then comes before the reduction of any gradient, whichever
+// parameters a rank uses. Calls within a forward, or between two, come between buckets. If ranks
+// may use different parameters there, or the model is on several devices, use a group of their own
+// (group->split). Otherwise the ranks' calls differ, which is a UsageError on every rank (on nccl,
+// see process_group.h). Replicas of a DataParallel cannot make these calls.
+#pragma once
+
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "lockstep/comm/group_argument.h"
+
+namespace lockstep::functional {
+
+// The ranks' tensors in rank order, all of this one's shape and type, in new memory.
+std::vector<at::Tensor> all_gather(const at::Tensor& tensor, GroupArgument group);
+
+// The reduction of the ranks' tensors, as a new tensor. UsageError if a gradient would have to pass
+// through an operation other than sum and mean.
+at::Tensor all_reduce(const at::Tensor& tensor, GroupArgument group, ReduceOp op = ReduceOp::sum);
+
+}  // namespace lockstep::functional
