@@ -1,42 +1,149 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Evaluates each rank's share in batches, and sums the counts over all ranks.
+// Sums a rank's batches on its device, and the ranks' sums in one exchange at the end.
 #include "lockstep/train/evaluate.h"
 
-#include "lockstep/data/distributed_sampler.h"
-#include "lockstep/data/memory_loader.h"
+#include <algorithm>
+#include <string_view>
 
-namespace lockstep {
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "lockstep/comm/objects.h"
+#include "lockstep/core/error.h"
+
+namespace lockstep::detail {
 namespace {
 
-constexpr std::size_t kEvaluationBatch = 500;
+std::string where(const ProcessGroup& group) {
+  return fmt::format("[evaluate] rank {} of {}: ", group.rank(), group.size());
+}
+
+std::string shape_of(const at::Tensor& tensor) {
+  return fmt::format("[{}]", fmt::join(tensor.sizes(), ", "));
+}
+
+// What one rank did, in numbers of samples and of the metric's sums.
+struct Share {
+  std::int64_t loaded;
+  std::int64_t expected;
+  std::int64_t counted;
+  std::int64_t sums;  // 0 if the rank has only padding
+};
+
+// Every rank throws for a mistake of one.
+std::int64_t agreed_number_of_sums(const std::vector<Share>& shares, const ProcessGroup& group) {
+  std::int64_t sums = 0;
+  for (std::size_t rank = 0; rank < shares.size(); ++rank) {
+    const Share& share = shares[rank];
+    if (share.loaded != share.expected) {
+      throw UsageError(where(group) +
+                       fmt::format("the loader of rank {} yields {} samples, the sampler {}; pass "
+                                   "the sampler that the loader was made with, and leave the "
+                                   "loader's drop_last off",
+                                   rank, share.loaded, share.expected));
+    }
+    if (sums != 0 && share.sums != 0 && share.sums != sums) {
+      throw UsageError(where(group) +
+                       fmt::format("the metric returned {} sums on rank {} and {} on a lower one; "
+                                   "return the same number on all ranks",
+                                   share.sums, rank, sums));
+    }
+    sums = std::max(sums, share.sums);
+  }
+  if (sums != 0) return sums;
+  throw UsageError(where(group) +
+                   "there is nothing to evaluate: the data set is empty, or the metric returned a "
+                   "tensor without elements");
+}
 
 }  // namespace
 
-double measure_accuracy(torch::nn::Sequential& net, const at::Tensor& inputs,
-                        const at::Tensor& labels, GroupArgument argument) {
-  ProcessGroup& group = argument.get();
-  const torch::NoGradGuard no_grad;
-  const bool was_training = net->is_training();
-  net->eval();
-  const DistributedSampler sampler(static_cast<std::size_t>(inputs.size(0)), group,
-                                   {.shuffle = false});
-  MemoryLoader loader(inputs, labels, sampler,
-                      {.batch_size = kEvaluationBatch, .device = group.device()});
-  auto own = static_cast<std::int64_t>(sampler.unpadded_size());
-  at::Tensor counts = torch::zeros({2}, torch::TensorOptions(torch::kLong).device(group.device()));
-  for (auto& batch : loader) {
-    // The other samples are padding, which another rank counts.
-    const std::int64_t count = std::min(own, batch.target.size(0));
-    own -= count;
-    const auto right = net->forward(batch.data).argmax(1).eq(batch.target).narrow(0, 0, count);
-    counts[0] += right.sum();
-    counts[1] += count;
+EvaluationMode::EvaluationMode(torch::nn::Module* module) {
+  if (module == nullptr) return;
+  submodules_ = module->modules(/*include_self=*/false);
+  modes_.push_back({module, module->is_training()});
+  for (const auto& submodule : submodules_) {
+    modes_.push_back({submodule.get(), submodule->is_training()});
   }
-  net->train(was_training);
-  group.all_reduce(counts).wait();
-  counts = counts.cpu();
-  return static_cast<double>(counts[0].item<std::int64_t>()) /
-         static_cast<double>(counts[1].item<std::int64_t>());
+  module->eval();
 }
 
-}  // namespace lockstep
+// train() reaches a module's submodules too, which come after it.
+EvaluationMode::~EvaluationMode() {
+  for (const Mode& mode : modes_) mode.module->train(mode.training);
+}
+
+EvaluatedBatches::EvaluatedBatches(const DistributedSampler& sampler, ProcessGroup& group)
+    : group_(group),
+      expected_(static_cast<std::int64_t>(sampler.size())),
+      padding_starts_(static_cast<std::int64_t>(sampler.unpadded_size())) {}
+
+bool EvaluatedBatches::take(c10::ArrayRef<at::Tensor*> tensors) {
+  std::int64_t samples = -1;
+  for (const at::Tensor* tensor : tensors) {
+    if (tensor->dim() > 0 && samples < 0) samples = tensor->size(0);
+    if (tensor->dim() == 0 || tensor->size(0) != samples) {
+      throw UsageError(where(group_) +
+                       fmt::format("a batch has a tensor of shape {} and {} samples; the samples "
+                                   "must be in dimension 0 of each tensor",
+                                   shape_of(*tensor), std::max<std::int64_t>(samples, 0)));
+    }
+  }
+  const std::int64_t counted = std::clamp<std::int64_t>(padding_starts_ - loaded_, 0, samples);
+  loaded_ += samples;
+  for (at::Tensor* tensor : tensors) {
+    *tensor = tensor->narrow(0, 0, counted).to(group_.device());
+  }
+  return counted > 0;
+}
+
+void EvaluatedBatches::add(const at::Tensor& sums) {
+  const at::Tensor flat = sums.to(at::kDouble).flatten();
+  if (!sums_.defined()) {
+    sums_ = flat.clone();
+  } else if (flat.numel() == sums_.numel()) {
+    sums_ += flat;
+  } else {
+    throw UsageError(where(group_) + fmt::format("the metric returned {} sums for one batch and {} "
+                                                 "for another; return the same number each time",
+                                                 sums_.numel(), flat.numel()));
+  }
+}
+
+Evaluation EvaluatedBatches::over_ranks() const {
+  const auto shares = all_gather_object(Share{.loaded = loaded_,
+                                              .expected = expected_,
+                                              .counted = std::min(loaded_, padding_starts_),
+                                              .sums = sums_.defined() ? sums_.numel() : 0},
+                                        group_);
+  const std::int64_t count = agreed_number_of_sums(shares, group_);
+  const at::Tensor sums =
+      sums_.defined() ? sums_.to(at::kCPU, at::kDouble, /*non_blocking=*/false, /*copy=*/true)
+                      : at::zeros({count}, at::kDouble);
+  group_.all_reduce(sums).wait();
+  Evaluation result;
+  result.sums.assign(sums.data_ptr<double>(), sums.data_ptr<double>() + count);
+  for (const Share& share : shares) result.samples += share.counted;
+  return result;
+}
+
+void require_order(bool ordered, const ProcessGroup& group) {
+  if (ordered) return;
+  throw UsageError(where(group) +
+                   "the loader's enforce_ordering is off; padding could come before other samples "
+                   "and be counted: leave it on");
+}
+
+at::Tensor count_right(const at::Tensor& output, const at::Tensor& target,
+                       const ProcessGroup& group) {
+  if (output.dim() != 2 || target.dim() != 1 || output.size(0) != target.size(0)) {
+    throw UsageError(where(group) +
+                     fmt::format("accuracy() takes outputs {{samples, classes}} and targets "
+                                 "{{samples}}, not {} and {}; give evaluate() a metric for others",
+                                 shape_of(output), shape_of(target)));
+  }
+  return output.argmax(1).eq(target).sum();
+}
+
+}  // namespace lockstep::detail

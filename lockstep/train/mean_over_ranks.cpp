@@ -11,11 +11,9 @@ at::Tensor mean_over_ranks(const at::Tensor& sums, const at::Tensor& samples,
                            GroupArgument argument) {
   ProcessGroup& group = argument.get();
   const at::NoGradGuard no_grad;
-  at::Tensor both =
-      at::stack({sums.detach().to(at::kDouble), samples.detach().to(sums.device(), at::kDouble)});
-  both = both.to(group.device());
+  const at::Tensor both =
+      at::stack({sums.to(at::kCPU, at::kDouble), samples.to(at::kCPU, at::kDouble)});
   group.all_reduce(both).wait();
-  both = both.cpu();
   return both[0] / both[1];
 }
 

@@ -9,6 +9,7 @@
 #include <ATen/Functions.h>
 #include <fmt/format.h>
 
+#include "lockstep/comm/objects.h"
 #include "lockstep/comm/single_process_groups.h"
 #include "lockstep/core/cpu.h"
 #include "lockstep/core/error.h"
@@ -144,10 +145,8 @@ class Run {
 
 // Ranks must repeat equally often: rank 0 decides.
 int agree(ProcessGroup& group, double repetitions, int least, int most) {
-  at::Tensor count =
-      at::full({1}, std::clamp(repetitions, double(least), double(most)), at::kDouble);
-  group.broadcast(count, 0).wait();
-  return static_cast<int>(count.item<double>());
+  return static_cast<int>(
+      broadcast_object(std::clamp(repetitions, double(least), double(most)), 0, group));
 }
 
 // The median time of a few passes, on the slowest rank.

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <vector>
 
-#include <ATen/Functions.h>
 #include <torch/utils.h>
 
+#include "lockstep/comm/objects.h"
 #include "lockstep/core/peak_memory.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "tools/bench/statistics.h"
@@ -43,10 +43,7 @@ Schedule plan(ProcessGroup& group, double seconds_a_step) {
   const double steps = std::clamp(kSecondsATurn / seconds_a_step, 1.0, 100.0);
   const double turns = std::clamp(kSecondsAMode / (steps * seconds_a_step), double(kFewestTurns),
                                   double(kMostTurns));
-  at::Tensor schedule = at::tensor({steps, turns}, at::kDouble);
-  group.broadcast(schedule, 0).wait();
-  return {static_cast<int>(schedule[0].item<double>()),
-          static_cast<int>(schedule[1].item<double>())};
+  return broadcast_object(Schedule{static_cast<int>(steps), static_cast<int>(turns)}, 0, group);
 }
 
 StepRow make_row(StepMode mode, int ranks, const std::vector<double>& seconds) {

@@ -9,10 +9,12 @@
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 
+#include "lockstep/comm/objects.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/peak_memory.h"
 #include "lockstep/core/whole_file.h"
 #include "lockstep/data/distributed_sampler.h"
+#include "lockstep/data/memory_loader.h"
 #include "lockstep/data/mnist_dataset.h"
 #include "lockstep/libtorch_version.h"
 #include "lockstep/train/evaluate.h"
@@ -91,7 +93,12 @@ void log_end(const TrainResult& result, const Log& log) {
 void measure(TrainResult& result, const Recipe& recipe, torch::nn::Sequential& net,
              const TrainingData& data, ProcessGroup& group) {
   if (data.test_inputs.defined()) {
-    result.accuracy = measure_accuracy(net, data.test_inputs, data.test_targets, group);
+    constexpr std::size_t kBatch = 500;
+    const DistributedSampler sampler(static_cast<std::size_t>(data.test_inputs.size(0)), group,
+                                     {.shuffle = false});
+    MemoryLoader loader(data.test_inputs, data.test_targets, sampler,
+                        {.batch_size = kBatch, .device = group.device()});
+    result.accuracy = accuracy(net, loader, sampler, group);
   }
   if (!recipe.is_line) return;
   const auto parameters = net->parameters();
@@ -115,10 +122,10 @@ std::vector<std::int64_t> peaks(const TrainResult& result, at::Device device) {
 void measure_memory(TrainResult& result, ProcessGroup& group) {
   const auto own = peaks(result, group.device());
   if (own.empty()) return;
-  at::Tensor all = torch::tensor(own, torch::kLong).sum().to(group.device());
-  at::Tensor fullest = torch::tensor(own, torch::kLong).max().to(group.device());
+  const at::Tensor all = torch::tensor(own, torch::kLong).sum();
+  const at::Tensor fullest = torch::tensor(own, torch::kLong).max();
   group.all_reduce(all).wait();
-  group.all_reduce(fullest, {.op = ReduceOp::max}).wait();
+  group.all_reduce(fullest, ReduceOp::max).wait();
   result.peak_mb = all.item<double>() / 1e6;
   result.fullest_peak_mb = fullest.item<double>() / 1e6;
 }
@@ -145,14 +152,7 @@ void check_save_file(const std::filesystem::path& file, ProcessGroup& group) {
       wrong = fmt::format("B{}", error.what());
     }
   }
-  constexpr std::int64_t kMost = 4096;
-  at::Tensor text = torch::zeros({kMost}, torch::kByte);
-  wrong.resize(std::min<std::size_t>(wrong.size(), kMost - 1));  // zero-terminated
-  std::ranges::copy(wrong, text.data_ptr<std::uint8_t>());
-  text = text.to(group.device());
-  group.broadcast(text, 0).wait();
-  text = text.cpu();
-  wrong = reinterpret_cast<const char*>(text.data_ptr<std::uint8_t>());
+  wrong = broadcast_object(wrong, 0, group);
   if (wrong.starts_with('U')) throw UsageError(wrong.substr(1));
   if (wrong.starts_with('B')) throw BackendError(wrong.substr(1));
 }

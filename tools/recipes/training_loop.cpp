@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <torch/utils.h>
 
+#include "lockstep/comm/objects.h"
 #include "lockstep/parallel/check_in_sync.h"
 #include "lockstep/parallel/finite_gradients.h"
 #include "lockstep/train/mean_over_ranks.h"
@@ -118,10 +119,9 @@ TrainingLoop::Epoch TrainingLoop::agree(const at::Tensor& of_rank, double second
   // The last row is the whole epoch.
   const at::Tensor rows = torch::cat({of_rank, of_rank.sum(0, /*keepdim=*/true)});
   const at::Tensor means = mean_over_ranks(rows.select(1, 0), rows.select(1, 1), group_);
-  at::Tensor time = torch::tensor({seconds}, torch::kDouble).to(group_.device());
-  group_.all_reduce(time, {.op = ReduceOp::max}).wait();
   const std::int64_t parts = of_rank.size(0);
-  Epoch epoch{.loss = means[parts].item<double>(), .seconds = time.item<double>()};
+  Epoch epoch{.loss = means[parts].item<double>(),
+              .seconds = std::ranges::max(all_gather_object(seconds, group_))};
   for (std::int64_t part = 0; part < parts; ++part) {
     epoch.losses.push_back({LossSums::end(part, steps_per_epoch_), means[part].item<double>()});
   }

@@ -8,7 +8,6 @@
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/core/error.h"
 #include "lockstep/launch/spawn.h"
-#include "lockstep/train/evaluate.h"
 #include "tools/recipes/tiny_images.h"
 
 namespace lockstep {
@@ -233,32 +232,6 @@ TEST(CheckTrainOptions, NamesWhatCannotBe) {
               ThrowsMessage<UsageError>(HasSubstr("the number of ranks, 2")));
   EXPECT_THAT([] { find_recipe("resnet"); },
               ThrowsMessage<UsageError>(HasSubstr("\"resnet\"; choose one of linear, mlp, cnn")));
-}
-
-// Always says 0, whatever it is shown.
-struct SaysZeroImpl : torch::nn::Module {
-  at::Tensor forward(const at::Tensor& x) {
-    auto scores = torch::zeros({x.size(0), 10});
-    scores.select(1, 0).fill_(1);
-    return scores;
-  }
-};
-TORCH_MODULE(SaysZero);
-
-TEST(MeasureAccuracy, CountsEverySampleOnceForAnyNumberOfRanks) {
-  // Of 7 samples the first is right. Padding for 4 ranks repeats it, and must not count again.
-  for (const int ranks : {1, 2, 4, 9}) {
-    const auto found = spawn(ranks,
-                             [](int) {
-                               const auto group = init_process_group(on_cpu());
-                               torch::nn::Sequential net{SaysZero()};
-                               auto labels = torch::ones({7}, torch::kLong);
-                               labels[0] = 0;
-                               return measure_accuracy(net, torch::zeros({7, 2}), labels, *group);
-                             },
-                             {.threads = 1, .prefix = false});
-    EXPECT_THAT(found, ::testing::Each(1.0 / 7)) << ranks << " ranks";
-  }
 }
 
 }  // namespace

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Evaluation over ranks: each sample counts once, whatever loader yields it and whatever model.
+#include "lockstep/train/evaluate.h"
+
+#include <stdexcept>
+
+#include "tests/support/thread_group.h"
+#include <gmock/gmock.h>
+#include <torch/torch.h>
+
+#include "lockstep/core/error.h"
+#include "lockstep/data/memory_loader.h"
+#include "lockstep/parallel/data_parallel.h"
+#include "lockstep/parallel/distributed_data_parallel.h"
+
+namespace lockstep {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::run_rank_threads;
+using ::testing::ThrowsMessage;
+
+using Group = std::shared_ptr<ProcessGroup>;
+
+// Sample i of n: its data is i, its target 0 for the first and 1 for all others.
+class Numbers : public torch::data::Dataset<Numbers> {
+ public:
+  explicit Numbers(std::size_t size) : size_(size) {}
+  torch::data::Example<> get(std::size_t index) override {
+    return {torch::full({2}, static_cast<float>(index)),
+            torch::tensor(index == 0 ? 0 : 1, torch::kLong)};
+  }
+  c10::optional<std::size_t> size() const override { return size_; }
+  at::Tensor data() const {
+    return torch::arange(static_cast<std::int64_t>(size_))
+        .to(torch::kFloat)
+        .view({-1, 1})
+        .expand({-1, 2});
+  }
+  at::Tensor targets() const {
+    return torch::arange(static_cast<std::int64_t>(size_)).gt(0).to(torch::kLong);
+  }
+
+ private:
+  std::size_t size_;
+};
+
+auto loader_of(Numbers numbers, const DistributedSampler& sampler,
+               torch::data::DataLoaderOptions options = 2) {
+  return torch::data::make_data_loader(numbers.map(torch::data::transforms::Stack<>()), sampler,
+                                       options);
+}
+
+// Always says 0.
+at::Tensor say_zero(const at::Tensor& x) {
+  return torch::tensor({1.F, 0.F}).expand({x.size(0), 2});
+}
+
+struct SaysZero : torch::nn::Module {
+  SaysZero() { dropout = register_module("dropout", torch::nn::Dropout()); }
+  at::Tensor forward(const at::Tensor& x) { return dropout(say_zero(x)); }
+  torch::nn::Dropout dropout{nullptr};
+};
+
+at::Tensor sum_of_data(const at::Tensor& output, const at::Tensor& /*target*/) {
+  return output.select(1, 0).sum();
+}
+
+TEST(Evaluate, CountsEverySampleOnceForAnyNumberOfRanks) {
+  const Numbers numbers(7);
+  for (const int ranks : {1, 2, 4, 9}) {  // of nine ranks, two have only padding
+    run_rank_threads(ranks, [&](const Group& group) {
+      for (const bool shuffle : {false, true}) {
+        const DistributedSampler sampler(7, group, {.shuffle = shuffle});
+        MemoryLoader memory(numbers.data(), numbers.targets(), sampler, {.batch_size = 2});
+        EXPECT_EQ(accuracy(say_zero, memory, sampler, group), 1. / 7) << ranks;
+        const auto loader = loader_of(numbers, sampler);
+        EXPECT_EQ(accuracy(say_zero, *loader, sampler, *group), 1. / 7) << ranks;
+        const auto with_workers =
+            loader_of(numbers, sampler, torch::data::DataLoaderOptions(1).workers(2));
+        EXPECT_EQ(accuracy(say_zero, *with_workers, sampler, *group), 1. / 7) << ranks;
+
+        const auto identity = [](const at::Tensor& x) { return x; };
+        const Evaluation sums = evaluate(
+            identity, *loader, sampler, group, [](const at::Tensor& x, const at::Tensor& target) {
+              return torch::stack({x.select(1, 0).sum(), target.sum().to(torch::kFloat)});
+            });
+        EXPECT_THAT(sums.sums, ElementsAre(21, 6)) << ranks;
+        EXPECT_EQ(sums.samples, 7);
+        EXPECT_EQ(sums.mean(), 3);
+        EXPECT_EQ(sums.mean(1), 6. / 7);
+      }
+      const DistributedSampler dropping(7, group, {.shuffle = false, .drop_last = true});
+      MemoryLoader rest(numbers.data(), numbers.targets(), dropping, {.batch_size = 2});
+      if (ranks <= 7) {
+        const auto counted = evaluate(say_zero, rest, dropping, group, sum_of_data);
+        EXPECT_EQ(counted.samples, 7 / ranks * ranks);
+      }
+    });
+  }
+}
+
+TEST(Evaluate, TakesEveryKindOfModel) {
+  run_rank_threads(2, [](const Group& group) {
+    const Numbers numbers(5);
+    const DistributedSampler sampler(5, group, {.shuffle = false});
+    MemoryLoader loader(numbers.data(), numbers.targets(), sampler, {.batch_size = 2});
+    const auto expect_right = [&](auto&& model) {
+      EXPECT_EQ(accuracy(model, loader, sampler, group), 1. / 5);
+    };
+    expect_right(SaysZero());
+    expect_right(std::make_shared<SaysZero>());
+    torch::nn::Sequential sequential{SaysZero()};
+    expect_right(sequential);
+    expect_right(*sequential);
+    expect_right([](const at::Tensor& x) { return say_zero(x); });
+
+    const auto make = [] { return std::make_shared<SaysZero>(); };
+    DataParallel replicated(make(), {.replicas = 2, .make_replica = make});
+    expect_right(replicated);
+    torch::nn::Linear linear(2, 2);
+    DistributedDataParallel wrapped(linear, group);
+    const double expected = accuracy(linear, loader, sampler, group);
+    EXPECT_EQ(accuracy(wrapped, loader, sampler, group), expected);
+  });
+}
+
+struct Frozen : torch::nn::Module {
+  Frozen() {
+    norm = register_module("norm", torch::nn::BatchNorm1d(2));
+    dropout = register_module("dropout", torch::nn::Dropout());
+    norm->eval();
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    EXPECT_FALSE(is_training() || norm->is_training() || dropout->is_training());
+    EXPECT_FALSE(torch::GradMode::is_enabled());
+    return dropout(norm(x));
+  }
+  torch::nn::BatchNorm1d norm{nullptr};
+  torch::nn::Dropout dropout{nullptr};
+};
+
+TEST(Evaluate, RestoresTheModeOfEachModuleAlsoAfterAnException) {
+  run_rank_threads(2, [](const Group& group) {
+    const Numbers numbers(4);
+    const DistributedSampler sampler(4, group, {.shuffle = false});
+    MemoryLoader loader(numbers.data(), numbers.targets(), sampler, {.batch_size = 2});
+    Frozen model;
+    const auto expect_restored = [&] {
+      EXPECT_TRUE(model.is_training());
+      EXPECT_FALSE(model.norm->is_training());
+      EXPECT_TRUE(model.dropout->is_training());
+      EXPECT_TRUE(torch::GradMode::is_enabled());
+    };
+    accuracy(model, loader, sampler, group);
+    expect_restored();
+    const auto fail = [](const at::Tensor&, const at::Tensor&) -> at::Tensor {
+      throw std::runtime_error("the metric's own");
+    };
+    EXPECT_THROW(evaluate(model, loader, sampler, group, fail), std::runtime_error);
+    expect_restored();
+    model.eval();
+    accuracy(model, loader, sampler, group);
+    EXPECT_FALSE(model.is_training());
+  });
+}
+
+TEST(Evaluate, TakesStructuresOfTensors) {
+  using Pair = std::pair<at::Tensor, at::Tensor>;
+  struct Batch {
+    Pair data;
+    std::vector<at::Tensor> target;
+  };
+  run_rank_threads(2, [](const Group& group) {
+    // Three samples; rank 1's second is padding.
+    const DistributedSampler sampler(3, group, {.shuffle = false});
+    const at::Tensor own = torch::tensor({1.F, 100.F}) * (group->rank() + 1);
+    std::vector<Batch> batches{{{own, own + 1}, {own + 2}}};
+    const auto model = [](const Pair& data) { return data.first + data.second; };
+    const auto sum = [](const at::Tensor& output, const std::vector<at::Tensor>& target) {
+      return (output + target[0]).sum();
+    };
+    EXPECT_EQ(evaluate(model, batches, sampler, group, sum).sums[0], 3 + 3 + 300 + 3 + 6 + 3);
+    EXPECT_EQ(batches[0].data.first.size(0), 2) << "the loader's own tensors changed";
+  });
+}
+
+template <class Function>
+void expect_refused(Function&& function, const std::string& text) {
+  EXPECT_THAT(function,
+              ThrowsMessage<UsageError>(AllOf(HasSubstr("[evaluate] rank"), HasSubstr(text))));
+}
+
+TEST(Evaluate, RefusesLoadersThatDoNotFitTheSampler) {
+  run_rank_threads(2, [](const Group& group) {
+    const Numbers numbers(7);
+    const DistributedSampler sampler(7, group);
+    const auto incomplete =
+        loader_of(numbers, sampler, torch::data::DataLoaderOptions(3).drop_last(true));
+    expect_refused([&] { accuracy(say_zero, *incomplete, sampler, group); },
+                   "rank 0 yields 3 samples, the sampler 4");
+    const DistributedSampler other(3, group);
+    const auto loader = loader_of(numbers, sampler);
+    expect_refused([&] { accuracy(say_zero, *loader, other, group); },
+                   "rank 0 yields 4 samples, the sampler 2");
+    const auto unordered = loader_of(
+        numbers, sampler, torch::data::DataLoaderOptions(2).workers(2).enforce_ordering(false));
+    expect_refused([&] { accuracy(say_zero, *unordered, sampler, group); }, "enforce_ordering");
+    const DistributedSampler none(0, group);
+    const auto empty = loader_of(Numbers(0), none);
+    expect_refused([&] { accuracy(say_zero, *empty, none, group); }, "nothing to evaluate");
+  });
+}
+
+TEST(Evaluate, RefusesShapesThatDoNotFit) {
+  run_rank_threads(2, [](const Group& group) {
+    const Numbers numbers(4);
+    const DistributedSampler sampler(4, group, {.shuffle = false});
+    MemoryLoader columns(numbers.data(), numbers.targets().view({4, 1}), sampler,
+                         {.batch_size = 2});
+    expect_refused([&] { accuracy(say_zero, columns, sampler, group); }, "not [2, 2] and [2, 1]");
+    MemoryLoader loader(numbers.data(), numbers.targets(), sampler, {.batch_size = 1});
+    int call = 0;
+    const auto grows = [&](const at::Tensor&, const at::Tensor&) { return torch::ones({++call}); };
+    expect_refused([&] { evaluate(say_zero, loader, sampler, group, grows); },
+                   "1 sums for one batch and 2 for another");
+    const auto by_rank = [&](const at::Tensor&, const at::Tensor&) {
+      return torch::ones({group->rank() + 1});
+    };
+    expect_refused([&] { evaluate(say_zero, loader, sampler, group, by_rank); },
+                   "2 sums on rank 1 and 1 on a lower one");
+    struct Batch {
+      at::Tensor data;
+      at::Tensor target;
+    };
+    std::vector<Batch> uneven{{torch::ones({2, 2}), torch::ones({1})}};
+    expect_refused([&] { accuracy(say_zero, uneven, sampler, group); }, "shape [1] and 2 samples");
+  });
+}
+
+}  // namespace
+}  // namespace lockstep
