@@ -26,12 +26,7 @@ DistributedSampler::DistributedSampler(std::size_t size, int num_replicas, int r
       shuffle_(options.shuffle),
       seed_(options.seed),
       epoch_(std::make_shared<std::atomic<std::int64_t>>(0)) {
-  if (num_replicas < 1 || rank < 0 || rank >= num_replicas) {
-    throw UsageError(
-        fmt::format("DistributedSampler: rank {} of {} replicas does not exist; give num_replicas "
-                    ">= 1 and 0 <= rank < num_replicas",
-                    rank, num_replicas));
-  }
+  require_rank("DistributedSampler", num_replicas, rank);
 }
 
 std::vector<std::size_t> DistributedSampler::indices_of(std::int64_t epoch) const {

@@ -6,6 +6,9 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/randperm.h>
+#include <fmt/format.h>
+
+#include "lockstep/core/error.h"
 
 namespace lockstep {
 
@@ -24,6 +27,14 @@ std::vector<std::size_t> sample_order(std::size_t size, bool shuffle, std::int64
   const auto* values = permutation.data_ptr<std::int64_t>();
   std::copy(values, values + size, order.begin());
   return order;
+}
+
+void require_rank(const char* who, int num_replicas, int rank) {
+  if (num_replicas >= 1 && rank >= 0 && rank < num_replicas) return;
+  throw UsageError(
+      fmt::format("{}: rank {} of {} replicas does not exist; give num_replicas >= 1 and 0 <= rank "
+                  "< num_replicas",
+                  who, rank, num_replicas));
 }
 
 std::size_t RankShare::count() const {

@@ -14,6 +14,9 @@ namespace lockstep {
 std::vector<std::size_t> sample_order(std::size_t size, bool shuffle, std::int64_t seed,
                                       std::int64_t epoch);
 
+// UsageError that begins with `who` unless 0 <= rank < num_replicas.
+void require_rank(const char* who, int num_replicas, int rank);
+
 // How an order's positions are distributed over ranks: rank r takes positions r, r + ranks, r + 2
 // ranks, and so on, and all ranks take equally many. If the size is not a multiple of the ranks,
 // positions from the front are repeated as often as needed (padding); with drop_last the remainder
