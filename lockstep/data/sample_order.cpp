@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Shuffles with torch.randperm, and deals positions to ranks round-robin.
+// Draws with torch.randperm and torch.multinomial, and deals positions to ranks round-robin.
 #include "lockstep/data/sample_order.h"
 
 #include <numeric>
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/multinomial.h>
 #include <ATen/ops/randperm.h>
 #include <fmt/format.h>
 
@@ -12,21 +13,36 @@
 
 namespace lockstep {
 
+namespace {
+
+// Python's manual_seed wraps a negative sum in the same way.
+at::Generator generator(std::int64_t seed, std::int64_t epoch) {
+  return at::make_generator<at::CPUGeneratorImpl>(static_cast<std::uint64_t>(seed) +
+                                                  static_cast<std::uint64_t>(epoch));
+}
+
+std::vector<std::size_t> to_vector(const at::Tensor& indices) {
+  const auto* values = indices.data_ptr<std::int64_t>();
+  return {values, values + indices.numel()};
+}
+
+}  // namespace
+
 std::vector<std::size_t> sample_order(std::size_t size, bool shuffle, std::int64_t seed,
                                       std::int64_t epoch) {
-  std::vector<std::size_t> order(size);
-  if (!shuffle) {
-    std::iota(order.begin(), order.end(), std::size_t{0});
-    return order;
+  if (shuffle) {
+    return to_vector(at::randperm(static_cast<std::int64_t>(size), generator(seed, epoch),
+                                  at::TensorOptions(at::kLong)));
   }
-  // Python's manual_seed wraps a negative sum in the same way.
-  const auto sum = static_cast<std::uint64_t>(seed) + static_cast<std::uint64_t>(epoch);
-  const at::Tensor permutation =
-      at::randperm(static_cast<std::int64_t>(size), at::make_generator<at::CPUGeneratorImpl>(sum),
-                   at::TensorOptions(at::kLong));
-  const auto* values = permutation.data_ptr<std::int64_t>();
-  std::copy(values, values + size, order.begin());
+  std::vector<std::size_t> order(size);
+  std::iota(order.begin(), order.end(), std::size_t{0});
   return order;
+}
+
+std::vector<std::size_t> weighted_order(const at::Tensor& weights, std::size_t num_samples,
+                                        bool replacement, std::int64_t seed, std::int64_t epoch) {
+  return to_vector(at::multinomial(weights, static_cast<std::int64_t>(num_samples), replacement,
+                                   generator(seed, epoch)));
 }
 
 void require_rank(const char* who, int num_replicas, int rank) {

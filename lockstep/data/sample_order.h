@@ -7,12 +7,19 @@
 #include <cstdint>
 #include <vector>
 
+#include <ATen/core/Tensor.h>
+
 namespace lockstep {
 
 // The sample at each position of the epoch. If shuffled, it is torch.randperm(size) from a CPU
 // generator with the seed seed + epoch, so it equals Python's order; otherwise it counts up.
 std::vector<std::size_t> sample_order(std::size_t size, bool shuffle, std::int64_t seed,
                                       std::int64_t epoch);
+
+// The samples that torch.multinomial draws with these weights, double [N] on the CPU, from the same
+// generator: num_samples of them, in the order in which they are drawn.
+std::vector<std::size_t> weighted_order(const at::Tensor& weights, std::size_t num_samples,
+                                        bool replacement, std::int64_t seed, std::int64_t epoch);
 
 // UsageError that begins with `who` unless 0 <= rank < num_replicas.
 void require_rank(const char* who, int num_replicas, int rank);

@@ -92,8 +92,9 @@ TEST(DistributedSampler, EvaluationCountsEverySampleOnce) {
 
 TEST(DistributedSampler, TakesRankAndSizeFromTheGroup) {
   testing::run_rank_threads(3, [](const std::shared_ptr<ProcessGroup>& group) {
-    EXPECT_EQ(DistributedSampler(10, *group, {.seed = 7}).indices(),
-              DistributedSampler(10, 3, group->rank(), {.seed = 7}).indices());
+    const Indices expected = DistributedSampler(10, 3, group->rank(), {.seed = 7}).indices();
+    EXPECT_EQ(DistributedSampler(10, *group, {.seed = 7}).indices(), expected);
+    EXPECT_EQ(DistributedSampler(10, group, {.seed = 7}).indices(), expected);
   });
 }
 
@@ -139,6 +140,34 @@ class Echo : public torch::data::datasets::Dataset<Echo> {
  private:
   std::size_t size_;
 };
+
+TEST(DistributedSampler, TakesTheSizeFromADataSet) {
+  testing::run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    const Echo numbers(7);
+    const auto stacked = Echo(8).map(torch::data::transforms::Stack<>());
+    const auto shared = torch::data::datasets::make_shared_dataset<Echo>(9);
+    const torch::data::datasets::TensorDataset tensors(torch::zeros({11, 2}));
+    EXPECT_EQ(DistributedSampler(numbers, group).size(), 4u);
+    EXPECT_EQ(DistributedSampler(stacked, *group).size(), 4u);
+    EXPECT_EQ(DistributedSampler(shared, group, {.drop_last = true}).size(), 4u);
+    EXPECT_EQ(DistributedSampler(tensors, 2, group->rank()).size(), 6u);
+  });
+}
+
+// A stream, which gives as many samples as are asked for and never ends.
+class Endless : public torch::data::datasets::StreamDataset<Endless> {
+ public:
+  std::vector<torch::data::Example<>> get_batch(std::size_t size) override {
+    return std::vector<torch::data::Example<>>(size);
+  }
+  c10::optional<std::size_t> size() const override { return c10::nullopt; }
+};
+
+TEST(DistributedSampler, RefusesADataSetWithoutASize) {
+  EXPECT_THAT([] { DistributedSampler(Endless(), 2, 0); },
+              ThrowsMessage<UsageError>(AllOf(HasSubstr("the data set has no size"),
+                                              HasSubstr("with a ShardingFilter"))));
+}
 
 class LoaderWithWorkers : public ::testing::TestWithParam<std::size_t> {};
 

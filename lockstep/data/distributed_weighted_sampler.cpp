@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Checks the weights, and draws with them.
+#include "lockstep/data/distributed_weighted_sampler.h"
+
+#include <cmath>
+#include <span>
+#include <string>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep {
+namespace {
+
+constexpr const char* kName = "DistributedWeightedSampler";
+// torch.multinomial's limit.
+constexpr std::int64_t kMostWeights = 1 << 24;
+
+// What is wrong, and the way out; empty if nothing is.
+std::string fault_of_shape(const at::Tensor& weights) {
+  if (!weights.defined()) return "weights are undefined; give a tensor with one for each sample";
+  const std::int64_t count = weights.numel();
+  if (weights.dim() == 1 && !weights.is_complex() && count > 0 && count <= kMostWeights) return {};
+  return fmt::format(
+      "weights of shape [{}] and type {}; give one real number for each sample, at most {}, in a "
+      "tensor of one dimension",
+      fmt::join(weights.sizes(), ", "), at::toString(weights.scalar_type()), kMostWeights);
+}
+
+std::string fault_of_values(std::span<const double> weights, std::int64_t num_samples,
+                            bool replacement) {
+  std::int64_t positive = 0;
+  double sum = 0;
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    if (!std::isfinite(weights[i]) || weights[i] < 0) {
+      return fmt::format("weight {} of {} is {}; weights must be finite and not negative", i,
+                         weights.size(), weights[i]);
+    }
+    positive += weights[i] > 0 ? 1 : 0;
+    sum += weights[i];
+  }
+  if (positive == 0) {
+    return fmt::format("all {} weights are 0; give one that is positive", weights.size());
+  }
+  if (!std::isfinite(sum)) return "the weights' sum is infinite; scale them down";
+  if (num_samples < 1) return fmt::format("num_samples is {}; give at least 1", num_samples);
+  if (!replacement && num_samples > positive) {
+    return fmt::format(
+        "{} samples were asked for without replacement, but {} weights are positive; ask for no "
+        "more than these, or set .replacement = true",
+        num_samples, positive);
+  }
+  return {};
+}
+
+// A copy, which later changes to the caller's tensor do not reach.
+at::Tensor checked(const at::Tensor& weights, std::int64_t num_samples, int num_replicas, int rank,
+                   bool replacement) {
+  at::Tensor copy;
+  std::string fault = fault_of_shape(weights);
+  if (fault.empty()) {
+    copy = weights.detach().cpu().to(at::kDouble).clone(at::MemoryFormat::Contiguous);
+    const auto count = static_cast<std::size_t>(copy.numel());
+    fault = fault_of_values({copy.data_ptr<double>(), count}, num_samples, replacement);
+  }
+  if (fault.empty()) return copy;
+  throw UsageError(fmt::format("{}, rank {} of {}: {}", kName, rank, num_replicas, fault));
+}
+
+}  // namespace
+
+DistributedWeightedSampler::DistributedWeightedSampler(
+    const at::Tensor& weights, std::int64_t num_samples, GroupArgument group,
+    const DistributedWeightedSamplerOptions& options)
+    : DistributedWeightedSampler(weights, num_samples, group.get().size(), group.get().rank(),
+                                 options) {}
+
+DistributedWeightedSampler::DistributedWeightedSampler(
+    const at::Tensor& weights, std::int64_t num_samples, int num_replicas, int rank,
+    const DistributedWeightedSamplerOptions& options)
+    : EpochSampler(kName,
+                   {static_cast<std::size_t>(num_samples), num_replicas, rank, options.drop_last},
+                   /*random=*/true),
+      weights_(checked(weights, num_samples, num_replicas, rank, options.replacement)),
+      replacement_(options.replacement),
+      seed_(options.seed) {}
+
+void DistributedWeightedSampler::reset(c10::optional<std::size_t> new_size) {
+  const auto count = static_cast<std::size_t>(weights_.numel());
+  if (new_size && *new_size != count) {
+    throw UsageError(
+        fmt::format("{}: a data set of {} samples, but {} weights; make a sampler with a weight "
+                    "for each sample",
+                    kName, *new_size, count));
+  }
+  EpochSampler::reset();
+}
+
+std::vector<std::size_t> DistributedWeightedSampler::order(std::size_t size,
+                                                           std::int64_t epoch) const {
+  return weighted_order(weights_, size, replacement_, seed_, epoch);
+}
+
+}  // namespace lockstep

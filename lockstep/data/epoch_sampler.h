@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Deals the samples of each epoch to the ranks: what DistributedSampler and
+// DistributedWeightedSampler have in common.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include <torch/data/samplers/base.h>
+
+#include "lockstep/data/sample_order.h"
+
+namespace lockstep {
+
+// A sampler for torch::data::make_data_loader and MemoryLoader, which copy it. Copies share the
+// epoch, so set_epoch on the original reaches the loader's copy; each copy has its own position.
+// set_epoch may be called from any thread, everything else from one thread per copy.
+class EpochSampler : public torch::data::samplers::Sampler<> {
+ public:
+  // Without this call every epoch has the same order. Takes effect at the next reset(), which a
+  // loader calls in begin().
+  void set_epoch(std::int64_t epoch);
+  std::int64_t epoch() const { return epoch_->number; }
+
+  // The number of this rank's samples in an epoch, padding included; the same on every rank.
+  std::size_t size() const { return share_.count(); }
+
+  // How many of this rank's first samples in an epoch are not padding. An evaluation that counts
+  // only these counts every sample once; the rest repeat samples that another rank counts.
+  std::size_t unpadded_size() const { return share_.unpadded_count(); }
+
+  // This rank's samples in the current epoch, in order. Does not move the position.
+  std::vector<std::size_t> indices() const;
+
+  // Starts the current epoch from the beginning; a new size replaces the data set's size. Warns
+  // through TORCH_WARN_ONCE if a complete random epoch begins again because the program calls
+  // neither set_epoch nor load.
+  void reset(c10::optional<std::size_t> new_size = c10::nullopt) override;
+
+  // The next batch_size samples, fewer at the end, then nullopt. UsageError if batch_size is 0.
+  c10::optional<std::vector<std::size_t>> next(std::size_t batch_size) override;
+
+  // The current epoch and the position in it.
+  void save(torch::serialize::OutputArchive& archive) const override;
+  void load(torch::serialize::InputArchive& archive) override;
+
+ protected:
+  // The name, for errors, is a literal. random: whether the order depends on the epoch. UsageError
+  // unless 0 <= share.rank < share.ranks.
+  EpochSampler(const char* name, const RankShare& share, bool random);
+
+ private:
+  struct Epoch {
+    std::atomic<std::int64_t> number = 0;
+    std::atomic<bool> was_set = false;
+  };
+
+  // The `size` samples of an epoch over all ranks, in order; the same on every rank.
+  virtual std::vector<std::size_t> order(std::size_t size, std::int64_t epoch) const = 0;
+
+  std::vector<std::size_t> indices_of(std::int64_t epoch) const;
+  void warn_if_order_repeats() const;
+
+  const char* name_;
+  RankShare share_;
+  bool random_;
+  std::shared_ptr<Epoch> epoch_;
+  // The epoch of indices_, once started_.
+  std::int64_t running_epoch_ = 0;
+  bool started_ = false;
+  std::vector<std::size_t> indices_;
+  std::size_t position_ = 0;
+};
+
+}  // namespace lockstep
