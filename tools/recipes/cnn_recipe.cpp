@@ -26,10 +26,18 @@ Recipe cnn_recipe() {
           [] {
             namespace nn = torch::nn;
             // 28 -> 26 -> 13 -> 11 -> 5 pixels per side
-            return nn::Sequential(nn::Conv2d(nn::Conv2dOptions(1, 16, 3)), nn::ReLU(),
-                                  nn::MaxPool2d(2), nn::Conv2d(nn::Conv2dOptions(16, 32, 3)),
-                                  nn::ReLU(), nn::MaxPool2d(2), nn::Flatten(),
-                                  nn::Linear(32 * 5 * 5, 128), nn::ReLU(), nn::Linear(128, 10));
+            return nn::Sequential{
+                nn::Conv2d(nn::Conv2dOptions(1, 16, 3)),
+                nn::ReLU(),
+                nn::MaxPool2d(2),
+                nn::Conv2d(nn::Conv2dOptions(16, 32, 3)),
+                nn::ReLU(),
+                nn::MaxPool2d(2),
+                nn::Flatten(),
+                nn::Linear(32 * 5 * 5, 128),
+                nn::ReLU(),
+                nn::Linear(128, 10),
+            };
           },
       .make_optimizer =
           [](std::vector<at::Tensor> parameters, double learning_rate) {

@@ -26,7 +26,7 @@ Recipe linear_recipe() {
                                 .test_inputs = {},
                                 .test_targets = {}};
           },
-      .make_net = [] { return torch::nn::Sequential(torch::nn::Linear(1, 1)); },
+      .make_net = [] { return torch::nn::Sequential{torch::nn::Linear(1, 1)}; },
       .make_optimizer =
           [](std::vector<at::Tensor> parameters, double learning_rate) {
             return std::make_unique<torch::optim::SGD>(std::move(parameters),

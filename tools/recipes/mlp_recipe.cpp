@@ -22,8 +22,12 @@ Recipe mlp_recipe() {
                  ProcessGroup& group) { return load_images(folder, group); },
       .make_net =
           [] {
-            return torch::nn::Sequential(torch::nn::Flatten(), torch::nn::Linear(784, 256),
-                                         torch::nn::ReLU(), torch::nn::Linear(256, 10));
+            return torch::nn::Sequential{
+                torch::nn::Flatten(),
+                torch::nn::Linear(784, 256),
+                torch::nn::ReLU(),
+                torch::nn::Linear(256, 10),
+            };
           },
       .make_optimizer =
           [](std::vector<at::Tensor> parameters, double learning_rate) {

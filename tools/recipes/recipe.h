@@ -42,7 +42,9 @@ struct Recipe {
   std::function<TrainingData(const std::filesystem::path& folder, std::uint64_t seed,
                              ProcessGroup& group)>
       load;
-  // Draws the weights from the default generator.
+  // Draws the weights from the default generator, as Python does after the same manual_seed. That
+  // takes Sequential{...} with braces, which build the layers in order. With parentheses, the order
+  // is the compiler's choice, and g++ starts with the last layer.
   std::function<torch::nn::Sequential()> make_net;
   std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<at::Tensor> parameters,
                                                          double learning_rate)>
