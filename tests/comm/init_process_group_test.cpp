@@ -173,6 +173,27 @@ TEST(InitProcessGroup, JoinsByTheEnvironment) {
   });
 }
 
+// Older launchers pass the local rank only as an argument, which a program puts into LOCAL_RANK.
+TEST(InitProcessGroup, JoinsWithALocalRankThatWasAnArgument) {
+  const std::string port = std::to_string(free_port());
+  run_ranks(2, [&](Rank& rank) {
+    // Not the rank, which is the local rank if nothing else is said.
+    const int local_rank = 1 - rank.rank();
+    const std::string argument = fmt::format("--local_rank={}", local_rank);
+    set_launcher_environment({{"RANK", std::to_string(rank.rank())},
+                              {"WORLD_SIZE", "2"},
+                              {"MASTER_ADDR", "127.0.0.1"},
+                              {"MASTER_PORT", port}});
+    ::setenv("LOCAL_RANK", argument.substr(argument.find('=') + 1).c_str(), 1);
+    InitOptions options;
+    options.timeout = 30s;
+    const auto group = init_process_group(options);
+    EXPECT_EQ(group->rank(), rank.rank());
+    EXPECT_EQ(group->local_rank(), local_rank);
+    group->barrier().wait();
+  });
+}
+
 TEST(InitProcessGroup, JoinsByTcp) {
   const std::string address = fmt::format("tcp://127.0.0.1:{}", free_port());
   expect_joins(2, [&](Rank& rank) {
