@@ -8,9 +8,8 @@
 #include <cstdio>
 #include <string>
 
+#include <lockstep/lockstep.h>
 #include <torch/torch.h>
-
-#include "lockstep/lockstep.h"
 
 struct Result {
   double seconds;
@@ -21,7 +20,7 @@ struct Result {
 Result train(std::shared_ptr<lockstep::ProcessGroup> group) {
   torch::manual_seed(0);
   lockstep::LinearDataset points;
-  lockstep::DistributedSampler sampler(points.size().value(), *group);
+  lockstep::DistributedSampler sampler(points.size().value(), group);
   lockstep::MemoryLoader loader(points.inputs(), points.targets(), sampler, {.batch_size = 32});
 
   torch::nn::Linear line(1, 1);
@@ -34,7 +33,7 @@ Result train(std::shared_ptr<lockstep::ProcessGroup> group) {
     sampler.set_epoch(epoch);
     for (auto& batch : loader) {
       optimizer.zero_grad();
-      torch::mse_loss(model->forward(batch.data), batch.target).backward();
+      torch::mse_loss(model(batch.data), batch.target).backward();
       optimizer.step();
     }
   }

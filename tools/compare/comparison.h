@@ -36,7 +36,7 @@ struct ComparisonOptions {
 
 // A mode's demands on a program, and its reach.
 struct ModeNeeds {
-  // Lines that its example has beyond the single-device one.
+  // Lines of its example that the single-device one does not have.
   int lines = 0;
   // "one device", "one machine" or "many machines".
   std::string_view reach;

@@ -62,7 +62,7 @@ std::vector<Cells> figures(const Comparison& comparison) {
 
 std::vector<Cells> costs(const Comparison& comparison) {
   std::vector<Cells> lines{
-      {"mode", "ranks", "peak MB", "of the fullest", "MB moved a step", "lines more", "reach"}};
+      {"mode", "ranks", "peak MB", "of the fullest", "MB moved a step", "lines changed", "reach"}};
   for (const auto& row : comparison.rows) lines.push_back(costs_of(row));
   return lines;
 }

@@ -142,8 +142,8 @@ TEST(Comparison, IsATableOfAlignedColumns) {
 
 TEST(Comparison, NeedsMoreLinesTheFurtherItReaches) {
   EXPECT_EQ(needs_of(TrainMode::single).lines, 0);
-  EXPECT_EQ(needs_of(TrainMode::dp).lines, 1);
-  EXPECT_GT(needs_of(TrainMode::ddp).lines, 1);
+  EXPECT_GT(needs_of(TrainMode::dp).lines, 0);
+  EXPECT_GT(needs_of(TrainMode::ddp).lines, needs_of(TrainMode::dp).lines);
 }
 
 TEST(Comparison, IsJsonWithRows) {
