@@ -65,7 +65,13 @@ class [[nodiscard]] NoSync {
 // or reduced unless check_finite is set.
 //
 // Not thread-safe. Keeps the group alive; parameters may outlive the reducer and keep their
-// gradients. Two reducers whose backwards overlap need separate groups.
+// gradients.
+//
+// Reducers may share a group if every rank starts their reductions in the same order: if their
+// backwards run one after another, or if one backward runs through several of them on one thread,
+// with the same graph on every rank. Give each reducer its own group (ProcessGroup::split) if their
+// backwards run at the same time in several threads, as they do on several GPUs, or if the graph or
+// the parameters that it uses differ between ranks.
 class Reducer {
  public:
   // Collective. Parameters that appear twice are taken once; frozen ones are not touched.

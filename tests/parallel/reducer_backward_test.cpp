@@ -282,6 +282,27 @@ TEST(ReducerBackward, NestedInAnotherOnceItsBucketsAreThere) {
   });
 }
 
+TEST(ReducerBackward, OnceThroughTwoModelsOfOneGroup) {
+  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    torch::nn::Linear first(4, 4);
+    torch::nn::Linear second(4, 4);
+    DistributedDataParallel model(first, group, kManyBuckets);
+    DistributedDataParallel head(second, group, kManyBuckets);
+    std::vector<at::Tensor> parameters = first->parameters();
+    for (const at::Tensor& parameter : second->parameters()) parameters.push_back(parameter);
+    const auto input = [](int rank) { return torch::ones({2, 4}) * (rank + 1); };
+    for (int step = 0; step < 3; ++step) {
+      const auto loss_of = [&](int rank) { return second(torch::tanh(first(input(rank)))).sum(); };
+      const auto expected = torch::autograd::grad({(loss_of(0) + loss_of(1)) / 2}, parameters);
+      for (const at::Tensor& parameter : parameters) parameter.mutable_grad().reset();
+      head(torch::tanh(model(input(group->rank())))).sum().backward();
+      for (std::size_t i = 0; i < parameters.size(); ++i) {
+        EXPECT_TRUE(torch::allclose(parameters[i].grad(), expected[i])) << i << " in " << step;
+      }
+    }
+  });
+}
+
 TEST(ReducerBackward, OutsideOfTheOutputsOnlyAccumulates) {
   run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
     Mlp net;
