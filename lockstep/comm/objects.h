@@ -6,13 +6,12 @@
 #include <concepts>
 #include <cstring>
 #include <exception>
-#include <ranges>
 #include <string>
 #include <string_view>
-#include <type_traits>
 #include <vector>
 
 #include "lockstep/comm/group_argument.h"
+#include "lockstep/core/plain_object.h"
 
 namespace lockstep {
 
@@ -20,14 +19,6 @@ namespace lockstep {
 std::string broadcast_object(std::string_view object, int root, GroupArgument group);
 // Every rank's string, in rank order. Lengths may differ.
 std::vector<std::string> all_gather_object(std::string_view object, GroupArgument group);
-
-// A type whose bytes are its value, without pointers: numbers, enumerations, structs of these. It
-// has the same layout on every rank's machine. Ranges are refused, since views only point to their
-// elements.
-template <class T>
-concept PlainObject =
-    std::is_trivially_copyable_v<T> && std::default_initializable<T> && !std::is_pointer_v<T> &&
-    !std::is_member_pointer_v<T> && !std::ranges::range<T>;
 
 // nlohmann::json, or a type with the same interface.
 template <class T>

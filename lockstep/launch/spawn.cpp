@@ -17,9 +17,13 @@
 #include "lockstep/launch/spawn_outcomes.h"
 #include "lockstep/launch/start_anew.h"
 #include "lockstep/rendezvous/local_store.h"
+#include "lockstep/rendezvous/store_client.h"
+#include "lockstep/rendezvous/store_memory.h"
 
 namespace lockstep::spawn_detail {
 namespace {
+
+using Body = std::function<std::string(int)>;
 
 std::string result_key(int rank) {
   return fmt::format("lockstep/spawn/result/{}", rank);
@@ -96,11 +100,19 @@ std::vector<std::string> all_variables() {
   return all;
 }
 
-using Body = std::function<std::string(int)>;
-
 void run_and_store(int rank, const Body& body) {
-  const std::string store = *environment("LOCKSTEP_STORE");
-  LocalStore(store).set(result_key(rank), body(rank));
+  LocalStore store(*environment("LOCKSTEP_STORE"));
+  const std::string result = body(rank);
+  try {
+    store.set(result_key(rank), result);
+  } catch (const UsageError&) {
+    throw UsageError(fmt::format(
+        "the function returned {:.1f} MiB, and spawn takes nearly {} MiB from a rank and nearly {} "
+        "MiB from all ranks together; save the result to a file and return the file's name, or "
+        "return what all ranks have in common on rank 0 only",
+        static_cast<double>(result.size()) / (1 << 20), StoreClient::kMaxSize >> 20,
+        StoreMemory::kBound >> 20));
+  }
 }
 
 RankBody forked(const AgentOptions& agent, const Body& body) {

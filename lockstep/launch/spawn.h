@@ -4,7 +4,6 @@
 #pragma once
 
 #include <chrono>
-#include <cstring>
 #include <functional>
 #include <optional>
 #include <string>
@@ -17,6 +16,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/launch/output_line.h"
 #include "lockstep/launch/rank_failure.h"
+#include "lockstep/launch/spawn_results.h"
 
 namespace lockstep {
 
@@ -74,31 +74,6 @@ namespace spawn_detail {
 std::vector<std::string> run(int ranks, const std::function<std::string(int)>& body,
                              const std::type_info& function, const SpawnOptions& options);
 
-template <class Result>
-std::string to_bytes(const Result& result) {
-  if constexpr (std::is_same_v<Result, std::string>) {
-    return result;
-  } else {
-    static_assert(
-        std::is_trivially_copyable_v<Result> && !std::is_pointer_v<Result>,
-        "a rank returns void, std::string, or a trivially copyable type without pointers");
-    std::string bytes(sizeof result, '\0');
-    std::memcpy(bytes.data(), &result, sizeof result);
-    return bytes;
-  }
-}
-
-template <class Result>
-Result from_bytes(std::string bytes) {
-  if constexpr (std::is_same_v<Result, std::string>) {
-    return bytes;
-  } else {
-    std::remove_const_t<Result> result;
-    std::memcpy(&result, bytes.data(), sizeof result);
-    return result;
-  }
-}
-
 }  // namespace spawn_detail
 
 // Whether this process is a rank: true from the start of main with StartMethod::spawn, and inside
@@ -108,34 +83,43 @@ bool is_rank();
 // Calls fn(rank) in each of `ranks` new processes and blocks until all have ended. They have the
 // environment variables of `lockstep run`, so that init_process_group() joins them. A rank ends
 // when fn returns; destructors of static objects do not run in it. Processes that ranks leave
-// behind are ended with them, by the ranks' parent. Returns the results by rank,
-// at most 64 MiB each; nothing if fn returns void. Results are kept until the program ends, for the
-// ranks of later calls.
+// behind are ended with them, by the ranks' parent.
 //
-// RankFailed for the rank that failed first. BackendError, after all have ended, if their output
-// could not be written to standard output or a log file. UsageError if the start method is
-// impossible: fork if this process has started threads, since libtorch would hang in the ranks;
-// spawn inside a rank, or in a process that the program has forked. SIGINT, SIGTERM, SIGHUP and
-// SIGQUIT are passed on to the ranks and, once the ranks have ended, raised here; then Error is
-// thrown. Call it only from the main thread.
+// Returns what fn returned, by rank, as a std::vector; nothing if fn returns void. fn may return a
+// SpawnResult. Tensors come back as contiguous copies on the CPU with the same type, sizes and
+// values, or undefined; they require no gradient and share no memory with each other. A rank's
+// result may have nearly 64 MiB, and all together nearly 256 MiB: save larger ones to a file in fn.
+// Results are kept until the program ends, for the ranks of later calls.
+//
+// RankFailed for the rank that failed first, such as one with too large a result or a sparse
+// tensor. BackendError, after all have ended, if their output could not be written to standard
+// output or a log file. UsageError if the start method is impossible: fork if this process has
+// started threads, since libtorch would hang in the ranks; spawn inside a rank, or in a process
+// that the program has forked. SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on to the ranks and,
+// once the ranks have ended, raised here; then Error is thrown. Call it only from the main thread.
 template <class Function>
 auto spawn(int ranks, Function&& fn, const SpawnOptions& options = {}) {
   using Result = std::invoke_result_t<Function&, int>;
   if constexpr (std::is_void_v<Result>) {
-    spawn_detail::run(
-        ranks,
-        [&](int rank) {
-          fn(rank);
-          return std::string();
-        },
-        typeid(Function), options);
+    const auto body = [&](int rank) {
+      fn(rank);
+      return std::string();
+    };
+    spawn_detail::run(ranks, body, typeid(Function), options);
   } else {
     using Value = std::remove_cvref_t<Result>;
+    static_assert(SpawnResult<Value>,
+                  "the function of spawn() returns void, std::string, at::Tensor, a trivially "
+                  "copyable type without pointers (numbers, enums, structs, std::array), or a "
+                  "std::vector of one of these");
     std::vector<Value> results;
-    for (std::string& bytes : spawn_detail::run(
-             ranks, [&](int rank) { return spawn_detail::to_bytes<Value>(fn(rank)); },
-             typeid(Function), options)) {
-      results.push_back(spawn_detail::from_bytes<Value>(std::move(bytes)));
+    if constexpr (SpawnResult<Value>) {
+      using Bytes = spawn_detail::ResultBytes<Value>;
+      const auto body = [&](int rank) { return Bytes::pack(fn(rank)); };
+      for (std::string& bytes :
+           spawn_detail::run(ranks, body, typeid(Function), options)) {
+        results.push_back(Bytes::unpack(std::move(bytes)));
+      }
     }
     return results;
   }

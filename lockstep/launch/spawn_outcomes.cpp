@@ -15,19 +15,6 @@ constexpr const char* kUsageError = "UsageError";
 constexpr const char* kBackendError = "BackendError";
 constexpr const char* kError = "Error";
 
-std::string pack_results(const SpawnResults& results) {
-  std::string packed;
-  pack(packed, static_cast<int>(results.size()));
-  for (const std::string& result : results) pack(packed, result);
-  return packed;
-}
-
-SpawnResults unpack_results(Unpacking packed) {
-  SpawnResults results(static_cast<std::size_t>(packed.number()));
-  for (std::string& result : results) result = packed.text();
-  return results;
-}
-
 std::string pack_failure(const RankFailed& error) {
   const RankFailure& failure = error.failure();
   std::string packed;
@@ -64,7 +51,7 @@ SpawnResults SpawnOutcomes::remember(const std::string& call,
   };
   try {
     SpawnResults results = make();
-    add(kReturned, pack_results(results));
+    add(kReturned, spawn_detail::join(results));
     return results;
   } catch (const RankFailed& error) {
     add(kRankFailed, pack_failure(error));
@@ -86,7 +73,7 @@ SpawnResults EarlierOutcomes::next(const std::string& call) {
   const std::string kind = packed_.text();
   const std::string outcome = packed_.text();
   if (call != in_parent) throw_other_call(call, in_parent);
-  if (kind == kReturned) return unpack_results(Unpacking(outcome));
+  if (kind == kReturned) return spawn_detail::split(outcome);
   if (kind == kRankFailed) throw unpack_failure(Unpacking(outcome));
   if (kind == kUsageError) throw UsageError(outcome);
   if (kind == kBackendError) throw BackendError(outcome);

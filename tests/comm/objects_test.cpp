@@ -2,6 +2,8 @@
 // Objects of every kind, between ranks that are processes.
 #include "lockstep/comm/objects.h"
 
+#include <array>
+
 #include "comm/conformance/expect_error.h"
 #include "support/join.h"
 #include "support/rank_processes.h"
@@ -19,6 +21,8 @@ using testing::run_ranks;
 
 static_assert(PlainObject<double> && JsonObject<nlohmann::json>);
 static_assert(!PlainObject<std::string> && !PlainObject<const char*>);
+static_assert(PlainObject<std::array<float, 3>>);
+static_assert(!PlainObject<std::array<const char*, 3>>);
 static_assert(!PlainObject<at::IntArrayRef>, "its elements are elsewhere");
 
 TEST(Objects, AreBroadcastFromRoot) {

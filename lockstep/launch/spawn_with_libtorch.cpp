@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The parts of spawn() that need libtorch: tensors as results.
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/GradMode.h>
+#include <fmt/format.h>
+
+#include "lockstep/core/error.h"
+#include "lockstep/core/packed_strings.h"
+#include "lockstep/launch/spawn.h"
+
+namespace lockstep::spawn_detail {
+namespace {
+
+using Sizes = ResultBytes<std::vector<std::int64_t>>;
+
+at::Tensor contiguous_on_cpu(const at::Tensor& tensor) {
+  if (tensor.layout() != at::kStrided || tensor.is_quantized() || tensor.is_meta()) {
+    throw UsageError(fmt::format(
+        "the function of spawn() returned a tensor ({} on {}) that is sparse, quantized or without "
+        "elements; return an ordinary one, as to_dense() and dequantize() make it",
+        toString(tensor.scalar_type()), tensor.device().str()));
+  }
+  const c10::NoGradGuard no_grad;
+  const at::Tensor copy = at::empty(tensor.sizes(), tensor.scalar_type());
+  // Also resolves a lazy conjugation or negation.
+  return copy.copy_(tensor);
+}
+
+}  // namespace
+
+// Type, sizes and elements; nothing for an undefined tensor.
+std::string ResultBytes<at::Tensor>::pack(const at::Tensor& tensor) {
+  std::string packed;
+  if (!tensor.defined()) return packed;
+  const at::Tensor elements = contiguous_on_cpu(tensor);
+  lockstep::pack(packed, static_cast<int>(elements.scalar_type()));
+  lockstep::pack(packed, Sizes::pack(elements.sizes().vec()));
+  lockstep::pack(
+      packed, std::string_view(static_cast<const char*>(elements.data_ptr()), elements.nbytes()));
+  return packed;
+}
+
+at::Tensor ResultBytes<at::Tensor>::unpack(const std::string& bytes) {
+  if (bytes.empty()) return {};
+  Unpacking packed(bytes);
+  const auto type = static_cast<at::ScalarType>(packed.number());
+  at::Tensor tensor = at::empty(Sizes::unpack(packed.text()), type);
+  const std::string elements = packed.text();
+  if (elements.size() != tensor.nbytes()) {
+    refuse_bytes(elements.size(), std::to_string(tensor.nbytes()));
+  }
+  if (!elements.empty()) std::memcpy(tensor.data_ptr(), elements.data(), elements.size());
+  return tensor;
+}
+
+}  // namespace lockstep::spawn_detail
