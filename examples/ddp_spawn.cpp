@@ -49,7 +49,8 @@ int main(int argc, char** argv) try {
   torch::set_num_threads(1);
   // If libtorch has started threads by the time of spawn, ranks run main again: they skip this
   // training.
-  const Result alone = lockstep::is_rank() ? Result{} : train(lockstep::init_process_group());
+  const Result alone =
+      lockstep::is_rank() ? Result{} : train(lockstep::init_process_group({.world_size = 1}));
 
   const auto results = lockstep::spawn(ranks, [&](int rank) {
     return train(lockstep::init_process_group(

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/comm/backends.h"
+#include "lockstep/comm/group_warnings.h"
 #include "lockstep/comm/hierarchical/host_map.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
@@ -72,6 +73,7 @@ std::shared_ptr<ProcessGroup> make_group(std::string backend, Membership member,
                                          GroupOptions options) {
   if (member.store) {
     member.processes = call_roll(member, backend, Deadline::after(options.timeout));
+    warn_of_oversubscription(member);
   }
   if (backend == "auto" || member.world_size == 1) {
     const Choice choice = choose_backend(find_placement(member, options));

@@ -11,9 +11,8 @@
 #include "lockstep/comm/backends.h"
 #include "lockstep/comm/choose_backend.h"
 #include "lockstep/comm/core/device_count.h"
-#include "lockstep/core/cpu.h"
+#include "lockstep/comm/group_warnings.h"
 #include "lockstep/core/error.h"
-#include "lockstep/rendezvous/launchers.h"
 #include "lockstep/rendezvous/losses.h"
 #include "lockstep/rendezvous/rendezvous.h"
 
@@ -62,11 +61,10 @@ std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
                                   .rank = options.rank,
                                   .world_size = options.world_size,
                                   .timeout = options.timeout});
-  // Lockstep's launcher has warned already.
-  if (member.local_rank == 0 && !started_by_lockstep())
-    warn_of_oversubscription(member.local_world_size);
   const GroupOptions group{.timeout = options.timeout,
                            .device = choose_device(options.device, member)};
+  const bool chosen = options.world_size || options.init_method != "env://";
+  if (member.world_size == 1 && !chosen) warn_of_group_of_one(group.device);
   const GroupLosses losses(member);
   try {
     auto made = make_group(options.backend, std::move(member), group);

@@ -16,9 +16,10 @@ struct InitOptions {
   // One of backends().
   std::string backend = "auto";
   // "env://" reads RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, else the variables of
-  // mpirun and srun; with none of them, the process is a group of one. "tcp://host:port" (rank 0
-  // listens there) and "file:///path" (a file that does not exist yet) take rank and world_size
-  // from these options, else from RANK and WORLD_SIZE.
+  // mpirun and srun; with none of them, the process is a group of one, and a world_size of 1 in
+  // these options says that this is intended. "tcp://host:port" (rank 0 listens there) and
+  // "file:///path" (a file that does not exist yet) take rank and world_size from these options,
+  // else from RANK and WORLD_SIZE.
   std::string init_method = "env://";
   std::optional<int> rank = {};
   std::optional<int> world_size = {};
@@ -31,7 +32,9 @@ struct InitOptions {
 // Blocks until all ranks have joined. UsageError if options or environment are contradictory or
 // conflict with those of other ranks; PeerLost names a rank that joined and died, TimeoutError the
 // ranks that did not join; BackendError if the backend is not built in, or the system refuses what
-// it needs. Destroying the group leaves it and never hangs; there is no destroy_process_group.
+// it needs. TORCH_WARN, once each, for a group of one on a terminal that nothing asked for, and for
+// more ranks on a machine than cores. Destroying the group leaves it and never hangs; there is no
+// destroy_process_group.
 std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options = {});
 
 // The names of the backends. "auto" takes the fastest backend that can join these ranks; "shm" is

@@ -4,9 +4,9 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/comm/group_warnings.h"
 #include "lockstep/comm/local/thread/thread_backend.h"
 #include "lockstep/comm/self/self_backend.h"
-#include "lockstep/core/cpu.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep {

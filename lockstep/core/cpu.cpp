@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <limits>
@@ -21,9 +20,6 @@
 
 namespace lockstep {
 namespace {
-
-// More ranks per core are more likely a typo than intended.
-constexpr int kRanksPerCore = 4;
 
 std::int64_t machine_memory() {
   std::ifstream file("/proc/meminfo");
@@ -45,11 +41,11 @@ void call_if_loaded(const char* function, Arguments... arguments) {
 
 }  // namespace
 
-std::vector<int> allowed_cores() {
+std::vector<int> allowed_cores(pid_t process) {
   std::vector<int> cores;
   cpu_set_t mask;
   CPU_ZERO(&mask);
-  if (sched_getaffinity(0, sizeof mask, &mask) != 0) return {0};
+  if (sched_getaffinity(process, sizeof mask, &mask) != 0) return {0};
   for (int core = 0; core < CPU_SETSIZE; ++core) {
     if (CPU_ISSET(core, &mask)) cores.push_back(core);
   }
@@ -87,13 +83,13 @@ std::optional<std::int64_t> address_space_left() {
   return std::max<std::int64_t>(0, static_cast<std::int64_t>(limit.rlim_cur) - used);
 }
 
-void warn_of_oversubscription(int ranks) {
-  const int cores = available_cores();
-  if (ranks <= kRanksPerCore * cores) return;
-  const std::string warning = fmt::format("lockstep: warning: {} ranks share {} core{}\n", ranks,
-                                          cores, cores == 1 ? "" : "s");
-  // Not fmt::print, which throws if standard error is full.
-  std::fputs(warning.c_str(), stderr);
+std::string oversubscription(int ranks, int cores) {
+  if (ranks <= cores) return "";
+  return fmt::format(
+      "{} ranks share {} core{} and take turns, which slows them down; start at most {} on this "
+      "machine, or let them use more cores (affinity masks and control groups limit them: "
+      "`lockstep doctor`)",
+      ranks, cores, cores == 1 ? "" : "s", cores);
 }
 
 void limit_threads(int threads) {

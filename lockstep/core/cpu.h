@@ -4,14 +4,16 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include <sys/types.h>
 
 namespace lockstep {
 
-// The cores in this process's affinity mask, by the kernel's numbers.
-std::vector<int> allowed_cores();
+// The cores in the affinity mask of this process, or of another one of this machine, by the
+// kernel's numbers.
+std::vector<int> allowed_cores(pid_t process = 0);
 
 // Caps `cores` at the cgroup's CPU quota, rounded up. At least 1.
 int cut_to_quota(int cores);
@@ -32,8 +34,8 @@ std::int64_t available_memory(int processes = 1);
 // none.
 std::optional<std::int64_t> address_space_left();
 
-// Warns on standard error if there are more than four ranks per available core.
-void warn_of_oversubscription(int ranks);
+// A warning with the remedy if there are more ranks than cores; else empty.
+std::string oversubscription(int ranks, int cores);
 
 // Sets the number of OpenMP and OpenBLAS threads in this process, through the environment and, if
 // the libraries are loaded, through their own functions.

@@ -11,7 +11,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include "lockstep/core/cpu.h"
 #include "lockstep/core/error.h"
 #include "lockstep/launch/rank_watch.h"
 
@@ -73,7 +72,6 @@ AgentResult run_agent(const AgentOptions& options) {
 
 AgentResult run_agent(const AgentOptions& options, const RankBody& body) {
   check(options);
-  warn_of_oversubscription(options.ranks);
   return RankWatch(options, body).run();
 }
 

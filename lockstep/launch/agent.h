@@ -64,6 +64,9 @@ struct AgentOptions {
   // Gets every line instead of the standard streams. Must not throw or block: meanwhile no signal
   // and no rank's end is noticed.
   LineSink on_line{};
+  // Gets the agent's own warnings, such as more ranks than cores. If empty, they are lines on
+  // standard error.
+  std::function<void(const std::string&)> on_warning{};
   // A folder for rank_0.log and so on, with both streams. Created if it does not exist.
   std::string log_dir{};
 
@@ -98,7 +101,7 @@ struct AgentResult {
 
 // Blocks until all ranks have ended. UsageError for impossible options; BackendError if ranks
 // cannot be started. A program that cannot be executed is a failure of its rank, with exit code 127
-// or 126. More than four ranks per core cause a warning on standard error.
+// or 126. More ranks than cores cause a warning, once in a process.
 //
 // Each rank has its own process group, reads from /dev/null and prints to a pseudo-terminal, so
 // that its lines appear as it prints them; its TERM is "dumb" unless the output goes on to a

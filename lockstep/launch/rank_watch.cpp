@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "lockstep/core/cpu.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/system_error.h"
@@ -70,6 +71,7 @@ RankWatch::~RankWatch() {
 }
 
 AgentResult RankWatch::run() {
+  warn_of_oversubscription();
   start();
   while (running()) {
     wait();
@@ -141,23 +143,31 @@ bool RankWatch::on_terminal() const {
   return is_terminal(options_.merged ? options_.merged->stream : OutputStream::out);
 }
 
+void RankWatch::warn(const std::string& warning) {
+  if (options_.on_warning) return options_.on_warning(warning);
+  console_.add(OutputStream::err, fmt::format("lockstep: warning: {}\n", warning));
+}
+
+void RankWatch::warn_of_oversubscription() {
+  static bool warned = false;
+  const std::string warning = oversubscription(options_.ranks, available_cores());
+  if (!warning.empty() && !std::exchange(warned, true)) warn(warning);
+}
+
 void RankWatch::warn_of_late_output() {
   const auto piped = std::ranges::find_if(
       ranks_, [](const Rank& rank) { return rank.process.terminal_error() != 0; });
   if (piped == ranks_.end()) return;
-  console_.add(OutputStream::err,
-               fmt::format("lockstep: warning: no pseudo-terminal for rank {} ({}); what it prints "
-                           "comes in blocks, and the last one is lost if a signal ends it\n",
-                           first_rank() + piped->process.rank(),
-                           reason_of(piped->process.terminal_error())));
+  warn(fmt::format(
+      "no pseudo-terminal for rank {} ({}); what it prints comes in blocks, and the "
+      "last one is lost if a signal ends it",
+      first_rank() + piped->process.rank(), reason_of(piped->process.terminal_error())));
 }
 
 void RankWatch::warn_of_starved_store() {
   if (!store_.starved() || std::exchange(starvation_reported_, true)) return;
-  console_.add(OutputStream::err,
-               fmt::format("lockstep: warning: this launcher cannot answer its ranks: {}; raise "
-                           "ulimit -n\n",
-                           reason_of(EMFILE)));
+  warn(
+      fmt::format("this launcher cannot answer its ranks: {}; raise ulimit -n", reason_of(EMFILE)));
 }
 
 void RankWatch::leave_to_parent() {
@@ -261,9 +271,7 @@ void RankWatch::warn_of_lost_log(Rank& rank) {
   if (rank.log_lost || rank.output.log_error().empty()) return;
   rank.log_lost = true;
   if (result_.output_error.empty()) result_.output_error = rank.output.log_error();
-  console_.add(OutputStream::err,
-               fmt::format("lockstep: warning: {}; it keeps no more of the rank's output\n",
-                           rank.output.log_error()));
+  warn(rank.output.log_error() + "; it keeps no more of the rank's output");
 }
 
 void RankWatch::read_outputs() {

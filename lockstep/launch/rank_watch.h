@@ -51,6 +51,8 @@ class RankWatch {
   // Whether the ranks' output appears on a terminal.
   bool on_terminal() const;
   EnvironmentVariables variables_of(int rank) const;
+  void warn(const std::string& warning);
+  void warn_of_oversubscription();
   void warn_of_late_output();
   void warn_of_starved_store();
   void leave_to_parent();

@@ -24,6 +24,7 @@ namespace lockstep::spawn_detail {
 namespace {
 
 using Body = std::function<std::string(int)>;
+using OnWarning = std::function<void(const std::string&)>;
 
 std::string result_key(int rank) {
   return fmt::format("lockstep/spawn/result/{}", rank);
@@ -33,7 +34,7 @@ std::string arrival_key() {
   return "lockstep/spawn/arrived/";
 }
 
-AgentOptions agent_options(int ranks, const SpawnOptions& options) {
+AgentOptions agent_options(int ranks, const SpawnOptions& options, const OnWarning& on_warning) {
   AgentOptions agent;
   agent.ranks = ranks;
   agent.threads = options.threads;
@@ -42,6 +43,7 @@ AgentOptions agent_options(int ranks, const SpawnOptions& options) {
   }
   agent.prefix = options.prefix;
   agent.on_line = options.on_line;
+  agent.on_warning = on_warning;
   agent.log_dir = options.log_dir;
   agent.stop_grace = options.stop_grace;
   agent.interrupt_grace = options.interrupt_grace;
@@ -190,7 +192,7 @@ Calls& calls() {
 }  // namespace
 
 std::vector<std::string> run(int ranks, const Body& body, const std::type_info& function,
-                             const SpawnOptions& options) {
+                             const SpawnOptions& options, const OnWarning& on_warning) {
   const std::string call = fmt::format("spawn({})", ranks);
   const std::string which = fmt::format("{} of {}", call, function.name());
   Calls& known = calls();
@@ -206,7 +208,7 @@ std::vector<std::string> run(int ranks, const Body& body, const std::type_info& 
     });
   }
   return known.outcomes.remember(which, [&] {
-    AgentOptions agent = agent_options(ranks, options);
+    AgentOptions agent = agent_options(ranks, options, on_warning);
     if (choose(options.start_method, call) == StartMethod::fork) {
       return run_ranks(ranks, call, agent, forked(agent, body));
     }

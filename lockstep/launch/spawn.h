@@ -70,9 +70,13 @@ class RankFailed : public Error {
 
 namespace spawn_detail {
 
+// TORCH_WARN. Compiled with libtorch, so that this header does not need it.
+void warn(const std::string& warning);
+
 // Returns the results of the ranks' bodies, in rank order. The function's type distinguishes calls.
 std::vector<std::string> run(int ranks, const std::function<std::string(int)>& body,
-                             const std::type_info& function, const SpawnOptions& options);
+                             const std::type_info& function, const SpawnOptions& options,
+                             const std::function<void(const std::string&)>& on_warning);
 
 }  // namespace spawn_detail
 
@@ -96,7 +100,8 @@ bool is_rank();
 // output or a log file. UsageError if the start method is impossible: fork if this process has
 // started threads, since libtorch would hang in the ranks; spawn inside a rank, or in a process
 // that the program has forked. SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on to the ranks and,
-// once the ranks have ended, raised here; then Error is thrown. Call it only from the main thread.
+// once the ranks have ended, raised here; then Error is thrown. TORCH_WARN, once, if there are more
+// ranks than cores. Call it only from the main thread.
 template <class Function>
 auto spawn(int ranks, Function&& fn, const SpawnOptions& options = {}) {
   using Result = std::invoke_result_t<Function&, int>;
@@ -105,7 +110,7 @@ auto spawn(int ranks, Function&& fn, const SpawnOptions& options = {}) {
       fn(rank);
       return std::string();
     };
-    spawn_detail::run(ranks, body, typeid(Function), options);
+    spawn_detail::run(ranks, body, typeid(Function), options, spawn_detail::warn);
   } else {
     using Value = std::remove_cvref_t<Result>;
     static_assert(SpawnResult<Value>,
@@ -117,7 +122,7 @@ auto spawn(int ranks, Function&& fn, const SpawnOptions& options = {}) {
       using Bytes = spawn_detail::ResultBytes<Value>;
       const auto body = [&](int rank) { return Bytes::pack(fn(rank)); };
       for (std::string& bytes :
-           spawn_detail::run(ranks, body, typeid(Function), options)) {
+           spawn_detail::run(ranks, body, typeid(Function), options, spawn_detail::warn)) {
         results.push_back(Bytes::unpack(std::move(bytes)));
       }
     }

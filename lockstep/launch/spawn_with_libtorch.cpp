@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The parts of spawn() that need libtorch: tensors as results.
+// The parts of spawn() that need libtorch: tensors as results, and warnings.
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -9,6 +9,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 #include "lockstep/core/error.h"
@@ -58,6 +59,10 @@ at::Tensor ResultBytes<at::Tensor>::unpack(const std::string& bytes) {
   }
   if (!elements.empty()) std::memcpy(tensor.data_ptr(), elements.data(), elements.size());
   return tensor;
+}
+
+void warn(const std::string& warning) {
+  TORCH_WARN(warning);
 }
 
 }  // namespace lockstep::spawn_detail

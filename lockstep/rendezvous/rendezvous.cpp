@@ -122,7 +122,10 @@ std::optional<LaunchInfo> read_environment(std::optional<int> given_rank,
   const auto port = environment_int("MASTER_PORT", kPorts);
   const auto local_store = environment("LOCKSTEP_STORE");
   const auto launcher = launcher_beside(rank, world_size);
-  const bool alone = !rank && !world_size && !address && !port && !local_store;
+  // A world size of 1 in the options says that no launcher is expected.
+  const bool unnumbered = !environment("RANK") && !environment("WORLD_SIZE") &&
+                          (given_world_size == 1 ? rank.value_or(0) == 0 : !rank && !world_size);
+  const bool alone = unnumbered && !address && !port && !local_store;
   if (alone && !launcher && !environment("LOCAL_RANK")) return std::nullopt;
   if (launcher && !rank) rank = launcher->rank;
   if (launcher && !world_size) world_size = launcher->size;

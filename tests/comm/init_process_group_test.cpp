@@ -10,7 +10,6 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
-#include "lockstep/core/cpu.h"
 #include "lockstep/core/unix_socket.h"
 
 namespace lockstep::testing {
@@ -77,6 +76,17 @@ TEST(InitProcessGroup, WithNothingSetItIsAGroupOfOne) {
     set_launcher_environment({{"RANK", ""}, {"MASTER_ADDR", ""}});
     EXPECT_EQ(init_process_group()->size(), 1);
   });
+}
+
+TEST(InitProcessGroup, AWorldSizeOf1IsAGroupOfOneWithNothingSet) {
+  run_ranks(1, [](Rank&) {
+    set_launcher_environment({});
+    EXPECT_EQ(init_process_group(method("env://", {}, 1))->size(), 1);
+    EXPECT_EQ(init_process_group(method("env://", 0, 1))->size(), 1);
+  });
+  expect_refused({{{{"WORLD_SIZE", "2"}}, method("env://", {}, 1), {"world_size is 1", "SIZE=2"}},
+                  {{{"RANK", "0"}}, method("env://", {}, 1), {"MASTER_ADDR"}},
+                  {{}, method("env://", 1, 1), {"MASTER_ADDR"}}});
 }
 
 TEST(InitProcessGroup, WithHalfOfItSetTheErrorNamesTheOtherHalf) {
@@ -234,19 +244,6 @@ TEST(InitProcessGroup, AStoreThatDoesNotAnswerIsATimeoutThatNamesTheRank) {
     expect_error<TimeoutError>("a mute store", {"^rank 1 of 2: store .*/mute"},
                                [&] { init_process_group(options); });
     EXPECT_LT(std::chrono::steady_clock::now() - begin, 10s);
-  });
-}
-
-TEST(InitProcessGroup, FarMoreRanksThanCoresAreAWarning) {
-  run_ranks(1, [&](Rank& rank) {
-    set_launcher_environment({});
-    const int ranks = 5 * available_cores();
-    InitOptions options = method(rank.rendezvous_url(), 0, ranks);
-    options.timeout = 100ms;
-    ::testing::internal::CaptureStderr();
-    EXPECT_THROW(init_process_group(options), TimeoutError) << "none of the others is there";
-    EXPECT_THAT(::testing::internal::GetCapturedStderr(),
-                ::testing::HasSubstr(fmt::format("warning: {} ranks share", ranks)));
   });
 }
 

@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <torch/torch.h>
+#include <unistd.h>
 
 #include "lockstep/comm/single_process_groups.h"
 #include "lockstep/core/cpu.h"
@@ -162,12 +163,16 @@ TEST(ThreadGroup, AnExitInTheBackwardOfOneRankEndsAll) {
   EXPECT_TRUE(outcomes[0].exit_code == 3 || outcomes[0].signal != 0);
 }
 
-TEST(ThreadGroup, FarMoreRanksThanCoresAreAWarning) {
-  const int ranks = 5 * available_cores();
-  ::testing::internal::CaptureStderr();
-  make_thread_groups(ranks);
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
-              ::testing::HasSubstr(fmt::format("warning: {} ranks share", ranks)));
+// In a program of its own, in which nothing has warned yet.
+TEST(ThreadGroup, MoreRanksThanCoresAreAWarning) {
+  ::testing::FLAGS_gtest_death_test_style = "threadsafe";
+  const int ranks = available_cores() + 1;
+  const auto make = [&] {
+    make_thread_groups(ranks);
+    ::_exit(0);
+  };
+  EXPECT_EXIT(make(), ::testing::ExitedWithCode(0),
+              ::testing::HasSubstr(fmt::format("Warning: {} ranks share", ranks)));
 }
 
 TEST(ThreadGroup, OfNoRanksIsRefused) {

@@ -5,8 +5,10 @@
 #include <fstream>
 #include <thread>
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
+#include <signal.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 namespace lockstep {
@@ -41,6 +43,28 @@ TEST(Cpu, ProcessesShareTheMachinesMemoryButNotTheAddressSpaceOfEach) {
     ::_exit(right ? 0 : 1);
   };
   EXPECT_EXIT(under_a_limit(), ::testing::ExitedWithCode(0), "");
+}
+
+TEST(Cpu, FindsTheMaskOfAnotherProcess) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    pin_to_cores({allowed_cores().back()});
+    ::raise(SIGSTOP);
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, WUNTRACED);
+  EXPECT_EQ(allowed_cores(child), std::vector{allowed_cores().back()});
+  ::kill(child, SIGKILL);
+  ::waitpid(child, &status, 0);
+}
+
+TEST(Cpu, WarnsOfMoreRanksThanCores) {
+  EXPECT_EQ(oversubscription(2, 2), "");
+  EXPECT_THAT(oversubscription(3, 2),
+              ::testing::StartsWith("3 ranks share 2 cores and take turns"));
+  EXPECT_THAT(oversubscription(2, 1), ::testing::HasSubstr("share 1 core and"));
+  EXPECT_THAT(oversubscription(2, 1), ::testing::HasSubstr("start at most 1 on this machine"));
 }
 
 TEST(Cpu, ToldThreadsReachTheEnvironment) {

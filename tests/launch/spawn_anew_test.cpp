@@ -15,6 +15,8 @@
 #include <signal.h>
 #include <stdlib.h>
 
+#include "lockstep/core/cpu.h"
+
 namespace lockstep {
 namespace {
 
@@ -24,6 +26,7 @@ using ::testing::ElementsAre;
 using testing::eventually;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::MatchesRegex;
 using testing::Program;
 using testing::sorted_lines;
 using ::testing::StartsWith;
@@ -70,6 +73,18 @@ TEST_F(SpawnAnew, RunsMainAgainWithItsArgumentsAndReturnsResults) {
 
 TEST_F(SpawnAnew, IsChosenForAProcessWithThreads) {
   EXPECT_EQ(output_of({"threads"}), "10 11\n");
+}
+
+// Here, where each test has a process in which nothing has warned yet.
+TEST_F(SpawnAnew, MoreRanksThanCoresAreAWarningOnce) {
+  Program program({LOCKSTEP_SPAWNING_PROGRAM, "crowds"});
+  EXPECT_EQ(program.wait(), 0);
+  const int cores = available_cores();
+  EXPECT_THAT(program.err(),
+              MatchesRegex(fmt::format("0 more\nwarning: {} ranks share {} cores? and take turns, "
+                                       "[^\n]*start at most {} on this machine[^\n]*\n1 more\n2 "
+                                       "more\n",
+                                       cores + 1, cores, cores)));
 }
 
 TEST_F(SpawnAnew, EarlierCallsEndInARankAsTheyEndedInItsParent) {

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // What libtorch does in the ranks of a process that has used it.
+#include <cstdint>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -19,6 +21,71 @@ using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
 const auto refuses = ThrowsMessage<UsageError>(HasSubstr("Call spawn before"));
+
+// The tensor that a rank makes, as it comes back.
+template <class Function>
+at::Tensor returned(Function make) {
+  return spawn(1, [&](int) -> at::Tensor { return make(); }).at(0);
+}
+
+TEST(SpawnWithLibtorch, ReturnsTensors) {
+  const std::vector<at::Tensor> weights = spawn(2, [](int rank) {
+    return at::full({2, 3}, rank + 0.5).requires_grad_();
+  });
+  ASSERT_EQ(weights.size(), 2u);
+  EXPECT_TRUE(at::equal(weights[1], at::full({2, 3}, 1.5)));
+  EXPECT_FALSE(weights[1].requires_grad());
+  EXPECT_FALSE(returned([] { return at::Tensor(); }).defined());
+}
+
+TEST(SpawnWithLibtorch, TensorsKeepTypeSizesAndValues) {
+  for (const at::ScalarType type :
+       {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kByte, at::kLong, at::kBool}) {
+    const at::Tensor tensor = returned([&] { return at::arange(6, at::kInt).to(type); });
+    EXPECT_TRUE(at::equal(tensor, at::arange(6, at::kInt).to(type))) << toString(type);
+    EXPECT_EQ(tensor.scalar_type(), type);
+  }
+  EXPECT_EQ(returned([] { return at::full({}, 7, at::kLong); }).item<int>(), 7);
+  EXPECT_EQ(returned([] {
+              return at::zeros({3, 0, 2});
+            }).sizes(),
+            (std::vector<std::int64_t>{3, 0, 2}));
+  const at::Tensor transposed = returned([] { return at::arange(6).view({2, 3}).t(); });
+  EXPECT_TRUE(at::equal(transposed, at::arange(6).view({2, 3}).t()));
+  EXPECT_TRUE(transposed.is_contiguous());
+  const auto complex = [] { return at::complex(at::ones({2}), at::full({2}, 3.0)).conj(); };
+  EXPECT_TRUE(at::equal(returned(complex), complex().resolve_conj()));
+}
+
+TEST(SpawnWithLibtorch, ReturnsListsOfTensors) {
+  const auto lists = spawn(2, [](int rank) {
+    return std::vector<at::Tensor>{at::ones({rank}), at::Tensor(), at::zeros({2}, at::kByte)};
+  });
+  ASSERT_EQ(lists.at(1).size(), 3u);
+  EXPECT_TRUE(at::equal(lists[1][0], at::ones({1})));
+  EXPECT_FALSE(lists[1][1].defined());
+  EXPECT_TRUE(at::equal(lists[1][2], at::zeros({2}, at::kByte)));
+}
+
+TEST(SpawnWithLibtorch, RefusesTensorsWithoutOrdinaryElements) {
+  const auto ordinary = ThrowsMessage<RankFailed>(HasSubstr("return an ordinary one"));
+  EXPECT_THAT([] { returned([] { return at::ones({2}).to_sparse(); }); }, ordinary);
+  EXPECT_THAT([] { returned([] { return at::ones({2}, at::Device(at::kMeta)); }); }, ordinary);
+}
+
+TEST(SpawnWithLibtorch, RefusesBytesThatAreNoTensor) {
+  using Bytes = spawn_detail::ResultBytes<at::Tensor>;
+  const std::string bytes = Bytes::pack(at::ones({2, 3}));
+  EXPECT_TRUE(at::equal(Bytes::unpack(bytes), at::ones({2, 3})));
+  EXPECT_THROW(Bytes::unpack(bytes.substr(0, bytes.size() - 1)), BackendError);
+  EXPECT_THROW(Bytes::unpack(bytes.substr(0, 3)), BackendError);
+}
+
+TEST(SpawnWithLibtorch, WarnsThroughLibtorch) {
+  ::testing::internal::CaptureStderr();
+  spawn_detail::warn("a text");
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("Warning: a text"));
+}
 
 // The fork has ended those that OpenBLAS started at load.
 TEST(SpawnWithLibtorch, CountsThreadsAnewAfterAFork) {

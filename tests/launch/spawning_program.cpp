@@ -206,6 +206,14 @@ void waits(const Arguments&) {
       anew);
 }
 
+// A rank for each core first, then too many, twice.
+void crowds(const Arguments&) {
+  for (const int extra : {0, 1, 2}) {
+    spawn(available_cores() + extra, [](int) {});
+    std::fprintf(stderr, "%d more\n", extra);
+  }
+}
+
 const std::map<std::string, void (*)(const Arguments&)> ways{
     {"results", results},
     {"threads", threads},
@@ -215,6 +223,7 @@ const std::map<std::string, void (*)(const Arguments&)> ways{
     {"forked", forked},
     {"environments", environments},
     {"another_call", another_call},
+    {"crowds", crowds},
     {"no_call", no_call},
     {"no_call_of_rank_1", no_call_of_rank_1},
     {"overwrites_its_name", overwrites_its_name},

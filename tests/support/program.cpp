@@ -177,4 +177,13 @@ std::vector<std::string> sorted_lines(const std::string& text) {
   return lines;
 }
 
+std::string without_crowding(const std::string& text) {
+  std::string rest;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) {
+    if (line.find(" ranks share ") == std::string::npos) rest += line + "\n";
+  }
+  return rest;
+}
+
 }  // namespace lockstep::testing

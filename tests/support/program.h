@@ -60,4 +60,7 @@ class Program {
 // The lines, sorted: ranks write in any order.
 std::vector<std::string> sorted_lines(const std::string& text);
 
+// The text without the warning of more ranks than cores, which depends on the machine.
+std::string without_crowding(const std::string& text);
+
 }  // namespace lockstep::testing

@@ -94,6 +94,8 @@ TrainResult TrainCommand::train_here(TrainMode train_mode, const TrainOptions& o
   init.backend = training.backend;
   init.timeout = training.timeout.value();
   init.device = choose_device(training.device, local_rank);
+  // `lockstep train` is meant to train alone, even on a terminal.
+  if (!membership_in_environment()) init.world_size = 1;
   const auto group = init_process_group(init);
   // A full disk costs the lines, not the training, but it counts as an error.
   int output_error = 0;

@@ -36,7 +36,7 @@ class Run : public ::testing::Test {
   static Ended run(const std::vector<std::string>& arguments) {
     testing::Program program(command(arguments));
     const int code = program.wait();
-    return {code, program.out(), program.err()};
+    return {code, program.out(), testing::without_crowding(program.err())};
   }
 
   const testing::PrivateTmpdir tmpdir;

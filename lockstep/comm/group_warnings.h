@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Warnings about groups that work, but likely not as intended. By TORCH_WARN, each at most once in
+// a process.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include "lockstep/rendezvous/membership.h"
+
+namespace lockstep {
+
+// For init_process_group on a terminal: nothing made this process a rank, though there is work for
+// several. `device` is the group's.
+void warn_of_group_of_one(at::Device device);
+
+// After the roll call: the machine's lowest rank warns if the machine's ranks outnumber the cores
+// that they may use together. Not under `lockstep run` and spawn, which have warned themselves.
+void warn_of_oversubscription(const Membership& member);
+
+// The same for ranks that are threads of this process.
+void warn_of_oversubscription(int threads);
+
+}  // namespace lockstep

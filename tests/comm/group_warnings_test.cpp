@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// When init_process_group warns, in ranks that are processes, and on a terminal.
+#include "lockstep/comm/group_warnings.h"
+
+#include <cerrno>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "support/environment.h"
+#include "support/free_port.h"
+#include "support/rank_processes.h"
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "lockstep/comm/init_process_group.h"
+#include "lockstep/core/cpu.h"
+#include "lockstep/core/unique_fd.h"
+#include "lockstep/launch/spawn.h"
+
+namespace lockstep::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// What a function prints on standard error; libtorch's warnings go there.
+std::string printed(const std::function<void()>& function) {
+  ::testing::internal::CaptureStderr();
+  function();
+  return ::testing::internal::GetCapturedStderr();
+}
+
+// Each rank on the cores that `cores_of` gives it, once; the ranks' output in one text.
+std::string warnings_of(int size, const std::function<std::vector<int>(int)>& cores_of) {
+  const auto outcomes = run_ranks(size, [&](Rank& rank) {
+    set_launcher_environment({});
+    pin_to_cores(cores_of(rank.rank()));
+    rank.report(printed([&] {
+      for (const char* name : {"once", "again"}) {
+        init_process_group({.init_method = rank.rendezvous_url(name),
+                            .rank = rank.rank(),
+                            .world_size = size,
+                            .timeout = std::chrono::seconds(30)});
+      }
+    }));
+  });
+  std::string all;
+  for (const RankOutcome& outcome : outcomes) all += outcome.result;
+  return all;
+}
+
+int count(const std::string& text, const std::string& what) {
+  int found = 0;
+  for (auto at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++found;
+  return found;
+}
+
+TEST(GroupWarnings, MoreRanksThanCoresAreAWarningFromOneRankOnce) {
+  const int ranks = available_cores() + 1;
+  const std::string all = warnings_of(ranks, [](int) { return allowed_cores(); });
+  const auto begin = fmt::format("Warning: {} ranks share {} core", ranks, ranks - 1);
+  EXPECT_THAT(all, HasSubstr(begin));
+  EXPECT_EQ(count(all, "Warning"), 1) << all;
+}
+
+TEST(GroupWarnings, RanksOnCoresOfTheirOwnAreFine) {
+  const std::vector<int> cores = allowed_cores();
+  if (available_cores() < 2) GTEST_SKIP() << "there is one core";
+  // As mpirun binds them: each sees one core.
+  EXPECT_THAT(
+      warnings_of(2, [&](int rank) { return std::vector{cores[static_cast<std::size_t>(rank)]}; }),
+      IsEmpty());
+  EXPECT_THAT(warnings_of(2, [&](int) { return std::vector{cores[0]}; }),
+              HasSubstr("Warning: 2 ranks share 1 core"));
+}
+
+// Standard output on a pseudo-terminal, or on /dev/null.
+class StandardOutput {
+ public:
+  explicit StandardOutput(bool on_terminal) : before_(::dup(STDOUT_FILENO)) {
+    std::string name = "/dev/null";
+    if (on_terminal) {
+      master_.reset(::posix_openpt(O_RDWR | O_NOCTTY));
+      EXPECT_TRUE(::grantpt(master_.get()) == 0 && ::unlockpt(master_.get()) == 0);
+      name = ::ptsname(master_.get());
+    }
+    const UniqueFd opened(::open(name.c_str(), O_RDWR | O_NOCTTY));
+    ::dup2(opened.get(), STDOUT_FILENO);
+  }
+  ~StandardOutput() { ::dup2(before_.get(), STDOUT_FILENO); }
+  StandardOutput(const StandardOutput&) = delete;
+  StandardOutput& operator=(const StandardOutput&) = delete;
+
+ private:
+  UniqueFd before_;
+  UniqueFd master_;
+};
+
+struct Start {
+  std::map<std::string, std::string> variables = {};
+  InitOptions options = {};
+  int cores = 2;
+  bool on_terminal = true;
+};
+
+// What a program prints that is started so, and makes a group twice.
+std::string warnings_of(const Start& start) {
+  const auto outcomes = run_ranks(1, [&](Rank& rank) {
+    set_launcher_environment(start.variables);
+    std::vector<int> cores = allowed_cores();
+    cores.resize(static_cast<std::size_t>(start.cores));
+    pin_to_cores(cores);
+    rank.report(printed([&] {
+      const StandardOutput output(start.on_terminal);
+      for (int round = 0; round < 2; ++round) {
+        EXPECT_EQ(init_process_group(start.options)->size(), 1);
+      }
+    }));
+  });
+  return outcomes.at(0).result;
+}
+
+class GroupOfOne : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (available_cores() < 2) GTEST_SKIP() << "there is one core";
+  }
+};
+
+TEST_F(GroupOfOne, OnATerminalIsAWarningOnceThatSaysHowToStartRanks) {
+  const std::string warning = warnings_of({});
+  EXPECT_THAT(warning, AllOf(HasSubstr("this process is a group of one, and could use 2 cores: "
+                                       "`lockstep run -n 2 "),
+                             HasSubstr(program_invocation_name), HasSubstr("` starts 2 ranks")));
+  EXPECT_EQ(count(warning, "Warning"), 1) << warning;
+}
+
+TEST_F(GroupOfOne, IsFineWithoutATerminalOrWithOneCore) {
+  EXPECT_THAT(warnings_of({.on_terminal = false}), IsEmpty());
+  EXPECT_THAT(warnings_of({.cores = 1}), IsEmpty());
+}
+
+TEST_F(GroupOfOne, IsFineIfALauncherMadeIt) {
+  EXPECT_THAT(warnings_of({.variables = {{"RANK", "0"},
+                                         {"WORLD_SIZE", "1"},
+                                         {"MASTER_ADDR", "127.0.0.1"},
+                                         {"MASTER_PORT", std::to_string(free_port())}}}),
+              IsEmpty());
+  EXPECT_THAT(
+      warnings_of({.variables = {{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}}}),
+      IsEmpty());
+  // Standard output of its ranks is a terminal.
+  const auto by_spawn = spawn(1, [](int) { return printed([] { init_process_group(); }); },
+                              {.start_method = StartMethod::fork});
+  EXPECT_THAT(by_spawn, ElementsAre(IsEmpty()));
+}
+
+TEST_F(GroupOfOne, IsFineIfTheProgramAsksForIt) {
+  EXPECT_THAT(warnings_of({.options = {.world_size = 1}}), IsEmpty());
+  EXPECT_THAT(warnings_of({.options = {.rank = 0, .world_size = 1}}), IsEmpty());
+  const std::string address = fmt::format("tcp://127.0.0.1:{}", free_port());
+  EXPECT_THAT(warnings_of({.options = {.init_method = address, .rank = 0, .world_size = 1}}),
+              IsEmpty());
+}
+
+}  // namespace
+}  // namespace lockstep::testing
