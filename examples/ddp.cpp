@@ -16,7 +16,7 @@ int main() {
 
   const char* folder = "/usr/share/datasets/fashion-mnist";
   lockstep::MnistDataset images(folder);
-  lockstep::DistributedSampler sampler(images.size().value(), group);  // DDP
+  lockstep::DistributedSampler sampler(images, group);  // DDP
   auto batches = images.map(torch::data::transforms::Stack<>());
   auto loader = torch::data::make_data_loader(batches, sampler, 64);
 

@@ -20,7 +20,7 @@ struct Result {
 Result train(std::shared_ptr<lockstep::ProcessGroup> group) {
   torch::manual_seed(0);
   lockstep::LinearDataset points;
-  lockstep::DistributedSampler sampler(points.size().value(), group);
+  lockstep::DistributedSampler sampler(points, group);
   lockstep::MemoryLoader loader(points.inputs(), points.targets(), sampler, {.batch_size = 32});
 
   torch::nn::Linear line(1, 1);
