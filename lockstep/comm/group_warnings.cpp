@@ -23,7 +23,8 @@ namespace {
 // One call site, so that it warns once whatever the kind of ranks.
 void warn_if_crowded(int ranks, int cores) {
   const std::string warning = oversubscription(ranks, cores);
-  if (!warning.empty()) TORCH_WARN_ONCE(warning);
+  if (warning.empty()) return;
+  TORCH_WARN_ONCE(warning);
 }
 
 }  // namespace

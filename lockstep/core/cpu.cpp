@@ -87,8 +87,7 @@ std::string oversubscription(int ranks, int cores) {
   if (ranks <= cores) return "";
   return fmt::format(
       "{} ranks share {} core{} and take turns, which slows them down; start at most {} on this "
-      "machine, or let them use more cores (affinity masks and control groups limit them: "
-      "`lockstep doctor`)",
+      "machine (`lockstep doctor` shows what limits its cores)",
       ranks, cores, cores == 1 ? "" : "s", cores);
 }
 

@@ -8,11 +8,13 @@
 #include <string>
 #include <vector>
 
+#include "support/captured_warnings.h"
 #include "support/environment.h"
 #include "support/free_port.h"
 #include "support/rank_processes.h"
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -31,19 +33,19 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// What a function prints on standard error; libtorch's warnings go there.
-std::string printed(const std::function<void()>& function) {
-  ::testing::internal::CaptureStderr();
+// What a function warns of, a line each.
+std::string warned(const std::function<void()>& function) {
+  const CapturedWarnings warnings(CapturedWarnings::Repeats::once);
   function();
-  return ::testing::internal::GetCapturedStderr();
+  return fmt::format("{}", fmt::join(warnings.messages(), "\n"));
 }
 
-// Each rank on the cores that `cores_of` gives it, once; the ranks' output in one text.
+// Each rank on the cores that `cores_of` gives it, once; all ranks' warnings in one text.
 std::string warnings_of(int size, const std::function<std::vector<int>(int)>& cores_of) {
   const auto outcomes = run_ranks(size, [&](Rank& rank) {
     set_launcher_environment({});
     pin_to_cores(cores_of(rank.rank()));
-    rank.report(printed([&] {
+    rank.report(warned([&] {
       for (const char* name : {"once", "again"}) {
         init_process_group({.init_method = rank.rendezvous_url(name),
                             .rank = rank.rank(),
@@ -66,9 +68,9 @@ int count(const std::string& text, const std::string& what) {
 TEST(GroupWarnings, MoreRanksThanCoresAreAWarningFromOneRankOnce) {
   const int ranks = available_cores() + 1;
   const std::string all = warnings_of(ranks, [](int) { return allowed_cores(); });
-  const auto begin = fmt::format("Warning: {} ranks share {} core", ranks, ranks - 1);
+  const auto begin = fmt::format("{} ranks share {} core", ranks, ranks - 1);
   EXPECT_THAT(all, HasSubstr(begin));
-  EXPECT_EQ(count(all, "Warning"), 1) << all;
+  EXPECT_EQ(count(all, " ranks share "), 1) << all;
 }
 
 TEST(GroupWarnings, RanksOnCoresOfTheirOwnAreFine) {
@@ -79,7 +81,7 @@ TEST(GroupWarnings, RanksOnCoresOfTheirOwnAreFine) {
       warnings_of(2, [&](int rank) { return std::vector{cores[static_cast<std::size_t>(rank)]}; }),
       IsEmpty());
   EXPECT_THAT(warnings_of(2, [&](int) { return std::vector{cores[0]}; }),
-              HasSubstr("Warning: 2 ranks share 1 core"));
+              HasSubstr("2 ranks share 1 core"));
 }
 
 // Standard output on a pseudo-terminal, or on /dev/null.
@@ -111,14 +113,14 @@ struct Start {
   bool on_terminal = true;
 };
 
-// What a program prints that is started so, and makes a group twice.
+// The warnings of a program that is started so, and makes a group twice.
 std::string warnings_of(const Start& start) {
   const auto outcomes = run_ranks(1, [&](Rank& rank) {
     set_launcher_environment(start.variables);
     std::vector<int> cores = allowed_cores();
     cores.resize(static_cast<std::size_t>(start.cores));
     pin_to_cores(cores);
-    rank.report(printed([&] {
+    rank.report(warned([&] {
       const StandardOutput output(start.on_terminal);
       for (int round = 0; round < 2; ++round) {
         EXPECT_EQ(init_process_group(start.options)->size(), 1);
@@ -140,7 +142,7 @@ TEST_F(GroupOfOne, OnATerminalIsAWarningOnceThatSaysHowToStartRanks) {
   EXPECT_THAT(warning, AllOf(HasSubstr("this process is a group of one, and could use 2 cores: "
                                        "`lockstep run -n 2 "),
                              HasSubstr(program_invocation_name), HasSubstr("` starts 2 ranks")));
-  EXPECT_EQ(count(warning, "Warning"), 1) << warning;
+  EXPECT_EQ(count(warning, "a group of one"), 1) << warning;
 }
 
 TEST_F(GroupOfOne, IsFineWithoutATerminalOrWithOneCore) {
@@ -158,7 +160,7 @@ TEST_F(GroupOfOne, IsFineIfALauncherMadeIt) {
       warnings_of({.variables = {{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}}}),
       IsEmpty());
   // Standard output of its ranks is a terminal.
-  const auto by_spawn = spawn(1, [](int) { return printed([] { init_process_group(); }); },
+  const auto by_spawn = spawn(1, [](int) { return warned([] { init_process_group(); }); },
                               {.start_method = StartMethod::fork});
   EXPECT_THAT(by_spawn, ElementsAre(IsEmpty()));
 }

@@ -5,6 +5,7 @@
 #include <thread>
 #include <vector>
 
+#include "support/captured_warnings.h"
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>
@@ -82,9 +83,9 @@ TEST(SpawnWithLibtorch, RefusesBytesThatAreNoTensor) {
 }
 
 TEST(SpawnWithLibtorch, WarnsThroughLibtorch) {
-  ::testing::internal::CaptureStderr();
+  const testing::CapturedWarnings warnings;
   spawn_detail::warn("a text");
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("Warning: a text"));
+  EXPECT_THAT(warnings.messages(), ElementsAre("a text"));
 }
 
 // The fork has ended those that OpenBLAS started at load.
