@@ -12,7 +12,6 @@
 #include "lockstep/core/error.h"
 
 namespace lockstep {
-
 namespace {
 
 // Python's manual_seed wraps a negative sum in the same way.

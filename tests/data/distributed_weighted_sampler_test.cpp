@@ -31,12 +31,12 @@ const at::Tensor& weights() {
 
 // What torch.utils.data.WeightedRandomSampler of Python's torch 2.13 gave with
 // generator=torch.Generator().manual_seed(sum).
-struct PythonCase {
+struct PythonDraw {
   bool replacement;
   std::int64_t sum;
   Indices expected;
 };
-const std::vector<PythonCase> python_cases{
+const std::vector<PythonDraw> python_draws{
     {true, 0, {5, 4, 4, 5, 4, 4, 1, 4, 4, 3, 4, 1}},
     {true, 3, {1, 3, 4, 1, 4, 4, 3, 4, 4, 4, 1, 4}},
     {true, 42, {1, 1, 1, 1, 4, 4, 5, 5, 1, 1, 1, 4}},
@@ -46,7 +46,7 @@ const std::vector<PythonCase> python_cases{
 };
 
 TEST(DistributedWeightedSampler, EqualsPython) {
-  for (const auto& c : python_cases) {
+  for (const auto& c : python_draws) {
     DistributedWeightedSampler sampler(weights(), std::ssize(c.expected), 1, 0,
                                        {.replacement = c.replacement, .seed = c.sum - 3});
     sampler.set_epoch(3);
