@@ -34,7 +34,7 @@ if(LOCKSTEP_WITH_MPI)
     if(headers MATCHES "SONAME +(libmpi[^ \n]*)")
       set(LOCKSTEP_MPI_SONAME ${CMAKE_MATCH_1})
       set(LOCKSTEP_MPI_LIBRARY ${LOCKSTEP_MPI_SONAME})
-      # Where the loader does not look by itself.
+      # A path, if the loader does not search the folder.
       file(REAL_PATH ${file} file)
       get_filename_component(folder ${file} DIRECTORY)
       if(NOT folder IN_LIST CMAKE_CXX_IMPLICIT_LINK_DIRECTORIES)

@@ -4,9 +4,11 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include <ATen/autocast_mode.h>
+#include <c10/util/Exception.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/version.h>
@@ -97,6 +99,26 @@ inline std::optional<std::int64_t> peak_memory(at::Device) {
   return {};
 }
 #endif
+
+// Receives the warnings of TORCH_WARN on a thread while a warnings::WarningHandlerGuard lives.
+#if TORCH_VERSION_MAJOR >= 2
+namespace warnings = c10::WarningUtils;
+#else
+namespace warnings = c10::Warning;
+#endif
+class WarningReceiver : public c10::WarningHandler {
+ private:
+  virtual void receive(const std::string& message) = 0;
+#if TORCH_VERSION_MAJOR >= 2
+  void process(const c10::Warning& warning) final {
+    receive(warning.msg());
+  }
+#else
+  void process(const c10::SourceLocation&, const std::string& message, bool) final {
+    receive(message);
+  }
+#endif
+};
 
 // Later versions serve a c10d::TCPStore with libuv by default, and throw if they were built without
 // it, as Debian's are. Clients talk to both kinds of server in the same way.

@@ -13,12 +13,16 @@
 
 #include "lockstep/comm/core/device_count.h"
 #include "lockstep/core/cpu.h"
-#include "lockstep/launch/spawn.h"
+#include "lockstep/launch/start_anew.h"
 #include "lockstep/rendezvous/launchers.h"
-#include "lockstep/rendezvous/rendezvous.h"
 
 namespace lockstep {
 namespace {
+
+// A rank that reruns main repeats its parent's calls, including those that warn.
+bool repeats_its_parent() {
+  return started_anew() != nullptr;
+}
 
 // One call site, so that it warns once whatever the kind of ranks.
 void warn_if_crowded(int ranks, int cores) {
@@ -31,9 +35,7 @@ void warn_if_crowded(int ranks, int cores) {
 
 void warn_of_group_of_one(at::Device device) {
   const bool watched = ::isatty(STDOUT_FILENO) == 1 || ::isatty(STDERR_FILENO) == 1;
-  // A rank that runs main again comes by calls that its parent has made.
-  if (!watched || is_rank()) return;
-  if (membership_in_environment() || !foreign_launchers().empty()) return;
+  if (!watched || repeats_its_parent() || !foreign_launchers().empty()) return;
   const int units = device.is_cuda() ? device_count(at::kCUDA) : available_cores();
   if (units < 2) return;
   TORCH_WARN_ONCE(fmt::format(
@@ -43,8 +45,6 @@ void warn_of_group_of_one(at::Device device) {
 }
 
 void warn_of_oversubscription(const Membership& member) {
-  // Ranks of `lockstep run` on several machines have this variable, too, but empty.
-  if (started_by_lockstep()) return;
   const std::string machine = member.process(member.rank).machine;
   if (machine.empty()) return;
   std::vector<pid_t> local;
@@ -52,17 +52,20 @@ void warn_of_oversubscription(const Membership& member) {
     if (process.machine == machine) local.push_back(process.pid);
   }
   if (local.front() != ::getpid()) return;
+  // Several agents, which do not know of each other, may share the machine.
+  if (started_by_lockstep() && std::ssize(local) == member.local_world_size) return;
   // Launchers such as mpirun bind each rank to cores of its own.
   std::set<int> cores;
   for (const pid_t process : local) {
     const std::vector<int> allowed = allowed_cores(process);
+    if (allowed.empty()) return;
     cores.insert(allowed.begin(), allowed.end());
   }
   warn_if_crowded(static_cast<int>(local.size()), cut_to_quota(static_cast<int>(cores.size())));
 }
 
 void warn_of_oversubscription(int threads) {
-  warn_if_crowded(threads, available_cores());
+  if (!repeats_its_parent()) warn_if_crowded(threads, available_cores());
 }
 
 }  // namespace lockstep

@@ -9,12 +9,13 @@
 
 namespace lockstep {
 
-// For init_process_group on a terminal: nothing made this process a rank, though there is work for
-// several. `device` is the group's.
+// For an unrequested group of one on a terminal: no launcher started this process, and it may use
+// several cores or GPUs. `device` is the group's.
 void warn_of_group_of_one(at::Device device);
 
 // After the roll call: the machine's lowest rank warns if the machine's ranks outnumber the cores
-// that they may use together. Not under `lockstep run` and spawn, which have warned themselves.
+// that they may use together. Not if `lockstep run` or spawn started all of them: it has warned
+// itself.
 void warn_of_oversubscription(const Membership& member);
 
 // The same for ranks that are threads of this process.

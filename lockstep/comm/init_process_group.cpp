@@ -63,8 +63,8 @@ std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
                                   .timeout = options.timeout});
   const GroupOptions group{.timeout = options.timeout,
                            .device = choose_device(options.device, member)};
-  const bool chosen = options.world_size || options.init_method != "env://";
-  if (member.world_size == 1 && !chosen) warn_of_group_of_one(group.device);
+  // There is no store if no variable and no option says which rank this is.
+  if (!member.store && !options.world_size) warn_of_group_of_one(group.device);
   const GroupLosses losses(member);
   try {
     auto made = make_group(options.backend, std::move(member), group);

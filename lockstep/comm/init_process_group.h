@@ -31,10 +31,10 @@ struct InitOptions {
 
 // Blocks until all ranks have joined. UsageError if options or environment are contradictory or
 // conflict with those of other ranks; PeerLost names a rank that joined and died, TimeoutError the
-// ranks that did not join; BackendError if the backend is not built in, or the system refuses what
-// it needs. TORCH_WARN, once each, for a group of one on a terminal that nothing asked for, and for
-// more ranks on a machine than cores. Destroying the group leaves it and never hangs; there is no
-// destroy_process_group.
+// ranks that did not join; BackendError if the backend is not built in or its library cannot be
+// loaded, or the system refuses what it needs. TORCH_WARN, once each, for an unrequested group
+// of one on a terminal, and for more ranks on a machine than cores. Destroying the group leaves it
+// and never hangs; there is no destroy_process_group.
 std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options = {});
 
 // The names of the backends. "auto" takes the fastest backend that can join these ranks; "shm" is

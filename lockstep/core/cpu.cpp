@@ -45,7 +45,9 @@ std::vector<int> allowed_cores(pid_t process) {
   std::vector<int> cores;
   cpu_set_t mask;
   CPU_ZERO(&mask);
-  if (sched_getaffinity(process, sizeof mask, &mask) != 0) return {0};
+  if (sched_getaffinity(process, sizeof mask, &mask) != 0) {
+    return process == 0 ? std::vector{0} : std::vector<int>();
+  }
   for (int core = 0; core < CPU_SETSIZE; ++core) {
     if (CPU_ISSET(core, &mask)) cores.push_back(core);
   }

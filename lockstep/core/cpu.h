@@ -12,7 +12,7 @@
 namespace lockstep {
 
 // The cores in the affinity mask of this process, or of another one of this machine, by the
-// kernel's numbers.
+// kernel's numbers. If the system refuses to tell: {0} for this process, empty for another.
 std::vector<int> allowed_cores(pid_t process = 0);
 
 // Caps `cores` at the cgroup's CPU quota, rounded up. At least 1.

@@ -5,8 +5,10 @@
 #include <array>
 #include <concepts>
 #include <cstddef>
+#include <optional>
 #include <ranges>
 #include <type_traits>
+#include <variant>
 
 namespace lockstep {
 
@@ -20,11 +22,18 @@ inline constexpr bool is_plain_object =
 template <class T, std::size_t N>
 inline constexpr bool is_plain_object<std::array<T, N>> = is_plain_object<T>;
 
+template <class T>
+inline constexpr bool is_plain_object<std::optional<T>> = is_plain_object<T>;
+
+template <class... T>
+inline constexpr bool is_plain_object<std::variant<T...>> = (is_plain_object<T> && ...);
+
 }  // namespace detail
 
-// A type whose bytes are its value, without pointers: numbers, enumerations, structs and std::array
-// of these. It has the same layout on every rank's machine. Other ranges are refused, since views
-// only point to their elements. Pointers inside a struct cannot be seen, and must not be there.
+// A type whose bytes are its value, without pointers: numbers, enumerations, structs, and
+// std::array, std::optional and std::variant of these. It has the same layout on every rank's
+// machine. Other ranges are refused, since views only point to their elements. Pointers inside a
+// struct cannot be seen, and must not be there.
 template <class T>
 concept PlainObject = detail::is_plain_object<T>;
 

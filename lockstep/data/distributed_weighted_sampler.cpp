@@ -18,9 +18,13 @@ constexpr const char* kName = "DistributedWeightedSampler";
 // torch.multinomial's limit.
 constexpr std::int64_t kMostWeights = 1 << 24;
 
-// What is wrong, and the way out; empty if nothing is.
+// The error and its remedy; empty if the weights are valid.
 std::string fault_of_shape(const at::Tensor& weights) {
   if (!weights.defined()) return "weights are undefined; give a tensor with one for each sample";
+  if (weights.layout() != at::kStrided || weights.is_quantized() || weights.is_meta()) {
+    return "weights are sparse, quantized or on the device meta; give an ordinary tensor, as "
+           "to_dense() and dequantize() make it";
+  }
   const std::int64_t count = weights.numel();
   if (weights.dim() == 1 && !weights.is_complex() && count > 0 && count <= kMostWeights) return {};
   return fmt::format(

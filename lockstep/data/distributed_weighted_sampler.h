@@ -30,8 +30,9 @@ struct DistributedWeightedSamplerOptions {
 //
 // weights: [N], one for each sample of the data set, of any real type on any device, the same on
 // every rank; at most 2^24. They need not sum to 1. They are copied, and copies of the sampler
-// share them. UsageError if a weight is negative, infinite or NaN, if none is positive, or unless
-// 1 <= num_samples; without replacement, num_samples is at most the number of positive weights.
+// share them. UsageError if they are sparse or quantized, if a weight is negative, infinite or NaN,
+// if none is positive, or unless 1 <= num_samples; without replacement, num_samples is at most the
+// number of positive weights.
 class DistributedWeightedSampler : public EpochSampler {
  public:
   // For this rank of the group, which the sampler does not keep alive.

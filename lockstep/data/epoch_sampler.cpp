@@ -19,7 +19,7 @@ EpochSampler::EpochSampler(const char* name, const RankShare& share, bool random
 
 void EpochSampler::set_epoch(std::int64_t epoch) {
   epoch_->number = epoch;
-  epoch_->was_set = true;
+  ++epoch_->times_set;
 }
 
 std::vector<std::size_t> EpochSampler::indices_of(std::int64_t epoch) const {
@@ -33,13 +33,13 @@ std::vector<std::size_t> EpochSampler::indices() const {
   return indices_of(epoch());
 }
 
-// A loop that ended early may repeat its epoch on purpose.
+// A loop that ended early may repeat its epoch on purpose. All ranks repeat theirs together: one
+// warns.
 void EpochSampler::warn_if_order_repeats() const {
-  const bool was_complete = started_ && !indices_.empty() && position_ == indices_.size();
-  if (!random_ || !was_complete || epoch_->was_set) return;
+  if (!random_ || share_.rank != 0 || !completed_ || epoch_->times_set != times_set_) return;
   TORCH_WARN_ONCE(
-      fmt::format("{}, rank {} of {}: set_epoch was never called, so every epoch has the same "
-                  "order; call sampler.set_epoch(epoch) before each epoch",
+      fmt::format("{}, rank {} of {}: set_epoch was not called since the last epoch, so this epoch "
+                  "has the same order; call sampler.set_epoch(epoch) before each epoch",
                   name_, share_.rank, share_.ranks));
 }
 
@@ -47,8 +47,10 @@ void EpochSampler::reset(c10::optional<std::size_t> new_size) {
   warn_if_order_repeats();
   if (new_size) share_.size = *new_size;
   position_ = 0;
+  times_set_ = epoch_->times_set;
   running_epoch_ = epoch();
   started_ = true;
+  completed_ = false;
   indices_ = indices_of(running_epoch_);
 }
 
@@ -63,6 +65,7 @@ c10::optional<std::vector<std::size_t>> EpochSampler::next(std::size_t batch_siz
   const std::size_t count = std::min(batch_size, indices_.size() - position_);
   const auto first = indices_.begin() + static_cast<std::ptrdiff_t>(position_);
   position_ += count;
+  completed_ = position_ == indices_.size();
   return std::vector<std::size_t>(first, first + static_cast<std::ptrdiff_t>(count));
 }
 

@@ -25,6 +25,10 @@ class EpochSampler : public torch::data::samplers::Sampler<> {
   void set_epoch(std::int64_t epoch);
   std::int64_t epoch() const { return epoch_->number; }
 
+  // The rank whose samples these are, and the number of ranks that share the data set.
+  int rank() const { return share_.rank; }
+  int num_replicas() const { return share_.ranks; }
+
   // The number of this rank's samples in an epoch, padding included; the same on every rank.
   std::size_t size() const { return share_.count(); }
 
@@ -35,9 +39,8 @@ class EpochSampler : public torch::data::samplers::Sampler<> {
   // This rank's samples in the current epoch, in order. Does not move the position.
   std::vector<std::size_t> indices() const;
 
-  // Starts the current epoch from the beginning; a new size replaces the data set's size. Warns
-  // through TORCH_WARN_ONCE if a complete random epoch begins again because the program calls
-  // neither set_epoch nor load.
+  // Starts the current epoch from the beginning; a new size replaces the data set's size. On rank
+  // 0, warns through TORCH_WARN_ONCE if a complete shuffled epoch is repeated without set_epoch.
   void reset(c10::optional<std::size_t> new_size = c10::nullopt) override;
 
   // The next batch_size samples, fewer at the end, then nullopt. UsageError if batch_size is 0.
@@ -55,7 +58,8 @@ class EpochSampler : public torch::data::samplers::Sampler<> {
  private:
   struct Epoch {
     std::atomic<std::int64_t> number = 0;
-    std::atomic<bool> was_set = false;
+    // Counts the calls of set_epoch.
+    std::atomic<std::uint64_t> times_set = 0;
   };
 
   // The `size` samples of an epoch over all ranks, in order; the same on every rank.
@@ -71,6 +75,10 @@ class EpochSampler : public torch::data::samplers::Sampler<> {
   // The epoch of indices_, once started_.
   std::int64_t running_epoch_ = 0;
   bool started_ = false;
+  // Whether next() has given the running epoch's last sample.
+  bool completed_ = false;
+  // Epoch::times_set when the running epoch began.
+  std::uint64_t times_set_ = 0;
   std::vector<std::size_t> indices_;
   std::size_t position_ = 0;
 };

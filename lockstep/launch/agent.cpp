@@ -7,10 +7,12 @@
 #include <cstring>
 #include <fstream>
 #include <limits>
+#include <utility>
 
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "lockstep/core/cpu.h"
 #include "lockstep/core/error.h"
 #include "lockstep/launch/rank_watch.h"
 
@@ -34,6 +36,14 @@ namespace {
   }
   throw RankExit{error == ENOENT ? 127 : 126,
                  fmt::format("cannot execute {}: {}{}", program[0], std::strerror(error), hint)};
+}
+
+// The warning of more ranks than cores, if this process has not had it yet.
+std::vector<std::string> warnings_before_start(int ranks) {
+  static bool warned = false;
+  const std::string warning = oversubscription(ranks, available_cores());
+  if (warning.empty() || std::exchange(warned, true)) return {};
+  return {warning};
 }
 
 // The kernel's limit on process ids.
@@ -72,7 +82,16 @@ AgentResult run_agent(const AgentOptions& options) {
 
 AgentResult run_agent(const AgentOptions& options, const RankBody& body) {
   check(options);
-  return RankWatch(options, body).run();
+  // The caller's function may block or throw, so it is called only while no RankWatch lives.
+  const auto hand_over = [&](std::vector<std::string>& warnings) {
+    if (!options.on_warning) return;
+    for (const std::string& warning : std::exchange(warnings, {})) options.on_warning(warning);
+  };
+  std::vector<std::string> warnings = warnings_before_start(options.ranks);
+  hand_over(warnings);
+  AgentResult result = RankWatch(options, body, warnings).run();
+  hand_over(warnings);
+  return result;
 }
 
 std::string report(const AgentResult& result, int ranks) {

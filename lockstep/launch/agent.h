@@ -64,8 +64,9 @@ struct AgentOptions {
   // Gets every line instead of the standard streams. Must not throw or block: meanwhile no signal
   // and no rank's end is noticed.
   LineSink on_line{};
-  // Gets the agent's own warnings, such as more ranks than cores. If empty, they are lines on
-  // standard error.
+  // Gets the agent's own warnings, instead of lines on standard error: more ranks than cores before
+  // the ranks start; others after they have ended and their output is written, unless run_agent
+  // throws. May block or throw; run_agent then throws the same.
   std::function<void(const std::string&)> on_warning{};
   // A folder for rank_0.log and so on, with both streams. Created if it does not exist.
   std::string log_dir{};

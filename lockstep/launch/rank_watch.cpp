@@ -13,7 +13,6 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "lockstep/core/cpu.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/system_error.h"
@@ -46,9 +45,11 @@ bool coloured(OutputStream stream) {
 
 }  // namespace
 
-RankWatch::RankWatch(const AgentOptions& options, const RankBody& body)
+RankWatch::RankWatch(const AgentOptions& options, const RankBody& body,
+                     std::vector<std::string>& warnings)
     : options_(options),
       body_(body),
+      warnings_(warnings),
       cores_(options.ranks, threads_per_rank(options.ranks, options.threads)),
       master_port_(free_port()) {
   if (options.end_orphans) orphans_.emplace();
@@ -71,7 +72,7 @@ RankWatch::~RankWatch() {
 }
 
 AgentResult RankWatch::run() {
-  warn_of_oversubscription();
+  print_earlier_warnings();
   start();
   while (running()) {
     wait();
@@ -144,14 +145,13 @@ bool RankWatch::on_terminal() const {
 }
 
 void RankWatch::warn(const std::string& warning) {
-  if (options_.on_warning) return options_.on_warning(warning);
+  if (options_.on_warning) return warnings_.push_back(warning);
   console_.add(OutputStream::err, fmt::format("lockstep: warning: {}\n", warning));
 }
 
-void RankWatch::warn_of_oversubscription() {
-  static bool warned = false;
-  const std::string warning = oversubscription(options_.ranks, available_cores());
-  if (!warning.empty() && !std::exchange(warned, true)) warn(warning);
+void RankWatch::print_earlier_warnings() {
+  if (options_.on_warning) return;
+  for (const std::string& warning : std::exchange(warnings_, {})) warn(warning);
 }
 
 void RankWatch::warn_of_late_output() {

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "lockstep/core/deadline.h"
@@ -25,7 +26,9 @@ namespace lockstep {
 // arrives or a deadline passes.
 class RankWatch {
  public:
-  RankWatch(const AgentOptions& options, const RankBody& body);
+  // Adds its warnings to `warnings` if options.on_warning is set. Otherwise it prints those in
+  // `warnings` and its own.
+  RankWatch(const AgentOptions& options, const RankBody& body, std::vector<std::string>& warnings);
   // Ends all ranks in any case.
   ~RankWatch();
   RankWatch(const RankWatch&) = delete;
@@ -52,7 +55,7 @@ class RankWatch {
   bool on_terminal() const;
   EnvironmentVariables variables_of(int rank) const;
   void warn(const std::string& warning);
-  void warn_of_oversubscription();
+  void print_earlier_warnings();
   void warn_of_late_output();
   void warn_of_starved_store();
   void leave_to_parent();
@@ -88,6 +91,7 @@ class RankWatch {
 
   const AgentOptions& options_;
   const RankBody& body_;
+  std::vector<std::string>& warnings_;
   AgentResult result_;
 
   MemoryKills memory_kills_;

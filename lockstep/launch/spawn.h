@@ -93,7 +93,9 @@ bool is_rank();
 // SpawnResult. Tensors come back as contiguous copies on the CPU with the same type, sizes and
 // values, or undefined; they require no gradient and share no memory with each other. A rank's
 // result may have nearly 64 MiB, and all together nearly 256 MiB: save larger ones to a file in fn.
-// Results are kept until the program ends, for the ranks of later calls.
+// This process keeps its own copy of every call's results until it ends, whatever the start method,
+// since a rank of a later call may be started anew and then gets them: many calls with large
+// results take up memory.
 //
 // RankFailed for the rank that failed first, such as one with too large a result or a sparse
 // tensor. BackendError, after all have ended, if their output could not be written to standard
@@ -113,12 +115,14 @@ auto spawn(int ranks, Function&& fn, const SpawnOptions& options = {}) {
     spawn_detail::run(ranks, body, typeid(Function), options, spawn_detail::warn);
   } else {
     using Value = std::remove_cvref_t<Result>;
-    static_assert(SpawnResult<Value>,
+    // Not the concept itself, or compilers explain at length why it is not satisfied.
+    constexpr bool kCanReturn = SpawnResult<Value>;
+    static_assert(kCanReturn,
                   "the function of spawn() returns void, std::string, at::Tensor, a trivially "
                   "copyable type without pointers (numbers, enums, structs, std::array), or a "
                   "std::vector of one of these");
     std::vector<Value> results;
-    if constexpr (SpawnResult<Value>) {
+    if constexpr (kCanReturn) {
       using Bytes = spawn_detail::ResultBytes<Value>;
       const auto body = [&](int rank) { return Bytes::pack(fn(rank)); };
       for (std::string& bytes :

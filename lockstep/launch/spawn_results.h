@@ -21,7 +21,7 @@ namespace spawn_detail {
 template <class T>
 struct ResultBytes;
 
-// Several texts in one, and back.
+// join packs texts into one; split unpacks them.
 std::string join(const std::vector<std::string>& texts);
 std::vector<std::string> split(std::string_view joined);
 

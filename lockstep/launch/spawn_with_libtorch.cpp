@@ -24,8 +24,8 @@ using Sizes = ResultBytes<std::vector<std::int64_t>>;
 at::Tensor contiguous_on_cpu(const at::Tensor& tensor) {
   if (tensor.layout() != at::kStrided || tensor.is_quantized() || tensor.is_meta()) {
     throw UsageError(fmt::format(
-        "the function of spawn() returned a tensor ({} on {}) that is sparse, quantized or without "
-        "elements; return an ordinary one, as to_dense() and dequantize() make it",
+        "the function of spawn() returned a tensor ({} on {}) that is sparse, quantized or on the "
+        "device meta; return an ordinary one, as to_dense() and dequantize() make it",
         toString(tensor.scalar_type()), tensor.device().str()));
   }
   const c10::NoGradGuard no_grad;

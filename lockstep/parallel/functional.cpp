@@ -56,8 +56,8 @@ void require_defined(const at::Tensor& tensor, const char* what, const ProcessGr
                                group.rank(), group.size()));
 }
 
-// The backward of a mean is a scaled sum, with the same bits. No other call of a reducer looks like
-// it, so ranks notice if they pair the two.
+// The backward of a mean is a scaled sum, with the same bits. A reducer's calls are means, so a
+// rank that pairs the two gets an error.
 at::Tensor reduced(const at::Tensor& tensor, const Group& group, const AllReduceOptions& options) {
   std::vector<at::Tensor> result{tensor.detach().clone()};
   group->all_reduce(result, options).wait();

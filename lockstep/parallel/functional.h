@@ -7,12 +7,12 @@
 //   contrastive_loss(own, all).backward();
 //
 // Collective calls, blocking, in forward and in backward. Backward gives each rank the gradient of
-// the sum of all ranks' losses; DistributedDataParallel's mean of the gradients makes it that of
-// their mean. create_graph is supported. The graph keeps the group alive.
+// the sum of all ranks' losses. DistributedDataParallel then averages: the result is the gradient
+// of the mean loss. create_graph is supported. The graph keeps the group alive.
 //
-// Every rank's backward must reach the same calls: on every rank the loss depends on a result, and
-// the input requires grad on all ranks or on none. On one device, autograd then runs them in the
-// reverse order of forward.
+// Every rank's backward must reach the same calls: every rank's loss must depend on a result, and
+// the input must require grad on all ranks or on none. On one device, autograd then runs them in
+// the reverse order of forward.
 //
 // With a DistributedDataParallel over the same group, make these calls after the model's last
 // forward of the step: their backward then comes before the reduction of any gradient, whichever

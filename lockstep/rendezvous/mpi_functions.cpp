@@ -4,9 +4,11 @@
 
 #include <string>
 #include <type_traits>
+#include <vector>
 
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "lockstep/built_with.h"
 #include "lockstep/core/environment.h"
@@ -21,24 +23,31 @@ void* open(const std::string& name, int flags = 0) {
   return ::dlopen(name.c_str(), RTLD_NOW | RTLD_GLOBAL | flags);
 }
 
-// Prefers the one that the program itself is linked to and may have started.
-void* open_library_built_with() {
-  if (void* library = open(built_with::mpi_soname, RTLD_NOLOAD)) return library;
-  if (void* library = open(built_with::mpi_library)) return library;
-  return open(built_with::mpi_soname);
+std::vector<std::string> names_built_with() {
+  std::vector<std::string> names{built_with::mpi_library};
+  if (names.front() != built_with::mpi_soname) names.emplace_back(built_with::mpi_soname);
+  return names;
 }
 
 void* open_library() {
-  const auto named = environment("LOCKSTEP_MPI_LIBRARY");
-  void* library = named ? open(*named) : open_library_built_with();
-  if (library == nullptr) {
-    throw BackendError(fmt::format(
-        "MPI cannot be loaded: {}; install the MPI that Lockstep was built with (Debian: apt-get "
-        "install openmpi-bin for libmpi, mpich for libmpich), or set LOCKSTEP_MPI_LIBRARY to the "
-        "path of its {}",
-        ::dlerror(), built_with::mpi_soname));
+  std::vector<std::string> names;
+  if (const auto named = environment("LOCKSTEP_MPI_LIBRARY")) {
+    names = {*named};
+  } else {
+    // Prefers the one that the program itself is linked to and may have started.
+    if (void* library = open(built_with::mpi_soname, RTLD_NOLOAD)) return library;
+    names = names_built_with();
   }
-  return library;
+  std::vector<std::string> reasons;
+  for (const std::string& name : names) {
+    if (void* library = open(name)) return library;
+    reasons.emplace_back(::dlerror());
+  }
+  throw BackendError(fmt::format(
+      "MPI cannot be loaded: {}; install the MPI that Lockstep was built with (Debian: apt-get "
+      "install openmpi-bin for libmpi, mpich for libmpich), or set LOCKSTEP_MPI_LIBRARY to the "
+      "path of its {}",
+      fmt::join(reasons, "; "), built_with::mpi_soname));
 }
 
 [[noreturn]] void refuse(const std::string& why) {

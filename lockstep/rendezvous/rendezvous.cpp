@@ -182,8 +182,7 @@ void rendezvous_by_mpi(Membership& member, TcpStoreOptions store_options) {
   if (mpi.size() != member.world_size || mpi.rank() != member.rank) {
     throw UsageError(
         fmt::format("mpirun calls this rank {} of {}, but MPI says {} of {}: was it started by "
-                    "another MPI than "
-                    "the {} that Lockstep was built with?",
+                    "another MPI than the one that this process loaded ({})?",
                     member.rank, member.world_size, mpi.rank(), mpi.size(), MpiLibrary::version()));
   }
   std::exception_ptr error;

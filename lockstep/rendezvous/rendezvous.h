@@ -20,7 +20,8 @@ struct RendezvousOptions {
 
 // Determines this process's rank and connects it to the ranks' store. Waits at most for rank 0 to
 // serve that store; with mpirun, for all ranks. UsageError names what is missing, malformed or
-// contradictory.
+// contradictory. BackendError if mpirun started this process and MPI is not built in, cannot be
+// loaded or cannot be started, or if the system refuses what the store needs.
 Membership rendezvous(const RendezvousOptions& options);
 
 // The membership that env:// would give this process, without a store and without connecting to

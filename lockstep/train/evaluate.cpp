@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Sums a rank's batches on its device, and the ranks' sums in one exchange at the end.
+// Sums a rank's batches on the metric's device, and the ranks' sums in one exchange at the end.
 #include "lockstep/train/evaluate.h"
 
 #include <algorithm>
-#include <string_view>
+#include <string>
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
@@ -29,6 +29,8 @@ struct Share {
   std::int64_t expected;
   std::int64_t counted;
   std::int64_t sums;  // 0 if the rank has only padding
+  int sampler_rank;
+  int sampler_ranks;
 };
 
 // Every rank throws for a mistake of one.
@@ -36,6 +38,12 @@ std::int64_t agreed_number_of_sums(const std::vector<Share>& shares, const Proce
   std::int64_t sums = 0;
   for (std::size_t rank = 0; rank < shares.size(); ++rank) {
     const Share& share = shares[rank];
+    if (share.sampler_ranks != group.size() || share.sampler_rank != static_cast<int>(rank)) {
+      throw UsageError(where(group) +
+                       fmt::format("the sampler of rank {} deals the samples of rank {} of {}; "
+                                   "make it for this group: DistributedSampler(data, group)",
+                                   rank, share.sampler_rank, share.sampler_ranks));
+    }
     if (share.loaded != share.expected) {
       throw UsageError(where(group) +
                        fmt::format("the loader of rank {} yields {} samples, the sampler {}; pass "
@@ -74,10 +82,22 @@ EvaluationMode::~EvaluationMode() {
   for (const Mode& mode : modes_) mode.module->train(mode.training);
 }
 
-EvaluatedBatches::EvaluatedBatches(const DistributedSampler& sampler, ProcessGroup& group)
+std::optional<at::Device> device_of(const torch::nn::Module* module) {
+  if (module == nullptr) return std::nullopt;
+  for (const auto& tensors : {module->parameters(), module->buffers()}) {
+    for (const at::Tensor& tensor : tensors) {
+      if (tensor.defined()) return tensor.device();
+    }
+  }
+  return std::nullopt;
+}
+
+EvaluatedBatches::EvaluatedBatches(const DistributedSampler& sampler, ProcessGroup& group,
+                                   std::optional<at::Device> device)
     : group_(group),
-      expected_(static_cast<std::int64_t>(sampler.size())),
-      padding_starts_(static_cast<std::int64_t>(sampler.unpadded_size())) {}
+      sampler_(sampler),
+      padding_starts_(static_cast<std::int64_t>(sampler.unpadded_size())),
+      device_(device) {}
 
 bool EvaluatedBatches::take(c10::ArrayRef<at::Tensor*> tensors) {
   std::int64_t samples = -1;
@@ -90,10 +110,12 @@ bool EvaluatedBatches::take(c10::ArrayRef<at::Tensor*> tensors) {
                                    shape_of(*tensor), std::max<std::int64_t>(samples, 0)));
     }
   }
+  if (samples < 0) throw UsageError(where(group_) + "a batch holds no tensor");
   const std::int64_t counted = std::clamp<std::int64_t>(padding_starts_ - loaded_, 0, samples);
   loaded_ += samples;
   for (at::Tensor* tensor : tensors) {
-    *tensor = tensor->narrow(0, 0, counted).to(group_.device());
+    *tensor = tensor->narrow(0, 0, counted);
+    if (device_) *tensor = tensor->to(*device_);
   }
   return counted > 0;
 }
@@ -112,11 +134,14 @@ void EvaluatedBatches::add(const at::Tensor& sums) {
 }
 
 Evaluation EvaluatedBatches::over_ranks() const {
-  const auto shares = all_gather_object(Share{.loaded = loaded_,
-                                              .expected = expected_,
-                                              .counted = std::min(loaded_, padding_starts_),
-                                              .sums = sums_.defined() ? sums_.numel() : 0},
-                                        group_);
+  const auto shares =
+      all_gather_object(Share{.loaded = loaded_,
+                              .expected = static_cast<std::int64_t>(sampler_.size()),
+                              .counted = std::min(loaded_, padding_starts_),
+                              .sums = sums_.defined() ? sums_.numel() : 0,
+                              .sampler_rank = sampler_.rank(),
+                              .sampler_ranks = sampler_.num_replicas()},
+                        group_);
   const std::int64_t count = agreed_number_of_sums(shares, group_);
   const at::Tensor sums =
       sums_.defined() ? sums_.to(at::kCPU, at::kDouble, /*non_blocking=*/false, /*copy=*/true)
@@ -143,7 +168,7 @@ at::Tensor count_right(const at::Tensor& output, const at::Tensor& target,
                                  "{{samples}}, not {} and {}; give evaluate() a metric for others",
                                  shape_of(output), shape_of(target)));
   }
-  return output.argmax(1).eq(target).sum();
+  return output.argmax(1).eq(target.to(output.device())).sum();
 }
 
 }  // namespace lockstep::detail

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Evaluates a model on a data set that the ranks share, and counts each sample once.
 //
-//   lockstep::DistributedSampler sampler(tests.size().value(), group, {.shuffle = false});
+//   lockstep::DistributedSampler sampler(tests, group, {.shuffle = false});
 //   auto loader = torch::data::make_data_loader(tests.map(Stack<>()), sampler, 500);
 //   double right = lockstep::accuracy(model, *loader, sampler, group);
 #pragma once
@@ -10,6 +10,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <type_traits>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -20,12 +22,14 @@
 #include "lockstep/comm/group_argument.h"
 #include "lockstep/data/distributed_sampler.h"
 #include "lockstep/parallel/for_each_tensor.h"
+#include "lockstep/parallel/parallel_module.h"
+#include "lockstep/parallel/wrapped_module.h"
 
 namespace lockstep {
 
 // The same bits on every rank.
 struct Evaluation {
-  // What the metric returned, summed over all samples; one entry for each of its elements.
+  // The metric's sums over all samples, one entry per element.
   std::vector<double> sums = {};
   // The size of the data set, unless the sampler drops a remainder.
   std::int64_t samples = 0;
@@ -56,13 +60,19 @@ class EvaluationMode {
   std::vector<Mode> modes_ = {};
 };
 
-// This rank's batches of an evaluation, and what the metric said of them.
+// Where the module's first parameter is, or without any its first buffer. nullopt if it has neither
+// or is null.
+std::optional<at::Device> device_of(const torch::nn::Module* module);
+
+// This rank's batches of an evaluation, and the sums that the metric returned.
 class EvaluatedBatches {
  public:
-  EvaluatedBatches(const DistributedSampler& sampler, ProcessGroup& group);
+  // Keeps neither the sampler nor the group alive. Without a device, batches stay where they are.
+  EvaluatedBatches(const DistributedSampler& sampler, ProcessGroup& group,
+                   std::optional<at::Device> device);
 
-  // Cuts padding off the tensors of a batch and moves them to the group's device. Returns whether
-  // samples are left.
+  // Cuts padding off the tensors of a batch and moves them to the device. Returns whether samples
+  // are left.
   bool take(c10::ArrayRef<at::Tensor*> tensors);
   void add(const at::Tensor& sums);
   // Collective.
@@ -70,8 +80,9 @@ class EvaluatedBatches {
 
  private:
   ProcessGroup& group_;
-  std::int64_t expected_;
+  const DistributedSampler& sampler_;
   std::int64_t padding_starts_;
+  std::optional<at::Device> device_;
   std::int64_t loaded_ = 0;
   at::Tensor sums_;
 };
@@ -82,30 +93,54 @@ void require_order(bool ordered, const ProcessGroup& group);
 at::Tensor count_right(const at::Tensor& output, const at::Tensor& target,
                        const ProcessGroup& group);
 
-// A holder, or a pointer to a module.
 template <class Model>
-concept RefersToModule = requires(Model& model) {
+concept PointsToModule = requires(Model& model) {
   { *model } -> std::convertible_to<const torch::nn::Module&>;
 };
+
+// Whether a model is a module, a holder or a pointer to a module, and not a function.
+template <class Model>
+concept HasModule = PlainModule<Model> || ModuleHolder<Model> || PointsToModule<Model>;
+
+template <HasModule Model>
+auto& module_of(Model& model) {
+  if constexpr (PlainModule<Model>) {
+    return model;
+  } else if constexpr (ModuleHolder<Model>) {
+    return *model.ptr();  // a const holder's module is not const
+  } else {
+    return *model;
+  }
+}
 
 // Null if the model is a function.
 template <class Model>
 torch::nn::Module* module_in(Model& model) {
-  if constexpr (std::derived_from<Model, torch::nn::Module>) {
-    return &model;
-  } else if constexpr (RefersToModule<Model>) {
-    return &*model;
-  } else {
-    return nullptr;
+  if constexpr (HasModule<Model>) {
+    constexpr bool kConst = std::is_const_v<std::remove_reference_t<decltype(module_of(model))>>;
+    static_assert(!kConst,
+                  "an evaluation changes the module's mode for a while: pass a module "
+                  "that is not const");
+    if constexpr (!kConst) return &module_of(model);
   }
+  return nullptr;
 }
+
+// A wrapper whose own forward takes TorchScript's values.
+template <class Module>
+concept WrapsTorchScript = std::derived_from<Module, ParallelModule> &&
+    std::same_as<typename Module::Handle, typename WrappedModule<ScriptModule>::Handle>;
 
 template <class Model, class Input>
 auto output_of(Model& model, const Input& input) {
-  if constexpr (std::derived_from<Model, torch::nn::Module>) {
-    return model.forward(input);
-  } else if constexpr (RefersToModule<Model>) {
-    return model->forward(input);
+  if constexpr (HasModule<Model>) {
+    auto& module = module_of(model);
+    using Module = std::remove_reference_t<decltype(module)>;
+    if constexpr (WrapsTorchScript<Module> && std::same_as<Input, at::Tensor>) {
+      return static_cast<ParallelModule&>(module).forward(input);
+    } else {
+      return module.forward(input);
+    }
   } else {
     return model(input);
   }
@@ -113,9 +148,9 @@ auto output_of(Model& model, const Input& input) {
 
 }  // namespace detail
 
-// Calls metric(model(data), target) for each batch, and adds up over all ranks' samples what it
-// returns: a tensor with one or more sums over the batch, in a type that converts to double and
-// with the same number of elements each time.
+// Calls metric(model(data), target) for each batch, and adds up the returned sums over all ranks'
+// samples. The metric returns a tensor with one or more sums over the batch, in a type that
+// converts to double and with the same number of elements each time.
 //
 //   const auto sum_of_losses = [](const at::Tensor& output, const at::Tensor& target) {
 //     return torch::cross_entropy_loss(output, target, {}, at::Reduction::Sum);
@@ -123,26 +158,31 @@ auto output_of(Model& model, const Input& input) {
 //   double loss = lockstep::evaluate(model, *loader, sampler, group, sum_of_losses).mean();
 //
 // The model is a module, a holder, a pointer to a module, a wrapper such as
-// DistributedDataParallel, or a function, as for TorchScript. A module is put into eval mode, its
-// submodules too; afterwards, also after an exception, each is in the mode that it had. A function
-// sets no mode. Gradients are off.
+// DistributedDataParallel, or a function, as for a torch::jit::Module. A module is put into eval
+// mode, its submodules too; afterwards, also after an exception, each is in the mode that it had. A
+// function sets no mode. Gradients are off.
 //
 // The loader is a MemoryLoader or a torch::data loader with stacked batches, made with a copy of
 // this sampler; data and target are tensors or structures of tensors (for_each_tensor.h), with the
-// samples in dimension 0. Batches are moved to the group's device. The model never sees padding.
+// samples in dimension 0. Batches are moved to the device of the module's first parameter (without
+// any, of its first buffer); for a function they stay where the loader put them. The model never
+// sees padding.
 //
 // Collective: each rank runs its own batches, and all meet once at the end. Blocking. UsageError on
-// every rank if a loader does not yield the sampler's samples (another sampler, or drop_last), if
-// no rank has any, or if metrics return different numbers of sums; and for a loader whose
-// enforce_ordering is off, since padding must come last.
+// every rank if a sampler was made for another rank or number of ranks, if a loader does not yield
+// the sampler's samples (another sampler, or drop_last), if no rank has any, or if the ranks'
+// metrics return different numbers of sums. UsageError on this rank alone for a loader whose
+// enforce_ordering is off, since padding must come last, for a batch without tensors or with
+// different numbers of samples, and for a metric that changes its number of sums between batches.
 template <class Model, class Loader, class Metric>
 Evaluation evaluate(Model&& model, Loader& loader, const DistributedSampler& sampler,
                     GroupArgument group, Metric&& metric) {
   if constexpr (requires { loader.options().enforce_ordering; }) {
     detail::require_order(loader.options().enforce_ordering, group.get());
   }
-  const detail::EvaluationMode mode(detail::module_in(model));
-  detail::EvaluatedBatches batches(sampler, group.get());
+  torch::nn::Module* const module = detail::module_in(model);
+  const detail::EvaluationMode mode(module);
+  detail::EvaluatedBatches batches(sampler, group.get(), detail::device_of(module));
   for (const auto& batch : loader) {
     static_assert(
         requires {

@@ -2,9 +2,11 @@
 // When init_process_group warns, in ranks that are processes, and on a terminal.
 #include "lockstep/comm/group_warnings.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <functional>
 #include <map>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -40,10 +42,11 @@ std::string warned(const std::function<void()>& function) {
   return fmt::format("{}", fmt::join(warnings.messages(), "\n"));
 }
 
-// Each rank on the cores that `cores_of` gives it, once; all ranks' warnings in one text.
-std::string warnings_of(int size, const std::function<std::vector<int>(int)>& cores_of) {
+// Pins each rank, makes two groups, and returns all ranks' warnings.
+std::string warnings_of(int size, const std::function<std::vector<int>(int)>& cores_of,
+                        const std::map<std::string, std::string>& variables = {}) {
   const auto outcomes = run_ranks(size, [&](Rank& rank) {
-    set_launcher_environment({});
+    set_launcher_environment(variables);
     pin_to_cores(cores_of(rank.rank()));
     rank.report(warned([&] {
       for (const char* name : {"once", "again"}) {
@@ -65,12 +68,27 @@ int count(const std::string& text, const std::string& what) {
   return found;
 }
 
+// The first two, or one if there is one.
+std::vector<int> two_cores(int) {
+  std::vector<int> cores = allowed_cores();
+  cores.resize(std::min<std::size_t>(cores.size(), 2));
+  return cores;
+}
+
 TEST(GroupWarnings, MoreRanksThanCoresAreAWarningFromOneRankOnce) {
-  const int ranks = available_cores() + 1;
-  const std::string all = warnings_of(ranks, [](int) { return allowed_cores(); });
-  const auto begin = fmt::format("{} ranks share {} core", ranks, ranks - 1);
-  EXPECT_THAT(all, HasSubstr(begin));
+  const std::string all = warnings_of(3, two_cores);
+  EXPECT_THAT(all, HasSubstr(fmt::format("3 ranks share {} core", std::min(2, available_cores()))));
   EXPECT_EQ(count(all, " ranks share "), 1) << all;
+}
+
+TEST(GroupWarnings, LeaveAnAgentsRanksToItUnlessAnotherAgentHasSomeHere) {
+  // As `lockstep run --nnodes` starts ranks.
+  const auto by_agents_with = [](const char* ranks) {
+    return warnings_of(3, two_cores,
+                       {{"LOCKSTEP_STORE", ""}, {"LOCAL_WORLD_SIZE", ranks}, {"LOCAL_RANK", "0"}});
+  };
+  EXPECT_THAT(by_agents_with("3"), IsEmpty());
+  EXPECT_EQ(count(by_agents_with("1"), "3 ranks share "), 1);
 }
 
 TEST(GroupWarnings, RanksOnCoresOfTheirOwnAreFine) {
@@ -91,11 +109,15 @@ class StandardOutput {
     std::string name = "/dev/null";
     if (on_terminal) {
       master_.reset(::posix_openpt(O_RDWR | O_NOCTTY));
-      EXPECT_TRUE(::grantpt(master_.get()) == 0 && ::unlockpt(master_.get()) == 0);
+      if (!master_ || ::grantpt(master_.get()) != 0 || ::unlockpt(master_.get()) != 0) {
+        throw std::runtime_error("no pseudo-terminal");
+      }
       name = ::ptsname(master_.get());
     }
     const UniqueFd opened(::open(name.c_str(), O_RDWR | O_NOCTTY));
-    ::dup2(opened.get(), STDOUT_FILENO);
+    if (!before_ || !opened || ::dup2(opened.get(), STDOUT_FILENO) < 0) {
+      throw std::runtime_error(name + " cannot become standard output");
+    }
   }
   ~StandardOutput() { ::dup2(before_.get(), STDOUT_FILENO); }
   StandardOutput(const StandardOutput&) = delete;
@@ -159,6 +181,11 @@ TEST_F(GroupOfOne, IsFineIfALauncherMadeIt) {
   EXPECT_THAT(
       warnings_of({.variables = {{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}}}),
       IsEmpty());
+  EXPECT_THAT(warnings_of({.variables = {{"WORLD_SIZE", "1"},
+                                         {"MASTER_ADDR", "127.0.0.1"},
+                                         {"MASTER_PORT", std::to_string(free_port())}},
+                           .options = {.rank = 0}}),
+              IsEmpty());
   // Standard output of its ranks is a terminal.
   const auto by_spawn = spawn(1, [](int) { return warned([] { init_process_group(); }); },
                               {.start_method = StartMethod::fork});

@@ -57,6 +57,7 @@ TEST(Cpu, FindsTheMaskOfAnotherProcess) {
   EXPECT_EQ(allowed_cores(child), std::vector{allowed_cores().back()});
   ::kill(child, SIGKILL);
   ::waitpid(child, &status, 0);
+  EXPECT_TRUE(allowed_cores(child).empty());  // unknown
 }
 
 TEST(Cpu, WarnsOfMoreRanksThanCores) {

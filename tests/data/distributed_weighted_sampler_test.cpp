@@ -168,6 +168,10 @@ TEST(DistributedWeightedSampler, RefusesBadWeights) {
   expect_refused(torch::ones({2}, torch::kComplexDouble), 2, "type ComplexDouble");
   expect_refused(torch::ones({1}).expand({(1 << 24) + 1}), 2, "at most 16777216");
   expect_refused(at::Tensor(), 2, "weights are undefined");
+  expect_refused(torch::ones({4}).to_sparse(), 2, "weights are sparse, quantized or");
+  expect_refused(torch::quantize_per_tensor(torch::ones({4}), 1, 0, torch::kQInt8), 2,
+                 "as to_dense() and dequantize() make it");
+  expect_refused(torch::empty({4}, torch::kMeta), 2, "or on the device meta;");
 }
 
 TEST(DistributedWeightedSampler, RefusesWhatCannotBeDrawn) {

@@ -29,14 +29,33 @@ void run_epoch(EpochSampler& sampler) {
 
 TEST(EpochSampler, WarnsWhenASecondEpochRepeatsTheFirst) {
   const CapturedWarnings warnings;
-  DistributedSampler sampler(10, 2, 1);
+  DistributedSampler sampler(10, 2, 0);
   run_epoch(sampler);
   EXPECT_THAT(warnings.messages(), IsEmpty());
   sampler.reset();
-  EXPECT_THAT(warnings.messages(),
-              ElementsAre("DistributedSampler, rank 1 of 2: set_epoch was never called, so every "
-                          "epoch has the same order; call sampler.set_epoch(epoch) before each "
-                          "epoch"));
+  EXPECT_THAT(
+      warnings.messages(),
+      ElementsAre("DistributedSampler, rank 0 of 2: set_epoch was not called since the last "
+                  "epoch, so this epoch has the same order; call "
+                  "sampler.set_epoch(epoch) before each epoch"));
+}
+
+TEST(EpochSampler, WarnsAlthoughTheFirstOfTwoEpochsWasSet) {
+  const CapturedWarnings warnings;
+  DistributedSampler sampler(10, 2, 0);
+  sampler.set_epoch(0);
+  run_epoch(sampler);
+  EXPECT_THAT(warnings.messages(), IsEmpty());
+  run_epoch(sampler);
+  EXPECT_THAT(warnings.messages(), SizeIs(1));
+}
+
+TEST(EpochSampler, OnlyRank0Warns) {
+  const CapturedWarnings warnings;
+  DistributedSampler sampler(10, 2, 1);
+  run_epoch(sampler);
+  run_epoch(sampler);
+  EXPECT_THAT(warnings.messages(), IsEmpty());
 }
 
 TEST(EpochSampler, WarnsOfWeightedDrawsToo) {
@@ -51,7 +70,7 @@ TEST(EpochSampler, WarnsOfWeightedDrawsToo) {
 TEST(EpochSampler, WarnsOncePerProcess) {
   const CapturedWarnings warnings(CapturedWarnings::Repeats::once);
   for (int sampler = 0; sampler < 2; ++sampler) {
-    DistributedSampler of_epochs(10, 2, 1);
+    DistributedSampler of_epochs(10, 2, 0);
     for (int epoch = 0; epoch < 3; ++epoch) run_epoch(of_epochs);
   }
   EXPECT_THAT(warnings.messages(), SizeIs(1));
@@ -60,7 +79,7 @@ TEST(EpochSampler, WarnsOncePerProcess) {
 TEST(EpochSampler, WarnsOfALoadersCopy) {
   const CapturedWarnings warnings;
   const auto rows = torch::zeros({10, 1});
-  MemoryLoader loader(rows, rows, DistributedSampler(10, 2, 1), {.batch_size = 4});
+  MemoryLoader loader(rows, rows, DistributedSampler(10, 2, 0), {.batch_size = 4});
   for (int epoch = 0; epoch < 2; ++epoch) {
     for ([[maybe_unused]] auto& batch : loader) {
     }
@@ -71,7 +90,7 @@ TEST(EpochSampler, WarnsOfALoadersCopy) {
 TEST(EpochSampler, DoesNotWarnIfTheOriginalOfALoadersCopyIsSet) {
   const CapturedWarnings warnings;
   const auto rows = torch::zeros({10, 1});
-  DistributedSampler sampler(10, 2, 1);
+  DistributedSampler sampler(10, 2, 0);
   MemoryLoader loader(rows, rows, sampler, {.batch_size = 4});
   for (int epoch = 0; epoch < 2; ++epoch) {
     sampler.set_epoch(0);  // on purpose the same
@@ -83,7 +102,7 @@ TEST(EpochSampler, DoesNotWarnIfTheOriginalOfALoadersCopyIsSet) {
 
 TEST(EpochSampler, DoesNotWarnIfOrderIsWanted) {
   const CapturedWarnings warnings;
-  DistributedSampler sampler(10, 2, 1, {.shuffle = false});
+  DistributedSampler sampler(10, 2, 0, {.shuffle = false});
   run_epoch(sampler);
   run_epoch(sampler);
   EXPECT_THAT(warnings.messages(), IsEmpty());
@@ -91,20 +110,18 @@ TEST(EpochSampler, DoesNotWarnIfOrderIsWanted) {
 
 TEST(EpochSampler, DoesNotWarnAfterAnUnfinishedOrEmptyEpoch) {
   const CapturedWarnings warnings;
-  DistributedSampler sampler(10, 2, 1);
+  DistributedSampler sampler(10, 2, 0);
   (void)sampler.next(4);
   sampler.reset();
   sampler.reset();
-  DistributedSampler empty(0, 2, 1);
+  DistributedSampler empty(0, 2, 0);
   run_epoch(empty);
   run_epoch(empty);
   EXPECT_THAT(warnings.messages(), IsEmpty());
 }
 
-TEST(EpochSampler, DoesNotWarnAfterLoad) {
-  const CapturedWarnings warnings;
-  DistributedSampler sampler(10, 2, 1);
-  run_epoch(sampler);
+// Loads what it saves.
+void save_and_load(EpochSampler& sampler) {
   torch::serialize::OutputArchive out;
   sampler.save(out);
   std::stringstream stream;
@@ -112,9 +129,28 @@ TEST(EpochSampler, DoesNotWarnAfterLoad) {
   torch::serialize::InputArchive in;
   in.load_from(stream);
   sampler.load(in);
+}
+
+TEST(EpochSampler, DoesNotWarnAfterLoad) {
+  const CapturedWarnings warnings;
+  DistributedSampler sampler(10, 2, 0);
+  run_epoch(sampler);
+  save_and_load(sampler);
   EXPECT_EQ(sampler.next(1), c10::nullopt);
   sampler.reset();
   EXPECT_THAT(warnings.messages(), IsEmpty());
+}
+
+TEST(EpochSampler, WarnsOfTheSecondEpochAfterLoad) {
+  const CapturedWarnings warnings;
+  DistributedSampler sampler(10, 2, 0);
+  (void)sampler.next(3);
+  save_and_load(sampler);
+  while (sampler.next(3)) {
+  }
+  EXPECT_THAT(warnings.messages(), IsEmpty());
+  run_epoch(sampler);
+  EXPECT_THAT(warnings.messages(), SizeIs(1));
 }
 
 }  // namespace

@@ -8,10 +8,12 @@
 #include <future>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <thread>
 #include <tuple>
+#include <variant>
 
 #include "support/private_tmpdir.h"
 #include "support/process_table.h"
@@ -103,6 +105,11 @@ static_assert(!SpawnResult<const char*> && !SpawnResult<std::unique_ptr<int>>);
 static_assert(!SpawnResult<std::string_view> && !SpawnResult<std::span<int>>);
 static_assert(!SpawnResult<std::array<std::string_view, 2>>);
 static_assert(!SpawnResult<std::vector<const char*>> && !SpawnResult<std::vector<std::span<int>>>);
+static_assert(!SpawnResult<std::optional<std::string_view>>);
+static_assert(!SpawnResult<std::optional<const char*>>);
+static_assert(!SpawnResult<std::variant<const char*, int>>);
+static_assert(!SpawnResult<std::optional<std::variant<int, std::span<int>>>>);
+static_assert(SpawnResult<std::optional<double>> && SpawnResult<std::variant<int, float>>);
 static_assert(!SpawnResult<std::pair<int, std::string>> && !SpawnResult<std::tuple<int, float>>);
 
 TEST_F(Spawn, NamesTheLimitThatAResultExceeds) {

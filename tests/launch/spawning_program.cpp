@@ -206,8 +206,11 @@ void waits(const Arguments&) {
       anew);
 }
 
-// A rank for each core first, then too many, twice.
+// A rank for each of two cores first, then too many, twice.
 void crowds(const Arguments&) {
+  std::vector<int> cores = allowed_cores();
+  cores.resize(std::min<std::size_t>(cores.size(), 2));
+  pin_to_cores(cores);
   for (const int extra : {0, 1, 2}) {
     spawn(available_cores() + extra, [](int) {});
     std::fprintf(stderr, "%d more\n", extra);

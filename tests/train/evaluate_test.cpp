@@ -3,6 +3,7 @@
 #include "lockstep/train/evaluate.h"
 
 #include <stdexcept>
+#include <utility>
 
 #include "tests/support/thread_group.h"
 #include <gmock/gmock.h>
@@ -59,10 +60,30 @@ at::Tensor say_zero(const at::Tensor& x) {
 }
 
 struct SaysZero : torch::nn::Module {
-  SaysZero() { dropout = register_module("dropout", torch::nn::Dropout()); }
-  at::Tensor forward(const at::Tensor& x) { return dropout(say_zero(x)); }
+  SaysZero() {
+    dropout = register_module("dropout", torch::nn::Dropout());
+    scale = register_parameter("scale", torch::ones({2}));
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    EXPECT_FALSE(is_training() || dropout->is_training());
+    return dropout(say_zero(x) * scale);
+  }
   torch::nn::Dropout dropout{nullptr};
+  at::Tensor scale;
 };
+
+// The same in TorchScript.
+torch::jit::Module script_that_says_zero() {
+  torch::jit::Module script("SaysZero");
+  script.register_parameter("row", torch::tensor({1.F, 0.F}, torch::requires_grad()),
+                            /*is_buffer=*/false);
+  script.register_attribute("training", c10::BoolType::get(), true);
+  script.define(
+      "def forward(self, x):\n"
+      "  assert not self.training\n"
+      "  return 0 * x + self.row\n");
+  return script;
+}
 
 at::Tensor sum_of_data(const at::Tensor& output, const at::Tensor& /*target*/) {
   return output.select(1, 0).sum();
@@ -109,21 +130,70 @@ TEST(Evaluate, TakesEveryKindOfModel) {
     MemoryLoader loader(numbers.data(), numbers.targets(), sampler, {.batch_size = 2});
     const auto expect_right = [&](auto&& model) {
       EXPECT_EQ(accuracy(model, loader, sampler, group), 1. / 5);
+      const torch::nn::Module* module = detail::module_in(model);
+      if (module == nullptr) return;
+      EXPECT_TRUE(module->is_training());
+      for (const auto& part : module->modules(/*include_self=*/false)) {
+        EXPECT_TRUE(part->is_training());
+      }
+    };
+    // Holders and pointers may be const.
+    const auto expect_right_also_const = [&](auto&& model) {
+      expect_right(model);
+      expect_right(std::as_const(model));
     };
     expect_right(SaysZero());
-    expect_right(std::make_shared<SaysZero>());
+    expect_right_also_const(std::make_shared<SaysZero>());
     torch::nn::Sequential sequential{SaysZero()};
-    expect_right(sequential);
+    expect_right_also_const(sequential);
     expect_right(*sequential);
-    expect_right([](const at::Tensor& x) { return say_zero(x); });
+    expect_right_also_const([](const at::Tensor& x) { return say_zero(x); });
 
     const auto make = [] { return std::make_shared<SaysZero>(); };
     DataParallel replicated(make(), {.replicas = 2, .make_replica = make});
-    expect_right(replicated);
-    torch::nn::Linear linear(2, 2);
-    DistributedDataParallel wrapped(linear, group);
-    const double expected = accuracy(linear, loader, sampler, group);
-    EXPECT_EQ(accuracy(wrapped, loader, sampler, group), expected);
+    expect_right_also_const(replicated);
+    DistributedDataParallel wrapped(make(), group);
+    expect_right_also_const(wrapped);
+    expect_right(*wrapped);
+    expect_right(static_cast<DistributedDataParallelBase&>(wrapped));
+    DataParallel script_replicas(script_that_says_zero(), {.replicas = 2});
+    expect_right_also_const(script_replicas);
+    DistributedDataParallel script(script_that_says_zero(), group);
+    expect_right_also_const(script);
+  });
+}
+
+// On a device without elements, so that no GPU is needed.
+struct OnMeta : torch::nn::Module {
+  OnMeta() { register_parameter("unused", torch::empty({2}, at::kMeta)); }
+  at::Tensor forward(const at::Tensor& x) { return x; }
+};
+
+TEST(Evaluate, MovesBatchesToTheModuleAndNotToTheGroup) {
+  run_rank_threads(2, [](const Group& group) {
+    ASSERT_EQ(group->device(), at::kCPU);
+    const Numbers numbers(4);
+    const DistributedSampler sampler(4, group, {.shuffle = false});
+    MemoryLoader loader(numbers.data(), numbers.targets(), sampler, {.batch_size = 2});
+    std::vector<at::DeviceType> devices;
+    const auto note_devices = [&](const at::Tensor& output, const at::Tensor& target) {
+      devices.push_back(output.device().type());
+      devices.push_back(target.device().type());
+      return torch::ones({1});
+    };
+    evaluate(OnMeta(), loader, sampler, group, note_devices);
+    EXPECT_THAT(devices, ElementsAre(at::kMeta, at::kMeta));
+
+    devices.clear();
+    struct Batch {
+      at::Tensor data;
+      at::Tensor target;
+    };
+    std::vector<Batch> on_meta{{numbers.data().to(at::kMeta).slice(0, 0, 2),
+                                numbers.targets().to(at::kMeta).slice(0, 0, 2)}};
+    const auto identity = [](const at::Tensor& x) { return x; };
+    evaluate(identity, on_meta, sampler, group, note_devices);
+    EXPECT_THAT(devices, ElementsAre(at::kMeta, at::kMeta)) << "a function's batches do not move";
   });
 }
 
@@ -208,6 +278,14 @@ TEST(Evaluate, RefusesLoadersThatDoNotFitTheSampler) {
     const auto unordered = loader_of(
         numbers, sampler, torch::data::DataLoaderOptions(2).workers(2).enforce_ordering(false));
     expect_refused([&] { accuracy(say_zero, *unordered, sampler, group); }, "enforce_ordering");
+    const DistributedSampler alone(7, /*num_replicas=*/1, /*rank=*/0);
+    const auto all = loader_of(numbers, alone);
+    expect_refused([&] { accuracy(say_zero, *all, alone, group); },
+                   "sampler of rank 0 deals the samples of rank 0 of 1");
+    const DistributedSampler first(7, /*num_replicas=*/2, /*rank=*/0);
+    const auto same = loader_of(numbers, first);
+    expect_refused([&] { accuracy(say_zero, *same, first, group); },
+                   "sampler of rank 1 deals the samples of rank 0 of 2");
     const DistributedSampler none(0, group);
     const auto empty = loader_of(Numbers(0), none);
     expect_refused([&] { accuracy(say_zero, *empty, none, group); }, "nothing to evaluate");
@@ -237,6 +315,14 @@ TEST(Evaluate, RefusesShapesThatDoNotFit) {
     };
     std::vector<Batch> uneven{{torch::ones({2, 2}), torch::ones({1})}};
     expect_refused([&] { accuracy(say_zero, uneven, sampler, group); }, "shape [1] and 2 samples");
+    struct NoTensors {
+      std::vector<at::Tensor> data;
+      int target;
+    };
+    std::vector<NoTensors> nothing{{{}, 0}};
+    const auto ignore = [](const std::vector<at::Tensor>&) { return 0; };
+    const auto none = [](int, int) { return torch::ones({1}); };
+    expect_refused([&] { evaluate(ignore, nothing, sampler, group, none); }, "holds no tensor");
   });
 }
 

@@ -10,6 +10,7 @@
 #include "lockstep/launch/spawn.h"
 #include "tools/doctor/all_reduce_trial.h"
 #include "tools/doctor/probes.h"
+#include "tools/doctor/without_warnings.h"
 
 namespace lockstep {
 namespace {
@@ -40,6 +41,7 @@ Finding probe_with_ranks(const std::string& backend) try {
         init_process_group({.backend = backend, .timeout = kTrialTimeout, .device = at::kCPU});
     try_all_reduce(*group);
   };
+  const WithoutWarnings quiet;
   spawn(kRanks, join_and_reduce, {.threads = 1, .on_line = [](const OutputLine&) {}});
   return {.found = fmt::format("built in; {} ranks joined, and their sums were right", kRanks)};
 } catch (const RankFailed& error) {

@@ -7,7 +7,8 @@
 
 namespace lockstep {
 
-enum class ReduceOp : std::uint8_t { sum, mean, min, max, product };
+// The sum is 0: all_reduce(tensor, {}) passes the op 0, and means the default.
+enum class ReduceOp : std::uint8_t { sum = 0, mean, min, max, product };
 
 std::string_view name(ReduceOp op);
 

@@ -90,6 +90,9 @@ TEST_P(ResultsConformance, AllReduceTakesListsOfTensors) {
                        reduced(inputs_of_all(group.size(), type, {33}), {.op = ReduceOp::max}),
                        describe("max in a list of all types:", type, 33));
     }
+    const at::Tensor tensor = input_of(rank.rank(), at::kFloat, {33});
+    group.all_reduce(tensor, {}).wait();
+    expect_reduced(tensor, inputs_of_all(group.size(), at::kFloat, {33}), {}, "{} is a sum");
   });
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // What `lockstep run` prints and logs, whoever reads it, and its exit codes.
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <filesystem>
@@ -119,9 +120,14 @@ TEST_F(Run, LinesOfBufferedProgramsComeAtOnceAndOutliveASignal) {
 }
 
 TEST_F(Run, WarnsOnceOfMoreRanksThanCores) {
-  const int cores = available_cores();
-  const auto warnings = [](int ranks) {
+  const std::vector<int> all = allowed_cores();
+  const std::vector<int> two(all.begin(),
+                             all.begin() + std::min<std::ptrdiff_t>(2, std::ssize(all)));
+  const int cores = std::min(2, available_cores());
+  const auto warnings = [&](int ranks) {
+    pin_to_cores(two);
     Program program(command({"-n", std::to_string(ranks), "true"}));
+    pin_to_cores(all);
     EXPECT_EQ(program.wait(), 0);
     return program.err();
   };

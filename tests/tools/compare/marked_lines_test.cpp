@@ -20,6 +20,7 @@ namespace {
 
 using ::testing::Contains;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
@@ -144,6 +145,19 @@ INSTANTIATE_TEST_SUITE_P(
                            .mode = TrainMode::ddp,
                            .in_modes = "[|] changes to a program [|].*[|] ([0-9]+) lines, .*"}),
     [](const auto& info) { return std::string(info.param.example); });
+
+TEST(MarkedLines, OfDataParallelAreCountedInTheReadmesText) {
+  const std::vector<std::string> words{"no", "one", "two", "three", "four", "five"};
+  const int count = count_marked(program_of("data_parallel"), "DP");
+  EXPECT_THAT(lines_of("README.md"),
+              Contains(HasSubstr(fmt::format("data_parallel.cpp)). That changes {} lines of a ",
+                                             words.at(static_cast<std::size_t>(count))))));
+}
+
+// With parentheses, the layers would draw their weights in an order that the compiler chooses.
+TEST(MarkedLines, AreOfAProgramWithBracesAroundTheLayers) {
+  EXPECT_THAT(program_of("single_device"), Contains(HasSubstr("torch::nn::Sequential net{")));
+}
 
 // The first block of C++ in the README.
 Lines program_in_readme() {

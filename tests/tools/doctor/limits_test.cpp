@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Probes in processes whose limits have been set.
+#include "support/captured_warnings.h"
 #include "support/rank_processes.h"
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>
@@ -29,6 +30,16 @@ TEST(CoresProbe, TellsTheMaskFromTheMachine) {
     pin_to_cores({core});
     EXPECT_THAT(probe_cores().found,
                 HasSubstr("allows 1 (" + std::to_string(core) + "); with the quota, 1 at once"));
+  });
+}
+
+// Two ranks on one core are fine for a probe.
+TEST(ThreadProbe, DoesNotWarnOnOneCore) {
+  run_ranks(1, [](Rank&) {
+    pin_to_cores({allowed_cores().back()});
+    const CapturedWarnings warnings;
+    EXPECT_EQ(probe_thread().state, Finding::State::ok);
+    EXPECT_TRUE(warnings.messages().empty());
   });
 }
 

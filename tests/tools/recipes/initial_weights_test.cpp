@@ -32,10 +32,9 @@ void PrintTo(const Reference& reference, std::ostream* stream) {
 //   nets = {
 //       "linear": lambda: Sequential(Linear(1, 1)),
 //       "mlp": lambda: Sequential(Flatten(), Linear(784, 256), ReLU(), Linear(256, 10)),
-//       "cnn": lambda: Sequential(Conv2d(1, 16, 3), ReLU(), MaxPool2d(2), Conv2d(16, 32, 3),
-//       ReLU(),
-//                                 MaxPool2d(2), Flatten(), Linear(800, 128), ReLU(),
-//                                 Linear(128, 10)),
+//       "cnn": lambda: Sequential(Conv2d(1, 16, 3), ReLU(), MaxPool2d(2),
+//                                 Conv2d(16, 32, 3), ReLU(), MaxPool2d(2),
+//                                 Flatten(), Linear(800, 128), ReLU(), Linear(128, 10)),
 //   }
 //   for recipe, make_net in nets.items():
 //       torch.manual_seed(0)

@@ -199,7 +199,7 @@ std::unique_ptr<Transport> make_mpi_transport(const Membership& membership,
     throw BackendError(
         joining.where() +
         fmt::format("MPI knows of {} process{} only; start the ranks with mpirun, or with "
-                    "srun --mpi=pmix, of the MPI that Lockstep was built with ({})",
+                    "srun --mpi=pmix, of the MPI that this process loaded ({})",
                     mpi.size(), mpi.size() == 1 ? "" : "es", MpiLibrary::version()));
   }
   // This group's ranks may be some of MPI's, in another order.
