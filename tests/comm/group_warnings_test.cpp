@@ -70,9 +70,8 @@ int count(const std::string& text, const std::string& what) {
 
 // The first two, or one if there is one.
 std::vector<int> two_cores(int) {
-  std::vector<int> cores = allowed_cores();
-  cores.resize(std::min<std::size_t>(cores.size(), 2));
-  return cores;
+  const std::vector<int> cores = allowed_cores();
+  return {cores.begin(), cores.begin() + std::min<std::ptrdiff_t>(std::ssize(cores), 2)};
 }
 
 TEST(GroupWarnings, MoreRanksThanCoresAreAWarningFromOneRankOnce) {
