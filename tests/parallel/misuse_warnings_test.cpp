@@ -96,12 +96,12 @@ std::vector<std::string> warnings_of_draws(double dropout, bool functional,
                                            int first = 0) {
   std::vector<std::string> warnings;
   for (const RankOutcome& outcome : run_ranks(3, [&](Rank& rank) {
-         const CapturedWarnings captured;
          const auto group = init_process_group({.backend = "shm",
                                                 .init_method = rank.rendezvous_url(),
                                                 .rank = rank.rank(),
                                                 .world_size = rank.size(),
                                                 .device = at::kCPU});
+         const CapturedWarnings captured;
          struct Net : torch::nn::Module {
            Net(double dropout, bool functional) : p(functional ? dropout : 0) {
              linear = register_module("linear", torch::nn::Linear(6, 4));
