@@ -14,8 +14,8 @@ namespace lockstep {
 void warn_of_group_of_one(at::Device device);
 
 // After the roll call: the machine's lowest rank warns if the machine's ranks outnumber the cores
-// that they may use together. Not if `lockstep run` or spawn started all of them: it has warned
-// itself.
+// that they may use together. Silent if `lockstep run` or spawn started all of them, since those
+// warn themselves.
 void warn_of_oversubscription(const Membership& member);
 
 // The same for ranks that are threads of this process.

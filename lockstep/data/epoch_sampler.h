@@ -40,7 +40,7 @@ class EpochSampler : public torch::data::samplers::Sampler<> {
   std::vector<std::size_t> indices() const;
 
   // Starts the current epoch from the beginning; a new size replaces the data set's size. On rank
-  // 0, warns through TORCH_WARN_ONCE if a complete shuffled epoch is repeated without set_epoch.
+  // 0, warns through TORCH_WARN_ONCE if a complete random epoch is repeated without set_epoch.
   void reset(c10::optional<std::size_t> new_size = c10::nullopt) override;
 
   // The next batch_size samples, fewer at the end, then nullopt. UsageError if batch_size is 0.
@@ -51,8 +51,8 @@ class EpochSampler : public torch::data::samplers::Sampler<> {
   void load(torch::serialize::InputArchive& archive) override;
 
  protected:
-  // The name, for errors, is a literal. random: whether the order depends on the epoch. UsageError
-  // unless 0 <= share.rank < share.ranks.
+  // `name` is a literal, used in errors. `random` says whether the order depends on the epoch.
+  // UsageError unless 0 <= share.rank < share.ranks.
   EpochSampler(const char* name, const RankShare& share, bool random);
 
  private:

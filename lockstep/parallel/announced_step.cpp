@@ -2,6 +2,8 @@
 // Gathers the ranks' next steps.
 #include "lockstep/parallel/announced_step.h"
 
+#include <string_view>
+
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
@@ -11,7 +13,15 @@ namespace lockstep {
 namespace {
 
 std::string_view name(JoinStep step) {
-  return step == JoinStep::broadcast_buffers ? "runs a forward" : "runs a backward";
+  switch (step) {
+    case JoinStep::none:
+      return "has ended";
+    case JoinStep::broadcast_buffers:
+      return "runs a forward";
+    case JoinStep::reduce_gradients:
+      break;
+  }
+  return "runs a backward";
 }
 
 }  // namespace

@@ -251,9 +251,11 @@ void BackwardReduction::follow_backward() {
 
 // A backward may compute gradients of a penalty, say, before it enters through an output of the
 // model; it then reduces them, too. And the backward of a penalty alone may come before another
-// that does. So this warns only at the second backward in a row that has reduced nothing.
+// that does. So this warns only at the second backward in a row that has reduced nothing. All ranks
+// run the same program: rank 0 warns.
 void BackwardReduction::note_bypass(const Parameter& parameter) {
-  if (bypassed_ || !warns_of_bypass_ || group_->size() == 1) return;
+  const bool may_warn = warns_of_bypass_ && group_->size() > 1 && group_->rank() == 0;
+  if (bypassed_ || !may_warn) return;
   bypassed_ = true;
   torch::autograd::Engine::get_default_engine().queue_callback(
       [self = weak_from_this(), name = parameter.name] {

@@ -47,8 +47,8 @@ class BackwardReduction final : public BackwardListener,
   AnnouncedStep announce(JoinStep mine);
   // The root of the step that was announced last.
   int last_root() const { return root_; }
-  // Takes part in a backward of the other ranks that was announced. Gradients that are defined
-  // become zero before, and the ranks' mean afterwards.
+  // Takes part in a backward of the other ranks that was announced. First zeroes this rank's
+  // gradients; afterwards each .grad is the ranks' mean.
   void follow_backward();
 
   // The state from which the first forward has drawn random numbers, 0 if it drew none; compared
@@ -127,7 +127,7 @@ class BackwardReduction final : public BackwardListener,
   bool announces_ = false;
   int root_ = 0;
   std::int64_t first_draw_ = 0;
-  // Gradients came in this backward before it entered through an output, or without that.
+  // This backward has computed gradients and has not entered through an output so far.
   bool bypassed_ = false;
   int bypasses_in_a_row_ = 0;
   bool warns_of_bypass_ = true;

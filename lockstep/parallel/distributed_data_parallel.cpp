@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <ostream>
+#include <string_view>
 
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
@@ -31,9 +32,7 @@ std::vector<NamedTensor> named(const torch::OrderedDict<std::string, at::Tensor>
 
 std::shared_ptr<ProcessGroup> checked(std::shared_ptr<ProcessGroup> group) {
   if (!group)
-    throw UsageError(
-        "[DistributedDataParallel] the group is null; call "
-        "init_process_group()");
+    throw UsageError("[DistributedDataParallel] the group is null; call init_process_group()");
   return group;
 }
 
@@ -87,7 +86,10 @@ DistributedDataParallelBase::DistributedDataParallelBase(
       options_(options),
       input_device_(checked_input_device(options_, inner(), *group_)),
       reducer_(parameters_of(inner()), group_, options_),
-      known_parameters_(std::make_unique<KnownParameters>(inner(), where(*group_))),
+      // All ranks build the same module: one of them warns.
+      known_parameters_(group_->rank() == 0
+                            ? std::make_unique<KnownParameters>(inner(), where(*group_))
+                            : nullptr),
       first_draw_(first_draw(inner(), *group_)) {
   if (group_->size() == 1) return;
   check_agreement(*group_, kWho, describe("buffer", named(inner().named_buffers())));
@@ -100,7 +102,7 @@ DistributedDataParallelBase::~DistributedDataParallelBase() = default;
 std::uint64_t DistributedDataParallelBase::before_forward() {
   reducer_.check();
   if (at::GradMode::is_enabled() && reducer_.synchronizes()) {
-    known_parameters_->warn_of_new();
+    if (known_parameters_) known_parameters_->warn_of_new();
     // The wrapped module's own mode counts: evaluating it on one rank must not block.
     if (!buffers_.empty() && inner().is_training()) {
       broadcast_buffers(reducer_.announce(JoinStep::broadcast_buffers).root);

@@ -79,8 +79,8 @@ class DistributedDataParallelBase : public ParallelModule {
   std::optional<at::Device> input_device_;
   std::vector<at::Tensor> buffers_;  // empty if they are not broadcast
   Reducer reducer_;
-  std::unique_ptr<KnownParameters> known_parameters_;
-  std::unique_ptr<FirstDraw> first_draw_;  // until the first synchronized forward
+  std::unique_ptr<KnownParameters> known_parameters_;  // on rank 0
+  std::unique_ptr<FirstDraw> first_draw_;              // until the first synchronized forward
 };
 
 // The module that a DistributedDataParallel<M> holds.
@@ -97,7 +97,7 @@ class DistributedDataParallelImpl final : public DistributedDataParallelBase {
   // Takes the arguments of the module's forward and returns its result; for_each_tensor.h lists the
   // structures in which tensors are found. Backward through any of them, or through the node that
   // computed it, is synchronized. Moves tensors as device_ids and output_device require. UsageError
-  // if a parameter was frozen, converted or moved since wrapping.
+  // if a parameter was frozen, unfrozen, converted, moved or resized since wrapping.
   template <class... Arguments>
   auto forward(Arguments&&... arguments) {
     const std::uint64_t begin = before_forward();

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Records the state from which a model's first forward draws random numbers. Ranks with equal
-// states drop the same elements, which weakens Dropout.
+// Records the state from which a model's first forward draws random numbers.
 #pragma once
 
 #include <cstdint>

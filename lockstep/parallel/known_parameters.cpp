@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 namespace lockstep {

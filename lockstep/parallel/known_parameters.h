@@ -15,8 +15,8 @@ class KnownParameters {
   // `where` begins the warning. The module outlives this object.
   KnownParameters(const torch::nn::Module& module, std::string where);
 
-  // Called before each forward; looks in the first one and then in each 64th. Warns once, through
-  // TORCH_WARN, of parameters that require a gradient.
+  // Called before each synchronized forward; looks in the first one and then in each 64th. Warns
+  // once, through TORCH_WARN, of parameters that require a gradient.
   void warn_of_new();
 
  private:

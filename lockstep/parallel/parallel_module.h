@@ -22,8 +22,8 @@ class ParallelModule : public torch::nn::Module {
   at::Tensor forward(const at::Tensor& input) { return forward_tensor(input); }
   at::Tensor operator()(const at::Tensor& input) { return forward_tensor(input); }
 
-  // As the wrapped module, without a prefix in names: torch::save and torch::load of the wrapper
-  // and of the module use the same file.
+  // Saves and loads the wrapped module itself: names have no prefix, and torch::save and
+  // torch::load of the wrapper and of the module use the same file.
   void save(torch::serialize::OutputArchive& archive) const override { inner_->save(archive); }
   void load(torch::serialize::InputArchive& archive) override { inner_->load(archive); }
 

@@ -84,10 +84,10 @@ class Reducer {
           const ReducerOptions& options = {});
 
   // Use the results instead of the outputs, whose values and memory they share: backward through
-  // them is synchronized, backward that bypasses them is not. Outputs that require no gradient are
-  // returned unchanged, as is everything under no_sync() or at::NoGradGuard. UsageError if a
-  // parameter was frozen, unfrozen, converted, moved or resized since construction; Error after a
-  // failed backward.
+  // them is synchronized, backward that bypasses them is not. Two of those in a row cause a warning
+  // on rank 0, unless no_sync() is in use. Outputs that require no gradient are returned unchanged,
+  // as is everything under no_sync() or at::NoGradGuard. UsageError if a parameter was frozen,
+  // unfrozen, converted, moved or resized since construction; Error after a failed backward.
   [[nodiscard]] at::Tensor prepare(const at::Tensor& output);
   [[nodiscard]] std::vector<at::Tensor> prepare(std::vector<at::Tensor> outputs);
 

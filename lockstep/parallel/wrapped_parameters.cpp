@@ -5,6 +5,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "lockstep/core/error.h"
 
@@ -12,7 +13,8 @@ namespace lockstep {
 namespace {
 
 // Empty if it has not changed.
-std::string change_since(const GradientSize& then, const at::Tensor& now) {
+std::string change_since(const GradientSize& then, at::IntArrayRef sizes_then,
+                         const at::Tensor& now) {
   if (!now.requires_grad()) return "was frozen";
   if (now.scalar_type() != then.dtype) {
     return fmt::format("was converted from {} to {}", c10::toString(then.dtype),
@@ -21,8 +23,9 @@ std::string change_since(const GradientSize& then, const at::Tensor& now) {
   if (now.device() != then.device) {
     return fmt::format("was moved from {} to {}", then.device.str(), now.device().str());
   }
-  if (now.numel() != then.elements) {
-    return fmt::format("was resized from {} to {} elements", then.elements, now.numel());
+  if (now.sizes() != sizes_then) {
+    return fmt::format("was resized from [{}] to [{}]", fmt::join(sizes_then, ", "),
+                       fmt::join(now.sizes(), ", "));
   }
   return "";
 }
@@ -43,7 +46,8 @@ WrappedParameters::WrappedParameters(const std::vector<NamedTensor>& parameters,
     const at::Tensor& tensor = parameter.tensor;
     parameters_.push_back({.named = parameter,
                            .requires_grad = tensor.requires_grad(),
-                           .size = {tensor.numel(), tensor.scalar_type(), tensor.device()}});
+                           .size = {tensor.numel(), tensor.scalar_type(), tensor.device()},
+                           .sizes = tensor.sizes().vec()});
   }
 }
 
@@ -54,7 +58,7 @@ void WrappedParameters::check() const {
       if (now.requires_grad()) refuse_change(where_, parameter.named.name, "was unfrozen");
       continue;
     }
-    const std::string change = change_since(parameter.size, now);
+    const std::string change = change_since(parameter.size, parameter.sizes, now);
     if (!change.empty()) refuse_change(where_, parameter.named.name, change);
   }
 }

@@ -2,6 +2,7 @@
 // The parameters of a wrapped model as they were when it was wrapped.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,7 @@ class WrappedParameters {
     NamedTensor named;
     bool requires_grad;
     GradientSize size;
+    std::vector<std::int64_t> sizes;
   };
 
   std::vector<Parameter> parameters_;

@@ -7,6 +7,11 @@ execute_process(COMMAND ${COMPILER} -std=c++20 -fsyntax-only -w ${includes} ${SO
 if(result EQUAL 0)
   message(FATAL_ERROR "the mistakes compile")
 endif()
+string(REGEX MATCHALL "error:" errors "${output}")
+list(LENGTH errors count)
+if(NOT count EQUAL 4)
+  message(FATAL_ERROR "${count} errors for 4 mistakes:\n${output}")
+endif()
 foreach(part "DataParallel[(]net, {.replicas = 4}[)] splits"
              "after the module comes the group"
              "options have names: DistributedDataParallel[(]net, group, {.bucket_cap_mb"

@@ -4,6 +4,7 @@
 
 #include "support/rank_processes.h"
 #include "tests/parallel/models.h"
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <signal.h>
 
@@ -11,6 +12,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/peak_memory.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/train/seed.h"
 
 namespace lockstep::testing {
 namespace {
@@ -66,6 +68,23 @@ void train_beside_a_single_process(int ranks, const DistributedDataParallelOptio
 TEST(DdpProcesses, TrainsAsOneProcessDoes) {
   train_beside_a_single_process(2, {});
   train_beside_a_single_process(3, {.bucket_cap_mb = 0, .first_bucket_mb = 0});
+}
+
+TEST(DdpProcesses, SeedsGiveTheSameWeightsAndOtherDraws) {
+  std::vector<std::string> drawn;
+  for (const RankOutcome& outcome : run_ranks(2, [](Rank& rank) {
+         const auto group = join(rank);
+         seed_everything(7, group);
+         Mlp net;
+         const DistributedDataParallel model(net, group);
+         rank.report(fmt::format("{} {}", net->hidden->weight.sum().item<float>(),
+                                 torch::rand({1}).item<float>()));
+       })) {
+    drawn.push_back(outcome.result);
+  }
+  const auto weights = [](const std::string& text) { return text.substr(0, text.find(' ')); };
+  EXPECT_EQ(weights(drawn[0]), weights(drawn[1]));
+  EXPECT_NE(drawn[0], drawn[1]);
 }
 
 TEST(DdpProcesses, UnusedParametersAndNoSync) {

@@ -28,9 +28,13 @@ TEST(MisuseWarnings, ForwardOfTheWrappedModule) {
     torch::autograd::grad({net(input.clone().requires_grad_()).sum()}, {net->last->weight});
     EXPECT_THAT(warnings.messages(), IsEmpty());
     for (int step = 0; step < 3; ++step) model->module()->forward(input).sum().backward();
-    EXPECT_THAT(warnings.messages(),
-                ElementsAre(AllOf(HasSubstr(" of 2: two backwards in a row computed gradients"),
-                                  HasSubstr("Call the wrapper, not module()->forward"))));
+    if (group->rank() == 0) {
+      EXPECT_THAT(warnings.messages(),
+                  ElementsAre(AllOf(HasSubstr("rank 0 of 2: two backwards in a row computed"),
+                                    HasSubstr("Call the wrapper, not module()->forward"))));
+    } else {
+      EXPECT_THAT(warnings.messages(), IsEmpty());
+    }
   });
 }
 
@@ -84,8 +88,12 @@ TEST(MisuseWarnings, ALayerAddedAfterWrapping) {
       EXPECT_THAT(warnings.messages(), IsEmpty());
       net->push_back("head", torch::nn::Linear(4, 2));
       for (int step = 0; step < 140; ++step) train();
-      EXPECT_THAT(warnings.messages(),
-                  ElementsAre(HasSubstr("the module got parameter head.weight after it was")));
+      if (group->rank() == 0) {
+        EXPECT_THAT(warnings.messages(),
+                    ElementsAre(HasSubstr("the module got parameter head.weight after it was")));
+      } else {
+        EXPECT_THAT(warnings.messages(), IsEmpty());
+      }
     });
   }
 }

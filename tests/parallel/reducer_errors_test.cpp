@@ -282,7 +282,13 @@ TEST_P(ReducerErrors, AChangeAfterWrappingIsNamed) {
         ranks, [](Mlp& net) { net->last->bias.set_requires_grad(true); }, "last.bias was unfrozen");
     expect_refused(
         ranks, [](Mlp& net) { net->middle->weight.set_data(torch::ones({2})); },
-        "middle.weight was resized from");
+        "middle.weight was resized from [5, 9] to [2]");
+    expect_refused(
+        ranks,
+        [](Mlp& net) {
+          net->middle->weight.set_data(torch::ones({9, 5}));
+        },
+        "middle.weight was resized from [5, 9] to [9, 5]");
   }
 }
 

@@ -79,8 +79,9 @@ TEST(C10dStore, ServesTwoRanksOverTcp) {
 TEST(C10dStore, ALauncherThatIsNotThereIsNamed) {
   const auto port = static_cast<std::uint16_t>(free_port());
   run_ranks(1, [&](Rank&) {
-    expect_error<StoreSilent>("nobody serves", {std::to_string(port), "torchrun"},
-                              [&] { join_c10d_store("127.0.0.1", port, 2, 500ms); });
+    expect_error<StoreSilent>(
+        "nobody serves", {std::to_string(port), "torchrun", "TORCHELASTIC_USE_AGENT_STORE=False"},
+        [&] { join_c10d_store("127.0.0.1", port, 2, 500ms); });
   });
 }
 
@@ -88,9 +89,9 @@ TEST(C10dStore, ALauncherThatIsNotThereIsNamed) {
 TEST(C10dStore, ALauncherThatDoesNotAnswerIsNamed) {
   const TakenPort silent;
   run_ranks(1, [&](Rank&) {
-    expect_error<StoreSilent>("nobody answers", {std::to_string(silent.port()), "torchrun"}, [&] {
-      join_c10d_store("127.0.0.1", static_cast<std::uint16_t>(silent.port()), 2, 2s);
-    });
+    expect_error<StoreSilent>(
+        "nobody answers", {std::to_string(silent.port()), "torchrun", "MASTER_PORT to a free port"},
+        [&] { join_c10d_store("127.0.0.1", static_cast<std::uint16_t>(silent.port()), 2, 2s); });
   });
 }
 
