@@ -120,6 +120,10 @@ void HierarchicalOperation::explain(const std::exception_ptr& error, const Deadl
     throw TimeoutError(end(late.what()), late.rank());
   } catch (const UsageError& original) {
     throw UsageError(end(original.what()));
+  } catch (const PeerLost& original) {
+    // A rank has ended the groups, usually because it waited in vain.
+    if (absent) throw TimeoutError(end(absent->what()), absent->rank());
+    throw BackendError(end(original.what()));
   } catch (const std::exception& original) {
     throw BackendError(end(original.what()));
   }
