@@ -120,6 +120,16 @@ class WarningReceiver : public c10::WarningHandler {
 #endif
 };
 
+// The pointer to an optimizer's state of a parameter; null before the parameter's first step.
+template <class Optimizer>
+auto& optimizer_state(Optimizer& optimizer, const at::Tensor& parameter) {
+#if TORCH_VERSION_MAJOR >= 2
+  return optimizer.state()[parameter.unsafeGetTensorImpl()];
+#else
+  return optimizer.state()[c10::guts::to_string(parameter.unsafeGetTensorImpl())];
+#endif
+}
+
 // Later versions serve a c10d::TCPStore with libuv by default, and throw if they were built without
 // it, as Debian's are. Clients talk to both kinds of server in the same way.
 template <class Options>

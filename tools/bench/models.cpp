@@ -10,6 +10,7 @@
 #include <torch/optim/sgd.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/optim/optimizers.h"
 #include "tools/bench/resnet.h"
 #include "tools/bench/transformer.h"
 #include "tools/recipes/recipe.h"
@@ -19,17 +20,27 @@ namespace {
 
 constexpr std::int64_t kClasses = 10;
 
-std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<at::Tensor>)> sgd(
-    double learning_rate, double momentum = 0) {
-  return [=](std::vector<at::Tensor> parameters) {
-    return std::make_unique<torch::optim::SGD>(
-        std::move(parameters), torch::optim::SGDOptions(learning_rate).momentum(momentum));
+template <class Torch, class Fused, class Options>
+std::unique_ptr<torch::optim::Optimizer> make(OptimizerKind kind,
+                                              std::vector<at::Tensor> parameters,
+                                              const Options& options) {
+  if (kind == OptimizerKind::fused) {
+    return std::make_unique<Fused>(std::move(parameters), options);
+  }
+  return std::make_unique<Torch>(std::move(parameters), options);
+}
+
+auto sgd(double learning_rate, double momentum = 0) {
+  return [=](std::vector<at::Tensor> parameters, OptimizerKind kind) {
+    return make<torch::optim::SGD, optim::SGD>(
+        kind, std::move(parameters), torch::optim::SGDOptions(learning_rate).momentum(momentum));
   };
 }
 
-std::unique_ptr<torch::optim::Optimizer> adam(std::vector<at::Tensor> parameters) {
-  return std::make_unique<torch::optim::Adam>(std::move(parameters),
-                                              torch::optim::AdamOptions(1e-3));
+std::unique_ptr<torch::optim::Optimizer> adam(std::vector<at::Tensor> parameters,
+                                              OptimizerKind kind) {
+  return make<torch::optim::Adam, optim::Adam>(kind, std::move(parameters),
+                                               torch::optim::AdamOptions(1e-3));
 }
 
 // A batch of normally distributed samples of these sizes.
@@ -147,6 +158,10 @@ Model transformer_model() {
 }
 
 }  // namespace
+
+std::string_view name(OptimizerKind kind) {
+  return kind == OptimizerKind::torch ? "torch" : "fused";
+}
 
 std::vector<Model> all_models() {
   return {linear(),           mlp(), cnn(), mlp25m(), resnet18_model(), resnet50_model(),

@@ -6,12 +6,18 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/optim/optimizer.h>
 
 namespace lockstep::bench {
+
+// torch: libtorch's own optimizers. fused: those of lockstep::optim.
+enum class OptimizerKind : std::uint8_t { torch, fused };
+
+std::string_view name(OptimizerKind kind);
 
 struct Model {
   std::string name;
@@ -22,7 +28,8 @@ struct Model {
 
   // Weights and batches are drawn from the default generator.
   std::function<torch::nn::Sequential()> make_net;
-  std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<at::Tensor>)> make_optimizer;
+  std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<at::Tensor>, OptimizerKind)>
+      make_optimizer;
   std::function<at::Tensor(std::int64_t batch_size)> make_input;
   std::function<at::Tensor(std::int64_t batch_size)> make_target;
   std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)> loss;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Runs the three modes in turns, and measures their steps and memory.
+// Runs modes and optimizers in turns, and measures their steps and memory.
 #include "tools/bench/step_bench.h"
 
 #include <algorithm>
@@ -46,14 +46,38 @@ Schedule plan(ProcessGroup& group, double seconds_a_step) {
   return broadcast_object(Schedule{static_cast<int>(steps), static_cast<int>(turns)}, 0, group);
 }
 
-StepRow make_row(StepMode mode, int ranks, const std::vector<double>& seconds) {
-  StepRow row;
-  row.mode = mode;
-  row.ranks = ranks;
-  row.us_p10 = quantile(seconds, 0.1) * 1e6;
-  row.us_median = median(seconds) * 1e6;
-  row.us_p90 = quantile(seconds, 0.9) * 1e6;
-  return row;
+// The trainings with one optimizer, and the seconds of each of their steps.
+struct Measured {
+  TrainingStep step;
+  Training alone;
+  Training together;
+  std::vector<double> single = {};
+  std::vector<double> floor = {};
+  std::vector<double> ddp = {};
+};
+
+void take_turn(ProcessGroup& group, Measured& measured, int steps) {
+  // The other ranks sleep at the next barrier.
+  for (int i = 0; i < steps && group.rank() == 0; ++i) {
+    measured.single.push_back(seconds_of([&] { measured.alone.step(); }));
+  }
+  for (int i = 0; i < steps; ++i) {
+    measured.floor.push_back(seconds_of(group, [&] { measured.alone.step(); }));
+  }
+  for (int i = 0; i < steps; ++i) {
+    measured.ddp.push_back(seconds_of(group, [&] { measured.together.step(); }));
+  }
+}
+
+StepRow make_row(ProcessGroup& group, const Measured& measured, StepMode mode,
+                 std::vector<double> seconds_of_rank) {
+  const auto seconds = slowest_of_ranks(group, std::move(seconds_of_rank));
+  return {.optimizer = measured.step.optimizer,
+          .mode = mode,
+          .ranks = mode == StepMode::single ? 1 : group.size(),
+          .us_p10 = quantile(seconds, 0.1) * 1e6,
+          .us_median = median(seconds) * 1e6,
+          .us_p90 = quantile(seconds, 0.9) * 1e6};
 }
 
 }  // namespace
@@ -70,37 +94,36 @@ std::string_view name(StepMode mode) {
   return "unknown";
 }
 
-StepRows measure_steps(const std::shared_ptr<ProcessGroup>& group, const TrainingStep& step) {
-  torch::manual_seed(0);
-  Training alone = train_alone(step);
-  Training together = train_together(step, group);
+StepRows measure_steps(const std::shared_ptr<ProcessGroup>& group, const TrainingStep& step,
+                       const std::vector<OptimizerKind>& optimizers) {
+  std::vector<Measured> all;
+  for (const OptimizerKind optimizer : optimizers) {
+    torch::manual_seed(0);  // the same weights and batch for each
+    TrainingStep own = step;
+    own.optimizer = optimizer;
+    all.push_back({own, train_alone(own), train_together(own, group)});
+  }
 
   std::vector<double> warm_up;
   for (int i = 0; i < kWarmUpSteps; ++i) {
-    warm_up.push_back(seconds_of(*group, [&] { together.step(); }));
-    alone.step();
+    for (Measured& measured : all) {
+      warm_up.push_back(seconds_of(*group, [&] { measured.together.step(); }));
+      measured.alone.step();
+    }
   }
   const Schedule schedule = plan(*group, median(warm_up));
-
-  std::vector<double> single;
-  std::vector<double> floor;
-  std::vector<double> ddp;
   for (int turn = 0; turn < schedule.turns; ++turn) {
-    // The other ranks sleep at the next barrier.
-    for (int i = 0; i < schedule.steps_a_turn && group->rank() == 0; ++i) {
-      single.push_back(seconds_of([&] { alone.step(); }));
-    }
-    for (int i = 0; i < schedule.steps_a_turn; ++i) {
-      floor.push_back(seconds_of(*group, [&] { alone.step(); }));
-    }
-    for (int i = 0; i < schedule.steps_a_turn; ++i) {
-      ddp.push_back(seconds_of(*group, [&] { together.step(); }));
-    }
+    for (Measured& measured : all) take_turn(*group, measured, schedule.steps_a_turn);
   }
-  single.resize(floor.size());
-  return {make_row(StepMode::single, 1, slowest_of_ranks(*group, std::move(single))),
-          make_row(StepMode::floor, group->size(), slowest_of_ranks(*group, std::move(floor))),
-          make_row(StepMode::ddp, group->size(), slowest_of_ranks(*group, std::move(ddp)))};
+
+  StepRows rows;
+  for (Measured& measured : all) {
+    measured.single.resize(measured.floor.size());
+    rows.push_back(make_row(*group, measured, StepMode::single, measured.single));
+    rows.push_back(make_row(*group, measured, StepMode::floor, measured.floor));
+    rows.push_back(make_row(*group, measured, StepMode::ddp, measured.ddp));
+  }
+  return rows;
 }
 
 std::int64_t measure_step_memory(const std::shared_ptr<ProcessGroup>& group,

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Measures the cost of a training step with DistributedDataParallel against one process and against
 // the floor: as many independent trainings side by side, where a step ends when all have ended.
+// With each of several optimizers.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "lockstep/comm/process_group.h"
 #include "tools/bench/training.h"
@@ -19,6 +20,7 @@ enum class StepMode : std::uint8_t { single, floor, ddp };
 std::string_view name(StepMode mode);
 
 struct StepRow {
+  OptimizerKind optimizer = OptimizerKind::torch;
   StepMode mode = StepMode::single;
   int ranks = 1;
   double us_p10 = 0;
@@ -28,12 +30,13 @@ struct StepRow {
   std::optional<double> peak_mb = {};
 };
 
-// One row per mode, in the order of StepMode.
-using StepRows = std::array<StepRow, 3>;
+// For each optimizer one row per mode, in the order of StepMode.
+using StepRows = std::vector<StepRow>;
 
-// Measures the modes in turns. Collective, with the same arguments on every rank; blocks for some
-// seconds. Leaves peak_mb empty.
-StepRows measure_steps(const std::shared_ptr<ProcessGroup>& group, const TrainingStep& step);
+// Measures the modes with each optimizer in turns; step.optimizer does not count. Collective, with
+// the same arguments on every rank; blocks for some seconds per optimizer. Leaves peak_mb empty.
+StepRows measure_steps(const std::shared_ptr<ProcessGroup>& group, const TrainingStep& step,
+                       const std::vector<OptimizerKind>& optimizers = {OptimizerKind::torch});
 
 // Trains some steps in this mode, and returns this rank's peak in bytes. Collective; single needs a
 // group of one. Run it in a process that has done nothing else.

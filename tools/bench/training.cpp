@@ -7,7 +7,7 @@ namespace lockstep::bench {
 Training::Training(const TrainingStep& step, const Wrap& wrap)
     : step_(step), net_(step.model.make_net()) {
   net_->to(step_.device);
-  optimizer_ = step_.model.make_optimizer(net_->parameters());
+  optimizer_ = step_.model.make_optimizer(net_->parameters(), step_.optimizer);
   if (wrap) {
     forward_ = wrap(net_);
   } else {

@@ -18,6 +18,7 @@ struct TrainingStep {
   Model model;
   // By default the model's.
   std::optional<std::int64_t> batch_size = {};
+  OptimizerKind optimizer = OptimizerKind::torch;
   // Resets gradients to none before each step, instead of zeroing them in place.
   bool set_to_none = false;
   // The option of DistributedDataParallel.

@@ -72,6 +72,13 @@ std::int64_t read_size(const std::string& text) {
   return *count * *bytes;
 }
 
+bench::OptimizerKind read_optimizer(const std::string& text) {
+  for (const auto kind : {bench::OptimizerKind::torch, bench::OptimizerKind::fused}) {
+    if (text == bench::name(kind)) return kind;
+  }
+  throw UsageError(fmt::format("--optimizer \"{}\": give torch, fused or torch,fused", text));
+}
+
 }  // namespace
 
 void BenchCommand::describe(::CLI::App& app) {
@@ -91,6 +98,12 @@ void BenchCommand::describe(::CLI::App& app) {
   describe_step(*step_);
   step_->add_flag("--check-finite", check_finite,
                   "Let DistributedDataParallel look for infinite and NaN gradients");
+  add_list<bench::OptimizerKind>(
+      *step_, "--optimizer", optimizers, read_optimizer,
+      "Update parameters by libtorch's optimizers (torch), by those of lockstep::optim (fused), or "
+      "by each in turns (torch,fused)")
+      ->allow_extra_args(false)
+      ->type_name("OPTIMIZERS");
   describe_ranks(*step_, kCounts, "Start this many ranks; by default one per core, but at least 2");
   describe_group(*step_);
   dp_ = app.add_subcommand("dp",
@@ -251,16 +264,20 @@ double BenchCommand::peak_mb(const bench::TrainingStep& step, bench::StepMode mo
 }
 
 int BenchCommand::run_step() const {
-  const bench::TrainingStep step = training_step(device_of(0));
+  bench::TrainingStep step = training_step(device_of(0));
   auto rows = on_ranks([&](const std::shared_ptr<ProcessGroup>& group) {
-    return bench::measure_steps(group, training_step(group->device()));
+    return bench::measure_steps(group, training_step(group->device()), optimizers);
   });
   if (!rows) return 0;
   // Only processes that do nothing else show how much memory a step takes; a launcher's ranks have
   // trained already.
   if (ranks_of_launcher() == 1 && step.device.is_cpu()) {
-    (*rows)[0].peak_mb = (*rows)[1].peak_mb = peak_mb(step, bench::StepMode::single, 1);
-    (*rows)[2].peak_mb = peak_mb(step, bench::StepMode::ddp, rank_count());
+    std::optional<double> alone;
+    for (bench::StepRow& row : *rows) {
+      step.optimizer = row.optimizer;
+      row.peak_mb = row.mode == bench::StepMode::floor ? alone : peak_mb(step, row.mode, row.ranks);
+      if (row.mode == bench::StepMode::single) alone = row.peak_mb;  // comes before the floor's row
+    }
   }
   check_output(
       print(stdout, json ? bench::to_json(step, *rows) + "\n" : bench::to_table(step, *rows)));

@@ -35,6 +35,7 @@ struct BenchCommand {
   std::optional<std::int64_t> batch_size;
   bool set_to_none = false;
   bool check_finite = false;
+  std::vector<bench::OptimizerKind> optimizers = {bench::OptimizerKind::torch};
 
   // Describes the verb to the parser. The object must outlive it.
   void describe(::CLI::App& app);

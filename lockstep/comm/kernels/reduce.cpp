@@ -11,6 +11,7 @@
 #include <c10/util/Half.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/instruction_set.h"
 
 namespace lockstep {
 namespace {
@@ -59,13 +60,6 @@ struct Max {
     return b > a || b != b ? b : a;
   }
 };
-
-// A destination may be a source, but only with the same elements in the same places.
-#if defined(__clang__)
-#define LOCKSTEP_INDEPENDENT_ELEMENTS _Pragma("clang loop vectorize(assume_safety)")
-#else
-#define LOCKSTEP_INDEPENDENT_ELEMENTS _Pragma("GCC ivdep")
-#endif
 
 // Plain loops for the compiler to vectorize, inlined into one function for each instruction set.
 // Stores are the bottleneck: a core loads two vectors in the time in which it stores one.
@@ -177,47 +171,17 @@ template <class T, class Accumulator, class Op>
   }
 }
 
+// A destination may be a source, but only with the same elements in the same places.
 template <class T, class Accumulator, class Op>
-void reduce_baseline(const Job& job) {
-  reduce_all<T, Accumulator, Op>(job);
-}
+struct Reduction {
+  [[gnu::always_inline]] void operator()() const { reduce_all<T, Accumulator, Op>(job); }
 
-#if defined(__x86_64__)
-template <class T, class Accumulator, class Op>
-[[gnu::target("avx2")]] void reduce_avx2(const Job& job) {
-  reduce_all<T, Accumulator, Op>(job);
-}
-
-#if defined(__clang__)  // clang has no option for the preferred width here
-#define LOCKSTEP_AVX512 "avx512f,avx512bw,avx512dq,avx512vl"
-#else
-#define LOCKSTEP_AVX512 "avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512"
-#endif
-
-template <class T, class Accumulator, class Op>
-[[gnu::target(LOCKSTEP_AVX512)]] void reduce_avx512(const Job& job) {
-  reduce_all<T, Accumulator, Op>(job);
-}
-
-enum class InstructionSet { baseline, avx2, avx512 };
-
-InstructionSet best_instruction_set() {
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
-    return InstructionSet::avx512;
-  }
-  return __builtin_cpu_supports("avx2") ? InstructionSet::avx2 : InstructionSet::baseline;
-}
-#endif
+  const Job& job;
+};
 
 template <class T, class Accumulator, class Op>
 void reduce_best(const Job& job) {
-#if defined(__x86_64__)
-  static const InstructionSet best = best_instruction_set();
-  if (best == InstructionSet::avx512) return reduce_avx512<T, Accumulator, Op>(job);
-  if (best == InstructionSet::avx2) return reduce_avx2<T, Accumulator, Op>(job);
-#endif
-  reduce_baseline<T, Accumulator, Op>(job);
+  run_vectorized(Reduction<T, Accumulator, Op>{job});
 }
 
 template <class T>

@@ -8,6 +8,7 @@
 
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/core/error.h"
+#include "lockstep/optim/optimizers.h"
 
 namespace lockstep::bench {
 namespace {
@@ -23,9 +24,45 @@ TEST(StepBench, MeasuresEachMode) {
         EXPECT_GE(row.us_median, row.us_p10);
         EXPECT_GE(row.us_p90, row.us_median);
       }
+      ASSERT_EQ(rows.size(), 3);
+      EXPECT_EQ(rows[0].mode, StepMode::single);
       EXPECT_EQ(rows[1].mode, StepMode::floor);
       EXPECT_EQ(rows[2].mode, StepMode::ddp);
     });
+  }
+}
+
+TEST(StepBench, MeasuresEachModeWithEachOptimizer) {
+  testing::run_rank_threads(2, [&](const std::shared_ptr<ProcessGroup>& group) {
+    const StepRows rows = measure_steps(group, {.model = find_model("linear")},
+                                        {OptimizerKind::fused, OptimizerKind::torch});
+    ASSERT_EQ(rows.size(), 6);
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      EXPECT_EQ(rows[i].optimizer, i < 3 ? OptimizerKind::fused : OptimizerKind::torch);
+      EXPECT_EQ(rows[i].mode, static_cast<StepMode>(i % 3));
+      EXPECT_GT(rows[i].us_median, 0);
+    }
+  });
+}
+
+TEST(Models, HaveBothOptimizers) {
+  for (const Model& model : all_models()) {
+    const at::Tensor parameter = torch::ones({2}, torch::requires_grad());
+    const auto fused = model.make_optimizer({parameter}, OptimizerKind::fused);
+    const auto libtorchs = model.make_optimizer({parameter}, OptimizerKind::torch);
+    const auto is_fused = [](torch::optim::Optimizer* optimizer) {
+      return dynamic_cast<optim::SGD*>(optimizer) != nullptr ||
+             dynamic_cast<optim::Adam*>(optimizer) != nullptr;
+    };
+    EXPECT_TRUE(is_fused(fused.get())) << model.name;
+    EXPECT_FALSE(is_fused(libtorchs.get())) << model.name;
+    EXPECT_EQ(fused->defaults().get_lr(), libtorchs->defaults().get_lr()) << model.name;
+    const auto* one = dynamic_cast<torch::optim::SGDOptions*>(&fused->defaults());
+    const auto* other = dynamic_cast<torch::optim::SGDOptions*>(&libtorchs->defaults());
+    ASSERT_EQ(one == nullptr, other == nullptr) << model.name;
+    if (one != nullptr) {
+      EXPECT_EQ(one->momentum(), other->momentum()) << model.name;
+    }
   }
 }
 

@@ -86,8 +86,9 @@ TEST(BenchCommand, MeasuresSteps) {
   std::vector<std::string> modes;
   for (const auto& row : json["rows"]) {
     modes.push_back(row["mode"]);
-    EXPECT_THAT(names(row), UnorderedElementsAre("model", "mode", "ranks", "us_p10", "us_median",
-                                                 "us_p90", "peak_mb"));
+    EXPECT_THAT(names(row), UnorderedElementsAre("model", "optimizer", "mode", "ranks", "us_p10",
+                                                 "us_median", "us_p90", "peak_mb"));
+    EXPECT_EQ(row["optimizer"], "torch");
     EXPECT_EQ(row["model"], "linear");
     EXPECT_EQ(row["ranks"], row["mode"] == "single" ? 1 : 2);
     for (const char* field : {"us_p10", "us_median", "us_p90", "peak_mb"}) {
@@ -95,6 +96,16 @@ TEST(BenchCommand, MeasuresSteps) {
     }
   }
   EXPECT_EQ(modes, (std::vector<std::string>{"single", "floor", "ddp"}));
+}
+
+TEST(BenchCommand, MeasuresStepsWithEachOptimizer) {
+  Program program(
+      {LOCKSTEP_PROGRAM, "bench", "step", "linear", "--ranks", "2", "--optimizer", "torch,fused"});
+  EXPECT_EQ(program.wait(), 0) << program.err();
+  for (const char* optimizer : {"torch", "fused"}) {
+    EXPECT_THAT(program.out(),
+                ::testing::ContainsRegex(std::string("\n") + optimizer + " +ddp +2 "));
+  }
 }
 
 TEST(BenchCommand, MeasuresReplicas) {
@@ -140,6 +151,7 @@ TEST(BenchCommand, RefusesWrongUse) {
        "choose one of linear, mlp, cnn, mlp25m, resnet18, resnet50"},
       {{"bench", "dp", "mlp", "--ranks", "1"}, "--ranks \"1\": give a whole number from 2 to"},
       {{"bench", "step", "mlp", "--device", "tpu"}, "tpu"},
+      {{"bench", "step", "mlp", "--optimizer", "sgd"}, "--optimizer \"sgd\": give torch, fused"},
       {{"bench", "dp", "mlp", "--batch-size", "0"},
        "--batch-size \"0\": give a whole number from 1 to"},
       {{"bench", "all-reduce", "--dtype", "complex"}, "complex"},

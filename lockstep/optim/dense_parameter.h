@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A parameter, its gradient and its state as flat memory, element beside element.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace lockstep::optim {
+
+// Lives for one update. Must be made and used without gradient mode.
+class DenseParameter {
+ public:
+  // The parameter must have a strided gradient of its own type, and stay alive.
+  explicit DenseParameter(const at::Tensor& parameter);
+
+  const at::Tensor& parameter() const { return parameter_; }
+  // The parameter itself, or a copy without gaps between its elements.
+  const at::Tensor& values() const { return values_; }
+  // The gradient itself, or a copy in the order of the values.
+  const at::Tensor& gradient() const { return gradient_; }
+
+  // Gives a tensor of state the order of the values and the type that they are computed in:
+  // unchanged if it has both, zeros if it is undefined, a copy otherwise, as for what was loaded.
+  void fit(at::Tensor& state) const;
+
+  // After values() has been overwritten: the parameter has these values, and autograd knows that it
+  // has changed.
+  void commit() const;
+
+ private:
+  const at::Tensor& parameter_;
+  at::Tensor values_;
+  at::Tensor gradient_;
+};
+
+}  // namespace lockstep::optim

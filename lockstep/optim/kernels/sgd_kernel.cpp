@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A plain loop, which the compiler vectorizes for several instruction sets.
+#include "lockstep/optim/kernels/sgd_kernel.h"
+
+#include "lockstep/core/instruction_set.h"
+#include "lockstep/optim/kernels/element_types.h"
+
+namespace lockstep::optim {
+namespace {
+
+enum class Momentum { none, classical, nesterov };
+
+template <class Parameter, bool kL2, Momentum kMomentum>
+struct SgdLoop {
+  using Real = State<Parameter>;
+
+  [[gnu::always_inline]] void operator()() const {
+    auto* const parameter = static_cast<Parameter*>(memory.parameter);
+    const auto* const gradient = static_cast<const Parameter*>(memory.gradient);
+    auto* const momentum_buffer = static_cast<Real*>(memory.momentum_buffer);
+    const auto lr = static_cast<Real>(constants.lr);
+    const auto l2 = static_cast<Real>(constants.l2);
+    const auto momentum = static_cast<Real>(constants.momentum);
+    const auto gradient_share = static_cast<Real>(constants.gradient_share);
+    LOCKSTEP_INDEPENDENT_ELEMENTS
+    for (std::int64_t i = begin; i < end; ++i) {
+      const auto value = static_cast<Real>(parameter[i]);
+      auto slope = static_cast<Real>(gradient[i]);
+      if constexpr (kL2) slope += l2 * value;
+      if constexpr (kMomentum != Momentum::none) {
+        const Real velocity = momentum_buffer[i] * momentum + slope * gradient_share;
+        momentum_buffer[i] = velocity;
+        slope = kMomentum == Momentum::nesterov ? slope + momentum * velocity : velocity;
+      }
+      parameter[i] = static_cast<Parameter>(value - lr * slope);
+    }
+  }
+
+  const SgdMemory& memory;
+  std::int64_t begin;
+  std::int64_t end;
+  const SgdConstants& constants;
+};
+
+template <class Parameter, bool kL2>
+void run(const SgdMemory& memory, std::int64_t begin, std::int64_t end,
+         const SgdConstants& constants) {
+  if (memory.momentum_buffer == nullptr) {
+    run_vectorized(SgdLoop<Parameter, kL2, Momentum::none>{memory, begin, end, constants});
+  } else if (constants.nesterov) {
+    run_vectorized(SgdLoop<Parameter, kL2, Momentum::nesterov>{memory, begin, end, constants});
+  } else {
+    run_vectorized(SgdLoop<Parameter, kL2, Momentum::classical>{memory, begin, end, constants});
+  }
+}
+
+}  // namespace
+
+void update_sgd(const SgdMemory& memory, std::int64_t begin, std::int64_t end, at::ScalarType type,
+                const SgdConstants& constants) {
+  with_element_of(type, [&]<class Parameter>(Parameter) {
+    if (constants.l2 != 0) return run<Parameter, true>(memory, begin, end, constants);
+    run<Parameter, false>(memory, begin, end, constants);
+  });
+}
+
+}  // namespace lockstep::optim

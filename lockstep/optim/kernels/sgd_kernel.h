@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The arithmetic of SGD in host memory: one pass over the elements of a parameter.
+#pragma once
+
+#include <cstdint>
+
+#include <c10/core/ScalarType.h>
+
+namespace lockstep::optim {
+
+// What is the same for all elements of a parameter in one step.
+struct SgdConstants {
+  double lr;
+  double l2;              // the weight decay, which is added to the gradient
+  double momentum;        // not used without a momentum buffer
+  double gradient_share;  // of the momentum buffer: 1 in the first step, then 1 - dampening
+  bool nesterov;
+};
+
+// Flat memory, element by element. The momentum buffer is of state_type(the parameter's type).
+struct SgdMemory {
+  void* parameter;
+  const void* gradient;   // of the parameter's type
+  void* momentum_buffer;  // null without momentum; zeros before the first step
+};
+
+// Updates the elements from begin to end. An element's bits do not depend on the range, nor on the
+// processor. Half types are computed in float. The type must be one that can_update() takes.
+void update_sgd(const SgdMemory& memory, std::int64_t begin, std::int64_t end, at::ScalarType type,
+                const SgdConstants& constants);
+
+}  // namespace lockstep::optim

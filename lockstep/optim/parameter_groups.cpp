@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Looks through the parameters of an optimizer's groups.
+#include "lockstep/optim/parameter_groups.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <unordered_set>
+#include <utility>
+
+#include <c10/core/TensorImpl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "lockstep/core/error.h"
+#include "lockstep/optim/kernels/element_types.h"
+
+namespace lockstep::optim {
+namespace {
+
+std::string description(std::size_t index, std::size_t group, const at::Tensor& parameter) {
+  return fmt::format("parameter {} of group {}, of shape [{}]", index, group,
+                     fmt::join(parameter.sizes(), ", "));
+}
+
+// Why a parameter that has a gradient cannot be updated, and what to do; empty if it can be.
+std::string obstacle(const at::Tensor& parameter) {
+  const at::Tensor& gradient = parameter.grad();
+  if (gradient.layout() != at::kStrided) {
+    return "has a gradient that is not dense; for an embedding, choose dense gradients "
+           "(sparse(false)), or use an optimizer of torch::optim";
+  }
+  if (gradient.scalar_type() != parameter.scalar_type() ||
+      gradient.device() != parameter.device()) {
+    return fmt::format("is {} on {}, but its gradient is {} on {}; convert the gradient",
+                       c10::toString(parameter.scalar_type()), parameter.device().str(),
+                       c10::toString(gradient.scalar_type()), gradient.device().str());
+  }
+  if (!can_update(parameter.scalar_type())) {
+    return fmt::format(
+        "is of type {}, but only float, double, bfloat16 and half can be updated; "
+        "use an optimizer of torch::optim",
+        c10::toString(parameter.scalar_type()));
+  }
+  return "";
+}
+
+}  // namespace
+
+std::vector<torch::optim::OptimizerParamGroup> without_repeats(
+    std::string_view optimizer, std::vector<torch::optim::OptimizerParamGroup> groups) {
+  std::map<const c10::TensorImpl*, std::size_t> group_of;
+  for (std::size_t group = 0; group < groups.size(); ++group) {
+    const std::vector<at::Tensor> listed = std::move(groups[group].params());
+    std::vector<at::Tensor> once;
+    for (std::size_t i = 0; i < listed.size(); ++i) {
+      const auto [known, is_new] = group_of.emplace(listed[i].unsafeGetTensorImpl(), group);
+      if (is_new) once.push_back(listed[i]);
+      if (known->second == group) continue;
+      throw UsageError(fmt::format("{}: {} is in group {} too; list it in one of them", optimizer,
+                                   description(i, group, listed[i]), known->second));
+    }
+    groups[group].params() = std::move(once);
+  }
+  return groups;
+}
+
+bool all_on_cpu(const torch::optim::Optimizer& optimizer) {
+  const auto& groups = optimizer.param_groups();
+  return std::all_of(groups.begin(), groups.end(), [](const auto& group) {
+    const auto& parameters = group.params();
+    return std::all_of(parameters.begin(), parameters.end(),
+                       [](const at::Tensor& parameter) { return parameter.is_cpu(); });
+  });
+}
+
+void require_updatable(std::string_view name, const torch::optim::Optimizer& optimizer) {
+  std::unordered_set<const c10::TensorImpl*> seen;
+  const auto& groups = optimizer.param_groups();
+  for (std::size_t group = 0; group < groups.size(); ++group) {
+    const auto& parameters = groups[group].params();
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const at::Tensor& parameter = parameters[i];
+      std::string fault;
+      if (!seen.insert(parameter.unsafeGetTensorImpl()).second) {
+        fault = "is listed before; list it once, in one group";
+      } else if (parameter.grad().defined()) {
+        fault = obstacle(parameter);
+      }
+      if (fault.empty()) continue;
+      throw UsageError(fmt::format("{}: {} {}", name, description(i, group, parameter), fault));
+    }
+  }
+}
+
+}  // namespace lockstep::optim

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The parameters of an optimizer: each of them once, and those that a step updates.
+#pragma once
+
+#include <cstddef>
+#include <string_view>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <torch/optim/optimizer.h>
+
+namespace lockstep::optim {
+
+// The groups without repeated parameters. Throws UsageError, which begins with the optimizer's
+// name, if a parameter is in two groups.
+std::vector<torch::optim::OptimizerParamGroup> without_repeats(
+    std::string_view optimizer, std::vector<torch::optim::OptimizerParamGroup> groups);
+
+bool all_on_cpu(const torch::optim::Optimizer& optimizer);
+
+// Throws UsageError, which names the parameter, if one that has a gradient cannot be updated, or if
+// one is listed twice.
+void require_updatable(std::string_view name, const torch::optim::Optimizer& optimizer);
+
+}  // namespace lockstep::optim
