@@ -26,19 +26,28 @@ std::shared_ptr<Backend> make_nccl_backend(const Membership& membership,
         "shm or gloo for CPUs",
         name, membership.rank, membership.world_size, device.str()));
   }
+  // Adds the device to errors of NCCL.
+  const auto on_device = [device, name](const Membership& member, const auto& function) {
+    try {
+      return function();
+    } catch (const TimeoutError&) {
+      throw;
+    } catch (const BackendError& error) {
+      throw BackendError(fmt::format("[{}] joining, rank {} of {}, {}: {}", name, member.rank,
+                                     member.world_size, device.str(), error.what()));
+    }
+  };
   return remote::make_remote_backend(
       name, membership, options,
-      {.join = [device, name](const Membership& member, remote::Joining& joining,
-                              const Deadline& deadline) -> std::unique_ptr<remote::Transport> {
-         check_interfaces(joining.where(), "NCCL_SOCKET_IFNAME", nccl_uses);
-         try {
-           return make_nccl_transport(member, device, joining, deadline);
-         } catch (const TimeoutError&) {
-           throw;
-         } catch (const BackendError& error) {
-           throw BackendError(fmt::format("[{}] joining, rank {} of {}, {}: {}", name, member.rank,
-                                          member.world_size, device.str(), error.what()));
-         }
+      {.check =
+           [on_device](const Membership& member, const std::string& where) {
+             check_interfaces(where, "NCCL_SOCKET_IFNAME", nccl_uses);
+             on_device(member, [] { NcclLibrary::get(); });
+           },
+       .join = [on_device, device](const Membership& member, remote::Joining& joining,
+                                   const Deadline& deadline) -> std::unique_ptr<remote::Transport> {
+         return on_device(member,
+                          [&] { return make_nccl_transport(member, device, joining, deadline); });
        },
        .schedule = schedule_nccl,
        .device = device});

@@ -34,12 +34,6 @@ int rank_at_fault(const std::exception& error) {
   return late != nullptr ? late->rank() : -1;
 }
 
-// A wrong setting of this rank is its own fault, whatever became of the others. They may have the
-// same one, and each is to name it.
-bool is_own_fault(const std::exception& error) {
-  return dynamic_cast<const UsageError*>(&error) != nullptr;
-}
-
 // Ranks that wait for the one at fault have not connected either: only a single one is known.
 TimeoutError did_not_connect(const std::string& where, const std::vector<int>& ranks,
                              const Deadline& deadline) {
@@ -93,18 +87,18 @@ void Joining::wait_for_all(const Deadline& deadline) {
   }
 }
 
-void Joining::give_up(const std::exception& error) {
-  if (!is_own_fault(error)) wait_for_news_of_others();
+void Joining::cannot_begin(const std::exception& error) {
   monitor_.tell(cause_of(error), rank_at_fault(error), -1, error.what());
   monitor_.flush();
 }
 
-void Joining::wait_for_news_of_others() {
+void Joining::give_up(const std::exception& error) {
   const Deadline deadline = Deadline::after(kNewsDelay);
   do {
     check();
     std::this_thread::sleep_for(10ms);
   } while (!deadline.passed());
+  cannot_begin(error);
 }
 
 }  // namespace lockstep::remote

@@ -33,14 +33,14 @@ class Joining {
   // TimeoutError with the ranks that have not connected by the deadline.
   void wait_for_all(const Deadline& deadline);
 
-  // For a rank that cannot connect. Unless the error is a UsageError, waits briefly for news of
-  // another rank that has ended, and throws that as the cause if there is any. Otherwise tells all
-  // ranks about the error.
+  // For a rank that lacks something of its own, and has not tried to connect. Tells all ranks about
+  // the error, whatever became of the others: they may lack the same, and each is to name it.
+  void cannot_begin(const std::exception& error);
+  // For a rank that cannot connect. Waits briefly for news of another rank that has ended, and
+  // throws that as the cause if there is any; otherwise tells all ranks about the error.
   void give_up(const std::exception& error);
 
  private:
-  void wait_for_news_of_others();
-
   PeerMonitor& monitor_;
   std::string where_;
 };

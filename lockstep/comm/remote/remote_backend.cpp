@@ -164,6 +164,12 @@ std::shared_ptr<Backend> make_remote_backend(std::string name, const Membership&
   Membership transports = membership;
   transports.store = std::make_shared<PrefixStore>(monitor->store_prefix() + "/", membership.store);
   Joining joining(*monitor, name, membership);
+  try {
+    if (parts.check) parts.check(transports, joining.where());
+  } catch (const std::exception& error) {
+    joining.cannot_begin(error);
+    throw;
+  }
   std::unique_ptr<Transport> transport;
   try {
     transport = parts.join(transports, joining, deadline);

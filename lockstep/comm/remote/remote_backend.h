@@ -16,6 +16,9 @@ namespace lockstep::remote {
 
 // The parts in which remote backends differ.
 struct Parts {
+  // Throws if this rank lacks something without which it cannot connect; `where` begins the
+  // message. May be empty.
+  std::function<void(const Membership& membership, const std::string& where)> check = {};
   // Joins the ranks of a membership.
   std::function<std::unique_ptr<Transport>(const Membership& membership, Joining& joining,
                                            const Deadline& deadline)>

@@ -22,13 +22,16 @@ std::shared_ptr<Backend> make_gloo_backend(const Membership& membership,
   const auto timeout = options.timeout;
   return remote::make_remote_backend(
       name, membership, options,
-      {.join = [timeout](const Membership& member, remote::Joining& joining,
-                         const Deadline& deadline) {
-        check_interfaces(joining.where(), "GLOO_SOCKET_IFNAME", gloo_uses);
-        require_descriptors(joining.where(),
-                            kOwnDescriptors + kDescriptorsToEach * (member.world_size - 1));
-        return make_gloo_transport(member, joining, timeout, deadline);
-      }});
+      {.check =
+           [](const Membership& member, const std::string& where) {
+             check_interfaces(where, "GLOO_SOCKET_IFNAME", gloo_uses);
+             require_descriptors(where,
+                                 kOwnDescriptors + kDescriptorsToEach * (member.world_size - 1));
+           },
+       .join =
+           [timeout](const Membership& member, remote::Joining& joining, const Deadline& deadline) {
+             return make_gloo_transport(member, joining, timeout, deadline);
+           }});
 }
 
 }  // namespace lockstep
