@@ -120,13 +120,12 @@ class WarningReceiver : public c10::WarningHandler {
 #endif
 };
 
-// The pointer to an optimizer's state of a parameter; null before the parameter's first step.
-template <class Optimizer>
-auto& optimizer_state(Optimizer& optimizer, const at::Tensor& parameter) {
+// The key of a parameter's state in an optimizer.
+inline auto state_key(const at::Tensor& parameter) {
 #if TORCH_VERSION_MAJOR >= 2
-  return optimizer.state()[parameter.unsafeGetTensorImpl()];
+  return static_cast<void*>(parameter.unsafeGetTensorImpl());
 #else
-  return optimizer.state()[c10::guts::to_string(parameter.unsafeGetTensorImpl())];
+  return c10::guts::to_string(parameter.unsafeGetTensorImpl());
 #endif
 }
 

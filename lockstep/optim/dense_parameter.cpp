@@ -26,15 +26,33 @@ at::Tensor copied_like(const at::Tensor& tensor, const at::Tensor& values, at::S
   return at::empty_like(values, values.options().dtype(type)).copy_(tensor);
 }
 
+at::Tensor in_memory_order(const at::Tensor& dense) {
+  return dense.as_strided({dense.numel()}, {1}, dense.storage_offset());
+}
+
 }  // namespace
+
+at::Tensor part_of(const at::Tensor& tensor, const at::Tensor& parameter, ElementRange part) {
+  return in_memory_order(copied_like(tensor, parameter, tensor.scalar_type()))
+      .narrow(0, part.begin, part.count)
+      .clone();
+}
 
 DenseParameter::DenseParameter(const at::Tensor& parameter)
     : parameter_(parameter),
-      values_(parameter.is_non_overlapping_and_dense() ? parameter : parameter.clone()),
-      gradient_(parameter.grad()) {
+      values_(parameter),
+      gradient_(parameter.grad()),
+      is_copy_(!parameter.is_non_overlapping_and_dense()) {
+  if (is_copy_) values_ = parameter.clone();
   if (!lies_like(gradient_, values_)) {
     gradient_ = copied_like(gradient_, values_, values_.scalar_type());
   }
+}
+
+DenseParameter::DenseParameter(const at::Tensor& parameter, ElementRange part)
+    : DenseParameter(parameter) {
+  values_ = in_memory_order(values_).narrow(0, part.begin, part.count);
+  gradient_ = in_memory_order(gradient_).narrow(0, part.begin, part.count);
 }
 
 void DenseParameter::fit(at::Tensor& state) const {
@@ -47,10 +65,10 @@ void DenseParameter::fit(at::Tensor& state) const {
 }
 
 void DenseParameter::commit() const {
-  if (values_.is_same(parameter_)) {
-    parameter_.unsafeGetTensorImpl()->bump_version();
-  } else {
+  if (is_copy_) {
     parameter_.copy_(values_);
+  } else {
+    parameter_.unsafeGetTensorImpl()->bump_version();
   }
 }
 

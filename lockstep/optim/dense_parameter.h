@@ -4,16 +4,23 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "lockstep/comm/core/piece.h"
+
 namespace lockstep::optim {
 
-// Lives for one update. Must be made and used without gradient mode.
+// The part of a tensor of a parameter's shape that belongs to a part of the parameter: a copy.
+at::Tensor part_of(const at::Tensor& tensor, const at::Tensor& parameter, ElementRange part);
+
+// Lives for one update. Must be made and used without gradient mode. The parameter must have a
+// strided gradient of its own type, and stay alive.
 class DenseParameter {
  public:
-  // The parameter must have a strided gradient of its own type, and stay alive.
   explicit DenseParameter(const at::Tensor& parameter);
+  // A part of a parameter without gaps, as if it were a parameter of one dimension.
+  DenseParameter(const at::Tensor& parameter, ElementRange part);
 
   const at::Tensor& parameter() const { return parameter_; }
-  // The parameter itself, or a copy without gaps between its elements.
+  // The parameter itself, its part, or a copy without gaps between its elements.
   const at::Tensor& values() const { return values_; }
   // The gradient itself, or a copy in the order of the values.
   const at::Tensor& gradient() const { return gradient_; }
@@ -30,6 +37,7 @@ class DenseParameter {
   const at::Tensor& parameter_;
   at::Tensor values_;
   at::Tensor gradient_;
+  bool is_copy_;
 };
 
 }  // namespace lockstep::optim

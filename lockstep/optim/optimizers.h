@@ -2,13 +2,16 @@
 // SGD, Adam and AdamW that read and write each element once a step, where libtorch's own run about
 // ten small kernels a parameter:
 //
-//   lockstep::optim::Adam optimizer(net->parameters(), 1e-3);
+//   lockstep::optim::Adam optimizer(net->parameters(), 1e-3);  // one process, or DataParallel
+//   lockstep::optim::Adam optimizer(model, 1e-3);              // a DistributedDataParallel:
+//   sharded
 //
 // They are libtorch's optimizers with another step(): options and their defaults, parameter groups,
 // closures, learning-rate schedulers, and torch::save and torch::load of the optimizer.
-// docs/optimizers.md lists what differs.
+// docs/optimizers.md lists what differs, and what sharding saves.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -17,43 +20,82 @@
 #include <torch/optim/optimizer.h>
 #include <torch/optim/sgd.h>
 
+#include "lockstep/comm/group_argument.h"
+#include "lockstep/parallel/distributed_data_parallel.h"
+
 namespace lockstep::optim {
 
-// Constructors keep a parameter that a group lists twice only once. They throw UsageError if a
-// parameter is in two groups, and c10::Error for what libtorch refuses.
-//
-// step() calls the closure, if there is one, and returns its loss. Then it updates the parameters
-// that have a gradient, with libtorch's threads if they are large. It must not run at the same time
-// as a forward or backward of the same parameters. Before it changes a parameter, it throws
-// UsageError if one cannot be updated: its gradient is sparse or of another type, it is not of a
-// real floating-point type, or a group that was added later lists it again. If any parameter is not
-// on the CPU, the step is libtorch's own.
+class FlatParameters;
 
-class SGD : public torch::optim::SGD {
+// What SGD, Adam and AdamW have in common. Base, Options and State are libtorch's.
+template <class Base, class Options, class State>
+class FusedOptimizer : public Base {
  public:
-  explicit SGD(std::vector<torch::optim::OptimizerParamGroup> groups,
-               torch::optim::SGDOptions defaults);
-  explicit SGD(std::vector<at::Tensor> parameters, torch::optim::SGDOptions defaults);
+  // A parameter that a group lists twice is taken once. UsageError if a parameter is in two groups,
+  // c10::Error for what libtorch refuses.
+  explicit FusedOptimizer(std::vector<torch::optim::OptimizerParamGroup> groups,
+                          Options defaults = {});
+  explicit FusedOptimizer(std::vector<at::Tensor> parameters, Options defaults = {});
 
-  at::Tensor step(LossClosure closure = nullptr) override;
+  // Sharded over the ranks, like PyTorch's ZeroRedundancyOptimizer (ZeRO, stage 1; Rajbhandari et
+  // al. 2020, arXiv:1910.02054): each rank keeps the state of its part of the elements and updates
+  // them, and every rank has all new values when step() returns. Collective, and so are step() and
+  // consolidate_state(). Gradients must be the same on every rank, as they are after a backward of
+  // DistributedDataParallel. Parameters move into memory of the group: their tensors stay the same
+  // objects, but must not be moved or converted from then on. UsageError on every rank if options
+  // or parameters differ between ranks.
+  FusedOptimizer(std::vector<torch::optim::OptimizerParamGroup> groups, Options defaults,
+                 GroupArgument group);
+  FusedOptimizer(std::vector<at::Tensor> parameters, Options defaults, GroupArgument group);
+  // The parameters of a wrapped model, over its group.
+  explicit FusedOptimizer(DistributedDataParallelBase& model, Options defaults = {});
+  FusedOptimizer(FusedOptimizer&& other) noexcept;
+  ~FusedOptimizer() override;
+
+  // Calls the closure, if there is one, and returns its loss. Then updates the parameters that have
+  // a gradient, with libtorch's threads if they are large. Must not run at the same time as a
+  // forward or backward of the same parameters. Before it changes a parameter, it throws UsageError
+  // if one cannot be updated: its gradient is sparse or of another type, it is not of a real
+  // floating-point type, or a group that was added later lists it again. If any parameter is not on
+  // the CPU, the step is libtorch's own.
+  //
+  // Sharded: PeerLost or TimeoutError if another rank does not take part. This rank's parameters
+  // may then be partly new; go on from a checkpoint.
+  at::Tensor step(torch::optim::Optimizer::LossClosure closure = nullptr) override;
+
+  // Whether each rank keeps only a part of the state: not in a group of one.
+  bool is_sharded() const { return flat_ != nullptr; }
+  // Collective. Gives the rank `to` the whole state, which save() on it writes until the next step.
+  void consolidate_state(int to = 0);
+
+  // A sharded optimizer saves on the rank that has the consolidated state; UsageError on others.
+  // The file is that of an optimizer that is not sharded. Every rank may load it, for any number of
+  // ranks.
+  void save(torch::serialize::OutputArchive& archive) const override;
+  void load(torch::serialize::InputArchive& archive) override;
+
+ private:
+  void shard(GroupArgument group);
+  void update();
+  std::unique_ptr<Base> plain_copy();
+
+  std::shared_ptr<ProcessGroup> group_;  // null unless sharded, as are the following
+  std::unique_ptr<FlatParameters> flat_;
+  std::unique_ptr<Base> consolidated_;
 };
 
-class Adam : public torch::optim::Adam {
- public:
-  explicit Adam(std::vector<torch::optim::OptimizerParamGroup> groups,
-                torch::optim::AdamOptions defaults = {});
-  explicit Adam(std::vector<at::Tensor> parameters, torch::optim::AdamOptions defaults = {});
+using SGD =
+    FusedOptimizer<torch::optim::SGD, torch::optim::SGDOptions, torch::optim::SGDParamState>;
+using Adam =
+    FusedOptimizer<torch::optim::Adam, torch::optim::AdamOptions, torch::optim::AdamParamState>;
+using AdamW =
+    FusedOptimizer<torch::optim::AdamW, torch::optim::AdamWOptions, torch::optim::AdamWParamState>;
 
-  at::Tensor step(LossClosure closure = nullptr) override;
-};
-
-class AdamW : public torch::optim::AdamW {
- public:
-  explicit AdamW(std::vector<torch::optim::OptimizerParamGroup> groups,
-                 torch::optim::AdamWOptions defaults = {});
-  explicit AdamW(std::vector<at::Tensor> parameters, torch::optim::AdamWOptions defaults = {});
-
-  at::Tensor step(LossClosure closure = nullptr) override;
-};
+extern template class FusedOptimizer<torch::optim::SGD, torch::optim::SGDOptions,
+                                     torch::optim::SGDParamState>;
+extern template class FusedOptimizer<torch::optim::Adam, torch::optim::AdamOptions,
+                                     torch::optim::AdamParamState>;
+extern template class FusedOptimizer<torch::optim::AdamW, torch::optim::AdamWOptions,
+                                     torch::optim::AdamWParamState>;
 
 }  // namespace lockstep::optim

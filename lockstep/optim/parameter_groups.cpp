@@ -47,6 +47,11 @@ std::string obstacle(const at::Tensor& parameter) {
 
 }  // namespace
 
+std::string description(const at::Tensor& parameter) {
+  return fmt::format("{} [{}]", c10::toString(parameter.scalar_type()),
+                     fmt::join(parameter.sizes(), ", "));
+}
+
 std::vector<torch::optim::OptimizerParamGroup> without_repeats(
     std::string_view optimizer, std::vector<torch::optim::OptimizerParamGroup> groups) {
   std::map<const c10::TensorImpl*, std::size_t> group_of;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -10,6 +11,9 @@
 #include <torch/optim/optimizer.h>
 
 namespace lockstep::optim {
+
+// "Float [10, 784]"
+std::string description(const at::Tensor& parameter);
 
 // The groups without repeated parameters. Throws UsageError, which begins with the optimizer's
 // name, if a parameter is in two groups.

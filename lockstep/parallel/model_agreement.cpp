@@ -57,7 +57,7 @@ std::vector<std::string> describe(std::string_view kind, std::span<const NamedTe
 }
 
 void check_agreement(ProcessGroup& group, std::string_view who,
-                     const std::vector<std::string>& lines) {
+                     const std::vector<std::string>& lines, std::string_view what) {
   std::string mine;
   for (const std::string& line : lines) mine += line + '\n';
   const at::Tensor all = at::empty({group.size()}, at::kLong);
@@ -77,11 +77,10 @@ void check_agreement(ProcessGroup& group, std::string_view who,
     line_of_first = take_line(of_first);
     line_of_other = take_line(of_other);
   } while (line_of_first == line_of_other);
-  throw UsageError(
-      fmt::format("[{}] rank {} of {}: the ranks wrap different models. The first difference: "
-                  "rank 0 has {}; rank {} has {}. Build the same model, with the same options, on "
-                  "every rank",
-                  who, group.rank(), group.size(), line_of_first, other_rank, line_of_other));
+  throw UsageError(fmt::format(
+      "[{}] rank {} of {}: the ranks have different {}s. The first difference: rank 0 "
+      "has {}; rank {} has {}. Build the same {}, with the same options, on every rank",
+      who, group.rank(), group.size(), what, line_of_first, other_rank, line_of_other, what));
 }
 
 }  // namespace lockstep

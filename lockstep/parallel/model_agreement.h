@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Makes sure that all ranks wrap the same model, before a difference causes garbage or a hang.
+// Makes sure that all ranks have the same model or optimizer, before a difference causes garbage or
+// a hang.
 #pragma once
 
 #include <span>
@@ -18,10 +19,10 @@ namespace lockstep {
 // of one rank are distinguished by ordinal, since cuda:0 here may be cuda:1 there.
 std::vector<std::string> describe(std::string_view kind, std::span<const NamedTensor> tensors);
 
-// Collective. Every rank throws the same UsageError if the ranks' lines differ; it names the first
-// such line, the rank, and both descriptions. In the usual case of agreement only a hash is
-// exchanged.
+// Collective. Every rank throws the same UsageError if the ranks' lines, which describe a `what`,
+// differ; it names the first such line, the rank, and both descriptions. In the usual case of
+// agreement only a hash is exchanged.
 void check_agreement(ProcessGroup& group, std::string_view who,
-                     const std::vector<std::string>& lines);
+                     const std::vector<std::string>& lines, std::string_view what = "model");
 
 }  // namespace lockstep

@@ -114,7 +114,7 @@ void plain_sgd(const Tensors& tensors, bool momentum, const SgdConstants& consta
   }
 }
 
-class UpdateKernels : public testing::TestWithParam<at::ScalarType> {};
+class UpdateKernels : public ::testing::TestWithParam<at::ScalarType> {};
 
 TEST_P(UpdateKernels, AdamHasTheBitsOfPlainArithmetic) {
   const at::ScalarType type = GetParam();
@@ -170,7 +170,7 @@ TEST_P(UpdateKernels, SgdHasTheBitsOfPlainArithmetic) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, UpdateKernels,
-                         testing::Values(at::kFloat, at::kDouble, at::kHalf, at::kBFloat16),
+                         ::testing::Values(at::kFloat, at::kDouble, at::kHalf, at::kBFloat16),
                          [](const auto& test) { return c10::toString(test.param); });
 
 TEST(AdamKernel, NanWinsTheLargestSecondMoment) {

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/parallel/errors.h"
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -22,6 +23,7 @@
 namespace lockstep::optim {
 namespace {
 
+using testing::message_of;
 using torch::optim::AdamOptions;
 using torch::optim::AdamWOptions;
 using torch::optim::SGDOptions;
@@ -117,7 +119,7 @@ void expect_close(const torch::optim::Optimizer& one, const torch::optim::Optimi
   }
 }
 
-class FusedOptimizer : public testing::TestWithParam<Pair> {};
+class FusedOptimizer : public ::testing::TestWithParam<Pair> {};
 
 TEST_P(FusedOptimizer, EqualsLibtorchsOverManySteps) {
   for (const auto& [type, tolerance] :
@@ -191,18 +193,8 @@ TEST_P(FusedOptimizer, WritesAFileForLibtorchs) {
   expect_close(*fused, *libtorchs, 1e-6);
 }
 
-INSTANTIATE_TEST_SUITE_P(Of, FusedOptimizer, testing::ValuesIn(pairs()),
+INSTANTIATE_TEST_SUITE_P(Of, FusedOptimizer, ::testing::ValuesIn(pairs()),
                          [](const auto& test) { return test.param.name; });
-
-template <class Function>
-std::string usage_error(const Function& function) {
-  try {
-    function();
-  } catch (const UsageError& error) {
-    return error.what();
-  }
-  return "no UsageError";
-}
 
 TEST(FusedOptimizers, GroupsHaveOptionsOfTheirOwn) {
   const auto both = [](auto make_optimizer) {
@@ -279,9 +271,9 @@ TEST(FusedOptimizers, RefuseAParameterInTwoGroups) {
   std::vector<torch::optim::OptimizerParamGroup> groups;
   groups.emplace_back(std::vector<at::Tensor>{all[0], all[1]});
   groups.emplace_back(std::vector<at::Tensor>{all[2], all[1]});
-  EXPECT_THAT(usage_error([&] { Adam(groups, 0.1); }),
-              testing::HasSubstr("lockstep::optim::Adam: parameter 1 of group 1, of shape [7] is "
-                                 "in group 0 too"));
+  EXPECT_THAT(message_of<UsageError>([&] { Adam(groups, 0.1); }),
+              ::testing::HasSubstr("lockstep::optim::Adam: parameter 1 of group 1, of shape [7] is "
+                                   "in group 0 too"));
 }
 
 TEST(FusedOptimizers, RefuseSparseGradientsBeforeAnythingHasChanged) {
@@ -290,9 +282,9 @@ TEST(FusedOptimizers, RefuseSparseGradientsBeforeAnythingHasChanged) {
   AdamW optimizer({linear->weight, words->weight}, 0.1);
   linear(words(at::tensor({1, 2}))).sum().backward();
   const at::Tensor before = linear->weight.detach().clone();
-  EXPECT_THAT(usage_error([&] { optimizer.step(); }),
-              testing::HasSubstr("lockstep::optim::AdamW: parameter 1 of group 0, "
-                                 "of shape [10, 4] has a gradient that is not dense"));
+  EXPECT_THAT(message_of<UsageError>([&] { optimizer.step(); }),
+              ::testing::HasSubstr("lockstep::optim::AdamW: parameter 1 of group 0, "
+                                   "of shape [10, 4] has a gradient that is not dense"));
   EXPECT_TRUE(at::equal(linear->weight, before));
 }
 
@@ -348,24 +340,25 @@ TEST(FusedOptimizers, UpdateGroupsThatAreAddedLater) {
   optimizer.step();
   EXPECT_TRUE(at::equal(all[1], before - 0.5));
   optimizer.add_param_group(torch::optim::OptimizerParamGroup({all[2], all[1]}));
-  EXPECT_THAT(usage_error([&] { optimizer.step(); }),
-              testing::HasSubstr("lockstep::optim::SGD: parameter 1 of group 2, of shape [7] is "
-                                 "listed before"));
+  EXPECT_THAT(message_of<UsageError>([&] { optimizer.step(); }),
+              ::testing::HasSubstr("lockstep::optim::SGD: parameter 1 of group 2, of shape [7] is "
+                                   "listed before"));
 }
 
 TEST(FusedOptimizers, RefuseAGradientOfAnotherType) {
   const at::Tensor parameter = at::ones({2}, at::kBFloat16).set_requires_grad(true);
   parameter.mutable_grad() = at::ones({2});
   SGD optimizer({parameter}, 0.1);
-  EXPECT_THAT(usage_error([&] { optimizer.step(); }),
-              testing::HasSubstr("is BFloat16 on cpu, but its gradient is Float on cpu"));
+  EXPECT_THAT(message_of<UsageError>([&] { optimizer.step(); }),
+              ::testing::HasSubstr("is BFloat16 on cpu, but its gradient is Float on cpu"));
 }
 
 TEST(FusedOptimizers, RefuseComplexParameters) {
   const at::Tensor parameter = at::ones({2}, at::kComplexFloat).set_requires_grad(true);
   parameter.mutable_grad() = at::ones({2}, at::kComplexFloat);
   SGD optimizer({parameter}, 0.1);
-  EXPECT_THAT(usage_error([&] { optimizer.step(); }), testing::HasSubstr("ComplexFloat"));
+  EXPECT_THAT(message_of<UsageError>([&] { optimizer.step(); }),
+              ::testing::HasSubstr("ComplexFloat"));
 }
 
 // Gradients of convolutions may lie in another order than their weights, and a parameter may be a

@@ -34,14 +34,15 @@ Training training_of(const TrainingStep& step, const DpRow& row) {
     case DpMode::single:
       break;
     case DpMode::dp:
-      return Training(step, [&](torch::nn::Sequential& net) {
-        return [model = DataParallel(net, options_of(step, row.replicas))](
-                   const at::Tensor& input) { return model(input); };
+      return Training(step, [&](torch::nn::Sequential& net) -> Training::Wrapped {
+        return {[model = DataParallel(net, options_of(step, row.replicas))](
+                    const at::Tensor& input) { return model(input); }};
       });
     case DpMode::libtorch:
-      return Training(step, [&](torch::nn::Sequential& net) {
+      return Training(step, [&](torch::nn::Sequential& net) -> Training::Wrapped {
         const std::vector<at::Device> devices(static_cast<std::size_t>(row.replicas), step.device);
-        return [=](const at::Tensor& input) { return libtorch_data_parallel(net, input, devices); };
+        return {
+            [=](const at::Tensor& input) { return libtorch_data_parallel(net, input, devices); }};
       });
   }
   return Training(step);

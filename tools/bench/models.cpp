@@ -21,26 +21,24 @@ namespace {
 constexpr std::int64_t kClasses = 10;
 
 template <class Torch, class Fused, class Options>
-std::unique_ptr<torch::optim::Optimizer> make(OptimizerKind kind,
-                                              std::vector<at::Tensor> parameters,
+std::unique_ptr<torch::optim::Optimizer> make(OptimizerKind kind, const Trained& trained,
                                               const Options& options) {
-  if (kind == OptimizerKind::fused) {
-    return std::make_unique<Fused>(std::move(parameters), options);
+  if (kind == OptimizerKind::torch) return std::make_unique<Torch>(trained.parameters, options);
+  if (kind == OptimizerKind::sharded && trained.wrapper != nullptr) {
+    return std::make_unique<Fused>(*trained.wrapper, options);
   }
-  return std::make_unique<Torch>(std::move(parameters), options);
+  return std::make_unique<Fused>(trained.parameters, options);
 }
 
 auto sgd(double learning_rate, double momentum = 0) {
-  return [=](std::vector<at::Tensor> parameters, OptimizerKind kind) {
+  return [=](const Trained& trained, OptimizerKind kind) {
     return make<torch::optim::SGD, optim::SGD>(
-        kind, std::move(parameters), torch::optim::SGDOptions(learning_rate).momentum(momentum));
+        kind, trained, torch::optim::SGDOptions(learning_rate).momentum(momentum));
   };
 }
 
-std::unique_ptr<torch::optim::Optimizer> adam(std::vector<at::Tensor> parameters,
-                                              OptimizerKind kind) {
-  return make<torch::optim::Adam, optim::Adam>(kind, std::move(parameters),
-                                               torch::optim::AdamOptions(1e-3));
+std::unique_ptr<torch::optim::Optimizer> adam(const Trained& trained, OptimizerKind kind) {
+  return make<torch::optim::Adam, optim::Adam>(kind, trained, torch::optim::AdamOptions(1e-3));
 }
 
 // A batch of normally distributed samples of these sizes.
@@ -121,6 +119,14 @@ Model mlp25m() {
           .loss = squared_error};
 }
 
+Model mlp25m_adam() {
+  Model model = mlp25m();
+  model.name = "mlp25m-adam";
+  model.summary = "the same with Adam";
+  model.make_optimizer = adam;
+  return model;
+}
+
 Model resnet18_model() {
   return {.name = "resnet18",
           .summary = "ResNet-18, 11 million parameters, SGD with momentum, 64 images of 32 x 32",
@@ -160,12 +166,21 @@ Model transformer_model() {
 }  // namespace
 
 std::string_view name(OptimizerKind kind) {
-  return kind == OptimizerKind::torch ? "torch" : "fused";
+  switch (kind) {
+    case OptimizerKind::torch:
+      return "torch";
+    case OptimizerKind::fused:
+      return "fused";
+    case OptimizerKind::sharded:
+      return "sharded";
+  }
+  return "unknown";
 }
 
 std::vector<Model> all_models() {
-  return {linear(),           mlp(), cnn(), mlp25m(), resnet18_model(), resnet50_model(),
-          transformer_model()};
+  return {
+      linear(),           mlp(), cnn(), mlp25m(), mlp25m_adam(), resnet18_model(), resnet50_model(),
+      transformer_model()};
 }
 
 Model find_model(const std::string& name) {

@@ -12,12 +12,21 @@
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/optim/optimizer.h>
 
+#include "lockstep/parallel/distributed_data_parallel.h"
+
 namespace lockstep::bench {
 
-// torch: libtorch's own optimizers. fused: those of lockstep::optim.
-enum class OptimizerKind : std::uint8_t { torch, fused };
+// torch: libtorch's own optimizers. fused: those of lockstep::optim. sharded: the same, sharded
+// over the ranks of a DistributedDataParallel.
+enum class OptimizerKind : std::uint8_t { torch, fused, sharded };
 
 std::string_view name(OptimizerKind kind);
+
+// What an optimizer updates.
+struct Trained {
+  std::vector<at::Tensor> parameters;
+  DistributedDataParallelBase* wrapper = nullptr;  // null for a net that trains alone
+};
 
 struct Model {
   std::string name;
@@ -28,7 +37,7 @@ struct Model {
 
   // Weights and batches are drawn from the default generator.
   std::function<torch::nn::Sequential()> make_net;
-  std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<at::Tensor>, OptimizerKind)>
+  std::function<std::unique_ptr<torch::optim::Optimizer>(const Trained&, OptimizerKind)>
       make_optimizer;
   std::function<at::Tensor(std::int64_t batch_size)> make_input;
   std::function<at::Tensor(std::int64_t batch_size)> make_target;
@@ -36,9 +45,9 @@ struct Model {
 };
 
 // linear: one weight, one bias, SGD, 32 samples. mlp: 784-256-10, Adam, 64. cnn: the recipe's, 64.
-// mlp25m: 6 layers of 2048 x 2048, SGD, 64. resnet18: He et al. 2015 on 64 images of 32 x 32, SGD
-// with momentum. For GPUs: resnet50 on 32 images of 224 x 224, and transformer, an encoder of 6
-// layers on 32 sequences.
+// mlp25m: 6 layers of 2048 x 2048, SGD, 64; mlp25m-adam: the same with Adam. resnet18: He et al.
+// 2015 on 64 images of 32 x 32, SGD with momentum. For GPUs: resnet50 on 32 images of 224 x 224,
+// and transformer, an encoder of 6 layers on 32 sequences.
 std::vector<Model> all_models();
 
 // UsageError, listing the models, if there is none of this name.

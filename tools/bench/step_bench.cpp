@@ -3,6 +3,7 @@
 #include "tools/bench/step_bench.h"
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include <torch/utils.h>
@@ -27,9 +28,9 @@ Training train_alone(const TrainingStep& step) {
 }
 
 Training train_together(const TrainingStep& step, const std::shared_ptr<ProcessGroup>& group) {
-  return Training(step, [&](torch::nn::Sequential& net) {
-    return [model = DistributedDataParallel(net, group, {.check_finite = step.check_finite})](
-               const at::Tensor& input) { return model(input); };
+  return Training(step, [&](torch::nn::Sequential& net) -> Training::Wrapped {
+    const DistributedDataParallel model(net, group, {.check_finite = step.check_finite});
+    return {[model](const at::Tensor& input) { return model(input); }, model.ptr()};
   });
 }
 
@@ -46,10 +47,11 @@ Schedule plan(ProcessGroup& group, double seconds_a_step) {
   return broadcast_object(Schedule{static_cast<int>(steps), static_cast<int>(turns)}, 0, group);
 }
 
-// The trainings with one optimizer, and the seconds of each of their steps.
+// The trainings with one optimizer, and the seconds of each of their steps. A process that trains
+// alone has nothing to shard.
 struct Measured {
   TrainingStep step;
-  Training alone;
+  std::optional<Training> alone;
   Training together;
   std::vector<double> single = {};
   std::vector<double> floor = {};
@@ -57,12 +59,14 @@ struct Measured {
 };
 
 void take_turn(ProcessGroup& group, Measured& measured, int steps) {
-  // The other ranks sleep at the next barrier.
-  for (int i = 0; i < steps && group.rank() == 0; ++i) {
-    measured.single.push_back(seconds_of([&] { measured.alone.step(); }));
-  }
-  for (int i = 0; i < steps; ++i) {
-    measured.floor.push_back(seconds_of(group, [&] { measured.alone.step(); }));
+  if (measured.alone) {
+    // The other ranks sleep at the next barrier.
+    for (int i = 0; i < steps && group.rank() == 0; ++i) {
+      measured.single.push_back(seconds_of([&] { measured.alone->step(); }));
+    }
+    for (int i = 0; i < steps; ++i) {
+      measured.floor.push_back(seconds_of(group, [&] { measured.alone->step(); }));
+    }
   }
   for (int i = 0; i < steps; ++i) {
     measured.ddp.push_back(seconds_of(group, [&] { measured.together.step(); }));
@@ -101,14 +105,15 @@ StepRows measure_steps(const std::shared_ptr<ProcessGroup>& group, const Trainin
     torch::manual_seed(0);  // the same weights and batch for each
     TrainingStep own = step;
     own.optimizer = optimizer;
-    all.push_back({own, train_alone(own), train_together(own, group)});
+    all.push_back({own, {}, train_together(own, group)});
+    if (optimizer != OptimizerKind::sharded) all.back().alone = train_alone(own);
   }
 
   std::vector<double> warm_up;
   for (int i = 0; i < kWarmUpSteps; ++i) {
     for (Measured& measured : all) {
       warm_up.push_back(seconds_of(*group, [&] { measured.together.step(); }));
-      measured.alone.step();
+      if (measured.alone) measured.alone->step();
     }
   }
   const Schedule schedule = plan(*group, median(warm_up));
@@ -118,9 +123,11 @@ StepRows measure_steps(const std::shared_ptr<ProcessGroup>& group, const Trainin
 
   StepRows rows;
   for (Measured& measured : all) {
-    measured.single.resize(measured.floor.size());
-    rows.push_back(make_row(*group, measured, StepMode::single, measured.single));
-    rows.push_back(make_row(*group, measured, StepMode::floor, measured.floor));
+    if (measured.alone) {
+      measured.single.resize(measured.floor.size());
+      rows.push_back(make_row(*group, measured, StepMode::single, measured.single));
+      rows.push_back(make_row(*group, measured, StepMode::floor, measured.floor));
+    }
     rows.push_back(make_row(*group, measured, StepMode::ddp, measured.ddp));
   }
   return rows;

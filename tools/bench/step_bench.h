@@ -30,7 +30,7 @@ struct StepRow {
   std::optional<double> peak_mb = {};
 };
 
-// For each optimizer one row per mode, in the order of StepMode.
+// For each optimizer one row per mode, in the order of StepMode; for a sharded one only ddp.
 using StepRows = std::vector<StepRow>;
 
 // Measures the modes with each optimizer in turns; step.optimizer does not count. Collective, with

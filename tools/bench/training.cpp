@@ -7,19 +7,22 @@ namespace lockstep::bench {
 Training::Training(const TrainingStep& step, const Wrap& wrap)
     : step_(step), net_(step.model.make_net()) {
   net_->to(step_.device);
-  optimizer_ = step_.model.make_optimizer(net_->parameters(), step_.optimizer);
   if (wrap) {
-    forward_ = wrap(net_);
+    wrapped_ = wrap(net_);
   } else {
-    forward_ = [net = net_](const at::Tensor& input) mutable { return net->forward(input); };
+    wrapped_.forward = [net = net_](const at::Tensor& input) mutable {
+      return net->forward(input);
+    };
   }
+  optimizer_ =
+      step_.model.make_optimizer({net_->parameters(), wrapped_.model.get()}, step_.optimizer);
   input_ = step_.model.make_input(step_.samples()).to(step_.device);
   target_ = step_.model.make_target(step_.samples()).to(step_.device);
 }
 
 void Training::step() {
   clear_gradients();
-  step_.model.loss(forward_(input_), target_).backward();
+  step_.model.loss(wrapped_.forward(input_), target_).backward();
   optimizer_->step();
   if (!step_.device.is_cpu()) wait_for_device();
 }

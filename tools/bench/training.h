@@ -30,9 +30,13 @@ struct TrainingStep {
 
 class Training {
  public:
-  using Forward = std::function<at::Tensor(const at::Tensor&)>;
-  // Makes the net's forward; by default the net's own.
-  using Wrap = std::function<Forward(torch::nn::Sequential&)>;
+  struct Wrapped {
+    std::function<at::Tensor(const at::Tensor&)> forward;
+    // If it is what computes forward.
+    std::shared_ptr<DistributedDataParallelBase> model = nullptr;
+  };
+  // By default the net's own forward is used.
+  using Wrap = std::function<Wrapped(torch::nn::Sequential&)>;
 
   explicit Training(const TrainingStep& step, const Wrap& wrap = {});
 
@@ -45,8 +49,8 @@ class Training {
 
   TrainingStep step_;
   torch::nn::Sequential net_;
+  Wrapped wrapped_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
-  Forward forward_;
   at::Tensor input_;
   at::Tensor target_;
 };

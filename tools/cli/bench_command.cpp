@@ -73,10 +73,12 @@ std::int64_t read_size(const std::string& text) {
 }
 
 bench::OptimizerKind read_optimizer(const std::string& text) {
-  for (const auto kind : {bench::OptimizerKind::torch, bench::OptimizerKind::fused}) {
+  for (const auto kind :
+       {bench::OptimizerKind::torch, bench::OptimizerKind::fused, bench::OptimizerKind::sharded}) {
     if (text == bench::name(kind)) return kind;
   }
-  throw UsageError(fmt::format("--optimizer \"{}\": give torch, fused or torch,fused", text));
+  throw UsageError(fmt::format(
+      "--optimizer \"{}\": give torch, fused or sharded, or several as in torch,sharded", text));
 }
 
 }  // namespace
@@ -100,8 +102,8 @@ void BenchCommand::describe(::CLI::App& app) {
                   "Let DistributedDataParallel look for infinite and NaN gradients");
   add_list<bench::OptimizerKind>(
       *step_, "--optimizer", optimizers, read_optimizer,
-      "Update parameters by libtorch's optimizers (torch), by those of lockstep::optim (fused), or "
-      "by each in turns (torch,fused)")
+      "Update parameters by libtorch's optimizers (torch), by those of lockstep::optim (fused), by "
+      "those sharded over the ranks (sharded), or by several in turns, as in torch,sharded")
       ->allow_extra_args(false)
       ->type_name("OPTIMIZERS");
   describe_ranks(*step_, kCounts, "Start this many ranks; by default one per core, but at least 2");

@@ -12,6 +12,7 @@
 
 #include "lockstep/data/distributed_sampler.h"
 #include "lockstep/data/memory_loader.h"
+#include "lockstep/optim/optimizers.h"
 #include "lockstep/parallel/check_in_sync.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
@@ -92,6 +93,34 @@ TEST_P(TrainingConformance, DdpReducesLargeGradients) {
         expect_close(item.value().grad().cpu(), reference->named_parameters()[item.key()].grad(),
                      item.key());
       }
+    }
+  });
+}
+
+// Its ranks get the gradients that the reduction left them, so the group's sums need not be those of
+// another backend.
+TEST_P(TrainingConformance, AShardedOptimizerHasTheBitsOfOneThatIsNot) {
+  run([&](Rank& rank) {
+    const auto group = join(rank);
+    Mlp net = make_net(0);
+    Mlp reference = make_net(0);
+    net->to(net_device(*group));
+    reference->to(net_device(*group));
+    DistributedDataParallel model(net, group);
+    optim::Adam sharded(model, 0.01);
+    optim::Adam whole(reference->parameters(), 0.01);
+    for (int stage = 0; stage < kSteps; ++stage) {
+      reset_gradients(*net);
+      const at::Tensor x = part(batch_of(stage), rank.rank(), group->size());
+      loss_of(model(x.to(net_device(*group)))).backward();
+      for (const auto& item : reference->named_parameters()) {
+        item.value().mutable_grad() = net->named_parameters()[item.key()].grad().clone();
+      }
+      sharded.step();
+      whole.step();
+    }
+    for (const auto& item : reference->named_parameters()) {
+      EXPECT_TRUE(torch::equal(net->named_parameters()[item.key()], item.value())) << item.key();
     }
   });
 }

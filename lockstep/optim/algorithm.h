@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What FusedOptimizer needs of an algorithm, and what algorithms use.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <torch/optim/optimizer.h>
+
+#include "lockstep/libtorch_version.h"
+#include "lockstep/optim/dense_parameter.h"
+
+namespace lockstep::optim {
+
+// Specialized for the state of each algorithm, with these members:
+//   std::string_view name();                       the class as users write it
+//   void update(optimizer, parameter, options);    updates a DenseParameter and its state
+//   std::vector<at::Tensor*> tensors(state);       the same number of them always; may be undefined
+//   std::int64_t steps(state);                     0 if the state does not count them
+//   void set_steps(state, steps);
+//   std::vector<std::string> describe(options);    one line per option, such as "lr 0.001"
+template <class State>
+struct Algorithm;
+
+// How many elements are worth another thread.
+constexpr std::int64_t kGrain = 32 * 1024;
+
+// Calls update(begin, end) for ranges that make up all elements, on several threads if there are
+// many.
+template <class Update>
+void update_in_parallel(const DenseParameter& parameter, const Update& update) {
+  at::parallel_for(0, parameter.values().numel(), kGrain, update);
+}
+
+// The optimizer's state of a parameter, made when it is first asked for.
+template <class State>
+State& state_of(torch::optim::Optimizer& optimizer, const at::Tensor& parameter) {
+  auto& state = optimizer.state()[libtorch::state_key(parameter)];
+  if (!state) state = std::make_unique<State>();
+  return static_cast<State&>(*state);
+}
+
+// Null if the parameter has none.
+template <class State>
+State* find_state(torch::optim::Optimizer& optimizer, const at::Tensor& parameter) {
+  const auto found = optimizer.state().find(libtorch::state_key(parameter));
+  return found == optimizer.state().end() ? nullptr : static_cast<State*>(found->second.get());
+}
+
+}  // namespace lockstep::optim

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The members of FusedOptimizer, for the files that instantiate it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+
+#include "lockstep/core/error.h"
+#include "lockstep/optim/algorithm.h"
+#include "lockstep/optim/dense_parameter.h"
+#include "lockstep/optim/flat_parameters.h"
+#include "lockstep/optim/optimizers.h"
+#include "lockstep/optim/parameter_groups.h"
+#include "lockstep/parallel/model_agreement.h"
+
+namespace lockstep::optim {
+namespace detail {
+
+inline std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer) {
+  std::vector<at::Tensor> all;
+  for (const auto& group : optimizer.param_groups()) {
+    all.insert(all.end(), group.params().begin(), group.params().end());
+  }
+  return all;
+}
+
+// The options of the group that has the parameter of this number.
+template <class Options>
+const Options& options_of(torch::optim::Optimizer& optimizer, std::size_t number) {
+  auto group = optimizer.param_groups().begin();
+  while (number >= group->params().size()) number -= (group++)->params().size();
+  return static_cast<const Options&>(group->options());
+}
+
+// All ranks throw the same UsageError if options or parameters differ.
+template <class Options, class State>
+void check_same_options(const torch::optim::Optimizer& optimizer, ProcessGroup& group) {
+  std::vector<std::string> lines;
+  const auto& groups = optimizer.param_groups();
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    const auto& options = static_cast<const Options&>(groups[i].options());
+    for (const std::string& option : Algorithm<State>::describe(options)) {
+      lines.push_back(fmt::format("{} for group {}", option, i));
+    }
+    for (std::size_t k = 0; k < groups[i].params().size(); ++k) {
+      lines.push_back(
+          fmt::format("{} as parameter {} of group {}", description(groups[i].params()[k]), k, i));
+    }
+  }
+  check_agreement(group, Algorithm<State>::name(), lines, "optimizer");
+}
+
+}  // namespace detail
+
+template <class Base, class Options, class State>
+FusedOptimizer<Base, Options, State>::FusedOptimizer(
+    std::vector<torch::optim::OptimizerParamGroup> groups, Options defaults)
+    : Base(without_repeats(Algorithm<State>::name(), std::move(groups)), std::move(defaults)) {}
+
+template <class Base, class Options, class State>
+FusedOptimizer<Base, Options, State>::FusedOptimizer(std::vector<at::Tensor> parameters,
+                                                     Options defaults)
+    : FusedOptimizer({torch::optim::OptimizerParamGroup(std::move(parameters))},
+                     std::move(defaults)) {}
+
+template <class Base, class Options, class State>
+FusedOptimizer<Base, Options, State>::FusedOptimizer(
+    std::vector<torch::optim::OptimizerParamGroup> groups, Options defaults, GroupArgument group)
+    : FusedOptimizer(std::move(groups), std::move(defaults)) {
+  shard(std::move(group));
+}
+
+template <class Base, class Options, class State>
+FusedOptimizer<Base, Options, State>::FusedOptimizer(std::vector<at::Tensor> parameters,
+                                                     Options defaults, GroupArgument group)
+    : FusedOptimizer(std::move(parameters), std::move(defaults)) {
+  shard(std::move(group));
+}
+
+template <class Base, class Options, class State>
+FusedOptimizer<Base, Options, State>::FusedOptimizer(DistributedDataParallelBase& model,
+                                                     Options defaults)
+    : FusedOptimizer(model.parameters(), std::move(defaults), model.group()) {}
+
+template <class Base, class Options, class State>
+FusedOptimizer<Base, Options, State>::FusedOptimizer(FusedOptimizer&&) noexcept = default;
+
+template <class Base, class Options, class State>
+FusedOptimizer<Base, Options, State>::~FusedOptimizer() = default;
+
+template <class Base, class Options, class State>
+void FusedOptimizer<Base, Options, State>::shard(GroupArgument group) {
+  ProcessGroup& ranks = group.get();
+  if (ranks.size() == 1) return;
+  detail::check_same_options<Options, State>(*this, ranks);
+  group_ = group.shared();
+  flat_ = std::make_unique<FlatParameters>(Algorithm<State>::name(), detail::parameters_of(*this),
+                                           ranks);
+}
+
+template <class Base, class Options, class State>
+at::Tensor FusedOptimizer<Base, Options, State>::step(
+    torch::optim::Optimizer::LossClosure closure) {
+  at::Tensor loss;
+  if (closure) {
+    const at::AutoGradMode with_gradients(true);
+    loss = closure();
+  }
+  if (all_on_cpu(*this)) {
+    update();
+  } else {
+    Base::step();
+  }
+  return loss;
+}
+
+template <class Base, class Options, class State>
+void FusedOptimizer<Base, Options, State>::update() {
+  require_updatable(Algorithm<State>::name(), *this);
+  const at::NoGradGuard no_grad;
+  if (!flat_) {
+    for (auto& group : this->param_groups()) {
+      const auto& options = static_cast<const Options&>(group.options());
+      for (const at::Tensor& parameter : group.params()) {
+        if (!parameter.grad().defined()) continue;
+        const DenseParameter dense(parameter);
+        Algorithm<State>::update(*this, dense, options);
+        dense.commit();
+      }
+    }
+    return;
+  }
+  flat_->check();
+  consolidated_.reset();
+  for (const ParameterPart& part : flat_->own_parts()) {
+    if (!part.parameter.grad().defined()) continue;
+    Algorithm<State>::update(*this, DenseParameter(part.parameter, part.range),
+                             detail::options_of<Options>(*this, part.number));
+  }
+  flat_->exchange();
+}
+
+template <class Base, class Options, class State>
+void FusedOptimizer<Base, Options, State>::consolidate_state(int to) {
+  if (!flat_) return;
+  const at::NoGradGuard no_grad;
+  const std::vector<at::Tensor> parameters = detail::parameters_of(*this);
+  State empty;
+  const std::size_t kinds = Algorithm<State>::tensors(empty).size();
+  // Of each parameter: which tensors its state has on the ranks that own it, and its steps.
+  const at::Tensor found = at::zeros(
+      {static_cast<std::int64_t>(parameters.size()), static_cast<std::int64_t>(kinds) + 1},
+      at::kLong);
+  auto rows = found.accessor<std::int64_t, 2>();
+  std::vector<std::vector<at::Tensor>> parts(kinds);
+  for (const ParameterPart& part : flat_->own_parts()) {
+    State* const state = find_state<State>(*this, part.parameter);
+    auto row = rows[static_cast<std::int64_t>(part.number)];
+    for (std::size_t kind = 0; kind < kinds; ++kind) {
+      at::Tensor tensor =
+          state == nullptr ? at::Tensor() : *Algorithm<State>::tensors(*state)[kind];
+      row[static_cast<std::int64_t>(kind)] = tensor.defined() ? 1 : 0;
+      parts[kind].push_back(std::move(tensor));
+    }
+    if (state != nullptr) row[static_cast<std::int64_t>(kinds)] = Algorithm<State>::steps(*state);
+  }
+  group_->all_reduce(found, ReduceOp::max).wait();
+  std::vector<std::vector<at::Tensor>> whole;
+  for (std::size_t kind = 0; kind < kinds; ++kind) whole.push_back(flat_->whole(parts[kind]));
+  consolidated_.reset();
+  if (group_->rank() != to) return;
+  consolidated_ = plain_copy();
+  for (std::size_t number = 0; number < parameters.size(); ++number) {
+    const auto row = rows[static_cast<std::int64_t>(number)];
+    for (std::size_t kind = 0; kind < kinds; ++kind) {
+      if (row[static_cast<std::int64_t>(kind)] == 0) continue;
+      State& state = state_of<State>(*consolidated_, parameters[number]);
+      *Algorithm<State>::tensors(state)[kind] = whole[kind][number];
+      Algorithm<State>::set_steps(state, row[static_cast<std::int64_t>(kinds)]);
+    }
+  }
+}
+
+// One of libtorch's, with the same parameters and options, and without state.
+template <class Base, class Options, class State>
+std::unique_ptr<Base> FusedOptimizer<Base, Options, State>::plain_copy() {
+  auto copy =
+      std::make_unique<Base>(this->param_groups(), static_cast<const Options&>(this->defaults()));
+  // Later versions let options of groups inherit from the defaults.
+  for (std::size_t i = 0; i < this->param_groups().size(); ++i) {
+    static_cast<Options&>(copy->param_groups()[i].options()) =
+        static_cast<const Options&>(this->param_groups()[i].options());
+  }
+  return copy;
+}
+
+template <class Base, class Options, class State>
+void FusedOptimizer<Base, Options, State>::save(torch::serialize::OutputArchive& archive) const {
+  if (!flat_) return Base::save(archive);
+  if (!consolidated_) {
+    throw UsageError(
+        fmt::format("{}, rank {} of {}: this rank has only its part of the state. Call "
+                    "consolidate_state(to) on "
+                    "every rank after the last step, and then save on rank `to` (0 by default)",
+                    Algorithm<State>::name(), group_->rank(), group_->size()));
+  }
+  consolidated_->save(archive);
+}
+
+template <class Base, class Options, class State>
+void FusedOptimizer<Base, Options, State>::load(torch::serialize::InputArchive& archive) {
+  if (!flat_) return Base::load(archive);
+  const at::NoGradGuard no_grad;
+  const std::unique_ptr<Base> whole = plain_copy();
+  whole->load(archive);
+  consolidated_.reset();
+  this->state().clear();
+  for (std::size_t i = 0; i < this->param_groups().size(); ++i) {
+    static_cast<Options&>(this->param_groups()[i].options()) =
+        static_cast<const Options&>(whole->param_groups()[i].options());
+  }
+  for (const ParameterPart& part : flat_->own_parts()) {
+    const State* const loaded = find_state<State>(*whole, part.parameter);
+    if (loaded == nullptr) continue;
+    State& state = state_of<State>(*this, part.parameter);
+    state = *loaded;
+    for (at::Tensor* tensor : Algorithm<State>::tensors(state)) {
+      if (tensor->defined()) *tensor = part_of(*tensor, part.parameter, part.range);
+    }
+  }
+}
+
+}  // namespace lockstep::optim

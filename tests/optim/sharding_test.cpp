@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Sharded optimizers beside those that are not, on ranks that are threads.
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/parallel/errors.h"
+#include "tests/parallel/models.h"
+#include "tests/support/thread_group.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "lockstep/core/error.h"
+#include "lockstep/optim/optimizers.h"
+#include "lockstep/parallel/distributed_data_parallel.h"
+
+namespace lockstep::optim {
+namespace {
+
+using testing::message_of;
+using testing::run_rank_threads;
+using torch::optim::AdamOptions;
+using torch::optim::AdamWOptions;
+using torch::optim::SGDOptions;
+using Parameters = std::vector<at::Tensor>;
+
+const std::vector<std::vector<std::int64_t>> kShapes = {{33, 50},     {7},   {},
+                                                        {3, 4, 5, 2}, {400}, {0}};
+
+// Drawn by one thread, since all share libtorch's generator.
+std::vector<at::Tensor> drawn(int seed) {
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  torch::manual_seed(seed);
+  std::vector<at::Tensor> tensors;
+  for (const auto& shape : kShapes) tensors.push_back(at::randn(shape));
+  return tensors;
+}
+
+Parameters make_parameters(at::ScalarType type = at::kFloat) {
+  Parameters parameters;
+  for (const at::Tensor& values : drawn(1)) {
+    parameters.push_back(values.to(type, false, true).set_requires_grad(true));
+  }
+  return parameters;
+}
+
+// The same on every rank.
+void give_gradients(const Parameters& parameters, int step) {
+  const auto gradients = drawn(100 + step);
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    parameters[i].mutable_grad() = gradients[i].to(parameters[i].scalar_type(), false, true);
+  }
+}
+
+void take_steps(torch::optim::Optimizer& optimizer, const Parameters& parameters, int first,
+                int last) {
+  for (int step = first; step < last; ++step) {
+    give_gradients(parameters, step);
+    optimizer.step();
+  }
+}
+
+void expect_same_bits(const Parameters& some, const Parameters& others) {
+  for (std::size_t i = 0; i < some.size(); ++i) EXPECT_TRUE(at::equal(some[i], others[i])) << i;
+}
+
+// Makes an optimizer of either kind.
+struct Maker {
+  std::string name;
+  std::function<std::unique_ptr<torch::optim::Optimizer>(Parameters)> alone;
+  std::function<std::unique_ptr<torch::optim::Optimizer>(Parameters, std::shared_ptr<ProcessGroup>)>
+      sharded;
+  // Of a sharded one.
+  std::function<void(torch::optim::Optimizer&)> consolidate;
+};
+
+template <class Optimizer, class Options>
+Maker make(std::string name, const Options& options) {
+  return {std::move(name),
+          [options](Parameters parameters) {
+            return std::make_unique<Optimizer>(std::move(parameters), options);
+          },
+          [options](Parameters parameters, std::shared_ptr<ProcessGroup> group) {
+            return std::make_unique<Optimizer>(std::move(parameters), options, std::move(group));
+          },
+          [](torch::optim::Optimizer& optimizer) {
+            dynamic_cast<Optimizer&>(optimizer).consolidate_state();
+          }};
+}
+
+class ShardedOptimizer : public ::testing::TestWithParam<Maker> {};
+
+TEST_P(ShardedOptimizer, HasTheBitsOfOneThatIsNot) {
+  for (const at::ScalarType type : {at::kFloat, at::kDouble, at::kBFloat16}) {
+    const Parameters expected = make_parameters(type);
+    take_steps(*GetParam().alone(expected), expected, 0, 10);
+    for (const int ranks : {1, 2, 3}) {
+      run_rank_threads(ranks, [&](const std::shared_ptr<ProcessGroup>& group) {
+        const Parameters parameters = make_parameters(type);
+        take_steps(*GetParam().sharded(parameters, group), parameters, 0, 10);
+        expect_same_bits(parameters, expected);
+      });
+    }
+  }
+}
+
+TEST_P(ShardedOptimizer, GoesOnWithAnotherNumberOfRanks) {
+  const Parameters expected = make_parameters();
+  take_steps(*GetParam().alone(expected), expected, 0, 10);
+  std::string file;
+  std::vector<at::Tensor> values;
+  run_rank_threads(3, [&](const std::shared_ptr<ProcessGroup>& group) {
+    const Parameters parameters = make_parameters();
+    const auto optimizer = GetParam().sharded(parameters, group);
+    take_steps(*optimizer, parameters, 0, 4);
+    GetParam().consolidate(*optimizer);
+    if (group->rank() != 0) return;
+    std::ostringstream stream;
+    torch::save(*optimizer, stream);
+    file = stream.str();
+    for (const at::Tensor& parameter : parameters) values.push_back(parameter.detach().clone());
+  });
+  const auto go_on = [&](torch::optim::Optimizer& optimizer, const Parameters& parameters) {
+    for (std::size_t i = 0; i < parameters.size(); ++i) parameters[i].detach().copy_(values[i]);
+    std::istringstream stream(file);
+    torch::load(optimizer, stream);
+    take_steps(optimizer, parameters, 4, 10);
+    expect_same_bits(parameters, expected);
+  };
+  run_rank_threads(2, [&](const std::shared_ptr<ProcessGroup>& group) {
+    const Parameters parameters = make_parameters();
+    go_on(*GetParam().sharded(parameters, group), parameters);
+  });
+  const Parameters parameters = make_parameters();
+  go_on(*GetParam().alone(parameters), parameters);
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, ShardedOptimizer,
+                         ::testing::Values(make<SGD>("sgd", SGDOptions(0.1)),
+                                           make<SGD>("momentum",
+                                                     SGDOptions(0.1).momentum(0.9).nesterov(true)),
+                                           make<Adam>("adam", AdamOptions(0.01).weight_decay(0.1)),
+                                           make<Adam>("amsgrad", AdamOptions(0.01).amsgrad(true)),
+                                           make<AdamW>("adamw", AdamWOptions(0.01))),
+                         [](const auto& test) { return test.param.name; });
+
+TEST(Sharding, KeepsAPartOfTheStateOnEachRank) {
+  run_rank_threads(3, [](const std::shared_ptr<ProcessGroup>& group) {
+    const at::Tensor large = at::ones({300, 100}).set_requires_grad(true);
+    Adam optimizer({large}, 0.1, group);
+    EXPECT_TRUE(optimizer.is_sharded());
+    large.mutable_grad() = at::ones_like(large);
+    optimizer.step();
+    std::int64_t elements = 0;
+    for (const auto& [key, state] : optimizer.state()) {
+      elements += static_cast<torch::optim::AdamParamState&>(*state).exp_avg().numel();
+    }
+    EXPECT_LE(elements, 10'500);
+    EXPECT_GE(elements, 9'500);
+  });
+}
+
+TEST(Sharding, TrainsAWrappedModelWhoseParametersStayTheSameObjects) {
+  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    testing::Mlp net;
+    testing::Mlp reference;
+    testing::copy_state(*reference, *net);
+    DistributedDataParallel model(net, group);
+    DistributedDataParallel reference_model(reference, group);
+    const Parameters before = net->parameters();
+    Adam optimizer(model, 0.01);
+    Adam whole(reference->parameters(), 0.01);
+    const at::Tensor x = testing::values({4, 6}) + group->rank();
+    for (int step = 0; step < 5; ++step) {
+      optimizer.zero_grad();
+      whole.zero_grad();
+      model(x).square().mean().backward();
+      reference_model(x).square().mean().backward();
+      optimizer.step();
+      whole.step();
+    }
+    expect_same_bits(net->parameters(), reference->parameters());
+    for (std::size_t i = 0; i < before.size(); ++i) {
+      EXPECT_TRUE(before[i].is_same(net->parameters()[i])) << i;
+    }
+  });
+}
+
+TEST(Sharding, SavingAPartIsAnErrorThatSaysWhatToDo) {
+  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    const Parameters parameters = make_parameters();
+    Adam optimizer(parameters, 0.1, group);
+    take_steps(optimizer, parameters, 0, 1);
+    std::ostringstream stream;
+    EXPECT_THAT(message_of<UsageError>([&] { torch::save(optimizer, stream); }),
+                ::testing::HasSubstr("consolidate_state"));
+    optimizer.consolidate_state(1);
+    EXPECT_EQ(message_of<UsageError>([&] { torch::save(optimizer, stream); }).empty(),
+              group->rank() == 1);
+    take_steps(optimizer, parameters, 1, 2);
+    EXPECT_THAT(message_of<UsageError>([&] { torch::save(optimizer, stream); }),
+                ::testing::HasSubstr("consolidate_state"));
+  });
+}
+
+TEST(Sharding, DifferentOptionsAreNamedOnEveryRank) {
+  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    EXPECT_THAT(
+        message_of<UsageError>([&] { Adam(make_parameters(), 0.1 + group->rank(), group); }),
+        ::testing::AllOf(::testing::HasSubstr("lockstep::optim::Adam"),
+                         ::testing::HasSubstr("lr 0.1"), ::testing::HasSubstr("lr 1.1")));
+  });
+}
+
+TEST(Sharding, AParameterThatWasMovedIsNamed) {
+  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    const Parameters parameters = make_parameters();
+    Adam optimizer(parameters, 0.1, group);
+    give_gradients(parameters, 0);
+    parameters[1].set_data(at::ones({7}));
+    EXPECT_THAT(message_of<UsageError>([&] { optimizer.step(); }),
+                ::testing::HasSubstr("parameter 1 has been moved"));
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::optim
