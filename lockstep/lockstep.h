@@ -25,6 +25,7 @@
 #include "lockstep/parallel/functional.h"
 #include "lockstep/parallel/finite_gradients.h"
 #include "lockstep/parallel/check_in_sync.h"
+#include "lockstep/optim/clip_grad.h"
 #include "lockstep/optim/optimizers.h"
 #include "lockstep/train/evaluate.h"
 #include "lockstep/train/learning_rate.h"

@@ -3,6 +3,8 @@
 #include "lockstep/optim/flat_parameters.h"
 
 #include <algorithm>
+#include <numeric>
+#include <unordered_map>
 #include <utility>
 
 #include <ATen/ATen.h>
@@ -15,110 +17,140 @@
 namespace lockstep::optim {
 namespace {
 
-constexpr std::int64_t kCacheLine = 64;
+// Stands in a plan for a parameter that the optimizer does not have.
+constexpr int kForeign = -1;
 
-std::int64_t rounded_up(std::int64_t value, std::int64_t to) {
-  return (value + to - 1) / to * to;
-}
-
-// The strides that a parameter keeps in flat memory.
+// Dense strides: the parameter's own unless it has gaps.
 std::vector<std::int64_t> strides_of(const at::Tensor& parameter) {
   if (parameter.is_non_overlapping_and_dense()) return parameter.strides().vec();
   return at::empty(parameter.sizes(), at::kMeta).strides().vec();
 }
 
+std::vector<PlannedBucket> plan_in_order(const std::vector<at::Tensor>& parameters) {
+  std::vector<GradientSize> sizes;
+  for (const at::Tensor& parameter : parameters) {
+    sizes.push_back({parameter.numel(), parameter.scalar_type(), parameter.device()});
+  }
+  std::vector<int> order(parameters.size());
+  std::iota(order.begin(), order.end(), 0);
+  return plan_buckets(sizes, order, {});
+}
+
+// The reduction's plan, with parameters counted as in the list.
+std::vector<PlannedBucket> plan_of(const BackwardReduction& reduction,
+                                   const std::vector<at::Tensor>& parameters,
+                                   std::string_view owner) {
+  std::unordered_map<const at::TensorImpl*, int> numbers;
+  for (const at::Tensor& parameter : parameters) {
+    numbers.emplace(parameter.unsafeGetTensorImpl(), static_cast<int>(numbers.size()));
+  }
+  std::vector<PlannedBucket> plan = reduction.plan();
+  std::vector<bool> is_planned(parameters.size());
+  for (PlannedBucket& bucket : plan) {
+    for (int& parameter : bucket.parameters) {
+      const auto number = numbers.find(reduction.tensor(parameter).unsafeGetTensorImpl());
+      parameter = number == numbers.end() ? kForeign : number->second;
+      if (parameter != kForeign) is_planned[static_cast<std::size_t>(parameter)] = true;
+    }
+  }
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (is_planned[i] || !parameters[i].requires_grad()) continue;
+    throw UsageError(
+        fmt::format("{}: parameter {} is not one that the wrapped model had and "
+                    "trained when it was wrapped. Wrap the model that has it, or give "
+                    "the optimizer the group instead of the model",
+                    owner, i));
+  }
+  return plan;
+}
+
 }  // namespace
 
 FlatParameters::FlatParameters(std::string_view owner, std::vector<at::Tensor> parameters,
-                               ProcessGroup& group)
+                               ProcessGroup& group, const BackwardReduction* reduction)
     : owner_(owner), parameters_(std::move(parameters)), group_(group) {
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const auto same = [&](const Buffer& buffer) {
-      const at::Tensor& other = parameters_[buffer.members.front()];
-      return other.scalar_type() == parameters_[i].scalar_type() &&
-             other.device() == parameters_[i].device();
-    };
-    auto buffer = std::find_if(buffers_.begin(), buffers_.end(), same);
-    if (buffer == buffers_.end()) buffer = buffers_.insert(buffer, Buffer{});
-    buffer->members.push_back(i);
-  }
-  for (Buffer& buffer : buffers_) lay_out(buffer);
+  const auto plan =
+      reduction ? plan_of(*reduction, parameters_, owner_) : plan_in_order(parameters_);
+  for (const PlannedBucket& bucket : plan) add_bucket(bucket);
 }
 
-void FlatParameters::lay_out(Buffer& buffer) {
-  const at::NoGradGuard no_grad;
-  const at::Tensor& first = parameters_[buffer.members.front()];
-  const std::int64_t line = kCacheLine / first.element_size();
-  std::int64_t elements = 0;
-  for (const std::size_t number : buffer.members) {
-    buffer.offsets.push_back(elements);
-    elements += rounded_up(parameters_[number].numel(), line);
+void FlatParameters::add_bucket(const PlannedBucket& plan) {
+  FlatBucket bucket;
+  for (std::size_t i = 0; i < plan.parameters.size(); ++i) {
+    if (plan.parameters[i] == kForeign) continue;
+    bucket.members.push_back({static_cast<std::size_t>(plan.parameters[i]), plan.offsets[i]});
   }
-  buffer.share = rounded_up(elements, line * group_.size()) / group_.size();
+  if (bucket.members.empty()) return;
+  const at::NoGradGuard no_grad;
+  const at::Tensor& first = parameters_[bucket.members.front().number];
+  bucket.share = share_of_rank(plan, first.element_size(), group_.rank(), group_.size());
   // As in Bucket: views below autograd are independent tensors that share the memory.
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  buffer.memory = group_.empty({buffer.share * group_.size()}, first.options());
-  buffer.memory.zero_();
-  const ElementRange own{group_.rank() * buffer.share, buffer.share};
-  for (std::size_t i = 0; i < buffer.members.size(); ++i) {
-    const at::Tensor& parameter = parameters_[buffer.members[i]];
-    const std::int64_t offset = buffer.offsets[i];
-    const at::Tensor view = buffer.memory.as_strided(parameter.sizes(), strides_of(parameter),
-                                                     buffer.memory.storage_offset() + offset);
+  bucket.memory = group_.empty({bucket.share.count * group_.size()}, first.options());
+  bucket.memory.zero_();
+  for (const auto& [number, offset] : bucket.members) {
+    const at::Tensor& parameter = parameters_[number];
+    const at::Tensor view = bucket.memory.as_strided(parameter.sizes(), strides_of(parameter),
+                                                     bucket.memory.storage_offset() + offset);
     view.copy_(parameter);
     parameter.set_data(view);
-    const ElementRange part = overlap({offset, parameter.numel()}, own);
-    if (part.count > 0)
-      own_parts_.push_back({buffer.members[i], parameter, {part.begin - offset, part.count}});
+    const ElementRange part = overlap({offset, parameter.numel()}, bucket.share);
+    if (part.count == 0) continue;
+    bucket.own_parts.push_back({number, parameter, {part.begin - offset, part.count}});
   }
+  buckets_.push_back(std::move(bucket));
 }
 
 void FlatParameters::check() const {
-  for (const Buffer& buffer : buffers_) {
-    for (std::size_t i = 0; i < buffer.members.size(); ++i) {
-      const at::Tensor& parameter = parameters_[buffer.members[i]];
-      if (parameter.is_alias_of(buffer.memory) &&
-          parameter.storage_offset() == buffer.memory.storage_offset() + buffer.offsets[i]) {
+  for (const FlatBucket& bucket : buckets_) {
+    for (const auto& [number, offset] : bucket.members) {
+      const at::Tensor& parameter = parameters_[number];
+      if (parameter.is_alias_of(bucket.memory) &&
+          parameter.storage_offset() == bucket.memory.storage_offset() + offset) {
         continue;
       }
       throw UsageError(fmt::format(
           "{}, rank {} of {}: parameter {} has been moved out of the optimizer's memory, by to(), "
-          "set_data() or a second sharded optimizer. Convert and load a model before you make its "
-          "optimizer, and copy values into parameters instead of replacing them",
-          owner_, group_.rank(), group_.size(), buffer.members[i]));
+          "set_data() or another sharded optimizer. Convert and load a model before you make its "
+          "one optimizer, and copy values into parameters instead of replacing them",
+          owner_, group_.rank(), group_.size(), number));
     }
   }
 }
 
-void FlatParameters::exchange() {
-  std::vector<Work> works;
-  for (const Buffer& buffer : buffers_) {
-    const at::Tensor own = buffer.memory.narrow(0, group_.rank() * buffer.share, buffer.share);
-    works.push_back(group_.all_gather_into_tensor(buffer.memory, own));
-  }
-  for (Work& work : works) work.wait();
+Work FlatParameters::exchange(std::size_t bucket) {
+  const auto& [memory, share, members, own_parts] = buckets_[bucket];
+  return group_.all_gather_into_tensor(memory, memory.narrow(0, share.begin, share.count));
 }
 
-std::vector<at::Tensor> FlatParameters::whole(const std::vector<at::Tensor>& parts) {
+void FlatParameters::commit() const {
+  for (const FlatBucket& bucket : buckets_) {
+    for (const Member& member : bucket.members) {
+      parameters_[member.number].unsafeGetTensorImpl()->bump_version();
+    }
+  }
+}
+
+std::vector<at::Tensor> FlatParameters::whole(const std::vector<std::vector<at::Tensor>>& parts) {
   std::vector<at::Tensor> result(parameters_.size());
-  std::size_t next = 0;
-  for (const Buffer& buffer : buffers_) {
-    const auto options = buffer.memory.options().dtype(state_type(buffer.memory.scalar_type()));
-    const at::Tensor own = at::zeros({buffer.share}, options);
-    const ElementRange range{group_.rank() * buffer.share, buffer.share};
-    for (std::size_t i = 0; i < buffer.members.size(); ++i) {
-      const at::Tensor& parameter = parameters_[buffer.members[i]];
-      const ElementRange part = overlap({buffer.offsets[i], parameter.numel()}, range);
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    const FlatBucket& bucket = buckets_[b];
+    const auto options = bucket.memory.options().dtype(state_type(bucket.memory.scalar_type()));
+    const at::Tensor own = at::zeros({bucket.share.count}, options);
+    auto values = parts[b].begin();
+    for (const auto& [number, offset] : bucket.members) {
+      const ElementRange part = overlap({offset, parameters_[number].numel()}, bucket.share);
       if (part.count == 0) continue;
-      const at::Tensor& values = parts[next++];
-      if (values.defined()) own.narrow(0, part.begin - range.begin, part.count).copy_(values);
+      if (values->defined()) {
+        own.narrow(0, part.begin - bucket.share.begin, part.count).copy_(*values);
+      }
+      ++values;
     }
-    const at::Tensor all = at::empty({buffer.share * group_.size()}, options);
+    const at::Tensor all = at::empty({bucket.memory.numel()}, options);
     group_.all_gather_into_tensor(all, own).wait();
-    for (std::size_t i = 0; i < buffer.members.size(); ++i) {
-      const at::Tensor& parameter = parameters_[buffer.members[i]];
-      result[buffer.members[i]] =
-          all.as_strided(parameter.sizes(), parameter.strides(), buffer.offsets[i]).clone();
+    for (const auto& [number, offset] : bucket.members) {
+      const at::Tensor& parameter = parameters_[number];
+      result[number] = all.as_strided(parameter.sizes(), parameter.strides(), offset).clone();
     }
   }
   return result;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Parameters as flat memory, of which each rank owns one part.
+// Parameters as flat memory, of which each rank owns a part.
 #pragma once
 
 #include <cstddef>
@@ -11,6 +11,8 @@
 
 #include "lockstep/comm/core/piece.h"
 #include "lockstep/comm/process_group.h"
+#include "lockstep/parallel/backward_reduction.h"
+#include "lockstep/parallel/bucket_plan.h"
 
 namespace lockstep::optim {
 
@@ -21,42 +23,55 @@ struct ParameterPart {
   ElementRange range;
 };
 
-// Parameters of one type on one device share a buffer. A rank's part of it begins and ends at a
-// cache line, wherever parameters do.
+// Parameters are counted as in the list that the constructor takes. They lie in buckets like those
+// of gradients, and a rank owns the same share of both (share_of_rank).
 class FlatParameters {
  public:
   // Collective. Moves the parameters' values into memory from group.empty; the tensors stay the
-  // same objects. A parameter with gaps between its elements becomes contiguous.
-  FlatParameters(std::string_view owner, std::vector<at::Tensor> parameters, ProcessGroup& group);
+  // same objects. A parameter with gaps between its elements becomes contiguous. UsageError, which
+  // begins with `owner`, for a parameter that requires a gradient and that the reduction does not
+  // know. The reduction may be null; otherwise it has a plan.
+  FlatParameters(std::string_view owner, std::vector<at::Tensor> parameters, ProcessGroup& group,
+                 const BackwardReduction* reduction);
 
-  // What this rank owns, in the order of the parameters.
-  const std::vector<ParameterPart>& own_parts() const { return own_parts_; }
+  std::size_t buckets() const { return buckets_.size(); }
+  // What this rank owns of a bucket.
+  const std::vector<ParameterPart>& own_parts(std::size_t bucket) const {
+    return buckets_[bucket].own_parts;
+  }
+  // Collective. Afterwards every rank has the elements of the bucket that their owners have
+  // changed.
+  Work exchange(std::size_t bucket);
+
+  // After the exchanges: autograd knows that the parameters have changed.
+  void commit() const;
 
   // UsageError, which names the parameter by its number, if one has been moved elsewhere.
   void check() const;
 
-  // Collective. Every rank gets the elements that their owners have changed.
-  void exchange();
-
-  // Collective. What the ranks hold of a state, as one tensor a parameter, in its shape and in the
-  // type of its state: parts[i] belongs to own_parts()[i], and zeros stand for an undefined one.
-  std::vector<at::Tensor> whole(const std::vector<at::Tensor>& parts);
+  // Collective. A state that each rank has for its own parts becomes one tensor per parameter, in
+  // its shape and in the type of its state. parts[b][i] belongs to own_parts(b)[i]; an undefined
+  // one stands for zeros.
+  std::vector<at::Tensor> whole(const std::vector<std::vector<at::Tensor>>& parts);
 
  private:
-  struct Buffer {
+  struct Member {
+    std::size_t number;
+    std::int64_t offset;
+  };
+  struct FlatBucket {
     at::Tensor memory;
-    std::int64_t share;                 // a rank's elements
-    std::vector<std::size_t> members;   // numbers of the parameters
-    std::vector<std::int64_t> offsets;  // of each member
+    ElementRange share;  // of this rank
+    std::vector<Member> members;
+    std::vector<ParameterPart> own_parts;
   };
 
-  void lay_out(Buffer& buffer);
+  void add_bucket(const PlannedBucket& plan);
 
   std::string_view owner_;
   std::vector<at::Tensor> parameters_;
   ProcessGroup& group_;
-  std::vector<Buffer> buffers_;
-  std::vector<ParameterPart> own_parts_;
+  std::vector<FlatBucket> buckets_;
 };
 
 }  // namespace lockstep::optim

@@ -2,6 +2,7 @@
 // The members of FusedOptimizer, for the files that instantiate it.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -19,6 +20,7 @@
 #include "lockstep/optim/optimizers.h"
 #include "lockstep/optim/parameter_groups.h"
 #include "lockstep/parallel/model_agreement.h"
+#include "lockstep/parallel/reduction_access.h"
 
 namespace lockstep::optim {
 namespace detail {
@@ -37,6 +39,20 @@ const Options& options_of(torch::optim::Optimizer& optimizer, std::size_t number
   auto group = optimizer.param_groups().begin();
   while (number >= group->params().size()) number -= (group++)->params().size();
   return static_cast<const Options&>(group->options());
+}
+
+inline bool have_gradients(const torch::optim::Optimizer& optimizer) {
+  const auto all = parameters_of(optimizer);
+  return std::any_of(all.begin(), all.end(),
+                     [](const at::Tensor& parameter) { return parameter.grad().defined(); });
+}
+
+template <class State>
+void copy_state(torch::optim::Optimizer& from, torch::optim::Optimizer& to) {
+  for (const at::Tensor& parameter : parameters_of(from)) {
+    const State* const state = find_state<State>(from, parameter);
+    if (state != nullptr) state_of<State>(to, parameter) = *state;
+  }
 }
 
 // All ranks throw the same UsageError if options or parameters differ.
@@ -85,9 +101,19 @@ FusedOptimizer<Base, Options, State>::FusedOptimizer(std::vector<at::Tensor> par
 }
 
 template <class Base, class Options, class State>
+FusedOptimizer<Base, Options, State>::FusedOptimizer(
+    std::vector<torch::optim::OptimizerParamGroup> groups, Options defaults,
+    DistributedDataParallelBase& model)
+    : FusedOptimizer(std::move(groups), std::move(defaults)) {
+  reduction_ = ReductionAccess::of(model);
+  shard(model.group());
+}
+
+template <class Base, class Options, class State>
 FusedOptimizer<Base, Options, State>::FusedOptimizer(DistributedDataParallelBase& model,
                                                      Options defaults)
-    : FusedOptimizer(model.parameters(), std::move(defaults), model.group()) {}
+    : FusedOptimizer({torch::optim::OptimizerParamGroup(model.parameters())}, std::move(defaults),
+                     model) {}
 
 template <class Base, class Options, class State>
 FusedOptimizer<Base, Options, State>::FusedOptimizer(FusedOptimizer&&) noexcept = default;
@@ -101,8 +127,19 @@ void FusedOptimizer<Base, Options, State>::shard(GroupArgument group) {
   if (ranks.size() == 1) return;
   detail::check_same_options<Options, State>(*this, ranks);
   group_ = group.shared();
+  lay_out();
+}
+
+// Moves the parameters, unless that has been done. A model knows their places after a backward;
+// false before.
+template <class Base, class Options, class State>
+bool FusedOptimizer<Base, Options, State>::lay_out() {
+  if (flat_) return true;
+  if (reduction_ && reduction_->plan().empty()) return false;
   flat_ = std::make_unique<FlatParameters>(Algorithm<State>::name(), detail::parameters_of(*this),
-                                           ranks);
+                                           *group_, reduction_.get());
+  if (loaded_) take_own_parts();
+  return true;
 }
 
 template <class Base, class Options, class State>
@@ -125,32 +162,54 @@ template <class Base, class Options, class State>
 void FusedOptimizer<Base, Options, State>::update() {
   require_updatable(Algorithm<State>::name(), *this);
   const at::NoGradGuard no_grad;
-  if (!flat_) {
-    for (auto& group : this->param_groups()) {
-      const auto& options = static_cast<const Options&>(group.options());
-      for (const at::Tensor& parameter : group.params()) {
-        if (!parameter.grad().defined()) continue;
-        const DenseParameter dense(parameter);
-        Algorithm<State>::update(*this, dense, options);
-        dense.commit();
-      }
+  if (group_) return update_own_parts();
+  for (auto& group : this->param_groups()) {
+    const auto& options = static_cast<const Options&>(group.options());
+    for (const at::Tensor& parameter : group.params()) {
+      if (!parameter.grad().defined()) continue;
+      const DenseParameter dense(parameter);
+      Algorithm<State>::update(*this, dense, options);
+      dense.commit();
     }
-    return;
+  }
+}
+
+template <class Base, class Options, class State>
+void FusedOptimizer<Base, Options, State>::update_own_parts() {
+  if (!lay_out()) {
+    if (!detail::have_gradients(*this)) return;
+    throw UsageError(
+        fmt::format("{}, rank {} of {}: parameters have gradients, but no backward of "
+                    "the wrapped model has reduced them. Call the wrapper, and "
+                    "backward() of its result, before step()",
+                    Algorithm<State>::name(), group_->rank(), group_->size()));
   }
   flat_->check();
   consolidated_.reset();
-  for (const ParameterPart& part : flat_->own_parts()) {
-    if (!part.parameter.grad().defined()) continue;
-    Algorithm<State>::update(*this, DenseParameter(part.parameter, part.range),
-                             detail::options_of<Options>(*this, part.number));
+  std::vector<Work> exchanges;
+  for (std::size_t bucket = 0; bucket < flat_->buckets(); ++bucket) {
+    for (const ParameterPart& part : flat_->own_parts(bucket)) {
+      if (!part.parameter.grad().defined()) continue;
+      Algorithm<State>::update(*this, DenseParameter(part.parameter, part.range),
+                               detail::options_of<Options>(*this, part.number));
+    }
+    exchanges.push_back(flat_->exchange(bucket));
   }
-  flat_->exchange();
+  for (Work& exchange : exchanges) exchange.wait();
+  flat_->commit();
 }
 
 template <class Base, class Options, class State>
 void FusedOptimizer<Base, Options, State>::consolidate_state(int to) {
-  if (!flat_) return;
+  if (!group_) return;
   const at::NoGradGuard no_grad;
+  consolidated_.reset();
+  if (!lay_out()) {
+    if (group_->rank() != to) return;
+    consolidated_ = plain_copy();
+    if (loaded_) detail::copy_state<State>(*loaded_, *consolidated_);
+    return;
+  }
   const std::vector<at::Tensor> parameters = detail::parameters_of(*this);
   State empty;
   const std::size_t kinds = Algorithm<State>::tensors(empty).size();
@@ -159,22 +218,24 @@ void FusedOptimizer<Base, Options, State>::consolidate_state(int to) {
       {static_cast<std::int64_t>(parameters.size()), static_cast<std::int64_t>(kinds) + 1},
       at::kLong);
   auto rows = found.accessor<std::int64_t, 2>();
-  std::vector<std::vector<at::Tensor>> parts(kinds);
-  for (const ParameterPart& part : flat_->own_parts()) {
-    State* const state = find_state<State>(*this, part.parameter);
-    auto row = rows[static_cast<std::int64_t>(part.number)];
-    for (std::size_t kind = 0; kind < kinds; ++kind) {
-      at::Tensor tensor =
-          state == nullptr ? at::Tensor() : *Algorithm<State>::tensors(*state)[kind];
-      row[static_cast<std::int64_t>(kind)] = tensor.defined() ? 1 : 0;
-      parts[kind].push_back(std::move(tensor));
+  using Parts = std::vector<std::vector<at::Tensor>>;  // of each bucket
+  std::vector<Parts> parts(kinds, Parts(flat_->buckets()));
+  for (std::size_t bucket = 0; bucket < flat_->buckets(); ++bucket) {
+    for (const ParameterPart& part : flat_->own_parts(bucket)) {
+      State* const state = find_state<State>(*this, part.parameter);
+      auto row = rows[static_cast<std::int64_t>(part.number)];
+      for (std::size_t kind = 0; kind < kinds; ++kind) {
+        at::Tensor tensor =
+            state == nullptr ? at::Tensor() : *Algorithm<State>::tensors(*state)[kind];
+        row[static_cast<std::int64_t>(kind)] = tensor.defined() ? 1 : 0;
+        parts[kind][bucket].push_back(std::move(tensor));
+      }
+      if (state != nullptr) row[static_cast<std::int64_t>(kinds)] = Algorithm<State>::steps(*state);
     }
-    if (state != nullptr) row[static_cast<std::int64_t>(kinds)] = Algorithm<State>::steps(*state);
   }
   group_->all_reduce(found, ReduceOp::max).wait();
   std::vector<std::vector<at::Tensor>> whole;
   for (std::size_t kind = 0; kind < kinds; ++kind) whole.push_back(flat_->whole(parts[kind]));
-  consolidated_.reset();
   if (group_->rank() != to) return;
   consolidated_ = plain_copy();
   for (std::size_t number = 0; number < parameters.size(); ++number) {
@@ -203,7 +264,7 @@ std::unique_ptr<Base> FusedOptimizer<Base, Options, State>::plain_copy() {
 
 template <class Base, class Options, class State>
 void FusedOptimizer<Base, Options, State>::save(torch::serialize::OutputArchive& archive) const {
-  if (!flat_) return Base::save(archive);
+  if (!group_) return Base::save(archive);
   if (!consolidated_) {
     throw UsageError(
         fmt::format("{}, rank {} of {}: this rank has only its part of the state. Call "
@@ -216,23 +277,32 @@ void FusedOptimizer<Base, Options, State>::save(torch::serialize::OutputArchive&
 
 template <class Base, class Options, class State>
 void FusedOptimizer<Base, Options, State>::load(torch::serialize::InputArchive& archive) {
-  if (!flat_) return Base::load(archive);
-  const at::NoGradGuard no_grad;
-  const std::unique_ptr<Base> whole = plain_copy();
+  if (!group_) return Base::load(archive);
+  std::unique_ptr<Base> whole = plain_copy();
   whole->load(archive);
+  loaded_ = std::move(whole);
   consolidated_.reset();
   this->state().clear();
   for (std::size_t i = 0; i < this->param_groups().size(); ++i) {
     static_cast<Options&>(this->param_groups()[i].options()) =
-        static_cast<const Options&>(whole->param_groups()[i].options());
+        static_cast<const Options&>(loaded_->param_groups()[i].options());
   }
-  for (const ParameterPart& part : flat_->own_parts()) {
-    const State* const loaded = find_state<State>(*whole, part.parameter);
-    if (loaded == nullptr) continue;
-    State& state = state_of<State>(*this, part.parameter);
-    state = *loaded;
-    for (at::Tensor* tensor : Algorithm<State>::tensors(state)) {
-      if (tensor->defined()) *tensor = part_of(*tensor, part.parameter, part.range);
+  if (flat_) take_own_parts();
+}
+
+template <class Base, class Options, class State>
+void FusedOptimizer<Base, Options, State>::take_own_parts() {
+  const at::NoGradGuard no_grad;
+  const std::unique_ptr<Base> whole = std::move(loaded_);
+  for (std::size_t bucket = 0; bucket < flat_->buckets(); ++bucket) {
+    for (const ParameterPart& part : flat_->own_parts(bucket)) {
+      const State* const loaded = find_state<State>(*whole, part.parameter);
+      if (loaded == nullptr) continue;
+      State& state = state_of<State>(*this, part.parameter);
+      state = *loaded;
+      for (at::Tensor* tensor : Algorithm<State>::tensors(state)) {
+        if (tensor->defined()) *tensor = part_of(*tensor, part.parameter, part.range);
+      }
     }
   }
 }

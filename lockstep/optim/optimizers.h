@@ -23,6 +23,10 @@
 #include "lockstep/comm/group_argument.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 
+namespace lockstep {
+class BackwardReduction;
+}
+
 namespace lockstep::optim {
 
 class FlatParameters;
@@ -47,7 +51,11 @@ class FusedOptimizer : public Base {
   FusedOptimizer(std::vector<torch::optim::OptimizerParamGroup> groups, Options defaults,
                  GroupArgument group);
   FusedOptimizer(std::vector<at::Tensor> parameters, Options defaults, GroupArgument group);
-  // The parameters of a wrapped model, over its group.
+  // The same for parameters of a wrapped model, or all of them, over its group. They move when the
+  // first step() comes. What a rank updates are those elements whose gradients it gets with
+  // `.whole_gradients = false`.
+  FusedOptimizer(std::vector<torch::optim::OptimizerParamGroup> groups, Options defaults,
+                 DistributedDataParallelBase& model);
   explicit FusedOptimizer(DistributedDataParallelBase& model, Options defaults = {});
   FusedOptimizer(FusedOptimizer&& other) noexcept;
   ~FusedOptimizer() override;
@@ -60,11 +68,12 @@ class FusedOptimizer : public Base {
   // the CPU, the step is libtorch's own.
   //
   // Sharded: PeerLost or TimeoutError if another rank does not take part. This rank's parameters
-  // may then be partly new; go on from a checkpoint.
+  // may then be partly new; go on from a checkpoint. UsageError if there are gradients, but the
+  // model has not run a backward.
   at::Tensor step(torch::optim::Optimizer::LossClosure closure = nullptr) override;
 
   // Whether each rank keeps only a part of the state: not in a group of one.
-  bool is_sharded() const { return flat_ != nullptr; }
+  bool is_sharded() const { return group_ != nullptr; }
   // Collective. Gives the rank `to` the whole state, which save() on it writes until the next step.
   void consolidate_state(int to = 0);
 
@@ -76,11 +85,16 @@ class FusedOptimizer : public Base {
 
  private:
   void shard(GroupArgument group);
+  bool lay_out();
+  void take_own_parts();
   void update();
+  void update_own_parts();
   std::unique_ptr<Base> plain_copy();
 
-  std::shared_ptr<ProcessGroup> group_;  // null unless sharded, as are the following
-  std::unique_ptr<FlatParameters> flat_;
+  std::shared_ptr<ProcessGroup> group_;           // null unless sharded
+  std::shared_ptr<BackwardReduction> reduction_;  // of the model, if there is one
+  std::unique_ptr<FlatParameters> flat_;          // once parameters have moved
+  std::unique_ptr<Base> loaded_;                  // a state that waits for that
   std::unique_ptr<Base> consolidated_;
 };
 

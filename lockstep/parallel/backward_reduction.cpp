@@ -60,7 +60,9 @@ void BackwardReduction::reducing(Function&& function) {
 BackwardReduction::BackwardReduction(const std::vector<NamedTensor>& parameters,
                                      std::shared_ptr<ProcessGroup> group, BucketLimits limits,
                                      const ReducerOptions& options)
-    : group_(std::move(group)), limits_(limits) {
+    : group_(std::move(group)),
+      limits_(limits),
+      divides_(!options.whole_gradients && group_->size() > 1) {
   parameters_.reserve(parameters.size());
   for (const NamedTensor& parameter : parameters) {
     if (!parameter.tensor.requires_grad()) continue;
@@ -136,6 +138,7 @@ void BackwardReduction::gradient_coming(int number, const at::Tensor& gradient) 
   if (!gradient.defined()) return;
   const std::lock_guard lock(mutex_);
   const Parameter& parameter = parameters_[static_cast<std::size_t>(number)];
+  if (parameter.divided_version >= 0) refuse_to_add_to_divided(parameter);
   if (!active_) return note_bypass(parameter);
   if (gradient.layout() != at::kStrided) {
     refuse("parameter " + parameter.name +
@@ -227,6 +230,10 @@ Work BackwardReduction::reduce(Bucket& bucket) {
     GradBucket seen(bucket);
     return hook_(seen);
   }
+  if (divides_) {
+    bucket.complete();
+    return group_->reduce_scatter_tensor(bucket.means(), bucket.flat(), ReduceOp::mean);
+  }
   return GroupAccess(*group_).all_reduce_pieces(bucket.flat(), bucket.release_pieces(),
                                                 {.op = ReduceOp::mean});
 }
@@ -314,7 +321,7 @@ void BackwardReduction::add_bucket() {
   std::vector<at::Tensor> tensors;
   for (const Parameter& parameter : parameters_) tensors.push_back(parameter.tensor);
   const int index = static_cast<int>(slots_.size());
-  slots_.emplace_back(Bucket(index, planned, tensors, *group_));
+  slots_.emplace_back(Bucket(index, planned, tensors, *group_, divides_));
   int position = 0;
   for (const int number : planned.parameters) {
     Parameter& parameter = parameters_[static_cast<std::size_t>(number)];
@@ -347,7 +354,11 @@ void BackwardReduction::finish() {
     for (Slot& slot : slots_) {
       slot.work.wait();
       if (finite_gradients_) finite_gradients_->reduced(slot.bucket);
-      settle(slot);
+      if (!divides_) settle(slot);
+    }
+    if (divides_) {
+      const Findings findings = exchange_findings();
+      for (Slot& slot : slots_) settle(slot, &findings);
     }
     if (finite_gradients_) not_finite = finite_gradients_->conclude(*group_);
   });
@@ -363,17 +374,21 @@ void BackwardReduction::finish() {
 
 // After a bucket's reduction: parameters that this rank did not use take the others' gradient, or
 // get their own back if no rank used them.
-void BackwardReduction::settle(Slot& slot) {
+void BackwardReduction::settle(Slot& slot, const Findings* shared) {
   for (int index = 0; index < slot.bucket.size(); ++index) {
     const int number = slot.bucket.parameters()[static_cast<std::size_t>(index)];
     Parameter& parameter = parameters_[static_cast<std::size_t>(number)];
-    parameter.unused_everywhere = !parameter.used && !slot.bucket.used_by_any_rank(index);
+    const bool used_anywhere = shared ? shared->used[static_cast<std::size_t>(number)] != 0
+                                      : slot.bucket.used_by_any_rank(index);
+    parameter.unused_everywhere = !parameter.used && !used_anywhere;
     const at::Tensor& view = slot.bucket.gradient(index);
     if (parameter.unused_everywhere) {
       if (parameter.kept.defined()) view.copy_(parameter.kept);
     } else if (!parameter.used) {
       parameter.tensor.mutable_grad() = view;
     }
+    parameter.divided_version =
+        divides_ && parameter.tensor.grad().is_same(view) ? view._version() : -1;
     parameter.kept.reset();
     parameter.used = false;
     parameter.whole_count = std::max(parameter.whole_count, parameter.count);
@@ -381,6 +396,59 @@ void BackwardReduction::settle(Slot& slot) {
   }
   slot.missing = slot.bucket.size();
   slot.launched = false;
+}
+
+// No rank sees the trailers, or the whole means, of buckets that stay divided.
+Findings BackwardReduction::exchange_findings() {
+  Findings findings(parameters_.size());
+  for (std::size_t i = 0; i < parameters_.size(); ++i) findings.used[i] = parameters_[i].used;
+  if (finite_gradients_) {
+    for (const int number : finite_gradients_->found()) {
+      findings.not_finite[static_cast<std::size_t>(number)] = 1;
+    }
+  }
+  share_findings(findings, *group_);
+  if (finite_gradients_) {
+    finite_gradients_->found().clear();
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      if (findings.not_finite[i] != 0) finite_gradients_->found().push_back(static_cast<int>(i));
+    }
+  }
+  return findings;
+}
+
+// Only this rank's share of such a gradient is a mean; sums with the rest would be wrong. Anything
+// that has written to it since, such as zero_grad(), has changed its version.
+void BackwardReduction::refuse_to_add_to_divided(const Parameter& parameter) {
+  const at::Tensor& gradient = parameter.tensor.grad();
+  const Bucket& bucket = slots_[static_cast<std::size_t>(parameter.bucket)].bucket;
+  if (!gradient.is_same(bucket.gradient(parameter.slot)) ||
+      gradient._version() != parameter.divided_version) {
+    return;
+  }
+  refuse("parameter " + parameter.name +
+         " would accumulate its gradient onto one of which each rank has only its share "
+         "(whole_gradients = false). Call optimizer.zero_grad() before each synchronized backward, "
+         "and accumulate under no_sync()");
+}
+
+std::vector<at::Tensor> BackwardReduction::own_gradients() {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> parts;
+  for (Slot& slot : slots_) {
+    for (int index = 0; index < slot.bucket.size(); ++index) {
+      const int number = slot.bucket.parameters()[static_cast<std::size_t>(index)];
+      at::Tensor& gradient = parameters_[static_cast<std::size_t>(number)].tensor.mutable_grad();
+      if (!gradient.defined()) continue;
+      if (!gradient.is_same(slot.bucket.gradient(index))) {
+        slot.bucket.take(index, gradient);
+        slot.bucket.complete(index);
+        gradient = slot.bucket.gradient(index);
+      }
+      parts.push_back(slot.bucket.own_part(index));
+    }
+  }
+  return parts;
 }
 
 void BackwardReduction::refuse(const std::string& reason) {

@@ -19,6 +19,7 @@
 #include "lockstep/parallel/finite_findings.h"
 #include "lockstep/parallel/gradient_hooks.h"
 #include "lockstep/parallel/model_agreement.h"
+#include "lockstep/parallel/shared_findings.h"
 
 namespace lockstep {
 
@@ -39,6 +40,18 @@ class BackwardReduction final : public BackwardListener,
   std::vector<std::string> unused_parameters() const;
   // The hook replaces the all_reduce.
   void register_comm_hook(CommHook hook) { hook_ = std::move(hook); }
+
+  // What each bucket holds; empty until the first backward. Parameters are counted as tensor()
+  // does.
+  const std::vector<PlannedBucket>& plan() const { return plan_; }
+  const at::Tensor& tensor(int parameter) const {
+    return parameters_[static_cast<std::size_t>(parameter)].tensor;
+  }
+  // Whether a backward leaves each rank only its share (share_of_rank) of each bucket's means.
+  bool divides() const { return divides_; }
+  // Views of the gradients' elements that lie in this rank's shares. The ranks' views together are
+  // all gradients, each element once. A gradient that was replaced becomes a view of its bucket.
+  std::vector<at::Tensor> own_gradients();
 
   // For join(): whether each step is announced to ranks that have no batches left.
   void announce_steps(bool on) { announces_ = on; }
@@ -83,7 +96,8 @@ class BackwardReduction final : public BackwardListener,
     int last_tick = 0;  // when it was last accumulated, in the first backward
     bool used = false;  // on this rank since the last reduction, even under no_sync()
     bool unused_everywhere = false;
-    at::Tensor kept;  // the gradient's bits, in case no rank used the parameter
+    at::Tensor kept;                    // the gradient's bits, in case no rank used the parameter
+    std::int64_t divided_version = -1;  // of a gradient of which this rank has only its share
   };
   struct Slot {
     explicit Slot(Bucket made) : bucket(std::move(made)), missing(bucket.size()) {}
@@ -108,7 +122,9 @@ class BackwardReduction final : public BackwardListener,
   void launch_next();
   Work reduce(Bucket& bucket);
   void check_contribution(const Parameter& parameter, Bucket& bucket);
-  void settle(Slot& slot);
+  void settle(Slot& slot, const Findings* shared = nullptr);
+  Findings exchange_findings();
+  void refuse_to_add_to_divided(const Parameter& parameter);
   void give_up(const std::string& reason) noexcept;
   [[noreturn]] void refuse(const std::string& reason);
   std::string where() const;
@@ -116,6 +132,7 @@ class BackwardReduction final : public BackwardListener,
   std::vector<Parameter> parameters_;
   std::shared_ptr<ProcessGroup> group_;
   BucketLimits limits_;
+  bool divides_;
   CommHook hook_;                                    // empty unless the user has registered one
   std::optional<FiniteGradients> finite_gradients_;  // empty unless checked
   std::vector<PlannedBucket> plan_;  // empty until the first backward has shown the order

@@ -46,8 +46,8 @@ bool alike(const at::Tensor& a, const at::Tensor& b) {
 }  // namespace
 
 Bucket::Bucket(int index, const PlannedBucket& plan, std::span<const at::Tensor> parameters,
-               ProcessGroup& group)
-    : index_(index), parameters_(plan.parameters), offsets_(plan.offsets) {
+               ProcessGroup& group, bool divided)
+    : index_(index), parameters_(plan.parameters), divided_(divided), offsets_(plan.offsets) {
   // optimizer.zero_grad() detaches gradients in place, which autograd refuses for its views. Views
   // made below its dispatch keys are independent tensors that share the memory.
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
@@ -55,9 +55,14 @@ Bucket::Bucket(int index, const PlannedBucket& plan, std::span<const at::Tensor>
   const c10::ScalarType dtype = first.scalar_type();
   const c10::ScalarType real = c10::toRealValueType(dtype);
   const auto options = at::TensorOptions().dtype(real).device(first.device());
-  flat_ = group.empty({plan.elements * (real == dtype ? 1 : 2)}, options);
+  const int reals = real == dtype ? 1 : 2;
+  share_ = share_of_rank(plan, first.element_size(), group.rank(), group.size());
+  const std::int64_t elements = divided ? share_.count * group.size() : plan.elements;
+  share_ = {share_.begin * reals, share_.count * reals};
+  flat_ = group.empty({elements * reals}, options);
   flat_.zero_();  // padding is reduced too: no slow or trapping bit patterns
-  if (real == dtype) own_share_ = GroupAccess(group).own_share(flat_);
+  means_ = divided ? flat_.narrow(0, share_.begin, share_.count) : flat_;
+  if (reals == 1 && !divided) in_place_ = GroupAccess(group).own_share(flat_);
   const at::Tensor typed = real == dtype ? flat_ : at::view_as_complex(flat_.view({-1, 2}));
 
   const std::int64_t start = typed.storage_offset();
@@ -84,6 +89,13 @@ ElementRange Bucket::range_of(int i) const {
   return {offsets_[static_cast<std::size_t>(i)], gradient(i).numel()};
 }
 
+at::Tensor Bucket::own_part(int i) const {
+  const int reals = c10::isComplexType(trailer_.scalar_type()) ? 2 : 1;
+  const ElementRange whole = range_of(i);
+  const ElementRange part = overlap({whole.begin * reals, whole.count * reals}, share_);
+  return flat_.narrow(0, part.count == 0 ? 0 : part.begin, part.count);
+}
+
 void Bucket::take(int i, const at::Tensor& gradient) {
   const at::Tensor& view = this->gradient(i);
   const ElementRange whole = range_of(i);
@@ -99,7 +111,7 @@ void Bucket::take(int i, const at::Tensor& gradient) {
     return;
   }
   const std::int64_t element_size = gradient.element_size();
-  ElementRange stays = overlap(whole, own_share_);
+  ElementRange stays = overlap(whole, in_place_);
   if (static_cast<std::size_t>(stays.count * element_size) < kLarge) stays = {whole.begin, 0};
   const auto copy_elements = [&](std::int64_t begin, std::int64_t end) {
     const std::int64_t offset = (begin - whole.begin) * element_size;

@@ -18,9 +18,10 @@ namespace lockstep {
 // Gradients are counted from 0, in the order of PlannedBucket::parameters.
 class Bucket {
  public:
-  // Collective: the buffer comes from group.empty. `parameters` are all parameters of the plan.
+  // Collective: the buffer comes from group.empty. `parameters` are all parameters of the plan. If
+  // the sums are divided, a reduction leaves each rank only its share of them.
   Bucket(int index, const PlannedBucket& plan, std::span<const at::Tensor> parameters,
-         ProcessGroup& group);
+         ProcessGroup& group, bool divided = false);
 
   // Every rank reduces buckets in this order.
   int index() const { return index_; }
@@ -28,9 +29,14 @@ class Bucket {
   // The parameters whose gradients it holds, by their number in the reducer.
   const std::vector<int>& parameters() const { return parameters_; }
 
-  // The whole buffer: gradients, padding and trailer. One dimension, real type. A reduction leaves
-  // the mean over the ranks here, for every element.
+  // The whole buffer: gradients, padding and trailer. One dimension, real type.
   const at::Tensor& flat() const { return flat_; }
+  // Where a reduction leaves the mean over the ranks: all of flat(), or this rank's share of it.
+  const at::Tensor& means() const { return means_; }
+  bool is_divided() const { return divided_; }
+  // The elements of a gradient that lie in this rank's share, divided or not, in one dimension and
+  // of real type. May be empty.
+  at::Tensor own_part(int i) const;
 
   // A gradient as a view with the parameter's shape, and its strides if they leave no gaps.
   const at::Tensor& gradient(int i) const { return gradients_[static_cast<std::size_t>(i)]; }
@@ -57,7 +63,10 @@ class Bucket {
   int index_;
   std::vector<int> parameters_;
   at::Tensor flat_;
-  ElementRange own_share_;
+  at::Tensor means_;
+  bool divided_;
+  ElementRange share_;     // of this rank, in elements of flat_
+  ElementRange in_place_;  // what no other rank reads in an all_reduce
   std::vector<std::int64_t> offsets_;
   std::vector<Piece> pieces_;  // not in flat_ yet
   std::vector<at::Tensor> gradients_;

@@ -79,4 +79,10 @@ std::vector<PlannedBucket> plan_buckets(std::span<const GradientSize> gradients,
   return plan;
 }
 
+ElementRange share_of_rank(const PlannedBucket& bucket, std::int64_t element_size, int rank,
+                           int size) {
+  const std::int64_t share = align((bucket.elements + size - 1) / size, element_size);
+  return {rank * share, share};
+}
+
 }  // namespace lockstep

@@ -10,6 +10,8 @@
 #include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
 
+#include "lockstep/comm/core/piece.h"
+
 namespace lockstep {
 
 // The plan's input for one parameter.
@@ -43,5 +45,10 @@ struct PlannedBucket {
 // become complete.
 std::vector<PlannedBucket> plan_buckets(std::span<const GradientSize> gradients,
                                         std::span<const int> ready_order, BucketLimits limits);
+
+// What one of `size` ranks owns of a bucket whose elements have this size in bytes: equal shares,
+// in rank order, of whole cache lines. The last shares may reach beyond the bucket's end.
+ElementRange share_of_rank(const PlannedBucket& bucket, std::int64_t element_size, int rank,
+                           int size);
 
 }  // namespace lockstep

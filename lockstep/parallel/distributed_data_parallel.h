@@ -63,6 +63,7 @@ class DistributedDataParallelBase : public ParallelModule {
   const std::optional<at::Device>& input_device() const { return input_device_; }
 
  private:
+  friend class ReductionAccess;
   friend void join(DistributedDataParallelBase& model, const std::function<void()>& body,
                    const std::function<void()>& follow);
 

@@ -21,12 +21,14 @@ class FiniteGradients {
 
   // Checks this rank's contribution to the reduction. Undefined gradients count as zeros.
   void contributed(int parameter, const at::Tensor& gradient);
-  // Checks the sums of a reduced bucket.
+  // Checks what a reduction has left in the bucket.
   void reduced(const Bucket& bucket);
+  // The parameters whose reduced gradients are not finite. They must be the same on every rank
+  // before conclude() is called.
+  std::vector<int>& found() { return found_; }
   // Call it after all buckets have been reduced. Returns which gradients are not finite and on
   // which ranks, with the same text on every rank; empty if all are finite. Collective only if a
-  // sum is not finite: every rank sees that, since all have the same bits. Afterwards this object
-  // is ready for the next backward.
+  // sum is not finite. Afterwards this object is ready for the next backward.
   std::string conclude(ProcessGroup& group);
 
  private:

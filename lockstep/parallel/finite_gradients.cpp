@@ -62,9 +62,10 @@ void FiniteGradients::contributed(int parameter, const at::Tensor& gradient) {
 }
 
 void FiniteGradients::reduced(const Bucket& bucket) {
-  if (FiniteCheck(bucket.flat()).passes()) return;
+  if (FiniteCheck(bucket.means()).passes()) return;
   for (int index = 0; index < bucket.size(); ++index) {
-    if (FiniteCheck(bucket.gradient(index)).passes()) continue;
+    const at::Tensor means = bucket.is_divided() ? bucket.own_part(index) : bucket.gradient(index);
+    if (FiniteCheck(means).passes()) continue;
     found_.push_back(bucket.parameters()[static_cast<std::size_t>(index)]);
   }
 }

@@ -66,8 +66,9 @@ Reducer::Reducer(const std::vector<NamedTensor>& parameters, GroupArgument argum
   if (group->size() > 1) {
     // Before any rank reports errors in its own model: ranks that differ learn how they differ.
     std::vector<std::string> lines = describe("parameter", taken);
-    lines.push_back(fmt::format("buckets of {} and {} bytes{}", limits.first, limits.others,
-                                options.check_finite ? ", check_finite" : ""));
+    lines.push_back(fmt::format("buckets of {} and {} bytes{}{}", limits.first, limits.others,
+                                options.check_finite ? ", check_finite" : "",
+                                options.whole_gradients ? "" : ", divided gradients"));
     check_agreement(*group, "reducer", lines);
   }
   if (!any) {

@@ -103,6 +103,7 @@ class Reducer {
   std::vector<std::string> unused_parameters() const;
 
  private:
+  friend class ReductionAccess;
   // The wrapper checks before forward and prepares the outputs afterwards.
   friend class DistributedDataParallelBase;
   void check() const;

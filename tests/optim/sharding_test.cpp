@@ -16,6 +16,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "lockstep/comm/objects.h"
 #include "lockstep/core/error.h"
 #include "lockstep/optim/optimizers.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
@@ -167,12 +168,15 @@ TEST(Sharding, KeepsAPartOfTheStateOnEachRank) {
   });
 }
 
-TEST(Sharding, TrainsAWrappedModelWhoseParametersStayTheSameObjects) {
-  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+class ShardingOfAModel : public ::testing::TestWithParam<bool> {};
+
+TEST_P(ShardingOfAModel, TrainsItsParametersWhichStayTheSameObjects) {
+  run_rank_threads(3, [](const std::shared_ptr<ProcessGroup>& group) {
     testing::Mlp net;
     testing::Mlp reference;
     testing::copy_state(*reference, *net);
-    DistributedDataParallel model(net, group);
+    DistributedDataParallel model(
+        net, group, {.bucket_cap_mb = 0, .first_bucket_mb = 0, .whole_gradients = GetParam()});
     DistributedDataParallel reference_model(reference, group);
     const Parameters before = net->parameters();
     Adam optimizer(model, 0.01);
@@ -190,6 +194,56 @@ TEST(Sharding, TrainsAWrappedModelWhoseParametersStayTheSameObjects) {
     for (std::size_t i = 0; i < before.size(); ++i) {
       EXPECT_TRUE(before[i].is_same(net->parameters()[i])) << i;
     }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(With, ShardingOfAModel, ::testing::Bool(), [](const auto& test) {
+  return std::string(test.param ? "WholeGradients" : "DividedGradients");
+});
+
+TEST(Sharding, AModelsOptimizerLoadsBeforeTheFirstBackward) {
+  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    testing::Mlp net;
+    DistributedDataParallel model(net, group, {.whole_gradients = false});
+    const at::Tensor x = testing::values({4, 6}) + group->rank();
+    const auto train = [&](Adam& optimizer) {
+      optimizer.zero_grad();
+      model(x).square().mean().backward();
+      optimizer.step();
+    };
+    Adam first(model, 0.01);
+    train(first);
+    std::stringstream file;
+    first.consolidate_state();
+    if (group->rank() == 0) torch::save(first, file);
+    const std::string bytes = broadcast_object(file.str(), 0, *group);
+    std::vector<at::Tensor> saved;
+    for (const auto& parameter : net->parameters()) saved.push_back(parameter.detach().clone());
+    train(first);
+    testing::Mlp other;
+    DistributedDataParallel other_model(other, group);
+    for (std::size_t i = 0; i < saved.size(); ++i) {
+      other->parameters()[i].detach().copy_(saved[i]);
+    }
+    Adam second(other_model, 0.5);
+    std::istringstream stream(bytes);
+    torch::load(second, stream);
+    second.zero_grad();
+    other_model(x).square().mean().backward();
+    second.step();
+    expect_same_bits(other->parameters(), net->parameters());
+  });
+}
+
+TEST(Sharding, StepNeedsABackwardOfTheModel) {
+  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    testing::Mlp net;
+    DistributedDataParallel model(net, group);
+    Adam optimizer(model, 0.01);
+    optimizer.step();  // there is nothing to do
+    net->parameters()[0].mutable_grad() = at::ones_like(net->parameters()[0]);
+    EXPECT_THAT(message_of<UsageError>([&] { optimizer.step(); }),
+                ::testing::HasSubstr("no backward of the wrapped model"));
   });
 }
 

@@ -24,7 +24,7 @@ template <class Torch, class Fused, class Options>
 std::unique_ptr<torch::optim::Optimizer> make(OptimizerKind kind, const Trained& trained,
                                               const Options& options) {
   if (kind == OptimizerKind::torch) return std::make_unique<Torch>(trained.parameters, options);
-  if (kind == OptimizerKind::sharded && trained.wrapper != nullptr) {
+  if (is_sharded(kind) && trained.wrapper != nullptr) {
     return std::make_unique<Fused>(*trained.wrapper, options);
   }
   return std::make_unique<Fused>(trained.parameters, options);
@@ -173,6 +173,8 @@ std::string_view name(OptimizerKind kind) {
       return "fused";
     case OptimizerKind::sharded:
       return "sharded";
+    case OptimizerKind::divided:
+      return "divided";
   }
   return "unknown";
 }

@@ -17,8 +17,12 @@
 namespace lockstep::bench {
 
 // torch: libtorch's own optimizers. fused: those of lockstep::optim. sharded: the same, sharded
-// over the ranks of a DistributedDataParallel.
-enum class OptimizerKind : std::uint8_t { torch, fused, sharded };
+// over the ranks of a DistributedDataParallel. divided: sharded, with whole_gradients = false.
+enum class OptimizerKind : std::uint8_t { torch, fused, sharded, divided };
+
+constexpr bool is_sharded(OptimizerKind kind) {
+  return kind == OptimizerKind::sharded || kind == OptimizerKind::divided;
+}
 
 std::string_view name(OptimizerKind kind);
 

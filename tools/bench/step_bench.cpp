@@ -29,7 +29,10 @@ Training train_alone(const TrainingStep& step) {
 
 Training train_together(const TrainingStep& step, const std::shared_ptr<ProcessGroup>& group) {
   return Training(step, [&](torch::nn::Sequential& net) -> Training::Wrapped {
-    const DistributedDataParallel model(net, group, {.check_finite = step.check_finite});
+    const DistributedDataParallel model(
+        net, group,
+        {.check_finite = step.check_finite,
+         .whole_gradients = step.optimizer != OptimizerKind::divided});
     return {[model](const at::Tensor& input) { return model(input); }, model.ptr()};
   });
 }
@@ -106,7 +109,7 @@ StepRows measure_steps(const std::shared_ptr<ProcessGroup>& group, const Trainin
     TrainingStep own = step;
     own.optimizer = optimizer;
     all.push_back({own, {}, train_together(own, group)});
-    if (optimizer != OptimizerKind::sharded) all.back().alone = train_alone(own);
+    if (!is_sharded(optimizer)) all.back().alone = train_alone(own);
   }
 
   std::vector<double> warm_up;

@@ -73,12 +73,15 @@ std::int64_t read_size(const std::string& text) {
 }
 
 bench::OptimizerKind read_optimizer(const std::string& text) {
-  for (const auto kind :
-       {bench::OptimizerKind::torch, bench::OptimizerKind::fused, bench::OptimizerKind::sharded}) {
+  using bench::OptimizerKind;
+  for (const auto kind : {OptimizerKind::torch, OptimizerKind::fused, OptimizerKind::sharded,
+                          OptimizerKind::divided}) {
     if (text == bench::name(kind)) return kind;
   }
-  throw UsageError(fmt::format(
-      "--optimizer \"{}\": give torch, fused or sharded, or several as in torch,sharded", text));
+  throw UsageError(
+      fmt::format("--optimizer \"{}\": give torch, fused, sharded or divided, or "
+                  "several, as in torch,sharded",
+                  text));
 }
 
 }  // namespace
@@ -103,7 +106,8 @@ void BenchCommand::describe(::CLI::App& app) {
   add_list<bench::OptimizerKind>(
       *step_, "--optimizer", optimizers, read_optimizer,
       "Update parameters by libtorch's optimizers (torch), by those of lockstep::optim (fused), by "
-      "those sharded over the ranks (sharded), or by several in turns, as in torch,sharded")
+      "those sharded over the ranks (sharded), the same with whole_gradients = false (divided), or "
+      "by several in turns, as in torch,sharded")
       ->allow_extra_args(false)
       ->type_name("OPTIMIZERS");
   describe_ranks(*step_, kCounts, "Start this many ranks; by default one per core, but at least 2");

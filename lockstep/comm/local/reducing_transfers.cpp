@@ -147,6 +147,15 @@ class ReduceScatterTransfer final : public Transfer {
     reduce(sources, {&destination, 1}, chunk.count, call().type, call().op, scale_);
   }
 
+  const void* payload_in_place() const override {
+    const std::byte* next = inputs_.front().data();
+    for (const auto& input : inputs_) {
+      if (input.data() != next) return nullptr;
+      next += call().elements * element_bytes_;
+    }
+    return inputs_.front().data();
+  }
+
  private:
   std::int64_t element_bytes_;
   HostTensor output_;

@@ -97,30 +97,36 @@ TEST_P(TrainingConformance, DdpReducesLargeGradients) {
   });
 }
 
-// Its ranks get the gradients that the reduction left them, so the group's sums need not be those of
-// another backend.
+// Beside one that gets the same means and is not sharded.
 TEST_P(TrainingConformance, AShardedOptimizerHasTheBitsOfOneThatIsNot) {
   run([&](Rank& rank) {
     const auto group = join(rank);
-    Mlp net = make_net(0);
     Mlp reference = make_net(0);
-    net->to(net_device(*group));
-    reference->to(net_device(*group));
-    DistributedDataParallel model(net, group);
-    optim::Adam sharded(model, 0.01);
-    optim::Adam whole(reference->parameters(), 0.01);
+    Mlp whole_net = make_net(0);
+    Mlp divided_net = make_net(0);
+    for (Mlp net : {reference, whole_net, divided_net}) net->to(net_device(*group));
+    DistributedDataParallel model(reference, group);
+    DistributedDataParallel whole_model(whole_net, group);
+    DistributedDataParallel divided_model(divided_net, group, {.whole_gradients = false});
+    optim::Adam optimizer(reference->parameters(), 0.01);
+    optim::Adam sharded(whole_model, 0.01);
+    optim::Adam divided(divided_model, 0.01);
     for (int stage = 0; stage < kSteps; ++stage) {
-      reset_gradients(*net);
-      const at::Tensor x = part(batch_of(stage), rank.rank(), group->size());
-      loss_of(model(x.to(net_device(*group)))).backward();
-      for (const auto& item : reference->named_parameters()) {
-        item.value().mutable_grad() = net->named_parameters()[item.key()].grad().clone();
-      }
-      sharded.step();
-      whole.step();
+      const at::Tensor x = part(batch_of(stage), rank.rank(), group->size()).to(net_device(*group));
+      const auto take_step = [&](auto& net, auto& wrapper, auto& by) {
+        reset_gradients(*net);
+        loss_of(wrapper(x)).backward();
+        by.step();
+      };
+      take_step(reference, model, optimizer);
+      take_step(whole_net, whole_model, sharded);
+      take_step(divided_net, divided_model, divided);
     }
     for (const auto& item : reference->named_parameters()) {
-      EXPECT_TRUE(torch::equal(net->named_parameters()[item.key()], item.value())) << item.key();
+      const at::Tensor& expected = item.value();
+      EXPECT_TRUE(torch::equal(whole_net->named_parameters()[item.key()], expected)) << item.key();
+      EXPECT_TRUE(torch::equal(divided_net->named_parameters()[item.key()], expected))
+          << item.key();
     }
   });
 }

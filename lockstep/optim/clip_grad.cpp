@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Computes the norm from the ranks' shares, and scales the gradients that each rank has.
+#include "lockstep/optim/clip_grad.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include "lockstep/core/error.h"
+#include "lockstep/parallel/reduction_access.h"
+
+namespace lockstep {
+namespace {
+
+std::vector<at::Tensor> all_gradients(const DistributedDataParallelBase& model) {
+  std::vector<at::Tensor> gradients;
+  for (const at::Tensor& parameter : model.parameters()) {
+    if (parameter.grad().defined()) gradients.push_back(parameter.grad());
+  }
+  return gradients;
+}
+
+// What this rank contributes to the norm: with the other ranks' parts, each element once.
+std::vector<at::Tensor> own_gradients(const DistributedDataParallelBase& model) {
+  const auto reduction = ReductionAccess::of(model);
+  if (model.group()->size() == 1 || !reduction) return all_gradients(model);
+  if (reduction->plan().empty() && !all_gradients(model).empty()) {
+    throw UsageError(
+        fmt::format("clip_grad: rank {} of {}: parameters have gradients, but no "
+                    "backward of the wrapped model has reduced them. Call the "
+                    "wrapper, and backward() of its result, before clipping",
+                    model.group()->rank(), model.group()->size()));
+  }
+  return reduction->own_gradients();
+}
+
+// What this rank uses: its share if the means are divided.
+std::vector<at::Tensor> used_gradients(const DistributedDataParallelBase& model) {
+  const auto reduction = ReductionAccess::of(model);
+  return reduction && reduction->divides() ? own_gradients(model) : all_gradients(model);
+}
+
+at::ScalarType norm_type_of(const at::Tensor& gradient) {
+  const at::ScalarType type = gradient.scalar_type();
+  return type == at::kHalf || type == at::kBFloat16 ? at::kFloat : type;
+}
+
+// Norms of parts become the norm of the whole.
+double combined(const std::vector<double>& norms, double norm_type) {
+  double total = 0;
+  for (const double norm : norms) {
+    if (std::isinf(norm_type)) {
+      total = std::isnan(norm) ? norm : std::max(total, norm);  // keeps NaN
+    } else {
+      total += std::pow(norm, norm_type);
+    }
+  }
+  return std::isinf(norm_type) ? total : std::pow(total, 1 / norm_type);
+}
+
+double norm_of(const std::vector<at::Tensor>& gradients, double norm_type) {
+  std::vector<double> norms;
+  for (const at::Tensor& gradient : gradients) {
+    if (gradient.numel() == 0) continue;
+    norms.push_back(at::norm(gradient, norm_type, norm_type_of(gradient)).item<double>());
+  }
+  return combined(norms, norm_type);
+}
+
+double norm_over_ranks(double own, double norm_type, ProcessGroup& group) {
+  const at::Tensor all = at::empty({group.size()}, at::kDouble);
+  group.all_gather_into_tensor(all, at::full({1}, own, at::kDouble)).wait();
+  const auto* const norms = all.data_ptr<double>();
+  return combined({norms, norms + group.size()}, norm_type);
+}
+
+}  // namespace
+
+double clip_grad_norm_(DistributedDataParallelBase& model, double max_norm, double norm_type,
+                       bool error_if_nonfinite) {
+  const at::NoGradGuard no_grad;
+  ProcessGroup& group = *model.group();
+  if (!(max_norm >= 0) || !(norm_type > 0)) {
+    throw UsageError(
+        fmt::format("clip_grad_norm_: rank {} of {}: max_norm is {} and norm_type {}; "
+                    "the first must not be negative, the second must be positive",
+                    group.rank(), group.size(), max_norm, norm_type));
+  }
+  const double norm = norm_over_ranks(norm_of(own_gradients(model), norm_type), norm_type, group);
+  if (error_if_nonfinite && !std::isfinite(norm)) {
+    throw Error(
+        fmt::format("clip_grad_norm_: the norm of order {} of the gradients is {}, on every "
+                    "rank. Clear the gradients and skip the step, or lower the learning "
+                    "rate; DistributedDataParallel's check_finite names the parameter",
+                    norm_type, norm));
+  }
+  const double coefficient = max_norm / (norm + 1e-6);
+  if (coefficient >= 1) return norm;
+  for (const at::Tensor& gradient : used_gradients(model)) gradient.mul_(coefficient);
+  return norm;
+}
+
+void clip_grad_value_(DistributedDataParallelBase& model, double clip_value) {
+  const at::NoGradGuard no_grad;
+  if (!(clip_value >= 0)) {
+    throw UsageError(
+        fmt::format("clip_grad_value_: rank {} of {}: clip_value is {}; it must not "
+                    "be negative",
+                    model.group()->rank(), model.group()->size(), clip_value));
+  }
+  for (const at::Tensor& gradient : used_gradients(model)) gradient.clamp_(-clip_value, clip_value);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Clips the gradients of a wrapped model between backward and the optimizer's step:
+//
+//   loss.backward();
+//   lockstep::clip_grad_norm_(model, 1.0);
+//   optimizer.step();
+//
+// Like torch::nn::utils::clip_grad_norm_ and clip_grad_value_, but also right with
+// `.whole_gradients = false`, and with the same bits on every rank whatever threads it has.
+#pragma once
+
+#include "lockstep/parallel/distributed_data_parallel.h"
+
+namespace lockstep {
+
+// Collective. Scales the gradients so that their norm, of all parameters together, is at most
+// max_norm, and returns what it was before. A norm_type of infinity is the largest absolute value.
+// Each rank computes the norm of its share, and the shares are added in rank order. Throws Error on
+// every rank if error_if_nonfinite is set and the norm is infinite or NaN; otherwise such gradients
+// are scaled as in PyTorch. UsageError for a negative max_norm, for a norm_type that is not
+// positive, and if there are gradients, but no backward of the model has reduced them.
+double clip_grad_norm_(DistributedDataParallelBase& model, double max_norm, double norm_type = 2,
+                       bool error_if_nonfinite = false);
+
+// Clamps each element to [-clip_value, clip_value]. Exchanges nothing. UsageError for a negative
+// clip_value.
+void clip_grad_value_(DistributedDataParallelBase& model, double clip_value);
+
+}  // namespace lockstep
