@@ -59,6 +59,17 @@ def step(program, model, set_to_none, mode="ddp", ranks=2, batch=None, field="us
     return Figure(Command(program, arguments), field, (("model", model), ("mode", mode)))
 
 
+def step_with(optimizer, model, mode="ddp"):
+    """With one of lockstep's optimizers; all are measured in turns. "peer": with PyTorch's."""
+    if optimizer == "peer":
+        script = (str(PEERS / "ddp_step.py"), model, "--ranks", "2", "--fused")
+        return Figure(Command("pip", script), "us_median", (("model", model), ("mode", mode)))
+    arguments = ("bench", "step", model, "--ranks", "2", "--json", "--optimizer",
+                 "torch,fused,sharded,divided")
+    return Figure(Command("lockstep", arguments), "us_median",
+                  (("model", model), ("mode", mode), ("optimizer", optimizer)))
+
+
 def all_reduce_on_hosts(program, size, backend=""):
     """Of 2 hosts with a rank each; a backend of Lockstep's, or a peer."""
     started = "lockstep by mpirun" if backend == "mpi" else program

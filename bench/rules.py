@@ -46,6 +46,17 @@ class Longer(Rule):
         return f"{own - peer:+.2f} us" if self.microseconds else f"{(own / peer - 1) * 100:+.1f} %"
 
 
+class AtMostOf(Rule):
+    def __str__(self):
+        return f"at most {self.limit:g} of it"
+
+    def met(self, own, peer):
+        return own / peer <= self.limit
+
+    def ratio(self, own, peer):
+        return f"{own / peer:.3f}"
+
+
 class AtMost(Rule):
     compares = False
 

@@ -4,8 +4,9 @@
 from dataclasses import dataclass
 
 from measurements import (SIZES, SIZES_ON_HOSTS, Figure, all_reduce, all_reduce_on_hosts,
-                          lockstep_launch, replicas, step, step_on_hosts, torchrun_launch)
-from rules import AtLeast, AtMost, Longer, NoTarget, TimesAsFast
+                          lockstep_launch, replicas, step, step_on_hosts, step_with,
+                          torchrun_launch)
+from rules import AtLeast, AtMost, AtMostOf, Longer, NoTarget, TimesAsFast
 
 
 @dataclass(frozen=True)
@@ -17,13 +18,14 @@ class Target:
     rule: object
 
 
-PARTS = ("all-reduce", "ordinary", "floor", "pytorch", "one-rank", "dp", "hosts", "launch")
+PARTS = ("all-reduce", "ordinary", "floor", "pytorch", "one-rank", "optimizer", "dp", "hosts",
+         "launch")
 
 
 def targets(names):
     """All of them, in the table's order; names: what each program is to be called."""
     return [*_all_reduce(names), *_ordinary(names), *_floor(), *_pytorch(names), *_one_rank(),
-            *_dp(), *_hosts(names), *_launch(names)]
+            *_optimizer(names), *_dp(), *_hosts(names), *_launch(names)]
 
 
 def _all_reduce(names):
@@ -85,6 +87,22 @@ def _one_rank():
     yield Target("one-rank", "DDP step mlp with one rank; without DDP",
                  step("lockstep", "mlp", False, ranks=1),
                  step("lockstep", "mlp", False, mode="single", ranks=1), Longer(percent=2))
+
+
+def _optimizer(names):
+    limits = {"mlp": (0.87, 1.05, 3), "mlp25m-adam": (0.8, 0.98, 1.45)}
+    for model, (of_torch, of_fused, times) in limits.items():
+        for kind, what in (("sharded", "sharded Adam"),
+                           ("divided", "sharded Adam, divided gradients")):
+            own = step_with(kind, model)
+            yield Target("optimizer", f"DDP step {model}, {what}; the floor with libtorch's Adam",
+                         own, step_with("torch", model, "floor"), AtMostOf(of_torch))
+            yield Target("optimizer", f"DDP step {model}, {what}; the floor with a fused Adam",
+                         own, step_with("fused", model, "floor"), AtMostOf(of_fused))
+            yield Target("optimizer", f"DDP step {model}, {what}; {names['pip']}, fused=True",
+                         own, step_with("peer", model), TimesAsFast(times))
+        yield Target("optimizer", f"DDP step {model}, fused Adam, not sharded; its floor",
+                     step_with("fused", model), step_with("fused", model, "floor"), NoTarget())
 
 
 def _dp():

@@ -8,10 +8,17 @@
 #include <utility>
 
 #include <ATen/autocast_mode.h>
+#include <ATen/ops/_fused_adam.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/version.h>
+#if TORCH_VERSION_MAJOR >= 2
+#include <ATen/ops/_fused_adamw.h>
+#endif
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 3)
+#include <ATen/ops/_fused_sgd.h>
+#endif
 #if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 9)
 #include <ATen/DeviceAccelerator.h>
 #endif
@@ -126,6 +133,63 @@ inline auto state_key(const at::Tensor& parameter) {
   return static_cast<void*>(parameter.unsafeGetTensorImpl());
 #else
   return c10::guts::to_string(parameter.unsafeGetTensorImpl());
+#endif
+}
+
+// The arguments of libtorch's fused kernels. Lists are of equal length, or empty.
+struct FusedAdam {
+  at::TensorList values;
+  at::TensorList gradients;
+  at::TensorList exp_avgs;
+  at::TensorList exp_avg_sqs;
+  at::TensorList max_exp_avg_sqs;  // empty unless amsgrad
+  at::TensorList steps;            // floats on the device
+  double lr;
+  double beta1;
+  double beta2;
+  double weight_decay;
+  double eps;
+};
+
+struct FusedSgd {
+  double lr;
+  double weight_decay;
+  double momentum;
+  double dampening;
+  bool nesterov;
+};
+
+// Each returns false, and does nothing, if this libtorch has no such kernel.
+inline bool fused_adam(const FusedAdam& call) {
+  at::_fused_adam_(call.values, call.gradients, call.exp_avgs, call.exp_avg_sqs,
+                   call.max_exp_avg_sqs, call.steps, call.lr, call.beta1, call.beta2,
+                   call.weight_decay, call.eps, !call.max_exp_avg_sqs.empty(),
+                   /*maximize=*/false);
+  return true;
+}
+
+inline bool fused_adamw([[maybe_unused]] const FusedAdam& call) {
+#if TORCH_VERSION_MAJOR >= 2
+  at::_fused_adamw_(call.values, call.gradients, call.exp_avgs, call.exp_avg_sqs,
+                    call.max_exp_avg_sqs, call.steps, call.lr, call.beta1, call.beta2,
+                    call.weight_decay, call.eps, !call.max_exp_avg_sqs.empty(),
+                    /*maximize=*/false);
+  return true;
+#else
+  return false;
+#endif
+}
+
+inline bool fused_sgd([[maybe_unused]] at::TensorList values,
+                      [[maybe_unused]] at::TensorList gradients,
+                      [[maybe_unused]] at::TensorList momentum_buffers,
+                      [[maybe_unused]] const FusedSgd& by) {
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 3)
+  at::_fused_sgd_(values, gradients, momentum_buffers, by.weight_decay, by.momentum, by.lr,
+                  by.dampening, by.nesterov, /*maximize=*/false, /*is_first_step=*/false);
+  return true;
+#else
+  return false;
 #endif
 }
 

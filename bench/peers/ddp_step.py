@@ -127,16 +127,16 @@ def mlp():
     return nn.Sequential(nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, CLASSES))
 
 
-def sgd(parameters):
-    return torch.optim.SGD(parameters, lr=0.01)
+def sgd(parameters, **more):
+    return torch.optim.SGD(parameters, lr=0.01, **more)
 
 
-def sgd_with_momentum(parameters):
-    return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
+def sgd_with_momentum(parameters, **more):
+    return torch.optim.SGD(parameters, lr=0.01, momentum=0.9, **more)
 
 
-def adam(parameters):
-    return torch.optim.Adam(parameters, lr=1e-3)
+def adam(parameters, **more):
+    return torch.optim.Adam(parameters, lr=1e-3, **more)
 
 
 # Model, optimizer, loss, input and target of one rank's batch.
@@ -147,6 +147,8 @@ WORK = {
             lambda: torch.randn(64, 784), lambda: torch.randint(CLASSES, (64,))),
     "mlp25m": (mlp25m, sgd, functional.mse_loss,
                lambda: torch.randn(64, 2048), lambda: torch.randn(64, 2048)),
+    "mlp25m-adam": (mlp25m, adam, functional.mse_loss,
+                    lambda: torch.randn(64, 2048), lambda: torch.randn(64, 2048)),
     "resnet18": (resnet18, sgd_with_momentum, functional.cross_entropy,
                  lambda: torch.randn(64, 3, 32, 32), lambda: torch.randint(CLASSES, (64,))),
     "resnet50": (resnet50, sgd_with_momentum, functional.cross_entropy,
@@ -160,7 +162,7 @@ def rank_main(rank, options):
     make_model, make_optimizer, loss, make_input, make_target = WORK[options.model]
     torch.manual_seed(rank)
     model = DistributedDataParallel(make_model().to(options.device))
-    optimizer = make_optimizer(model.parameters())
+    optimizer = make_optimizer(model.parameters(), **({"fused": True} if options.fused else {}))
     batch, target = make_input().to(options.device), make_target().to(options.device)
 
     def step():
@@ -190,6 +192,7 @@ def main():
     parser.add_argument("--device", default="cpu", help="cpu, or the GPU of all ranks: cuda:0")
     parser.add_argument("--backend", default="gloo", choices=("gloo", "nccl"))
     parser.add_argument("--set-to-none", action="store_true", help="instead of zeroing gradients")
+    parser.add_argument("--fused", action="store_true", help="PyTorch's fused optimizers")
     parser.add_argument("--seconds", type=float, default=2)
     options = parser.parse_args()
     run_ranks(rank_main, options.ranks, options, backend=options.backend)

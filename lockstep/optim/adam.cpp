@@ -2,6 +2,7 @@
 // Adam and AdamW, in one pass. They differ in how they decay weights.
 #include <cmath>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -10,11 +11,19 @@
 #include <fmt/format.h>
 
 #include "lockstep/optim/algorithm.h"
+#include "lockstep/optim/device_update.h"
 #include "lockstep/optim/fused_optimizer.h"
 #include "lockstep/optim/kernels/adam_kernel.h"
 
 namespace lockstep::optim {
 namespace {
+
+constexpr bool decays_directly(const torch::optim::AdamOptions&) {
+  return false;
+}
+constexpr bool decays_directly(const torch::optim::AdamWOptions&) {
+  return true;
+}
 
 void decay(const torch::optim::AdamOptions& options, AdamConstants& constants) {
   constants.l2 = options.weight_decay();
@@ -62,6 +71,34 @@ struct AdamAlgorithm {
     update_in_parallel(parameter, [&](std::int64_t begin, std::int64_t end) {
       update_adam(memory, begin, end, parameter.values().scalar_type(), constants);
     });
+  }
+
+  // Parameters that have taken the same number of steps are updated together.
+  static void update_on_device(torch::optim::Optimizer& optimizer,
+                               const std::vector<DenseParameter>& parameters,
+                               const Options& options) {
+    std::map<std::int64_t, AdamTensors> tensors_at;
+    for (const DenseParameter& parameter : parameters) {
+      State& state = state_of<State>(optimizer, parameter.parameter());
+      AdamTensors& tensors = tensors_at[++state.step()];
+      parameter.fit(state.exp_avg());
+      parameter.fit(state.exp_avg_sq());
+      tensors.values.push_back(parameter.values());
+      tensors.gradients.push_back(parameter.gradient());
+      tensors.exp_avgs.push_back(state.exp_avg());
+      tensors.exp_avg_sqs.push_back(state.exp_avg_sq());
+      if (!options.amsgrad()) continue;
+      parameter.fit(state.max_exp_avg_sq());
+      tensors.max_exp_avg_sqs.push_back(state.max_exp_avg_sq());
+    }
+    for (const auto& [step, tensors] : tensors_at) {
+      update_adam_on_device(tensors, constants_of(options, step),
+                            {.lr = options.lr(),
+                             .weight_decay = options.weight_decay(),
+                             .decays_directly = decays_directly(options),
+                             .number = step},
+                            kernels_for(tensors.values.front()));
+    }
   }
 
   static std::vector<at::Tensor*> tensors(State& state) {

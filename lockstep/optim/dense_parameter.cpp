@@ -15,7 +15,7 @@ namespace {
 // Whether elements of the same index lie in the same places. Strides of a dimension of one element
 // do not matter.
 bool lies_like(const at::Tensor& tensor, const at::Tensor& values) {
-  if (!tensor.is_cpu() || tensor.sizes() != values.sizes()) return false;
+  if (tensor.device() != values.device() || tensor.sizes() != values.sizes()) return false;
   for (std::int64_t i = 0; i < values.dim(); ++i) {
     if (values.size(i) > 1 && tensor.stride(i) != values.stride(i)) return false;
   }

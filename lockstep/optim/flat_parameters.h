@@ -34,6 +34,7 @@ class FlatParameters {
   FlatParameters(std::string_view owner, std::vector<at::Tensor> parameters, ProcessGroup& group,
                  const BackwardReduction* reduction);
 
+  std::size_t parameters() const { return parameters_.size(); }
   std::size_t buckets() const { return buckets_.size(); }
   // What this rank owns of a bucket.
   const std::vector<ParameterPart>& own_parts(std::size_t bucket) const {

@@ -33,13 +33,52 @@ inline std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& opti
   return all;
 }
 
-// The options of the group that has the parameter of this number.
-template <class Options>
-const Options& options_of(torch::optim::Optimizer& optimizer, std::size_t number) {
-  auto group = optimizer.param_groups().begin();
-  while (number >= group->params().size()) number -= (group++)->params().size();
-  return static_cast<const Options&>(group->options());
+// The index of the group that has the parameter of this number.
+inline std::size_t group_of(torch::optim::Optimizer& optimizer, std::size_t number) {
+  std::size_t group = 0;
+  while (number >= optimizer.param_groups()[group].params().size()) {
+    number -= optimizer.param_groups()[group++].params().size();
+  }
+  return group;
 }
+
+// Updates parameters of one group: in host memory one by one, on other devices as lists of one
+// type.
+template <class Options, class State>
+class Updates {
+ public:
+  // Options are read when parameters are updated.
+  Updates(torch::optim::Optimizer& optimizer, const torch::optim::OptimizerOptions& options)
+      : optimizer_(optimizer), options_(static_cast<const Options&>(options)) {}
+
+  void add(const DenseParameter& parameter) {
+    const at::Tensor& values = parameter.values();
+    if (values.is_cpu()) {
+      Algorithm<State>::update(optimizer_, parameter, options_);
+      return parameter.commit();
+    }
+    for (std::vector<DenseParameter>& list : lists_) {
+      const at::Tensor& other = list.front().values();
+      if (other.device() == values.device() && other.scalar_type() == values.scalar_type()) {
+        return list.push_back(parameter);
+      }
+    }
+    lists_.push_back({parameter});
+  }
+
+  void finish() {
+    for (const std::vector<DenseParameter>& list : lists_) {
+      Algorithm<State>::update_on_device(optimizer_, list, options_);
+      for (const DenseParameter& parameter : list) parameter.commit();
+    }
+    lists_.clear();
+  }
+
+ private:
+  torch::optim::Optimizer& optimizer_;
+  const Options& options_;
+  std::vector<std::vector<DenseParameter>> lists_;
+};
 
 inline bool have_gradients(const torch::optim::Optimizer& optimizer) {
   const auto all = parameters_of(optimizer);
@@ -150,11 +189,7 @@ at::Tensor FusedOptimizer<Base, Options, State>::step(
     const at::AutoGradMode with_gradients(true);
     loss = closure();
   }
-  if (all_on_cpu(*this)) {
-    update();
-  } else {
-    Base::step();
-  }
+  update();
   return loss;
 }
 
@@ -164,13 +199,11 @@ void FusedOptimizer<Base, Options, State>::update() {
   const at::NoGradGuard no_grad;
   if (group_) return update_own_parts();
   for (auto& group : this->param_groups()) {
-    const auto& options = static_cast<const Options&>(group.options());
+    detail::Updates<Options, State> updates(*this, group.options());
     for (const at::Tensor& parameter : group.params()) {
-      if (!parameter.grad().defined()) continue;
-      const DenseParameter dense(parameter);
-      Algorithm<State>::update(*this, dense, options);
-      dense.commit();
+      if (parameter.grad().defined()) updates.add(DenseParameter(parameter));
     }
+    updates.finish();
   }
 }
 
@@ -184,15 +217,24 @@ void FusedOptimizer<Base, Options, State>::update_own_parts() {
                     "backward() of its result, before step()",
                     Algorithm<State>::name(), group_->rank(), group_->size()));
   }
+  if (detail::parameters_of(*this).size() != flat_->parameters()) {
+    throw UsageError(
+        fmt::format("{}, rank {} of {}: a parameter group was added after the "
+                    "parameters had been divided among the ranks. Give all groups to "
+                    "the constructor",
+                    Algorithm<State>::name(), group_->rank(), group_->size()));
+  }
   flat_->check();
   consolidated_.reset();
+  std::vector<detail::Updates<Options, State>> updates;
+  for (auto& group : this->param_groups()) updates.emplace_back(*this, group.options());
   std::vector<Work> exchanges;
   for (std::size_t bucket = 0; bucket < flat_->buckets(); ++bucket) {
     for (const ParameterPart& part : flat_->own_parts(bucket)) {
       if (!part.parameter.grad().defined()) continue;
-      Algorithm<State>::update(*this, DenseParameter(part.parameter, part.range),
-                               detail::options_of<Options>(*this, part.number));
+      updates[detail::group_of(*this, part.number)].add(DenseParameter(part.parameter, part.range));
     }
+    for (auto& of_group : updates) of_group.finish();
     exchanges.push_back(flat_->exchange(bucket));
   }
   for (Work& exchange : exchanges) exchange.wait();

@@ -64,8 +64,8 @@ class FusedOptimizer : public Base {
   // a gradient, with libtorch's threads if they are large. Must not run at the same time as a
   // forward or backward of the same parameters. Before it changes a parameter, it throws UsageError
   // if one cannot be updated: its gradient is sparse or of another type, it is not of a real
-  // floating-point type, or a group that was added later lists it again. If any parameter is not on
-  // the CPU, the step is libtorch's own.
+  // floating-point type, or a group that was added later lists it again. On other devices than the
+  // CPU it calls libtorch's fused kernels, or where it has none, its tensor operations.
   //
   // Sharded: PeerLost or TimeoutError if another rank does not take part. This rank's parameters
   // may then be partly new; go on from a checkpoint. UsageError if there are gradients, but the

@@ -2,7 +2,6 @@
 // Looks through the parameters of an optimizer's groups.
 #include "lockstep/optim/parameter_groups.h"
 
-#include <algorithm>
 #include <map>
 #include <string>
 #include <unordered_set>
@@ -68,15 +67,6 @@ std::vector<torch::optim::OptimizerParamGroup> without_repeats(
     groups[group].params() = std::move(once);
   }
   return groups;
-}
-
-bool all_on_cpu(const torch::optim::Optimizer& optimizer) {
-  const auto& groups = optimizer.param_groups();
-  return std::all_of(groups.begin(), groups.end(), [](const auto& group) {
-    const auto& parameters = group.params();
-    return std::all_of(parameters.begin(), parameters.end(),
-                       [](const at::Tensor& parameter) { return parameter.is_cpu(); });
-  });
 }
 
 void require_updatable(std::string_view name, const torch::optim::Optimizer& optimizer) {

@@ -20,8 +20,6 @@ std::string description(const at::Tensor& parameter);
 std::vector<torch::optim::OptimizerParamGroup> without_repeats(
     std::string_view optimizer, std::vector<torch::optim::OptimizerParamGroup> groups);
 
-bool all_on_cpu(const torch::optim::Optimizer& optimizer);
-
 // Throws UsageError, which names the parameter, if one that has a gradient cannot be updated, or if
 // one is listed twice.
 void require_updatable(std::string_view name, const torch::optim::Optimizer& optimizer);

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/optim/algorithm.h"
+#include "lockstep/optim/device_update.h"
 #include "lockstep/optim/fused_optimizer.h"
 #include "lockstep/optim/kernels/sgd_kernel.h"
 
@@ -20,13 +21,17 @@ struct Algorithm<torch::optim::SGDParamState> {
 
   static std::string_view name() { return "lockstep::optim::SGD"; }
 
+  static SgdConstants constants_of(const Options& options) {
+    return {.lr = options.lr(),
+            .l2 = options.weight_decay(),
+            .momentum = options.momentum(),
+            .gradient_share = 1 - options.dampening(),
+            .nesterov = options.nesterov()};
+  }
+
   static void update(torch::optim::Optimizer& optimizer, const DenseParameter& parameter,
                      const Options& options) {
-    SgdConstants constants{.lr = options.lr(),
-                           .l2 = options.weight_decay(),
-                           .momentum = options.momentum(),
-                           .gradient_share = 1 - options.dampening(),
-                           .nesterov = options.nesterov()};
+    SgdConstants constants = constants_of(options);
     SgdMemory memory{.parameter = parameter.values().data_ptr(),
                      .gradient = parameter.gradient().data_ptr(),
                      .momentum_buffer = nullptr};
@@ -39,6 +44,35 @@ struct Algorithm<torch::optim::SGDParamState> {
     update_in_parallel(parameter, [&](std::int64_t begin, std::int64_t end) {
       update_sgd(memory, begin, end, parameter.values().scalar_type(), constants);
     });
+  }
+
+  // Parameters that have a momentum already are updated together, and so are the others.
+  static void update_on_device(torch::optim::Optimizer& optimizer,
+                               const std::vector<DenseParameter>& parameters,
+                               const Options& options) {
+    SgdTensors first;
+    SgdTensors later;
+    for (const DenseParameter& parameter : parameters) {
+      if (options.momentum() == 0) {
+        later.values.push_back(parameter.values());
+        later.gradients.push_back(parameter.gradient());
+        continue;
+      }
+      at::Tensor& buffer = state_of<State>(optimizer, parameter.parameter()).momentum_buffer();
+      SgdTensors& tensors = buffer.defined() ? later : first;
+      parameter.fit(buffer);
+      tensors.values.push_back(parameter.values());
+      tensors.gradients.push_back(parameter.gradient());
+      tensors.momentum_buffers.push_back(buffer);
+    }
+    SgdConstants constants = constants_of(options);
+    if (!later.values.empty()) {
+      update_sgd_on_device(later, constants, kernels_for(later.values.front()));
+    }
+    constants.gradient_share = 1;  // dampening begins with the second step
+    if (!first.values.empty()) {
+      update_sgd_on_device(first, constants, kernels_for(first.values.front()));
+    }
   }
 
   static std::vector<at::Tensor*> tensors(State& state) { return {&state.momentum_buffer()}; }

@@ -273,6 +273,15 @@ TEST(Sharding, DifferentOptionsAreNamedOnEveryRank) {
   });
 }
 
+TEST(Sharding, AGroupThatIsAddedTooLateIsAnError) {
+  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    Adam optimizer(make_parameters(), 0.1, group);
+    optimizer.add_param_group(torch::optim::OptimizerParamGroup(make_parameters()));
+    EXPECT_THAT(message_of<UsageError>([&] { optimizer.step(); }),
+                ::testing::HasSubstr("a parameter group was added"));
+  });
+}
+
 TEST(Sharding, AParameterThatWasMovedIsNamed) {
   run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
     const Parameters parameters = make_parameters();

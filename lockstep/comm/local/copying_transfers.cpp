@@ -2,10 +2,14 @@
 // Transfers of the collectives that copy the ranks' elements unchanged.
 #include <cstring>
 
+#include "lockstep/comm/kernels/stream_copy.h"
 #include "lockstep/comm/local/transfers.h"
 
 namespace lockstep::local {
 namespace {
+
+// More bytes than this would only pass through the caches on their way.
+constexpr std::size_t kStreamed = 4 * 1024 * 1024;
 
 // Copies between tensors and payloads whose elements have the same size.
 class CopyTransfer : public Transfer {
@@ -18,8 +22,14 @@ class CopyTransfer : public Transfer {
     return tensor.data() + chunk.begin * element_bytes_;
   }
   void copy(std::byte* to, const std::byte* from, ElementRange chunk) const {
-    // An output may be the input itself.
-    if (to != from) std::memcpy(to, from, bytes(chunk));
+    const auto count = static_cast<std::size_t>(bytes(chunk));
+    if (to == from) return;  // an output may be the input itself
+    if (count < kStreamed) {
+      std::memcpy(to, from, count);
+    } else {
+      stream_copy(to, from, count);
+      finish_streaming();
+    }
   }
 
  private:

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "lockstep/core/process_watch.h"
+#include "lockstep/optim/optimizers.h"
 
 namespace lockstep::testing {
 namespace {
@@ -65,6 +66,26 @@ TEST_P(FaultConformance, ARankKilledInTheMiddleOfRingsIsNamedWithItsPid) {
         },
         {.signals = {{.rank = victim, .cue = "in all_reduce", .signal = SIGKILL}}});
   }
+}
+
+TEST_P(FaultConformance, ARankKilledAmongStepsOfAShardedOptimizerIsNamed) {
+  const int victim = size() - 1;
+  run(
+      [&](Rank& rank) {
+        const auto group = join(rank);
+        const at::Tensor parameter = at::zeros({400'000}).set_requires_grad(true);
+        parameter.mutable_grad() = at::ones_like(parameter);
+        optim::Adam optimizer({parameter}, 0.1, group);
+        expect_lost(rank, *group, victim, {"died before", beginning(backend(), rank, "all_gather")},
+                    [&] {
+                      for (int round = 0;; ++round) {
+                        if (rank.rank() == victim && round == 20) rank.cue("in step");
+                        optimizer.step();
+                      }
+                    });
+        EXPECT_LT(rank.since_signal(victim), kSoon);
+      },
+      {.signals = {{.rank = victim, .cue = "in step", .signal = SIGKILL}}});
 }
 
 TEST_P(FaultConformance, ARankStoppedInTheMiddleOfAllReducesIsATimeoutThatNamesIt) {

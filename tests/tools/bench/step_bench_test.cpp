@@ -45,11 +45,25 @@ TEST(StepBench, MeasuresEachModeWithEachOptimizer) {
   });
 }
 
+TEST(StepBench, AShardedOptimizerTrainsTogetherOnly) {
+  testing::run_rank_threads(2, [&](const std::shared_ptr<ProcessGroup>& group) {
+    const StepRows rows = measure_steps(group, {.model = find_model("linear")},
+                                        {OptimizerKind::sharded, OptimizerKind::divided});
+    ASSERT_EQ(rows.size(), 2);
+    EXPECT_EQ(rows[0].optimizer, OptimizerKind::sharded);
+    EXPECT_EQ(rows[1].optimizer, OptimizerKind::divided);
+    for (const StepRow& row : rows) {
+      EXPECT_EQ(row.mode, StepMode::ddp);
+      EXPECT_GT(row.us_median, 0);
+    }
+  });
+}
+
 TEST(Models, HaveBothOptimizers) {
   for (const Model& model : all_models()) {
     const at::Tensor parameter = torch::ones({2}, torch::requires_grad());
-    const auto fused = model.make_optimizer({parameter}, OptimizerKind::fused);
-    const auto libtorchs = model.make_optimizer({parameter}, OptimizerKind::torch);
+    const auto fused = model.make_optimizer({{parameter}}, OptimizerKind::fused);
+    const auto libtorchs = model.make_optimizer({{parameter}}, OptimizerKind::torch);
     const auto is_fused = [](torch::optim::Optimizer* optimizer) {
       return dynamic_cast<optim::SGD*>(optimizer) != nullptr ||
              dynamic_cast<optim::Adam*>(optimizer) != nullptr;

@@ -99,10 +99,10 @@ TEST(BenchCommand, MeasuresSteps) {
 }
 
 TEST(BenchCommand, MeasuresStepsWithEachOptimizer) {
-  Program program(
-      {LOCKSTEP_PROGRAM, "bench", "step", "linear", "--ranks", "2", "--optimizer", "torch,fused"});
+  Program program({LOCKSTEP_PROGRAM, "bench", "step", "linear", "--ranks", "2", "--optimizer",
+                   "torch,fused,sharded,divided"});
   EXPECT_EQ(program.wait(), 0) << program.err();
-  for (const char* optimizer : {"torch", "fused"}) {
+  for (const char* optimizer : {"torch", "fused", "sharded", "divided"}) {
     EXPECT_THAT(program.out(),
                 ::testing::ContainsRegex(std::string("\n") + optimizer + " +ddp +2 "));
   }
@@ -148,7 +148,7 @@ TEST(BenchCommand, RefusesWrongUse) {
   const std::vector<Case> wrong{
       {{"bench"}, "subcommand"},
       {{"bench", "step", "resnet1000"},
-       "choose one of linear, mlp, cnn, mlp25m, resnet18, resnet50"},
+       "choose one of linear, mlp, cnn, mlp25m, mlp25m-adam, resnet18, resnet50"},
       {{"bench", "dp", "mlp", "--ranks", "1"}, "--ranks \"1\": give a whole number from 2 to"},
       {{"bench", "step", "mlp", "--device", "tpu"}, "tpu"},
       {{"bench", "step", "mlp", "--optimizer", "sgd"}, "--optimizer \"sgd\": give torch, fused"},

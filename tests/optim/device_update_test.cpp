@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The updates for other devices, beside the kernels for host memory. They run on the CPU here, for
+// which later libtorch versions have the same fused kernels as for GPUs.
+#include "lockstep/optim/device_update.h"
+
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <c10/util/Exception.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "lockstep/optim/kernels/element_types.h"
+
+namespace lockstep::optim {
+namespace {
+
+struct Case {
+  Kernels kernels;
+  at::ScalarType type;
+};
+
+class DeviceUpdate : public ::testing::TestWithParam<Case> {
+ protected:
+  at::Tensor drawn(std::int64_t count) const { return at::randn({count}).to(GetParam().type); }
+  at::Tensor zeros(std::int64_t count) const {
+    return at::zeros({count}, at::dtype(state_type(GetParam().type)));
+  }
+  void expect_close(const at::Tensor& a, const at::Tensor& b) const {
+    const double tolerance = GetParam().type == at::kBFloat16 ? 1e-2 : 1e-5;
+    EXPECT_TRUE(at::allclose(a, b, tolerance, tolerance)) << a << b;
+  }
+};
+
+// Whether this libtorch has the fused kernel for the CPU.
+template <class Function>
+bool available(const Function& function) {
+  try {
+    function();
+    return true;
+  } catch (const c10::Error&) {
+    return false;
+  }
+}
+
+const std::vector<std::int64_t> kCounts{1, 100, 1001};
+
+TEST_P(DeviceUpdate, AdamIsThatOfHostMemory) {
+  for (const bool amsgrad : {false, true}) {
+    for (const bool decays_directly : {false, true}) {
+      torch::manual_seed(1);
+      AdamTensors tensors;
+      AdamTensors expected;
+      for (const std::int64_t count : kCounts) {
+        tensors.values.push_back(drawn(count));
+        expected.values.push_back(tensors.values.back().clone());
+        for (AdamTensors* both : {&tensors, &expected}) {
+          both->exp_avgs.push_back(zeros(count));
+          both->exp_avg_sqs.push_back(zeros(count));
+          if (amsgrad) both->max_exp_avg_sqs.push_back(zeros(count));
+        }
+      }
+      for (std::int64_t number = 1; number <= 5; ++number) {
+        const AdamStep step{
+            .lr = 0.01, .weight_decay = 0.1, .decays_directly = decays_directly, .number = number};
+        const auto times = static_cast<double>(number);
+        const AdamConstants constants{.beta1 = 0.9,
+                                      .beta2 = 0.99,
+                                      .eps = 1e-6,
+                                      .l2 = decays_directly ? 0 : step.weight_decay,
+                                      .keep = decays_directly ? 1 - step.lr * step.weight_decay : 1,
+                                      .step_size = step.lr / (1 - std::pow(0.9, times)),
+                                      .root_scale = 1 / std::sqrt(1 - std::pow(0.99, times))};
+        tensors.gradients.clear();
+        for (const std::int64_t count : kCounts) tensors.gradients.push_back(drawn(count));
+        const auto update = [&] {
+          update_adam_on_device(tensors, constants, step, GetParam().kernels);
+        };
+        if (!available(update)) GTEST_SKIP() << "this libtorch has no fused kernel for the CPU";
+        for (std::size_t i = 0; i < kCounts.size(); ++i) {
+          update_adam(
+              {.parameter = expected.values[i].data_ptr(),
+               .gradient = tensors.gradients[i].data_ptr(),
+               .exp_avg = expected.exp_avgs[i].data_ptr(),
+               .exp_avg_sq = expected.exp_avg_sqs[i].data_ptr(),
+               .max_exp_avg_sq = amsgrad ? expected.max_exp_avg_sqs[i].data_ptr() : nullptr},
+              0, kCounts[i], GetParam().type, constants);
+        }
+      }
+      for (std::size_t i = 0; i < kCounts.size(); ++i) {
+        expect_close(tensors.values[i], expected.values[i]);
+        expect_close(tensors.exp_avg_sqs[i], expected.exp_avg_sqs[i]);
+      }
+    }
+  }
+}
+
+TEST_P(DeviceUpdate, SgdIsThatOfHostMemory) {
+  for (const bool momentum : {false, true}) {
+    for (const bool nesterov : {false, true}) {
+      if (nesterov && !momentum) continue;
+      torch::manual_seed(1);
+      SgdTensors tensors;
+      SgdTensors expected;
+      for (const std::int64_t count : kCounts) {
+        tensors.values.push_back(drawn(count));
+        expected.values.push_back(tensors.values.back().clone());
+        if (!momentum) continue;
+        tensors.momentum_buffers.push_back(zeros(count));
+        expected.momentum_buffers.push_back(zeros(count));
+      }
+      for (int step = 0; step < 5; ++step) {
+        const SgdConstants constants{.lr = 0.1,
+                                     .l2 = 0.01,
+                                     .momentum = 0.9,
+                                     .gradient_share = step == 0 ? 1 : 0.7,
+                                     .nesterov = nesterov};
+        tensors.gradients.clear();
+        for (const std::int64_t count : kCounts) tensors.gradients.push_back(drawn(count));
+        const auto update = [&] { update_sgd_on_device(tensors, constants, GetParam().kernels); };
+        if (!available(update)) GTEST_SKIP() << "this libtorch has no fused kernel for the CPU";
+        for (std::size_t i = 0; i < kCounts.size(); ++i) {
+          update_sgd(
+              {.parameter = expected.values[i].data_ptr(),
+               .gradient = tensors.gradients[i].data_ptr(),
+               .momentum_buffer = momentum ? expected.momentum_buffers[i].data_ptr() : nullptr},
+              0, kCounts[i], GetParam().type, constants);
+        }
+      }
+      for (std::size_t i = 0; i < kCounts.size(); ++i) {
+        expect_close(tensors.values[i], expected.values[i]);
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    By, DeviceUpdate,
+    ::testing::Values(Case{Kernels::composed, at::kFloat}, Case{Kernels::composed, at::kDouble},
+                      Case{Kernels::composed, at::kBFloat16}, Case{Kernels::fused, at::kFloat},
+                      Case{Kernels::fused, at::kDouble}),
+    [](const auto& test) {
+      return std::string(test.param.kernels == Kernels::fused ? "Fused" : "Composed") +
+             c10::toString(test.param.type);
+    });
+
+}  // namespace
+}  // namespace lockstep::optim
