@@ -224,7 +224,7 @@ void BackwardReduction::launch_next() {
 Work BackwardReduction::reduce(Bucket& bucket) {
   if (hook_) {
     bucket.complete();
-    GradBucket seen(bucket);
+    GradBucket seen(bucket, *group_);
     return hook_(seen);
   }
   return GroupAccess(*group_).all_reduce_pieces(bucket.flat(), bucket.release_pieces(),
