@@ -5,6 +5,10 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
 
 #include "lockstep/comm/group_argument.h"
 #include "lockstep/parallel/comm_hook.h"
@@ -48,5 +52,46 @@ struct PowerSGDState {
 // result is not either, and error feedback and warm start begin anew. UsageError for options out of
 // range or in contradiction.
 CommHook power_sgd_hook(PowerSGDState state);
+
+struct PostLocalSGDState {
+  GroupArgument group;
+  // The ranks that average gradients after the first iterations. By default the ranks of each host;
+  // then post_local_sgd_hook() is a blocking collective call.
+  GroupArgument subgroup = nullptr;
+  // So many iterations come first that reduce over the whole group, as without a hook.
+  int start_localSGD_iter = 0;
+  // Otherwise later iterations reduce nothing: each rank keeps its own gradients.
+  bool post_local_gradient_allreduce = true;
+};
+
+// Post-local SGD (Lin, Stich, Patel and Jaggi, "Don't use large mini-batches, use local SGD", 2018,
+// arXiv:1808.07217): after the first iterations ranks train by themselves, or each subgroup does.
+// Average the parameters from time to time with a PeriodicModelAverager, with warmup_steps =
+// start_localSGD_iter. In between, parameters differ between ranks, as check_in_sync() will say.
+CommHook post_local_sgd_hook(PostLocalSGDState state);
+
+struct PeriodicModelAveragerOptions {
+  // Must be given, 1 or more.
+  int period = 0;
+  int warmup_steps = 0;
+};
+
+// Averages parameters over the ranks in every period-th step, the first time after warmup_steps.
+class PeriodicModelAverager {
+ public:
+  // UsageError for options out of range.
+  PeriodicModelAverager(PeriodicModelAveragerOptions options, GroupArgument group);
+
+  // Call it after each optimizer step, with the same parameters on every rank. Every period-th call
+  // is collective, and blocks: each parameter, in place, becomes the mean over the ranks, the same
+  // bits on every rank, by one all_reduce per type and device. Takes as much memory again as the
+  // parameters. Buffers and the optimizer's state stay as they are.
+  void average_parameters(const std::vector<at::Tensor>& parameters);
+
+ private:
+  PeriodicModelAveragerOptions options_;
+  std::shared_ptr<ProcessGroup> group_;
+  std::int64_t step_ = 0;
+};
 
 }  // namespace lockstep
