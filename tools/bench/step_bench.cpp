@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Runs modes and optimizers in turns, and measures their steps and memory.
+// Runs modes, optimizers and hooks in turns, and measures their steps and memory.
 #include "tools/bench/step_bench.h"
 
 #include <algorithm>
@@ -9,6 +9,7 @@
 
 #include "lockstep/comm/objects.h"
 #include "lockstep/core/peak_memory.h"
+#include "lockstep/parallel/comm_hooks.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "tools/bench/statistics.h"
 #include "tools/bench/stopwatch.h"
@@ -26,10 +27,17 @@ Training train_alone(const TrainingStep& step) {
   return Training(step);
 }
 
+CommHook make_hook(CommHookKind kind, const std::shared_ptr<ProcessGroup>& group) {
+  return kind == CommHookKind::fp16 ? fp16_compress_hook(group) : bf16_compress_hook(group);
+}
+
 Training train_together(const TrainingStep& step, const std::shared_ptr<ProcessGroup>& group) {
   return Training(step, [&](torch::nn::Sequential& net) {
-    return [model = DistributedDataParallel(net, group, {.check_finite = step.check_finite})](
-               const at::Tensor& input) { return model(input); };
+    DistributedDataParallel model(net, group, {.check_finite = step.check_finite});
+    if (step.comm_hook != CommHookKind::none) {
+      model->register_comm_hook(make_hook(step.comm_hook, group));
+    }
+    return [model](const at::Tensor& input) { return model(input); };
   });
 }
 
@@ -46,15 +54,32 @@ Schedule plan(ProcessGroup& group, double seconds_a_step) {
   return broadcast_object(Schedule{static_cast<int>(steps), static_cast<int>(turns)}, 0, group);
 }
 
+// A training with one hook, and the seconds of each of its steps.
+struct MeasuredDdp {
+  CommHookKind comm_hook;
+  Training training;
+  std::vector<double> seconds = {};
+};
+
 // The trainings with one optimizer, and the seconds of each of their steps.
 struct Measured {
-  TrainingStep step;
+  OptimizerKind optimizer;
   Training alone;
-  Training together;
   std::vector<double> single = {};
   std::vector<double> floor = {};
-  std::vector<double> ddp = {};
+  std::vector<MeasuredDdp> ddp = {};
 };
+
+Measured prepare(TrainingStep step, const std::vector<CommHookKind>& comm_hooks,
+                 const std::shared_ptr<ProcessGroup>& group) {
+  torch::manual_seed(0);  // the same weights and batch for each optimizer
+  Measured measured{step.optimizer, train_alone(step)};
+  for (const CommHookKind comm_hook : comm_hooks) {
+    step.comm_hook = comm_hook;
+    measured.ddp.push_back({comm_hook, train_together(step, group)});
+  }
+  return measured;
+}
 
 void take_turn(ProcessGroup& group, Measured& measured, int steps) {
   // The other ranks sleep at the next barrier.
@@ -64,15 +89,17 @@ void take_turn(ProcessGroup& group, Measured& measured, int steps) {
   for (int i = 0; i < steps; ++i) {
     measured.floor.push_back(seconds_of(group, [&] { measured.alone.step(); }));
   }
-  for (int i = 0; i < steps; ++i) {
-    measured.ddp.push_back(seconds_of(group, [&] { measured.together.step(); }));
+  for (MeasuredDdp& ddp : measured.ddp) {
+    for (int i = 0; i < steps; ++i) {
+      ddp.seconds.push_back(seconds_of(group, [&] { ddp.training.step(); }));
+    }
   }
 }
 
 StepRow make_row(ProcessGroup& group, const Measured& measured, StepMode mode,
                  std::vector<double> seconds_of_rank) {
   const auto seconds = slowest_of_ranks(group, std::move(seconds_of_rank));
-  return {.optimizer = measured.step.optimizer,
+  return {.optimizer = measured.optimizer,
           .mode = mode,
           .ranks = mode == StepMode::single ? 1 : group.size(),
           .us_p10 = quantile(seconds, 0.1) * 1e6,
@@ -95,19 +122,21 @@ std::string_view name(StepMode mode) {
 }
 
 StepRows measure_steps(const std::shared_ptr<ProcessGroup>& group, const TrainingStep& step,
-                       const std::vector<OptimizerKind>& optimizers) {
+                       const std::vector<OptimizerKind>& optimizers,
+                       const std::vector<CommHookKind>& comm_hooks) {
   std::vector<Measured> all;
   for (const OptimizerKind optimizer : optimizers) {
-    torch::manual_seed(0);  // the same weights and batch for each
     TrainingStep own = step;
     own.optimizer = optimizer;
-    all.push_back({own, train_alone(own), train_together(own, group)});
+    all.push_back(prepare(own, comm_hooks, group));
   }
 
   std::vector<double> warm_up;
   for (int i = 0; i < kWarmUpSteps; ++i) {
     for (Measured& measured : all) {
-      warm_up.push_back(seconds_of(*group, [&] { measured.together.step(); }));
+      for (MeasuredDdp& ddp : measured.ddp) {
+        warm_up.push_back(seconds_of(*group, [&] { ddp.training.step(); }));
+      }
       measured.alone.step();
     }
   }
@@ -121,7 +150,10 @@ StepRows measure_steps(const std::shared_ptr<ProcessGroup>& group, const Trainin
     measured.single.resize(measured.floor.size());
     rows.push_back(make_row(*group, measured, StepMode::single, measured.single));
     rows.push_back(make_row(*group, measured, StepMode::floor, measured.floor));
-    rows.push_back(make_row(*group, measured, StepMode::ddp, measured.ddp));
+    for (const MeasuredDdp& ddp : measured.ddp) {
+      rows.push_back(make_row(*group, measured, StepMode::ddp, ddp.seconds));
+      rows.back().comm_hook = ddp.comm_hook;
+    }
   }
   return rows;
 }

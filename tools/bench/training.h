@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string_view>
 
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/optim/optimizer.h>
@@ -13,6 +14,11 @@
 #include "tools/bench/models.h"
 
 namespace lockstep::bench {
+
+// A communication hook of DistributedDataParallel, by the name of its wire type.
+enum class CommHookKind : std::uint8_t { none, fp16, bf16 };
+
+std::string_view name(CommHookKind kind);
 
 struct TrainingStep {
   Model model;
@@ -23,6 +29,7 @@ struct TrainingStep {
   bool set_to_none = false;
   // The option of DistributedDataParallel.
   bool check_finite = false;
+  CommHookKind comm_hook = CommHookKind::none;
   at::Device device = at::kCPU;
 
   std::int64_t samples() const { return batch_size.value_or(model.batch_size); }

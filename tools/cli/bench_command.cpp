@@ -79,6 +79,15 @@ bench::OptimizerKind read_optimizer(const std::string& text) {
   throw UsageError(fmt::format("--optimizer \"{}\": give torch, fused or torch,fused", text));
 }
 
+bench::CommHookKind read_comm_hook(const std::string& text) {
+  using Kind = bench::CommHookKind;
+  for (const auto kind : {Kind::none, Kind::fp16, Kind::bf16}) {
+    if (text == bench::name(kind)) return kind;
+  }
+  throw UsageError(
+      fmt::format("--comm-hook \"{}\": give none, fp16, bf16, or some as in none,bf16", text));
+}
+
 }  // namespace
 
 void BenchCommand::describe(::CLI::App& app) {
@@ -104,6 +113,12 @@ void BenchCommand::describe(::CLI::App& app) {
       "by each in turns (torch,fused)")
       ->allow_extra_args(false)
       ->type_name("OPTIMIZERS");
+  add_list<bench::CommHookKind>(
+      *step_, "--comm-hook", comm_hooks, read_comm_hook,
+      "Send gradients to other hosts as they are (none), as half numbers (fp16), as bfloat16 ones "
+      "(bf16), or in several ways in turns (none,fp16,bf16)")
+      ->allow_extra_args(false)
+      ->type_name("HOOKS");
   describe_ranks(*step_, kCounts, "Start this many ranks; by default one per core, but at least 2");
   describe_group(*step_);
   dp_ = app.add_subcommand("dp",
@@ -266,7 +281,7 @@ double BenchCommand::peak_mb(const bench::TrainingStep& step, bench::StepMode mo
 int BenchCommand::run_step() const {
   bench::TrainingStep step = training_step(device_of(0));
   auto rows = on_ranks([&](const std::shared_ptr<ProcessGroup>& group) {
-    return bench::measure_steps(group, training_step(group->device()), optimizers);
+    return bench::measure_steps(group, training_step(group->device()), optimizers, comm_hooks);
   });
   if (!rows) return 0;
   // Only processes that do nothing else show how much memory a step takes; a launcher's ranks have
@@ -275,6 +290,7 @@ int BenchCommand::run_step() const {
     std::optional<double> alone;
     for (bench::StepRow& row : *rows) {
       step.optimizer = row.optimizer;
+      step.comm_hook = row.comm_hook;
       row.peak_mb = row.mode == bench::StepMode::floor ? alone : peak_mb(step, row.mode, row.ranks);
       if (row.mode == bench::StepMode::single) alone = row.peak_mb;  // comes before the floor's row
     }
