@@ -27,16 +27,25 @@ Training train_alone(const TrainingStep& step) {
   return Training(step);
 }
 
-CommHook make_hook(CommHookKind kind, const std::shared_ptr<ProcessGroup>& group) {
-  return kind == CommHookKind::fp16 ? fp16_compress_hook(group) : bf16_compress_hook(group);
+void register_hook(DistributedDataParallel<torch::nn::Sequential>& model, CommHookKind kind,
+                   const std::shared_ptr<ProcessGroup>& group) {
+  switch (kind) {
+    case CommHookKind::none:
+      return;
+    case CommHookKind::fp16:
+      return model->register_comm_hook(fp16_compress_hook(group));
+    case CommHookKind::bf16:
+      return model->register_comm_hook(bf16_compress_hook(group));
+    case CommHookKind::power_sgd:
+      return model->register_comm_hook(
+          power_sgd_hook({.group = group, .start_powerSGD_iter = kWarmUpSteps - 1}));
+  }
 }
 
 Training train_together(const TrainingStep& step, const std::shared_ptr<ProcessGroup>& group) {
   return Training(step, [&](torch::nn::Sequential& net) {
     DistributedDataParallel model(net, group, {.check_finite = step.check_finite});
-    if (step.comm_hook != CommHookKind::none) {
-      model->register_comm_hook(make_hook(step.comm_hook, group));
-    }
+    register_hook(model, step.comm_hook, group);
     return [model](const at::Tensor& input) { return model(input); };
   });
 }

@@ -12,6 +12,8 @@ std::string_view name(CommHookKind kind) {
       return "fp16";
     case CommHookKind::bf16:
       return "bf16";
+    case CommHookKind::power_sgd:
+      return "power_sgd";
   }
   return "unknown";
 }

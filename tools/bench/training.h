@@ -15,8 +15,9 @@
 
 namespace lockstep::bench {
 
-// A communication hook of DistributedDataParallel, by the name of its wire type.
-enum class CommHookKind : std::uint8_t { none, fp16, bf16 };
+// A communication hook of DistributedDataParallel: fp16_compress_hook, bf16_compress_hook, or
+// power_sgd_hook of rank 1 from the third step on.
+enum class CommHookKind : std::uint8_t { none, fp16, bf16, power_sgd };
 
 std::string_view name(CommHookKind kind);
 

@@ -81,11 +81,11 @@ bench::OptimizerKind read_optimizer(const std::string& text) {
 
 bench::CommHookKind read_comm_hook(const std::string& text) {
   using Kind = bench::CommHookKind;
-  for (const auto kind : {Kind::none, Kind::fp16, Kind::bf16}) {
+  for (const auto kind : {Kind::none, Kind::fp16, Kind::bf16, Kind::power_sgd}) {
     if (text == bench::name(kind)) return kind;
   }
-  throw UsageError(
-      fmt::format("--comm-hook \"{}\": give none, fp16, bf16, or some as in none,bf16", text));
+  throw UsageError(fmt::format(
+      "--comm-hook \"{}\": give none, fp16, bf16, power_sgd, or some as in none,bf16", text));
 }
 
 }  // namespace
@@ -115,8 +115,8 @@ void BenchCommand::describe(::CLI::App& app) {
       ->type_name("OPTIMIZERS");
   add_list<bench::CommHookKind>(
       *step_, "--comm-hook", comm_hooks, read_comm_hook,
-      "Send gradients to other hosts as they are (none), as half numbers (fp16), as bfloat16 ones "
-      "(bf16), or in several ways in turns (none,fp16,bf16)")
+      "Reduce gradients without a hook (none), by fp16_compress_hook (fp16), bf16_compress_hook "
+      "(bf16) or power_sgd_hook (power_sgd), or by several in turns (none,bf16)")
       ->allow_extra_args(false)
       ->type_name("HOOKS");
   describe_ranks(*step_, kCounts, "Start this many ranks; by default one per core, but at least 2");

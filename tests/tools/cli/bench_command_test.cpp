@@ -110,13 +110,13 @@ TEST(BenchCommand, MeasuresStepsWithEachOptimizer) {
 
 TEST(BenchCommand, MeasuresStepsWithEachCommHook) {
   Program program({LOCKSTEP_PROGRAM, "bench", "step", "linear", "--ranks", "2", "--comm-hook",
-                   "none,fp16,bf16", "--json"});
+                   "none,fp16,bf16,power_sgd", "--json"});
   EXPECT_EQ(program.wait(), 0) << program.err();
   std::vector<std::string> hooks;
   for (const auto& row : Json::parse(program.out())["rows"]) {
     if (row["mode"] == "ddp") hooks.push_back(row["comm_hook"]);
   }
-  EXPECT_EQ(hooks, (std::vector<std::string>{"none", "fp16", "bf16"}));
+  EXPECT_EQ(hooks, (std::vector<std::string>{"none", "fp16", "bf16", "power_sgd"}));
 }
 
 TEST(BenchCommand, MeasuresReplicas) {
