@@ -5,7 +5,6 @@
 
 #include <functional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "tests/parallel/errors.h"
@@ -20,9 +19,12 @@ namespace {
 
 using ::testing::HasSubstr;
 
-using MakeHook = std::function<CommHook(const std::shared_ptr<ProcessGroup>&)>;
+struct NamedHook {
+  std::string name;
+  std::function<CommHook(const std::shared_ptr<ProcessGroup>&)> make;
+};
 
-const std::vector<std::pair<std::string, MakeHook>> kAllHooks{
+const std::vector<NamedHook> kAllHooks{
     {"fp16_compress_hook", [](const auto& group) { return fp16_compress_hook(group); }},
     {"bf16_compress_hook", [](const auto& group) { return bf16_compress_hook(group); }},
     {"power_sgd_hook",
@@ -54,24 +56,24 @@ TEST(CommHooks, OnOneHostTheCompressHooksChangeNoBit) {
 }
 
 TEST(CommHooks, AGroupOfAnotherSizeIsRefused) {
-  for (const auto& [name, make] : kAllHooks) {
+  for (const NamedHook& hook : kAllHooks) {
     run_rank_threads(2, [&](const std::shared_ptr<ProcessGroup>& group) {
       const auto alone = group->split({group->rank()});
       Mlp net;
       DistributedDataParallel model(net, group);
-      model->register_comm_hook(make(alone));
+      model->register_comm_hook(hook.make(alone));
       const std::string message = message_of<UsageError>([&] {
         model(values({2, 6})).sum().backward();
       });
-      EXPECT_THAT(message, HasSubstr("[" + name + "] rank"));
+      EXPECT_THAT(message, HasSubstr("[" + hook.name + "] rank"));
       EXPECT_THAT(message, HasSubstr("the hook's group has 1 ranks, the model's has 2"));
     });
   }
 }
 
 TEST(CommHooks, ANullGroupIsRefused) {
-  for (const auto& [name, make] : kAllHooks) {
-    EXPECT_THROW(make(nullptr), UsageError) << name;
+  for (const NamedHook& hook : kAllHooks) {
+    EXPECT_THROW(hook.make(nullptr), UsageError) << hook.name;
   }
 }
 
@@ -88,20 +90,20 @@ struct ThreeBranchesImpl : torch::nn::Module {
 TORCH_MODULE(ThreeBranches);
 
 TEST(CommHooks, AParameterThatOneRankUsesGetsAGradientOnAll) {
-  for (const auto& [name, make] : kAllHooks) {
+  for (const NamedHook& hook : kAllHooks) {
     run_rank_threads(2, [&](const std::shared_ptr<ProcessGroup>& group) {
       ThreeBranches net;
       DistributedDataParallel model(net, group);
-      model->register_comm_hook(make(group));
+      model->register_comm_hook(hook.make(group));
       for (int step = 0; step < 4; ++step) {
         reset_gradients(*net);
         model(values({2, 8}), group->rank() == 0).sum().backward();
         for (const auto& branch : {net->left, net->right}) {
-          ASSERT_TRUE(branch->weight.grad().defined()) << name << " in step " << step;
-          EXPECT_GT(branch->weight.grad().abs().sum().item<double>(), 0) << name;
+          ASSERT_TRUE(branch->weight.grad().defined()) << hook.name << " in step " << step;
+          EXPECT_GT(branch->weight.grad().abs().sum().item<double>(), 0) << hook.name;
         }
-        EXPECT_FALSE(net->idle->weight.grad().defined()) << name;
-        EXPECT_EQ(model->unused_parameters().size(), 2) << name;
+        EXPECT_FALSE(net->idle->weight.grad().defined()) << hook.name;
+        EXPECT_EQ(model->unused_parameters().size(), 2) << hook.name;
       }
     });
   }
