@@ -17,10 +17,10 @@ namespace lockstep {
 
 // Gradients travel between hosts as half or bfloat16 numbers, half the bytes of float ones. Each
 // rank's gradients are divided by the number of ranks and rounded, added up in float, and rounded
-// again; every rank has the same bits. Infinite and NaN gradients, and half ones beyond 65504, are
-// not finite afterwards. Nothing is rounded in groups of one host (shm, thread, self, and nccl on
-// one host), nor within the hosts of a hierarchical group. gloo and mpi groups always round, as
-// PyTorch does.
+// again; every rank has the same bits. A mean is infinite or NaN if a gradient is, and with
+// fp16_compress_hook also if a host's part of it is beyond 65504. Nothing is rounded in groups of
+// one host (shm, thread, self, and nccl on one host), nor within the hosts of a hierarchical group.
+// gloo and mpi groups always round, as PyTorch does.
 CommHook fp16_compress_hook(GroupArgument group);
 CommHook bf16_compress_hook(GroupArgument group);
 
@@ -67,7 +67,8 @@ struct PostLocalSGDState {
 // Post-local SGD (Lin, Stich, Patel and Jaggi, "Don't use large mini-batches, use local SGD", 2018,
 // arXiv:1808.07217): after the first iterations ranks train by themselves, or each subgroup does.
 // Average the parameters from time to time with a PeriodicModelAverager, with warmup_steps =
-// start_localSGD_iter. In between, parameters differ between ranks, as check_in_sync() will say.
+// start_localSGD_iter. In between, parameters differ between ranks, as check_in_sync() will say. Do
+// not set check_finite, which expects the same gradients on every rank.
 CommHook post_local_sgd_hook(PostLocalSGDState state);
 
 struct PeriodicModelAveragerOptions {
