@@ -23,6 +23,12 @@ class GroupAccess {
   // ring copies all pieces.
   Work all_reduce_pieces(const at::Tensor& tensor, std::vector<Piece> pieces,
                          AllReduceOptions options = {});
+  // all_reduce, a sum or a mean, that scales elements and rounds them to `wire_type` on their way
+  // between hosts. Rounded elements are added up in float; the result is rounded again. Within a
+  // host nothing is rounded if its ranks share memory or are GPUs, and elements of half types
+  // never are.
+  Work all_reduce_compressed(const at::Tensor& tensor, at::ScalarType wire_type,
+                             AllReduceOptions options);
   // The elements of this rank's tensor that no other rank reads in an all_reduce: a part of a large
   // tensor that all ranks can reach; none in groups that share no memory.
   ElementRange own_share(const at::Tensor& tensor) const;

@@ -134,6 +134,16 @@ Work GroupAccess::all_reduce_pieces(const at::Tensor& tensor, std::vector<Piece>
       {.call = reducing(Collective::all_reduce, options), .outputs = tensor, .pieces = pieces});
 }
 
+Work GroupAccess::all_reduce_compressed(const at::Tensor& tensor, at::ScalarType wire_type,
+                                        AllReduceOptions options) {
+  const ArgumentChecks checks(group_, "all_reduce");
+  checks.outputs(tensor);
+  checks.reducible(tensor, options);
+  return group_.start_all_reduce({.call = reducing(Collective::all_reduce, options),
+                                  .outputs = tensor,
+                                  .wire_type = wire_type});
+}
+
 ElementRange GroupAccess::own_share(const at::Tensor& tensor) const {
   return group_.backend_->own_share(tensor);
 }

@@ -227,7 +227,7 @@ void BackwardReduction::launch_next() {
 Work BackwardReduction::reduce(Bucket& bucket) {
   if (hook_) {
     bucket.complete();
-    GradBucket seen(bucket);
+    GradBucket seen(bucket, *group_);
     return hook_(seen);
   }
   if (divides_) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Communication hooks, like PyTorch's: functions that reduce a bucket of gradients instead of
-// all_reduce with ReduceOp::mean.
+// all_reduce with ReduceOp::mean. Ready-made ones are in comm_hooks.h.
 #pragma once
 
 #include <functional>
@@ -13,11 +13,12 @@
 namespace lockstep {
 
 class Bucket;
+class ProcessGroup;
 
 // A bucket as a hook sees it. Valid during the call; the tensors stay valid.
 class GradBucket {
  public:
-  explicit GradBucket(const Bucket& bucket) : bucket_(bucket) {}
+  GradBucket(const Bucket& bucket, const ProcessGroup& group) : bucket_(bucket), group_(group) {}
 
   // Buckets are reduced in this order on every rank.
   int index() const;
@@ -28,9 +29,12 @@ class GradBucket {
   const std::vector<at::Tensor>& gradients() const;
   // The parameters of these gradients, by their number in the reducer.
   const std::vector<int>& parameters() const;
+  // The reducer's group.
+  const ProcessGroup& group() const { return group_; }
 
  private:
   const Bucket& bucket_;
+  const ProcessGroup& group_;
 };
 
 // Called in the order of the buckets, the same on every rank; in the first backward, which makes

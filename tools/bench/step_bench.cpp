@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Runs modes and optimizers in turns, and measures their steps and memory.
+// Runs modes, optimizers and hooks in turns, and measures their steps and memory.
 #include "tools/bench/step_bench.h"
 
 #include <algorithm>
@@ -10,6 +10,7 @@
 
 #include "lockstep/comm/objects.h"
 #include "lockstep/core/peak_memory.h"
+#include "lockstep/parallel/comm_hooks.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "tools/bench/statistics.h"
 #include "tools/bench/stopwatch.h"
@@ -27,12 +28,27 @@ Training train_alone(const TrainingStep& step) {
   return Training(step);
 }
 
+void register_hook(DistributedDataParallel<torch::nn::Sequential>& model, CommHookKind kind,
+                   const std::shared_ptr<ProcessGroup>& group) {
+  switch (kind) {
+    case CommHookKind::none:
+      return;
+    case CommHookKind::fp16:
+      return model->register_comm_hook(fp16_compress_hook(group));
+    case CommHookKind::bf16:
+      return model->register_comm_hook(bf16_compress_hook(group));
+    case CommHookKind::power_sgd:
+      return model->register_comm_hook(
+          power_sgd_hook({.group = group, .start_powerSGD_iter = kWarmUpSteps - 1}));
+  }
+}
+
 Training train_together(const TrainingStep& step, const std::shared_ptr<ProcessGroup>& group) {
   return Training(step, [&](torch::nn::Sequential& net) -> Training::Wrapped {
-    const DistributedDataParallel model(
-        net, group,
-        {.check_finite = step.check_finite,
-         .whole_gradients = step.optimizer != OptimizerKind::divided});
+    DistributedDataParallel model(net, group,
+                                  {.check_finite = step.check_finite,
+                                   .whole_gradients = step.optimizer != OptimizerKind::divided});
+    register_hook(model, step.comm_hook, group);
     return {[model](const at::Tensor& input) { return model(input); }, model.ptr()};
   });
 }
@@ -50,16 +66,34 @@ Schedule plan(ProcessGroup& group, double seconds_a_step) {
   return broadcast_object(Schedule{static_cast<int>(steps), static_cast<int>(turns)}, 0, group);
 }
 
+// A training with one hook, and the seconds of each of its steps.
+struct MeasuredDdp {
+  CommHookKind comm_hook;
+  Training training;
+  std::vector<double> seconds = {};
+};
+
 // The trainings with one optimizer, and the seconds of each of their steps. A process that trains
 // alone has nothing to shard.
 struct Measured {
-  TrainingStep step;
-  std::optional<Training> alone;
-  Training together;
+  OptimizerKind optimizer;
+  std::optional<Training> alone = {};
   std::vector<double> single = {};
   std::vector<double> floor = {};
-  std::vector<double> ddp = {};
+  std::vector<MeasuredDdp> ddp = {};
 };
+
+Measured prepare(TrainingStep step, const std::vector<CommHookKind>& comm_hooks,
+                 const std::shared_ptr<ProcessGroup>& group) {
+  torch::manual_seed(0);  // the same weights and batch for each optimizer
+  Measured measured{.optimizer = step.optimizer};
+  if (!is_sharded(step.optimizer)) measured.alone = train_alone(step);
+  for (const CommHookKind comm_hook : comm_hooks) {
+    step.comm_hook = comm_hook;
+    measured.ddp.push_back({comm_hook, train_together(step, group)});
+  }
+  return measured;
+}
 
 void take_turn(ProcessGroup& group, Measured& measured, int steps) {
   if (measured.alone) {
@@ -71,15 +105,17 @@ void take_turn(ProcessGroup& group, Measured& measured, int steps) {
       measured.floor.push_back(seconds_of(group, [&] { measured.alone->step(); }));
     }
   }
-  for (int i = 0; i < steps; ++i) {
-    measured.ddp.push_back(seconds_of(group, [&] { measured.together.step(); }));
+  for (MeasuredDdp& ddp : measured.ddp) {
+    for (int i = 0; i < steps; ++i) {
+      ddp.seconds.push_back(seconds_of(group, [&] { ddp.training.step(); }));
+    }
   }
 }
 
 StepRow make_row(ProcessGroup& group, const Measured& measured, StepMode mode,
                  std::vector<double> seconds_of_rank) {
   const auto seconds = slowest_of_ranks(group, std::move(seconds_of_rank));
-  return {.optimizer = measured.step.optimizer,
+  return {.optimizer = measured.optimizer,
           .mode = mode,
           .ranks = mode == StepMode::single ? 1 : group.size(),
           .us_p10 = quantile(seconds, 0.1) * 1e6,
@@ -102,20 +138,21 @@ std::string_view name(StepMode mode) {
 }
 
 StepRows measure_steps(const std::shared_ptr<ProcessGroup>& group, const TrainingStep& step,
-                       const std::vector<OptimizerKind>& optimizers) {
+                       const std::vector<OptimizerKind>& optimizers,
+                       const std::vector<CommHookKind>& comm_hooks) {
   std::vector<Measured> all;
   for (const OptimizerKind optimizer : optimizers) {
-    torch::manual_seed(0);  // the same weights and batch for each
     TrainingStep own = step;
     own.optimizer = optimizer;
-    all.push_back({own, {}, train_together(own, group)});
-    if (!is_sharded(optimizer)) all.back().alone = train_alone(own);
+    all.push_back(prepare(own, comm_hooks, group));
   }
 
   std::vector<double> warm_up;
   for (int i = 0; i < kWarmUpSteps; ++i) {
     for (Measured& measured : all) {
-      warm_up.push_back(seconds_of(*group, [&] { measured.together.step(); }));
+      for (MeasuredDdp& ddp : measured.ddp) {
+        warm_up.push_back(seconds_of(*group, [&] { ddp.training.step(); }));
+      }
       if (measured.alone) measured.alone->step();
     }
   }
@@ -131,7 +168,10 @@ StepRows measure_steps(const std::shared_ptr<ProcessGroup>& group, const Trainin
       rows.push_back(make_row(*group, measured, StepMode::single, measured.single));
       rows.push_back(make_row(*group, measured, StepMode::floor, measured.floor));
     }
-    rows.push_back(make_row(*group, measured, StepMode::ddp, measured.ddp));
+    for (const MeasuredDdp& ddp : measured.ddp) {
+      rows.push_back(make_row(*group, measured, StepMode::ddp, ddp.seconds));
+      rows.back().comm_hook = ddp.comm_hook;
+    }
   }
   return rows;
 }

@@ -4,6 +4,20 @@
 
 namespace lockstep::bench {
 
+std::string_view name(CommHookKind kind) {
+  switch (kind) {
+    case CommHookKind::none:
+      return "none";
+    case CommHookKind::fp16:
+      return "fp16";
+    case CommHookKind::bf16:
+      return "bf16";
+    case CommHookKind::power_sgd:
+      return "power_sgd";
+  }
+  return "unknown";
+}
+
 Training::Training(const TrainingStep& step, const Wrap& wrap)
     : step_(step), net_(step.model.make_net()) {
   net_->to(step_.device);

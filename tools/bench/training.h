@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string_view>
 
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/optim/optimizer.h>
@@ -13,6 +14,12 @@
 #include "tools/bench/models.h"
 
 namespace lockstep::bench {
+
+// A communication hook of DistributedDataParallel: fp16_compress_hook, bf16_compress_hook, or
+// power_sgd_hook of rank 1 from the third step on.
+enum class CommHookKind : std::uint8_t { none, fp16, bf16, power_sgd };
+
+std::string_view name(CommHookKind kind);
 
 struct TrainingStep {
   Model model;
@@ -23,6 +30,7 @@ struct TrainingStep {
   bool set_to_none = false;
   // The option of DistributedDataParallel.
   bool check_finite = false;
+  CommHookKind comm_hook = CommHookKind::none;
   at::Device device = at::kCPU;
 
   std::int64_t samples() const { return batch_size.value_or(model.batch_size); }

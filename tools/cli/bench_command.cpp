@@ -84,6 +84,15 @@ bench::OptimizerKind read_optimizer(const std::string& text) {
                   text));
 }
 
+bench::CommHookKind read_comm_hook(const std::string& text) {
+  using Kind = bench::CommHookKind;
+  for (const auto kind : {Kind::none, Kind::fp16, Kind::bf16, Kind::power_sgd}) {
+    if (text == bench::name(kind)) return kind;
+  }
+  throw UsageError(fmt::format(
+      "--comm-hook \"{}\": give none, fp16, bf16, power_sgd, or some as in none,bf16", text));
+}
+
 }  // namespace
 
 void BenchCommand::describe(::CLI::App& app) {
@@ -110,6 +119,12 @@ void BenchCommand::describe(::CLI::App& app) {
       "by several in turns, as in torch,sharded")
       ->allow_extra_args(false)
       ->type_name("OPTIMIZERS");
+  add_list<bench::CommHookKind>(
+      *step_, "--comm-hook", comm_hooks, read_comm_hook,
+      "Reduce gradients without a hook (none), by fp16_compress_hook (fp16), bf16_compress_hook "
+      "(bf16) or power_sgd_hook (power_sgd), or by several in turns (none,bf16)")
+      ->allow_extra_args(false)
+      ->type_name("HOOKS");
   describe_ranks(*step_, kCounts, "Start this many ranks; by default one per core, but at least 2");
   describe_group(*step_);
   dp_ = app.add_subcommand("dp",
@@ -272,7 +287,7 @@ double BenchCommand::peak_mb(const bench::TrainingStep& step, bench::StepMode mo
 int BenchCommand::run_step() const {
   bench::TrainingStep step = training_step(device_of(0));
   auto rows = on_ranks([&](const std::shared_ptr<ProcessGroup>& group) {
-    return bench::measure_steps(group, training_step(group->device()), optimizers);
+    return bench::measure_steps(group, training_step(group->device()), optimizers, comm_hooks);
   });
   if (!rows) return 0;
   // Only processes that do nothing else show how much memory a step takes; a launcher's ranks have
@@ -281,6 +296,7 @@ int BenchCommand::run_step() const {
     std::optional<double> alone;
     for (bench::StepRow& row : *rows) {
       step.optimizer = row.optimizer;
+      step.comm_hook = row.comm_hook;
       row.peak_mb = row.mode == bench::StepMode::floor ? alone : peak_mb(step, row.mode, row.ranks);
       if (row.mode == bench::StepMode::single) alone = row.peak_mb;  // comes before the floor's row
     }

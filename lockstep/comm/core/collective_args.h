@@ -36,6 +36,9 @@ struct CollectiveArgs {
   // For an all_reduce of one flat tensor: parts of this rank's own_share() that lie in other
   // buffers in host memory, in ascending order.
   std::span<const Piece> pieces = {};
+  // For an all_reduce of one tensor: what its elements are rounded to on their way between hosts;
+  // Undefined: nothing. Where it is rounded, ranks compare the call as one of this type.
+  at::ScalarType wire_type = at::ScalarType::Undefined;
   // For send and recv.
   Tag tag = Tag::user;
   // The call of a hierarchical group that this one is part of. Ranks compare that call instead.

@@ -177,12 +177,15 @@ class HierarchicalBackend final : public Backend {
   // call.
   static PhasedCall::Phase between_hosts(const std::shared_ptr<HierarchyLevels>& levels,
                                          const Call& call, const at::Tensor& piece, int slices,
-                                         const Call& inner) {
+                                         const Call& inner,
+                                         at::ScalarType wire_type = at::ScalarType::Undefined) {
     return [=] {
       if (levels->index >= slices) return std::vector<Work>();
       return between_hosts_part(*levels, call, [&] {
-        return levels->between_hosts->start(
-            {.call = inner, .outputs = part(piece, levels->index, slices), .part_of = &call});
+        return levels->between_hosts->start({.call = inner,
+                                             .outputs = part(piece, levels->index, slices),
+                                             .wire_type = wire_type,
+                                             .part_of = &call});
       });
     };
   }
@@ -216,8 +219,10 @@ class HierarchicalBackend final : public Backend {
                        .scale = scale_over(size_, args.call.op, args.call.scale)};
     for (std::size_t i = 0; i < args.outputs.size(); ++i) {
       const at::Tensor& tensor = args.outputs[i];
-      const Call call = announce(*operation, args.call_of_output(i), args.outputs.size(),
-                                 between_hosts_of(tensor));
+      Call compared = args.call_of_output(i);
+      if (args.wire_type != at::ScalarType::Undefined) compared.type = args.wire_type;
+      const Call call =
+          announce(*operation, compared, args.outputs.size(), between_hosts_of(tensor));
       for_pieces(operation->flat_sum(tensor), [&](const at::Tensor& piece, int slices) {
         operation->start({[levels = levels_, piece, slices, within] {
                             std::vector<Work> works;
@@ -229,7 +234,7 @@ class HierarchicalBackend final : public Backend {
                             }
                             return works;
                           },
-                          between_hosts(levels_, call, piece, slices, between),
+                          between_hosts(levels_, call, piece, slices, between, args.wire_type),
                           share(levels_, piece, slices)});
       });
     }

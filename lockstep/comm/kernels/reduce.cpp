@@ -7,9 +7,7 @@
 #include <concepts>
 #include <type_traits>
 
-#include <c10/util/BFloat16.h>
-#include <c10/util/Half.h>
-
+#include "lockstep/comm/kernels/half_types.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/instruction_set.h"
 
@@ -61,6 +59,31 @@ struct Max {
   }
 };
 
+// Half types are accumulated in float, the others in themselves.
+template <class T>
+constexpr bool kIsHalf = std::is_same_v<T, HalfBits> || std::is_same_v<T, BFloat16Bits>;
+template <class T>
+using AccumulatorOf = std::conditional_t<kIsHalf<T>, float, T>;
+
+template <class T>
+[[gnu::always_inline]] inline AccumulatorOf<T> widened(T element) {
+  if constexpr (kIsHalf<T>) {
+    return widen(element);
+  } else {
+    return element;
+  }
+}
+
+template <class T>
+[[gnu::always_inline]] inline T scaled(AccumulatorOf<T> value, AccumulatorOf<T> scale) {
+  const auto product = static_cast<AccumulatorOf<T>>(value * scale);
+  if constexpr (kIsHalf<T>) {
+    return narrow<T>(product);
+  } else {
+    return product;
+  }
+}
+
 // Plain loops for the compiler to vectorize, inlined into one function for each instruction set.
 // Stores are the bottleneck: a core loads two vectors in the time in which it stores one.
 
@@ -75,7 +98,7 @@ template <class Accumulator, class Op, class T, std::size_t Count>
 [[gnu::always_inline]] inline Accumulator combine(Accumulator value,
                                                   const std::array<const T*, Count>& sources,
                                                   std::int64_t i) {
-  for (const T* source : sources) value = Op::apply(value, static_cast<Accumulator>(source[i]));
+  for (const T* source : sources) value = Op::apply(value, widened(source[i]));
   return value;
 }
 
@@ -89,9 +112,7 @@ template <class T, class Accumulator, class Op, std::size_t Destinations>
   for (std::size_t k = 0; k < Destinations; ++k) targets[k] = static_cast<T*>(job.destinations[k]);
   LOCKSTEP_INDEPENDENT_ELEMENTS
   for (std::int64_t i = 0; i < job.count; ++i) {
-    const Accumulator both =
-        Op::apply(static_cast<Accumulator>(first[i]), static_cast<Accumulator>(second[i]));
-    const T result = static_cast<T>(static_cast<Accumulator>(both * scale));
+    const T result = scaled<T>(Op::apply(widened(first[i]), widened(second[i])), scale);
     for (T* target : targets) target[i] = result;
   }
 }
@@ -120,7 +141,7 @@ class Tile {
   [[gnu::always_inline]] void store(void* destination, Accumulator scale) const {
     T* target = static_cast<T*>(destination) + begin_;
     for (std::int64_t i = 0; i < length_; ++i) {
-      target[i] = static_cast<T>(static_cast<Accumulator>(elements_[i] * scale));
+      target[i] = scaled<T>(elements_[i], scale);
     }
   }
 
@@ -132,7 +153,7 @@ class Tile {
       const auto others = at_element<T, Count - 1>(sources.data() + 1, begin_);
       LOCKSTEP_INDEPENDENT_ELEMENTS
       for (std::int64_t i = 0; i < length_; ++i) {
-        elements_[i] = combine<Accumulator, Op>(static_cast<Accumulator>(first[i]), others, i);
+        elements_[i] = combine<Accumulator, Op>(widened(first[i]), others, i);
       }
     } else {
       const auto all = at_element<T, Count>(sources.data(), begin_);
@@ -186,9 +207,7 @@ void reduce_best(const Job& job) {
 
 template <class T>
 void reduce_typed(const Job& job, ReduceOp op) {
-  using Accumulator =
-      std::conditional_t<std::is_same_v<T, c10::Half> || std::is_same_v<T, c10::BFloat16>, float,
-                         T>;
+  using Accumulator = AccumulatorOf<T>;
   switch (op) {
     case ReduceOp::sum:
     case ReduceOp::mean:
@@ -238,9 +257,9 @@ void reduce(std::span<const void* const> sources, std::span<void* const> destina
     case at::kDouble:
       return reduce_typed<double>(job, op);
     case at::kHalf:
-      return reduce_typed<c10::Half>(job, op);
+      return reduce_typed<HalfBits>(job, op);
     case at::kBFloat16:
-      return reduce_typed<c10::BFloat16>(job, op);
+      return reduce_typed<BFloat16Bits>(job, op);
     case at::kChar:
       return reduce_typed<std::int8_t>(job, op);
     case at::kShort:

@@ -10,6 +10,7 @@
 #include <ATen/ops/empty.h>
 #include <poll.h>
 
+#include "lockstep/comm/core/compressed_all_reduce.h"
 #include "lockstep/comm/core/exchange_sizes.h"
 #include "lockstep/comm/core/ordinary_tensor.h"
 #include "lockstep/comm/core/staged_operation.h"
@@ -68,6 +69,9 @@ class RemoteBackend final : public Backend {
       auto message = schedule_message(args.call, tensor, args.tag);
       engine_->start(message, args.tag);
       operation->add(std::move(message));
+    } else if (compresses(args)) {
+      return start_compressed(args, position().size, timeout_,
+                              [this](const CollectiveArgs& narrow) { return start(narrow); });
     } else {
       start_staged(*operation, args);
     }
@@ -114,6 +118,12 @@ class RemoteBackend final : public Backend {
  private:
   const Position& position() const { return engine_->position(); }
   at::Tensor votes() const { return at::empty({position().size}, at::kByte); }
+
+  // Devices of one host reach each other faster than they convert.
+  bool compresses(const CollectiveArgs& args) const {
+    const bool on_one_host = local_ranks_ == position().size;
+    return asks_for_compression(args) && !(on_one_host && !parts_.device.is_cpu());
+  }
 
   void begin(StagedOperation& operation, const CollectiveArgs& args, SchedulePtr schedule) {
     if (args.part_of != nullptr) schedule->part_of(*args.part_of);

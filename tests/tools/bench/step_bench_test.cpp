@@ -59,6 +59,20 @@ TEST(StepBench, AShardedOptimizerTrainsTogetherOnly) {
   });
 }
 
+TEST(StepBench, MeasuresDdpWithEachCommHook) {
+  testing::run_rank_threads(2, [&](const std::shared_ptr<ProcessGroup>& group) {
+    const StepRows rows =
+        measure_steps(group, {.model = find_model("linear")}, {OptimizerKind::torch},
+                      {CommHookKind::bf16, CommHookKind::none});
+    ASSERT_EQ(rows.size(), 4);
+    EXPECT_EQ(rows[2].mode, StepMode::ddp);
+    EXPECT_EQ(rows[2].comm_hook, CommHookKind::bf16);
+    EXPECT_EQ(rows[3].mode, StepMode::ddp);
+    EXPECT_EQ(rows[3].comm_hook, CommHookKind::none);
+    for (const StepRow& row : rows) EXPECT_GT(row.us_median, 0);
+  });
+}
+
 TEST(Models, HaveBothOptimizers) {
   for (const Model& model : all_models()) {
     const at::Tensor parameter = torch::ones({2}, torch::requires_grad());

@@ -86,8 +86,8 @@ TEST(BenchCommand, MeasuresSteps) {
   std::vector<std::string> modes;
   for (const auto& row : json["rows"]) {
     modes.push_back(row["mode"]);
-    EXPECT_THAT(names(row), UnorderedElementsAre("model", "optimizer", "mode", "ranks", "us_p10",
-                                                 "us_median", "us_p90", "peak_mb"));
+    EXPECT_THAT(names(row), UnorderedElementsAre("model", "optimizer", "mode", "comm_hook", "ranks",
+                                                 "us_p10", "us_median", "us_p90", "peak_mb"));
     EXPECT_EQ(row["optimizer"], "torch");
     EXPECT_EQ(row["model"], "linear");
     EXPECT_EQ(row["ranks"], row["mode"] == "single" ? 1 : 2);
@@ -104,8 +104,19 @@ TEST(BenchCommand, MeasuresStepsWithEachOptimizer) {
   EXPECT_EQ(program.wait(), 0) << program.err();
   for (const char* optimizer : {"torch", "fused", "sharded", "divided"}) {
     EXPECT_THAT(program.out(),
-                ::testing::ContainsRegex(std::string("\n") + optimizer + " +ddp +2 "));
+                ::testing::ContainsRegex(std::string("\n") + optimizer + " +ddp +none +2 "));
   }
+}
+
+TEST(BenchCommand, MeasuresStepsWithEachCommHook) {
+  Program program({LOCKSTEP_PROGRAM, "bench", "step", "linear", "--ranks", "2", "--comm-hook",
+                   "none,fp16,bf16,power_sgd", "--json"});
+  EXPECT_EQ(program.wait(), 0) << program.err();
+  std::vector<std::string> hooks;
+  for (const auto& row : Json::parse(program.out())["rows"]) {
+    if (row["mode"] == "ddp") hooks.push_back(row["comm_hook"]);
+  }
+  EXPECT_EQ(hooks, (std::vector<std::string>{"none", "fp16", "bf16", "power_sgd"}));
 }
 
 TEST(BenchCommand, MeasuresReplicas) {
@@ -152,6 +163,7 @@ TEST(BenchCommand, RefusesWrongUse) {
       {{"bench", "dp", "mlp", "--ranks", "1"}, "--ranks \"1\": give a whole number from 2 to"},
       {{"bench", "step", "mlp", "--device", "tpu"}, "tpu"},
       {{"bench", "step", "mlp", "--optimizer", "sgd"}, "--optimizer \"sgd\": give torch, fused"},
+      {{"bench", "step", "mlp", "--comm-hook", "int8"}, "--comm-hook \"int8\": give none, fp16"},
       {{"bench", "dp", "mlp", "--batch-size", "0"},
        "--batch-size \"0\": give a whole number from 1 to"},
       {{"bench", "all-reduce", "--dtype", "complex"}, "complex"},

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Ready-made communication hooks, for register_comm_hook; docs/comm_hooks.md compares them. Names
+// and constants are those of torch.distributed.algorithms.ddp_comm_hooks. A hook takes the model's
+// group and is registered on every rank; UsageError in backward if its group has another size.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "lockstep/comm/group_argument.h"
+#include "lockstep/parallel/comm_hook.h"
+
+namespace lockstep {
+
+// Gradients travel between hosts as half or bfloat16 numbers, half the bytes of float ones. Each
+// rank's gradients are divided by the number of ranks and rounded, added up in float, and rounded
+// again; every rank has the same bits. A mean is infinite or NaN if a gradient is, and with
+// fp16_compress_hook also if a host's part of it is beyond 65504. Nothing is rounded in groups of
+// one host (shm, thread, self, and nccl on one host), nor within the hosts of a hierarchical group.
+// gloo and mpi groups always round, as PyTorch does.
+CommHook fp16_compress_hook(GroupArgument group);
+CommHook bf16_compress_hook(GroupArgument group);
+
+struct PowerSGDState {
+  GroupArgument group;
+  // The rank r of the factors P (n x r) and Q (m x r) that stand for a gradient of n x m elements:
+  // the first dimension by all the others.
+  int matrix_approximation_rank = 1;
+  // So many iterations come first that reduce as without a hook. At least 2 with error feedback or
+  // warm start, as in PyTorch.
+  int start_powerSGD_iter = 1000;
+  // A gradient is compressed only if it has more than this many times the elements of its factors.
+  double min_compression_rate = 2;
+  // Adds what compression has lost to the gradients of the next iteration. Takes as much memory as
+  // the compressed gradients.
+  bool use_error_feedback = true;
+  // Begins with the previous iteration's Q rather than a random one.
+  bool warm_start = true;
+  // Added to the norm of each column that is orthogonalized.
+  double orthogonalization_epsilon = 0;
+  // The same on every rank.
+  std::uint64_t random_seed = 0;
+};
+
+// Gradients become products of two narrow matrices, and only those are reduced (Vogels, Karimireddy
+// and Jaggi, "PowerSGD", 2019, arXiv:1905.13727). The result approximates the mean; every rank has
+// the same bits. Complex gradients, those of one dimension and those too small to gain are reduced
+// as they are, in one buffer. Half types are compressed in float. If gradients are not finite, the
+// result is not either, and error feedback and warm start begin anew. UsageError for options out of
+// range or in contradiction.
+CommHook power_sgd_hook(PowerSGDState state);
+
+struct PostLocalSGDState {
+  GroupArgument group;
+  // The ranks that average gradients after the first iterations. By default the ranks of each host;
+  // then post_local_sgd_hook() is a blocking collective call.
+  GroupArgument subgroup = nullptr;
+  // So many iterations come first that reduce over the whole group, as without a hook.
+  int start_localSGD_iter = 0;
+  // Otherwise later iterations reduce nothing: each rank keeps its own gradients.
+  bool post_local_gradient_allreduce = true;
+};
+
+// Post-local SGD (Lin, Stich, Patel and Jaggi, "Don't use large mini-batches, use local SGD", 2018,
+// arXiv:1808.07217): after the first iterations ranks train by themselves, or each subgroup does.
+// Average the parameters from time to time with a PeriodicModelAverager, with warmup_steps =
+// start_localSGD_iter. In between, parameters differ between ranks, as check_in_sync() will say. Do
+// not set check_finite, which expects the same gradients on every rank.
+CommHook post_local_sgd_hook(PostLocalSGDState state);
+
+struct PeriodicModelAveragerOptions {
+  // Must be given, 1 or more.
+  int period = 0;
+  int warmup_steps = 0;
+};
+
+// Averages parameters over the ranks in every period-th step, the first time after warmup_steps.
+class PeriodicModelAverager {
+ public:
+  // UsageError for options out of range.
+  PeriodicModelAverager(PeriodicModelAveragerOptions options, GroupArgument group);
+
+  // Call it after each optimizer step, with the same parameters on every rank. Every period-th call
+  // is collective, and blocks: each parameter, in place, becomes the mean over the ranks, the same
+  // bits on every rank, by one all_reduce per type and device. Takes as much memory again as the
+  // parameters. Buffers and the optimizer's state stay as they are.
+  void average_parameters(const std::vector<at::Tensor>& parameters);
+
+ private:
+  PeriodicModelAveragerOptions options_;
+  std::shared_ptr<ProcessGroup> group_;
+  std::int64_t step_ = 0;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Finds the matrices in a bucket, and factorizes them.
+#include "lockstep/parallel/low_rank_bucket.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <utility>
+
+#include <ATen/ATen.h>
+
+#include "lockstep/parallel/orthogonalize.h"
+
+namespace lockstep {
+namespace {
+
+// The rows of a product that are computed at once, so that intermediate results stay in the cache.
+constexpr std::int64_t kElementsAtOnce = 64 * 1024;
+
+// The first dimension by all others, in the order of memory; undefined if the gradient is no
+// matrix.
+at::Tensor as_matrix(const at::Tensor& gradient) {
+  if (gradient.is_complex() || gradient.dim() < 2 || gradient.numel() == 0) return {};
+  std::vector<std::int64_t> order(static_cast<std::size_t>(gradient.dim()));
+  std::iota(order.begin(), order.end(), 0);
+  if (!gradient.is_contiguous()) {
+    std::ranges::stable_sort(order, std::ranges::greater(),
+                             [&](std::int64_t dim) { return gradient.stride(dim); });
+  }
+  const at::Tensor ordered = gradient.permute(order);
+  return ordered.is_contiguous() ? ordered.view({ordered.size(0), -1}) : at::Tensor();
+}
+
+bool is_half(const at::Tensor& tensor) {
+  return tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16;
+}
+
+at::Tensor for_products(const at::Tensor& matrix) {
+  return is_half(matrix) ? matrix.to(at::kFloat) : matrix;
+}
+
+// At rank 1 a product of matrices would copy the large one first.
+at::Tensor product(const at::Tensor& large, const at::Tensor& narrow) {
+  if (narrow.size(1) > 1) return at::mm(large, narrow);
+  return at::mv(large, narrow.select(1, 0)).unsqueeze(1);
+}
+
+// out = p q^T. Products and sums are rounded one by one, so that the bits do not depend on the
+// processor or on the number of threads, as those of at::mm do.
+void multiply(const at::Tensor& out, const at::Tensor& p, const at::Tensor& q) {
+  const std::int64_t all_rows = out.size(0);
+  const std::int64_t rows_at_once =
+      out.is_cpu() ? std::max<std::int64_t>(1, kElementsAtOnce / out.size(1)) : all_rows;
+  for (std::int64_t begin = 0; begin < all_rows; begin += rows_at_once) {
+    const std::int64_t rows = std::min(rows_at_once, all_rows - begin);
+    const at::Tensor left = p.narrow(0, begin, rows);
+    at::Tensor sum;
+    for (std::int64_t k = 0; k < p.size(1); ++k) {
+      const at::Tensor term = left.select(1, k).unsqueeze(1) * q.select(1, k).unsqueeze(0);
+      sum = sum.defined() ? sum.add_(term) : term;
+    }
+    out.narrow(0, begin, rows).copy_(sum);
+  }
+}
+
+}  // namespace
+
+LowRankBucket::LowRankBucket(const GradBucket& bucket, const PowerSGDState& options)
+    : options_(options), buffer_(bucket.buffer()) {
+  const auto factor_options =
+      buffer_.options().dtype(is_half(buffer_) ? at::kFloat : buffer_.scalar_type());
+  std::map<std::int64_t, std::int64_t> compressed;  // ranges of the buffer: begin and end
+  std::int64_t p_elements = 0;
+  std::int64_t q_elements = 0;
+  std::vector<std::int64_t> ranks;
+  for (const at::Tensor& gradient : bucket.gradients()) {
+    const at::Tensor matrix = as_matrix(gradient);
+    if (!matrix.defined()) continue;
+    const std::int64_t n = matrix.size(0);
+    const std::int64_t m = matrix.size(1);
+    const std::int64_t rank =
+        std::min({n, m, static_cast<std::int64_t>(options_.matrix_approximation_rank)});
+    const auto of_factors = static_cast<double>((n + m) * rank);
+    if (of_factors * options_.min_compression_rate >= static_cast<double>(n * m)) continue;
+    matrices_.push_back({matrix, {}, {}, {}});
+    if (options_.use_error_feedback) matrices_.back().error = at::zeros({n, m}, factor_options);
+    ranks.push_back(rank);
+    p_elements += n * rank;
+    q_elements += m * rank;
+    const std::int64_t begin = matrix.storage_offset() - buffer_.storage_offset();
+    compressed.emplace(begin, begin + matrix.numel());
+  }
+  p_ = at::empty({p_elements}, factor_options);
+  q_ = at::empty({q_elements}, factor_options);
+  std::int64_t of_p = 0;
+  std::int64_t of_q = 0;
+  for (std::size_t i = 0; i < matrices_.size(); ++i) {
+    Matrix& matrix = matrices_[i];
+    const std::int64_t n = matrix.gradient.size(0);
+    const std::int64_t m = matrix.gradient.size(1);
+    matrix.p = p_.narrow(0, of_p, n * ranks[i]).view({n, ranks[i]});
+    matrix.q = q_.narrow(0, of_q, m * ranks[i]).view({m, ranks[i]});
+    of_p += n * ranks[i];
+    of_q += m * ranks[i];
+  }
+  // Other gradients, padding, and the trailer, which is last.
+  std::int64_t end_of_last = 0;
+  for (const auto& [begin, end] : compressed) {
+    if (begin > end_of_last) {
+      rest_parts_.push_back(buffer_.narrow(0, end_of_last, begin - end_of_last));
+    }
+    end_of_last = end;
+  }
+  rest_parts_.push_back(buffer_.narrow(0, end_of_last, buffer_.numel() - end_of_last));
+}
+
+void LowRankBucket::begin(at::Generator random) {
+  for (const Matrix& matrix : matrices_) {
+    if (q_is_new_) {
+      const auto on_cpu = at::TensorOptions().dtype(matrix.q.scalar_type());
+      matrix.q.copy_(at::randn(matrix.q.sizes(), random, on_cpu));
+    }
+    orthogonalize(matrix.q, options_.orthogonalization_epsilon);
+    if (matrix.error.defined()) {
+      // Holds the sum until end(), since a half type would round it.
+      matrix.error.add_(matrix.gradient);
+    }
+    const at::Tensor& values = matrix.error.defined() ? matrix.error : matrix.gradient;
+    matrix.p.copy_(product(for_products(values), matrix.q));
+  }
+  rest_ = at::cat(rest_parts_);
+}
+
+void LowRankBucket::make_q() {
+  std::int64_t begin = 0;
+  for (const at::Tensor& part : rest_parts_) {
+    part.copy_(rest_.narrow(0, begin, part.numel()));
+    begin += part.numel();
+  }
+  rest_.reset();
+  for (const Matrix& matrix : matrices_) {
+    orthogonalize(matrix.p, options_.orthogonalization_epsilon);
+    const at::Tensor& values = matrix.error.defined() ? matrix.error : matrix.gradient;
+    matrix.q.copy_(product(for_products(values).t(), matrix.p));
+  }
+}
+
+void LowRankBucket::end() {
+  const bool finite = q_.isfinite().all().item<bool>();
+  for (const Matrix& matrix : matrices_) {
+    multiply(matrix.gradient, matrix.p, matrix.q);
+    if (!matrix.error.defined()) continue;
+    if (finite) {
+      matrix.error.sub_(matrix.gradient);
+    } else {
+      matrix.error.zero_();
+    }
+  }
+  q_is_new_ = !options_.warm_start || !finite;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The gradients of a bucket as PowerSGD sees them: matrices with their factors, and all the rest.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
+
+#include "lockstep/parallel/comm_hook.h"
+#include "lockstep/parallel/comm_hooks.h"
+
+namespace lockstep {
+
+// One iteration is begin(), reduction of first(), make_q(), reduction of q(), and end(). A
+// reduction replaces each element by the mean over the ranks. Lives as long as its bucket's buffer
+// is the same.
+class LowRankBucket {
+ public:
+  LowRankBucket(const GradBucket& bucket, const PowerSGDState& options);
+
+  bool is_of(const GradBucket& bucket) const { return buffer_.is_same(bucket.buffer()); }
+  // Whether any gradient is large enough to be compressed.
+  bool compresses() const { return !matrices_.empty(); }
+
+  // Adds the error memory to the gradients, and computes P = M Q. Draws each new Q from `random`.
+  void begin(at::Generator random);
+  // What is not compressed, and all P.
+  std::vector<at::Tensor> first() const { return {rest_, p_}; }
+  // Puts back what is not compressed, orthogonalizes P, and computes Q = M^T P.
+  void make_q();
+  const at::Tensor& q() const { return q_; }
+  // Replaces the gradients by P Q^T.
+  void end();
+
+ private:
+  struct Matrix {
+    at::Tensor gradient;  // n x m, in the buffer
+    at::Tensor error;     // n x m; undefined without error feedback
+    at::Tensor p;         // n x r, in p_
+    at::Tensor q;         // m x r, in q_
+  };
+
+  PowerSGDState options_;
+  at::Tensor buffer_;
+  std::vector<Matrix> matrices_;
+  at::Tensor p_;
+  at::Tensor q_;
+  std::vector<at::Tensor> rest_parts_;  // in the buffer
+  at::Tensor rest_;
+  bool q_is_new_ = true;
+};
+
+}  // namespace lockstep

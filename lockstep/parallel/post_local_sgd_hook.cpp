@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Reduces over the whole group at first, then over a subgroup or not at all.
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include "lockstep/comm/hierarchical/host_map.h"
+#include "lockstep/core/error.h"
+#include "lockstep/parallel/comm_hooks.h"
+#include "lockstep/parallel/hook_group.h"
+
+namespace lockstep {
+namespace {
+
+// Collective. The ranks that share this rank's host.
+std::shared_ptr<ProcessGroup> split_by_host(ProcessGroup& group) {
+  const auto own = static_cast<std::int64_t>(std::hash<std::string>()(this_host()));
+  const at::Tensor host = at::full({1}, own, at::kLong).to(group.device());
+  const at::Tensor hosts = at::empty({group.size()}, host.options());
+  group.all_gather_into_tensor(hosts, host).wait();
+  const at::Tensor on_cpu = hosts.cpu();
+  std::vector<int> ranks;
+  for (int rank = 0; rank < group.size(); ++rank) {
+    if (on_cpu.data_ptr<std::int64_t>()[rank] == own) ranks.push_back(rank);
+  }
+  return group.split(ranks);
+}
+
+class PostLocalSgd {
+ public:
+  explicit PostLocalSgd(const PostLocalSGDState& options)
+      : options_(options), group_("post_local_sgd_hook", options.group) {
+    ProcessGroup& group = options.group.get();
+    if (options.start_localSGD_iter < 0) {
+      throw UsageError(fmt::format(
+          "[post_local_sgd_hook] rank {} of {}: start_localSGD_iter is {}; set it to 0 or more",
+          group.rank(), group.size(), options.start_localSGD_iter));
+    }
+    if (!options.post_local_gradient_allreduce) return;
+    subgroup_ = options.subgroup.shared() ? options.subgroup.shared() : split_by_host(group);
+  }
+
+  Work reduce(const GradBucket& bucket) {
+    ProcessGroup& group = group_.for_bucket(bucket);
+    if (bucket.index() == 0) ++iteration_;
+    if (iteration_ <= options_.start_localSGD_iter) {
+      return group.all_reduce(bucket.buffer(), ReduceOp::mean);
+    }
+    return subgroup_ ? subgroup_->all_reduce(bucket.buffer(), ReduceOp::mean) : Work();
+  }
+
+ private:
+  const PostLocalSGDState options_;
+  const HookGroup group_;
+  std::shared_ptr<ProcessGroup> subgroup_;
+  std::int64_t iteration_ = 0;  // counted from 1
+};
+
+}  // namespace
+
+CommHook post_local_sgd_hook(PostLocalSGDState state) {
+  return [hook = std::make_shared<PostLocalSgd>(state)](GradBucket& bucket) {
+    return hook->reduce(bucket);
+  };
+}
+
+}  // namespace lockstep
