@@ -129,10 +129,9 @@ void train_with_branch_on_rank_0(const Group& group, const Group& group_of_norms
 
 TEST(SyncBatchNormTraining, ParametersThatOneRankUsesNeedAGroupOfTheirOwn) {
   run_rank_threads(2, [](const Group& group) {
-    EXPECT_THAT(
-        message_of<UsageError>([&] { train_with_branch_on_rank_0(group, group); }),
-        AllOf(HasSubstr(group->rank() ? "[SyncBatchNorm] rank 1 of 2: backward: " : "[reducer]"),
-              HasSubstr("this rank called all_reduce"), HasSubstr("sum of"), HasSubstr("mean of")));
+    EXPECT_THAT(message_of<UsageError>([&] { train_with_branch_on_rank_0(group, group); }),
+                AllOf(HasSubstr("this rank called all_reduce"), HasSubstr("mean of 32"),
+                      HasSubstr("sum of 8")));
   });
   run_rank_threads(2, [](const Group& group) {
     EXPECT_NO_THROW(train_with_branch_on_rank_0(group, group->split({0, 1})));
