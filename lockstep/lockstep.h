@@ -23,6 +23,7 @@
 #include "lockstep/parallel/comm_hooks.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/join.h"
+#include "lockstep/parallel/sync_batch_norm.h"
 #include "lockstep/parallel/functional.h"
 #include "lockstep/parallel/finite_gradients.h"
 #include "lockstep/parallel/check_in_sync.h"

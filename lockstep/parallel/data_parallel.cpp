@@ -14,6 +14,7 @@
 #include "lockstep/parallel/replica_workers.h"
 #include "lockstep/parallel/replicas.h"
 #include "lockstep/parallel/scatter.h"
+#include "lockstep/parallel/sync_batch_norm.h"
 
 namespace lockstep {
 namespace {
@@ -77,6 +78,18 @@ at::Device device_of(const torch::nn::Module& module) {
   return device;
 }
 
+// Replicas run in any order, and the calls of a group need one.
+void refuse_norms_over_ranks(const torch::nn::Module& module) {
+  module.apply([&](const std::string& name, const torch::nn::Module& submodule) {
+    const auto* norm = submodule.as<SyncBatchNorm>();
+    if (!norm || !norm->group() || norm->group()->size() == 1) return;
+    throw UsageError(fmt::format(
+        "[DataParallel] SyncBatchNorm {} exchanges statistics with other ranks, which replicas "
+        "cannot do. Use one DistributedDataParallel rank for each device, or BatchNorm",
+        name));
+  });
+}
+
 }  // namespace
 
 DataParallelBase::DataParallelBase(std::shared_ptr<torch::nn::Module> module,
@@ -85,7 +98,9 @@ DataParallelBase::DataParallelBase(std::shared_ptr<torch::nn::Module> module,
       options_(checked(std::move(options))),
       device_ids_(with_indices(options_.device_ids)),
       by_default_(std::move(by_default)),
-      workers_(std::make_shared<ReplicaWorkers>()) {}
+      workers_(std::make_shared<ReplicaWorkers>()) {
+  refuse_norms_over_ranks(inner());
+}
 
 DataParallelBase::~DataParallelBase() {
   workers_->stop();

@@ -17,6 +17,7 @@
 #include "lockstep/parallel/first_draw.h"
 #include "lockstep/parallel/known_parameters.h"
 #include "lockstep/parallel/model_agreement.h"
+#include "lockstep/parallel/sync_batch_norm.h"
 #include "lockstep/parallel/uneven_batches.h"
 
 namespace lockstep {
@@ -70,6 +71,18 @@ std::vector<NamedTensor> parameters_of(const torch::nn::Module& module) {
   return named(module.named_parameters());
 }
 
+// Without a group, a SyncBatchNorm would train as a BatchNorm on each rank.
+void require_groups_of_norms(const torch::nn::Module& module, const ProcessGroup& group) {
+  module.apply([&](const std::string& name, const torch::nn::Module& submodule) {
+    const auto* norm = submodule.as<SyncBatchNorm>();
+    if (!norm || norm->group()) return;
+    throw UsageError(
+        fmt::format("{}SyncBatchNorm {} has no group. Before you wrap the net, call "
+                    "convert_sync_batchnorm(net, group), which gives the group to all of them",
+                    where(group), name));
+  });
+}
+
 // Ranks that are threads draw from one generator.
 std::unique_ptr<FirstDraw> first_draw(const torch::nn::Module& module, const ProcessGroup& group) {
   if (group.size() == 1 || group.backend() == "thread") return {};
@@ -91,6 +104,7 @@ DistributedDataParallelBase::DistributedDataParallelBase(
                             ? std::make_unique<KnownParameters>(inner(), where(*group_))
                             : nullptr),
       first_draw_(first_draw(inner(), *group_)) {
+  require_groups_of_norms(inner(), *group_);
   if (group_->size() == 1) return;
   check_agreement(*group_, kWho, describe("buffer", named(inner().named_buffers())));
   broadcast_state(0);

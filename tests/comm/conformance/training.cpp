@@ -17,6 +17,7 @@
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "lockstep/parallel/finite_gradients.h"
+#include "lockstep/parallel/sync_batch_norm.h"
 
 namespace lockstep::testing {
 namespace {
@@ -333,6 +334,39 @@ TEST_P(TrainingConformance, DataParallelInsideDdp) {
       take_step(*net);
     }
     expect_trained(*net, group);
+  });
+}
+
+TEST_P(TrainingConformance, SyncBatchNormSeesTheBatchesOfAllRanks) {
+  run_in_group([](Rank& rank, ProcessGroup& group) {
+    const auto make = [] {
+      torch::nn::Sequential net(torch::nn::Linear(6, 5), torch::nn::BatchNorm1d(5),
+                                torch::nn::Tanh(), torch::nn::Linear(5, 3));
+      set_weights(*net, 2);
+      return net;
+    };
+    torch::nn::Sequential alone = make();
+    torch::nn::Sequential net = make();
+    net->to(net_device(group));
+    convert_sync_batchnorm(net, group);
+    DistributedDataParallel model(net, group);
+    for (int stage = 0; stage < kSteps; ++stage) {
+      reset_gradients(*alone);
+      loss_of(alone->forward(batch_of(stage))).backward();
+      take_step(*alone);
+      reset_gradients(*net);
+      const at::Tensor mine = part(batch_of(stage), rank.rank(), group.size());
+      loss_of(model(mine.to(net_device(group)))).backward();
+      take_step(*net);
+    }
+    const auto expected = alone->named_parameters();
+    for (const auto& item : net->named_parameters()) {
+      expect_close(item.value().detach().cpu(), expected[item.key()].detach(), item.key());
+    }
+    const auto buffers = alone->named_buffers();
+    for (const auto& item : net->named_buffers()) {
+      expect_close(item.value().cpu(), buffers[item.key()], item.key());
+    }
   });
 }
 
