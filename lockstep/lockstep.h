@@ -20,7 +20,7 @@
 #include "lockstep/data/standardization.h"
 #include "lockstep/parallel/reducer.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
-#include "lockstep/parallel/comm_hooks.h"
+#include "lockstep/hooks/comm_hooks.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/join.h"
 #include "lockstep/parallel/sync_batch_norm.h"

@@ -10,7 +10,7 @@
 
 #include "lockstep/comm/objects.h"
 #include "lockstep/core/peak_memory.h"
-#include "lockstep/parallel/comm_hooks.h"
+#include "lockstep/hooks/comm_hooks.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "tools/bench/statistics.h"
 #include "tools/bench/stopwatch.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The compress hooks round gradients between hosts, and nowhere else.
-#include "lockstep/parallel/comm_hooks.h"
+#include "lockstep/hooks/comm_hooks.h"
 
 #include <limits>
 #include <string>

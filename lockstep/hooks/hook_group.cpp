@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Compares a hook's group with the reducer's.
-#include "lockstep/parallel/hook_group.h"
+#include "lockstep/hooks/hook_group.h"
 
 #include <fmt/format.h>
 

@@ -10,9 +10,9 @@
 #include <fmt/format.h>
 
 #include "lockstep/core/error.h"
-#include "lockstep/parallel/comm_hooks.h"
-#include "lockstep/parallel/hook_group.h"
-#include "lockstep/parallel/low_rank_bucket.h"
+#include "lockstep/hooks/comm_hooks.h"
+#include "lockstep/hooks/hook_group.h"
+#include "lockstep/hooks/low_rank_bucket.h"
 
 namespace lockstep {
 namespace {

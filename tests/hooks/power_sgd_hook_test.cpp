@@ -10,7 +10,7 @@
 #include <gmock/gmock.h>
 
 #include "lockstep/core/error.h"
-#include "lockstep/parallel/comm_hooks.h"
+#include "lockstep/hooks/comm_hooks.h"
 
 namespace lockstep::testing {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Finds the matrices in a bucket, and factorizes them.
-#include "lockstep/parallel/low_rank_bucket.h"
+#include "lockstep/hooks/low_rank_bucket.h"
 
 #include <algorithm>
 #include <map>
@@ -9,7 +9,7 @@
 
 #include <ATen/ATen.h>
 
-#include "lockstep/parallel/orthogonalize.h"
+#include "lockstep/hooks/orthogonalize.h"
 
 namespace lockstep {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Gram-Schmidt orthogonalization: of any matrix, of columns that depend on each other, and of none.
-#include "lockstep/parallel/orthogonalize.h"
+#include "lockstep/hooks/orthogonalize.h"
 
 #include <cmath>
 #include <limits>

@@ -8,8 +8,8 @@
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 
+#include "lockstep/hooks/comm_hooks.h"
 #include "lockstep/parallel/comm_hook.h"
-#include "lockstep/parallel/comm_hooks.h"
 
 namespace lockstep {
 

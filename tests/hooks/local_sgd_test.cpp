@@ -7,8 +7,8 @@
 
 #include "lockstep/comm/group_access.h"
 #include "lockstep/core/error.h"
+#include "lockstep/hooks/comm_hooks.h"
 #include "lockstep/parallel/check_in_sync.h"
-#include "lockstep/parallel/comm_hooks.h"
 
 namespace lockstep::testing {
 namespace {

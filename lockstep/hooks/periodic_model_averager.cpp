@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/core/error.h"
-#include "lockstep/parallel/comm_hooks.h"
+#include "lockstep/hooks/comm_hooks.h"
 
 namespace lockstep {
 namespace {

@@ -10,8 +10,8 @@
 
 #include "lockstep/comm/hierarchical/host_map.h"
 #include "lockstep/core/error.h"
-#include "lockstep/parallel/comm_hooks.h"
-#include "lockstep/parallel/hook_group.h"
+#include "lockstep/hooks/comm_hooks.h"
+#include "lockstep/hooks/hook_group.h"
 
 namespace lockstep {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Takes the part along earlier columns out of each column, then divides the rest by its norm.
-#include "lockstep/parallel/orthogonalize.h"
+#include "lockstep/hooks/orthogonalize.h"
 
 #include <cmath>
 #include <span>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The compress hooks on one host, and what all ready-made hooks have in common. How they round
 // between hosts is tested on every backend (tests/comm/conformance/comm_hooks.cpp).
-#include "lockstep/parallel/comm_hooks.h"
+#include "lockstep/hooks/comm_hooks.h"
 
 #include <functional>
 #include <string>

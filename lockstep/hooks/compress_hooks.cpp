@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The hooks that round gradients to 16 bits between hosts.
 #include "lockstep/comm/group_access.h"
-#include "lockstep/parallel/comm_hooks.h"
-#include "lockstep/parallel/hook_group.h"
+#include "lockstep/hooks/comm_hooks.h"
+#include "lockstep/hooks/hook_group.h"
 
 namespace lockstep {
 namespace {
