@@ -48,8 +48,8 @@ TEST(StepBench, MeasuresEachModeWithEachOptimizer) {
 TEST(Models, HaveBothOptimizers) {
   for (const Model& model : all_models()) {
     const at::Tensor parameter = torch::ones({2}, torch::requires_grad());
-    const auto fused = model.make_optimizer({parameter}, OptimizerKind::fused);
-    const auto libtorchs = model.make_optimizer({parameter}, OptimizerKind::torch);
+    const auto fused = model.make_optimizer({{parameter}}, OptimizerKind::fused);
+    const auto libtorchs = model.make_optimizer({{parameter}}, OptimizerKind::torch);
     const auto is_fused = [](torch::optim::Optimizer* optimizer) {
       return dynamic_cast<optim::SGD*>(optimizer) != nullptr ||
              dynamic_cast<optim::Adam*>(optimizer) != nullptr;
