@@ -45,6 +45,11 @@ Call reducing(Collective collective, const AllReduceOptions& options, int root =
   return {.collective = collective, .op = options.op, .root = root, .scale = options.scale};
 }
 
+// By each rank, if parts of this size go round to all ranks.
+std::uint64_t sent_in_a_ring(const at::Tensor& part, int ranks) {
+  return static_cast<std::uint64_t>(ranks - 1) * part.nbytes();
+}
+
 }  // namespace
 
 ProcessGroup::ProcessGroup(Membership membership, GroupOptions options,
@@ -168,6 +173,7 @@ Work ProcessGroup::all_gather(std::vector<at::Tensor> outputs, const at::Tensor&
   checks.tensors(input);
   checks.outputs(outputs);
   checks.one_each(outputs, input);
+  bytes_sent_ += sent_in_a_ring(input, size());
   return start({.call = of(Collective::all_gather, input), .outputs = outputs, .inputs = input});
 }
 
@@ -217,6 +223,7 @@ Work ProcessGroup::reduce_scatter(const at::Tensor& output, std::vector<at::Tens
   Call call = reducing(Collective::reduce_scatter, options);
   call.type = output.scalar_type();
   call.elements = output.numel();
+  bytes_sent_ += sent_in_a_ring(output, size());
   return start({.call = call, .outputs = output, .inputs = inputs});
 }
 

@@ -24,10 +24,7 @@ template <class Torch, class Fused, class Options>
 std::unique_ptr<torch::optim::Optimizer> make(OptimizerKind kind, const Trained& trained,
                                               const Options& options) {
   if (kind == OptimizerKind::torch) return std::make_unique<Torch>(trained.parameters, options);
-  if (is_sharded(kind) && trained.wrapper != nullptr) {
-    return std::make_unique<Fused>(*trained.wrapper, options);
-  }
-  return std::make_unique<Fused>(trained.parameters, options);
+  return make_optimizer<Fused>(is_sharded(kind) ? trained : Trained{trained.parameters}, options);
 }
 
 auto sgd(double learning_rate, double momentum = 0) {

@@ -12,7 +12,7 @@
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/optim/optimizer.h>
 
-#include "lockstep/parallel/distributed_data_parallel.h"
+#include "tools/recipes/trained.h"
 
 namespace lockstep::bench {
 
@@ -25,12 +25,6 @@ constexpr bool is_sharded(OptimizerKind kind) {
 }
 
 std::string_view name(OptimizerKind kind);
-
-// What an optimizer updates.
-struct Trained {
-  std::vector<at::Tensor> parameters;
-  DistributedDataParallelBase* wrapper = nullptr;  // null for a net that trains alone
-};
 
 struct Model {
   std::string name;

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Plans the runs, starts each as `lockstep train`, and computes speedup and efficiency.
+// Plans the runs of both views, starts each as `lockstep train`, and computes speedup and
+// efficiency.
 #include "tools/compare/comparison.h"
 
 #include <algorithm>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -19,7 +21,9 @@ struct Run {
   TrainMode mode;
   int ranks = 1;
   std::optional<int> threads = {};
+  std::int64_t global_batch_size = 0;
 
+  bool operator==(const Run&) const = default;
   int processes() const { return mode == TrainMode::ddp ? ranks : 1; }
 };
 
@@ -44,6 +48,7 @@ std::vector<Run> runs_of(TrainMode mode, const ComparisonOptions& options) {
   return runs;
 }
 
+// Without batch sizes.
 std::vector<Run> plan_runs(const ComparisonOptions& options) {
   std::vector<Run> all;
   for (const TrainMode mode : options.modes) {
@@ -62,13 +67,13 @@ std::string title(const Run& run) {
   if (run.mode == TrainMode::dp) text += counted(run.ranks, "replica");
   if (run.mode == TrainMode::ddp) text += counted(run.ranks, "rank");
   if (run.threads) text += counted(*run.threads, "thread");
-  return text;
+  return text + fmt::format(", global batch {}", run.global_batch_size);
 }
 
 // The options of `lockstep train` for one run.
 std::vector<std::string> train_arguments(const Recipe& recipe, const Run& run,
                                          const ComparisonOptions& options,
-                                         std::int64_t global_batch_size) {
+                                         double learning_rate_scale) {
   const TrainOptions& training = options.training;
   std::vector<std::string> arguments{recipe.name,
                                      "--mode",
@@ -76,11 +81,11 @@ std::vector<std::string> train_arguments(const Recipe& recipe, const Run& run,
                                      "--ranks",
                                      std::to_string(run.ranks),
                                      "--global-batch-size",
-                                     std::to_string(global_batch_size),
+                                     std::to_string(run.global_batch_size),
                                      "--seed",
                                      std::to_string(training.seed),
                                      "--lr-scale",
-                                     fmt::format("{}", training.learning_rate_scale)};
+                                     fmt::format("{}", learning_rate_scale)};
   const auto add = [&](const char* option, const std::string& value) {
     arguments.emplace_back(option);
     arguments.push_back(value);
@@ -96,11 +101,6 @@ std::vector<std::string> train_arguments(const Recipe& recipe, const Run& run,
   return arguments;
 }
 
-int cores_in_use(const ComparisonOptions& options, const TrainResult& result) {
-  if (options.on_gpu) return result.ranks * result.replicas;
-  return std::min(result.ranks * std::max(result.threads, result.replicas), options.cores);
-}
-
 void check_ranks(const ComparisonOptions& options) {
   if (options.modes.empty() || options.ranks.empty()) {
     throw UsageError("a comparison needs at least one mode and one number of ranks");
@@ -108,6 +108,65 @@ void check_ranks(const ComparisonOptions& options) {
   for (const int ranks : options.ranks) {
     if (ranks < 1) throw UsageError(fmt::format("--ranks {}: give at least 1", ranks));
   }
+}
+
+// Runs each training once, however often its result is asked for.
+class Trainings {
+ public:
+  Trainings(const Recipe& recipe, const ComparisonOptions& options, BatchSizes batch)
+      : recipe_(recipe), options_(options), batch_(batch) {}
+
+  const TrainResult& result_of(const Run& run) {
+    for (const auto& [known, result] : done_) {
+      if (known == run) return result;
+    }
+    return done_.emplace_back(run, train(run)).second;
+  }
+
+ private:
+  TrainResult train(const Run& run) const {
+    LocalTrainingOptions training;
+    training.program = options_.train_program;
+    for (auto& argument : train_arguments(recipe_, run, options_, learning_rate_scale(run))) {
+      training.program.push_back(std::move(argument));
+    }
+    training.ranks = run.processes();
+    training.threads = run.threads;
+    training.output = {.stream = OutputStream::err, .prefix = fmt::format("[{}] ", title(run))};
+    return run_local_training(training);
+  }
+
+  // The given scale is that of the greatest batch; an unscaled rate stays so.
+  double learning_rate_scale(const Run& run) const {
+    const double part =
+        static_cast<double>(run.global_batch_size) / static_cast<double>(batch_.global);
+    return std::max(1.0, options_.training.learning_rate_scale * part);
+  }
+
+  const Recipe& recipe_;
+  const ComparisonOptions& options_;
+  BatchSizes batch_;
+  std::vector<std::pair<Run, TrainResult>> done_;
+};
+
+int cores_in_use(const ComparisonOptions& options, const TrainResult& result) {
+  if (options.on_gpu) return result.ranks * result.replicas;
+  return std::min(result.ranks * std::max(result.threads, result.replicas), options.cores);
+}
+
+std::vector<ComparisonRow> rows_of(const std::vector<Run>& runs, const ComparisonOptions& options,
+                                   Trainings& trainings) {
+  std::vector<ComparisonRow> rows;
+  for (const Run& run : runs) {
+    ComparisonRow row{.result = trainings.result_of(run)};
+    row.cores_in_use = cores_in_use(options, row.result);
+    row.needs = needs_of(run.mode);
+    const ComparisonRow& first = rows.empty() ? row : rows.front();
+    row.speedup = first.result.seconds_per_epoch / row.result.seconds_per_epoch;
+    row.efficiency = row.speedup * first.cores_in_use / row.cores_in_use;
+    rows.push_back(std::move(row));
+  }
+  return rows;
 }
 
 }  // namespace
@@ -132,27 +191,14 @@ Comparison compare(const Recipe& recipe, const ComparisonOptions& options) {
       resolve_batch_sizes(options.training.batch_size, options.training.global_batch_size,
                           recipe.batch_size, most(options.ranks));
   for (const int ranks : options.ranks) resolve_batch_sizes({}, batch.global, 0, ranks);
-  Comparison comparison{.global_batch_size = batch.global, .cores = options.cores, .rows = {}};
-  for (const Run& run : plan_runs(options)) {
-    LocalTrainingOptions training;
-    training.program = options.train_program;
-    for (auto& argument : train_arguments(recipe, run, options, batch.global)) {
-      training.program.push_back(std::move(argument));
-    }
-    training.ranks = run.processes();
-    training.threads = run.threads;
-    training.output = {.stream = OutputStream::err, .prefix = fmt::format("[{}] ", title(run))};
-    ComparisonRow row{.result = run_local_training(training)};
-    const double first = comparison.rows.empty() ? row.result.seconds_per_epoch
-                                                 : comparison.rows.front().result.seconds_per_epoch;
-    row.speedup = first / row.result.seconds_per_epoch;
-    row.cores_in_use = cores_in_use(options, row.result);
-    const int first_cores =
-        comparison.rows.empty() ? row.cores_in_use : comparison.rows.front().cores_in_use;
-    row.efficiency = row.speedup * first_cores / row.cores_in_use;
-    row.needs = needs_of(run.mode);
-    comparison.rows.push_back(std::move(row));
-  }
+  Trainings trainings(recipe, options, batch);
+  Comparison comparison{
+      .global_batch_size = batch.global, .batch_size = batch.rank, .cores = options.cores};
+  std::vector<Run> runs = plan_runs(options);
+  for (Run& run : runs) run.global_batch_size = batch.global;
+  comparison.rows = rows_of(runs, options, trainings);
+  for (Run& run : runs) run.global_batch_size = batch.rank * run.ranks;
+  comparison.rows_same_rank_batch = rows_of(runs, options, trainings);
   return comparison;
 }
 

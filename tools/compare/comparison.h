@@ -29,8 +29,7 @@ struct ComparisonOptions {
   // The backend of ddp's ranks.
   std::string backend = "auto";
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
-  // All trainings have the same global batch. A batch size applies to a rank of the row with the
-  // most ranks.
+  // Batch sizes and the learning rate's scale are those of the rows with the most ranks.
   TrainOptions training = {};
 };
 
@@ -55,18 +54,26 @@ struct ComparisonRow {
   ModeNeeds needs = {};
 };
 
+// Two views of the same runs, in the same order: what a given training gains, and what more ranks
+// add.
 struct Comparison {
   std::int64_t global_batch_size = 0;
+  // Of each rank and replica, where the ranks are most.
+  std::int64_t batch_size = 0;
   int cores = 1;
-  std::vector<ComparisonRow> rows;
+  // With global_batch_size in every row: all make the same steps.
+  std::vector<ComparisonRow> rows = {};
+  // With batch_size in every row: N ranks take N times the samples a step.
+  std::vector<ComparisonRow> rows_same_rank_batch = {};
 };
 
-// Runs the trainings one after another, each in new processes, with the same seed, data, global
-// batch and learning rate. Their output goes to this process's standard error. UsageError if a
-// number of ranks does not divide the global batch; other errors are run_local_training's.
+// Runs the trainings one after another, each in new processes, with the same seed, data and
+// learning rate; a scaled learning rate is proportional to the global batch. A training that is in
+// both views runs once. Their output goes to this process's standard error. UsageError if a number
+// of ranks does not divide the global batch; other errors are run_local_training's.
 Comparison compare(const Recipe& recipe, const ComparisonOptions& options);
 
-// A human-readable table, at most 100 characters wide; ends with a newline.
+// Human-readable tables, at most 100 characters wide; ends with a newline.
 std::string to_table(const Comparison& comparison);
 // One object, on one line; documented in docs/cli.md.
 std::string to_json(const Comparison& comparison);

@@ -2,6 +2,7 @@
 // A comparison's figures as text, one line per row after a line of names. Only for .cpp files.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "lockstep/core/text_table.h"
@@ -9,9 +10,12 @@
 
 namespace lockstep {
 
+// What is the same in all of comparison.rows, and in all of comparison.rows_same_rank_batch.
+std::string global_batch_heading(const Comparison& comparison);
+std::string rank_batch_heading(const Comparison& comparison);
 // Time, loss, accuracy, speedup.
-std::vector<Cells> figures(const Comparison& comparison);
-// Memory, traffic, lines of code, reach.
+std::vector<Cells> figures(const std::vector<ComparisonRow>& rows);
+// Memory, traffic, lines of code, reach, of comparison.rows.
 std::vector<Cells> costs(const Comparison& comparison);
 
 }  // namespace lockstep

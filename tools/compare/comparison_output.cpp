@@ -49,11 +49,36 @@ Cells costs_of(const ComparisonRow& row) {
           std::string(row.needs.reach)};
 }
 
+Json rows_json(const std::vector<ComparisonRow>& rows) {
+  Json json = Json::array();
+  for (const auto& row : rows) {
+    Json fields = fields_of(row.result);
+    fields["speedup"] = row.speedup;
+    fields["cores_in_use"] = row.cores_in_use;
+    fields["efficiency"] = row.efficiency;
+    fields["lines"] = row.needs.lines;
+    fields["reach"] = row.needs.reach;
+    json.push_back(std::move(fields));
+  }
+  return json;
+}
+
 }  // namespace
 
-std::vector<Cells> figures(const Comparison& comparison) {
+std::string global_batch_heading(const Comparison& comparison) {
+  return fmt::format("Global batch of {} in every row, so that all take the same steps",
+                     comparison.global_batch_size);
+}
+
+std::string rank_batch_heading(const Comparison& comparison) {
+  return fmt::format(
+      "Batch of {} on each rank or replica in every row, so that more ranks take fewer steps",
+      comparison.batch_size);
+}
+
+std::vector<Cells> figures(const std::vector<ComparisonRow>& rows) {
   std::vector<Cells> lines;
-  for (const auto& row : comparison.rows) {
+  for (const auto& row : rows) {
     if (lines.empty()) lines.push_back(header(row.result));
     lines.push_back(cells_of(row));
   }
@@ -69,7 +94,11 @@ std::vector<Cells> costs(const Comparison& comparison) {
 
 std::string to_table(const Comparison& comparison) {
   if (comparison.rows.empty()) return {};
-  return align_columns(figures(comparison)) + "\n" + align_columns(costs(comparison));
+  return fmt::format("{}:\n{}\n{}:\n{}\nCosts, with the global batch of {}:\n{}",
+                     global_batch_heading(comparison), align_columns(figures(comparison.rows)),
+                     rank_batch_heading(comparison),
+                     align_columns(figures(comparison.rows_same_rank_batch)),
+                     comparison.global_batch_size, align_columns(costs(comparison)));
 }
 
 std::string to_json(const Comparison& comparison) {
@@ -80,17 +109,12 @@ std::string to_json(const Comparison& comparison) {
             {"seed", nullptr},
             {"epochs", nullptr},
             {"global_batch_size", comparison.global_batch_size},
+            {"batch_size", comparison.batch_size},
             {"cores", comparison.cores},
-            {"rows", Json::array()}};
-  for (const auto& row : comparison.rows) {
-    Json fields = fields_of(row.result);
-    for (const char* shared : {"recipe", "device", "seed", "epochs"}) json[shared] = fields[shared];
-    fields["speedup"] = row.speedup;
-    fields["cores_in_use"] = row.cores_in_use;
-    fields["efficiency"] = row.efficiency;
-    fields["lines"] = row.needs.lines;
-    fields["reach"] = row.needs.reach;
-    json["rows"].push_back(std::move(fields));
+            {"rows", rows_json(comparison.rows)},
+            {"rows_same_rank_batch", rows_json(comparison.rows_same_rank_batch)}};
+  for (const char* shared : {"recipe", "device", "seed", "epochs"}) {
+    if (!comparison.rows.empty()) json[shared] = json["rows"].back()[shared];
   }
   return json.dump();
 }

@@ -131,17 +131,18 @@ std::string label(const TrainResult& result) {
 
 std::string data(const Comparison& comparison) {
   Json json = Json::parse(to_json(comparison));
-  for (std::size_t i = 0; i < comparison.rows.size(); ++i) {
-    json["rows"][i]["label"] = label(comparison.rows[i].result);
-  }
+  const auto add_labels = [&](const char* view, const std::vector<ComparisonRow>& rows) {
+    for (std::size_t i = 0; i < rows.size(); ++i) json[view][i]["label"] = label(rows[i].result);
+  };
+  add_labels("rows", comparison.rows);
+  add_labels("rows_same_rank_batch", comparison.rows_same_rank_batch);
   return json.dump();
 }
 
 std::string summary(const Comparison& comparison) {
   const TrainResult& first = comparison.rows.front().result;
-  return fmt::format("{} epoch{}, global batches of {}, seed {}, learning rate {:g}", first.epochs,
-                     first.epochs == 1 ? "" : "s", comparison.global_batch_size, first.seed,
-                     first.learning_rate);
+  return fmt::format("{} epoch{}, seed {}, learning rate {:g}", first.epochs,
+                     first.epochs == 1 ? "" : "s", first.seed, first.learning_rate);
 }
 
 // Replaces each placeholder once: a text that is inserted may hold one itself.
@@ -183,14 +184,19 @@ std::string to_html(const Comparison& comparison, const std::string& command,
   if (comparison.rows.empty()) throw UsageError("a report needs at least one training");
   const std::string title = fmt::format("{}: single, DataParallel and DistributedDataParallel",
                                         comparison.rows.front().result.recipe);
-  return filled(report_page, {{"TITLE", escaped(title)},
-                              {"SUMMARY", escaped(summary(comparison))},
-                              {"UNITS", on_gpu(comparison) ? "GPUs" : "cores"},
-                              {"FIGURES", table(figures(comparison))},
-                              {"COSTS", table(costs(comparison))},
-                              {"HOW", how_it_was_made(comparison, command)},
-                              {"DATA", inside_script(data(comparison))},
-                              {"CHART_LIBRARY", inside_script(chart_library)}});
+  return filled(report_page,
+                {{"TITLE", escaped(title)},
+                 {"SUMMARY", escaped(summary(comparison))},
+                 {"UNITS", on_gpu(comparison) ? "GPUs" : "cores"},
+                 {"GLOBAL_BATCH", global_batch_heading(comparison)},
+                 {"GLOBAL_BATCH_SIZE", std::to_string(comparison.global_batch_size)},
+                 {"FIGURES", table(figures(comparison.rows))},
+                 {"RANK_BATCH", rank_batch_heading(comparison)},
+                 {"FIGURES_SAME_RANK_BATCH", table(figures(comparison.rows_same_rank_batch))},
+                 {"COSTS", table(costs(comparison))},
+                 {"HOW", how_it_was_made(comparison, command)},
+                 {"DATA", inside_script(data(comparison))},
+                 {"CHART_LIBRARY", inside_script(chart_library)}});
 }
 
 }  // namespace lockstep

@@ -5,8 +5,8 @@
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/pooling.h>
-#include <torch/optim/adam.h>
 
+#include "lockstep/optim/optimizers.h"
 #include "tools/recipes/image_data.h"
 #include "tools/recipes/recipe.h"
 
@@ -40,9 +40,8 @@ Recipe cnn_recipe() {
             };
           },
       .make_optimizer =
-          [](std::vector<at::Tensor> parameters, double learning_rate) {
-            return std::make_unique<torch::optim::Adam>(std::move(parameters),
-                                                        torch::optim::AdamOptions(learning_rate));
+          [](const Trained& trained, double learning_rate) {
+            return make_optimizer<optim::Adam>(trained, torch::optim::AdamOptions(learning_rate));
           },
       .loss =
           [](const at::Tensor& output, const at::Tensor& target) {

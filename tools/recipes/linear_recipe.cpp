@@ -2,9 +2,9 @@
 // Linear regression: the smallest training with a known answer.
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/linear.h>
-#include <torch/optim/sgd.h>
 
 #include "lockstep/data/linear_dataset.h"
+#include "lockstep/optim/optimizers.h"
 #include "tools/recipes/recipe.h"
 
 namespace lockstep {
@@ -18,6 +18,8 @@ Recipe linear_recipe() {
       .learning_rate = 0.01,
       .reads_folder = false,
       .is_line = true,
+      // Two parameters: every rank updates them in less time than the ranks take to exchange them.
+      .shards_optimizer = false,
       .load =
           [](const std::filesystem::path&, std::uint64_t seed, ProcessGroup&) {
             const LinearDataset set({.seed = seed});
@@ -28,9 +30,8 @@ Recipe linear_recipe() {
           },
       .make_net = [] { return torch::nn::Sequential{torch::nn::Linear(1, 1)}; },
       .make_optimizer =
-          [](std::vector<at::Tensor> parameters, double learning_rate) {
-            return std::make_unique<torch::optim::SGD>(std::move(parameters),
-                                                       torch::optim::SGDOptions(learning_rate));
+          [](const Trained& trained, double learning_rate) {
+            return make_optimizer<optim::SGD>(trained, torch::optim::SGDOptions(learning_rate));
           },
       .loss =
           [](const at::Tensor& output, const at::Tensor& target) {

@@ -3,8 +3,8 @@
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/linear.h>
-#include <torch/optim/adam.h>
 
+#include "lockstep/optim/optimizers.h"
 #include "tools/recipes/image_data.h"
 #include "tools/recipes/recipe.h"
 
@@ -15,7 +15,7 @@ Recipe mlp_recipe() {
       .name = "mlp",
       .summary = "784-256-10 with ReLU for images of MNIST's format, Adam",
       .epochs = 5,
-      .batch_size = 512,
+      .batch_size = 64,
       .learning_rate = 1e-3,
       .reads_folder = true,
       .load = [](const std::filesystem::path& folder, std::uint64_t,
@@ -30,9 +30,8 @@ Recipe mlp_recipe() {
             };
           },
       .make_optimizer =
-          [](std::vector<at::Tensor> parameters, double learning_rate) {
-            return std::make_unique<torch::optim::Adam>(std::move(parameters),
-                                                        torch::optim::AdamOptions(learning_rate));
+          [](const Trained& trained, double learning_rate) {
+            return make_optimizer<optim::Adam>(trained, torch::optim::AdamOptions(learning_rate));
           },
       .loss =
           [](const at::Tensor& output, const at::Tensor& target) {

@@ -17,20 +17,34 @@ DataParallelOptions replica_options(int replicas, at::Device first) {
   return options;
 }
 
+// A rank that updates a part of the parameters needs only that part's gradients, except where ranks
+// compare theirs.
+bool needs_whole_gradients(bool shards_optimizer, const TrainOptions& options) {
+  return !shards_optimizer || options.check_in_sync;
+}
+
 }  // namespace
 
-NetInMode::NetInMode(torch::nn::Sequential net, TrainMode mode, const TrainOptions& options,
-                     std::shared_ptr<ProcessGroup> group)
+NetInMode::NetInMode(const Recipe& recipe, torch::nn::Sequential net, TrainMode mode,
+                     const TrainOptions& options, std::shared_ptr<ProcessGroup> group)
     : net_(std::move(net)),
       group_(std::move(group)),
+      shards_optimizer_(recipe.shards_optimizer && mode == TrainMode::ddp),
       check_finite_(options.check_finite),
       check_in_sync_(options.check_in_sync) {
   if (mode == TrainMode::ddp) {
-    ddp_ = DistributedDataParallel(net_, group_, {.check_finite = options.check_finite});
+    ddp_ = DistributedDataParallel(
+        net_, group_,
+        {.check_finite = options.check_finite,
+         .whole_gradients = needs_whole_gradients(shards_optimizer_, options)});
   }
   if (mode == TrainMode::dp) {
     dp_ = DataParallel(net_, replica_options(options.replicas, group_->device()));
   }
+}
+
+Trained NetInMode::trained() {
+  return {net_->parameters(), shards_optimizer_ ? ddp_.get() : nullptr};
 }
 
 at::Tensor NetInMode::forward(const at::Tensor& input) {

@@ -14,6 +14,7 @@
 #include <torch/optim/optimizer.h>
 
 #include "lockstep/comm/process_group.h"
+#include "tools/recipes/trained.h"
 
 namespace lockstep {
 
@@ -37,6 +38,8 @@ struct Recipe {
   bool reads_folder;
   // Whether the net is one weight and one bias, which the result then names.
   bool is_line = false;
+  // Whether ddp's ranks each update a part of the parameters; then make_optimizer must shard.
+  bool shards_optimizer = true;
 
   // Collective.
   std::function<TrainingData(const std::filesystem::path& folder, std::uint64_t seed,
@@ -46,8 +49,7 @@ struct Recipe {
   // takes Sequential{...} with braces, which build the layers in order. With parentheses, the order
   // is the compiler's choice, and g++ starts with the last layer.
   std::function<torch::nn::Sequential()> make_net;
-  std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<at::Tensor> parameters,
-                                                         double learning_rate)>
+  std::function<std::unique_ptr<torch::optim::Optimizer>(const Trained&, double learning_rate)>
       make_optimizer;
   // The mean over the batch.
   std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)> loss;

@@ -215,8 +215,8 @@ TrainResult train(const Recipe& recipe, TrainMode mode, const TrainOptions& opti
   torch::manual_seed(static_cast<std::uint64_t>(options.seed));
   auto net = recipe.make_net();
   net->to(group->device());
-  auto optimizer = recipe.make_optimizer(net->parameters(), result.learning_rate);
-  NetInMode model(net, mode, options, group);
+  NetInMode model(recipe, net, mode, options, group);
+  const auto optimizer = recipe.make_optimizer(model.trained(), result.learning_rate);
   log_start(result, data, net, *group, rank_0_log);
 
   const auto size = static_cast<std::size_t>(data.inputs.size(0));

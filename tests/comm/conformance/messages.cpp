@@ -183,6 +183,19 @@ TEST_P(ResultsConformance, AllReduceSendsTwiceAllButOnePartOfTheMessage) {
   });
 }
 
+TEST_P(ResultsConformance, AllGatherAndReduceScatterSendAllButOnePart) {
+  run_in_group([](Rank&, ProcessGroup& group) {
+    const at::Tensor part = at::ones({1000});
+    const at::Tensor whole = at::ones({1000 * group.size()});
+    const auto all_but_one = static_cast<std::uint64_t>(group.size() - 1) * part.nbytes();
+    const auto before = group.bytes_sent();
+    group.all_gather_into_tensor(whole, part).wait();
+    EXPECT_EQ(group.bytes_sent() - before, all_but_one);
+    group.reduce_scatter_tensor(part, whole).wait();
+    EXPECT_EQ(group.bytes_sent() - before, 2 * all_but_one);
+  });
+}
+
 TEST_P(ResultsConformance, RanksOfARingTogetherSendThatAlsoOfWhatDoesNotDivide) {
   run_in_group([](Rank&, ProcessGroup& group) {
     for (const std::int64_t count : {1, 2, 1001, 4999}) {

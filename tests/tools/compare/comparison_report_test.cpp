@@ -42,11 +42,14 @@ ComparisonRow row_of(TrainMode mode, int parts, double speedup) {
 }
 
 Comparison reported_comparison() {
-  Comparison comparison{.global_batch_size = 256, .cores = 4, .rows = {}};
+  Comparison comparison{.global_batch_size = 256, .batch_size = 64, .cores = 4};
   comparison.rows.push_back(row_of(TrainMode::single, 1, 1));
+  comparison.rows_same_rank_batch.push_back(row_of(TrainMode::single, 1, 1));
   for (const int parts : {2, 4}) {
     comparison.rows.push_back(row_of(TrainMode::dp, parts, 0.8 * parts));
     comparison.rows.push_back(row_of(TrainMode::ddp, parts, 0.9 * parts));
+    comparison.rows_same_rank_batch.push_back(row_of(TrainMode::dp, parts, 0.85 * parts));
+    comparison.rows_same_rank_batch.push_back(row_of(TrainMode::ddp, parts, 0.95 * parts));
   }
   return comparison;
 }
@@ -59,6 +62,11 @@ std::string some_page() {
 TEST(ComparisonReport, HoldsFiguresAndHowTheyWereMade) {
   const std::string page = some_page();
   EXPECT_THAT(page, HasSubstr("<td>ddp</td><td>4</td>"));
+  EXPECT_THAT(page, HasSubstr("<h2>Global batch of 256 in every row"));
+  EXPECT_THAT(page, HasSubstr("<td>3.60</td><td>90 %</td>"));
+  EXPECT_THAT(page, HasSubstr("<h2>Batch of 64 on each rank or replica in every row"));
+  EXPECT_THAT(page, HasSubstr("<td>3.80</td><td>95 %</td>"));
+  EXPECT_THAT(page, HasSubstr("With the global batch of 256."));
   EXPECT_THAT(page, HasSubstr("<td>many machines</td>"));
   EXPECT_THAT(page, HasSubstr("<code>lockstep compare &quot;mlp&quot; &amp; more</code>"));
   EXPECT_THAT(page, HasSubstr("libtorch "));
@@ -146,8 +154,8 @@ TEST(ComparisonReport, DrawsItsChartsInABrowser) {
        {std::tuple(1280, "", "false"), std::tuple(500, "--force-dark-mode", "true")}) {
     const std::string seen = page_in_browser(page, width, options);
     EXPECT_THAT(seen, Not(HasSubstr("data-error")));
-    EXPECT_THAT(seen, HasSubstr("data-drawn=\"3\"")) << width;
-    EXPECT_THAT(seen, HasSubstr("data-painted=\"3\"")) << width;
+    EXPECT_THAT(seen, HasSubstr("data-drawn=\"6\"")) << width;
+    EXPECT_THAT(seen, HasSubstr("data-painted=\"6\"")) << width;
     EXPECT_THAT(seen, HasSubstr("data-too-wide=\"false\"")) << width;
     EXPECT_THAT(seen, HasSubstr(std::string("data-dark=\"") + dark)) << width;
   }

@@ -105,7 +105,7 @@ TEST(ErrorToJson, ARankThatASignalKilledIsLostAndOneThatFailedIsNot) {
 }
 
 Comparison some_comparison() {
-  Comparison comparison{.global_batch_size = 256, .cores = 2, .rows = {}};
+  Comparison comparison{.global_batch_size = 256, .batch_size = 128, .cores = 2};
   TrainResult single = some_result();
   single.mode = "single";
   single.ranks = 1;
@@ -115,29 +115,39 @@ Comparison some_comparison() {
   comparison.rows.push_back({.result = single, .needs = needs_of(TrainMode::single)});
   comparison.rows.push_back(
       {.result = some_result(), .speedup = 2, .efficiency = 1, .needs = needs_of(TrainMode::ddp)});
+  comparison.rows_same_rank_batch = comparison.rows;
+  comparison.rows_same_rank_batch[0].result.batch_size = 64;
+  comparison.rows_same_rank_batch[1].speedup = 1.75;
   return comparison;
 }
 
-TEST(Comparison, IsATableOfAlignedColumns) {
+TEST(Comparison, IsTablesOfAlignedColumns) {
   const std::string table = to_table(some_comparison());
   std::istringstream lines(table);
   std::vector<std::string> rows;
   for (std::string line; std::getline(lines, line);) rows.push_back(line);
-  ASSERT_THAT(rows, SizeIs(7));
-  EXPECT_LE(rows[0].size(), 100u);
-  EXPECT_EQ(rows[1].size(), rows[0].size());
-  EXPECT_EQ(rows[2].size(), rows[0].size());
-  for (const char* name : {"mode", "ranks", "threads", "s/epoch", "samples/s", "final loss",
-                           "accuracy", "speedup", "efficiency"}) {
-    EXPECT_THAT(rows[0], HasSubstr(name));
+  ASSERT_THAT(rows, SizeIs(14));
+  for (const std::string& row : rows) EXPECT_LE(row.size(), 100u) << row;
+  EXPECT_EQ(rows[0], "Global batch of 256 in every row, so that all take the same steps:");
+  EXPECT_EQ(rows[5],
+            "Batch of 128 on each rank or replica in every row, so that more ranks take fewer "
+            "steps:");
+  for (const std::size_t first : {1, 6}) {
+    EXPECT_EQ(rows[first + 1].size(), rows[first].size());
+    EXPECT_EQ(rows[first + 2].size(), rows[first].size());
+    for (const char* name : {"mode", "ranks", "threads", "s/epoch", "samples/s", "final loss",
+                             "accuracy", "speedup", "efficiency"}) {
+      EXPECT_THAT(rows[first], HasSubstr(name));
+    }
+    EXPECT_THAT(rows[first + 2], HasSubstr("87.50 %"));
   }
-  EXPECT_THAT(rows[2], HasSubstr("87.50 %"));
-  EXPECT_THAT(rows[2], EndsWith("2.00       100 %"));
+  EXPECT_THAT(rows[3], EndsWith("2.00       100 %"));
+  EXPECT_THAT(rows[8], EndsWith("1.75       100 %"));
 
-  EXPECT_EQ(rows[3], "");
-  EXPECT_LE(rows[4].size(), 100u);
-  EXPECT_THAT(rows[5], MatchesRegex("single +1 +[?] +160 +0[.]000 +0 +one device"));
-  EXPECT_THAT(rows[6], MatchesRegex("ddp +2 +30[01] +160 +0[.]814 +[1-9] +many machines"));
+  for (const std::size_t blank : {4, 9}) EXPECT_EQ(rows[blank], "");
+  EXPECT_EQ(rows[10], "Costs, with the global batch of 256:");
+  EXPECT_THAT(rows[12], MatchesRegex("single +1 +[?] +160 +0[.]000 +0 +one device"));
+  EXPECT_THAT(rows[13], MatchesRegex("ddp +2 +30[01] +160 +0[.]814 +[1-9] +many machines"));
 }
 
 TEST(Comparison, NeedsMoreLinesTheFurtherItReaches) {
@@ -150,11 +160,15 @@ TEST(Comparison, IsJsonWithRows) {
   const auto json = nlohmann::json::parse(to_json(some_comparison()));
   std::vector<std::string> keys;
   for (const auto& [key, value] : json.items()) keys.push_back(key);
-  EXPECT_THAT(keys, ElementsAre("cores", "device", "epochs", "global_batch_size", "recipe", "rows",
-                                "schema_version", "seed", "versions"));
+  EXPECT_THAT(keys,
+              ElementsAre("batch_size", "cores", "device", "epochs", "global_batch_size", "recipe",
+                          "rows", "rows_same_rank_batch", "schema_version", "seed", "versions"));
   ASSERT_THAT(json.at("rows"), SizeIs(2));
   EXPECT_EQ(json["rows"][1]["speedup"], 2.0);
   EXPECT_EQ(json["rows"][1]["mode"], "ddp");
+  ASSERT_THAT(json["rows_same_rank_batch"], SizeIs(2));
+  EXPECT_EQ(json["rows_same_rank_batch"][0]["batch_size"], 64);
+  EXPECT_EQ(json["rows_same_rank_batch"][1]["speedup"], 1.75);
   EXPECT_EQ(json["recipe"], "mlp");
 }
 

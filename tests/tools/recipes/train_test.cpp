@@ -8,6 +8,7 @@
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/core/error.h"
 #include "lockstep/launch/spawn.h"
+#include "lockstep/optim/optimizers.h"
 #include "tools/recipes/tiny_images.h"
 
 namespace lockstep {
@@ -172,8 +173,8 @@ TEST(Train, EndsWhenRanksAreOutOfSyncIfAskedTo) {
     spawn(2,
           [&](int rank) {
             Recipe recipe = linear_recipe();
-            recipe.make_optimizer = [&](std::vector<at::Tensor> parameters, double rate) {
-              return std::make_unique<torch::optim::SGD>(std::move(parameters),
+            recipe.make_optimizer = [&](const Trained& trained, double rate) {
+              return std::make_unique<torch::optim::SGD>(trained.parameters,
                                                          alike || rank == 0 ? rate : rate / 2);
             };
             const auto group = init_process_group(on_cpu());
@@ -189,6 +190,45 @@ TEST(Train, EndsWhenRanksAreOutOfSyncIfAskedTo) {
                                               HasSubstr("parameter 0.weight has one value on rank "
                                                         "0, another on rank 1"))));
   train_two(false, 11);  // never comes to that
+}
+
+template <class... Optimizers>
+bool is_sharded(torch::optim::Optimizer& optimizer) {
+  bool sharded = false;
+  const auto look = [&]<class Optimizer>(const Optimizer* one) {
+    if (one != nullptr) sharded = one->is_sharded();
+    return one != nullptr;
+  };
+  EXPECT_TRUE((look(dynamic_cast<const Optimizers*>(&optimizer)) || ...));
+  return sharded;
+}
+
+TEST(Train, ShardsTheOptimizerOverTheRanks) {
+  const auto sharded = [](const std::string& name, TrainMode mode, int ranks) {
+    const testing::TemporaryFolder folder;
+    testing::write_tiny_images(folder);
+    const auto train_one = [&](int) {
+      Recipe recipe = find_recipe(name);
+      TrainOptions options{.epochs = 1, .batch_size = 100};
+      if (recipe.reads_folder) options.data_folder = folder.path();
+      int result = 0;
+      recipe.make_optimizer = [&, make = recipe.make_optimizer](const Trained& trained,
+                                                                double rate) {
+        auto optimizer = make(trained, rate);
+        result = is_sharded<optim::SGD, optim::Adam>(*optimizer) ? 1 : 0;
+        return optimizer;
+      };
+      (void)train(recipe, mode, options, init_process_group(on_cpu()), [](const auto&) {});
+      return result;
+    };
+    return spawn(ranks, train_one, {.threads = 1, .prefix = false});
+  };
+  for (const Recipe& recipe : all_recipes()) {
+    EXPECT_EQ(sharded(recipe.name, TrainMode::single, 1), std::vector{0}) << recipe.name;
+    EXPECT_EQ(sharded(recipe.name, TrainMode::dp, 1), std::vector{0}) << recipe.name;
+    const int worthwhile = recipe.name == "linear" ? 0 : 1;
+    EXPECT_EQ(sharded(recipe.name, TrainMode::ddp, 2), std::vector(2, worthwhile)) << recipe.name;
+  }
 }
 
 TEST(Train, RefusesToCompareTheRanksOfASingleNet) {
