@@ -5,9 +5,10 @@
 // results are ready after Work::wait(), and until then the tensors must not be touched. Tensors may
 // have any strides and live on any device. A list of tensors is one call; a single tensor is
 // accepted for a list. Tensors of one call must not overlap, except that an output may be the input
-// itself. A group may be used from several threads, as long as all ranks agree on the order. After
-// an error other than a UsageError about this rank's own arguments, the group is unusable and says
-// so.
+// itself, or, in all_gather_into_tensor and reduce_scatter_tensor, one may be this rank's part of
+// the other. A group may be used from several threads, as long as all ranks agree on the order.
+// After an error other than a UsageError about this rank's own arguments, the group is unusable and
+// says so.
 //
 // Ranks compare each call before they use its result, also over a network; if calls differ, each
 // rank throws a UsageError that names both. On nccl they do so only with
