@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Carries out all-reduce and broadcast in phases, and delegates all other calls.
+// Carries out all-reduce, broadcast, all-gather and reduce-scatter in phases, and delegates all
+// other calls.
 #include "lockstep/comm/hierarchical/hierarchical_backend.h"
 
 #include <algorithm>
@@ -7,10 +8,10 @@
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
 
-#include "lockstep/comm/core/calls_differ.h"
 #include "lockstep/comm/hierarchical/hierarchical_operation.h"
 #include "lockstep/comm/hierarchical/hierarchy_levels.h"
 #include "lockstep/comm/hierarchical/part_of_call.h"
+#include "lockstep/comm/hierarchical/parts_of_ranks.h"
 #include "lockstep/comm/hierarchical/phases.h"
 #include "lockstep/comm/self/self_backend.h"
 #include "lockstep/core/error.h"
@@ -20,29 +21,12 @@ namespace {
 
 // Tensors up to this size go as one slice.
 constexpr std::int64_t kOneSliceBytes = 64 * 1024;
-// Larger tensors go in pieces, so that the phases of one piece overlap with those of the next.
-constexpr std::int64_t kPieceBytes = 8 * 1024 * 1024;
 
 // Part `number` of `parts` equal ones, as a flat view.
 at::Tensor part(const at::Tensor& flat, int number, int parts) {
   const std::int64_t begin = flat.numel() * number / parts;
   const std::int64_t end = flat.numel() * (number + 1) / parts;
   return flat.narrow(0, begin, end - begin);
-}
-
-// Tells the ranks that wait in another group's call and so cannot see the difference.
-void tell_all(HierarchyLevels& levels, const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const CallsDiffer& differ) {
-    end_groups_for_mismatch(
-        levels,
-        describe_difference(
-            fmt::format("rank {}", levels.ranks_of_host()[static_cast<std::size_t>(levels.index)]),
-            differ.own(), fmt::format("rank {}", differ.peer()), differ.peers_call()));
-  } catch (const std::exception&) {
-    // The call that waits explains other errors.
-  }
 }
 
 class HierarchicalBackend final : public Backend {
@@ -54,8 +38,9 @@ class HierarchicalBackend final : public Backend {
         options_(std::move(options)),
         host_(std::move(host)),
         levels_(std::make_shared<HierarchyLevels>(std::move(levels))),
-        calls_(std::make_shared<PhasedCalls>(
-            [levels = levels_](const std::exception_ptr& error) { tell_all(*levels, error); })) {
+        calls_(std::make_shared<PhasedCalls>([levels = levels_](const std::exception_ptr& error) {
+          end_groups_if_calls_differ(*levels, error);
+        })) {
     share_progress(calls_);
   }
 
@@ -65,9 +50,18 @@ class HierarchicalBackend final : public Backend {
   Work start(const CollectiveArgs& args) override {
     if (is_message(args.call.collective)) return levels_->all->start(args);
     if (args.moves_nothing()) return delegate(args);
-    if (args.call.collective == Collective::all_reduce) return all_reduce(args);
-    if (args.call.collective == Collective::broadcast) return broadcast(args);
-    return delegate(args);
+    switch (args.call.collective) {
+      case Collective::all_reduce:
+        return all_reduce(args);
+      case Collective::broadcast:
+        return broadcast(args);
+      case Collective::all_gather:
+        return levels_->hosts_are_alike() ? in_parts(args, gather_parts) : delegate(args);
+      case Collective::reduce_scatter:
+        return levels_->hosts_are_alike() ? in_parts(args, reduce_parts) : delegate(args);
+      default:
+        return delegate(args);
+    }
   }
 
   at::Tensor empty(at::IntArrayRef sizes, const at::TensorOptions& options) override {
@@ -126,7 +120,7 @@ class HierarchicalBackend final : public Backend {
                 BetweenHosts between_hosts) const {
     const Call announced = operation.next(call, tensors);
     operation.start({[levels = levels_, announced] {
-                       return within_host(*levels, announced, [&] {
+                       return within_host_part(*levels, announced, [&] {
                          return levels->reducing->start({.call = announced});
                        });
                      },
@@ -141,19 +135,6 @@ class HierarchicalBackend final : public Backend {
                      },
                      [] { return std::vector<Work>(); }});
     return announced;
-  }
-  static std::vector<Work> within_host(const HierarchyLevels& levels, const Call& call,
-                                       const std::function<Work()>& start) {
-    return one(part_of_call(start, levels.timeout, levels.ranks_of_host(), call));
-  }
-  static std::vector<Work> between_hosts_part(const HierarchyLevels& levels, const Call& call,
-                                              const std::function<Work()>& start) {
-    return one(part_of_call(start, levels.timeout, levels.ranks_between_hosts(), call));
-  }
-  static std::vector<Work> one(Work work) {
-    std::vector<Work> works;
-    works.push_back(std::move(work));
-    return works;
   }
 
   // A tensor without elements has no stage between hosts in which calls could be compared.
@@ -207,7 +188,7 @@ class HierarchicalBackend final : public Backend {
   // On root's host, ranks that have the result already wait until the hosts have compared the call.
   static PhasedCall::Phase barrier_within_host(const std::shared_ptr<HierarchyLevels>& levels,
                                                const Call& call) {
-    return [=] { return one(levels->sharing->start({.call = call})); };
+    return [=] { return works_of(levels->sharing->start({.call = call})); };
   }
 
   Work all_reduce(const CollectiveArgs& args) {
@@ -270,6 +251,14 @@ class HierarchicalBackend final : public Backend {
              at_roots_host ? barrier_within_host(levels_, call) : share(levels_, piece, slices)});
       });
     }
+    return Work(std::move(operation));
+  }
+
+  // An all_gather or reduce_scatter.
+  Work in_parts(const CollectiveArgs& args, decltype(gather_parts)& start_phases) {
+    auto operation = make_operation(args.call.collective);
+    const Call call = announce(*operation, args.call, 1, between_hosts_of(args.outputs[0]));
+    start_phases(*operation, levels_, call, args);
     return Work(std::move(operation));
   }
 

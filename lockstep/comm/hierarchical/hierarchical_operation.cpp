@@ -22,16 +22,27 @@ constexpr auto kExplanation = 1s;
 constexpr int kPatience = 1000;
 constexpr auto kNap = 50us;
 
+bool is_half(const at::Tensor& tensor) {
+  return tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16;
+}
+
 }  // namespace
+
+at::Tensor HierarchicalOperation::flat_input(const at::Tensor& original) const {
+  return copies_.input(original).detach().view(-1);
+}
 
 at::Tensor HierarchicalOperation::flat_output(const at::Tensor& original) {
   return copies_.output(original).detach().view(-1);
 }
 
+at::Tensor HierarchicalOperation::flat_term(const at::Tensor& original) const {
+  return flat_input(is_half(original) ? original.detach().to(at::kFloat) : original);
+}
+
 at::Tensor HierarchicalOperation::flat_sum(const at::Tensor& original) {
-  const auto type = original.scalar_type();
-  const bool half = type == at::kHalf || type == at::kBFloat16;
-  return half ? copies_.output_as(original, at::kFloat).detach().view(-1) : flat_output(original);
+  return is_half(original) ? copies_.output_as(original, at::kFloat).detach().view(-1)
+                           : flat_output(original);
 }
 
 Call HierarchicalOperation::next(Call call, std::size_t tensors) {

@@ -25,9 +25,11 @@ class HierarchicalOperation final : public Operation {
         number_(number),
         timeout_(timeout) {}
 
-  // The tensor to write in place of the original, as a 1-D tensor.
+  // The tensor to read or to write in place of the original, as a 1-D tensor.
+  at::Tensor flat_input(const at::Tensor& original) const;
   at::Tensor flat_output(const at::Tensor& original);
   // The same for sums: half types are summed as floats throughout, and rounded once.
+  at::Tensor flat_term(const at::Tensor& original) const;
   at::Tensor flat_sum(const at::Tensor& original);
 
   // The call that ranks compare, for the next of `tensors` tensors.

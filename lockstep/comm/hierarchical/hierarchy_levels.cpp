@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "lockstep/comm/core/calls_differ.h"
 #include "lockstep/comm/local/shm/shm_backend.h"
 #include "lockstep/comm/self/self_backend.h"
 #include "lockstep/core/error.h"
@@ -110,6 +111,12 @@ std::vector<int> HierarchyLevels::ranks_between_hosts() const {
   return ranks;
 }
 
+bool HierarchyLevels::hosts_are_alike() const {
+  return std::ranges::all_of(hosts, [this](const std::vector<int>& ranks) {
+    return static_cast<int>(ranks.size()) == slices;
+  });
+}
+
 // The group of all ranks first, since the others look there for the cause.
 void leave_groups_failing(const HierarchyLevels& levels, const std::string& reason) {
   for (const auto& group : {levels.all, levels.between_hosts, levels.reducing, levels.sharing}) {
@@ -126,9 +133,19 @@ void end_groups(HierarchyLevels& levels, const std::string& reason) {
 }
 
 // A rank that finds another of its groups ended asks the group of all for the reason.
-void end_groups_for_mismatch(HierarchyLevels& levels, const std::string& reason) {
-  levels.all->abort_for_mismatch(reason);
-  end_groups(levels, reason);
+void end_groups_if_calls_differ(HierarchyLevels& levels, const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const CallsDiffer& differ) {
+    const int rank = levels.ranks_of_host()[static_cast<std::size_t>(levels.index)];
+    const std::string reason =
+        describe_difference(fmt::format("rank {}", rank), differ.own(),
+                            fmt::format("rank {}", differ.peer()), differ.peers_call());
+    levels.all->abort_for_mismatch(reason);
+    end_groups(levels, reason);
+  } catch (const std::exception&) {
+    // The call that waits explains other errors.
+  }
 }
 
 }  // namespace lockstep

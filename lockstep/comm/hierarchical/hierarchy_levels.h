@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <exception>
 #include <memory>
 #include <string>
 #include <vector>
@@ -31,6 +32,8 @@ struct HierarchyLevels {
   // The ranks of this host, and those of between_hosts, by their numbers in `all`.
   const std::vector<int>& ranks_of_host() const { return hosts[static_cast<std::size_t>(host)]; }
   std::vector<int> ranks_between_hosts() const;
+  // Whether all hosts have the same number of ranks.
+  bool hosts_are_alike() const;
 };
 
 // Joins the ranks within each host and across hosts; they have joined `all` already. A blocking
@@ -42,7 +45,8 @@ HierarchyLevels join_levels(const Membership& membership, const GroupOptions& op
 void leave_groups_failing(const HierarchyLevels& levels, const std::string& reason);
 // Aborts all the groups.
 void end_groups(HierarchyLevels& levels, const std::string& reason);
-// Aborts all the groups with a UsageError on every rank, since ranks made different calls.
-void end_groups_for_mismatch(HierarchyLevels& levels, const std::string& reason);
+// If the error says that ranks made different calls, aborts all the groups with a UsageError on
+// every rank. Ranks that wait in another group's call cannot see the difference.
+void end_groups_if_calls_differ(HierarchyLevels& levels, const std::exception_ptr& error);
 
 }  // namespace lockstep

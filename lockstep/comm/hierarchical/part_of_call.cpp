@@ -51,4 +51,20 @@ Work part_of_call(const std::function<Work()>& start, std::chrono::milliseconds 
   return Work(std::make_shared<PartOfCall>(start, timeout, std::move(ranks), whole));
 }
 
+std::vector<Work> within_host_part(const HierarchyLevels& levels, const Call& whole,
+                                   const std::function<Work()>& start) {
+  return works_of(part_of_call(start, levels.timeout, levels.ranks_of_host(), whole));
+}
+
+std::vector<Work> between_hosts_part(const HierarchyLevels& levels, const Call& whole,
+                                     const std::function<Work()>& start) {
+  return works_of(part_of_call(start, levels.timeout, levels.ranks_between_hosts(), whole));
+}
+
+std::vector<Work> works_of(Work work) {
+  std::vector<Work> works;
+  works.push_back(std::move(work));
+  return works;
+}
+
 }  // namespace lockstep

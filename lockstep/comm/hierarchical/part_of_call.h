@@ -8,6 +8,7 @@
 
 #include "lockstep/comm/core/call.h"
 #include "lockstep/comm/core/work.h"
+#include "lockstep/comm/hierarchical/hierarchy_levels.h"
 
 namespace lockstep {
 
@@ -17,5 +18,13 @@ namespace lockstep {
 // group.
 Work part_of_call(const std::function<Work()>& start, std::chrono::milliseconds timeout,
                   std::vector<int> ranks, const Call& whole);
+
+// The works of a phase that is one such work, of the ranks of this host or of the ranks with this
+// index on their hosts.
+std::vector<Work> within_host_part(const HierarchyLevels& levels, const Call& whole,
+                                   const std::function<Work()>& start);
+std::vector<Work> between_hosts_part(const HierarchyLevels& levels, const Call& whole,
+                                     const std::function<Work()>& start);
+std::vector<Work> works_of(Work work);
 
 }  // namespace lockstep

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <exception>
 #include <functional>
@@ -18,6 +19,9 @@
 #include "lockstep/core/deadline.h"
 
 namespace lockstep {
+
+// Larger tensors go in pieces, so that the phases of one piece overlap with those of the next.
+inline constexpr std::int64_t kPieceBytes = 8 * 1024 * 1024;
 
 class PhasedCall {
  public:

@@ -31,7 +31,18 @@ at::Tensor bytes_of(const at::Tensor& tensor, std::int64_t first, std::int64_t c
       first_byte(tensor) + first, {count}, [storage = tensor.storage()](void*) {}, at::kByte);
 }
 
+at::Tensor bytes_in_place(const std::vector<at::Tensor>& tensors) {
+  const std::byte* next = first_byte(tensors.front());
+  for (const auto& tensor : tensors) {
+    if (first_byte(tensor) != next || !tensor.is_alias_of(tensors.front())) return {};
+    next += tensor.nbytes();
+  }
+  return bytes_of(tensors.front(), 0, next - first_byte(tensors.front()));
+}
+
 at::Tensor joined(const std::vector<at::Tensor>& tensors) {
+  if (tensors.empty()) return some_bytes(0);
+  if (at::Tensor in_place = bytes_in_place(tensors); in_place.defined()) return in_place;
   std::int64_t bytes = 0;
   for (const auto& tensor : tensors) bytes += static_cast<std::int64_t>(tensor.nbytes());
   const at::Tensor result = some_bytes(bytes);

@@ -27,8 +27,12 @@ std::byte* first_byte(const at::Tensor& tensor);
 at::Tensor bytes_of(const at::Tensor& tensor);
 at::Tensor bytes_of(const at::Tensor& tensor, std::int64_t first, std::int64_t count);
 
-// Copies the tensors' bytes into one tensor, one after the other, and back. All are in host memory.
+// The tensors' bytes where they are, if they lie one after the other in one storage; else
+// undefined. At least one tensor; all are in host memory.
+at::Tensor bytes_in_place(const std::vector<at::Tensor>& tensors);
+// The tensors' bytes, one after the other: in place, or copied. All are in host memory.
 at::Tensor joined(const std::vector<at::Tensor>& tensors);
+// Copies such bytes back into the tensors.
 void take_apart(const at::Tensor& bytes, const std::vector<at::Tensor>& tensors);
 
 }  // namespace lockstep::remote

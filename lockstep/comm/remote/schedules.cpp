@@ -86,16 +86,19 @@ SchedulePtr schedule_all_gather(const Call& call, const std::vector<at::Tensor>&
                                 const at::Tensor& input, Position position) {
   if (input.numel() == 0) return make_schedule(call, {agreement(position)});
   const auto bytes = static_cast<std::int64_t>(input.nbytes());
+  const std::vector<std::int64_t> sizes(static_cast<std::size_t>(position.size), bytes);
+  if (const at::Tensor in_place = bytes_in_place(outputs); in_place.defined()) {
+    return make_schedule(call, {{.start = [=](Transport& transport) {
+                           return transport.all_gather(bytes_of(input), in_place, sizes);
+                         }}});
+  }
   const auto all = std::make_shared<at::Tensor>();
-  return make_schedule(call,
-                       {{.start =
-                             [=](Transport& transport) {
-                               *all = some_bytes(position.size * bytes);
-                               return transport.all_gather(
-                                   bytes_of(input), *all,
-                                   std::vector(static_cast<std::size_t>(position.size), bytes));
-                             },
-                         .finish = [=] { take_apart(*all, outputs); }}});
+  return make_schedule(call, {{.start =
+                                   [=](Transport& transport) {
+                                     *all = some_bytes(position.size * bytes);
+                                     return transport.all_gather(bytes_of(input), *all, sizes);
+                                   },
+                               .finish = [=] { take_apart(*all, outputs); }}});
 }
 
 SchedulePtr schedule_gather(const Call& call, const std::vector<at::Tensor>& outputs,

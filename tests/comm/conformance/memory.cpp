@@ -265,6 +265,39 @@ TEST_P(ResultsConformance, AnOutputMayBeTheInput) {
   });
 }
 
+TEST_P(ResultsConformance, OneTensorMayBeThisRanksPartOfTheOther) {
+  run_in_group([](Rank& rank, ProcessGroup& group) {
+    for (const auto type : {at::kFloat, at::kHalf}) {
+      for (const std::int64_t count : {5, 600'001}) {
+        for (const bool shared : {true, false}) {
+          const std::string what = fmt::format("{} {} in {} memory", count, c10::toString(type),
+                                               shared ? "the group's" : "ordinary");
+          rank.note(what);
+          const std::int64_t elements = count * group.size();
+          const at::Tensor all =
+              shared ? group.empty({elements}, type) : at::empty({elements}, type);
+          const auto part = [&](const at::Tensor& tensor) {
+            return tensor.narrow(0, rank.rank() * count, count);
+          };
+          all.fill_(kUntouched);
+          part(all).copy_(input_of(rank.rank(), type, {count}));
+          group.all_gather_into_tensor(all, part(all)).wait();
+          expect_same_bits(all, at::cat(inputs_of_all(group.size(), type, {count})),
+                           "all_gather_into_tensor of " + what);
+
+          const auto inputs = inputs_of_all(group.size(), type, {elements}, 1);
+          all.copy_(inputs[rank.rank()]);
+          group.reduce_scatter_tensor(part(all), all).wait();
+          const at::Tensor expected = inputs[rank.rank()].clone();
+          part(expected).copy_(part(reduced(inputs)));
+          expect_same_bits(all, expected, "reduce_scatter_tensor of " + what);
+          if (rank.failed()) return;
+        }
+      }
+    }
+  });
+}
+
 TEST_P(ResultsConformance, ScalarsAndEmptyShapes) {
   run_in_group([](Rank& rank, ProcessGroup& group) {
     const at::Tensor scalar = at::scalar_tensor(rank.rank() + 1.0);
