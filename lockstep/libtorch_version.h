@@ -183,10 +183,11 @@ inline bool fused_adamw([[maybe_unused]] const FusedAdam& call) {
 inline bool fused_sgd([[maybe_unused]] at::TensorList values,
                       [[maybe_unused]] at::TensorList gradients,
                       [[maybe_unused]] at::TensorList momentum_buffers,
-                      [[maybe_unused]] const FusedSgd& by) {
+                      [[maybe_unused]] const FusedSgd& options) {
 #if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 3)
-  at::_fused_sgd_(values, gradients, momentum_buffers, by.weight_decay, by.momentum, by.lr,
-                  by.dampening, by.nesterov, /*maximize=*/false, /*is_first_step=*/false);
+  at::_fused_sgd_(values, gradients, momentum_buffers, options.weight_decay, options.momentum,
+                  options.lr, options.dampening, options.nesterov, /*maximize=*/false,
+                  /*is_first_step=*/false);
   return true;
 #else
   return false;

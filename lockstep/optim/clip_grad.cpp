@@ -44,11 +44,6 @@ std::vector<at::Tensor> used_gradients(const DistributedDataParallelBase& model)
   return reduction && reduction->divides() ? own_gradients(model) : all_gradients(model);
 }
 
-at::ScalarType norm_type_of(const at::Tensor& gradient) {
-  const at::ScalarType type = gradient.scalar_type();
-  return type == at::kHalf || type == at::kBFloat16 ? at::kFloat : type;
-}
-
 // Norms of parts become the norm of the whole.
 double combined(const std::vector<double>& norms, double norm_type) {
   double total = 0;
@@ -62,13 +57,24 @@ double combined(const std::vector<double>& norms, double norm_type) {
   return std::isinf(norm_type) ? total : std::pow(total, 1 / norm_type);
 }
 
+at::Tensor norm_of(const at::Tensor& gradient, double norm_type) {
+  const at::Tensor real = gradient.is_complex() ? gradient.abs() : gradient;
+  const bool is_half = real.scalar_type() == at::kHalf || real.scalar_type() == at::kBFloat16;
+  return at::norm(real, norm_type, is_half ? at::kFloat : real.scalar_type()).to(at::kDouble);
+}
+
+// Waits for a device once, not for each gradient.
 double norm_of(const std::vector<at::Tensor>& gradients, double norm_type) {
-  std::vector<double> norms;
+  std::vector<at::Tensor> norms;
   for (const at::Tensor& gradient : gradients) {
     if (gradient.numel() == 0) continue;
-    norms.push_back(at::norm(gradient, norm_type, norm_type_of(gradient)).item<double>());
+    const at::Tensor norm = norm_of(gradient, norm_type);
+    norms.push_back(norms.empty() ? norm : norm.to(norms.front().device()));
   }
-  return combined(norms, norm_type);
+  if (norms.empty()) return 0;
+  const at::Tensor all = at::stack(norms).cpu();
+  const auto* const values = all.data_ptr<double>();
+  return combined({values, values + all.numel()}, norm_type);
 }
 
 double norm_over_ranks(double own, double norm_type, ProcessGroup& group) {

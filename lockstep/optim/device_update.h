@@ -37,7 +37,7 @@ struct AdamStep {
   std::int64_t number;   // 1 in the first step
 };
 
-// Fused kernels are only tried: an older libtorch lacks some.
+// Fused falls back to composed where libtorch lacks the kernel.
 enum class Kernels { fused, composed };
 
 // For tensors like these values.

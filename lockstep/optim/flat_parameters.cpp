@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include <ATen/ATen.h>
@@ -13,6 +14,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/optim/kernels/element_types.h"
+#include "lockstep/optim/parameter_groups.h"
 
 namespace lockstep::optim {
 namespace {
@@ -36,41 +38,53 @@ std::vector<PlannedBucket> plan_in_order(const std::vector<at::Tensor>& paramete
   return plan_buckets(sizes, order, {});
 }
 
-// The reduction's plan, with parameters counted as in the list.
-std::vector<PlannedBucket> plan_of(const BackwardReduction& reduction,
-                                   const std::vector<at::Tensor>& parameters,
-                                   std::string_view owner) {
-  std::unordered_map<const at::TensorImpl*, int> numbers;
+using Numbers = std::unordered_map<const at::TensorImpl*, int>;
+
+Numbers numbers_of(const std::vector<at::Tensor>& parameters) {
+  Numbers numbers;
   for (const at::Tensor& parameter : parameters) {
     numbers.emplace(parameter.unsafeGetTensorImpl(), static_cast<int>(numbers.size()));
   }
+  return numbers;
+}
+
+// The reduction's plan, with parameters counted as in the list.
+std::vector<PlannedBucket> plan_of(const BackwardReduction& reduction,
+                                   const std::vector<at::Tensor>& parameters) {
+  const Numbers numbers = numbers_of(parameters);
   std::vector<PlannedBucket> plan = reduction.plan();
-  std::vector<bool> is_planned(parameters.size());
   for (PlannedBucket& bucket : plan) {
     for (int& parameter : bucket.parameters) {
       const auto number = numbers.find(reduction.tensor(parameter).unsafeGetTensorImpl());
       parameter = number == numbers.end() ? kForeign : number->second;
-      if (parameter != kForeign) is_planned[static_cast<std::size_t>(parameter)] = true;
     }
-  }
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    if (is_planned[i] || !parameters[i].requires_grad()) continue;
-    throw UsageError(
-        fmt::format("{}: parameter {} is not one that the wrapped model had and "
-                    "trained when it was wrapped. Wrap the model that has it, or give "
-                    "the optimizer the group instead of the model",
-                    owner, i));
   }
   return plan;
 }
 
 }  // namespace
 
+void require_parameters_of(const BackwardReduction& reduction,
+                           const std::vector<at::Tensor>& parameters, std::string_view owner) {
+  std::unordered_set<const at::TensorImpl*> known;
+  for (int i = 0; i < reduction.parameters(); ++i) {
+    known.insert(reduction.tensor(i).unsafeGetTensorImpl());
+  }
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const at::Tensor& parameter = parameters[i];
+    if (!parameter.requires_grad() || known.contains(parameter.unsafeGetTensorImpl())) continue;
+    throw UsageError(
+        fmt::format("{}: parameter {}, {}, is not one that the wrapped model had and "
+                    "trained when it was wrapped. Wrap the model that has it, or give "
+                    "the optimizer the group instead of the model",
+                    owner, i, description(parameter)));
+  }
+}
+
 FlatParameters::FlatParameters(std::string_view owner, std::vector<at::Tensor> parameters,
                                ProcessGroup& group, const BackwardReduction* reduction)
     : owner_(owner), parameters_(std::move(parameters)), group_(group) {
-  const auto plan =
-      reduction ? plan_of(*reduction, parameters_, owner_) : plan_in_order(parameters_);
+  const auto plan = reduction ? plan_of(*reduction, parameters_) : plan_in_order(parameters_);
   for (const PlannedBucket& bucket : plan) add_bucket(bucket);
 }
 
@@ -126,12 +140,14 @@ Work FlatParameters::exchange(std::size_t bucket) {
 void FlatParameters::commit() const {
   for (const FlatBucket& bucket : buckets_) {
     for (const Member& member : bucket.members) {
-      parameters_[member.number].unsafeGetTensorImpl()->bump_version();
+      const at::Tensor& parameter = parameters_[member.number];
+      if (parameter.grad().defined()) parameter.unsafeGetTensorImpl()->bump_version();
     }
   }
 }
 
-std::vector<at::Tensor> FlatParameters::whole(const std::vector<std::vector<at::Tensor>>& parts) {
+std::vector<at::Tensor> FlatParameters::gather(const std::vector<std::vector<at::Tensor>>& parts,
+                                               int to) {
   std::vector<at::Tensor> result(parameters_.size());
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     const FlatBucket& bucket = buckets_[b];
@@ -146,8 +162,14 @@ std::vector<at::Tensor> FlatParameters::whole(const std::vector<std::vector<at::
       }
       ++values;
     }
-    const at::Tensor all = at::empty({bucket.memory.numel()}, options);
-    group_.all_gather_into_tensor(all, own).wait();
+    at::Tensor all;
+    std::vector<at::Tensor> shares;
+    if (group_.rank() == to) {
+      all = at::empty({bucket.memory.numel()}, options);
+      shares = all.chunk(group_.size());
+    }
+    group_.gather(shares, own, to).wait();
+    if (group_.rank() != to) continue;
     for (const auto& [number, offset] : bucket.members) {
       const at::Tensor& parameter = parameters_[number];
       result[number] = all.as_strided(parameter.sizes(), parameter.strides(), offset).clone();

@@ -23,14 +23,18 @@ struct ParameterPart {
   ElementRange range;
 };
 
+// UsageError, which begins with `owner` and names the parameter, if one requires a gradient that
+// the reduction does not reduce.
+void require_parameters_of(const BackwardReduction& reduction,
+                           const std::vector<at::Tensor>& parameters, std::string_view owner);
+
 // Parameters are counted as in the list that the constructor takes. They lie in buckets like those
 // of gradients, and a rank owns the same share of both (share_of_rank).
 class FlatParameters {
  public:
   // Collective. Moves the parameters' values into memory from group.empty; the tensors stay the
-  // same objects. A parameter with gaps between its elements becomes contiguous. UsageError, which
-  // begins with `owner`, for a parameter that requires a gradient and that the reduction does not
-  // know. The reduction may be null; otherwise it has a plan.
+  // same objects. A parameter with gaps between its elements becomes contiguous. The reduction may
+  // be null; otherwise it has a plan. Errors begin with `owner`.
   FlatParameters(std::string_view owner, std::vector<at::Tensor> parameters, ProcessGroup& group,
                  const BackwardReduction* reduction);
 
@@ -50,10 +54,10 @@ class FlatParameters {
   // UsageError, which names the parameter by its number, if one has been moved elsewhere.
   void check() const;
 
-  // Collective. A state that each rank has for its own parts becomes one tensor per parameter, in
-  // its shape and in the type of its state. parts[b][i] belongs to own_parts(b)[i]; an undefined
-  // one stands for zeros.
-  std::vector<at::Tensor> whole(const std::vector<std::vector<at::Tensor>>& parts);
+  // Collective. A state that each rank has for its own parts becomes, on the rank `to`, one tensor
+  // per parameter, in its shape and in the type of its state; on other ranks they are undefined.
+  // parts[b][i] belongs to own_parts(b)[i]; an undefined one stands for zeros.
+  std::vector<at::Tensor> gather(const std::vector<std::vector<at::Tensor>>& parts, int to);
 
  private:
   struct Member {

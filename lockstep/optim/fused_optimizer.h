@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,6 +21,7 @@
 #include "lockstep/optim/flat_parameters.h"
 #include "lockstep/optim/optimizers.h"
 #include "lockstep/optim/parameter_groups.h"
+#include "lockstep/optim/updates.h"
 #include "lockstep/parallel/model_agreement.h"
 #include "lockstep/parallel/reduction_access.h"
 
@@ -42,44 +45,6 @@ inline std::size_t group_of(torch::optim::Optimizer& optimizer, std::size_t numb
   return group;
 }
 
-// Updates parameters of one group: in host memory one by one, on other devices as lists of one
-// type.
-template <class Options, class State>
-class Updates {
- public:
-  // Options are read when parameters are updated.
-  Updates(torch::optim::Optimizer& optimizer, const torch::optim::OptimizerOptions& options)
-      : optimizer_(optimizer), options_(static_cast<const Options&>(options)) {}
-
-  void add(const DenseParameter& parameter) {
-    const at::Tensor& values = parameter.values();
-    if (values.is_cpu()) {
-      Algorithm<State>::update(optimizer_, parameter, options_);
-      return parameter.commit();
-    }
-    for (std::vector<DenseParameter>& list : lists_) {
-      const at::Tensor& other = list.front().values();
-      if (other.device() == values.device() && other.scalar_type() == values.scalar_type()) {
-        return list.push_back(parameter);
-      }
-    }
-    lists_.push_back({parameter});
-  }
-
-  void finish() {
-    for (const std::vector<DenseParameter>& list : lists_) {
-      Algorithm<State>::update_on_device(optimizer_, list, options_);
-      for (const DenseParameter& parameter : list) parameter.commit();
-    }
-    lists_.clear();
-  }
-
- private:
-  torch::optim::Optimizer& optimizer_;
-  const Options& options_;
-  std::vector<std::vector<DenseParameter>> lists_;
-};
-
 inline bool have_gradients(const torch::optim::Optimizer& optimizer) {
   const auto all = parameters_of(optimizer);
   return std::any_of(all.begin(), all.end(),
@@ -94,22 +59,52 @@ void copy_state(torch::optim::Optimizer& from, torch::optim::Optimizer& to) {
   }
 }
 
-// All ranks throw the same UsageError if options or parameters differ.
+// One line per option and parameter, and for each parameter that has a state its number of steps.
 template <class Options, class State>
-void check_same_options(const torch::optim::Optimizer& optimizer, ProcessGroup& group) {
+std::vector<std::string> describe(torch::optim::Optimizer& optimizer) {
   std::vector<std::string> lines;
-  const auto& groups = optimizer.param_groups();
+  auto& groups = optimizer.param_groups();
   for (std::size_t i = 0; i < groups.size(); ++i) {
     const auto& options = static_cast<const Options&>(groups[i].options());
     for (const std::string& option : Algorithm<State>::describe(options)) {
       lines.push_back(fmt::format("{} for group {}", option, i));
     }
     for (std::size_t k = 0; k < groups[i].params().size(); ++k) {
-      lines.push_back(
-          fmt::format("{} as parameter {} of group {}", description(groups[i].params()[k]), k, i));
+      const at::Tensor& parameter = groups[i].params()[k];
+      lines.push_back(fmt::format("{} as parameter {} of group {}", description(parameter), k, i));
+      const State* const state = find_state<State>(optimizer, parameter);
+      if (state != nullptr) {
+        lines.back() += fmt::format(", updated {} times", Algorithm<State>::steps(*state));
+      }
     }
   }
-  check_agreement(group, Algorithm<State>::name(), lines, "optimizer");
+  return lines;
+}
+
+// UsageError if the state of a parameter has another shape than the parameter.
+template <class State>
+void check_shapes(torch::optim::Optimizer& loaded) {
+  const std::vector<at::Tensor> parameters = parameters_of(loaded);
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    State* const state = find_state<State>(loaded, parameters[i]);
+    if (state == nullptr) continue;
+    for (const at::Tensor* tensor : Algorithm<State>::tensors(*state)) {
+      if (!tensor->defined() || tensor->sizes() == parameters[i].sizes()) continue;
+      throw UsageError(fmt::format(
+          "{}: the file has {} as the state of parameter {}, which is {}. "
+          "Load the file of an optimizer of the same model",
+          Algorithm<State>::name(), description(*tensor), i, description(parameters[i])));
+    }
+  }
+}
+
+// The options of each group.
+template <class Options>
+void copy_options(const torch::optim::Optimizer& from, torch::optim::Optimizer& to) {
+  for (std::size_t i = 0; i < from.param_groups().size(); ++i) {
+    static_cast<Options&>(to.param_groups()[i].options()) =
+        static_cast<const Options&>(from.param_groups()[i].options());
+  }
 }
 
 }  // namespace detail
@@ -164,8 +159,13 @@ template <class Base, class Options, class State>
 void FusedOptimizer<Base, Options, State>::shard(GroupArgument group) {
   ProcessGroup& ranks = group.get();
   if (ranks.size() == 1) return;
-  detail::check_same_options<Options, State>(*this, ranks);
+  check_agreement(ranks, Algorithm<State>::name(), detail::describe<Options, State>(*this),
+                  "optimizer");
   group_ = group.shared();
+  if (reduction_) {
+    require_parameters_of(*reduction_, detail::parameters_of(*this), Algorithm<State>::name());
+    reduction_->expect_shares();
+  }
   lay_out();
 }
 
@@ -173,10 +173,11 @@ void FusedOptimizer<Base, Options, State>::shard(GroupArgument group) {
 // false before.
 template <class Base, class Options, class State>
 bool FusedOptimizer<Base, Options, State>::lay_out() {
-  if (flat_) return true;
-  if (reduction_ && reduction_->plan().empty()) return false;
-  flat_ = std::make_unique<FlatParameters>(Algorithm<State>::name(), detail::parameters_of(*this),
-                                           *group_, reduction_.get());
+  if (!flat_) {
+    if (reduction_ && reduction_->plan().empty()) return false;
+    flat_ = std::make_unique<FlatParameters>(Algorithm<State>::name(), detail::parameters_of(*this),
+                                             *group_, reduction_.get());
+  }
   if (loaded_) take_own_parts();
   return true;
 }
@@ -199,7 +200,7 @@ void FusedOptimizer<Base, Options, State>::update() {
   const at::NoGradGuard no_grad;
   if (group_) return update_own_parts();
   for (auto& group : this->param_groups()) {
-    detail::Updates<Options, State> updates(*this, group.options());
+    Updates<Options, State> updates(*this, group.options());
     for (const at::Tensor& parameter : group.params()) {
       if (parameter.grad().defined()) updates.add(DenseParameter(parameter));
     }
@@ -208,25 +209,42 @@ void FusedOptimizer<Base, Options, State>::update() {
 }
 
 template <class Base, class Options, class State>
+std::string FusedOptimizer<Base, Options, State>::where() const {
+  return fmt::format("{}, rank {} of {}: ", Algorithm<State>::name(), group_->rank(),
+                     group_->size());
+}
+
+template <class Base, class Options, class State>
 void FusedOptimizer<Base, Options, State>::update_own_parts() {
   if (!lay_out()) {
     if (!detail::have_gradients(*this)) return;
-    throw UsageError(
-        fmt::format("{}, rank {} of {}: parameters have gradients, but no backward of "
-                    "the wrapped model has reduced them. Call the wrapper, and "
-                    "backward() of its result, before step()",
-                    Algorithm<State>::name(), group_->rank(), group_->size()));
+    throw UsageError(where() +
+                     "parameters have gradients, but no backward of the wrapped model has reduced "
+                     "them. Call the wrapper, and backward() of its result, before step()");
   }
   if (detail::parameters_of(*this).size() != flat_->parameters()) {
-    throw UsageError(
-        fmt::format("{}, rank {} of {}: a parameter group was added after the "
-                    "parameters had been divided among the ranks. Give all groups to "
-                    "the constructor",
-                    Algorithm<State>::name(), group_->rank(), group_->size()));
+    throw UsageError(where() +
+                     "a parameter group was added after the parameters had been divided among the "
+                     "ranks. Give all groups to the constructor");
   }
   flat_->check();
+  if (!loaded_lines_.empty()) {
+    check_agreement(*group_, Algorithm<State>::name(), std::exchange(loaded_lines_, {}),
+                    "optimizer");
+  }
   consolidated_.reset();
-  std::vector<detail::Updates<Options, State>> updates;
+  try {
+    update_and_exchange();
+  } catch (const std::exception& error) {
+    // The other ranks wait for this rank's part, which will not arrive.
+    group_->abort(where() + error.what());
+    throw;
+  }
+}
+
+template <class Base, class Options, class State>
+void FusedOptimizer<Base, Options, State>::update_and_exchange() {
+  std::vector<Updates<Options, State>> updates;
   for (auto& group : this->param_groups()) updates.emplace_back(*this, group.options());
   std::vector<Work> exchanges;
   for (std::size_t bucket = 0; bucket < flat_->buckets(); ++bucket) {
@@ -244,49 +262,57 @@ void FusedOptimizer<Base, Options, State>::update_own_parts() {
 template <class Base, class Options, class State>
 void FusedOptimizer<Base, Options, State>::consolidate_state(int to) {
   if (!group_) return;
+  if (to < 0 || to >= group_->size()) {
+    throw UsageError(where() + fmt::format("consolidate_state({}): give a rank from 0 to {}", to,
+                                           group_->size() - 1));
+  }
   const at::NoGradGuard no_grad;
   consolidated_.reset();
-  if (!lay_out()) {
-    if (group_->rank() != to) return;
-    consolidated_ = plain_copy();
-    if (loaded_) detail::copy_state<State>(*loaded_, *consolidated_);
-    return;
+  auto consolidated = group_->rank() == to ? plain_copy() : nullptr;
+  if (lay_out()) {
+    gather_state(consolidated.get(), to);
+  } else if (loaded_ && consolidated) {
+    detail::copy_state<State>(*loaded_, *consolidated);
   }
-  const std::vector<at::Tensor> parameters = detail::parameters_of(*this);
+  consolidated_ = std::move(consolidated);
+}
+
+template <class Base, class Options, class State>
+void FusedOptimizer<Base, Options, State>::gather_state(Base* consolidated, int to) {
+  const auto parameters = static_cast<std::int64_t>(flat_->parameters());
   State empty;
-  const std::size_t kinds = Algorithm<State>::tensors(empty).size();
-  // Of each parameter: which tensors its state has on the ranks that own it, and its steps.
-  const at::Tensor found = at::zeros(
-      {static_cast<std::int64_t>(parameters.size()), static_cast<std::int64_t>(kinds) + 1},
-      at::kLong);
+  const auto kinds = static_cast<std::int64_t>(Algorithm<State>::tensors(empty).size());
+  // For each parameter: which tensors its state has on any rank, and its number of steps.
+  const at::Tensor found = at::zeros({parameters, kinds + 1}, at::kLong);
   auto rows = found.accessor<std::int64_t, 2>();
-  using Parts = std::vector<std::vector<at::Tensor>>;  // of each bucket
-  std::vector<Parts> parts(kinds, Parts(flat_->buckets()));
+  // Of each kind the parts of each bucket.
+  using Parts = std::vector<std::vector<at::Tensor>>;
+  std::vector<Parts> parts(static_cast<std::size_t>(kinds), Parts(flat_->buckets()));
   for (std::size_t bucket = 0; bucket < flat_->buckets(); ++bucket) {
     for (const ParameterPart& part : flat_->own_parts(bucket)) {
       State* const state = find_state<State>(*this, part.parameter);
-      auto row = rows[static_cast<std::int64_t>(part.number)];
-      for (std::size_t kind = 0; kind < kinds; ++kind) {
-        at::Tensor tensor =
-            state == nullptr ? at::Tensor() : *Algorithm<State>::tensors(*state)[kind];
-        row[static_cast<std::int64_t>(kind)] = tensor.defined() ? 1 : 0;
-        parts[kind][bucket].push_back(std::move(tensor));
+      const auto number = static_cast<std::int64_t>(part.number);
+      for (std::int64_t kind = 0; kind < kinds; ++kind) {
+        const auto k = static_cast<std::size_t>(kind);
+        at::Tensor tensor = state ? *Algorithm<State>::tensors(*state)[k] : at::Tensor();
+        if (tensor.defined()) rows[number][kind] = 1;
+        parts[k][bucket].push_back(std::move(tensor));
       }
-      if (state != nullptr) row[static_cast<std::int64_t>(kinds)] = Algorithm<State>::steps(*state);
+      if (state) rows[number][kinds] = Algorithm<State>::steps(*state);
     }
   }
   group_->all_reduce(found, ReduceOp::max).wait();
-  std::vector<std::vector<at::Tensor>> whole;
-  for (std::size_t kind = 0; kind < kinds; ++kind) whole.push_back(flat_->whole(parts[kind]));
-  if (group_->rank() != to) return;
-  consolidated_ = plain_copy();
-  for (std::size_t number = 0; number < parameters.size(); ++number) {
-    const auto row = rows[static_cast<std::int64_t>(number)];
-    for (std::size_t kind = 0; kind < kinds; ++kind) {
-      if (row[static_cast<std::int64_t>(kind)] == 0) continue;
-      State& state = state_of<State>(*consolidated_, parameters[number]);
-      *Algorithm<State>::tensors(state)[kind] = whole[kind][number];
-      Algorithm<State>::set_steps(state, row[static_cast<std::int64_t>(kinds)]);
+  const std::vector<at::Tensor> all = detail::parameters_of(*this);
+  for (std::int64_t kind = 0; kind < kinds; ++kind) {
+    if (found.select(1, kind).max().item<std::int64_t>() == 0) continue;
+    const auto k = static_cast<std::size_t>(kind);
+    const std::vector<at::Tensor> whole = flat_->gather(parts[k], to);
+    for (std::int64_t number = 0; consolidated && number < parameters; ++number) {
+      if (rows[number][kind] == 0) continue;
+      const auto n = static_cast<std::size_t>(number);
+      State& state = state_of<State>(*consolidated, all[n]);
+      *Algorithm<State>::tensors(state)[k] = whole[n];
+      Algorithm<State>::set_steps(state, rows[number][kinds]);
     }
   }
 }
@@ -297,10 +323,7 @@ std::unique_ptr<Base> FusedOptimizer<Base, Options, State>::plain_copy() {
   auto copy =
       std::make_unique<Base>(this->param_groups(), static_cast<const Options&>(this->defaults()));
   // Later versions let options of groups inherit from the defaults.
-  for (std::size_t i = 0; i < this->param_groups().size(); ++i) {
-    static_cast<Options&>(copy->param_groups()[i].options()) =
-        static_cast<const Options&>(this->param_groups()[i].options());
-  }
+  detail::copy_options<Options>(*this, *copy);
   return copy;
 }
 
@@ -308,12 +331,11 @@ template <class Base, class Options, class State>
 void FusedOptimizer<Base, Options, State>::save(torch::serialize::OutputArchive& archive) const {
   if (!group_) return Base::save(archive);
   if (!consolidated_) {
-    throw UsageError(
-        fmt::format("{}, rank {} of {}: this rank has only its part of the state. Call "
-                    "consolidate_state(to) on "
-                    "every rank after the last step, and then save on rank `to` (0 by default)",
-                    Algorithm<State>::name(), group_->rank(), group_->size()));
+    throw UsageError(where() +
+                     "this rank has only its part of the state. Call consolidate_state(to) on "
+                     "every rank after the last step, and then save on rank `to` (0 by default)");
   }
+  detail::copy_options<Options>(*this, *consolidated_);
   consolidated_->save(archive);
 }
 
@@ -322,23 +344,21 @@ void FusedOptimizer<Base, Options, State>::load(torch::serialize::InputArchive& 
   if (!group_) return Base::load(archive);
   std::unique_ptr<Base> whole = plain_copy();
   whole->load(archive);
+  detail::check_shapes<State>(*whole);
   loaded_ = std::move(whole);
+  loaded_lines_ = detail::describe<Options, State>(*loaded_);
   consolidated_.reset();
   this->state().clear();
-  for (std::size_t i = 0; i < this->param_groups().size(); ++i) {
-    static_cast<Options&>(this->param_groups()[i].options()) =
-        static_cast<const Options&>(loaded_->param_groups()[i].options());
-  }
+  detail::copy_options<Options>(*loaded_, *this);
   if (flat_) take_own_parts();
 }
 
 template <class Base, class Options, class State>
 void FusedOptimizer<Base, Options, State>::take_own_parts() {
   const at::NoGradGuard no_grad;
-  const std::unique_ptr<Base> whole = std::move(loaded_);
   for (std::size_t bucket = 0; bucket < flat_->buckets(); ++bucket) {
     for (const ParameterPart& part : flat_->own_parts(bucket)) {
-      const State* const loaded = find_state<State>(*whole, part.parameter);
+      const State* const loaded = find_state<State>(*loaded_, part.parameter);
       if (loaded == nullptr) continue;
       State& state = state_of<State>(*this, part.parameter);
       state = *loaded;
@@ -347,6 +367,7 @@ void FusedOptimizer<Base, Options, State>::take_own_parts() {
       }
     }
   }
+  loaded_.reset();
 }
 
 }  // namespace lockstep::optim

@@ -3,8 +3,8 @@
 // ten small kernels a parameter:
 //
 //   lockstep::optim::Adam optimizer(net->parameters(), 1e-3);  // one process, or DataParallel
-//   lockstep::optim::Adam optimizer(model, 1e-3);              // a DistributedDataParallel:
-//   sharded
+//   lockstep::optim::Adam optimizer(model, 1e-3);              // sharded over the ranks of a
+//                                                              // DistributedDataParallel
 //
 // They are libtorch's optimizers with another step(): options and their defaults, parameter groups,
 // closures, learning-rate schedulers, and torch::save and torch::load of the optimizer.
@@ -12,6 +12,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -44,16 +45,17 @@ class FusedOptimizer : public Base {
   // Sharded over the ranks, like PyTorch's ZeroRedundancyOptimizer (ZeRO, stage 1; Rajbhandari et
   // al. 2020, arXiv:1910.02054): each rank keeps the state of its part of the elements and updates
   // them, and every rank has all new values when step() returns. Collective, and so are step() and
-  // consolidate_state(). Gradients must be the same on every rank, as they are after a backward of
+  // consolidate_state(). Parameters and gradients must be the same on every rank, as they are with
   // DistributedDataParallel. Parameters move into memory of the group: their tensors stay the same
-  // objects, but must not be moved or converted from then on. UsageError on every rank if options
-  // or parameters differ between ranks.
+  // objects, but must not be moved or converted from then on. Groups cannot be added later.
+  // UsageError on every rank if options or parameters differ between ranks.
   FusedOptimizer(std::vector<torch::optim::OptimizerParamGroup> groups, Options defaults,
                  GroupArgument group);
   FusedOptimizer(std::vector<at::Tensor> parameters, Options defaults, GroupArgument group);
-  // The same for parameters of a wrapped model, or all of them, over its group. They move when the
-  // first step() comes. What a rank updates are those elements whose gradients it gets with
-  // `.whole_gradients = false`.
+  // The same for parameters of a wrapped model, or all of them, over its group. Each rank updates
+  // the elements whose means it gets with `.whole_gradients = false`; which these are, the first
+  // backward decides, so parameters move after it. UsageError if the model does not reduce the
+  // gradient of a parameter.
   FusedOptimizer(std::vector<torch::optim::OptimizerParamGroup> groups, Options defaults,
                  DistributedDataParallelBase& model);
   explicit FusedOptimizer(DistributedDataParallelBase& model, Options defaults = {});
@@ -78,8 +80,8 @@ class FusedOptimizer : public Base {
   void consolidate_state(int to = 0);
 
   // A sharded optimizer saves on the rank that has the consolidated state; UsageError on others.
-  // The file is that of an optimizer that is not sharded. Every rank may load it, for any number of
-  // ranks.
+  // The file is that of an optimizer that is not sharded, so any number of ranks can load it. Every
+  // rank must load it: the next step() compares what the ranks have loaded.
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
 
@@ -89,12 +91,16 @@ class FusedOptimizer : public Base {
   void take_own_parts();
   void update();
   void update_own_parts();
+  void update_and_exchange();
+  void gather_state(Base* consolidated, int to);
   std::unique_ptr<Base> plain_copy();
+  std::string where() const;
 
   std::shared_ptr<ProcessGroup> group_;           // null unless sharded
   std::shared_ptr<BackwardReduction> reduction_;  // of the model, if there is one
   std::unique_ptr<FlatParameters> flat_;          // once parameters have moved
   std::unique_ptr<Base> loaded_;                  // a state that waits for that
+  std::vector<std::string> loaded_lines_;         // of that state, to be compared between ranks
   std::unique_ptr<Base> consolidated_;
 };
 

@@ -47,8 +47,12 @@ std::string obstacle(const at::Tensor& parameter) {
 }  // namespace
 
 std::string description(const at::Tensor& parameter) {
-  return fmt::format("{} [{}]", c10::toString(parameter.scalar_type()),
-                     fmt::join(parameter.sizes(), ", "));
+  std::string text = fmt::format("{} [{}]", c10::toString(parameter.scalar_type()),
+                                 fmt::join(parameter.sizes(), ", "));
+  if (!parameter.is_contiguous()) {
+    text += fmt::format(" with strides [{}]", fmt::join(parameter.strides(), ", "));
+  }
+  return text;
 }
 
 std::vector<torch::optim::OptimizerParamGroup> without_repeats(

@@ -12,7 +12,7 @@
 
 namespace lockstep::optim {
 
-// "Float [10, 784]"
+// "Float [10, 784]", with strides unless it is contiguous.
 std::string description(const at::Tensor& parameter);
 
 // The groups without repeated parameters. Throws UsageError, which begins with the optimizer's

@@ -128,6 +128,13 @@ void BackwardReduction::backward_entered() {
   const std::lock_guard lock(mutex_);
   if (!failure_.empty()) check();
   if (active_) return;  // another output, or a nested backward
+  if (divides_ && !plan_.empty() && !shares_expected_) {
+    throw UsageError(where() +
+                     "with whole_gradients = false each rank has only a part of the means, and no "
+                     "optimizer was made that updates this part only. Make a lockstep::optim "
+                     "optimizer from the wrapped model (Adam optimizer(model, 1e-3)), or leave "
+                     "whole_gradients true");
+  }
   reducing([&] { announce(JoinStep::reduce_gradients); });
   auto end = std::make_shared<EndOfBackward>(shared_from_this());
   active_ = true;
@@ -190,6 +197,7 @@ void BackwardReduction::contribute(Parameter& parameter) {
     refuse("parameter " + parameter.name + " has a sparse gradient, which is not supported");
   }
   parameter.kept.reset();
+  parameter.divided_version = -1;
   if (finite_gradients_) check_contribution(parameter, slot.bucket);
   if (gradient.is_same(view)) {
     if (!parameter.used) parameter.kept = view.clone();
@@ -426,10 +434,13 @@ void BackwardReduction::refuse_to_add_to_divided(const Parameter& parameter) {
       gradient._version() != parameter.divided_version) {
     return;
   }
-  refuse("parameter " + parameter.name +
-         " would accumulate its gradient onto one of which each rank has only its share "
-         "(whole_gradients = false). Call optimizer.zero_grad() before each synchronized backward, "
-         "and accumulate under no_sync()");
+  const std::string reason =
+      "parameter " + parameter.name +
+      " would accumulate its gradient onto one of which each rank has only its share "
+      "(whole_gradients = false). Call optimizer.zero_grad() before the next backward, and "
+      "accumulate under no_sync()";
+  if (active_) refuse(reason);
+  throw UsageError(where() + reason);  // nothing was begun, so the group stays usable
 }
 
 std::vector<at::Tensor> BackwardReduction::own_gradients() {

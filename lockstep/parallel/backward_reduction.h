@@ -49,6 +49,11 @@ class BackwardReduction final : public BackwardListener,
   }
   // Whether a backward leaves each rank only its share (share_of_rank) of each bucket's means.
   bool divides() const { return divides_; }
+  // There is an optimizer that updates this rank's shares only. Without one, the second backward
+  // that divides is refused.
+  void expect_shares() { shares_expected_ = true; }
+  // How many tensor() knows.
+  int parameters() const { return static_cast<int>(parameters_.size()); }
   // Views of the gradients' elements that lie in this rank's shares. The ranks' views together are
   // all gradients, each element once. A gradient that was replaced becomes a view of its bucket.
   std::vector<at::Tensor> own_gradients();
@@ -133,6 +138,7 @@ class BackwardReduction final : public BackwardListener,
   std::shared_ptr<ProcessGroup> group_;
   BucketLimits limits_;
   bool divides_;
+  bool shares_expected_ = false;
   CommHook hook_;                                    // empty unless the user has registered one
   std::optional<FiniteGradients> finite_gradients_;  // empty unless checked
   std::vector<PlannedBucket> plan_;  // empty until the first backward has shown the order

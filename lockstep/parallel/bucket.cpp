@@ -90,10 +90,12 @@ ElementRange Bucket::range_of(int i) const {
 }
 
 at::Tensor Bucket::own_part(int i) const {
-  const int reals = c10::isComplexType(trailer_.scalar_type()) ? 2 : 1;
+  const bool is_complex = c10::isComplexType(trailer_.scalar_type());
+  const int reals = is_complex ? 2 : 1;
   const ElementRange whole = range_of(i);
   const ElementRange part = overlap({whole.begin * reals, whole.count * reals}, share_);
-  return flat_.narrow(0, part.count == 0 ? 0 : part.begin, part.count);
+  const at::Tensor real = flat_.narrow(0, part.count == 0 ? 0 : part.begin, part.count);
+  return is_complex ? at::view_as_complex(real.view({-1, 2})) : real;
 }
 
 void Bucket::take(int i, const at::Tensor& gradient) {

@@ -34,8 +34,8 @@ class Bucket {
   // Where a reduction leaves the mean over the ranks: all of flat(), or this rank's share of it.
   const at::Tensor& means() const { return means_; }
   bool is_divided() const { return divided_; }
-  // The elements of a gradient that lie in this rank's share, divided or not, in one dimension and
-  // of real type. May be empty.
+  // The elements of a gradient that lie in this rank's share, divided or not, in one dimension. May
+  // be empty.
   at::Tensor own_part(int i) const;
 
   // A gradient as a view with the parameter's shape, and its strides if they leave no gaps.

@@ -27,10 +27,11 @@ struct DistributedDataParallelOptions {
   // reduction: at most 6 % of a step on CPU (docs/decisions/0022-checks-that-name-the-rank.md).
   // With GPUs it waits for them at the end of backward.
   bool check_finite = false;
-  // After backward .grad is the mean over the ranks. If false, only a part of it is, a different
-  // one on each rank, which a sharded optimizer of lockstep::optim made for this model updates: the
-  // sums travel once instead of twice. The rest is unspecified, so clear gradients before each
-  // synchronized backward, accumulate under no_sync(), and clip by lockstep::clip_grad_norm_.
+  // If true, .grad is the mean over the ranks after backward. If false, each rank gets the mean of
+  // its own part only, which is what a sharded optimizer of lockstep::optim needs, so that sums
+  // travel once instead of twice. The rest of .grad is unspecified. Make such an optimizer from the
+  // wrapped model, clear gradients before each synchronized backward, accumulate under no_sync(),
+  // and clip by lockstep::clip_grad_norm_ (docs/optimizers.md).
   bool whole_gradients = true;
   // Before each training forward with gradients enabled, buffers (BatchNorm's statistics) become
   // rank 0's. Never in eval(), so that one rank may evaluate alone.

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Decides how parameters are updated: in host memory one by one, elsewhere in lists.
+#pragma once
+
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <torch/optim/optimizer.h>
+
+#include "lockstep/optim/algorithm.h"
+#include "lockstep/optim/dense_parameter.h"
+
+namespace lockstep::optim {
+
+// The updates of parameters that have these options. A list has one device and one type.
+template <class Options, class State>
+class Updates {
+ public:
+  // Options are read when parameters are updated.
+  Updates(torch::optim::Optimizer& optimizer, const torch::optim::OptimizerOptions& options)
+      : optimizer_(optimizer), options_(static_cast<const Options&>(options)) {}
+
+  void add(const DenseParameter& parameter) {
+    const at::Tensor& values = parameter.values();
+    if (values.is_cpu()) {
+      Algorithm<State>::update(optimizer_, parameter, options_);
+      return parameter.commit();
+    }
+    for (std::vector<DenseParameter>& list : lists_) {
+      const at::Tensor& other = list.front().values();
+      if (other.device() == values.device() && other.scalar_type() == values.scalar_type()) {
+        return list.push_back(parameter);
+      }
+    }
+    lists_.push_back({parameter});
+  }
+
+  void finish() {
+    for (const std::vector<DenseParameter>& list : lists_) {
+      Algorithm<State>::update_on_device(optimizer_, list, options_);
+      for (const DenseParameter& parameter : list) parameter.commit();
+    }
+    lists_.clear();
+  }
+
+ private:
+  torch::optim::Optimizer& optimizer_;
+  const Options& options_;
+  std::vector<std::vector<DenseParameter>> lists_;
+};
+
+}  // namespace lockstep::optim
