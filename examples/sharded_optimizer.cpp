@@ -10,12 +10,12 @@
 #include <lockstep/lockstep.h>
 #include <torch/torch.h>
 
-// How many elements this rank keeps the state of.
-double elements_of(lockstep::optim::Adam& optimizer) {
-  double elements = 0;
+// The number of elements whose state this rank keeps.
+long elements_of(lockstep::optim::Adam& optimizer) {
+  long elements = 0;
   for (const auto& item : optimizer.state()) {
     auto& state = static_cast<torch::optim::AdamParamState&>(*item.second);
-    elements += static_cast<double>(state.exp_avg().numel());
+    elements += state.exp_avg().numel();
   }
   return elements;
 }
@@ -37,7 +37,7 @@ int main(int argc, char** argv) {
       torch::nn::Linear(256, 10),
   };
   if (resumes) torch::load(net, "net.pt");
-  // Each rank needs the means of those gradients only that its optimizer updates.
+  // Each rank gets the means of its own part only, which is all that its optimizer needs.
   lockstep::DistributedDataParallel model(net, group, {.whole_gradients = false});
   lockstep::optim::Adam optimizer(model, 1e-3);
   if (resumes) torch::load(optimizer, "optimizer.pt");
@@ -53,8 +53,8 @@ int main(int argc, char** argv) {
     sum += loss.item<double>();
     ++steps;
   }
-  std::printf("rank %d of %d: %d steps, mean loss %.4f, state of %.0f of 203530 elements\n",
-              group->rank(), group->size(), steps, sum / steps, elements_of(optimizer));
+  std::printf("rank %d of %d: %d steps, mean loss %.4f, state of %ld elements\n", group->rank(),
+              group->size(), steps, sum / steps, elements_of(optimizer));
 
   optimizer.consolidate_state();  // on every rank, for rank 0
   if (group->rank() != 0) return 0;

@@ -22,7 +22,8 @@ struct InSyncOptions {
   // own batches until they are broadcast. Set it to false if forward changes other buffers, too.
   bool buffers = true;
   // Compares gradients that every rank has. They are equal after a synchronized backward, until a
-  // backward under no_sync() or of the wrapped module itself adds to them.
+  // backward under no_sync() or of the wrapped module itself adds to them; with
+  // whole_gradients = false they never are.
   bool gradients = false;
 };
 

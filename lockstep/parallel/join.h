@@ -21,7 +21,9 @@ namespace lockstep {
 // `follow` is called on a rank whose loop has ended, after each backward of the others, with the
 // ranks' mean in .grad. It must do what the loop does after backward, usually optimizer.step() and
 // zero_grad(). Without it, this rank drops those gradients; the state of its optimizer then falls
-// behind, and the next loop's steps differ between ranks.
+// behind, and the next loop's steps differ between ranks. With a sharded optimizer it is required,
+// and must contain each collective call that the loop makes after backward, such as
+// clip_grad_norm_().
 //
 // The loop clears gradients once for each synchronized backward; those that it has accumulated
 // under no_sync() when it ends count only if no other rank has batches left. Each synchronized

@@ -2,9 +2,11 @@
 // The module, and the conversion of BatchNorms to it.
 #include "lockstep/parallel/sync_batch_norm.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <typeinfo>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -46,14 +48,11 @@ bool is_batch_norm(const Module& module) {
          module.as<torch::nn::BatchNorm3d>();
 }
 
-// What a Sequential calls for its child; null if other code may call the child by its type.
-torch::nn::AnyModule* callable_of(Module& parent, const Module& child) {
-  auto* sequential = parent.as<torch::nn::Sequential>();
-  if (!sequential) return nullptr;
-  for (torch::nn::AnyModule& callable : *sequential) {
-    if (callable.ptr().get() == &child) return &callable;
-  }
-  return nullptr;
+// Whether only the parent calls the child, as a module of any type.
+bool is_held_by_sequential(const Module& parent, const std::shared_ptr<Module>& child) {
+  const auto* sequential = parent.as<torch::nn::Sequential>();
+  return sequential && std::any_of(sequential->begin(), sequential->end(),
+                                   [&](const auto& callable) { return callable.ptr() == child; });
 }
 
 // A BatchNorm of a net, and where it is.
@@ -62,7 +61,6 @@ struct FoundNorm {
   Module& parent;
   std::string name;  // in the parent
   std::shared_ptr<Module> norm;
-  torch::nn::AnyModule* callable;
 };
 
 void find_norms(Module& parent, const std::string& prefix, std::vector<FoundNorm>& found) {
@@ -70,7 +68,7 @@ void find_norms(Module& parent, const std::string& prefix, std::vector<FoundNorm
     const std::shared_ptr<Module>& child = item.value();
     const std::string path = prefix + item.key();
     if (is_batch_norm(*child)) {
-      found.push_back({path, parent, item.key(), child, callable_of(parent, *child)});
+      found.push_back({path, parent, item.key(), child});
     } else {
       find_norms(*child, path + ".", found);
     }
@@ -86,7 +84,7 @@ void refuse_norms_called_by_type(const Module& net, const std::vector<FoundNorm>
     const bool plain = is_exactly<torch::nn::BatchNorm1d>(norm) ||
                        is_exactly<torch::nn::BatchNorm2d>(norm) ||
                        is_exactly<torch::nn::BatchNorm3d>(norm);
-    if (!plain || !place.callable) refused.push_back(place.path);
+    if (!plain || !is_held_by_sequential(place.parent, place.norm)) refused.push_back(place.path);
   }
   if (refused.empty()) return;
   throw UsageError(fmt::format(
@@ -211,10 +209,15 @@ void convert_sync_batchnorm(Module& net, GroupArgument argument) {
   std::vector<FoundNorm> found;
   find_norms(net, "", found);
   refuse_norms_called_by_type(net, found, *group);
+  // What the net uses in several places stays one module.
+  std::unordered_map<const Module*, std::shared_ptr<SyncBatchNormImpl>> replacements;
   for (const FoundNorm& place : found) {
-    const auto norm = SyncBatchNormImpl::in_place_of(*place.norm);
+    auto& norm = replacements[place.norm.get()];
+    if (!norm) norm = SyncBatchNormImpl::in_place_of(*place.norm);
     place.parent.replace_module(place.name, norm);
-    *place.callable = torch::nn::AnyModule(norm);
+    for (torch::nn::AnyModule& callable : *place.parent.as<torch::nn::Sequential>()) {
+      if (callable.ptr() == place.norm) callable = torch::nn::AnyModule(norm);
+    }
   }
   net.apply([&](Module& module) {
     if (auto* norm = module.as<SyncBatchNorm>()) norm->group_ = group;

@@ -57,10 +57,10 @@ TEST_P(ClipGrad, ScalesAsTorchDoes) {
             torch::nn::utils::clip_grad_norm_(reference->parameters(), max_norm, norm_type);
         EXPECT_NEAR(norm, expected, 1e-5 * expected);
         // Steps of SGD show the gradients that each rank uses.
-        optim::SGD by(model, 1.0);
-        torch::optim::SGD reference_by(reference->parameters(), 1.0);
-        by.step();
-        reference_by.step();
+        optim::SGD optimizer(model, 1.0);
+        torch::optim::SGD reference_optimizer(reference->parameters(), 1.0);
+        optimizer.step();
+        reference_optimizer.step();
         for (const auto& item : reference->named_parameters()) {
           EXPECT_TRUE(at::allclose(net->named_parameters()[item.key()], item.value(), 1e-5, 1e-7))
               << item.key();
@@ -102,6 +102,26 @@ TEST_P(ClipGrad, NormsThatAreNotFiniteAreErrorsIfAskedFor) {
                 ::testing::HasSubstr("the norm of order 2 of the gradients is nan"));
     EXPECT_TRUE(std::isnan(clip_grad_norm_(model, 1)));
   });
+}
+
+TEST_P(ClipGrad, AComplexElementCountsByItsMagnitude) {
+  for (const int ranks : {1, 2}) {
+    run_rank_threads(ranks, [](const std::shared_ptr<ProcessGroup>& group) {
+      struct Net : torch::nn::Module {
+        Net() { weight = register_parameter("weight", at::ones({2}, at::kComplexDouble)); }
+        at::Tensor forward(const at::Tensor& x) const { return at::real(weight * x).sum(); }
+        at::Tensor weight;
+      };
+      const auto net = std::make_shared<Net>();
+      DistributedDataParallel model(net, group, options());
+      const at::Tensor x = at::complex(at::tensor({3.0, 1.0}), at::tensor({4.0, 0.0}));
+      model(x).backward();
+      EXPECT_NEAR(clip_grad_norm_(model, 1e6, 1), 6, 1e-12);
+      EXPECT_NEAR(clip_grad_norm_(model, 1e6, kInfinity), 5, 1e-12);
+      EXPECT_NEAR(clip_grad_norm_(model, 2), std::sqrt(26), 1e-12);
+      EXPECT_NEAR(clip_grad_norm_(model, 1e6), 2, 1e-5);
+    });
+  }
 }
 
 TEST_P(ClipGrad, OneRankClipsItsOwn) {

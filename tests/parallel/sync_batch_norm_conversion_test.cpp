@@ -4,6 +4,7 @@
 #include <ostream>
 #include <sstream>
 #include <string>
+#include <utility>
 
 #include "tests/parallel/errors.h"
 #include "tests/parallel/models.h"
@@ -37,6 +38,14 @@ struct BlockImpl : torch::nn::Cloneable<BlockImpl<Norm>> {
   at::Tensor forward(const at::Tensor& x) { return norm(layers->forward(x)); }
   torch::nn::Sequential layers{nullptr};
   Norm norm{nullptr};
+};
+
+// A Sequential as part of another one.
+struct CallsSequential : torch::nn::Module {
+  explicit CallsSequential(torch::nn::Sequential sequential)
+      : layers(register_module("layers", std::move(sequential))) {}
+  at::Tensor forward(const at::Tensor& x) { return layers->forward(x); }
+  torch::nn::Sequential layers;
 };
 
 struct MyNormImpl : torch::nn::BatchNorm1dImpl {
@@ -111,6 +120,22 @@ TEST(ConvertSyncBatchNorm, ReachesSequentialsAtAnyDepthAndDeclaredMembers) {
     const auto copy = std::dynamic_pointer_cast<BlockImpl<SyncBatchNorm>>(net.block->clone());
     EXPECT_EQ(copy->norm->group(), group);
     EXPECT_TRUE(copy->forward(mine).equal(net.block->forward(mine)));
+  });
+}
+
+TEST(ConvertSyncBatchNorm, WhatIsUsedTwiceStaysOneModule) {
+  run_rank_threads(2, [](const Group& group) {
+    torch::nn::BatchNorm1d norm(3);
+    torch::nn::Sequential inner(norm);
+    torch::nn::Sequential net(norm, torch::nn::ReLU(), norm);
+    net->push_back(torch::nn::AnyModule(std::make_shared<CallsSequential>(inner)));
+    convert_sync_batchnorm(net, group);
+    const auto first = net->ptr<SyncBatchNormImpl>(0);
+    EXPECT_EQ(net->ptr<SyncBatchNormImpl>(2), first);
+    EXPECT_EQ(inner->ptr<SyncBatchNormImpl>(0), first);
+    EXPECT_EQ(first->group(), group);
+    net->forward(values({4, 3}, group->rank()));
+    EXPECT_EQ(norm->num_batches_tracked.item<int>(), 3);
   });
 }
 

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Backward with whole_gradients = false, as optimizers see it.
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/parallel/errors.h"
+#include "tests/parallel/models.h"
+#include "tests/support/thread_group.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "lockstep/core/error.h"
+#include "lockstep/hooks/comm_hooks.h"
+#include "lockstep/optim/optimizers.h"
+#include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/parallel/finite_gradients.h"
+#include "lockstep/parallel/join.h"
+
+namespace lockstep::optim {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::message_of;
+using testing::Mlp;
+using testing::run_rank_threads;
+
+// A layer that only some ranks use, one that none uses, and one in channels_last.
+struct BranchingImpl : torch::nn::Module {
+  BranchingImpl() {
+    register_module("conv", conv);
+    register_module("sometimes", sometimes);
+    register_module("never", never);
+    conv->to(at::kFloat);
+    conv->weight.set_data(conv->weight.contiguous(at::MemoryFormat::ChannelsLast));
+  }
+  at::Tensor forward(const at::Tensor& x, bool branch) {
+    const at::Tensor y = conv(x).mean({2, 3});
+    return branch ? sometimes(y) : y;
+  }
+
+  torch::nn::Conv2d conv{torch::nn::Conv2dOptions(3, 4, 3)};
+  torch::nn::Linear sometimes{4, 4};
+  torch::nn::Linear never{5, 3};
+};
+TORCH_MODULE(Branching);
+
+template <class Net>
+void expect_same(const Net& one, const Net& other) {
+  for (const auto& item : other->named_parameters()) {
+    EXPECT_TRUE(at::equal(one->named_parameters()[item.key()], item.value())) << item.key();
+  }
+}
+
+// A net trained with divided gradients by a sharded optimizer, beside its copy that is trained with
+// whole ones by an optimizer that is not.
+template <class Net>
+struct Both {
+  explicit Both(const std::shared_ptr<ProcessGroup>& group,
+                DistributedDataParallelOptions options = {.bucket_cap_mb = 0, .first_bucket_mb = 0})
+      : whole_model(whole, group, options) {
+    testing::copy_state(*divided, *whole);
+    options.whole_gradients = false;
+    model = DistributedDataParallel<Net>(divided, group, options);
+    optimizer = std::make_unique<Adam>(model, 0.01);
+    whole_optimizer = std::make_unique<Adam>(whole->parameters(), 0.01);
+  }
+
+  // Calls `work` with each model and its optimizer.
+  template <class Work>
+  void each(const Work& work) {
+    work(model, *optimizer);
+    work(whole_model, *whole_optimizer);
+  }
+
+  Net divided;
+  Net whole;
+  DistributedDataParallel<Net> whole_model;
+  DistributedDataParallel<Net> model{nullptr};
+  std::unique_ptr<Adam> optimizer;
+  std::unique_ptr<Adam> whole_optimizer;
+};
+
+TEST(DividedGradients, LeaveUnusedParametersAlone) {
+  run_rank_threads(3, [](const std::shared_ptr<ProcessGroup>& group) {
+    Both<Branching> both(group);
+    const at::Tensor x = testing::values({2, 3, 6, 6}) + group->rank();
+    for (int step = 0; step < 4; ++step) {
+      both.each([&](auto& model, Adam& optimizer) {
+        optimizer.zero_grad();
+        model(x, step > 0 && group->rank() == 1).square().mean().backward();
+        optimizer.step();
+      });
+    }
+    expect_same(both.divided, both.whole);
+    EXPECT_THAT(both.model->unused_parameters(),
+                ::testing::UnorderedElementsAre("never.weight", "never.bias"));
+  });
+}
+
+TEST(DividedGradients, AccumulateUnderNoSync) {
+  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    Both<Mlp> both(group);
+    const at::Tensor x = testing::values({4, 6}) + group->rank();
+    for (int step = 0; step < 3; ++step) {
+      both.each([&](auto& model, Adam& optimizer) {
+        optimizer.zero_grad();
+        {
+          const auto guard = model->no_sync();
+          model(x + 1).square().mean().backward();
+        }
+        model(x).square().mean().backward();
+        optimizer.step();
+      });
+    }
+    expect_same(both.divided, both.whole);
+  });
+}
+
+TEST(DividedGradients, AreWholeWithAHook) {
+  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    Both<Mlp> both(group);
+    both.model->register_comm_hook(bf16_compress_hook(group));
+    const at::Tensor x = testing::values({4, 6}) + group->rank();
+    for (int step = 0; step < 3; ++step) {
+      both.each([&](auto& model, Adam& optimizer) {
+        optimizer.zero_grad();
+        model(x).square().mean().backward();
+        optimizer.step();
+      });
+    }
+    expect_same(both.divided, both.whole);
+  });
+}
+
+TEST(DividedGradients, FollowTheOthersInJoin) {
+  run_rank_threads(3, [](const std::shared_ptr<ProcessGroup>& group) {
+    Both<Mlp> both(group);
+    const at::Tensor x = testing::values({4, 6}) + group->rank();
+    both.each([&](auto& model, Adam& optimizer) {
+      const auto follow = [&] {
+        optimizer.step();
+        optimizer.zero_grad();
+      };
+      join(
+          model,
+          [&] {
+            for (int step = 0; step < 2 + group->rank(); ++step) {
+              model(x).square().mean().backward();
+              follow();
+            }
+          },
+          follow);
+    });
+    expect_same(both.divided, both.whole);
+  });
+}
+
+TEST(DividedGradients, ThatAreNotFiniteAreNamedOnEveryRank) {
+  run_rank_threads(3, [](const std::shared_ptr<ProcessGroup>& group) {
+    Mlp net;
+    DistributedDataParallel model(
+        net, group,
+        {.bucket_cap_mb = 0, .first_bucket_mb = 0, .check_finite = true, .whole_gradients = false});
+    Adam optimizer(model, 0.01);
+    at::Tensor x = testing::values({4, 6});
+    model(x).square().mean().backward();
+    optimizer.zero_grad();
+    if (group->rank() == 1) x[0][0] = std::nan("");
+    EXPECT_THAT(message_of<NonFiniteGradient>([&] { model(x).square().mean().backward(); }),
+                HasSubstr("is not finite on rank 1"));
+  });
+}
+
+TEST(DividedGradients, RefuseASecondBackwardWithoutZeroGrad) {
+  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    Mlp net;
+    DistributedDataParallel model(net, group, {.whole_gradients = false});
+    Adam optimizer(model, 0.01);
+    const at::Tensor x = testing::values({4, 6});
+    const auto backward = [&] { model(x).square().mean().backward(); };
+    backward();
+    {
+      const auto guard = model->no_sync();
+      EXPECT_THAT(message_of<UsageError>(backward), HasSubstr("would accumulate its gradient"));
+    }
+    optimizer.zero_grad();
+    backward();  // the group is usable
+    EXPECT_THAT(message_of<UsageError>(backward), HasSubstr("would accumulate its gradient"));
+  });
+}
+
+TEST(DividedGradients, NeedAnOptimizerForThem) {
+  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    Mlp net;
+    DistributedDataParallel model(net, group, {.whole_gradients = false});
+    torch::optim::Adam optimizer(net->parameters(), 0.01);
+    const auto backward = [&] { model(testing::values({4, 6})).square().mean().backward(); };
+    backward();
+    optimizer.zero_grad();
+    EXPECT_THAT(message_of<UsageError>(backward), HasSubstr("no optimizer was made"));
+  });
+}
+
+TEST(DividedGradients, GroupsKeepTheirOptionsAndAPartOfTheModelCanBeLeftOut) {
+  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    Both<Mlp> both(group);
+    const auto groups_of = [](const Mlp& net) {
+      const auto parameters = net->parameters();
+      std::vector<torch::optim::OptimizerParamGroup> groups;
+      groups.emplace_back(std::vector<at::Tensor>{parameters[0]});
+      groups.emplace_back(std::vector<at::Tensor>{parameters[1], parameters[2]},
+                          std::make_unique<torch::optim::AdamOptions>(
+                              torch::optim::AdamOptions(0.1).weight_decay(0.2)));
+      return groups;
+    };
+    both.optimizer = std::make_unique<Adam>(groups_of(both.divided), 0.01, both.model);
+    both.whole_optimizer = std::make_unique<Adam>(groups_of(both.whole), 0.01);
+    const at::Tensor x = testing::values({4, 6}) + group->rank();
+    for (int step = 0; step < 3; ++step) {
+      both.each([&](auto& model, Adam& optimizer) {
+        for (const at::Tensor& parameter : model->parameters()) parameter.mutable_grad() = {};
+        model(x).square().mean().backward();
+        optimizer.step();
+      });
+    }
+    expect_same(both.divided, both.whole);
+  });
+}
+
+TEST(DividedGradients, AParameterOfAnotherModelIsRefused) {
+  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    Mlp net;
+    Mlp other;
+    DistributedDataParallel model(net, group);
+    std::vector<torch::optim::OptimizerParamGroup> groups;
+    groups.emplace_back(other->parameters());
+    EXPECT_THAT(message_of<UsageError>([&] { Adam(groups, 0.01, model); }),
+                HasSubstr("is not one that the wrapped model had"));
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::optim
