@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
-#include <utility>
 
 #include <ATen/ATen.h>
 
@@ -67,49 +66,62 @@ void multiply(const at::Tensor& out, const at::Tensor& p, const at::Tensor& q) {
 
 LowRankBucket::LowRankBucket(const GradBucket& bucket, const PowerSGDState& options)
     : options_(options), buffer_(bucket.buffer()) {
-  const auto factor_options =
-      buffer_.options().dtype(is_half(buffer_) ? at::kFloat : buffer_.scalar_type());
-  std::map<std::int64_t, std::int64_t> compressed;  // ranges of the buffer: begin and end
-  std::int64_t p_elements = 0;
-  std::int64_t q_elements = 0;
-  std::vector<std::int64_t> ranks;
   for (const at::Tensor& gradient : bucket.gradients()) {
     const at::Tensor matrix = as_matrix(gradient);
-    if (!matrix.defined()) continue;
-    const std::int64_t n = matrix.size(0);
-    const std::int64_t m = matrix.size(1);
-    const std::int64_t rank =
-        std::min({n, m, static_cast<std::int64_t>(options_.matrix_approximation_rank)});
-    const auto of_factors = static_cast<double>((n + m) * rank);
-    if (of_factors * options_.min_compression_rate >= static_cast<double>(n * m)) continue;
-    matrices_.push_back({matrix, {}, {}, {}});
-    if (options_.use_error_feedback) matrices_.back().error = at::zeros({n, m}, factor_options);
-    ranks.push_back(rank);
-    p_elements += n * rank;
-    q_elements += m * rank;
-    const std::int64_t begin = matrix.storage_offset() - buffer_.storage_offset();
-    compressed.emplace(begin, begin + matrix.numel());
+    if (matrix.defined()) add(matrix);
   }
-  p_ = at::empty({p_elements}, factor_options);
-  q_ = at::empty({q_elements}, factor_options);
+  make_factors();
+  find_rest();
+}
+
+at::TensorOptions LowRankBucket::type_of_factors() const {
+  return buffer_.options().dtype(is_half(buffer_) ? at::kFloat : buffer_.scalar_type());
+}
+
+void LowRankBucket::add(const at::Tensor& gradient) {
+  const std::int64_t n = gradient.size(0);
+  const std::int64_t m = gradient.size(1);
+  const std::int64_t rank =
+      std::min({n, m, static_cast<std::int64_t>(options_.matrix_approximation_rank)});
+  const auto of_factors = static_cast<double>((n + m) * rank);
+  if (of_factors * options_.min_compression_rate >= static_cast<double>(n * m)) return;
+  Matrix matrix{.gradient = gradient, .rank = rank};
+  if (options_.use_error_feedback) matrix.error = at::zeros({n, m}, type_of_factors());
+  matrices_.push_back(matrix);
+}
+
+void LowRankBucket::make_factors() {
   std::int64_t of_p = 0;
   std::int64_t of_q = 0;
-  for (std::size_t i = 0; i < matrices_.size(); ++i) {
-    Matrix& matrix = matrices_[i];
+  for (const Matrix& matrix : matrices_) {
+    of_p += matrix.gradient.size(0) * matrix.rank;
+    of_q += matrix.gradient.size(1) * matrix.rank;
+  }
+  p_ = at::empty({of_p}, type_of_factors());
+  q_ = at::empty({of_q}, type_of_factors());
+  for (Matrix& matrix : matrices_) {
     const std::int64_t n = matrix.gradient.size(0);
     const std::int64_t m = matrix.gradient.size(1);
-    matrix.p = p_.narrow(0, of_p, n * ranks[i]).view({n, ranks[i]});
-    matrix.q = q_.narrow(0, of_q, m * ranks[i]).view({m, ranks[i]});
-    of_p += n * ranks[i];
-    of_q += m * ranks[i];
+    of_p -= n * matrix.rank;
+    of_q -= m * matrix.rank;
+    matrix.p = p_.narrow(0, of_p, n * matrix.rank).view({n, matrix.rank});
+    matrix.q = q_.narrow(0, of_q, m * matrix.rank).view({m, matrix.rank});
   }
-  // Other gradients, padding, and the trailer, which is last.
+}
+
+// Other gradients, padding, and the trailer, which is last.
+void LowRankBucket::find_rest() {
+  std::map<std::int64_t, std::int64_t> compressed;  // the length of each matrix, by its offset
+  for (const Matrix& matrix : matrices_) {
+    compressed.emplace(matrix.gradient.storage_offset() - buffer_.storage_offset(),
+                       matrix.gradient.numel());
+  }
   std::int64_t end_of_last = 0;
-  for (const auto& [begin, end] : compressed) {
+  for (const auto& [begin, length] : compressed) {
     if (begin > end_of_last) {
       rest_parts_.push_back(buffer_.narrow(0, end_of_last, begin - end_of_last));
     }
-    end_of_last = end;
+    end_of_last = begin + length;
   }
   rest_parts_.push_back(buffer_.narrow(0, end_of_last, buffer_.numel() - end_of_last));
 }

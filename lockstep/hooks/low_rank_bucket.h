@@ -36,11 +36,18 @@ class LowRankBucket {
 
  private:
   struct Matrix {
-    at::Tensor gradient;  // n x m, in the buffer
-    at::Tensor error;     // n x m; undefined without error feedback
-    at::Tensor p;         // n x r, in p_
-    at::Tensor q;         // m x r, in q_
+    at::Tensor gradient;    // n x m, in the buffer
+    std::int64_t rank;      // r
+    at::Tensor error = {};  // n x m; undefined without error feedback
+    at::Tensor p = {};      // n x r, in p_
+    at::Tensor q = {};      // m x r, in q_
   };
+
+  at::TensorOptions type_of_factors() const;
+  // Adds it to the matrices if it is large enough.
+  void add(const at::Tensor& gradient);
+  void make_factors();
+  void find_rest();
 
   PowerSGDState options_;
   at::Tensor buffer_;

@@ -106,6 +106,25 @@ TEST(NcclGroup, ScalesSums) {
   });
 }
 
+// Two hosts of two ranks each, so that the parts of ranks go through phases.
+TEST(NcclGroup, GathersAndAddsUpPartsBetweenHosts) {
+  run_ranks(4, [](Rank& rank) {
+    const auto group = join_hosts_by_nccl(rank, {});
+    for (const auto type : {at::kFloat, at::kHalf}) {
+      for (const std::int64_t count : {3, 700'001}) {
+        const auto options = at::TensorOptions(type).device(group->device());
+        const at::Tensor all = at::empty({4 * count}, options);
+        const at::Tensor own = all.narrow(0, rank.rank() * count, count).fill_(rank.rank() + 1);
+        group->all_gather_into_tensor(all, own).wait();
+        const at::Tensor parts = all.cpu().view({4, count});
+        EXPECT_TRUE(parts.equal(at::arange(1, 5).to(type).view({4, 1}).expand({4, count})));
+        group->reduce_scatter_tensor(own, all, ReduceOp::mean).wait();
+        EXPECT_TRUE(own.cpu().equal(parts[rank.rank()])) << type << " " << count;
+      }
+    }
+  });
+}
+
 TEST(NcclGroup, ScalesEveryElementOfOneRank) {
   run_ranks(1, [](Rank& rank) {
     const auto group = kAlone.join(rank, {});

@@ -223,7 +223,7 @@ TEST(DividedGradients, GroupsKeepTheirOptionsAndAPartOfTheModelCanBeLeftOut) {
     const at::Tensor x = testing::values({4, 6}) + group->rank();
     for (int step = 0; step < 3; ++step) {
       both.each([&](auto& model, Adam& optimizer) {
-        for (const at::Tensor& parameter : model->parameters()) parameter.mutable_grad() = {};
+        for (const at::Tensor& parameter : model->parameters()) parameter.mutable_grad().reset();
         model(x).square().mean().backward();
         optimizer.step();
       });

@@ -282,6 +282,49 @@ TEST(Sharding, AGroupThatIsAddedTooLateIsAnError) {
   });
 }
 
+TEST(Sharding, OneParameterCannotHaveTwoOptimizers) {
+  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    const Parameters parameters = make_parameters();
+    Adam first(parameters, 0.1, group);
+    Adam second({parameters[3]}, 0.1, group);
+    give_gradients(parameters, 0);
+    EXPECT_THAT(message_of<UsageError>([&] { first.step(); }),
+                ::testing::HasSubstr("parameter 3 has been moved out of the optimizer's memory"));
+    second.step();
+  });
+}
+
+TEST(Sharding, TheFileOfAnotherModelIsRefused) {
+  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    const Parameters larger{at::ones({9}).set_requires_grad(true)};
+    Adam other(larger, 0.1);
+    larger[0].mutable_grad() = at::ones({9});
+    other.step();
+    std::stringstream file;
+    torch::save(other, file);
+    Adam optimizer({at::ones({7}).set_requires_grad(true)}, 0.1, group);
+    EXPECT_THAT(message_of<UsageError>([&] { torch::load(optimizer, file); }),
+                ::testing::HasSubstr("the file has Float [9] as the state of parameter 0"));
+  });
+}
+
+TEST(Sharding, WhatSomeRanksHaveLoadedIsCompared) {
+  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    const Parameters parameters = make_parameters();
+    Adam optimizer(parameters, 0.1, group);
+    take_steps(optimizer, parameters, 0, 1);
+    const Parameters own = make_parameters();
+    Adam other(own, 0.1);
+    take_steps(other, own, 0, 2 + group->rank());
+    std::stringstream file;
+    torch::save(other, file);
+    torch::load(optimizer, file);
+    EXPECT_THAT(message_of<UsageError>([&] { optimizer.step(); }),
+                ::testing::AllOf(::testing::HasSubstr("updated 2 times"),
+                                 ::testing::HasSubstr("updated 3 times")));
+  });
+}
+
 TEST(Sharding, AParameterThatWasMovedIsNamed) {
   run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
     const Parameters parameters = make_parameters();

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <functional>
 #include <limits>
 #include <map>
 
@@ -72,25 +73,16 @@ std::int64_t read_size(const std::string& text) {
   return *count * *bytes;
 }
 
-bench::OptimizerKind read_optimizer(const std::string& text) {
-  using bench::OptimizerKind;
-  for (const auto kind : {OptimizerKind::torch, OptimizerKind::fused, OptimizerKind::sharded,
-                          OptimizerKind::divided}) {
-    if (text == bench::name(kind)) return kind;
-  }
-  throw UsageError(
-      fmt::format("--optimizer \"{}\": give torch, fused, sharded or divided, or "
-                  "several, as in torch,sharded",
-                  text));
-}
-
-bench::CommHookKind read_comm_hook(const std::string& text) {
-  using Kind = bench::CommHookKind;
-  for (const auto kind : {Kind::none, Kind::fp16, Kind::bf16, Kind::power_sgd}) {
-    if (text == bench::name(kind)) return kind;
-  }
-  throw UsageError(fmt::format(
-      "--comm-hook \"{}\": give none, fp16, bf16, power_sgd, or some as in none,bf16", text));
+// Reads one of the kinds by its name; `choices` says which there are.
+template <class Kind>
+std::function<Kind(const std::string&)> reader_of(const char* option, std::vector<Kind> kinds,
+                                                  const char* choices) {
+  return [=](const std::string& text) {
+    for (const Kind kind : kinds) {
+      if (text == bench::name(kind)) return kind;
+    }
+    throw UsageError(fmt::format("{} \"{}\": give {}", option, text, choices));
+  };
 }
 
 }  // namespace
@@ -112,15 +104,23 @@ void BenchCommand::describe(::CLI::App& app) {
   describe_step(*step_);
   step_->add_flag("--check-finite", check_finite,
                   "Let DistributedDataParallel look for infinite and NaN gradients");
-  add_list<bench::OptimizerKind>(
-      *step_, "--optimizer", optimizers, read_optimizer,
+  using Optimizer = bench::OptimizerKind;
+  add_list<Optimizer>(
+      *step_, "--optimizer", optimizers,
+      reader_of<Optimizer>(
+          "--optimizer",
+          {Optimizer::torch, Optimizer::fused, Optimizer::sharded, Optimizer::divided},
+          "torch, fused, sharded or divided, or several, as in torch,sharded"),
       "Update parameters by libtorch's optimizers (torch), by those of lockstep::optim (fused), by "
       "those sharded over the ranks (sharded), the same with whole_gradients = false (divided), or "
       "by several in turns, as in torch,sharded")
       ->allow_extra_args(false)
       ->type_name("OPTIMIZERS");
-  add_list<bench::CommHookKind>(
-      *step_, "--comm-hook", comm_hooks, read_comm_hook,
+  using Hook = bench::CommHookKind;
+  add_list<Hook>(
+      *step_, "--comm-hook", comm_hooks,
+      reader_of<Hook>("--comm-hook", {Hook::none, Hook::fp16, Hook::bf16, Hook::power_sgd},
+                      "none, fp16, bf16, power_sgd, or some as in none,bf16"),
       "Reduce gradients without a hook (none), by fp16_compress_hook (fp16), bf16_compress_hook "
       "(bf16) or power_sgd_hook (power_sgd), or by several in turns (none,bf16)")
       ->allow_extra_args(false)

@@ -56,9 +56,9 @@ class HierarchicalBackend final : public Backend {
       case Collective::broadcast:
         return broadcast(args);
       case Collective::all_gather:
-        return levels_->hosts_are_alike() ? in_parts(args, gather_parts) : delegate(args);
+        return has_phases(args) ? in_parts(args, gather_parts) : delegate(args);
       case Collective::reduce_scatter:
-        return levels_->hosts_are_alike() ? in_parts(args, reduce_parts) : delegate(args);
+        return has_phases(args) ? in_parts(args, reduce_parts) : delegate(args);
       default:
         return delegate(args);
     }
@@ -254,10 +254,13 @@ class HierarchicalBackend final : public Backend {
     return Work(std::move(operation));
   }
 
-  // An all_gather or reduce_scatter.
+  // All-gather and reduce-scatter. Without elements, they have no stage between hosts.
+  bool has_phases(const CollectiveArgs& args) const {
+    return levels_->hosts_are_alike() && args.call.elements > 0;
+  }
   Work in_parts(const CollectiveArgs& args, decltype(gather_parts)& start_phases) {
     auto operation = make_operation(args.call.collective);
-    const Call call = announce(*operation, args.call, 1, between_hosts_of(args.outputs[0]));
+    const Call call = announce(*operation, args.call, 1, BetweenHosts::compare_later);
     start_phases(*operation, levels_, call, args);
     return Work(std::move(operation));
   }

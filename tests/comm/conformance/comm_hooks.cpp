@@ -7,9 +7,11 @@
 #include <vector>
 
 #include "comm/conformance/conformance.h"
+#include "comm/conformance/expect_error.h"
 #include "tests/parallel/models.h"
 #include <torch/torch.h>
 
+#include "lockstep/core/error.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 
 namespace lockstep::testing {
@@ -25,6 +27,10 @@ const CompressHook kCompressHooks[] = {{"fp16", fp16_compress_hook, at::kHalf},
 
 at::Device device_of_nets(const ProcessGroup& group) {
   return at::hasCUDA() ? group.device() : at::Device(at::kCPU);
+}
+
+bool rounds_nowhere(const std::string& backend) {
+  return backend != "hierarchical" && backend != "gloo" && backend != "mpi";
 }
 
 // The ranks between which nothing is rounded, in the order in which they add up.
@@ -51,7 +57,6 @@ at::Tensor mean_with_rounding(const at::Tensor& of_ranks,
 
 TEST_P(TrainingConformance, CompressHooksRoundBetweenHostsOnly) {
   const std::string& name = backend().name;
-  const bool on_one_host = name != "hierarchical" && name != "gloo" && name != "mpi";
   run_in_group([&](Rank& rank, ProcessGroup& group) {
     const at::Tensor mine = values({4, 6}, rank.rank()).to(device_of_nets(group));
     Wide alone;
@@ -71,7 +76,7 @@ TEST_P(TrainingConformance, CompressHooksRoundBetweenHostsOnly) {
       for (const auto& item : net->named_parameters()) {
         const at::Tensor own = alone->named_parameters()[item.key()].grad();
         const std::string what = std::string(hook.name) + ": " + item.key();
-        if (on_one_host) {
+        if (rounds_nowhere(name)) {
           const at::Tensor mean = own.clone();
           group.all_reduce(mean, ReduceOp::mean).wait();
           if (backend().sums_by_a_library) {
@@ -90,6 +95,19 @@ TEST_P(TrainingConformance, CompressHooksRoundBetweenHostsOnly) {
         }
       }
     }
+  });
+}
+
+// Where elements are rounded, ranks notice that they do not agree on how.
+TEST_P(TrainingConformance, ACompressHookOnOneRankOnlyIsAnError) {
+  if (rounds_nowhere(backend().name) || size() == 1) GTEST_SKIP() << "nothing is rounded";
+  run_in_group([&](Rank& rank, ProcessGroup& group) {
+    Mlp net;
+    DistributedDataParallel model(net, group.shared_from_this());
+    if (rank.rank() == group.size() - 1) model->register_comm_hook(bf16_compress_hook(group));
+    expect_error<UsageError>("backward", {"mean of .* Float elements", "mean of .* BFloat16"}, [&] {
+      model(values({4, 6})).sum().backward();
+    });
   });
 }
 

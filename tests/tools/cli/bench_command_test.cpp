@@ -112,8 +112,9 @@ TEST(BenchCommand, MeasuresStepsWithEachCommHook) {
   Program program({LOCKSTEP_PROGRAM, "bench", "step", "linear", "--ranks", "2", "--comm-hook",
                    "none,fp16,bf16,power_sgd", "--json"});
   EXPECT_EQ(program.wait(), 0) << program.err();
+  const auto json = Json::parse(program.out());
   std::vector<std::string> hooks;
-  for (const auto& row : Json::parse(program.out())["rows"]) {
+  for (const auto& row : json["rows"]) {
     if (row["mode"] == "ddp") hooks.push_back(row["comm_hook"]);
   }
   EXPECT_EQ(hooks, (std::vector<std::string>{"none", "fp16", "bf16", "power_sgd"}));
