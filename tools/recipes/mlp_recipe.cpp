@@ -18,6 +18,8 @@ Recipe mlp_recipe() {
       .batch_size = 64,
       .learning_rate = 1e-3,
       .reads_folder = true,
+      // Sharding saves half of an update of 0.06 ms, and waits for the slower rank once more.
+      .shards_optimizer = false,
       .load = [](const std::filesystem::path& folder, std::uint64_t,
                  ProcessGroup& group) { return load_images(folder, group); },
       .make_net =
