@@ -102,7 +102,7 @@ double clip_grad_norm_(DistributedDataParallelBase& model, double max_norm, doub
         fmt::format("clip_grad_norm_: the norm of order {} of the gradients is {}, on every "
                     "rank. Clear the gradients and skip the step, or lower the learning "
                     "rate; DistributedDataParallel's check_finite names the parameter",
-                    norm_type, norm));
+                    norm_type, std::isnan(norm) ? "NaN" : "infinite"));
   }
   const double coefficient = max_norm / (norm + 1e-6);
   if (coefficient >= 1) return norm;

@@ -264,40 +264,6 @@ void BackwardReduction::follow_backward() {
   finish();
 }
 
-// A backward may compute gradients of a penalty, say, before it enters through an output of the
-// model; it then reduces them, too. And the backward of a penalty alone may come before another
-// that does. So this warns only at the second backward in a row that has reduced nothing. All ranks
-// run the same program: rank 0 warns.
-void BackwardReduction::note_bypass(const Parameter& parameter) {
-  const bool may_warn = warns_of_bypass_ && group_->size() > 1 && group_->rank() == 0;
-  if (bypassed_ || !may_warn) return;
-  bypassed_ = true;
-  torch::autograd::Engine::get_default_engine().queue_callback(
-      [self = weak_from_this(), name = parameter.name] {
-        if (const auto reduction = self.lock()) reduction->end_of_bypass(name);
-      });
-}
-
-void BackwardReduction::end_of_bypass(const std::string& parameter) {
-  bypassed_ = false;
-  if (active_ || !warns_of_bypass_ || ++bypasses_in_a_row_ < 2) return;
-  warns_of_bypass_ = false;
-  TORCH_WARN(where(), "two backwards in a row computed gradients, such as that of parameter ",
-             parameter,
-             ", which are not reduced, because they did not start from an output of the wrapped "
-             "model. Call the wrapper, not module()->forward (with a Reducer: use what prepare "
-             "returns). To keep gradients on this rank only, call the model under no_sync()");
-}
-
-void BackwardReduction::warn_of_equal_draws(std::int64_t root_draw) {
-  // Only rank 1 warns, to avoid a warning from each rank.
-  const bool compares_with_rank_zero = group_->rank() == 1 && root_ == 0;
-  if (!compares_with_rank_zero || first_draw_ == 0 || first_draw_ != root_draw) return;
-  TORCH_WARN(where(),
-             "forward drew the same random numbers as on rank 0, so that both drop the same "
-             "elements. Seed the ranks differently: lockstep::seed_everything(seed, group)");
-}
-
 // The root's order decides: rank 0's, or in join() that of the first rank with batches left. The
 // ranks' orders may differ: in independent branches of the graph, and for parameters that only some
 // ranks use.
@@ -404,62 +370,6 @@ void BackwardReduction::settle(Slot& slot, const Findings* shared) {
   }
   slot.missing = slot.bucket.size();
   slot.launched = false;
-}
-
-// No rank sees the trailers, or the whole means, of buckets that stay divided.
-Findings BackwardReduction::exchange_findings() {
-  Findings findings(parameters_.size());
-  for (std::size_t i = 0; i < parameters_.size(); ++i) findings.used[i] = parameters_[i].used;
-  if (finite_gradients_) {
-    for (const int number : finite_gradients_->found()) {
-      findings.not_finite[static_cast<std::size_t>(number)] = 1;
-    }
-  }
-  share_findings(findings, *group_);
-  if (finite_gradients_) {
-    finite_gradients_->found().clear();
-    for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      if (findings.not_finite[i] != 0) finite_gradients_->found().push_back(static_cast<int>(i));
-    }
-  }
-  return findings;
-}
-
-// Only this rank's share of such a gradient is a mean; sums with the rest would be wrong. Anything
-// that has written to it since, such as zero_grad(), has changed its version.
-void BackwardReduction::refuse_to_add_to_divided(const Parameter& parameter) {
-  const at::Tensor& gradient = parameter.tensor.grad();
-  const Bucket& bucket = slots_[static_cast<std::size_t>(parameter.bucket)].bucket;
-  if (!gradient.is_same(bucket.gradient(parameter.slot)) ||
-      gradient._version() != parameter.divided_version) {
-    return;
-  }
-  const std::string reason =
-      "parameter " + parameter.name +
-      " would accumulate its gradient onto one of which each rank has only its share "
-      "(whole_gradients = false). Call optimizer.zero_grad() before the next backward, and "
-      "accumulate under no_sync()";
-  if (active_) refuse(reason);
-  throw UsageError(where() + reason);  // nothing was begun, so the group stays usable
-}
-
-std::vector<at::Tensor> BackwardReduction::own_gradients() {
-  const at::NoGradGuard no_grad;
-  std::vector<at::Tensor> parts;
-  for (Slot& slot : slots_) {
-    for (int index = 0; index < slot.bucket.size(); ++index) {
-      const int number = slot.bucket.parameters()[static_cast<std::size_t>(index)];
-      at::Tensor& gradient = parameters_[static_cast<std::size_t>(number)].tensor.mutable_grad();
-      if (!gradient.defined()) continue;
-      if (!gradient.is_same(slot.bucket.gradient(index))) {
-        slot.bucket.take(index, gradient);
-        slot.bucket.complete(index);
-        gradient = slot.bucket.gradient(index);
-      }
-      parts.push_back(slot.bucket.own_part(index));
-    }
-  }
-  return parts;
 }
 
 void BackwardReduction::refuse(const std::string& reason) {

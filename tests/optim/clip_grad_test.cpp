@@ -99,7 +99,7 @@ TEST_P(ClipGrad, NormsThatAreNotFiniteAreErrorsIfAskedFor) {
     if (group->rank() == 1) x[0][0] = std::nan("");
     model(x).square().mean().backward();
     EXPECT_THAT(message_of<Error>([&] { clip_grad_norm_(model, 1, 2, true); }),
-                ::testing::HasSubstr("the norm of order 2 of the gradients is nan"));
+                ::testing::HasSubstr("the norm of order 2 of the gradients is NaN"));
     EXPECT_TRUE(std::isnan(clip_grad_norm_(model, 1)));
   });
 }

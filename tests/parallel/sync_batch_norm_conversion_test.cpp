@@ -48,13 +48,6 @@ struct CallsSequential : torch::nn::Module {
   torch::nn::Sequential layers;
 };
 
-struct MyNormImpl : torch::nn::BatchNorm1dImpl {
-  MyNormImpl() : BatchNorm1dImpl(3) {}
-  at::Tensor forward(const at::Tensor& x) { return 2 * BatchNorm1dImpl::forward(x); }
-  // libtorch 1.13 does not export that of the base.
-  void pretty_print(std::ostream& stream) const override { stream << "MyNorm"; }
-};
-
 SyncBatchNormImpl& norm_of(torch::nn::SequentialImpl& net, std::size_t index) {
   return *net.ptr<SyncBatchNormImpl>(index);
 }
@@ -142,10 +135,10 @@ TEST(ConvertSyncBatchNorm, WhatIsUsedTwiceStaysOneModule) {
 TEST(ConvertSyncBatchNorm, RefusesWhatCodeCallsByItsType) {
   run_rank_threads(2, [](const Group& group) {
     const auto block = std::make_shared<BlockImpl<torch::nn::BatchNorm1d>>();
-    torch::nn::Sequential net(block, torch::nn::BatchNorm1d(3), std::make_shared<MyNormImpl>());
+    torch::nn::Sequential net(block, torch::nn::BatchNorm1d(3));
     EXPECT_THAT(message_of<UsageError>([&] { convert_sync_batchnorm(net, group); }),
                 AllOf(HasSubstr("[convert_sync_batchnorm] rank " + std::to_string(group->rank())),
-                      HasSubstr("cannot replace 0.norm, 2:"), HasSubstr("lockstep::SyncBatchNorm"),
+                      HasSubstr("cannot replace 0.norm:"), HasSubstr("lockstep::SyncBatchNorm"),
                       HasSubstr("unchanged")));
     EXPECT_NE(net->ptr(1)->as<torch::nn::BatchNorm1d>(), nullptr);
     EXPECT_NE(block->layers->ptr(1)->as<torch::nn::BatchNorm1d>(), nullptr);
