@@ -30,12 +30,12 @@ at::Tensor as_matrix(const at::Tensor& gradient) {
   return ordered.is_contiguous() ? ordered.view({ordered.size(0), -1}) : at::Tensor();
 }
 
-bool is_half(const at::Tensor& tensor) {
+bool of_half_type(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16;
 }
 
 at::Tensor for_products(const at::Tensor& matrix) {
-  return is_half(matrix) ? matrix.to(at::kFloat) : matrix;
+  return of_half_type(matrix) ? matrix.to(at::kFloat) : matrix;
 }
 
 // At rank 1 a product of matrices would copy the large one first.
@@ -75,7 +75,7 @@ LowRankBucket::LowRankBucket(const GradBucket& bucket, const PowerSGDState& opti
 }
 
 at::TensorOptions LowRankBucket::type_of_factors() const {
-  return buffer_.options().dtype(is_half(buffer_) ? at::kFloat : buffer_.scalar_type());
+  return buffer_.options().dtype(of_half_type(buffer_) ? at::kFloat : buffer_.scalar_type());
 }
 
 void LowRankBucket::add(const at::Tensor& gradient) {
