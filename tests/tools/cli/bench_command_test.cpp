@@ -100,9 +100,9 @@ TEST(BenchCommand, MeasuresSteps) {
 
 TEST(BenchCommand, MeasuresStepsWithEachOptimizer) {
   Program program({LOCKSTEP_PROGRAM, "bench", "step", "linear", "--ranks", "2", "--optimizer",
-                   "fused,sharded,divided"});
+                   "fused,sharded"});
   EXPECT_EQ(program.wait(), 0) << program.err();
-  for (const char* optimizer : {"fused", "sharded", "divided"}) {
+  for (const char* optimizer : {"fused", "sharded"}) {
     EXPECT_THAT(program.out(),
                 ::testing::ContainsRegex(std::string("\n") + optimizer + " +ddp +none +2 "));
   }
