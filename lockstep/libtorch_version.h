@@ -71,6 +71,12 @@ inline void set_autocast_types(const AutocastTypes& types) {
   at::autocast::set_autocast_dtype(at::kCPU, types.cpu);
   at::autocast::set_autocast_dtype(at::kCUDA, types.cuda);
 }
+inline bool is_autocast_enabled(at::DeviceType device) {
+  return at::autocast::is_autocast_enabled(device);
+}
+inline void set_autocast_enabled(at::DeviceType device, bool enabled) {
+  at::autocast::set_autocast_enabled(device, enabled);
+}
 #else
 inline AutocastTypes autocast_types() {
   return {at::autocast::get_autocast_cpu_dtype(), at::autocast::get_autocast_gpu_dtype()};
@@ -79,7 +85,17 @@ inline void set_autocast_types(const AutocastTypes& types) {
   at::autocast::set_autocast_cpu_dtype(types.cpu);
   at::autocast::set_autocast_gpu_dtype(types.cuda);
 }
+inline bool is_autocast_enabled(at::DeviceType device) {
+  return device == at::kCPU ? at::autocast::is_cpu_enabled() : at::autocast::is_enabled();
+}
+inline void set_autocast_enabled(at::DeviceType device, bool enabled) {
+  device == at::kCPU ? at::autocast::set_cpu_enabled(enabled) : at::autocast::set_enabled(enabled);
+}
 #endif
+
+// Whether CPUs have the kernels of layers in float16.
+constexpr bool kHasHalfOnCpu = TORCH_VERSION_MAJOR > 2 ||
+                               (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 3);
 
 // The stream's CUDA handle; 1.13 exposes it only through CUDA's headers.
 template <class Stream>
@@ -149,6 +165,7 @@ struct FusedAdam {
   double beta2;
   double weight_decay;
   double eps;
+  at::Tensor gradient_scale;  // divides the gradients, in place; may be undefined
 };
 
 struct FusedSgd {
@@ -157,23 +174,34 @@ struct FusedSgd {
   double momentum;
   double dampening;
   bool nesterov;
+  at::Tensor gradient_scale;  // as above
 };
+
+// Calls a kernel with the scale, if there is one, as the last argument.
+template <class Kernel>
+void with_gradient_scale(const at::Tensor& scale, const Kernel& kernel) {
+  scale.defined() ? kernel(scale) : kernel();
+}
 
 // Each returns false, and does nothing, if this libtorch has no such kernel.
 inline bool fused_adam(const FusedAdam& call) {
-  at::_fused_adam_(call.values, call.gradients, call.exp_avgs, call.exp_avg_sqs,
-                   call.max_exp_avg_sqs, call.steps, call.lr, call.beta1, call.beta2,
-                   call.weight_decay, call.eps, !call.max_exp_avg_sqs.empty(),
-                   /*maximize=*/false);
+  with_gradient_scale(call.gradient_scale, [&](const auto&... scale) {
+    at::_fused_adam_(call.values, call.gradients, call.exp_avgs, call.exp_avg_sqs,
+                     call.max_exp_avg_sqs, call.steps, call.lr, call.beta1, call.beta2,
+                     call.weight_decay, call.eps, !call.max_exp_avg_sqs.empty(),
+                     /*maximize=*/false, scale...);
+  });
   return true;
 }
 
 inline bool fused_adamw([[maybe_unused]] const FusedAdam& call) {
 #if TORCH_VERSION_MAJOR >= 2
-  at::_fused_adamw_(call.values, call.gradients, call.exp_avgs, call.exp_avg_sqs,
-                    call.max_exp_avg_sqs, call.steps, call.lr, call.beta1, call.beta2,
-                    call.weight_decay, call.eps, !call.max_exp_avg_sqs.empty(),
-                    /*maximize=*/false);
+  with_gradient_scale(call.gradient_scale, [&](const auto&... scale) {
+    at::_fused_adamw_(call.values, call.gradients, call.exp_avgs, call.exp_avg_sqs,
+                      call.max_exp_avg_sqs, call.steps, call.lr, call.beta1, call.beta2,
+                      call.weight_decay, call.eps, !call.max_exp_avg_sqs.empty(),
+                      /*maximize=*/false, scale...);
+  });
   return true;
 #else
   return false;
@@ -185,9 +213,11 @@ inline bool fused_sgd([[maybe_unused]] at::TensorList values,
                       [[maybe_unused]] at::TensorList momentum_buffers,
                       [[maybe_unused]] const FusedSgd& options) {
 #if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 3)
-  at::_fused_sgd_(values, gradients, momentum_buffers, options.weight_decay, options.momentum,
-                  options.lr, options.dampening, options.nesterov, /*maximize=*/false,
-                  /*is_first_step=*/false);
+  with_gradient_scale(options.gradient_scale, [&](const auto&... scale) {
+    at::_fused_sgd_(values, gradients, momentum_buffers, options.weight_decay, options.momentum,
+                    options.lr, options.dampening, options.nesterov, /*maximize=*/false,
+                    /*is_first_step=*/false, scale...);
+  });
   return true;
 #else
   return false;

@@ -29,6 +29,8 @@
 #include "lockstep/parallel/check_in_sync.h"
 #include "lockstep/optim/clip_grad.h"
 #include "lockstep/optim/optimizers.h"
+#include "lockstep/amp/autocast.h"
+#include "lockstep/amp/grad_scaler.h"
 #include "lockstep/train/evaluate.h"
 #include "lockstep/train/learning_rate.h"
 #include "lockstep/train/mean_over_ranks.h"

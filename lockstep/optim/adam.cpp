@@ -34,7 +34,7 @@ void decay(const torch::optim::AdamWOptions& options, AdamConstants& constants) 
 }
 
 template <class Options>
-AdamConstants constants_of(const Options& options, std::int64_t step) {
+AdamConstants constants_of(const Options& options, std::int64_t step, double gradient_factor) {
   const auto [beta1, beta2] = options.betas();
   const auto steps = static_cast<double>(step);
   AdamConstants constants{.beta1 = beta1,
@@ -43,7 +43,8 @@ AdamConstants constants_of(const Options& options, std::int64_t step) {
                           .l2 = 0,
                           .keep = 1,
                           .step_size = options.lr() / (1 - std::pow(beta1, steps)),
-                          .root_scale = 1 / std::sqrt(1 - std::pow(beta2, steps))};
+                          .root_scale = 1 / std::sqrt(1 - std::pow(beta2, steps)),
+                          .gradient_factor = gradient_factor};
   decay(options, constants);
   return constants;
 }
@@ -54,7 +55,7 @@ AdamConstants constants_of(const Options& options, std::int64_t step) {
 template <class State, class Options>
 struct AdamAlgorithm {
   static void update(torch::optim::Optimizer& optimizer, const DenseParameter& parameter,
-                     const Options& options) {
+                     const Options& options, double gradient_factor) {
     State& state = state_of<State>(optimizer, parameter.parameter());
     parameter.fit(state.exp_avg());
     parameter.fit(state.exp_avg_sq());
@@ -67,7 +68,7 @@ struct AdamAlgorithm {
       parameter.fit(state.max_exp_avg_sq());
       memory.max_exp_avg_sq = state.max_exp_avg_sq().data_ptr();
     }
-    const AdamConstants constants = constants_of(options, ++state.step());
+    const AdamConstants constants = constants_of(options, ++state.step(), gradient_factor);
     update_in_parallel(parameter, [&](std::int64_t begin, std::int64_t end) {
       update_adam(memory, begin, end, parameter.values().scalar_type(), constants);
     });
@@ -76,7 +77,7 @@ struct AdamAlgorithm {
   // Parameters that have taken the same number of steps are updated together.
   static void update_on_device(torch::optim::Optimizer& optimizer,
                                const std::vector<DenseParameter>& parameters,
-                               const Options& options) {
+                               const Options& options, double gradient_factor) {
     std::map<std::int64_t, AdamTensors> tensors_at;
     for (const DenseParameter& parameter : parameters) {
       State& state = state_of<State>(optimizer, parameter.parameter());
@@ -92,7 +93,7 @@ struct AdamAlgorithm {
       tensors.max_exp_avg_sqs.push_back(state.max_exp_avg_sq());
     }
     for (const auto& [step, tensors] : tensors_at) {
-      update_adam_on_device(tensors, constants_of(options, step),
+      update_adam_on_device(tensors, constants_of(options, step, gradient_factor),
                             {.lr = options.lr(),
                              .weight_decay = options.weight_decay(),
                              .decays_directly = decays_directly(options),

@@ -18,10 +18,10 @@ namespace lockstep::optim {
 
 // Specialized for the state of each algorithm, with these members:
 //   std::string_view name();                       the class as users write it
-//   void update(optimizer, parameter, options);    updates a DenseParameter in host memory and its
-//                                                  state
-//   void update_on_device(optimizer, parameters, options);  the same for a list of them on another
-//                                                  device, all of one type
+//   void update(optimizer, parameter, options, gradient_factor);  updates a DenseParameter in host
+//                                                  memory and its state
+//   void update_on_device(optimizer, parameters, options, gradient_factor);  the same for a list of
+//                                                  them on another device, all of one type
 //   std::vector<at::Tensor*> tensors(state);       the same number of them always; may be undefined
 //   std::int64_t steps(state);                     0 if the state does not count them
 //   void set_steps(state, steps);

@@ -43,7 +43,8 @@ enum class Kernels { fused, composed };
 // For tensors like these values.
 Kernels kernels_for(const at::Tensor& values);
 
-// Without gradient mode.
+// Without gradient mode. With a gradient_factor, fused kernels also multiply the gradients in
+// place.
 void update_adam_on_device(const AdamTensors& tensors, const AdamConstants& constants,
                            const AdamStep& step, Kernels kernels);
 void update_sgd_on_device(const SgdTensors& tensors, const SgdConstants& constants,

@@ -22,6 +22,7 @@
 #include "lockstep/optim/optimizers.h"
 #include "lockstep/optim/parameter_groups.h"
 #include "lockstep/optim/updates.h"
+#include "lockstep/parallel/finite_check.h"
 #include "lockstep/parallel/model_agreement.h"
 #include "lockstep/parallel/reduction_access.h"
 
@@ -45,10 +46,12 @@ inline std::size_t group_of(torch::optim::Optimizer& optimizer, std::size_t numb
   return group;
 }
 
-inline bool have_gradients(const torch::optim::Optimizer& optimizer) {
-  const auto all = parameters_of(optimizer);
-  return std::any_of(all.begin(), all.end(),
-                     [](const at::Tensor& parameter) { return parameter.grad().defined(); });
+inline std::vector<at::Tensor> gradients_of(const torch::optim::Optimizer& optimizer) {
+  std::vector<at::Tensor> gradients;
+  for (const at::Tensor& parameter : parameters_of(optimizer)) {
+    if (parameter.grad().defined()) gradients.push_back(parameter.grad());
+  }
+  return gradients;
 }
 
 template <class State>
@@ -190,17 +193,40 @@ at::Tensor FusedOptimizer<Base, Options, State>::step(
     const at::AutoGradMode with_gradients(true);
     loss = closure();
   }
-  update();
+  update(1);
   return loss;
 }
 
 template <class Base, class Options, class State>
-void FusedOptimizer<Base, Options, State>::update() {
+void FusedOptimizer<Base, Options, State>::step_unscaling(double gradient_factor) {
+  update(gradient_factor);
+}
+
+template <class Base, class Options, class State>
+bool FusedOptimizer<Base, Options, State>::gradients_are_finite() {
   require_updatable(Algorithm<State>::name(), *this);
   const at::NoGradGuard no_grad;
-  if (group_) return update_own_parts();
+  const bool is_divided = group_ && reduction_ && reduction_->divides();
+  if (!is_divided) return all_finite(detail::gradients_of(*this));
+  std::vector<at::Tensor> own;
+  for (std::size_t bucket = 0; is_laid_out() && bucket < flat_->buckets(); ++bucket) {
+    for (const ParameterPart& part : flat_->own_parts(bucket)) {
+      if (!part.parameter.grad().defined()) continue;
+      own.push_back(DenseParameter(part.parameter, part.range).gradient());
+    }
+  }
+  const at::Tensor vote = at::full({1}, all_finite(own) ? 1 : 0, at::kByte);
+  group_->all_reduce(vote, ReduceOp::min).wait();
+  return vote.item<std::uint8_t>() != 0;
+}
+
+template <class Base, class Options, class State>
+void FusedOptimizer<Base, Options, State>::update(double gradient_factor) {
+  require_updatable(Algorithm<State>::name(), *this);
+  const at::NoGradGuard no_grad;
+  if (group_) return update_own_parts(gradient_factor);
   for (auto& group : this->param_groups()) {
-    Updates<Options, State> updates(*this, group.options());
+    Updates<Options, State> updates(*this, group.options(), gradient_factor);
     for (const at::Tensor& parameter : group.params()) {
       if (parameter.grad().defined()) updates.add(DenseParameter(parameter));
     }
@@ -214,14 +240,19 @@ std::string FusedOptimizer<Base, Options, State>::where() const {
                      group_->size());
 }
 
+// False if there is nothing to update yet.
 template <class Base, class Options, class State>
-void FusedOptimizer<Base, Options, State>::update_own_parts() {
-  if (!lay_out()) {
-    if (!detail::have_gradients(*this)) return;
-    throw UsageError(where() +
-                     "parameters have gradients, but no backward of the wrapped model has reduced "
-                     "them. Call the wrapper, and backward() of its result, before step()");
-  }
+bool FusedOptimizer<Base, Options, State>::is_laid_out() {
+  if (lay_out()) return true;
+  if (detail::gradients_of(*this).empty()) return false;
+  throw UsageError(where() +
+                   "parameters have gradients, but no backward of the wrapped model has reduced "
+                   "them. Call the wrapper, and backward() of its result, before step()");
+}
+
+template <class Base, class Options, class State>
+void FusedOptimizer<Base, Options, State>::update_own_parts(double gradient_factor) {
+  if (!is_laid_out()) return;
   if (detail::parameters_of(*this).size() != flat_->parameters()) {
     throw UsageError(where() +
                      "a parameter group was added after the parameters had been divided among the "
@@ -234,7 +265,7 @@ void FusedOptimizer<Base, Options, State>::update_own_parts() {
   }
   consolidated_.reset();
   try {
-    update_and_exchange();
+    update_and_exchange(gradient_factor);
   } catch (const std::exception& error) {
     // The other ranks wait for this rank's part, which will not arrive.
     group_->abort(where() + error.what());
@@ -243,9 +274,11 @@ void FusedOptimizer<Base, Options, State>::update_own_parts() {
 }
 
 template <class Base, class Options, class State>
-void FusedOptimizer<Base, Options, State>::update_and_exchange() {
+void FusedOptimizer<Base, Options, State>::update_and_exchange(double gradient_factor) {
   std::vector<Updates<Options, State>> updates;
-  for (auto& group : this->param_groups()) updates.emplace_back(*this, group.options());
+  for (auto& group : this->param_groups()) {
+    updates.emplace_back(*this, group.options(), gradient_factor);
+  }
   std::vector<Work> exchanges;
   for (std::size_t bucket = 0; bucket < flat_->buckets(); ++bucket) {
     for (const ParameterPart& part : flat_->own_parts(bucket)) {

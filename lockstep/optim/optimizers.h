@@ -32,9 +32,21 @@ namespace lockstep::optim {
 
 class FlatParameters;
 
+// What GradScaler (lockstep/amp/grad_scaler.h) asks of an optimizer that unscales gradients while
+// it reads them, and not in a pass of its own.
+class UnscalingOptimizer {
+ public:
+  virtual ~UnscalingOptimizer() = default;
+  // Whether no gradient has an infinite or NaN element: the same on every rank, which takes one
+  // byte from each if gradients are divided, and otherwise nothing, since all ranks have the same.
+  virtual bool gradients_are_finite() = 0;
+  // step() with gradients multiplied by the factor. What .grad holds afterwards is not specified.
+  virtual void step_unscaling(double gradient_factor) = 0;
+};
+
 // What SGD, Adam and AdamW have in common. Base, Options and State are libtorch's.
 template <class Base, class Options, class State>
-class FusedOptimizer : public Base {
+class FusedOptimizer : public Base, public UnscalingOptimizer {
  public:
   // A parameter that a group lists twice is taken once. UsageError if a parameter is in two groups,
   // c10::Error for what libtorch refuses.
@@ -74,6 +86,9 @@ class FusedOptimizer : public Base {
   // model has not run a backward.
   at::Tensor step(torch::optim::Optimizer::LossClosure closure = nullptr) override;
 
+  bool gradients_are_finite() override;
+  void step_unscaling(double gradient_factor) override;
+
   // Whether each rank keeps only a part of the state: not in a group of one.
   bool is_sharded() const { return group_ != nullptr; }
   // Collective. Gives the rank `to` the whole state, which save() on it writes until the next step.
@@ -89,9 +104,10 @@ class FusedOptimizer : public Base {
   void shard(GroupArgument group);
   bool lay_out();
   void take_own_parts();
-  void update();
-  void update_own_parts();
-  void update_and_exchange();
+  bool is_laid_out();
+  void update(double gradient_factor);
+  void update_own_parts(double gradient_factor);
+  void update_and_exchange(double gradient_factor);
   void gather_state(Base* consolidated, int to);
   std::unique_ptr<Base> plain_copy();
   std::string where() const;

@@ -21,17 +21,18 @@ struct Algorithm<torch::optim::SGDParamState> {
 
   static std::string_view name() { return "lockstep::optim::SGD"; }
 
-  static SgdConstants constants_of(const Options& options) {
+  static SgdConstants constants_of(const Options& options, double gradient_factor) {
     return {.lr = options.lr(),
             .l2 = options.weight_decay(),
             .momentum = options.momentum(),
             .gradient_share = 1 - options.dampening(),
-            .nesterov = options.nesterov()};
+            .nesterov = options.nesterov(),
+            .gradient_factor = gradient_factor};
   }
 
   static void update(torch::optim::Optimizer& optimizer, const DenseParameter& parameter,
-                     const Options& options) {
-    SgdConstants constants = constants_of(options);
+                     const Options& options, double gradient_factor) {
+    SgdConstants constants = constants_of(options, gradient_factor);
     SgdMemory memory{.parameter = parameter.values().data_ptr(),
                      .gradient = parameter.gradient().data_ptr(),
                      .momentum_buffer = nullptr};
@@ -49,7 +50,7 @@ struct Algorithm<torch::optim::SGDParamState> {
   // Parameters that have a momentum already are updated together, and so are the others.
   static void update_on_device(torch::optim::Optimizer& optimizer,
                                const std::vector<DenseParameter>& parameters,
-                               const Options& options) {
+                               const Options& options, double gradient_factor) {
     SgdTensors first;
     SgdTensors later;
     for (const DenseParameter& parameter : parameters) {
@@ -65,7 +66,7 @@ struct Algorithm<torch::optim::SGDParamState> {
       tensors.gradients.push_back(parameter.gradient());
       tensors.momentum_buffers.push_back(buffer);
     }
-    SgdConstants constants = constants_of(options);
+    SgdConstants constants = constants_of(options, gradient_factor);
     if (!later.values.empty()) {
       update_sgd_on_device(later, constants, kernels_for(later.values.front()));
     }

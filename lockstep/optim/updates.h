@@ -16,14 +16,17 @@ namespace lockstep::optim {
 template <class Options, class State>
 class Updates {
  public:
-  // Options are read when parameters are updated.
-  Updates(torch::optim::Optimizer& optimizer, const torch::optim::OptimizerOptions& options)
-      : optimizer_(optimizer), options_(static_cast<const Options&>(options)) {}
+  // Options are read when parameters are updated. Gradients are multiplied by the factor.
+  Updates(torch::optim::Optimizer& optimizer, const torch::optim::OptimizerOptions& options,
+          double gradient_factor)
+      : optimizer_(optimizer),
+        options_(static_cast<const Options&>(options)),
+        gradient_factor_(gradient_factor) {}
 
   void add(const DenseParameter& parameter) {
     const at::Tensor& values = parameter.values();
     if (values.is_cpu()) {
-      Algorithm<State>::update(optimizer_, parameter, options_);
+      Algorithm<State>::update(optimizer_, parameter, options_, gradient_factor_);
       return parameter.commit();
     }
     for (std::vector<DenseParameter>& list : lists_) {
@@ -37,7 +40,7 @@ class Updates {
 
   void finish() {
     for (const std::vector<DenseParameter>& list : lists_) {
-      Algorithm<State>::update_on_device(optimizer_, list, options_);
+      Algorithm<State>::update_on_device(optimizer_, list, options_, gradient_factor_);
       for (const DenseParameter& parameter : list) parameter.commit();
     }
     lists_.clear();
@@ -46,6 +49,7 @@ class Updates {
  private:
   torch::optim::Optimizer& optimizer_;
   const Options& options_;
+  double gradient_factor_;
   std::vector<std::vector<DenseParameter>> lists_;
 };
 

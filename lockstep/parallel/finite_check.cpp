@@ -9,6 +9,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
 
 namespace lockstep {
 namespace {
@@ -79,6 +80,20 @@ FiniteCheck::FiniteCheck(const at::Tensor& tensor) {
 
 bool FiniteCheck::passes() const {
   return on_device_.defined() ? on_device_.item<bool>() : passes_;
+}
+
+bool all_finite(const std::vector<at::Tensor>& tensors) {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> on_devices;
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.is_cpu()) {
+      const at::Tensor finite = at::isfinite(tensor).all();
+      on_devices.push_back(on_devices.empty() ? finite : finite.to(on_devices.front().device()));
+    } else if (!is_finite_on_cpu(tensor)) {
+      return false;
+    }
+  }
+  return on_devices.empty() || at::stack(on_devices).all().item<bool>();
 }
 
 }  // namespace lockstep

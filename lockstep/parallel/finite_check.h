@@ -2,6 +2,8 @@
 // Checks whether all elements of a tensor are finite: neither infinite nor NaN.
 #pragma once
 
+#include <vector>
+
 #include <ATen/core/Tensor.h>
 
 namespace lockstep {
@@ -21,5 +23,8 @@ class FiniteCheck {
   bool passes_ = true;
   at::Tensor on_device_;  // one bool, instead of passes_
 };
+
+// Whether all of them are finite. Waits for a device once, not for each tensor.
+bool all_finite(const std::vector<at::Tensor>& tensors);
 
 }  // namespace lockstep

@@ -75,9 +75,14 @@ TEST_P(DeviceUpdate, AdamIsThatOfHostMemory) {
                                       .l2 = decays_directly ? 0 : step.weight_decay,
                                       .keep = decays_directly ? 1 - step.lr * step.weight_decay : 1,
                                       .step_size = step.lr / (1 - std::pow(0.9, times)),
-                                      .root_scale = 1 / std::sqrt(1 - std::pow(0.99, times))};
+                                      .root_scale = 1 / std::sqrt(1 - std::pow(0.99, times)),
+                                      .gradient_factor = number % 2 == 1 ? 1 : 0.125};
         tensors.gradients.clear();
-        for (const std::int64_t count : kCounts) tensors.gradients.push_back(drawn(count));
+        expected.gradients.clear();
+        for (const std::int64_t count : kCounts) {
+          tensors.gradients.push_back(drawn(count));
+          expected.gradients.push_back(tensors.gradients.back().clone());
+        }
         const auto update = [&] {
           update_adam_on_device(tensors, constants, step, GetParam().kernels);
         };
@@ -85,7 +90,7 @@ TEST_P(DeviceUpdate, AdamIsThatOfHostMemory) {
         for (std::size_t i = 0; i < kCounts.size(); ++i) {
           update_adam(
               {.parameter = expected.values[i].data_ptr(),
-               .gradient = tensors.gradients[i].data_ptr(),
+               .gradient = expected.gradients[i].data_ptr(),
                .exp_avg = expected.exp_avgs[i].data_ptr(),
                .exp_avg_sq = expected.exp_avg_sqs[i].data_ptr(),
                .max_exp_avg_sq = amsgrad ? expected.max_exp_avg_sqs[i].data_ptr() : nullptr},
@@ -121,15 +126,20 @@ TEST_P(DeviceUpdate, SgdIsThatOfHostMemory) {
                                      .l2 = 0.01,
                                      .momentum = 0.9,
                                      .gradient_share = step == 0 ? 1 : 0.7,
-                                     .nesterov = nesterov};
+                                     .nesterov = nesterov,
+                                     .gradient_factor = step % 2 == 0 ? 1 : 0.125};
         tensors.gradients.clear();
-        for (const std::int64_t count : kCounts) tensors.gradients.push_back(drawn(count));
+        expected.gradients.clear();
+        for (const std::int64_t count : kCounts) {
+          tensors.gradients.push_back(drawn(count));
+          expected.gradients.push_back(tensors.gradients.back().clone());
+        }
         const auto update = [&] { update_sgd_on_device(tensors, constants, GetParam().kernels); };
         if (!available(update)) GTEST_SKIP() << "this libtorch has no fused kernel for the CPU";
         for (std::size_t i = 0; i < kCounts.size(); ++i) {
           update_sgd(
               {.parameter = expected.values[i].data_ptr(),
-               .gradient = tensors.gradients[i].data_ptr(),
+               .gradient = expected.gradients[i].data_ptr(),
                .momentum_buffer = momentum ? expected.momentum_buffers[i].data_ptr() : nullptr},
               0, kCounts[i], GetParam().type, constants);
         }

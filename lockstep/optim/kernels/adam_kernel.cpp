@@ -20,6 +20,7 @@ struct AdamLoop {
     auto* const exp_avg = static_cast<Real*>(memory.exp_avg);
     auto* const exp_avg_sq = static_cast<Real*>(memory.exp_avg_sq);
     auto* const max_exp_avg_sq = static_cast<Real*>(memory.max_exp_avg_sq);
+    const auto gradient_factor = static_cast<Real>(constants.gradient_factor);
     const auto beta1 = static_cast<Real>(constants.beta1);
     const auto beta2 = static_cast<Real>(constants.beta2);
     const auto share1 = static_cast<Real>(1 - constants.beta1);
@@ -32,7 +33,7 @@ struct AdamLoop {
     LOCKSTEP_INDEPENDENT_ELEMENTS
     for (std::int64_t i = begin; i < end; ++i) {
       const auto value = static_cast<Real>(parameter[i]);
-      auto slope = static_cast<Real>(gradient[i]);
+      auto slope = static_cast<Real>(gradient[i]) * gradient_factor;
       if constexpr (kL2) slope += l2 * value;
       const Real first = exp_avg[i] * beta1 + slope * share1;
       Real second = exp_avg_sq[i] * beta2 + slope * share2 * slope;

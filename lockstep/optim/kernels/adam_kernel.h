@@ -17,6 +17,7 @@ struct AdamConstants {
   double keep;        // AdamW's: the factor that decays the parameter itself, 1 without decay
   double step_size;   // the learning rate over the first moment's bias correction
   double root_scale;  // one over the root of the second moment's bias correction
+  double gradient_factor = 1;  // gradients are multiplied by it first
 };
 
 // Flat memory, element by element. The moments are of state_type(the parameter's type).

@@ -18,6 +18,7 @@ struct SgdLoop {
     auto* const parameter = static_cast<Parameter*>(memory.parameter);
     const auto* const gradient = static_cast<const Parameter*>(memory.gradient);
     auto* const momentum_buffer = static_cast<Real*>(memory.momentum_buffer);
+    const auto gradient_factor = static_cast<Real>(constants.gradient_factor);
     const auto lr = static_cast<Real>(constants.lr);
     const auto l2 = static_cast<Real>(constants.l2);
     const auto momentum = static_cast<Real>(constants.momentum);
@@ -25,7 +26,7 @@ struct SgdLoop {
     LOCKSTEP_INDEPENDENT_ELEMENTS
     for (std::int64_t i = begin; i < end; ++i) {
       const auto value = static_cast<Real>(parameter[i]);
-      auto slope = static_cast<Real>(gradient[i]);
+      auto slope = static_cast<Real>(gradient[i]) * gradient_factor;
       if constexpr (kL2) slope += l2 * value;
       if constexpr (kMomentum != Momentum::none) {
         const Real velocity = momentum_buffer[i] * momentum + slope * gradient_share;

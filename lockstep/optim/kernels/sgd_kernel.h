@@ -15,6 +15,7 @@ struct SgdConstants {
   double momentum;        // not used without a momentum buffer
   double gradient_share;  // of the momentum buffer: 1 in the first step, then 1 - dampening
   bool nesterov;
+  double gradient_factor = 1;  // gradients are multiplied by it first
 };
 
 // Flat memory, element by element. The momentum buffer is of state_type(the parameter's type).

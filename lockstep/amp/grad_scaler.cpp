@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The rules by which the scale changes, and the order of calls.
+#include "lockstep/amp/grad_scaler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include "lockstep/core/error.h"
+#include "lockstep/optim/optimizers.h"
+#include "lockstep/parallel/finite_check.h"
+
+namespace lockstep {
+namespace {
+
+void check_scale(double scale) {
+  // The scale is a float.
+  if (scale > 0 && std::isfinite(static_cast<float>(scale)) && static_cast<float>(scale) > 0)
+    return;
+  throw UsageError(
+      fmt::format("GradScaler: the scale {} is not a positive finite float; PyTorch begins with "
+                  "65536",
+                  scale));
+}
+
+void check_rules(const GradScalerOptions& options) {
+  check_scale(options.init_scale);
+  if (!(options.growth_factor > 1) || !std::isfinite(options.growth_factor)) {
+    throw UsageError(fmt::format("GradScaler: growth_factor is {}; it must be above 1, such as 2",
+                                 options.growth_factor));
+  }
+  if (!(options.backoff_factor > 0 && options.backoff_factor < 1)) {
+    throw UsageError(
+        fmt::format("GradScaler: backoff_factor is {}; it must be between 0 and 1, such as 0.5",
+                    options.backoff_factor));
+  }
+  if (options.growth_interval < 1) {
+    throw UsageError(
+        fmt::format("GradScaler: growth_interval is {}; it must be at least 1, such as 2000",
+                    options.growth_interval));
+  }
+}
+
+// The elements of gradients: those that sparse ones have.
+std::vector<at::Tensor> gradients_to_scale(const torch::optim::Optimizer& optimizer) {
+  std::vector<at::Tensor> gradients;
+  for (const auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      const at::Tensor& gradient = parameter.grad();
+      if (!gradient.defined()) continue;
+      gradients.push_back(gradient.is_sparse() ? gradient._values() : gradient);
+    }
+  }
+  if (gradients.empty()) {
+    throw UsageError(
+        "GradScaler: no parameter of the optimizer has a gradient. Call "
+        "scaler.scale(loss).backward() before");
+  }
+  return gradients;
+}
+
+void refuse_half(const std::vector<at::Tensor>& gradients) {
+  for (const at::Tensor& gradient : gradients) {
+    if (gradient.scalar_type() != at::kHalf) continue;
+    throw UsageError(
+        "GradScaler: gradients of type float16 cannot be unscaled without losing small ones. Keep "
+        "the parameters in float, and convert within Autocast");
+  }
+}
+
+optim::UnscalingOptimizer* unscaling(torch::optim::Optimizer& optimizer) {
+  return dynamic_cast<optim::UnscalingOptimizer*>(&optimizer);
+}
+
+bool are_finite(torch::optim::Optimizer& optimizer, const std::vector<at::Tensor>& gradients) {
+  auto* const unscales = unscaling(optimizer);
+  return unscales != nullptr ? unscales->gradients_are_finite() : all_finite(gradients);
+}
+
+}  // namespace
+
+GradScaler::GradScaler(const GradScalerOptions& options)
+    : options_(options), scale_(static_cast<float>(options.init_scale)) {
+  check_rules(options);
+}
+
+at::Tensor GradScaler::scale(const at::Tensor& loss) const {
+  if (!options_.enabled) return loss;
+  return loss * at::full({}, scale_, loss.options().dtype(at::kFloat).requires_grad(false));
+}
+
+// As PyTorch rounds it.
+double GradScaler::inverse_scale() const {
+  return static_cast<float>(1 / static_cast<double>(scale_));
+}
+
+void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
+  if (!options_.enabled) return;
+  if (const auto known = stages_.find(&optimizer); known != stages_.end()) {
+    throw UsageError(
+        fmt::format("GradScaler: unscale_() was called after {} of the same optimizer. Call "
+                    "update() in between",
+                    known->second.stepped ? "step()" : "unscale_()"));
+  }
+  const at::NoGradGuard no_grad;
+  const std::vector<at::Tensor> gradients = gradients_to_scale(optimizer);
+  refuse_half(gradients);
+  stages_[&optimizer] = {.finite = are_finite(optimizer, gradients), .stepped = false};
+  for (const at::Tensor& gradient : gradients) gradient.mul_(inverse_scale());
+}
+
+bool GradScaler::step(torch::optim::Optimizer& optimizer) {
+  if (!options_.enabled) {
+    optimizer.step();
+    return true;
+  }
+  const auto known = stages_.find(&optimizer);
+  if (known != stages_.end() && known->second.stepped) {
+    throw UsageError(
+        "GradScaler: step() was called twice for one optimizer. Call update() after each step");
+  }
+  auto* const unscales = unscaling(optimizer);
+  const bool in_one_pass = unscales != nullptr && known == stages_.end();
+  if (in_one_pass) {
+    const bool finite = are_finite(optimizer, gradients_to_scale(optimizer));
+    stages_[&optimizer] = {.finite = finite, .stepped = false};
+  } else if (known == stages_.end()) {
+    unscale_(optimizer);
+  }
+  Stage& stage = stages_.at(&optimizer);
+  if (stage.finite) {
+    in_one_pass ? unscales->step_unscaling(inverse_scale()) : static_cast<void>(optimizer.step());
+  }
+  stage.stepped = true;
+  return stage.finite;
+}
+
+void GradScaler::update(std::optional<double> new_scale) {
+  if (new_scale) check_scale(*new_scale);
+  if (!options_.enabled) return;
+  if (new_scale) {
+    scale_ = static_cast<float>(*new_scale);
+    stages_.clear();
+    return;
+  }
+  if (stages_.empty()) {
+    throw UsageError("GradScaler: update() needs a step() or an unscale_() before it");
+  }
+  const bool finite =
+      std::ranges::all_of(stages_, [](const auto& entry) { return entry.second.finite; });
+  stages_.clear();
+  if (!finite) {
+    scale_ = static_cast<float>(scale_ * options_.backoff_factor);
+    growth_tracker_ = 0;
+  } else if (++growth_tracker_ == options_.growth_interval) {
+    const auto grown = static_cast<float>(scale_ * options_.growth_factor);
+    if (std::isfinite(grown)) scale_ = grown;
+    growth_tracker_ = 0;
+  }
+}
+
+double GradScaler::get_scale() const {
+  return options_.enabled ? scale_ : 1;
+}
+
+GradScalerState GradScaler::state() const {
+  return {.scale = scale_,
+          .growth_factor = options_.growth_factor,
+          .backoff_factor = options_.backoff_factor,
+          .growth_interval = options_.growth_interval,
+          .growth_tracker = growth_tracker_};
+}
+
+void GradScaler::load_state(const GradScalerState& state) {
+  const GradScalerOptions loaded{.init_scale = state.scale,
+                                 .growth_factor = state.growth_factor,
+                                 .backoff_factor = state.backoff_factor,
+                                 .growth_interval = state.growth_interval,
+                                 .enabled = options_.enabled};
+  check_rules(loaded);
+  if (state.growth_tracker < 0 || state.growth_tracker >= state.growth_interval) {
+    throw UsageError(
+        fmt::format("GradScaler: growth_tracker is {}; it counts from 0 to below "
+                    "growth_interval, {}",
+                    state.growth_tracker, state.growth_interval));
+  }
+  options_ = loaded;
+  scale_ = static_cast<float>(state.scale);
+  growth_tracker_ = state.growth_tracker;
+  stages_.clear();
+}
+
+}  // namespace lockstep

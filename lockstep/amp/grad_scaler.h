@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Scales the loss, so that small gradients do not vanish in float16, and skips steps whose
+// gradients overflowed. Python's torch.amp.GradScaler for C++, with the same constants:
+//
+//   lockstep::GradScaler scaler;
+//   ...
+//   scaler.scale(loss).backward();
+//   scaler.step(optimizer);
+//   scaler.update();
+//
+// To clip gradients, call scaler.unscale_(optimizer) first.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <unordered_map>
+
+#include <ATen/core/Tensor.h>
+#include <torch/optim/optimizer.h>
+
+namespace lockstep {
+
+struct GradScalerOptions {
+  double init_scale = 65536;
+  // Multiplies the scale after growth_interval steps in a row whose gradients were finite.
+  double growth_factor = 2;
+  // Multiplies the scale after a step whose gradients were not.
+  double backoff_factor = 0.5;
+  std::int64_t growth_interval = 2000;
+  // Without it, all calls do what a program without scaling does.
+  bool enabled = true;
+};
+
+// What a checkpoint keeps: the entries of Python's state_dict.
+struct GradScalerState {
+  double scale;
+  double growth_factor;
+  double backoff_factor;
+  std::int64_t growth_interval;
+  std::int64_t growth_tracker;
+};
+
+// One per training, also with several losses and optimizers: call step() for each, then update()
+// once. All ranks and replicas of a job skip the same steps and keep the same scale, if each has a
+// scaler with the same options: an overflow on one makes the reduced gradients of all infinite or
+// NaN. Where gradients are divided, each rank tells the others by one byte. Do not also set
+// .check_finite, which makes an error of what a scaler expects. For one thread at a time.
+class GradScaler {
+ public:
+  // UsageError unless the scale is positive and finite, growth_factor above 1, backoff_factor
+  // between 0 and 1, and growth_interval at least 1.
+  explicit GradScaler(const GradScalerOptions& options = {});
+
+  // The loss times the scale. A float16 loss without dimensions becomes float, in which it fits.
+  at::Tensor scale(const at::Tensor& loss) const;
+
+  // Divides the gradients of the optimizer's parameters by the scale, so that they can be looked at
+  // or clipped before step(). Collective if they are divided among ranks. UsageError if that has
+  // been done since the last update(), for gradients of type float16, and if there are none.
+  void unscale_(torch::optim::Optimizer& optimizer);
+
+  // Steps if all gradients are finite, and returns whether it did. Unscales them unless unscale_()
+  // did; lockstep::optim's optimizers do it in the same pass, and the gradients may then stay
+  // scaled. Collective if gradients are divided among ranks. UsageError if the optimizer has
+  // stepped since the last update(), or if no parameter has a gradient.
+  bool step(torch::optim::Optimizer& optimizer);
+
+  // Lowers the scale if a step was skipped since the last update(), and raises it after a long
+  // run without one; or sets it. UsageError if no optimizer has stepped or been unscaled, or if the
+  // new scale is not positive and finite.
+  void update(std::optional<double> new_scale = {});
+
+  // 1 if scaling is not enabled.
+  double get_scale() const;
+  bool is_enabled() const { return options_.enabled; }
+
+  GradScalerState state() const;
+  // UsageError for a state that the options could not have.
+  void load_state(const GradScalerState& state);
+
+ private:
+  struct Stage {
+    bool finite;
+    bool stepped;
+  };
+
+  double inverse_scale() const;
+
+  GradScalerOptions options_;
+  float scale_;  // as in PyTorch, so that both round alike
+  std::int64_t growth_tracker_ = 0;
+  // The optimizers that were unscaled or have stepped since the last update().
+  std::unordered_map<const torch::optim::Optimizer*, Stage> stages_;
+};
+
+}  // namespace lockstep
