@@ -76,16 +76,16 @@ std::string to_json(const CollectiveBench& bench, int ranks,
 }
 
 std::string to_table(const TrainingStep& step, const StepRows& rows) {
-  std::vector<Cells> lines{{"optimizer", "mode", "comm hook", "ranks", "p10 us", "median us",
+  std::vector<Cells> lines{{"optimizer", "amp", "mode", "comm hook", "ranks", "p10 us", "median us",
                             "p90 us", "over floor us", "over floor", "peak MB"}};
   double floor = 0;
   for (const StepRow& row : rows) {
     if (row.mode == StepMode::floor) floor = row.us_median;  // comes before DDP's row
     const bool compared = row.mode == StepMode::ddp;
-    lines.push_back({std::string(name(row.optimizer)), std::string(name(row.mode)),
-                     std::string(name(row.comm_hook)), std::to_string(row.ranks),
-                     fmt::format("{:.1f}", row.us_p10), fmt::format("{:.1f}", row.us_median),
-                     fmt::format("{:.1f}", row.us_p90),
+    lines.push_back({std::string(name(row.optimizer)), std::string(name(row.amp)),
+                     std::string(name(row.mode)), std::string(name(row.comm_hook)),
+                     std::to_string(row.ranks), fmt::format("{:.1f}", row.us_p10),
+                     fmt::format("{:.1f}", row.us_median), fmt::format("{:.1f}", row.us_p90),
                      compared ? fmt::format("{:+.1f}", row.us_median - floor) : "",
                      compared ? fmt::format("{:+.1f} %", (row.us_median / floor - 1) * 100) : "",
                      row.peak_mb ? fmt::format("{:.0f}", *row.peak_mb) : "-"});
@@ -96,10 +96,10 @@ std::string to_table(const TrainingStep& step, const StepRows& rows) {
 std::string to_json(const TrainingStep& step, const StepRows& rows) {
   Json json = shared_fields(step);
   for (const StepRow& row : rows) {
-    Json fields{{"model", step.model.name},   {"optimizer", name(row.optimizer)},
-                {"mode", name(row.mode)},     {"comm_hook", name(row.comm_hook)},
-                {"ranks", row.ranks},         {"us_p10", row.us_p10},
-                {"us_median", row.us_median}, {"us_p90", row.us_p90}};
+    Json fields{
+        {"model", step.model.name}, {"optimizer", name(row.optimizer)}, {"amp", name(row.amp)},
+        {"mode", name(row.mode)},   {"comm_hook", name(row.comm_hook)}, {"ranks", row.ranks},
+        {"us_p10", row.us_p10},     {"us_median", row.us_median},       {"us_p90", row.us_p90}};
     if (row.peak_mb) fields["peak_mb"] = *row.peak_mb;
     json["rows"].push_back(std::move(fields));
   }

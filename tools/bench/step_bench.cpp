@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Runs modes, optimizers and hooks in turns, and measures their steps and memory.
+// Runs modes, optimizers, types and hooks in turns, and measures their steps and memory.
 #include "tools/bench/step_bench.h"
 
 #include <algorithm>
@@ -73,10 +73,11 @@ struct MeasuredDdp {
   std::vector<double> seconds = {};
 };
 
-// The trainings with one optimizer, and the seconds of each of their steps. A process that trains
-// alone has nothing to shard.
+// The trainings with one optimizer and type, and the seconds of each of their steps. A process that
+// trains alone has nothing to shard.
 struct Measured {
   OptimizerKind optimizer;
+  AmpKind amp;
   std::optional<Training> alone = {};
   std::vector<double> single = {};
   std::vector<double> floor = {};
@@ -86,7 +87,7 @@ struct Measured {
 Measured prepare(TrainingStep step, const std::vector<CommHookKind>& comm_hooks,
                  const std::shared_ptr<ProcessGroup>& group) {
   torch::manual_seed(0);  // the same weights and batch for each optimizer
-  Measured measured{.optimizer = step.optimizer};
+  Measured measured{.optimizer = step.optimizer, .amp = step.amp};
   if (!is_sharded(step.optimizer)) measured.alone = train_alone(step);
   for (const CommHookKind comm_hook : comm_hooks) {
     step.comm_hook = comm_hook;
@@ -116,6 +117,7 @@ StepRow make_row(ProcessGroup& group, const Measured& measured, StepMode mode,
                  std::vector<double> seconds_of_rank) {
   const auto seconds = slowest_of_ranks(group, std::move(seconds_of_rank));
   return {.optimizer = measured.optimizer,
+          .amp = measured.amp,
           .mode = mode,
           .ranks = mode == StepMode::single ? 1 : group.size(),
           .us_p10 = quantile(seconds, 0.1) * 1e6,
@@ -138,13 +140,15 @@ std::string_view name(StepMode mode) {
 }
 
 StepRows measure_steps(const std::shared_ptr<ProcessGroup>& group, const TrainingStep& step,
-                       const std::vector<OptimizerKind>& optimizers,
-                       const std::vector<CommHookKind>& comm_hooks) {
+                       const StepChoices& choices) {
   std::vector<Measured> all;
-  for (const OptimizerKind optimizer : optimizers) {
-    TrainingStep own = step;
-    own.optimizer = optimizer;
-    all.push_back(prepare(own, comm_hooks, group));
+  for (const OptimizerKind optimizer : choices.optimizers) {
+    for (const AmpKind amp : choices.amps) {
+      TrainingStep own = step;
+      own.optimizer = optimizer;
+      own.amp = amp;
+      all.push_back(prepare(own, choices.comm_hooks, group));
+    }
   }
 
   std::vector<double> warm_up;

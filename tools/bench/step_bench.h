@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Measures the cost of a training step with DistributedDataParallel against one process and against
 // the floor: as many independent trainings side by side, where a step ends when all have ended.
-// With each of several optimizers and communication hooks.
+// With each of several optimizers, types of mixed precision and communication hooks.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +21,7 @@ std::string_view name(StepMode mode);
 
 struct StepRow {
   OptimizerKind optimizer = OptimizerKind::torch;
+  AmpKind amp = AmpKind::none;
   StepMode mode = StepMode::single;
   CommHookKind comm_hook = CommHookKind::none;
   int ranks = 1;
@@ -31,16 +32,22 @@ struct StepRow {
   std::optional<double> peak_mb = {};
 };
 
-// For each optimizer a row for single, one for the floor, and one of DDP for each hook; for a
-// sharded one only those of DDP.
+// For each optimizer and type a row for single, one for the floor, and one of DDP for each hook;
+// for a sharded optimizer only those of DDP.
 using StepRows = std::vector<StepRow>;
 
-// Measures the modes with each optimizer and hook in turns; those of the step do not count.
-// Collective, with the same arguments on every rank; blocks for some seconds per optimizer and
-// hook. Leaves peak_mb empty.
+// All combinations are measured.
+struct StepChoices {
+  std::vector<OptimizerKind> optimizers = {OptimizerKind::torch};
+  std::vector<AmpKind> amps = {AmpKind::none};
+  std::vector<CommHookKind> comm_hooks = {CommHookKind::none};
+};
+
+// Measures the modes with each of the choices in turns; those of the step do not count. Collective,
+// with the same arguments on every rank; blocks for some seconds per combination. Leaves peak_mb
+// empty.
 StepRows measure_steps(const std::shared_ptr<ProcessGroup>& group, const TrainingStep& step,
-                       const std::vector<OptimizerKind>& optimizers = {OptimizerKind::torch},
-                       const std::vector<CommHookKind>& comm_hooks = {CommHookKind::none});
+                       const StepChoices& choices = {});
 
 // Trains some steps in this mode, and returns this rank's peak in bytes. Collective; single needs a
 // group of one. Run it in a process that has done nothing else.

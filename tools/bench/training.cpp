@@ -2,6 +2,10 @@
 // One training step on the drawn batch, with either way of clearing gradients.
 #include "tools/bench/training.h"
 
+#include <optional>
+
+#include "lockstep/amp/autocast.h"
+
 namespace lockstep::bench {
 
 std::string_view name(CommHookKind kind) {
@@ -18,8 +22,20 @@ std::string_view name(CommHookKind kind) {
   return "unknown";
 }
 
+std::string_view name(AmpKind kind) {
+  switch (kind) {
+    case AmpKind::none:
+      return "none";
+    case AmpKind::bf16:
+      return "bf16";
+    case AmpKind::fp16:
+      return "fp16";
+  }
+  return "unknown";
+}
+
 Training::Training(const TrainingStep& step, const Wrap& wrap)
-    : step_(step), net_(step.model.make_net()) {
+    : step_(step), net_(step.model.make_net()), scaler_({.enabled = step.amp == AmpKind::fp16}) {
   net_->to(step_.device);
   if (wrap) {
     wrapped_ = wrap(net_);
@@ -36,9 +52,18 @@ Training::Training(const TrainingStep& step, const Wrap& wrap)
 
 void Training::step() {
   clear_gradients();
-  step_.model.loss(wrapped_.forward(input_), target_).backward();
-  optimizer_->step();
+  scaler_.scale(loss()).backward();
+  scaler_.step(*optimizer_);
+  scaler_.update();
   if (!step_.device.is_cpu()) wait_for_device();
+}
+
+at::Tensor Training::loss() {
+  std::optional<Autocast> autocast;
+  if (step_.amp != AmpKind::none) {
+    autocast.emplace(step_.device, step_.amp == AmpKind::bf16 ? at::kBFloat16 : at::kHalf);
+  }
+  return step_.model.loss(wrapped_.forward(input_), target_);
 }
 
 // Reads a number that the last operation produces.

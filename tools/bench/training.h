@@ -11,6 +11,7 @@
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/optim/optimizer.h>
 
+#include "lockstep/amp/grad_scaler.h"
 #include "tools/bench/models.h"
 
 namespace lockstep::bench {
@@ -20,6 +21,11 @@ namespace lockstep::bench {
 enum class CommHookKind : std::uint8_t { none, fp16, bf16, power_sgd };
 
 std::string_view name(CommHookKind kind);
+
+// The type in which Autocast computes layers; with fp16 a GradScaler scales the loss.
+enum class AmpKind : std::uint8_t { none, bf16, fp16 };
+
+std::string_view name(AmpKind kind);
 
 struct TrainingStep {
   Model model;
@@ -31,6 +37,7 @@ struct TrainingStep {
   // The option of DistributedDataParallel.
   bool check_finite = false;
   CommHookKind comm_hook = CommHookKind::none;
+  AmpKind amp = AmpKind::none;
   at::Device device = at::kCPU;
 
   std::int64_t samples() const { return batch_size.value_or(model.batch_size); }
@@ -52,6 +59,7 @@ class Training {
   void step();
 
  private:
+  at::Tensor loss();
   void wait_for_device() const;
   void clear_gradients();
 
@@ -59,6 +67,7 @@ class Training {
   torch::nn::Sequential net_;
   Wrapped wrapped_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  GradScaler scaler_;
   at::Tensor input_;
   at::Tensor target_;
 };

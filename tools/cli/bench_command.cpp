@@ -116,6 +116,14 @@ void BenchCommand::describe(::CLI::App& app) {
       "by several in turns, as in torch,sharded")
       ->allow_extra_args(false)
       ->type_name("OPTIMIZERS");
+  using Amp = bench::AmpKind;
+  add_list<Amp>(*step_, "--amp", amps,
+                reader_of<Amp>("--amp", {Amp::none, Amp::bf16, Amp::fp16},
+                               "none, bf16, fp16, or some as in none,bf16"),
+                "Compute layers in the parameters' type (none), in bf16 or fp16, or in several in "
+                "turns (none,bf16)")
+      ->allow_extra_args(false)
+      ->type_name("TYPES");
   using Hook = bench::CommHookKind;
   add_list<Hook>(
       *step_, "--comm-hook", comm_hooks,
@@ -287,7 +295,8 @@ double BenchCommand::peak_mb(const bench::TrainingStep& step, bench::StepMode mo
 int BenchCommand::run_step() const {
   bench::TrainingStep step = training_step(device_of(0));
   auto rows = on_ranks([&](const std::shared_ptr<ProcessGroup>& group) {
-    return bench::measure_steps(group, training_step(group->device()), optimizers, comm_hooks);
+    return bench::measure_steps(group, training_step(group->device()),
+                                {.optimizers = optimizers, .amps = amps, .comm_hooks = comm_hooks});
   });
   if (!rows) return 0;
   // Only processes that do nothing else show how much memory a step takes; a launcher's ranks have
@@ -296,6 +305,7 @@ int BenchCommand::run_step() const {
     std::optional<double> alone;
     for (bench::StepRow& row : *rows) {
       step.optimizer = row.optimizer;
+      step.amp = row.amp;
       step.comm_hook = row.comm_hook;
       row.peak_mb = row.mode == bench::StepMode::floor ? alone : peak_mb(step, row.mode, row.ranks);
       if (row.mode == bench::StepMode::single) alone = row.peak_mb;  // comes before the floor's row

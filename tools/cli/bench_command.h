@@ -36,6 +36,7 @@ struct BenchCommand {
   bool set_to_none = false;
   bool check_finite = false;
   std::vector<bench::OptimizerKind> optimizers = {bench::OptimizerKind::torch};
+  std::vector<bench::AmpKind> amps = {bench::AmpKind::none};
   std::vector<bench::CommHookKind> comm_hooks = {bench::CommHookKind::none};
 
   // Describes the verb to the parser. The object must outlive it.

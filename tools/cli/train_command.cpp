@@ -33,6 +33,11 @@ void TrainCommand::describe(::CLI::App& app) {
              "for dp and ddp, and otherwise 1");
   app.add_option("--save", save, "Save the trained net of rank 0 to this file, as torch::save does")
       ->type_name("FILE");
+  app.add_option("--amp", amp,
+                 "Compute layers in bf16 or fp16 (automatic mixed precision); parameters and "
+                 "gradients stay in float")
+      ->check(::CLI::IsMember({"bf16", "fp16"}))
+      ->type_name("TYPE");
   app.add_flag(
       "--check-finite", check_finite,
       "End the training if a gradient is infinite or NaN, and name the parameter and the rank");
@@ -56,6 +61,7 @@ int TrainCommand::run(const std::vector<std::string>& arguments) const {
   TrainOptions options = training.train_options(parts);
   options.replicas = plan.replicas;
   if (learning_rate_scale) options.learning_rate_scale = *learning_rate_scale;
+  if (amp) options.amp = find_amp(*amp);
   options.check_finite = check_finite;
   options.check_in_sync = check_in_sync;
   if (save) options.save_file = *save;

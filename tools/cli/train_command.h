@@ -18,6 +18,7 @@ struct TrainCommand {
   std::optional<std::string> mode;
   std::optional<int> ranks;
   std::optional<std::string> save;
+  std::optional<std::string> amp;
   bool check_finite = false;
   std::optional<std::int64_t> check_in_sync;
   // Set by `lockstep compare`, which scales all its trainings alike.

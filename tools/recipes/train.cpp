@@ -65,19 +65,20 @@ TrainResult describe(const Recipe& recipe, TrainMode mode, const TrainOptions& o
   result.learning_rate = options.learning_rate.value_or(recipe.learning_rate);
   result.learning_rate_scale = options.learning_rate_scale;
   result.epochs = options.epochs.value_or(recipe.epochs);
+  if (options.amp) result.amp = name(*options.amp);
   return result;
 }
 
 void log_start(const TrainResult& start, const TrainingData& data, const torch::nn::Sequential& net,
                const ProcessGroup& group, const Log& log) {
   log(fmt::format(
-      "{}: {} parameters, {} samples, {} rank{}{} with {} thread{} on {}, batches of {}, {} in "
+      "{}: {} parameters, {} samples, {} rank{}{} with {} thread{} on {}{}, batches of {}, {} in "
       "all, learning rate {:g}{}{}",
       start.recipe, count_parameters(net), data.inputs.size(0), start.ranks,
       start.ranks == 1 ? "" : "s",
       start.replicas == 1 ? "" : fmt::format(" of {} replicas", start.replicas), start.threads,
-      start.threads == 1 ? "" : "s", start.device, start.batch_size, start.global_batch_size,
-      start.learning_rate,
+      start.threads == 1 ? "" : "s", start.device, start.amp.empty() ? "" : " in " + start.amp,
+      start.batch_size, start.global_batch_size, start.learning_rate,
       start.learning_rate_scale == 1 ? ""
                                      : fmt::format(" scaled by {:g}", start.learning_rate_scale),
       group.size() == 1 ? "" : fmt::format(", over {} ({})", group.backend(), group.why())));
@@ -178,11 +179,27 @@ TrainMode find_mode(const std::string& wanted) {
   throw UsageError(fmt::format("there is no mode {}; the modes are single, dp and ddp", wanted));
 }
 
+std::string_view name(Amp amp) {
+  return amp == Amp::bf16 ? "bf16" : "fp16";
+}
+
+Amp find_amp(const std::string& wanted) {
+  for (const Amp amp : {Amp::bf16, Amp::fp16}) {
+    if (name(amp) == wanted) return amp;
+  }
+  throw UsageError(fmt::format("there is no half precision {}; give bf16 or fp16", wanted));
+}
+
 void check_train_options(const Recipe& recipe, const TrainOptions& options, int parts) {
   resolve_batch_sizes(options.batch_size, options.global_batch_size, recipe.batch_size, parts);
   require_within("epochs", options.epochs, kEpochs);
   require_within("check_in_sync", options.check_in_sync, kCheckIntervals);
   require_within("learning rate", options.learning_rate, kLearningRates);
+  if (options.amp == Amp::fp16 && options.check_finite) {
+    throw UsageError(
+        "training in fp16 skips steps whose gradients are not finite, so it cannot end at one; "
+        "leave out the check, or train in bf16");
+  }
   if (options.data_folder && !recipe.reads_folder) {
     throw UsageError(fmt::format("recipe {} makes its own data; leave out the data folder {}",
                                  recipe.name, options.data_folder->string()));
@@ -230,7 +247,7 @@ TrainResult train(const Recipe& recipe, TrainMode mode, const TrainOptions& opti
                     {.base = result.learning_rate,
                      .scale = result.learning_rate_scale,
                      .steps = steps * result.epochs},
-                    *optimizer, model, *group, rank_0_log);
+                    *optimizer, model, options.amp, *group, rank_0_log);
   std::vector<double> seconds;
   for (std::int64_t epoch = 0; epoch < result.epochs; ++epoch) {
     sampler.set_epoch(epoch);

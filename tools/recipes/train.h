@@ -29,6 +29,13 @@ constexpr Range<std::int64_t> kSeeds{std::numeric_limits<std::int64_t>::min(),
 
 enum class TrainMode { single, dp, ddp };
 
+// The half precision that Autocast computes layers in.
+enum class Amp { bf16, fp16 };
+
+std::string_view name(Amp amp);
+// UsageError, listing both, if there is none of this name.
+Amp find_amp(const std::string& name);
+
 std::string_view name(TrainMode mode);
 // UsageError, listing the modes, if there is none of this name.
 TrainMode find_mode(const std::string& name);
@@ -47,6 +54,8 @@ struct TrainOptions {
   std::int64_t seed = 0;
   // For dp: the number of copies of the net in this process, on as many GPUs or on the CPU.
   int replicas = 1;
+  // fp16 also scales the loss, and skips steps whose gradients overflow.
+  std::optional<Amp> amp = {};
   // Ends the training if a gradient has infinite or NaN elements, before the optimizer's step.
   bool check_finite = false;
   // For ddp: compares the nets of all ranks every that many steps, and ends the training unless

@@ -78,6 +78,7 @@ Json fields_of(const TrainResult& result) {
   for (const LossPoint& point : result.losses) {
     json["losses"].push_back({{"epoch", point.epoch}, {"loss", point.loss}});
   }
+  if (!result.amp.empty()) json["amp"] = result.amp;
   if (result.peak_mb) json["peak_mb"] = *result.peak_mb;
   if (result.fullest_peak_mb) json["fullest_peak_mb"] = *result.fullest_peak_mb;
   if (result.accuracy) json["accuracy"] = *result.accuracy;
@@ -106,6 +107,7 @@ TrainResult train_result_from_json(const std::string& text) try {
           .learning_rate = json.at("learning_rate"),
           .learning_rate_scale = json.at("learning_rate_scale"),
           .epochs = json.at("epochs"),
+          .amp = json.value("amp", ""),
           .seconds = json.at("seconds"),
           .seconds_per_epoch = json.at("seconds_per_epoch"),
           .samples_per_second = json.at("samples_per_second"),

@@ -34,6 +34,8 @@ struct TrainResult {
   double learning_rate = 0;
   double learning_rate_scale = 1;
   std::int64_t epochs = 0;
+  // "bf16" or "fp16"; empty if all is computed in the parameters' type.
+  std::string amp;
 
   // Time of the training steps, including drawing batches from memory but not reading or
   // evaluation: the sum over the epochs, and the median epoch. Measured on the slowest rank.

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <torch/utils.h>
 
+#include "lockstep/amp/autocast.h"
 #include "lockstep/comm/objects.h"
 #include "lockstep/parallel/check_in_sync.h"
 #include "lockstep/parallel/finite_gradients.h"
@@ -64,13 +65,16 @@ class LossSums {
 
 TrainingLoop::TrainingLoop(const Recipe& recipe, MemoryLoader loader, std::int64_t steps_per_epoch,
                            const LearningRateSchedule& schedule, torch::optim::Optimizer& optimizer,
-                           NetInMode& net, ProcessGroup& group, Progress::Log log)
+                           NetInMode& net, std::optional<Amp> amp, ProcessGroup& group,
+                           Progress::Log log)
     : recipe_(recipe),
       loader_(std::move(loader)),
       steps_per_epoch_(steps_per_epoch),
       schedule_(schedule),
       optimizer_(optimizer),
       net_(net),
+      amp_(amp),
+      scaler_({.enabled = amp == Amp::fp16}),
       group_(group),
       progress_(std::move(log)) {}
 
@@ -103,11 +107,18 @@ at::Tensor TrainingLoop::run_step(const MemoryLoader::Batch& batch) {
   if (schedule_.scale != 1) set_learning_rate(learning_rate_at(schedule_, step_));
   ++step_;
   optimizer_.zero_grad();
-  at::Tensor loss = recipe_.loss(net_.forward(batch.data), batch.target);
-  net_.backward(loss);
-  optimizer_.step();
+  const at::Tensor loss = loss_of(batch);
+  net_.backward(scaler_.scale(loss));
+  scaler_.step(optimizer_);
+  scaler_.update();
   net_.end_step(step_);
   return loss.detach();
+}
+
+at::Tensor TrainingLoop::loss_of(const MemoryLoader::Batch& batch) {
+  std::optional<Autocast> autocast;
+  if (amp_) autocast.emplace(group_.device(), *amp_ == Amp::bf16 ? at::kBFloat16 : at::kHalf);
+  return recipe_.loss(net_.forward(batch.data), batch.target);
 }
 
 void TrainingLoop::set_learning_rate(double rate) {

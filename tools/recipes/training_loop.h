@@ -3,17 +3,20 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <torch/optim/optimizer.h>
 
+#include "lockstep/amp/grad_scaler.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/data/memory_loader.h"
 #include "lockstep/train/learning_rate.h"
 #include "lockstep/train/progress.h"
 #include "tools/recipes/net_in_mode.h"
 #include "tools/recipes/recipe.h"
+#include "tools/recipes/train.h"
 #include "tools/recipes/train_result.h"
 
 namespace lockstep {
@@ -23,7 +26,7 @@ class TrainingLoop {
  public:
   TrainingLoop(const Recipe& recipe, MemoryLoader loader, std::int64_t steps_per_epoch,
                const LearningRateSchedule& schedule, torch::optim::Optimizer& optimizer,
-               NetInMode& net, ProcessGroup& group, Progress::Log log);
+               NetInMode& net, std::optional<Amp> amp, ProcessGroup& group, Progress::Log log);
 
   struct Epoch {
     double loss;
@@ -40,6 +43,7 @@ class TrainingLoop {
 
  private:
   at::Tensor run_step(const MemoryLoader::Batch& batch);
+  at::Tensor loss_of(const MemoryLoader::Batch& batch);
   void set_learning_rate(double rate);
   Epoch agree(const at::Tensor& of_rank, double seconds);
 
@@ -49,6 +53,8 @@ class TrainingLoop {
   LearningRateSchedule schedule_;
   torch::optim::Optimizer& optimizer_;
   NetInMode& net_;
+  std::optional<Amp> amp_;
+  GradScaler scaler_;
   ProcessGroup& group_;
   Progress progress_;
   std::int64_t step_ = 0;  // over all epochs

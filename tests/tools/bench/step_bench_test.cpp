@@ -34,8 +34,9 @@ TEST(StepBench, MeasuresEachMode) {
 
 TEST(StepBench, MeasuresEachModeWithEachOptimizer) {
   testing::run_rank_threads(2, [&](const std::shared_ptr<ProcessGroup>& group) {
-    const StepRows rows = measure_steps(group, {.model = find_model("linear")},
-                                        {OptimizerKind::fused, OptimizerKind::torch});
+    const StepRows rows =
+        measure_steps(group, {.model = find_model("linear")},
+                      {.optimizers = {OptimizerKind::fused, OptimizerKind::torch}});
     ASSERT_EQ(rows.size(), 6);
     for (std::size_t i = 0; i < rows.size(); ++i) {
       EXPECT_EQ(rows[i].optimizer, i < 3 ? OptimizerKind::fused : OptimizerKind::torch);
@@ -47,8 +48,9 @@ TEST(StepBench, MeasuresEachModeWithEachOptimizer) {
 
 TEST(StepBench, AShardedOptimizerTrainsTogetherOnly) {
   testing::run_rank_threads(2, [&](const std::shared_ptr<ProcessGroup>& group) {
-    const StepRows rows = measure_steps(group, {.model = find_model("linear")},
-                                        {OptimizerKind::sharded, OptimizerKind::divided});
+    const StepRows rows =
+        measure_steps(group, {.model = find_model("linear")},
+                      {.optimizers = {OptimizerKind::sharded, OptimizerKind::divided}});
     ASSERT_EQ(rows.size(), 2);
     EXPECT_EQ(rows[0].optimizer, OptimizerKind::sharded);
     EXPECT_EQ(rows[1].optimizer, OptimizerKind::divided);
@@ -61,15 +63,26 @@ TEST(StepBench, AShardedOptimizerTrainsTogetherOnly) {
 
 TEST(StepBench, MeasuresDdpWithEachCommHook) {
   testing::run_rank_threads(2, [&](const std::shared_ptr<ProcessGroup>& group) {
-    const StepRows rows =
-        measure_steps(group, {.model = find_model("linear")}, {OptimizerKind::torch},
-                      {CommHookKind::bf16, CommHookKind::none});
+    const StepRows rows = measure_steps(group, {.model = find_model("linear")},
+                                        {.comm_hooks = {CommHookKind::bf16, CommHookKind::none}});
     ASSERT_EQ(rows.size(), 4);
     EXPECT_EQ(rows[2].mode, StepMode::ddp);
     EXPECT_EQ(rows[2].comm_hook, CommHookKind::bf16);
     EXPECT_EQ(rows[3].mode, StepMode::ddp);
     EXPECT_EQ(rows[3].comm_hook, CommHookKind::none);
     for (const StepRow& row : rows) EXPECT_GT(row.us_median, 0);
+  });
+}
+
+TEST(StepBench, MeasuresEachModeInEachType) {
+  testing::run_rank_threads(2, [&](const std::shared_ptr<ProcessGroup>& group) {
+    const StepRows rows = measure_steps(group, {.model = find_model("linear")},
+                                        {.amps = {AmpKind::none, AmpKind::bf16}});
+    ASSERT_EQ(rows.size(), 6);
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      EXPECT_EQ(rows[i].amp, i < 3 ? AmpKind::none : AmpKind::bf16);
+      EXPECT_GT(rows[i].us_median, 0);
+    }
   });
 }
 

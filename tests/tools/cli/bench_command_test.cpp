@@ -86,8 +86,9 @@ TEST(BenchCommand, MeasuresSteps) {
   std::vector<std::string> modes;
   for (const auto& row : json["rows"]) {
     modes.push_back(row["mode"]);
-    EXPECT_THAT(names(row), UnorderedElementsAre("model", "optimizer", "mode", "comm_hook", "ranks",
-                                                 "us_p10", "us_median", "us_p90", "peak_mb"));
+    EXPECT_THAT(names(row),
+                UnorderedElementsAre("model", "optimizer", "amp", "mode", "comm_hook", "ranks",
+                                     "us_p10", "us_median", "us_p90", "peak_mb"));
     EXPECT_EQ(row["optimizer"], "torch");
     EXPECT_EQ(row["model"], "linear");
     EXPECT_EQ(row["ranks"], row["mode"] == "single" ? 1 : 2);
@@ -104,7 +105,7 @@ TEST(BenchCommand, MeasuresStepsWithEachOptimizer) {
   EXPECT_EQ(program.wait(), 0) << program.err();
   for (const char* optimizer : {"fused", "sharded"}) {
     EXPECT_THAT(program.out(),
-                ::testing::ContainsRegex(std::string("\n") + optimizer + " +ddp +none +2 "));
+                ::testing::ContainsRegex(std::string("\n") + optimizer + " +none +ddp +none +2 "));
   }
 }
 
@@ -164,6 +165,7 @@ TEST(BenchCommand, RefusesWrongUse) {
       {{"bench", "dp", "mlp", "--ranks", "1"}, "--ranks \"1\": give a whole number from 2 to"},
       {{"bench", "step", "mlp", "--device", "tpu"}, "tpu"},
       {{"bench", "step", "mlp", "--optimizer", "sgd"}, "--optimizer \"sgd\": give torch, fused"},
+      {{"bench", "step", "mlp", "--amp", "int8"}, "--amp \"int8\": give none, bf16, fp16"},
       {{"bench", "step", "mlp", "--comm-hook", "int8"}, "--comm-hook \"int8\": give none, fp16"},
       {{"bench", "dp", "mlp", "--batch-size", "0"},
        "--batch-size \"0\": give a whole number from 1 to"},

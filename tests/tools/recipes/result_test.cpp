@@ -35,6 +35,7 @@ TrainResult some_result() {
           .learning_rate = 1e-3,
           .learning_rate_scale = 2,
           .epochs = 5,
+          .amp = "bf16",
           .seconds = 10.5,
           .seconds_per_epoch = 2.1,
           .samples_per_second = 28571.4,

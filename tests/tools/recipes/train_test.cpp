@@ -8,6 +8,7 @@
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/core/error.h"
 #include "lockstep/launch/spawn.h"
+#include "lockstep/libtorch_version.h"
 #include "lockstep/optim/optimizers.h"
 #include "tools/recipes/tiny_images.h"
 
@@ -147,6 +148,37 @@ TEST(Train, ScalesTheLearningRate) {
   const double scaled = *train_with(1, "linear", options).bias - start;
   // 31 of the 313 steps warm up, with 2.45 times the rate on average; 4 would be without.
   EXPECT_NEAR(scaled / once, (31 * 2.45 + 282 * 4) / 313, 0.06);
+}
+
+TEST(Train, LearnsInHalfPrecision) {
+  const testing::TemporaryFolder folder;
+  testing::write_tiny_images(folder);
+  TrainOptions options{
+      .epochs = 4, .batch_size = 1, .data_folder = folder.path(), .amp = Amp::bf16};
+  const TrainResult exact =
+      train_with(2, "mlp", {.epochs = 4, .batch_size = 1, .data_folder = folder.path()});
+  EXPECT_EQ(exact.amp, "");
+  const TrainResult rounded = train_with(2, "mlp", options);
+  EXPECT_EQ(rounded.amp, "bf16");
+  EXPECT_GT(*rounded.accuracy, 0.9);
+  EXPECT_NE(rounded.loss, exact.loss);
+  EXPECT_NEAR(rounded.loss, exact.loss, 0.05);
+  options.amp = Amp::fp16;
+  if (libtorch::kHasHalfOnCpu) {
+    // cnn's optimizer is sharded, and gets divided gradients.
+    for (const char* recipe : {"mlp", "cnn"}) {
+      EXPECT_GT(*train_with(2, recipe, options).accuracy, 0.9) << recipe;
+    }
+  } else {
+    EXPECT_THAT([&] { train_with(2, "mlp", options); },
+                ThrowsMessage<RankFailed>(HasSubstr("lacks the kernels for float16 on CPUs")));
+  }
+}
+
+TEST(Train, SkippingStepsRulesOutEndingAtOne) {
+  EXPECT_THAT(
+      [] { train_with(1, "linear", {.amp = Amp::fp16, .check_finite = true}); },
+      ThrowsMessage<RankFailed>(HasSubstr("training in fp16 skips steps whose gradients are not")));
 }
 
 // So large a rate that the weights overflow within a few steps.
