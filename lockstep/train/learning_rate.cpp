@@ -2,11 +2,44 @@
 // The learning rate of one step.
 #include "lockstep/train/learning_rate.h"
 
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include <fmt/format.h>
+
+#include "lockstep/core/error.h"
+
 namespace lockstep {
+namespace {
+
+// A number of steps after the warm-up, of `steps` in all.
+double decayed(const LearningRateSchedule& schedule, std::int64_t step, std::int64_t steps) {
+  const double rate = schedule.base * schedule.scale;
+  switch (schedule.decay) {
+    case LearningRateDecay::none:
+      return rate;
+    case LearningRateDecay::step:
+      if (schedule.decay_steps < 1) {
+        throw UsageError(
+            fmt::format("a learning rate that decays every {} steps; set decay_steps "
+                        "to at least 1",
+                        schedule.decay_steps));
+      }
+      return rate * std::pow(schedule.decay_factor, step / schedule.decay_steps);
+    case LearningRateDecay::cosine:
+      break;
+  }
+  const double part = static_cast<double>(std::min(step, steps)) /
+                      static_cast<double>(std::max<std::int64_t>(steps, 1));
+  return schedule.minimum + (rate - schedule.minimum) * (1 + std::cos(std::numbers::pi * part)) / 2;
+}
+
+}  // namespace
 
 double learning_rate_at(const LearningRateSchedule& schedule, std::int64_t step) {
   const std::int64_t warmup = schedule.warmup_steps();
-  if (step >= warmup) return schedule.base * schedule.scale;
+  if (step >= warmup) return decayed(schedule, step - warmup, schedule.steps - warmup);
   const double part = static_cast<double>(step) / static_cast<double>(warmup);
   return schedule.base * (1 + (schedule.scale - 1) * part);
 }

@@ -1,11 +1,19 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The linear scaling rule with gradual warm-up of Goyal et al. 2017 ("Accurate, Large Minibatch
-// SGD"): k times the global batch takes k times the learning rate, after a warm-up.
+// The learning rate of each step: the linear scaling rule with gradual warm-up of Goyal et al. 2017
+// ("Accurate, Large Minibatch SGD"), by which k times the global batch takes k times the rate, and
+// how the rate falls afterwards.
 #pragma once
 
 #include <cstdint>
 
 namespace lockstep {
+
+// What happens to the rate after the warm-up.
+enum class LearningRateDecay {
+  none,
+  step,    // as PyTorch's StepLR: after every decay_steps it is multiplied by decay_factor
+  cosine,  // as PyTorch's CosineAnnealingLR: it falls to `minimum` at the end of the training
+};
 
 struct LearningRateSchedule {
   double base = 0;
@@ -13,13 +21,18 @@ struct LearningRateSchedule {
   double scale = 1;
   // The number of steps of the whole training.
   std::int64_t steps = 0;
+  LearningRateDecay decay = LearningRateDecay::none;
+  std::int64_t decay_steps = 0;
+  double decay_factor = 0.1;
+  double minimum = 0;
 
   // The first tenth of all steps (Goyal et al. take 5 of 90 epochs).
   std::int64_t warmup_steps() const { return scale == 1 ? 0 : steps / 10; }
 };
 
 // For a step counted from 0: grows linearly from base at step 0 to base * scale at step
-// warmup_steps(), and stays there.
+// warmup_steps(), from which on the decay counts its steps. UsageError for LearningRateDecay::step
+// without decay_steps.
 double learning_rate_at(const LearningRateSchedule& schedule, std::int64_t step);
 
 }  // namespace lockstep

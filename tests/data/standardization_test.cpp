@@ -79,5 +79,66 @@ TEST(Standardization, RefusesOtherTypesAndNothing) {
   });
 }
 
+FeatureStandardization features_of(const at::Tensor& rows, int ranks) {
+  std::mutex mutex;
+  FeatureStandardization result;
+  testing::run_rank_threads(ranks, [&](const std::shared_ptr<ProcessGroup>& group) {
+    const auto found = measure_feature_standardization(rows, *group);
+    const std::lock_guard lock(mutex);
+    if (result.mean.defined()) {
+      EXPECT_TRUE(at::equal(found.mean, result.mean));
+      EXPECT_TRUE(at::equal(found.deviation, result.deviation));
+    }
+    result = found;
+  });
+  return result;
+}
+
+TEST(FeatureStandardization, IsTheSameBitsForAnyNumberOfRanks) {
+  torch::manual_seed(5);
+  const auto rows = torch::randn({301, 7}) * 1000;
+  const auto alone = features_of(rows, 1);
+  for (const int ranks : {2, 3, 8}) {
+    const auto together = features_of(rows, ranks);
+    EXPECT_TRUE(at::equal(together.mean, alone.mean)) << ranks;
+    EXPECT_TRUE(at::equal(together.deviation, alone.deviation)) << ranks;
+  }
+  // More ranks than rows.
+  EXPECT_TRUE(at::equal(features_of(rows.slice(0, 0, 2), 5).mean,
+                        rows.slice(0, 0, 2).to(at::kDouble).mean(0)));
+}
+
+TEST(FeatureStandardization, BringsEachFeatureToMeanZeroAndDeviationOne) {
+  torch::manual_seed(6);
+  const auto scales = torch::tensor({1e-3, 1.0, 1e6, 5.0, 0.0, 2.0}, torch::kDouble).view({2, 3});
+  // The last dimension's offset is far beyond what float resolves beside the deviation.
+  const auto rows = torch::randn({500, 2, 3}, torch::kDouble) * scales + 1e6;
+  const auto found = features_of(rows, 2);
+  EXPECT_EQ(found.mean.sizes(), scales.sizes());
+  const auto standard = found.apply(rows);
+  EXPECT_EQ(standard.scalar_type(), torch::kFloat);
+  const auto wide = standard.to(torch::kDouble);
+  EXPECT_LT(wide.mean(0).abs().max().item<double>(), 1e-5);
+  const auto deviations = wide.std(0, /*unbiased=*/false);
+  EXPECT_EQ(deviations[1][1].item<double>(), 0);  // all rows are equal
+  deviations[1][1] = 1;
+  EXPECT_LT((deviations - 1).abs().max().item<double>(), 1e-5);
+  EXPECT_TRUE(at::equal(found.apply(rows[3]), standard[3]));
+}
+
+TEST(FeatureStandardization, NamesWhatItCannotUse) {
+  testing::run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    const auto measure = [&](const at::Tensor& rows) {
+      return [&group, rows] { measure_feature_standardization(rows, *group); };
+    };
+    EXPECT_THAT(measure(torch::empty({0, 3})),
+                ThrowsMessage<UsageError>(HasSubstr("rows of type Float with 0 elements")));
+    auto rows = torch::zeros({100, 3});
+    rows[70][2] = std::numeric_limits<float>::quiet_NaN();
+    EXPECT_THAT(measure(rows),
+                ThrowsMessage<UsageError>(HasSubstr("feature 2 is infinite or NaN")));
+  });
+}
+
 }  // namespace
 }  // namespace lockstep

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include "lockstep/core/error.h"
+
 namespace lockstep {
 namespace {
 
@@ -25,6 +27,39 @@ TEST(LearningRate, GrowsEvenlyFromTheBaseToTheScaledRate) {
   }
   EXPECT_EQ(learning_rate_at(schedule, 100), 2);
   EXPECT_EQ(learning_rate_at(schedule, 999), 2);
+}
+
+// The expected rates are those of torch.optim.lr_scheduler in PyTorch 2.13.0.
+TEST(LearningRate, FallsInStepsLikeStepLr) {
+  const LearningRateSchedule schedule{.base = 0.5,
+                                      .steps = 100,
+                                      .decay = LearningRateDecay::step,
+                                      .decay_steps = 3,
+                                      .decay_factor = 0.5};
+  EXPECT_EQ(learning_rate_at(schedule, 0), 0.5);
+  EXPECT_EQ(learning_rate_at(schedule, 2), 0.5);
+  EXPECT_EQ(learning_rate_at(schedule, 3), 0.25);
+  EXPECT_EQ(learning_rate_at(schedule, 9), 0.0625);
+  EXPECT_THROW(learning_rate_at({.base = 1, .decay = LearningRateDecay::step}, 0), UsageError);
+}
+
+TEST(LearningRate, FallsAlongACosineLikeCosineAnnealingLr) {
+  const LearningRateSchedule schedule{
+      .base = 0.5, .steps = 10, .decay = LearningRateDecay::cosine, .minimum = 0.1};
+  EXPECT_DOUBLE_EQ(learning_rate_at(schedule, 0), 0.5);
+  EXPECT_NEAR(learning_rate_at(schedule, 3), 0.41755705045849463, 1e-15);
+  EXPECT_DOUBLE_EQ(learning_rate_at(schedule, 5), 0.3);
+  EXPECT_NEAR(learning_rate_at(schedule, 9), 0.10978869674096932, 1e-15);
+  EXPECT_DOUBLE_EQ(learning_rate_at(schedule, 10), 0.1);
+  EXPECT_DOUBLE_EQ(learning_rate_at(schedule, 12), 0.1);
+}
+
+TEST(LearningRate, FallsAfterTheWarmUp) {
+  const LearningRateSchedule schedule{
+      .base = 1, .scale = 2, .steps = 110, .decay = LearningRateDecay::cosine};
+  EXPECT_EQ(schedule.warmup_steps(), 11);
+  EXPECT_DOUBLE_EQ(learning_rate_at(schedule, 11), 2);
+  EXPECT_NEAR(learning_rate_at(schedule, 11 + 33), 1.5, 1e-12);
 }
 
 TEST(LearningRate, OfAShortTrainingIsScaledAtOnce) {
