@@ -37,4 +37,5 @@
 #include "lockstep/train/print0.h"
 #include "lockstep/train/progress.h"
 #include "lockstep/train/seed.h"
+#include "lockstep/train/trainer.h"
 // clang-format on

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The order of a step: forward, backward, clipping, rate, optimizer; and what an epoch adds up.
+#include "lockstep/train/trainer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <torch/nn/utils/clip_grad.h>
+
+#include "lockstep/amp/autocast.h"
+#include "lockstep/comm/objects.h"
+#include "lockstep/core/error.h"
+#include "lockstep/optim/clip_grad.h"
+#include "lockstep/train/mean_over_ranks.h"
+#include "lockstep/train/progress.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::int64_t kBatchesPerLine = 100;
+
+void check_trainer(const TrainerOptions& options, const ProcessGroup& group) {
+  std::string fault;
+  if (options.epochs < 1) {
+    fault = fmt::format("{} epochs; train for at least 1", options.epochs);
+  } else if (options.accumulation_steps < 1) {
+    fault = fmt::format("accumulation_steps is {}; a step needs at least 1 batch",
+                        options.accumulation_steps);
+  } else if (options.patience < 0) {
+    fault = fmt::format("patience is {}; give a number of epochs, or 0", options.patience);
+  } else if (options.max_grad_norm && !(*options.max_grad_norm >= 0)) {
+    fault = fmt::format("max_grad_norm is {}; it must not be negative", *options.max_grad_norm);
+  } else if (options.mode != TrainingMode::distributed && group.size() > 1) {
+    fault = "single and data_parallel train in one process; use TrainingMode::distributed";
+  } else if (!options.distributed.whole_gradients && !options.shard_optimizer) {
+    fault = "divided gradients need .shard_optimizer = true";
+  } else if (options.amp == at::kHalf && options.distributed.check_finite) {
+    fault = "training in float16 skips steps that overflow; leave out check_finite";
+  }
+  if (fault.empty()) return;
+  throw UsageError(fmt::format("[Trainer] rank {} of {}: {}", group.rank(), group.size(), fault));
+}
+
+TrainerOptions resolved(TrainerOptions options, const ProcessGroup& group) {
+  if (options.mode == TrainingMode::automatic) {
+    options.mode = group.size() > 1 ? TrainingMode::distributed : TrainingMode::single;
+  }
+  check_trainer(options, group);
+  if (group.rank() != 0 || !options.log) options.log = [](const std::string&) {};
+  return options;
+}
+
+}  // namespace
+
+// What an epoch adds up.
+class TrainerBase::Epoch {
+ public:
+  Epoch(TrainerBase& trainer, std::int64_t number)
+      : trainer_(trainer), progress_(trainer.options_.log, kBatchesPerLine) {
+    summary_.epoch = number;
+  }
+
+  void train_on(bool last, const Loss& loss) {
+    const bool steps = ++batches_ % trainer_.options_.accumulation_steps == 0 || last;
+    const at::Tensor value = trainer_.backward(loss, steps);
+    losses_ = losses_.defined() ? losses_.add_(value) : value.to(at::kDouble);
+    if (steps) {
+      ++summary_.steps;
+      if (!trainer_.step()) ++summary_.skipped;
+    }
+    progress_.step([&] { return fmt::format("{}, batch {}", label(), batches_); }, value);
+  }
+
+  // Collective.
+  EpochSummary finish() {
+    if (batches_ == 0) {
+      throw UsageError(fmt::format("[Trainer] rank {} of {}: {} has no batches",
+                                   trainer_.group().rank(), trainer_.group().size(), label()));
+    }
+    const at::Tensor sum = losses_.cpu().view({1});  // waits for pending work on a GPU
+    const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start_;
+    summary_.loss = mean_over_ranks(sum, at::full({1}, static_cast<double>(batches_), at::kDouble),
+                                    trainer_.group())
+                        .item<double>();
+    summary_.seconds = std::ranges::max(all_gather_object(time.count(), trainer_.group()));
+    return summary_;
+  }
+
+  std::string label() const {
+    return fmt::format("epoch {}/{}", summary_.epoch + 1, trainer_.options_.epochs);
+  }
+
+ private:
+  TrainerBase& trainer_;
+  Progress progress_;
+  EpochSummary summary_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  std::int64_t batches_ = 0;
+  at::Tensor losses_;  // their sum, on the device
+};
+
+TrainerBase::TrainerBase(std::shared_ptr<ProcessGroup> group, TrainerOptions options)
+    : group_(std::move(group)),
+      options_(resolved(std::move(options), *group_)),
+      scaler_({.enabled = options_.amp == at::kHalf}) {}
+
+TrainerBase::~TrainerBase() = default;
+
+torch::optim::Optimizer& TrainerBase::optimizer() const {
+  if (optimizer_) return *optimizer_;
+  throw UsageError("[Trainer] there is no optimizer yet. Call optimize_with() first");
+}
+
+void TrainerBase::use(std::shared_ptr<DistributedDataParallelBase> model,
+                      std::unique_ptr<torch::optim::Optimizer> optimizer) {
+  if (optimizer_) {
+    throw UsageError("[Trainer] optimize_with() was called before. A trainer has one optimizer");
+  }
+  model_ = std::move(model);
+  optimizer_ = std::move(optimizer);
+  for (auto& parameters : optimizer_->param_groups()) {
+    rates_.push_back(parameters.options().get_lr());
+  }
+}
+
+// Gradients are whole or divided, and already means over the ranks, when it returns from a batch
+// that synchronizes.
+at::Tensor TrainerBase::backward(const Loss& loss, bool synchronize) {
+  std::optional<NoSync> no_sync;
+  if (model_ && !synchronize) no_sync.emplace(model_->no_sync());
+  at::Tensor value;
+  {
+    std::optional<Autocast> autocast;
+    if (options_.amp) autocast.emplace(group_->device(), options_.amp);
+    value = loss();
+  }
+  scaler_.scale(value / options_.accumulation_steps).backward();
+  return value.detach();
+}
+
+// False if it was skipped.
+bool TrainerBase::step() {
+  scale_learning_rates();
+  if (options_.max_grad_norm) clip_gradients();
+  const bool stepped = scaler_.step(*optimizer_);
+  scaler_.update();
+  optimizer_->zero_grad();
+  ++steps_;
+  return stepped;
+}
+
+void TrainerBase::clip_gradients() {
+  scaler_.unscale_(*optimizer_);
+  if (model_) {
+    clip_grad_norm_(*model_, *options_.max_grad_norm);
+    return;
+  }
+  std::vector<at::Tensor> parameters;
+  for (const auto& group : optimizer_->param_groups()) {
+    parameters.insert(parameters.end(), group.params().begin(), group.params().end());
+  }
+  torch::nn::utils::clip_grad_norm_(parameters, *options_.max_grad_norm);
+}
+
+void TrainerBase::scale_learning_rates() {
+  const double factor = learning_rate_at(options_.schedule, steps_);
+  for (std::size_t i = 0; i < rates_.size(); ++i) {
+    auto& of_group = optimizer_->param_groups()[i].options();
+    if (of_group.get_lr() != rates_[i] * factor) of_group.set_lr(rates_[i] * factor);
+  }
+}
+
+std::vector<EpochSummary> TrainerBase::run_epochs(
+    const std::function<void(const TrainOn&)>& run_epoch, const TrainerCallbacks& callbacks) {
+  optimizer().zero_grad();
+  std::vector<EpochSummary> summaries;
+  std::optional<double> best;
+  std::int64_t epochs_since_best = 0;
+  for (std::int64_t number = 0; number < options_.epochs; ++number) {
+    if (callbacks.begin_epoch) callbacks.begin_epoch(number);
+    Epoch epoch(*this, number);
+    run_epoch([&](bool last, const Loss& loss) { epoch.train_on(last, loss); });
+    EpochSummary& summary = summaries.emplace_back(epoch.finish());
+    if (callbacks.evaluate) summary.evaluation = callbacks.evaluate();
+    options_.log(fmt::format(
+        "{}: mean loss {:.4f}, {:.2f} s{}", epoch.label(), summary.loss, summary.seconds,
+        summary.evaluation ? fmt::format(", evaluation {:.4f}", *summary.evaluation) : ""));
+    if (callbacks.end_epoch) callbacks.end_epoch(summary);
+    if (!summary.evaluation || options_.patience == 0) continue;
+    if (!best || *summary.evaluation > *best) {
+      best = summary.evaluation;
+      epochs_since_best = 0;
+    } else if (++epochs_since_best == options_.patience) {
+      options_.log(fmt::format("{}: no better than {:.4f} for {} epochs", epoch.label(), *best,
+                               options_.patience));
+      break;
+    }
+  }
+  return summaries;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What a Trainer is told, and what it reports.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include <c10/core/ScalarType.h>
+
+#include "lockstep/parallel/data_parallel.h"
+#include "lockstep/parallel/distributed_data_parallel_options.h"
+#include "lockstep/train/learning_rate.h"
+
+namespace lockstep {
+
+enum class TrainingMode {
+  automatic,      // distributed in a group of several ranks, otherwise single
+  single,         // the module itself
+  data_parallel,  // DataParallel, in a group of one
+  distributed,    // DistributedDataParallel
+};
+
+struct TrainerOptions {
+  TrainingMode mode = TrainingMode::automatic;
+  std::int64_t epochs = 1;
+  // The batches whose gradients make one step. Each counts 1/N of it, also in a last step of an
+  // epoch that has fewer.
+  std::int64_t accumulation_steps = 1;
+  // Clips the norm of all gradients together before each step.
+  std::optional<double> max_grad_norm = {};
+  // at::kBFloat16 or at::kHalf: the loss function runs within Autocast. float16 is also scaled.
+  std::optional<at::ScalarType> amp = {};
+  // Multiplies the optimizer's learning rates, so its base is 1.
+  LearningRateSchedule schedule = {.base = 1};
+  // Ends the training after this many epochs in a row whose evaluation was not better than the best
+  // before. 0: never.
+  std::int64_t patience = 0;
+  // For data_parallel and distributed.
+  DataParallelOptions data_parallel = {};
+  DistributedDataParallelOptions distributed = {};
+  // Each rank keeps the state of its part of the parameters: see optimizers.h.
+  bool shard_optimizer = false;
+  // Gets progress lines on rank 0: one every 100 batches, and one per epoch.
+  std::function<void(const std::string&)> log = {};
+};
+
+struct EpochSummary {
+  std::int64_t epoch = 0;    // from 0
+  std::int64_t steps = 0;    // of the optimizer
+  std::int64_t skipped = 0;  // steps whose gradients overflowed in float16
+  double loss = 0;           // the mean over the batches of all ranks
+  double seconds = 0;        // of the slowest rank, without evaluation
+  std::optional<double> evaluation = {};
+};
+
+// Called on every rank.
+struct TrainerCallbacks {
+  std::function<void(std::int64_t epoch)> begin_epoch = {};
+  // After each epoch: a number that is the same on every rank, as accuracy() returns; higher is
+  // better.
+  std::function<double()> evaluate = {};
+  std::function<void(const EpochSummary&)> end_epoch = {};
+};
+
+}  // namespace lockstep

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The trainer beside the loops that it stands for, in each mode.
+#include "lockstep/train/trainer.h"
+
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "tests/parallel/errors.h"
+#include "tests/parallel/models.h"
+#include "tests/support/thread_group.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "lockstep/comm/single_process_groups.h"
+#include "lockstep/core/error.h"
+#include "lockstep/optim/optimizers.h"
+
+namespace lockstep {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::message_of;
+using testing::Mlp;
+using testing::run_rank_threads;
+using ::testing::SizeIs;
+using torch::optim::AdamOptions;
+using torch::optim::SGDOptions;
+
+struct Batch {
+  at::Tensor data;
+  at::Tensor target;
+};
+
+// A rank's part of six batches of twelve samples.
+std::vector<Batch> batches(int rank, int ranks) {
+  torch::manual_seed(7);
+  std::vector<Batch> made;
+  for (int i = 0; i < 6; ++i) {
+    made.push_back({at::randn({12, 6}).chunk(ranks)[rank], at::randn({12, 3}).chunk(ranks)[rank]});
+  }
+  return made;
+}
+
+const auto mse = [](auto& model, auto& batch) {
+  return at::mse_loss(model(batch.data), batch.target);
+};
+
+Mlp seeded_net() {
+  torch::manual_seed(3);
+  return Mlp();
+}
+
+// What a user would write for one process.
+Mlp trained_by_hand(std::int64_t epochs, double rate, double max_norm = 1e9) {
+  Mlp net = seeded_net();
+  torch::optim::SGD optimizer(net->parameters(), SGDOptions(rate).momentum(0.9));
+  for (std::int64_t epoch = 0; epoch < epochs; ++epoch) {
+    for (auto& batch : batches(0, 1)) {
+      optimizer.zero_grad();
+      mse(net, batch).backward();
+      torch::nn::utils::clip_grad_norm_(net->parameters(), max_norm);
+      optimizer.step();
+    }
+  }
+  return net;
+}
+
+void expect_close(const Mlp& one, const Mlp& other) {
+  for (const auto& item : other->named_parameters()) {
+    EXPECT_TRUE(at::allclose(one->named_parameters()[item.key()], item.value(), 1e-4, 1e-6))
+        << item.key();
+  }
+}
+
+Mlp trained(const std::shared_ptr<ProcessGroup>& group, const TrainerOptions& options,
+            double rate = 0.1) {
+  Mlp net = seeded_net();
+  Trainer trainer(net, group, options);
+  trainer.optimize_with<optim::SGD>(SGDOptions(rate).momentum(0.9));
+  trainer.fit(batches(group->rank(), group->size()), mse);
+  return net;
+}
+
+TEST(Trainer, TakesTheStepsOfAHandWrittenLoopInEachMode) {
+  const Mlp expected = trained_by_hand(2, 0.1);
+  const auto alone = make_self_group();
+  expect_close(trained(alone, {.epochs = 2}), expected);
+  expect_close(
+      trained(alone,
+              {.mode = TrainingMode::data_parallel, .epochs = 2, .data_parallel = {.replicas = 2}}),
+      expected);
+  run_rank_threads(3, [&](const std::shared_ptr<ProcessGroup>& group) {
+    expect_close(trained(group, {.epochs = 2}), expected);
+    expect_close(
+        trained(group,
+                {.epochs = 2, .distributed = {.whole_gradients = false}, .shard_optimizer = true}),
+        expected);
+  });
+}
+
+TEST(Trainer, ClipsTheNormOfAllGradients) {
+  const Mlp expected = trained_by_hand(1, 0.1, 0.05);
+  expect_close(trained(make_self_group(), {.max_grad_norm = 0.05}), expected);
+  run_rank_threads(2, [&](const std::shared_ptr<ProcessGroup>& group) {
+    expect_close(trained(group, {.max_grad_norm = 0.05}), expected);
+  });
+}
+
+TEST(Trainer, AccumulatesBatches) {
+  // Two batches of twelve samples make a step of 24; the fifth and last is a step of half a weight.
+  Mlp expected = seeded_net();
+  torch::optim::SGD optimizer(expected->parameters(), 0.1);
+  const auto parts = batches(0, 1);
+  for (const int i : {0, 2, 4}) {
+    optimizer.zero_grad();
+    mse(expected, parts[i]).div(2).backward();
+    if (i < 4) mse(expected, parts[i + 1]).div(2).backward();
+    optimizer.step();
+  }
+  run_rank_threads(2, [&](const std::shared_ptr<ProcessGroup>& group) {
+    auto own = batches(group->rank(), 2);
+    own.pop_back();
+    Mlp net = seeded_net();
+    Trainer trainer(net, group, {.accumulation_steps = 2});
+    trainer.optimize_with<optim::SGD>(SGDOptions(0.1));
+    EXPECT_EQ(trainer.fit(own, mse).front().steps, 3);
+    expect_close(net, expected);
+  });
+}
+
+TEST(Trainer, TrainsInHalfPrecision) {
+  const Mlp expected = trained_by_hand(1, 0.1);
+  run_rank_threads(2, [&](const std::shared_ptr<ProcessGroup>& group) {
+    const Mlp net = trained(group, {.amp = at::kBFloat16});
+    EXPECT_FALSE(at::equal(net->hidden->weight, expected->hidden->weight));
+    EXPECT_TRUE(at::allclose(net->hidden->weight, expected->hidden->weight, 0.1, 0.01));
+  });
+}
+
+TEST(Trainer, FollowsTheSchedule) {
+  const auto alone = make_self_group();
+  Mlp net = seeded_net();
+  Trainer trainer(
+      net, alone,
+      {.epochs = 2,
+       .schedule = {
+           .base = 1, .decay = LearningRateDecay::step, .decay_steps = 6, .decay_factor = 0.5}});
+  trainer.optimize_with<torch::optim::SGD>(SGDOptions(0.1));
+  std::vector<double> rates;
+  trainer.fit(batches(0, 1), mse, {.end_epoch = [&](const EpochSummary&) {
+                rates.push_back(trainer.optimizer().param_groups()[0].options().get_lr());
+              }});
+  EXPECT_THAT(rates, ElementsAre(0.1, 0.05));
+}
+
+TEST(Trainer, ReportsEachEpoch) {
+  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    std::vector<std::string> lines;
+    std::vector<std::int64_t> begun;
+    Mlp net = seeded_net();
+    Trainer trainer(net, group,
+                    {.epochs = 2, .log = [&](const std::string& line) { lines.push_back(line); }});
+    trainer.optimize_with<optim::Adam>(AdamOptions(0.01));
+    const auto summaries = trainer.fit(batches(group->rank(), 2), mse,
+                                       {.begin_epoch = [&](auto epoch) { begun.push_back(epoch); },
+                                        .evaluate = [] { return 0.25; }});
+    EXPECT_THAT(begun, ElementsAre(0, 1));
+    ASSERT_THAT(summaries, SizeIs(2));
+    EXPECT_EQ(summaries[1].epoch, 1);
+    EXPECT_EQ(summaries[1].steps, 6);
+    EXPECT_EQ(summaries[1].skipped, 0);
+    EXPECT_LT(summaries[1].loss, summaries[0].loss);
+    EXPECT_GT(summaries[1].seconds, 0);
+    EXPECT_EQ(summaries[1].evaluation, 0.25);
+    EXPECT_THAT(lines, SizeIs(group->rank() == 0 ? 2 : 0));
+    if (group->rank() != 0) return;
+    EXPECT_THAT(lines, Contains(HasSubstr("epoch 2/2: mean loss ")));
+    EXPECT_THAT(lines, Contains(HasSubstr(" s, evaluation 0.2500")));
+  });
+}
+
+TEST(Trainer, StopsEarlyIfNothingGetsBetter) {
+  Mlp net = seeded_net();
+  Trainer trainer(net, make_self_group(), {.epochs = 10, .patience = 2});
+  trainer.optimize_with<optim::SGD>(SGDOptions(0.1));
+  const std::vector<double> values{0.1, 0.3, 0.2, 0.4, 0.4, 0.1, 0.9};
+  std::size_t next = 0;
+  const auto summaries =
+      trainer.fit(batches(0, 1), mse, {.evaluate = [&] { return values.at(next++); }});
+  EXPECT_THAT(summaries, SizeIs(6));
+}
+
+TEST(Trainer, GoesOnAfterAnErrorOfTheUsersFunction) {
+  Mlp net = seeded_net();
+  Trainer trainer(net, make_self_group());
+  trainer.optimize_with<optim::SGD>(SGDOptions(0.1));
+  int calls = 0;
+  const auto fails_once = [&](auto& model, auto& batch) {
+    if (++calls == 3) throw std::runtime_error("the user's own mistake");
+    return mse(model, batch);
+  };
+  EXPECT_THROW(trainer.fit(batches(0, 1), fails_once), std::runtime_error);
+  EXPECT_EQ(trainer.fit(batches(0, 1), fails_once).front().steps, 6);
+}
+
+TEST(Trainer, RefusesWhatCannotBe) {
+  const auto alone = make_self_group();
+  const auto message = [&](const TrainerOptions& options) {
+    return message_of<UsageError>([&] { Trainer trainer(seeded_net(), alone, options); });
+  };
+  EXPECT_THAT(message({.epochs = 0}), HasSubstr("rank 0 of 1: 0 epochs; train for at least 1"));
+  EXPECT_THAT(message({.accumulation_steps = 0}), HasSubstr("accumulation_steps is 0"));
+  EXPECT_THAT(message({.max_grad_norm = -1}), HasSubstr("max_grad_norm is -1"));
+  EXPECT_THAT(message({.patience = -1}), HasSubstr("patience is -1"));
+  EXPECT_THAT(message({.distributed = {.whole_gradients = false}}),
+              HasSubstr("divided gradients need .shard_optimizer"));
+  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    EXPECT_THAT(message_of<UsageError>(
+                    [&] { Trainer trainer(seeded_net(), group, {.mode = TrainingMode::single}); }),
+                HasSubstr("single and data_parallel train in one process"));
+  });
+  Trainer trainer(seeded_net(), alone, {.shard_optimizer = true});
+  EXPECT_THAT(message_of<UsageError>([&] { trainer.fit(batches(0, 1), mse); }),
+              HasSubstr("Call optimize_with() first"));
+  EXPECT_THAT(
+      message_of<UsageError>([&] { trainer.optimize_with<torch::optim::SGD>(SGDOptions(0.1)); }),
+      HasSubstr("needs an optimizer of lockstep::optim"));
+  trainer.optimize_with<optim::SGD>(SGDOptions(0.1));
+  EXPECT_THAT(message_of<UsageError>([&] { trainer.optimize_with<optim::SGD>(SGDOptions(0.1)); }),
+              HasSubstr("was called before"));
+  EXPECT_THAT(message_of<UsageError>([&] { trainer.fit(std::vector<Batch>(), mse); }),
+              HasSubstr("epoch 1/1 has no batches"));
+}
+
+}  // namespace
+}  // namespace lockstep
