@@ -39,10 +39,10 @@ struct Batch {
 
 // A rank's part of six batches of twelve samples.
 std::vector<Batch> batches(int rank, int ranks) {
-  torch::manual_seed(7);
   std::vector<Batch> made;
   for (int i = 0; i < 6; ++i) {
-    made.push_back({at::randn({12, 6}).chunk(ranks)[rank], at::randn({12, 3}).chunk(ranks)[rank]});
+    made.push_back({testing::part(testing::values({12, 6}, i), rank, ranks),
+                    testing::part(testing::values({12, 3}, i + 0.5), rank, ranks)});
   }
   return made;
 }
@@ -51,14 +51,15 @@ const auto mse = [](auto& model, auto& batch) {
   return at::mse_loss(model(batch.data), batch.target);
 };
 
-Mlp seeded_net() {
-  torch::manual_seed(3);
-  return Mlp();
+Mlp new_net() {
+  Mlp net;
+  testing::set_weights(*net, 3);
+  return net;
 }
 
 // What a user would write for one process.
 Mlp trained_by_hand(std::int64_t epochs, double rate, double max_norm = 1e9) {
-  Mlp net = seeded_net();
+  Mlp net = new_net();
   torch::optim::SGD optimizer(net->parameters(), SGDOptions(rate).momentum(0.9));
   for (std::int64_t epoch = 0; epoch < epochs; ++epoch) {
     for (auto& batch : batches(0, 1)) {
@@ -80,7 +81,7 @@ void expect_close(const Mlp& one, const Mlp& other) {
 
 Mlp trained(const std::shared_ptr<ProcessGroup>& group, const TrainerOptions& options,
             double rate = 0.1) {
-  Mlp net = seeded_net();
+  Mlp net = new_net();
   Trainer trainer(net, group, options);
   trainer.optimize_with<optim::SGD>(SGDOptions(rate).momentum(0.9));
   trainer.fit(batches(group->rank(), group->size()), mse);
@@ -114,7 +115,7 @@ TEST(Trainer, ClipsTheNormOfAllGradients) {
 
 TEST(Trainer, AccumulatesBatches) {
   // Two batches of twelve samples make a step of 24; the fifth and last is a step of half a weight.
-  Mlp expected = seeded_net();
+  Mlp expected = new_net();
   torch::optim::SGD optimizer(expected->parameters(), 0.1);
   const auto parts = batches(0, 1);
   for (const int i : {0, 2, 4}) {
@@ -126,7 +127,7 @@ TEST(Trainer, AccumulatesBatches) {
   run_rank_threads(2, [&](const std::shared_ptr<ProcessGroup>& group) {
     auto own = batches(group->rank(), 2);
     own.pop_back();
-    Mlp net = seeded_net();
+    Mlp net = new_net();
     Trainer trainer(net, group, {.accumulation_steps = 2});
     trainer.optimize_with<optim::SGD>(SGDOptions(0.1));
     EXPECT_EQ(trainer.fit(own, mse).front().steps, 3);
@@ -145,7 +146,7 @@ TEST(Trainer, TrainsInHalfPrecision) {
 
 TEST(Trainer, FollowsTheSchedule) {
   const auto alone = make_self_group();
-  Mlp net = seeded_net();
+  Mlp net = new_net();
   Trainer trainer(
       net, alone,
       {.epochs = 2,
@@ -163,7 +164,7 @@ TEST(Trainer, ReportsEachEpoch) {
   run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
     std::vector<std::string> lines;
     std::vector<std::int64_t> begun;
-    Mlp net = seeded_net();
+    Mlp net = new_net();
     Trainer trainer(net, group,
                     {.epochs = 2, .log = [&](const std::string& line) { lines.push_back(line); }});
     trainer.optimize_with<optim::Adam>(AdamOptions(0.01));
@@ -186,7 +187,7 @@ TEST(Trainer, ReportsEachEpoch) {
 }
 
 TEST(Trainer, StopsEarlyIfNothingGetsBetter) {
-  Mlp net = seeded_net();
+  Mlp net = new_net();
   Trainer trainer(net, make_self_group(), {.epochs = 10, .patience = 2});
   trainer.optimize_with<optim::SGD>(SGDOptions(0.1));
   const std::vector<double> values{0.1, 0.3, 0.2, 0.4, 0.4, 0.1, 0.9};
@@ -197,7 +198,7 @@ TEST(Trainer, StopsEarlyIfNothingGetsBetter) {
 }
 
 TEST(Trainer, GoesOnAfterAnErrorOfTheUsersFunction) {
-  Mlp net = seeded_net();
+  Mlp net = new_net();
   Trainer trainer(net, make_self_group());
   trainer.optimize_with<optim::SGD>(SGDOptions(0.1));
   int calls = 0;
@@ -212,7 +213,7 @@ TEST(Trainer, GoesOnAfterAnErrorOfTheUsersFunction) {
 TEST(Trainer, RefusesWhatCannotBe) {
   const auto alone = make_self_group();
   const auto message = [&](const TrainerOptions& options) {
-    return message_of<UsageError>([&] { Trainer trainer(seeded_net(), alone, options); });
+    return message_of<UsageError>([&] { Trainer trainer(new_net(), alone, options); });
   };
   EXPECT_THAT(message({.epochs = 0}), HasSubstr("rank 0 of 1: 0 epochs; train for at least 1"));
   EXPECT_THAT(message({.accumulation_steps = 0}), HasSubstr("accumulation_steps is 0"));
@@ -222,10 +223,10 @@ TEST(Trainer, RefusesWhatCannotBe) {
               HasSubstr("divided gradients need .shard_optimizer"));
   run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
     EXPECT_THAT(message_of<UsageError>(
-                    [&] { Trainer trainer(seeded_net(), group, {.mode = TrainingMode::single}); }),
+                    [&] { Trainer trainer(new_net(), group, {.mode = TrainingMode::single}); }),
                 HasSubstr("single and data_parallel train in one process"));
   });
-  Trainer trainer(seeded_net(), alone, {.shard_optimizer = true});
+  Trainer trainer(new_net(), alone, {.shard_optimizer = true});
   EXPECT_THAT(message_of<UsageError>([&] { trainer.fit(batches(0, 1), mse); }),
               HasSubstr("Call optimize_with() first"));
   EXPECT_THAT(
