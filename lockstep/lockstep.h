@@ -13,6 +13,7 @@
 #include "lockstep/comm/objects.h"
 #include "lockstep/data/distributed_sampler.h"
 #include "lockstep/data/distributed_weighted_sampler.h"
+#include "lockstep/data/curriculum_sampler.h"
 #include "lockstep/data/sharding_filter.h"
 #include "lockstep/data/mnist_dataset.h"
 #include "lockstep/data/linear_dataset.h"
