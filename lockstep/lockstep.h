@@ -36,4 +36,5 @@
 #include "lockstep/train/print0.h"
 #include "lockstep/train/progress.h"
 #include "lockstep/train/seed.h"
+#include "lockstep/train/tensorboard_writer.h"
 // clang-format on
