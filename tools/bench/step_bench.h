@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -37,10 +38,12 @@ using StepRows = std::vector<StepRow>;
 
 // Measures the modes with each optimizer and hook in turns; those of the step do not count.
 // Collective, with the same arguments on every rank; blocks for some seconds per optimizer and
-// hook. Leaves peak_mb empty.
+// hook. Leaves peak_mb empty. Between turns, rank 0 calls on_turn with the numbers of those done
+// and of all.
 StepRows measure_steps(const std::shared_ptr<ProcessGroup>& group, const TrainingStep& step,
                        const std::vector<OptimizerKind>& optimizers = {OptimizerKind::torch},
-                       const std::vector<CommHookKind>& comm_hooks = {CommHookKind::none});
+                       const std::vector<CommHookKind>& comm_hooks = {CommHookKind::none},
+                       const std::function<void(int done, int all)>& on_turn = {});
 
 // Trains some steps in this mode, and returns this rank's peak in bytes. Collective; single needs a
 // group of one. Run it in a process that has done nothing else.

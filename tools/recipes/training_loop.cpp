@@ -92,6 +92,7 @@ TrainingLoop::Epoch TrainingLoop::run_epoch(const std::string& label) {
     }
     losses.add(loss, batch.target.size(0));
     progress_.step(where, loss);
+    if (observer_) report(step, loss, batch.target.size(0));
   }
   bytes_moved_ += net_.bytes_moved() - moved_before;
   const at::Tensor sums = losses.sums();  // waits for pending work on a GPU
@@ -108,6 +109,17 @@ at::Tensor TrainingLoop::run_step(const MemoryLoader::Batch& batch) {
   optimizer_.step();
   net_.end_step(step_);
   return loss.detach();
+}
+
+void TrainingLoop::report(std::int64_t step_of_epoch, const at::Tensor& loss,
+                          std::int64_t own_samples) {
+  observer_({.epoch = (step_ - 1) / steps_per_epoch_ + 1,
+             .epochs = schedule_.steps / steps_per_epoch_,
+             .step_of_epoch = step_of_epoch,
+             .steps_per_epoch = steps_per_epoch_,
+             .loss = loss,
+             .learning_rate = learning_rate_at(schedule_, step_ - 1),
+             .samples = own_samples * group_.size()});
 }
 
 void TrainingLoop::set_learning_rate(double rate) {
