@@ -13,6 +13,7 @@
 #include "lockstep/comm/objects.h"
 #include "lockstep/data/distributed_sampler.h"
 #include "lockstep/data/distributed_weighted_sampler.h"
+#include "lockstep/data/curriculum_sampler.h"
 #include "lockstep/data/sharding_filter.h"
 #include "lockstep/data/mnist_dataset.h"
 #include "lockstep/data/linear_dataset.h"
@@ -37,5 +38,6 @@
 #include "lockstep/train/print0.h"
 #include "lockstep/train/progress.h"
 #include "lockstep/train/seed.h"
+#include "lockstep/train/tensorboard_writer.h"
 #include "lockstep/train/trainer.h"
 // clang-format on

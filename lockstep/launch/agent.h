@@ -59,6 +59,8 @@ struct AgentOptions {
   bool prefix = true;
   // Replaces the prefix and merges both streams.
   std::optional<MergedOutput> merged{};
+  // Not with on_line.
+  std::optional<StatusLine> status{};
   // Only these ranks' output is shown; if empty, all.
   std::optional<std::vector<int>> shown_ranks{};
   // Gets every line instead of the standard streams. Must not throw or block: meanwhile no signal

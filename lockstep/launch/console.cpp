@@ -4,18 +4,46 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include <limits.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "lockstep/core/deadline.h"
+#include "lockstep/core/environment.h"
 
 namespace lockstep {
+namespace {
+
+constexpr const char* kEraseLine = "\r\033[K";
+
+int descriptor_of(OutputStream stream) {
+  return stream == OutputStream::out ? STDOUT_FILENO : STDERR_FILENO;
+}
+
+}  // namespace
 
 void Console::add(OutputStream stream, const std::string& text) {
+  const int fd = descriptor_of(stream);
+  // The other stream's text may go to the same terminal; text for a file leaves the terminal alone.
+  const bool erase = drawn_ && (fd == status_fd_ || ::isatty(fd) == 1);
+  enqueue(fd, erase ? kEraseLine + text : text);
+  if (!erase) return;
+  drawn_ = false;
+  redraw_ = true;
+}
+
+void Console::set_status(OutputStream stream, const std::string& text) {
+  status_fd_ = descriptor_of(stream);
+  status_ = text;
+  redraw_ = !text.empty();
+  if (text.empty() && std::exchange(drawn_, false)) enqueue(status_fd_, kEraseLine);
+}
+
+void Console::enqueue(int fd, const std::string& text) {
   waiting_bytes_ += text.size();
-  const int fd = stream == OutputStream::out ? STDOUT_FILENO : STDERR_FILENO;
   // Joins short lines into one write, but not into more than a pipe takes whole.
   if (!queue_.empty() && queue_.back().fd == fd &&
       queue_.back().bytes.size() + text.size() <= PIPE_BUF) {
@@ -26,16 +54,24 @@ void Console::add(OutputStream stream, const std::string& text) {
 }
 
 int Console::descriptor() const {
-  return queue_.front().fd;
+  return queue_.empty() ? status_fd_ : queue_.front().fd;
 }
 
 void Console::discard() {
   queue_.clear();
+  redraw_ = false;
   written_ = 0;
   waiting_bytes_ = 0;
 }
 
 bool Console::write_some() {
+  // A slow terminal gets the newest status only.
+  if (redraw_ && waiting_bytes_ <= PIPE_BUF) {
+    // Written over the old one, whose rest is then erased: an empty line in between would flicker.
+    enqueue(status_fd_, "\r" + status_ + "\033[K");
+    drawn_ = true;
+    redraw_ = false;
+  }
   while (!queue_.empty()) {
     const Text& text = queue_.front();
     // Other programs share the descriptor, so it must not be made non-blocking. A ready descriptor
@@ -61,6 +97,20 @@ bool Console::write_some() {
     }
   }
   return true;
+}
+
+bool can_show_status(OutputStream stream) {
+  return ::isatty(descriptor_of(stream)) == 1 && environment("TERM") != "dumb";
+}
+
+int terminal_columns(OutputStream stream) {
+  winsize size{};
+  if (::ioctl(descriptor_of(stream), TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return 80;
+  return size.ws_col;
+}
+
+bool coloured(OutputStream stream) {
+  return can_show_status(stream) && !environment("NO_COLOR");
 }
 
 bool write_last(OutputStream stream, std::string text) {

@@ -16,16 +16,22 @@ namespace lockstep {
 constexpr std::chrono::milliseconds kReaderGrace{500};
 
 // Queues texts for both streams together, so that they stay whole and in order if both streams go
-// to the same terminal or file.
+// to the same terminal or file. On a terminal, a status line can stay below all text: it is erased
+// before further text and drawn again after it, in the same write if both are short.
 class Console {
  public:
+  // Whole lines.
   void add(OutputStream stream, const std::string& text);
+
+  // Replaces the status line, which must fit into the terminal's width; empty text removes it. Call
+  // it only for a stream that can_show_status(). Drawn by write_some().
+  void set_status(OutputStream stream, const std::string& text);
 
   // Writes as much as possible without blocking. False once the pipe's reader has closed it. Text
   // that cannot be written for another reason is dropped, and the reason is kept.
   bool write_some();
 
-  bool empty() const { return queue_.empty(); }
+  bool empty() const { return queue_.empty() && !redraw_; }
   // Too much is queued: its producers should pause.
   bool full() const { return waiting_bytes_ > (std::size_t{1} << 20); }
   // The descriptor that must become writable before more can be written. Call it only if not
@@ -41,12 +47,26 @@ class Console {
     int fd;
     std::string bytes;
   };
+  void enqueue(int fd, const std::string& text);
+
   std::deque<Text> queue_;
+  int status_fd_ = -1;
+  std::string status_;
+  // Whether the queue's end leaves the status line on the screen; whether it must be drawn.
+  bool drawn_ = false;
+  bool redraw_ = false;
   // Bytes of the first text.
   std::size_t written_ = 0;
   std::size_t waiting_bytes_ = 0;
   std::array<int, 2> errors_{};
 };
+
+// Whether the stream is a terminal that can erase a line (TERM is not "dumb").
+bool can_show_status(OutputStream stream);
+// The width of the stream's terminal in columns, now; 80 if it does not tell.
+int terminal_columns(OutputStream stream);
+// Whether the stream's terminal shows colours and the user has not set NO_COLOR.
+bool coloured(OutputStream stream);
 
 // Writes a program's last output. If nobody reads it within the grace, the rest is dropped. False
 // if not all could be written.

@@ -39,10 +39,6 @@ bool is_terminal(OutputStream stream) {
   return ::isatty(stream == OutputStream::out ? STDOUT_FILENO : STDERR_FILENO) == 1;
 }
 
-bool coloured(OutputStream stream) {
-  return !environment("NO_COLOR") && environment("TERM") != "dumb" && is_terminal(stream);
-}
-
 }  // namespace
 
 RankWatch::RankWatch(const AgentOptions& options, const RankBody& body,
@@ -51,7 +47,8 @@ RankWatch::RankWatch(const AgentOptions& options, const RankBody& body,
       body_(body),
       warnings_(warnings),
       cores_(options.ranks, threads_per_rank(options.ranks, options.threads)),
-      master_port_(free_port()) {
+      master_port_(free_port()),
+      shows_status_(options.status && !options.on_line && can_show_status(options.status->stream)) {
   if (options.end_orphans) orphans_.emplace();
   if (!options.log_dir.empty()) {
     std::error_code error;
@@ -79,6 +76,7 @@ AgentResult RankWatch::run() {
     take_signals();
     take_changes();
     store_.serve();
+    update_status();
     warn_of_starved_store();
     read_outputs();
     // After a stop, ranks that save their work may keep writing although the reader has left.
@@ -168,6 +166,15 @@ void RankWatch::warn_of_starved_store() {
   if (!store_.starved() || std::exchange(starvation_reported_, true)) return;
   warn(
       fmt::format("this launcher cannot answer its ranks: {}; raise ulimit -n", reason_of(EMFILE)));
+}
+
+void RankWatch::update_status() {
+  if (!shows_status_) return;
+  auto value = store_.value(options_.status->key);
+  if (!value || value == status_) return;
+  status_ = std::move(value);
+  const OutputStream stream = options_.status->stream;
+  console_.set_status(stream, options_.status->render(*status_, terminal_columns(stream)));
 }
 
 void RankWatch::leave_to_parent() {
@@ -340,6 +347,7 @@ void RankWatch::end_leftovers() {
 }
 
 void RankWatch::drain() {
+  if (shows_status_) console_.set_status(options_.status->stream, "");
   for (Rank& rank : ranks_) {
     for (const OutputStream stream : kStreams) {
       for (int i = 0; i < kReadsAfterEnd && read_some(rank, stream); ++i) {

@@ -58,6 +58,7 @@ class RankWatch {
   void print_earlier_warnings();
   void warn_of_late_output();
   void warn_of_starved_store();
+  void update_status();
   void leave_to_parent();
   LineSink make_sink(int rank);
 
@@ -100,10 +101,13 @@ class RankWatch {
   std::optional<AdoptsOrphans> orphans_;
   LocalStoreServer store_;
   const int master_port_;
+  const bool shows_status_;
   Console console_;
   std::optional<RankKeeper> keeper_;
   std::vector<Rank> ranks_;
 
+  // The last value of options_.status->key.
+  std::optional<std::string> status_;
   bool starvation_reported_ = false;
   int looks_ = 0;
   Deadline look_for_kills_at_ = Deadline::after({});

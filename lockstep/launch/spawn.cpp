@@ -43,6 +43,7 @@ AgentOptions agent_options(int ranks, const SpawnOptions& options, const OnWarni
   }
   agent.prefix = options.prefix;
   agent.on_line = options.on_line;
+  agent.status = options.status;
   agent.on_warning = on_warning;
   agent.log_dir = options.log_dir;
   agent.stop_grace = options.stop_grace;

@@ -49,6 +49,8 @@ struct SpawnOptions {
   bool prefix = true;
   // Receives every line instead of the standard streams. Must not throw or block.
   LineSink on_line{};
+  // A line below the ranks' output on a terminal; not with on_line.
+  std::optional<StatusLine> status{};
   // A folder for rank_0.log and so on, with both streams; created if missing.
   std::string log_dir{};
   // Time from SIGTERM to SIGKILL after a rank has failed or this process was told to stop.

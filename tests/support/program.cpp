@@ -11,6 +11,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <termios.h>
 #include <unistd.h>
@@ -95,18 +96,20 @@ void Program::signal(int signal) const {
   ::kill(pid_, signal);
 }
 
+void Program::resize(int columns) const {
+  winsize size{};
+  size.ws_row = 24;
+  size.ws_col = static_cast<unsigned short>(columns);
+  if (::ioctl(out_fd_, TIOCSWINSZ, &size) != 0) throw std::runtime_error("not a terminal");
+}
+
 void Program::close_output() {
   ::close(out_fd_);
   out_fd_ = -1;
 }
 
 void Program::wait_for(const std::string& text, int times) {
-  const auto count = [&] {
-    int found = 0;
-    for (auto at = out_.find(text); at != std::string::npos; at = out_.find(text, at + 1)) ++found;
-    return found;
-  };
-  while (count() < times) {
+  while (occurrences(out_, text) < times) {
     check_deadline();
     if (out_fd_ < 0) throw std::runtime_error("it ended without \"" + text + "\": " + out_ + err_);
     read_for(milliseconds(1000));
@@ -167,6 +170,12 @@ void Program::read_from(int& fd, std::string& text) {
 void Program::check_deadline() {
   if (std::chrono::steady_clock::now() < deadline_) return;
   throw std::runtime_error("it did not get there within a minute; out: " + out_ + " err: " + err_);
+}
+
+int occurrences(const std::string& text, const std::string& part) {
+  int found = 0;
+  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+  return found;
 }
 
 std::vector<std::string> sorted_lines(const std::string& text) {

@@ -34,6 +34,8 @@ class Program {
   int wait_unread();
   // The same as wait(), but it is nudged by a signal every 20 ms.
   int wait_signalling(int signal);
+  // Its terminal gets another width, as when a user resizes a window.
+  void resize(int columns) const;
   // The reader of its standard output goes away.
   void close_output();
 
@@ -56,6 +58,9 @@ class Program {
   std::string err_;
   std::chrono::steady_clock::time_point deadline_;
 };
+
+// How often the text holds the part.
+int occurrences(const std::string& text, const std::string& part);
 
 // The lines, sorted: ranks write in any order.
 std::vector<std::string> sorted_lines(const std::string& text);

@@ -140,7 +140,8 @@ std::string_view name(StepMode mode) {
 }
 
 StepRows measure_steps(const std::shared_ptr<ProcessGroup>& group, const TrainingStep& step,
-                       const StepChoices& choices) {
+                       const StepChoices& choices,
+                       const std::function<void(int done, int all)>& on_turn) {
   std::vector<Measured> all;
   for (const OptimizerKind optimizer : choices.optimizers) {
     for (const AmpKind amp : choices.amps) {
@@ -162,6 +163,7 @@ StepRows measure_steps(const std::shared_ptr<ProcessGroup>& group, const Trainin
   }
   const Schedule schedule = plan(*group, median(warm_up));
   for (int turn = 0; turn < schedule.turns; ++turn) {
+    if (on_turn && group->rank() == 0) on_turn(turn, schedule.turns);
     for (Measured& measured : all) take_turn(*group, measured, schedule.steps_a_turn);
   }
 

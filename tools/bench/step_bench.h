@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -45,9 +46,10 @@ struct StepChoices {
 
 // Measures the modes with each of the choices in turns; those of the step do not count. Collective,
 // with the same arguments on every rank; blocks for some seconds per combination. Leaves peak_mb
-// empty.
+// empty. Between turns, rank 0 calls on_turn with the numbers of those done and of all.
 StepRows measure_steps(const std::shared_ptr<ProcessGroup>& group, const TrainingStep& step,
-                       const StepChoices& choices = {});
+                       const StepChoices& choices = {},
+                       const std::function<void(int done, int all)>& on_turn = {});
 
 // Trains some steps in this mode, and returns this rank's peak in bytes. Collective; single needs a
 // group of one. Run it in a process that has done nothing else.

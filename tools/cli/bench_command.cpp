@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <chrono>
 #include <functional>
 #include <limits>
 #include <map>
@@ -18,6 +19,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/launch/spawn.h"
 #include "tools/bench/bench_output.h"
+#include "tools/bench/bench_progress.h"
 #include "tools/bench/element_types.h"
 #include "tools/cli/backend_option.h"
 #include "tools/recipes/batch_size.h"
@@ -189,13 +191,19 @@ std::shared_ptr<ProcessGroup> BenchCommand::join(std::optional<at::Device> on) c
   return init_process_group({.backend = backend, .timeout = timeout.value(), .device = on});
 }
 
+StatusLine BenchCommand::status(const std::string& what) const {
+  return bench::bench_status(json ? OutputStream::err : OutputStream::out, what);
+}
+
 template <class Function>
-auto BenchCommand::on_ranks(const Function& function) const
+auto BenchCommand::on_ranks(const std::string& what, const Function& function) const
     -> std::optional<std::invoke_result_t<Function, const std::shared_ptr<ProcessGroup>&>> {
   const auto member = membership_in_environment();
   if (!member || member->world_size == 1) {
     const auto body = [&](int rank) { return function(join(choose_device(device, rank))); };
-    return spawn(rank_count(), body, kOneThreadEach).front();
+    SpawnOptions options = kOneThreadEach;
+    options.status = status(what);
+    return spawn(rank_count(), body, options).front();
   }
   if (ranks) {
     throw UsageError(fmt::format("--ranks {}: a launcher has started the ranks already", *ranks));
@@ -235,21 +243,26 @@ int BenchCommand::run_collective(Collective collective) const {
                                   4 * kMib, 16 * kMib, 25 * kMib, 64 * kMib, 100 * kMib}
                     : sizes;
   bench::check(bench);
-  const auto wrong = on_ranks([&](const std::shared_ptr<ProcessGroup>& group) {
-    const auto say = [&](const std::string& text) {
-      if (group->rank() == 0) check_output(print(stdout, text));
-    };
-    if (!json) say(bench::heading(bench, group->size()));
-    std::vector<bench::CollectiveRow> rows;
-    std::int64_t all_wrong = 0;
-    for (const std::int64_t size : bytes) {
-      rows.push_back(bench::measure(*group, bench, size));
-      all_wrong += rows.back().wrong;
-      if (!json) say(bench::to_line(rows.back()));
-    }
-    if (json) say(bench::to_json(bench, group->size(), rows) + "\n");
-    return all_wrong;
-  });
+  const auto wrong =
+      on_ranks(std::string(name(collective)), [&](const std::shared_ptr<ProcessGroup>& group) {
+        const auto say = [&](const std::string& text) {
+          if (group->rank() == 0) check_output(print(stdout, text));
+        };
+        if (!json) say(bench::heading(bench, group->size()));
+        std::vector<bench::CollectiveRow> rows;
+        std::int64_t all_wrong = 0;
+        bench::BenchProgress progress;
+        for (const std::int64_t size : bytes) {
+          if (group->rank() == 0) {
+            progress.done(static_cast<int>(rows.size()), static_cast<int>(bytes.size()));
+          }
+          rows.push_back(bench::measure(*group, bench, size));
+          all_wrong += rows.back().wrong;
+          if (!json) say(bench::to_line(rows.back()));
+        }
+        if (json) say(bench::to_json(bench, group->size(), rows) + "\n");
+        return all_wrong;
+      });
   if (wrong.value_or(0) == 0) return 0;
   print(stderr, fmt::format("lockstep bench: {} elements of the results were wrong\n", *wrong));
   return 1;
@@ -267,16 +280,22 @@ int BenchCommand::run_dp() const {
   require_no_launcher("bench dp");
   const bench::TrainingStep step = training_step(device_of(0));
   constexpr int kRounds = 5;
+  const auto start = std::chrono::steady_clock::now();
   std::vector<bench::DpRow> rows = bench::dp_rows(rank_count(), step.device);
   std::vector<std::vector<bench::DpRow>> measured(rows.size());
   for (int round = 0; round < kRounds; ++round) {
     for (std::size_t i = 0; i < rows.size(); ++i) {
       const auto measure = [&](int) {
         choose_device(device, 0);
+        bench::BenchProgress(start).done(
+            round * static_cast<int>(rows.size()) + static_cast<int>(i),
+            kRounds * static_cast<int>(rows.size()));
         return bench::measure_dp(step, rows[i]);
       };
       measured[i].push_back(
-          spawn(1, measure, {.threads = rows[i].threads, .prefix = false}).front());
+          spawn(1, measure,
+                {.threads = rows[i].threads, .prefix = false, .status = status("dp " + model)})
+              .front());
     }
   }
   for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = bench::median_of(measured[i]);
@@ -294,9 +313,11 @@ double BenchCommand::peak_mb(const bench::TrainingStep& step, bench::StepMode mo
 
 int BenchCommand::run_step() const {
   bench::TrainingStep step = training_step(device_of(0));
-  auto rows = on_ranks([&](const std::shared_ptr<ProcessGroup>& group) {
+  auto rows = on_ranks("step " + model, [&](const std::shared_ptr<ProcessGroup>& group) {
+    bench::BenchProgress progress;
     return bench::measure_steps(group, training_step(group->device()),
-                                {.optimizers = optimizers, .amps = amps, .comm_hooks = comm_hooks});
+                                {.optimizers = optimizers, .amps = amps, .comm_hooks = comm_hooks},
+                                [&](int done, int all) { progress.done(done, all); });
   });
   if (!rows) return 0;
   // Only processes that do nothing else show how much memory a step takes; a launcher's ranks have

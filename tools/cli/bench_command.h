@@ -12,6 +12,7 @@
 #include "timeout_option.h"
 #include <CLI/CLI.hpp>
 
+#include "lockstep/launch/output_line.h"
 #include "tools/bench/collective_bench.h"
 #include "tools/bench/step_bench.h"
 #include "tools/bench/training.h"
@@ -49,6 +50,8 @@ struct BenchCommand {
   void describe_group(::CLI::App& app);
   int rank_count() const;
   at::Device device_of(int local_rank) const;
+  // The bar on a terminal says what is measured.
+  StatusLine status(const std::string& what) const;
   std::shared_ptr<ProcessGroup> join(std::optional<at::Device> on) const;
   // The peak memory of the fullest of `count` ranks, in 10^6 bytes.
   double peak_mb(const bench::TrainingStep& step, bench::StepMode mode, int count) const;
@@ -56,7 +59,7 @@ struct BenchCommand {
   // launcher, in this process, which is then a rank. Returns rank 0's result; nullopt on a
   // launcher's other ranks.
   template <class Function>
-  auto on_ranks(const Function& function) const
+  auto on_ranks(const std::string& what, const Function& function) const
       -> std::optional<std::invoke_result_t<Function, const std::shared_ptr<ProcessGroup>&>>;
   int run_collective(Collective collective) const;
   void describe_step(::CLI::App& app);

@@ -11,6 +11,7 @@
 #include "compare_command.h"
 #include "doctor_command.h"
 #include "print.h"
+#include "settings.h"
 #include "train_command.h"
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -70,7 +71,11 @@ int main(int argc, char** argv) {
   ::CLI::App& train_app = *app.add_subcommand("train", "Train a recipe");
   train.describe(train_app);
   CompareCommand compare;
-  compare.describe(*app.add_subcommand("compare", "Train a recipe in several modes, side by side"));
+  ::CLI::App& compare_app =
+      *app.add_subcommand("compare", "Train a recipe in several modes, side by side");
+  compare.describe(compare_app);
+  describe_settings(train_app);
+  describe_settings(compare_app);
   BenchCommand bench;
   ::CLI::App& bench_app = *app.add_subcommand("bench", "Measure collectives and training steps");
   bench.describe(bench_app);
@@ -80,7 +85,12 @@ int main(int argc, char** argv) {
   doctor.describe(doctor_app);
   try {
     try {
-      app.parse(argc, argv);
+      std::vector<std::string> expanded = arguments;
+      if (verb == train_app.get_name()) expanded = expand_settings(arguments, train_app);
+      if (verb == compare_app.get_name()) expanded = expand_settings(arguments, compare_app);
+      // The parser takes arguments from the back.
+      std::ranges::reverse(expanded);
+      app.parse(expanded);
     } catch (const ::CLI::ParseError& error) {
       if (error.get_exit_code() != 0) {
         throw UsageError(fmt::format("{} (see lockstep {} --help)", error.what(), verb));

@@ -7,6 +7,7 @@
 
 #include "number_option.h"
 #include "print.h"
+#include "terminal_log.h"
 #include "this_program.h"
 #include <fmt/format.h>
 
@@ -33,6 +34,24 @@ void TrainCommand::describe(::CLI::App& app) {
              "for dp and ddp, and otherwise 1");
   app.add_option("--save", save, "Save the trained net of rank 0 to this file, as torch::save does")
       ->type_name("FILE");
+  app.add_option("--metrics", metrics,
+                 "Append a line of JSON to this file every 10 steps and after each epoch")
+      ->type_name("FILE");
+  app.add_option("--tensorboard", tensorboard,
+                 "Write the same for TensorBoard, as an event file in this folder")
+      ->type_name("DIR");
+  app.add_option("--curriculum", curriculum,
+                 "Visit images from easy to hard, by the loss of a small linear classifier; the "
+                 "pool of images grows as a linear function of the step, as a root, or in steps")
+      ->check(::CLI::IsMember({"linear", "root", "steps"}))
+      ->type_name("PACING");
+  add_number(app, "--curriculum-start", curriculum_start, kStartShares,
+             "Begin with this share of the images, the easiest; by default 0.2")
+      ->needs("--curriculum")
+      ->type_name("SHARE");
+  add_number(app, "--curriculum-steps", curriculum_steps, kCurriculumSteps,
+             "Take from all images after this many steps; by default after half of all steps")
+      ->needs("--curriculum");
   app.add_option("--amp", amp,
                  "Compute layers in bf16 or fp16 (automatic mixed precision); parameters and "
                  "gradients stay in float")
@@ -64,6 +83,9 @@ int TrainCommand::run(const std::vector<std::string>& arguments) const {
   if (amp) options.amp = find_amp(*amp);
   options.check_finite = check_finite;
   options.check_in_sync = check_in_sync;
+  options.curriculum = chosen_curriculum();
+  if (metrics) options.metrics_file = *metrics;
+  if (tensorboard) options.tensorboard_folder = *tensorboard;
   if (save) options.save_file = *save;
   check_train_options(recipe, options, parts);
 
@@ -77,6 +99,13 @@ int TrainCommand::run(const std::vector<std::string>& arguments) const {
     check_output(print(stdout, to_json(result) + "\n"));
   }
   return 0;
+}
+
+std::optional<Curriculum> TrainCommand::chosen_curriculum() const {
+  if (!curriculum) return std::nullopt;
+  Curriculum chosen{.pacing = find_pacing(*curriculum), .full_at_step = curriculum_steps};
+  if (curriculum_start) chosen.start_share = *curriculum_start;
+  return chosen;
 }
 
 TrainResult TrainCommand::start_ranks(const std::vector<std::string>& arguments, int count) const {
@@ -105,11 +134,22 @@ TrainResult TrainCommand::train_here(TrainMode train_mode, const TrainOptions& o
   const auto group = init_process_group(init);
   // A full disk costs the lines, not the training, but it counts as an error.
   int output_error = 0;
+  TrainOptions shown = options;
+  shown.on_step = launcher_progress();
+  // A launcher's terminal shows the lines of several ranks.
+  std::optional<TerminalLog> terminal;
+  const OutputStream stream = training.json ? OutputStream::err : OutputStream::out;
+  if (!membership_in_environment() && can_show_status(stream)) {
+    terminal.emplace(stream);
+    shown.on_step = [&](const StepSeen& seen) { terminal->step(seen); };
+  }
   TrainResult result =
-      train(find_recipe(training.recipe), train_mode, options, group, [&](const std::string& line) {
+      train(find_recipe(training.recipe), train_mode, shown, group, [&](const std::string& line) {
+        if (terminal) return terminal->line(line);
         const int error = print(training.json ? stderr : stdout, line + "\n");
         if (error != 0 && !training.json) output_error = error;
       });
+  if (terminal && !training.json) output_error = terminal->error();
   check_output(output_error);
   return result;
 }

@@ -18,6 +18,11 @@ struct TrainCommand {
   std::optional<std::string> mode;
   std::optional<int> ranks;
   std::optional<std::string> save;
+  std::optional<std::string> curriculum;
+  std::optional<double> curriculum_start;
+  std::optional<std::int64_t> curriculum_steps;
+  std::optional<std::string> metrics;
+  std::optional<std::string> tensorboard;
   std::optional<std::string> amp;
   bool check_finite = false;
   std::optional<std::int64_t> check_in_sync;
@@ -31,6 +36,7 @@ struct TrainCommand {
   int run(const std::vector<std::string>& arguments) const;
 
  private:
+  std::optional<Curriculum> chosen_curriculum() const;
   TrainResult start_ranks(const std::vector<std::string>& arguments, int count) const;
   TrainResult train_here(TrainMode mode, const TrainOptions& options, int local_rank) const;
 };

@@ -5,16 +5,20 @@
 #include <fmt/format.h>
 
 #include "lockstep/core/environment.h"
+#include "lockstep/launch/console.h"
 #include "lockstep/parallel/check_in_sync.h"
 #include "lockstep/parallel/finite_gradients.h"
 #include "lockstep/rendezvous/local_store.h"
 #include "tools/recipes/json_fields.h"
+#include "tools/recipes/progress_bar.h"
 
 namespace lockstep {
 namespace {
 
 constexpr const char* kRequestVariable = "LOCKSTEP_HAND_OVER";
 constexpr const char* kResultKey = "train/result";
+constexpr const char* kProgressVariable = "LOCKSTEP_SHOWS_PROGRESS";
+constexpr const char* kProgressKey = "train/progress";
 
 // The launcher answers at once, unless it is affected by the same problem as this error.
 constexpr std::chrono::seconds kToTellAnError{5};
@@ -61,6 +65,23 @@ TrainResult run_local_training(const LocalTrainingOptions& options) {
   agent.threads = options.threads;
   agent.environment = {{kRequestVariable, "1"}};
   agent.merged = options.output;
+  const OutputStream stream = options.output.stream;
+  if (can_show_status(stream)) {
+    agent.environment.emplace_back(kProgressVariable, "1");
+    agent.status = StatusLine{.stream = stream,
+                              .key = kProgressKey,
+                              .render = [&](const std::string& value, int columns) {
+                                const auto state = progress_from_text(value);
+                                if (!state) return std::string();
+                                // The prefix names one of several trainings; a narrow terminal has
+                                // no room for it.
+                                const int prefix = static_cast<int>(options.output.prefix.size());
+                                if (columns - prefix < 40)
+                                  return progress_bar(*state, columns, coloured(stream));
+                                return options.output.prefix +
+                                       progress_bar(*state, columns - prefix, coloured(stream));
+                              }};
+  }
   const AgentResult ended = run_agent(agent);
 
   if (ended.signal != 0) {
@@ -81,6 +102,20 @@ TrainResult run_local_training(const LocalTrainingOptions& options) {
                             options.program.front()));
   }
   return train_result_from_json(result->second);
+}
+
+StepObserver launcher_progress() {
+  if (!environment(kProgressVariable) || !started_by_local_training()) return {};
+  return [store = std::make_shared<LocalStore>(launcher_store({.patience = kToTellAnError})),
+          meter = ProgressMeter()](const StepSeen& seen) mutable {
+    const auto state = meter.step(seen);
+    if (!state) return;
+    try {
+      store->set(kProgressKey, to_text(*state));
+    } catch (const Error&) {
+      // The training does not need its bar; if the launcher is gone, so is this rank soon.
+    }
+  };
 }
 
 bool started_by_local_training() {

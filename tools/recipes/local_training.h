@@ -8,6 +8,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/launch/agent.h"
+#include "tools/recipes/step_seen.h"
 #include "tools/recipes/train_result.h"
 
 namespace lockstep {
@@ -28,7 +29,7 @@ struct LocalTrainingOptions {
   int ranks = 1;
   // Threads of each rank, whatever the environment says; if empty, the ranks share the cores.
   std::optional<int> threads = {};
-  // The destination of the ranks' output.
+  // The destination of the ranks' output. On a terminal, a progress bar stays below it.
   MergedOutput output = {};
 };
 
@@ -38,6 +39,10 @@ struct LocalTrainingOptions {
 // signal killed it. TrainingStopped if this process was told to stop, BackendError if its standard
 // output cannot be written. Call it only from the main thread.
 TrainResult run_local_training(const LocalTrainingOptions& options);
+
+// In a rank: the observer that shows each step in the progress bar of the process that started it;
+// empty if that shows none.
+StepObserver launcher_progress();
 
 // In a rank: true if run_local_training started this process. Then the rank hands over its result
 // or error instead of printing it.

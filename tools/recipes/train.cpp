@@ -19,9 +19,11 @@
 #include "lockstep/libtorch_version.h"
 #include "lockstep/train/evaluate.h"
 #include "tools/recipes/batch_size.h"
+#include "tools/recipes/curriculum.h"
 #include "tools/recipes/net_in_mode.h"
 #include "tools/recipes/save_model.h"
 #include "tools/recipes/training_loop.h"
+#include "tools/recipes/training_records.h"
 
 namespace lockstep {
 namespace {
@@ -139,14 +141,14 @@ void require_within(const char* what, std::optional<Number> value, const Range<N
 
 constexpr std::array kModes{TrainMode::single, TrainMode::dp, TrainMode::ddp};
 
-// Rank 0 writes the file, on its machine. All ranks throw if it cannot be written, so that none
-// waits for rank 0.
-void check_save_file(const std::filesystem::path& file, ProcessGroup& group) {
+// Calls the function on rank 0, on whose machine files are written. All ranks throw its UsageError
+// or BackendError, so that none waits for rank 0.
+void on_rank_0(ProcessGroup& group, const std::function<void()>& function) {
   // Begins with U for a UsageError, B for a BackendError.
   std::string wrong;
   if (group.rank() == 0) {
     try {
-      check_can_write(file);
+      function();
     } catch (const UsageError& error) {
       wrong = fmt::format("U{}", error.what());
     } catch (const BackendError& error) {
@@ -204,6 +206,15 @@ void check_train_options(const Recipe& recipe, const TrainOptions& options, int 
     throw UsageError(fmt::format("recipe {} makes its own data; leave out the data folder {}",
                                  recipe.name, options.data_folder->string()));
   }
+  if (options.curriculum) {
+    require_within("curriculum's share at the start",
+                   std::optional(options.curriculum->start_share), kStartShares);
+    require_within("curriculum's steps", options.curriculum->full_at_step, kCurriculumSteps);
+    if (!recipe.reads_folder) {
+      throw UsageError(fmt::format(
+          "recipe {} has no images to sort by difficulty; leave out the curriculum", recipe.name));
+    }
+  }
   if (recipe.reads_folder) require_data_folder(options.data_folder.value_or(kDefaultFolder));
 }
 
@@ -223,7 +234,14 @@ TrainResult train(const Recipe& recipe, TrainMode mode, const TrainOptions& opti
                     name(mode)));
   }
   check_train_options(recipe, options, parts(mode, options, *group));
-  if (options.save_file) check_save_file(*options.save_file, *group);
+  if (options.save_file) on_rank_0(*group, [&] { check_can_write(*options.save_file); });
+  const bool keeps_records = options.metrics_file || options.tensorboard_folder;
+  std::optional<TrainingRecords> records;
+  if (keeps_records) {
+    on_rank_0(*group, [&] {
+      records.emplace(options.metrics_file, options.tensorboard_folder, group->device());
+    });
+  }
   const Log rank_0_log = group->rank() == 0 ? log : [](const std::string&) {};
   TrainResult result = describe(recipe, mode, options, *group);
   const auto data = recipe.load(options.data_folder.value_or(kDefaultFolder),
@@ -237,21 +255,31 @@ TrainResult train(const Recipe& recipe, TrainMode mode, const TrainOptions& opti
   log_start(result, data, net, *group, rank_0_log);
 
   const auto size = static_cast<std::size_t>(data.inputs.size(0));
-  DistributedSampler sampler(size, *group, {.seed = options.seed});
+  auto made_sampler = make_sampler(data, options.curriculum, options.seed, result.global_batch_size,
+                                   result.epochs, *group);
+  EpochSampler& sampler = *made_sampler;  // which the loader owns from now on
   const auto batch = static_cast<std::size_t>(result.batch_size * result.replicas);
   const auto steps = static_cast<std::int64_t>((sampler.size() + batch - 1) / batch);
   TrainingLoop loop(recipe,
-                    MemoryLoader(data.inputs, data.targets, sampler,
+                    MemoryLoader(data.inputs, data.targets, std::move(made_sampler),
                                  {.batch_size = batch, .device = group->device()}),
                     steps,
                     {.base = result.learning_rate,
                      .scale = result.learning_rate_scale,
                      .steps = steps * result.epochs},
-                    *optimizer, model, options.amp, *group, rank_0_log);
+                    *optimizer, model, options.amp, *group,
+                    options.on_step ? [](const std::string&) {} : rank_0_log);
+  if (group->rank() == 0 && (records || options.on_step)) {
+    loop.observe([&](const StepSeen& seen) {
+      if (records) records->step(seen);
+      if (options.on_step) options.on_step(seen);
+    });
+  }
   std::vector<double> seconds;
   for (std::int64_t epoch = 0; epoch < result.epochs; ++epoch) {
     sampler.set_epoch(epoch);
     const std::string label = fmt::format("epoch {}/{}", epoch + 1, result.epochs);
+    if (records) records->start();
     const auto done = loop.run_epoch(label);
     rank_0_log(fmt::format("{}: mean loss {:.4f}, {:.2f} s", label, done.loss, done.seconds));
     result.loss = done.loss;
@@ -259,6 +287,10 @@ TrainResult train(const Recipe& recipe, TrainMode mode, const TrainOptions& opti
       result.losses.push_back({static_cast<double>(epoch) + point.epoch, point.loss});
     }
     seconds.push_back(done.seconds);
+    if (keeps_records) measure(result, recipe, net, data, *group);
+    if (records) {
+      records->epoch({epoch + 1, (epoch + 1) * steps, done.loss, done.seconds, result.accuracy});
+    }
   }
   result.bytes_moved_per_step =
       static_cast<std::int64_t>(loop.bytes_moved()) / (steps * result.epochs);
@@ -267,7 +299,7 @@ TrainResult train(const Recipe& recipe, TrainMode mode, const TrainOptions& opti
   result.seconds_per_epoch = median(seconds);
   result.samples_per_second = static_cast<double>(size) / result.seconds_per_epoch;
 
-  measure(result, recipe, net, data, *group);
+  if (!keeps_records) measure(result, recipe, net, data, *group);
   log_end(result, rank_0_log);
   if (options.save_file && group->rank() == 0) save_model(net.ptr(), *options.save_file);
   return result;

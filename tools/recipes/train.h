@@ -12,7 +12,9 @@
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/core/number.h"
+#include "tools/recipes/curriculum.h"
 #include "tools/recipes/recipe.h"
+#include "tools/recipes/step_seen.h"
 #include "tools/recipes/train_result.h"
 
 namespace lockstep {
@@ -52,6 +54,8 @@ struct TrainOptions {
   // Where recipes that read a data set find it; by default Debian's Fashion-MNIST.
   std::optional<std::filesystem::path> data_folder = {};
   std::int64_t seed = 0;
+  // For recipes that classify images: visits them from easy to hard.
+  std::optional<Curriculum> curriculum = {};
   // For dp: the number of copies of the net in this process, on as many GPUs or on the CPU.
   int replicas = 1;
   // fp16 also scales the loss, and skips steps whose gradients overflow.
@@ -64,6 +68,12 @@ struct TrainOptions {
   // Rank 0 saves the trained net here. A path that cannot be written is refused before the
   // training.
   std::optional<std::filesystem::path> save_file = {};
+  // Rank 0 appends to the file, and writes an event file in the folder: see TrainingRecords. With
+  // either, the test set is evaluated after each epoch.
+  std::optional<std::filesystem::path> metrics_file = {};
+  std::optional<std::filesystem::path> tensorboard_folder = {};
+  // Gets rank 0's steps, to show them as they come: there is then no line every 100 steps.
+  StepObserver on_step = {};
 };
 
 // UsageError for impossible options, so that it comes before ranks are started; reads no data and

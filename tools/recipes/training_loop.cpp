@@ -96,6 +96,7 @@ TrainingLoop::Epoch TrainingLoop::run_epoch(const std::string& label) {
     }
     losses.add(loss, batch.target.size(0));
     progress_.step(where, loss);
+    if (observer_) report(step, loss, batch.target.size(0));
   }
   bytes_moved_ += net_.bytes_moved() - moved_before;
   const at::Tensor sums = losses.sums();  // waits for pending work on a GPU
@@ -119,6 +120,17 @@ at::Tensor TrainingLoop::loss_of(const MemoryLoader::Batch& batch) {
   std::optional<Autocast> autocast;
   if (amp_) autocast.emplace(group_.device(), *amp_ == Amp::bf16 ? at::kBFloat16 : at::kHalf);
   return recipe_.loss(net_.forward(batch.data), batch.target);
+}
+
+void TrainingLoop::report(std::int64_t step_of_epoch, const at::Tensor& loss,
+                          std::int64_t own_samples) {
+  observer_({.epoch = (step_ - 1) / steps_per_epoch_ + 1,
+             .epochs = schedule_.steps / steps_per_epoch_,
+             .step_of_epoch = step_of_epoch,
+             .steps_per_epoch = steps_per_epoch_,
+             .loss = loss,
+             .learning_rate = learning_rate_at(schedule_, step_ - 1),
+             .samples = own_samples * group_.size()});
 }
 
 void TrainingLoop::set_learning_rate(double rate) {

@@ -16,6 +16,7 @@
 #include "lockstep/train/progress.h"
 #include "tools/recipes/net_in_mode.h"
 #include "tools/recipes/recipe.h"
+#include "tools/recipes/step_seen.h"
 #include "tools/recipes/train.h"
 #include "tools/recipes/train_result.h"
 
@@ -27,6 +28,9 @@ class TrainingLoop {
   TrainingLoop(const Recipe& recipe, MemoryLoader loader, std::int64_t steps_per_epoch,
                const LearningRateSchedule& schedule, torch::optim::Optimizer& optimizer,
                NetInMode& net, std::optional<Amp> amp, ProcessGroup& group, Progress::Log log);
+
+  // Call it before the first epoch. The observer of rank 0 gets each step.
+  void observe(StepObserver observer) { observer_ = std::move(observer); }
 
   struct Epoch {
     double loss;
@@ -44,6 +48,8 @@ class TrainingLoop {
  private:
   at::Tensor run_step(const MemoryLoader::Batch& batch);
   at::Tensor loss_of(const MemoryLoader::Batch& batch);
+  // Passes the last step on to the observer.
+  void report(std::int64_t step_of_epoch, const at::Tensor& loss, std::int64_t own_samples);
   void set_learning_rate(double rate);
   Epoch agree(const at::Tensor& of_rank, double seconds);
 
@@ -57,6 +63,7 @@ class TrainingLoop {
   GradScaler scaler_;
   ProcessGroup& group_;
   Progress progress_;
+  StepObserver observer_;
   std::int64_t step_ = 0;  // over all epochs
   std::uint64_t bytes_moved_ = 0;
 };

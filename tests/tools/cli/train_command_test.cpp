@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 
 #include "support/process_table.h"
 #include "support/program.h"
@@ -204,6 +206,27 @@ TEST_F(TrainCommand, RefusesWrongUseOnOneLine) {
       {{"train", "linear", "--save", "/absent/net.pt"}, "/absent/net.pt"},
       {{"train", "linear", "--ranks", "2", "--save", "/absent/net.pt"}, "/absent/net.pt"},
       {{"train", "linear", "--save", "/tmp"}, "this is not a file"},
+      {{"train", "mlp", "--curriculum", "cubic"}, "cubic not in {linear,root,steps}"},
+      {{"train", "mlp", "--curriculum", "root", "--curriculum-start", "1.5"},
+       "--curriculum-start \"1.5\": give a number from 1e-06 to 1"},
+      {{"train", "mlp", "--curriculum-steps", "5"}, "--curriculum"},
+      {{"train", "mlp", "--set", "momentum=1"},
+       "--set \"momentum=1\": there is no option \"momentum\"; the options are epochs, "
+       "batch-size, global-batch-size, lr, scale-lr, seed, data, curriculum, curriculum-start, "
+       "curriculum-steps, amp"},
+      {{"compare", "mlp", "--set=momentum=1"},
+       "the options are epochs, batch-size, global-batch-"
+       "size, lr, scale-lr, seed, data\n"},
+      {{"train", "linear", "--set", "lr"}, "--set \"lr\": give a value"},
+      {{"train", "linear", "--set", "lr="}, "--set \"lr=\": give a value"},
+      {{"train", "linear", "--set", "lr=inf"}, "--lr \"inf\": give a number from 1e-30 to 1e+30"},
+      {{"train", "linear", "--set", "batch_size=0"}, "--batch-size \"0\": give a whole number"},
+      {{"train", "linear", "--set", "scale_lr=maybe"}, "scale-lr"},
+      {{"train", "linear", "--set"}, "--set"},
+      {{"train", "linear", "--metrics", "/absent/m"}, "cannot write the metrics file /absent/m: "},
+      {{"train", "linear", "--ranks", "2", "--device", "cpu", "--metrics", "/absent/m"},
+       "cannot write the metrics file /absent/m: No such file or directory"},
+      {{"train", "linear", "--curriculum", "root"}, "recipe linear has no images to sort"},
       {{"compare", "linear", "--ranks", "0"}, "--ranks \"0\": give a whole number from 1 to 32768"},
       {{"compare", "linear", "--ranks", "1,"}, "--ranks \"\": give a whole number"},
       {{"compare", "mlp", "--data", "/absent"}, "/absent: there is no such data folder"},
@@ -231,6 +254,89 @@ TEST_F(TrainCommand, CompareStartsItsRanksItself) {
       {"run", "-n", "2", "--no-prefix", LOCKSTEP_PROGRAM, "compare", "linear", "--device", "cpu"});
   EXPECT_EQ(ended.code, 2);
   EXPECT_THAT(ended.err, HasSubstr("one of 2 ranks, but compare starts its own ranks"));
+}
+
+std::vector<Json> lines_of(const std::string& file) {
+  std::ifstream in(file);
+  std::vector<Json> objects;
+  for (std::string line; std::getline(in, line);) objects.push_back(Json::parse(line));
+  return objects;
+}
+
+TEST_F(TrainCommand, AppendsMetricsAsTheTrainingGoesOn) {
+  const std::string file = folder().path() / "metrics.jsonl";
+  for (const int ranks : {1, 2}) {
+    std::filesystem::remove(file);
+    const Ended ended =
+        run_lockstep({"train", "mlp", "--ranks", std::to_string(ranks), "--device", "cpu", "--data",
+                      data(), "--epochs", "2", "--set", "global_batch_size=12", "--set=lr=0.002",
+                      "--metrics", file, "--json"});
+    ASSERT_EQ(ended.code, 0) << ended.err;
+    const Json result = Json::parse(ended.out);
+    EXPECT_EQ(result["global_batch_size"], 12);
+    EXPECT_EQ(result["learning_rate"], 0.002);
+    // 26 steps an epoch: records at 10, 20 and 26, and one of the epoch.
+    const auto lines = lines_of(file);
+    ASSERT_THAT(lines, SizeIs(8));
+    std::vector<int> steps;
+    for (const Json& line : lines) steps.push_back(line["step"]);
+    EXPECT_THAT(steps, ::testing::ElementsAre(10, 20, 26, 26, 36, 46, 52, 52));
+    for (const Json& line : lines) {
+      EXPECT_EQ(line["epoch"], line["step"] <= 26 ? 1 : 2);
+      EXPECT_GE(line["loss"], 0);
+      if (line["kind"] == "epoch") continue;
+      EXPECT_EQ(line["kind"], "step");
+      EXPECT_EQ(line["learning_rate"], 0.002);
+      EXPECT_GT(line["samples_per_second"], 0);
+      EXPECT_GT(line["peak_mb"], 10);
+    }
+    EXPECT_EQ(lines[7]["kind"], "epoch");
+    EXPECT_GT(lines[7]["seconds"], 0);
+    EXPECT_EQ(lines[7]["loss"], result["loss"]);
+    EXPECT_EQ(lines[7]["accuracy"], result["accuracy"]);
+    EXPECT_EQ(lines[3]["kind"], "epoch");
+    EXPECT_TRUE(lines[3].contains("accuracy"));
+  }
+}
+
+TEST_F(TrainCommand, AnotherProgramCanFollowTheMetrics) {
+  const std::string file = folder().path() / "metrics.jsonl";
+  Program program({LOCKSTEP_PROGRAM, "train", "linear", "--ranks", "2", "--device", "cpu",
+                   "--epochs", "100000", "--metrics", file});
+  ASSERT_TRUE(testing::eventually([&] { return std::filesystem::exists(file); }));
+  ASSERT_TRUE(testing::eventually([&] { return std::filesystem::file_size(file) > 1000; }));
+  program.signal(SIGTERM);
+  EXPECT_EQ(program.wait(), 128 + SIGTERM);
+  const auto written = std::filesystem::file_size(file);
+  // A later training goes on after it.
+  const Ended ended =
+      run_lockstep({"train", "linear", "--device", "cpu", "--epochs", "1", "--metrics", file});
+  EXPECT_EQ(ended.code, 0) << ended.err;
+  EXPECT_GT(std::filesystem::file_size(file), written);
+}
+
+TEST_F(TrainCommand, AFullDiskEndsATrainingWithMetrics) {
+  const Ended ended =
+      run_lockstep({"train", "linear", "--device", "cpu", "--metrics", "/dev/full", "--json"});
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_EQ(Json::parse(ended.out)["error"]["message"],
+            "cannot write the metrics file /dev/full: No space left on device");
+}
+
+TEST_F(TrainCommand, Rank0WritesOneEventFile) {
+  const auto runs = folder().path() / "runs";
+  const Ended ended = run_lockstep({"train", "mlp", "--ranks", "2", "--device", "cpu", "--data",
+                                    data(), "--epochs", "1", "--tensorboard", runs});
+  ASSERT_EQ(ended.code, 0) << ended.err;
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::directory_iterator(runs)) files.push_back(entry.path());
+  ASSERT_THAT(files, SizeIs(1));
+  std::ifstream in(files[0], std::ios::binary);
+  const std::string bytes(std::istreambuf_iterator<char>(in), {});
+  for (const char* tag : {"train/loss", "train/learning_rate", "train/samples_per_second",
+                          "epoch/loss", "epoch/accuracy"}) {
+    EXPECT_THAT(bytes, HasSubstr(tag));
+  }
 }
 
 TEST_F(TrainCommand, CanBeStoppedThoughNobodyReads) {

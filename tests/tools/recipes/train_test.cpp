@@ -2,6 +2,8 @@
 // Trainings, alone and by rank processes: what they learn, and that both learn the same.
 #include "tools/recipes/train.h"
 
+#include <numeric>
+
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
@@ -136,6 +138,62 @@ TEST(Train, LearnsImagesAndReportsItsProgress) {
   EXPECT_THAT(lines, Contains(HasSubstr("epoch 2/4, step 49/151: loss ")));
   EXPECT_THAT(lines, Contains(HasSubstr("epoch 4/4: mean loss ")));
   EXPECT_THAT(lines, Contains(HasSubstr("test accuracy ")));
+}
+
+TEST(Train, FollowsACurriculumInEachMode) {
+  const testing::TemporaryFolder folder;
+  testing::write_tiny_images(folder, 300);
+  TrainOptions options{.epochs = 3,
+                       .global_batch_size = 20,
+                       .data_folder = folder.path(),
+                       .seed = 5,
+                       .save_file = folder.path() / "shuffled.pt"};
+  const TrainResult shuffled = train_with(1, "mlp", options);
+  options.curriculum = Curriculum{.pacing = Pacing::root, .start_share = 0.3, .full_at_step = 30};
+  options.save_file = folder.path() / "single.pt";
+  const TrainResult single = train_with(1, "mlp", options);
+  // Hard images come late: only in the second of the three epochs of 15 steps.
+  const auto second_epoch = [](const TrainResult& result) {
+    double sum = 0;
+    for (std::size_t step = 15; step < 30; ++step) sum += result.losses.at(step).loss;
+    return sum;
+  };
+  EXPECT_GT(second_epoch(single), 2 * second_epoch(shuffled));
+  options.save_file = folder.path() / "ddp.pt";
+  expect_close(train_with(TrainMode::ddp, 2, "mlp", options), single, folder.path());
+  options.save_file = folder.path() / "dp.pt";
+  options.replicas = 2;
+  expect_close(train_with(TrainMode::dp, 1, "mlp", options), single, folder.path());
+}
+
+TEST(ProbeLosses, AreTheSameOnEveryRankAndLowerForEasyImages) {
+  const auto losses_on = [](int ranks) {
+    return spawn(ranks,
+                 [](int) {
+                   const auto group = init_process_group(on_cpu());
+                   torch::manual_seed(1);
+                   const at::Tensor targets = torch::arange(1000).remainder(10);
+                   const at::Tensor noise = torch::rand({1000, 1, 28, 28});
+                   // The first half shows its label clearly.
+                   const at::Tensor clear = torch::ones({1000, 1});
+                   clear.slice(0, 500).fill_(0.1);
+                   const at::Tensor inputs =
+                       noise + 20 * (torch::one_hot(targets, 28) * clear).view({1000, 1, 28, 1});
+                   const at::Tensor losses = probe_losses({inputs, targets, {}, {}}, 3, *group);
+                   std::vector<float> values(losses.data_ptr<float>(),
+                                             losses.data_ptr<float>() + 1000);
+                   return values;
+                 },
+                 {.threads = 1, .prefix = false});
+  };
+  const auto alone = losses_on(1);
+  const auto both = losses_on(2);
+  EXPECT_EQ(both[0], alone[0]);
+  EXPECT_EQ(both[1], alone[0]);
+  const auto mean = [&](int begin) {
+    return std::accumulate(alone[0].begin() + begin, alone[0].begin() + begin + 500, 0.0) / 500;
+  };
+  EXPECT_LT(mean(0), mean(500) / 2);
 }
 
 TEST(Train, ScalesTheLearningRate) {
@@ -302,6 +360,10 @@ TEST(CheckTrainOptions, NamesWhatCannotBe) {
               ThrowsMessage<UsageError>(HasSubstr("/absent: there is no such data folder")));
   EXPECT_THAT(check(linear_recipe(), {.global_batch_size = 3}),
               ThrowsMessage<UsageError>(HasSubstr("the number of ranks, 2")));
+  EXPECT_THAT(check(linear_recipe(), {.curriculum = Curriculum{}}),
+              ThrowsMessage<UsageError>(HasSubstr("no images to sort by difficulty")));
+  EXPECT_THAT(check(mlp_recipe(), {.curriculum = Curriculum{.start_share = 0}}),
+              ThrowsMessage<UsageError>(HasSubstr("share at the start 0: give a number")));
   EXPECT_THAT([] { find_recipe("resnet"); },
               ThrowsMessage<UsageError>(HasSubstr("\"resnet\"; choose one of linear, mlp, cnn")));
 }

@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Sorts the samples by score, and draws each step from those that the pacing function allows.
+#include "lockstep/data/curriculum_sampler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <mutex>
+#include <numeric>
+#include <optional>
+#include <random>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <torch/serialize/archive.h>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep {
+namespace {
+
+constexpr const char* kCurriculum = "CurriculumSampler";
+
+[[noreturn]] void refuse_curriculum(int ranks, int rank, const std::string& fault) {
+  throw UsageError(fmt::format("{}, rank {} of {}: {}", kCurriculum, rank, ranks, fault));
+}
+
+// The error and its remedy; empty if the options are valid.
+std::string fault_of_options(const CurriculumSamplerOptions& options, int ranks) {
+  if (options.global_batch_size < 1 || options.global_batch_size % ranks != 0) {
+    return fmt::format(
+        "global_batch_size is {}; give the samples of one step on all ranks together, a positive "
+        "multiple of {}",
+        options.global_batch_size, ranks);
+  }
+  if (options.full_at_step < 1) {
+    return fmt::format(
+        "full_at_step is {}; give the number of steps until all samples are in, at "
+        "least 1",
+        options.full_at_step);
+  }
+  if (!(options.start_share > 0 && options.start_share <= 1)) {
+    return fmt::format("start_share is {}; give a share above 0 and at most 1",
+                       options.start_share);
+  }
+  if (options.pacing == Pacing::steps && options.stages < 1) {
+    return fmt::format("stages is {}; give at least 1", options.stages);
+  }
+  return {};
+}
+
+std::string fault_of_scores(const at::Tensor& scores, std::size_t samples) {
+  if (!scores.defined()) return "scores are undefined; give a tensor with one for each sample";
+  if (scores.layout() != at::kStrided || scores.is_quantized() || scores.is_meta() ||
+      scores.is_complex() || scores.dim() != 1) {
+    return fmt::format(
+        "scores of shape [{}] and type {}; give one real number for each sample, in an ordinary "
+        "tensor of one dimension",
+        fmt::join(scores.sizes(), ", "), at::toString(scores.scalar_type()));
+  }
+  if (samples == 0) return "the data set has no samples; give one that has";
+  if (static_cast<std::size_t>(scores.numel()) != samples) {
+    return fmt::format("{} scores for {} samples; give one for each", scores.numel(), samples);
+  }
+  return {};
+}
+
+std::vector<std::size_t> sorted_by_score(const at::Tensor& scores, std::size_t samples, int ranks,
+                                         int rank) {
+  if (const auto fault = fault_of_scores(scores, samples); !fault.empty()) {
+    refuse_curriculum(ranks, rank, fault);
+  }
+  const at::Tensor values = scores.detach().cpu().to(at::kDouble).contiguous();
+  const auto* score = values.data_ptr<double>();
+  const auto* nan = std::find_if(score, score + samples, [](double s) { return std::isnan(s); });
+  if (nan != score + samples) {
+    refuse_curriculum(
+        ranks, rank,
+        fmt::format("score {} of {} is nan; give each sample a number, such as infinity for the "
+                    "hardest",
+                    nan - score, samples));
+  }
+  std::vector<std::size_t> sorted(samples);
+  std::iota(sorted.begin(), sorted.end(), std::size_t{0});
+  std::ranges::stable_sort(sorted, {}, [&](std::size_t sample) { return score[sample]; });
+  return sorted;
+}
+
+double share_at(const CurriculumSamplerOptions& options, std::int64_t step) {
+  if (step >= options.full_at_step) return 1;
+  const double start = options.start_share;
+  const double t = static_cast<double>(step) / static_cast<double>(options.full_at_step);
+  switch (options.pacing) {
+    case Pacing::linear:
+      return start + (1 - start) * t;
+    case Pacing::root:
+      return std::sqrt(start * start + (1 - start * start) * t);
+    case Pacing::steps:
+      return std::pow(start, 1 - std::floor(options.stages * t) / options.stages);
+  }
+  return 1;
+}
+
+}  // namespace
+
+struct CurriculumSampler::Resumption {
+  std::mutex mutex;
+  // Until a reset takes it.
+  std::optional<CurriculumState> at;
+};
+
+CurriculumSampler::CurriculumSampler(DatasetSize dataset, const at::Tensor& scores,
+                                     GroupArgument group, const CurriculumSamplerOptions& options)
+    : CurriculumSampler(dataset, scores, group.get().size(), group.get().rank(), options) {}
+
+CurriculumSampler::CurriculumSampler(DatasetSize dataset, const at::Tensor& scores,
+                                     int num_replicas, int rank,
+                                     const CurriculumSamplerOptions& options)
+    : EpochSampler(kCurriculum, {dataset.get(), num_replicas, rank, options.drop_last},
+                   /*random=*/true),
+      by_score_(std::make_shared<const std::vector<std::size_t>>(
+          sorted_by_score(scores, dataset.get(), num_replicas, rank))),
+      options_(options),
+      resumption_(std::make_shared<Resumption>()) {
+  if (const auto fault = fault_of_options(options, num_replicas); !fault.empty()) {
+    refuse_curriculum(num_replicas, rank, fault);
+  }
+}
+
+std::size_t CurriculumSampler::pool_size(std::int64_t step) const {
+  const std::size_t samples = by_score_->size();
+  const auto paced = static_cast<std::size_t>(std::ceil(
+      share_at(options_, std::max<std::int64_t>(step, 0)) * static_cast<double>(samples)));
+  const auto batch = static_cast<std::size_t>(options_.global_batch_size);
+  return std::min(samples, std::max(paced, batch));
+}
+
+std::int64_t CurriculumSampler::steps_per_epoch() const {
+  const auto samples = static_cast<std::int64_t>(by_score_->size());
+  return samples / options_.global_batch_size + (samples % options_.global_batch_size != 0 ? 1 : 0);
+}
+
+std::vector<std::size_t> CurriculumSampler::order(std::size_t size, std::int64_t epoch) const {
+  const std::int64_t first_step = epoch * steps_per_epoch();
+  if (pool_size(first_step) == size) return sample_order(size, true, options_.seed, epoch);
+
+  std::mt19937_64 random(static_cast<std::uint64_t>(options_.seed) +
+                         static_cast<std::uint64_t>(epoch));
+  // The pool is always the front of this, in an arbitrary order: the swaps of a step stay within
+  // its pool.
+  std::vector<std::size_t> samples = *by_score_;
+  std::vector<std::size_t> drawn;
+  drawn.reserve(size);
+  const auto batch = static_cast<std::size_t>(options_.global_batch_size);
+  std::size_t taken = 0;  // of the pool, by this step, or by all steps with a complete pool
+  for (std::int64_t step = first_step; drawn.size() < size; ++step) {
+    const std::size_t pool = pool_size(step);
+    if (step == first_step || pool_size(step - 1) < size) taken = 0;
+    const std::size_t end = std::min(size, drawn.size() + batch);
+    for (; drawn.size() < end; ++taken) {
+      // The modulus favours small numbers by less than one part in 2^32.
+      std::swap(samples[taken], samples[taken + random() % (pool - taken)]);
+      drawn.push_back(samples[taken]);
+    }
+  }
+  return drawn;
+}
+
+CurriculumState CurriculumSampler::state_after(std::int64_t steps) const {
+  if (steps < 0 || steps > steps_per_epoch()) {
+    refuse_curriculum(
+        num_replicas(), rank(),
+        fmt::format("the state after {} steps of an epoch was asked for, which has {}", steps,
+                    steps_per_epoch()));
+  }
+  return {
+      options_.seed, epoch(),
+      std::min(static_cast<std::int64_t>(by_score_->size()), steps * options_.global_batch_size)};
+}
+
+void CurriculumSampler::resume(const CurriculumState& state) {
+  const auto samples = static_cast<std::int64_t>(by_score_->size());
+  if (state.seed != options_.seed) {
+    refuse_curriculum(
+        num_replicas(), rank(),
+        fmt::format("the state's seed is {}, but the sampler's is {}; make the sampler with the "
+                    "state's seed",
+                    state.seed, options_.seed));
+  }
+  const bool whole_steps =
+      state.samples_consumed % options_.global_batch_size == 0 || state.samples_consumed == samples;
+  if (state.samples_consumed < 0 || state.samples_consumed > samples || !whole_steps) {
+    refuse_curriculum(
+        num_replicas(), rank(),
+        fmt::format("the state has consumed {} samples, which are not whole steps of {} out of "
+                    "{}; make the sampler with the data set and the global_batch_size of the "
+                    "training that saved the state",
+                    state.samples_consumed, options_.global_batch_size, samples));
+  }
+  set_epoch(state.epoch);
+  const std::lock_guard lock(resumption_->mutex);
+  resumption_->at = state;
+}
+
+void CurriculumSampler::reset(c10::optional<std::size_t> new_size) {
+  if (new_size && *new_size != by_score_->size()) {
+    refuse_curriculum(
+        num_replicas(), rank(),
+        fmt::format("a data set of {} samples, but {} scores; make a sampler with a score for "
+                    "each sample",
+                    *new_size, by_score_->size()));
+  }
+  const std::int64_t wanted = epoch();
+  std::optional<CurriculumState> resumed;
+  {
+    const std::lock_guard lock(resumption_->mutex);
+    resumed = std::exchange(resumption_->at, std::nullopt);
+  }
+  EpochSampler::reset();
+  running_epoch_ = wanted;
+  steps_given_ = 0;
+  if (!resumed || resumed->epoch != wanted || resumed->samples_consumed == 0) return;
+  const std::int64_t batch = options_.global_batch_size;
+  steps_given_ = (resumed->samples_consumed + batch - 1) / batch;
+  EpochSampler::next(static_cast<std::size_t>(steps_given_ * (batch / num_replicas())));
+}
+
+c10::optional<std::vector<std::size_t>> CurriculumSampler::next(std::size_t batch_size) {
+  const auto own = static_cast<std::size_t>(options_.global_batch_size / num_replicas());
+  if (batch_size != own) {
+    refuse_curriculum(
+        num_replicas(), rank(),
+        fmt::format("a batch of {} samples was asked for, but this rank's part of the global "
+                    "batch of {} is {}; give the loader this batch size",
+                    batch_size, options_.global_batch_size, own));
+  }
+  auto batch = EpochSampler::next(batch_size);
+  if (batch) ++steps_given_;
+  return batch;
+}
+
+void CurriculumSampler::save(torch::serialize::OutputArchive& archive) const {
+  const auto samples = static_cast<std::int64_t>(by_score_->size());
+  archive.write("seed", c10::IValue(options_.seed));
+  archive.write("epoch", c10::IValue(running_epoch_.value_or(epoch())));
+  archive.write("samples_consumed",
+                c10::IValue(std::min(samples, steps_given_ * options_.global_batch_size)));
+}
+
+void CurriculumSampler::load(torch::serialize::InputArchive& archive) {
+  c10::IValue seed;
+  c10::IValue epoch;
+  c10::IValue consumed;
+  archive.read("seed", seed);
+  archive.read("epoch", epoch);
+  archive.read("samples_consumed", consumed);
+  resume({seed.toInt(), epoch.toInt(), consumed.toInt()});
+  reset();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Distributes samples over the ranks of a group from easy to hard: training starts with the easiest
+// samples, and the pool widens until it holds all of them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "lockstep/comm/group_argument.h"
+#include "lockstep/data/distributed_sampler.h"
+#include "lockstep/data/epoch_sampler.h"
+
+namespace lockstep {
+
+// How the pool's share of the samples grows from start_share at step 0 to 1 at step full_at_step,
+// where t is step / full_at_step:
+//   linear  start_share + (1 - start_share) t
+//   root    sqrt(start_share^2 + (1 - start_share^2) t): as each new sample makes the pool larger,
+//           and itself rarer, new ones come later and later (Platanios et al. 2019)
+//   steps   start_share^(1 - floor(stages t) / stages): after each stage the pool is larger by the
+//           same factor (the fixed exponential pacing of Hacohen and Weinshall 2019)
+enum class Pacing { linear, root, steps };
+
+struct CurriculumSamplerOptions {
+  // Samples of one step on all ranks together, a multiple of the number of ranks. Required: it maps
+  // samples to steps.
+  std::int64_t global_batch_size = 0;
+  // The first step that draws from all samples, counted over all epochs. Required.
+  std::int64_t full_at_step = 0;
+  Pacing pacing = Pacing::linear;
+  // In (0, 1]; 1 is a DistributedSampler.
+  double start_share = 0.2;
+  // For Pacing::steps.
+  int stages = 5;
+  // Must be the same on every rank. seed + epoch determines an epoch's draw.
+  std::int64_t seed = 0;
+  // Drops the remainder that does not divide evenly among the ranks, instead of padding with the
+  // epoch's first samples.
+  bool drop_last = false;
+};
+
+// Where a training stands, for a checkpoint; the same on every rank, for any number of ranks.
+struct CurriculumState {
+  std::int64_t seed = 0;
+  std::int64_t epoch = 0;
+  // In this epoch, on all ranks together.
+  std::int64_t samples_consumed = 0;
+};
+
+// A curriculum after Bengio et al. 2009, with the scoring and pacing functions of Hacohen and
+// Weinshall 2019: step s draws its global batch uniformly, without replacement, from the pool of
+// the pool_size(s) samples with the lowest scores. Of equal scores, that of the lower index is
+// lower. Steps are independent of each other while the pool grows, so a sample may come several
+// times in an epoch, or not at all.
+//
+// An epoch has as many samples as the data set. Step s of epoch e has the number
+// e * ceil(size / global_batch_size) + s. Its samples are the same for any number of ranks, each on
+// one rank only; the padding of an epoch's last step is the exception, as in DistributedSampler.
+// From the step that completes the pool to the end of its epoch, no sample comes twice. Each later
+// epoch is exactly DistributedSampler's with the same seed: every sample once.
+//
+// Under DataParallel, use it as for a group of one.
+class CurriculumSampler : public EpochSampler {
+ public:
+  // For this rank of the group, which the sampler does not keep alive. scores: [N], one for each
+  // sample, lower for easier ones, of any real type on any device. They must be the same on every
+  // rank, bit for bit: compute them on one and broadcast them. They may be infinite. They are not
+  // kept. UsageError if there is not one for each sample, if one is NaN, or for options outside
+  // their range.
+  CurriculumSampler(DatasetSize dataset, const at::Tensor& scores, GroupArgument group,
+                    const CurriculumSamplerOptions& options);
+  // For rank `rank` of `num_replicas`. UsageError unless 0 <= rank < num_replicas.
+  CurriculumSampler(DatasetSize dataset, const at::Tensor& scores, int num_replicas, int rank,
+                    const CurriculumSamplerOptions& options);
+
+  // The number of samples from which a step draws: the pacing function's share of them, but at
+  // least a global batch, so that the ranks' samples differ. `step` counts over all epochs.
+  std::size_t pool_size(std::int64_t step) const;
+
+  // The state after that many steps of the current epoch. The training counts them: a loader may
+  // have drawn more batches in advance. UsageError if the epoch has fewer steps.
+  CurriculumState state_after(std::int64_t steps) const;
+  // Sets the epoch. The next reset() of this sampler or of one of its copies, which a loader calls
+  // in begin(), then starts at the state's sample, if the epoch is still the same. Any number of
+  // ranks may have trained before. UsageError if the state has another seed, or its samples are not
+  // those of whole steps.
+  void resume(const CurriculumState& state);
+
+  // As EpochSampler. UsageError if a new size is not the number of scores.
+  void reset(c10::optional<std::size_t> new_size = c10::nullopt) override;
+  // As EpochSampler. UsageError unless batch_size is this rank's part of the global batch.
+  c10::optional<std::vector<std::size_t>> next(std::size_t batch_size) override;
+  // This copy's CurriculumState. load() resumes there.
+  void save(torch::serialize::OutputArchive& archive) const override;
+  void load(torch::serialize::InputArchive& archive) override;
+
+ private:
+  // What all copies share.
+  struct Resumption;
+
+  std::vector<std::size_t> order(std::size_t size, std::int64_t epoch) const override;
+  std::int64_t steps_per_epoch() const;
+
+  // The samples from easy to hard.
+  std::shared_ptr<const std::vector<std::size_t>> by_score_;
+  CurriculumSamplerOptions options_;
+  std::shared_ptr<Resumption> resumption_;
+  // Since the first reset.
+  std::optional<std::int64_t> running_epoch_;
+  // Steps of the running epoch that next() has given.
+  std::int64_t steps_given_ = 0;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Builds TensorBoard's messages, and appends them to the event file.
+#include "lockstep/train/tensorboard_writer.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <limits>
+#include <vector>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "lockstep/core/error.h"
+#include "lockstep/core/system_error.h"
+#include "lockstep/core/tcp_socket.h"
+#include "lockstep/core/unique_fd.h"
+#include "lockstep/train/event_encoding.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::size_t kGathered = std::size_t{64} << 10;
+constexpr std::chrono::seconds kUnwritten{2};
+
+// Field numbers of tensorboard/compat/proto: event, summary, histogram, tensor, tensor_shape.
+namespace fields {
+constexpr unsigned kEventTime = 1, kEventStep = 2, kEventVersion = 3, kEventSummary = 5;
+constexpr unsigned kSummaryValue = 1;
+constexpr unsigned kValueTag = 1, kValueSimple = 2, kValueHistogram = 5, kValueTensor = 8,
+                   kValueMetadata = 9;
+constexpr unsigned kMetadataPlugin = 1, kPluginName = 1;
+constexpr unsigned kLeast = 1, kMost = 2, kCount = 3, kSum = 4, kSumOfSquares = 5, kLimits = 6,
+                   kBuckets = 7;
+constexpr unsigned kTensorType = 1, kTensorShape = 2, kTensorStrings = 8;
+constexpr unsigned kShapeDimension = 2, kDimensionSize = 1;
+}  // namespace fields
+
+constexpr std::int64_t kStringType = 7;  // DT_STRING
+
+double seconds_since_epoch() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+// The upper limits of all buckets, ascending.
+const std::vector<double>& bucket_limits() {
+  static const std::vector<double> limits = [] {
+    std::vector<double> positive;
+    for (double limit = 1e-12; limit < 1e20; limit *= 1.1) positive.push_back(limit);
+    std::vector<double> all;
+    for (auto limit = positive.rbegin(); limit != positive.rend(); ++limit) all.push_back(-*limit);
+    all.push_back(0);
+    all.insert(all.end(), positive.begin(), positive.end());
+    all.push_back(std::numeric_limits<double>::max());
+    return all;
+  }();
+  return limits;
+}
+
+EventMessage histogram_of(const at::Tensor& elements) {
+  const auto* begin = elements.data_ptr<double>();
+  const auto* end = begin + elements.numel();
+  const std::vector<double>& limits = bucket_limits();
+  std::vector<double> counts(limits.size());
+  double sum = 0;
+  double squares = 0;
+  for (const double* value = begin; value != end; ++value) {
+    sum += *value;
+    squares += *value * *value;
+    counts[static_cast<std::size_t>(std::ranges::lower_bound(limits, *value) - limits.begin())] +=
+        1;
+  }
+  // Empty buckets at both ends are left out, except one on each side, which bounds the picture.
+  const auto occupied = [](double count) { return count > 0; };
+  const auto first = std::ranges::find_if(counts, occupied) - counts.begin();
+  const auto last = counts.rend() - std::find_if(counts.rbegin(), counts.rend(), occupied);
+  const auto from = static_cast<std::size_t>(std::max<std::ptrdiff_t>(first - 1, 0));
+  const std::size_t count = std::min(static_cast<std::size_t>(last) + 1, limits.size()) - from;
+  EventMessage histogram;
+  histogram.real(fields::kLeast, *std::min_element(begin, end))
+      .real(fields::kMost, *std::max_element(begin, end))
+      .real(fields::kCount, static_cast<double>(end - begin))
+      .real(fields::kSum, sum)
+      .real(fields::kSumOfSquares, squares)
+      .reals(fields::kLimits, {limits.data() + from, count})
+      .reals(fields::kBuckets, {counts.data() + from, count});
+  return histogram;
+}
+
+}  // namespace
+
+class TensorBoardWriter::File {
+ public:
+  explicit File(const std::filesystem::path& folder) {
+    std::error_code error;
+    std::filesystem::create_directories(folder, error);
+    if (error) {
+      throw BackendError(fmt::format("cannot make the folder {} for TensorBoard: {}",
+                                     folder.string(), error.message()));
+    }
+    static std::atomic<int> number = 0;
+    path_ = folder / fmt::format("events.out.tfevents.{:010}.{}.{}.{}",
+                                 static_cast<std::int64_t>(seconds_since_epoch()), host_name(),
+                                 ::getpid(), number++);
+    fd_.reset(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    if (!fd_) error_ = errno;
+    require_writable();
+    EventMessage event;
+    event.real(fields::kEventTime, seconds_since_epoch())
+        .bytes(fields::kEventVersion, "brain.Event:2");
+    gathered_ = event_record(event.encoded());
+    write();
+  }
+
+  ~File() {
+    try {
+      write();
+    } catch (const BackendError&) {
+      // Lost, as the header says.
+    }
+  }
+
+  void add(const EventMessage& value, std::int64_t step) {
+    require_writable();
+    EventMessage summary;
+    summary.message(fields::kSummaryValue, value);
+    EventMessage event;
+    event.real(fields::kEventTime, seconds_since_epoch())
+        .integer(fields::kEventStep, step)
+        .message(fields::kEventSummary, summary);
+    gathered_ += event_record(event.encoded());
+    if (gathered_.size() >= kGathered || Clock::now() - written_at_ >= kUnwritten) write();
+  }
+
+  void write() {
+    require_writable();
+    std::string_view rest = gathered_;
+    while (!rest.empty()) {
+      const ssize_t count = ::write(fd_.get(), rest.data(), rest.size());
+      if (count < 0 && errno == EINTR) continue;
+      if (count < 0) error_ = errno;
+      require_writable();
+      rest.remove_prefix(static_cast<std::size_t>(count));
+    }
+    gathered_.clear();
+    written_at_ = Clock::now();
+  }
+
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void require_writable() const {
+    if (error_ == 0) return;
+    throw BackendError(
+        fmt::format("cannot write the event file {}: {}", path_.string(), reason_of(error_)));
+  }
+
+  std::filesystem::path path_;
+  UniqueFd fd_;
+  std::string gathered_;
+  Clock::time_point written_at_;
+  int error_ = 0;
+};
+
+TensorBoardWriter::TensorBoardWriter(const std::filesystem::path& folder)
+    : file_(std::make_unique<File>(folder)) {}
+
+TensorBoardWriter::~TensorBoardWriter() = default;
+TensorBoardWriter::TensorBoardWriter(TensorBoardWriter&&) noexcept = default;
+TensorBoardWriter& TensorBoardWriter::operator=(TensorBoardWriter&&) noexcept = default;
+
+void TensorBoardWriter::add_scalar(std::string_view tag, double value, std::int64_t step) {
+  EventMessage message;
+  message.bytes(fields::kValueTag, tag).single(fields::kValueSimple, static_cast<float>(value));
+  file_->add(message, step);
+}
+
+void TensorBoardWriter::add_histogram(std::string_view tag, const at::Tensor& values,
+                                      std::int64_t step) {
+  if (!values.defined() || values.numel() == 0 || values.is_complex()) {
+    throw UsageError(fmt::format(
+        "add_histogram(\"{}\"): the tensor is undefined, empty or complex; give real numbers",
+        tag));
+  }
+  const at::Tensor elements = values.detach().cpu().to(at::kDouble).contiguous();
+  if (!elements.isfinite().all().item<bool>()) {
+    throw UsageError(fmt::format(
+        "add_histogram(\"{}\"), step {}: an element is infinite or NaN, which has no bucket", tag,
+        step));
+  }
+  EventMessage message;
+  message.bytes(fields::kValueTag, tag).message(fields::kValueHistogram, histogram_of(elements));
+  file_->add(message, step);
+}
+
+void TensorBoardWriter::add_text(std::string_view tag, std::string_view text, std::int64_t step) {
+  EventMessage plugin;
+  plugin.bytes(fields::kPluginName, "text");
+  EventMessage metadata;
+  metadata.message(fields::kMetadataPlugin, plugin);
+  EventMessage dimension;
+  dimension.integer(fields::kDimensionSize, 1);
+  EventMessage shape;
+  shape.message(fields::kShapeDimension, dimension);
+  EventMessage tensor;
+  tensor.integer(fields::kTensorType, kStringType)
+      .message(fields::kTensorShape, shape)
+      .bytes(fields::kTensorStrings, text);
+  EventMessage message;
+  message.bytes(fields::kValueTag, tag)
+      .message(fields::kValueTensor, tensor)
+      .message(fields::kValueMetadata, metadata);
+  file_->add(message, step);
+}
+
+void TensorBoardWriter::flush() {
+  file_->write();
+}
+
+const std::filesystem::path& TensorBoardWriter::file() const {
+  return file_->path();
+}
+
+}  // namespace lockstep

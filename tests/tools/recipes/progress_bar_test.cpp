@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The bar's text at several widths, and the states that a meter makes of steps.
+#include "tools/recipes/progress_bar.h"
+
+#include <cmath>
+
+#include <gmock/gmock.h>
+#include <torch/torch.h>
+
+namespace lockstep {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+const ProgressState kState{.epoch = 2,
+                           .epochs = 5,
+                           .step_of_epoch = 469,
+                           .steps_per_epoch = 938,
+                           .loss = 0.43124,
+                           .samples_per_second = 51234.4,
+                           .seconds_left = 65.2};
+
+TEST(ProgressBar, ShowsStepLossSpeedAndRemainingTime) {
+  EXPECT_EQ(progress_bar(kState, 81, false),
+            "epoch 2/5 [========>          ] 469/938, loss 0.4312, 51234 samples/s, 1:05 left");
+}
+
+TEST(ProgressBar, LeavesTheLastColumnEmptyAtAnyWidth) {
+  for (int columns = 0; columns < 300; ++columns) {
+    const std::string line = progress_bar(kState, columns, false);
+    EXPECT_LE(line.size(), std::max(columns - 1, 0)) << line;
+    if (columns > 100) {
+      EXPECT_THAT(line, HasSubstr("1:05 left"));
+    }
+  }
+}
+
+TEST(ProgressBar, LeavesOutPartsWhereTheTerminalIsNarrow) {
+  EXPECT_EQ(progress_bar(kState, 40, false), "epoch 2/5 [==>   ] 469/938, loss 0.4312");
+  EXPECT_EQ(progress_bar(kState, 20, false), "epoch 2/5 469/938");
+  EXPECT_EQ(progress_bar(kState, 9, false), "epoch 2/");
+}
+
+TEST(ProgressBar, LeavesOutTheSpeedUntilItIsKnown) {
+  ProgressState state = kState;
+  state.samples_per_second = 0;
+  EXPECT_THAT(progress_bar(state, 81, false), ::testing::EndsWith(" 469/938, loss 0.4312"));
+}
+
+TEST(ProgressBar, CountsOtherWork) {
+  EXPECT_EQ(count_bar("step mlp", 3, 12, 5.4, 51, false),
+            "step mlp [====>                  ] 3/12, 0:05 left");
+  EXPECT_EQ(count_bar("step mlp", 3, 12, 5.4, 14, false), "step mlp 3/12");
+}
+
+TEST(ProgressBar, IsFullAtTheEndOfAnEpoch) {
+  ProgressState state = kState;
+  state.step_of_epoch = 938;
+  EXPECT_THAT(progress_bar(state, 81, false), HasSubstr("[===================] 938/938"));
+  state.step_of_epoch = 0;
+  EXPECT_THAT(progress_bar(state, 81, false), HasSubstr("[                     ] 0/938"));
+}
+
+TEST(ProgressBar, ColoursOnlyTheBar) {
+  const std::string plain = progress_bar(kState, 81, false);
+  std::string coloured = progress_bar(kState, 81, true);
+  EXPECT_THAT(plain, Not(HasSubstr("\033")));
+  for (const std::string code : {"\033[32m", "\033[0m"}) {
+    const auto at = coloured.find(code);
+    ASSERT_NE(at, std::string::npos);
+    coloured.erase(at, code.size());
+  }
+  EXPECT_EQ(coloured, plain);
+}
+
+TEST(ProgressBar, WritesLongTimesWithHours) {
+  ProgressState state = kState;
+  state.seconds_left = 7384.9;
+  EXPECT_THAT(progress_bar(state, 100, false), HasSubstr("2:03:05 left"));
+}
+
+TEST(ProgressBar, PassesThroughAStore) {
+  for (const double loss : {0.5, std::nan(""), double{INFINITY}}) {
+    ProgressState state = kState;
+    state.loss = loss;
+    const auto read = progress_from_text(to_text(state));
+    ASSERT_TRUE(read);
+    EXPECT_EQ(progress_bar(*read, 90, true), progress_bar(state, 90, true));
+  }
+  EXPECT_FALSE(progress_from_text(""));
+  EXPECT_FALSE(progress_from_text("1 2 three"));
+}
+
+TEST(ProgressMeter, SkipsStepsThatComeTooSoonButNotTheLast) {
+  ProgressMeter meter;
+  StepSeen seen{.epochs = 1, .steps_per_epoch = 1000, .loss = torch::tensor(0.25), .samples = 32};
+  const auto first = meter.step(seen);
+  ASSERT_TRUE(first);
+  EXPECT_EQ(first->loss, 0.25);
+  int states = 0;
+  for (seen.step_of_epoch = 2; seen.step_of_epoch < 1000; ++seen.step_of_epoch) {
+    states += meter.step(seen) ? 1 : 0;
+  }
+  EXPECT_LT(states, 900);
+  const auto last = meter.step(seen);
+  ASSERT_TRUE(last);
+  EXPECT_EQ(last->seconds_left, 0);
+  EXPECT_GT(last->samples_per_second, 0);
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Event files, as TensorBoard's own reader in Python reads them.
+#include "lockstep/train/tensorboard_writer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <ctime>
+#include <fstream>
+#include <numeric>
+
+#include "tests/support/limits.h"
+#include "tests/support/program.h"
+#include "tests/support/skip_or_fail.h"
+#include <gmock/gmock.h>
+#include <nlohmann/json.hpp>
+#include <sys/wait.h>
+#include <torch/torch.h>
+#include <unistd.h>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+using ::testing::ThrowsMessage;
+using Json = nlohmann::json;
+
+std::string python() {
+  const char* named = std::getenv("LOCKSTEP_PYTHON");
+  return named != nullptr ? named : "python3";
+}
+
+class TensorBoardWriterTest : public ::testing::Test {
+ protected:
+  TensorBoardWriterTest() {
+    std::string name = ::testing::TempDir() + "events-XXXXXX";
+    if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary folder");
+    folder_ = name;
+  }
+  ~TensorBoardWriterTest() override { std::filesystem::remove_all(folder_); }
+
+  std::filesystem::path folder_;
+};
+
+TEST_F(TensorBoardWriterTest, NamesItsFileAsTensorBoardExpects) {
+  const auto now = std::to_string(std::time(nullptr)).substr(0, 7);
+  const TensorBoardWriter first(folder_ / "a" / "b");
+  const TensorBoardWriter second(folder_ / "a" / "b");
+  EXPECT_EQ(first.file().parent_path(), folder_ / "a" / "b");
+  EXPECT_THAT(first.file().filename().string(),
+              MatchesRegex("events\\.out\\.tfevents\\." + now + "...\\..+\\." +
+                           std::to_string(::getpid()) + "\\.[0-9]+"));
+  EXPECT_NE(first.file(), second.file());
+}
+
+TEST_F(TensorBoardWriterTest, TensorBoardReadsWhatItWrote) {
+  if (testing::Program({python(), "-c", "import tensorboard"}).wait() != 0) {
+    return testing::skip_or_fail("no " + python() + " with TensorBoard; set LOCKSTEP_PYTHON");
+  }
+  const auto before = static_cast<double>(std::time(nullptr));
+  std::vector<double> numbers(1000);
+  std::iota(numbers.begin(), numbers.end(), -300.0);
+  {
+    TensorBoardWriter writer(folder_);
+    for (int step = 0; step < 2000; ++step) writer.add_scalar("loss/train", 2.0 / (step + 1), step);
+    writer.add_scalar("not a number", std::nan(""), -1);
+    writer.add_histogram("weights", torch::tensor(numbers, torch::kDouble).view({10, 100}), 7);
+    writer.add_histogram("weights", torch::zeros(5, torch::kHalf), 8);
+    writer.add_text("notes", "**bold** \xC3\xA4\xC3\xB6", 3);
+  }
+  testing::Program program({python(), LOCKSTEP_READ_EVENTS, folder_});
+  ASSERT_EQ(program.wait(), 0) << program.err();
+  const Json read = Json::parse(program.out());
+
+  const Json& losses = read["scalars"]["loss/train"];
+  ASSERT_EQ(losses.size(), 2000u);
+  for (int step = 0; step < 2000; ++step) {
+    EXPECT_EQ(losses[step][0], step);
+    EXPECT_EQ(losses[step][1].get<float>(), static_cast<float>(2.0 / (step + 1)));
+    EXPECT_NEAR(losses[step][2], before, 60);
+  }
+  EXPECT_EQ(read["scalars"]["not a number"][0][0], -1);
+  EXPECT_TRUE(read["scalars"]["not a number"][0][1].is_null());
+  EXPECT_EQ(read["texts"]["notes"], Json::parse(R"([[3, "**bold** äö"]])"));
+
+  const Json& ramp = read["histograms"]["weights"][0];
+  EXPECT_EQ(ramp["step"], 7);
+  EXPECT_EQ(ramp["min"], -300);
+  EXPECT_EQ(ramp["max"], 699);
+  EXPECT_EQ(ramp["num"], 1000);
+  EXPECT_EQ(ramp["sum"], std::accumulate(numbers.begin(), numbers.end(), 0.0));
+  EXPECT_EQ(ramp["sum_squares"],
+            std::inner_product(numbers.begin(), numbers.end(), numbers.begin(), 0.0));
+  const std::vector<double> limits = ramp["bucket_limit"];
+  const std::vector<double> counts = ramp["bucket"];
+  ASSERT_EQ(limits.size(), counts.size());
+  EXPECT_TRUE(std::ranges::is_sorted(limits));
+  EXPECT_EQ(counts.front(), 0);
+  EXPECT_EQ(counts.back(), 0);
+  for (std::size_t bucket = 1; bucket < limits.size(); ++bucket) {
+    const auto within = std::ranges::count_if(
+        numbers, [&](double n) { return n > limits[bucket - 1] && n <= limits[bucket]; });
+    EXPECT_EQ(counts[bucket], within) << limits[bucket];
+  }
+  const Json& zeros = read["histograms"]["weights"][1];
+  EXPECT_EQ(zeros["num"], 5);
+  EXPECT_EQ(zeros["bucket"], Json::parse("[0, 5, 0]"));
+}
+
+std::uintmax_t bytes_of(const TensorBoardWriter& writer) {
+  return std::filesystem::file_size(writer.file());
+}
+
+TEST_F(TensorBoardWriterTest, WritesWhenFlushedAndWhenMuchHasGathered) {
+  TensorBoardWriter writer(folder_);
+  const auto empty = bytes_of(writer);
+  EXPECT_GT(empty, 0u);
+  writer.add_scalar("a", 1, 0);
+  writer.flush();
+  const auto one = bytes_of(writer);
+  EXPECT_GT(one, empty);
+  writer.add_text("b", std::string(100'000, 'x'), 0);
+  EXPECT_GT(bytes_of(writer), one + 100'000);
+}
+
+TEST_F(TensorBoardWriterTest, RefusesWhatHasNoBucket) {
+  TensorBoardWriter writer(folder_);
+  const auto add = [&](const at::Tensor& tensor) {
+    return [&writer, tensor] { writer.add_histogram("w", tensor, 4); };
+  };
+  EXPECT_THAT(add(torch::tensor({1.0, std::nan("")})),
+              ThrowsMessage<UsageError>(
+                  HasSubstr("add_histogram(\"w\"), step 4: an element is infinite or NaN")));
+  EXPECT_THAT(add(torch::empty(0)), ThrowsMessage<UsageError>(HasSubstr("empty")));
+  EXPECT_THAT(add({}), ThrowsMessage<UsageError>(HasSubstr("undefined")));
+}
+
+TEST_F(TensorBoardWriterTest, NamesTheFolderThatItCannotMake) {
+  std::ofstream(folder_ / "file") << "x";
+  EXPECT_THAT([&] { TensorBoardWriter(folder_ / "file" / "runs"); },
+              ThrowsMessage<BackendError>(
+                  AllOf(HasSubstr("cannot make the folder " + (folder_ / "file" / "runs").string()),
+                        HasSubstr("Not a directory"))));
+}
+
+// In a process of its own, which alone sees the small disk.
+TEST_F(TensorBoardWriterTest, AFullDiskIsAnErrorWithPathAndReason) {
+  constexpr int kNoDisk = 77;
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    if (!testing::mount_disk(folder_, 64 << 10)) ::_exit(kNoDisk);
+    TensorBoardWriter writer(folder_);
+    const std::string expected =
+        "cannot write the event file " + writer.file().string() + ": No space left on device";
+    int refused = 0;
+    for (int attempt = 0; attempt < 2; ++attempt) {
+      try {
+        writer.add_text("big", std::string(200'000, 'x'), attempt);
+      } catch (const BackendError& error) {
+        refused += error.what() == expected ? 1 : 0;
+      }
+    }
+    ::_exit(refused);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == kNoDisk) return testing::skip_or_fail("a mount needs a namespace");
+  EXPECT_EQ(WEXITSTATUS(status), 2);
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The lines of a training in this process, and on a terminal a progress bar below them.
+#pragma once
+
+#include <string>
+
+#include "lockstep/launch/console.h"
+#include "tools/recipes/progress_bar.h"
+
+namespace lockstep::cli {
+
+// The stream is a terminal that can_show_status(). Blocks until it takes the text. A signal that
+// ends the process removes the bar, too. One at a time.
+class TerminalLog {
+ public:
+  explicit TerminalLog(OutputStream stream);
+  // Removes the bar.
+  ~TerminalLog();
+  TerminalLog(const TerminalLog&) = delete;
+  TerminalLog& operator=(const TerminalLog&) = delete;
+
+  // Without its line ending.
+  void line(const std::string& text);
+  void step(const StepSeen& seen);
+
+  // The errno of the first failed write; 0 if none failed.
+  int error() const { return console_.error(stream_); }
+
+ private:
+  void write_all();
+
+  OutputStream stream_;
+  Console console_;
+  ProgressMeter meter_;
+};
+
+}  // namespace lockstep::cli

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The state of a training as one line at the bottom of a terminal.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "tools/recipes/step_seen.h"
+
+namespace lockstep {
+
+struct ProgressState {
+  std::int64_t epoch = 1;
+  std::int64_t epochs = 1;
+  std::int64_t step_of_epoch = 1;
+  std::int64_t steps_per_epoch = 1;
+  double loss = 0;
+  double samples_per_second = 0;
+  double seconds_left = 0;
+};
+
+// One line of printable characters for so many columns, the last of which stays empty, since a
+// terminal may wrap a full line: "epoch 2/5 [===>    ] 469/938, loss 0.4312, 51,234 samples/s, 1:05
+// left". On a narrow terminal, parts are left out. Green if `coloured`.
+std::string progress_bar(const ProgressState& state, int columns, bool coloured);
+
+// The same for work that is counted: "all-reduce [===>   ] 3/11, 0:05 left".
+std::string count_bar(const std::string& what, std::int64_t done, std::int64_t all,
+                      double seconds_left, int columns, bool coloured);
+
+// Text that passes through a store. from_text gives nullopt for anything else.
+std::string to_text(const ProgressState& state);
+std::optional<ProgressState> progress_from_text(const std::string& text);
+
+// Turns the steps of a training into states, ten a second.
+class ProgressMeter {
+ public:
+  // nullopt if the previous state is too recent.
+  std::optional<ProgressState> step(const StepSeen& seen);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  Clock::time_point start_ = Clock::now();
+  std::optional<Clock::time_point> last_;
+  std::int64_t samples_ = 0;  // since last_
+  double rate_ = 0;
+};
+
+}  // namespace lockstep
