@@ -13,7 +13,7 @@ constexpr std::string_view kTensorOfType = "_rebuild_tensor_v2";
 constexpr std::string_view kTensorOfBytes = "_rebuild_tensor_v3";
 constexpr std::string_view kParameter = "_rebuild_parameter";
 
-[[noreturn]] void malformed(const std::string& what) {
+[[noreturn]] void refuse_call(const std::string& what) {
   throw MalformedCall(what);
 }
 
@@ -21,7 +21,7 @@ template <class Kind>
 const Kind& argument(const Tuple& arguments, std::size_t index, std::string_view what) {
   const auto* found =
       index < arguments.size() ? std::get_if<Kind>(&arguments[index].data) : nullptr;
-  if (found == nullptr) malformed(fmt::format("a tensor without {}", what));
+  if (found == nullptr) refuse_call(fmt::format("a tensor without {}", what));
   return *found;
 }
 
@@ -32,21 +32,21 @@ void require_nothing(const Tuple& arguments, std::size_t index) {
   const auto* dict = std::get_if<Dict*>(&item.data);
   const bool is_nothing = std::holds_alternative<std::monostate>(item.data) ||
                           (dict != nullptr && (*dict)->items.empty());
-  if (!is_nothing) malformed("a tensor with hooks or with other attributes");
+  if (!is_nothing) refuse_call("a tensor with hooks or with other attributes");
 }
 
-std::vector<std::int64_t> sizes_of(const Tuple& arguments, std::size_t index,
-                                   std::string_view what) {
+std::vector<std::int64_t> sizes_argument(const Tuple& arguments, std::size_t index,
+                                         std::string_view what) {
   constexpr std::size_t kMostDimensions = 64;  // libtorch's own limit
   const Tuple& tuple = *argument<const Tuple*>(arguments, index, what);
   if (tuple.size() > kMostDimensions) {
-    malformed(
+    refuse_call(
         fmt::format("a tensor of {} dimensions, more than {}", tuple.size(), kMostDimensions));
   }
   std::vector<std::int64_t> sizes;
   for (std::size_t i = 0; i < tuple.size(); ++i) {
     sizes.push_back(argument<std::int64_t>(tuple, i, what));
-    if (sizes.back() < 0) malformed(fmt::format("a tensor with {} in {}", sizes.back(), what));
+    if (sizes.back() < 0) refuse_call(fmt::format("a tensor with {} in {}", sizes.back(), what));
   }
   return sizes;
 }
@@ -61,7 +61,7 @@ struct View {
 // could hold tensors that no memory holds.
 void check_view(const View& view, std::int64_t storage_elements) {
   const auto refuse = [&] {
-    malformed(
+    refuse_call(
         fmt::format("a tensor of shape {}, strides {} and offset {} in a storage of {} elements{}",
                     shape_text(view.sizes), shape_text(view.strides), view.offset, storage_elements,
                     view.offset < 0 ? "" : "; save tensor.clone() of one that expand() made"));
@@ -88,8 +88,8 @@ void check_view(const View& view, std::int64_t storage_elements) {
 at::Tensor rebuilt_tensor(const Tuple& arguments, bool of_bytes, const StorageReader& storages) {
   const PickledStorage& storage = *argument<const PickledStorage*>(arguments, 0, "a storage");
   const View view{.offset = argument<std::int64_t>(arguments, 1, "an offset"),
-                  .sizes = sizes_of(arguments, 2, "its shape"),
-                  .strides = sizes_of(arguments, 3, "its strides")};
+                  .sizes = sizes_argument(arguments, 2, "its shape"),
+                  .strides = sizes_argument(arguments, 3, "its strides")};
   argument<bool>(arguments, 4, "requires_grad");
   require_nothing(arguments, 5);
   const ElementType* type = storage.type;
@@ -99,11 +99,11 @@ at::Tensor rebuilt_tensor(const Tuple& arguments, bool of_bytes, const StorageRe
   }
   require_nothing(arguments, of_bytes ? 7 : 6);
   if (type == nullptr || arguments.size() > (of_bytes ? 8u : 7u)) {
-    malformed("a tensor whose type is unknown");
+    refuse_call("a tensor whose type is unknown");
   }
   const std::uint64_t unit = storage.type == nullptr ? 1 : storage.type->bytes;
   constexpr std::uint64_t kMost = std::uint64_t{1} << 50;
-  if (storage.count > kMost) malformed(fmt::format("a storage of {} elements", storage.count));
+  if (storage.count > kMost) refuse_call(fmt::format("a storage of {} elements", storage.count));
   check_view(view, static_cast<std::int64_t>(storage.count * unit / type->bytes));
   return storages(storage, *type).as_strided(view.sizes, view.strides, view.offset);
 }
@@ -126,7 +126,8 @@ bool is_known(const Global& name) {
 at::Tensor tensor_of_call(const Global& name, const Tuple& arguments,
                           const StorageReader& storages) {
   if (name.module != "torch._utils") {
-    malformed(fmt::format("a call of {}", in_quotes(fmt::format("{}.{}", name.module, name.name))));
+    refuse_call(
+        fmt::format("a call of {}", in_quotes(fmt::format("{}.{}", name.module, name.name))));
   }
   if (name.name == kParameter) {
     argument<bool>(arguments, 1, "requires_grad");

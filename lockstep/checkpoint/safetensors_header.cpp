@@ -175,7 +175,8 @@ class HeaderEvents final : public nlohmann::json_sax<HeaderJson> {
 };
 
 // The type and the shape must give the bytes between the offsets.
-void check_size(const SafetensorsEntry& entry, std::uint64_t data_bytes, const std::string& file) {
+void check_entry_size(const SafetensorsEntry& entry, std::uint64_t data_bytes,
+                      const std::string& file) {
   const auto refuse = [&](const std::string& what) {
     throw CheckpointError(fmt::format("{}: entry {}: {}", file, in_quotes(entry.name), what));
   };
@@ -267,7 +268,7 @@ SafetensorsHeader read_safetensors_header(const StoredBytes& bytes, const std::s
   HeaderEvents events(name, header);
   HeaderJson::sax_parse(text, &events);
   const std::uint64_t data_bytes = bytes.size - header.data_offset;
-  for (const auto& entry : header.entries) check_size(entry, data_bytes, name);
+  for (const auto& entry : header.entries) check_entry_size(entry, data_bytes, name);
   check_order(header.entries, data_bytes, name);
   return header;
 }

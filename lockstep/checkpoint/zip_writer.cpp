@@ -11,8 +11,8 @@
 namespace lockstep {
 namespace {
 
-constexpr std::uint64_t kAlignment = 64;  // of data, as torch.save has it
-constexpr std::uint16_t kVersion = 45;    // the first one that knows zip64
+constexpr std::uint64_t kEntryAlignment = 64;  // of data, as torch.save has it
+constexpr std::uint16_t kVersion = 45;         // the first one that knows zip64
 constexpr std::uint16_t kPaddingId = 0x4246;
 constexpr std::uint32_t kNoTime = 0x00210000;  // 1980-01-01, the first day there is
 
@@ -38,7 +38,7 @@ void ZipWriter::add(const std::string& name, std::span<const std::byte> data) {
                 std::uint64_t{data.size()});
   }
   const std::uint64_t unpadded = header + zip::kLocalHeaderBytes + name.size() + extra.size() + 4;
-  const std::uint64_t padding = (kAlignment - unpadded % kAlignment) % kAlignment;
+  const std::uint64_t padding = (kEntryAlignment - unpadded % kEntryAlignment) % kEntryAlignment;
   zip::append(extra, kPaddingId, static_cast<std::uint16_t>(padding));
   extra.append(padding, 'Z');
 
