@@ -28,6 +28,14 @@ void require_memory_for(std::uint64_t bytes, const std::string& entry) {
                   static_cast<double>(bytes) / 0x1p20, static_cast<double>(available) / 0x1p20));
 }
 
+at::Tensor empty_tensor(std::uint64_t elements, at::ScalarType type, const std::string& entry) {
+  try {
+    return at::empty({static_cast<std::int64_t>(elements)}, at::TensorOptions(type));
+  } catch (const c10::Error& error) {
+    throw CheckpointError(fmt::format("{} does not fit into memory: {}", entry, first_line(error)));
+  }
+}
+
 }  // namespace
 
 at::Tensor in_index_order(const at::Tensor& tensor) {
@@ -49,8 +57,7 @@ at::Tensor tensor_from_bytes(const ElementType& type, std::uint64_t elements,
                     entry, type.dtype));
   }
   require_memory_for(elements * type.bytes, entry);
-  at::Tensor tensor =
-      at::empty({static_cast<std::int64_t>(elements)}, at::TensorOptions(*type.type));
+  const at::Tensor tensor = empty_tensor(elements, *type.type, entry);
   const std::span output(static_cast<std::byte*>(tensor.data_ptr()), elements * type.bytes);
   read(output);
   if (*type.type == at::kBool) {

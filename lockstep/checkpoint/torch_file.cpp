@@ -10,6 +10,7 @@
 
 #include "lockstep/checkpoint/in_quotes.h"
 #include "lockstep/checkpoint/pickle_machine.h"
+#include "lockstep/checkpoint/safetensors_header.h"
 #include "lockstep/checkpoint/tensor_bytes.h"
 #include "lockstep/checkpoint/zip_archive.h"
 #include "lockstep/core/error.h"
@@ -158,6 +159,12 @@ void append_tensors(const TorchValue& value, const std::string& name,
   const auto append_items = [&](const TorchValue::List& items) {
     for (std::size_t i = 0; i < items.size(); ++i) append_tensors(items[i], below(i), tensors);
   };
+  // Keys of a hostile file could repeat in more names than memory holds.
+  if (name.size() > kMostNameBytes || tensors.size() > kMostStoredTensors) {
+    throw CheckpointError(
+        fmt::format("it has more than {} tensors, or a name longer than {} bytes: {}",
+                    kMostStoredTensors, kMostNameBytes, in_quotes(name)));
+  }
   if (const auto* tensor = std::get_if<at::Tensor>(&value.data)) {
     tensors.push_back({name, *tensor});
   } else if (const auto* list = std::get_if<TorchValue::List>(&value.data)) {

@@ -59,7 +59,8 @@ TorchValue read_torch_file(std::span<const std::byte> bytes, const std::string& 
 std::vector<NamedTensor> state_dict_of(const TorchValue& value, std::string_view part = "");
 
 // Every tensor at any depth, with the keys and positions that lead to it as its name:
-// "model.0.weight", "optimizer.state.0.exp_avg". CheckpointError if two have the same name.
+// "model.0.weight", "optimizer.state.0.exp_avg". CheckpointError if two have the same name, if a
+// name is longer than 4,096 bytes, or if there are more than 250,000.
 std::vector<NamedTensor> all_tensors(const TorchValue& value);
 
 // Writes an OrderedDict of the tensors, in their order. Replaces the file atomically and blocks

@@ -149,6 +149,22 @@ TEST(Safetensors, AFullDiskKeepsTheOldFile) {
   if (outcomes[0].result == "skipped") skip_or_fail("a mount needs a namespace of its own");
 }
 
+TEST(Safetensors, TakesNoSecondCopyOfTheTensors) {
+  const TemporaryFolder folder;
+  const auto file = folder.path() / "large";
+  const std::vector<NamedTensor> tensors{{"a", torch::ones({8 << 20})},  // 32 MiB
+                                         {"b", torch::ones({8 << 20})}};
+  const auto outcomes = run_ranks(1, [&](Rank& rank) {
+    if (!limit_memory(24 << 20)) return rank.report("skipped");
+    write_safetensors(file, tensors);
+  });
+  if (outcomes[0].result == "skipped") GTEST_SKIP() << "a sanitizer has its own memory";
+  run_ranks(1, [&](Rank&) {
+    limit_memory(96 << 20);
+    EXPECT_EQ(read_safetensors(file).tensors.size(), 2u);
+  });
+}
+
 TEST(Safetensors, ReadsATensorAtATime) {
   const TemporaryFolder folder;
   const auto file = folder.path() / "two";

@@ -146,6 +146,14 @@ TEST(TorchFile, TwoWaysToOneNameAreAnError) {
               ThrowsMessage<CheckpointError>(HasSubstr("two tensors have the name \"a.b\"")));
 }
 
+TEST(TorchFile, NamesOfTensorsHaveABoundedLength) {
+  std::string value = pickled_tensor(pickled_storage("torch\nByteStorage", "0", 1), 0, {}, {});
+  for (int i = 0; i < 5; ++i) value = "}" + pickled(std::string(1000, 'k')) + value + "s";
+  const TorchValue nested = value_of(torch_bytes(value, "\x01"));
+  EXPECT_THAT([&] { all_tensors(nested); },
+              ThrowsMessage<CheckpointError>(HasSubstr("a name longer than 4096 bytes")));
+}
+
 // As in archives of more than 4 GiB, which no test writes.
 TEST(ZipWriter, WritesWideFieldsThatAreReadBack) {
   const TemporaryFolder folder;

@@ -13,19 +13,9 @@
 namespace lockstep {
 namespace {
 
-// A zip archive, or a pickle, whose error says what to do.
-bool is_of_torch(const std::filesystem::path& file) {
-  const StoredBytes bytes = bytes_in_file(file);
-  std::array<unsigned char, 9> begin{};
-  if (bytes.size < begin.size()) return false;
-  bytes.read(0, std::as_writable_bytes(std::span(begin)));
-  if (begin[8] == '{') return false;
-  return (begin[0] == 'P' && begin[1] == 'K') || begin[0] == 0x80;
-}
-
 std::variant<SafetensorsFile, std::vector<NamedTensor>> open_tensors(
     const std::filesystem::path& file, const std::string& part) {
-  if (!is_of_torch(file)) {
+  if (!is_torch_file(file)) {
     if (!part.empty()) {
       throw UsageError(fmt::format("{}: a safetensors file has no parts; leave out --part {}",
                                    file.string(), part));
@@ -41,6 +31,16 @@ std::variant<SafetensorsFile, std::vector<NamedTensor>> open_tensors(
 }
 
 }  // namespace
+
+// A zip archive, or a pickle, whose error says what to do.
+bool is_torch_file(const std::filesystem::path& file) {
+  const StoredBytes bytes = bytes_in_file(file);
+  std::array<unsigned char, 9> begin{};
+  if (bytes.size < begin.size()) return false;
+  bytes.read(0, std::as_writable_bytes(std::span(begin)));
+  if (begin[8] == '{') return false;
+  return (begin[0] == 'P' && begin[1] == 'K') || begin[0] == 0x80;
+}
 
 TensorSource::TensorSource(const std::filesystem::path& file, const std::string& part)
     : file_(file.string()), content_(open_tensors(file, part)) {

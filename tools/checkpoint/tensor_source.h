@@ -14,6 +14,9 @@
 
 namespace lockstep {
 
+// Whether this is a file of torch.save, by its first bytes. UsageError if it cannot be read.
+bool is_torch_file(const std::filesystem::path& file);
+
 class TensorSource {
  public:
   // Recognizes the format by the file's content. `part` names a part of a torch.save file, as

@@ -63,8 +63,7 @@ int CheckpointCommand::verify() const {
 // A file of parts is compared with one that is a state dict: the part is taken where there is one.
 int CheckpointCommand::diff() const {
   const auto open = [this](const std::string& name) {
-    const TensorSource whole(name, "");
-    return whole.is_safetensors() ? TensorSource(name, "") : TensorSource(name, part);
+    return TensorSource(name, is_torch_file(name) ? part : "");
   };
   const auto found = differences(open(file), open(second));
   check_output(print(stdout, json ? difference_json(found) + "\n" : difference_text(found)));
