@@ -99,8 +99,8 @@ net.load_state_dict(safetensors.torch.load_file(folder + '/net.safetensors'), st
 }
 
 TEST_F(Python, SafetensorsOfPythonAreRead) {
-  const auto pythons = pythons_with("torch, safetensors.torch");
-  if (pythons.empty()) return skip_or_fail("no Python here imports torch and safetensors.torch");
+  const auto pythons = pythons_with("torch, safetensors.torch, numpy");
+  if (pythons.empty()) return skip_or_fail("no Python here imports safetensors.torch and numpy");
   run_with(pythons.front(), R"(
 import safetensors.torch
 state = net.state_dict()
