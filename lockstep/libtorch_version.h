@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include <ATen/autocast_mode.h>
@@ -150,6 +151,21 @@ inline auto state_key(const at::Tensor& parameter) {
 #else
   return c10::guts::to_string(parameter.unsafeGetTensorImpl());
 #endif
+}
+
+// An element type that is not in every version, by its name in Python; nullopt if this libtorch
+// does not have it.
+inline std::optional<at::ScalarType> later_type([[maybe_unused]] std::string_view dtype) {
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 3)
+  if (dtype == "uint16") return at::ScalarType::UInt16;
+  if (dtype == "uint32") return at::ScalarType::UInt32;
+  if (dtype == "uint64") return at::ScalarType::UInt64;
+  if (dtype == "float8_e4m3fn") return at::ScalarType::Float8_e4m3fn;
+  if (dtype == "float8_e5m2") return at::ScalarType::Float8_e5m2;
+  if (dtype == "float8_e4m3fnuz") return at::ScalarType::Float8_e4m3fnuz;
+  if (dtype == "float8_e5m2fnuz") return at::ScalarType::Float8_e5m2fnuz;
+#endif
+  return std::nullopt;
 }
 
 // The arguments of libtorch's fused kernels. Lists are of equal length, or empty.

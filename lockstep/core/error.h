@@ -56,6 +56,13 @@ class BackendError : public Error {
   using Error::Error;
 };
 
+// A file of tensors is damaged, incomplete or hostile, or does not fit. The message names the file
+// or the model, the entry and the value.
+class CheckpointError : public Error {
+ public:
+  using Error::Error;
+};
+
 // libtorch appends a stack trace below the first line of its messages.
 inline std::string first_line(const std::exception& error) {
   const std::string text = error.what();

@@ -57,10 +57,11 @@ int main(int argc, char** argv) {
   command.describe(run);
   app.footer(
       "Verbs of lockstep-torch, beside this program; each has its own --help:\n"
-      "  train    Train one of the recipes\n"
-      "  compare  Train a recipe in several modes, side by side\n"
-      "  bench    Measure collectives and training steps\n"
-      "  doctor   Report anything that would prevent training on this machine");
+      "  train       Train one of the recipes\n"
+      "  compare     Train a recipe in several modes, side by side\n"
+      "  bench       Measure collectives and training steps\n"
+      "  doctor      Report anything that would prevent training on this machine\n"
+      "  checkpoint  Look into files of tensors, compare and convert them");
   std::vector<std::string> arguments(argv + 1, argv + argc);
   try {
     if (!arguments.empty() && arguments.front() == run.get_name()) {
@@ -71,7 +72,7 @@ int main(int argc, char** argv) {
     if (!arguments.empty() && !arguments.front().starts_with('-') &&
         arguments.front() != run.get_name()) {
       return complain(run, fmt::format("there is no subcommand {}; the subcommands are run, train, "
-                                       "compare, bench and doctor",
+                                       "compare, bench, doctor and checkpoint",
                                        arguments.front()));
     }
     // The parser takes arguments from the back.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "bench_command.h"
+#include "checkpoint_command.h"
 #include "compare_command.h"
 #include "doctor_command.h"
 #include "print.h"
@@ -83,6 +84,10 @@ int main(int argc, char** argv) {
   ::CLI::App& doctor_app =
       *app.add_subcommand("doctor", "Report anything that would prevent training on this machine");
   doctor.describe(doctor_app);
+  CheckpointCommand checkpoint;
+  ::CLI::App& checkpoint_app =
+      *app.add_subcommand("checkpoint", "Look into files of tensors, compare and convert them");
+  checkpoint.describe(checkpoint_app);
   try {
     try {
       std::vector<std::string> expanded = arguments;
@@ -100,6 +105,7 @@ int main(int argc, char** argv) {
     }
     if (bench_app.parsed()) return bench.run();
     if (doctor_app.parsed()) return doctor.run();
+    if (checkpoint_app.parsed()) return checkpoint.run();
     return train_app.parsed() ? train.run(arguments) : compare.run(arguments);
   } catch (const UsageError& error) {
     complain(verb, error, json);

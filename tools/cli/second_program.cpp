@@ -17,7 +17,8 @@
 namespace lockstep::cli {
 
 bool is_second_program_verb(std::string_view verb) {
-  constexpr std::array<std::string_view, 4> kVerbs{"train", "compare", "bench", "doctor"};
+  constexpr std::array<std::string_view, 5> kVerbs{"train", "compare", "bench", "doctor",
+                                                   "checkpoint"};
   return std::ranges::count(kVerbs, verb) > 0;
 }
 

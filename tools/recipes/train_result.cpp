@@ -27,6 +27,7 @@ std::string_view kind_of(const std::exception& error) {
   if (lost_rank(error)) return "peer_lost";
   if (dynamic_cast<const TimeoutError*>(&error) != nullptr) return "timeout";
   if (dynamic_cast<const BackendError*>(&error) != nullptr) return "backend";
+  if (dynamic_cast<const CheckpointError*>(&error) != nullptr) return "checkpoint";
   if (dynamic_cast<const NonFiniteGradient*>(&error) != nullptr) return "not_finite";
   if (dynamic_cast<const OutOfSync*>(&error) != nullptr) return "out_of_sync";
   return "error";

@@ -23,7 +23,7 @@ TEST(Lockstep, KnowsItsVerbs) {
   Program help({LOCKSTEP_PROGRAM, "--help"});
   EXPECT_EQ(help.wait(), 0);
   EXPECT_THAT(help.out(), AllOf(HasSubstr("run"), HasSubstr("train"), HasSubstr("compare"),
-                                HasSubstr("bench"), HasSubstr("doctor")));
+                                HasSubstr("bench"), HasSubstr("doctor"), HasSubstr("checkpoint")));
   Program wrong({LOCKSTEP_PROGRAM, "fly"});
   EXPECT_EQ(wrong.wait(), 2);
   EXPECT_THAT(wrong.err(), HasSubstr("no subcommand fly"));

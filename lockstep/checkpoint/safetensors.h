@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Reads and writes safetensors files: named tensors and metadata, which Python's package
+// safetensors reads and writes too.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "lockstep/parallel/named_tensor.h"
+
+namespace lockstep {
+
+struct SafetensorsEntry {
+  std::string name;
+  std::string dtype;  // as the file has it: "F32", "BF16", "I64", ...
+  std::vector<std::int64_t> shape;
+  // Bytes, counted from the start of the data.
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+};
+
+// A file whose header has been read and checked completely; tensors are read one by one. Keeps the
+// file open. Const functions may be called from several threads at once.
+//
+// CheckpointError, naming the file, the entry and the value, if the file breaks a rule of the
+// format: every byte of the data must belong to exactly one tensor. UsageError if there is no such
+// file. Safe for hostile files: allocates no more than a small multiple of the header for its
+// entries, and no more than the data's size for tensors. Names may have up to 4,096 bytes; a file
+// may have up to 250,000 tensors.
+class SafetensorsFile {
+ public:
+  explicit SafetensorsFile(const std::filesystem::path& file);
+  // From memory, which must outlive this object; `name` replaces the file's name in errors.
+  SafetensorsFile(std::span<const std::byte> bytes, std::string name);
+  ~SafetensorsFile();
+  SafetensorsFile(SafetensorsFile&&) noexcept;
+  SafetensorsFile& operator=(SafetensorsFile&&) noexcept;
+
+  // In the header's order.
+  const std::vector<SafetensorsEntry>& entries() const;
+  const std::map<std::string, std::string>& metadata() const;
+
+  // The tensor of this entry, on the CPU and contiguous, in memory of its own. CheckpointError if
+  // this libtorch lacks its type, or if memory is lacking; BackendError if the disk fails.
+  at::Tensor read(std::size_t index) const;
+
+ private:
+  struct Content;
+  std::unique_ptr<Content> content_;
+};
+
+struct Safetensors {
+  std::vector<NamedTensor> tensors;  // in the header's order
+  std::map<std::string, std::string> metadata;
+};
+
+// Reads all tensors. Throws what SafetensorsFile throws.
+Safetensors read_safetensors(const std::filesystem::path& file);
+
+// Writes the tensors, in their order, and the metadata. Replaces the file atomically: if the
+// process is killed or the disk is full, an older file stays as it is. Blocks until the file is on
+// the disk.
+//
+// Tensors may be on any device and have any strides; at most one at a time is copied. Tensors that
+// share memory, as tied weights do, are written once for each name, so that Python's
+// safetensors.torch.load_file returns every name of a state dict.
+//
+// UsageError if two names are the same, if a name is longer than SafetensorsFile reads, is not
+// UTF-8 or is "__metadata__", if a tensor is undefined, sparse or quantized, or if the path cannot
+// be written; BackendError if the disk fails or is full. Then nothing has changed.
+void write_safetensors(const std::filesystem::path& file, std::span<const NamedTensor> tensors,
+                       const std::map<std::string, std::string>& metadata = {});
+
+}  // namespace lockstep

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Walks a module as PyTorch does, and compares before it copies.
+#include "lockstep/checkpoint/state_dict.h"
+
+#include <functional>
+#include <unordered_map>
+#include <unordered_set>
+
+#include <fmt/format.h>
+
+#include "lockstep/checkpoint/in_quotes.h"
+#include "lockstep/core/error.h"
+#include "lockstep/parallel/parallel_module.h"
+
+namespace lockstep {
+namespace {
+
+void append_state(const torch::nn::Module& module, const std::string& prefix,
+                  std::vector<NamedTensor>& state) {
+  if (dynamic_cast<const ParallelModule*>(&module) != nullptr) {
+    return append_state(*module.named_children()["module"], prefix, state);
+  }
+  for (const auto& item : module.named_parameters(/*recurse=*/false)) {
+    state.push_back({prefix + item.key(), item.value()});
+  }
+  for (const auto& item : module.named_buffers(/*recurse=*/false)) {
+    state.push_back({prefix + item.key(), item.value()});
+  }
+  for (const auto& child : module.named_children()) {
+    if (child.value()) append_state(*child.value(), prefix + child.key() + ".", state);
+  }
+}
+
+std::vector<NamedTensor> attached_state(const torch::nn::Module& module) {
+  std::vector<NamedTensor> state;
+  append_state(module, "", state);
+  std::erase_if(state, [](const NamedTensor& entry) { return !entry.tensor.defined(); });
+  return state;
+}
+
+std::unordered_map<std::string_view, at::Tensor> by_name(std::span<const NamedTensor> tensors) {
+  std::unordered_map<std::string_view, at::Tensor> result;
+  for (const auto& [name, tensor] : tensors) {
+    if (!tensor.defined()) {
+      throw UsageError(fmt::format("the tensor {} is undefined", in_quotes(name)));
+    }
+    if (!result.emplace(name, tensor).second) {
+      throw UsageError(fmt::format("two tensors have the name {}", in_quotes(name)));
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+std::vector<NamedTensor> state_dict(const torch::nn::Module& module) {
+  std::vector<NamedTensor> state = attached_state(module);
+  for (auto& entry : state) entry.tensor = entry.tensor.detach();
+  return state;
+}
+
+StateDifferences load_state_dict(torch::nn::Module& module, std::span<const NamedTensor> tensors,
+                                 bool strict) {
+  const auto sources = by_name(tensors);
+  const std::vector<NamedTensor> state = attached_state(module);
+  StateDifferences differences;
+  std::vector<std::string> faults;
+  std::unordered_set<std::string_view> known;
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies;
+  for (const auto& [name, target] : state) {
+    known.insert(name);
+    const auto found = sources.find(name);
+    if (found == sources.end()) {
+      differences.missing.push_back(name);
+      if (strict) faults.push_back(fmt::format("{} is missing", in_quotes(name)));
+      continue;
+    }
+    const at::Tensor& source = found->second;
+    if (source.sizes() != target.sizes()) {
+      faults.push_back(fmt::format("{} has the shape {}, and the module's is {}", in_quotes(name),
+                                   shape_text(source.sizes()), shape_text(target.sizes())));
+    }
+    if (source.scalar_type() != target.scalar_type()) {
+      faults.push_back(fmt::format("{} is of type {}, and the module's is {}", in_quotes(name),
+                                   c10::toString(source.scalar_type()),
+                                   c10::toString(target.scalar_type())));
+    }
+    copies.emplace_back(target, source);
+  }
+  for (const auto& [name, tensor] : tensors) {
+    if (known.contains(name)) continue;
+    differences.unexpected.push_back(name);
+    if (strict) faults.push_back(fmt::format("{} is unexpected", in_quotes(name)));
+  }
+  if (!faults.empty()) {
+    std::string text = fmt::format("the tensors do not fit this module ({}):", module.name());
+    for (const auto& fault : faults) text += "\n  " + fault;
+    throw CheckpointError(text);
+  }
+  const at::NoGradGuard no_grad;
+  for (auto& [target, source] : copies) target.copy_(source);
+  return differences;
+}
+
+}  // namespace lockstep

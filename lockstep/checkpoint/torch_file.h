@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Reads what Python's torch.save writes, without executing anything, and writes state dicts that
+// Python's torch.load(weights_only=True) reads.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "lockstep/parallel/named_tensor.h"
+
+namespace lockstep {
+
+// A value of Python.
+struct TorchValue {
+  using List = std::vector<TorchValue>;
+  struct Tuple {
+    List items;
+  };
+  // In Python's order. Keys are strings or integers, without repetition.
+  using Dict = std::vector<std::pair<TorchValue, TorchValue>>;
+
+  // std::monostate is None. An OrderedDict is a Dict, and a Parameter a tensor.
+  std::variant<std::monostate, bool, std::int64_t, double, std::string, at::Tensor, List, Tuple,
+               Dict>
+      data;
+
+  // The value at this key if this is a Dict that has it; otherwise null.
+  const TorchValue* find(std::string_view key) const;
+};
+
+// Reads a file of torch.save: tensors, lists, tuples, dicts, OrderedDicts, numbers, strings, bools
+// and None, at any depth up to 100. Tensors are on the CPU, do not require grad, and share memory
+// where they did when they were saved.
+//
+// CheckpointError, naming the file and the cause, if the file is damaged or contains anything else:
+// Python's pickle can call any function, and this reader calls none. It refuses archives that are
+// compressed, TorchScript archives (also those of C++'s torch::save), files from before
+// PyTorch 1.6, and tensors with more elements than their storage, as expand() makes them.
+// UsageError if there is no such file; BackendError if the disk fails.
+//
+// Allocates no more than the size of the file for tensors, and a fixed multiple of the pickle's
+// size, which is at most 32 MiB, for the rest.
+TorchValue read_torch_file(const std::filesystem::path& file);
+// From memory; `name` replaces the file's name in errors.
+TorchValue read_torch_file(std::span<const std::byte> bytes, const std::string& name);
+
+// The tensors of a state dict: of the value itself, or of its part, as "model" of
+// {"model": net.state_dict(), "epoch": 3}. CheckpointError if there is no such part, or if it is
+// not a dict of names and tensors; the message lists the parts that are.
+std::vector<NamedTensor> state_dict_of(const TorchValue& value, std::string_view part = "");
+
+// Every tensor at any depth, with the keys and positions that lead to it as its name:
+// "model.0.weight", "optimizer.state.0.exp_avg". CheckpointError if two have the same name, if a
+// name is longer than 4,096 bytes, or if there are more than 250,000.
+std::vector<NamedTensor> all_tensors(const TorchValue& value);
+
+// Writes an OrderedDict of the tensors, in their order. Replaces the file atomically and blocks
+// until it is on the disk, as write_safetensors does. Tensors may be on any device; Python reads
+// them to the CPU. Tensors with the same elements in memory, as tied weights, are written once and
+// share memory in Python too; other views are written by themselves, without the rest of their
+// storage.
+//
+// UsageError if two names are the same, a name is not UTF-8 or longer than 4,096 bytes, if a tensor
+// is undefined, sparse or quantized, or if the path cannot be written; BackendError if the disk
+// fails or is full. Then nothing has changed.
+void write_torch_file(const std::filesystem::path& file, std::span<const NamedTensor> tensors);
+
+}  // namespace lockstep

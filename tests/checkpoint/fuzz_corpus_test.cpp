@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The fuzzers' corpus, without a fuzzer: files called good-* are read, the others refused.
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "checkpoint/fuzz/fuzz_targets.h"
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+namespace lockstep::testing {
+namespace {
+
+template <class Target>
+void run_corpus(const std::string& name, const Target& target) {
+  int files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(LOCKSTEP_FUZZ_CORPUS "/" + name)) {
+    std::ostringstream text;
+    text << std::ifstream(entry.path(), std::ios::binary).rdbuf();
+    const std::string bytes = text.str();
+    const bool is_good = entry.path().filename().string().starts_with("good-");
+    EXPECT_EQ(target(std::as_bytes(std::span(bytes))), is_good) << entry.path();
+    ++files;
+  }
+  EXPECT_GT(files, 2);
+}
+
+TEST(FuzzCorpus, OfSafetensors) {
+  run_corpus("safetensors", fuzz_safetensors);
+}
+
+TEST(FuzzCorpus, OfTorchFiles) {
+  run_corpus("torch_file", fuzz_torch_file);
+}
+
+TEST(FuzzCorpus, OfPickles) {
+  run_corpus("pickle", fuzz_pickle);
+}
+
+}  // namespace
+}  // namespace lockstep::testing

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Files of torch.save that break a rule or try to run code, each with the message that says so.
+#include "checkpoint/torch_bytes.h"
+#include "data/idx_bytes.h"
+#include "support/limits.h"
+#include "support/rank_processes.h"
+#include <gmock/gmock.h>
+#include <torch/torch.h>
+
+#include "lockstep/checkpoint/torch_file.h"
+#include "lockstep/core/error.h"
+
+namespace lockstep::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+// Reads everything. Returns the number of elements.
+std::int64_t parse_torch(const std::string& bytes) {
+  std::int64_t elements = 0;
+  for (const auto& entry : all_tensors(read_torch_file(as_bytes(bytes), "some-file"))) {
+    elements += entry.tensor.numel();
+    if (entry.tensor.numel() > 0) (void)entry.tensor.to(torch::kDouble).sum().item<double>();
+  }
+  return elements;
+}
+
+void expect_refused(const std::vector<std::pair<std::string, std::string>>& files) {
+  for (const auto& file : files) {
+    EXPECT_THAT(
+        [&] { parse_torch(file.first); },
+        ThrowsMessage<CheckpointError>(AllOf(HasSubstr("some-file: "), HasSubstr(file.second))))
+        << file.second;
+  }
+}
+
+const std::string kBytes = "torch\nByteStorage";
+const std::string kPickle{"\x80\x02N."};
+
+std::string tensor_in_two_bytes(int offset, const std::vector<int>& sizes,
+                                const std::vector<int>& strides) {
+  return torch_bytes(pickled_tensor(pickled_storage(kBytes, "0", 2), offset, sizes, strides),
+                     "\x01\x02");
+}
+
+std::string good_file() {
+  return torch_bytes("}(" + pickled("w") +
+                         pickled_tensor(pickled_storage(kBytes, "0", 4), 0, {2, 2}, {2, 1}) +
+                         pickled("epoch") + pickled(3) + "u",
+                     "\x01\x02\x03\x04");
+}
+
+TEST(HostileTorchFile, NeverCallsAnything) {
+  const std::string to_do = pickled("touch /tmp/lockstep-was-here") + "\x85R";
+  std::vector<std::pair<std::string, std::string>> files{
+      {torch_bytes("cposix\nsystem\n" + to_do),
+       "at byte 2 of its pickle: it refers to \"posix.system\", which is neither"},
+      {torch_bytes("cbuiltins\neval\n" + to_do), "\"builtins.eval\""},
+      {torch_bytes("ctorch\nload\n" + to_do), "\"torch.load\""},
+      {torch_bytes("ctorch._utils\n_rebuild_device_tensor_from_numpy\n" + to_do), "it refers to"},
+      {torch_bytes("ccollections\ndefaultdict\n" + to_do), "it refers to"},
+      {torch_bytes("c__builtin__\n" + std::string(300, 'x') + "\n"), "a name does not end"},
+      {torch_bytes("(S'ls'\niposix\nsystem\n"), "the opcode STRING is never needed"},
+      {torch_bytes("(iposix\nsystem\n"), "the opcode INST is never needed"},
+      {torch_bytes("(N" + std::string("o")), "the opcode OBJ is never needed"},
+      {torch_bytes("N)\x81"), "the opcode NEWOBJ"},
+      {torch_bytes("N)}\x92"), "the opcode NEWOBJ_EX"},
+      {torch_bytes("\x82\x01"), "the opcode EXT1"},
+      {torch_bytes("\x83\x01\x01"), "the opcode EXT2"},
+      {torch_bytes("\x93"), "the opcode STACK_GLOBAL"},
+      {torch_bytes("P1\n"), "the opcode PERSID"},
+      {torch_bytes("}}" + std::string("b")), "the opcode BUILD, which sets attributes"},
+      {torch_bytes("ccollections\nOrderedDict\n)R}" + pickled("x") + "Ns" + "b"),
+       "the opcode BUILD, which sets attributes"},
+      {torch_bytes("Nb"), "the pickle needs a dict here"},
+      {torch_bytes("NNR"), "a call of something that is no function"},
+      {torch_bytes("N)R"), "a call of something that is no function"},
+      {torch_bytes("ccollections\nOrderedDict\nN\x85R"), "an OrderedDict that is made from"},
+      {torch_bytes("ctorch\nFloatStorage\n)R"), "a call of \"torch.FloatStorage\""},
+      {torch_bytes("ctorch\nfloat32\n"), "the value \"torch.float32\" is neither"},
+      {torch_bytes("NQ"), "a persistent id that is no storage"},
+      {torch_bytes(pickled_tuple({1, 2, 3, 4, 5}) + "Q"), "a persistent id that is no storage"},
+      {torch_bytes("(" + pickled("module") + "NNNNtQ"), "a persistent id that is no storage"},
+      {torch_bytes("(" + pickled("storage") + "ctorch\nfloat32\n" + pickled("0") + pickled("cpu") +
+                   pickled(1) + "tQ"),
+       "a storage without a type"},
+      {torch_bytes(pickled_storage(kBytes, "0", -1)), "a storage without a type or a size"},
+      {torch_bytes(pickled_storage(kBytes, "0", 0)), "the storage \"0\" stands alone"},
+      {torch_bytes("\xff"), "there is no opcode 0xff"}};
+  expect_refused(files);
+}
+
+TEST(HostileTorchFile, APickleMustBeWhole) {
+  std::string endless(40, '(');
+  expect_refused(
+      {{zip_bytes({{"a/data.pkl", ""}}), "the pickle ends within an opcode"},
+       {zip_bytes({{"a/data.pkl", "N."}}), "does not begin with its protocol"},
+       {zip_bytes({{"a/data.pkl", "\x80\x04N."}}), "protocol 4, but only protocol 2"},
+       {zip_bytes({{"a/data.pkl", kPickle + "x"}}), "1 bytes follow the end"},
+       {torch_bytes("NN"), "ends with 2 values instead of one"},
+       {torch_bytes(""), "ends with 0 values"},
+       {torch_bytes("(N"), "ends with 1 values"},
+       {torch_bytes(endless), "ends with 0 values"},
+       {torch_bytes("u"), "the pickle has no mark here"},
+       {torch_bytes("}(Nu"), "a key has no value"},
+       {torch_bytes("N(NNu"), "the pickle needs a dict here"},
+       {torch_bytes("](Ne"
+                    "s"),
+        "takes a value that it did not make"},
+       {torch_bytes("N(s"), "takes a value that it did not make"},
+       {torch_bytes("(\x85"), "takes a value that it did not make"},
+       {torch_bytes("q" + std::string(1, '\0')), "remembers a value that it did not make"},
+       {torch_bytes("h\x05"), "has not remembered value 5"},
+       {torch_bytes("\x8a\x09" + std::string(9, '\x01')), "a whole number of 9 bytes"},
+       {torch_bytes("X\xff\xff\xff\xff"), "the pickle ends within an opcode"},
+       {torch_bytes("}NNs"), "a key that is neither a string nor an integer"},
+       {torch_bytes("}" + pickled("k") + "Ns" + pickled("k") + "Ns"),
+        "a dict has the key \"k\" twice"},
+       {torch_bytes("}" + pickled(1) + "Ns" + pickled(1) + "Ns"), "the key 1 twice"}});
+}
+
+TEST(HostileTorchFile, ValuesHaveABoundedSizeAndDepth) {
+  std::string deep;
+  for (int i = 0; i < 200; ++i) deep += "]";
+  deep += std::string(199, 'a');
+  // Thirty lists, each with the one before ten times: 10^30 values.
+  std::string laughs = "]q" + std::string(1, '\0');
+  for (char i = 1; i <= 30; ++i) {
+    laughs += "](";
+    for (int j = 0; j < 10; ++j) laughs += std::string("h") + static_cast<char>(i - 1);
+    laughs += std::string("eq") + i;
+  }
+  std::string strings = "](" + pickled(std::string(100'000, 's')) + "q" + std::string(1, '\0');
+  for (int i = 0; i < 1000; ++i) strings += std::string("h\0", 2);
+  expect_refused(
+      {{torch_bytes(deep), "nested more than 100 deep"},
+       {torch_bytes("]q\x01h\x01"
+                    "a"),
+        "nested more than 100 deep"},  // contains itself
+       {torch_bytes("](" + laughs + "e"), "repeats values until they are many times its own size"},
+       {torch_bytes(strings + "e"), "repeats values"}});
+}
+
+TEST(HostileTorchFile, ATensorLiesWithinItsStorage) {
+  EXPECT_EQ(parse_torch(tensor_in_two_bytes(0, {2}, {1})), 2);
+  EXPECT_EQ(parse_torch(tensor_in_two_bytes(2, {0}, {1})), 0);
+  EXPECT_EQ(parse_torch(tensor_in_two_bytes(1, {1, 1}, {1000, 1000})), 1);
+  const std::string storage = pickled_storage(kBytes, "0", 2);
+  const std::string call = "ctorch._utils\n_rebuild_tensor_v2\n";
+  const std::string rest = pickled(0) + pickled_tuple({2}) + pickled_tuple({1}) + "\x89";
+  expect_refused(
+      {{tensor_in_two_bytes(0, {3}, {1}),
+        "a tensor of shape [3], strides [1] and offset 0 in a storage of 2 elements"},
+       {tensor_in_two_bytes(1, {2}, {1}), "offset 1 in a storage of 2 elements"},
+       {tensor_in_two_bytes(-1, {1}, {1}), "offset -1"},
+       {tensor_in_two_bytes(3, {0}, {1}), "offset 3"},
+       {tensor_in_two_bytes(0, {-1}, {1}), "a tensor with -1 in its shape"},
+       {tensor_in_two_bytes(0, {1}, {-1}), "a tensor with -1 in its strides"},
+       {tensor_in_two_bytes(0, {2}, {}), "strides []"},
+       {tensor_in_two_bytes(0, {2}, {2}), "strides [2]"},
+       {tensor_in_two_bytes(0, {1000}, {0}), "save tensor.clone() of one that expand() made"},
+       {tensor_in_two_bytes(0, {2147483647, 2147483647, 2147483647}, {0, 0, 0}), "a storage of 2"},
+       {tensor_in_two_bytes(0, {0, 2147483647, 2147483647, 2147483647}, {0, 0, 0, 0}),
+        "a storage of 2"},
+       {tensor_in_two_bytes(0, std::vector<int>(65, 1), std::vector<int>(65, 1)),
+        "a tensor of 65 dimensions"},
+       {torch_bytes(pickled_tensor(pickled_storage(kBytes, "0", 3), 0, {2}, {1}), "xx"),
+        "entry \"a/data/0\" has 2 bytes, and by the pickle 3 elements of uint8"},
+       {torch_bytes(pickled_tensor(pickled_storage(kBytes, "0", 1), 0, {1}, {1}), "xx"),
+        "has 2 bytes, and by the pickle 1 elements"},
+       {torch_bytes(pickled_tensor(pickled_storage(kBytes, "7", 2), 0, {2}, {1}), "xx"),
+        "there is no storage \"a/data/7\""},
+       {torch_bytes(pickled_tensor(pickled_storage(kBytes, "../data.pkl", 2), 0, {2}, {1}), "xx"),
+        "there is no storage \"a/data/../data.pkl\""},
+       {torch_bytes("(" + pickled_tensor(storage, 0, {2}, {1}) +
+                        pickled_tensor(pickled_storage("torch\nCharStorage", "0", 2), 0, {2}, {1}) +
+                        "t",
+                    "xx"),
+        "entry \"a/data/0\" is of type uint8 and of type int8"},
+       {torch_bytes(pickled_tensor(pickled_storage("torch\nBoolStorage", "0", 2), 0, {2}, {1}),
+                    "\x01\x07"),
+        "entry \"a/data/0\": element 1 has the byte 7"},
+       {torch_bytes(call + "(t" + "R"), "a tensor without a storage"},
+       {torch_bytes(call + "(" + storage + "tR"), "a tensor without an offset"},
+       {torch_bytes(call + "(" + storage + rest + "}" + pickled("hook") + "NstR", "xx"),
+        "a tensor with hooks"},
+       {torch_bytes(call + "(" + storage + rest + "NNNtR", "xx"), "a tensor whose type is unknown"},
+       {torch_bytes(call + "((" + pickled("storage") + "ctorch.storage\nUntypedStorage\n" +
+                        pickled("0") + pickled("cpu") + pickled(2) + "tQ" + rest + "NtR",
+                    "xx"),
+        "a tensor whose type is unknown"},
+       {torch_bytes("ctorch._utils\n_rebuild_parameter\n(N\x88NtR"), "a tensor without its data"}});
+}
+
+TEST(HostileTorchFile, ArchivesMustBeStoredWholeAndWithoutOverlap) {
+  const ZippedFile pickle{"a/data.pkl", kPickle};
+  const std::string good = zip_bytes({pickle});
+  EXPECT_EQ(parse_torch(good), 0);
+  const auto with = [&](auto change) {
+    ZippedFile file = pickle;
+    change(file);
+    return zip_bytes({file, {"a/version", "3\n"}});
+  };
+  const auto patched = [&](std::size_t from_end, const std::string& bytes) {
+    std::string copy = good;
+    copy.replace(copy.size() - from_end, bytes.size(), bytes);
+    return copy;
+  };
+  expect_refused(
+      {{"", "it is no zip archive"},
+       {"PK\x05\x06", "it has 4 bytes, too few for a zip archive"},
+       {"\x80\x02\x8a\x0a and so on", "files from before PyTorch 1.6 are not read"},
+       {good + "x", "it does not end with the end record"},
+       {with([](ZippedFile& file) { file.method = 8; }),
+        "entry \"a/data.pkl\": it is compressed (method 8)"},
+       {with([](ZippedFile& file) { file.flags = 1; }), "it is encrypted"},
+       {with([](ZippedFile& file) { file.crc = 1; }), "its data is damaged: its checksum is"},
+       {with([](ZippedFile& file) { file.directory_size = 1; }), "its sizes 4 and 5 differ"},
+       {with([](ZippedFile& file) { file.size = 1; }),
+        "its 5 bytes overlap what starts at byte 44"},
+       {with([](ZippedFile& file) { file.size = -1; }), "1 unknown bytes follow it"},
+       {with([](ZippedFile& file) { file.size = 1 << 30; }), "bytes overlap"},
+       {with([](ZippedFile& file) { file.offset = 1; }),
+        "it is the first one, but starts at byte 1"},
+       {with([](ZippedFile& file) { file.offset = 44; }), "it is the first one, but starts at"},
+       {with([](ZippedFile& file) { file.local_name = "b/data.pkl"; }),
+        "does not agree with the central directory"},
+       {with([](ZippedFile& file) { file.local_name = "a/longer.pkl"; }), "does not agree"},
+       {with([](ZippedFile& file) { file.flags = 8; }), "bytes overlap what starts at"},
+       {zip_bytes({pickle, pickle}), "entry \"a/data.pkl\": it is there twice"},
+       {zip_bytes({pickle, {"a/version", "3", 0, 0, 0, 0, 0, -44}}), "overlaps what starts at"},
+       {zip_bytes({pickle, {"a/version", "3", 0, 0, 0, 0, 0, 1 << 30}}), "overlap"},
+       {zip_bytes({pickle, {"b/version", "3"}}), "entry \"b/version\" is not in the folder \"a/\""},
+       {zip_bytes({pickle, {"b/data.pkl", kPickle}}), "it has several pickles"},
+       {zip_bytes({{"a/version", "3"}}), "it has no pickle (data.pkl)"},
+       {zip_bytes({pickle, {"a/constants.pkl", kPickle}}), "it is a TorchScript archive"},
+       {zip_bytes({pickle, {"a/byteorder", "big"}}), "have the byte order \"big\""},
+       {zip_bytes({pickle, {"a/byteorder", std::string(100, 'x')}}), "the byte order \"unknown\""},
+       {zip_bytes({pickle, {"", "x"}}), "its name has 0 bytes"},
+       {zip_bytes({pickle, {std::string(5000, 'n'), "x"}}), "its name has 5000 bytes"},
+       {patched(18, "\x01"), "has several parts"},
+       {patched(14, "\x02"), "has several parts"},
+       {patched(14, "\x02" + std::string(1, '\0') + "\x02"), "its end record announces 2 entries"},
+       {patched(14, "\xff\xff\xff\xff"), "its end record announces 65535 entries"},
+       {patched(10, "\x01"), "its central directory has 1 bytes at"},
+       {patched(6, "\x01"), "bytes at 1 by the end record"},
+       {patched(2, "\x01"), "something follows the record"}});
+}
+
+TEST(HostileTorchFile, EveryTruncationIsRefused) {
+  const std::string good = good_file();
+  EXPECT_EQ(parse_torch(good), 4);
+  for (std::size_t size = 0; size < good.size(); ++size) {
+    EXPECT_THROW(parse_torch(good.substr(0, size)), CheckpointError) << size;
+  }
+}
+
+// The checksum finds every flipped bit of the data and of the pickle; some fields of the records,
+// as times, mean nothing.
+TEST(HostileTorchFile, AFlippedBitIsRefusedOrChangesNothing) {
+  const std::string good = good_file();
+  int refused = 0;
+  for (std::size_t i = 0; i < good.size(); ++i) {
+    for (int bit = 0; bit < 8; ++bit) {
+      std::string flipped = good;
+      flipped[i] = static_cast<char>(flipped[i] ^ (1 << bit));
+      try {
+        EXPECT_EQ(parse_torch(flipped), 4) << "byte " << i << " bit " << bit;
+      } catch (const CheckpointError&) {
+        ++refused;
+      }
+    }
+  }
+  EXPECT_GT(refused, static_cast<int>(good.size()) * 6);
+}
+
+TEST(HostileTorchFile, CannotMakeTheReaderAllocate) {
+  const auto outcomes = run_ranks(1, [&](Rank& rank) {
+    if (!limit_memory(64 << 20)) return rank.report("skipped");
+    EXPECT_THROW(parse_torch(torch_bytes(
+                     pickled_tensor(pickled_storage(kBytes, "0", 1 << 30), 0, {1 << 30}, {1}))),
+                 CheckpointError);
+    EXPECT_THROW(parse_torch(torch_bytes("X\xff\xff\xff\x7f")), CheckpointError);
+  });
+  if (outcomes[0].result == "skipped") GTEST_SKIP() << "a sanitizer has its own memory";
+}
+
+}  // namespace
+}  // namespace lockstep::testing

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What is written to files of torch.save and read back, and the values that Python puts there.
+#include "lockstep/checkpoint/torch_file.h"
+
+#include <fstream>
+
+#include "checkpoint/tensors_of_all_types.h"
+#include "checkpoint/torch_bytes.h"
+#include "data/idx_bytes.h"
+#include <gmock/gmock.h>
+
+#include "lockstep/checkpoint/zip_archive.h"
+#include "lockstep/checkpoint/zip_writer.h"
+#include "lockstep/core/error.h"
+
+namespace lockstep::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+TorchValue value_of(const std::string& bytes) {
+  return read_torch_file(as_bytes(bytes), "some-file");
+}
+
+TEST(TorchFile, KeepsEveryElementType) {
+  const TemporaryFolder folder;
+  const auto file = folder.path() / "all.pt";
+  auto tensors = tensors_of_all_types();
+  tensors.push_back({"complex128", torch::ones({2}, torch::kComplexDouble)});
+  write_torch_file(file, tensors);
+  EXPECT_EQ(difference(state_dict_of(read_torch_file(file)), tensors), "");
+}
+
+TEST(TorchFile, KeepsEmptyTensorsScalarsAndViews) {
+  const TemporaryFolder folder;
+  const auto file = folder.path() / "few.pt";
+  const at::Tensor base = torch::arange(12).reshape({3, 4});
+  const std::vector<NamedTensor> tensors{{"empty", torch::empty({2, 0, 3})},
+                                         {"scalar", torch::tensor(7, torch::kLong)},
+                                         {"", torch::ones({1}, torch::requires_grad())},
+                                         {"transposed", base.t()},
+                                         {"column", base.select(1, 2)},
+                                         {"also empty", torch::empty({0})}};
+  write_torch_file(file, tensors);
+  EXPECT_EQ(difference(state_dict_of(read_torch_file(file)), tensors), "");
+  write_torch_file(file, {});
+  EXPECT_TRUE(state_dict_of(read_torch_file(file)).empty());
+}
+
+TEST(TorchFile, KeepsTiedWeightsTied) {
+  const TemporaryFolder folder;
+  const auto file = folder.path() / "tied.pt";
+  const at::Tensor weight = torch::randn({64, 64});
+  write_torch_file(file, std::vector<NamedTensor>{{"in", weight}, {"out", weight}});
+  EXPECT_LT(std::filesystem::file_size(file), 20'000u);
+  const auto read = state_dict_of(read_torch_file(file));
+  EXPECT_EQ(read.at(0).tensor.data_ptr(), read.at(1).tensor.data_ptr());
+  EXPECT_TRUE(read.at(1).tensor.equal(weight));
+}
+
+TEST(TorchFile, AlignsStoragesTo64Bytes) {
+  const TemporaryFolder folder;
+  const auto file = folder.path() / "net.pt";
+  write_torch_file(file, tensors_of_all_types());
+  const ZipArchive archive(bytes_in_file(file), "net.pt");
+  for (const auto& entry : archive.entries()) EXPECT_EQ(entry.data % 64, 0u) << entry.name;
+}
+
+TEST(TorchFile, RefusesWhatAFileCannotHold) {
+  const TemporaryFolder folder;
+  const auto file = folder.path() / "net.pt";
+  const at::Tensor one = torch::ones({1});
+  const std::vector<std::pair<std::vector<NamedTensor>, std::string>> wrong{
+      {{{"a", one}, {"a", one}}, "two tensors have the name \"a\""},
+      {{{"\xff", one}}, "is not UTF-8"},
+      {{{std::string(4097, 'n'), one}}, "cannot have the name"},
+      {{{"a", at::Tensor()}}, "\"a\" is undefined"},
+      {{{"a", torch::eye(2).to_sparse()}}, "is sparse"}};
+  for (const auto& [tensors, message] : wrong) {
+    EXPECT_THAT([&] { write_torch_file(file, tensors); },
+                ThrowsMessage<UsageError>(HasSubstr(message)));
+  }
+  EXPECT_FALSE(std::filesystem::exists(file));
+}
+
+TEST(TorchFile, ReadsPlainValues) {
+  const std::string floats("\0\0\x80\x3f\0\0\0\x40\0\0\x40\x40", 12);  // 1, 2, 3
+  const std::string half = "G\x3f\xe0" + std::string(6, '\0');
+  const std::string tensor =
+      pickled_tensor(pickled_storage("torch\nFloatStorage", "0", 3), 1, {2}, {1});
+  const TorchValue value = value_of(torch_bytes(
+      "}(" + pickled("list") + "](" + pickled(-3) + half + std::string("\x8a\x05\0\0\0\0\x01", 7) +
+          "\x8a" + std::string(1, '\0') + "e" + pickled("tuple") + "\x88\x89\x86" +
+          pickled("none") + "N" + pickled(7) + pickled("text") + pickled("net") +
+          "ctorch._utils\n_rebuild_parameter\n" + tensor + "\x88" + kNoHooks + "\x87R" + "u",
+      floats));
+  const auto& list = std::get<TorchValue::List>(value.find("list")->data);
+  EXPECT_EQ(std::get<std::int64_t>(list.at(0).data), -3);
+  EXPECT_EQ(std::get<double>(list.at(1).data), 0.5);
+  EXPECT_EQ(std::get<std::int64_t>(list.at(2).data), std::int64_t{1} << 32);
+  EXPECT_EQ(std::get<std::int64_t>(list.at(3).data), 0);
+  const auto& tuple = std::get<TorchValue::Tuple>(value.find("tuple")->data).items;
+  EXPECT_TRUE(std::get<bool>(tuple.at(0).data));
+  EXPECT_FALSE(std::get<bool>(tuple.at(1).data));
+  EXPECT_TRUE(std::holds_alternative<std::monostate>(value.find("none")->data));
+  EXPECT_EQ(value.find("absent"), nullptr);
+  EXPECT_EQ(list.at(0).find("x"), nullptr);
+  const auto& dict = std::get<TorchValue::Dict>(value.data);
+  EXPECT_EQ(std::get<std::int64_t>(dict.at(3).first.data), 7);
+  EXPECT_EQ(std::get<std::string>(dict.at(3).second.data), "text");
+  EXPECT_TRUE(std::get<at::Tensor>(value.find("net")->data).equal(torch::tensor({2.0F, 3.0F})));
+}
+
+TEST(TorchFile, FindsTheStateDictByItsName) {
+  const std::string tensor =
+      pickled_tensor(pickled_storage("torch\nByteStorage", "0", 2), 0, {2}, {1});
+  const TorchValue value =
+      value_of(torch_bytes("}(" + pickled("model") + "}" + pickled("w") + tensor + "s" +
+                               pickled("epoch") + pickled(3) + pickled("state") + "}" + pickled(0) +
+                               "](" + tensor + "e" + "s" + pickled("ema") + "}" + "u",
+                           "\x01\x02"));
+  EXPECT_EQ(state_dict_of(value, "model").at(0).name, "w");
+  EXPECT_TRUE(state_dict_of(value, "ema").empty());
+  EXPECT_THAT([&] { state_dict_of(value); },
+              ThrowsMessage<CheckpointError>(
+                  HasSubstr("no dict of names and tensors; these parts are: \"model\", \"ema\"")));
+  EXPECT_THAT([&] { state_dict_of(value, "epoch"); },
+              ThrowsMessage<CheckpointError>(HasSubstr("the part \"epoch\" is no dict")));
+  EXPECT_THAT([&] { state_dict_of(value_of(torch_bytes("N"))); },
+              ThrowsMessage<CheckpointError>(HasSubstr("no part of it is one")));
+  const auto all = all_tensors(value);
+  ASSERT_EQ(all.size(), 2u);
+  EXPECT_EQ(all[0].name, "model.w");
+  EXPECT_EQ(all[1].name, "state.0.0");
+}
+
+TEST(TorchFile, TwoWaysToOneNameAreAnError) {
+  const std::string tensor =
+      pickled_tensor(pickled_storage("torch\nByteStorage", "0", 1), 0, {}, {});
+  const TorchValue value = value_of(torch_bytes(
+      "}(" + pickled("a.b") + tensor + pickled("a") + "}" + pickled("b") + tensor + "s" + "u",
+      "\x01"));
+  EXPECT_THAT([&] { all_tensors(value); },
+              ThrowsMessage<CheckpointError>(HasSubstr("two tensors have the name \"a.b\"")));
+}
+
+TEST(TorchFile, NamesOfTensorsHaveABoundedLength) {
+  std::string value = pickled_tensor(pickled_storage("torch\nByteStorage", "0", 1), 0, {}, {});
+  for (int i = 0; i < 5; ++i) value = "}" + pickled(std::string(1000, 'k')) + value + "s";
+  const TorchValue nested = value_of(torch_bytes(value, "\x01"));
+  EXPECT_THAT([&] { all_tensors(nested); },
+              ThrowsMessage<CheckpointError>(HasSubstr("a name longer than 4096 bytes")));
+}
+
+// As in archives of more than 4 GiB, which no test writes.
+TEST(ZipWriter, WritesWideFieldsThatAreReadBack) {
+  const TemporaryFolder folder;
+  const auto file = folder.path() / "wide.zip";
+  WholeFile out(file);
+  ZipWriter writer(out, /*wide_from=*/0);
+  const std::string first = "some data";
+  writer.add("a/first", as_bytes(first));
+  writer.add("a/second", {});
+  writer.finish();
+  out.commit();
+  const ZipArchive archive(bytes_in_file(file), "wide.zip");
+  EXPECT_EQ(archive.read_text(*archive.find("a/first")), first);
+  EXPECT_EQ(archive.read_text(*archive.find("a/second")), "");
+  EXPECT_EQ(archive.find("a/third"), nullptr);
+}
+
+TEST(TorchFile, NamesTheFileThatItCannotRead) {
+  const TemporaryFolder folder;
+  EXPECT_THAT([&] { read_torch_file(folder.path() / "absent"); },
+              ThrowsMessage<UsageError>(HasSubstr("absent: there is no such file")));
+}
+
+}  // namespace
+}  // namespace lockstep::testing

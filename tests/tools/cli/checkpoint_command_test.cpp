@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// `lockstep checkpoint` as a user runs it. The files are written by hand: this test links no
+// libtorch.
+#include <fstream>
+#include <sstream>
+
+#include "checkpoint/safetensors_bytes.h"
+#include "checkpoint/torch_bytes.h"
+#include "data/idx_bytes.h"
+#include "support/program.h"
+#include <gmock/gmock.h>
+#include <nlohmann/json.hpp>
+
+namespace lockstep::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using Json = nlohmann::json;
+
+struct Ended {
+  int code;
+  std::string out;
+  std::string err;
+};
+
+Ended run_checkpoint(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), {LOCKSTEP_PROGRAM, "checkpoint"});
+  Program program(arguments);
+  const int code = program.wait();
+  return {code, program.out(), program.err()};
+}
+
+const std::string kTwoFloats("\0\0\x80\x3f\0\0\0\x40", 8);  // 1, 2
+// printf '\0\0\200\77\0\0\0\100' | sha256sum
+const std::string kHash = "b9c80b5adeca450753a16950c3cc655d271f7bef7a485bc83f112b72fef21d37";
+
+std::string safetensors_with(const std::string& name, const std::string& data = kTwoFloats) {
+  return safetensors_bytes("{\"__metadata__\":{\"format\":\"pt\"},\"" + name +
+                               R"(":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})",
+                           data);
+}
+
+std::string state_in_part(const std::string& part) {
+  return torch_bytes(
+      "}" + pickled(part) + "}" + pickled("w") +
+          pickled_tensor(pickled_storage("torch\nFloatStorage", "0", 2), 0, {2}, {1}) + "s" + "s",
+      kTwoFloats);
+}
+
+class CheckpointCommand : public ::testing::Test {
+ protected:
+  std::string file(const std::string& name) const { return (folder_.path() / name).string(); }
+  std::string write(const std::string& name, const std::string& bytes) const {
+    folder_.write(name, bytes);
+    return file(name);
+  }
+  TemporaryFolder folder_;
+};
+
+TEST_F(CheckpointCommand, InspectsBothFormatsAlike) {
+  for (const auto& [name, bytes] : {std::pair("net.safetensors", safetensors_with("w")),
+                                    std::pair("safetensors-by-its-name", state_in_part("model"))}) {
+    const auto path = write(name, bytes);
+    const Ended text = run_checkpoint({"inspect", path});
+    EXPECT_EQ(text.code, 0) << text.err;
+    EXPECT_THAT(text.out, AllOf(HasSubstr("w\"  "), HasSubstr("float32    [2]      8  " + kHash),
+                                HasSubstr("1 tensors, 2 elements, 8 bytes")));
+    const Ended json = run_checkpoint({"inspect", path, "--json"});
+    const auto tensor = Json::parse(json.out)["tensors"].at(0);
+    EXPECT_EQ(tensor["dtype"], "float32");
+    EXPECT_EQ(tensor["shape"], Json::array({2}));
+    EXPECT_EQ(tensor["bytes"], 8);
+    EXPECT_EQ(tensor["sha256"], kHash);
+  }
+  const auto json = Json::parse(run_checkpoint({"inspect", file("net.safetensors"), "--json"}).out);
+  EXPECT_EQ(json["format"], "safetensors");
+  EXPECT_EQ(json["metadata"]["format"], "pt");
+  EXPECT_EQ(json["bytes"], 8);
+}
+
+TEST_F(CheckpointCommand, VerifiesWholeFiles) {
+  const Ended good = run_checkpoint({"verify", write("good", state_in_part("model"))});
+  EXPECT_EQ(good.code, 0) << good.err;
+  EXPECT_THAT(good.out, HasSubstr("good: torch, 1 tensors, nothing is wrong"));
+  std::string damaged = state_in_part("model");
+  const auto data = damaged.find(kTwoFloats);
+  damaged[data] = 'x';
+  const Ended flipped = run_checkpoint({"verify", write("damaged", damaged)});
+  EXPECT_EQ(flipped.code, 1);
+  EXPECT_THAT(flipped.err, HasSubstr("damaged: entry \"a/data/0\": its data is damaged"));
+  const Ended cut = run_checkpoint({"verify", write("cut", safetensors_with("w", "1234"))});
+  EXPECT_EQ(cut.code, 1);
+  EXPECT_THAT(cut.err, HasSubstr("cut: entry \"w\": its data_offsets are [0, 8]"));
+  const Ended other = run_checkpoint({"verify", write("other", "this is a text of some length")});
+  EXPECT_EQ(other.code, 1);
+  EXPECT_THAT(other.err, HasSubstr("other: its header has"));
+}
+
+TEST_F(CheckpointCommand, ComparesFilesOfEitherFormat) {
+  const auto first = write("first", safetensors_with("w"));
+  const auto part = write("part.pt", state_in_part("model"));
+  const Ended same = run_checkpoint({"diff", first, part, "--part", "model"});
+  EXPECT_EQ(same.code, 0) << same.err;
+  EXPECT_EQ(same.out, "the files have the same tensors\n");
+
+  const std::string one_and_five("\0\0\x80\x3f\0\0\xa0\x40", 8);
+  const auto second = write("second", safetensors_with("w", one_and_five));
+  const Ended values = run_checkpoint({"diff", first, second});
+  EXPECT_EQ(values.code, 1);
+  EXPECT_EQ(values.out, "values \"w\": 1 of 2 elements differ, by at most 3\n");
+
+  const Ended names = run_checkpoint({"diff", first, write("v", safetensors_with("v"))});
+  EXPECT_EQ(names.code, 1);
+  EXPECT_EQ(names.out, "missing \"w\"\nunexpected \"v\"\n");
+
+  const auto integer = write(
+      "integer",
+      safetensors_bytes(R"({"w":{"dtype":"I64","shape":[1],"data_offsets":[0,8]}})", kTwoFloats));
+  const Ended kinds = run_checkpoint({"diff", first, integer});
+  EXPECT_EQ(kinds.out, "shape \"w\": [2] and [1]\ndtype \"w\": float32 and int64\n");
+
+  const auto json = Json::parse(run_checkpoint({"diff", first, second, "--json"}).out);
+  EXPECT_EQ(json["same"], false);
+  EXPECT_EQ(json["differences"].at(0)["kind"], "values");
+  EXPECT_EQ(json["differences"].at(0)["differing"], 1);
+  EXPECT_EQ(json["differences"].at(0)["largest"], 3.0);
+}
+
+TEST_F(CheckpointCommand, TakesANanForEqualToItselfOnly) {
+  const std::string nan_and_two("\0\0\xc0\x7f\0\0\0\x40", 8);
+  const auto first = write("first", safetensors_with("w", nan_and_two));
+  const Ended same = run_checkpoint({"diff", first, first});
+  EXPECT_EQ(same.code, 0) << same.out;
+  const auto second = write("second", safetensors_with("w"));
+  const Ended differ = run_checkpoint({"diff", first, second});
+  EXPECT_EQ(differ.out, "values \"w\": 1 of 2 elements differ, by at most nan\n");
+  const auto json = Json::parse(run_checkpoint({"diff", first, second, "--json"}).out);
+  EXPECT_TRUE(json["differences"].at(0)["largest"].is_null());
+}
+
+TEST_F(CheckpointCommand, ConvertsBothWays) {
+  const auto part = write("part.pt", state_in_part("model"));
+  EXPECT_EQ(run_checkpoint({"export", part, file("net.safetensors"), "--part", "model"}).code, 0);
+  EXPECT_EQ(run_checkpoint({"export", file("net.safetensors"), file("net.pt")}).code, 0);
+  const Ended same = run_checkpoint({"diff", file("net.safetensors"), file("net.pt")});
+  EXPECT_EQ(same.code, 0) << same.out << same.err;
+  EXPECT_THAT(run_checkpoint({"inspect", file("net.pt")}).out, HasSubstr("net.pt: torch\n"));
+}
+
+TEST_F(CheckpointCommand, RefusesWrongUse) {
+  const auto net = write("net", safetensors_with("w"));
+  const std::vector<std::pair<std::vector<std::string>, std::string>> wrong{
+      {{}, "subcommand"},
+      {{"inspect"}, "FILE is required"},
+      {{"diff", net}, "SECOND is required"},
+      {{"inspect", net, "--part", "model"}, "a safetensors file has no parts"},
+      {{"inspect", file("absent")}, "absent: there is no such file"},
+      {{"export", net, file("absent/net.pt")}, "cannot write"}};
+  for (const auto& [arguments, message] : wrong) {
+    const Ended ended = run_checkpoint(arguments);
+    EXPECT_EQ(ended.code, 2) << message;
+    EXPECT_THAT(ended.err, HasSubstr(message));
+  }
+  const Ended part =
+      run_checkpoint({"inspect", write("part", state_in_part("model")), "--part", "ema", "--json"});
+  EXPECT_EQ(part.code, 1);
+  const auto error = Json::parse(part.out)["error"];
+  EXPECT_EQ(error["kind"], "checkpoint");
+  EXPECT_THAT(error["message"].get<std::string>(),
+              HasSubstr("the part \"ema\" is no dict of names and tensors; these parts are: "
+                        "\"model\""));
+}
+
+}  // namespace
+}  // namespace lockstep::testing

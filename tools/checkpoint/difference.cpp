@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Compares names, shapes and types, then values, a piece of a tensor at a time.
+#include "tools/checkpoint/difference.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+#include <torch/types.h>
+
+#include "lockstep/checkpoint/element_type.h"
+#include "lockstep/checkpoint/in_quotes.h"
+#include "lockstep/checkpoint/tensor_bytes.h"
+#include "tools/recipes/json_fields.h"
+
+namespace lockstep {
+namespace {
+
+using DifferenceKind = TensorDifference::Kind;
+
+std::string_view kind_name(DifferenceKind kind) {
+  switch (kind) {
+    case DifferenceKind::missing:
+      return "missing";
+    case DifferenceKind::unexpected:
+      return "unexpected";
+    case DifferenceKind::shape:
+      return "shape";
+    case DifferenceKind::dtype:
+      return "dtype";
+    case DifferenceKind::values:
+      return "values";
+  }
+  return "";
+}
+
+// The same values in a type that every libtorch compares and subtracts exactly.
+at::Tensor comparable(const at::Tensor& tensor) {
+  if (tensor.element_size() == 8 && !tensor.is_floating_point() && !tensor.is_complex()) {
+    return tensor.view(at::kLong);
+  }
+  if (tensor.is_complex()) return tensor.to(at::kComplexDouble);
+  return tensor.to(tensor.is_floating_point() ? at::kDouble : at::kLong);
+}
+
+// Adds the differences between two pieces of the same shape and type.
+void compare_pieces(const at::Tensor& first, const at::Tensor& second,
+                    TensorDifference& difference) {
+  const at::Tensor a = comparable(first);
+  const at::Tensor b = comparable(second);
+  at::Tensor differ = a.ne(b);
+  if (!at::isIntegralType(a.scalar_type(), true)) differ = differ & ~(a.isnan() & b.isnan());
+  const auto count = differ.sum().item<std::int64_t>();
+  if (count == 0) return;
+  difference.differing += count;
+  const auto wide = a.is_complex() ? at::kComplexDouble : at::kDouble;
+  const at::Tensor distances =
+      (a.masked_select(differ).to(wide) - b.masked_select(differ).to(wide)).abs();
+  const double largest = distances.max().item<double>();  // NaN if one is
+  if (std::isnan(largest) || std::isnan(difference.largest)) {
+    difference.largest = std::nan("");
+  } else {
+    difference.largest = std::max(difference.largest, largest);
+  }
+}
+
+void compare_values(const at::Tensor& first, const at::Tensor& second,
+                    TensorDifference& difference) {
+  constexpr std::int64_t kPiece = 1 << 20;
+  const at::Tensor a = in_index_order(first).view({-1});
+  const at::Tensor b = in_index_order(second).view({-1});
+  difference.elements = a.numel();
+  for (std::int64_t done = 0; done < a.numel(); done += kPiece) {
+    const std::int64_t size = std::min(kPiece, a.numel() - done);
+    compare_pieces(a.narrow(0, done, size), b.narrow(0, done, size), difference);
+  }
+}
+
+std::string dtype_name(const at::Tensor& tensor) {
+  return std::string(find_element_type(tensor.scalar_type())->dtype);
+}
+
+}  // namespace
+
+std::vector<TensorDifference> differences(const TensorSource& first, const TensorSource& second) {
+  std::vector<TensorDifference> found;
+  for (std::size_t i = 0; i < first.names().size(); ++i) {
+    const std::string& name = first.names()[i];
+    const auto other = second.find(name);
+    if (!other) {
+      found.push_back({.name = name, .kind = DifferenceKind::missing, .first = {}, .second = {}});
+      continue;
+    }
+    const at::Tensor a = first.read(i);
+    const at::Tensor b = second.read(*other);
+    if (a.sizes() != b.sizes()) {
+      found.push_back({.name = name,
+                       .kind = DifferenceKind::shape,
+                       .first = shape_text(a.sizes()),
+                       .second = shape_text(b.sizes())});
+    }
+    if (a.scalar_type() != b.scalar_type()) {
+      found.push_back({.name = name,
+                       .kind = DifferenceKind::dtype,
+                       .first = dtype_name(a),
+                       .second = dtype_name(b)});
+    }
+    if (a.sizes() != b.sizes() || a.scalar_type() != b.scalar_type()) continue;
+    TensorDifference values{
+        .name = name, .kind = DifferenceKind::values, .first = {}, .second = {}};
+    if (a.numel() > 0) compare_values(a, b, values);
+    if (values.differing > 0) found.push_back(values);
+  }
+  for (const std::string& name : second.names()) {
+    if (first.find(name)) continue;
+    found.push_back({.name = name, .kind = DifferenceKind::unexpected, .first = {}, .second = {}});
+  }
+  return found;
+}
+
+std::string difference_text(const std::vector<TensorDifference>& differences) {
+  if (differences.empty()) return "the files have the same tensors\n";
+  std::string text;
+  for (const auto& difference : differences) {
+    text += fmt::format("{} {}", kind_name(difference.kind), in_quotes(difference.name));
+    if (!difference.first.empty()) {
+      text += fmt::format(": {} and {}", difference.first, difference.second);
+    } else if (difference.kind == DifferenceKind::values) {
+      text += fmt::format(": {} of {} elements differ, by at most {:g}", difference.differing,
+                          difference.elements, difference.largest);
+    }
+    text += "\n";
+  }
+  return text;
+}
+
+std::string difference_json(const std::vector<TensorDifference>& differences) {
+  Json json{{"schema_version", kSchemaVersion},
+            {"versions", versions_json()},
+            {"same", differences.empty()},
+            {"differences", Json::array()}};
+  for (const auto& difference : differences) {
+    Json fields{{"name", difference.name}, {"kind", kind_name(difference.kind)}};
+    if (!difference.first.empty()) {
+      fields["first"] = difference.first;
+      fields["second"] = difference.second;
+    } else if (difference.kind == DifferenceKind::values) {
+      fields["differing"] = difference.differing;
+      fields["elements"] = difference.elements;
+      fields["largest"] = difference.largest;  // null if it is not a number
+    }
+    json["differences"].push_back(std::move(fields));
+  }
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace lockstep

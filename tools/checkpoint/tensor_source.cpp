@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Looks at a file's first bytes, and opens it with the reader of its format.
+#include "tools/checkpoint/tensor_source.h"
+
+#include <array>
+
+#include <fmt/format.h>
+
+#include "lockstep/checkpoint/torch_file.h"
+#include "lockstep/core/error.h"
+#include "lockstep/data/stored_bytes.h"
+
+namespace lockstep {
+namespace {
+
+std::variant<SafetensorsFile, std::vector<NamedTensor>> open_tensors(
+    const std::filesystem::path& file, const std::string& part) {
+  if (!is_torch_file(file)) {
+    if (!part.empty()) {
+      throw UsageError(fmt::format("{}: a safetensors file has no parts; leave out --part {}",
+                                   file.string(), part));
+    }
+    return SafetensorsFile(file);
+  }
+  const TorchValue value = read_torch_file(file);
+  try {
+    return part.empty() ? all_tensors(value) : state_dict_of(value, part);
+  } catch (const CheckpointError& error) {
+    throw CheckpointError(fmt::format("{}: {}", file.string(), error.what()));
+  }
+}
+
+}  // namespace
+
+// A zip archive, or a pickle, whose error says what to do.
+bool is_torch_file(const std::filesystem::path& file) {
+  const StoredBytes bytes = bytes_in_file(file);
+  std::array<unsigned char, 9> begin{};
+  if (bytes.size < begin.size()) return false;
+  bytes.read(0, std::as_writable_bytes(std::span(begin)));
+  if (begin[8] == '{') return false;
+  return (begin[0] == 'P' && begin[1] == 'K') || begin[0] == 0x80;
+}
+
+TensorSource::TensorSource(const std::filesystem::path& file, const std::string& part)
+    : file_(file.string()), content_(open_tensors(file, part)) {
+  if (const auto* opened = std::get_if<SafetensorsFile>(&content_)) {
+    for (const auto& entry : opened->entries()) names_.push_back(entry.name);
+  } else {
+    for (const auto& entry : std::get<1>(content_)) names_.push_back(entry.name);
+  }
+  for (std::size_t i = 0; i < names_.size(); ++i) by_name_.emplace(names_[i], i);
+}
+
+at::Tensor TensorSource::read(std::size_t index) const {
+  if (const auto* opened = std::get_if<SafetensorsFile>(&content_)) return opened->read(index);
+  return std::get<1>(content_).at(index).tensor;
+}
+
+std::optional<std::size_t> TensorSource::find(const std::string& name) const {
+  const auto found = by_name_.find(name);
+  if (found == by_name_.end()) return std::nullopt;
+  return found->second;
+}
+
+std::map<std::string, std::string> TensorSource::metadata() const {
+  const auto* opened = std::get_if<SafetensorsFile>(&content_);
+  return opened == nullptr ? std::map<std::string, std::string>() : opened->metadata();
+}
+
+std::vector<NamedTensor> read_all(const TensorSource& source) {
+  std::vector<NamedTensor> tensors;
+  for (std::size_t i = 0; i < source.names().size(); ++i) {
+    tensors.push_back({source.names()[i], source.read(i)});
+  }
+  return tensors;
+}
+
+}  // namespace lockstep

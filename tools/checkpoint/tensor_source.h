@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The named tensors of a file, whichever of the two formats it has.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "lockstep/checkpoint/safetensors.h"
+
+namespace lockstep {
+
+// Whether this is a file of torch.save, by its first bytes. UsageError if it cannot be read.
+bool is_torch_file(const std::filesystem::path& file);
+
+class TensorSource {
+ public:
+  // Recognizes the format by the file's content. `part` names a part of a torch.save file, as
+  // "model"; empty for every tensor in it. UsageError for a part of a safetensors file, which has
+  // none; CheckpointError as the readers say.
+  TensorSource(const std::filesystem::path& file, const std::string& part);
+
+  bool is_safetensors() const { return std::holds_alternative<SafetensorsFile>(content_); }
+  // "safetensors" or "torch".
+  std::string format() const { return is_safetensors() ? "safetensors" : "torch"; }
+  const std::string& file() const { return file_; }
+  const std::vector<std::string>& names() const { return names_; }
+  // Reads the tensor from a safetensors file now; those of a torch.save file have been read.
+  at::Tensor read(std::size_t index) const;
+  std::optional<std::size_t> find(const std::string& name) const;
+  // Empty for torch.save.
+  std::map<std::string, std::string> metadata() const;
+
+ private:
+  std::string file_;
+  std::variant<SafetensorsFile, std::vector<NamedTensor>> content_;
+  std::vector<std::string> names_;
+  std::map<std::string, std::size_t> by_name_;
+};
+
+// All tensors, for a writer.
+std::vector<NamedTensor> read_all(const TensorSource& source);
+
+}  // namespace lockstep

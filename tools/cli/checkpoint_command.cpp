@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Prints what is in files of tensors, as text or JSON.
+#include "checkpoint_command.h"
+
+#include <cstdio>
+
+#include "print.h"
+#include <fmt/format.h>
+
+#include "lockstep/checkpoint/safetensors.h"
+#include "lockstep/checkpoint/torch_file.h"
+#include "lockstep/core/error.h"
+#include "tools/checkpoint/difference.h"
+#include "tools/checkpoint/inspection.h"
+#include "tools/checkpoint/tensor_source.h"
+
+namespace lockstep::cli {
+
+::CLI::App* CheckpointCommand::add_verb(::CLI::App& app, const std::string& name,
+                                        const std::string& what) {
+  ::CLI::App* verb = app.add_subcommand(name, what);
+  verb->add_option("FILE", file, "A safetensors file, or one of torch.save")->required();
+  return verb;
+}
+
+void CheckpointCommand::describe(::CLI::App& app) {
+  app.require_subcommand(1);
+  inspect_ = add_verb(app, "inspect", "Print names, types, shapes and hashes of a file's tensors");
+  verify_ = add_verb(app, "verify", "Read all of a file, and report what is wrong with it");
+  diff_ = add_verb(app, "diff", "Compare the tensors of two files, of either format");
+  diff_->add_option("SECOND", second, "The other file")->required();
+  export_ =
+      add_verb(app, "export", "Write a safetensors file as one for torch.load, or the other way");
+  export_->add_option("OUTPUT", second, "The new file")->required();
+  for (::CLI::App* verb : {inspect_, diff_, export_}) {
+    verb->add_option("--part", part,
+                     "Take only this part of a torch.save file, as model of "
+                     "{\"model\": ..., \"epoch\": 3}")
+        ->type_name("NAME");
+  }
+  for (::CLI::App* verb : {inspect_, diff_}) {
+    verb->add_flag("--json", json, "Print one JSON object and nothing else on standard output");
+  }
+}
+
+int CheckpointCommand::run() const {
+  if (verify_->parsed()) return verify();
+  if (diff_->parsed()) return diff();
+  if (export_->parsed()) return convert();
+  const TensorSource source(file, part);
+  check_output(print(stdout, json ? inspection_json(source) + "\n" : inspection_text(source)));
+  return 0;
+}
+
+int CheckpointCommand::verify() const {
+  const TensorSource source(file, "");
+  for (std::size_t i = 0; i < source.names().size(); ++i) source.read(i);
+  check_output(print(stdout, fmt::format("{}: {}, {} tensors, nothing is wrong\n", file,
+                                         source.format(), source.names().size())));
+  return 0;
+}
+
+// A file of parts is compared with one that is a state dict: the part is taken where there is one.
+int CheckpointCommand::diff() const {
+  const auto open = [this](const std::string& name) {
+    return TensorSource(name, is_torch_file(name) ? part : "");
+  };
+  const auto found = differences(open(file), open(second));
+  check_output(print(stdout, json ? difference_json(found) + "\n" : difference_text(found)));
+  return found.empty() ? 0 : 1;
+}
+
+int CheckpointCommand::convert() const {
+  const TensorSource source(file, part);
+  const auto tensors = read_all(source);
+  if (source.is_safetensors()) {
+    write_torch_file(second, tensors);
+  } else {
+    write_safetensors(second, tensors, {{"format", "pt"}});
+  }
+  check_output(print(stdout, fmt::format("{}: {} tensors\n", second, tensors.size())));
+  return 0;
+}
+
+}  // namespace lockstep::cli
