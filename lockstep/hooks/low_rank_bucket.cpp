@@ -62,6 +62,23 @@ void multiply(const at::Tensor& out, const at::Tensor& p, const at::Tensor& q) {
   }
 }
 
+void draw_normal(const at::Tensor& numbers, const at::Generator& random) {
+  const auto on_cpu = at::TensorOptions().dtype(numbers.scalar_type());
+  numbers.copy_(at::randn(numbers.sizes(), random, on_cpu));
+}
+
+// A column of zeros in Q would stay so, since P = M Q and Q = M^T P. True if there was one.
+bool draw_columns_of_zeros(const at::Tensor& q, const at::Generator& random) {
+  const at::Tensor zero = q.eq(0).all(0).cpu();
+  bool any = false;
+  for (std::int64_t k = 0; k < q.size(1); ++k) {
+    if (!zero[k].item<bool>()) continue;
+    draw_normal(q.select(1, k), random);
+    any = true;
+  }
+  return any;
+}
+
 }  // namespace
 
 LowRankBucket::LowRankBucket(const GradBucket& bucket, const PowerSGDState& options)
@@ -126,13 +143,14 @@ void LowRankBucket::find_rest() {
   rest_parts_.push_back(buffer_.narrow(0, end_of_last, buffer_.numel() - end_of_last));
 }
 
-void LowRankBucket::begin(at::Generator random) {
+void LowRankBucket::begin(const at::Generator& random) {
   for (const Matrix& matrix : matrices_) {
-    if (q_is_new_) {
-      const auto on_cpu = at::TensorOptions().dtype(matrix.q.scalar_type());
-      matrix.q.copy_(at::randn(matrix.q.sizes(), random, on_cpu));
-    }
+    if (q_is_new_) draw_normal(matrix.q, random);
     orthogonalize(matrix.q, options_.orthogonalization_epsilon);
+    // All ranks have the same Q, so they draw the same numbers.
+    if (draw_columns_of_zeros(matrix.q, random)) {
+      orthogonalize(matrix.q, options_.orthogonalization_epsilon);
+    }
     if (matrix.error.defined()) {
       // Holds the sum until end(), since a half type would round it.
       matrix.error.add_(matrix.gradient);

@@ -24,8 +24,9 @@ class LowRankBucket {
   // Whether any gradient is large enough to be compressed.
   bool compresses() const { return !matrices_.empty(); }
 
-  // Adds the error memory to the gradients, and computes P = M Q. Draws each new Q from `random`.
-  void begin(at::Generator random);
+  // Adds the error memory to the gradients, and computes P = M Q. Draws a new Q, and columns that
+  // have become zero, from `random`.
+  void begin(const at::Generator& random);
   // What is not compressed, and all P.
   std::vector<at::Tensor> first() const { return {rest_, p_}; }
   // Puts back what is not compressed, orthogonalizes P, and computes Q = M^T P.

@@ -180,6 +180,32 @@ TEST(PowerSgdHook, ErrorFeedbackKeepsTheSumOverManyStepsClose) {
   EXPECT_GT(error_of_sum(false, 400), 4 * bound);
 }
 
+// A column of zeros in Q would stay so, since P = M Q and Q = M^T P.
+TEST(PowerSgdHook, AGradientThatWasZeroIsReducedAgain) {
+  for (const bool feedback : {false, true}) {
+    run_rank_threads(2, [&](const std::shared_ptr<ProcessGroup>& group) {
+      torch::nn::Linear net(torch::nn::LinearOptions(12, 12).bias(false));
+      DistributedDataParallel model(net, group);
+      PowerSGDState state = without_memory(group, 2);
+      state.start_powerSGD_iter = 2;
+      state.use_error_feedback = feedback;
+      state.warm_start = true;
+      model->register_comm_hook(power_sgd_hook(state));
+      // Its rank is 2, but in step 4 it is 1.
+      const at::Tensor whole = values({12, 2}, 1).matmul(values({2, 12}, 2));
+      const at::Tensor half = values({12, 1}, 1).matmul(values({1, 12}, 2));
+      for (int step = 0; step < 9; ++step) {
+        const at::Tensor factor = step == 2 ? at::zeros({12, 12}) : step == 4 ? half : whole;
+        reset_gradients(*net);
+        (model(torch::eye(12)) * factor.t()).sum().backward();
+        // A new Q may be almost orthogonal to the gradient's rows, which magnifies rounding errors.
+        const at::Tensor off = net->weight.grad() - factor;
+        EXPECT_LT(off.norm().item<double>(), 0.01 * whole.norm().item<double>()) << step;
+      }
+    });
+  }
+}
+
 double loss_after_training(bool compressed) {
   double result = 0;
   run_rank_threads(2, [&](const std::shared_ptr<ProcessGroup>& group) {
