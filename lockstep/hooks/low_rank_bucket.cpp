@@ -83,9 +83,10 @@ bool draw_columns_of_zeros(const at::Tensor& q, const at::Generator& random) {
 
 LowRankBucket::LowRankBucket(const GradBucket& bucket, const PowerSGDState& options)
     : options_(options), buffer_(bucket.buffer()) {
-  for (const at::Tensor& gradient : bucket.gradients()) {
-    const at::Tensor matrix = as_matrix(gradient);
-    if (matrix.defined()) add(matrix);
+  const std::vector<at::Tensor>& gradients = bucket.gradients();
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    const at::Tensor matrix = as_matrix(gradients[i]);
+    if (matrix.defined()) add(matrix, bucket.trailer()[static_cast<std::int64_t>(i)]);
   }
   make_factors();
   find_rest();
@@ -95,14 +96,14 @@ at::TensorOptions LowRankBucket::type_of_factors() const {
   return buffer_.options().dtype(of_half_type(buffer_) ? at::kFloat : buffer_.scalar_type());
 }
 
-void LowRankBucket::add(const at::Tensor& gradient) {
+void LowRankBucket::add(const at::Tensor& gradient, const at::Tensor& used) {
   const std::int64_t n = gradient.size(0);
   const std::int64_t m = gradient.size(1);
   const std::int64_t rank =
       std::min({n, m, static_cast<std::int64_t>(options_.matrix_approximation_rank)});
   const auto of_factors = static_cast<double>((n + m) * rank);
   if (of_factors * options_.min_compression_rate >= static_cast<double>(n * m)) return;
-  Matrix matrix{.gradient = gradient, .rank = rank};
+  Matrix matrix{.gradient = gradient, .used = used, .rank = rank};
   if (options_.use_error_feedback) matrix.error = at::zeros({n, m}, type_of_factors());
   matrices_.push_back(matrix);
 }
@@ -168,7 +169,13 @@ void LowRankBucket::make_q() {
     begin += part.numel();
   }
   rest_.reset();
-  for (const Matrix& matrix : matrices_) {
+  for (Matrix& matrix : matrices_) {
+    matrix.left_out = matrix.used.eq(0).item<bool>();
+    if (matrix.left_out) {
+      // The gradient is one of an earlier step, and may not be finite.
+      if (matrix.error.defined()) matrix.error.sub_(matrix.gradient).nan_to_num_(0, 0, 0);
+      continue;
+    }
     orthogonalize(matrix.p, options_.orthogonalization_epsilon);
     const at::Tensor& values = matrix.error.defined() ? matrix.error : matrix.gradient;
     matrix.q.copy_(product(for_products(values).t(), matrix.p));
@@ -178,6 +185,7 @@ void LowRankBucket::make_q() {
 void LowRankBucket::end() {
   const bool finite = q_.isfinite().all().item<bool>();
   for (const Matrix& matrix : matrices_) {
+    if (matrix.left_out) continue;
     multiply(matrix.gradient, matrix.p, matrix.q);
     if (!matrix.error.defined()) continue;
     if (finite) {

@@ -27,6 +27,9 @@ class GradBucket {
   const at::Tensor& buffer() const;
   // The gradients, as views of the buffer.
   const std::vector<at::Tensor>& gradients() const;
+  // A part of the buffer with one element for each gradient: 1 if this rank used the parameter,
+  // else 0. After the reduction it is 0 only if no rank did; then the gradient is discarded.
+  const at::Tensor& trailer() const;
   // The parameters of these gradients, by their number in the reducer.
   const std::vector<int>& parameters() const;
   // The reducer's group.

@@ -206,6 +206,52 @@ TEST(PowerSgdHook, AGradientThatWasZeroIsReducedAgain) {
   }
 }
 
+struct TwoBranchesImpl : torch::nn::Module {
+  TwoBranchesImpl() {
+    const auto options = torch::nn::LinearOptions(12, 12).bias(false);
+    left = register_module("left", torch::nn::Linear(options));
+    right = register_module("right", torch::nn::Linear(options));
+  }
+  at::Tensor forward(const at::Tensor& x, bool use_left) { return use_left ? left(x) : right(x); }
+  torch::nn::Linear left{nullptr}, right{nullptr};
+};
+TORCH_MODULE(TwoBranches);
+
+// The gradients of the left branch in the steps that use it; the others use the right one.
+std::vector<at::Tensor> gradients_of_left(const std::vector<bool>& uses_left) {
+  std::vector<at::Tensor> gradients;
+  run_rank_threads(2, [&](const std::shared_ptr<ProcessGroup>& group) {
+    TwoBranches net;
+    DistributedDataParallel model(net, group);
+    PowerSGDState state = without_memory(group, 1);
+    state.start_powerSGD_iter = 2;
+    state.use_error_feedback = true;
+    state.warm_start = true;
+    model->register_comm_hook(power_sgd_hook(state));
+    for (const bool use_left : uses_left) {
+      const at::Tensor before = net->left->weight.grad();
+      const at::Tensor kept = before.defined() ? before.clone() : before;
+      if (use_left) reset_gradients(*net);
+      (model(torch::eye(12), use_left) * values({12, 12}, group->rank())).sum().backward();
+      const at::Tensor& gradient = net->left->weight.grad();
+      if (use_left && group->rank() == 0) gradients.push_back(gradient.clone());
+      if (!use_left) {
+        EXPECT_TRUE(torch::equal(gradient, kept));
+      }
+    }
+  });
+  return gradients;
+}
+
+TEST(PowerSgdHook, AStepThatUsesAParameterNowhereLeavesItsMemory) {
+  const auto expected = gradients_of_left({true, true, true, true, true, true});
+  const auto actual = gradients_of_left({true, true, true, false, true, false, false, true, true});
+  ASSERT_EQ(actual.size(), expected.size());
+  for (std::size_t i = 0; i < actual.size(); ++i) {
+    expect_close(actual[i], expected[i], "use " + std::to_string(i));
+  }
+}
+
 double loss_after_training(bool compressed) {
   double result = 0;
   run_rank_threads(2, [&](const std::shared_ptr<ProcessGroup>& group) {
