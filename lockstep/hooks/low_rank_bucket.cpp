@@ -62,6 +62,15 @@ void multiply(const at::Tensor& out, const at::Tensor& p, const at::Tensor& q) {
   }
 }
 
+// Whether p q^T is finite. It may have larger elements than the gradient that it stands for, and
+// half has a small range.
+bool product_is_finite(const at::Tensor& product, const at::Tensor& p, const at::Tensor& q) {
+  const at::Tensor largest = (p.abs().amax(0) * q.abs().amax(0)).sum();
+  const bool far_below_limit =
+      largest.item<double>() < (product.scalar_type() == at::kHalf ? 32768 : 1e38);
+  return far_below_limit || product.isfinite().all().item<bool>();
+}
+
 void draw_normal(const at::Tensor& numbers, const at::Generator& random) {
   const auto on_cpu = at::TensorOptions().dtype(numbers.scalar_type());
   numbers.copy_(at::randn(numbers.sizes(), random, on_cpu));
@@ -183,11 +192,14 @@ void LowRankBucket::make_q() {
 }
 
 void LowRankBucket::end() {
-  const bool finite = q_.isfinite().all().item<bool>();
+  bool finite = q_.isfinite().all().item<bool>();
   for (const Matrix& matrix : matrices_) {
     if (matrix.left_out) continue;
     multiply(matrix.gradient, matrix.p, matrix.q);
-    if (!matrix.error.defined()) continue;
+    finite = finite && product_is_finite(matrix.gradient, matrix.p, matrix.q);
+  }
+  for (const Matrix& matrix : matrices_) {
+    if (matrix.left_out || !matrix.error.defined()) continue;
     if (finite) {
       matrix.error.sub_(matrix.gradient);
     } else {

@@ -301,6 +301,33 @@ TEST(PowerSgdHook, AfterGradientsThatAreNotFiniteItBeginsAnew) {
   });
 }
 
+struct FactorImpl : torch::nn::Module {
+  FactorImpl() { weight = register_parameter("weight", torch::zeros({12, 12}, at::kHalf)); }
+  // The gradient of the sum is x.
+  at::Tensor forward(const at::Tensor& x) { return weight * x; }
+  at::Tensor weight;
+};
+TORCH_MODULE(Factor);
+
+// An approximation may have larger elements than the gradient.
+TEST(PowerSgdHook, AfterAProductBeyondTheRangeOfHalfItBeginsAnew) {
+  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    Factor net;
+    DistributedDataParallel model(net, group);
+    model->register_comm_hook(
+        power_sgd_hook({.group = group, .start_powerSGD_iter = 2, .min_compression_rate = 1}));
+    at::Tensor gradient = at::zeros({12, 12});
+    gradient.select(0, 0).fill_(1);
+    gradient.select(1, 0).fill_(1);
+    for (int step = 0; step < 8; ++step) {
+      const double scale = step == 5 ? 60000 : 1;  // half's largest number is 65504
+      reset_gradients(*net);
+      model((gradient * scale).to(at::kHalf)).sum().backward();
+      EXPECT_EQ(net->weight.grad().isfinite().all().item<bool>(), step != 5) << step;
+    }
+  });
+}
+
 TEST(PowerSgdHook, RefusesOptionsThatContradictEachOther) {
   run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
     const auto message = [&](PowerSGDState state) {
