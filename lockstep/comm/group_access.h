@@ -25,8 +25,8 @@ class GroupAccess {
                          AllReduceOptions options = {});
   // all_reduce, a sum or a mean, that scales elements and rounds them to `wire_type` on their way
   // between hosts. Rounded elements are added up in float; the result is rounded again. Within a
-  // host nothing is rounded if its ranks share memory or are GPUs, and elements of half types
-  // never are.
+  // host nothing is rounded if its ranks share memory or are GPUs. Elements of half types keep
+  // their type, in which a hierarchical group also sends the sums of its hosts.
   Work all_reduce_compressed(const at::Tensor& tensor, at::ScalarType wire_type,
                              AllReduceOptions options);
   // The elements of this rank's tensor that no other rank reads in an all_reduce: a part of a large
