@@ -68,7 +68,9 @@ struct PostLocalSGDState {
 // arXiv:1808.07217): after the first iterations ranks train by themselves, or each subgroup does.
 // Average the parameters from time to time with a PeriodicModelAverager, with warmup_steps =
 // start_localSGD_iter. In between, parameters differ between ranks, as check_in_sync() will say. Do
-// not set check_finite, which expects the same gradients on every rank.
+// not set check_finite, which expects the same gradients on every rank, and do not shard the
+// optimizer: each rank's share would train on that rank's gradients only. UsageError in backward if
+// a sharded optimizer was made from the model, unless the subgroup is the whole group.
 CommHook post_local_sgd_hook(PostLocalSGDState state);
 
 struct PeriodicModelAveragerOptions {

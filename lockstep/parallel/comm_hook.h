@@ -18,7 +18,8 @@ class ProcessGroup;
 // A bucket as a hook sees it. Valid during the call; the tensors stay valid.
 class GradBucket {
  public:
-  GradBucket(const Bucket& bucket, const ProcessGroup& group) : bucket_(bucket), group_(group) {}
+  GradBucket(const Bucket& bucket, const ProcessGroup& group, bool updated_in_shares = false)
+      : bucket_(bucket), group_(group), updated_in_shares_(updated_in_shares) {}
 
   // Buckets are reduced in this order on every rank.
   int index() const;
@@ -34,10 +35,14 @@ class GradBucket {
   const std::vector<int>& parameters() const;
   // The reducer's group.
   const ProcessGroup& group() const { return group_; }
+  // Whether a sharded optimizer was made from the model. Each rank then updates a share of the
+  // parameters for all ranks, so the result must be the mean over all of them.
+  bool updated_in_shares() const { return updated_in_shares_; }
 
  private:
   const Bucket& bucket_;
   const ProcessGroup& group_;
+  const bool updated_in_shares_;
 };
 
 // Called in the order of the buckets, the same on every rank; in the first backward, which makes

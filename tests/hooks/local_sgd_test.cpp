@@ -8,6 +8,7 @@
 #include "lockstep/comm/group_access.h"
 #include "lockstep/core/error.h"
 #include "lockstep/hooks/comm_hooks.h"
+#include "lockstep/optim/optimizers.h"
 #include "lockstep/parallel/check_in_sync.h"
 
 namespace lockstep::testing {
@@ -65,6 +66,24 @@ TEST(LocalSgd, SubgroupsAverageTheirGradients) {
     model->register_comm_hook(post_local_sgd_hook({.group = group, .subgroup = pair}));
     for (int step = 0; step < 2; ++step) EXPECT_FALSE(take_step_alike(model, net, *group));
     EXPECT_TRUE(same_on_all_ranks(net->middle->weight.grad(), *pair));
+  });
+}
+
+TEST(LocalSgd, RefusesAShardedOptimizer) {
+  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    for (const bool alone : {false, true}) {  // the error ends the group
+      Mlp net;
+      DistributedDataParallel model(net, group);
+      optim::Adam optimizer(model, 1e-3);
+      model->register_comm_hook(
+          post_local_sgd_hook({.group = group, .post_local_gradient_allreduce = !alone}));
+      const std::string message = message_of<UsageError>([&] {
+        model(values({4, 6})).sum().backward();
+      });
+      // If the subgroup is the whole group, every rank has all gradients.
+      EXPECT_THAT(message, HasSubstr(alone ? "a sharded optimizer was made from the model" : ""));
+      EXPECT_EQ(message.empty(), !alone);
+    }
   });
 }
 
