@@ -2,8 +2,12 @@
 // Ranks that train by themselves and average their parameters from time to time.
 #include "tests/parallel/errors.h"
 #include "tests/parallel/models.h"
+#include "tests/support/join.h"
+#include "tests/support/skip_or_fail.h"
 #include "tests/support/thread_group.h"
 #include <gmock/gmock.h>
+#include <sched.h>
+#include <unistd.h>
 
 #include "lockstep/comm/group_access.h"
 #include "lockstep/core/error.h"
@@ -87,13 +91,24 @@ TEST(LocalSgd, RefusesAShardedOptimizer) {
   });
 }
 
+// After they have joined, rank 2 moves to a network namespace of its own, as if to another host.
 TEST(LocalSgd, TheDefaultSubgroupIsTheHost) {
-  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+  if (::geteuid() != 0) return skip_or_fail("a network namespace needs root");
+  const auto outcomes = run_ranks(3, [](Rank& rank) {
+    const auto group = join(rank, {.backend = "shm"});
+    const bool moved = rank.rank() != 2 || ::unshare(CLONE_NEWNET) == 0;
+    const at::Tensor all_moved = at::full({1}, moved ? 1 : 0, at::kInt);
+    group->all_reduce(all_moved, ReduceOp::min).wait();
+    if (all_moved.item<int>() == 0) return rank.report("refused");
     Mlp net;
+    set_weights(*net, 1);
     DistributedDataParallel model(net, group);
     model->register_comm_hook(post_local_sgd_hook({.group = group}));
-    EXPECT_TRUE(take_step_alike(model, net, *group));  // both ranks are here
+    EXPECT_FALSE(take_step_alike(model, net, *group));
+    const auto host = group->split(rank.rank() == 2 ? std::vector{2} : std::vector{0, 1});
+    EXPECT_TRUE(same_on_all_ranks(net->middle->weight.grad(), *host));
   });
+  if (outcomes[0].result == "refused") skip_or_fail("network namespaces are not allowed here");
 }
 
 TEST(PeriodicModelAverager, AveragesEveryTypeAndLayoutByOneCallPerType) {
