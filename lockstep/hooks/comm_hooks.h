@@ -15,12 +15,14 @@
 
 namespace lockstep {
 
-// Gradients travel between hosts as half or bfloat16 numbers, half the bytes of float ones. Each
-// rank's gradients are divided by the number of ranks and rounded, added up in float, and rounded
-// again; every rank has the same bits. A mean is infinite or NaN if a gradient is, and with
-// fp16_compress_hook also if a host's part of it is beyond 65504. Nothing is rounded in groups of
-// one host (shm, thread, self, and nccl on one host), nor within the hosts of a hierarchical group.
-// gloo and mpi groups always round, as PyTorch does.
+// Gradients travel between hosts as half or bfloat16 numbers, half the bytes of float ones. They
+// are divided by the number of ranks and rounded, then added up in float in rank order, and rounded
+// again. NCCL adds up the rounded numbers in 16 bits instead, in an order of its own. Every rank
+// has the same bits. A mean is infinite or NaN if a gradient is, and with fp16_compress_hook also
+// if a part of it that is rounded is beyond 65504. A hierarchical group rounds the sum of each
+// host. gloo and mpi groups, and nccl groups over several hosts, round the gradients of each rank,
+// as PyTorch does. Nothing is rounded in groups of one host: shm, thread, self, and nccl on one
+// host.
 CommHook fp16_compress_hook(GroupArgument group);
 CommHook bf16_compress_hook(GroupArgument group);
 
