@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Ready-made communication hooks, for register_comm_hook; docs/comm_hooks.md compares them. Names
-// and constants are those of torch.distributed.algorithms.ddp_comm_hooks. A hook takes the model's
-// group and is registered on every rank; UsageError in backward if its group has another size. Make
-// a hook for each model: power_sgd_hook and post_local_sgd_hook keep a model's memory and count its
-// iterations.
+// Ready-made communication hooks, for register_comm_hook; docs/comm_hooks.md compares them, also
+// with those of torch.distributed.algorithms.ddp_comm_hooks, whose options and constants they have.
+// A hook takes the model's group and is registered on every rank; UsageError in backward if its
+// group has another size. Make a hook for each model: power_sgd_hook and post_local_sgd_hook keep a
+// model's memory and count its iterations.
 #pragma once
 
 #include <cstdint>
