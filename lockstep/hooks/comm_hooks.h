@@ -39,7 +39,7 @@ struct PowerSGDState {
   // A gradient is compressed only if it has more than this many times the elements of its factors.
   double min_compression_rate = 2;
   // Adds what compression has lost to the gradients of the next iteration. Takes as much memory as
-  // the compressed gradients.
+  // the compressed gradients, twice as much if these are of half types, since it is in float.
   bool use_error_feedback = true;
   // Begins with the previous iteration's Q rather than a random one.
   bool warm_start = true;
