@@ -92,7 +92,8 @@ class PeriodicModelAverager {
   // Call it after each optimizer step, with the same parameters on every rank. Every period-th call
   // is collective, and blocks: each parameter, in place, becomes the mean over the ranks, the same
   // bits on every rank, by one all_reduce per type and device. Takes as much memory again as the
-  // parameters. Buffers and the optimizer's state stay as they are.
+  // parameters. Buffers and the optimizer's state stay as they are. UsageError for an undefined
+  // tensor.
   void average_parameters(const std::vector<at::Tensor>& parameters);
 
  private:

@@ -65,6 +65,14 @@ PeriodicModelAverager::PeriodicModelAverager(PeriodicModelAveragerOptions option
 }
 
 void PeriodicModelAverager::average_parameters(const std::vector<at::Tensor>& parameters) {
+  const auto undefined = std::ranges::find_if_not(parameters, &at::Tensor::defined);
+  if (undefined != parameters.end()) {
+    throw UsageError(
+        fmt::format("[PeriodicModelAverager] rank {} of {}: parameter {} is an undefined tensor; "
+                    "leave it out on "
+                    "every rank",
+                    group_->rank(), group_->size(), undefined - parameters.begin()));
+  }
   const std::int64_t since_warm_up = step_++ - options_.warmup_steps;
   if (since_warm_up < 0 || since_warm_up % options_.period != 0) return;
   const at::NoGradGuard no_grad;

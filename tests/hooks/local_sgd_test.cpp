@@ -141,6 +141,11 @@ TEST(LocalSgd, RefusesOptionsOutOfRange) {
     };
     EXPECT_THAT(averager({}), HasSubstr("period is 0"));
     EXPECT_THAT(averager({.period = 1, .warmup_steps = -1}), HasSubstr("warmup_steps is -1"));
+    PeriodicModelAverager every_step({.period = 1}, group);
+    EXPECT_THAT(message_of<UsageError>([&] {
+                  every_step.average_parameters({values({2}), at::Tensor()});
+                }),
+                HasSubstr("parameter 1 is an undefined tensor"));
     EXPECT_THAT(message_of<UsageError>(
                     [&] { post_local_sgd_hook({.group = group, .start_localSGD_iter = -1}); }),
                 HasSubstr("start_localSGD_iter is -1"));
