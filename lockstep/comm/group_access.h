@@ -24,9 +24,10 @@ class GroupAccess {
   Work all_reduce_pieces(const at::Tensor& tensor, std::vector<Piece> pieces,
                          AllReduceOptions options = {});
   // all_reduce, a sum or a mean, that scales elements and rounds them to `wire_type` on their way
-  // between hosts. Rounded elements are added up in float; the result is rounded again. Within a
-  // host nothing is rounded if its ranks share memory or are GPUs, and elements of half types
-  // never are.
+  // between hosts. Rounded elements are added up in float, by NCCL in 16 bits; the result is
+  // rounded again. A group on one host whose ranks share memory or are GPUs rounds nothing, and a
+  // hierarchical group rounds the sums of its hosts. Elements of half types keep their type, in
+  // which a hierarchical group also sends the sums of its hosts.
   Work all_reduce_compressed(const at::Tensor& tensor, at::ScalarType wire_type,
                              AllReduceOptions options);
   // The elements of this rank's tensor that no other rank reads in an all_reduce: a part of a large

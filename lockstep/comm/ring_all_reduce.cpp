@@ -38,7 +38,8 @@ bool RingAllReduce::poll() {
 }
 
 bool RingAllReduce::try_advance() {
-  if (busy_.test_and_set(std::memory_order_acquire)) return false;
+  const SpinGuard guard(busy_, std::try_to_lock);
+  if (!guard.holds()) return false;
   bool moved = false;
   if (state_ == State::under_way) {
     try {
@@ -52,7 +53,6 @@ bool RingAllReduce::try_advance() {
       fail();
     }
   }
-  busy_.clear(std::memory_order_release);
   return moved;
 }
 

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Ready-made communication hooks, for register_comm_hook; docs/comm_hooks.md compares them. Names
-// and constants are those of torch.distributed.algorithms.ddp_comm_hooks. A hook takes the model's
-// group and is registered on every rank; UsageError in backward if its group has another size.
+// Ready-made communication hooks, for register_comm_hook; docs/comm_hooks.md compares them, also
+// with those of torch.distributed.algorithms.ddp_comm_hooks, whose options and constants they have.
+// A hook takes the model's group and is registered on every rank; UsageError in backward if its
+// group has another size. Make a hook for each model: power_sgd_hook and post_local_sgd_hook keep a
+// model's memory and count its iterations.
 #pragma once
 
 #include <cstdint>
@@ -15,12 +17,14 @@
 
 namespace lockstep {
 
-// Gradients travel between hosts as half or bfloat16 numbers, half the bytes of float ones. Each
-// rank's gradients are divided by the number of ranks and rounded, added up in float, and rounded
-// again; every rank has the same bits. A mean is infinite or NaN if a gradient is, and with
-// fp16_compress_hook also if a host's part of it is beyond 65504. Nothing is rounded in groups of
-// one host (shm, thread, self, and nccl on one host), nor within the hosts of a hierarchical group.
-// gloo and mpi groups always round, as PyTorch does.
+// Gradients travel between hosts as half or bfloat16 numbers, half the bytes of float ones. They
+// are divided by the number of ranks and rounded, then added up in float in rank order, and rounded
+// again. NCCL adds up the rounded numbers in 16 bits instead, in an order of its own. Every rank
+// has the same bits. A mean is infinite or NaN if a gradient is, and with fp16_compress_hook also
+// if a part of it that is rounded is beyond 65504. A hierarchical group rounds the sum of each
+// host. gloo and mpi groups, and nccl groups over several hosts, round the gradients of each rank,
+// as PyTorch does. Nothing is rounded in groups of one host: shm, thread, self, and nccl on one
+// host.
 CommHook fp16_compress_hook(GroupArgument group);
 CommHook bf16_compress_hook(GroupArgument group);
 
@@ -35,7 +39,7 @@ struct PowerSGDState {
   // A gradient is compressed only if it has more than this many times the elements of its factors.
   double min_compression_rate = 2;
   // Adds what compression has lost to the gradients of the next iteration. Takes as much memory as
-  // the compressed gradients.
+  // the compressed gradients, twice as much if these are of half types, since it is in float.
   bool use_error_feedback = true;
   // Begins with the previous iteration's Q rather than a random one.
   bool warm_start = true;
@@ -68,7 +72,9 @@ struct PostLocalSGDState {
 // arXiv:1808.07217): after the first iterations ranks train by themselves, or each subgroup does.
 // Average the parameters from time to time with a PeriodicModelAverager, with warmup_steps =
 // start_localSGD_iter. In between, parameters differ between ranks, as check_in_sync() will say. Do
-// not set check_finite, which expects the same gradients on every rank.
+// not set check_finite, which expects the same gradients on every rank, and do not shard the
+// optimizer: each rank's share would train on that rank's gradients only. UsageError in backward if
+// a sharded optimizer was made from the model, unless the subgroup is the whole group.
 CommHook post_local_sgd_hook(PostLocalSGDState state);
 
 struct PeriodicModelAveragerOptions {
@@ -86,7 +92,8 @@ class PeriodicModelAverager {
   // Call it after each optimizer step, with the same parameters on every rank. Every period-th call
   // is collective, and blocks: each parameter, in place, becomes the mean over the ranks, the same
   // bits on every rank, by one all_reduce per type and device. Takes as much memory again as the
-  // parameters. Buffers and the optimizer's state stay as they are.
+  // parameters. Buffers and the optimizer's state stay as they are. UsageError for an undefined
+  // tensor.
   void average_parameters(const std::vector<at::Tensor>& parameters);
 
  private:

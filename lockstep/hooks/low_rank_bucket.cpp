@@ -62,13 +62,40 @@ void multiply(const at::Tensor& out, const at::Tensor& p, const at::Tensor& q) {
   }
 }
 
+// Whether p q^T is finite. It may have larger elements than the gradient that it stands for, and
+// half has a small range.
+bool product_is_finite(const at::Tensor& product, const at::Tensor& p, const at::Tensor& q) {
+  const at::Tensor largest = (p.abs().amax(0) * q.abs().amax(0)).sum();
+  const bool far_below_limit =
+      largest.item<double>() < (product.scalar_type() == at::kHalf ? 32768 : 1e38);
+  return far_below_limit || product.isfinite().all().item<bool>();
+}
+
+void draw_normal(const at::Tensor& numbers, const at::Generator& random) {
+  const auto on_cpu = at::TensorOptions().dtype(numbers.scalar_type());
+  numbers.copy_(at::randn(numbers.sizes(), random, on_cpu));
+}
+
+// A column of zeros in Q would stay so, since P = M Q and Q = M^T P. True if there was one.
+bool draw_columns_of_zeros(const at::Tensor& q, const at::Generator& random) {
+  const at::Tensor zero = q.eq(0).all(0).cpu();
+  bool any = false;
+  for (std::int64_t k = 0; k < q.size(1); ++k) {
+    if (!zero[k].item<bool>()) continue;
+    draw_normal(q.select(1, k), random);
+    any = true;
+  }
+  return any;
+}
+
 }  // namespace
 
 LowRankBucket::LowRankBucket(const GradBucket& bucket, const PowerSGDState& options)
     : options_(options), buffer_(bucket.buffer()) {
-  for (const at::Tensor& gradient : bucket.gradients()) {
-    const at::Tensor matrix = as_matrix(gradient);
-    if (matrix.defined()) add(matrix);
+  const std::vector<at::Tensor>& gradients = bucket.gradients();
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    const at::Tensor matrix = as_matrix(gradients[i]);
+    if (matrix.defined()) add(matrix, bucket.trailer()[static_cast<std::int64_t>(i)]);
   }
   make_factors();
   find_rest();
@@ -78,14 +105,14 @@ at::TensorOptions LowRankBucket::type_of_factors() const {
   return buffer_.options().dtype(of_half_type(buffer_) ? at::kFloat : buffer_.scalar_type());
 }
 
-void LowRankBucket::add(const at::Tensor& gradient) {
+void LowRankBucket::add(const at::Tensor& gradient, const at::Tensor& used) {
   const std::int64_t n = gradient.size(0);
   const std::int64_t m = gradient.size(1);
   const std::int64_t rank =
       std::min({n, m, static_cast<std::int64_t>(options_.matrix_approximation_rank)});
   const auto of_factors = static_cast<double>((n + m) * rank);
   if (of_factors * options_.min_compression_rate >= static_cast<double>(n * m)) return;
-  Matrix matrix{.gradient = gradient, .rank = rank};
+  Matrix matrix{.gradient = gradient, .used = used, .rank = rank};
   if (options_.use_error_feedback) matrix.error = at::zeros({n, m}, type_of_factors());
   matrices_.push_back(matrix);
 }
@@ -126,13 +153,14 @@ void LowRankBucket::find_rest() {
   rest_parts_.push_back(buffer_.narrow(0, end_of_last, buffer_.numel() - end_of_last));
 }
 
-void LowRankBucket::begin(at::Generator random) {
+void LowRankBucket::begin(const at::Generator& random) {
   for (const Matrix& matrix : matrices_) {
-    if (q_is_new_) {
-      const auto on_cpu = at::TensorOptions().dtype(matrix.q.scalar_type());
-      matrix.q.copy_(at::randn(matrix.q.sizes(), random, on_cpu));
-    }
+    if (q_is_new_) draw_normal(matrix.q, random);
     orthogonalize(matrix.q, options_.orthogonalization_epsilon);
+    // All ranks have the same Q, so they draw the same numbers.
+    if (draw_columns_of_zeros(matrix.q, random)) {
+      orthogonalize(matrix.q, options_.orthogonalization_epsilon);
+    }
     if (matrix.error.defined()) {
       // Holds the sum until end(), since a half type would round it.
       matrix.error.add_(matrix.gradient);
@@ -150,7 +178,13 @@ void LowRankBucket::make_q() {
     begin += part.numel();
   }
   rest_.reset();
-  for (const Matrix& matrix : matrices_) {
+  for (Matrix& matrix : matrices_) {
+    matrix.left_out = matrix.used.eq(0).item<bool>();
+    if (matrix.left_out) {
+      // The gradient is one of an earlier step, and may not be finite.
+      if (matrix.error.defined()) matrix.error.sub_(matrix.gradient).nan_to_num_(0, 0, 0);
+      continue;
+    }
     orthogonalize(matrix.p, options_.orthogonalization_epsilon);
     const at::Tensor& values = matrix.error.defined() ? matrix.error : matrix.gradient;
     matrix.q.copy_(product(for_products(values).t(), matrix.p));
@@ -158,10 +192,14 @@ void LowRankBucket::make_q() {
 }
 
 void LowRankBucket::end() {
-  const bool finite = q_.isfinite().all().item<bool>();
+  bool finite = q_.isfinite().all().item<bool>();
   for (const Matrix& matrix : matrices_) {
+    if (matrix.left_out) continue;
     multiply(matrix.gradient, matrix.p, matrix.q);
-    if (!matrix.error.defined()) continue;
+    finite = finite && product_is_finite(matrix.gradient, matrix.p, matrix.q);
+  }
+  for (const Matrix& matrix : matrices_) {
+    if (matrix.left_out || !matrix.error.defined()) continue;
     if (finite) {
       matrix.error.sub_(matrix.gradient);
     } else {

@@ -14,8 +14,8 @@
 namespace lockstep {
 
 // One iteration is begin(), reduction of first(), make_q(), reduction of q(), and end(). A
-// reduction replaces each element by the mean over the ranks. Lives as long as its bucket's buffer
-// is the same.
+// reduction replaces each element by the mean over the ranks. A gradient that no rank contributed
+// to keeps its error memory and its Q. Lives as long as its bucket's buffer is the same.
 class LowRankBucket {
  public:
   LowRankBucket(const GradBucket& bucket, const PowerSGDState& options);
@@ -24,8 +24,9 @@ class LowRankBucket {
   // Whether any gradient is large enough to be compressed.
   bool compresses() const { return !matrices_.empty(); }
 
-  // Adds the error memory to the gradients, and computes P = M Q. Draws each new Q from `random`.
-  void begin(at::Generator random);
+  // Adds the error memory to the gradients, and computes P = M Q. Draws a new Q, and columns that
+  // have become zero, from `random`.
+  void begin(const at::Generator& random);
   // What is not compressed, and all P.
   std::vector<at::Tensor> first() const { return {rest_, p_}; }
   // Puts back what is not compressed, orthogonalizes P, and computes Q = M^T P.
@@ -37,15 +38,17 @@ class LowRankBucket {
  private:
   struct Matrix {
     at::Tensor gradient;    // n x m, in the buffer
+    at::Tensor used;        // its element of the trailer, in the buffer
     std::int64_t rank;      // r
     at::Tensor error = {};  // n x m; undefined without error feedback
     at::Tensor p = {};      // n x r, in p_
     at::Tensor q = {};      // m x r, in q_
+    bool left_out = false;  // of this iteration, since no rank used the parameter
   };
 
   at::TensorOptions type_of_factors() const;
   // Adds it to the matrices if it is large enough.
-  void add(const at::Tensor& gradient);
+  void add(const at::Tensor& gradient, const at::Tensor& used);
   void make_factors();
   void find_rest();
 

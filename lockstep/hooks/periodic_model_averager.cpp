@@ -14,7 +14,7 @@ namespace lockstep {
 namespace {
 
 // Parameters of one type on one device.
-struct FlatParameters {
+struct AveragedKind {
   std::vector<at::Tensor> parameters = {};
   at::Tensor flat = {};
   Work reduction = {};
@@ -25,26 +25,26 @@ struct FlatParameters {
   }
 };
 
-std::vector<FlatParameters> by_type_and_device(const std::vector<at::Tensor>& parameters) {
-  std::vector<FlatParameters> kinds;
+std::vector<AveragedKind> by_type_and_device(const std::vector<at::Tensor>& parameters) {
+  std::vector<AveragedKind> kinds;
   for (const at::Tensor& parameter : parameters) {
     const at::Tensor values = parameter.detach();
     const at::Tensor real = values.is_complex() ? at::view_as_real(values) : values;
     const auto kind =
-        std::ranges::find_if(kinds, [&](const FlatParameters& kind) { return kind.takes(real); });
-    FlatParameters& own = kind == kinds.end() ? kinds.emplace_back() : *kind;
+        std::ranges::find_if(kinds, [&](const AveragedKind& kind) { return kind.takes(real); });
+    AveragedKind& own = kind == kinds.end() ? kinds.emplace_back() : *kind;
     own.parameters.push_back(real);
   }
   return kinds;
 }
 
-void flatten(FlatParameters& kind) {
+void flatten(AveragedKind& kind) {
   std::vector<at::Tensor> parts;
   for (const at::Tensor& parameter : kind.parameters) parts.push_back(parameter.reshape(-1));
   kind.flat = at::cat(parts);
 }
 
-void put_back(const FlatParameters& kind) {
+void put_back(const AveragedKind& kind) {
   std::int64_t begin = 0;
   for (const at::Tensor& parameter : kind.parameters) {
     parameter.copy_(kind.flat.narrow(0, begin, parameter.numel()).view(parameter.sizes()));
@@ -65,15 +65,23 @@ PeriodicModelAverager::PeriodicModelAverager(PeriodicModelAveragerOptions option
 }
 
 void PeriodicModelAverager::average_parameters(const std::vector<at::Tensor>& parameters) {
+  const auto undefined = std::ranges::find_if_not(parameters, &at::Tensor::defined);
+  if (undefined != parameters.end()) {
+    throw UsageError(
+        fmt::format("[PeriodicModelAverager] rank {} of {}: parameter {} is an undefined tensor; "
+                    "leave it out on "
+                    "every rank",
+                    group_->rank(), group_->size(), undefined - parameters.begin()));
+  }
   const std::int64_t since_warm_up = step_++ - options_.warmup_steps;
   if (since_warm_up < 0 || since_warm_up % options_.period != 0) return;
   const at::NoGradGuard no_grad;
-  std::vector<FlatParameters> kinds = by_type_and_device(parameters);
-  for (FlatParameters& kind : kinds) {
+  std::vector<AveragedKind> kinds = by_type_and_device(parameters);
+  for (AveragedKind& kind : kinds) {
     flatten(kind);
     kind.reduction = group_->all_reduce(kind.flat, ReduceOp::mean);
   }
-  for (FlatParameters& kind : kinds) {
+  for (AveragedKind& kind : kinds) {
     kind.reduction.wait();
     put_back(kind);
   }

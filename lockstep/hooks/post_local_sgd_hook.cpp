@@ -46,6 +46,7 @@ class PostLocalSgd {
 
   Work reduce(const GradBucket& bucket) {
     ProcessGroup& group = group_.for_bucket(bucket);
+    if (bucket.updated_in_shares()) check_subgroup_is(group);
     if (bucket.index() == 0) ++iteration_;
     if (iteration_ <= options_.start_localSGD_iter) {
       return group.all_reduce(bucket.buffer(), ReduceOp::mean);
@@ -54,6 +55,16 @@ class PostLocalSgd {
   }
 
  private:
+  void check_subgroup_is(const ProcessGroup& group) const {
+    if (subgroup_ && subgroup_->size() == group.size()) return;
+    throw UsageError(fmt::format(
+        "[post_local_sgd_hook] rank {} of {}: a sharded optimizer was made from the model. Each "
+        "rank "
+        "updates a share of the parameters for all ranks, so all ranks would train that share on "
+        "this rank's gradients only. Make the optimizer from the parameters instead of the model",
+        group.rank(), group.size()));
+  }
+
   const PostLocalSGDState options_;
   const HookGroup group_;
   std::shared_ptr<ProcessGroup> subgroup_;

@@ -235,7 +235,7 @@ void BackwardReduction::launch_next() {
 Work BackwardReduction::reduce(Bucket& bucket) {
   if (hook_) {
     bucket.complete();
-    GradBucket seen(bucket, *group_);
+    GradBucket seen(bucket, *group_, shares_expected_);
     return hook_(seen);
   }
   if (divides_) {

@@ -53,6 +53,7 @@ class Bucket {
 
   // The trailer shows whether any rank used a parameter: each rank contributes 1 or 0 before the
   // reduction. Reading it waits for the device.
+  const at::Tensor& trailer() const { return trailer_; }
   void set_all_used();
   void set_unused(int i);
   bool used_by_any_rank(int i) const;

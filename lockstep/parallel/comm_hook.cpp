@@ -15,6 +15,9 @@ const at::Tensor& GradBucket::buffer() const {
 const std::vector<at::Tensor>& GradBucket::gradients() const {
   return bucket_.gradients();
 }
+const at::Tensor& GradBucket::trailer() const {
+  return bucket_.trailer();
+}
 const std::vector<int>& GradBucket::parameters() const {
   return bucket_.parameters();
 }

@@ -18,7 +18,8 @@ class ProcessGroup;
 // A bucket as a hook sees it. Valid during the call; the tensors stay valid.
 class GradBucket {
  public:
-  GradBucket(const Bucket& bucket, const ProcessGroup& group) : bucket_(bucket), group_(group) {}
+  GradBucket(const Bucket& bucket, const ProcessGroup& group, bool updated_in_shares = false)
+      : bucket_(bucket), group_(group), updated_in_shares_(updated_in_shares) {}
 
   // Buckets are reduced in this order on every rank.
   int index() const;
@@ -27,14 +28,21 @@ class GradBucket {
   const at::Tensor& buffer() const;
   // The gradients, as views of the buffer.
   const std::vector<at::Tensor>& gradients() const;
+  // A part of the buffer with one element for each gradient: 1 if this rank used the parameter,
+  // else 0. After the reduction it is 0 only if no rank did; then the gradient is discarded.
+  const at::Tensor& trailer() const;
   // The parameters of these gradients, by their number in the reducer.
   const std::vector<int>& parameters() const;
   // The reducer's group.
   const ProcessGroup& group() const { return group_; }
+  // Whether a sharded optimizer was made from the model. Each rank then updates a share of the
+  // parameters for all ranks, so the result must be the mean over all of them.
+  bool updated_in_shares() const { return updated_in_shares_; }
 
  private:
   const Bucket& bucket_;
   const ProcessGroup& group_;
+  const bool updated_in_shares_;
 };
 
 // Called in the order of the buckets, the same on every rank; in the first backward, which makes

@@ -96,7 +96,9 @@ class Reducer {
   bool synchronizes() const { return *no_sync_depth_ == 0; }
 
   // Replaces the reduction, by default group.all_reduce with ReduceOp::mean, like PyTorch's
-  // communication hooks. Register the same function on every rank, and not while a backward runs.
+  // communication hooks. Register the same function on every rank, and not while a backward runs. A
+  // hook reduces whole buckets, even with whole_gradients = false, which then saves nothing. In a
+  // group of one rank it is not called, unless check_finite is set.
   void register_comm_hook(CommHook hook);
 
   // Names of the parameters that no rank used between the last two reductions.

@@ -172,19 +172,20 @@ void SyncBatchNormImpl::check(const at::Tensor& input) const {
 at::Tensor SyncBatchNormImpl::forward(const at::Tensor& input) {
   check(input);
   const bool tracks = is_training() && options.track_running_stats();
-  if (tracks) num_batches_tracked.add_(1);
   double momentum = options.momentum().value_or(0);
-  if (tracks && !options.momentum()) momentum = 1 / num_batches_tracked.item<double>();
+  if (tracks && !options.momentum()) momentum = 1 / (num_batches_tracked.item<double>() + 1);
 
   if (!is_training() || !group_ || group_->size() == 1) {
     namespace F = torch::nn::functional;
-    return F::batch_norm(input, running_mean, running_var,
-                         F::BatchNormFuncOptions()
-                             .weight(weight)
-                             .bias(bias)
-                             .training(is_training() || !options.track_running_stats())
-                             .momentum(momentum)
-                             .eps(options.eps()));
+    at::Tensor output = F::batch_norm(input, running_mean, running_var,
+                                      F::BatchNormFuncOptions()
+                                          .weight(weight)
+                                          .bias(bias)
+                                          .training(is_training() || !options.track_running_stats())
+                                          .momentum(momentum)
+                                          .eps(options.eps()));
+    if (tracks) num_batches_tracked.add_(1);
+    return output;
   }
   NormalizedBatch batch = normalize_over_ranks(input, weight, bias, options.eps(), group_);
   if (tracks) {
@@ -192,6 +193,7 @@ at::Tensor SyncBatchNormImpl::forward(const at::Tensor& input) {
     const auto& [mean, var, count] = batch.statistics;
     follow(running_mean, mean, momentum);
     follow(running_var, var * count / (count - 1), momentum);
+    num_batches_tracked.add_(1);  // a batch that was refused does not count
   }
   return batch.output;
 }

@@ -17,6 +17,7 @@ class LossRecord;
 struct Membership {
   int rank = 0;
   int world_size = 1;
+  // In the job, also in the membership of a subgroup.
   int local_rank = 0;
   int local_world_size = 1;
   // Counts the memberships of one job; changes when a rank is lost or joins.
@@ -46,6 +47,16 @@ struct Membership {
     member.job_ranks.clear();
     for (const int of : ranks) member.job_ranks.push_back(job_rank(of));
     return member;
+  }
+  // Whether all ranks are known to share one machine; the same answer on every rank. A PID
+  // namespace, as of a container, counts as a machine of its own.
+  bool on_one_machine() const {
+    const std::string machine = process(0).machine;
+    if (machine.empty()) return false;
+    for (int of = 1; of < world_size; ++of) {
+      if (process(of).machine != machine) return false;
+    }
+    return true;
   }
   // The process of rank `of`; if unknown, an identity that never counts as ended.
   ProcessIdentity process(int of) const {

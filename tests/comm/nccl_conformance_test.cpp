@@ -10,6 +10,7 @@
 #include <ATen/ATen.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include "lockstep/comm/group_access.h"
 #include "lockstep/comm/nccl/nccl_backend.h"
 #include "lockstep/core/error.h"
 #include "lockstep/rendezvous/c10d_store.h"
@@ -103,6 +104,36 @@ TEST(NcclGroup, ScalesSums) {
             << type;
       }
     }
+  });
+}
+
+// The job has two hosts of two ranks each. What its launcher says of them is wrong for its parts.
+TEST(NcclGroup, RoundsInPartsOfTheJobThatSpanHosts) {
+  run_ranks(4, [](Rank& rank) {
+    ::setenv("LOCKSTEP_NCCL_LIBRARY", LOCKSTEP_NCCL_STAND_IN, 1);
+    const JoinOptions options;
+    Membership member = rendezvous({.init_method = rank.rendezvous_url(options.key),
+                                    .rank = rank.rank(),
+                                    .world_size = rank.size(),
+                                    .timeout = options.timeout});
+    member.local_rank = rank.rank() % 2;
+    member.local_world_size = 2;
+    for (const char* machine : {"one", "one", "two", "two"}) {
+      member.processes.push_back({.machine = machine});
+    }
+    const auto group = group_by(make_nccl_backend, member,
+                                {.timeout = options.timeout, .device = gpu_of(rank)}, "nccl");
+    const auto sum_in = [&](const std::vector<int>& ranks) {
+      const at::Tensor tensor = at::full({3}, 1 + 1. / 4096).to(group->device());
+      GroupAccess(*group->split(ranks))
+          .all_reduce_compressed(tensor, at::kHalf, {.op = ReduceOp::mean})
+          .wait();
+      return tensor[0].item<double>();
+    };
+    EXPECT_EQ(sum_in(rank.rank() < 2 ? std::vector{0, 1} : std::vector{2, 3}), 1 + 1. / 4096);
+    EXPECT_EQ(sum_in(rank.rank() % 2 == 0 ? std::vector{0, 2} : std::vector{1, 3}), 1);
+    EXPECT_EQ(sum_in(rank.rank() < 3 ? std::vector{0, 1, 2} : std::vector{3}),
+              rank.rank() < 3 ? 1 : 1 + 1. / 4096);
   });
 }
 

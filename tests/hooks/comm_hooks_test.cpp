@@ -29,8 +29,10 @@ const std::vector<NamedHook> kAllHooks{
     {"bf16_compress_hook", [](const auto& group) { return bf16_compress_hook(group); }},
     {"power_sgd_hook",
      [](const auto& group) {
-       return power_sgd_hook(
-           {.group = group, .matrix_approximation_rank = 2, .start_powerSGD_iter = 2});
+       return power_sgd_hook({.group = group,
+                              .matrix_approximation_rank = 8,
+                              .start_powerSGD_iter = 2,
+                              .min_compression_rate = 0});
      }},
     {"post_local_sgd_hook",
      [](const auto& group) { return post_local_sgd_hook({.group = group}); }}};
@@ -77,14 +79,17 @@ TEST(CommHooks, ANullGroupIsRefused) {
   }
 }
 
-// Rank 0 uses `left`, rank 1 `right`, and no rank uses `idle`.
+// Rank 0 uses `left`, rank 1 `right`, and both use `idle` or neither.
 struct ThreeBranchesImpl : torch::nn::Module {
   ThreeBranchesImpl() {
     left = register_module("left", torch::nn::Linear(8, 8));
     right = register_module("right", torch::nn::Linear(8, 8));
     idle = register_module("idle", torch::nn::Linear(8, 8));
   }
-  at::Tensor forward(const at::Tensor& x, bool use_left) { return use_left ? left(x) : right(x); }
+  at::Tensor forward(const at::Tensor& x, bool use_left, bool use_idle) {
+    const at::Tensor branch = use_left ? left(x) : right(x);
+    return use_idle ? branch + idle(x) : branch;
+  }
   torch::nn::Linear left{nullptr}, right{nullptr}, idle{nullptr};
 };
 TORCH_MODULE(ThreeBranches);
@@ -95,15 +100,20 @@ TEST(CommHooks, AParameterThatOneRankUsesGetsAGradientOnAll) {
       ThreeBranches net;
       DistributedDataParallel model(net, group);
       model->register_comm_hook(hook.make(group));
-      for (int step = 0; step < 4; ++step) {
+      const at::Tensor x = values({2, 8});
+      const at::Tensor of_weight = x.sum(0).expand({8, 8});
+      for (int step = 0; step < 7; ++step) {
+        // PowerSGD compresses from step 2 on.
+        const bool use_idle = step == 3 || step == 6;
+        const std::string what = hook.name + " in step " + std::to_string(step);
         reset_gradients(*net);
-        model(values({2, 8}), group->rank() == 0).sum().backward();
+        model(x, group->rank() == 0, use_idle).sum().backward();
         for (const auto& branch : {net->left, net->right}) {
-          ASSERT_TRUE(branch->weight.grad().defined()) << hook.name << " in step " << step;
-          EXPECT_GT(branch->weight.grad().abs().sum().item<double>(), 0) << hook.name;
+          expect_close(branch->weight.grad(), of_weight / 2, what);
+          expect_close(branch->bias.grad(), at::full({8}, 1.F), what);
         }
-        EXPECT_FALSE(net->idle->weight.grad().defined()) << hook.name;
-        EXPECT_EQ(model->unused_parameters().size(), 2) << hook.name;
+        expect_close(net->idle->weight.grad(), use_idle ? of_weight : at::Tensor(), what);
+        EXPECT_EQ(model->unused_parameters().size(), use_idle ? 0 : 2) << what;
       }
     });
   }

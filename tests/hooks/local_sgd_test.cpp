@@ -2,12 +2,17 @@
 // Ranks that train by themselves and average their parameters from time to time.
 #include "tests/parallel/errors.h"
 #include "tests/parallel/models.h"
+#include "tests/support/join.h"
+#include "tests/support/skip_or_fail.h"
 #include "tests/support/thread_group.h"
 #include <gmock/gmock.h>
+#include <sched.h>
+#include <unistd.h>
 
 #include "lockstep/comm/group_access.h"
 #include "lockstep/core/error.h"
 #include "lockstep/hooks/comm_hooks.h"
+#include "lockstep/optim/optimizers.h"
 #include "lockstep/parallel/check_in_sync.h"
 
 namespace lockstep::testing {
@@ -68,13 +73,42 @@ TEST(LocalSgd, SubgroupsAverageTheirGradients) {
   });
 }
 
-TEST(LocalSgd, TheDefaultSubgroupIsTheHost) {
+TEST(LocalSgd, RefusesAShardedOptimizer) {
   run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    for (const bool alone : {false, true}) {  // the error ends the group
+      Mlp net;
+      DistributedDataParallel model(net, group);
+      optim::Adam optimizer(model, 1e-3);
+      model->register_comm_hook(
+          post_local_sgd_hook({.group = group, .post_local_gradient_allreduce = !alone}));
+      const std::string message = message_of<UsageError>([&] {
+        model(values({4, 6})).sum().backward();
+      });
+      // If the subgroup is the whole group, every rank has all gradients.
+      EXPECT_THAT(message, HasSubstr(alone ? "a sharded optimizer was made from the model" : ""));
+      EXPECT_EQ(message.empty(), !alone);
+    }
+  });
+}
+
+// After they have joined, rank 2 moves to a network namespace of its own, as if to another host.
+TEST(LocalSgd, TheDefaultSubgroupIsTheHost) {
+  if (::geteuid() != 0) return skip_or_fail("a network namespace needs root");
+  const auto outcomes = run_ranks(3, [](Rank& rank) {
+    const auto group = join(rank, {.backend = "shm"});
+    const bool moved = rank.rank() != 2 || ::unshare(CLONE_NEWNET) == 0;
+    const at::Tensor all_moved = at::full({1}, moved ? 1 : 0, at::kInt);
+    group->all_reduce(all_moved, ReduceOp::min).wait();
+    if (all_moved.item<int>() == 0) return rank.report("refused");
     Mlp net;
+    set_weights(*net, 1);
     DistributedDataParallel model(net, group);
     model->register_comm_hook(post_local_sgd_hook({.group = group}));
-    EXPECT_TRUE(take_step_alike(model, net, *group));  // both ranks are here
+    EXPECT_FALSE(take_step_alike(model, net, *group));
+    const auto host = group->split(rank.rank() == 2 ? std::vector{2} : std::vector{0, 1});
+    EXPECT_TRUE(same_on_all_ranks(net->middle->weight.grad(), *host));
   });
+  if (outcomes[0].result == "refused") skip_or_fail("network namespaces are not allowed here");
 }
 
 TEST(PeriodicModelAverager, AveragesEveryTypeAndLayoutByOneCallPerType) {
@@ -107,6 +141,11 @@ TEST(LocalSgd, RefusesOptionsOutOfRange) {
     };
     EXPECT_THAT(averager({}), HasSubstr("period is 0"));
     EXPECT_THAT(averager({.period = 1, .warmup_steps = -1}), HasSubstr("warmup_steps is -1"));
+    PeriodicModelAverager every_step({.period = 1}, group);
+    EXPECT_THAT(message_of<UsageError>([&] {
+                  every_step.average_parameters({values({2}), at::Tensor()});
+                }),
+                HasSubstr("parameter 1 is an undefined tensor"));
     EXPECT_THAT(message_of<UsageError>(
                     [&] { post_local_sgd_hook({.group = group, .start_localSGD_iter = -1}); }),
                 HasSubstr("start_localSGD_iter is -1"));

@@ -180,6 +180,78 @@ TEST(PowerSgdHook, ErrorFeedbackKeepsTheSumOverManyStepsClose) {
   EXPECT_GT(error_of_sum(false, 400), 4 * bound);
 }
 
+// A column of zeros in Q would stay so, since P = M Q and Q = M^T P.
+TEST(PowerSgdHook, AGradientThatWasZeroIsReducedAgain) {
+  for (const bool feedback : {false, true}) {
+    run_rank_threads(2, [&](const std::shared_ptr<ProcessGroup>& group) {
+      torch::nn::Linear net(torch::nn::LinearOptions(12, 12).bias(false));
+      DistributedDataParallel model(net, group);
+      PowerSGDState state = without_memory(group, 2);
+      state.start_powerSGD_iter = 2;
+      state.use_error_feedback = feedback;
+      state.warm_start = true;
+      model->register_comm_hook(power_sgd_hook(state));
+      // Its rank is 2, but in step 4 it is 1.
+      const at::Tensor whole = values({12, 2}, 1).matmul(values({2, 12}, 2));
+      const at::Tensor half = values({12, 1}, 1).matmul(values({1, 12}, 2));
+      for (int step = 0; step < 9; ++step) {
+        const at::Tensor factor = step == 2 ? at::zeros({12, 12}) : step == 4 ? half : whole;
+        reset_gradients(*net);
+        (model(torch::eye(12)) * factor.t()).sum().backward();
+        // A new Q may be almost orthogonal to the gradient's rows, which magnifies rounding errors.
+        const at::Tensor off = net->weight.grad() - factor;
+        EXPECT_LT(off.norm().item<double>(), 0.01 * whole.norm().item<double>()) << step;
+      }
+    });
+  }
+}
+
+struct TwoBranchesImpl : torch::nn::Module {
+  TwoBranchesImpl() {
+    const auto options = torch::nn::LinearOptions(12, 12).bias(false);
+    left = register_module("left", torch::nn::Linear(options));
+    right = register_module("right", torch::nn::Linear(options));
+  }
+  at::Tensor forward(const at::Tensor& x, bool use_left) { return use_left ? left(x) : right(x); }
+  torch::nn::Linear left{nullptr}, right{nullptr};
+};
+TORCH_MODULE(TwoBranches);
+
+// The gradients of the left branch in the steps that use it; the others use the right one.
+std::vector<at::Tensor> gradients_of_left(const std::vector<bool>& uses_left) {
+  std::vector<at::Tensor> gradients;
+  run_rank_threads(2, [&](const std::shared_ptr<ProcessGroup>& group) {
+    TwoBranches net;
+    DistributedDataParallel model(net, group);
+    PowerSGDState state = without_memory(group, 1);
+    state.start_powerSGD_iter = 2;
+    state.use_error_feedback = true;
+    state.warm_start = true;
+    model->register_comm_hook(power_sgd_hook(state));
+    for (const bool use_left : uses_left) {
+      const at::Tensor before = net->left->weight.grad();
+      const at::Tensor kept = before.defined() ? before.clone() : before;
+      if (use_left) reset_gradients(*net);
+      (model(torch::eye(12), use_left) * values({12, 12}, group->rank())).sum().backward();
+      const at::Tensor& gradient = net->left->weight.grad();
+      if (use_left && group->rank() == 0) gradients.push_back(gradient.clone());
+      if (!use_left) {
+        EXPECT_TRUE(torch::equal(gradient, kept));
+      }
+    }
+  });
+  return gradients;
+}
+
+TEST(PowerSgdHook, AStepThatUsesAParameterNowhereLeavesItsMemory) {
+  const auto expected = gradients_of_left({true, true, true, true, true, true});
+  const auto actual = gradients_of_left({true, true, true, false, true, false, false, true, true});
+  ASSERT_EQ(actual.size(), expected.size());
+  for (std::size_t i = 0; i < actual.size(); ++i) {
+    expect_close(actual[i], expected[i], "use " + std::to_string(i));
+  }
+}
+
 double loss_after_training(bool compressed) {
   double result = 0;
   run_rank_threads(2, [&](const std::shared_ptr<ProcessGroup>& group) {
@@ -225,6 +297,33 @@ TEST(PowerSgdHook, AfterGradientsThatAreNotFiniteItBeginsAnew) {
           .sum()
           .backward();
       EXPECT_EQ(net->weight.grad().isfinite().all().item<bool>(), step != 3) << step;
+    }
+  });
+}
+
+struct FactorImpl : torch::nn::Module {
+  FactorImpl() { weight = register_parameter("weight", torch::zeros({12, 12}, at::kHalf)); }
+  // The gradient of the sum is x.
+  at::Tensor forward(const at::Tensor& x) { return weight * x; }
+  at::Tensor weight;
+};
+TORCH_MODULE(Factor);
+
+// An approximation may have larger elements than the gradient.
+TEST(PowerSgdHook, AfterAProductBeyondTheRangeOfHalfItBeginsAnew) {
+  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    Factor net;
+    DistributedDataParallel model(net, group);
+    model->register_comm_hook(
+        power_sgd_hook({.group = group, .start_powerSGD_iter = 2, .min_compression_rate = 1}));
+    at::Tensor gradient = at::zeros({12, 12});
+    gradient.select(0, 0).fill_(1);
+    gradient.select(1, 0).fill_(1);
+    for (int step = 0; step < 8; ++step) {
+      const double scale = step == 5 ? 60000 : 1;  // half's largest number is 65504
+      reset_gradients(*net);
+      model((gradient * scale).to(at::kHalf)).sum().backward();
+      EXPECT_EQ(net->weight.grad().isfinite().all().item<bool>(), step != 5) << step;
     }
   });
 }

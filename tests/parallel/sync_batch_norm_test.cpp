@@ -288,7 +288,9 @@ TEST(SyncBatchNorm, RefusesInputsThatItCannotNormalize) {
                 AllOf(HasSubstr("Expected more than 1 value per channel when training, got 1"),
                       HasSubstr(rank)));
     EXPECT_THAT(message_of<UsageError>([&] { norm(torch::ones({0, 3})); }), HasSubstr("got 0"));
+    EXPECT_EQ(norm->num_batches_tracked.item<int>(), 0) << "what was refused counts as no batch";
     EXPECT_TRUE(norm(values({1, 3})).defined()) << "two values are enough";
+    EXPECT_EQ(norm->num_batches_tracked.item<int>(), 1);
   });
   run_rank_threads(2, [](const Group& group) {
     SyncBatchNorm norm(3 + group->rank(), group);

@@ -16,7 +16,8 @@ class Operation {
   // Whether wait() has nothing left to do, as far as is known without advancing.
   virtual bool finished() const { return false; }
 
-  // Advances without blocking; true once the results are ready. Throws the collective's error.
+  // Advances without blocking; true once the results are ready. Throws the collective's error. A
+  // hierarchical group may take up to a second to find the rank at fault before it throws.
   virtual bool poll() = 0;
 
   // Blocks until poll() would return true; on a device, only its stream may block.
@@ -44,7 +45,8 @@ class [[nodiscard]] Work {
   }
   ~Work() { finish(); }
 
-  // Does not block; true once the results are ready. Throws the collective's error.
+  // Does not block; true once the results are ready. Throws the collective's error, which in a
+  // hierarchical group may take up to a second.
   bool poll() { return !operation_ || operation_->poll(); }
   // Blocks until the results are ready, at most until the group's timeout or the deadline. Throws
   // PeerLost, UsageError for calls that differ between ranks, and TimeoutError, after which the

@@ -29,6 +29,13 @@ at::Tensor part(const at::Tensor& flat, int number, int parts) {
   return flat.narrow(0, begin, end - begin);
 }
 
+// The type in which a compressed all-reduce sends a tensor. Half types, which are summed as floats
+// within a host, keep their own: the other one has less range or fewer digits.
+at::ScalarType type_between_hosts(at::ScalarType wire_type, at::ScalarType type) {
+  const bool half = type == at::kHalf || type == at::kBFloat16;
+  return wire_type != at::ScalarType::Undefined && half ? type : wire_type;
+}
+
 class HierarchicalBackend final : public Backend {
  public:
   HierarchicalBackend(int rank, int size, GroupOptions options, std::string host,
@@ -204,6 +211,7 @@ class HierarchicalBackend final : public Backend {
       if (args.wire_type != at::ScalarType::Undefined) compared.type = args.wire_type;
       const Call call =
           announce(*operation, compared, args.outputs.size(), between_hosts_of(tensor));
+      const at::ScalarType sent = type_between_hosts(args.wire_type, tensor.scalar_type());
       for_pieces(operation->flat_sum(tensor), [&](const at::Tensor& piece, int slices) {
         operation->start({[levels = levels_, piece, slices, within] {
                             std::vector<Work> works;
@@ -215,7 +223,7 @@ class HierarchicalBackend final : public Backend {
                             }
                             return works;
                           },
-                          between_hosts(levels_, call, piece, slices, between, args.wire_type),
+                          between_hosts(levels_, call, piece, slices, between, sent),
                           share(levels_, piece, slices)});
       });
     }

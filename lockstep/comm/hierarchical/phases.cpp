@@ -16,10 +16,8 @@ void PhasedCalls::start(const std::shared_ptr<PhasedCall>& call) {
 }
 
 bool PhasedCalls::try_advance() {
-  if (busy_.test_and_set(std::memory_order_acquire)) return false;
-  const bool moved = advance();
-  busy_.clear(std::memory_order_release);
-  return moved;
+  const SpinGuard guard(busy_, std::try_to_lock);
+  return guard.holds() && advance();
 }
 
 bool PhasedCalls::advance() {
@@ -72,10 +70,14 @@ std::exception_ptr PhasedCalls::error() const {
   return error_;
 }
 
-void PhasedCalls::keep(std::exception_ptr error) {
+void PhasedCalls::keep(std::exception_ptr error) noexcept {
   error_ = std::move(error);
   // Comes before works are destroyed: destroying a Work waits for it unless its group has ended.
-  on_error_(error_);
+  try {
+    on_error_(error_);
+  } catch (...) {
+    // The first error counts.
+  }
   calls_.clear();
 }
 

@@ -41,7 +41,8 @@ class PhasedCall {
 // Thread-safe. An error in a phase ends all calls, and is kept for the callers that wait.
 class PhasedCalls final : public Progressing {
  public:
-  // `on_error` is called with the first error, on the thread that finds it.
+  // `on_error` is called with the first error, on the thread that finds it. Its own errors are
+  // dropped.
   explicit PhasedCalls(std::function<void(const std::exception_ptr&)> on_error)
       : on_error_(std::move(on_error)) {}
 
@@ -60,7 +61,7 @@ class PhasedCalls final : public Progressing {
   // These require busy_.
   bool advance();
   bool advance(PhasedCall& call, std::size_t limit);
-  void keep(std::exception_ptr error);
+  void keep(std::exception_ptr error) noexcept;
 
   const std::function<void(const std::exception_ptr&)> on_error_;
   // A spin lock. A thread that advances calls may re-enter through the progress of others, and must

@@ -45,6 +45,7 @@ class RemoteBackend final : public Backend {
   RemoteBackend(const Membership& membership, const GroupOptions& options,
                 std::shared_ptr<Engine> engine, Parts parts)
       : local_ranks_(membership.local_world_size),
+        on_one_machine_(membership.on_one_machine()),
         timeout_(options.timeout),
         options_(options),
         engine_(std::move(engine)),
@@ -119,10 +120,11 @@ class RemoteBackend final : public Backend {
   const Position& position() const { return engine_->position(); }
   at::Tensor votes() const { return at::empty({position().size}, at::kByte); }
 
-  // Devices of one host reach each other faster than they convert.
+  // Devices of one host reach each other faster than they convert. A part of a call goes to other
+  // hosts, even if these are only network namespaces of one machine.
   bool compresses(const CollectiveArgs& args) const {
-    const bool on_one_host = local_ranks_ == position().size;
-    return asks_for_compression(args) && !(on_one_host && !parts_.device.is_cpu());
+    const bool within_host = on_one_machine_ && args.part_of == nullptr;
+    return asks_for_compression(args) && !(within_host && !parts_.device.is_cpu());
   }
 
   void begin(StagedOperation& operation, const CollectiveArgs& args, SchedulePtr schedule) {
@@ -152,6 +154,7 @@ class RemoteBackend final : public Backend {
   }
 
   const int local_ranks_;
+  const bool on_one_machine_;
   const std::chrono::milliseconds timeout_;
   const GroupOptions options_;
   std::shared_ptr<Engine> engine_;

@@ -11,6 +11,7 @@
 #include "tests/parallel/models.h"
 #include <torch/torch.h>
 
+#include "lockstep/comm/group_access.h"
 #include "lockstep/core/error.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 
@@ -93,6 +94,26 @@ TEST_P(TrainingConformance, CompressHooksRoundBetweenHostsOnly) {
               mean_with_rounding(of_ranks, exact_parts(name, group.size()), hook.type);
           EXPECT_TRUE(torch::equal(item.value().grad(), mean)) << what;
         }
+      }
+    }
+  });
+}
+
+// Each half type has numbers that the other one rounds or cannot hold.
+TEST_P(TrainingConformance, CompressHooksLeaveHalfTypesAsTheyAre) {
+  struct Case {
+    at::ScalarType type;
+    double value;
+    double tolerance;  // relative
+  };
+  run_in_group([](Rank& /*rank*/, ProcessGroup& group) {
+    for (const Case& c : {Case{at::kBFloat16, 1e5, 1e-2}, Case{at::kHalf, 1 + 3. / 1024, 1e-3}}) {
+      for (const CompressHook& hook : kCompressHooks) {
+        const at::Tensor tensor =
+            at::full({5}, c.value, at::TensorOptions(c.type).device(device_of_nets(group)));
+        GroupAccess(group).all_reduce_compressed(tensor, hook.type, {.op = ReduceOp::mean}).wait();
+        EXPECT_NEAR(tensor[0].item<double>(), c.value, c.tolerance * c.value)
+            << c.type << " with " << hook.name;
       }
     }
   });
