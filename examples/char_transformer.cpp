@@ -11,6 +11,7 @@
 #include <fstream>
 #include <iterator>
 #include <numbers>
+#include <set>
 #include <sstream>
 #include <string>
 
@@ -58,16 +59,17 @@ struct GptImpl : nn::Module {
 TORCH_MODULE(Gpt);
 
 at::Tensor read_text(const std::filesystem::path& path) {
-  std::ostringstream text;
-  const auto add = [&](const auto& file) { text << std::ifstream(file).rdbuf(); };
+  std::set<std::filesystem::path> files{path};  // sorted: the same text on every rank
   if (std::filesystem::is_directory(path)) {
+    files.clear();
     for (const auto& entry : std::filesystem::directory_iterator(path)) {
-      if (entry.is_regular_file() && !entry.is_symlink()) add(entry.path());
+      if (entry.is_regular_file() && !entry.is_symlink()) files.insert(entry.path());
     }
-  } else {
-    add(path);
   }
+  std::ostringstream text;
+  for (const auto& file : files) text << std::ifstream(file).rdbuf();
   std::string bytes = text.str();
+  if (bytes.size() <= kContext) throw lockstep::UsageError("too little text in " + path.string());
   return torch::from_blob(bytes.data(), {static_cast<std::int64_t>(bytes.size())}, torch::kByte)
       .to(torch::kLong);
 }
@@ -76,7 +78,8 @@ std::string continued(Gpt net, std::string text, at::Device device, int count) {
   const torch::NoGradGuard no_grad;
   for (int i = 0; i < count; ++i) {
     const std::string end = text.substr(text.size() - std::min<std::size_t>(text.size(), kContext));
-    const std::vector<std::int64_t> bytes(end.begin(), end.end());
+    std::vector<std::int64_t> bytes;
+    for (const unsigned char byte : end) bytes.push_back(byte);
     const auto scores = net(torch::tensor(bytes, torch::kLong).view({1, -1}).to(device));
     text += static_cast<char>(torch::softmax(scores[0][-1], 0).multinomial(1).item<std::int64_t>());
   }

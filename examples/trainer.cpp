@@ -42,7 +42,7 @@ int main(int argc, char** argv) {
        .epochs = 3,
        .max_grad_norm = 5,
        .schedule = {.base = 1,
-                    .steps = 3 * (60'000 / 128),
+                    .steps = 3 * (60'000 / 128 + 1),
                     .decay = lockstep::LearningRateDecay::cosine},
        .log = [](const std::string& line) { std::printf("%s\n", line.c_str()); }});
   trainer.optimize_with<lockstep::optim::Adam>(torch::optim::AdamOptions(2e-3));

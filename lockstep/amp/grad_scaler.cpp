@@ -108,8 +108,9 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
   const at::NoGradGuard no_grad;
   const std::vector<at::Tensor> gradients = gradients_to_scale(optimizer);
   refuse_half(gradients);
-  stages_[&optimizer] = {.finite = are_finite(optimizer, gradients), .stepped = false};
+  const bool finite = are_finite(optimizer, gradients);
   for (const at::Tensor& gradient : gradients) gradient.mul_(inverse_scale());
+  stages_[&optimizer] = {.finite = finite, .stepped = false};
 }
 
 bool GradScaler::step(torch::optim::Optimizer& optimizer) {
@@ -123,17 +124,16 @@ bool GradScaler::step(torch::optim::Optimizer& optimizer) {
         "GradScaler: step() was called twice for one optimizer. Call update() after each step");
   }
   auto* const unscales = unscaling(optimizer);
-  const bool in_one_pass = unscales != nullptr && known == stages_.end();
-  if (in_one_pass) {
+  if (unscales != nullptr && known == stages_.end()) {
     const bool finite = are_finite(optimizer, gradients_to_scale(optimizer));
-    stages_[&optimizer] = {.finite = finite, .stepped = false};
-  } else if (known == stages_.end()) {
-    unscale_(optimizer);
+    if (finite) unscales->step_unscaling(inverse_scale());
+    // Not before: after an error the gradients are still scaled.
+    stages_[&optimizer] = {.finite = finite, .stepped = true};
+    return finite;
   }
+  if (known == stages_.end()) unscale_(optimizer);
   Stage& stage = stages_.at(&optimizer);
-  if (stage.finite) {
-    in_one_pass ? unscales->step_unscaling(inverse_scale()) : static_cast<void>(optimizer.step());
-  }
+  if (stage.finite) optimizer.step();
   stage.stepped = true;
   return stage.finite;
 }

@@ -43,8 +43,9 @@ struct GradScalerState {
 // One per training, also with several losses and optimizers: call step() for each, then update()
 // once. All ranks and replicas of a job skip the same steps and keep the same scale, if each has a
 // scaler with the same options: an overflow on one makes the reduced gradients of all infinite or
-// NaN. Where gradients are divided, each rank tells the others by one byte. Do not also set
-// .check_finite, which makes an error of what a scaler expects. For one thread at a time.
+// NaN. Where gradients are divided, each rank tells the others by one byte. It is not so with
+// post_local_sgd_hook, whose ranks have gradients of their own: they skip by themselves. Do not
+// also set .check_finite, which makes an error of what a scaler expects. For one thread at a time.
 class GradScaler {
  public:
   // UsageError unless the scale is positive and finite, growth_factor above 1, backoff_factor
@@ -64,6 +65,10 @@ class GradScaler {
   // scaled. Collective if gradients are divided among ranks. UsageError if the optimizer has
   // stepped since the last update(), or if no parameter has a gradient.
   bool step(torch::optim::Optimizer& optimizer);
+
+  // Forgets what has been unscaled or stepped since the last update(): for a program that goes on
+  // after an error in the middle of a step, with new gradients.
+  void abandon_step() { stages_.clear(); }
 
   // Lowers the scale if a step was skipped since the last update(), and raises it after a long
   // run without one; or sets it. UsageError if no optimizer has stepped or been unscaled, or if the

@@ -90,7 +90,9 @@ FeatureStandardization measure_feature_standardization(const at::Tensor& rows,
   const at::Tensor means = mean_of_blocks(flat, {}, group);
   require_finite(means, group);
   const at::Tensor deviations = mean_of_blocks(flat, means, group).sqrt_();
-  deviations.masked_fill_(deviations == 0, 1);
+  // Every rank has all rows. Rounding of the mean may leave equal ones a tiny deviation.
+  const at::Tensor first = flat.select(0, 0);
+  deviations.masked_fill_((flat == first).all(0).logical_or(deviations == 0), 1);
   const auto shape = rows.sizes().slice(1);
   return {means.reshape(shape), deviations.reshape(shape)};
 }

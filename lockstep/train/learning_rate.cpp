@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <string>
 
 #include <fmt/format.h>
 
@@ -20,12 +21,6 @@ double decayed(const LearningRateSchedule& schedule, std::int64_t step, std::int
     case LearningRateDecay::none:
       return rate;
     case LearningRateDecay::step:
-      if (schedule.decay_steps < 1) {
-        throw UsageError(
-            fmt::format("a learning rate that decays every {} steps; set decay_steps "
-                        "to at least 1",
-                        schedule.decay_steps));
-      }
       return rate * std::pow(schedule.decay_factor, step / schedule.decay_steps);
     case LearningRateDecay::cosine:
       break;
@@ -36,6 +31,23 @@ double decayed(const LearningRateSchedule& schedule, std::int64_t step, std::int
 }
 
 }  // namespace
+
+void check_schedule(const LearningRateSchedule& schedule) {
+  const auto is_positive = [](double number) { return number > 0 && std::isfinite(number); };
+  std::string fault;
+  if (!is_positive(schedule.base) || !is_positive(schedule.scale)) {
+    fault =
+        fmt::format("base {} and scale {}; both must be positive", schedule.base, schedule.scale);
+  } else if (schedule.decay == LearningRateDecay::step && schedule.decay_steps < 1) {
+    fault =
+        fmt::format("a decay every {} steps; set decay_steps to at least 1", schedule.decay_steps);
+  } else if ((schedule.decay == LearningRateDecay::cosine || schedule.scale != 1) &&
+             schedule.steps < 1) {
+    fault = fmt::format("{} steps; a warm-up and a cosine need the number of all steps",
+                        schedule.steps);
+  }
+  if (!fault.empty()) throw UsageError("a learning rate schedule with " + fault);
+}
 
 double learning_rate_at(const LearningRateSchedule& schedule, std::int64_t step) {
   const std::int64_t warmup = schedule.warmup_steps();

@@ -16,10 +16,10 @@ enum class LearningRateDecay {
 };
 
 struct LearningRateSchedule {
-  double base = 0;
+  double base = 1;
   // k: the global batch as a multiple of the one for which base is meant. 1 leaves base unchanged.
   double scale = 1;
-  // The number of steps of the whole training.
+  // The number of steps of the whole training; needed for a warm-up and for a cosine.
   std::int64_t steps = 0;
   LearningRateDecay decay = LearningRateDecay::none;
   std::int64_t decay_steps = 0;
@@ -30,9 +30,12 @@ struct LearningRateSchedule {
   std::int64_t warmup_steps() const { return scale == 1 ? 0 : steps / 10; }
 };
 
+// UsageError for a base or scale that is not positive and finite, for a warm-up or a cosine without
+// steps, and for LearningRateDecay::step without decay_steps.
+void check_schedule(const LearningRateSchedule& schedule);
+
 // For a step counted from 0: grows linearly from base at step 0 to base * scale at step
-// warmup_steps(), from which on the decay counts its steps. UsageError for LearningRateDecay::step
-// without decay_steps.
+// warmup_steps(), from which on the decay counts its steps.
 double learning_rate_at(const LearningRateSchedule& schedule, std::int64_t step);
 
 }  // namespace lockstep

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <utility>
 
 #include <ATen/ATen.h>
@@ -37,11 +38,18 @@ void check_trainer(const TrainerOptions& options, const ProcessGroup& group) {
     fault = "single and data_parallel train in one process; use TrainingMode::distributed";
   } else if (!options.distributed.whole_gradients && !options.shard_optimizer) {
     fault = "divided gradients need .shard_optimizer = true";
+  } else if (options.mode != TrainingMode::data_parallel && options.data_parallel.replicas > 0) {
+    fault =
+        fmt::format("{} replicas need TrainingMode::data_parallel", options.data_parallel.replicas);
   } else if (options.amp == at::kHalf && options.distributed.check_finite) {
     fault = "training in float16 skips steps that overflow; leave out check_finite";
   }
-  if (fault.empty()) return;
+  if (fault.empty()) return check_schedule(options.schedule);
   throw UsageError(fmt::format("[Trainer] rank {} of {}: {}", group.rank(), group.size(), fault));
+}
+
+bool is_flat(const LearningRateSchedule& schedule) {
+  return schedule.base == 1 && schedule.scale == 1 && schedule.decay == LearningRateDecay::none;
 }
 
 TrainerOptions resolved(TrainerOptions options, const ProcessGroup& group) {
@@ -66,7 +74,9 @@ class TrainerBase::Epoch {
   void train_on(bool last, const Loss& loss) {
     const bool steps = ++batches_ % trainer_.options_.accumulation_steps == 0 || last;
     const at::Tensor value = trainer_.backward(loss, steps);
-    losses_ = losses_.defined() ? losses_.add_(value) : value.to(at::kDouble);
+    // A copy: the loss is the user's.
+    losses_ = losses_.defined() ? losses_.add_(value.view({}))
+                                : value.view({}).to(at::kDouble, false, /*copy=*/true);
     if (steps) {
       ++summary_.steps;
       if (!trainer_.step()) ++summary_.skipped;
@@ -119,6 +129,8 @@ void TrainerBase::use(std::shared_ptr<DistributedDataParallelBase> model,
   if (optimizer_) {
     throw UsageError("[Trainer] optimize_with() was called before. A trainer has one optimizer");
   }
+  device_ = optimizer->param_groups().front().params().front().device();
+  if (options_.amp) const Autocast is_possible(device_, options_.amp);
   model_ = std::move(model);
   optimizer_ = std::move(optimizer);
   for (auto& parameters : optimizer_->param_groups()) {
@@ -134,7 +146,7 @@ at::Tensor TrainerBase::backward(const Loss& loss, bool synchronize) {
   at::Tensor value;
   {
     std::optional<Autocast> autocast;
-    if (options_.amp) autocast.emplace(group_->device(), options_.amp);
+    if (options_.amp) autocast.emplace(device_, options_.amp);
     value = loss();
   }
   scaler_.scale(value / options_.accumulation_steps).backward();
@@ -166,16 +178,21 @@ void TrainerBase::clip_gradients() {
 }
 
 void TrainerBase::scale_learning_rates() {
+  // A flat schedule does not override a rate that somebody else set.
+  if (is_flat(options_.schedule)) return;
   const double factor = learning_rate_at(options_.schedule, steps_);
   for (std::size_t i = 0; i < rates_.size(); ++i) {
-    auto& of_group = optimizer_->param_groups()[i].options();
-    if (of_group.get_lr() != rates_[i] * factor) of_group.set_lr(rates_[i] * factor);
+    optimizer_->param_groups()[i].options().set_lr(rates_[i] * factor);
   }
 }
 
 std::vector<EpochSummary> TrainerBase::run_epochs(
     const std::function<void(const TrainOn&)>& run_epoch, const TrainerCallbacks& callbacks) {
+  if (options_.patience > 0 && !callbacks.evaluate) {
+    throw UsageError("[Trainer] .patience needs the callback evaluate");
+  }
   optimizer().zero_grad();
+  scaler_.abandon_step();  // of an earlier call that ended with an error
   std::vector<EpochSummary> summaries;
   std::optional<double> best;
   std::int64_t epochs_since_best = 0;
@@ -190,7 +207,8 @@ std::vector<EpochSummary> TrainerBase::run_epochs(
         summary.evaluation ? fmt::format(", evaluation {:.4f}", *summary.evaluation) : ""));
     if (callbacks.end_epoch) callbacks.end_epoch(summary);
     if (!summary.evaluation || options_.patience == 0) continue;
-    if (!best || *summary.evaluation > *best) {
+    // NaN is never better.
+    if (!best || std::isnan(*best) || *summary.evaluation > *best) {
       best = summary.evaluation;
       epochs_since_best = 0;
     } else if (++epochs_since_best == options_.patience) {

@@ -66,7 +66,8 @@ class TrainerBase {
   GradScaler scaler_;
   std::shared_ptr<DistributedDataParallelBase> model_;  // null unless distributed
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
-  std::vector<double> rates_;  // of each parameter group, before the schedule
+  at::Device device_ = at::kCPU;  // of the parameters
+  std::vector<double> rates_;     // of each parameter group, before the schedule
   std::int64_t steps_ = 0;
 };
 
@@ -86,8 +87,18 @@ class Trainer : public TrainerBase {
       return module_->forward(std::forward<Arguments>(arguments)...);
     }
 
+    // The wrappers, each null in the other modes: for communication hooks, and what else they have.
+    const DistributedDataParallel<M>& distributed() const { return distributed_; }
+    const DataParallel<M>& data_parallel() const { return data_parallel_; }
+
    private:
     friend class Trainer;
+    void train() {
+      module_->train();
+      if (distributed_) distributed_.ptr()->train();
+      if (data_parallel_) data_parallel_.ptr()->train();
+    }
+
     Handle module_;
     DistributedDataParallel<M> distributed_;
     DataParallel<M> data_parallel_;
@@ -97,17 +108,22 @@ class Trainer : public TrainerBase {
   // user's own, and has the trained parameters at any time. UsageError for options that contradict
   // each other or the group.
   Trainer(Handle module, GroupArgument group, TrainerOptions options = {});
+  Trainer(M& module, GroupArgument group, TrainerOptions options = {}) requires PlainModule<M>
+      : Trainer(handle_of(module), std::move(group), std::move(options)) {}
+
+  Model& model() { return model_; }
 
   // Once, before fit(): an optimizer of all parameters. With .shard_optimizer it must be one of
   // lockstep::optim, and the call is collective.
   template <class Optimizer, class Options>
   void optimize_with(const Options& options);
 
-  // Collective if distributed. Trains on a range of batches, once per epoch: libtorch's data
-  // loaders, MemoryLoader, a std::vector. `loss(model, batch)` returns the mean loss over the batch
-  // as a tensor of one element; batches are on whatever device the range or the function puts them.
-  // Every rank needs the same number of batches. Returns a summary per epoch. What the functions
-  // throw passes through, and leaves the trainer usable unless the group is not.
+  // Collective if distributed. Puts the module into training mode, and trains on a range of
+  // batches, once per epoch: libtorch's data loaders, MemoryLoader, a std::vector. `loss(model,
+  // batch)` returns the mean loss over the batch as a tensor of one element; batches are on
+  // whatever device the range or the function puts them. Every rank needs the same number of
+  // batches. Returns a summary per epoch. What the functions throw passes through, and leaves the
+  // trainer usable unless the group is not.
   template <class Batches, class LossFunction>
   std::vector<EpochSummary> fit(Batches&& batches, LossFunction&& loss,
                                 const TrainerCallbacks& callbacks = {});
@@ -149,6 +165,7 @@ template <class Batches, class LossFunction>
 std::vector<EpochSummary> Trainer<M>::fit(Batches&& batches, LossFunction&& loss,
                                           const TrainerCallbacks& callbacks) {
   const auto run_epoch = [&](const TrainOn& train_on) {
+    model_.train();
     auto next = batches.begin();
     const auto end = batches.end();
     while (next != end) {
@@ -164,5 +181,7 @@ template <ModuleHolder M, class Group>
 Trainer(M, Group&&, TrainerOptions = {}) -> Trainer<M>;
 template <PlainModule M, class Group>
 Trainer(std::shared_ptr<M>, Group&&, TrainerOptions = {}) -> Trainer<M>;
+template <PlainModule M, class Group>
+Trainer(M&, Group&&, TrainerOptions = {}) -> Trainer<M>;
 
 }  // namespace lockstep

@@ -32,10 +32,11 @@ struct TrainerOptions {
   std::optional<double> max_grad_norm = {};
   // at::kBFloat16 or at::kHalf: the loss function runs within Autocast. float16 is also scaled.
   std::optional<at::ScalarType> amp = {};
-  // Multiplies the optimizer's learning rates, so its base is 1.
-  LearningRateSchedule schedule = {.base = 1};
+  // Multiplies the optimizer's learning rates, so leave its base at 1. Unless it is flat, it sets
+  // them before each step.
+  LearningRateSchedule schedule = {};
   // Ends the training after this many epochs in a row whose evaluation was not better than the best
-  // before. 0: never.
+  // before. 0: never. Needs the callback evaluate.
   std::int64_t patience = 0;
   // For data_parallel and distributed.
   DataParallelOptions data_parallel = {};

@@ -7,7 +7,9 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/parallel/errors.h"
@@ -175,6 +177,38 @@ TEST_P(GradScaling, RefusesCallsInAnotherOrder) {
   EXPECT_THAT(message([&] { scaler.update(kInfinity); }), HasSubstr("the scale inf is not"));
   scaler.update();
   EXPECT_TRUE(scaler.step(*optimizer));
+}
+
+// One of ours whose step fails once.
+class FailsOnce final : public optim::SGD {
+ public:
+  using optim::SGD::SGD;
+  void step_unscaling(double factor) override {
+    if (!std::exchange(failed_, true)) throw std::runtime_error("out of memory");
+    optim::SGD::step_unscaling(factor);
+  }
+
+ private:
+  bool failed_ = false;
+};
+
+TEST(GradScaler, AStepThatFailedIsTakenAnewWithUnscaledGradients) {
+  const at::Tensor weight = parameter();
+  FailsOnce optimizer({weight}, torch::optim::SGDOptions(1));
+  GradScaler scaler;
+  set_gradient(weight, 3 * 65536);
+  EXPECT_THROW(scaler.step(optimizer), std::runtime_error);
+  EXPECT_TRUE(scaler.step(optimizer));
+  EXPECT_EQ(weight.item<double>(), -3);
+}
+
+TEST_P(GradScaling, GoesOnAfterAnAbandonedStep) {
+  set_gradient(weight, 65536);
+  scaler.unscale_(*optimizer);
+  scaler.abandon_step();
+  set_gradient(weight, 3 * 65536);
+  EXPECT_TRUE(scaler.step(*optimizer));
+  EXPECT_EQ(weight.item<double>(), -3);
 }
 
 TEST_P(GradScaling, ExplicitUnscalingRefusesFloat16) {

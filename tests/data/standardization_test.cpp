@@ -126,6 +126,12 @@ TEST(FeatureStandardization, BringsEachFeatureToMeanZeroAndDeviationOne) {
   EXPECT_TRUE(at::equal(found.apply(rows[3]), standard[3]));
 }
 
+TEST(FeatureStandardization, OfRowsThatAreAllAlikeHasDeviationOne) {
+  // The sum of three times 0.1 is not three times 0.1.
+  const auto found = features_of(torch::full({3, 1}, 0.1, torch::kDouble), 1);
+  EXPECT_EQ(found.deviation.item<double>(), 1);
+}
+
 TEST(FeatureStandardization, NamesWhatItCannotUse) {
   testing::run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
     const auto measure = [&](const at::Tensor& rows) {

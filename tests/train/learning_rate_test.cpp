@@ -40,7 +40,16 @@ TEST(LearningRate, FallsInStepsLikeStepLr) {
   EXPECT_EQ(learning_rate_at(schedule, 2), 0.5);
   EXPECT_EQ(learning_rate_at(schedule, 3), 0.25);
   EXPECT_EQ(learning_rate_at(schedule, 9), 0.0625);
-  EXPECT_THROW(learning_rate_at({.base = 1, .decay = LearningRateDecay::step}, 0), UsageError);
+}
+
+TEST(LearningRate, ImpossibleSchedulesAreRefused) {
+  EXPECT_NO_THROW(check_schedule({}));
+  EXPECT_NO_THROW(check_schedule({.scale = 2, .steps = 10, .decay = LearningRateDecay::cosine}));
+  EXPECT_THROW(check_schedule({.base = 0}), UsageError);
+  EXPECT_THROW(check_schedule({.scale = -1, .steps = 10}), UsageError);
+  EXPECT_THROW(check_schedule({.scale = 2}), UsageError);
+  EXPECT_THROW(check_schedule({.decay = LearningRateDecay::cosine}), UsageError);
+  EXPECT_THROW(check_schedule({.steps = 10, .decay = LearningRateDecay::step}), UsageError);
 }
 
 TEST(LearningRate, FallsAlongACosineLikeCosineAnnealingLr) {

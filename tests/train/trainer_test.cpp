@@ -2,6 +2,7 @@
 // The trainer beside the loops that it stands for, in each mode.
 #include "lockstep/train/trainer.h"
 
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <stdexcept>
@@ -17,6 +18,7 @@
 
 #include "lockstep/comm/single_process_groups.h"
 #include "lockstep/core/error.h"
+#include "lockstep/libtorch_version.h"
 #include "lockstep/optim/optimizers.h"
 
 namespace lockstep {
@@ -135,13 +137,55 @@ TEST(Trainer, AccumulatesBatches) {
   });
 }
 
-TEST(Trainer, TrainsInHalfPrecision) {
+TEST(Trainer, TrainsInBfloat16) {
   const Mlp expected = trained_by_hand(1, 0.1);
   run_rank_threads(2, [&](const std::shared_ptr<ProcessGroup>& group) {
-    const Mlp net = trained(group, {.amp = at::kBFloat16});
-    EXPECT_FALSE(at::equal(net->hidden->weight, expected->hidden->weight));
+    Mlp net = new_net();
+    Trainer trainer(net, group, {.amp = at::kBFloat16});
+    trainer.optimize_with<optim::SGD>(SGDOptions(0.1).momentum(0.9));
+    trainer.fit(batches(group->rank(), 2), [](auto& model, auto& batch) {
+      const at::Tensor output = model(batch.data);
+      EXPECT_EQ(output.scalar_type(), at::kBFloat16);
+      return at::mse_loss(output.to(at::kFloat), batch.target);
+    });
     EXPECT_TRUE(at::allclose(net->hidden->weight, expected->hidden->weight, 0.1, 0.01));
   });
+}
+
+TEST(Trainer, SkipsStepsThatOverflowInFloat16) {
+  if (!libtorch::kHasHalfOnCpu) GTEST_SKIP() << "this libtorch has no float16 on CPUs";
+  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    Mlp net = new_net();
+    Trainer trainer(net, group, {.max_grad_norm = 1, .amp = at::kHalf});
+    trainer.optimize_with<optim::SGD>(SGDOptions(0.1));
+    int calls = 0;
+    const auto overflows_once = [&](auto& model, auto& batch) {
+      const at::Tensor output = model(batch.data);
+      EXPECT_EQ(output.scalar_type(), at::kHalf);
+      const at::Tensor loss = at::mse_loss(output.to(at::kFloat), batch.target);
+      return ++calls == 2 && group->rank() == 1 ? loss * 1e30 : loss;
+    };
+    const auto summary = trainer.fit(batches(group->rank(), 2), overflows_once).front();
+    EXPECT_EQ(summary.steps, 6);
+    EXPECT_EQ(summary.skipped, 1);
+    EXPECT_EQ(trainer.scaler().get_scale(), 32768);
+  });
+}
+
+TEST(Trainer, TrainsInTrainingModeAndLeavesTheLossAlone) {
+  Mlp net = new_net();
+  net->eval();
+  Trainer trainer(*net, make_self_group());
+  trainer.optimize_with<optim::SGD>(SGDOptions(0.1));
+  std::vector<at::Tensor> losses;
+  std::vector<double> values;
+  trainer.fit(batches(0, 1), [&](auto& model, auto& batch) {
+    EXPECT_TRUE(net->is_training());
+    losses.push_back(mse(model, batch).to(at::kDouble).view({1}));
+    values.push_back(losses.back().template item<double>());
+    return losses.back();
+  });
+  for (std::size_t i = 0; i < losses.size(); ++i) EXPECT_EQ(losses[i].item<double>(), values[i]);
 }
 
 TEST(Trainer, FollowsTheSchedule) {
@@ -190,7 +234,7 @@ TEST(Trainer, StopsEarlyIfNothingGetsBetter) {
   Mlp net = new_net();
   Trainer trainer(net, make_self_group(), {.epochs = 10, .patience = 2});
   trainer.optimize_with<optim::SGD>(SGDOptions(0.1));
-  const std::vector<double> values{0.1, 0.3, 0.2, 0.4, 0.4, 0.1, 0.9};
+  const std::vector<double> values{std::nan(""), 0.3, 0.2, 0.4, std::nan(""), 0.1, 0.9};
   std::size_t next = 0;
   const auto summaries =
       trainer.fit(batches(0, 1), mse, {.evaluate = [&] { return values.at(next++); }});
@@ -219,6 +263,10 @@ TEST(Trainer, RefusesWhatCannotBe) {
   EXPECT_THAT(message({.accumulation_steps = 0}), HasSubstr("accumulation_steps is 0"));
   EXPECT_THAT(message({.max_grad_norm = -1}), HasSubstr("max_grad_norm is -1"));
   EXPECT_THAT(message({.patience = -1}), HasSubstr("patience is -1"));
+  EXPECT_THAT(message({.schedule = {.decay = LearningRateDecay::cosine}}),
+              HasSubstr("need the number of all steps"));
+  EXPECT_THAT(message({.data_parallel = {.replicas = 2}}),
+              HasSubstr("2 replicas need TrainingMode::data_parallel"));
   EXPECT_THAT(message({.distributed = {.whole_gradients = false}}),
               HasSubstr("divided gradients need .shard_optimizer"));
   run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
