@@ -108,6 +108,11 @@ struct CurriculumSampler::Resumption {
   std::mutex mutex;
   // Until a reset takes it.
   std::optional<CurriculumState> at;
+
+  std::optional<CurriculumState> take() {
+    const std::lock_guard lock(mutex);
+    return std::exchange(at, std::nullopt);
+  }
 };
 
 CurriculumSampler::CurriculumSampler(DatasetSize dataset, const at::Tensor& scores,
@@ -212,12 +217,9 @@ void CurriculumSampler::reset(c10::optional<std::size_t> new_size) {
                     *new_size, by_score_->size()));
   }
   const std::int64_t wanted = epoch();
-  std::optional<CurriculumState> resumed;
-  {
-    const std::lock_guard lock(resumption_->mutex);
-    resumed = std::exchange(resumption_->at, std::nullopt);
-  }
+  const std::optional<CurriculumState> resumed = resumption_->take();
   EpochSampler::reset();
+  loaded_ = false;
   running_epoch_ = wanted;
   steps_given_ = 0;
   if (!resumed || resumed->epoch != wanted || resumed->samples_consumed == 0) return;
@@ -235,17 +237,24 @@ c10::optional<std::vector<std::size_t>> CurriculumSampler::next(std::size_t batc
                     "batch of {} is {}; give the loader this batch size",
                     batch_size, options_.global_batch_size, own));
   }
+  // This copy is used itself: a later reset() of it starts an epoch from the beginning.
+  if (std::exchange(loaded_, false)) resumption_->take();
   auto batch = EpochSampler::next(batch_size);
   if (batch) ++steps_given_;
   return batch;
 }
 
 void CurriculumSampler::save(torch::serialize::OutputArchive& archive) const {
-  const auto samples = static_cast<std::int64_t>(by_score_->size());
-  archive.write("seed", c10::IValue(options_.seed));
-  archive.write("epoch", c10::IValue(running_epoch_.value_or(epoch())));
-  archive.write("samples_consumed",
-                c10::IValue(std::min(samples, steps_given_ * options_.global_batch_size)));
+  CurriculumState state{options_.seed, running_epoch_.value_or(epoch()),
+                        std::min(static_cast<std::int64_t>(by_score_->size()),
+                                 steps_given_ * options_.global_batch_size)};
+  {
+    const std::lock_guard lock(resumption_->mutex);
+    if (resumption_->at && resumption_->at->epoch == epoch()) state = *resumption_->at;
+  }
+  archive.write("seed", c10::IValue(state.seed));
+  archive.write("epoch", c10::IValue(state.epoch));
+  archive.write("samples_consumed", c10::IValue(state.samples_consumed));
 }
 
 void CurriculumSampler::load(torch::serialize::InputArchive& archive) {
@@ -255,8 +264,12 @@ void CurriculumSampler::load(torch::serialize::InputArchive& archive) {
   archive.read("seed", seed);
   archive.read("epoch", epoch);
   archive.read("samples_consumed", consumed);
-  resume({seed.toInt(), epoch.toInt(), consumed.toInt()});
+  const CurriculumState state{seed.toInt(), epoch.toInt(), consumed.toInt()};
+  resume(state);
   reset();
+  // Once more, for a loader, whose begin() resets its copy.
+  resume(state);
+  loaded_ = true;
 }
 
 }  // namespace lockstep

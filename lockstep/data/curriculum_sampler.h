@@ -95,7 +95,8 @@ class CurriculumSampler : public EpochSampler {
   void reset(c10::optional<std::size_t> new_size = c10::nullopt) override;
   // As EpochSampler. UsageError unless batch_size is this rank's part of the global batch.
   c10::optional<std::vector<std::size_t>> next(std::size_t batch_size) override;
-  // This copy's CurriculumState. load() resumes there.
+  // This copy's CurriculumState, or the one at which its next reset() starts. load() resumes there:
+  // this copy at once, and a loader's copy in begin(), unless this one draws a batch before.
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
 
@@ -114,6 +115,8 @@ class CurriculumSampler : public EpochSampler {
   std::optional<std::int64_t> running_epoch_;
   // Steps of the running epoch that next() has given.
   std::int64_t steps_given_ = 0;
+  // Whether load() has set the position, from which next() has not drawn yet.
+  bool loaded_ = false;
 };
 
 }  // namespace lockstep

@@ -237,22 +237,66 @@ TEST(CurriculumSampler, AnotherEpochDropsTheStateToResumeFrom) {
   EXPECT_EQ(rest(samplers), steps_of(1, 1));
 }
 
+void copy_position(const CurriculumSampler& from, CurriculumSampler& to) {
+  std::stringstream file;
+  torch::serialize::OutputArchive out;
+  from.save(out);
+  out.save_to(file);
+  torch::serialize::InputArchive in;
+  in.load_from(file);
+  to.load(in);
+}
+
 TEST(CurriculumSampler, SavesItsPositionForAnyNumberOfRanks) {
   CurriculumSampler saved = make(3, 2);
   saved.set_epoch(1);
   saved.reset();
   for (int step = 0; step < 4; ++step) saved.next(4);
-  std::stringstream file;
-  torch::serialize::OutputArchive out;
-  saved.save(out);
-  out.save_to(file);
 
   std::vector<CurriculumSampler> loaded{make(1, 0)};
-  torch::serialize::InputArchive in;
-  in.load_from(file);
-  loaded[0].load(in);
+  copy_position(saved, loaded[0]);
   const auto whole = steps_of(1, 1);
   EXPECT_EQ(rest(loaded), std::vector<Indices>(whole.begin() + 4, whole.end()));
+  loaded[0].reset();
+  EXPECT_EQ(rest(loaded), whole);
+}
+
+// The global batches of one loop over a loader, each sorted.
+std::vector<Indices> loop(MemoryLoader& loader) {
+  std::vector<Indices> steps;
+  for (auto& batch : loader) {
+    const auto* row = batch.data.data_ptr<std::int64_t>();
+    steps.emplace_back(row, row + batch.data.numel());
+    std::ranges::sort(steps.back());
+  }
+  return steps;
+}
+
+TEST(CurriculumSampler, ALoaderStartsAtTheLoadedPosition) {
+  CurriculumSampler saved = make(2, 0);
+  saved.set_epoch(1);
+  saved.reset();
+  for (int step = 0; step < 4; ++step) saved.next(6);
+
+  CurriculumSampler sampler = make(1, 0);
+  MemoryLoader loader(torch::arange(kSamples), torch::zeros(kSamples), sampler,
+                      {.batch_size = static_cast<std::size_t>(kBatch)});
+  copy_position(saved, sampler);
+  const auto whole = steps_of(1, 1);
+  EXPECT_EQ(loop(loader), std::vector<Indices>(whole.begin() + 4, whole.end()));
+  EXPECT_EQ(loop(loader), whole);
+}
+
+TEST(CurriculumSampler, SavesAStateFromWhichNoStepWasTakenYet) {
+  CurriculumSampler resumed = make(1, 0);
+  resumed.set_epoch(1);
+  resumed.resume(resumed.state_after(4));
+  CurriculumSampler sampler = make(1, 0);
+  MemoryLoader loader(torch::arange(kSamples), torch::zeros(kSamples), sampler,
+                      {.batch_size = static_cast<std::size_t>(kBatch)});
+  copy_position(resumed, sampler);
+  const auto whole = steps_of(1, 1);
+  EXPECT_EQ(loop(loader), std::vector<Indices>(whole.begin() + 4, whole.end()));
 }
 
 TEST(CurriculumSampler, DealsDisjointSamplesToTheRanksOfAGroup) {
