@@ -179,28 +179,33 @@ CurriculumState CurriculumSampler::state_after(std::int64_t steps) const {
         fmt::format("the state after {} steps of an epoch was asked for, which has {}", steps,
                     steps_per_epoch()));
   }
-  return {
-      options_.seed, epoch(),
-      std::min(static_cast<std::int64_t>(by_score_->size()), steps * options_.global_batch_size)};
+  const auto samples = static_cast<std::int64_t>(by_score_->size());
+  return {.seed = options_.seed,
+          .epoch = epoch(),
+          .samples_consumed = std::min(samples, steps * options_.global_batch_size),
+          .global_batch_size = options_.global_batch_size,
+          .samples = samples};
 }
 
 void CurriculumSampler::resume(const CurriculumState& state) {
   const auto samples = static_cast<std::int64_t>(by_score_->size());
-  if (state.seed != options_.seed) {
-    refuse_curriculum(
-        num_replicas(), rank(),
-        fmt::format("the state's seed is {}, but the sampler's is {}; make the sampler with the "
-                    "state's seed",
-                    state.seed, options_.seed));
-  }
+  const auto require_same = [&](const char* what, std::int64_t of_state, std::int64_t own) {
+    if (of_state == own) return;
+    refuse_curriculum(num_replicas(), rank(),
+                      fmt::format("the state's {0} is {1}, but the sampler's is {2}; make the "
+                                  "sampler with the state's {0}",
+                                  what, of_state, own));
+  };
+  require_same("seed", state.seed, options_.seed);
+  require_same("global_batch_size", state.global_batch_size, options_.global_batch_size);
+  require_same("number of samples", state.samples, samples);
   const bool whole_steps =
       state.samples_consumed % options_.global_batch_size == 0 || state.samples_consumed == samples;
   if (state.samples_consumed < 0 || state.samples_consumed > samples || !whole_steps) {
     refuse_curriculum(
         num_replicas(), rank(),
         fmt::format("the state has consumed {} samples, which are not whole steps of {} out of "
-                    "{}; make the sampler with the data set and the global_batch_size of the "
-                    "training that saved the state",
+                    "{}; give a state that state_after() or save() made",
                     state.samples_consumed, options_.global_batch_size, samples));
   }
   set_epoch(state.epoch);
@@ -245,9 +250,8 @@ c10::optional<std::vector<std::size_t>> CurriculumSampler::next(std::size_t batc
 }
 
 void CurriculumSampler::save(torch::serialize::OutputArchive& archive) const {
-  CurriculumState state{options_.seed, running_epoch_.value_or(epoch()),
-                        std::min(static_cast<std::int64_t>(by_score_->size()),
-                                 steps_given_ * options_.global_batch_size)};
+  CurriculumState state = state_after(steps_given_);
+  state.epoch = running_epoch_.value_or(state.epoch);
   {
     const std::lock_guard lock(resumption_->mutex);
     if (resumption_->at && resumption_->at->epoch == epoch()) state = *resumption_->at;
@@ -255,16 +259,21 @@ void CurriculumSampler::save(torch::serialize::OutputArchive& archive) const {
   archive.write("seed", c10::IValue(state.seed));
   archive.write("epoch", c10::IValue(state.epoch));
   archive.write("samples_consumed", c10::IValue(state.samples_consumed));
+  archive.write("global_batch_size", c10::IValue(state.global_batch_size));
+  archive.write("samples", c10::IValue(state.samples));
 }
 
 void CurriculumSampler::load(torch::serialize::InputArchive& archive) {
-  c10::IValue seed;
-  c10::IValue epoch;
-  c10::IValue consumed;
-  archive.read("seed", seed);
-  archive.read("epoch", epoch);
-  archive.read("samples_consumed", consumed);
-  const CurriculumState state{seed.toInt(), epoch.toInt(), consumed.toInt()};
+  const auto read = [&](const char* key) {
+    c10::IValue value;
+    archive.read(key, value);
+    return value.toInt();
+  };
+  const CurriculumState state{.seed = read("seed"),
+                              .epoch = read("epoch"),
+                              .samples_consumed = read("samples_consumed"),
+                              .global_batch_size = read("global_batch_size"),
+                              .samples = read("samples")};
   resume(state);
   reset();
   // Once more, for a loader, whose begin() resets its copy.

@@ -50,6 +50,9 @@ struct CurriculumState {
   std::int64_t epoch = 0;
   // In this epoch, on all ranks together.
   std::int64_t samples_consumed = 0;
+  // The sampler's, which decide the draw.
+  std::int64_t global_batch_size = 0;
+  std::int64_t samples = 0;
 };
 
 // A curriculum after Bengio et al. 2009, with the scoring and pacing functions of Hacohen and
@@ -87,8 +90,10 @@ class CurriculumSampler : public EpochSampler {
   CurriculumState state_after(std::int64_t steps) const;
   // Sets the epoch. The next reset() of this sampler or of one of its copies, which a loader calls
   // in begin(), then starts at the state's sample, if the epoch is still the same. Any number of
-  // ranks may have trained before. UsageError if the state has another seed, or its samples are not
-  // those of whole steps.
+  // ranks may have trained before. The order of the scores, full_at_step, pacing, start_share and
+  // stages must be those of the sampler that made the state, which cannot be checked: others draw
+  // other samples. UsageError if the state has another seed, global_batch_size or number of
+  // samples, or its consumed samples are not those of whole steps.
   void resume(const CurriculumState& state);
 
   // As EpochSampler. UsageError if a new size is not the number of scores.

@@ -377,9 +377,17 @@ TEST(CurriculumSampler, NamesWrongCalls) {
   expect_refused([&] { sampler.next(12); }, "a batch of 12 samples");
   expect_refused([&] { sampler.reset(99); }, "a data set of 99 samples, but 100 scores");
   expect_refused([&] { (void)sampler.state_after(10); }, "after 10 steps");
-  expect_refused([&] { sampler.resume({6, 0, 0}); }, "seed is 6, but the sampler's is 5");
-  expect_refused([&] { sampler.resume({5, 0, 13}); }, "consumed 13 samples");
-  expect_refused([&] { sampler.resume({5, 0, 108}); }, "consumed 108 samples");
+  const auto refused = [&](void (*change)(CurriculumState&), const std::string& value) {
+    CurriculumState state = sampler.state_after(0);
+    change(state);
+    expect_refused([&] { sampler.resume(state); }, value);
+  };
+  refused([](auto& s) { s.seed = 6; }, "seed is 6, but the sampler's is 5");
+  refused([](auto& s) { s.global_batch_size = 24; },
+          "global_batch_size is 24, but the sampler's is 12");
+  refused([](auto& s) { s.samples = 99; }, "number of samples is 99, but the sampler's is 100");
+  refused([](auto& s) { s.samples_consumed = 13; }, "consumed 13 samples");
+  refused([](auto& s) { s.samples_consumed = 108; }, "consumed 108 samples");
 }
 
 }  // namespace
