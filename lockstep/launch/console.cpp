@@ -23,6 +23,10 @@ int descriptor_of(OutputStream stream) {
   return stream == OutputStream::out ? STDOUT_FILENO : STDERR_FILENO;
 }
 
+bool understands_escapes(OutputStream stream) {
+  return ::isatty(descriptor_of(stream)) == 1 && environment("TERM") != "dumb";
+}
+
 }  // namespace
 
 void Console::add(OutputStream stream, const std::string& text) {
@@ -100,7 +104,7 @@ bool Console::write_some() {
 }
 
 bool can_show_status(OutputStream stream) {
-  return ::isatty(descriptor_of(stream)) == 1 && environment("TERM") != "dumb";
+  return understands_escapes(stream) && !environment("LOCKSTEP_LAUNCHER");
 }
 
 int terminal_columns(OutputStream stream) {
@@ -110,7 +114,7 @@ int terminal_columns(OutputStream stream) {
 }
 
 bool coloured(OutputStream stream) {
-  return can_show_status(stream) && !environment("NO_COLOR");
+  return understands_escapes(stream) && !environment("NO_COLOR");
 }
 
 bool write_last(OutputStream stream, std::string text) {

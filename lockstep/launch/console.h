@@ -61,7 +61,8 @@ class Console {
   std::array<int, 2> errors_{};
 };
 
-// Whether the stream is a terminal that can erase a line (TERM is not "dumb").
+// Whether the stream is a terminal that can erase a line (TERM is not "dumb"), and this process is
+// no rank: the launcher would write a status line to its log files, and among other ranks' lines.
 bool can_show_status(OutputStream stream);
 // The width of the stream's terminal in columns, now; 80 if it does not tell.
 int terminal_columns(OutputStream stream);

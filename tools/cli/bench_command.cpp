@@ -202,7 +202,8 @@ auto BenchCommand::on_ranks(const std::string& what, const Function& function) c
   if (!member || member->world_size == 1) {
     const auto body = [&](int rank) { return function(join(choose_device(device, rank))); };
     SpawnOptions options = kOneThreadEach;
-    options.status = status(what);
+    // The terminal of any launcher may belong to several ranks, or to a file.
+    if (!member) options.status = status(what);
     return spawn(rank_count(), body, options).front();
   }
   if (ranks) {

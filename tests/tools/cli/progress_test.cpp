@@ -133,5 +133,17 @@ TEST(ProgressOfBench, CountsMeasurements) {
   for (const auto& line : screen.lines) EXPECT_THAT(line, Not(HasSubstr(" left")));
 }
 
+TEST(ProgressOfBench, StaysOutOfALaunchersLogFiles) {
+  Program program({"sh", "-c",
+                   "logs=$(mktemp -d) && TERM=xterm \"$0\" run -n 1 --log-dir \"$logs\" \"$0\" "
+                   "bench all-reduce --ranks 2 --sizes 1KiB,4KiB && cat \"$logs\"/rank_0.log && "
+                   "rm -r \"$logs\"",
+                   LOCKSTEP_PROGRAM},
+                  Program::Output::terminal);
+  EXPECT_EQ(program.wait(), 0) << program.out() << program.err();
+  EXPECT_EQ(testing::occurrences(program.out(), "     4096 "), 2u) << program.out();
+  EXPECT_THAT(program.out(), Not(HasSubstr("\033[K")));
+}
+
 }  // namespace
 }  // namespace lockstep
