@@ -22,6 +22,8 @@ constexpr const char* kProgressKey = "train/progress";
 
 // The launcher answers at once, unless it is affected by the same problem as this error.
 constexpr std::chrono::seconds kToTellAnError{5};
+// A training waits once for a launcher that is stopped, and no longer than a glance at its bar.
+constexpr std::chrono::milliseconds kToShowProgress{100};
 
 std::string error_key(int rank) {
   return fmt::format("train/error/{}", rank);
@@ -106,14 +108,15 @@ TrainResult run_local_training(const LocalTrainingOptions& options) {
 
 StepObserver launcher_progress() {
   if (!environment(kProgressVariable) || !started_by_local_training()) return {};
-  return [store = std::make_shared<LocalStore>(launcher_store({.patience = kToTellAnError})),
+  return [store = std::make_shared<LocalStore>(launcher_store({.patience = kToShowProgress})),
           meter = ProgressMeter()](const StepSeen& seen) mutable {
+    if (!store) return;
     const auto state = meter.step(seen);
     if (!state) return;
     try {
       store->set(kProgressKey, to_text(*state));
     } catch (const Error&) {
-      // The training does not need its bar; if the launcher is gone, so is this rank soon.
+      store.reset();  // the training does not need its bar
     }
   };
 }

@@ -41,7 +41,7 @@ struct LocalTrainingOptions {
 TrainResult run_local_training(const LocalTrainingOptions& options);
 
 // In a rank: the observer that shows each step in the progress bar of the process that started it;
-// empty if that shows none.
+// empty if that shows none. It stops showing them once that process does not answer within 0.1 s.
 StepObserver launcher_progress();
 
 // In a rank: true if run_local_training started this process. Then the rank hands over its result
