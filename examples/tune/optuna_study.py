@@ -47,11 +47,12 @@ def objective(trial):
     with tempfile.TemporaryDirectory() as folder:
         metrics = pathlib.Path(folder, "metrics.jsonl")
         metrics.touch()
+        output = pathlib.Path(folder, "result.json")  # a pipe that nobody reads would fill up
         command = [options.lockstep, "train", options.recipe, "--json", f"--metrics={metrics}"]
         command += [f"--epochs={options.epochs}", f"--ranks={options.ranks}"]
         command += [f"--set={key}={value}" for key, value in settings.items()]
-        with subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        with output.open("w") as out, subprocess.Popen(
+            command, stdout=out, stderr=subprocess.DEVNULL
         ) as training:
             for record in epochs_in(metrics, training):
                 if record["loss"] is None:  # not a number: the training has diverged
@@ -60,9 +61,9 @@ def objective(trial):
                 if trial.should_prune():
                     break
             else:
-                result = json.loads(training.stdout.read())
                 if training.wait() != 0:
-                    raise RuntimeError(result["error"]["message"])
+                    raise RuntimeError(f"exit code {training.returncode}: {output.read_text()}")
+                result = json.loads(output.read_text())
                 trial.set_user_attr("accuracy", result.get("accuracy"))
                 return result["loss"]
             training.terminate()  # it ends its ranks and exits with 143
