@@ -24,7 +24,10 @@ parser.add_argument("--trials", type=int, default=20)
 parser.add_argument("--epochs", type=int, default=5)
 parser.add_argument("--ranks", type=int, default=1)
 options = parser.parse_args()
-program = shutil.which(options.lockstep)  # trials run in other folders
+program = shutil.which(options.lockstep)
+if program is None:
+    parser.error(f"--lockstep {options.lockstep}: there is no such program; give its path")
+program = os.path.abspath(program)  # trials run in other folders
 
 
 def epochs_in(metrics, training):
