@@ -7,6 +7,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "lockstep/core/error.h"
@@ -19,6 +20,17 @@ namespace lockstep {
 namespace {
 
 constexpr std::int64_t kStepsPerRecord = 10;
+
+// As a killed training or a full disk leaves it.
+bool ends_in_half_line(const std::filesystem::path& file) {
+  struct stat status {};
+  if (::stat(file.c_str(), &status) != 0 || !S_ISREG(status.st_mode) || status.st_size == 0) {
+    return false;
+  }
+  const UniqueFd reader(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
+  char last = '\n';
+  return reader && ::pread(reader.get(), &last, 1, status.st_size - 1) == 1 && last != '\n';
+}
 
 }  // namespace
 
@@ -33,6 +45,7 @@ TrainingRecords::TrainingRecords(const std::optional<std::filesystem::path>& met
       throw UsageError(fmt::format("cannot write the metrics file {}: {}", metrics_file_.string(),
                                    reason_of(errno)));
     }
+    if (ends_in_half_line(metrics_file_)) write_line("");
   }
   if (tensorboard_folder) events_.emplace(*tensorboard_folder);
 }

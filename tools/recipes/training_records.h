@@ -32,8 +32,9 @@ struct EpochSeen {
 class TrainingRecords {
  public:
   // Opens a new or existing file to append to, and an event file in a new or existing folder;
-  // without either, all calls do nothing. UsageError if the file cannot be opened, BackendError if
-  // the event file cannot be made.
+  // without either, all calls do nothing. If the file ends in half a line, it ends that line.
+  // UsageError if the file cannot be opened, BackendError if it cannot be written or the event file
+  // cannot be made.
   TrainingRecords(const std::optional<std::filesystem::path>& metrics_file,
                   const std::optional<std::filesystem::path>& tensorboard_folder,
                   at::Device device);

@@ -315,6 +315,20 @@ TEST_F(TrainCommand, AnotherProgramCanFollowTheMetrics) {
   EXPECT_GT(std::filesystem::file_size(file), written);
 }
 
+TEST_F(TrainCommand, MetricsBeginOnALineOfTheirOwn) {
+  const std::string file = folder().path() / "metrics.jsonl";
+  std::ofstream(file) << R"({"kind": "st)";  // from a training that was killed
+  const Ended ended =
+      run_lockstep({"train", "linear", "--device", "cpu", "--epochs", "1", "--metrics", file});
+  EXPECT_EQ(ended.code, 0) << ended.err;
+  std::ifstream in(file);
+  std::string line;
+  std::getline(in, line);
+  EXPECT_EQ(line, R"({"kind": "st)");
+  std::getline(in, line);
+  EXPECT_EQ(Json::parse(line)["kind"], "step");
+}
+
 TEST_F(TrainCommand, AFullDiskEndsATrainingWithMetrics) {
   const Ended ended =
       run_lockstep({"train", "linear", "--device", "cpu", "--metrics", "/dev/full", "--json"});
