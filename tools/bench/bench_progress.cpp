@@ -2,7 +2,7 @@
 // Passes counts through the launcher's store.
 #include "tools/bench/bench_progress.h"
 
-#include <algorithm>
+#include <optional>
 #include <sstream>
 
 #include <fmt/format.h>
@@ -28,8 +28,9 @@ StatusLine bench_status(OutputStream stream, const std::string& what) {
             std::istringstream words(value);
             int measured = 0;
             int all = 0;
-            double seconds_left = 0;
-            if (!(words >> measured >> all >> seconds_left)) return std::string();
+            if (!(words >> measured >> all)) return std::string();
+            std::optional<double> seconds_left;
+            if (double left = 0; words >> left) seconds_left = left;
             return count_bar(what, measured, all, seconds_left, columns, coloured(stream));
           }};
 }
@@ -43,10 +44,13 @@ BenchProgress::BenchProgress(std::chrono::steady_clock::time_point start) : star
 
 void BenchProgress::done(int measured, int all) {
   if (!store_) return;
-  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
-  const double left = elapsed.count() / std::max(measured, 1) * (all - measured);
+  std::string state = fmt::format("{} {}", measured, all);
+  if (measured > 0) {
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
+    state += fmt::format(" {}", elapsed.count() / measured * (all - measured));
+  }
   try {
-    store_->set(kBenchProgressKey, fmt::format("{} {} {}", measured, all, left));
+    store_->set(kBenchProgressKey, state);
   } catch (const Error&) {
     store_.reset();  // the measurement does not need its bar
   }

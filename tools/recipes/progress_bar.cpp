@@ -78,9 +78,10 @@ std::string progress_bar(const ProgressState& state, int columns, bool coloured)
 }
 
 std::string count_bar(const std::string& what, std::int64_t done, std::int64_t all,
-                      double seconds_left, int columns, bool coloured) {
-  return laid_out(what, done, all, {{fmt::format(", {} left", clock_text(seconds_left)), 0}},
-                  columns, coloured);
+                      std::optional<double> seconds_left, int columns, bool coloured) {
+  std::vector<Part> parts;
+  if (seconds_left) parts.push_back({fmt::format(", {} left", clock_text(*seconds_left)), 0});
+  return laid_out(what, done, all, std::move(parts), columns, coloured);
 }
 
 std::string to_text(const ProgressState& state) {

@@ -26,9 +26,10 @@ struct ProgressState {
 // left". On a narrow terminal, parts are left out. Green if `coloured`.
 std::string progress_bar(const ProgressState& state, int columns, bool coloured);
 
-// The same for work that is counted: "all-reduce [===>   ] 3/11, 0:05 left".
+// The same for work that is counted: "all-reduce [===>   ] 3/11, 0:05 left". Without the time while
+// it is unknown.
 std::string count_bar(const std::string& what, std::int64_t done, std::int64_t all,
-                      double seconds_left, int columns, bool coloured);
+                      std::optional<double> seconds_left, int columns, bool coloured);
 
 // Text that passes through a store. from_text gives nullopt for anything else.
 std::string to_text(const ProgressState& state);

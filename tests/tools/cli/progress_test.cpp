@@ -129,6 +129,7 @@ TEST(ProgressOfBench, CountsMeasurements) {
   const auto screen = screen_of(program.out());
   EXPECT_EQ(screen.fault, "");
   EXPECT_THAT(screen.redrawn, Contains(HasSubstr(" 1/2, ")));
+  EXPECT_THAT(screen.redrawn, Each(Not(HasSubstr(" 0/2, "))));
   EXPECT_EQ(screen.lines.back(), "");
   for (const auto& line : screen.lines) EXPECT_THAT(line, Not(HasSubstr(" left")));
 }

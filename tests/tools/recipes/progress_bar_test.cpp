@@ -52,6 +52,7 @@ TEST(ProgressBar, CountsOtherWork) {
   EXPECT_EQ(count_bar("step mlp", 3, 12, 5.4, 51, false),
             "step mlp [====>                  ] 3/12, 0:05 left");
   EXPECT_EQ(count_bar("step mlp", 3, 12, 5.4, 14, false), "step mlp 3/12");
+  EXPECT_EQ(count_bar("step mlp", 0, 12, {}, 30, false), "step mlp [             ] 0/12");
 }
 
 TEST(ProgressBar, IsFullAtTheEndOfAnEpoch) {
