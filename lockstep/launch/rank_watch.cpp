@@ -62,6 +62,10 @@ RankWatch::RankWatch(const AgentOptions& options, const RankBody& body,
 
 RankWatch::~RankWatch() {
   if (!keeper_) return;
+  if (shows_status_) {
+    console_.set_status(options_.status->stream, "");
+    console_.write_some();
+  }
   signal_all(SIGKILL);
   keeper_.reset();
   // Ends processes that a killed keeper has left to this one.

@@ -29,7 +29,7 @@ class RankWatch {
   // Adds its warnings to `warnings` if options.on_warning is set. Otherwise it prints those in
   // `warnings` and its own.
   RankWatch(const AgentOptions& options, const RankBody& body, std::vector<std::string>& warnings);
-  // Ends all ranks in any case.
+  // Ends all ranks and removes the status line in any case.
   ~RankWatch();
   RankWatch(const RankWatch&) = delete;
   RankWatch& operator=(const RankWatch&) = delete;

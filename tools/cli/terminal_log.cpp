@@ -42,9 +42,9 @@ TerminalLog::TerminalLog(OutputStream stream) : stream_(stream) {
 }
 
 TerminalLog::~TerminalLog() {
-  replace_action(erase_bar_and_end, SIG_DFL);
   console_.set_status(stream_, "");
   write_all();
+  replace_action(erase_bar_and_end, SIG_DFL);
 }
 
 void TerminalLog::line(const std::string& text) {
