@@ -175,10 +175,14 @@ void RankWatch::warn_of_starved_store() {
 void RankWatch::update_status() {
   if (!shows_status_) return;
   auto value = store_.value(options_.status->key);
-  if (!value || value == status_) return;
-  status_ = std::move(value);
+  if (!value) return;
   const OutputStream stream = options_.status->stream;
-  console_.set_status(stream, options_.status->render(*status_, terminal_columns(stream)));
+  // The console redraws the text below each line of output: one for a wider terminal would wrap.
+  const int columns = terminal_columns(stream);
+  if (value == status_ && columns == status_columns_) return;
+  status_ = std::move(value);
+  status_columns_ = columns;
+  console_.set_status(stream, options_.status->render(*status_, columns));
 }
 
 void RankWatch::leave_to_parent() {

@@ -106,8 +106,9 @@ class RankWatch {
   std::optional<RankKeeper> keeper_;
   std::vector<Rank> ranks_;
 
-  // The last value of options_.status->key.
+  // The last value of options_.status->key, and the width for which it was rendered.
   std::optional<std::string> status_;
+  int status_columns_ = 0;
   bool starvation_reported_ = false;
   int looks_ = 0;
   Deadline look_for_kills_at_ = Deadline::after({});
