@@ -135,8 +135,11 @@ CurriculumSampler::CurriculumSampler(DatasetSize dataset, const at::Tensor& scor
 
 std::size_t CurriculumSampler::pool_size(std::int64_t step) const {
   const std::size_t samples = by_score_->size();
-  const auto paced = static_cast<std::size_t>(std::ceil(
-      share_at(options_, std::max<std::int64_t>(step, 0)) * static_cast<double>(samples)));
+  const double share = share_at(options_, std::max<std::int64_t>(step, 0));
+  // The last bits of a share differ between machines, and must not add a sample on some of them.
+  constexpr double kBelow = 1 - 1e-12;
+  const auto paced =
+      static_cast<std::size_t>(std::ceil(share * static_cast<double>(samples) * kBelow));
   const auto batch = static_cast<std::size_t>(options_.global_batch_size);
   return std::min(samples, std::max(paced, batch));
 }

@@ -197,6 +197,13 @@ TEST(CurriculumSampler, GrowsAsThePacingFunctionSays) {
             (Indices{625, 625, 1250, 1250, 2500, 5000, 5000, 10'000}));
 }
 
+TEST(CurriculumSampler, ThePoolIgnoresRoundingErrors) {
+  auto chosen = options();
+  chosen.global_batch_size = 1;
+  chosen.start_share = 0.07;  // 0.07 * 100 is a little more than 7
+  EXPECT_EQ(make(1, 0, chosen).pool_size(0), 7u);
+}
+
 TEST(CurriculumSampler, ThePoolHoldsAtLeastAGlobalBatch) {
   auto chosen = options();
   chosen.start_share = 0.01;
