@@ -30,7 +30,8 @@ struct CurriculumSamplerOptions {
   // Samples of one step on all ranks together, a multiple of the number of ranks. Required: it maps
   // samples to steps.
   std::int64_t global_batch_size = 0;
-  // The first step that draws from all samples, counted over all epochs. Required.
+  // From this step on, counted over all epochs, each step draws from all samples. Since the pool's
+  // size is rounded up, earlier ones may, too. Required.
   std::int64_t full_at_step = 0;
   Pacing pacing = Pacing::linear;
   // In (0, 1]; 1 is a DistributedSampler.

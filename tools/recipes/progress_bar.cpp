@@ -49,9 +49,13 @@ std::string laid_out(const std::string& what, std::int64_t done, std::int64_t al
   const std::string counts = fmt::format("{}/{}", done, all);
   std::size_t used = what.size() + counts.size() + 4 + kNarrowestBar;
   if (used > room) return fmt::format("{} {}", what, counts).substr(0, room);
+  bool fits = true;
   for (int importance = 0; importance < static_cast<int>(parts.size()); ++importance) {
     for (Part& part : parts) {
-      if (part.importance != importance || used + part.text.size() > room) continue;
+      if (part.importance != importance) continue;
+      // No part replaces a more important one.
+      fits = fits && used + part.text.size() <= room;
+      if (!fits) continue;
       part.shown = true;
       used += part.text.size();
     }

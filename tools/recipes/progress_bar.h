@@ -22,7 +22,7 @@ struct ProgressState {
 };
 
 // One line of printable characters for so many columns, the last of which stays empty, since a
-// terminal may wrap a full line: "epoch 2/5 [===>    ] 469/938, loss 0.4312, 51,234 samples/s, 1:05
+// terminal may wrap a full line: "epoch 2/5 [===>    ] 469/938, loss 0.4312, 51234 samples/s, 1:05
 // left". On a narrow terminal, parts are left out. Green if `coloured`.
 std::string progress_bar(const ProgressState& state, int columns, bool coloured);
 

@@ -82,9 +82,10 @@ void check_train_options(const Recipe& recipe, const TrainOptions& options, int 
 
 // Collective, with the same arguments on every rank. single and dp need a group of one: single
 // trains the net itself, dp wraps it in DataParallel, ddp in DistributedDataParallel. All make the
-// same steps if the global batch is the same. Every 100 steps and after each epoch, rank 0 passes a
-// progress line to log. Tensors are on group->device(). Seeds torch's default generators.
-// NonFiniteGradient and OutOfSync on every rank, with the step, if the options request the checks.
+// same steps if the global batch is the same. Rank 0 passes a progress line to log after each epoch
+// and, without on_step, every 100 steps. Tensors are on group->device(). Seeds torch's default
+// generators. NonFiniteGradient and OutOfSync on every rank, with the step, if the options request
+// the checks.
 TrainResult train(const Recipe& recipe, TrainMode mode, const TrainOptions& options,
                   const std::shared_ptr<ProcessGroup>& group,
                   const std::function<void(const std::string&)>& log);

@@ -40,6 +40,12 @@ TEST(ProgressBar, LeavesOutPartsWhereTheTerminalIsNarrow) {
   EXPECT_EQ(progress_bar(kState, 40, false), "epoch 2/5 [==>   ] 469/938, loss 0.4312");
   EXPECT_EQ(progress_bar(kState, 20, false), "epoch 2/5 469/938");
   EXPECT_EQ(progress_bar(kState, 9, false), "epoch 2/");
+  // A short speed does not replace a long time.
+  ProgressState slow = kState;
+  slow.samples_per_second = 5;
+  slow.seconds_left = 1e8;
+  EXPECT_EQ(progress_bar(slow, 55, false),
+            "epoch 2/5 [=========>           ] 469/938, loss 0.4312");
 }
 
 TEST(ProgressBar, LeavesOutTheSpeedUntilItIsKnown) {
