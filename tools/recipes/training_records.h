@@ -50,7 +50,7 @@ class TrainingRecords {
 
   bool wanted() const { return metrics_ || events_; }
   void write_line(const std::string& line);
-  // The peak in 10^6 bytes, at most a second old.
+  // The peak in 10^6 bytes, at most a second old; of replicas on several GPUs, that of the first.
   std::optional<double> peak_mb();
 
   std::filesystem::path metrics_file_;
