@@ -18,13 +18,10 @@ optuna -q create-study --study-name linear --direction minimize --skip-if-exists
 for _ in $(seq "${1:-8}"); do
   read -ra asked < <(optuna -q ask --study-name linear --search-space "$space" --format json |
     python3 -c "$as_settings")
-  code=0
-  result=$("$lockstep" train linear --epochs 2 --device cpu --json --check-finite "${asked[@]:1}" 2>/dev/null) || code=$?
-  case $code in
-    0) told=(--values "$(python3 -c 'import json, sys; print(json.load(sys.stdin)["loss"])' <<<"$result")") ;;
-    1) told=(--state fail) ;;
-    *) echo "$lockstep ended with exit code $code: $result" >&2 && exit 1 ;;
-  esac
+  result=$("$lockstep" train linear --epochs 2 --device cpu --json --check-finite "${asked[@]:1}" 2>/dev/null) && code=0 || code=$?
+  ((code <= 1)) || { echo "$lockstep ended with exit code $code: $result" >&2 && exit 1; }
+  told=(--state fail)
+  ((code != 0)) || told=(--values "$(python3 -c 'import json, sys; print(json.load(sys.stdin)["loss"])' <<<"$result")")
   optuna -q tell --study-name linear --trial-number "${asked[0]}" "${told[@]}"
   echo "trial ${asked[*]}: ${told[1]}"
 done
