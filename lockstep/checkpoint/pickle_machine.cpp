@@ -297,7 +297,15 @@ class Machine {
     if (kind == nullptr || !is_storage(*kind) || count == nullptr || *count < 0) {
       refuse("a storage without a type or a size");
     }
-    pickled_storages_.push_back({.key = std::string(text(2)),
+    // A short opcode makes one of these: a pickle could ask for many more than it has bytes.
+    if (pickled_storages_.size() == kMostStoredTensors) {
+      fail(fmt::format("it refers to storages more than {} times", kMostStoredTensors));
+    }
+    if (text(2).size() > kMostNameBytes) {
+      refuse(fmt::format("the storage {}, whose name is longer than {} bytes", in_quotes(text(2)),
+                         kMostNameBytes));
+    }
+    pickled_storages_.push_back({.key = text(2),
                                  .type = find_storage_type(kind->name),
                                  .count = static_cast<std::uint64_t>(*count)});
     push({&std::as_const(pickled_storages_.back())});

@@ -23,7 +23,7 @@ constexpr std::uint64_t kMostPickleBytes = 32 << 20;
 
 // A tensor's memory as the pickle names it.
 struct PickledStorage {
-  std::string key;          // of the entry in the archive
+  std::string_view key;     // of the entry in the archive; in the pickle
   const ElementType* type;  // null if the pickle counts bytes
   std::uint64_t count = 0;  // of elements or bytes
 };

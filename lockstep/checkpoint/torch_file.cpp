@@ -60,7 +60,7 @@ class Storages {
       : archive_(archive), folder_(std::move(folder)) {}
 
   at::Tensor read(const PickledStorage& storage, const ElementType& type) {
-    const std::string name = folder_ + "data/" + storage.key;
+    const std::string name = fmt::format("{}data/{}", folder_, storage.key);
     const ZipEntry* entry = archive_.find(name);
     if (entry == nullptr) archive_.fail(fmt::format("there is no storage {}", in_quotes(name)));
     const std::uint64_t unit = storage.type == nullptr ? 1 : storage.type->bytes;

@@ -287,5 +287,26 @@ TEST(HostileTorchFile, CannotMakeTheReaderAllocate) {
   if (outcomes[0].result == "skipped") GTEST_SKIP() << "a sanitizer has its own memory";
 }
 
+// Three bytes of the pickle make another storage of the same key.
+std::string storages_of_key(const std::string& key, int count) {
+  std::string pickle = "](" + pickled_storage(kBytes, key, 1);
+  pickle.insert(pickle.size() - 1, std::string("q\0", 2));
+  for (int i = 1; i < count; ++i) pickle += std::string("h\0Q", 3);
+  return torch_bytes(pickle + "e");
+}
+
+TEST(HostileTorchFile, CannotRepeatAStoragesKeyInMemory) {
+  expect_refused(
+      {{storages_of_key(std::string(4097, 'k'), 1), "kkk...\" (4097 bytes), whose name is longer"},
+       {storages_of_key("0", 250'001), "it refers to storages more than 250000 times"}});
+  const std::string many = storages_of_key(std::string(4096, 'k'), 100'000);
+  const auto outcomes = run_ranks(1, [&](Rank& rank) {
+    if (!limit_memory(64 << 20)) return rank.report("skipped");
+    EXPECT_THAT([&] { parse_torch(many); },
+                ThrowsMessage<CheckpointError>(HasSubstr("(4096 bytes) stands alone")));
+  });
+  if (outcomes[0].result == "skipped") GTEST_SKIP() << "a sanitizer has its own memory";
+}
+
 }  // namespace
 }  // namespace lockstep::testing
