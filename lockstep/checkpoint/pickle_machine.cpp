@@ -5,6 +5,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <map>
 
 #include <fmt/format.h>
 
@@ -355,7 +356,7 @@ class Machine {
   std::size_t tensors_ = 0;
   std::vector<Item> stack_;
   std::vector<std::size_t> marks_;
-  std::unordered_map<std::uint32_t, Item> memo_;
+  std::map<std::uint32_t, Item> memo_;  // ordered: slots chosen to collide take no longer
   std::deque<std::vector<Item>> tuples_;
   std::deque<List> lists_;
   std::deque<Dict> dicts_;

@@ -2,7 +2,7 @@
 // Copies with a budget of bytes.
 #include "lockstep/checkpoint/pickle_tree.h"
 
-#include <unordered_set>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -55,8 +55,9 @@ class TreeBuilder {
   TorchValue convert(const List* value, int depth) { return {items_of(value->items, depth)}; }
   TorchValue convert(const Dict* value, int depth) {
     TorchValue::Dict dict;
-    std::unordered_set<std::string> texts;
-    std::unordered_set<std::int64_t> numbers;
+    // Ordered: a file can choose keys that a hash table takes quadratic time for.
+    std::set<std::string_view> texts;
+    std::set<std::int64_t> numbers;
     for (const auto& [key, item] : value->items) {
       const auto* text = std::get_if<std::string_view>(&key.data);
       const auto* number = std::get_if<std::int64_t>(&key.data);

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
-#include <unordered_set>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -76,7 +76,7 @@ void write_safetensors(const std::filesystem::path& file, std::span<const NamedT
     throw UsageError(fmt::format("{} tensors are too many for one file, which has at most {}",
                                  tensors.size(), kMostStoredTensors));
   }
-  std::unordered_set<std::string_view> names;
+  std::set<std::string_view> names;
   std::vector<SafetensorsEntry> entries;
   std::vector<std::uint64_t> widths;
   for (const auto& [name, tensor] : tensors) {

@@ -8,8 +8,8 @@
 #include <cstring>
 #include <limits>
 #include <optional>
+#include <set>
 #include <string_view>
-#include <unordered_set>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -169,9 +169,9 @@ class HeaderEvents final : public nlohmann::json_sax<HeaderJson> {
   Place place_ = Place::start;
   std::string key_;
   SafetensorsEntry entry_;
-  std::unordered_set<std::string> fields_;
+  std::set<std::string> fields_;
   int offsets_ = 0;
-  std::unordered_set<std::string> names_;
+  std::set<std::string> names_;  // ordered: no names collide
 };
 
 // The type and the shape must give the bytes between the offsets.

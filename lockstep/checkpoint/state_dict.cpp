@@ -3,8 +3,8 @@
 #include "lockstep/checkpoint/state_dict.h"
 
 #include <functional>
-#include <unordered_map>
-#include <unordered_set>
+#include <map>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -38,8 +38,8 @@ std::vector<NamedTensor> attached_state(const torch::nn::Module& module) {
   return state;
 }
 
-std::unordered_map<std::string_view, at::Tensor> by_name(std::span<const NamedTensor> tensors) {
-  std::unordered_map<std::string_view, at::Tensor> result;
+std::map<std::string_view, at::Tensor> by_name(std::span<const NamedTensor> tensors) {
+  std::map<std::string_view, at::Tensor> result;
   for (const auto& [name, tensor] : tensors) {
     if (!tensor.defined()) {
       throw UsageError(fmt::format("the tensor {} is undefined", in_quotes(name)));
@@ -65,7 +65,7 @@ StateDifferences load_state_dict(torch::nn::Module& module, std::span<const Name
   const std::vector<NamedTensor> state = attached_state(module);
   StateDifferences differences;
   std::vector<std::string> faults;
-  std::unordered_set<std::string_view> known;
+  std::set<std::string_view> known;
   std::vector<std::pair<at::Tensor, at::Tensor>> copies;
   for (const auto& [name, target] : state) {
     known.insert(name);

@@ -3,8 +3,8 @@
 #include "lockstep/checkpoint/torch_file.h"
 
 #include <array>
-#include <unordered_map>
-#include <unordered_set>
+#include <map>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -96,7 +96,7 @@ class Storages {
 
   const ZipArchive& archive_;
   std::string folder_;
-  std::unordered_map<std::string, Known> known_;
+  std::map<std::string, Known> known_;
 };
 
 TorchValue read_archive(StoredBytes bytes, const std::string& name) {
@@ -220,7 +220,7 @@ std::vector<NamedTensor> state_dict_of(const TorchValue& value, std::string_view
 std::vector<NamedTensor> all_tensors(const TorchValue& value) {
   std::vector<NamedTensor> tensors;
   append_tensors(value, "", tensors);
-  std::unordered_set<std::string_view> names;
+  std::set<std::string_view> names;
   for (const auto& [name, tensor] : tensors) {
     if (names.insert(name).second) continue;
     throw CheckpointError(fmt::format("two tensors have the name {}", in_quotes(name)));

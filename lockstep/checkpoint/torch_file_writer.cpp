@@ -2,9 +2,9 @@
 // Writes the pickle of an OrderedDict, then each storage.
 #include <algorithm>
 #include <map>
+#include <set>
 #include <tuple>
 #include <unordered_map>
-#include <unordered_set>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -120,7 +120,7 @@ void write_torch_file(const std::filesystem::path& file, std::span<const NamedTe
     throw UsageError(fmt::format("{} tensors are too many for one file, which has at most {}",
                                  tensors.size(), kMostStoredTensors));
   }
-  std::unordered_set<std::string_view> names;
+  std::set<std::string_view> names;
   std::map<decltype(memory_key(at::Tensor())), std::size_t> known;
   std::vector<at::Tensor> storages;
   StateDictPickle pickle;

@@ -4,10 +4,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "lockstep/data/stored_bytes.h"
@@ -62,7 +62,7 @@ class ZipArchive {
   StoredBytes bytes_;
   std::string file_;
   std::vector<ZipEntry> entries_;
-  std::unordered_map<std::string, std::size_t> by_name_;
+  std::map<std::string, std::size_t> by_name_;  // ordered: no names collide
 };
 
 }  // namespace lockstep

@@ -295,6 +295,21 @@ std::string storages_of_key(const std::string& key, int count) {
   return torch_bytes(pickle + "e");
 }
 
+// All these keys would share one bucket of libstdc++'s hash table, which has this many then.
+// Each of the last 120,000 would be compared with every other: minutes.
+TEST(HostileTorchFile, CannotChooseKeysThatCollide) {
+  constexpr std::int64_t kBuckets = 351'061;
+  std::string pickle = "}(";
+  for (std::int64_t i = 1; i <= 300'000; ++i) {
+    pickle += "\x8a\x08";
+    zip::append(pickle, i * kBuckets);
+    pickle += "N";
+  }
+  const std::string bytes = torch_bytes(pickle + "u");
+  const TorchValue value = read_torch_file(as_bytes(bytes), "some-file");
+  EXPECT_EQ(std::get<TorchValue::Dict>(value.data).size(), 300'000u);
+}
+
 TEST(HostileTorchFile, CannotRepeatAStoragesKeyInMemory) {
   expect_refused(
       {{storages_of_key(std::string(4097, 'k'), 1), "kkk...\" (4097 bytes), whose name is longer"},
