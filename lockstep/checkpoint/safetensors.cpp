@@ -21,7 +21,7 @@ struct SafetensorsFile::Content {
   Content(StoredBytes stored, std::string file)
       : name(std::move(file)),
         bytes(std::move(stored)),
-        header(read_safetensors_header(bytes, name)) {}
+        header(with_memory_errors(name, [&] { return read_safetensors_header(bytes, name); })) {}
 
   std::string name;
   StoredBytes bytes;
@@ -56,9 +56,11 @@ at::Tensor SafetensorsFile::read(std::size_t index) const {
   const auto read = [&](std::span<std::byte> output) {
     content_->bytes.read(content_->header.data_offset + entry.begin, output);
   };
-  return tensor_from_bytes(type, (entry.end - entry.begin) / type.bytes, read,
-                           fmt::format("{}: entry {}", content_->name, in_quotes(entry.name)))
-      .view(entry.shape);
+  return with_memory_errors(content_->name, [&] {
+    return tensor_from_bytes(type, (entry.end - entry.begin) / type.bytes, read,
+                             fmt::format("{}: entry {}", content_->name, in_quotes(entry.name)))
+        .view(entry.shape);
+  });
 }
 
 Safetensors read_safetensors(const std::filesystem::path& file) {

@@ -5,12 +5,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <new>
 #include <span>
 #include <string>
 
 #include <ATen/core/Tensor.h>
 
 #include "lockstep/checkpoint/element_type.h"
+#include "lockstep/core/error.h"
 
 namespace lockstep {
 
@@ -27,6 +29,17 @@ std::span<const std::byte> bytes_of(const at::Tensor& tensor);
 at::Tensor tensor_from_bytes(const ElementType& type, std::uint64_t elements,
                              const std::function<void(std::span<std::byte> output)>& read,
                              const std::string& entry);
+
+// What `read` returns. CheckpointError instead of std::bad_alloc: a file that memory is lacking for
+// is one that cannot be read.
+template <class Read>
+auto with_memory_errors(const std::string& file, const Read& read) {
+  try {
+    return read();
+  } catch (const std::bad_alloc&) {
+    throw CheckpointError(file + ": it does not fit into the memory that is available");
+  }
+}
 
 // The row of a tensor's type. UsageError, naming the tensor, if it is undefined, sparse, quantized
 // or on the device meta, or if files have no such type.

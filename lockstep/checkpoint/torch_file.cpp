@@ -195,11 +195,12 @@ const TorchValue* TorchValue::find(std::string_view key) const {
 }
 
 TorchValue read_torch_file(const std::filesystem::path& file) {
-  return read_archive(bytes_in_file(file), file.string());
+  return with_memory_errors(file.string(),
+                            [&] { return read_archive(bytes_in_file(file), file.string()); });
 }
 
 TorchValue read_torch_file(std::span<const std::byte> bytes, const std::string& name) {
-  return read_archive(bytes_in_memory(bytes), name);
+  return with_memory_errors(name, [&] { return read_archive(bytes_in_memory(bytes), name); });
 }
 
 std::vector<NamedTensor> state_dict_of(const TorchValue& value, std::string_view part) {

@@ -9,14 +9,19 @@
 #include <zlib.h>
 
 #include "lockstep/checkpoint/in_quotes.h"
+#include "lockstep/checkpoint/safetensors_header.h"
 #include "lockstep/checkpoint/zip_records.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep {
 namespace {
 
-constexpr std::uint64_t kMostZipEntries = 1'000'000;
+// Storages, and what else torch.save writes.
+constexpr std::uint64_t kMostZipEntries = kMostStoredTensors + 100;
+// It is in memory as a whole; a file with holes could announce one of any size.
+constexpr std::uint64_t kMostZipDirectoryBytes = 100'000'000;
 constexpr std::size_t kMostZipNameBytes = 4'096;
+constexpr std::size_t kMostZipExtraBytes = 1'024;  // with the comment; torch.save writes 32
 
 // The values of a zip64 extra field among others; empty if there is none or it is malformed.
 std::string_view zip64_values(std::string_view extra) {
@@ -132,6 +137,13 @@ ZipArchive::Directory ZipArchive::find_directory() const {
         fmt::format("its end record announces {} entries in a directory of {} bytes, and at most "
                     "{} are read",
                     directory.entries, directory.size, kMostZipEntries));
+  }
+  const std::uint64_t most = std::min(
+      kMostZipDirectoryBytes,
+      directory.entries * (zip::kCentralHeaderBytes + kMostZipNameBytes + kMostZipExtraBytes));
+  if (directory.size > most) {
+    fail(fmt::format("its central directory has {} bytes for {} entries, and at most {} are read",
+                     directory.size, directory.entries, most));
   }
   return directory;
 }

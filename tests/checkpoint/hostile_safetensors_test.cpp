@@ -193,6 +193,20 @@ TEST(HostileSafetensors, CannotMakeTheReaderAllocate) {
   if (outcomes[0].result == "skipped") GTEST_SKIP() << "a sanitizer has its own memory";
 }
 
+TEST(HostileSafetensors, AHeaderBeyondMemoryIsAnError) {
+  const TemporaryFolder folder;
+  constexpr std::uint64_t kHeader = 90'000'000;
+  folder.write("holes", safetensors_bytes("{", "", kHeader));
+  std::filesystem::resize_file(folder.path() / "holes", 8 + kHeader);
+  const auto outcomes = run_ranks(1, [&](Rank& rank) {
+    if (!limit_memory(64 << 20)) return rank.report("skipped");
+    EXPECT_THAT(
+        [&] { read_safetensors(folder.path() / "holes"); },
+        ThrowsMessage<CheckpointError>(HasSubstr("holes: it does not fit into the memory")));
+  });
+  if (outcomes[0].result == "skipped") GTEST_SKIP() << "a sanitizer has its own memory";
+}
+
 TEST(HostileSafetensors, ATensorBeyondMemoryIsAnError) {
   const TemporaryFolder folder;
   constexpr std::uint64_t kBytes = std::uint64_t{1} << 42;

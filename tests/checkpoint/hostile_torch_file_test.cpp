@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Files of torch.save that break a rule or try to run code, each with the message that says so.
+#include <filesystem>
+#include <fstream>
+
 #include "checkpoint/torch_bytes.h"
 #include "data/idx_bytes.h"
 #include "support/limits.h"
@@ -293,6 +296,30 @@ std::string storages_of_key(const std::string& key, int count) {
   pickle.insert(pickle.size() - 1, std::string("q\0", 2));
   for (int i = 1; i < count; ++i) pickle += std::string("h\0Q", 3);
   return torch_bytes(pickle + "e");
+}
+
+// A zip64 archive of one entry with a directory of 64 GiB, nearly all a hole in the file.
+TEST(HostileTorchFile, CannotAnnounceALargeDirectory) {
+  constexpr std::uint64_t kSize = std::uint64_t{64} << 30;
+  const TemporaryFolder folder;
+  const auto path = folder.path() / "holes";
+  const std::uint64_t offset = 30 + 10 + kPickle.size();
+  folder.write("holes", zip_bytes({{"a/data.pkl", kPickle}}).substr(0, offset));
+  std::filesystem::resize_file(path, offset + kSize);
+  std::string end;
+  zip::append(end, zip::kZip64EndRecord, std::uint64_t{44}, std::uint32_t{0}, std::uint32_t{0},
+              std::uint32_t{0}, std::uint64_t{1}, std::uint64_t{1}, kSize, offset);
+  zip::append(end, zip::kZip64Locator, std::uint32_t{0}, offset + kSize, std::uint32_t{1});
+  zip::append(end, zip::kEndRecord, std::uint16_t{0}, std::uint16_t{0}, std::uint16_t{1},
+              std::uint16_t{1}, zip::kIn64, static_cast<std::uint32_t>(offset), std::uint16_t{0});
+  std::ofstream(path, std::ios::app | std::ios::binary) << end;
+  const auto outcomes = run_ranks(1, [&](Rank& rank) {
+    if (!limit_memory(64 << 20)) return rank.report("skipped");
+    EXPECT_THAT([&] { read_torch_file(path); },
+                ThrowsMessage<CheckpointError>(
+                    HasSubstr("its central directory has 68719476736 bytes for 1 entries")));
+  });
+  if (outcomes[0].result == "skipped") GTEST_SKIP() << "a sanitizer has its own memory";
 }
 
 // All these keys would share one bucket of libstdc++'s hash table, which has this many then.
