@@ -263,10 +263,21 @@ SafetensorsHeader read_safetensors_header(const StoredBytes& bytes, const std::s
     throw CheckpointError(fmt::format("{}: its header begins with {}, not with \"{{\"", name,
                                       in_quotes(std::string_view(text).substr(0, 1))));
   }
+  // The parser takes a zero byte for the end of the text, and would skip what follows it.
+  if (const auto zero = text.find('\0'); zero != std::string::npos) {
+    throw CheckpointError(
+        fmt::format("{}: its header is no valid JSON at byte {}, which is zero", name, zero + 1));
+  }
   SafetensorsHeader header;
   header.data_offset = raw.size() + length;
   HeaderEvents events(name, header);
   HeaderJson::sax_parse(text, &events);
+  if (const auto last = text.find_last_not_of(' '); text[last] != '}') {
+    throw CheckpointError(
+        fmt::format("{}: its header ends with {}, and only spaces may follow the "
+                    "last \"}}\"",
+                    name, in_quotes(std::string_view(text).substr(last, 1))));
+  }
   const std::uint64_t data_bytes = bytes.size - header.data_offset;
   for (const auto& entry : header.entries) check_entry_size(entry, data_bytes, name);
   check_order(header.entries, data_bytes, name);
