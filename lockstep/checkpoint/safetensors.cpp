@@ -65,6 +65,10 @@ at::Tensor SafetensorsFile::read(std::size_t index) const {
 
 Safetensors read_safetensors(const std::filesystem::path& file) {
   const SafetensorsFile opened(file);
+  // Each may fit by itself, but they stay in memory together.
+  std::uint64_t bytes = 0;
+  for (const auto& entry : opened.entries()) bytes += entry.end - entry.begin;
+  require_memory_for(bytes, fmt::format("{}: the sum of its tensors", file.string()));
   Safetensors result{.tensors = {}, .metadata = opened.metadata()};
   for (std::size_t i = 0; i < opened.entries().size(); ++i) {
     result.tensors.push_back({opened.entries()[i].name, opened.read(i)});

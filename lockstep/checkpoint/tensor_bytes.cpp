@@ -18,16 +18,6 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "the files are little-endian");
 
-void require_memory_for(std::uint64_t bytes, const std::string& entry) {
-  constexpr std::uint64_t kAlways = 16 << 20;  // to ask costs more than such a tensor
-  if (bytes <= kAlways) return;
-  const auto available = static_cast<std::uint64_t>(available_memory());
-  if (bytes <= available) return;
-  throw CheckpointError(
-      fmt::format("{} takes {:.1f} MiB, more memory than the {:.1f} MiB that are available", entry,
-                  static_cast<double>(bytes) / 0x1p20, static_cast<double>(available) / 0x1p20));
-}
-
 at::Tensor empty_tensor(std::uint64_t elements, at::ScalarType type, const std::string& entry) {
   try {
     return at::empty({static_cast<std::int64_t>(elements)}, at::TensorOptions(type));
@@ -37,6 +27,16 @@ at::Tensor empty_tensor(std::uint64_t elements, at::ScalarType type, const std::
 }
 
 }  // namespace
+
+void require_memory_for(std::uint64_t bytes, const std::string& what) {
+  constexpr std::uint64_t kAlways = 16 << 20;  // to ask costs more than such a tensor
+  if (bytes <= kAlways) return;
+  const auto available = static_cast<std::uint64_t>(available_memory());
+  if (bytes <= available) return;
+  throw CheckpointError(
+      fmt::format("{} takes {:.1f} MiB, more memory than the {:.1f} MiB that are available", what,
+                  static_cast<double>(bytes) / 0x1p20, static_cast<double>(available) / 0x1p20));
+}
 
 at::Tensor in_index_order(const at::Tensor& tensor) {
   const at::NoGradGuard no_grad;

@@ -23,6 +23,9 @@ at::Tensor in_index_order(const at::Tensor& tensor);
 // Of a tensor that in_index_order returned.
 std::span<const std::byte> bytes_of(const at::Tensor& tensor);
 
+// CheckpointError if memory is lacking for so many bytes; `what` takes them, for messages.
+void require_memory_for(std::uint64_t bytes, const std::string& what);
+
 // A new tensor of one dimension, filled by `read`. `entry` is for messages: the file and the entry.
 // CheckpointError if this libtorch has no such type, if memory is lacking, or if an element of type
 // bool is neither 0 nor 1, which C++ cannot hold.

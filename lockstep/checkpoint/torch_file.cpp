@@ -116,6 +116,10 @@ TorchValue read_archive(StoredBytes bytes, const std::string& name) {
     archive.fail(fmt::format("its pickle has {} bytes, and at most {} are read", pickle.size,
                              kMostPickleBytes));
   }
+  // Each storage may fit by itself, but they stay in memory together.
+  std::uint64_t stored = 0;
+  for (const ZipEntry& entry : archive.entries()) stored += entry.size;
+  require_memory_for(stored, fmt::format("{}: the sum of its entries", name));
   Storages storages(archive, folder);
   TorchValue value = read_pickle(
       archive.read_text(pickle),

@@ -4,6 +4,7 @@
 #include "data/idx_bytes.h"
 #include "support/limits.h"
 #include "support/rank_processes.h"
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
@@ -219,9 +220,29 @@ TEST(HostileSafetensors, ATensorBeyondMemoryIsAnError) {
       R"({"a":{"dtype":"U8","shape":[4398046511104],"data_offsets":[0,4398046511104]}})";
   folder.write("holes", safetensors_bytes(header, ""));
   std::filesystem::resize_file(folder.path() / "holes", 8 + header.size() + kBytes);
-  EXPECT_THAT([&] { read_safetensors(folder.path() / "holes"); },
+  EXPECT_THAT([&] { SafetensorsFile(folder.path() / "holes").read(0); },
               ThrowsMessage<CheckpointError>(AllOf(HasSubstr("holes: entry \"a\""),
                                                    HasSubstr("takes 4194304.0 MiB, more memory"))));
+}
+
+// Each of them is small.
+TEST(HostileSafetensors, TensorsThatAreBeyondMemoryTogetherAreAnError) {
+  const TemporaryFolder folder;
+  std::string header;
+  for (int i = 0; i < 100; ++i) {
+    header += fmt::format(R"({}"{}":{{"dtype":"U8","shape":[1048576],"data_offsets":[{},{}]}})",
+                          i == 0 ? "{" : ",", i, i << 20, (i + 1) << 20);
+  }
+  header += "}";
+  folder.write("holes", safetensors_bytes(header, ""));
+  std::filesystem::resize_file(folder.path() / "holes", 8 + header.size() + (100 << 20));
+  const auto outcomes = run_ranks(1, [&](Rank& rank) {
+    if (!limit_memory(64 << 20)) return rank.report("skipped");
+    EXPECT_THAT([&] { read_safetensors(folder.path() / "holes"); },
+                ThrowsMessage<CheckpointError>(
+                    HasSubstr("holes: the sum of its tensors takes 100.0 MiB, more memory")));
+  });
+  if (outcomes[0].result == "skipped") GTEST_SKIP() << "a sanitizer has its own memory";
 }
 
 }  // namespace

@@ -322,6 +322,26 @@ TEST(HostileTorchFile, CannotAnnounceALargeDirectory) {
   if (outcomes[0].result == "skipped") GTEST_SKIP() << "a sanitizer has its own memory";
 }
 
+TEST(HostileTorchFile, StoragesThatAreBeyondMemoryTogetherAreAnError) {
+  const std::string zeros(1 << 20, '\0');
+  std::string pickle = "](";
+  std::vector<ZippedFile> files;
+  for (int i = 0; i < 40; ++i) {
+    const std::string key = std::to_string(i);
+    pickle += pickled_tensor(pickled_storage(kBytes, key, 1 << 20), 0, {1 << 20}, {1});
+    files.push_back({"a/data/" + key, zeros});
+  }
+  files.insert(files.begin(), {"a/data.pkl", "\x80\x02" + pickle + "e."});
+  const std::string bytes = zip_bytes(files);
+  const auto outcomes = run_ranks(1, [&](Rank& rank) {
+    if (!limit_memory(24 << 20)) return rank.report("skipped");
+    EXPECT_THAT([&] { parse_torch(bytes); },
+                ThrowsMessage<CheckpointError>(
+                    HasSubstr("some-file: the sum of its entries takes 40.0 MiB, more memory")));
+  });
+  if (outcomes[0].result == "skipped") GTEST_SKIP() << "a sanitizer has its own memory";
+}
+
 // All these keys would share one bucket of libstdc++'s hash table, which has this many then.
 // Each of the last 120,000 would be compared with every other: minutes.
 TEST(HostileTorchFile, CannotChooseKeysThatCollide) {
