@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include <ATen/MemoryOverlap.h>
 #include <fmt/format.h>
 
 #include "lockstep/checkpoint/in_quotes.h"
@@ -51,6 +52,20 @@ std::map<std::string_view, at::Tensor> by_name(std::span<const NamedTensor> tens
   return result;
 }
 
+// What copy_ would throw for, when other tensors have already changed; empty if nothing.
+std::string copy_fault(const at::Tensor& target, const at::Tensor& source) {
+  if (source.layout() != at::kStrided || source.is_meta()) {
+    return "is sparse, or on the device meta, and cannot be copied";
+  }
+  if (target.layout() != at::kStrided || target.is_meta()) {
+    return "is in the module sparse, or on the device meta, and nothing can be copied into it";
+  }
+  if (at::has_internal_overlap(target) == at::MemOverlap::Yes) {
+    return "is in the module a view whose elements share memory, as expand() makes it";
+  }
+  return "";
+}
+
 }  // namespace
 
 std::vector<NamedTensor> state_dict(const torch::nn::Module& module) {
@@ -84,6 +99,9 @@ StateDifferences load_state_dict(torch::nn::Module& module, std::span<const Name
       faults.push_back(fmt::format("{} is of type {}, and the module's is {}", in_quotes(name),
                                    c10::toString(source.scalar_type()),
                                    c10::toString(target.scalar_type())));
+    }
+    if (const auto fault = copy_fault(target, source); !fault.empty()) {
+      faults.push_back(fmt::format("{} {}", in_quotes(name), fault));
     }
     copies.emplace_back(target, source);
   }

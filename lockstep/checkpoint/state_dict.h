@@ -29,10 +29,10 @@ struct StateDifferences {
 // same tensors on the same device, so optimizers and wrappers keep working.
 //
 // CheckpointError, which lists every difference, if a name is missing or unexpected, or if a shape
-// or an element type differs; then nothing has changed. With strict = false, missing and unexpected
-// names are returned instead; shapes and types must still fit. PyTorch converts element types here:
-// convert the tensor, with tensor.to(type), if that is intended. UsageError if two tensors have the
-// same name or one is undefined.
+// or an element type differs, or if a tensor cannot be copied, as a sparse one; then nothing has
+// changed. With strict = false, missing and unexpected names are returned instead; shapes and types
+// must still fit. PyTorch converts element types here: convert the tensor, with tensor.to(type), if
+// that is intended. UsageError if two tensors have the same name or one is undefined.
 StateDifferences load_state_dict(torch::nn::Module& module, std::span<const NamedTensor> tensors,
                                  bool strict = true);
 

@@ -109,6 +109,26 @@ TEST(LoadStateDict, ListsEveryDifferenceAndChangesNothing) {
   for (std::size_t i = 0; i < after.size(); ++i) EXPECT_TRUE(after[i].tensor.equal(before[i]));
 }
 
+TEST(LoadStateDict, RefusesWhatCannotBeCopiedBeforeItCopies) {
+  auto net = small_net();
+  const at::Tensor before = net->parameters()[0].detach().clone();
+  auto tensors = state_dict(*small_net());
+  tensors[1].tensor = torch::ones({2}).to_sparse();
+  tensors[2].tensor = torch::ones({2}, torch::kMeta);
+  EXPECT_THAT([&] { load_state_dict(*net, tensors); },
+              ThrowsMessage<CheckpointError>(AllOf(HasSubstr("\"0.bias\" is sparse, or on"),
+                                                   HasSubstr("\"1.weight\" is sparse, or on"))));
+  EXPECT_TRUE(net->parameters()[0].equal(before));
+
+  tensors = state_dict(*small_net());
+  net->named_children()["2"]->register_buffer("wide", torch::ones({1}).expand({3}));
+  tensors.push_back({"2.wide", torch::ones({3})});
+  EXPECT_THAT([&] { load_state_dict(*net, tensors); },
+              ThrowsMessage<CheckpointError>(
+                  HasSubstr("\"2.wide\" is in the module a view whose elements share memory")));
+  EXPECT_TRUE(net->parameters()[0].equal(before));
+}
+
 TEST(LoadStateDict, ThatIsNotStrictReturnsTheNames) {
   auto net = small_net();
   const auto differences = load_state_dict(
