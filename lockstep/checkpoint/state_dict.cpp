@@ -66,6 +66,25 @@ std::string copy_fault(const at::Tensor& target, const at::Tensor& source) {
   return "";
 }
 
+bool is_same_memory(const at::Tensor& left, const at::Tensor& right) {
+  return left.is_alias_of(right) && left.storage_offset() == right.storage_offset() &&
+         left.sizes() == right.sizes() && left.strides() == right.strides() &&
+         left.is_conj() == right.is_conj() && left.is_neg() == right.is_neg();
+}
+
+// Copies in any order are right only if no source is the memory of a target: two layers may be
+// swapped. Such a source is cloned; one that is already in its place needs no copy.
+void separate_sources(std::vector<std::pair<at::Tensor, at::Tensor>>& copies) {
+  std::erase_if(copies, [](const auto& copy) { return is_same_memory(copy.first, copy.second); });
+  std::set<const void*> targets;
+  for (const auto& [target, source] : copies) {
+    targets.insert(target.storage().unsafeGetStorageImpl());
+  }
+  for (auto& [target, source] : copies) {
+    if (targets.contains(source.storage().unsafeGetStorageImpl())) source = source.clone();
+  }
+}
+
 }  // namespace
 
 std::vector<NamedTensor> state_dict(const torch::nn::Module& module) {
@@ -116,6 +135,7 @@ StateDifferences load_state_dict(torch::nn::Module& module, std::span<const Name
     throw CheckpointError(text);
   }
   const at::NoGradGuard no_grad;
+  separate_sources(copies);
   for (auto& [target, source] : copies) target.copy_(source);
   return differences;
 }

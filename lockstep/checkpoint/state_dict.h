@@ -26,7 +26,9 @@ struct StateDifferences {
 };
 
 // Copies the tensors into the module's parameters and buffers of the same names. These remain the
-// same tensors on the same device, so optimizers and wrappers keep working.
+// same tensors on the same device, so optimizers and wrappers keep working. Tensors may share the
+// module's memory, as those of state_dict(module) under other names: they are read before they
+// change.
 //
 // CheckpointError, which lists every difference, if a name is missing or unexpected, or if a shape
 // or an element type differs, or if a tensor cannot be copied, as a sparse one; then nothing has

@@ -109,6 +109,25 @@ TEST(LoadStateDict, ListsEveryDifferenceAndChangesNothing) {
   for (std::size_t i = 0; i < after.size(); ++i) EXPECT_TRUE(after[i].tensor.equal(before[i]));
 }
 
+TEST(LoadStateDict, SwapsTensorsOfTheModuleItself) {
+  torch::nn::Sequential net(torch::nn::Linear(2, 2), torch::nn::Linear(2, 2));
+  std::vector<at::Tensor> before;
+  auto tensors = state_dict(*net);
+  for (const auto& entry : tensors) before.push_back(entry.tensor.clone());
+  std::swap(tensors[0].tensor, tensors[2].tensor);
+  tensors[1].tensor = tensors[1].tensor.flip(0);
+  load_state_dict(*net, tensors);
+  EXPECT_TRUE(net->parameters()[0].equal(before[2]));
+  EXPECT_TRUE(net->parameters()[2].equal(before[0]));
+  EXPECT_TRUE(net->parameters()[3].equal(before[3]));
+
+  // A view of the target itself, which copy_ refuses because it overlaps.
+  tensors = state_dict(*net);
+  tensors[0].tensor = tensors[0].tensor.t();
+  load_state_dict(*net, tensors);
+  EXPECT_TRUE(net->parameters()[0].equal(before[2].t()));
+}
+
 TEST(LoadStateDict, RefusesWhatCannotBeCopiedBeforeItCopies) {
   auto net = small_net();
   const at::Tensor before = net->parameters()[0].detach().clone();
