@@ -31,7 +31,10 @@ class HeaderEvents final : public nlohmann::json_sax<HeaderJson> {
   bool number_integer(number_integer_t value) override {
     return refuse_value(fmt::format("{}", value));
   }
-  bool number_float(number_float_t, const string_t& text) override { return refuse_value(text); }
+  bool number_float(number_float_t, const string_t& text) override {
+    constexpr std::size_t kMost = 40;
+    return refuse_value(text.size() > kMost ? text.substr(0, kMost) + "..." : text);
+  }
   bool binary(binary_t&) override { return refuse_value("binary data"); }
 
   bool number_unsigned(number_unsigned_t value) override {
@@ -132,7 +135,13 @@ class HeaderEvents final : public nlohmann::json_sax<HeaderJson> {
 
   bool parse_error(std::size_t position, const std::string&,
                    const nlohmann::detail::exception& error) override {
-    fail(fmt::format("its header is no valid JSON at byte {}: {}", position, error.what()));
+    // Without the parser's code and place, and without the text it read last, which may be long.
+    std::string_view cause = error.what();
+    cause = cause.substr(0, cause.find("; last read"));
+    if (const auto place = cause.find(": "); place != std::string_view::npos) {
+      cause.remove_prefix(place + 2);
+    }
+    fail(fmt::format("its header is no valid JSON at byte {}: {}", position, in_quotes(cause)));
   }
 
  private:

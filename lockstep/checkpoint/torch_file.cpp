@@ -144,14 +144,18 @@ bool is_state_dict(const TorchValue& value) {
 }
 
 std::string parts_text(const TorchValue& value) {
+  constexpr int kMost = 20;
+  int parts = 0;
   std::string text;
   if (const auto* dict = std::get_if<TorchValue::Dict>(&value.data)) {
     for (const auto& [key, item] : *dict) {
       const auto* name = std::get_if<std::string>(&key.data);
       if (name == nullptr || !is_state_dict(item)) continue;
+      if (++parts > kMost) continue;
       text += fmt::format("{}{}", text.empty() ? "" : ", ", in_quotes(*name));
     }
   }
+  if (parts > kMost) text += fmt::format(" and {} more", parts - kMost);
   return text.empty() ? "no part of it is one" : "these parts are: " + text;
 }
 

@@ -186,6 +186,20 @@ TEST(HostileSafetensors, AFlippedBitIsRefusedOrStillWellFormed) {
   EXPECT_GT(refused, 500);
 }
 
+TEST(HostileSafetensors, HaveShortMessages) {
+  const std::string nines(1'000'000, '9');
+  for (const std::string& header :
+       {"{\"" + nines, "{\"a\":" + nines + "}", "{\"a\":1e" + nines + "}",
+        "{\"a\":{\"shape\":[" + nines + "]}}"}) {
+    try {
+      parse_safetensors(safetensors_bytes(header, ""));
+      ADD_FAILURE() << header.substr(0, 20);
+    } catch (const CheckpointError& error) {
+      EXPECT_LT(std::string_view(error.what()).size(), 500u) << header.substr(0, 20);
+    }
+  }
+}
+
 // The offsets are compared with the file's size before anything is allocated.
 TEST(HostileSafetensors, CannotMakeTheReaderAllocate) {
   const auto outcomes = run_ranks(1, [&](Rank& rank) {
