@@ -7,7 +7,8 @@
 
 namespace lockstep {
 
-// In double quotes; control characters become \xNN, and a long text is cut.
+// In double quotes. The bytes of control characters, of those that change the direction of text or
+// cannot be seen, and those that are not UTF-8 become \xNN; a long text is cut after a character.
 std::string in_quotes(std::string_view text);
 
 // As in "[2, 3]".
