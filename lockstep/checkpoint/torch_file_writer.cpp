@@ -98,8 +98,8 @@ class StateDictPickle {
 // Tensors with the same elements in memory have the same key.
 auto memory_key(const at::Tensor& tensor) {
   return std::tuple(tensor.data_ptr(), tensor.device().str(), tensor.scalar_type(),
-                    tensor.sizes().vec(), tensor.strides().vec(),
-                    tensor.is_conj() || tensor.is_neg());
+                    tensor.sizes().vec(), tensor.strides().vec(), tensor.is_conj(),
+                    tensor.is_neg());
 }
 
 void check_torch_name(const std::string& name) {
