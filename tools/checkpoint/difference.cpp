@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include <fmt/format.h>
 #include <torch/types.h>
@@ -34,13 +35,26 @@ std::string_view kind_name(DifferenceKind kind) {
   return "";
 }
 
-// The same values in a type that every libtorch compares and subtracts exactly.
+constexpr std::int64_t kSignBit = std::numeric_limits<std::int64_t>::min();
+
+// The same values in a type that every libtorch compares and subtracts exactly. A complex number is
+// two values in a last dimension. Unsigned integers of 64 bits lose 2^63 each, which keeps their
+// order and their differences.
 at::Tensor comparable(const at::Tensor& tensor) {
-  if (tensor.element_size() == 8 && !tensor.is_floating_point() && !tensor.is_complex()) {
-    return tensor.view(at::kLong);
+  if (tensor.is_complex()) return at::view_as_real(tensor.to(at::kComplexDouble));
+  if (tensor.is_floating_point()) return tensor.to(at::kDouble);
+  if (tensor.element_size() == 8 && tensor.scalar_type() != at::kLong) {
+    return tensor.view(at::kLong).bitwise_xor(kSignBit);
   }
-  if (tensor.is_complex()) return tensor.to(at::kComplexDouble);
-  return tensor.to(tensor.is_floating_point() ? at::kDouble : at::kLong);
+  return tensor.to(at::kLong);
+}
+
+// Differences of integers are up to 2^64 - 1: they are computed modulo 2^64, and their largest is
+// found in the order of unsigned numbers.
+std::uint64_t largest_distance(const at::Tensor& a, const at::Tensor& b) {
+  const at::Tensor distances = at::maximum(a, b) - at::minimum(a, b);
+  const auto largest = distances.bitwise_xor(kSignBit).max().item<std::int64_t>();
+  return static_cast<std::uint64_t>(largest ^ kSignBit);
 }
 
 // Adds the differences between two pieces of the same shape and type.
@@ -49,13 +63,20 @@ void compare_pieces(const at::Tensor& first, const at::Tensor& second,
   const at::Tensor a = comparable(first);
   const at::Tensor b = comparable(second);
   at::Tensor differ = a.ne(b);
-  if (!at::isIntegralType(a.scalar_type(), true)) differ = differ & ~(a.isnan() & b.isnan());
-  const auto count = differ.sum().item<std::int64_t>();
+  const bool integers = a.scalar_type() == at::kLong;
+  if (!integers) differ = differ & ~(a.isnan() & b.isnan());
+  const at::Tensor elements = first.is_complex() ? differ.any(-1) : differ;
+  const auto count = elements.sum().item<std::int64_t>();
   if (count == 0) return;
   difference.differing += count;
-  const auto wide = a.is_complex() ? at::kComplexDouble : at::kDouble;
-  const at::Tensor distances =
-      (a.masked_select(differ).to(wide) - b.masked_select(differ).to(wide)).abs();
+  if (integers) {
+    difference.largest_integer =
+        std::max(difference.largest_integer.value_or(0), largest_distance(a, b));
+    return;
+  }
+  // Where parts are equal, as two NaNs or infinities, their distance is 0.
+  at::Tensor distances = (a - b).abs().masked_fill(~differ, 0);
+  if (first.is_complex()) distances = at::hypot(distances.select(-1, 0), distances.select(-1, 1));
   const double largest = distances.max().item<double>();  // NaN if one is
   if (std::isnan(largest) || std::isnan(difference.largest)) {
     difference.largest = std::nan("");
@@ -126,8 +147,10 @@ std::string difference_text(const std::vector<TensorDifference>& differences) {
     if (!difference.first.empty()) {
       text += fmt::format(": {} and {}", difference.first, difference.second);
     } else if (difference.kind == DifferenceKind::values) {
-      text += fmt::format(": {} of {} elements differ, by at most {:g}", difference.differing,
-                          difference.elements, difference.largest);
+      text += fmt::format(
+          ": {} of {} elements differ, by at most {}", difference.differing, difference.elements,
+          difference.largest_integer ? fmt::format("{}", *difference.largest_integer)
+                                     : fmt::format("{:g}", difference.largest));
     }
     text += "\n";
   }
@@ -148,6 +171,7 @@ std::string difference_json(const std::vector<TensorDifference>& differences) {
       fields["differing"] = difference.differing;
       fields["elements"] = difference.elements;
       fields["largest"] = difference.largest;  // null if it is not a number
+      if (difference.largest_integer) fields["largest"] = *difference.largest_integer;
     }
     json["differences"].push_back(std::move(fields));
   }

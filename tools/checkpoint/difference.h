@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,8 @@ struct TensorDifference {
   std::int64_t elements = 0;
   // NaN if an element is NaN in one file only.
   double largest = 0;
+  // The largest of integers, exactly; that of 64 bits does not fit into a double.
+  std::optional<std::uint64_t> largest_integer = std::nullopt;
 };
 
 // By the first file's order, then what only the second has ("unexpected"). Reads a tensor at a

@@ -139,6 +139,38 @@ TEST_F(CheckpointCommand, TakesANanForEqualToItselfOnly) {
   EXPECT_TRUE(json["differences"].at(0)["largest"].is_null());
 }
 
+// Of eight bytes.
+std::string one_element(const std::string& type, std::uint64_t bytes) {
+  std::string data;
+  zip::append(data, bytes);
+  return safetensors_bytes(
+      "{\"w\":{\"dtype\":\"" + type + R"(","shape":[1],"data_offsets":[0,8]}})", data);
+}
+
+TEST_F(CheckpointCommand, SubtractsIntegersExactly) {
+  constexpr std::uint64_t kMost = ~std::uint64_t{0};
+  const std::vector<std::tuple<std::uint64_t, std::uint64_t, std::string>> pairs{
+      {(std::uint64_t{1} << 53) + 1, std::uint64_t{1} << 53, "1"},
+      {kMost >> 1, (kMost >> 1) + 1, "18446744073709551615"}};  // the largest and the least
+  for (const auto& [left, right, distance] : pairs) {
+    const auto first = write("first", one_element("I64", left));
+    const auto second = write("second", one_element("I64", right));
+    EXPECT_EQ(run_checkpoint({"diff", first, second}).out,
+              "values \"w\": 1 of 1 elements differ, by at most " + distance + "\n");
+    const auto json = run_checkpoint({"diff", first, second, "--json"}).out;
+    EXPECT_EQ(Json::parse(json)["differences"].at(0)["largest"].dump(), distance);
+  }
+}
+
+TEST_F(CheckpointCommand, ComparesPartsOfComplexNumbers) {
+  // The real part is NaN, the imaginary one 1 and 2.
+  const auto first = write("first", one_element("C64", 0x3f800000'7fc00000));
+  const auto second = write("second", one_element("C64", 0x40000000'7fc00000));
+  EXPECT_EQ(run_checkpoint({"diff", first, first}).code, 0);
+  EXPECT_EQ(run_checkpoint({"diff", first, second}).out,
+            "values \"w\": 1 of 1 elements differ, by at most 1\n");
+}
+
 TEST_F(CheckpointCommand, ConvertsBothWays) {
   const auto part = write("part.pt", state_in_part("model"));
   EXPECT_EQ(run_checkpoint({"export", part, file("net.safetensors"), "--part", "model"}).code, 0);
