@@ -56,7 +56,9 @@ std::string good_file() {
 }
 
 TEST(HostileTorchFile, NeverCallsAnything) {
-  const std::string to_do = pickled("touch /tmp/lockstep-was-here") + "\x85R";
+  const TemporaryFolder folder;
+  const auto was_here = folder.path() / "was-here";
+  const std::string to_do = pickled("touch '" + was_here.string() + "'") + "\x85R";
   std::vector<std::pair<std::string, std::string>> files{
       {torch_bytes("cposix\nsystem\n" + to_do),
        "at byte 2 of its pickle: it refers to \"posix.system\", which is neither"},
@@ -93,6 +95,7 @@ TEST(HostileTorchFile, NeverCallsAnything) {
       {torch_bytes(pickled_storage(kBytes, "0", 0)), "the storage \"0\" stands alone"},
       {torch_bytes("\xff"), "there is no opcode 0xff"}};
   expect_refused(files);
+  EXPECT_FALSE(std::filesystem::exists(was_here));
 }
 
 TEST(HostileTorchFile, APickleMustBeWhole) {

@@ -151,6 +151,7 @@ torch.save({'model': net.state_dict(), 'optimizer': optimizer.state_dict(), 'epo
             'views': [base, base[2:8:2], base.reshape(3, 4).t()],
             'later': {name: torch.ones(3).to(getattr(torch, name)) for name in names},
             'parameter': nn.Parameter(torch.ones(2)), 'half': torch.ones(2).bfloat16(),
+            'numbers': net[0].weight.flatten().tolist(),
             'empty': torch.empty(0, 3), 'scalar': torch.tensor(True)}, folder + '/full.pt')
 torch.save(net.state_dict(), folder + '/net.pt')
 torch.save(net, folder + '/module.pt')
@@ -161,9 +162,18 @@ torch.save(net.state_dict(), folder + '/legacy.pt', _use_new_zipfile_serializati
     EXPECT_EQ(std::get<double>(value.find("lr")->data), 0.1);
     EXPECT_EQ(std::get<std::int64_t>(value.find("large")->data), std::int64_t{1} << 40);
     EXPECT_EQ(std::get<std::int64_t>(value.find("negative")->data), -7);
-    auto net = net_here();
-    load_state_dict(*net, state_dict_of(value, "model"));
-    load_state_dict(*net, state_dict_of(read_torch_file(file("net.pt"))));
+    const auto& numbers = std::get<TorchValue::List>(value.find("numbers")->data);
+    for (const auto& state :
+         {state_dict_of(value, "model"), state_dict_of(read_torch_file(file("net.pt")))}) {
+      auto net = net_here();
+      load_state_dict(*net, state);
+      const at::Tensor weight = net->parameters()[0].detach().flatten();
+      ASSERT_EQ(weight.numel(), static_cast<std::int64_t>(numbers.size()));
+      for (std::int64_t i = 0; i < weight.numel(); ++i) {
+        EXPECT_EQ(weight[i].item<double>(),
+                  std::get<double>(numbers[static_cast<std::size_t>(i)].data));
+      }
+    }
     std::map<std::string, at::Tensor> tensors;
     for (const auto& [name, tensor] : all_tensors(value)) tensors.emplace(name, tensor);
     EXPECT_TRUE(tensors.at("views.1").equal(torch::tensor({2, 4, 6})));
