@@ -50,7 +50,8 @@ class SafetensorsFile {
   const std::map<std::string, std::string>& metadata() const;
 
   // The tensor of this entry, on the CPU and contiguous, in memory of its own. CheckpointError if
-  // this libtorch lacks its type, or if memory is lacking; BackendError if the disk fails.
+  // this libtorch lacks its type, if memory is lacking, or if an element of type bool is neither 0
+  // nor 1; BackendError if the disk fails.
   at::Tensor read(std::size_t index) const;
 
  private:
@@ -76,7 +77,8 @@ Safetensors read_safetensors(const std::filesystem::path& file);
 //
 // UsageError if two names are the same, if a name is longer than SafetensorsFile reads, is not
 // UTF-8 or is "__metadata__", if a tensor is undefined, sparse or quantized, or if the path cannot
-// be written; BackendError if the disk fails or is full. Then nothing has changed.
+// be written; BackendError if the disk fails or is full. Then the older file is as it was, unless
+// the disk failed at the very end: the new file may then be in its place, complete.
 void write_safetensors(const std::filesystem::path& file, std::span<const NamedTensor> tensors,
                        const std::map<std::string, std::string>& metadata = {});
 

@@ -71,7 +71,7 @@ std::vector<NamedTensor> all_tensors(const TorchValue& value);
 //
 // UsageError if two names are the same, a name is not UTF-8 or longer than 4,096 bytes, if a tensor
 // is undefined, sparse or quantized, or if the path cannot be written; BackendError if the disk
-// fails or is full. Then nothing has changed.
+// fails or is full. What is then in the place of the file is as write_safetensors says.
 void write_torch_file(const std::filesystem::path& file, std::span<const NamedTensor> tensors);
 
 }  // namespace lockstep
