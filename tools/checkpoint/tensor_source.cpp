@@ -13,8 +13,22 @@
 namespace lockstep {
 namespace {
 
+std::size_t count_other_values(const TorchValue& value) {
+  std::size_t count = 0;
+  if (const auto* dict = std::get_if<TorchValue::Dict>(&value.data)) {
+    for (const auto& [key, item] : *dict) count += count_other_values(item);
+  } else if (const auto* tuple = std::get_if<TorchValue::Tuple>(&value.data)) {
+    for (const auto& item : tuple->items) count += count_other_values(item);
+  } else if (const auto* list = std::get_if<TorchValue::List>(&value.data)) {
+    for (const auto& item : *list) count += count_other_values(item);
+  } else {
+    count = std::holds_alternative<at::Tensor>(value.data) ? 0 : 1;
+  }
+  return count;
+}
+
 std::variant<SafetensorsFile, std::vector<NamedTensor>> open_tensors(
-    const std::filesystem::path& file, const std::string& part) {
+    const std::filesystem::path& file, const std::string& part, std::size_t& other_values) {
   if (!is_torch_file(file)) {
     if (!part.empty()) {
       throw UsageError(fmt::format("{}: a safetensors file has no parts; leave out --part {}",
@@ -23,6 +37,7 @@ std::variant<SafetensorsFile, std::vector<NamedTensor>> open_tensors(
     return SafetensorsFile(file);
   }
   const TorchValue value = read_torch_file(file);
+  other_values = count_other_values(value);
   try {
     return part.empty() ? all_tensors(value) : state_dict_of(value, part);
   } catch (const CheckpointError& error) {
@@ -43,7 +58,7 @@ bool is_torch_file(const std::filesystem::path& file) {
 }
 
 TensorSource::TensorSource(const std::filesystem::path& file, const std::string& part)
-    : file_(file.string()), content_(open_tensors(file, part)) {
+    : file_(file.string()), content_(open_tensors(file, part, other_values_)) {
   if (const auto* opened = std::get_if<SafetensorsFile>(&content_)) {
     for (const auto& entry : opened->entries()) names_.push_back(entry.name);
   } else {

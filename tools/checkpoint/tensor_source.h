@@ -34,9 +34,12 @@ class TensorSource {
   std::optional<std::size_t> find(const std::string& name) const;
   // Empty for torch.save.
   std::map<std::string, std::string> metadata() const;
+  // Values of a torch.save file that are no tensors, as numbers and strings, outside its part too.
+  std::size_t other_values() const { return other_values_; }
 
  private:
   std::string file_;
+  std::size_t other_values_ = 0;
   std::variant<SafetensorsFile, std::vector<NamedTensor>> content_;
   std::vector<std::string> names_;
   std::map<std::string, std::size_t> by_name_;

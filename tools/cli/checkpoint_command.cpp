@@ -78,7 +78,13 @@ int CheckpointCommand::convert() const {
   } else {
     write_safetensors(second, tensors, {{"format", "pt"}});
   }
-  check_output(print(stdout, fmt::format("{}: {} tensors\n", second, tensors.size())));
+  // What the other format does not have, or this command does not write.
+  const std::size_t left_out = source.other_values() + source.metadata().size();
+  check_output(
+      print(stdout, fmt::format("{}: {} tensors{}\n", second, tensors.size(),
+                                left_out == 0 ? ""
+                                              : fmt::format("; {} other values of {} were left out",
+                                                            left_out, file))));
   return 0;
 }
 

@@ -180,6 +180,18 @@ TEST_F(CheckpointCommand, ConvertsBothWays) {
   EXPECT_THAT(run_checkpoint({"inspect", file("net.pt")}).out, HasSubstr("net.pt: torch\n"));
 }
 
+TEST_F(CheckpointCommand, SaysHowManyValuesAnExportLeavesOut) {
+  const auto net = write("net", safetensors_with("w"));
+  EXPECT_EQ(run_checkpoint({"export", net, file("net.pt")}).out,
+            file("net.pt") + ": 1 tensors; 1 other values of " + net + " were left out\n");
+  EXPECT_EQ(run_checkpoint({"export", file("net.pt"), file("again")}).out,
+            file("again") + ": 1 tensors\n");
+  const auto epoch = write("epoch.pt", torch_bytes("}(" + pickled("epoch") + pickled(3) +
+                                                   pickled("flags") + "]" + "(" + "\x88Neu"));
+  EXPECT_EQ(run_checkpoint({"export", epoch, file("none")}).out,
+            file("none") + ": 0 tensors; 3 other values of " + epoch + " were left out\n");
+}
+
 TEST_F(CheckpointCommand, RefusesWrongUse) {
   const auto net = write("net", safetensors_with("w"));
   const std::vector<std::pair<std::vector<std::string>, std::string>> wrong{
