@@ -75,8 +75,8 @@ class TrainerBase::Epoch {
     const bool steps = ++batches_ % trainer_.options_.accumulation_steps == 0 || last;
     const at::Tensor value = trainer_.backward(loss, steps);
     // A copy: the loss is the user's.
-    losses_ = losses_.defined() ? losses_.add_(value.view({}))
-                                : value.view({}).to(at::kDouble, false, /*copy=*/true);
+    losses_ = losses_.defined() ? losses_.add_(value.reshape({}))
+                                : value.reshape({}).to(at::kDouble, false, /*copy=*/true);
     if (steps) {
       ++summary_.steps;
       if (!trainer_.step()) ++summary_.skipped;
