@@ -148,7 +148,11 @@ TEST(TorchFile, TwoWaysToOneNameAreAnError) {
 
 TEST(TorchFile, NamesOfTensorsHaveABoundedLength) {
   std::string value = pickled_tensor(pickled_storage("torch\nByteStorage", "0", 1), 0, {}, {});
-  for (int i = 0; i < 5; ++i) value = "}" + pickled(std::string(1000, 'k')) + value + "s";
+  for (int i = 0; i < 5; ++i) {
+    std::string dict("}");
+    dict.append(pickled(std::string(1000, 'k'))).append(value).append("s");
+    value = std::move(dict);
+  }
   const TorchValue nested = value_of(torch_bytes(value, "\x01"));
   EXPECT_THAT([&] { all_tensors(nested); },
               ThrowsMessage<CheckpointError>(HasSubstr("a name longer than 4096 bytes")));
