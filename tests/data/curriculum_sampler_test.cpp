@@ -7,6 +7,7 @@
 #include <set>
 #include <sstream>
 
+#include "tests/support/captured_warnings.h"
 #include "tests/support/thread_group.h"
 #include <gmock/gmock.h>
 #include <torch/torch.h>
@@ -255,6 +256,7 @@ void copy_position(const CurriculumSampler& from, CurriculumSampler& to) {
 }
 
 TEST(CurriculumSampler, SavesItsPositionForAnyNumberOfRanks) {
+  const testing::CapturedWarnings warnings;  // an epoch is repeated on purpose
   CurriculumSampler saved = make(3, 2);
   saved.set_epoch(1);
   saved.reset();
@@ -280,6 +282,7 @@ std::vector<Indices> loop(MemoryLoader& loader) {
 }
 
 TEST(CurriculumSampler, ALoaderStartsAtTheLoadedPosition) {
+  const testing::CapturedWarnings warnings;  // an epoch is repeated on purpose
   CurriculumSampler saved = make(2, 0);
   saved.set_epoch(1);
   saved.reset();
