@@ -50,14 +50,14 @@ at::Tensor mean_of_blocks(const at::Tensor& rows, const at::Tensor& means, Proce
   return total.div_(static_cast<double>(count));
 }
 
-std::string where(const ProcessGroup& group) {
+std::string measuring(const ProcessGroup& group) {
   return fmt::format("measure_feature_standardization, rank {} of {}: ", group.rank(),
                      group.size());
 }
 
 void require_rows(const at::Tensor& rows, const ProcessGroup& group) {
   if (rows.dim() == 0 || rows.numel() == 0 || rows.is_complex()) {
-    throw UsageError(where(group) +
+    throw UsageError(measuring(group) +
                      fmt::format("rows of type {} with {} elements; give at least one row of real "
                                  "numbers",
                                  at::toString(rows.scalar_type()), rows.numel()));
@@ -67,7 +67,7 @@ void require_rows(const at::Tensor& rows, const ProcessGroup& group) {
 void require_finite(const at::Tensor& means, const ProcessGroup& group) {
   const at::Tensor bad = at::isfinite(means).logical_not().nonzero();
   if (bad.numel() == 0) return;
-  throw UsageError(where(group) +
+  throw UsageError(measuring(group) +
                    fmt::format("feature {} is infinite or NaN in some row, or too large to be "
                                "summed up; remove or replace such values first",
                                bad[0][0].item<std::int64_t>()));

@@ -2,12 +2,11 @@
 // Inflates one gzip member with zlib, from a 64 KiB buffer.
 #include "lockstep/data/gzip.h"
 
-#include <fmt/format.h>
-#define ZLIB_CONST  // makes zlib's input pointer a pointer to const
 #include <algorithm>
 #include <array>
 #include <limits>
 
+#include <fmt/format.h>
 #include <zlib.h>
 
 #include "lockstep/core/error.h"
@@ -61,7 +60,8 @@ std::size_t GzipReader::read(std::span<std::byte> output) {
   while (written < output.size() && !ended) {
     if (input.empty()) refill();
     const std::size_t room = std::min(output.size() - written, kMaxPiece);
-    z.next_in = reinterpret_cast<const Bytef*>(input.data());
+    // zlib reads from it only, but declares a pointer to const only if all files ask for that.
+    z.next_in = const_cast<Bytef*>(reinterpret_cast<const Bytef*>(input.data()));
     z.avail_in = static_cast<uInt>(input.size());
     z.next_out = reinterpret_cast<Bytef*>(output.data() + written);
     z.avail_out = static_cast<uInt>(room);
