@@ -4,9 +4,9 @@
 #include <fstream>
 
 #include "checkpoint/tensors_of_all_types.h"
-#include "data/idx_bytes.h"
 #include "support/program.h"
 #include "support/skip_or_fail.h"
+#include "support/temporary_folder.h"
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 

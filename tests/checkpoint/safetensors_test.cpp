@@ -7,10 +7,10 @@
 
 #include "checkpoint/safetensors_bytes.h"
 #include "checkpoint/tensors_of_all_types.h"
-#include "data/idx_bytes.h"
 #include "support/limits.h"
 #include "support/rank_processes.h"
 #include "support/skip_or_fail.h"
+#include "support/temporary_folder.h"
 #include <gmock/gmock.h>
 
 #include "lockstep/core/error.h"

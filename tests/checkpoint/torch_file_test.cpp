@@ -7,6 +7,7 @@
 #include "checkpoint/tensors_of_all_types.h"
 #include "checkpoint/torch_bytes.h"
 #include "data/idx_bytes.h"
+#include "support/temporary_folder.h"
 #include <gmock/gmock.h>
 
 #include "lockstep/checkpoint/zip_archive.h"

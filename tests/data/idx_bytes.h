@@ -3,15 +3,12 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
-#include <fstream>
 #include <random>
 #include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
-#include "support/remove_folder.h"
 #include <zlib.h>
 
 namespace lockstep::testing {
@@ -58,27 +55,5 @@ inline std::string gzip(const std::string& bytes) {
   deflateEnd(&z);
   return result;
 }
-
-// A folder that goes away with its owner.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string pattern =
-        (std::filesystem::temp_directory_path() / "lockstep-test-XXXXXX").string();
-    if (mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("mkdtemp " + pattern);
-    path_ = pattern;
-  }
-  ~TemporaryFolder() { remove_folder(path_); }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-
-  const std::filesystem::path& path() const { return path_; }
-  void write(const std::string& name, const std::string& bytes) const {
-    std::ofstream(path_ / name, std::ios::binary) << bytes;
-  }
-
- private:
-  std::filesystem::path path_;
-};
 
 }  // namespace lockstep::testing

@@ -5,6 +5,7 @@
 #include "data/idx_bytes.h"
 #include "support/limits.h"
 #include "support/rank_processes.h"
+#include "support/temporary_folder.h"
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 

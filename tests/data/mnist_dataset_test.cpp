@@ -3,6 +3,7 @@
 #include "lockstep/data/mnist_dataset.h"
 
 #include "data/idx_bytes.h"
+#include "support/temporary_folder.h"
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 

@@ -12,6 +12,7 @@
 #include "tests/support/limits.h"
 #include "tests/support/program.h"
 #include "tests/support/skip_or_fail.h"
+#include "tests/support/temporary_folder.h"
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 #include <sys/wait.h>
@@ -36,21 +37,17 @@ std::string python() {
 
 class TensorBoardWriterTest : public ::testing::Test {
  protected:
-  TensorBoardWriterTest() {
-    std::string name = ::testing::TempDir() + "events-XXXXXX";
-    if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary folder");
-    folder_ = name;
-  }
-  ~TensorBoardWriterTest() override { std::filesystem::remove_all(folder_); }
+  const std::filesystem::path& folder() const { return folder_.path(); }
 
-  std::filesystem::path folder_;
+ private:
+  testing::TemporaryFolder folder_;
 };
 
 TEST_F(TensorBoardWriterTest, NamesItsFileAsTensorBoardExpects) {
   const auto now = std::to_string(std::time(nullptr)).substr(0, 7);
-  const TensorBoardWriter first(folder_ / "a" / "b");
-  const TensorBoardWriter second(folder_ / "a" / "b");
-  EXPECT_EQ(first.file().parent_path(), folder_ / "a" / "b");
+  const TensorBoardWriter first(folder() / "a" / "b");
+  const TensorBoardWriter second(folder() / "a" / "b");
+  EXPECT_EQ(first.file().parent_path(), folder() / "a" / "b");
   EXPECT_THAT(first.file().filename().string(),
               MatchesRegex("events\\.out\\.tfevents\\." + now + "...\\..+\\." +
                            std::to_string(::getpid()) + "\\.[0-9]+"));
@@ -65,14 +62,14 @@ TEST_F(TensorBoardWriterTest, TensorBoardReadsWhatItWrote) {
   std::vector<double> numbers(1000);
   std::iota(numbers.begin(), numbers.end(), -300.0);
   {
-    TensorBoardWriter writer(folder_);
+    TensorBoardWriter writer(folder());
     for (int step = 0; step < 2000; ++step) writer.add_scalar("loss/train", 2.0 / (step + 1), step);
     writer.add_scalar("not a number", std::nan(""), -1);
     writer.add_histogram("weights", torch::tensor(numbers, torch::kDouble).view({10, 100}), 7);
     writer.add_histogram("weights", torch::zeros(5, torch::kHalf), 8);
     writer.add_text("notes", "**bold** \xC3\xA4\xC3\xB6", 3);
   }
-  testing::Program program({python(), LOCKSTEP_READ_EVENTS, folder_});
+  testing::Program program({python(), LOCKSTEP_READ_EVENTS, folder()});
   ASSERT_EQ(program.wait(), 0) << program.err();
   const Json read = Json::parse(program.out());
 
@@ -116,7 +113,7 @@ std::uintmax_t bytes_of(const TensorBoardWriter& writer) {
 }
 
 TEST_F(TensorBoardWriterTest, WritesWhenFlushedAndWhenMuchHasGathered) {
-  TensorBoardWriter writer(folder_);
+  TensorBoardWriter writer(folder());
   const auto empty = bytes_of(writer);
   EXPECT_GT(empty, 0u);
   writer.add_scalar("a", 1, 0);
@@ -128,7 +125,7 @@ TEST_F(TensorBoardWriterTest, WritesWhenFlushedAndWhenMuchHasGathered) {
 }
 
 TEST_F(TensorBoardWriterTest, RefusesWhatHasNoBucket) {
-  TensorBoardWriter writer(folder_);
+  TensorBoardWriter writer(folder());
   const auto add = [&](const at::Tensor& tensor) {
     return [&writer, tensor] { writer.add_histogram("w", tensor, 4); };
   };
@@ -140,11 +137,11 @@ TEST_F(TensorBoardWriterTest, RefusesWhatHasNoBucket) {
 }
 
 TEST_F(TensorBoardWriterTest, NamesTheFolderThatItCannotMake) {
-  std::ofstream(folder_ / "file") << "x";
-  EXPECT_THAT([&] { TensorBoardWriter(folder_ / "file" / "runs"); },
-              ThrowsMessage<BackendError>(
-                  AllOf(HasSubstr("cannot make the folder " + (folder_ / "file" / "runs").string()),
-                        HasSubstr("Not a directory"))));
+  std::ofstream(folder() / "file") << "x";
+  EXPECT_THAT([&] { TensorBoardWriter(folder() / "file" / "runs"); },
+              ThrowsMessage<BackendError>(AllOf(
+                  HasSubstr("cannot make the folder " + (folder() / "file" / "runs").string()),
+                  HasSubstr("Not a directory"))));
 }
 
 // In a process of its own, which alone sees the small disk.
@@ -153,8 +150,8 @@ TEST_F(TensorBoardWriterTest, AFullDiskIsAnErrorWithPathAndReason) {
   const pid_t child = ::fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
-    if (!testing::mount_disk(folder_, 64 << 10)) ::_exit(kNoDisk);
-    TensorBoardWriter writer(folder_);
+    if (!testing::mount_disk(folder(), 64 << 10)) ::_exit(kNoDisk);
+    TensorBoardWriter writer(folder());
     const std::string expected =
         "cannot write the event file " + writer.file().string() + ": No space left on device";
     int refused = 0;

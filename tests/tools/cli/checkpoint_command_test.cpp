@@ -6,8 +6,8 @@
 
 #include "checkpoint/safetensors_bytes.h"
 #include "checkpoint/torch_bytes.h"
-#include "data/idx_bytes.h"
 #include "support/program.h"
+#include "support/temporary_folder.h"
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 

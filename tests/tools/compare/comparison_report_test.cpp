@@ -7,8 +7,8 @@
 #include <cstdio>
 #include <memory>
 
-#include "data/idx_bytes.h"
 #include "support/skip_or_fail.h"
+#include "support/temporary_folder.h"
 #include <gmock/gmock.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -2,11 +2,11 @@
 // Saving a net, on disks with and without room, by processes that live and that are killed.
 #include "tools/recipes/save_model.h"
 
-#include "data/idx_bytes.h"
 #include "support/kill_at_call.h"
 #include "support/limits.h"
 #include "support/rank_processes.h"
 #include "support/skip_or_fail.h"
+#include "support/temporary_folder.h"
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 

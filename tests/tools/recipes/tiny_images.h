@@ -5,6 +5,7 @@
 #include <random>
 
 #include "data/idx_bytes.h"
+#include "support/temporary_folder.h"
 
 namespace lockstep::testing {
 
