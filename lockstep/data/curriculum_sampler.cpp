@@ -123,7 +123,7 @@ CurriculumSampler::CurriculumSampler(DatasetSize dataset, const at::Tensor& scor
                                      int num_replicas, int rank,
                                      const CurriculumSamplerOptions& options)
     : EpochSampler(kCurriculum, {dataset.get(), num_replicas, rank, options.drop_last},
-                   /*random=*/true),
+                   options.seed),
       by_score_(std::make_shared<const std::vector<std::size_t>>(
           sorted_by_score(scores, dataset.get(), num_replicas, rank))),
       options_(options),
@@ -214,6 +214,15 @@ void CurriculumSampler::resume(const CurriculumState& state) {
   set_epoch(state.epoch);
   const std::lock_guard lock(resumption_->mutex);
   resumption_->at = state;
+}
+
+void CurriculumSampler::resume(const DataCursor& cursor) {
+  check(cursor);
+  resume({.seed = cursor.seed,
+          .epoch = cursor.epoch,
+          .samples_consumed = cursor.samples_consumed,
+          .global_batch_size = options_.global_batch_size,
+          .samples = cursor.samples});
 }
 
 void CurriculumSampler::reset(c10::optional<std::size_t> new_size) {

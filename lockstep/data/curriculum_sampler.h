@@ -96,6 +96,8 @@ class CurriculumSampler : public EpochSampler {
   // other samples. UsageError if the state has another seed, global_batch_size or number of
   // samples, or its consumed samples are not those of whole steps.
   void resume(const CurriculumState& state);
+  // The same for a cursor, which does not know the global batch size.
+  void resume(const DataCursor& cursor) override;
 
   // As EpochSampler. UsageError if a new size is not the number of scores.
   void reset(c10::optional<std::size_t> new_size = c10::nullopt) override;

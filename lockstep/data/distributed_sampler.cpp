@@ -11,7 +11,7 @@ DistributedSampler::DistributedSampler(DatasetSize dataset, GroupArgument group,
 DistributedSampler::DistributedSampler(DatasetSize dataset, int num_replicas, int rank,
                                        const DistributedSamplerOptions& options)
     : EpochSampler("DistributedSampler", {dataset.get(), num_replicas, rank, options.drop_last},
-                   options.shuffle),
+                   options.shuffle ? std::optional(options.seed) : std::nullopt),
       shuffle_(options.shuffle),
       seed_(options.seed) {}
 

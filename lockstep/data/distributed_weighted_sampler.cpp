@@ -86,7 +86,7 @@ DistributedWeightedSampler::DistributedWeightedSampler(
     const DistributedWeightedSamplerOptions& options)
     : EpochSampler(kName,
                    {static_cast<std::size_t>(num_samples), num_replicas, rank, options.drop_last},
-                   /*random=*/true),
+                   options.seed),
       weights_(checked(weights, num_samples, num_replicas, rank, options.replacement)),
       replacement_(options.replacement),
       seed_(options.seed) {}

@@ -12,31 +12,69 @@
 
 namespace lockstep {
 
-EpochSampler::EpochSampler(const char* name, const RankShare& share, bool random)
-    : name_(name), share_(share), random_(random), epoch_(std::make_shared<Epoch>()) {
+EpochSampler::EpochSampler(const char* name, const RankShare& share,
+                           std::optional<std::int64_t> seed)
+    : name_(name), share_(share), seed_(seed), epoch_(std::make_shared<Epoch>()) {
   require_rank(name, share.ranks, share.rank);
 }
 
 void EpochSampler::set_epoch(std::int64_t epoch) {
   epoch_->number = epoch;
+  epoch_->consumed = 0;
   ++epoch_->times_set;
 }
 
-std::vector<std::size_t> EpochSampler::indices_of(std::int64_t epoch) const {
+DataCursor EpochSampler::cursor_after(std::int64_t samples_consumed) const {
+  return {.seed = seed_.value_or(0),
+          .epoch = epoch(),
+          .samples_consumed = samples_consumed,
+          .samples = static_cast<std::int64_t>(share_.size)};
+}
+
+void EpochSampler::check(const DataCursor& cursor) const {
+  const auto require_same = [&](const char* what, std::int64_t of_cursor, std::int64_t own) {
+    if (of_cursor == own) return;
+    throw UsageError(
+        fmt::format("{0}, rank {1} of {2}: the checkpoint's {3} is {4}, but the sampler's is {5}; "
+                    "make the sampler with the checkpoint's {3}",
+                    name_, share_.rank, share_.ranks, what, of_cursor, own));
+  };
+  const DataCursor own = cursor_after(0);
+  require_same("seed", cursor.seed, own.seed);
+  require_same("number of samples", cursor.samples, own.samples);
+  if (cursor.epoch >= 0 && cursor.samples_consumed >= 0 &&
+      cursor.samples_consumed <= cursor.samples) {
+    return;
+  }
+  throw UsageError(fmt::format(
+      "{}, rank {} of {}: a cursor at sample {} of {} of epoch {}; give one that cursor_after() "
+      "made",
+      name_, share_.rank, share_.ranks, cursor.samples_consumed, cursor.samples, cursor.epoch));
+}
+
+void EpochSampler::resume(const DataCursor& cursor) {
+  check(cursor);
+  set_epoch(cursor.epoch);
+  epoch_->consumed = static_cast<std::size_t>(cursor.samples_consumed);
+}
+
+std::vector<std::size_t> EpochSampler::indices_of(std::int64_t epoch, std::size_t consumed) const {
   const auto whole = order(share_.size, epoch);
-  std::vector<std::size_t> indices(share_.count());
-  for (std::size_t i = 0; i < indices.size(); ++i) indices[i] = whole[share_.position(i)];
+  RankShare rest = share_;
+  rest.first = std::min(consumed, share_.size);
+  std::vector<std::size_t> indices(rest.count());
+  for (std::size_t i = 0; i < indices.size(); ++i) indices[i] = whole[rest.position(i)];
   return indices;
 }
 
 std::vector<std::size_t> EpochSampler::indices() const {
-  return indices_of(epoch());
+  return indices_of(epoch(), epoch_->consumed);
 }
 
 // A loop that ended early may repeat its epoch on purpose. All ranks repeat theirs together: one
 // warns.
 void EpochSampler::warn_if_order_repeats() const {
-  if (!random_ || share_.rank != 0 || !completed_ || epoch_->times_set != times_set_) return;
+  if (!seed_ || share_.rank != 0 || !completed_ || epoch_->times_set != times_set_) return;
   TORCH_WARN_ONCE(
       fmt::format("{}, rank {} of {}: set_epoch was not called since the last epoch, so this epoch "
                   "has the same order; call sampler.set_epoch(epoch) before each epoch",
@@ -51,7 +89,8 @@ void EpochSampler::reset(c10::optional<std::size_t> new_size) {
   running_epoch_ = epoch();
   started_ = true;
   completed_ = false;
-  indices_ = indices_of(running_epoch_);
+  consumed_ = epoch_->consumed;
+  indices_ = indices_of(running_epoch_, consumed_);
 }
 
 c10::optional<std::vector<std::size_t>> EpochSampler::next(std::size_t batch_size) {
@@ -72,22 +111,30 @@ c10::optional<std::vector<std::size_t>> EpochSampler::next(std::size_t batch_siz
 void EpochSampler::save(torch::serialize::OutputArchive& archive) const {
   archive.write("epoch", c10::IValue(started_ ? running_epoch_ : epoch()));
   archive.write("position", c10::IValue(static_cast<std::int64_t>(position_)));
+  archive.write("consumed", c10::IValue(static_cast<std::int64_t>(consumed_)));
 }
 
 void EpochSampler::load(torch::serialize::InputArchive& archive) {
   c10::IValue epoch;
   c10::IValue position;
+  c10::IValue consumed(std::int64_t{0});
   archive.read("epoch", epoch);
   archive.read("position", position);
+  archive.try_read("consumed", consumed);  // archives of earlier versions have none
   const auto at = static_cast<std::size_t>(position.toInt());
-  if (position.toInt() < 0 || at > share_.count()) {
+  DataCursor cursor = cursor_after(consumed.toInt());
+  cursor.epoch = epoch.toInt();
+  check(cursor);
+  RankShare rest = share_;
+  rest.first = static_cast<std::size_t>(consumed.toInt());
+  if (position.toInt() < 0 || at > rest.count()) {
     throw UsageError(
         fmt::format("{}, rank {} of {}: the saved position {} lies outside this rank's {} samples; "
                     "load it with the data set and the number of ranks that it was saved with",
-                    name_, share_.rank, share_.ranks, position.toInt(), share_.count()));
+                    name_, share_.rank, share_.ranks, position.toInt(), rest.count()));
   }
-  set_epoch(epoch.toInt());
-  reset();
+  EpochSampler::resume(cursor);
+  EpochSampler::reset();
   position_ = at;
 }
 

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include <torch/data/samplers/base.h>
@@ -14,6 +15,17 @@
 #include "lockstep/data/sample_order.h"
 
 namespace lockstep {
+
+// Where a training stands in its data, for a checkpoint: the same on every rank, and for any number
+// of ranks.
+struct DataCursor {
+  std::int64_t seed = 0;
+  std::int64_t epoch = 0;
+  // In this epoch, on all ranks together.
+  std::int64_t samples_consumed = 0;
+  // Of an epoch.
+  std::int64_t samples = 0;
+};
 
 // A sampler for torch::data::make_data_loader and MemoryLoader, which copy it. Copies share the
 // epoch, so set_epoch on the original reaches the loader's copy; each copy has its own position.
@@ -25,39 +37,55 @@ class EpochSampler : public torch::data::samplers::Sampler<> {
   void set_epoch(std::int64_t epoch);
   std::int64_t epoch() const { return epoch_->number; }
 
+  // The cursor after that many samples of the current epoch. The training counts them: a loader may
+  // have drawn more in advance.
+  DataCursor cursor_after(std::int64_t samples_consumed) const;
+  // Sets the epoch. Until the next set_epoch, reset() starts at the cursor's sample. Any number of
+  // ranks may have trained before: as many as now see the same samples again as if they had never
+  // stopped. UsageError if the cursor has another seed or number of samples, or more samples
+  // consumed than an epoch has.
+  virtual void resume(const DataCursor& cursor);
+
   // The rank whose samples these are, and the number of ranks that share the data set.
   int rank() const { return share_.rank; }
   int num_replicas() const { return share_.ranks; }
 
-  // The number of this rank's samples in an epoch, padding included; the same on every rank.
+  // The number of this rank's samples in a whole epoch, padding included; the same on every rank.
   std::size_t size() const { return share_.count(); }
 
   // How many of this rank's first samples in an epoch are not padding. An evaluation that counts
   // only these counts every sample once; the rest repeat samples that another rank counts.
   std::size_t unpadded_size() const { return share_.unpadded_count(); }
 
-  // This rank's samples in the current epoch, in order. Does not move the position.
+  // This rank's samples in the current epoch, in order, from the cursor on. Does not move the
+  // position.
   std::vector<std::size_t> indices() const;
 
-  // Starts the current epoch from the beginning; a new size replaces the data set's size. On rank
-  // 0, warns through TORCH_WARN_ONCE if a complete random epoch is repeated without set_epoch.
+  // Starts the current epoch from the beginning, or from the cursor; a new size replaces the data
+  // set's size. On rank 0, warns through TORCH_WARN_ONCE if a complete random epoch is repeated
+  // without set_epoch.
   void reset(c10::optional<std::size_t> new_size = c10::nullopt) override;
 
   // The next batch_size samples, fewer at the end, then nullopt. UsageError if batch_size is 0.
   c10::optional<std::vector<std::size_t>> next(std::size_t batch_size) override;
 
-  // The current epoch and the position in it.
+  // The current epoch and this rank's position in it.
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
 
  protected:
-  // `name` is a literal, used in errors. `random` says whether the order depends on the epoch.
+  // `name` is a literal, used in errors. `seed` is empty if the order is the same in every epoch.
   // UsageError unless 0 <= share.rank < share.ranks.
-  EpochSampler(const char* name, const RankShare& share, bool random);
+  EpochSampler(const char* name, const RankShare& share, std::optional<std::int64_t> seed);
+
+  // UsageError unless the cursor is one of this sampler.
+  void check(const DataCursor& cursor) const;
 
  private:
   struct Epoch {
     std::atomic<std::int64_t> number = 0;
+    // Of this epoch's samples on all ranks, those that are skipped.
+    std::atomic<std::size_t> consumed = 0;
     // Counts the calls of set_epoch.
     std::atomic<std::uint64_t> times_set = 0;
   };
@@ -65,12 +93,12 @@ class EpochSampler : public torch::data::samplers::Sampler<> {
   // The `size` samples of an epoch over all ranks, in order; the same on every rank.
   virtual std::vector<std::size_t> order(std::size_t size, std::int64_t epoch) const = 0;
 
-  std::vector<std::size_t> indices_of(std::int64_t epoch) const;
+  std::vector<std::size_t> indices_of(std::int64_t epoch, std::size_t consumed) const;
   void warn_if_order_repeats() const;
 
   const char* name_;
   RankShare share_;
-  bool random_;
+  std::optional<std::int64_t> seed_;
   std::shared_ptr<Epoch> epoch_;
   // The epoch of indices_, once started_.
   std::int64_t running_epoch_ = 0;
@@ -81,6 +109,8 @@ class EpochSampler : public torch::data::samplers::Sampler<> {
   std::uint64_t times_set_ = 0;
   std::vector<std::size_t> indices_;
   std::size_t position_ = 0;
+  // What the running epoch has skipped.
+  std::size_t consumed_ = 0;
 };
 
 }  // namespace lockstep

@@ -54,17 +54,19 @@ void require_rank(const char* who, int num_replicas, int rank) {
 
 std::size_t RankShare::count() const {
   const auto n = static_cast<std::size_t>(ranks);
-  return drop_last ? size / n : size / n + (size % n != 0 ? 1 : 0);
+  const std::size_t rest = size - first;
+  return drop_last ? rest / n : rest / n + (rest % n != 0 ? 1 : 0);
 }
 
 std::size_t RankShare::unpadded_count() const {
   if (drop_last) return count();
   const auto n = static_cast<std::size_t>(ranks);
-  return size / n + (static_cast<std::size_t>(rank) < size % n ? 1 : 0);
+  const std::size_t rest = size - first;
+  return rest / n + (static_cast<std::size_t>(rank) < rest % n ? 1 : 0);
 }
 
 std::size_t RankShare::position(std::size_t i) const {
-  return (static_cast<std::size_t>(rank) + i * static_cast<std::size_t>(ranks)) % size;
+  return (first + static_cast<std::size_t>(rank) + i * static_cast<std::size_t>(ranks)) % size;
 }
 
 }  // namespace lockstep

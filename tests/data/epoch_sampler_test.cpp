@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The warning about epochs that all have the same order.
+// The warning about epochs that all have the same order, and going on from a cursor.
 #include "lockstep/data/epoch_sampler.h"
 
+#include <algorithm>
 #include <sstream>
+#include <vector>
 
 #include "tests/support/captured_warnings.h"
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include "lockstep/core/error.h"
 #include "lockstep/data/distributed_sampler.h"
 #include "lockstep/data/distributed_weighted_sampler.h"
 #include "lockstep/data/memory_loader.h"
@@ -20,6 +23,9 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
+using ::testing::ThrowsMessage;
+
+constexpr std::size_t kSamples = 50;
 
 void run_epoch(EpochSampler& sampler) {
   sampler.reset();
@@ -151,6 +157,86 @@ TEST(EpochSampler, WarnsOfTheSecondEpochAfterLoad) {
   EXPECT_THAT(warnings.messages(), IsEmpty());
   run_epoch(sampler);
   EXPECT_THAT(warnings.messages(), SizeIs(1));
+}
+
+// The samples of each step on all ranks together, from a cursor on.
+std::vector<std::vector<std::size_t>> steps_of(int ranks, std::size_t global_batch,
+                                               const DataCursor& cursor) {
+  std::vector<std::vector<std::size_t>> steps;
+  for (int rank = 0; rank < ranks; ++rank) {
+    DistributedSampler sampler(kSamples, ranks, rank, {.seed = 3});
+    sampler.resume(cursor);
+    sampler.reset();
+    for (std::size_t step = 0;; ++step) {
+      const auto own = sampler.next(global_batch / static_cast<std::size_t>(ranks));
+      if (!own) break;
+      steps.resize(std::max(steps.size(), step + 1));
+      steps[step].insert(steps[step].end(), own->begin(), own->end());
+    }
+  }
+  for (auto& step : steps) std::ranges::sort(step);
+  return steps;
+}
+
+TEST(EpochSampler, GoesOnInTheMiddleOfAnEpochAtAnyNumberOfRanks) {
+  constexpr std::size_t kBatch = 12;
+  const DataCursor start{.seed = 3, .epoch = 2, .samples_consumed = 0, .samples = kSamples};
+  for (const int before : {1, 2, 3, 4}) {
+    const auto whole = steps_of(before, kBatch, start);
+    for (const int after : {1, 2, 3, 4}) {
+      for (std::size_t done = 0; done < whole.size(); ++done) {
+        DataCursor cursor = start;
+        cursor.samples_consumed = static_cast<std::int64_t>(done * kBatch);
+        const auto rest = steps_of(after, kBatch, cursor);
+        // The padding of the last step depends on the number of ranks.
+        const std::size_t compared = whole.size() - done - (before == after ? 0 : 1);
+        for (std::size_t step = 0; step < compared; ++step) {
+          EXPECT_EQ(rest.at(step), whole.at(done + step)) << before << ", " << after;
+        }
+      }
+    }
+  }
+}
+
+TEST(EpochSampler, TheNextEpochAfterACursorIsWhole) {
+  DistributedSampler sampler(kSamples, 2, 1);
+  sampler.resume({.seed = 0, .epoch = 4, .samples_consumed = 30, .samples = kSamples});
+  EXPECT_EQ(sampler.epoch(), 4);
+  EXPECT_THAT(sampler.indices(), SizeIs(10));
+  sampler.set_epoch(5);
+  sampler.reset();
+  EXPECT_THAT(*sampler.next(100), SizeIs(25));
+}
+
+TEST(EpochSampler, KeepsACursorInItsOwnArchive) {
+  DistributedSampler sampler(kSamples, 2, 0);
+  sampler.resume({.seed = 0, .epoch = 1, .samples_consumed = 30, .samples = kSamples});
+  sampler.reset();
+  (void)sampler.next(4);
+  DistributedSampler other(kSamples, 2, 0);
+  std::stringstream stream;
+  torch::serialize::OutputArchive out;
+  sampler.save(out);
+  out.save_to(stream);
+  torch::serialize::InputArchive in;
+  in.load_from(stream);
+  other.load(in);
+  EXPECT_EQ(*other.next(100), *sampler.next(100));
+}
+
+TEST(EpochSampler, RefusesACursorOfAnother) {
+  DistributedSampler sampler(kSamples, 2, 1, {.seed = 7});
+  const auto resume = [&](const DataCursor& cursor) {
+    return [&, cursor] { sampler.resume(cursor); };
+  };
+  EXPECT_THAT(
+      resume({.seed = 8, .samples = kSamples}),
+      ThrowsMessage<UsageError>(HasSubstr("rank 1 of 2: the checkpoint's seed is 8, but the "
+                                          "sampler's is 7")));
+  EXPECT_THAT(resume({.seed = 7, .samples = 51}),
+              ThrowsMessage<UsageError>(HasSubstr("number of samples is 51")));
+  EXPECT_THAT(resume({.seed = 7, .samples_consumed = 51, .samples = kSamples}),
+              ThrowsMessage<UsageError>(HasSubstr("at sample 51 of 50")));
 }
 
 }  // namespace
