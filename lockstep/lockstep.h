@@ -32,6 +32,7 @@
 #include "lockstep/optim/optimizers.h"
 #include "lockstep/amp/autocast.h"
 #include "lockstep/amp/grad_scaler.h"
+#include "lockstep/checkpoint/checkpoint_folder.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/checkpoint/torch_file.h"

@@ -2,15 +2,11 @@
 // Reads tensors straight into their memory, and writes them one after another.
 #include "lockstep/checkpoint/safetensors.h"
 
-#include <algorithm>
-#include <cstring>
-#include <numeric>
-#include <set>
-
 #include <fmt/format.h>
 
 #include "lockstep/checkpoint/in_quotes.h"
 #include "lockstep/checkpoint/safetensors_header.h"
+#include "lockstep/checkpoint/safetensors_layout.h"
 #include "lockstep/checkpoint/tensor_bytes.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/whole_file.h"
@@ -78,45 +74,14 @@ Safetensors read_safetensors(const std::filesystem::path& file) {
 
 void write_safetensors(const std::filesystem::path& file, std::span<const NamedTensor> tensors,
                        const std::map<std::string, std::string>& metadata) {
-  if (tensors.size() > kMostStoredTensors) {
-    throw UsageError(fmt::format("{} tensors are too many for one file, which has at most {}",
-                                 tensors.size(), kMostStoredTensors));
-  }
-  std::set<std::string_view> names;
-  std::vector<SafetensorsEntry> entries;
-  std::vector<std::uint64_t> widths;
+  std::vector<SafetensorsItem> items;
   for (const auto& [name, tensor] : tensors) {
-    if (name == kSafetensorsMetadata || name.size() > kMostNameBytes) {
-      throw UsageError(
-          fmt::format("a tensor in a safetensors file cannot have the name {}", in_quotes(name)));
-    }
-    if (!names.insert(name).second) {
-      throw UsageError(fmt::format("two tensors have the name {}", in_quotes(name)));
-    }
-    const ElementType& type = element_type_of(tensor, name);
-    if (type.safetensors.empty()) {
-      throw UsageError(fmt::format("the tensor {} is of type {}, which safetensors lacks",
-                                   in_quotes(name), type.dtype));
-    }
-    entries.push_back({name, std::string(type.safetensors), tensor.sizes().vec()});
-    widths.push_back(type.bytes);
+    items.push_back({name, &element_type_of(tensor, name), tensor.sizes().vec()});
   }
-  // Wide elements first: every tensor then is aligned in a file that is mapped into memory.
-  std::vector<std::size_t> order(entries.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::ranges::stable_sort(order, std::greater{}, [&](std::size_t i) { return widths[i]; });
-  std::uint64_t next = 0;
-  for (const std::size_t i : order) {
-    entries[i].begin = next;
-    next += static_cast<std::uint64_t>(tensors[i].tensor.numel()) * widths[i];
-    entries[i].end = next;
-  }
-  const std::string header = safetensors_header_text(entries, metadata);
-  const std::uint64_t length = header.size();
+  const SafetensorsLayout layout = lay_out_safetensors(items, metadata);
   WholeFile out(file);
-  out.write(&length, sizeof(length));
-  out.write(header.data(), header.size());
-  for (const std::size_t i : order) {
+  out.write(layout.head.data(), layout.head.size());
+  for (const std::size_t i : layout.order) {
     const at::Tensor elements = in_index_order(tensors[i].tensor);
     const auto bytes = bytes_of(elements);
     out.write(bytes.data(), bytes.size());

@@ -2,13 +2,11 @@
 // Hashes tensors, and prints what is known of them.
 #include "tools/checkpoint/inspection.h"
 
-#include <array>
-
 #include <fmt/format.h>
-#include <sodium.h>
 
 #include "lockstep/checkpoint/element_type.h"
 #include "lockstep/checkpoint/in_quotes.h"
+#include "lockstep/checkpoint/sha256.h"
 #include "lockstep/checkpoint/tensor_bytes.h"
 #include "lockstep/core/text_table.h"
 #include "tools/recipes/json_fields.h"
@@ -58,13 +56,7 @@ InspectedTotals totals_of(const std::vector<InspectedTensor>& tensors) {
 
 std::string sha256_of(const at::Tensor& tensor) {
   const at::Tensor elements = in_index_order(tensor);
-  const auto bytes = bytes_of(elements);
-  std::array<unsigned char, crypto_hash_sha256_BYTES> hash{};
-  crypto_hash_sha256(hash.data(), reinterpret_cast<const unsigned char*>(bytes.data()),
-                     bytes.size());
-  std::string text;
-  for (const unsigned char byte : hash) text += fmt::format("{:02x}", byte);
-  return text;
+  return sha256_of(bytes_of(elements));
 }
 
 std::string inspection_text(const TensorSource& source) {

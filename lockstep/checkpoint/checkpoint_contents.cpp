@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Divides the contents into files, and puts them back.
+#include "lockstep/checkpoint/checkpoint_contents.h"
+
+#include <mutex>
+#include <utility>
+
+#include <ATen/Context.h>
+#include <c10/core/GradMode.h>
+#include <fmt/format.h>
+#include <torch/version.h>
+
+#include "lockstep/built_with.h"
+#include "lockstep/checkpoint/copy_by_name.h"
+#include "lockstep/checkpoint/in_quotes.h"
+#include "lockstep/checkpoint/optimizer_state.h"
+#include "lockstep/checkpoint/state_dict.h"
+#include "lockstep/checkpoint/stored_optimizer.h"
+#include "lockstep/core/error.h"
+
+namespace lockstep {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kModelFile = "model.safetensors";
+constexpr const char* kOptimizerFile = "optimizer.safetensors";
+constexpr const char* kRandomFile = "random.safetensors";
+constexpr const char* kTensorsFile = "tensors.safetensors";
+
+// The default generators that this rank draws from, by the names of their types.
+std::map<std::string, at::Generator> generators(const ProcessGroup& group) {
+  std::map<std::string, at::Generator> all{
+      {"cpu", at::globalContext().defaultGenerator(at::Device(at::kCPU))}};
+  if (group.device().is_cuda()) {
+    all.emplace("cuda", at::globalContext().defaultGenerator(group.device()));
+  }
+  return all;
+}
+
+std::string random_name(const std::string& type, int rank) {
+  return fmt::format("{}.{}", type, rank);
+}
+
+// The state of every rank's generators, each a tensor that its rank provides.
+StoredFile store_random_numbers(const ProcessGroup& group) {
+  StoredFile file{.name = kRandomFile, .tensors = {}};
+  for (auto& [type, generator] : generators(group)) {
+    const std::lock_guard lock(generator.mutex());
+    const at::Tensor state = generator.get_state();
+    for (int rank = 0; rank < group.size(); ++rank) {
+      StoredTensor tensor{.name = random_name(type, rank),
+                          .type = find_element_type(state.scalar_type()),
+                          .shape = state.sizes().vec()};
+      if (rank == group.rank()) tensor.parts = {{0, state}};
+      file.tensors.push_back(std::move(tensor));
+    }
+  }
+  return file;
+}
+
+void restore_random_numbers(const std::vector<NamedTensor>& tensors, const ProcessGroup& group) {
+  for (auto& [type, generator] : generators(group)) {
+    for (const auto& [name, state] : tensors) {
+      if (name != random_name(type, group.rank())) continue;
+      const std::lock_guard lock(generator.mutex());
+      generator.set_state(state);
+    }
+  }
+}
+
+json position_json(const CheckpointPosition& position) {
+  return {{"step", position.step},
+          {"epoch", position.data.epoch},
+          {"samples_consumed", position.data.samples_consumed},
+          {"samples", position.data.samples},
+          {"seed", position.data.seed},
+          {"notes", position.notes}};
+}
+
+CheckpointPosition position_of(const json& manifest) {
+  const json& json = manifest.at("position");
+  CheckpointPosition position{
+      .step = json.at("step").get<std::int64_t>(),
+      .data = {.seed = json.at("seed").get<std::int64_t>(),
+               .epoch = json.at("epoch").get<std::int64_t>(),
+               .samples_consumed = json.at("samples_consumed").get<std::int64_t>(),
+               .samples = json.at("samples").get<std::int64_t>()},
+      .score = {},
+      .notes = json.at("notes").get<std::map<std::string, std::string>>()};
+  if (manifest.at("score").is_number()) position.score = manifest["score"].get<double>();
+  return position;
+}
+
+json scaler_json(const GradScaler& scaler) {
+  const GradScalerState state = scaler.state();
+  return {{"scale", state.scale},
+          {"growth_factor", state.growth_factor},
+          {"backoff_factor", state.backoff_factor},
+          {"growth_interval", state.growth_interval},
+          {"_growth_tracker", state.growth_tracker}};
+}
+
+GradScalerState scaler_state(const json& json) {
+  return {.scale = json.at("scale").get<double>(),
+          .growth_factor = json.at("growth_factor").get<double>(),
+          .backoff_factor = json.at("backoff_factor").get<double>(),
+          .growth_interval = json.at("growth_interval").get<std::int64_t>(),
+          .growth_tracker = json.at("_growth_tracker").get<std::int64_t>()};
+}
+
+// Its tensors, or none if the checkpoint has no such file.
+std::vector<NamedTensor> file_of(const StoredCheckpoint& stored, const std::string& name) {
+  const auto found = stored.tensors.find(name);
+  return found == stored.tensors.end() ? std::vector<NamedTensor>() : found->second;
+}
+
+// What the program gives and the checkpoint lacks, or the other way round; empty if nothing.
+std::string missing_part(const StoredCheckpoint& stored, const CheckpointContents& contents) {
+  const auto compare = [](bool saved, bool wanted, const char* what) -> std::string {
+    if (saved == wanted) return "";
+    return wanted ? fmt::format("it has no {}, and the program loads one", what)
+                  : fmt::format("it has {}, and the program loads none", what);
+  };
+  std::string fault = compare(!stored.manifest.at("optimizer").is_null(),
+                              contents.optimizer != nullptr, "state of an optimizer");
+  if (fault.empty()) {
+    fault = compare(!stored.manifest.at("scaler").is_null(), contents.scaler != nullptr,
+                    "state of a scaler");
+  }
+  return fault;
+}
+
+void check_parameter_names(const json& saved, const std::vector<std::string>& own) {
+  const auto names = saved.get<std::vector<std::string>>();
+  for (std::size_t i = 0; i < std::min(names.size(), own.size()); ++i) {
+    if (names[i] == own[i] || names[i].empty() || own[i].empty()) continue;
+    throw CheckpointError(fmt::format(
+        "parameter {} of the optimizer is {}, and was {} when the checkpoint was saved; give the "
+        "optimizer the parameters in the same order",
+        i, in_quotes(own[i]), in_quotes(names[i])));
+  }
+}
+
+// Changes the optimizer only if it succeeds.
+void restore_optimizer(const StoredCheckpoint& stored, const CheckpointContents& contents) {
+  const json& description = stored.manifest.at("optimizer");
+  check_parameter_names(description.at("parameter_names"),
+                        parameter_names(*contents.optimizer, *contents.module));
+  load_optimizer_state_dict(
+      *contents.optimizer,
+      optimizer_state(file_of(stored, kOptimizerFile), description.at("param_groups")));
+}
+
+GradScaler restored_scaler(const json& manifest, const CheckpointContents& contents) {
+  if (contents.scaler == nullptr) return GradScaler();
+  GradScaler scaler = *contents.scaler;
+  scaler.load_state(scaler_state(manifest.at("scaler")));
+  return scaler;
+}
+
+void load_tensors(const CheckpointContents& contents, const std::vector<NamedTensor>& tensors) {
+  copy_by_name(contents.tensors, tensors, /*strict=*/true, "the training's own ones");
+}
+
+std::vector<NamedTensor> copies(std::vector<NamedTensor> tensors) {
+  for (auto& [name, tensor] : tensors) tensor = tensor.detach().clone();
+  return tensors;
+}
+
+}  // namespace
+
+CheckpointSnapshot snapshot(const CheckpointContents& contents, const CheckpointPosition& position,
+                            ProcessGroup& group) {
+  const at::NoGradGuard no_grad;
+  CheckpointSnapshot snapshot;
+  const auto share = [&](const char* name, const std::vector<NamedTensor>& tensors) {
+    snapshot.files.push_back(share_out(name, tensors, group.rank(), group.size()));
+  };
+  share(kModelFile, state_dict(*contents.module));
+  json optimizer;
+  if (contents.optimizer != nullptr) {
+    StoredOptimizer stored =
+        store_optimizer(kOptimizerFile, *contents.optimizer, *contents.module, group);
+    snapshot.files.push_back(std::move(stored.file));
+    optimizer = std::move(stored.description);
+  }
+  if (!contents.tensors.empty()) share(kTensorsFile, contents.tensors);
+  snapshot.files.push_back(store_random_numbers(group));
+  snapshot.manifest = {
+      {"format", "lockstep checkpoint"},
+      {"version", 1},
+      {"lockstep", built_with::version},
+      {"libtorch", TORCH_VERSION},
+      {"ranks", group.size()},
+      {"position", position_json(position)},
+      {"score", position.score ? json(*position.score) : json()},
+      {"optimizer", std::move(optimizer)},
+      {"scaler", contents.scaler != nullptr ? scaler_json(*contents.scaler) : json()},
+      {"files", json::object()}};
+  return snapshot;
+}
+
+CheckpointPosition restore(const StoredCheckpoint& stored, const CheckpointContents& contents,
+                           const ProcessGroup& group) {
+  const json& manifest = stored.manifest;
+  try {
+    CheckpointPosition position = position_of(manifest);
+    if (const std::string fault = missing_part(stored, contents); !fault.empty()) {
+      throw CheckpointError(fault);
+    }
+    const auto module_before = copies(state_dict(*contents.module));
+    const auto tensors_before = copies(contents.tensors);
+    try {
+      load_state_dict(*contents.module, file_of(stored, kModelFile));
+      load_tensors(contents, file_of(stored, kTensorsFile));
+      const GradScaler scaler = restored_scaler(manifest, contents);
+      if (contents.optimizer != nullptr) restore_optimizer(stored, contents);
+      if (contents.scaler != nullptr) *contents.scaler = scaler;
+    } catch (...) {
+      load_state_dict(*contents.module, module_before);
+      load_tensors(contents, tensors_before);
+      throw;
+    }
+    restore_random_numbers(file_of(stored, kRandomFile), group);
+    return position;
+  } catch (const json::exception& error) {
+    throw CheckpointError(fmt::format("its manifest is incomplete: {}", first_line(error)));
+  } catch (const UsageError& error) {
+    throw CheckpointError(error.what());
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Rank 0 finds, reads and writes; a thread of each rank brings its parts to rank 0.
+#include "lockstep/checkpoint/checkpoint_folder.h"
+
+#include <cmath>
+#include <exception>
+#include <future>
+#include <numeric>
+#include <utility>
+
+#include <ATen/ops/empty.h>
+#include <fmt/format.h>
+
+#include "lockstep/checkpoint/checkpoint_contents.h"
+#include "lockstep/checkpoint/checkpoint_store.h"
+#include "lockstep/checkpoint/staged_checkpoint.h"
+#include "lockstep/comm/objects.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/core/error.h"
+
+namespace lockstep {
+namespace {
+
+using nlohmann::json;
+
+// A group for the threads that write, whose calls do not mix with those of the training.
+std::shared_ptr<ProcessGroup> group_of_writers(ProcessGroup& group) {
+  std::vector<int> all(static_cast<std::size_t>(group.size()));
+  std::iota(all.begin(), all.end(), 0);
+  return group.split(all);
+}
+
+// Of a checkpoint, what the other ranks need in order to receive its tensors.
+json contents_of(const StoredCheckpoint& stored) {
+  json files = json::object();
+  for (const auto& [file, tensors] : stored.tensors) {
+    json& list = files[file] = json::array();
+    for (const auto& [name, tensor] : tensors) {
+      list.push_back({name, find_element_type(tensor.scalar_type())->dtype, tensor.sizes().vec()});
+    }
+  }
+  return {{"manifest", stored.manifest}, {"files", files}};
+}
+
+StoredCheckpoint with_empty_tensors(const json& contents) {
+  StoredCheckpoint stored{.manifest = contents.at("manifest"), .tensors = {}};
+  for (const auto& [file, list] : contents.at("files").items()) {
+    std::vector<NamedTensor>& tensors = stored.tensors[file];
+    for (const json& entry : list) {
+      const ElementType& type = *find_dtype(entry.at(1).get<std::string>());
+      tensors.push_back({entry.at(0).get<std::string>(),
+                         at::empty(entry.at(2).get<std::vector<std::int64_t>>(), *type.type)});
+    }
+  }
+  return stored;
+}
+
+// Collective. Each tensor becomes a copy of rank 0's.
+void broadcast(StoredCheckpoint& stored, ProcessGroup& group) {
+  for (auto& [file, tensors] : stored.tensors) {
+    for (auto& [name, tensor] : tensors) {
+      if (tensor.numel() == 0) continue;
+      const at::Tensor moved = tensor.to(group.device());
+      group.broadcast(moved, 0).wait();
+      tensor = moved.cpu();
+    }
+  }
+}
+
+// Collective: all ranks throw if one of them has an error.
+void agree_on(const std::string& error, ProcessGroup& group) {
+  const std::vector<std::string> errors = all_gather_object(std::string_view(error), group);
+  if (!error.empty()) throw CheckpointError(error);
+  for (std::size_t rank = 0; rank < errors.size(); ++rank) {
+    if (!errors[rank].empty()) throw CheckpointError(fmt::format("rank {}: {}", rank, errors[rank]));
+  }
+}
+
+// What rank 0 tells the others, or the error that all of them throw.
+template <class Function>
+json from_rank_0(ProcessGroup& group, const Function& function) {
+  json told;
+  if (group.rank() == 0) {
+    try {
+      told = {{"value", function()}};
+    } catch (const UsageError& error) {
+      told = {{"usage", error.what()}};
+    } catch (const CheckpointError& error) {
+      told = {{"checkpoint", error.what()}};
+    } catch (const std::exception& error) {
+      told = {{"other", error.what()}};
+    }
+  }
+  told = broadcast_object(told, 0, group);
+  if (told.contains("usage")) throw UsageError(told["usage"].get<std::string>());
+  if (told.contains("checkpoint")) throw CheckpointError(told["checkpoint"].get<std::string>());
+  if (told.contains("other")) throw BackendError(told["other"].get<std::string>());
+  return told.at("value");
+}
+
+void require_module(const CheckpointContents& contents) {
+  if (contents.module == nullptr) throw UsageError("a checkpoint needs a module; this one is null");
+}
+
+void check_options(const CheckpointFolderOptions& options, const ProcessGroup& group) {
+  if (options.keep_last >= 1 && options.keep_best >= 0) return;
+  throw UsageError(fmt::format(
+      "CheckpointFolder, rank {} of {}: keep_last is {} and keep_best {}; keep at least the last "
+      "one",
+      group.rank(), group.size(), options.keep_last, options.keep_best));
+}
+
+}  // namespace
+
+struct CheckpointFolder::State {
+  State(std::filesystem::path path, GroupArgument argument, CheckpointFolderOptions given)
+      : folder(std::move(path)), group(argument.shared()), options(std::move(given)) {
+    check_options(options, *group);
+    if (group->rank() != 0 || !options.log) options.log = [](const std::string&) {};
+    const json newest = from_rank_0(*group, [&]() -> json {
+      store = std::make_unique<CheckpointStore>(folder, options.keep_last, options.keep_best);
+      const auto names = checkpoint_names(folder);
+      return names.empty() ? "" : names.front();
+    });
+    not_loaded = newest.get<std::string>();
+    writers = group_of_writers(*group);
+  }
+
+  // Why the last checkpoint was not written; empty if it was.
+  std::string finish_writing() {
+    if (!writing.valid()) return "";
+    try {
+      writing.get();
+      return "";
+    } catch (const std::exception& error) {
+      return error.what();
+    }
+  }
+
+  void report(const std::string& error) const {
+    if (error.empty()) return;
+    options.log(fmt::format("a checkpoint was not written, and older ones stay: {}", error));
+  }
+
+  // The newest that is not damaged, with its name; log says what is wrong with the others.
+  std::pair<std::string, StoredCheckpoint> read_newest() const {
+    const auto names = checkpoint_names(folder);
+    if (names.empty()) return {};
+    for (const std::string& name : names) {
+      try {
+        return {name, read_checkpoint(folder / name)};
+      } catch (const std::exception& error) {
+        options.log(fmt::format("{} is not used: {}", name, error.what()));
+      }
+    }
+    throw CheckpointError(
+        fmt::format("{}: all {} checkpoints are damaged", folder.string(), names.size()));
+  }
+
+  std::filesystem::path folder;
+  std::shared_ptr<ProcessGroup> group;
+  CheckpointFolderOptions options;
+  std::unique_ptr<CheckpointStore> store;  // on rank 0
+  // The newest checkpoint from before this object, until one is loaded; else empty.
+  std::string not_loaded;
+  std::shared_ptr<ProcessGroup> writers;
+  StagedCheckpoint staged;
+  std::future<void> writing;
+};
+
+CheckpointFolder::CheckpointFolder(std::filesystem::path folder, GroupArgument group,
+                                   CheckpointFolderOptions options)
+    : state_(std::make_unique<State>(std::move(folder), std::move(group), std::move(options))) {}
+
+CheckpointFolder::~CheckpointFolder() {
+  if (state_) state_->report(state_->finish_writing());
+}
+
+std::optional<CheckpointPosition> CheckpointFolder::load(const CheckpointContents& contents) {
+  State& state = *state_;
+  state.report(state.finish_writing());
+  require_module(contents);
+  StoredCheckpoint stored;
+  std::string name;
+  const json told = from_rank_0(*state.group, [&] {
+    std::tie(name, stored) = state.read_newest();
+    return json{{"name", name}, {"contents", contents_of(stored)}};
+  });
+  if (told.at("name") == "") return std::nullopt;
+  if (state.group->rank() != 0) stored = with_empty_tensors(told.at("contents"));
+  broadcast(stored, *state.group);
+  const std::string path = (state.folder / told.at("name").get<std::string>()).string();
+  std::string error;
+  CheckpointPosition position;
+  try {
+    position = restore(stored, contents, *state.group);
+  } catch (const std::exception& fault) {
+    error = fmt::format("{} cannot be loaded: {}", path, fault.what());
+  }
+  agree_on(error, *state.group);
+  if (state.store) state.store->go_on_from(name);
+  state.not_loaded.clear();
+  state.options.log(fmt::format("going on from {}, saved at step {}", path, position.step));
+  return position;
+}
+
+void CheckpointFolder::save(const CheckpointContents& contents,
+                            const CheckpointPosition& position) {
+  State& state = *state_;
+  require_module(contents);
+  if (!state.not_loaded.empty()) {
+    throw UsageError(fmt::format(
+        "{} has checkpoints of an earlier training, the newest of which is {}; load it first to go "
+        "on, or choose another folder",
+        state.folder.string(), state.not_loaded));
+  }
+  if (position.step < 0) {
+    throw UsageError(fmt::format("a checkpoint cannot be of step {}", position.step));
+  }
+  state.report(state.finish_writing());
+  CheckpointSnapshot taken = snapshot(contents, position, *state.group);
+  state.staged.copy(taken.files, state.group->rank());
+  state.writing = std::async(std::launch::async, [&state, step = position.step,
+                                                  score = position.score,
+                                                  manifest = std::move(taken.manifest)] {
+    state.staged.collect(*state.writers);
+    if (state.store) state.store->write(step, score, manifest, state.staged.files());
+  });
+}
+
+void CheckpointFolder::wait() {
+  State& state = *state_;
+  const std::string error = state.finish_writing();
+  from_rank_0(*state.group, [&]() -> json {
+    if (!error.empty()) throw BackendError(error);
+    return true;
+  });
+}
+
+}  // namespace lockstep

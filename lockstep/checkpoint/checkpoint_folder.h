@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Saves all of a training, again and again, and goes on from the newest checkpoint:
+//
+//   lockstep::CheckpointFolder checkpoints("checkpoints", group);
+//   const lockstep::CheckpointContents contents{.module = net.ptr(), .optimizer = &adam};
+//   if (const auto position = checkpoints.load(contents)) sampler.resume(position->data);
+//   ...
+//   checkpoints.save(contents, {.step = step, .data = sampler.cursor_after(samples)});
+//
+// docs/checkpoints.md describes the folder, which Python can read too.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
+#include "lockstep/amp/grad_scaler.h"
+#include "lockstep/comm/group_argument.h"
+#include "lockstep/data/epoch_sampler.h"
+#include "lockstep/parallel/named_tensor.h"
+
+namespace lockstep {
+
+struct CheckpointFolderOptions {
+  // The newest checkpoints that are kept, at least 1.
+  int keep_last = 2;
+  // Besides these, the ones with the highest scores.
+  int keep_best = 0;
+  // Gets lines on rank 0: what was loaded, what is damaged, what could not be written.
+  std::function<void(const std::string&)> log = {};
+};
+
+// What a checkpoint consists of; the random numbers of torch's default generators are always part
+// of it. The objects must live during the call.
+struct CheckpointContents {
+  // Its state_dict: of a wrapper, that of the wrapped module. The same on every rank.
+  std::shared_ptr<torch::nn::Module> module;
+  // May be null. Of a type that optimizer_state_dict() takes; sharded ones need no consolidation.
+  torch::optim::Optimizer* optimizer = nullptr;
+  // May be null.
+  GradScaler* scaler = nullptr;
+  // Others that belong to the training, as the mean and deviation of a standardization, the same on
+  // every rank. load() copies into them.
+  std::vector<NamedTensor> tensors = {};
+};
+
+// The same on every rank.
+struct CheckpointPosition {
+  // Of the optimizer: names the checkpoint.
+  std::int64_t step = 0;
+  DataCursor data = {};
+  // Higher is better.
+  std::optional<double> score = {};
+  // The program's own.
+  std::map<std::string, std::string> notes = {};
+};
+
+// Only rank 0 reads and writes the folder: it need not be on the other ranks' machines. All calls
+// and the constructor are collective. For one thread at a time.
+class CheckpointFolder {
+ public:
+  // Makes the folder if it is missing, and removes what a killed process left unfinished there.
+  // UsageError on every rank if it cannot be written, if another process writes there, or for
+  // options out of range.
+  CheckpointFolder(std::filesystem::path folder, GroupArgument group,
+                   CheckpointFolderOptions options = {});
+  // Waits until the last checkpoint is on the disk.
+  ~CheckpointFolder();
+  CheckpointFolder(const CheckpointFolder&) = delete;
+  CheckpointFolder& operator=(const CheckpointFolder&) = delete;
+
+  // Restores the contents from the newest checkpoint whose files have the hashes of its manifest;
+  // log says what is wrong with newer ones. Any number of ranks may have saved it. Ranks that did
+  // not exist then keep their random numbers. nullopt if the folder has no checkpoint.
+  //
+  // CheckpointError on every rank if all checkpoints are damaged, or if the contents are others than
+  // were saved: all differences are listed, and the contents are as they were.
+  std::optional<CheckpointPosition> load(const CheckpointContents& contents);
+
+  // Blocks while the contents are copied, each rank copying a part, and waits for the end of the
+  // checkpoint before, if that is still being written. A thread then writes, and gives the complete
+  // checkpoint its name at once. If that fails, as on a full disk, older checkpoints stay, log says
+  // why, and training goes on.
+  //
+  // UsageError if the folder had checkpoints before, and load() was not called; and for contents
+  // that cannot be saved.
+  void save(const CheckpointContents& contents, const CheckpointPosition& position);
+
+  // Returns when the last checkpoint is on the disk. BackendError on every rank if it could not be
+  // written.
+  void wait();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Writes into a folder of another name, renames it, and removes old ones last.
+#include "lockstep/checkpoint/checkpoint_store.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <system_error>
+#include <utility>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <stdio.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include "lockstep/checkpoint/in_quotes.h"
+#include "lockstep/checkpoint/safetensors.h"
+#include "lockstep/checkpoint/sha256.h"
+#include "lockstep/checkpoint/tensor_bytes.h"
+#include "lockstep/core/error.h"
+#include "lockstep/core/system_error.h"
+#include "lockstep/core/whole_file.h"
+#include "lockstep/data/stored_bytes.h"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr std::string_view kPrefix = "step-";
+constexpr std::string_view kUnfinished = ".unfinished-";
+constexpr const char* kLock = ".lock";
+constexpr const char* kLatest = "latest";
+constexpr const char* kManifest = "manifest.json";
+// As sha256sum writes it, so that `sha256sum -c` checks the manifest.
+constexpr const char* kManifestHash = "manifest.json.sha256";
+constexpr std::size_t kMostManifestBytes = 64 << 20;
+constexpr int kMostManifestDepth = 20;
+
+bool is_checkpoint_name(std::string_view name) {
+  constexpr std::string_view kDigits = "0123456789";
+  return name.starts_with(kPrefix) && name.size() > kPrefix.size() &&
+         name.find_first_not_of(kDigits, kPrefix.size()) == std::string_view::npos;
+}
+
+[[noreturn]] void fail_to(const char* what, const fs::path& path, int error) {
+  throw BackendError(fmt::format("cannot {} {}: {}", what, path.string(), reason_of(error)));
+}
+
+void flush_folder(const fs::path& folder) {
+  const UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  // Some file systems do not support this.
+  if (!fd || (::fsync(fd.get()) != 0 && errno != EINVAL)) fail_to("flush", folder, errno);
+}
+
+void remove_tree(const fs::path& path) {
+  std::error_code error;
+  fs::remove_all(path, error);
+  if (error) fail_to("remove", path, error.value());
+}
+
+// Calls the function for the name of each entry. False, with errno's value, if it cannot be read.
+template <class Function>
+std::error_code for_each_entry(const fs::path& folder, const Function& function) {
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    function(entry->path().filename().string());
+  }
+  return error;
+}
+
+void write_file(const fs::path& file, std::string_view text) {
+  WholeFile out(file);
+  out.write(text.data(), text.size());
+  out.commit();
+}
+
+// The file's description in the manifest.
+json write_hashed(const fs::path& folder, const CheckpointFile& file) {
+  WholeFile out(folder / file.name);
+  Sha256 hash;
+  std::uint64_t bytes = 0;
+  for (const auto& piece : file.pieces) {
+    out.write(piece.data(), piece.size());
+    hash.add(piece);
+    bytes += piece.size();
+  }
+  out.commit();
+  return {{"bytes", bytes}, {"sha256", hash.finish()}};
+}
+
+std::vector<std::byte> read_bytes(const fs::path& file, std::size_t limit) {
+  try {
+    const StoredBytes stored = bytes_in_file(file);
+    if (stored.size > limit) {
+      throw CheckpointError(fmt::format("{} has {} bytes instead of at most {}", file.string(),
+                                        stored.size, limit));
+    }
+    require_memory_for(stored.size, file.string());
+    std::vector<std::byte> bytes(stored.size);
+    stored.read(0, bytes);
+    return bytes;
+  } catch (const UsageError& error) {  // it is missing, or is no file
+    throw CheckpointError(error.what());
+  }
+}
+
+std::string read_text(const fs::path& file, std::size_t limit) {
+  const auto bytes = read_bytes(file, limit);
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+json parse_manifest(const std::string& text, const fs::path& file) {
+  const auto limit_depth = [](int depth, json::parse_event_t, const json&) {
+    if (depth > kMostManifestDepth) throw CheckpointError("it is nested too deeply");
+    return true;
+  };
+  try {
+    json manifest = json::parse(text, limit_depth);
+    static_cast<void>(manifest.at("files").items());
+    if (manifest.at("format") != "lockstep checkpoint") throw CheckpointError("another format");
+    const auto version = manifest.at("version").get<std::int64_t>();
+    if (version != 1) {
+      throw CheckpointError(fmt::format(
+          "it is of version {}, and this Lockstep reads version 1; use a later one", version));
+    }
+    return manifest;
+  } catch (const json::exception& error) {
+    throw CheckpointError(fmt::format("{}: {}", file.string(), first_line(error)));
+  } catch (const CheckpointError& error) {
+    throw CheckpointError(fmt::format("{}: {}", file.string(), error.what()));
+  }
+}
+
+std::vector<NamedTensor> read_hashed(const fs::path& file, const json& description) {
+  const auto size = description.at("bytes").get<std::uint64_t>();
+  const auto bytes = read_bytes(file, size);
+  if (bytes.size() != size) {
+    throw CheckpointError(
+        fmt::format("{} has {} bytes instead of {}", file.string(), bytes.size(), size));
+  }
+  if (sha256_of(bytes) != description.at("sha256").get<std::string>()) {
+    throw CheckpointError(fmt::format("{} is damaged: its SHA-256 is not that of {}",
+                                      file.string(), kManifest));
+  }
+  const SafetensorsFile opened(bytes, file.string());
+  std::vector<NamedTensor> tensors;
+  for (std::size_t i = 0; i < opened.entries().size(); ++i) {
+    tensors.push_back({opened.entries()[i].name, opened.read(i)});
+  }
+  return tensors;
+}
+
+// Whether two folders have changed places; some file systems cannot do that.
+bool exchange(const fs::path& left, const fs::path& right) {
+  if (::renameat2(AT_FDCWD, left.c_str(), AT_FDCWD, right.c_str(), RENAME_EXCHANGE) == 0) {
+    return true;
+  }
+  if (errno == EINVAL || errno == ENOSYS) return false;
+  fail_to("replace", right, errno);
+}
+
+void rename_to(const fs::path& from, const fs::path& to) {
+  if (::rename(from.c_str(), to.c_str()) != 0) fail_to("make", to, errno);
+}
+
+}  // namespace
+
+std::string checkpoint_name(std::int64_t step) {
+  return fmt::format("{}{:012}", kPrefix, step);
+}
+
+std::vector<std::string> checkpoint_names(const fs::path& folder) {
+  std::vector<std::string> names;
+  const auto error = for_each_entry(folder, [&](const std::string& name) {
+    if (is_checkpoint_name(name)) names.push_back(name);
+  });
+  if (error && error != std::errc::no_such_file_or_directory) {
+    fail_to("read", folder, error.value());
+  }
+  std::ranges::sort(names, std::greater{});
+  return names;
+}
+
+json read_manifest(const fs::path& checkpoint) {
+  const fs::path file = checkpoint / kManifest;
+  const std::string text = read_text(file, kMostManifestBytes);
+  const std::string hash = read_text(checkpoint / kManifestHash, 256);
+  if (hash != fmt::format("{}  {}\n", sha256_of(std::as_bytes(std::span(text))), kManifest)) {
+    throw CheckpointError(fmt::format("{} is damaged: its SHA-256 is not that of {}",
+                                      file.string(), kManifestHash));
+  }
+  return parse_manifest(text, file);
+}
+
+StoredCheckpoint read_checkpoint(const fs::path& checkpoint) {
+  StoredCheckpoint stored{.manifest = read_manifest(checkpoint), .tensors = {}};
+  try {
+    for (const auto& [name, description] : stored.manifest.at("files").items()) {
+      if (name.find('/') != std::string::npos) {
+        throw CheckpointError(fmt::format("{} names the file {}, which is not in its folder",
+                                          (checkpoint / kManifest).string(), in_quotes(name)));
+      }
+      stored.tensors[name] = read_hashed(checkpoint / name, description);
+    }
+  } catch (const json::exception& error) {
+    throw CheckpointError(
+        fmt::format("{}: {}", (checkpoint / kManifest).string(), first_line(error)));
+  }
+  return stored;
+}
+
+CheckpointStore::CheckpointStore(fs::path folder, int keep_last, int keep_best)
+    : folder_(std::move(folder)),
+      keep_last_(static_cast<std::size_t>(keep_last)),
+      keep_best_(static_cast<std::size_t>(keep_best)) {
+  std::error_code error;
+  fs::create_directories(folder_, error);
+  if (!error) {
+    lock_ = UniqueFd(::open(in(kLock).c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
+    if (!lock_) error = {errno, std::generic_category()};
+  }
+  if (error) {
+    throw UsageError(fmt::format("cannot write checkpoints into {}: {}; choose another folder",
+                                 folder_.string(), error.message()));
+  }
+  if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    throw UsageError(fmt::format(
+        "another process writes checkpoints into {}; wait for its end, or choose another folder",
+        folder_.string()));
+  }
+  std::vector<std::string> unfinished;
+  for_each_entry(folder_, [&](const std::string& name) {
+    if (name.starts_with(kUnfinished)) unfinished.push_back(name);
+  });
+  for (const auto& name : unfinished) remove_tree(in(name));
+  const auto names = checkpoint_names(folder_);
+  for (auto name = names.rbegin(); name != names.rend(); ++name) {
+    std::optional<double> score;
+    try {
+      const json manifest = read_manifest(in(*name));
+      if (manifest.at("score").is_number()) score = manifest["score"].get<double>();
+    } catch (const std::exception&) {  // load() says what is wrong with it
+    }
+    kept_.push_back({*name, score});
+  }
+}
+
+void CheckpointStore::go_on_from(const std::string& name) {
+  const auto current = std::ranges::find(kept_, name, &Kept::name);
+  if (current != kept_.end()) std::rotate(kept_.begin(), current + 1, kept_.end());
+}
+
+void CheckpointStore::write(std::int64_t step, std::optional<double> score, json manifest,
+                            const std::vector<CheckpointFile>& files) {
+  const std::string name = checkpoint_name(step);
+  const fs::path unfinished = in(std::string(kUnfinished) + name);
+  remove_tree(unfinished);
+  std::error_code error;
+  fs::create_directory(unfinished, error);
+  if (error) fail_to("make", unfinished, error.value());
+  try {
+    for (const auto& file : files) {
+      manifest["files"][file.name] = write_hashed(unfinished, file);
+    }
+    const std::string text = manifest.dump(1) + "\n";
+    write_file(unfinished / kManifest, text);
+    write_file(unfinished / kManifestHash,
+               fmt::format("{}  {}\n", sha256_of(std::as_bytes(std::span(text))), kManifest));
+    publish(unfinished, name);
+  } catch (...) {
+    fs::remove_all(unfinished, error);  // makes room again
+    throw;
+  }
+  remember(name, score);
+  point_latest_to(name);
+  remove_old();
+}
+
+void CheckpointStore::publish(const fs::path& unfinished, const std::string& name) {
+  const fs::path final = in(name);
+  if (!fs::exists(fs::symlink_status(final))) {
+    rename_to(unfinished, final);
+  } else if (!exchange(unfinished, final)) {
+    const fs::path replaced = in(fmt::format("{}replaced-{}", kUnfinished, name));
+    remove_tree(replaced);
+    rename_to(final, replaced);
+    rename_to(unfinished, final);
+    flush_folder(folder_);
+    remove_tree(replaced);
+    return;
+  }
+  flush_folder(folder_);
+  remove_tree(unfinished);  // the old one, if there was one
+}
+
+// For people and scripts: load() looks at the checkpoints themselves. A file system without links
+// has none.
+void CheckpointStore::point_latest_to(const std::string& name) {
+  const fs::path link = in(std::string(kUnfinished) + kLatest);
+  remove_tree(link);
+  if (::symlink(name.c_str(), link.c_str()) != 0) {
+    if (errno == EPERM || errno == EOPNOTSUPP) return;
+    fail_to("make", link, errno);
+  }
+  rename_to(link, in(kLatest));
+  flush_folder(folder_);
+}
+
+void CheckpointStore::remember(const std::string& name, std::optional<double> score) {
+  std::erase_if(kept_, [&](const Kept& kept) { return kept.name == name; });
+  const bool has_score = score && !std::isnan(*score);
+  kept_.push_back({name, has_score ? score : std::nullopt});
+}
+
+void CheckpointStore::remove_old() {
+  std::vector<const Kept*> best;
+  for (const Kept& kept : kept_) {
+    if (kept.score) best.push_back(&kept);
+  }
+  // Of equal scores, the newest.
+  std::ranges::reverse(best);
+  std::ranges::stable_sort(best, std::greater{}, [](const Kept* kept) { return *kept->score; });
+  best.resize(std::min(best.size(), keep_best_));
+  std::vector<std::string> removed;
+  for (std::size_t i = 0; i + keep_last_ < kept_.size(); ++i) {
+    if (std::ranges::find(best, &kept_[i]) == best.end()) removed.push_back(kept_[i].name);
+  }
+  for (const auto& name : removed) remove(name);
+  std::erase_if(kept_, [&](const Kept& kept) {
+    return std::ranges::find(removed, kept.name) != removed.end();
+  });
+}
+
+// First its name, at once: a checkpoint that lacks files would look damaged.
+void CheckpointStore::remove(const std::string& name) {
+  const fs::path unfinished = in(std::string(kUnfinished) + name);
+  rename_to(in(name), unfinished);
+  remove_tree(unfinished);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Compares all tensors before it copies one.
+#include "lockstep/checkpoint/copy_by_name.h"
+
+#include <map>
+#include <set>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <ATen/MemoryOverlap.h>
+#include <c10/core/GradMode.h>
+#include <fmt/format.h>
+
+#include "lockstep/checkpoint/in_quotes.h"
+#include "lockstep/core/error.h"
+
+namespace lockstep {
+namespace {
+
+std::map<std::string_view, at::Tensor> by_name(std::span<const NamedTensor> tensors) {
+  std::map<std::string_view, at::Tensor> result;
+  for (const auto& [name, tensor] : tensors) {
+    if (!tensor.defined()) {
+      throw UsageError(fmt::format("the tensor {} is undefined", in_quotes(name)));
+    }
+    if (!result.emplace(name, tensor).second) {
+      throw UsageError(fmt::format("two tensors have the name {}", in_quotes(name)));
+    }
+  }
+  return result;
+}
+
+// What copy_ would throw for, when other tensors have already changed; empty if nothing.
+std::string copy_fault(const at::Tensor& target, const at::Tensor& source) {
+  if (source.layout() != at::kStrided || source.is_meta()) {
+    return "is sparse, or on the device meta, and cannot be copied";
+  }
+  if (target.layout() != at::kStrided || target.is_meta()) {
+    return "is in the module sparse, or on the device meta, and nothing can be copied into it";
+  }
+  if (at::has_internal_overlap(target) == at::MemOverlap::Yes) {
+    return "is in the module a view whose elements share memory, as expand() makes it";
+  }
+  return "";
+}
+
+bool is_same_memory(const at::Tensor& left, const at::Tensor& right) {
+  return left.is_alias_of(right) && left.storage_offset() == right.storage_offset() &&
+         left.sizes() == right.sizes() && left.strides() == right.strides() &&
+         left.is_conj() == right.is_conj() && left.is_neg() == right.is_neg();
+}
+
+// Copies in any order are right only if no source is the memory of a target: two layers may be
+// swapped. Such a source is cloned; one that is already in its place needs no copy.
+void separate_sources(std::vector<std::pair<at::Tensor, at::Tensor>>& copies) {
+  std::erase_if(copies, [](const auto& copy) { return is_same_memory(copy.first, copy.second); });
+  std::set<const void*> targets;
+  for (const auto& [target, source] : copies) {
+    targets.insert(target.storage().unsafeGetStorageImpl());
+  }
+  for (auto& [target, source] : copies) {
+    if (targets.contains(source.storage().unsafeGetStorageImpl())) source = source.clone();
+  }
+}
+
+}  // namespace
+
+StateDifferences copy_by_name(std::span<const NamedTensor> targets,
+                              std::span<const NamedTensor> tensors, bool strict,
+                              const std::string& owner) {
+  const auto sources = by_name(tensors);
+  StateDifferences differences;
+  std::vector<std::string> faults;
+  std::set<std::string_view> known;
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies;
+  for (const auto& [name, target] : targets) {
+    known.insert(name);
+    const auto found = sources.find(name);
+    if (found == sources.end()) {
+      differences.missing.push_back(name);
+      if (strict) faults.push_back(fmt::format("{} is missing", in_quotes(name)));
+      continue;
+    }
+    const at::Tensor& source = found->second;
+    if (source.sizes() != target.sizes()) {
+      faults.push_back(fmt::format("{} has the shape {}, and the module's is {}", in_quotes(name),
+                                   shape_text(source.sizes()), shape_text(target.sizes())));
+    }
+    if (source.scalar_type() != target.scalar_type()) {
+      faults.push_back(fmt::format("{} is of type {}, and the module's is {}", in_quotes(name),
+                                   c10::toString(source.scalar_type()),
+                                   c10::toString(target.scalar_type())));
+    }
+    if (const auto fault = copy_fault(target, source); !fault.empty()) {
+      faults.push_back(fmt::format("{} {}", in_quotes(name), fault));
+    }
+    copies.emplace_back(target, source);
+  }
+  for (const auto& [name, tensor] : tensors) {
+    if (known.contains(name)) continue;
+    differences.unexpected.push_back(name);
+    if (strict) faults.push_back(fmt::format("{} is unexpected", in_quotes(name)));
+  }
+  if (!faults.empty()) {
+    std::string text = fmt::format("the tensors do not fit {}:", owner);
+    for (const auto& fault : faults) text += "\n  " + fault;
+    throw CheckpointError(text);
+  }
+  const at::NoGradGuard no_grad;
+  separate_sources(copies);
+  for (auto& [target, source] : copies) target.copy_(source);
+  return differences;
+}
+
+}  // namespace lockstep
