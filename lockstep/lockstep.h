@@ -36,6 +36,7 @@
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/checkpoint/torch_file.h"
+#include "lockstep/checkpoint/optimizer_state.h"
 #include "lockstep/train/evaluate.h"
 #include "lockstep/train/learning_rate.h"
 #include "lockstep/train/mean_over_ranks.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Reads what Python's torch.save writes, without executing anything, and writes state dicts that
-// Python's torch.load(weights_only=True) reads.
+// Reads what Python's torch.save writes, without executing anything, and writes files that Python's
+// torch.load(weights_only=True) reads.
 #pragma once
 
 #include <cstddef>
@@ -73,5 +73,15 @@ std::vector<NamedTensor> all_tensors(const TorchValue& value);
 // is undefined, sparse or quantized, or if the path cannot be written; BackendError if the disk
 // fails or is full. What is then in the place of the file is as write_safetensors says.
 void write_torch_file(const std::filesystem::path& file, std::span<const NamedTensor> tensors);
+
+// The same for any value: read_torch_file gives it back. A Dict becomes a dict of Python, which
+// keeps the order too; net.load_state_dict takes it like an OrderedDict.
+//
+// UsageError as above for a tensor at any depth; if a string is not UTF-8, a Dict has a key that is
+// neither a string nor an integer or has one twice, or values are nested more than 100 deep.
+void write_torch_file(const std::filesystem::path& file, const TorchValue& value);
+
+// The tensors as a Dict, in their order: the inverse of state_dict_of.
+TorchValue dict_of(std::span<const NamedTensor> tensors);
 
 }  // namespace lockstep

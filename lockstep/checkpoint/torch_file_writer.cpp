@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Writes the pickle of an OrderedDict, then each storage.
+// Writes the pickle of a value, then each storage.
 #include <algorithm>
+#include <bit>
 #include <map>
 #include <set>
 #include <tuple>
 #include <unordered_map>
+#include <utility>
+#include <variant>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -20,38 +23,75 @@
 namespace lockstep {
 namespace {
 
+void check_torch_text(const std::string& text) {
+  try {
+    static_cast<void>(nlohmann::json(text).dump());
+  } catch (const nlohmann::json::exception&) {
+    throw UsageError(fmt::format("the text {} is not UTF-8", in_quotes(text)));
+  }
+}
+
 // What Python's pickler writes for these values with protocol 2.
-class StateDictPickle {
+class PickleWriter {
  public:
-  StateDictPickle() {
-    text_ = "\x80\x02";
+  PickleWriter() { text_ = "\x80\x02"; }
+
+  // Until end_dict(), values are in turn keys and their values.
+  void begin_ordered_dict() {
     global("collections\nOrderedDict");
     text_ += ")R(";
   }
+  void begin_dict() { text_ += "}("; }
+  void end_dict() { text_ += 'u'; }
+  void begin_list() { text_ += "]("; }
+  void end_list() { text_ += 'e'; }
+  void begin_tuple() { text_ += '('; }
+  void end_tuple() { text_ += 't'; }
 
-  void add(const NamedTensor& named, const ElementType& type, std::size_t storage) {
+  void none() { text_ += 'N'; }
+  void flag(bool value) { text_ += value ? '\x88' : '\x89'; }
+  void real(double value) {
+    text_ += 'G';
+    little_endian(__builtin_bswap64(std::bit_cast<std::uint64_t>(value)), 8);
+  }
+  void number(std::int64_t value) {
+    const bool small = std::in_range<std::int32_t>(value);
+    text_ += small ? "J" : "\x8a\x08";
+    little_endian(static_cast<std::uint64_t>(value), small ? 4 : 8);
+  }
+  void string(const std::string& text) {
+    check_torch_text(text);
+    // Its length has 32 bits.
+    if (text.size() > kMostPickleBytes) {
+      throw UsageError(fmt::format("a text of {} bytes is too long for a file", text.size()));
+    }
+    text_ += 'X';
+    little_endian(text.size(), 4);
+    text_ += text;
+  }
+  void tensor(const at::Tensor& tensor, const ElementType& type, std::size_t storage) {
     const bool of_bytes = type.storage.empty();
-    const auto elements = static_cast<std::uint64_t>(named.tensor.numel());
-    string(named.name);
+    const auto bytes = of_bytes ? static_cast<std::int64_t>(type.bytes) : 1;
     global(of_bytes ? "torch._utils\n_rebuild_tensor_v3" : "torch._utils\n_rebuild_tensor_v2");
     text_ += "((";
     string("storage");
     global(of_bytes ? "torch.storage\nUntypedStorage" : "torch\n" + std::string(type.storage));
     string(std::to_string(storage));
     string("cpu");
-    number(of_bytes ? elements * type.bytes : elements);
+    number(tensor.numel() * bytes);
     text_ += "tQ";
     number(0);
-    sizes(named.tensor.sizes().vec());
-    sizes(contiguous_strides(named.tensor.sizes().vec()));
-    text_ += '\x89';
+    sizes(tensor.sizes().vec());
+    sizes(contiguous_strides(tensor.sizes().vec()));
+    flag(false);
     global("collections\nOrderedDict");
     text_ += ")R";
     if (of_bytes) global("torch\n" + std::string(type.dtype));
     text_ += "tR";
   }
 
-  std::string finish() { return std::move(text_) + "u."; }
+  std::size_t size() const { return text_.size(); }
+  std::string finish() { return std::move(text_) + "."; }
 
  private:
   static std::vector<std::int64_t> contiguous_strides(const std::vector<std::int64_t>& sizes) {
@@ -74,20 +114,9 @@ class StateDictPickle {
     text_ += is_new ? 'q' : 'h';
     little_endian(slot->second, 1);
   }
-  void string(const std::string& text) {
-    text_ += 'X';
-    little_endian(text.size(), 4);
-    text_ += text;
-  }
-  void number(std::uint64_t value) {
-    constexpr std::uint64_t kMost32 = 0x7fffffff;
-    const bool small = value <= kMost32;
-    text_ += small ? "J" : "\x8a\x08";
-    little_endian(value, small ? 4 : 8);
-  }
   void sizes(const std::vector<std::int64_t>& values) {
     text_ += '(';
-    for (const std::int64_t value : values) number(static_cast<std::uint64_t>(value));
+    for (const std::int64_t value : values) number(value);
     text_ += 't';
   }
 
@@ -102,60 +131,150 @@ auto memory_key(const at::Tensor& tensor) {
                     tensor.is_neg());
 }
 
-void check_torch_name(const std::string& name) {
-  if (name.size() > kMostNameBytes) {
-    throw UsageError(fmt::format("a tensor cannot have the name {}", in_quotes(name)));
+// A pickle and the storages that it refers to.
+class TorchFileWriter {
+ public:
+  PickleWriter& pickle() { return pickle_; }
+
+  // `name` is for messages.
+  void add(const at::Tensor& tensor, const std::string& name) {
+    if (++tensors_ > kMostStoredTensors) {
+      throw UsageError(
+          fmt::format("a file has at most {} tensors; write several files", kMostStoredTensors));
+    }
+    const ElementType& type = element_type_of(tensor, name);
+    // Empty tensors have no memory that they could share.
+    std::size_t storage = storages_.size();
+    if (tensor.numel() > 0) {
+      storage = known_.try_emplace(memory_key(tensor), storage).first->second;
+    }
+    if (storage == storages_.size()) storages_.push_back(tensor);
+    pickle_.tensor(tensor, type, storage);
+    check_size();
   }
-  try {
-    static_cast<void>(nlohmann::json(name).dump());
-  } catch (const nlohmann::json::exception&) {
-    throw UsageError(fmt::format("the name {} is not UTF-8", in_quotes(name)));
+
+  // Of a value within `place`, the keys and positions that lead to it.
+  void add(const TorchValue& value, const std::string& place, int depth) {
+    // As read_torch_file.
+    constexpr int kMostDepth = 100;
+    if (depth > kMostDepth) {
+      throw UsageError(fmt::format("values are nested more than {} deep", kMostDepth));
+    }
+    check_size();
+    std::visit([&](const auto& data) { append(data, place, depth); }, value.data);
   }
-}
+
+  void write(const std::filesystem::path& file) {
+    const auto bytes = [](const std::string& text) { return std::as_bytes(std::span(text)); };
+    check_size();
+    const std::string text = pickle_.finish();
+    WholeFile out(file);
+    ZipWriter archive(out);
+    archive.add("archive/data.pkl", bytes(text));
+    archive.add("archive/byteorder", bytes("little"));
+    for (std::size_t i = 0; i < storages_.size(); ++i) {
+      const at::Tensor elements = in_index_order(storages_[i]);
+      archive.add("archive/data/" + std::to_string(i), bytes_of(elements));
+    }
+    archive.add("archive/version", bytes("3\n"));
+    archive.finish();
+    out.commit();
+  }
+
+ private:
+  void check_size() const {
+    // One byte more is the end.
+    if (pickle_.size() < kMostPickleBytes) return;
+    throw UsageError(
+        fmt::format("the names and values take a pickle of more than {} bytes, which is not read; "
+                    "write several files",
+                    kMostPickleBytes));
+  }
+
+  void append(std::monostate, const std::string&, int) { pickle_.none(); }
+  void append(bool value, const std::string&, int) { pickle_.flag(value); }
+  void append(std::int64_t value, const std::string&, int) { pickle_.number(value); }
+  void append(double value, const std::string&, int) { pickle_.real(value); }
+  void append(const std::string& value, const std::string&, int) { pickle_.string(value); }
+  void append(const at::Tensor& value, const std::string& place, int) { add(value, place); }
+  void append(const TorchValue::List& list, const std::string& place, int depth) {
+    pickle_.begin_list();
+    append_items(list, place, depth);
+    pickle_.end_list();
+  }
+  void append(const TorchValue::Tuple& tuple, const std::string& place, int depth) {
+    pickle_.begin_tuple();
+    append_items(tuple.items, place, depth);
+    pickle_.end_tuple();
+  }
+  void append(const TorchValue::Dict& dict, const std::string& place, int depth) {
+    std::set<std::variant<std::int64_t, std::string_view>> keys;
+    pickle_.begin_dict();
+    for (const auto& [key, value] : dict) {
+      const auto* const text = std::get_if<std::string>(&key.data);
+      const auto* const number = std::get_if<std::int64_t>(&key.data);
+      if (text == nullptr && number == nullptr) {
+        throw UsageError(fmt::format(
+            "the dict {} has a key that is neither a string nor an integer", in_quotes(place)));
+      }
+      const std::string name = text != nullptr ? *text : std::to_string(*number);
+      const bool is_new =
+          text != nullptr ? keys.emplace(*text).second : keys.emplace(*number).second;
+      if (!is_new) {
+        throw UsageError(
+            fmt::format("the dict {} has the key {} twice", in_quotes(place), in_quotes(name)));
+      }
+      add(key, place, depth + 1);
+      add(value, below(place, name), depth + 1);
+    }
+    pickle_.end_dict();
+  }
+  void append_items(const TorchValue::List& items, const std::string& place, int depth) {
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      add(items[i], below(place, std::to_string(i)), depth + 1);
+    }
+  }
+  static std::string below(const std::string& place, const std::string& key) {
+    return place.empty() ? key : place + "." + key;
+  }
+
+  PickleWriter pickle_;
+  std::map<decltype(memory_key(at::Tensor())), std::size_t> known_;
+  std::vector<at::Tensor> storages_;
+  std::uint64_t tensors_ = 0;
+};
 
 }  // namespace
 
 void write_torch_file(const std::filesystem::path& file, std::span<const NamedTensor> tensors) {
-  if (tensors.size() > kMostStoredTensors) {
-    throw UsageError(fmt::format("{} tensors are too many for one file, which has at most {}",
-                                 tensors.size(), kMostStoredTensors));
-  }
   std::set<std::string_view> names;
-  std::map<decltype(memory_key(at::Tensor())), std::size_t> known;
-  std::vector<at::Tensor> storages;
-  StateDictPickle pickle;
-  for (const NamedTensor& named : tensors) {
-    check_torch_name(named.name);
-    if (!names.insert(named.name).second) {
-      throw UsageError(fmt::format("two tensors have the name {}", in_quotes(named.name)));
+  TorchFileWriter writer;
+  writer.pickle().begin_ordered_dict();
+  for (const auto& [name, tensor] : tensors) {
+    if (name.size() > kMostNameBytes) {
+      throw UsageError(fmt::format("a tensor cannot have the name {}", in_quotes(name)));
     }
-    const ElementType& type = element_type_of(named.tensor, named.name);
-    // Empty tensors have no memory that they could share.
-    std::size_t storage = storages.size();
-    if (named.tensor.numel() > 0) {
-      storage = known.try_emplace(memory_key(named.tensor), storage).first->second;
+    if (!names.insert(name).second) {
+      throw UsageError(fmt::format("two tensors have the name {}", in_quotes(name)));
     }
-    if (storage == storages.size()) storages.push_back(named.tensor);
-    pickle.add(named, type, storage);
+    writer.pickle().string(name);
+    writer.add(tensor, name);
   }
-  const auto bytes = [](const std::string& text) { return std::as_bytes(std::span(text)); };
-  const std::string text = pickle.finish();
-  if (text.size() > kMostPickleBytes) {
-    throw UsageError(fmt::format(
-        "the names take a pickle of {} bytes, and at most {} are read; write several files",
-        text.size(), kMostPickleBytes));
-  }
-  WholeFile out(file);
-  ZipWriter archive(out);
-  archive.add("archive/data.pkl", bytes(text));
-  archive.add("archive/byteorder", bytes("little"));
-  for (std::size_t i = 0; i < storages.size(); ++i) {
-    const at::Tensor elements = in_index_order(storages[i]);
-    archive.add("archive/data/" + std::to_string(i), bytes_of(elements));
-  }
-  archive.add("archive/version", bytes("3\n"));
-  archive.finish();
-  out.commit();
+  writer.pickle().end_dict();
+  writer.write(file);
+}
+
+void write_torch_file(const std::filesystem::path& file, const TorchValue& value) {
+  TorchFileWriter writer;
+  writer.add(value, "", 0);
+  writer.write(file);
+}
+
+TorchValue dict_of(std::span<const NamedTensor> tensors) {
+  TorchValue::Dict dict;
+  for (const auto& [name, tensor] : tensors)
+    dict.emplace_back(TorchValue{name}, TorchValue{tensor});
+  return {std::move(dict)};
 }
 
 }  // namespace lockstep

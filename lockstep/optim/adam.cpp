@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Adam and AdamW, in one pass. They differ in how they decay weights.
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <map>
@@ -104,6 +105,9 @@ struct AdamAlgorithm {
 
   static std::vector<at::Tensor*> tensors(State& state) {
     return {&state.exp_avg(), &state.exp_avg_sq(), &state.max_exp_avg_sq()};
+  }
+  static std::array<std::string, 3> tensor_names() {
+    return {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"};
   }
   static std::int64_t steps(const State& state) { return state.step(); }
   static void set_steps(State& state, std::int64_t steps) { state.step(steps); }

@@ -23,6 +23,7 @@ namespace lockstep::optim {
 //   void update_on_device(optimizer, parameters, options, gradient_factor);  the same for a list of
 //                                                  them on another device, all of one type
 //   std::vector<at::Tensor*> tensors(state);       the same number of them always; may be undefined
+//   tensor_names(), an array of strings;           what Python calls these tensors
 //   std::int64_t steps(state);                     0 if the state does not count them
 //   void set_steps(state, steps);
 //   std::vector<std::string> describe(options);    one line per option, such as "lr 0.001"

@@ -8,6 +8,7 @@
 #include <exception>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -99,6 +100,62 @@ void check_shapes(torch::optim::Optimizer& loaded) {
           Algorithm<State>::name(), description(*tensor), i, description(parameters[i])));
     }
   }
+}
+
+// The elements in this range of a parameter, and the state that is given for them. Tensors of state
+// have the shape of the parameter, unless they are of this range already.
+template <class State>
+StatePart state_part(const ParameterPart& part, State& state, bool is_divided) {
+  const at::Tensor& parameter = part.parameter;
+  // A parameter with gaps is not updated in its own order, but in that of a copy.
+  const at::Tensor dense =
+      parameter.is_non_overlapping_and_dense() ? parameter : at::empty_like(parameter);
+  StatePart result{.parameter = part.number,
+                   .begin = part.range.begin,
+                   .end = part.range.begin + part.range.count,
+                   .sizes = dense.sizes().vec(),
+                   .strides = dense.strides().vec(),
+                   .tensors = {},
+                   .steps = Algorithm<State>::steps(state)};
+  const auto names = Algorithm<State>::tensor_names();
+  const auto tensors = Algorithm<State>::tensors(state);
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (!tensors[i]->defined()) continue;
+    result.tensors.push_back(
+        {names[i], is_divided ? *tensors[i] : part_of(*tensors[i], parameter, part.range)});
+  }
+  return result;
+}
+
+// Of every parameter of one that is not sharded.
+template <class State>
+std::vector<StatePart> whole_parts(torch::optim::Optimizer& optimizer) {
+  std::vector<StatePart> parts;
+  const std::vector<at::Tensor> parameters = parameters_of(optimizer);
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    State* const state = find_state<State>(optimizer, parameters[i]);
+    if (state == nullptr) continue;
+    const ParameterPart whole{i, parameters[i], {0, parameters[i].numel()}};
+    parts.push_back(state_part(whole, *state, /*is_divided=*/false));
+  }
+  return parts;
+}
+
+// UsageError unless both have the same parameters in the same groups.
+inline void check_parameters(const torch::optim::Optimizer& whole,
+                             const torch::optim::Optimizer& own, std::string_view name) {
+  const auto& groups = whole.param_groups();
+  const auto& own_groups = own.param_groups();
+  const auto is_same = [](const at::Tensor& a, const at::Tensor& b) { return a.is_same(b); };
+  bool fits = groups.size() == own_groups.size();
+  for (std::size_t i = 0; fits && i < groups.size(); ++i) {
+    fits = std::ranges::equal(groups[i].params(), own_groups[i].params(), is_same);
+  }
+  if (fits) return;
+  throw UsageError(
+      fmt::format("{}: load_whole was given an optimizer of other parameters. Give it the one of "
+                  "without_state(), with a state",
+                  name));
 }
 
 // The options of each group.
@@ -352,24 +409,54 @@ void FusedOptimizer<Base, Options, State>::gather_state(Base* consolidated, int 
 
 // One of libtorch's, with the same parameters and options, and without state.
 template <class Base, class Options, class State>
-std::unique_ptr<Base> FusedOptimizer<Base, Options, State>::plain_copy() {
+std::unique_ptr<Base> FusedOptimizer<Base, Options, State>::plain_copy() const {
   auto copy =
-      std::make_unique<Base>(this->param_groups(), static_cast<const Options&>(this->defaults()));
+      std::make_unique<Base>(this->param_groups(), static_cast<const Options&>(*this->defaults_));
   // Later versions let options of groups inherit from the defaults.
   detail::copy_options<Options>(*this, *copy);
   return copy;
 }
 
 template <class Base, class Options, class State>
-void FusedOptimizer<Base, Options, State>::save(torch::serialize::OutputArchive& archive) const {
-  if (!group_) return Base::save(archive);
+std::unique_ptr<torch::optim::Optimizer> FusedOptimizer<Base, Options, State>::without_state()
+    const {
+  return plain_copy();
+}
+
+template <class Base, class Options, class State>
+const torch::optim::Optimizer& FusedOptimizer<Base, Options, State>::with_whole_state() const {
+  if (!group_) return *this;
   if (!consolidated_) {
     throw UsageError(where() +
                      "this rank has only its part of the state. Call consolidate_state(to) on "
                      "every rank after the last step, and then save on rank `to` (0 by default)");
   }
   detail::copy_options<Options>(*this, *consolidated_);
-  consolidated_->save(archive);
+  return *consolidated_;
+}
+
+template <class Base, class Options, class State>
+std::vector<StatePart> FusedOptimizer<Base, Options, State>::own_state() {
+  const at::NoGradGuard no_grad;
+  if (!group_) return detail::whole_parts<State>(*this);
+  std::vector<StatePart> parts;
+  if (!flat_) {
+    if (loaded_ && group_->rank() == 0) parts = detail::whole_parts<State>(*loaded_);
+    return parts;
+  }
+  for (std::size_t bucket = 0; bucket < flat_->buckets(); ++bucket) {
+    for (const ParameterPart& part : flat_->own_parts(bucket)) {
+      State* const state = find_state<State>(*this, part.parameter);
+      if (state != nullptr) parts.push_back(detail::state_part(part, *state, /*is_divided=*/true));
+    }
+  }
+  return parts;
+}
+
+template <class Base, class Options, class State>
+void FusedOptimizer<Base, Options, State>::save(torch::serialize::OutputArchive& archive) const {
+  if (!group_) return Base::save(archive);
+  with_whole_state().save(archive);
 }
 
 template <class Base, class Options, class State>
@@ -377,12 +464,26 @@ void FusedOptimizer<Base, Options, State>::load(torch::serialize::InputArchive& 
   if (!group_) return Base::load(archive);
   std::unique_ptr<Base> whole = plain_copy();
   whole->load(archive);
-  detail::check_shapes<State>(*whole);
-  loaded_ = std::move(whole);
-  loaded_lines_ = detail::describe<Options, State>(*loaded_);
+  load_whole(std::move(whole));
+}
+
+template <class Base, class Options, class State>
+void FusedOptimizer<Base, Options, State>::load_whole(
+    std::unique_ptr<torch::optim::Optimizer> whole) {
+  const std::string_view name = Algorithm<State>::name();
+  auto* const same = dynamic_cast<Base*>(whole.get());
+  if (same == nullptr || dynamic_cast<FusedOptimizer*>(same) != nullptr) {
+    throw UsageError(
+        fmt::format("{}: load_whole takes an optimizer as without_state() makes it", name));
+  }
+  detail::check_parameters(*same, *this, name);
+  detail::check_shapes<State>(*same);
   consolidated_.reset();
   this->state().clear();
-  detail::copy_options<Options>(*loaded_, *this);
+  detail::copy_options<Options>(*same, *this);
+  if (!group_) return detail::copy_state<State>(*same, *this);
+  loaded_.reset(static_cast<Base*>(whole.release()));
+  loaded_lines_ = detail::describe<Options, State>(*loaded_);
   if (flat_) take_own_parts();
 }
 

@@ -11,6 +11,8 @@
 // docs/optimizers.md lists what differs, and what sharding saves.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,6 +25,7 @@
 
 #include "lockstep/comm/group_argument.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/parallel/named_tensor.h"
 
 namespace lockstep {
 class BackwardReduction;
@@ -44,9 +47,47 @@ class UnscalingOptimizer {
   virtual void step_unscaling(double gradient_factor) = 0;
 };
 
+// A part of the state of a parameter.
+struct StatePart {
+  std::size_t parameter = 0;  // its position over all groups
+  // Elements of the parameter, counted in the order in which they lie in its memory.
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  // Of the parameter, without gaps: they say which element lies where.
+  std::vector<std::int64_t> sizes;
+  std::vector<std::int64_t> strides;
+  // By their names in Python, such as "exp_avg". One dimension with end - begin elements. They may
+  // share the optimizer's memory.
+  std::vector<NamedTensor> tensors;
+  std::int64_t steps = 0;  // 0 if the algorithm does not count them
+};
+
+// What checkpoints ask of an optimizer whose ranks may keep a part of the state each.
+class ShardedOptimizer {
+ public:
+  virtual ~ShardedOptimizer() = default;
+  // Whether each rank keeps only a part of the state: not in a group of one.
+  virtual bool is_sharded() const = 0;
+  // What this rank keeps. The parts of all ranks together contain each element that has a state
+  // once: a state that was loaded and has not been divided yet is rank 0's. Not collective. Of an
+  // optimizer that is not sharded, the whole state.
+  virtual std::vector<StatePart> own_state() = 0;
+  // The whole state in an optimizer of libtorch: itself unless it is sharded; otherwise what
+  // consolidate_state() has made, valid until the next step, consolidate_state() or load.
+  // UsageError on a rank that does not have it.
+  virtual const torch::optim::Optimizer& with_whole_state() const = 0;
+  // One of libtorch's with the same parameters and options, and without state.
+  virtual std::unique_ptr<torch::optim::Optimizer> without_state() const = 0;
+  // Takes the options and the state of such an optimizer, or this rank's part of the state. Every
+  // rank must be given the same: the next step() compares the numbers of steps and the options.
+  // UsageError, and nothing has changed, if it has other parameters or is of another type, or if a
+  // tensor of state has another shape than its parameter.
+  virtual void load_whole(std::unique_ptr<torch::optim::Optimizer> whole) = 0;
+};
+
 // What SGD, Adam and AdamW have in common. Base, Options and State are libtorch's.
 template <class Base, class Options, class State>
-class FusedOptimizer : public Base, public UnscalingOptimizer {
+class FusedOptimizer : public Base, public UnscalingOptimizer, public ShardedOptimizer {
  public:
   // A parameter that a group lists twice is taken once. UsageError if a parameter is in two groups,
   // c10::Error for what libtorch refuses.
@@ -89,8 +130,7 @@ class FusedOptimizer : public Base, public UnscalingOptimizer {
   bool gradients_are_finite() override;
   void step_unscaling(double gradient_factor) override;
 
-  // Whether each rank keeps only a part of the state: not in a group of one.
-  bool is_sharded() const { return group_ != nullptr; }
+  bool is_sharded() const override { return group_ != nullptr; }
   // Collective. Gives the rank `to` the whole state, which save() on it writes until the next step.
   void consolidate_state(int to = 0);
 
@@ -99,6 +139,11 @@ class FusedOptimizer : public Base, public UnscalingOptimizer {
   // rank must load it: the next step() compares what the ranks have loaded.
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
+
+  std::vector<StatePart> own_state() override;
+  const torch::optim::Optimizer& with_whole_state() const override;
+  std::unique_ptr<torch::optim::Optimizer> without_state() const override;
+  void load_whole(std::unique_ptr<torch::optim::Optimizer> whole) override;
 
  private:
   void shard(GroupArgument group);
@@ -109,7 +154,7 @@ class FusedOptimizer : public Base, public UnscalingOptimizer {
   void update_own_parts(double gradient_factor);
   void update_and_exchange(double gradient_factor);
   void gather_state(Base* consolidated, int to);
-  std::unique_ptr<Base> plain_copy();
+  std::unique_ptr<Base> plain_copy() const;
   std::string where() const;
 
   std::shared_ptr<ProcessGroup> group_;           // null unless sharded

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // SGD with momentum, in one pass.
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -77,6 +78,7 @@ struct Algorithm<torch::optim::SGDParamState> {
   }
 
   static std::vector<at::Tensor*> tensors(State& state) { return {&state.momentum_buffer()}; }
+  static std::array<std::string, 1> tensor_names() { return {"momentum_buffer"}; }
   static std::int64_t steps(const State&) { return 0; }
   static void set_steps(State&, std::int64_t) {}
 

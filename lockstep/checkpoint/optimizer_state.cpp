@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Writes the options and the state of an optimizer as Python has them.
+#include "lockstep/checkpoint/optimizer_state.h"
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+
+#include <ATen/ops/scalar_tensor.h>
+
+#include "lockstep/checkpoint/optimizer_fields.h"
+#include "lockstep/libtorch_version.h"
+#include "lockstep/optim/optimizers.h"
+
+namespace lockstep {
+namespace {
+
+// Collects options or the state of a parameter.
+class FieldWriter {
+ public:
+  void number(std::string_view name, double value, const NumberBounds&) { add(name, {value}); }
+  void flag(std::string_view name, bool value) { add(name, {value}); }
+  void pair(std::string_view name, const std::tuple<double, double>& value, const NumberBounds&) {
+    add(name, {TorchValue::Tuple{{{std::get<0>(value)}, {std::get<1>(value)}}}});
+  }
+  void fixed(std::string_view name, bool value, bool, std::string_view) { flag(name, value); }
+  void fault(std::string_view) {}
+
+  void steps(std::int64_t value) {
+    // Python counts in a float, which does not have every larger number.
+    constexpr std::int64_t kMostOfFloat = 1 << 24;
+    const auto type = value <= kMostOfFloat ? at::kFloat : at::kDouble;
+    add("step", {at::scalar_tensor(value, at::TensorOptions(type))});
+  }
+  void tensor(std::string_view name, const at::Tensor& value, bool) {
+    if (!value.defined()) return;
+    add(name, {value.detach()});
+    has_tensors_ = true;
+  }
+
+  bool has_tensors() const { return has_tensors_; }
+  void add(std::string_view name, TorchValue value) {
+    fields_.emplace_back(TorchValue{std::string(name)}, std::move(value));
+  }
+  TorchValue take() { return {std::move(fields_)}; }
+
+ private:
+  TorchValue::Dict fields_;
+  bool has_tensors_ = false;
+};
+
+template <class Fields>
+TorchValue state_and_groups(const torch::optim::Optimizer& optimizer) {
+  using Options = typename Fields::Options;
+  using State = typename Fields::State;
+  TorchValue::Dict states;
+  TorchValue::List groups;
+  std::int64_t number = 0;
+  for (const auto& group : optimizer.param_groups()) {
+    auto options = static_cast<const Options&>(group.options());
+    TorchValue::List numbers;
+    for (const at::Tensor& parameter : group.params()) {
+      const auto found = optimizer.state().find(libtorch::state_key(parameter));
+      if (found != optimizer.state().end()) {
+        auto state = static_cast<const State&>(*found->second);
+        FieldWriter writer;
+        Fields::visit(state, options, writer);
+        if (writer.has_tensors()) states.emplace_back(TorchValue{number}, writer.take());
+      }
+      numbers.push_back({number++});
+    }
+    FieldWriter writer;
+    Fields::visit(options, writer);
+    writer.add("params", {std::move(numbers)});
+    groups.push_back(writer.take());
+  }
+  TorchValue::Dict result;
+  result.emplace_back(TorchValue{std::string("state")}, TorchValue{std::move(states)});
+  result.emplace_back(TorchValue{std::string("param_groups")}, TorchValue{std::move(groups)});
+  return {std::move(result)};
+}
+
+}  // namespace
+
+TorchValue optimizer_state_dict(const torch::optim::Optimizer& optimizer) {
+  const auto* const sharded = dynamic_cast<const optim::ShardedOptimizer*>(&optimizer);
+  const torch::optim::Optimizer& whole = sharded ? sharded->with_whole_state() : optimizer;
+  TorchValue result;
+  with_fields_of(whole, [&]<class Fields>(Fields) { result = state_and_groups<Fields>(whole); });
+  return result;
+}
+
+}  // namespace lockstep
