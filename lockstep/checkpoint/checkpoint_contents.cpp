@@ -147,9 +147,8 @@ void restore_optimizer(const StoredCheckpoint& stored, const CheckpointContents&
   const json& description = stored.manifest.at("optimizer");
   check_parameter_names(description.at("parameter_names"),
                         parameter_names(*contents.optimizer, *contents.module));
-  load_optimizer_state_dict(
-      *contents.optimizer,
-      optimizer_state(file_of(stored, kOptimizerFile), description.at("param_groups")));
+  load_optimizer_state_dict(*contents.optimizer, optimizer_state(file_of(stored, kOptimizerFile),
+                                                                 description.at("param_groups")));
 }
 
 GradScaler restored_scaler(const json& manifest, const CheckpointContents& contents) {

@@ -72,7 +72,8 @@ void agree_on(const std::string& error, ProcessGroup& group) {
   const std::vector<std::string> errors = all_gather_object(std::string_view(error), group);
   if (!error.empty()) throw CheckpointError(error);
   for (std::size_t rank = 0; rank < errors.size(); ++rank) {
-    if (!errors[rank].empty()) throw CheckpointError(fmt::format("rank {}: {}", rank, errors[rank]));
+    if (!errors[rank].empty())
+      throw CheckpointError(fmt::format("rank {}: {}", rank, errors[rank]));
   }
 }
 
@@ -220,12 +221,12 @@ void CheckpointFolder::save(const CheckpointContents& contents,
   state.report(state.finish_writing());
   CheckpointSnapshot taken = snapshot(contents, position, *state.group);
   state.staged.copy(taken.files, state.group->rank());
-  state.writing = std::async(std::launch::async, [&state, step = position.step,
-                                                  score = position.score,
-                                                  manifest = std::move(taken.manifest)] {
-    state.staged.collect(*state.writers);
-    if (state.store) state.store->write(step, score, manifest, state.staged.files());
-  });
+  state.writing = std::async(
+      std::launch::async,
+      [&state, step = position.step, score = position.score, manifest = std::move(taken.manifest)] {
+        state.staged.collect(*state.writers);
+        if (state.store) state.store->write(step, score, manifest, state.staged.files());
+      });
 }
 
 void CheckpointFolder::wait() {

@@ -81,8 +81,8 @@ class CheckpointFolder {
   // log says what is wrong with newer ones. Any number of ranks may have saved it. Ranks that did
   // not exist then keep their random numbers. nullopt if the folder has no checkpoint.
   //
-  // CheckpointError on every rank if all checkpoints are damaged, or if the contents are others than
-  // were saved: all differences are listed, and the contents are as they were.
+  // CheckpointError on every rank if all checkpoints are damaged, or if the contents are others
+  // than were saved: all differences are listed, and the contents are as they were.
   std::optional<CheckpointPosition> load(const CheckpointContents& contents);
 
   // Blocks while the contents are copied, each rank copying a part, and waits for the end of the

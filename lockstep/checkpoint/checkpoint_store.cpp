@@ -96,8 +96,8 @@ std::vector<std::byte> read_bytes(const fs::path& file, std::size_t limit) {
   try {
     const StoredBytes stored = bytes_in_file(file);
     if (stored.size > limit) {
-      throw CheckpointError(fmt::format("{} has {} bytes instead of at most {}", file.string(),
-                                        stored.size, limit));
+      throw CheckpointError(
+          fmt::format("{} has {} bytes instead of at most {}", file.string(), stored.size, limit));
     }
     require_memory_for(stored.size, file.string());
     std::vector<std::byte> bytes(stored.size);
@@ -143,8 +143,8 @@ std::vector<NamedTensor> read_hashed(const fs::path& file, const json& descripti
         fmt::format("{} has {} bytes instead of {}", file.string(), bytes.size(), size));
   }
   if (sha256_of(bytes) != description.at("sha256").get<std::string>()) {
-    throw CheckpointError(fmt::format("{} is damaged: its SHA-256 is not that of {}",
-                                      file.string(), kManifest));
+    throw CheckpointError(
+        fmt::format("{} is damaged: its SHA-256 is not that of {}", file.string(), kManifest));
   }
   const SafetensorsFile opened(bytes, file.string());
   std::vector<NamedTensor> tensors;
@@ -190,8 +190,8 @@ json read_manifest(const fs::path& checkpoint) {
   const std::string text = read_text(file, kMostManifestBytes);
   const std::string hash = read_text(checkpoint / kManifestHash, 256);
   if (hash != fmt::format("{}  {}\n", sha256_of(std::as_bytes(std::span(text))), kManifest)) {
-    throw CheckpointError(fmt::format("{} is damaged: its SHA-256 is not that of {}",
-                                      file.string(), kManifestHash));
+    throw CheckpointError(
+        fmt::format("{} is damaged: its SHA-256 is not that of {}", file.string(), kManifestHash));
   }
   return parse_manifest(text, file);
 }

@@ -24,8 +24,8 @@ struct SafetensorsLayout {
   std::string head;
   // As the items; offsets count from the start of the data.
   std::vector<SafetensorsEntry> entries;
-  // The items' indices, in the order in which they lie: wide elements first, so that every tensor is
-  // aligned.
+  // The items' indices, in the order in which they lie: wide elements first, so that every tensor
+  // is aligned.
   std::vector<std::size_t> order;
   std::uint64_t data_bytes = 0;
 };

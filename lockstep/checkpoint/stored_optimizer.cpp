@@ -45,7 +45,8 @@ std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer) 
 
 std::vector<NamedTensor> tensors_of_state(const TorchValue& state_dict) {
   std::vector<NamedTensor> tensors;
-  for (const auto& [position, entries] : std::get<TorchValue::Dict>(state_dict.find("state")->data)) {
+  for (const auto& [position, entries] :
+       std::get<TorchValue::Dict>(state_dict.find("state")->data)) {
     const auto parameter = static_cast<std::size_t>(std::get<std::int64_t>(position.data));
     for (const auto& [name, value] : std::get<TorchValue::Dict>(entries.data)) {
       const auto* const tensor = std::get_if<at::Tensor>(&value.data);
@@ -98,8 +99,8 @@ std::map<std::size_t, ParameterState> agreed_states(const std::vector<StatePart>
   return states;
 }
 
-// Collective. A tensor whose parts are not in index order, whole on every rank: rare, so that it may
-// take a reduction.
+// Collective. A tensor whose parts are not in index order, whole on every rank: rare, so that it
+// may take a reduction.
 at::Tensor gathered(const std::vector<StoredPart>& parts, const ElementType& type,
                     const at::Tensor& parameter, at::IntArrayRef strides, ProcessGroup& group) {
   const at::Tensor memory = at::zeros({parameter.numel()}, parameter.options().dtype(*type.type));
@@ -125,9 +126,8 @@ StoredFile store_sharded(std::string name, ShardedOptimizer& sharded,
     const at::Tensor& parameter = parameters.at(number);
     const bool first_rank = group.rank() == 0;
     if (state.steps > 0) {
-      StoredTensor steps{.name = state_name(number, kSteps),
-                         .type = find_element_type(at::kFloat),
-                         .shape = {}};
+      StoredTensor steps{
+          .name = state_name(number, kSteps), .type = find_element_type(at::kFloat), .shape = {}};
       if (first_rank) {
         steps.parts = {{0, at::full({1}, static_cast<double>(state.steps), at::kFloat)}};
       }
@@ -159,9 +159,8 @@ std::pair<std::int64_t, std::string> parsed(const std::string& name) {
   const auto [next, error] = std::from_chars(begin, end, number);
   if (!name.starts_with(kPrefix) || error != std::errc() || number < 0 || end - next < 2 ||
       *next != '.') {
-    throw CheckpointError(
-        fmt::format("{} is no tensor of an optimizer's state, as \"state.0.exp_avg\" is",
-                    in_quotes(name)));
+    throw CheckpointError(fmt::format(
+        "{} is no tensor of an optimizer's state, as \"state.0.exp_avg\" is", in_quotes(name)));
   }
   return {number, std::string(next + 1, end)};
 }
@@ -192,9 +191,8 @@ StoredOptimizer store_optimizer(std::string file, torch::optim::Optimizer& optim
   stored.description = {{"param_groups", to_json(*whole.find("param_groups"))},
                         {"parameter_names", parameter_names(optimizer, module)}};
   stored.file =
-      is_sharded
-          ? store_sharded(std::move(file), *sharded, parameters_of(optimizer), group)
-          : share_out(std::move(file), tensors_of_state(whole), group.rank(), group.size());
+      is_sharded ? store_sharded(std::move(file), *sharded, parameters_of(optimizer), group)
+                 : share_out(std::move(file), tensors_of_state(whole), group.rank(), group.size());
   return stored;
 }
 

@@ -61,7 +61,8 @@ TorchValue torch_value(const json& json) {
   }
   if (json.is_object()) {
     TorchValue::Dict dict;
-    for (const auto& [key, item] : json.items()) dict.emplace_back(TorchValue{key}, torch_value(item));
+    for (const auto& [key, item] : json.items())
+      dict.emplace_back(TorchValue{key}, torch_value(item));
     return {std::move(dict)};
   }
   return {};

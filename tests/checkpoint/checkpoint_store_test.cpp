@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A complete checkpoint is in the folder at any time, whatever interrupts the writing, and damage is
-// found.
+// A complete checkpoint is in the folder at any time, whatever interrupts the writing, and damage
+// is found.
 #include "lockstep/checkpoint/checkpoint_store.h"
 
 #include <algorithm>
@@ -227,8 +227,11 @@ TEST(CheckpointStore, AFullDiskKeepsTheOldAndMakesRoomAgain) {
     CheckpointStore store(folder.path(), 1, 0);
     write(store, 1);
     const std::vector<std::byte> big(512 << 10);
-    EXPECT_THAT([&] { store.write(2, {}, kManifest, {{"model.safetensors", {big}}}); },
-                ThrowsMessage<BackendError>(HasSubstr("No space left on device")));
+    EXPECT_THAT(
+        [&] {
+          store.write(2, {}, kManifest, {{"model.safetensors", {big}}});
+        },
+        ThrowsMessage<BackendError>(HasSubstr("No space left on device")));
     EXPECT_EQ(newest_step(folder.path()), 1);
     EXPECT_THAT(entries(folder.path()), ElementsAre(".lock", "latest", "step-000000000001"));
     write(store, 3);
