@@ -104,12 +104,12 @@ int main(int argc, char** argv) {
                              .max_grad_norm = 1,
                              .log = [](const auto& line) { std::puts(line.c_str()); }});
   trainer.optimize_with<lockstep::optim::AdamW>(torch::optim::AdamWOptions(2e-3));
-  const auto epochs = trainer.fit(
-      loader,
-      [](auto& model, auto& batch) {
-        return torch::cross_entropy_loss(model(batch.data).flatten(0, 1), batch.target.flatten());
-      },
-      {.begin_epoch = [&](std::int64_t epoch) { sampler.set_epoch(epoch); }});
+  const auto epochs = trainer.fit(loader,
+                                  [](auto& model, auto& batch) {
+                                    return torch::cross_entropy_loss(
+                                        model(batch.data).flatten(0, 1), batch.target.flatten());
+                                  },
+                                  {.sampler = &sampler});
   if (group->rank() != 0) return 0;
   std::printf("%.2f bits per byte\n", epochs.back().loss / std::numbers::ln2);
   std::puts(continued(net, "This License ", device, 300).c_str());

@@ -51,7 +51,7 @@ int main(int argc, char** argv) {
       [&](auto& model, auto& batch) {
         return torch::cross_entropy_loss(model(batch.data.to(device)), batch.target.to(device));
       },
-      {.begin_epoch = [&](std::int64_t epoch) { sampler.set_epoch(epoch); },
+      {.sampler = &sampler,
        .evaluate = [&] { return lockstep::accuracy(net, *test_loader, test_sampler, group); }});
 
   if (group->rank() == 0) torch::save(net, "net.pt");

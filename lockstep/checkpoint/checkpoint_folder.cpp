@@ -177,6 +177,10 @@ CheckpointFolder::~CheckpointFolder() {
   if (state_) state_->report(state_->finish_writing());
 }
 
+bool CheckpointFolder::is_new() const {
+  return state_->not_loaded.empty();
+}
+
 std::optional<CheckpointPosition> CheckpointFolder::load(const CheckpointContents& contents) {
   State& state = *state_;
   state.report(state.finish_writing());
@@ -209,7 +213,7 @@ void CheckpointFolder::save(const CheckpointContents& contents,
                             const CheckpointPosition& position) {
   State& state = *state_;
   require_module(contents);
-  if (!state.not_loaded.empty()) {
+  if (!is_new()) {
     throw UsageError(fmt::format(
         "{} has checkpoints of an earlier training, the newest of which is {}; load it first to go "
         "on, or choose another folder",

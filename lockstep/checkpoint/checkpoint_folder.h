@@ -77,6 +77,10 @@ class CheckpointFolder {
   CheckpointFolder(const CheckpointFolder&) = delete;
   CheckpointFolder& operator=(const CheckpointFolder&) = delete;
 
+  // Whether it had no checkpoint when this object was made, or one has been loaded since. Not
+  // collective.
+  bool is_new() const;
+
   // Restores the contents from the newest checkpoint whose files have the hashes of its manifest;
   // log says what is wrong with newer ones. Any number of ranks may have saved it. Ranks that did
   // not exist then keep their random numbers. nullopt if the folder has no checkpoint.
@@ -90,8 +94,7 @@ class CheckpointFolder {
   // checkpoint its name at once. If that fails, as on a full disk, older checkpoints stay, log says
   // why, and training goes on.
   //
-  // UsageError if the folder had checkpoints before, and load() was not called; and for contents
-  // that cannot be saved.
+  // UsageError if the folder is not new, and for contents that cannot be saved.
   void save(const CheckpointContents& contents, const CheckpointPosition& position);
 
   // Returns when the last checkpoint is on the disk. BackendError on every rank if it could not be

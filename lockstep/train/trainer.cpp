@@ -17,6 +17,7 @@
 #include "lockstep/optim/clip_grad.h"
 #include "lockstep/train/mean_over_ranks.h"
 #include "lockstep/train/progress.h"
+#include "lockstep/train/trainer_saves.h"
 
 namespace lockstep {
 namespace {
@@ -41,6 +42,9 @@ void check_trainer(const TrainerOptions& options, const ProcessGroup& group) {
   } else if (options.mode != TrainingMode::data_parallel && options.data_parallel.replicas > 0) {
     fault =
         fmt::format("{} replicas need TrainingMode::data_parallel", options.data_parallel.replicas);
+  } else if (options.checkpoints && options.checkpoints->every_steps < 0) {
+    fault = fmt::format("checkpoints every {} steps; give a positive number, or 0",
+                        options.checkpoints->every_steps);
   } else if (options.amp == at::kHalf && options.distributed.check_finite) {
     fault = "training in float16 skips steps that overflow; leave out check_finite";
   }
@@ -66,22 +70,31 @@ TrainerOptions resolved(TrainerOptions options, const ProcessGroup& group) {
 // What an epoch adds up.
 class TrainerBase::Epoch {
  public:
-  Epoch(TrainerBase& trainer, std::int64_t number)
-      : trainer_(trainer), progress_(trainer.options_.log, kBatchesPerLine) {
-    summary_.epoch = number;
+  // Goes on after the batches and samples of the trainer's progress.
+  Epoch(TrainerBase& trainer, const FitOptions& fit)
+      : trainer_(trainer),
+        fit_(fit),
+        lines_(trainer.options_.log, kBatchesPerLine),
+        passed_over_(trainer.progress_->batches) {
+    summary_.epoch = trainer.progress_->epoch;
   }
 
-  void train_on(bool last, const Loss& loss) {
+  void train_on(std::int64_t samples, bool last, const Loss& loss) {
+    if (passed_over_ > 0) {
+      --passed_over_;
+      return;
+    }
+    require_size(samples);
+    TrainerProgress& progress = *trainer_.progress_;
+    ++progress.batches;
+    progress.samples += samples * trainer_.group().size();
     const bool steps = ++batches_ % trainer_.options_.accumulation_steps == 0 || last;
     const at::Tensor value = trainer_.backward(loss, steps);
     // A copy: the loss is the user's.
     losses_ = losses_.defined() ? losses_.add_(value.reshape({}))
                                 : value.reshape({}).to(at::kDouble, false, /*copy=*/true);
-    if (steps) {
-      ++summary_.steps;
-      if (!trainer_.step()) ++summary_.skipped;
-    }
-    progress_.step([&] { return fmt::format("{}, batch {}", label(), batches_); }, value);
+    if (steps) finish_step(value, last);
+    lines_.step([&] { return fmt::format("{}, batch {}", label(), progress.batches); }, value);
   }
 
   // Collective.
@@ -104,18 +117,47 @@ class TrainerBase::Epoch {
   }
 
  private:
+  // The cursor of a sampler counts samples.
+  void require_size(std::int64_t samples) const {
+    if (samples >= 0 || fit_.sampler == nullptr || trainer_.saves_ == nullptr) return;
+    throw UsageError(
+        "[Trainer] a checkpoint with a sampler counts samples, and this type of batch does not say "
+        "how many it has; give it a member data, whose first dimension is that of samples, or "
+        "size()");
+  }
+
+  void finish_step(const at::Tensor& loss, bool last) {
+    ++summary_.steps;
+    if (!trainer_.step()) ++summary_.skipped;
+    const TrainerProgress& progress = *trainer_.progress_;
+    if (fit_.after_step) {
+      const auto& groups = trainer_.optimizer_->param_groups();
+      fit_.after_step({.epoch = summary_.epoch,
+                       .step = progress.steps,
+                       .loss = loss,
+                       .learning_rate = groups.front().options().get_lr()});
+    }
+    // The end of an epoch has a checkpoint of its own.
+    if (!trainer_.saves_ || last) return;
+    const std::int64_t every = trainer_.options_.checkpoints->every_steps;
+    if (every > 0 && progress.steps % every == 0) trainer_.saves_->save(progress, {}, fit_.sampler);
+  }
+
   TrainerBase& trainer_;
-  Progress progress_;
+  const FitOptions& fit_;
+  Progress lines_;
   EpochSummary summary_;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-  std::int64_t batches_ = 0;
-  at::Tensor losses_;  // their sum, on the device
+  std::int64_t passed_over_;  // batches that are still to be passed over
+  std::int64_t batches_ = 0;  // trained on here
+  at::Tensor losses_;         // their sum, on the device
 };
 
 TrainerBase::TrainerBase(std::shared_ptr<ProcessGroup> group, TrainerOptions options)
     : group_(std::move(group)),
       options_(resolved(std::move(options), *group_)),
-      scaler_({.enabled = options_.amp == at::kHalf}) {}
+      scaler_({.enabled = options_.amp == at::kHalf}),
+      progress_(std::make_unique<TrainerProgress>()) {}
 
 TrainerBase::~TrainerBase() = default;
 
@@ -124,13 +166,15 @@ torch::optim::Optimizer& TrainerBase::optimizer() const {
   throw UsageError("[Trainer] there is no optimizer yet. Call optimize_with() first");
 }
 
-void TrainerBase::use(std::shared_ptr<DistributedDataParallelBase> model,
+void TrainerBase::use(std::shared_ptr<torch::nn::Module> module,
+                      std::shared_ptr<DistributedDataParallelBase> model,
                       std::unique_ptr<torch::optim::Optimizer> optimizer) {
   if (optimizer_) {
     throw UsageError("[Trainer] optimize_with() was called before. A trainer has one optimizer");
   }
   device_ = optimizer->param_groups().front().params().front().device();
   if (options_.amp) const Autocast is_possible(device_, options_.amp);
+  module_ = std::move(module);
   model_ = std::move(model);
   optimizer_ = std::move(optimizer);
   for (auto& parameters : optimizer_->param_groups()) {
@@ -149,7 +193,8 @@ at::Tensor TrainerBase::backward(const Loss& loss, bool synchronize) {
     if (options_.amp) autocast.emplace(device_, options_.amp);
     value = loss();
   }
-  scaler_.scale(value / options_.accumulation_steps).backward();
+  const bool accumulates = options_.accumulation_steps > 1;
+  scaler_.scale(accumulates ? value / options_.accumulation_steps : value).backward();
   return value.detach();
 }
 
@@ -160,7 +205,7 @@ bool TrainerBase::step() {
   const bool stepped = scaler_.step(*optimizer_);
   scaler_.update();
   optimizer_->zero_grad();
-  ++steps_;
+  ++progress_->steps;
   return stepped;
 }
 
@@ -180,43 +225,92 @@ void TrainerBase::clip_gradients() {
 void TrainerBase::scale_learning_rates() {
   // A flat schedule does not override a rate that somebody else set.
   if (is_flat(options_.schedule)) return;
-  const double factor = learning_rate_at(options_.schedule, steps_);
+  const double factor = learning_rate_at(options_.schedule, progress_->steps);
   for (std::size_t i = 0; i < rates_.size(); ++i) {
     optimizer_->param_groups()[i].options().set_lr(rates_[i] * factor);
   }
 }
 
+// Whether the training goes on from a checkpoint.
+bool TrainerBase::open_checkpoints(EpochSampler* sampler) {
+  if (!options_.checkpoints || saves_) return false;
+  const TrainerCheckpointOptions& checkpoints = *options_.checkpoints;
+  saves_ = std::make_unique<TrainerSaves>(
+      checkpoints,
+      CheckpointContents{.module = module_,
+                         .optimizer = optimizer_.get(),
+                         .scaler = scaler_.is_enabled() ? &scaler_ : nullptr,
+                         .tensors = checkpoints.tensors},
+      *group_, options_.log);
+  if (!checkpoints.resume) saves_->require_new_folder();
+  const auto loaded = saves_->load(sampler);
+  if (!loaded) return false;
+  *progress_ = *loaded;
+  return true;
+}
+
+void TrainerBase::begin_epoch(bool resumed, const FitOptions& fit) {
+  const std::int64_t number = progress_->epoch;
+  if (!resumed) {
+    progress_->batches = 0;
+    progress_->samples = 0;
+    if (fit.sampler != nullptr) fit.sampler->set_epoch(number);
+  }
+  if (fit.begin_epoch) fit.begin_epoch(number);
+}
+
+EpochSummary TrainerBase::run_epoch(const std::function<void(const TrainOn&)>& run_batches,
+                                    const FitOptions& fit) {
+  Epoch epoch(*this, fit);
+  run_batches([&](std::int64_t samples, bool last, const Loss& loss) {
+    epoch.train_on(samples, last, loss);
+  });
+  EpochSummary summary = epoch.finish();
+  if (fit.evaluate) summary.evaluation = fit.evaluate();
+  options_.log(fmt::format(
+      "{}: mean loss {:.4f}, {:.2f} s{}", epoch.label(), summary.loss, summary.seconds,
+      summary.evaluation ? fmt::format(", evaluation {:.4f}", *summary.evaluation) : ""));
+  return summary;
+}
+
+void TrainerBase::note_evaluation(const std::optional<double>& evaluation) {
+  if (!evaluation) return;
+  std::optional<double>& best = progress_->best;
+  // NaN is never better.
+  const bool is_better = !best || std::isnan(*best) || *evaluation > *best;
+  if (is_better) best = evaluation;
+  progress_->epochs_since_best = is_better ? 0 : progress_->epochs_since_best + 1;
+}
+
+bool TrainerBase::has_no_patience_left() const {
+  if (options_.patience == 0 || progress_->epochs_since_best < options_.patience) return false;
+  options_.log(fmt::format("no better than {:.4f} for {} epochs", *progress_->best,
+                           progress_->epochs_since_best));
+  return true;
+}
+
 std::vector<EpochSummary> TrainerBase::run_epochs(
-    const std::function<void(const TrainOn&)>& run_epoch, const TrainerCallbacks& callbacks) {
-  if (options_.patience > 0 && !callbacks.evaluate) {
-    throw UsageError("[Trainer] .patience needs the callback evaluate");
+    const std::function<void(const TrainOn&)>& run_batches, const FitOptions& fit) {
+  if (options_.patience > 0 && !fit.evaluate) {
+    throw UsageError("[Trainer] .patience needs the function evaluate");
   }
   optimizer().zero_grad();
   scaler_.abandon_step();  // of an earlier call that ended with an error
+  bool resumed = open_checkpoints(fit.sampler);
+  if (!resumed) *progress_ = {.steps = progress_->steps};
   std::vector<EpochSummary> summaries;
-  std::optional<double> best;
-  std::int64_t epochs_since_best = 0;
-  for (std::int64_t number = 0; number < options_.epochs; ++number) {
-    if (callbacks.begin_epoch) callbacks.begin_epoch(number);
-    Epoch epoch(*this, number);
-    run_epoch([&](bool last, const Loss& loss) { epoch.train_on(last, loss); });
-    EpochSummary& summary = summaries.emplace_back(epoch.finish());
-    if (callbacks.evaluate) summary.evaluation = callbacks.evaluate();
-    options_.log(fmt::format(
-        "{}: mean loss {:.4f}, {:.2f} s{}", epoch.label(), summary.loss, summary.seconds,
-        summary.evaluation ? fmt::format(", evaluation {:.4f}", *summary.evaluation) : ""));
-    if (callbacks.end_epoch) callbacks.end_epoch(summary);
-    if (!summary.evaluation || options_.patience == 0) continue;
-    // NaN is never better.
-    if (!best || std::isnan(*best) || *summary.evaluation > *best) {
-      best = summary.evaluation;
-      epochs_since_best = 0;
-    } else if (++epochs_since_best == options_.patience) {
-      options_.log(fmt::format("{}: no better than {:.4f} for {} epochs", epoch.label(), *best,
-                               options_.patience));
-      break;
-    }
+  while (progress_->epoch < options_.epochs && !has_no_patience_left()) {
+    begin_epoch(resumed, fit);
+    resumed = false;
+    const EpochSummary& summary = summaries.emplace_back(run_epoch(run_batches, fit));
+    note_evaluation(summary.evaluation);
+    ++progress_->epoch;
+    progress_->batches = 0;
+    progress_->samples = 0;
+    if (saves_) saves_->save(*progress_, summary.evaluation, fit.sampler);
+    if (fit.end_epoch) fit.end_epoch(summary);
   }
+  if (saves_) saves_->wait();
   return summaries;
 }
 

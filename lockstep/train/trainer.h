@@ -5,7 +5,7 @@
 //   trainer.optimize_with<lockstep::optim::Adam>(torch::optim::AdamOptions(1e-3));
 //   trainer.fit(*loader, [&](auto& model, auto& batch) {
 //     return torch::cross_entropy_loss(model(batch.data), batch.target);
-//   }, {.begin_epoch = [&](auto epoch) { sampler.set_epoch(epoch); }});
+//   }, {.sampler = &sampler});
 //
 // It does nothing that a program cannot do without it: modes.md and the examples show the loop.
 #pragma once
@@ -28,6 +28,26 @@
 
 namespace lockstep {
 
+class TrainerSaves;
+struct TrainerProgress;
+
+namespace detail {
+
+// -1 if the batch does not say.
+template <class Batch>
+std::int64_t samples_in(const Batch& batch) {
+  if constexpr (requires { batch.data.size(0); }) {
+    return batch.data.size(0);
+  } else if constexpr (requires { batch.size(0); }) {
+    return batch.size(0);
+  } else if constexpr (requires { batch.size(); }) {
+    return static_cast<std::int64_t>(batch.size());
+  }
+  return -1;
+}
+
+}  // namespace detail
+
 // The part of a Trainer that does not depend on the module's type.
 class TrainerBase {
  public:
@@ -42,20 +62,27 @@ class TrainerBase {
 
  protected:
   using Loss = std::function<at::Tensor()>;
-  // Trains on one batch; `last` is the epoch's last one.
-  using TrainOn = std::function<void(bool last, const Loss& loss)>;
+  // Trains on one batch of so many samples; `last` is the epoch's last one.
+  using TrainOn = std::function<void(std::int64_t samples, bool last, const Loss& loss)>;
 
   TrainerBase(std::shared_ptr<ProcessGroup> group, TrainerOptions options);
   // automatic is replaced by what it stands for.
   const TrainerOptions& options() const { return options_; }
-  void use(std::shared_ptr<DistributedDataParallelBase> model,
+  void use(std::shared_ptr<torch::nn::Module> module,
+           std::shared_ptr<DistributedDataParallelBase> model,
            std::unique_ptr<torch::optim::Optimizer> optimizer);
-  std::vector<EpochSummary> run_epochs(const std::function<void(const TrainOn&)>& run_epoch,
-                                       const TrainerCallbacks& callbacks);
+  std::vector<EpochSummary> run_epochs(const std::function<void(const TrainOn&)>& run_batches,
+                                       const FitOptions& fit);
 
  private:
   class Epoch;
 
+  bool open_checkpoints(EpochSampler* sampler);
+  void begin_epoch(bool resumed, const FitOptions& fit);
+  EpochSummary run_epoch(const std::function<void(const TrainOn&)>& run_batches,
+                         const FitOptions& fit);
+  void note_evaluation(const std::optional<double>& evaluation);
+  bool has_no_patience_left() const;
   at::Tensor backward(const Loss& loss, bool synchronize);
   bool step();
   void clip_gradients();
@@ -64,11 +91,13 @@ class TrainerBase {
   std::shared_ptr<ProcessGroup> group_;
   TrainerOptions options_;
   GradScaler scaler_;
+  std::shared_ptr<torch::nn::Module> module_;
   std::shared_ptr<DistributedDataParallelBase> model_;  // null unless distributed
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   at::Device device_ = at::kCPU;  // of the parameters
   std::vector<double> rates_;     // of each parameter group, before the schedule
-  std::int64_t steps_ = 0;
+  std::unique_ptr<TrainerProgress> progress_;
+  std::unique_ptr<TrainerSaves> saves_;  // from the first fit() on, if there are checkpoints
 };
 
 // M is deduced from the module, as for the wrappers.
@@ -122,11 +151,13 @@ class Trainer : public TrainerBase {
   // batches, once per epoch: libtorch's data loaders, MemoryLoader, a std::vector. `loss(model,
   // batch)` returns the mean loss over the batch as a tensor of one element; batches are on
   // whatever device the range or the function puts them. Every rank needs the same number of
-  // batches. Returns a summary per epoch. What the functions throw passes through, and leaves the
+  // batches. Returns a summary per epoch; of one that was resumed in its middle, for the rest.
+  // With checkpoints, the last one is on the disk at the end: BackendError if it could not be
+  // written. What the functions throw passes through, and leaves the
   // trainer usable unless the group is not.
   template <class Batches, class LossFunction>
   std::vector<EpochSummary> fit(Batches&& batches, LossFunction&& loss,
-                                const TrainerCallbacks& callbacks = {});
+                                const FitOptions& options = {});
 
  private:
   Model model_;
@@ -150,31 +181,33 @@ void Trainer<M>::optimize_with(const Options& optimizer_options) {
   const auto distributed = model_.distributed_ ? model_.distributed_.ptr() : nullptr;
   if constexpr (std::is_constructible_v<Optimizer, DistributedDataParallelBase&, Options>) {
     if (distributed && options().shard_optimizer) {
-      return use(distributed, std::make_unique<Optimizer>(*distributed, optimizer_options));
+      return use(pointer_of(model_.module_), distributed,
+                 std::make_unique<Optimizer>(*distributed, optimizer_options));
     }
   } else if (options().shard_optimizer) {
     throw UsageError(
         "[Trainer] .shard_optimizer needs an optimizer of lockstep::optim, such as "
         "optimize_with<lockstep::optim::Adam>");
   }
-  use(distributed, std::make_unique<Optimizer>(model_.module_->parameters(), optimizer_options));
+  use(pointer_of(model_.module_), distributed,
+      std::make_unique<Optimizer>(model_.module_->parameters(), optimizer_options));
 }
 
 template <class M>
 template <class Batches, class LossFunction>
 std::vector<EpochSummary> Trainer<M>::fit(Batches&& batches, LossFunction&& loss,
-                                          const TrainerCallbacks& callbacks) {
-  const auto run_epoch = [&](const TrainOn& train_on) {
+                                          const FitOptions& fit_options) {
+  const auto run_batches = [&](const TrainOn& train_on) {
     model_.train();
     auto next = batches.begin();
     const auto end = batches.end();
     while (next != end) {
       auto batch = *next;  // an advanced iterator may reuse its batch
       ++next;
-      train_on(!(next != end), [&] { return loss(model_, batch); });
+      train_on(detail::samples_in(batch), !(next != end), [&] { return loss(model_, batch); });
     }
   };
-  return run_epochs(run_epoch, callbacks);
+  return run_epochs(run_batches, fit_options);
 }
 
 template <ModuleHolder M, class Group>

@@ -3,14 +3,19 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/ScalarType.h>
 
+#include "lockstep/data/epoch_sampler.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/distributed_data_parallel_options.h"
+#include "lockstep/parallel/named_tensor.h"
 #include "lockstep/train/learning_rate.h"
 
 namespace lockstep {
@@ -20,6 +25,21 @@ enum class TrainingMode {
   single,         // the module itself
   data_parallel,  // DataParallel, in a group of one
   distributed,    // DistributedDataParallel
+};
+
+struct TrainerCheckpointOptions {
+  // On rank 0's machine. See CheckpointFolder.
+  std::filesystem::path folder = {};
+  // Saves after every so many steps, besides the end of each epoch. 0: only there.
+  std::int64_t every_steps = 0;
+  // fit() goes on from the newest checkpoint, if there is one. Without this, a folder that has
+  // checkpoints is an error.
+  bool resume = false;
+  int keep_last = 2;
+  // Besides these, the ones with the best evaluations.
+  int keep_best = 1;
+  // Saved and loaded with the model, as the mean and deviation of a standardization.
+  std::vector<NamedTensor> tensors = {};
 };
 
 struct TrainerOptions {
@@ -41,6 +61,7 @@ struct TrainerOptions {
   // For data_parallel and distributed.
   DataParallelOptions data_parallel = {};
   DistributedDataParallelOptions distributed = {};
+  std::optional<TrainerCheckpointOptions> checkpoints = {};
   // Each rank keeps the state of its part of the parameters: see optimizers.h.
   bool shard_optimizer = false;
   // Gets progress lines on rank 0: one every 100 batches, and one per epoch.
@@ -56,9 +77,21 @@ struct EpochSummary {
   std::optional<double> evaluation = {};
 };
 
-// Called on every rank.
-struct TrainerCallbacks {
+struct StepSummary {
+  std::int64_t epoch = 0;    // from 0
+  std::int64_t step = 0;     // of the optimizer, over all epochs, from 1
+  at::Tensor loss;           // of this rank's last batch, on its device: reading it waits for a GPU
+  double learning_rate = 0;  // of the first parameter group
+};
+
+// Functions are called on every rank.
+struct FitOptions {
+  // What the loader was made with: fit() sets its epoch, and goes on in the middle of an epoch at
+  // any number of ranks. Without it, a resumed fit() passes over batches of the range, and needs
+  // as many ranks as before. It must outlive fit().
+  EpochSampler* sampler = nullptr;
   std::function<void(std::int64_t epoch)> begin_epoch = {};
+  std::function<void(const StepSummary&)> after_step = {};
   // After each epoch: a number that is the same on every rank, as accuracy() returns; higher is
   // better.
   std::function<double()> evaluate = {};
