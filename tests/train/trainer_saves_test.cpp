@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Trainings that stop in the middle of an epoch and go on from the trainer's checkpoints.
+#include "lockstep/train/trainer_saves.h"
+
+#include <algorithm>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "support/temporary_folder.h"
+#include "tests/parallel/errors.h"
+#include "tests/parallel/models.h"
+#include "tests/support/thread_group.h"
+#include <gmock/gmock.h>
+#include <torch/torch.h>
+
+#include "lockstep/checkpoint/checkpoint_store.h"
+#include "lockstep/checkpoint/state_dict.h"
+#include "lockstep/comm/single_process_groups.h"
+#include "lockstep/core/error.h"
+#include "lockstep/data/distributed_sampler.h"
+#include "lockstep/data/memory_loader.h"
+#include "lockstep/optim/optimizers.h"
+#include "lockstep/train/trainer.h"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::message_of;
+using testing::Mlp;
+using testing::run_rank_threads;
+using ::testing::SizeIs;
+using testing::TemporaryFolder;
+
+constexpr std::int64_t kSamples = 48;
+constexpr std::int64_t kGlobalBatch = 12;
+constexpr std::int64_t kStepsPerEpoch = 4;
+
+struct Stopped : std::runtime_error {
+  Stopped() : std::runtime_error("stopped") {}
+};
+
+using Weights = std::vector<at::Tensor>;
+
+bool are_equal(const Weights& left, const Weights& right) {
+  return std::ranges::equal(left, right, [](const auto& a, const auto& b) { return a.equal(b); });
+}
+
+struct Case {
+  TrainerOptions options;
+  bool with_sampler = true;
+  // Throws Stopped after this step.
+  std::int64_t stops_after = -1;
+};
+
+// The weights of rank 0 afterwards.
+Weights train(std::shared_ptr<ProcessGroup> group, const Case& with) {
+  const int ranks = group->size();
+  Mlp net;
+  testing::set_weights(*net, 3);
+  Trainer trainer(net, group, with.options);
+  trainer.optimize_with<optim::Adam>(torch::optim::AdamOptions(1e-2));
+  DistributedSampler sampler(kSamples, *group, {.shuffle = with.with_sampler, .seed = 5});
+  MemoryLoader loader(testing::values({kSamples, 6}, 1), testing::values({kSamples, 3}, 2), sampler,
+                      {.batch_size = static_cast<std::size_t>(kGlobalBatch / ranks)});
+  trainer.fit(
+      loader,
+      [](auto& model, auto& batch) { return at::mse_loss(model(batch.data), batch.target); },
+      {.sampler = with.with_sampler ? &sampler : nullptr,
+       .after_step = [&](const StepSummary& step) {
+         if (step.step == with.stops_after) throw Stopped();
+       }});
+  Weights weights;
+  for (const auto& [name, tensor] : state_dict(*net)) weights.push_back(tensor.clone());
+  return weights;
+}
+
+Weights train_ranks_of(int ranks, const Case& what) {
+  Weights weights;
+  run_rank_threads(ranks, [&](std::shared_ptr<ProcessGroup> group) {
+    const bool is_first = group->rank() == 0;
+    const Weights own = train(std::move(group), what);
+    if (is_first) weights = own;
+  });
+  return weights;
+}
+
+// Stops once, in the second of three epochs, two steps after a checkpoint.
+Weights resumed(int before, int after, Case what) {
+  const TemporaryFolder folder;
+  what.options.epochs = 3;
+  what.options.checkpoints = {.folder = folder.path() / "run", .every_steps = 5};
+  what.stops_after = 7;
+  EXPECT_THROW(train_ranks_of(before, what), Stopped);
+  what.stops_after = -1;
+  what.options.checkpoints->resume = true;
+  return train_ranks_of(after, what);
+}
+
+TEST(TrainerSaves, AResumedRunEqualsAnUninterruptedOneInEveryMode) {
+  for (const bool with_sampler : {true, false}) {
+    for (const Case& what :
+         {Case{.options = {.epochs = 3}},
+          Case{.options = {.mode = TrainingMode::data_parallel,
+                          .epochs = 3,
+                          .data_parallel = {.replicas = 2}}},
+          Case{.options = {
+                   .epochs = 3,
+                  .schedule = {.base = 1, .steps = 12, .decay = LearningRateDecay::cosine}}}}) {
+      Case with = what;
+      with.with_sampler = with_sampler;
+      EXPECT_TRUE(are_equal(resumed(1, 1, with), train_ranks_of(1, with)));
+    }
+  }
+  const Case sharded{.options = {.epochs = 3, .shard_optimizer = true}};
+  EXPECT_TRUE(are_equal(resumed(2, 2, sharded), train_ranks_of(2, sharded)));
+  const Weights whole = train_ranks_of(1, {.options = {.epochs = 3}});
+  const Weights from_one = resumed(1, 3, {.options = {.epochs = 3}});
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    EXPECT_TRUE(at::allclose(from_one[i], whole[i], 1e-4, 1e-5));
+  }
+  EXPECT_FALSE(are_equal(train_ranks_of(1, {.options = {.epochs = 2}}), whole));
+}
+
+TEST(TrainerSaves, WithoutASamplerTheNumberOfRanksMustStay) {
+  EXPECT_THAT(
+      message_of<CheckpointError>([] { resumed(1, 2, {.options = {}, .with_sampler = false}); }),
+      HasSubstr("in the middle of an epoch by 1 ranks, and there are 2 now; give fit() the "
+                "sampler"));
+}
+
+class TrainerSavesAlone : public ::testing::Test {
+ protected:
+  std::vector<EpochSummary> fit(const std::vector<double>& evaluations,
+                                TrainerOptions options = {}) {
+    Mlp net;
+    testing::set_weights(*net, 3);
+    options.epochs = static_cast<std::int64_t>(evaluations.size());
+    if (!options.checkpoints) options.checkpoints = {.folder = folder_.path(), .resume = true};
+    options.log = [this](const std::string& line) { lines_.push_back(line); };
+    Trainer trainer(net, make_self_group(), options);
+    trainer.optimize_with<optim::SGD>(torch::optim::SGDOptions(0.01));
+    const std::vector<torch::data::Example<>> batches(
+        2, {testing::values({4, 6}, 1), testing::values({4, 3}, 2)});
+    std::size_t epoch = 0;
+    return trainer.fit(
+        batches,
+        [](auto& model, auto& batch) { return at::mse_loss(model(batch.data), batch.target); },
+        {.begin_epoch = [&](std::int64_t number) { epoch = static_cast<std::size_t>(number); },
+         .evaluate = [&] { return evaluations.at(epoch); }});
+  }
+
+  const TemporaryFolder folder_;
+  std::vector<std::string> lines_;
+};
+
+TEST_F(TrainerSavesAlone, MoreEpochsGoOnFromTheEndOfAnEarlierTraining) {
+  EXPECT_THAT(fit({0.5, 0.6}), SizeIs(2));
+  EXPECT_THAT(fit({0.5, 0.6}), SizeIs(0));
+  const auto summaries = fit({0.5, 0.6, 0.7});
+  ASSERT_THAT(summaries, SizeIs(1));
+  EXPECT_EQ(summaries[0].epoch, 2);
+  EXPECT_THAT(lines_, Contains(HasSubstr("going on from")));
+}
+
+TEST_F(TrainerSavesAlone, KeepsTheBestEvaluation) {
+  fit({0.5, 0.9, 0.6, 0.1, 0.2});
+  EXPECT_THAT(checkpoint_names(folder_.path()),
+              ElementsAre("step-000000000010", "step-000000000008", "step-000000000004"));
+}
+
+TEST_F(TrainerSavesAlone, RemembersItsPatience) {
+  EXPECT_THAT(fit({0.9, 0.5}, {.patience = 2}), SizeIs(2));
+  EXPECT_THAT(fit({0.9, 0.5, 0.4, 0.3, 0.2}, {.patience = 2}), SizeIs(1));
+  EXPECT_THAT(fit({0.9, 0.5, 0.4, 0.3, 0.2}, {.patience = 2}), SizeIs(0));
+}
+
+TEST_F(TrainerSavesAlone, AFolderOfAnEarlierTrainingNeedsResume) {
+  fit({0.5});
+  EXPECT_THAT(message_of<UsageError>([&] {
+                fit({0.5}, {.checkpoints = TrainerCheckpointOptions{.folder = folder_.path()}});
+              }),
+              HasSubstr("has checkpoints of an earlier training; resume it, or choose another"));
+}
+
+}  // namespace
+}  // namespace lockstep
