@@ -147,7 +147,8 @@ Model resnet50_model() {
 }
 
 Model transformer_model() {
-  static constexpr nets::TransformerShape kShape{.layers = 6, .width = 512, .heads = 8, .hidden = 2048};
+  static constexpr nets::TransformerShape kShape{
+      .layers = 6, .width = 512, .heads = 8, .hidden = 2048};
   return {.name = "transformer",
           .summary =
               "an encoder of 6 layers of 512, 19 million parameters, Adam, 32 sequences of "
