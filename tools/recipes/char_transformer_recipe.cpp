@@ -13,7 +13,7 @@ Recipe char_transformer_recipe() {
   return {
       .name = "char-transformer",
       .summary = "a GPT of 4 layers of 128 that predicts the next byte of a text, AdamW",
-      .epochs = 8,
+      .epochs = 6,
       .batch_size = 16,
       .learning_rate = 2e-3,
       .data = RecipeData::text,
