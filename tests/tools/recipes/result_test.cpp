@@ -141,7 +141,7 @@ TEST(Comparison, IsTablesOfAlignedColumns) {
     EXPECT_EQ(rows[first + 1].size(), rows[first].size());
     EXPECT_EQ(rows[first + 2].size(), rows[first].size());
     for (const char* name : {"mode", "ranks", "threads", "s/epoch", "samples/s", "final loss",
-                             "accuracy", "speedup", "efficiency"}) {
+                             "accuracy", "bits/char", "speedup", "efficiency"}) {
       EXPECT_THAT(rows[first], HasSubstr(name));
     }
     EXPECT_THAT(rows[first + 2], HasSubstr("87.50 %"));
