@@ -11,8 +11,8 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/optim/optimizers.h"
-#include "tools/bench/resnet.h"
-#include "tools/bench/transformer.h"
+#include "tools/nets/resnet.h"
+#include "tools/nets/transformer.h"
 #include "tools/recipes/recipe.h"
 
 namespace lockstep::bench {
@@ -128,7 +128,7 @@ Model resnet18_model() {
   return {.name = "resnet18",
           .summary = "ResNet-18, 11 million parameters, SGD with momentum, 64 images of 32 x 32",
           .batch_size = 64,
-          .make_net = [] { return resnet18(kClasses); },
+          .make_net = [] { return nets::resnet18(kClasses); },
           .make_optimizer = sgd(0.01, 0.9),
           .make_input = noise({3, 32, 32}),
           .make_target = labels,
@@ -139,7 +139,7 @@ Model resnet50_model() {
   return {.name = "resnet50",
           .summary = "ResNet-50, 24 million parameters, SGD with momentum, 32 images of 224 x 224",
           .batch_size = 32,
-          .make_net = [] { return resnet50(kClasses); },
+          .make_net = [] { return nets::resnet50(kClasses); },
           .make_optimizer = sgd(0.01, 0.9),
           .make_input = noise({3, 224, 224}),
           .make_target = labels,
@@ -147,13 +147,14 @@ Model resnet50_model() {
 }
 
 Model transformer_model() {
-  static constexpr TransformerShape kShape{.layers = 6, .width = 512, .heads = 8, .hidden = 2048};
+  static constexpr nets::TransformerShape kShape{
+      .layers = 6, .width = 512, .heads = 8, .hidden = 2048};
   return {.name = "transformer",
           .summary =
               "an encoder of 6 layers of 512, 19 million parameters, Adam, 32 sequences of "
               "128",
           .batch_size = 32,
-          .make_net = [] { return transformer(kShape, kClasses); },
+          .make_net = [] { return nets::transformer(kShape, kClasses); },
           .make_optimizer = adam,
           .make_input = noise({128, kShape.width}),
           .make_target = labels,

@@ -35,9 +35,10 @@ void TrainingOptions::describe(::CLI::App& app) {
   app.add_flag("--scale-lr", scale_learning_rate,
                "Multiply the learning rate by the number of ranks, with a gradual warm-up");
   app.add_option("--data", data,
-                 "Read a data set in MNIST's format from this folder; by default "
-                 "/usr/share/datasets/fashion-mnist")
-      ->type_name("DIR");
+                 "Read a data set in MNIST's format from this folder, by default "
+                 "/usr/share/datasets/fashion-mnist; for char-transformer, this text file or "
+                 "folder of text files, by default /usr/share/common-licenses")
+      ->type_name("PATH");
   add_number(app, "--seed", seed, kSeeds,
              "Seed the weights and the order of samples with this number");
   app.add_flag("--json", json, "Print one JSON object and nothing else on standard output");

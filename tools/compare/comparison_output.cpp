@@ -11,6 +11,7 @@ namespace {
 Cells header(const TrainResult& result) {
   Cells cells{"mode", "ranks", "threads", "s/epoch", "samples/s", "final loss"};
   if (result.accuracy) cells.emplace_back("accuracy");
+  if (result.bits_per_character) cells.emplace_back("bits/char");
   if (result.weight) cells.insert(cells.end(), {"weight", "bias"});
   cells.insert(cells.end(), {"speedup", "efficiency"});
   return cells;
@@ -25,6 +26,9 @@ Cells cells_of(const ComparisonRow& row) {
               fmt::format("{:.0f}", result.samples_per_second),
               fmt::format("{:.4f}", result.loss)};
   if (result.accuracy) cells.push_back(fmt::format("{:.2f} %", *result.accuracy * 100));
+  if (result.bits_per_character) {
+    cells.push_back(fmt::format("{:.3f}", *result.bits_per_character));
+  }
   if (result.weight) {
     cells.push_back(fmt::format("{:.4f}", *result.weight));
     cells.push_back(fmt::format("{:.4f}", *result.bias));

@@ -19,7 +19,7 @@ Recipe cnn_recipe() {
       .epochs = 2,
       .batch_size = 64,
       .learning_rate = 1e-3,
-      .reads_folder = true,
+      .data = RecipeData::images,
       .load = [](const std::filesystem::path& folder, std::uint64_t,
                  ProcessGroup& group) { return load_images(folder, group); },
       .make_net =

@@ -16,7 +16,7 @@ Recipe linear_recipe() {
       .epochs = 10,
       .batch_size = 32,
       .learning_rate = 0.01,
-      .reads_folder = false,
+      .data = RecipeData::generated,
       .is_line = true,
       // Two parameters: every rank updates them in less time than the ranks take to exchange them.
       .shards_optimizer = false,

@@ -17,7 +17,7 @@ Recipe mlp_recipe() {
       .epochs = 5,
       .batch_size = 64,
       .learning_rate = 1e-3,
-      .reads_folder = true,
+      .data = RecipeData::images,
       // Sharding saves half of an update of 0.06 ms, and waits for the slower rank once more.
       .shards_optimizer = false,
       .load = [](const std::filesystem::path& folder, std::uint64_t,

@@ -4,6 +4,7 @@
 
 #include "lockstep/parallel/check_in_sync.h"
 #include "lockstep/parallel/finite_gradients.h"
+#include "lockstep/parallel/sync_batch_norm.h"
 
 namespace lockstep {
 namespace {
@@ -33,6 +34,7 @@ NetInMode::NetInMode(const Recipe& recipe, torch::nn::Sequential net, TrainMode 
       check_finite_(options.check_finite),
       check_in_sync_(options.check_in_sync) {
   if (mode == TrainMode::ddp) {
+    convert_sync_batchnorm(net_, group_);  // the statistics of the same batch as in one process
     ddp_ = DistributedDataParallel(
         net_, group_,
         {.check_finite = options.check_finite,

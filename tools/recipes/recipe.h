@@ -26,6 +26,10 @@ struct TrainingData {
   at::Tensor test_targets;
 };
 
+// What a recipe reads: nothing, since it makes its own data from the seed; a folder of images in
+// MNIST's format; or a text file, or a folder of them.
+enum class RecipeData : std::uint8_t { generated, images, text };
+
 struct Recipe {
   std::string name;
   // A one-line description.
@@ -34,15 +38,14 @@ struct Recipe {
   // Per rank.
   std::int64_t batch_size;
   double learning_rate;
-  // Whether it reads images from a folder; otherwise it makes its own data from the seed.
-  bool reads_folder;
+  RecipeData data;
   // Whether the net is one weight and one bias, which the result then names.
   bool is_line = false;
   // Whether ddp's ranks each update a part of the parameters; then make_optimizer must shard.
   bool shards_optimizer = true;
 
-  // Collective.
-  std::function<TrainingData(const std::filesystem::path& folder, std::uint64_t seed,
+  // Collective. The path is empty for generated data.
+  std::function<TrainingData(const std::filesystem::path& path, std::uint64_t seed,
                              ProcessGroup& group)>
       load;
   // Draws the weights from the default generator, as Python does after the same manual_seed. That
@@ -51,7 +54,8 @@ struct Recipe {
   std::function<torch::nn::Sequential()> make_net;
   std::function<std::unique_ptr<torch::optim::Optimizer>(const Trained&, double learning_rate)>
       make_optimizer;
-  // The mean over the batch.
+  // The mean over the batch, in nats if the net classifies. Such a net maps [N, ...] to scores [N,
+  // ..., classes] for targets [N, ...].
   std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)> loss;
 };
 
@@ -61,6 +65,10 @@ Recipe linear_recipe();
 Recipe mlp_recipe();
 // Two convolutions and two linear layers, Adam, for MNIST-like images.
 Recipe cnn_recipe();
+// ResNet-18, SGD with momentum, for MNIST-like images.
+Recipe resnet18_recipe();
+// A GPT of four layers, AdamW, for text.
+Recipe char_transformer_recipe();
 
 std::vector<Recipe> all_recipes();
 

@@ -8,7 +8,8 @@
 namespace lockstep {
 
 std::vector<Recipe> all_recipes() {
-  return {linear_recipe(), mlp_recipe(), cnn_recipe()};
+  return {linear_recipe(), mlp_recipe(), cnn_recipe(), resnet18_recipe(),
+          char_transformer_recipe()};
 }
 
 Recipe find_recipe(const std::string& name) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numbers>
 #include <numeric>
 
 #include <ATen/Parallel.h>
@@ -22,6 +23,7 @@
 #include "tools/recipes/curriculum.h"
 #include "tools/recipes/net_in_mode.h"
 #include "tools/recipes/save_model.h"
+#include "tools/recipes/text_data.h"
 #include "tools/recipes/training_loop.h"
 #include "tools/recipes/training_records.h"
 
@@ -30,7 +32,23 @@ namespace {
 
 using Log = Progress::Log;
 
-constexpr const char* kDefaultFolder = "/usr/share/datasets/fashion-mnist";
+// Empty for a recipe that reads nothing.
+std::filesystem::path data_of(const Recipe& recipe, const TrainOptions& options) {
+  if (options.data_folder) return *options.data_folder;
+  switch (recipe.data) {
+    case RecipeData::generated:
+      return {};
+    case RecipeData::images:
+      return "/usr/share/datasets/fashion-mnist";
+    case RecipeData::text:
+      return "/usr/share/common-licenses";
+  }
+  return {};
+}
+
+double bits(double nats) {
+  return nats / std::numbers::ln2;
+}
 
 double median(std::vector<double> values) {
   std::ranges::sort(values);
@@ -87,7 +105,15 @@ void log_start(const TrainResult& start, const TrainingData& data, const torch::
 }
 
 void log_end(const TrainResult& result, const Log& log) {
-  if (result.accuracy) log(fmt::format("test accuracy {:.2f} %", *result.accuracy * 100));
+  if (result.bits_per_character) {
+    log(fmt::format(
+        "{:.2f} bits per character, {:.2f} on the test text, where {:.2f} % of the next "
+        "characters are right",
+        *result.bits_per_character, result.test_bits_per_character.value_or(0),
+        result.accuracy.value_or(0) * 100));
+  } else if (result.accuracy) {
+    log(fmt::format("test accuracy {:.2f} %", *result.accuracy * 100));
+  }
   if (result.weight) {
     log(fmt::format("learned weight {:.2f}, bias {:.2f}", *result.weight, *result.bias));
   }
@@ -101,8 +127,19 @@ void measure(TrainResult& result, const Recipe& recipe, torch::nn::Sequential& n
                                      {.shuffle = false});
     MemoryLoader loader(data.test_inputs, data.test_targets, sampler,
                         {.batch_size = kBatch, .device = group.device()});
-    result.accuracy = accuracy(net, loader, sampler, group);
+    // Right predictions, predictions, and the sum of the samples' losses.
+    const auto sums = [&](const at::Tensor& output, const at::Tensor& target) {
+      const auto right = output.argmax(-1).eq(target).sum().item<double>();
+      const double losses = recipe.loss(output, target).item<double>();
+      return torch::tensor({right, static_cast<double>(target.numel()),
+                            losses * static_cast<double>(target.size(0))},
+                           at::kDouble);
+    };
+    const Evaluation tested = evaluate(net, loader, sampler, group, sums);
+    result.accuracy = tested.sums[0] / tested.sums[1];
+    if (recipe.data == RecipeData::text) result.test_bits_per_character = bits(tested.mean(2));
   }
+  if (recipe.data == RecipeData::text) result.bits_per_character = bits(result.loss);
   if (!recipe.is_line) return;
   const auto parameters = net->parameters();
   result.weight = parameters.at(0).item<double>();
@@ -202,7 +239,8 @@ void check_train_options(const Recipe& recipe, const TrainOptions& options, int 
         "training in fp16 skips steps whose gradients are not finite, so it cannot end at one; "
         "leave out the check, or train in bf16");
   }
-  if (options.data_folder && !recipe.reads_folder) {
+  const bool reads_images = recipe.data == RecipeData::images;
+  if (options.data_folder && recipe.data == RecipeData::generated) {
     throw UsageError(fmt::format("recipe {} makes its own data; leave out the data folder {}",
                                  recipe.name, options.data_folder->string()));
   }
@@ -210,12 +248,13 @@ void check_train_options(const Recipe& recipe, const TrainOptions& options, int 
     require_within("curriculum's share at the start",
                    std::optional(options.curriculum->start_share), kStartShares);
     require_within("curriculum's steps", options.curriculum->full_at_step, kCurriculumSteps);
-    if (!recipe.reads_folder) {
+    if (!reads_images) {
       throw UsageError(fmt::format(
           "recipe {} has no images to sort by difficulty; leave out the curriculum", recipe.name));
     }
   }
-  if (recipe.reads_folder) require_data_folder(options.data_folder.value_or(kDefaultFolder));
+  if (reads_images) require_data_folder(data_of(recipe, options));
+  if (recipe.data == RecipeData::text) require_text(data_of(recipe, options));
 }
 
 TrainResult train(const Recipe& recipe, TrainMode mode, const TrainOptions& options,
@@ -244,8 +283,8 @@ TrainResult train(const Recipe& recipe, TrainMode mode, const TrainOptions& opti
   }
   const Log rank_0_log = group->rank() == 0 ? log : [](const std::string&) {};
   TrainResult result = describe(recipe, mode, options, *group);
-  const auto data = recipe.load(options.data_folder.value_or(kDefaultFolder),
-                                static_cast<std::uint64_t>(options.seed), *group);
+  const auto data =
+      recipe.load(data_of(recipe, options), static_cast<std::uint64_t>(options.seed), *group);
 
   torch::manual_seed(static_cast<std::uint64_t>(options.seed));
   auto net = recipe.make_net();

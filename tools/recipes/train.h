@@ -51,7 +51,8 @@ struct TrainOptions {
   std::optional<double> learning_rate = {};
   // See LearningRateSchedule.
   double learning_rate_scale = 1;
-  // Where recipes that read a data set find it; by default Debian's Fashion-MNIST.
+  // Where recipes that read a data set find it: a folder of images, by default Debian's
+  // Fashion-MNIST, or a text file or a folder of them, by default Debian's licences.
   std::optional<std::filesystem::path> data_folder = {};
   std::int64_t seed = 0;
   // For recipes that classify images: visits them from easy to hard.
@@ -83,9 +84,9 @@ void check_train_options(const Recipe& recipe, const TrainOptions& options, int 
 // Collective, with the same arguments on every rank. single and dp need a group of one: single
 // trains the net itself, dp wraps it in DataParallel, ddp in DistributedDataParallel. All make the
 // same steps if the global batch is the same. Rank 0 passes a progress line to log after each epoch
-// and, without on_step, every 100 steps. Tensors are on group->device(). Seeds torch's default
-// generators. NonFiniteGradient and OutOfSync on every rank, with the step, if the options request
-// the checks.
+// and, without on_step, every 100 steps. Tensors are on group->device(). ddp normalizes batches
+// over all ranks (SyncBatchNorm), dp each replica's part. Seeds torch's default generators.
+// NonFiniteGradient and OutOfSync on every rank, with the step, if the options request the checks.
 TrainResult train(const Recipe& recipe, TrainMode mode, const TrainOptions& options,
                   const std::shared_ptr<ProcessGroup>& group,
                   const std::function<void(const std::string&)>& log);

@@ -83,6 +83,10 @@ Json fields_of(const TrainResult& result) {
   if (result.peak_mb) json["peak_mb"] = *result.peak_mb;
   if (result.fullest_peak_mb) json["fullest_peak_mb"] = *result.fullest_peak_mb;
   if (result.accuracy) json["accuracy"] = *result.accuracy;
+  if (result.bits_per_character) json["bits_per_character"] = *result.bits_per_character;
+  if (result.test_bits_per_character) {
+    json["test_bits_per_character"] = *result.test_bits_per_character;
+  }
   if (result.weight) json["weight"] = *result.weight;
   if (result.bias) json["bias"] = *result.bias;
   return json;
@@ -118,6 +122,8 @@ TrainResult train_result_from_json(const std::string& text) try {
           .fullest_peak_mb = optional_number(json, "fullest_peak_mb"),
           .bytes_moved_per_step = json.at("bytes_moved_per_step"),
           .accuracy = optional_number(json, "accuracy"),
+          .bits_per_character = optional_number(json, "bits_per_character"),
+          .test_bits_per_character = optional_number(json, "test_bits_per_character"),
           .weight = optional_number(json, "weight"),
           .bias = optional_number(json, "bias")};
 } catch (const Json::exception& error) {

@@ -55,8 +55,13 @@ struct TrainResult {
   // Bytes that the busiest rank or device exchanges with the others: see ProcessGroup::bytes_sent
   // and DataParallel::bytes_moved.
   std::int64_t bytes_moved_per_step = 0;
-  // The test set's accuracy, from 0 to 1, if the recipe has one; otherwise linear's learned values.
+  // The test set's accuracy, from 0 to 1, if the recipe has one; for text, of the next byte.
   std::optional<double> accuracy;
+  // For text, -log2 of the probability of each byte: the mean over the last epoch, as it trained,
+  // and over the test text after it.
+  std::optional<double> bits_per_character;
+  std::optional<double> test_bits_per_character;
+  // What linear has learned.
   std::optional<double> weight;
   std::optional<double> bias;
 };

@@ -14,6 +14,7 @@
 #include <signal.h>
 
 #include "tools/recipes/tiny_images.h"
+#include "tools/recipes/tiny_text.h"
 
 namespace lockstep {
 namespace {
@@ -188,7 +189,13 @@ TEST_F(TrainCommand, RefusesWrongUseOnOneLine) {
     std::string message;
   };
   const std::vector<Case> cases{
-      {{"train", "resnet"}, "choose one of linear, mlp, cnn"},
+      {{"train", "resnet"}, "choose one of linear, mlp, cnn, resnet18, char-transformer"},
+      {{"train", "char-transformer", "--ranks", "2", "--data", "/absent"},
+       "/absent: there is no such file"},
+      {{"train", "char-transformer", "--data", "/dev/null"}, "/dev/null: this is no regular file"},
+      {{"train", "char-transformer", "--curriculum", "root"},
+       "recipe char-transformer has no images to sort"},
+      {{"train", "resnet18", "--data", "/absent"}, "/absent: there is no such data folder"},
       {{"train", "mlp", "--data", "/absent"}, "/absent: there is no such data folder"},
       {{"train", "mlp", "--bogus"}, "--bogus"},
       {{"train", "linear", "--epochs", "99999999999999999999"},
@@ -247,6 +254,19 @@ TEST_F(TrainCommand, RefusesWrongUseOnOneLine) {
   EXPECT_EQ(json["schema_version"], 1);
   EXPECT_EQ(json["error"]["kind"], "usage");
   EXPECT_THAT(json["error"]["message"].get<std::string>(), HasSubstr(cases[1].message));
+}
+
+TEST_F(TrainCommand, TrainsTextAndCountsItsBits) {
+  testing::write_tiny_text(folder(), 60);
+  const Ended ended = run_lockstep({"train", "char-transformer", "--ranks", "2", "--device", "cpu",
+                                    "--data", data() + "/text", "--epochs", "1", "--json"});
+  ASSERT_EQ(ended.code, 0) << ended.err;
+  const Json json = Json::parse(ended.out);
+  EXPECT_THAT(keys(json), IsSupersetOf(train_keys));
+  EXPECT_THAT(keys(json),
+              IsSupersetOf({"bits_per_character", "test_bits_per_character", "accuracy"}));
+  EXPECT_LT(json["bits_per_character"], 8);
+  EXPECT_THAT(ended.err, HasSubstr(" bits per character, "));
 }
 
 TEST_F(TrainCommand, CompareStartsItsRanksItself) {

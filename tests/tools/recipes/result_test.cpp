@@ -45,6 +45,8 @@ TrainResult some_result() {
           .fullest_peak_mb = 160.25,
           .bytes_moved_per_step = 814'120,
           .accuracy = 0.875,
+          .bits_per_character = 2.25,
+          .test_bits_per_character = 2.5,
           .weight = {},
           .bias = {}};
 }
@@ -55,6 +57,8 @@ TEST(TrainResult, ComesBackFromJson) {
   EXPECT_EQ(to_json(again), to_json(result));
   EXPECT_EQ(again.samples_per_second, result.samples_per_second);
   EXPECT_EQ(again.accuracy, result.accuracy);
+  EXPECT_EQ(again.bits_per_character, 2.25);
+  EXPECT_EQ(again.test_bits_per_character, 2.5);
   EXPECT_EQ(again.weight, std::nullopt);
   ASSERT_EQ(again.losses.size(), 2u);
   EXPECT_EQ(again.losses[0].loss, 0.75);
@@ -137,7 +141,7 @@ TEST(Comparison, IsTablesOfAlignedColumns) {
     EXPECT_EQ(rows[first + 1].size(), rows[first].size());
     EXPECT_EQ(rows[first + 2].size(), rows[first].size());
     for (const char* name : {"mode", "ranks", "threads", "s/epoch", "samples/s", "final loss",
-                             "accuracy", "speedup", "efficiency"}) {
+                             "accuracy", "bits/char", "speedup", "efficiency"}) {
       EXPECT_THAT(rows[first], HasSubstr(name));
     }
     EXPECT_THAT(rows[first + 2], HasSubstr("87.50 %"));

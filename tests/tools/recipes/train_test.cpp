@@ -13,6 +13,7 @@
 #include "lockstep/libtorch_version.h"
 #include "lockstep/optim/optimizers.h"
 #include "tools/recipes/tiny_images.h"
+#include "tools/recipes/tiny_text.h"
 
 namespace lockstep {
 namespace {
@@ -77,6 +78,23 @@ std::vector<at::Tensor> load_parameters(const std::string& recipe,
   return net->parameters();
 }
 
+// Writes tiny data that the recipe can read, if it reads any, and names it.
+std::optional<std::filesystem::path> tiny_data(const Recipe& recipe,
+                                               const testing::TemporaryFolder& folder,
+                                               std::uint32_t samples) {
+  switch (recipe.data) {
+    case RecipeData::generated:
+      return std::nullopt;
+    case RecipeData::images:
+      testing::write_tiny_images(folder, samples);
+      return folder.path();
+    case RecipeData::text:
+      testing::write_tiny_text(folder, samples);
+      return folder.path() / "text";
+  }
+  return std::nullopt;
+}
+
 class SameTraining : public ::testing::TestWithParam<const char*> {};
 
 void expect_close(const TrainResult& result, const TrainResult& single,
@@ -101,10 +119,10 @@ void expect_close(const TrainResult& result, const TrainResult& single,
 
 TEST_P(SameTraining, AloneAndInTwoParts) {
   const testing::TemporaryFolder folder;
-  // Whole batches, so that no rank is given a sample twice.
-  testing::write_tiny_images(folder, 300);
+  const Recipe recipe = find_recipe(GetParam());
   TrainOptions options{.epochs = 3, .global_batch_size = 20, .seed = 5};
-  if (find_recipe(GetParam()).reads_folder) options.data_folder = folder.path();
+  // Whole batches, so that no rank is given a sample twice.
+  options.data_folder = tiny_data(recipe, folder, 300);
 
   options.save_file = folder.path() / "single.pt";
   const TrainResult single = train_with(1, GetParam(), options);
@@ -120,7 +138,46 @@ TEST_P(SameTraining, AloneAndInTwoParts) {
   EXPECT_EQ(dp.replicas, 2);
 }
 
-INSTANTIATE_TEST_SUITE_P(Recipes, SameTraining, ::testing::Values("linear", "mlp", "cnn"));
+INSTANTIATE_TEST_SUITE_P(Recipes, SameTraining,
+                         ::testing::Values("linear", "mlp", "cnn", "char-transformer"));
+
+// Without SyncBatchNorm, the ranks' losses would differ from the first step on; so do those of
+// replicas, which normalize their own parts of a batch.
+TEST(Train, NormalizesTheBatchesOfAllRanksTogether) {
+  const testing::TemporaryFolder folder;
+  const TrainOptions options{.epochs = 1,
+                             .global_batch_size = 20,
+                             .data_folder = tiny_data(resnet18_recipe(), folder, 60),
+                             .seed = 5};
+  const TrainResult single = train_with(1, "resnet18", options);
+  const TrainResult ddp = train_with(TrainMode::ddp, 2, "resnet18", options);
+  TrainOptions in_parts = options;
+  in_parts.replicas = 2;
+  const TrainResult dp = train_with(TrainMode::dp, 1, "resnet18", in_parts);
+  ASSERT_EQ(single.losses.size(), 3u);
+  EXPECT_NEAR(ddp.losses[0].loss, single.losses[0].loss, 1e-4);
+  EXPECT_NEAR(ddp.losses[2].loss, single.losses[2].loss, 0.05);
+  EXPECT_GT(std::abs(dp.losses[0].loss - single.losses[0].loss), 1e-3);
+  EXPECT_TRUE(dp.accuracy.has_value());
+}
+
+TEST(Train, LearnsText) {
+  const testing::TemporaryFolder folder;
+  std::vector<std::string> lines;
+  TrainOptions options{.epochs = 4,
+                       .batch_size = 5,
+                       .data_folder = tiny_data(char_transformer_recipe(), folder, 301)};
+  const TrainResult result = train_with(2, "char-transformer", options, &lines);
+  EXPECT_LT(*result.bits_per_character, 1);
+  EXPECT_NEAR(*result.bits_per_character, result.loss / std::log(2.0), 1e-9);
+  EXPECT_LT(*result.test_bits_per_character, *result.bits_per_character);
+  EXPECT_GT(*result.accuracy, 0.9);
+  EXPECT_THAT(lines.front(),
+              HasSubstr("char-transformer: 867328 parameters, 301 samples, 2 ranks"));
+  EXPECT_THAT(lines.back(), ::testing::MatchesRegex("0\\.[0-9]+ bits per character, 0\\.[0-9]+ on "
+                                                    "the test text, where [0-9.]+ % of the next "
+                                                    "characters are right"));
+}
 
 TEST(Train, LearnsImagesAndReportsItsProgress) {
   const testing::TemporaryFolder folder;
@@ -233,6 +290,22 @@ TEST(Train, LearnsInHalfPrecision) {
   }
 }
 
+TEST(Train, TrainsTheLargerNetsInHalfPrecision) {
+  for (const Recipe& recipe : {resnet18_recipe(), char_transformer_recipe()}) {
+    const testing::TemporaryFolder folder;
+    TrainOptions options{
+        .epochs = 1, .global_batch_size = 20, .data_folder = tiny_data(recipe, folder, 40)};
+    const TrainResult exact = train_with(2, recipe.name, options);
+    options.amp = Amp::bf16;
+    const TrainResult ddp = train_with(2, recipe.name, options);
+    EXPECT_NE(ddp.loss, exact.loss) << recipe.name;
+    EXPECT_NEAR(ddp.loss, exact.loss, 0.1 * exact.loss) << recipe.name;
+    options.replicas = 2;
+    const TrainResult dp = train_with(TrainMode::dp, 1, recipe.name, options);
+    EXPECT_NEAR(dp.loss, exact.loss, 0.3 * exact.loss) << recipe.name;
+  }
+}
+
 TEST(Train, SkippingStepsRulesOutEndingAtOne) {
   EXPECT_THAT(
       [] { train_with(1, "linear", {.amp = Amp::fp16, .check_finite = true}); },
@@ -296,16 +369,15 @@ bool is_sharded(torch::optim::Optimizer& optimizer) {
 TEST(Train, ShardsTheOptimizerOverTheRanks) {
   const auto sharded = [](const std::string& name, TrainMode mode, int ranks) {
     const testing::TemporaryFolder folder;
-    testing::write_tiny_images(folder);
+    const auto data = tiny_data(find_recipe(name), folder, 40);
     const auto train_one = [&](int) {
       Recipe recipe = find_recipe(name);
-      TrainOptions options{.epochs = 1, .batch_size = 100};
-      if (recipe.reads_folder) options.data_folder = folder.path();
+      const TrainOptions options{.epochs = 1, .batch_size = 100, .data_folder = data};
       int result = 0;
       recipe.make_optimizer = [&, make = recipe.make_optimizer](const Trained& trained,
                                                                 double rate) {
         auto optimizer = make(trained, rate);
-        result = is_sharded<optim::SGD, optim::Adam>(*optimizer) ? 1 : 0;
+        result = is_sharded<optim::SGD, optim::Adam, optim::AdamW>(*optimizer) ? 1 : 0;
         return optimizer;
       };
       (void)train(recipe, mode, options, init_process_group(on_cpu()), [](const auto&) {});
@@ -316,7 +388,7 @@ TEST(Train, ShardsTheOptimizerOverTheRanks) {
   for (const Recipe& recipe : all_recipes()) {
     EXPECT_EQ(sharded(recipe.name, TrainMode::single, 1), std::vector{0}) << recipe.name;
     EXPECT_EQ(sharded(recipe.name, TrainMode::dp, 1), std::vector{0}) << recipe.name;
-    const int worthwhile = recipe.name == "cnn" ? 1 : 0;
+    const int worthwhile = recipe.name == "linear" || recipe.name == "mlp" ? 0 : 1;
     EXPECT_EQ(sharded(recipe.name, TrainMode::ddp, 2), std::vector(2, worthwhile)) << recipe.name;
   }
 }
@@ -364,8 +436,15 @@ TEST(CheckTrainOptions, NamesWhatCannotBe) {
               ThrowsMessage<UsageError>(HasSubstr("no images to sort by difficulty")));
   EXPECT_THAT(check(mlp_recipe(), {.curriculum = Curriculum{.start_share = 0}}),
               ThrowsMessage<UsageError>(HasSubstr("share at the start 0: give a number")));
+  EXPECT_THAT(check(char_transformer_recipe(), {.data_folder = "/absent"}),
+              ThrowsMessage<UsageError>(HasSubstr("/absent: there is no such file")));
+  EXPECT_THAT(check(char_transformer_recipe(),
+                    {.data_folder = "/proc/self/exe", .curriculum = Curriculum{}}),
+              ThrowsMessage<UsageError>(
+                  HasSubstr("recipe char-transformer has no images to sort by difficulty")));
   EXPECT_THAT([] { find_recipe("resnet"); },
-              ThrowsMessage<UsageError>(HasSubstr("\"resnet\"; choose one of linear, mlp, cnn")));
+              ThrowsMessage<UsageError>(HasSubstr(
+                  "\"resnet\"; choose one of linear, mlp, cnn, resnet18, char-transformer")));
 }
 
 }  // namespace
