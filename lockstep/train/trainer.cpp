@@ -14,6 +14,7 @@
 #include "lockstep/amp/autocast.h"
 #include "lockstep/comm/objects.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/trace_span.h"
 #include "lockstep/optim/clip_grad.h"
 #include "lockstep/train/mean_over_ranks.h"
 #include "lockstep/train/progress.h"
@@ -72,6 +73,7 @@ class TrainerBase::Epoch {
   }
 
   void train_on(bool last, const Loss& loss) {
+    const TracedSpan span("batch", batches_);
     const bool steps = ++batches_ % trainer_.options_.accumulation_steps == 0 || last;
     const at::Tensor value = trainer_.backward(loss, steps);
     // A copy: the loss is the user's.
@@ -147,14 +149,17 @@ at::Tensor TrainerBase::backward(const Loss& loss, bool synchronize) {
   {
     std::optional<Autocast> autocast;
     if (options_.amp) autocast.emplace(device_, options_.amp);
+    const TracedSpan span("forward");
     value = loss();
   }
+  const TracedSpan span("backward");
   scaler_.scale(value / options_.accumulation_steps).backward();
   return value.detach();
 }
 
 // False if it was skipped.
 bool TrainerBase::step() {
+  const TracedSpan span("optimizer");
   scale_learning_rates();
   if (options_.max_grad_norm) clip_gradients();
   const bool stepped = scaler_.step(*optimizer_);
@@ -201,7 +206,10 @@ std::vector<EpochSummary> TrainerBase::run_epochs(
     Epoch epoch(*this, number);
     run_epoch([&](bool last, const Loss& loss) { epoch.train_on(last, loss); });
     EpochSummary& summary = summaries.emplace_back(epoch.finish());
-    if (callbacks.evaluate) summary.evaluation = callbacks.evaluate();
+    if (callbacks.evaluate) {
+      const TracedSpan span("evaluation");
+      summary.evaluation = callbacks.evaluate();
+    }
     options_.log(fmt::format(
         "{}: mean loss {:.4f}, {:.2f} s{}", epoch.label(), summary.loss, summary.seconds,
         summary.evaluation ? fmt::format(", evaluation {:.4f}", *summary.evaluation) : ""));
