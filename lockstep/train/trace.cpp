@@ -63,7 +63,7 @@ std::string receive_text(int from, ProcessGroup& group) {
   return std::string(static_cast<const char*>(bytes.data_ptr()), bytes.nbytes());
 }
 
-void put(WholeFile& file, std::string_view text) {
+void append_text(WholeFile& file, std::string_view text) {
   file.write(text.data(), text.size());
 }
 
@@ -119,16 +119,16 @@ struct Trace::Recording {
     std::optional<WholeFile> whole;
     try {
       whole.emplace(file);
-      put(*whole, "[\n" + own_events());
+      append_text(*whole, "[\n" + own_events());
     } catch (...) {
       error = std::current_exception();
     }
     for (int rank = 1; of_all_ranks && rank < group->size(); ++rank) {
       const std::string events = receive_text(rank, *group);
-      if (!error) put(*whole, ",\n" + events);
+      if (!error) append_text(*whole, ",\n" + events);
     }
     if (error) std::rethrow_exception(error);
-    put(*whole, "\n]\n");
+    append_text(*whole, "\n]\n");
     whole->commit();
   }
 

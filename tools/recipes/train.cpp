@@ -312,7 +312,10 @@ TrainResult train(const Recipe& recipe, TrainMode mode, const TrainOptions& opti
 
   if (!keeps_records) measure(result, recipe, net, data, *group);
   log_end(result, rank_0_log);
-  if (options.save_file && group->rank() == 0) save_model(net.ptr(), *options.save_file);
+  if (options.save_file && group->rank() == 0) {
+    const TracedSpan span("checkpoint");
+    save_model(net.ptr(), *options.save_file);
+  }
   if (trace) trace->finish();
   if (course) {
     const std::vector<RankCourse> ranks = course->of_all_ranks();
