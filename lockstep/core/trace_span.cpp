@@ -29,7 +29,9 @@ std::int64_t monotonic_nanoseconds() noexcept {
 }
 
 SpanRecorder::SpanRecorder(std::size_t capacity)
-    : capacity_(capacity), spans_(new RecordedSpan[capacity]), maker_(number_of_this_thread()) {
+    : capacity_(capacity),
+      spans_(std::make_unique<RecordedSpan[]>(capacity)),
+      maker_(number_of_this_thread()) {
   SpanRecorder* none = nullptr;
   if (active_.compare_exchange_strong(none, this, std::memory_order_acq_rel)) return;
   throw UsageError(

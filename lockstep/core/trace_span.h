@@ -32,7 +32,7 @@ struct RecordedSpan {
 
 // Records the spans of this process while it lives. At most one may live at a time, and no thread
 // may be within a span of another thread's work when it is destroyed. Recording neither locks nor
-// allocates, and takes some 100 ns a span, mostly to read the clock twice.
+// allocates, and takes 100 to 200 ns a span, mostly to read the clock twice.
 class SpanRecorder {
  public:
   // Keeps the first `capacity` spans, and counts those that follow.
@@ -65,7 +65,7 @@ class SpanRecorder {
   inline static std::atomic<SpanRecorder*> active_ = nullptr;
 
   std::size_t capacity_;
-  std::unique_ptr<RecordedSpan[]> spans_;  // not initialized: pages are touched when they are used
+  std::unique_ptr<RecordedSpan[]> spans_;  // initialized, so that recording finds its pages
   std::atomic<std::size_t> next_ = 0;
   std::array<Total, 32> totals_;
   std::int32_t maker_;
