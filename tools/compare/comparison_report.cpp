@@ -50,20 +50,21 @@ std::string to_html(const Comparison& comparison, const std::string& command,
   if (comparison.rows.empty()) throw UsageError("a report needs at least one training");
   const std::string title = fmt::format("{}: single, DataParallel and DistributedDataParallel",
                                         comparison.rows.front().result.recipe);
-  return filled(
-      report_page,
-      {{"TITLE", escaped(title)},
-       {"SUMMARY", escaped(summary(comparison))},
-       {"UNITS", on_gpu(comparison) ? "GPUs" : "cores"},
-       {"GLOBAL_BATCH", global_batch_heading(comparison)},
-       {"GLOBAL_BATCH_SIZE", std::to_string(comparison.global_batch_size)},
-       {"FIGURES", html_table(figures(comparison.rows))},
-       {"RANK_BATCH", rank_batch_heading(comparison)},
-       {"FIGURES_SAME_RANK_BATCH", html_table(figures(comparison.rows_same_rank_batch))},
-       {"COSTS", html_table(costs(comparison))},
-       {"HOW", how_it_was_made(command, comparison.rows.front().result.device, comparison.cores)},
-       {"DATA", inside_script(data(comparison))},
-       {"CHART_LIBRARY", inside_script(chart_library)}});
+  return filled(report_page,
+                {{"TITLE", escaped(title)},
+                 {"SUMMARY", escaped(summary(comparison))},
+                 {"UNITS", on_gpu(comparison) ? "GPUs" : "cores"},
+                 {"GLOBAL_BATCH", global_batch_heading(comparison)},
+                 {"GLOBAL_BATCH_SIZE", std::to_string(comparison.global_batch_size)},
+                 {"FIGURES", html_table(figures(comparison.rows))},
+                 {"RANK_BATCH", rank_batch_heading(comparison)},
+                 {"FIGURES_SAME_RANK_BATCH", html_table(figures(comparison.rows_same_rank_batch))},
+                 {"COSTS", html_table(costs(comparison))},
+                 {"HOW", how_it_was_made(command, comparison.rows.front().result.device,
+                                         fmt::format("{} core{}", comparison.cores,
+                                                     comparison.cores == 1 ? "" : "s"))},
+                 {"DATA", inside_script(data(comparison))},
+                 {"CHART_LIBRARY", inside_script(chart_library)}});
 }
 
 }  // namespace lockstep

@@ -83,16 +83,16 @@ void CourseRecorder::step(const StepSeen& seen) {
   course_.samples += own_samples;
   ++steps_;
   ++course_.steps;
-  const std::int64_t steps_per_point = std::max<std::int64_t>(1, seen.steps() / kPoints);
-  if (seen.step() % steps_per_point == 0 || seen.step_of_epoch == seen.steps_per_epoch) {
-    add_point(seen);
-  }
+  // Points divide all steps evenly, whatever the length of an epoch.
+  const std::int64_t points = std::min(kPoints, seen.steps());
+  const auto points_until = [&](std::int64_t step) { return step * points / seen.steps(); };
+  if (points_until(seen.step()) > points_until(seen.step() - 1)) add_point(seen);
 }
 
 void CourseRecorder::add_point(const StepSeen& seen) {
   const double loss = losses_.item<double>() / static_cast<double>(steps_);  // waits for a GPU
   const auto now = Clock::now();
-  const double seconds = std::chrono::duration<double>(now - since_).count();
+  seconds_ += std::chrono::duration<double>(now - since_).count();
   // The kernel takes up to a millisecond to count a process's pages.
   if (!peak_seen_ || now - *peak_seen_ >= std::chrono::seconds(1)) {
     const at::Device device = group_.device();
@@ -106,16 +106,19 @@ void CourseRecorder::add_point(const StepSeen& seen) {
        .epoch = static_cast<double>(seen.step()) / static_cast<double>(seen.steps_per_epoch),
        .loss = loss,
        .learning_rate = seen.learning_rate,
-       .samples_per_second = static_cast<double>(samples_) / seconds,
+       .samples_per_second = static_cast<double>(samples_) / seconds_,
        .peak_mb = peak_mb_});
   losses_.reset();
+  seconds_ = 0;
   samples_ = 0;
   steps_ = 0;
   since_ = Clock::now();
 }
 
 void CourseRecorder::end_epoch() {
-  course_.seconds += std::chrono::duration<double>(Clock::now() - epoch_began_).count();
+  const auto now = Clock::now();
+  seconds_ += std::chrono::duration<double>(now - since_).count();
+  course_.seconds += std::chrono::duration<double>(now - epoch_began_).count();
   for (const auto& [name, seconds] : totals()) {
     course_.seconds_in[name] += seconds - totals_before_[name];
   }

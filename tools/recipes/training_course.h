@@ -72,8 +72,9 @@ class CourseRecorder {
   RankCourse course_;
   Clock::time_point epoch_began_;
   Totals totals_before_;
-  // Since the previous point.
+  // Since the previous point; seconds_ up to since_, without what is done between epochs.
   Clock::time_point since_;
+  double seconds_ = 0;
   std::int64_t samples_ = 0;
   std::int64_t steps_ = 0;
   at::Tensor losses_;

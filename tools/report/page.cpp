@@ -111,12 +111,13 @@ std::string html_table(const std::vector<Cells>& lines) {
   return html + "</table>";
 }
 
-std::string how_it_was_made(const std::string& command, const std::string& device, int cores) {
+std::string how_it_was_made(const std::string& command, const std::string& device,
+                            const std::string& in_use) {
   const Json versions = versions_json();
   const std::vector<std::pair<std::string, std::string>> facts{
       {"command", command},
       {"when", fmt::format("{:%Y-%m-%d %H:%M} UTC", fmt::gmtime(std::time(nullptr)))},
-      {"processor", fmt::format("{}, {} core{} in use", processor(), cores, cores == 1 ? "" : "s")},
+      {"processor", fmt::format("{}, {} in use", processor(), in_use)},
       {"device", device},
       {"memory", memory()},
       {"system", system_name()},

@@ -21,8 +21,9 @@ std::string escaped(std::string_view text);
 std::string inside_script(std::string text);
 // The first line holds the names of the columns.
 std::string html_table(const std::vector<Cells>& lines);
-// A description list: the command, the time and this machine.
-std::string how_it_was_made(const std::string& command, const std::string& device, int cores);
+// A description list: the command, the time and this machine, of which so much is in use.
+std::string how_it_was_made(const std::string& command, const std::string& device,
+                            const std::string& in_use);
 
 using PageTexts = std::vector<std::pair<std::string_view, std::string>>;
 // Puts the texts into their places {{NAME}}, and the style and the shared script into theirs.

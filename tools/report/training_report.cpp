@@ -8,7 +8,6 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/core/cpu.h"
 #include "lockstep/core/error.h"
 #include "tools/recipes/json_fields.h"
 #include "tools/report/page.h"
@@ -136,7 +135,9 @@ std::string to_html(const TrainResult& result, const std::vector<RankCourse>& ra
        {"BARS_HEIGHT", fmt::format("{:.1f}", 7 + 2.5 * static_cast<double>(ranks.size()))},
        {"ON_GPU",
         on_gpu ? " On a GPU, times are those of the host, which starts the GPU's work." : ""},
-       {"HOW", how_it_was_made(command, result.device, available_cores())},
+       {"HOW", how_it_was_made(command, result.device,
+                               fmt::format("{} of {}", plural(result.ranks, "rank"),
+                                           plural(result.threads, "thread")))},
        {"DATA", inside_script(course_data(ranks))},
        {"CHART_LIBRARY", inside_script(chart_library)}});
 }
