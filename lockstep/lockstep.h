@@ -44,5 +44,6 @@
 #include "lockstep/train/progress.h"
 #include "lockstep/train/seed.h"
 #include "lockstep/train/tensorboard_writer.h"
+#include "lockstep/train/trace.h"
 #include "lockstep/train/trainer.h"
 // clang-format on

@@ -16,8 +16,8 @@ ORDER = ["lockstep/core", "lockstep/rendezvous", "lockstep/launch", "lockstep/co
          "lockstep/comm/remote", "lockstep/comm/nccl", "lockstep/comm/hierarchical",
          "lockstep/comm", "lockstep/data", "lockstep/parallel", "lockstep/hooks",
          "lockstep/optim", "lockstep/amp", "lockstep/checkpoint", "lockstep/train",
-         "tools/nets", "tools/recipes", "tools/compare", "tools/bench", "tools/doctor",
-         "tools/checkpoint", "tools/cli"]
+         "tools/nets", "tools/recipes", "tools/report", "tools/compare", "tools/bench",
+         "tools/doctor", "tools/checkpoint", "tools/cli"]
 # Generated, or for every folder; in the base, the check for libtorch's own headers still applies.
 ANYWHERE = {"lockstep/libtorch_version.h", "lockstep/built_with.h"}
 LARGEST_PART = 0.2

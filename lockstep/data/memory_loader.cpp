@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/trace_span.h"
 
 namespace lockstep {
 namespace {
@@ -82,6 +83,7 @@ MemoryLoader::MemoryLoader(at::Tensor data, at::Tensor target, std::unique_ptr<S
 }
 
 std::optional<MemoryLoader::Batch> MemoryLoader::next() {
+  const TracedSpan span("data");
   auto rows = sampler_->next(options_.batch_size);
   if (!rows) return std::nullopt;
   const auto total = static_cast<std::size_t>(data_.size(0));

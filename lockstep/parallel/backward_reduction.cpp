@@ -13,6 +13,7 @@
 #include "lockstep/comm/group_access.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/rethrow.h"
+#include "lockstep/core/trace_span.h"
 #include "lockstep/launch/freed_memory.h"
 #include "lockstep/parallel/finite_gradients.h"
 #include "lockstep/parallel/uneven_batches.h"
@@ -185,7 +186,7 @@ void BackwardReduction::gradient_accumulated(int number, bool defined) {
       --slots_[static_cast<std::size_t>(parameter.bucket)].missing;
       while (next_ < slots_.size() && slots_[next_].missing == 0) launch_next();
     }
-    if (waiting_ < next_ && slots_[waiting_].work.poll()) ++waiting_;
+    if (waiting_ < next_ && slots_[waiting_].work.poll()) trace_arrival(slots_[waiting_++]);
   });
 }
 
@@ -221,7 +222,9 @@ void BackwardReduction::check_contribution(const Parameter& parameter, Bucket& b
 }
 
 void BackwardReduction::launch_next() {
+  const TracedSpan span("launch bucket", static_cast<std::int64_t>(next_));
   Slot& slot = slots_[next_];
+  slot.launched_at = SpanRecorder::active() != nullptr ? monotonic_nanoseconds() : 0;
   slot.bucket.set_all_used();
   for (int index = 0; index < slot.bucket.size(); ++index) {
     const int number = slot.bucket.parameters()[static_cast<std::size_t>(index)];
@@ -230,6 +233,15 @@ void BackwardReduction::launch_next() {
   slot.launched = true;
   ++next_;
   slot.work = reduce(slot.bucket);
+}
+
+// Only for the trace.
+void BackwardReduction::trace_arrival(Slot& slot) const {
+  SpanRecorder* const recorder = SpanRecorder::active();
+  if (recorder == nullptr || slot.launched_at == 0) return;
+  recorder->record("bucket", static_cast<std::int32_t>(&slot - slots_.data()), slot.launched_at,
+                   monotonic_nanoseconds(), RecordedSpan::kInFlight);
+  slot.launched_at = 0;
 }
 
 Work BackwardReduction::reduce(Bucket& bucket) {
@@ -322,11 +334,13 @@ void BackwardReduction::finish() {
       // takes in before the next one is made, so that gradients do not exist twice.
       if (is_new) {
         slots_.back().work.wait();
+        trace_arrival(slots_.back());
         if (group_->device().is_cpu()) give_back_freed_memory();
       }
     }
     for (Slot& slot : slots_) {
       slot.work.wait();
+      trace_arrival(slot);
       if (finite_gradients_) finite_gradients_->reduced(slot.bucket);
       if (!divides_) settle(slot);
     }

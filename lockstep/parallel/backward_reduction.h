@@ -110,6 +110,7 @@ class BackwardReduction final : public BackwardListener,
     Bucket bucket;
     int missing;  // gradients that are not ready yet
     bool launched = false;
+    std::int64_t launched_at = 0;  // on the monotonic clock; 0 unless this process is traced
     Work work;
   };
   class EndOfBackward;
@@ -126,6 +127,7 @@ class BackwardReduction final : public BackwardListener,
   void contribute(Parameter& parameter);
   void launch_next();
   Work reduce(Bucket& bucket);
+  void trace_arrival(Slot& slot) const;
   void check_contribution(const Parameter& parameter, Bucket& bucket);
   void settle(Slot& slot, const Findings* shared = nullptr);
   Findings exchange_findings();

@@ -14,6 +14,7 @@
 #include "lockstep/amp/autocast.h"
 #include "lockstep/comm/objects.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/trace_span.h"
 #include "lockstep/optim/clip_grad.h"
 #include "lockstep/train/mean_over_ranks.h"
 #include "lockstep/train/progress.h"
@@ -84,6 +85,7 @@ class TrainerBase::Epoch {
       --passed_over_;
       return;
     }
+    const TracedSpan span("batch", batches_);
     require_size(samples);
     TrainerProgress& progress = *trainer_.progress_;
     ++progress.batches;
@@ -191,8 +193,10 @@ at::Tensor TrainerBase::backward(const Loss& loss, bool synchronize) {
   {
     std::optional<Autocast> autocast;
     if (options_.amp) autocast.emplace(device_, options_.amp);
+    const TracedSpan span("forward");
     value = loss();
   }
+  const TracedSpan span("backward");
   const bool accumulates = options_.accumulation_steps > 1;
   scaler_.scale(accumulates ? value / options_.accumulation_steps : value).backward();
   return value.detach();
@@ -200,6 +204,7 @@ at::Tensor TrainerBase::backward(const Loss& loss, bool synchronize) {
 
 // False if it was skipped.
 bool TrainerBase::step() {
+  const TracedSpan span("optimizer");
   scale_learning_rates();
   if (options_.max_grad_norm) clip_gradients();
   const bool stepped = scaler_.step(*optimizer_);
@@ -266,7 +271,10 @@ EpochSummary TrainerBase::run_epoch(const std::function<void(const TrainOn&)>& r
     epoch.train_on(samples, last, loss);
   });
   EpochSummary summary = epoch.finish();
-  if (fit.evaluate) summary.evaluation = fit.evaluate();
+  if (fit.evaluate) {
+    const TracedSpan span("evaluation");
+    summary.evaluation = fit.evaluate();
+  }
   options_.log(fmt::format(
       "{}: mean loss {:.4f}, {:.2f} s{}", epoch.label(), summary.loss, summary.seconds,
       summary.evaluation ? fmt::format(", evaluation {:.4f}", *summary.evaluation) : ""));

@@ -16,6 +16,7 @@
 #include "tools/compare/comparison.h"
 #include "tools/compare/comparison_report.h"
 #include "tools/recipes/choose_device.h"
+#include "tools/report/page.h"
 
 namespace lockstep::cli {
 

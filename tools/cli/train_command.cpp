@@ -19,6 +19,8 @@
 #include "tools/recipes/choose_device.h"
 #include "tools/recipes/launch_plan.h"
 #include "tools/recipes/local_training.h"
+#include "tools/report/page.h"
+#include "tools/report/training_report.h"
 
 namespace lockstep::cli {
 
@@ -40,6 +42,14 @@ void TrainCommand::describe(::CLI::App& app) {
   app.add_option("--tensorboard", tensorboard,
                  "Write the same for TensorBoard, as an event file in this folder")
       ->type_name("DIR");
+  app.add_option("--trace", trace,
+                 "Write what every rank did, and when, to this file for ui.perfetto.dev or "
+                 "chrome://tracing: the first 262144 spans of each rank, and how many followed")
+      ->type_name("FILE.json");
+  app.add_option("--report", report,
+                 "Write charts of loss, speed, memory and the time of a step on each rank to this "
+                 "file, as a page for any browser")
+      ->type_name("FILE.html");
   app.add_option("--curriculum", curriculum,
                  "Visit images from easy to hard, by the loss of a small linear classifier; the "
                  "pool of images grows as a linear function of the step, as a root, or in steps")
@@ -87,6 +97,8 @@ int TrainCommand::run(const std::vector<std::string>& arguments) const {
   if (metrics) options.metrics_file = *metrics;
   if (tensorboard) options.tensorboard_folder = *tensorboard;
   if (save) options.save_file = *save;
+  if (trace) options.trace_file = *trace;
+  if (report) options.on_course = report_writer(arguments, !member || member->rank == 0);
   check_train_options(recipe, options, parts);
 
   const int local_rank = member ? member->local_rank : 0;
@@ -108,10 +120,29 @@ std::optional<Curriculum> TrainCommand::chosen_curriculum() const {
   return chosen;
 }
 
+// UsageError if the page cannot be made or written: before the training, on the rank that writes
+// it.
+CourseObserver TrainCommand::report_writer(const std::vector<std::string>& arguments,
+                                           bool writes) const {
+  if (!writes) return [](const TrainResult&, const std::vector<RankCourse>&) {};
+  check_can_write(*report);
+  std::string command = "lockstep";
+  for (const std::string& argument : arguments) command += " " + argument;
+  return [file = *report, command, library = read_chart_library()](
+             const TrainResult& result, const std::vector<RankCourse>& ranks) {
+    const std::string page = to_html(result, ranks, command, library);
+    WholeFile whole(file);
+    whole.write(page.data(), page.size());
+    whole.commit();
+  };
+}
+
 TrainResult TrainCommand::start_ranks(const std::vector<std::string>& arguments, int count) const {
   // The last rank's GPU is the first that may be missing.
   choose_device(training.device, count - 1);
-  if (save) check_can_write(*save);
+  for (const auto& file : {save, trace}) {
+    if (file) check_can_write(*file);
+  }
   std::vector<std::string> program{this_program()};
   program.insert(program.end(), arguments.begin(), arguments.end());
   return run_local_training(

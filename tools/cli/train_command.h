@@ -23,6 +23,8 @@ struct TrainCommand {
   std::optional<std::int64_t> curriculum_steps;
   std::optional<std::string> metrics;
   std::optional<std::string> tensorboard;
+  std::optional<std::string> trace;
+  std::optional<std::string> report;
   std::optional<std::string> amp;
   bool check_finite = false;
   std::optional<std::int64_t> check_in_sync;
@@ -37,6 +39,7 @@ struct TrainCommand {
 
  private:
   std::optional<Curriculum> chosen_curriculum() const;
+  CourseObserver report_writer(const std::vector<std::string>& arguments, bool writes) const;
   TrainResult start_ranks(const std::vector<std::string>& arguments, int count) const;
   TrainResult train_here(TrainMode mode, const TrainOptions& options, int local_rank) const;
 };

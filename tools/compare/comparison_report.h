@@ -8,10 +8,6 @@
 
 namespace lockstep {
 
-// The text of Chart.js 3 or later, which is inlined: from Debian's package libjs-chart.js, or the
-// file named by LOCKSTEP_CHART_JS. UsageError, saying how to get it, if it is missing.
-std::string read_chart_library();
-
 // HTML with charts of loss, throughput and speedup, and the figures as tables. `command` is the
 // command that produced the comparison. Describes this machine.
 std::string to_html(const Comparison& comparison, const std::string& command,

@@ -13,12 +13,14 @@
 #include "lockstep/comm/objects.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/peak_memory.h"
+#include "lockstep/core/trace_span.h"
 #include "lockstep/core/whole_file.h"
 #include "lockstep/data/distributed_sampler.h"
 #include "lockstep/data/memory_loader.h"
 #include "lockstep/data/mnist_dataset.h"
 #include "lockstep/libtorch_version.h"
 #include "lockstep/train/evaluate.h"
+#include "lockstep/train/trace.h"
 #include "tools/recipes/batch_size.h"
 #include "tools/recipes/curriculum.h"
 #include "tools/recipes/net_in_mode.h"
@@ -122,6 +124,7 @@ void log_end(const TrainResult& result, const Log& log) {
 void measure(TrainResult& result, const Recipe& recipe, torch::nn::Sequential& net,
              const TrainingData& data, ProcessGroup& group) {
   if (data.test_inputs.defined()) {
+    const TracedSpan span("evaluation");
     constexpr std::size_t kBatch = 500;
     const DistributedSampler sampler(static_cast<std::size_t>(data.test_inputs.size(0)), group,
                                      {.shuffle = false});
@@ -281,6 +284,10 @@ TrainResult train(const Recipe& recipe, TrainMode mode, const TrainOptions& opti
       records.emplace(options.metrics_file, options.tensorboard_folder, group->device());
     });
   }
+  std::optional<Trace> trace;
+  if (options.trace_file) trace.emplace(*options.trace_file, group);
+  std::optional<CourseRecorder> course;
+  if (options.on_course) course.emplace(*group);
   const Log rank_0_log = group->rank() == 0 ? log : [](const std::string&) {};
   TrainResult result = describe(recipe, mode, options, *group);
   const auto data =
@@ -308,10 +315,12 @@ TrainResult train(const Recipe& recipe, TrainMode mode, const TrainOptions& opti
                      .steps = steps * result.epochs},
                     *optimizer, model, options.amp, *group,
                     options.on_step ? [](const std::string&) {} : rank_0_log);
-  if (group->rank() == 0 && (records || options.on_step)) {
+  const bool shows_steps = group->rank() == 0 && options.on_step;
+  if (records || shows_steps || course) {
     loop.observe([&](const StepSeen& seen) {
       if (records) records->step(seen);
-      if (options.on_step) options.on_step(seen);
+      if (shows_steps) options.on_step(seen);
+      if (course) course->step(seen);
     });
   }
   std::vector<double> seconds;
@@ -319,7 +328,9 @@ TrainResult train(const Recipe& recipe, TrainMode mode, const TrainOptions& opti
     sampler.set_epoch(epoch);
     const std::string label = fmt::format("epoch {}/{}", epoch + 1, result.epochs);
     if (records) records->start();
+    if (course) course->begin_epoch();
     const auto done = loop.run_epoch(label);
+    if (course) course->end_epoch();
     rank_0_log(fmt::format("{}: mean loss {:.4f}, {:.2f} s", label, done.loss, done.seconds));
     result.loss = done.loss;
     for (const LossPoint& point : done.losses) {
@@ -340,7 +351,15 @@ TrainResult train(const Recipe& recipe, TrainMode mode, const TrainOptions& opti
 
   if (!keeps_records) measure(result, recipe, net, data, *group);
   log_end(result, rank_0_log);
-  if (options.save_file && group->rank() == 0) save_model(net.ptr(), *options.save_file);
+  if (options.save_file && group->rank() == 0) {
+    const TracedSpan span("checkpoint");
+    save_model(net.ptr(), *options.save_file);
+  }
+  if (trace) trace->finish();
+  if (course) {
+    const std::vector<RankCourse> ranks = course->of_all_ranks();
+    if (group->rank() == 0) options.on_course(result, ranks);
+  }
   return result;
 }
 

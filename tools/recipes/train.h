@@ -16,6 +16,7 @@
 #include "tools/recipes/recipe.h"
 #include "tools/recipes/step_seen.h"
 #include "tools/recipes/train_result.h"
+#include "tools/recipes/training_course.h"
 
 namespace lockstep {
 
@@ -73,6 +74,11 @@ struct TrainOptions {
   // either, the test set is evaluated after each epoch.
   std::optional<std::filesystem::path> metrics_file = {};
   std::optional<std::filesystem::path> tensorboard_folder = {};
+  // Rank 0 writes every rank's spans here at the end, as a Trace does; after an exception only its
+  // own. A path that cannot be written is refused before the training.
+  std::optional<std::filesystem::path> trace_file = {};
+  // Called on rank 0 after the training, if every rank has one.
+  CourseObserver on_course = {};
   // Gets rank 0's steps, to show them as they come: there is then no line every 100 steps.
   StepObserver on_step = {};
 };

@@ -10,6 +10,7 @@
 
 #include "lockstep/amp/autocast.h"
 #include "lockstep/comm/objects.h"
+#include "lockstep/core/trace_span.h"
 #include "lockstep/parallel/check_in_sync.h"
 #include "lockstep/parallel/finite_gradients.h"
 #include "lockstep/train/mean_over_ranks.h"
@@ -104,19 +105,27 @@ TrainingLoop::Epoch TrainingLoop::run_epoch(const std::string& label) {
 }
 
 at::Tensor TrainingLoop::run_step(const MemoryLoader::Batch& batch) {
+  const TracedSpan span("batch", step_);
   // A flat schedule costs nothing, and does not override a rate that somebody else set.
   if (schedule_.scale != 1) set_learning_rate(learning_rate_at(schedule_, step_));
   ++step_;
   optimizer_.zero_grad();
   const at::Tensor loss = loss_of(batch);
-  net_.backward(scaler_.scale(loss));
-  scaler_.step(optimizer_);
-  scaler_.update();
+  {
+    const TracedSpan backward("backward");
+    net_.backward(scaler_.scale(loss));
+  }
+  {
+    const TracedSpan optimizer("optimizer");
+    scaler_.step(optimizer_);
+    scaler_.update();
+  }
   net_.end_step(step_);
   return loss.detach();
 }
 
 at::Tensor TrainingLoop::loss_of(const MemoryLoader::Batch& batch) {
+  const TracedSpan span("forward");
   std::optional<Autocast> autocast;
   if (amp_) autocast.emplace(group_.device(), *amp_ == Amp::bf16 ? at::kBFloat16 : at::kHalf);
   return recipe_.loss(net_.forward(batch.data), batch.target);

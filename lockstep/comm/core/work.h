@@ -56,10 +56,7 @@ class [[nodiscard]] Work {
     if (operation_ && operation_->finished()) operation_.reset();
     if (operation_) wait(operation_->default_deadline());
   }
-  void wait(const Deadline& deadline) {
-    if (operation_) operation_->wait(deadline);
-    operation_.reset();
-  }
+  void wait(const Deadline& deadline);
 
  private:
   void finish() noexcept {

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 
 #include "support/process_table.h"
 #include "support/program.h"
@@ -233,6 +234,10 @@ TEST_F(TrainCommand, RefusesWrongUseOnOneLine) {
       {{"train", "linear", "--metrics", "/absent/m"}, "cannot write the metrics file /absent/m: "},
       {{"train", "linear", "--ranks", "2", "--device", "cpu", "--metrics", "/absent/m"},
        "cannot write the metrics file /absent/m: No such file or directory"},
+      {{"train", "linear", "--trace", "/absent/t"}, "cannot write \"/absent/t\": No such file"},
+      {{"train", "linear", "--ranks", "2", "--device", "cpu", "--trace", "/absent/t"},
+       "cannot write \"/absent/t\": No such file"},
+      {{"train", "linear", "--report", "/absent/r"}, "cannot write \"/absent/r\": No such file"},
       {{"train", "linear", "--curriculum", "root"}, "recipe linear has no images to sort"},
       {{"compare", "linear", "--ranks", "0"}, "--ranks \"0\": give a whole number from 1 to 32768"},
       {{"compare", "linear", "--ranks", "1,"}, "--ranks \"\": give a whole number"},
@@ -333,6 +338,79 @@ TEST_F(TrainCommand, AnotherProgramCanFollowTheMetrics) {
       run_lockstep({"train", "linear", "--device", "cpu", "--epochs", "1", "--metrics", file});
   EXPECT_EQ(ended.code, 0) << ended.err;
   EXPECT_GT(std::filesystem::file_size(file), written);
+}
+
+// How many events of a name each rank has, by "rank/name".
+std::map<std::string, int> events_in(const std::string& file) {
+  std::ifstream in(file);
+  std::map<std::string, int> counts;
+  for (const Json& event : Json::parse(in)) {
+    if (event["ph"] != "X") continue;
+    ++counts[event["pid"].dump() + "/" + event["name"].get<std::string>()];
+  }
+  return counts;
+}
+
+TEST_F(TrainCommand, TracesEveryRank) {
+  const std::string file = folder().path() / "trace.json";
+  const Ended ended =
+      run_lockstep({"train", "mlp", "--ranks", "2", "--device", "cpu", "--data", data(), "--epochs",
+                    "2", "--global-batch-size", "30", "--trace", file});
+  ASSERT_EQ(ended.code, 0) << ended.err;
+  auto counts = events_in(file);
+  // 301 samples, 11 steps an epoch.
+  for (const std::string rank : {"0/", "1/"}) {
+    for (const char* name : {"batch", "forward", "backward", "optimizer", "bucket"}) {
+      EXPECT_EQ(counts[rank + name], 22) << rank << name;
+    }
+    EXPECT_EQ(counts[rank + "launch bucket"], 22);
+    EXPECT_EQ(counts[rank + "evaluation"], 1);
+  }
+}
+
+TEST_F(TrainCommand, ATrainingThatFailsLeavesRank0sTrace) {
+  const std::string file = folder().path() / "trace.json";
+  const Ended ended = run_lockstep({"train", "linear", "--device", "cpu", "--epochs", "1", "--lr",
+                                    "1e30", "--check-finite", "--trace", file});
+  EXPECT_EQ(ended.code, 1);
+  auto counts = events_in(file);
+  EXPECT_GT(counts["0/backward"], 0);
+  EXPECT_EQ(counts["1/backward"], 0);
+}
+
+TEST_F(TrainCommand, WritesAReportBesideATraceAndWithout) {
+  testing::TemporaryFolder files;
+  files.write("chart.js", "/* the library */");
+  ::setenv("LOCKSTEP_CHART_JS", (files.path() / "chart.js").c_str(), 1);
+  const std::string report = files.path() / "report.html";
+  for (const bool traced : {false, true}) {
+    std::vector<std::string> command{"train", "linear",   "--ranks", "2",        "--device",
+                                     "cpu",   "--epochs", "2",       "--report", report};
+    const std::string trace = files.path() / "trace.json";
+    if (traced) command.insert(command.end(), {"--trace", trace});
+    const Ended ended = run_lockstep(command);
+    EXPECT_EQ(ended.code, 0) << ended.err;
+    std::ifstream in(report);
+    const std::string page(std::istreambuf_iterator<char>(in), {});
+    EXPECT_THAT(
+        page, AllOf(HasSubstr("<h1>linear: ddp with 2 ranks</h1>"), HasSubstr("/* the library */"),
+                    HasSubstr("<code>lockstep train linear --ranks 2")));
+    const std::string begin = "id=\"data\">";
+    const auto at = page.find(begin) + begin.size();
+    const Json data = Json::parse(page.substr(at, page.find("</script>", at) - at));
+    ASSERT_THAT(data["ranks"], SizeIs(2));
+    for (const Json& rank : data["ranks"]) {
+      EXPECT_THAT(rank["points"], SizeIs(::testing::Ge(100)));
+      EXPECT_GT(rank["points"].back()["samples_per_second"], 0);
+      EXPECT_GT(rank["points"].back()["peak_mb"], 10);
+      EXPECT_EQ(rank["points"].back()["epoch"], 2);
+      // forward, backward and the optimizer take time.
+      for (const int part : {0, 1, 4}) EXPECT_GT(rank["milliseconds"][part], 0);
+    }
+    EXPECT_EQ(std::filesystem::exists(trace), traced);
+    std::filesystem::remove(report);
+  }
+  ::unsetenv("LOCKSTEP_CHART_JS");
 }
 
 TEST_F(TrainCommand, MetricsBeginOnALineOfTheirOwn) {

@@ -2,18 +2,14 @@
 // The page of a comparison, as text and in a real browser.
 #include "tools/compare/comparison_report.h"
 
-#include <array>
 #include <cmath>
-#include <cstdio>
-#include <memory>
 
+#include "support/browser.h"
 #include "support/skip_or_fail.h"
-#include "support/temporary_folder.h"
 #include <gmock/gmock.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "lockstep/core/error.h"
+#include "tools/report/page.h"
 
 namespace lockstep {
 namespace {
@@ -102,47 +98,8 @@ TEST(ComparisonReport, SaysHowToGetTheChartLibrary) {
   ::unsetenv("LOCKSTEP_CHART_JS");
 }
 
-// What a command prints; nothing if it fails.
-std::string output_of(const std::string& command) {
-  std::string text;
-  const auto close = [](FILE* pipe) { ::pclose(pipe); };
-  const std::unique_ptr<FILE, decltype(close)> pipe(::popen(command.c_str(), "r"), close);
-  std::array<char, 4096> buffer{};
-  while (const std::size_t size = std::fread(buffer.data(), 1, buffer.size(), pipe.get())) {
-    text.append(buffer.data(), size);
-  }
-  return text;
-}
-
-// The page as a browser has it after its scripts have run. A script that the test adds reports
-// errors, how wide the page is, and whether every chart has been painted.
-std::string page_in_browser(const std::string& page, int width, const std::string& options) {
-  const testing::TemporaryFolder folder;
-  const std::string listen =
-      "<script>addEventListener('error', (e) => document.documentElement.dataset.error = "
-      "e.message)</script>";
-  const std::string look = R"(<script>
-    const root = document.documentElement;
-    root.dataset.tooWide = root.scrollWidth > innerWidth;
-    root.dataset.dark = matchMedia('(prefers-color-scheme: dark)').matches;
-    root.dataset.painted = [...document.querySelectorAll('canvas')].filter((canvas) =>
-      canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data.some((x) => x)
-    ).length;
-    </script>)";
-  std::string text = page;
-  text.insert(text.find("<title>"), listen);
-  text.insert(text.rfind("</body>"), look);
-  folder.write("report.html", text);
-  return output_of(
-      "timeout 60 chromium --headless --no-sandbox --disable-gpu --disable-dev-shm-usage "
-      "--host-resolver-rules='MAP * ~NOTFOUND' --virtual-time-budget=5000 "
-      "--user-data-dir=" +
-      (folder.path() / "profile").string() + " --window-size=" + std::to_string(width) + ",900 " +
-      options + " --dump-dom file://" + (folder.path() / "report.html").string() + " 2>/dev/null");
-}
-
 TEST(ComparisonReport, DrawsItsChartsInABrowser) {
-  if (output_of("command -v chromium").empty()) return skip_or_fail("there is no chromium here");
+  if (!testing::has_browser()) return skip_or_fail("there is no chromium here");
   std::string library;
   try {
     library = read_chart_library();
@@ -151,11 +108,12 @@ TEST(ComparisonReport, DrawsItsChartsInABrowser) {
   }
   const std::string page = to_html(reported_comparison(), "lockstep compare mlp", library);
   for (const auto& [width, options, dark] :
-       {std::tuple(1280, "", "false"), std::tuple(500, "--force-dark-mode", "true")}) {
-    const std::string seen = page_in_browser(page, width, options);
+       {std::tuple(1280, "", "false"), std::tuple(390, "--force-dark-mode", "true")}) {
+    const std::string seen = testing::page_in_browser(page, width, options);
     EXPECT_THAT(seen, Not(HasSubstr("data-error")));
     EXPECT_THAT(seen, HasSubstr("data-drawn=\"6\"")) << width;
     EXPECT_THAT(seen, HasSubstr("data-painted=\"6\"")) << width;
+    EXPECT_THAT(seen, HasSubstr("data-width=\"" + std::to_string(width)));
     EXPECT_THAT(seen, HasSubstr("data-too-wide=\"false\"")) << width;
     EXPECT_THAT(seen, HasSubstr(std::string("data-dark=\"") + dark)) << width;
   }

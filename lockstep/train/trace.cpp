@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Ranks write their own events as text; rank 0 joins the texts.
+#include "lockstep/train/trace.h"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <optional>
+#include <string>
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <fmt/format.h>
+
+#include "lockstep/comm/clock_offset.h"
+#include "lockstep/comm/objects.h"
+#include "lockstep/core/error.h"
+#include "lockstep/core/tcp_socket.h"
+#include "lockstep/core/trace_span.h"
+#include "lockstep/core/whole_file.h"
+#include "lockstep/train/trace_events.h"
+
+namespace lockstep {
+namespace {
+
+// Every rank throws rank 0's error.
+void require_writable_file(const std::filesystem::path& file, ProcessGroup& group) {
+  std::string fault;
+  if (group.rank() == 0) {
+    try {
+      check_can_write(file);
+    } catch (const UsageError& error) {
+      fault = std::string("U") + error.what();
+    } catch (const BackendError& error) {
+      fault = std::string("B") + error.what();
+    }
+  }
+  fault = broadcast_object(fault, 0, group);
+  if (fault.starts_with('U')) throw UsageError(fault.substr(1));
+  if (fault.starts_with('B')) throw BackendError(fault.substr(1));
+}
+
+std::size_t capacity_of(const TraceOptions& options) {
+  constexpr std::int64_t kMost = 100'000'000;
+  if (options.spans >= 0 && options.spans <= kMost) return static_cast<std::size_t>(options.spans);
+  throw UsageError(
+      fmt::format("[Trace] {} spans cannot be kept; give 0 to {}", options.spans, kMost));
+}
+
+void send_text(const std::string& text, int to, ProcessGroup& group) {
+  const auto size = static_cast<std::int64_t>(text.size());
+  group.send(at::full({1}, size, at::kLong), to).wait();
+  const at::Tensor bytes = at::empty({size}, at::kByte);
+  std::memcpy(bytes.data_ptr(), text.data(), text.size());
+  group.send(bytes, to).wait();
+}
+
+std::string receive_text(int from, ProcessGroup& group) {
+  const at::Tensor size = at::full({1}, 0, at::kLong);
+  group.recv(size, from).wait();
+  const at::Tensor bytes = at::empty({size.item<std::int64_t>()}, at::kByte);
+  group.recv(bytes, from).wait();
+  return std::string(static_cast<const char*>(bytes.data_ptr()), bytes.nbytes());
+}
+
+void append_text(WholeFile& file, std::string_view text) {
+  file.write(text.data(), text.size());
+}
+
+}  // namespace
+
+struct Trace::Span::State {
+  State(const char* name, std::int64_t number) : span(name, number) {}
+  TracedSpan span;
+};
+
+Trace::Span::Span(const char* name, std::int64_t number) {
+  if (SpanRecorder::active() != nullptr) state_ = std::make_unique<State>(name, number);
+}
+
+Trace::Span::~Span() = default;
+
+struct Trace::Recording {
+  Recording(std::filesystem::path path, GroupArgument argument, const TraceOptions& options)
+      : file(std::move(path)), group(argument.shared()), capacity(capacity_of(options)) {
+    if (group->size() > 1 && group->backend() == "thread") {
+      throw UsageError(
+          "[Trace] ranks that are threads share one recording; trace ranks that are "
+          "processes");
+    }
+    require_writable_file(file, *group);
+    offset = measure_clock_offset(name_of_this_clock(), *group);
+    recorder.emplace(capacity);
+    const auto starts = all_gather_object(monotonic_nanoseconds() + offset.nanoseconds, group);
+    start = *std::ranges::min_element(starts);
+  }
+
+  std::string label() const {
+    std::string text = host_name();
+    if (offset.error > 0) {
+      text += fmt::format(", clock known to {:.0f} us", static_cast<double>(offset.error) / 1e3);
+    }
+    if (recorder->dropped() > 0) {
+      text += fmt::format(", {} spans after the first {} dropped", recorder->dropped(), capacity);
+    }
+    return text;
+  }
+
+  std::string own_events() const {
+    return trace_events({.rank = group->rank(),
+                         .label = label(),
+                         .shift = offset.nanoseconds - start,
+                         .spans = recorder->spans()});
+  }
+
+  // Only rank 0; the other ranks' texts are taken even if the file cannot be written.
+  void write(bool of_all_ranks) {
+    std::exception_ptr error;
+    std::optional<WholeFile> whole;
+    try {
+      whole.emplace(file);
+      append_text(*whole, "[\n" + own_events());
+    } catch (...) {
+      error = std::current_exception();
+    }
+    for (int rank = 1; of_all_ranks && rank < group->size(); ++rank) {
+      const std::string events = receive_text(rank, *group);
+      if (!error) append_text(*whole, ",\n" + events);
+    }
+    if (error) std::rethrow_exception(error);
+    append_text(*whole, "\n]\n");
+    whole->commit();
+  }
+
+  std::filesystem::path file;
+  std::shared_ptr<ProcessGroup> group;
+  std::size_t capacity;
+  ClockOffset offset;
+  std::int64_t start = 0;  // of the first rank's recording, on rank 0's clock
+  std::optional<SpanRecorder> recorder;
+};
+
+Trace::Trace(std::filesystem::path file, GroupArgument group, const TraceOptions& options)
+    : recording_(std::make_unique<Recording>(std::move(file), std::move(group), options)) {}
+
+Trace::~Trace() {
+  if (!recording_ || recording_->group->rank() != 0) return;
+  try {
+    recording_->write(/*of_all_ranks=*/false);
+  } catch (...) {
+    // The error that ended the training matters more.
+  }
+}
+
+void Trace::finish() {
+  if (!recording_) throw UsageError("[Trace] finish() was called before");
+  const std::unique_ptr<Recording> recording = std::move(recording_);
+  if (recording->group->rank() == 0) {
+    recording->write(/*of_all_ranks=*/true);
+  } else {
+    send_text(recording->own_events(), 0, *recording->group);
+  }
+}
+
+}  // namespace lockstep

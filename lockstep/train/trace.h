@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Records what every rank does, and when, for Perfetto (ui.perfetto.dev) and chrome://tracing:
+//
+//   lockstep::Trace trace("trace.json", group);
+//   ... train ...
+//   trace.finish();
+//
+// docs/trace.md says what a trace shows.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+
+#include "lockstep/comm/group_argument.h"
+
+namespace lockstep {
+
+struct TraceOptions {
+  // How many spans each rank keeps, of 32 bytes in memory and about 90 in the file. Later ones are
+  // counted and dropped. The default lasts for about 30,000 steps.
+  std::int64_t spans = 262'144;
+};
+
+// Records from construction to finish(): each batch that a MemoryLoader makes ("data"); forward,
+// backward, optimizer and evaluation of a Trainer; the launch of each bucket of gradients, and its
+// time until arrival; every wait for a collective; and the program's own Spans. One Trace at a time
+// in a process. Backward, and spans of any thread, must have ended before finish() and destruction.
+class Trace {
+ public:
+  // A part of the program's time, from construction to destruction, on this thread. Costs an atomic
+  // load if there is no Trace. Does not throw.
+  class [[nodiscard]] Span {
+   public:
+    // The name, usually a literal, must outlive the Trace. The number, such as that of an epoch, is
+    // shown with it unless it is negative.
+    explicit Span(const char* name, std::int64_t number = -1);
+    ~Span();
+    Span(const Span&) = delete;
+    Span& operator=(const Span&) = delete;
+
+   private:
+    struct State;
+    std::unique_ptr<State> state_;  // null unless something is recorded
+  };
+
+  // Collective. Ranks on different machines compare their clocks with rank 0's. UsageError on every
+  // rank if rank 0 cannot write the file, for ranks that are threads, and if this process has
+  // another Trace; BackendError as from WholeFile.
+  Trace(std::filesystem::path file, GroupArgument group, const TraceOptions& options = {});
+  // Without finish(), as after an exception, rank 0 writes its own spans. Never throws, and does
+  // not wait for other ranks.
+  ~Trace();
+  Trace(const Trace&) = delete;
+  Trace& operator=(const Trace&) = delete;
+
+  // Collective, once. Ends the recording; rank 0 writes all ranks' spans as a JSON array, and
+  // replaces an older file only when all is on the disk. UsageError or BackendError on rank 0 if
+  // that fails.
+  void finish();
+
+ private:
+  struct Recording;
+
+  std::unique_ptr<Recording> recording_;  // null after finish()
+};
+
+}  // namespace lockstep

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Spans as events of Chrome's trace format.
+#include "lockstep/train/trace_events.h"
+
+#include <gmock/gmock.h>
+#include <nlohmann/json.hpp>
+
+namespace lockstep {
+namespace {
+
+using ::testing::ElementsAre;
+using Json = nlohmann::json;
+
+std::vector<Json> events_of(const TracedRank& traced, const std::string& phase) {
+  std::vector<Json> chosen;
+  for (const Json& event : Json::parse("[" + trace_events(traced) + "]")) {
+    if (event["ph"] == phase) chosen.push_back(event);
+  }
+  return chosen;
+}
+
+TEST(TraceEvents, AreInMicrosecondsOnTheCommonClock) {
+  const auto events = events_of(
+      {.rank = 3, .shift = -1'000'000, .spans = {{"forward", 1'002'003, 1'004'004, 5, 0}}}, "X");
+  ASSERT_EQ(events.size(), 1U);
+  EXPECT_EQ(events[0]["name"], "forward");
+  EXPECT_EQ(events[0]["pid"], 3);
+  EXPECT_EQ(events[0]["tid"], 0);
+  EXPECT_DOUBLE_EQ(events[0]["ts"], 2.003);
+  EXPECT_DOUBLE_EQ(events[0]["dur"], 2.001);
+  EXPECT_EQ(events[0]["args"]["number"], 5);
+}
+
+TEST(TraceEvents, NameTheRankItsThreadsAndItsLabel) {
+  std::vector<std::string> names;
+  for (const Json& event :
+       events_of({.rank = 1, .label = "host \"a\"", .spans = {{"own", 0, 1, -1, 4}}}, "M")) {
+    EXPECT_EQ(event["pid"], 1);
+    for (const char* key : {"name", "labels"}) {
+      if (event["args"].contains(key)) names.push_back(event["args"][key]);
+    }
+  }
+  EXPECT_THAT(names, ElementsAre("rank 1", "host \"a\"", "training", "thread 4"));
+}
+
+TEST(TraceEvents, ReductionsInFlightShareALaneOnlyIfTheyDoNotOverlap) {
+  constexpr auto kInFlight = RecordedSpan::kInFlight;
+  const auto events = events_of({.spans = {{"bucket", 10, 20, 0, kInFlight},
+                                           {"bucket", 15, 30, 1, kInFlight},
+                                           {"bucket", 20, 40, 2, kInFlight}}},
+                                "X");
+  ASSERT_EQ(events.size(), 3U);
+  EXPECT_EQ(events[0]["tid"], 1);
+  EXPECT_EQ(events[1]["tid"], 2);
+  EXPECT_EQ(events[2]["tid"], 1);
+}
+
+TEST(TraceEvents, ASpanComesBeforeThoseInside) {
+  const auto events =
+      events_of({.spans = {{"inner", 10, 20, -1, 0}, {"outer", 10, 30, -1, 0}}}, "X");
+  EXPECT_EQ(events[0]["name"], "outer");
+  EXPECT_EQ(events[1]["name"], "inner");
+}
+
+}  // namespace
+}  // namespace lockstep

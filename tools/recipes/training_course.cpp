@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Takes a point every so many steps, and gathers the ranks' points as JSON.
+#include "tools/recipes/training_course.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include <ATen/ATen.h>
+
+#include "lockstep/comm/objects.h"
+#include "lockstep/core/peak_memory.h"
+#include "lockstep/libtorch_version.h"
+#include "tools/recipes/json_fields.h"
+
+namespace lockstep {
+namespace {
+
+// More would not be seen on a chart.
+constexpr std::int64_t kPoints = 200;
+
+// JSON has no NaN.
+double number_or_nan(const Json& json) {
+  return json.is_null() ? std::numeric_limits<double>::quiet_NaN() : json.get<double>();
+}
+
+Json as_json(const RankCourse& course) {
+  Json json{{"steps", course.steps},
+            {"samples", course.samples},
+            {"seconds", course.seconds},
+            {"seconds_in", course.seconds_in},
+            {"points", Json::array()}};
+  for (const CoursePoint& point : course.points) {
+    json["points"].push_back({point.step, point.epoch, point.loss, point.learning_rate,
+                              point.samples_per_second,
+                              point.peak_mb ? Json(*point.peak_mb) : Json(nullptr)});
+  }
+  return json;
+}
+
+RankCourse course_from(const Json& json) {
+  RankCourse course{.steps = json.at("steps"),
+                    .samples = json.at("samples"),
+                    .seconds = json.at("seconds"),
+                    .seconds_in = json.at("seconds_in")};
+  for (const Json& point : json.at("points")) {
+    course.points.push_back(
+        {.step = point[0],
+         .epoch = point[1],
+         .loss = number_or_nan(point[2]),
+         .learning_rate = point[3],
+         .samples_per_second = number_or_nan(point[4]),
+         .peak_mb = point[5].is_null() ? std::nullopt : std::optional(point[5].get<double>())});
+  }
+  return course;
+}
+
+}  // namespace
+
+CourseRecorder::CourseRecorder(ProcessGroup& group) : group_(group) {
+  if (SpanRecorder::active() == nullptr) recorder_.emplace(/*capacity=*/0);
+}
+
+CourseRecorder::Totals CourseRecorder::totals() {
+  Totals seconds;
+  const SpanRecorder* recorder = SpanRecorder::active();
+  if (recorder == nullptr) return seconds;
+  for (const auto& [name, nanoseconds] : recorder->totals()) {
+    seconds[name] = static_cast<double>(nanoseconds) / 1e9;
+  }
+  return seconds;
+}
+
+void CourseRecorder::begin_epoch() {
+  totals_before_ = totals();
+  epoch_began_ = since_ = Clock::now();
+}
+
+void CourseRecorder::step(const StepSeen& seen) {
+  const std::int64_t own_samples = seen.samples / group_.size();
+  losses_ = losses_.defined() ? losses_.add_(seen.loss) : seen.loss.to(at::kDouble, false, true);
+  samples_ += own_samples;
+  course_.samples += own_samples;
+  ++steps_;
+  ++course_.steps;
+  // Points divide all steps evenly, whatever the length of an epoch.
+  const std::int64_t points = std::min(kPoints, seen.steps());
+  const auto points_until = [&](std::int64_t step) { return step * points / seen.steps(); };
+  if (points_until(seen.step()) > points_until(seen.step() - 1)) add_point(seen);
+}
+
+void CourseRecorder::add_point(const StepSeen& seen) {
+  const double loss = losses_.item<double>() / static_cast<double>(steps_);  // waits for a GPU
+  const auto now = Clock::now();
+  seconds_ += std::chrono::duration<double>(now - since_).count();
+  // The kernel takes up to a millisecond to count a process's pages.
+  if (!peak_seen_ || now - *peak_seen_ >= std::chrono::seconds(1)) {
+    const at::Device device = group_.device();
+    const auto bytes =
+        device.is_cpu() ? std::optional(peak_memory()) : libtorch::peak_memory(device);
+    peak_mb_ = bytes ? std::optional(static_cast<double>(*bytes) / 1e6) : std::nullopt;
+    peak_seen_ = now;
+  }
+  course_.points.push_back(
+      {.step = seen.step(),
+       .epoch = static_cast<double>(seen.step()) / static_cast<double>(seen.steps_per_epoch),
+       .loss = loss,
+       .learning_rate = seen.learning_rate,
+       .samples_per_second = static_cast<double>(samples_) / seconds_,
+       .peak_mb = peak_mb_});
+  losses_.reset();
+  seconds_ = 0;
+  samples_ = 0;
+  steps_ = 0;
+  since_ = Clock::now();
+}
+
+void CourseRecorder::end_epoch() {
+  const auto now = Clock::now();
+  seconds_ += std::chrono::duration<double>(now - since_).count();
+  course_.seconds += std::chrono::duration<double>(now - epoch_began_).count();
+  for (const auto& [name, seconds] : totals()) {
+    course_.seconds_in[name] += seconds - totals_before_[name];
+  }
+}
+
+std::vector<RankCourse> CourseRecorder::of_all_ranks() const {
+  std::vector<RankCourse> courses;
+  for (const Json& course : all_gather_object(as_json(course_), group_)) {
+    courses.push_back(course_from(course));
+  }
+  return courses;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Fills the training's page with tables and data.
+#include "tools/report/training_report.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "lockstep/core/error.h"
+#include "tools/recipes/json_fields.h"
+#include "tools/report/page.h"
+#include "tools/report/texts.h"
+
+namespace lockstep {
+namespace {
+
+// The spans that a step is made of, and how the page calls them.
+struct StepPart {
+  const char* span;
+  const char* name;
+};
+constexpr std::array kStepParts{
+    StepPart{"forward", "forward"},      StepPart{"backward", "backward"},
+    StepPart{"launch bucket", "launch"}, StepPart{"wait", "wait"},
+    StepPart{"optimizer", "optimizer"},  StepPart{"data", "data"}};
+
+std::string plural(std::int64_t count, std::string_view what) {
+  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
+}
+
+// Milliseconds of a mean step: those of kStepParts, and the rest.
+std::vector<double> milliseconds_of_step(const RankCourse& course) {
+  const double steps = static_cast<double>(std::max<std::int64_t>(course.steps, 1));
+  std::vector<double> parts;
+  double rest = course.seconds;
+  for (const StepPart& part : kStepParts) {
+    const auto found = course.seconds_in.find(part.span);
+    const double seconds = found == course.seconds_in.end() ? 0 : found->second;
+    rest -= seconds;
+    parts.push_back(seconds * 1e3 / steps);
+  }
+  parts.push_back(std::max(rest, 0.0) * 1e3 / steps);
+  return parts;
+}
+
+std::optional<double> last_peak(const RankCourse& course) {
+  return course.points.empty() ? std::nullopt : course.points.back().peak_mb;
+}
+
+std::string megabytes_or_unknown(std::optional<double> number) {
+  return number ? fmt::format("{:.0f}", *number) : "?";
+}
+
+std::vector<Cells> result_cells(const TrainResult& result) {
+  std::vector<Cells> lines{
+      {"final loss", "s/epoch", "samples/s", "peak MB"},
+      {fmt::format("{:.4f}", result.loss), fmt::format("{:.3f}", result.seconds_per_epoch),
+       fmt::format("{:.0f}", result.samples_per_second), megabytes_or_unknown(result.peak_mb)}};
+  const auto add = [&](const char* name, const std::string& cell) {
+    lines[0].emplace_back(name);
+    lines[1].push_back(cell);
+  };
+  if (result.accuracy) add("accuracy", fmt::format("{:.2f} %", *result.accuracy * 100));
+  if (result.weight) add("weight", fmt::format("{:.4f}", *result.weight));
+  if (result.bias) add("bias", fmt::format("{:.4f}", *result.bias));
+  return lines;
+}
+
+std::vector<Cells> rank_cells(const std::vector<RankCourse>& ranks) {
+  Cells names{"rank", "samples/s", "a step"};
+  for (const StepPart& part : kStepParts) names.emplace_back(part.name);
+  names.insert(names.end(), {"other", "peak MB"});
+  std::vector<Cells> lines{names};
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    const RankCourse& course = ranks[rank];
+    const double steps = static_cast<double>(std::max<std::int64_t>(course.steps, 1));
+    Cells cells{std::to_string(rank),
+                fmt::format("{:.0f}", static_cast<double>(course.samples) / course.seconds),
+                fmt::format("{:.3f}", course.seconds * 1e3 / steps)};
+    for (const double part : milliseconds_of_step(course)) {
+      cells.push_back(fmt::format("{:.3f}", part));
+    }
+    cells.push_back(megabytes_or_unknown(last_peak(course)));
+    lines.push_back(std::move(cells));
+  }
+  return lines;
+}
+
+std::string course_data(const std::vector<RankCourse>& ranks) {
+  Json json{{"parts", Json::array()}, {"ranks", Json::array()}};
+  for (const StepPart& part : kStepParts) json["parts"].push_back(part.name);
+  json["parts"].push_back("other");
+  for (const RankCourse& course : ranks) {
+    Json points = Json::array();
+    for (const CoursePoint& point : course.points) {
+      points.push_back({{"epoch", point.epoch},
+                        {"loss", point.loss},
+                        {"learning_rate", point.learning_rate},
+                        {"samples_per_second", point.samples_per_second},
+                        {"peak_mb", point.peak_mb ? Json(*point.peak_mb) : Json(nullptr)}});
+    }
+    json["ranks"].push_back(
+        {{"milliseconds", milliseconds_of_step(course)}, {"points", std::move(points)}});
+  }
+  return json.dump();
+}
+
+std::string training_title(const TrainResult& result) {
+  const int replicas = result.replicas;
+  return fmt::format("{}: {} with {}", result.recipe, result.mode,
+                     replicas > 1 ? plural(replicas, "replica") : plural(result.ranks, "rank"));
+}
+
+std::string training_summary(const TrainResult& result) {
+  return fmt::format("{}, seed {}, learning rate {:g}, batches of {}, {} in all, {} on each rank",
+                     plural(result.epochs, "epoch"), result.seed, result.learning_rate,
+                     result.batch_size, result.global_batch_size, plural(result.threads, "thread"));
+}
+
+}  // namespace
+
+std::string to_html(const TrainResult& result, const std::vector<RankCourse>& ranks,
+                    const std::string& command, const std::string& chart_library) {
+  if (ranks.empty()) throw UsageError("a report needs at least one rank");
+  const bool on_gpu = result.device != "cpu";
+  return filled(
+      training_page,
+      {{"TITLE", escaped(training_title(result))},
+       {"SUMMARY", escaped(training_summary(result))},
+       {"RESULT", html_table(result_cells(result))},
+       {"RANKS", html_table(rank_cells(ranks))},
+       // A bar for each rank, the axis and the legend.
+       {"BARS_HEIGHT", fmt::format("{:.1f}", 7 + 2.5 * static_cast<double>(ranks.size()))},
+       {"ON_GPU",
+        on_gpu ? " On a GPU, times are those of the host, which starts the GPU's work." : ""},
+       {"HOW", how_it_was_made(command, result.device,
+                               fmt::format("{} of {}", plural(result.ranks, "rank"),
+                                           plural(result.threads, "thread")))},
+       {"DATA", inside_script(course_data(ranks))},
+       {"CHART_LIBRARY", inside_script(chart_library)}});
+}
+
+}  // namespace lockstep
