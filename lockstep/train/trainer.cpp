@@ -16,14 +16,14 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/trace_span.h"
 #include "lockstep/optim/clip_grad.h"
+#include "lockstep/parallel/check_in_sync.h"
+#include "lockstep/parallel/finite_gradients.h"
 #include "lockstep/train/mean_over_ranks.h"
 #include "lockstep/train/progress.h"
 #include "lockstep/train/trainer_saves.h"
 
 namespace lockstep {
 namespace {
-
-constexpr std::int64_t kBatchesPerLine = 100;
 
 void check_trainer(const TrainerOptions& options, const ProcessGroup& group) {
   std::string fault;
@@ -46,7 +46,16 @@ void check_trainer(const TrainerOptions& options, const ProcessGroup& group) {
   } else if (options.checkpoints && options.checkpoints->every_steps < 0) {
     fault = fmt::format("checkpoints every {} steps; give a positive number, or 0",
                         options.checkpoints->every_steps);
-  } else if (options.amp == at::kHalf && options.distributed.check_finite) {
+  } else if (options.batches_per_line < 0 || options.check_in_sync < 0) {
+    fault = fmt::format(
+        "a line every {} batches, ranks compared every {} steps; give positive "
+        "numbers, or 0",
+        options.batches_per_line, options.check_in_sync);
+  } else if (options.check_in_sync > 0 && options.mode != TrainingMode::distributed) {
+    fault = "check_in_sync compares ranks, and needs TrainingMode::distributed";
+  } else if (options.check_in_sync > 0 && !options.distributed.whole_gradients) {
+    fault = "check_in_sync compares gradients; leave whole_gradients on";
+  } else if (options.amp == at::kHalf && options.check_finite) {
     fault = "training in float16 skips steps that overflow; leave out check_finite";
   }
   if (fault.empty()) return check_schedule(options.schedule);
@@ -61,6 +70,8 @@ TrainerOptions resolved(TrainerOptions options, const ProcessGroup& group) {
   if (options.mode == TrainingMode::automatic) {
     options.mode = group.size() > 1 ? TrainingMode::distributed : TrainingMode::single;
   }
+  options.check_finite = options.check_finite || options.distributed.check_finite;
+  options.distributed.check_finite = options.check_finite;
   check_trainer(options, group);
   if (group.rank() != 0 || !options.log) options.log = [](const std::string&) {};
   return options;
@@ -73,11 +84,10 @@ class TrainerBase::Epoch {
  public:
   // Goes on after the batches and samples of the trainer's progress.
   Epoch(TrainerBase& trainer, const FitOptions& fit)
-      : trainer_(trainer),
-        fit_(fit),
-        lines_(trainer.options_.log, kBatchesPerLine),
-        passed_over_(trainer.progress_->batches) {
+      : trainer_(trainer), fit_(fit), passed_over_(trainer.progress_->batches) {
     summary_.epoch = trainer.progress_->epoch;
+    const std::int64_t batches_per_line = trainer.options_.batches_per_line;
+    if (batches_per_line > 0) lines_.emplace(trainer.options_.log, batches_per_line);
   }
 
   void train_on(std::int64_t samples, bool last, const Loss& loss) {
@@ -87,16 +97,23 @@ class TrainerBase::Epoch {
     }
     const TracedSpan span("batch", batches_);
     require_size(samples);
-    TrainerProgress& progress = *trainer_.progress_;
-    ++progress.batches;
-    progress.samples += samples * trainer_.group().size();
-    const bool steps = ++batches_ % trainer_.options_.accumulation_steps == 0 || last;
-    const at::Tensor value = trainer_.backward(loss, steps);
-    // A copy: the loss is the user's.
-    losses_ = losses_.defined() ? losses_.add_(value.reshape({}))
-                                : value.reshape({}).to(at::kDouble, false, /*copy=*/true);
-    if (steps) finish_step(value, last);
-    lines_.step([&] { return fmt::format("{}, batch {}", label(), progress.batches); }, value);
+    count(samples);
+    const bool steps = batches_ % trainer_.options_.accumulation_steps == 0 || last;
+    at::Tensor value;
+    try {
+      value = trainer_.backward(loss, steps);
+      // A copy: the loss is the user's.
+      const auto weight = static_cast<double>(samples >= 0 ? samples : 1);
+      if (!losses_.defined()) losses_ = at::zeros({}, value.options().dtype(at::kDouble));
+      losses_.add_(value.reshape({}), weight);
+      weights_ += weight;
+      if (steps) finish_step(value, last);
+    } catch (const NonFiniteGradient& error) {
+      throw NonFiniteGradient(fmt::format("{}: {}", where(), error.what()));
+    } catch (const OutOfSync& error) {
+      throw OutOfSync(fmt::format("{}: {}", where(), error.what()));
+    }
+    if (lines_) lines_->step([&] { return where(); }, value);
   }
 
   // Collective.
@@ -107,9 +124,8 @@ class TrainerBase::Epoch {
     }
     const at::Tensor sum = losses_.cpu().view({1});  // waits for pending work on a GPU
     const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start_;
-    summary_.loss = mean_over_ranks(sum, at::full({1}, static_cast<double>(batches_), at::kDouble),
-                                    trainer_.group())
-                        .item<double>();
+    summary_.loss =
+        mean_over_ranks(sum, at::full({1}, weights_, at::kDouble), trainer_.group()).item<double>();
     summary_.seconds = std::ranges::max(all_gather_object(time.count(), trainer_.group()));
     return summary_;
   }
@@ -128,6 +144,32 @@ class TrainerBase::Epoch {
         "size()");
   }
 
+  void count(std::int64_t samples) {
+    ++batches_;
+    ++trainer_.progress_->batches;
+    if (samples < 0) samples_of_step_ = -1;
+    if (samples_of_step_ < 0) return;
+    const std::int64_t of_all_ranks = samples * trainer_.group().size();
+    samples_of_step_ += samples;
+    trainer_.progress_->samples += of_all_ranks;
+    if (batches_ == 1) samples_of_batch_ = of_all_ranks;
+  }
+
+  // "epoch 2/5, step 100/938"; without a sampler, the number of batches is not known.
+  std::string where() const {
+    const TrainerProgress& progress = *trainer_.progress_;
+    const char* const what = trainer_.options_.accumulation_steps == 1 ? "step" : "batch";
+    if (fit_.sampler == nullptr || samples_of_batch_ <= 0) {
+      return fmt::format("{}, {} {}", label(), what, progress.batches);
+    }
+    const auto batches_in = [&](std::int64_t samples) {
+      return (samples + samples_of_batch_ - 1) / samples_of_batch_;
+    };
+    const auto own = static_cast<std::int64_t>(fit_.sampler->size());
+    return fmt::format("{}, {} {}/{}", label(), what, batches_in(progress.samples),
+                       batches_in(own * trainer_.group().size()));
+  }
+
   void finish_step(const at::Tensor& loss, bool last) {
     ++summary_.steps;
     if (!trainer_.step()) ++summary_.skipped;
@@ -137,22 +179,29 @@ class TrainerBase::Epoch {
       fit_.after_step({.epoch = summary_.epoch,
                        .step = progress.steps,
                        .loss = loss,
-                       .learning_rate = groups.front().options().get_lr()});
+                       .learning_rate = groups.front().options().get_lr(),
+                       .samples = samples_of_step_,
+                       .samples_of_epoch = samples_of_step_ < 0 ? -1 : progress.samples});
     }
+    if (samples_of_step_ > 0) samples_of_step_ = 0;
     // The end of an epoch has a checkpoint of its own.
     if (!trainer_.saves_ || last) return;
     const std::int64_t every = trainer_.options_.checkpoints->every_steps;
-    if (every > 0 && progress.steps % every == 0) trainer_.saves_->save(progress, {}, fit_.sampler);
+    if (every > 0 && progress.steps % every == 0) trainer_.save({}, fit_.sampler);
   }
 
   TrainerBase& trainer_;
   const FitOptions& fit_;
-  Progress lines_;
+  std::optional<Progress> lines_;
   EpochSummary summary_;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::int64_t passed_over_;  // batches that are still to be passed over
   std::int64_t batches_ = 0;  // trained on here
-  at::Tensor losses_;         // their sum, on the device
+  // Of this rank since the last step, -1 if unknown; and of all ranks in a full batch.
+  std::int64_t samples_of_step_ = 0;
+  std::int64_t samples_of_batch_ = 0;
+  at::Tensor losses_;  // their sum, each times its weight, on the device
+  double weights_ = 0;
 };
 
 TrainerBase::TrainerBase(std::shared_ptr<ProcessGroup> group, TrainerOptions options)
@@ -199,6 +248,7 @@ at::Tensor TrainerBase::backward(const Loss& loss, bool synchronize) {
   const TracedSpan span("backward");
   const bool accumulates = options_.accumulation_steps > 1;
   scaler_.scale(accumulates ? value / options_.accumulation_steps : value).backward();
+  if (options_.check_finite && !model_) check_finite_gradients(*module_);
   return value.detach();
 }
 
@@ -209,8 +259,11 @@ bool TrainerBase::step() {
   if (options_.max_grad_norm) clip_gradients();
   const bool stepped = scaler_.step(*optimizer_);
   scaler_.update();
-  optimizer_->zero_grad();
   ++progress_->steps;
+  if (options_.check_in_sync > 0 && progress_->steps % options_.check_in_sync == 0) {
+    check_in_sync(*model_, {.gradients = true});
+  }
+  optimizer_->zero_grad();
   return stepped;
 }
 
@@ -281,6 +334,11 @@ EpochSummary TrainerBase::run_epoch(const std::function<void(const TrainOn&)>& r
   return summary;
 }
 
+void TrainerBase::save(const std::optional<double>& score, const EpochSampler* sampler) {
+  const TracedSpan span("checkpoint");
+  saves_->save(*progress_, score, sampler);
+}
+
 void TrainerBase::note_evaluation(const std::optional<double>& evaluation) {
   if (!evaluation) return;
   std::optional<double>& best = progress_->best;
@@ -315,7 +373,7 @@ std::vector<EpochSummary> TrainerBase::run_epochs(
     ++progress_->epoch;
     progress_->batches = 0;
     progress_->samples = 0;
-    if (saves_) saves_->save(*progress_, summary.evaluation, fit.sampler);
+    if (saves_) save(summary.evaluation, fit.sampler);
     if (fit.end_epoch) fit.end_epoch(summary);
   }
   if (saves_) saves_->wait();

@@ -81,6 +81,7 @@ class TrainerBase {
   void begin_epoch(bool resumed, const FitOptions& fit);
   EpochSummary run_epoch(const std::function<void(const TrainOn&)>& run_batches,
                          const FitOptions& fit);
+  void save(const std::optional<double>& score, const EpochSampler* sampler);
   void note_evaluation(const std::optional<double>& evaluation);
   bool has_no_patience_left() const;
   at::Tensor backward(const Loss& loss, bool synchronize);
@@ -146,6 +147,12 @@ class Trainer : public TrainerBase {
   // lockstep::optim, and the call is collective.
   template <class Optimizer, class Options>
   void optimize_with(const Options& options);
+  // The same with an optimizer that was made for the module's parameters, or for
+  // model().distributed(). A sharded one needs .shard_optimizer too.
+  void optimize_with(std::unique_ptr<torch::optim::Optimizer> optimizer) {
+    use(pointer_of(model_.module_), model_.distributed_ ? model_.distributed_.ptr() : nullptr,
+        std::move(optimizer));
+  }
 
   // Collective if distributed. Puts the module into training mode, and trains on a range of
   // batches, once per epoch: libtorch's data loaders, MemoryLoader, a std::vector. `loss(model,

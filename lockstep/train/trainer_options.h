@@ -58,22 +58,31 @@ struct TrainerOptions {
   // Ends the training after this many epochs in a row whose evaluation was not better than the best
   // before. 0: never. Needs the callback evaluate.
   std::int64_t patience = 0;
+  // Throws NonFiniteGradient before a step whose gradients have infinite or NaN elements.
+  bool check_finite = false;
+  // If distributed: throws OutOfSync unless all ranks have the same parameters, buffers and
+  // gradients, bit for bit, after every so many steps. 0: never.
+  std::int64_t check_in_sync = 0;
   // For data_parallel and distributed.
   DataParallelOptions data_parallel = {};
   DistributedDataParallelOptions distributed = {};
   std::optional<TrainerCheckpointOptions> checkpoints = {};
   // Each rank keeps the state of its part of the parameters: see optimizers.h.
   bool shard_optimizer = false;
-  // Gets progress lines on rank 0: one every 100 batches, and one per epoch.
+  // Gets lines on rank 0: about each epoch and each checkpoint, and every so many batches. 0: none
+  // of these.
   std::function<void(const std::string&)> log = {};
+  std::int64_t batches_per_line = 100;
 };
 
 struct EpochSummary {
   std::int64_t epoch = 0;    // from 0
   std::int64_t steps = 0;    // of the optimizer
   std::int64_t skipped = 0;  // steps whose gradients overflowed in float16
-  double loss = 0;           // the mean over the batches of all ranks
-  double seconds = 0;        // of the slowest rank, without evaluation
+  // The mean over the samples of all ranks; over the batches, if these do not say how many they
+  // have.
+  double loss = 0;
+  double seconds = 0;  // of the slowest rank, without evaluation
   std::optional<double> evaluation = {};
 };
 
@@ -82,6 +91,9 @@ struct StepSummary {
   std::int64_t step = 0;     // of the optimizer, over all epochs, from 1
   at::Tensor loss;           // of this rank's last batch, on its device: reading it waits for a GPU
   double learning_rate = 0;  // of the first parameter group
+  // This rank's in the step, and all ranks' in this epoch so far; -1 if batches do not say.
+  std::int64_t samples = 0;
+  std::int64_t samples_of_epoch = 0;
 };
 
 // Functions are called on every rank.
