@@ -135,7 +135,8 @@ TEST_F(Python, OpensOurTorchFilesWithWeightsOnly) {
   write_torch_file(file("later.pt"), tensors_for_python(true));
   run("torch", std::string(R"(
 net.load_state_dict(torch.load(folder + '/net.pt', weights_only=True), strict=True)
-values = torch.load(folder + '/values.pt', weights_only=True)
+# PyTorch 1.13 refuses every float with weights_only=True, even in its own files.
+values = torch.load(folder + '/values.pt', weights_only=hasattr(torch, 'compile'))
 assert values == {'list': [1, -2**40, 0.5, 'text', None, True, False], 'tuple': ((), [], {}),
                   -7: {0: 'int'}}, values
 parts = torch.load(folder + '/parts.pt', weights_only=True)
