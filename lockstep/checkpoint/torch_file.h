@@ -75,7 +75,8 @@ std::vector<NamedTensor> all_tensors(const TorchValue& value);
 void write_torch_file(const std::filesystem::path& file, std::span<const NamedTensor> tensors);
 
 // The same for any value: read_torch_file gives it back. A Dict becomes a dict of Python, which
-// keeps the order too; net.load_state_dict takes it like an OrderedDict.
+// keeps the order too; net.load_state_dict takes it like an OrderedDict. With weights_only=True,
+// PyTorch 1.13 refuses every float, even in its own files.
 //
 // UsageError as above for a tensor at any depth; if a string is not UTF-8, a Dict has a key that is
 // neither a string nor an integer or has one twice, or values are nested more than 100 deep.

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "checkpoint/pythons.h"
 #include "checkpoint/tensors_of_all_types.h"
 #include "support/program.h"
 #include "support/skip_or_fail.h"
@@ -16,19 +17,6 @@
 
 namespace lockstep::testing {
 namespace {
-
-// Of those on this machine that import the modules: the one of the libtorch in use, and the
-// system's.
-std::vector<std::string> pythons_with(const std::string& modules) {
-  std::vector<std::string> found;
-  for (const std::string python : {LOCKSTEP_TORCH_PYTHON, "/usr/bin/python3"}) {
-    if (!std::filesystem::exists(python)) continue;
-    if (!found.empty() && std::filesystem::equivalent(found.back(), python)) continue;
-    Program program({python, "-W", "ignore", "-c", "import " + modules});
-    if (program.wait() == 0) found.push_back(python);
-  }
-  return found;
-}
 
 // The net of the tests, in Python and here.
 constexpr const char* kNet = R"(
@@ -115,16 +103,45 @@ safetensors.torch.save_file({}, folder + '/none.safetensors')
   EXPECT_TRUE(read_safetensors(file("none.safetensors")).tensors.empty());
 }
 
+TorchValue plain_values() {
+  using Dict = TorchValue::Dict;
+  using List = TorchValue::List;
+  using Tuple = TorchValue::Tuple;
+  const List list{{std::int64_t{1}},
+                  {-(std::int64_t{1} << 40)},
+                  {0.5},
+                  {std::string("text")},
+                  {},
+                  {true},
+                  {false}};
+  return {Dict{{{std::string("list")}, {list}},
+               {{std::string("tuple")}, {Tuple{{{Tuple{}}, {List{}}, {Dict{}}}}}},
+               {{std::int64_t{-7}}, {Dict{{{std::int64_t{0}}, {std::string("int")}}}}}}};
+}
+
 TEST_F(Python, OpensOurTorchFilesWithWeightsOnly) {
   auto net = net_here();
   auto tied = state_dict(*net);
   tied.push_back({"tied", tied.front().tensor});
   write_torch_file(file("tied.pt"), tied);
   write_torch_file(file("net.pt"), state_dict(*net));
+  write_torch_file(file("values.pt"), plain_values());
+  const TorchValue tensor{torch::ones({3})};
+  write_torch_file(
+      file("parts.pt"),
+      TorchValue{TorchValue::Dict{{{std::string("model")}, dict_of(state_dict(*net))},
+                                  {{std::string("views")}, {TorchValue::List{tensor, tensor}}}}});
   write_torch_file(file("all.pt"), tensors_for_python(false));
   write_torch_file(file("later.pt"), tensors_for_python(true));
   run("torch", std::string(R"(
 net.load_state_dict(torch.load(folder + '/net.pt', weights_only=True), strict=True)
+# PyTorch 1.13 refuses every float with weights_only=True, even in its own files.
+values = torch.load(folder + '/values.pt', weights_only=hasattr(torch, 'compile'))
+assert values == {'list': [1, -2**40, 0.5, 'text', None, True, False], 'tuple': ((), [], {}),
+                  -7: {0: 'int'}}, values
+parts = torch.load(folder + '/parts.pt', weights_only=True)
+net.load_state_dict(parts['model'], strict=True)
+assert parts['views'][0].data_ptr() == parts['views'][1].data_ptr()
 tied = torch.load(folder + '/tied.pt', weights_only=True)
 assert type(tied).__name__ == 'OrderedDict'
 assert tied['tied'].data_ptr() == tied['0.weight'].data_ptr() != tied['0.bias'].data_ptr()

@@ -3,6 +3,7 @@
 #include "lockstep/checkpoint/torch_file.h"
 
 #include <fstream>
+#include <limits>
 
 #include "checkpoint/tensors_of_all_types.h"
 #include "checkpoint/torch_bytes.h"
@@ -46,7 +47,7 @@ TEST(TorchFile, KeepsEmptyTensorsScalarsAndViews) {
                                          {"also empty", torch::empty({0})}};
   write_torch_file(file, tensors);
   EXPECT_EQ(difference(state_dict_of(read_torch_file(file)), tensors), "");
-  write_torch_file(file, {});
+  write_torch_file(file, std::vector<NamedTensor>{});
   EXPECT_TRUE(state_dict_of(read_torch_file(file)).empty());
 }
 
@@ -112,6 +113,66 @@ TEST(TorchFile, ReadsPlainValues) {
   EXPECT_EQ(std::get<std::int64_t>(dict.at(3).first.data), 7);
   EXPECT_EQ(std::get<std::string>(dict.at(3).second.data), "text");
   EXPECT_TRUE(std::get<at::Tensor>(value.find("net")->data).equal(torch::tensor({2.0F, 3.0F})));
+}
+
+TEST(TorchFile, WritesPlainValuesThatAreReadBack) {
+  const TemporaryFolder folder;
+  const auto file = folder.path() / "values.pt";
+  const at::Tensor tensor = torch::arange(6).reshape({2, 3});
+  const auto text = [](const char* value) { return TorchValue{std::string(value)}; };
+  const std::vector<std::int64_t> numbers{0,
+                                          -1,
+                                          255,
+                                          1 << 30,
+                                          std::int64_t{1} << 31,
+                                          std::numeric_limits<std::int64_t>::min(),
+                                          std::numeric_limits<std::int64_t>::max()};
+  TorchValue::List list;
+  for (const std::int64_t number : numbers) list.push_back({number});
+  write_torch_file(
+      file, TorchValue{TorchValue::Dict{
+                {text("numbers"), {list}},
+                {{std::int64_t{-3}}, {TorchValue::Tuple{{{true}, {}, {false}, {-0.5}, text("")}}}},
+                {text("tensors"), dict_of(std::vector<NamedTensor>{{"a", tensor}, {"b", tensor}})},
+                {text("empty"), {TorchValue::Dict{}}}}});
+  const TorchValue read = read_torch_file(file);
+  const auto& read_list = std::get<TorchValue::List>(read.find("numbers")->data);
+  ASSERT_EQ(read_list.size(), numbers.size());
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    EXPECT_EQ(std::get<std::int64_t>(read_list[i].data), numbers[i]);
+  }
+  const auto& [key, value] = std::get<TorchValue::Dict>(read.data)[1];
+  EXPECT_EQ(std::get<std::int64_t>(key.data), -3);
+  const auto& tuple = std::get<TorchValue::Tuple>(value.data).items;
+  ASSERT_EQ(tuple.size(), 5u);
+  EXPECT_TRUE(std::get<bool>(tuple[0].data));
+  EXPECT_TRUE(std::holds_alternative<std::monostate>(tuple[1].data));
+  EXPECT_FALSE(std::get<bool>(tuple[2].data));
+  EXPECT_EQ(std::get<double>(tuple[3].data), -0.5);
+  EXPECT_EQ(std::get<std::string>(tuple[4].data), "");
+  const auto tensors = state_dict_of(read, "tensors");
+  EXPECT_TRUE(tensors.at(0).tensor.equal(tensor));
+  EXPECT_EQ(tensors.at(0).tensor.data_ptr(), tensors.at(1).tensor.data_ptr());
+  EXPECT_TRUE(std::get<TorchValue::Dict>(read.find("empty")->data).empty());
+}
+
+TEST(TorchFile, RefusesValuesThatItWouldNotRead) {
+  const TemporaryFolder folder;
+  const auto file = folder.path() / "values.pt";
+  const TorchValue key{std::string("key")};
+  TorchValue deep;
+  for (int i = 0; i < 101; ++i) deep = {TorchValue::List{std::move(deep)}};
+  const std::vector<std::pair<TorchValue, std::string>> wrong{
+      {{TorchValue::Dict{{key, {}}, {key, {}}}}, "has the key \"key\" twice"},
+      {{TorchValue::Dict{{{0.5}, {}}}}, "neither a string nor an integer"},
+      {{std::string("\xff")}, "is not UTF-8"},
+      {{TorchValue::Dict{{key, {TorchValue::List{{}, {at::Tensor()}}}}}}, "\"key.1\" is undefined"},
+      {deep, "more than 100 deep"}};
+  for (const auto& [value, message] : wrong) {
+    EXPECT_THAT([&] { write_torch_file(file, value); },
+                ThrowsMessage<UsageError>(HasSubstr(message)));
+  }
+  EXPECT_FALSE(std::filesystem::exists(file));
 }
 
 TEST(TorchFile, FindsTheStateDictByItsName) {
