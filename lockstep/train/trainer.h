@@ -142,6 +142,7 @@ class Trainer : public TrainerBase {
       : Trainer(handle_of(module), std::move(group), std::move(options)) {}
 
   Model& model() { return model_; }
+  const Model& model() const { return model_; }
 
   // Once, before fit(): an optimizer of all parameters. With .shard_optimizer it must be one of
   // lockstep::optim, and the call is collective.

@@ -36,6 +36,17 @@ void TrainCommand::describe(::CLI::App& app) {
              "for dp and ddp, and otherwise 1");
   app.add_option("--save", save, "Save the trained net of rank 0 to this file, as torch::save does")
       ->type_name("FILE");
+  auto* const checkpoints =
+      app.add_option("--checkpoint-dir", checkpoint_folder,
+                     "Save all of the training in this folder after each epoch, while it goes on")
+          ->type_name("DIR");
+  add_number(app, "--checkpoint-every", checkpoint_every, kStepIntervals,
+             "Save after every so many steps, too")
+      ->needs(checkpoints)
+      ->type_name("STEPS");
+  app.add_flag("--resume", resume,
+               "Go on from the newest checkpoint in the folder, if there is one")
+      ->needs(checkpoints);
   app.add_option("--metrics", metrics,
                  "Append a line of JSON to this file every 10 steps and after each epoch")
       ->type_name("FILE");
@@ -70,7 +81,7 @@ void TrainCommand::describe(::CLI::App& app) {
   app.add_flag(
       "--check-finite", check_finite,
       "End the training if a gradient is infinite or NaN, and name the parameter and the rank");
-  add_number(app, "--check-in-sync", check_in_sync, kCheckIntervals,
+  add_number(app, "--check-in-sync", check_in_sync, kStepIntervals,
              "End the training if, at every Nth step, not all ranks have the same parameters, "
              "buffers and gradients, bit for bit; for ddp");
   add_number(app, "--lr-scale", learning_rate_scale, kLearningRateScales, "")->group("");
@@ -94,6 +105,11 @@ int TrainCommand::run(const std::vector<std::string>& arguments) const {
   options.check_finite = check_finite;
   options.check_in_sync = check_in_sync;
   options.curriculum = chosen_curriculum();
+  if (checkpoint_folder) {
+    options.checkpoints = {.folder = *checkpoint_folder,
+                           .every_steps = checkpoint_every.value_or(0),
+                           .resume = resume};
+  }
   if (metrics) options.metrics_file = *metrics;
   if (tensorboard) options.tensorboard_folder = *tensorboard;
   if (save) options.save_file = *save;

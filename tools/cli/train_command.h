@@ -21,6 +21,9 @@ struct TrainCommand {
   std::optional<std::string> curriculum;
   std::optional<double> curriculum_start;
   std::optional<std::int64_t> curriculum_steps;
+  std::optional<std::string> checkpoint_folder;
+  std::optional<std::int64_t> checkpoint_every;
+  bool resume = false;
   std::optional<std::string> metrics;
   std::optional<std::string> tensorboard;
   std::optional<std::string> trace;

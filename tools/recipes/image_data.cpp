@@ -2,6 +2,7 @@
 // Checks sizes, memory and labels of both splits, and standardizes the images.
 #include "tools/recipes/image_data.h"
 
+#include <ATen/ops/scalar_tensor.h>
 #include <fmt/format.h>
 
 #include "lockstep/core/cpu.h"
@@ -57,10 +58,14 @@ TrainingData load_images(const std::filesystem::path& folder, ProcessGroup& grou
   check_labels(train, folder, "training");
   check_labels(test, folder, "test");
   const auto standardization = measure_standardization(train.images(), group);
-  return {.inputs = standardization.apply(train.images()).unsqueeze(1),
-          .targets = train.labels(),
-          .test_inputs = standardization.apply(test.images()).unsqueeze(1),
-          .test_targets = test.labels()};
+  return {
+      .inputs = standardization.apply(train.images()).unsqueeze(1),
+      .targets = train.labels(),
+      .test_inputs = standardization.apply(test.images()).unsqueeze(1),
+      .test_targets = test.labels(),
+      .statistics = {{"standardization.mean", at::scalar_tensor(standardization.mean, at::kDouble)},
+                     {"standardization.deviation",
+                      at::scalar_tensor(standardization.deviation, at::kDouble)}}};
 }
 
 }  // namespace lockstep

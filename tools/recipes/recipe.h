@@ -14,6 +14,7 @@
 #include <torch/optim/optimizer.h>
 
 #include "lockstep/comm/process_group.h"
+#include "lockstep/parallel/named_tensor.h"
 #include "tools/recipes/trained.h"
 
 namespace lockstep {
@@ -24,6 +25,8 @@ struct TrainingData {
   at::Tensor targets;
   at::Tensor test_inputs;
   at::Tensor test_targets;
+  // What the inputs were standardized with, for checkpoints.
+  std::vector<NamedTensor> statistics = {};
 };
 
 // What a recipe reads: nothing, since it makes its own data from the seed; a folder of images in

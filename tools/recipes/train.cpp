@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <numbers>
-#include <numeric>
 
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
@@ -20,14 +19,15 @@
 #include "lockstep/data/mnist_dataset.h"
 #include "lockstep/libtorch_version.h"
 #include "lockstep/train/evaluate.h"
+#include "lockstep/train/progress.h"
 #include "lockstep/train/trace.h"
 #include "tools/recipes/batch_size.h"
 #include "tools/recipes/curriculum.h"
-#include "tools/recipes/net_in_mode.h"
+#include "tools/recipes/recipe_trainer.h"
 #include "tools/recipes/save_model.h"
 #include "tools/recipes/text_data.h"
-#include "tools/recipes/training_loop.h"
 #include "tools/recipes/training_records.h"
+#include "tools/recipes/training_watch.h"
 
 namespace lockstep {
 namespace {
@@ -50,12 +50,6 @@ std::filesystem::path data_of(const Recipe& recipe, const TrainOptions& options)
 
 double bits(double nats) {
   return nats / std::numbers::ln2;
-}
-
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  const std::size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
 }
 
 std::int64_t count_parameters(const torch::nn::Sequential& net) {
@@ -123,28 +117,29 @@ void log_end(const TrainResult& result, const Log& log) {
 
 void measure(TrainResult& result, const Recipe& recipe, torch::nn::Sequential& net,
              const TrainingData& data, ProcessGroup& group) {
-  if (data.test_inputs.defined()) {
-    const TracedSpan span("evaluation");
-    constexpr std::size_t kBatch = 500;
-    const DistributedSampler sampler(static_cast<std::size_t>(data.test_inputs.size(0)), group,
-                                     {.shuffle = false});
-    MemoryLoader loader(data.test_inputs, data.test_targets, sampler,
-                        {.batch_size = kBatch, .device = group.device()});
-    // Right predictions, predictions, and the sum of the samples' losses.
-    const auto sums = [&](const at::Tensor& output, const at::Tensor& target) {
-      const auto right = output.argmax(-1).eq(target).sum().item<double>();
-      const double losses = recipe.loss(output, target).item<double>();
-      return torch::tensor({right, static_cast<double>(target.numel()),
-                            losses * static_cast<double>(target.size(0))},
-                           at::kDouble);
-    };
-    const Evaluation tested = evaluate(net, loader, sampler, group, sums);
-    result.accuracy = tested.sums[0] / tested.sums[1];
-    if (recipe.data == RecipeData::text) result.test_bits_per_character = bits(tested.mean(2));
-  }
+  if (!data.test_inputs.defined()) return;
+  constexpr std::size_t kBatch = 500;
+  const DistributedSampler sampler(static_cast<std::size_t>(data.test_inputs.size(0)), group,
+                                   {.shuffle = false});
+  MemoryLoader loader(data.test_inputs, data.test_targets, sampler,
+                      {.batch_size = kBatch, .device = group.device()});
+  // Right predictions, predictions, and the sum of the samples' losses.
+  const auto sums = [&](const at::Tensor& output, const at::Tensor& target) {
+    const auto right = output.argmax(-1).eq(target).sum().item<double>();
+    const double losses = recipe.loss(output, target).item<double>();
+    return torch::tensor(
+        {right, static_cast<double>(target.numel()), losses * static_cast<double>(target.size(0))},
+        at::kDouble);
+  };
+  const Evaluation tested = evaluate(net, loader, sampler, group, sums);
+  result.accuracy = tested.sums[0] / tested.sums[1];
+  if (recipe.data == RecipeData::text) result.test_bits_per_character = bits(tested.mean(2));
+}
+
+void note_learned(TrainResult& result, const Recipe& recipe, const torch::nn::Module& net) {
   if (recipe.data == RecipeData::text) result.bits_per_character = bits(result.loss);
   if (!recipe.is_line) return;
-  const auto parameters = net->parameters();
+  const auto parameters = net.parameters();
   result.weight = parameters.at(0).item<double>();
   result.bias = parameters.at(1).item<double>();
 }
@@ -235,7 +230,7 @@ Amp find_amp(const std::string& wanted) {
 void check_train_options(const Recipe& recipe, const TrainOptions& options, int parts) {
   resolve_batch_sizes(options.batch_size, options.global_batch_size, recipe.batch_size, parts);
   require_within("epochs", options.epochs, kEpochs);
-  require_within("check_in_sync", options.check_in_sync, kCheckIntervals);
+  require_within("check_in_sync", options.check_in_sync, kStepIntervals);
   require_within("learning rate", options.learning_rate, kLearningRates);
   if (options.amp == Amp::fp16 && options.check_finite) {
     throw UsageError(
@@ -296,60 +291,46 @@ TrainResult train(const Recipe& recipe, TrainMode mode, const TrainOptions& opti
   torch::manual_seed(static_cast<std::uint64_t>(options.seed));
   auto net = recipe.make_net();
   net->to(group->device());
-  NetInMode model(recipe, net, mode, options, group);
-  const auto optimizer = recipe.make_optimizer(model.trained(), result.learning_rate);
-  log_start(result, data, net, *group, rank_0_log);
-
-  const auto size = static_cast<std::size_t>(data.inputs.size(0));
   auto made_sampler = make_sampler(data, options.curriculum, options.seed, result.global_batch_size,
                                    result.epochs, *group);
   EpochSampler& sampler = *made_sampler;  // which the loader owns from now on
   const auto batch = static_cast<std::size_t>(result.batch_size * result.replicas);
   const auto steps = static_cast<std::int64_t>((sampler.size() + batch - 1) / batch);
-  TrainingLoop loop(recipe,
-                    MemoryLoader(data.inputs, data.targets, std::move(made_sampler),
-                                 {.batch_size = batch, .device = group->device()}),
-                    steps,
-                    {.base = result.learning_rate,
-                     .scale = result.learning_rate_scale,
-                     .steps = steps * result.epochs},
-                    *optimizer, model, options.amp, *group,
-                    options.on_step ? [](const std::string&) {} : rank_0_log);
-  const bool shows_steps = group->rank() == 0 && options.on_step;
-  if (records || shows_steps || course) {
-    loop.observe([&](const StepSeen& seen) {
-      if (records) records->step(seen);
-      if (shows_steps) options.on_step(seen);
-      if (course) course->step(seen);
-    });
-  }
-  std::vector<double> seconds;
-  for (std::int64_t epoch = 0; epoch < result.epochs; ++epoch) {
-    sampler.set_epoch(epoch);
-    const std::string label = fmt::format("epoch {}/{}", epoch + 1, result.epochs);
-    if (records) records->start();
-    if (course) course->begin_epoch();
-    const auto done = loop.run_epoch(label);
-    if (course) course->end_epoch();
-    rank_0_log(fmt::format("{}: mean loss {:.4f}, {:.2f} s", label, done.loss, done.seconds));
-    result.loss = done.loss;
-    for (const LossPoint& point : done.losses) {
-      result.losses.push_back({static_cast<double>(epoch) + point.epoch, point.loss});
-    }
-    seconds.push_back(done.seconds);
-    if (keeps_records) measure(result, recipe, net, data, *group);
-    if (records) {
-      records->epoch({epoch + 1, (epoch + 1) * steps, done.loss, done.seconds, result.accuracy});
-    }
-  }
-  result.bytes_moved_per_step =
-      static_cast<std::int64_t>(loop.bytes_moved()) / (steps * result.epochs);
-  measure_memory(result, *group);
-  result.seconds = std::accumulate(seconds.begin(), seconds.end(), 0.0);
-  result.seconds_per_epoch = median(seconds);
-  result.samples_per_second = static_cast<double>(size) / result.seconds_per_epoch;
+  MemoryLoader loader(data.inputs, data.targets, std::move(made_sampler),
+                      {.batch_size = batch, .device = group->device()});
+  RecipeTrainer model(recipe, net, mode, options, data, result, steps * result.epochs, group,
+                      rank_0_log);
+  log_start(result, data, net, *group, rank_0_log);
 
-  if (!keeps_records) measure(result, recipe, net, data, *group);
+  TrainingWatch watch(result, steps, model, *group,
+                      {.records = records ? &*records : nullptr,
+                       .course = course ? &*course : nullptr,
+                       .on_step = group->rank() == 0 ? options.on_step : nullptr});
+  FitOptions fit{.sampler = &sampler,
+                 .begin_epoch = [&](std::int64_t) { watch.begin_epoch(); },
+                 .after_step = [&](const StepSummary& step) { watch.step(step); },
+                 .end_epoch = [&](const EpochSummary& epoch) { watch.end_epoch(epoch); }};
+  const bool evaluates = (keeps_records || options.checkpoints) && data.test_inputs.defined();
+  if (evaluates) {
+    fit.evaluate = [&] {
+      watch.end_steps();
+      measure(result, recipe, net, data, *group);
+      return *result.accuracy;
+    };
+  }
+  model.trainer().fit(
+      loader,
+      [&](auto& net_in_mode, auto& samples) {
+        return recipe.loss(net_in_mode(samples.data), samples.target);
+      },
+      fit);
+  watch.finish(data.inputs.size(0));
+  measure_memory(result, *group);
+  if (!result.accuracy) {
+    const TracedSpan span("evaluation");
+    measure(result, recipe, net, data, *group);
+  }
+  note_learned(result, recipe, *net);
   log_end(result, rank_0_log);
   if (options.save_file && group->rank() == 0) {
     const TracedSpan span("checkpoint");

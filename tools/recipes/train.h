@@ -12,6 +12,7 @@
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/core/number.h"
+#include "lockstep/train/trainer_options.h"
 #include "tools/recipes/curriculum.h"
 #include "tools/recipes/recipe.h"
 #include "tools/recipes/step_seen.h"
@@ -23,7 +24,7 @@ namespace lockstep {
 // Small enough that the number of all steps of a training fits an std::int64_t.
 constexpr Range<std::int64_t> kEpochs{1, 1'000'000'000};
 // In steps, up to the most steps that a training may have.
-constexpr Range<std::int64_t> kCheckIntervals{1, std::numeric_limits<std::int64_t>::max()};
+constexpr Range<std::int64_t> kStepIntervals{1, std::numeric_limits<std::int64_t>::max()};
 // Rates that still fit a float after scaling, and after Adam's division.
 constexpr Range<double> kLearningRates{1e-30, 1e30};
 constexpr Range<double> kLearningRateScales{1, 1e6};
@@ -70,6 +71,9 @@ struct TrainOptions {
   // Rank 0 saves the trained net here. A path that cannot be written is refused before the
   // training.
   std::optional<std::filesystem::path> save_file = {};
+  // Rank 0 saves all of the training here while it goes on, and may go on from it: see Trainer. The
+  // tensors are those of the data.
+  std::optional<TrainerCheckpointOptions> checkpoints = {};
   // Rank 0 appends to the file, and writes an event file in the folder: see TrainingRecords. With
   // either, the test set is evaluated after each epoch.
   std::optional<std::filesystem::path> metrics_file = {};

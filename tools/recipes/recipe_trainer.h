@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The Trainer of a recipe's net, in any mode.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include <torch/nn/modules/container/sequential.h>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/train/trainer.h"
+#include "tools/recipes/recipe.h"
+#include "tools/recipes/train.h"
+#include "tools/recipes/train_result.h"
+
+namespace lockstep {
+
+class RecipeTrainer {
+ public:
+  // Collective. `start` describes the training; the schedule has `steps` steps. On GPUs, dp's
+  // replicas are on the group's device and the following ones.
+  RecipeTrainer(const Recipe& recipe, torch::nn::Sequential net, TrainMode mode,
+                const TrainOptions& options, const TrainingData& data, const TrainResult& start,
+                std::int64_t steps, std::shared_ptr<ProcessGroup> group,
+                std::function<void(const std::string&)> log);
+
+  Trainer<torch::nn::Sequential>& trainer() { return trainer_; }
+  // Exchanged with other ranks or devices since the start.
+  std::uint64_t bytes_moved() const;
+
+ private:
+  std::shared_ptr<ProcessGroup> group_;
+  Trainer<torch::nn::Sequential> trainer_;
+};
+
+}  // namespace lockstep
