@@ -9,6 +9,7 @@
 
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/trace_span.h"
 #include "lockstep/launch/spawn.h"
 #include "lockstep/libtorch_version.h"
 #include "lockstep/optim/optimizers.h"
@@ -411,6 +412,43 @@ TEST(Train, RefusesSingleWithTwoRanks) {
               {.threads = 1, .prefix = false});
       },
       ThrowsMessage<RankFailed>(HasSubstr("training in mode single takes one rank")));
+}
+
+TEST(Train, RecordsSpansOnlyIfATraceOrAReportNeedsThem) {
+  const testing::TemporaryFolder folder;
+  const TrainOptions plain{.epochs = 1, .on_step = [](const StepSeen&) {
+                             if (SpanRecorder::active()) throw std::runtime_error("it records");
+                           }};
+  EXPECT_NO_THROW(train_with(1, "linear", plain));
+  TrainOptions traced = plain;
+  traced.trace_file = folder.path() / "trace.json";
+  EXPECT_ANY_THROW(train_with(1, "linear", traced));
+  TrainOptions reported = plain;
+  reported.on_course = [](const TrainResult&, const std::vector<RankCourse>&) {};
+  EXPECT_ANY_THROW(train_with(1, "linear", reported));
+}
+
+// 5,000 samples on each rank, 313 steps of 16 in an epoch.
+TEST(Train, GivesTheCourseOfEachRank) {
+  const TrainOptions options{
+      .epochs = 2,
+      .batch_size = 16,
+      .on_course = [](const TrainResult& result, const std::vector<RankCourse>& ranks) {
+        Error wrong("the course is wrong");
+        if (result.ranks != 2 || ranks.size() != 2) throw wrong;
+        for (const RankCourse& rank : ranks) {
+          double in_spans = 0;
+          for (const auto& [name, seconds] : rank.seconds_in) in_spans += seconds;
+          if (rank.steps != 626 || rank.samples != 10'000) throw wrong;
+          if (rank.points.size() != 200 || rank.points.back().step != 626) throw wrong;
+          if (rank.points.back().epoch != 2 || !(rank.points.back().loss < 1)) throw wrong;
+          if (!(in_spans > 0 && in_spans < rank.seconds)) throw wrong;
+        }
+        throw Error("the course is right");
+      }};
+  EXPECT_THAT([&] { train_with(2, "linear", options); },
+              ::testing::Throws<std::exception>(
+                  ::testing::Property(&std::exception::what, HasSubstr("the course is right"))));
 }
 
 TEST(CheckTrainOptions, NamesWhatCannotBe) {
