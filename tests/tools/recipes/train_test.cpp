@@ -165,7 +165,7 @@ TEST(Train, NormalizesTheBatchesOfAllRanksTogether) {
 TEST(Train, LearnsText) {
   const testing::TemporaryFolder folder;
   std::vector<std::string> lines;
-  TrainOptions options{.epochs = 4,
+  TrainOptions options{.epochs = 3,
                        .batch_size = 5,
                        .data_folder = tiny_data(char_transformer_recipe(), folder, 301)};
   const TrainResult result = train_with(2, "char-transformer", options, &lines);
