@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "lockstep/parallel/sync_batch_norm.h"
+
 namespace lockstep {
 namespace {
 
@@ -26,6 +28,13 @@ DataParallelOptions replica_options(int replicas, at::Device first) {
     options.device_ids.emplace_back(first.index() + i);
   }
   return options;
+}
+
+// With the statistics of the same batch as in one process.
+torch::nn::Sequential in_mode(torch::nn::Sequential net, TrainMode mode,
+                              const std::shared_ptr<ProcessGroup>& group) {
+  if (mode == TrainMode::ddp) convert_sync_batchnorm(net, group);
+  return net;
 }
 
 TrainerOptions trainer_options(const Recipe& recipe, TrainMode mode, const TrainOptions& options,
@@ -58,7 +67,7 @@ RecipeTrainer::RecipeTrainer(const Recipe& recipe, torch::nn::Sequential net, Tr
                              const TrainResult& start, std::int64_t steps,
                              std::shared_ptr<ProcessGroup> group,
                              std::function<void(const std::string&)> log)
-    : group_(std::move(group)), trainer_(net, group_, [&] {
+    : group_(std::move(group)), trainer_(in_mode(net, mode, group_), group_, [&] {
         TrainerOptions made = trainer_options(recipe, mode, options, data, start, steps, *group_);
         made.log = std::move(log);
         return made;
