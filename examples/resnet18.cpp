@@ -101,12 +101,12 @@ int main(int argc, char** argv) {
        .log = [](const auto& line) { std::puts(line.c_str()); }});
   trainer.optimize_with<lockstep::optim::SGD>(
       torch::optim::SGDOptions(0.02).momentum(0.9).weight_decay(5e-4));
-  trainer.fit(
-      loader,
-      [](auto& model, auto& batch) {
-        return torch::cross_entropy_loss(model(batch.data), batch.target);
-      },
-      {.begin_epoch = [&](std::int64_t epoch) { sampler.set_epoch(epoch); },
-       .evaluate = [&] { return lockstep::accuracy(net, test_loader, test_sampler, group); }});
+  trainer.fit(loader,
+              [](auto& model, auto& batch) {
+                return torch::cross_entropy_loss(model(batch.data), batch.target);
+              },
+              {.sampler = &sampler, .evaluate = [&] {
+                 return lockstep::accuracy(net, test_loader, test_sampler, group);
+               }});
   if (group->rank() == 0) torch::save(net, "resnet18.pt");
 }

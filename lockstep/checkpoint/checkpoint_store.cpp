@@ -130,7 +130,11 @@ json parse_manifest(const std::string& text, const fs::path& file) {
   };
   try {
     json manifest = json::parse(text, limit_depth);
-    static_cast<void>(manifest.at("files").items());
+    for (const auto& [name, description] : manifest.at("files").items()) {
+      if (name.find('/') == std::string::npos) continue;
+      throw CheckpointError(
+          fmt::format("it names the file {}, which is not in its folder", in_quotes(name)));
+    }
     if (manifest.at("format") != "lockstep checkpoint") throw CheckpointError("another format");
     const auto version = manifest.at("version").get<std::int64_t>();
     if (version != 1) {
@@ -211,10 +215,6 @@ StoredCheckpoint read_checkpoint(const fs::path& checkpoint) {
   StoredCheckpoint stored{.manifest = read_manifest(checkpoint), .tensors = {}};
   try {
     for (const auto& [name, description] : stored.manifest.at("files").items()) {
-      if (name.find('/') != std::string::npos) {
-        throw CheckpointError(fmt::format("{} names the file {}, which is not in its folder",
-                                          (checkpoint / kManifest).string(), in_quotes(name)));
-      }
       stored.tensors[name] = read_hashed(checkpoint / name, description);
     }
   } catch (const json::exception& error) {

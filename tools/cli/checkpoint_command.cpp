@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Prints what is in files of tensors, as text or JSON.
+// Prints what is in files of tensors and in checkpoints, as text or JSON.
 #include "checkpoint_command.h"
 
 #include <cstdio>
+#include <filesystem>
 
 #include "print.h"
 #include <fmt/format.h>
@@ -10,6 +11,7 @@
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/checkpoint/torch_file.h"
 #include "lockstep/core/error.h"
+#include "tools/checkpoint/checkpoint_inspection.h"
 #include "tools/checkpoint/difference.h"
 #include "tools/checkpoint/inspection.h"
 #include "tools/checkpoint/tensor_source.h"
@@ -17,16 +19,18 @@
 namespace lockstep::cli {
 
 ::CLI::App* CheckpointCommand::add_verb(::CLI::App& app, const std::string& name,
-                                        const std::string& what) {
+                                        const std::string& what, const std::string& folders) {
   ::CLI::App* verb = app.add_subcommand(name, what);
-  verb->add_option("FILE", file, "A safetensors file, or one of torch.save")->required();
+  verb->add_option("FILE", file, "A safetensors file, or one of torch.save" + folders)->required();
   return verb;
 }
 
 void CheckpointCommand::describe(::CLI::App& app) {
   app.require_subcommand(1);
-  inspect_ = add_verb(app, "inspect", "Print names, types, shapes and hashes of a file's tensors");
-  verify_ = add_verb(app, "verify", "Read all of a file, and report what is wrong with it");
+  inspect_ = add_verb(app, "inspect", "Print names, types, shapes and hashes of a file's tensors",
+                      ", a checkpoint, or a folder of checkpoints, for the newest");
+  verify_ = add_verb(app, "verify", "Read all of a file, and report what is wrong with it",
+                     ", a checkpoint, or a folder of checkpoints, for all of them");
   diff_ = add_verb(app, "diff", "Compare the tensors of two files, of either format");
   diff_->add_option("SECOND", second, "The other file")->required();
   export_ =
@@ -47,12 +51,39 @@ int CheckpointCommand::run() const {
   if (verify_->parsed()) return verify();
   if (diff_->parsed()) return diff();
   if (export_->parsed()) return convert();
+  return std::filesystem::is_directory(file) ? inspect_checkpoint() : inspect_file();
+}
+
+int CheckpointCommand::inspect_file() const {
   const TensorSource source(file, part);
   check_output(print(stdout, json ? inspection_json(source) + "\n" : inspection_text(source)));
   return 0;
 }
 
+int CheckpointCommand::inspect_checkpoint() const {
+  if (!part.empty()) {
+    throw UsageError(fmt::format("{}: a checkpoint has no parts; leave out --part {}", file, part));
+  }
+  const auto checkpoint = find_checkpoint(file);
+  check_output(
+      print(stdout, json ? checkpoint_json(checkpoint) + "\n" : checkpoint_text(checkpoint)));
+  return 0;
+}
+
 int CheckpointCommand::verify() const {
+  return std::filesystem::is_directory(file) ? verify_folder() : verify_file();
+}
+
+int CheckpointCommand::verify_folder() const {
+  int code = 0;
+  for (const auto& verdict : verify_checkpoints(file)) {
+    if (verdict.is_damaged) code = 1;
+    check_output(print(stdout, fmt::format("{}: {}\n", verdict.checkpoint.string(), verdict.text)));
+  }
+  return code;
+}
+
+int CheckpointCommand::verify_file() const {
   const TensorSource source(file, "");
   for (std::size_t i = 0; i < source.names().size(); ++i) source.read(i);
   check_output(print(stdout, fmt::format("{}: {}, {} tensors, nothing is wrong\n", file,

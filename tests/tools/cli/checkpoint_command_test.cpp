@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// `lockstep checkpoint` as a user runs it. The files are written by hand: this test links no
+// `lockstep checkpoint` as a user runs it. Most files are written by hand: this test links no
 // libtorch.
 #include <fstream>
 #include <sstream>
@@ -192,6 +192,35 @@ TEST_F(CheckpointCommand, SaysHowManyValuesAnExportLeavesOut) {
             file("none") + ": 0 tensors; 3 other values of " + epoch + " were left out\n");
 }
 
+TEST_F(CheckpointCommand, LooksIntoCheckpointsOfATraining) {
+  const std::string folder = file("checkpoints");
+  Program training({LOCKSTEP_PROGRAM, "train", "linear", "--device", "cpu", "--ranks", "2",
+                    "--epochs", "2", "--checkpoint-dir", folder});
+  ASSERT_EQ(training.wait(), 0) << training.err();
+  const Ended text = run_checkpoint({"inspect", folder});
+  EXPECT_EQ(text.code, 0) << text.err;
+  EXPECT_THAT(text.out, AllOf(HasSubstr("checkpoint of step "), HasSubstr("saved by 2 ranks"),
+                              HasSubstr("\"model.safetensors\""), HasSubstr("float32")));
+  const Ended json = run_checkpoint({"inspect", folder + "/latest", "--json"});
+  const auto described = Json::parse(json.out);
+  EXPECT_EQ(described["manifest"]["ranks"], 2);
+  const auto name = described["files"].at(0)["name"].get<std::string>();
+  Program hashed({"sha256sum", folder + "/latest/" + name});
+  EXPECT_EQ(hashed.wait(), 0);
+  EXPECT_EQ(hashed.out().substr(0, 64), described["files"].at(0)["sha256"]);
+
+  const Ended good = run_checkpoint({"verify", folder});
+  EXPECT_EQ(good.code, 0) << good.err;
+  EXPECT_EQ(occurrences(good.out, "nothing is wrong\n"), 2);
+  std::fstream(folder + "/latest/model.safetensors", std::ios::in | std::ios::out).put('x');
+  const Ended damaged = run_checkpoint({"verify", folder});
+  EXPECT_EQ(damaged.code, 1);
+  EXPECT_EQ(occurrences(damaged.out, "nothing is wrong\n"), 1);
+  EXPECT_EQ(occurrences(damaged.out, "model.safetensors is damaged: its SHA-256"), 1);
+  EXPECT_EQ(run_checkpoint({"verify", folder + "/latest"}).code, 1);
+  EXPECT_EQ(run_checkpoint({"inspect", folder, "--part", "model"}).code, 2);
+}
+
 TEST_F(CheckpointCommand, RefusesWrongUse) {
   const auto net = write("net", safetensors_with("w"));
   const std::vector<std::pair<std::vector<std::string>, std::string>> wrong{
@@ -200,6 +229,7 @@ TEST_F(CheckpointCommand, RefusesWrongUse) {
       {{"diff", net}, "SECOND is required"},
       {{"inspect", net, "--part", "model"}, "a safetensors file has no parts"},
       {{"inspect", file("absent")}, "absent: there is no such file"},
+      {{"verify", folder_.path().string()}, "neither a manifest.json nor folders such as step-"},
       {{"export", net, file("absent/net.pt")}, "cannot write"}};
   for (const auto& [arguments, message] : wrong) {
     const Ended ended = run_checkpoint(arguments);

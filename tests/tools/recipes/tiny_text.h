@@ -2,18 +2,20 @@
 // A text that a net learns within a few steps.
 #pragma once
 
+#include <cstddef>
 #include <string>
 
 #include "support/temporary_folder.h"
 
-#include "tools/recipes/text_data.h"
-
 namespace lockstep::testing {
+
+// The same as kTextWindow: a test that links no libtorch cannot include its header.
+constexpr std::size_t kBytesOfWindow = 64;
 
 // The file "text": one sentence, again and again, cut so that it gives this many windows and a
 // tenth of as many tests.
-inline void write_tiny_text(const TemporaryFolder& folder, std::int64_t windows) {
-  const auto bytes = static_cast<std::size_t>((windows + (windows - 1) / 9) * kTextWindow + 1);
+inline void write_tiny_text(const TemporaryFolder& folder, std::size_t windows) {
+  const std::size_t bytes = (windows + (windows - 1) / 9) * kBytesOfWindow + 1;
   std::string text;
   while (text.size() < bytes) text += "A rank waits for its peers. ";
   folder.write("text", text.substr(0, bytes));

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// `lockstep train` with checkpoints, as a user runs it: it is killed, and goes on.
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "support/process_table.h"
+#include "support/program.h"
+#include "support/temporary_folder.h"
+#include <gmock/gmock.h>
+#include <signal.h>
+#include <stdlib.h>
+
+#include "tools/recipes/tiny_images.h"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using testing::Program;
+using Words = std::vector<std::string>;
+
+// Two epochs of 76 steps: 301 samples, 4 in each step.
+constexpr std::int64_t kStepsPerEpoch = 76;
+
+class TrainCheckpoints : public ::testing::Test {
+ protected:
+  TrainCheckpoints() {
+    testing::write_tiny_images(folder_);
+    ::setenv("LOCKSTEP_TEST_MARK", mark_.c_str(), 1);
+  }
+  ~TrainCheckpoints() override { ::unsetenv("LOCKSTEP_TEST_MARK"); }
+
+  std::string path(const std::string& name) const { return folder_.path() / name; }
+
+  // Everything that decides what is learned, with two ranks.
+  Words command(const Words& more) const {
+    Words words{LOCKSTEP_PROGRAM,
+                "train",
+                "mlp",
+                "--ranks",
+                "2",
+                "--device",
+                "cpu",
+                "--data",
+                path(""),
+                "--global-batch-size",
+                "4"};
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+
+  // The bytes of the saved net. Files of the same name: libtorch writes the name into them.
+  std::string trained(const std::string& folder, Words more) const {
+    fs::create_directory(path(folder));
+    const std::string file = path(folder + "/net.pt");
+    more.insert(more.end(), {"--save", file});
+    Program program(command(more));
+    EXPECT_EQ(program.wait(), 0) << program.err();
+    out_ = program.out();
+    std::ifstream in(file, std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+
+  // Of the checkpoint that `latest` names, 0 if there is none.
+  std::int64_t newest_step() const {
+    std::error_code error;
+    const std::string name = fs::read_symlink(path("checkpoints/latest"), error).string();
+    return error ? 0 : std::stoll(name.substr(name.rfind('-') + 1));
+  }
+
+  void kill_rank(int rank) const {
+    for (const pid_t pid :
+         testing::processes_with({"LOCKSTEP_TEST_MARK=" + mark_, "RANK=" + std::to_string(rank)})) {
+      ::kill(pid, SIGKILL);
+    }
+  }
+
+  // Saves after each step, and loses the rank in the middle of the first epoch.
+  void lose_rank(int rank) const {
+    Program program(command(
+        {"--epochs", "2", "--checkpoint-dir", path("checkpoints"), "--checkpoint-every", "1"}));
+    ASSERT_TRUE(testing::eventually([&] { return newest_step() >= 5; }));
+    kill_rank(rank);
+    EXPECT_NE(program.wait(), 0);
+    EXPECT_THAT(program.out() + program.err(), Not(HasSubstr("epoch 1/2: mean loss")));
+  }
+
+  testing::TemporaryFolder folder_;
+  const std::string mark_ = testing::unique_mark();
+  mutable std::string out_;
+};
+
+TEST_F(TrainCheckpoints, ATrainingWhoseRankIsKilledGoesOnAsIfItHadNotStopped) {
+  const std::string uninterrupted = trained("uninterrupted", {"--epochs", "2"});
+  for (const int rank : {0, 1}) {
+    fs::remove_all(path("checkpoints"));
+    lose_rank(rank);
+    const std::int64_t step = newest_step();
+    ASSERT_LT(step, kStepsPerEpoch);
+    const Words resume{"--epochs", "2", "--checkpoint-dir", path("checkpoints"), "--resume"};
+    const std::string resumed = trained("resumed" + std::to_string(rank), resume);
+    EXPECT_TRUE(resumed == uninterrupted) << "rank " << rank;
+    EXPECT_THAT(out_, HasSubstr("saved at step " + std::to_string(step) + "\n"));
+    EXPECT_EQ(newest_step(), 2 * kStepsPerEpoch);
+  }
+  // Only what the resumed one still had to do would give another net.
+  EXPECT_FALSE(trained("cold", {"--epochs", "1"}) == uninterrupted);
+}
+
+TEST_F(TrainCheckpoints, AResumedTrainingThatIsCompleteTrainsNoMore) {
+  const Words words{"--epochs", "1", "--checkpoint-dir", path("checkpoints"), "--resume"};
+  const std::string first = trained("first", words);
+  EXPECT_THAT(out_, HasSubstr("epoch 1/1: mean loss"));
+  const std::string second = trained("second", words);
+  EXPECT_THAT(out_, Not(HasSubstr("mean loss")));
+  EXPECT_TRUE(second == first);
+}
+
+TEST_F(TrainCheckpoints, AnotherNumberOfRanksGoesOn) {
+  lose_rank(1);
+  const Words resume{"--epochs",          "2",        "--checkpoint-dir",
+                     path("checkpoints"), "--resume", "--ranks=1"};
+  Words words = command(resume);
+  words.erase(std::ranges::find(words, "--ranks"), std::ranges::find(words, "--device"));
+  Program program(words);
+  EXPECT_EQ(program.wait(), 0) << program.err();
+  EXPECT_THAT(program.out(), AllOf(HasSubstr("saved at step "), HasSubstr("epoch 2/2: mean loss")));
+  EXPECT_EQ(newest_step(), 2 * kStepsPerEpoch);
+}
+
+TEST_F(TrainCheckpoints, RefusesWrongUseOnOneLine) {
+  trained("first", {"--epochs", "1", "--checkpoint-dir", path("checkpoints")});
+  const std::vector<std::pair<Words, std::string>> cases{
+      {{"--resume"}, "--checkpoint-dir"},
+      {{"--checkpoint-every", "5"}, "--checkpoint-dir"},
+      {{"--checkpoint-every", "0", "--checkpoint-dir", "x"}, "--checkpoint-every \"0\": give"},
+      {{"--checkpoint-dir", path("checkpoints")},
+       "has checkpoints of an earlier training; resume it, or choose another folder"},
+      {{"--checkpoint-dir", "/dev/null/checkpoints"},
+       "cannot write checkpoints into /dev/null/checkpoints: Not a directory"}};
+  for (const auto& [words, message] : cases) {
+    Program program(command(words));
+    EXPECT_EQ(program.wait(), 2) << message;
+    EXPECT_THAT(program.err(), HasSubstr(message));
+    EXPECT_EQ(std::ranges::count(testing::without_crowding(program.err()), '\n'), 1)
+        << program.err();
+  }
+}
+
+}  // namespace
+}  // namespace lockstep

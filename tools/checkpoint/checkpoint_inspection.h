@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What is in a checkpoint of a training, and whether checkpoints are undamaged.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace lockstep {
+
+// The path itself if it is a folder with a manifest; the newest checkpoint in it if it is a folder
+// of checkpoints. UsageError for any other folder.
+std::filesystem::path find_checkpoint(const std::filesystem::path& folder);
+
+// Reads the manifest, and every file that it names. CheckpointError, naming the file and what is
+// wrong with it.
+std::string checkpoint_text(const std::filesystem::path& checkpoint);
+std::string checkpoint_json(const std::filesystem::path& checkpoint);
+
+struct CheckpointVerdict {
+  std::filesystem::path checkpoint;
+  std::string text;
+  bool is_damaged;
+};
+
+// Reads all of a checkpoint, or of each one in a folder of checkpoints, newest first, and compares
+// it with the hashes. Those that a training removes meanwhile are left out. UsageError as above.
+std::vector<CheckpointVerdict> verify_checkpoints(const std::filesystem::path& folder);
+
+}  // namespace lockstep

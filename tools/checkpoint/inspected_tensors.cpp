@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Hashes tensors, and lists what is known of them.
+#include "tools/checkpoint/inspected_tensors.h"
+
+#include <fmt/format.h>
+
+#include "lockstep/checkpoint/element_type.h"
+#include "lockstep/checkpoint/in_quotes.h"
+#include "lockstep/checkpoint/tensor_bytes.h"
+#include "lockstep/core/text_table.h"
+#include "tools/checkpoint/inspection.h"
+
+namespace lockstep {
+
+InspectedTensors::InspectedTensors(const TensorSource& source) {
+  for (std::size_t i = 0; i < source.names().size(); ++i) {
+    const at::Tensor tensor = source.read(i);
+    tensors.push_back({.name = source.names()[i],
+                       .dtype = std::string(find_element_type(tensor.scalar_type())->dtype),
+                       .shape = tensor.sizes().vec(),
+                       .elements = tensor.numel(),
+                       .bytes = static_cast<std::uint64_t>(tensor.numel() * tensor.element_size()),
+                       .sha256 = sha256_of(tensor)});
+    elements += tensors.back().elements;
+    bytes += tensors.back().bytes;
+  }
+}
+
+std::string InspectedTensors::text() const {
+  std::vector<Cells> lines{{"name", "dtype", "shape", "bytes", "sha256"}};
+  for (const auto& tensor : tensors) {
+    lines.push_back({in_quotes(tensor.name), tensor.dtype, shape_text(tensor.shape),
+                     std::to_string(tensor.bytes), tensor.sha256});
+  }
+  return align_columns(lines) +
+         fmt::format("{} tensors, {} elements, {} bytes\n", tensors.size(), elements, bytes);
+}
+
+Json InspectedTensors::json() const {
+  Json list = Json::array();
+  for (const auto& tensor : tensors) {
+    list.push_back(Json{{"name", tensor.name},
+                        {"dtype", tensor.dtype},
+                        {"shape", tensor.shape},
+                        {"bytes", tensor.bytes},
+                        {"sha256", tensor.sha256}});
+  }
+  return list;
+}
+
+}  // namespace lockstep
