@@ -15,7 +15,6 @@
 #include "lockstep/built_with.h"
 #include "lockstep/checkpoint/copy_by_name.h"
 #include "lockstep/checkpoint/in_quotes.h"
-#include "lockstep/checkpoint/optimizer_state.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/checkpoint/stored_optimizer.h"
 #include "lockstep/core/error.h"

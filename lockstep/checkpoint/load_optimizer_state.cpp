@@ -20,7 +20,7 @@
 
 #include "lockstep/checkpoint/in_quotes.h"
 #include "lockstep/checkpoint/optimizer_fields.h"
-#include "lockstep/checkpoint/optimizer_state.h"
+#include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/libtorch_version.h"
 #include "lockstep/optim/kernels/element_types.h"
 #include "lockstep/optim/optimizers.h"

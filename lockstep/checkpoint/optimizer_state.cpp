@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Writes the options and the state of an optimizer as Python has them.
-#include "lockstep/checkpoint/optimizer_state.h"
-
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -11,6 +9,7 @@
 #include <ATen/ops/scalar_tensor.h>
 
 #include "lockstep/checkpoint/optimizer_fields.h"
+#include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/libtorch_version.h"
 #include "lockstep/optim/optimizers.h"
 

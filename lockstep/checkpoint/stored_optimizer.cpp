@@ -14,7 +14,6 @@
 #include <fmt/format.h>
 
 #include "lockstep/checkpoint/in_quotes.h"
-#include "lockstep/checkpoint/optimizer_state.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/checkpoint/tensor_bytes.h"
 #include "lockstep/checkpoint/torch_value_json.h"

@@ -16,6 +16,7 @@
 #include <torch/serialize/archive.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/data/sample_order.h"
 
 namespace lockstep {
 namespace {

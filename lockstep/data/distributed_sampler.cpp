@@ -2,6 +2,8 @@
 // Visits every sample once an epoch, in order or shuffled.
 #include "lockstep/data/distributed_sampler.h"
 
+#include "lockstep/data/sample_order.h"
+
 namespace lockstep {
 
 DistributedSampler::DistributedSampler(DatasetSize dataset, GroupArgument group,

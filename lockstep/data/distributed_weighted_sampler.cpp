@@ -10,6 +10,7 @@
 #include <fmt/ranges.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/data/sample_order.h"
 
 namespace lockstep {
 namespace {

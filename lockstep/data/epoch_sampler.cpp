@@ -12,6 +12,31 @@
 
 namespace lockstep {
 
+void require_rank(const char* who, int num_replicas, int rank) {
+  if (num_replicas >= 1 && rank >= 0 && rank < num_replicas) return;
+  throw UsageError(
+      fmt::format("{}: rank {} of {} replicas does not exist; give num_replicas >= 1 and 0 <= rank "
+                  "< num_replicas",
+                  who, rank, num_replicas));
+}
+
+std::size_t RankShare::count() const {
+  const auto n = static_cast<std::size_t>(ranks);
+  const std::size_t rest = size - first;
+  return drop_last ? rest / n : rest / n + (rest % n != 0 ? 1 : 0);
+}
+
+std::size_t RankShare::unpadded_count() const {
+  if (drop_last) return count();
+  const auto n = static_cast<std::size_t>(ranks);
+  const std::size_t rest = size - first;
+  return rest / n + (static_cast<std::size_t>(rank) < rest % n ? 1 : 0);
+}
+
+std::size_t RankShare::position(std::size_t i) const {
+  return (first + static_cast<std::size_t>(rank) + i * static_cast<std::size_t>(ranks)) % size;
+}
+
 EpochSampler::EpochSampler(const char* name, const RankShare& share,
                            std::optional<std::int64_t> seed)
     : name_(name), share_(share), seed_(seed), epoch_(std::make_shared<Epoch>()) {

@@ -12,9 +12,31 @@
 
 #include <torch/data/samplers/base.h>
 
-#include "lockstep/data/sample_order.h"
-
 namespace lockstep {
+
+// UsageError that begins with `who` unless 0 <= rank < num_replicas.
+void require_rank(const char* who, int num_replicas, int rank);
+
+// How an order's positions are distributed over ranks: rank r takes positions r, r + ranks, r + 2
+// ranks, and so on, and all ranks take equally many. If the size is not a multiple of the ranks,
+// positions from the front are repeated as often as needed (padding); with drop_last the remainder
+// is dropped instead. From a first position other than 0, ranks take turns from there.
+struct RankShare {
+  std::size_t size = 0;
+  int ranks = 1;
+  int rank = 0;
+  bool drop_last = false;
+  // The first position that is shared out; those before it have been taken.
+  std::size_t first = 0;
+
+  // The number of samples that each rank takes.
+  std::size_t count() const;
+  // How many of this rank's first samples are not padding. Summed over all ranks: size -
+  // first, or ranks * count() with drop_last.
+  std::size_t unpadded_count() const;
+  // The position, below size, of this rank's i-th sample.
+  std::size_t position(std::size_t i) const;
+};
 
 // Where a training stands in its data, for a checkpoint: the same on every rank, and for any number
 // of ranks.

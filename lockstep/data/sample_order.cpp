@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Draws with torch.randperm and torch.multinomial, and deals positions to ranks round-robin.
+// Draws with torch.randperm and torch.multinomial.
 #include "lockstep/data/sample_order.h"
 
 #include <numeric>
@@ -42,31 +42,6 @@ std::vector<std::size_t> weighted_order(const at::Tensor& weights, std::size_t n
                                         bool replacement, std::int64_t seed, std::int64_t epoch) {
   return to_vector(at::multinomial(weights, static_cast<std::int64_t>(num_samples), replacement,
                                    generator(seed, epoch)));
-}
-
-void require_rank(const char* who, int num_replicas, int rank) {
-  if (num_replicas >= 1 && rank >= 0 && rank < num_replicas) return;
-  throw UsageError(
-      fmt::format("{}: rank {} of {} replicas does not exist; give num_replicas >= 1 and 0 <= rank "
-                  "< num_replicas",
-                  who, rank, num_replicas));
-}
-
-std::size_t RankShare::count() const {
-  const auto n = static_cast<std::size_t>(ranks);
-  const std::size_t rest = size - first;
-  return drop_last ? rest / n : rest / n + (rest % n != 0 ? 1 : 0);
-}
-
-std::size_t RankShare::unpadded_count() const {
-  if (drop_last) return count();
-  const auto n = static_cast<std::size_t>(ranks);
-  const std::size_t rest = size - first;
-  return rest / n + (static_cast<std::size_t>(rank) < rest % n ? 1 : 0);
-}
-
-std::size_t RankShare::position(std::size_t i) const {
-  return (first + static_cast<std::size_t>(rank) + i * static_cast<std::size_t>(ranks)) % size;
 }
 
 }  // namespace lockstep

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "lockstep/comm/group_argument.h"
-#include "lockstep/data/sample_order.h"
+#include "lockstep/data/epoch_sampler.h"
 
 namespace lockstep {
 

@@ -13,9 +13,8 @@
 #include <sys/types.h>
 
 #include "lockstep/core/unique_fd.h"
-#include "lockstep/launch/output_line.h"
 #include "lockstep/launch/rank_environment.h"
-#include "lockstep/launch/rank_failure.h"
+#include "lockstep/launch/rank_reports.h"
 #include "lockstep/rendezvous/store.h"
 
 namespace lockstep {

@@ -8,7 +8,7 @@
 #include <deque>
 #include <string>
 
-#include "lockstep/launch/output_line.h"
+#include "lockstep/launch/rank_reports.h"
 
 namespace lockstep {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "lockstep/core/unique_fd.h"
-#include "lockstep/launch/output_line.h"
+#include "lockstep/launch/rank_reports.h"
 #include "lockstep/launch/stack_trace.h"
 
 namespace lockstep {

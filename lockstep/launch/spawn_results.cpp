@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Joins the bytes of several results, and refuses bytes that are not a result.
-#include "lockstep/launch/spawn_results.h"
-
 #include <fmt/format.h>
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/packed_strings.h"
+#include "lockstep/launch/spawn.h"
 
 namespace lockstep::spawn_detail {
 

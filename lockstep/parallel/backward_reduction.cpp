@@ -15,7 +15,7 @@
 #include "lockstep/core/rethrow.h"
 #include "lockstep/core/trace_span.h"
 #include "lockstep/launch/freed_memory.h"
-#include "lockstep/parallel/finite_gradients.h"
+#include "lockstep/parallel/model_checks.h"
 #include "lockstep/parallel/uneven_batches.h"
 
 namespace lockstep {

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Compares hashes of the ranks' tensors, and finds the ranks that differ.
-#include "lockstep/parallel/check_in_sync.h"
-
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -12,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/parallel/model_agreement.h"
+#include "lockstep/parallel/model_checks.h"
 #include "lockstep/parallel/rank_list.h"
 #include "lockstep/parallel/tensor_hash.h"
 

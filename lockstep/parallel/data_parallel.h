@@ -19,13 +19,9 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/parallel/device_id.h"
 #include "lockstep/parallel/moved_input.h"
 #include "lockstep/parallel/parallel_module.h"
-#include "lockstep/parallel/replica_factory.h"
 #include "lockstep/parallel/replica_forward.h"
-#include "lockstep/parallel/replicated_argument.h"
-#include "lockstep/parallel/to_device.h"
 #include "lockstep/parallel/wrapped_module.h"
 
 namespace lockstep {

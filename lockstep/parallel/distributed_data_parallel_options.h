@@ -7,7 +7,7 @@
 
 #include <c10/core/Device.h>
 
-#include "lockstep/parallel/device_id.h"
+#include "lockstep/parallel/moved_input.h"
 
 namespace lockstep {
 

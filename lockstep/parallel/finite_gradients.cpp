@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Notes non-finite contributions and sums, and exchanges the contributions if a sum is not finite.
-#include "lockstep/parallel/finite_gradients.h"
-
 #include <algorithm>
 #include <cstdint>
 #include <utility>
@@ -10,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/parallel/finite_findings.h"
+#include "lockstep/parallel/model_checks.h"
 #include "lockstep/parallel/rank_list.h"
 
 namespace lockstep {

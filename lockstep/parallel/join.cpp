@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/parallel/announced_step.h"
-#include "lockstep/parallel/finite_gradients.h"
+#include "lockstep/parallel/model_checks.h"
 
 namespace lockstep {
 namespace {

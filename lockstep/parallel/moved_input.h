@@ -1,16 +1,44 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// An argument of forward that is moved to the module's device.
+// Devices of a module, and tensors and arguments of forward that are moved to them.
 #pragma once
 
+#include <string>
 #include <type_traits>
 #include <utility>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
+#include "lockstep/core/error.h"
 #include "lockstep/parallel/for_each_tensor.h"
-#include "lockstep/parallel/to_device.h"
 
 namespace lockstep {
+
+class DeviceId {
+ public:
+  // The GPU of this number. UsageError unless it is from 0 to 127.
+  DeviceId(int gpu);
+  DeviceId(c10::Device device) : device_(device) {}
+  DeviceId(c10::DeviceType type) : device_(type) {}
+
+  operator c10::Device() const { return device_; }
+
+ private:
+  c10::Device device_;
+};
+
+inline DeviceId::DeviceId(int gpu) : device_(c10::kCUDA) {
+  if (gpu < 0 || gpu > 127) {
+    throw UsageError("device_ids names GPU " + std::to_string(gpu) + "; GPUs are numbered from 0");
+  }
+  device_.set_index(static_cast<c10::DeviceIndex>(gpu));
+}
+
+// Copies to a GPU do not block: later work on its stream waits for them. Copies to the CPU block,
+// since nothing else would wait and the copy could be read too early.
+inline at::Tensor to_device(const at::Tensor& tensor, at::Device device) {
+  return tensor.to(device, /*non_blocking=*/!device.is_cpu());
+}
 
 // Holds a copy of the argument with its tensors on the device; arguments without tensors, or of
 // unknown structure, pass through. get() returns an lvalue or rvalue, as the argument was.

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Tries the user's function, clone() and the default constructor, and checks their modules.
-#include "lockstep/parallel/replica_factory.h"
-
 #include <mutex>
 #include <sstream>
 #include <string>
@@ -13,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/parallel/replica_forward.h"
 
 namespace lockstep {
 namespace {

@@ -11,11 +11,11 @@
 #include <fmt/format.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/parallel/moved_input.h"
 #include "lockstep/parallel/replica_node.h"
 #include "lockstep/parallel/replica_workers.h"
 #include "lockstep/parallel/replicas.h"
 #include "lockstep/parallel/scatter.h"
-#include "lockstep/parallel/to_device.h"
 
 namespace lockstep {
 namespace {

@@ -13,7 +13,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/parallel/gradient_sum.h"
-#include "lockstep/parallel/to_device.h"
+#include "lockstep/parallel/moved_input.h"
 
 namespace lockstep {
 namespace {

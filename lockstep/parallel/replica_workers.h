@@ -16,7 +16,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "lockstep/parallel/replica_failed.h"
+#include "lockstep/parallel/replica_forward.h"
 
 namespace lockstep {
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Mirrors the script's parameters, buffers and submodules in a torch::nn::Module.
-#include "lockstep/parallel/script_module.h"
-
 #include <ostream>
+
+#include "lockstep/parallel/wrapped_module.h"
 
 namespace lockstep {
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Sums and counts travel in one all-reduce.
-#include "lockstep/train/mean_over_ranks.h"
-
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/stack.h>
+
+#include "lockstep/train/over_ranks.h"
 
 namespace lockstep {
 

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Prints on rank 0 only.
-#include "lockstep/train/print0.h"
-
 #include <cstdio>
 
 #include <fmt/core.h>
 
 #include "lockstep/comm/group_argument.h"
+#include "lockstep/train/over_ranks.h"
 
 namespace lockstep {
 

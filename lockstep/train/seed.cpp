@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // One seed for each rank.
-#include "lockstep/train/seed.h"
-
 #include <torch/utils.h>
 
 #include "lockstep/comm/group_argument.h"
+#include "lockstep/train/over_ranks.h"
 
 namespace lockstep {
 

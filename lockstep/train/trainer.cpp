@@ -16,9 +16,8 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/trace_span.h"
 #include "lockstep/optim/clip_grad.h"
-#include "lockstep/parallel/check_in_sync.h"
-#include "lockstep/parallel/finite_gradients.h"
-#include "lockstep/train/mean_over_ranks.h"
+#include "lockstep/parallel/model_checks.h"
+#include "lockstep/train/over_ranks.h"
 #include "lockstep/train/progress.h"
 #include "lockstep/train/trainer_saves.h"
 

@@ -15,7 +15,6 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
-#include "lockstep/checkpoint/optimizer_state.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/checkpoint/torch_file.h"
 #include "lockstep/optim/optimizers.h"

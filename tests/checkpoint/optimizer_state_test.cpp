@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The state of optimizers through state dicts: what they contain, what they give another optimizer,
 // and what does not fit.
-#include "lockstep/checkpoint/optimizer_state.h"
-
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -21,6 +19,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/core/error.h"
 #include "lockstep/optim/optimizers.h"
 #include "lockstep/parallel/distributed_data_parallel.h"

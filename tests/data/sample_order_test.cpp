@@ -6,6 +6,8 @@
 
 #include <gmock/gmock.h>
 
+#include "lockstep/data/epoch_sampler.h"
+
 namespace lockstep {
 namespace {
 

@@ -13,7 +13,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/hooks/comm_hooks.h"
 #include "lockstep/optim/optimizers.h"
-#include "lockstep/parallel/check_in_sync.h"
+#include "lockstep/parallel/model_checks.h"
 
 namespace lockstep::testing {
 namespace {

@@ -18,8 +18,8 @@
 #include "lockstep/hooks/comm_hooks.h"
 #include "lockstep/optim/optimizers.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
-#include "lockstep/parallel/finite_gradients.h"
 #include "lockstep/parallel/join.h"
+#include "lockstep/parallel/model_checks.h"
 
 namespace lockstep::optim {
 namespace {

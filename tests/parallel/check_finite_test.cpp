@@ -13,7 +13,7 @@
 
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/parallel/finite_check.h"
-#include "lockstep/parallel/finite_gradients.h"
+#include "lockstep/parallel/model_checks.h"
 
 namespace lockstep::testing {
 namespace {

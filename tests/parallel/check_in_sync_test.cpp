@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Ranks whose models have come to differ.
-#include "lockstep/parallel/check_in_sync.h"
-
 #include <set>
 
 #include "tests/parallel/errors.h"
@@ -10,6 +8,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include "lockstep/parallel/model_checks.h"
 #include "lockstep/parallel/tensor_hash.h"
 
 namespace lockstep::testing {

@@ -12,7 +12,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/peak_memory.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
-#include "lockstep/train/seed.h"
+#include "lockstep/train/over_ranks.h"
 
 namespace lockstep::testing {
 namespace {

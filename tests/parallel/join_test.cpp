@@ -9,7 +9,7 @@
 #include <gmock/gmock.h>
 
 #include "lockstep/core/error.h"
-#include "lockstep/parallel/finite_gradients.h"
+#include "lockstep/parallel/model_checks.h"
 
 namespace lockstep::testing {
 namespace {

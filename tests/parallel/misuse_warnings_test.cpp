@@ -8,7 +8,7 @@
 
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/parallel/join.h"
-#include "lockstep/train/seed.h"
+#include "lockstep/train/over_ranks.h"
 
 namespace lockstep::testing {
 namespace {

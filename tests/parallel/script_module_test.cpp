@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // TorchScript modules in both wrappers.
-#include "lockstep/parallel/script_module.h"
-
 #include <sstream>
 
 #include "tests/parallel/models.h"
@@ -10,6 +8,7 @@
 
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/parallel/wrapped_module.h"
 
 namespace lockstep::testing {
 namespace {

@@ -10,9 +10,9 @@
 #include <gmock/gmock.h>
 
 #include "lockstep/core/error.h"
-#include "lockstep/parallel/check_in_sync.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "lockstep/parallel/join.h"
+#include "lockstep/parallel/model_checks.h"
 #include "lockstep/parallel/sync_batch_norm.h"
 
 namespace lockstep::testing {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Means over ranks with different numbers of samples.
-#include "lockstep/train/mean_over_ranks.h"
-
 #include "tests/support/thread_group.h"
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+
+#include "lockstep/train/over_ranks.h"
 
 namespace lockstep {
 namespace {

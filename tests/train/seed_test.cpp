@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // What ranks draw, and who prints.
-#include "lockstep/train/seed.h"
-
 #include <ATen/ops/rand.h>
 #include <gtest/gtest.h>
 #include <torch/utils.h>
 
 #include "lockstep/comm/single_process_groups.h"
-#include "lockstep/train/print0.h"
+#include "lockstep/train/over_ranks.h"
 
 namespace lockstep {
 namespace {

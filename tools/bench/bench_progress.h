@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "lockstep/launch/output_line.h"
+#include "lockstep/launch/rank_reports.h"
 #include "lockstep/rendezvous/store.h"
 
 namespace lockstep::bench {

@@ -12,7 +12,7 @@
 #include "timeout_option.h"
 #include <CLI/CLI.hpp>
 
-#include "lockstep/launch/output_line.h"
+#include "lockstep/launch/rank_reports.h"
 #include "tools/bench/collective_bench.h"
 #include "tools/bench/step_bench.h"
 #include "tools/bench/training.h"

@@ -6,8 +6,7 @@
 
 #include "lockstep/core/environment.h"
 #include "lockstep/launch/console.h"
-#include "lockstep/parallel/check_in_sync.h"
-#include "lockstep/parallel/finite_gradients.h"
+#include "lockstep/parallel/model_checks.h"
 #include "lockstep/rendezvous/local_store.h"
 #include "tools/recipes/json_fields.h"
 #include "tools/recipes/progress_bar.h"

@@ -9,7 +9,7 @@
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
-#include "lockstep/train/mean_over_ranks.h"
+#include "lockstep/train/over_ranks.h"
 
 namespace lockstep {
 namespace {

@@ -7,8 +7,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/launch/spawn.h"
-#include "lockstep/parallel/check_in_sync.h"
-#include "lockstep/parallel/finite_gradients.h"
+#include "lockstep/parallel/model_checks.h"
 #include "tools/recipes/json_fields.h"
 
 namespace lockstep {

@@ -13,10 +13,9 @@
 #include "lockstep/data/distributed_sampler.h"
 #include "lockstep/data/memory_loader.h"
 #include "lockstep/optim/optimizers.h"
-#include "lockstep/parallel/check_in_sync.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
-#include "lockstep/parallel/finite_gradients.h"
+#include "lockstep/parallel/model_checks.h"
 #include "lockstep/parallel/sync_batch_norm.h"
 
 namespace lockstep::testing {

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A line that a rank printed, as the launcher passes it on.
+// What the launcher passes on about its ranks: their lines, a status line, and why the job ended.
 #pragma once
 
 #include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
+
+#include <sys/types.h>
 
 namespace lockstep {
 
@@ -28,6 +31,23 @@ struct StatusLine {
   // throw or block.
   std::string key{};
   std::function<std::string(const std::string& value, int columns)> render{};
+};
+
+struct RankFailure {
+  // The rank's number in the whole job, over all machines.
+  int rank;
+  // 0 for a rank on another machine.
+  pid_t pid;
+  // As a shell reports it: 128 + signal, or the exit code, which may be 0; 1 if it did not end by
+  // itself.
+  int exit_code;
+  // The signal that killed it, or 0.
+  int signal;
+  // As text: "exit code 3", "killed by signal 9 (SIGKILL), ...", an exception's message, "ended
+  // with code 0 before the others; rank 0 reports: ...", "stopped by signal 19 (SIGSTOP); ...".
+  std::string cause;
+  // From both streams, the newest last.
+  std::vector<std::string> last_lines;
 };
 
 }  // namespace lockstep

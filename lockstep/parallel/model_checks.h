@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Checks that the ranks still have the same model. Data parallelism relies on that; a flipped bit,
-// or a change on one rank only, breaks it silently.
+// Checks of what training relies on: finite gradients, and ranks that still have the same model. A
+// flipped bit, or a change on one rank only, breaks the second silently.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -10,6 +10,19 @@
 #include "lockstep/parallel/distributed_data_parallel.h"
 
 namespace lockstep {
+
+// Gradients have infinite or NaN elements. Backward throws this on every rank after all gradients
+// have been reduced, so the group and the model can be used again. Clear the gradients before the
+// next backward, and do not step with them.
+class NonFiniteGradient : public Error {
+ public:
+  using Error::Error;
+};
+
+// For training in one process, between backward and the optimizer's step. NonFiniteGradient, naming
+// the parameters, if the module has such gradients. With DistributedDataParallel set .check_finite,
+// which also names the rank.
+void check_finite_gradients(const torch::nn::Module& module);
 
 // The ranks have different parameters, buffers or gradients.
 class OutOfSync : public Error {
