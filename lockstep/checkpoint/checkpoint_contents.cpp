@@ -2,7 +2,9 @@
 // Divides the contents into files, and puts them back.
 #include "lockstep/checkpoint/checkpoint_contents.h"
 
+#include <functional>
 #include <mutex>
+#include <set>
 #include <utility>
 
 #include <ATen/Context.h>
@@ -28,28 +30,45 @@ constexpr const char* kOptimizerFile = "optimizer.safetensors";
 constexpr const char* kRandomFile = "random.safetensors";
 constexpr const char* kTensorsFile = "tensors.safetensors";
 
-// The default generators that this rank draws from, by the names of their types.
-std::map<std::string, at::Generator> generators(const ProcessGroup& group) {
+// The default generators of the devices that this rank trains on, by the devices' names.
+std::map<std::string, at::Generator> generators(const torch::nn::Module& module,
+                                                const ProcessGroup& group) {
   std::map<std::string, at::Generator> all{
       {"cpu", at::globalContext().defaultGenerator(at::Device(at::kCPU))}};
-  if (group.device().is_cuda()) {
-    all.emplace("cuda", at::globalContext().defaultGenerator(group.device()));
-  }
+  const auto add = [&](at::Device device) {
+    if (device.is_cuda()) {
+      all.emplace(device.str(), at::globalContext().defaultGenerator(device));
+    }
+  };
+  add(group.device());
+  for (const at::Tensor& parameter : module.parameters()) add(parameter.device());
   return all;
 }
 
-std::string random_name(const std::string& type, int rank) {
-  return fmt::format("{}.{}", type, rank);
+std::string random_name(const std::string& device, int rank) {
+  return fmt::format("{}.{}", device, rank);
+}
+
+// Ranks may have different ones: the statistics of a BatchNorm are those of a rank's own batches,
+// until DistributedDataParallel broadcasts rank 0's.
+std::set<std::string> buffer_names(const torch::nn::Module& module) {
+  std::set<const void*> parameters;
+  for (const at::Tensor& parameter : module.parameters()) parameters.insert(parameter.data_ptr());
+  std::set<std::string> names;
+  for (const auto& [name, tensor] : state_dict(module)) {
+    if (!parameters.contains(tensor.data_ptr())) names.insert(name);
+  }
+  return names;
 }
 
 // The state of every rank's generators, each a tensor that its rank provides.
-StoredFile store_random_numbers(const ProcessGroup& group) {
+StoredFile store_random_numbers(const torch::nn::Module& module, const ProcessGroup& group) {
   StoredFile file{.name = kRandomFile, .tensors = {}};
-  for (auto& [type, generator] : generators(group)) {
+  for (auto& [device, generator] : generators(module, group)) {
     const std::lock_guard lock(generator.mutex());
     const at::Tensor state = generator.get_state();
     for (int rank = 0; rank < group.size(); ++rank) {
-      StoredTensor tensor{.name = random_name(type, rank),
+      StoredTensor tensor{.name = random_name(device, rank),
                           .type = find_element_type(state.scalar_type()),
                           .shape = state.sizes().vec()};
       if (rank == group.rank()) tensor.parts = {{0, state}};
@@ -59,12 +78,17 @@ StoredFile store_random_numbers(const ProcessGroup& group) {
   return file;
 }
 
-void restore_random_numbers(const std::vector<NamedTensor>& tensors, const ProcessGroup& group) {
-  for (auto& [type, generator] : generators(group)) {
+// A state of another size is that of another libtorch, whose numbers this one cannot continue.
+void restore_random_numbers(const std::vector<NamedTensor>& tensors,
+                            const torch::nn::Module& module, const ProcessGroup& group) {
+  for (auto& [device, generator] : generators(module, group)) {
     for (const auto& [name, state] : tensors) {
-      if (name != random_name(type, group.rank())) continue;
+      if (name != random_name(device, group.rank())) continue;
       const std::lock_guard lock(generator.mutex());
-      generator.set_state(state);
+      const at::Tensor current = generator.get_state();
+      const bool fits =
+          state.sizes() == current.sizes() && state.scalar_type() == current.scalar_type();
+      if (fits) generator.set_state(state);
     }
   }
 }
@@ -159,7 +183,7 @@ GradScaler restored_scaler(const json& manifest, const CheckpointContents& conte
 }
 
 void load_tensors(const CheckpointContents& contents, const std::vector<NamedTensor>& tensors) {
-  copy_by_name(contents.tensors, tensors, /*strict=*/true, "the training's own ones");
+  copy_by_name(contents.tensors, tensors, /*strict=*/true, "those of the program");
 }
 
 std::vector<NamedTensor> copies(std::vector<NamedTensor> tensors) {
@@ -173,10 +197,8 @@ CheckpointSnapshot snapshot(const CheckpointContents& contents, const Checkpoint
                             ProcessGroup& group) {
   const at::NoGradGuard no_grad;
   CheckpointSnapshot snapshot;
-  const auto share = [&](const char* name, const std::vector<NamedTensor>& tensors) {
-    snapshot.files.push_back(share_out(name, tensors, group.rank(), group.size()));
-  };
-  share(kModelFile, state_dict(*contents.module));
+  snapshot.files.push_back(share_out(kModelFile, state_dict(*contents.module), group.rank(),
+                                     group.size(), buffer_names(*contents.module)));
   json optimizer;
   if (contents.optimizer != nullptr) {
     StoredOptimizer stored =
@@ -184,8 +206,10 @@ CheckpointSnapshot snapshot(const CheckpointContents& contents, const Checkpoint
     snapshot.files.push_back(std::move(stored.file));
     optimizer = std::move(stored.description);
   }
-  if (!contents.tensors.empty()) share(kTensorsFile, contents.tensors);
-  snapshot.files.push_back(store_random_numbers(group));
+  if (!contents.tensors.empty()) {
+    snapshot.files.push_back(share_out(kTensorsFile, contents.tensors, group.rank(), group.size()));
+  }
+  snapshot.files.push_back(store_random_numbers(*contents.module, group));
   snapshot.manifest = {
       {"format", "lockstep checkpoint"},
       {"version", 1},
@@ -200,16 +224,26 @@ CheckpointSnapshot snapshot(const CheckpointContents& contents, const Checkpoint
   return snapshot;
 }
 
-CheckpointPosition restore(const StoredCheckpoint& stored, const CheckpointContents& contents,
-                           const ProcessGroup& group) {
+CheckpointPosition position_in(const StoredCheckpoint& stored) {
+  try {
+    return position_of(stored.manifest);
+  } catch (const json::exception& error) {
+    throw CheckpointError(fmt::format("its manifest is incomplete: {}", first_line(error)));
+  }
+}
+
+std::function<void()> restore(const StoredCheckpoint& stored, const CheckpointContents& contents,
+                              const ProcessGroup& group) {
   const json& manifest = stored.manifest;
   try {
-    CheckpointPosition position = position_of(manifest);
     if (const std::string fault = missing_part(stored, contents); !fault.empty()) {
       throw CheckpointError(fault);
     }
-    const auto module_before = copies(state_dict(*contents.module));
-    const auto tensors_before = copies(contents.tensors);
+    const auto undo = [&contents, module_before = copies(state_dict(*contents.module)),
+                       tensors_before = copies(contents.tensors)] {
+      load_state_dict(*contents.module, module_before);
+      load_tensors(contents, tensors_before);
+    };
     try {
       load_state_dict(*contents.module, file_of(stored, kModelFile));
       load_tensors(contents, file_of(stored, kTensorsFile));
@@ -217,12 +251,11 @@ CheckpointPosition restore(const StoredCheckpoint& stored, const CheckpointConte
       if (contents.optimizer != nullptr) restore_optimizer(stored, contents);
       if (contents.scaler != nullptr) *contents.scaler = scaler;
     } catch (...) {
-      load_state_dict(*contents.module, module_before);
-      load_tensors(contents, tensors_before);
+      undo();
       throw;
     }
-    restore_random_numbers(file_of(stored, kRandomFile), group);
-    return position;
+    restore_random_numbers(file_of(stored, kRandomFile), *contents.module, group);
+    return undo;
   } catch (const json::exception& error) {
     throw CheckpointError(fmt::format("its manifest is incomplete: {}", first_line(error)));
   } catch (const UsageError& error) {

@@ -2,6 +2,7 @@
 // What a training's objects put into a checkpoint, and take out of it.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -25,9 +26,13 @@ struct CheckpointSnapshot {
 CheckpointSnapshot snapshot(const CheckpointContents& contents, const CheckpointPosition& position,
                             ProcessGroup& group);
 
+// CheckpointError if the manifest has none.
+CheckpointPosition position_in(const StoredCheckpoint& stored);
+
 // Not collective, although every rank calls it. CheckpointError, and nothing has changed, if the
-// contents do not fit.
-CheckpointPosition restore(const StoredCheckpoint& stored, const CheckpointContents& contents,
-                           const ProcessGroup& group);
+// contents do not fit. Returns a function that brings module and tensors back, in case that another
+// rank fails.
+std::function<void()> restore(const StoredCheckpoint& stored, const CheckpointContents& contents,
+                              const ProcessGroup& group);
 
 }  // namespace lockstep

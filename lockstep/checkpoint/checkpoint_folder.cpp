@@ -2,10 +2,11 @@
 // Rank 0 finds, reads and writes; a thread of each rank brings its parts to rank 0.
 #include "lockstep/checkpoint/checkpoint_folder.h"
 
-#include <cmath>
+#include <algorithm>
 #include <exception>
 #include <future>
 #include <numeric>
+#include <tuple>
 #include <utility>
 
 #include <ATen/ops/empty.h>
@@ -56,14 +57,22 @@ StoredCheckpoint with_empty_tensors(const json& contents) {
 }
 
 // Collective. Each tensor becomes a copy of rank 0's.
-void broadcast(StoredCheckpoint& stored, ProcessGroup& group) {
-  for (auto& [file, tensors] : stored.tensors) {
-    for (auto& [name, tensor] : tensors) {
-      if (tensor.numel() == 0) continue;
-      const at::Tensor moved = tensor.to(group.device());
-      group.broadcast(moved, 0).wait();
-      tensor = moved.cpu();
+void broadcast(const StoredCheckpoint& stored, ProcessGroup& group) {
+  for (const auto& [file, tensors] : stored.tensors) {
+    for (const auto& [name, tensor] : tensors) {
+      if (tensor.numel() > 0) group.broadcast(tensor, 0).wait();
     }
+  }
+}
+
+// What the function throws; empty if nothing.
+template <class Function>
+std::string error_of(const Function& function) {
+  try {
+    function();
+    return "";
+  } catch (const std::exception& error) {
+    return error.what();
   }
 }
 
@@ -92,7 +101,9 @@ json from_rank_0(ProcessGroup& group, const Function& function) {
       told = {{"other", error.what()}};
     }
   }
-  told = broadcast_object(told, 0, group);
+  // Paths in messages may not be UTF-8.
+  told = json::parse(broadcast_object(
+      std::string_view(told.dump(-1, ' ', false, json::error_handler_t::replace)), 0, group));
   if (told.contains("usage")) throw UsageError(told["usage"].get<std::string>());
   if (told.contains("checkpoint")) throw CheckpointError(told["checkpoint"].get<std::string>());
   if (told.contains("other")) throw BackendError(told["other"].get<std::string>());
@@ -100,7 +111,8 @@ json from_rank_0(ProcessGroup& group, const Function& function) {
 }
 
 void require_module(const CheckpointContents& contents) {
-  if (contents.module == nullptr) throw UsageError("a checkpoint needs a module; this one is null");
+  if (contents.module == nullptr)
+    throw UsageError("a checkpoint needs a module, and this one is null; set .module");
 }
 
 void check_options(const CheckpointFolderOptions& options, const ProcessGroup& group) {
@@ -127,14 +139,39 @@ struct CheckpointFolder::State {
     writers = group_of_writers(*group);
   }
 
-  // Why the last checkpoint was not written; empty if it was.
+  // Of this rank. Why its part of the last checkpoint was not written; empty if it was.
   std::string finish_writing() {
     if (!writing.valid()) return "";
+    return error_of([&] {
+      const std::string warnings = writing.get();
+      if (warnings.empty()) return;
+      options.log(
+          fmt::format("a checkpoint is complete, but what follows it failed: {}", warnings));
+    });
+  }
+
+  // Collective: when it returns, no rank is writing. Returns rank 0's error. However long a disk
+  // takes, no rank waits for another longer than the group's timeout.
+  std::string finish_writing_on_all_ranks() {
+    const auto patience = group->timeout() / 4;
+    for (bool done = false; !done;) {
+      const bool own = !writing.valid() || writing.wait_for(patience) == std::future_status::ready;
+      done = broadcast_object(own, 0, *group);
+    }
+    const std::string error = finish_writing();
+    const auto broken = all_gather_object(std::exchange(writers_are_broken, false), *group);
+    // A group that has failed stays unusable.
+    if (std::ranges::find(broken, true) != broken.end()) writers = group_of_writers(*group);
+    return error;
+  }
+
+  // In the thread.
+  void collect() {
     try {
-      writing.get();
-      return "";
-    } catch (const std::exception& error) {
-      return error.what();
+      staged.collect(*writers);
+    } catch (...) {
+      writers_are_broken = true;
+      throw;
     }
   }
 
@@ -147,15 +184,17 @@ struct CheckpointFolder::State {
   std::pair<std::string, StoredCheckpoint> read_newest() const {
     const auto names = checkpoint_names(folder);
     if (names.empty()) return {};
+    std::string reason;
     for (const std::string& name : names) {
       try {
         return {name, read_checkpoint(folder / name)};
-      } catch (const std::exception& error) {
+      } catch (const CheckpointError& error) {
         options.log(fmt::format("{} is not used: {}", name, error.what()));
+        if (reason.empty()) reason = error.what();
       }
     }
-    throw CheckpointError(
-        fmt::format("{}: all {} checkpoints are damaged", folder.string(), names.size()));
+    throw CheckpointError(fmt::format("{}: all {} checkpoints are damaged; of the newest, {}",
+                                      folder.string(), names.size(), reason));
   }
 
   std::filesystem::path folder;
@@ -166,7 +205,9 @@ struct CheckpointFolder::State {
   std::string not_loaded;
   std::shared_ptr<ProcessGroup> writers;
   StagedCheckpoint staged;
-  std::future<void> writing;
+  std::future<std::string> writing;
+  // Set by the thread.
+  bool writers_are_broken = false;
 };
 
 CheckpointFolder::CheckpointFolder(std::filesystem::path folder, GroupArgument group,
@@ -174,16 +215,19 @@ CheckpointFolder::CheckpointFolder(std::filesystem::path folder, GroupArgument g
     : state_(std::make_unique<State>(std::move(folder), std::move(group), std::move(options))) {}
 
 CheckpointFolder::~CheckpointFolder() {
-  if (state_) state_->report(state_->finish_writing());
+  const std::string error = state_->finish_writing();
+  error_of([&] { state_->report(error); });  // the user's function may throw
 }
 
 bool CheckpointFolder::is_new() const {
   return state_->not_loaded.empty();
 }
 
-std::optional<CheckpointPosition> CheckpointFolder::load(const CheckpointContents& contents) {
+std::optional<CheckpointPosition> CheckpointFolder::load(
+    const CheckpointContents& contents,
+    const std::function<void(const CheckpointPosition&)>& accept) {
   State& state = *state_;
-  state.report(state.finish_writing());
+  state.report(state.finish_writing_on_all_ranks());
   require_module(contents);
   StoredCheckpoint stored;
   std::string name;
@@ -192,17 +236,26 @@ std::optional<CheckpointPosition> CheckpointFolder::load(const CheckpointContent
     return json{{"name", name}, {"contents", contents_of(stored)}};
   });
   if (told.at("name") == "") return std::nullopt;
-  if (state.group->rank() != 0) stored = with_empty_tensors(told.at("contents"));
-  broadcast(stored, *state.group);
   const std::string path = (state.folder / told.at("name").get<std::string>()).string();
-  std::string error;
+  const auto agree = [&](const std::string& error) {
+    agree_on(error.empty() ? "" : fmt::format("{} cannot be loaded: {}", path, error),
+             *state.group);
+  };
   CheckpointPosition position;
+  agree(error_of([&] {
+    if (state.group->rank() != 0) stored = with_empty_tensors(told.at("contents"));
+    position = position_in(stored);
+    if (accept) accept(position);
+  }));
+  broadcast(stored, *state.group);
+  std::function<void()> undo;
+  const std::string error = error_of([&] { undo = restore(stored, contents, *state.group); });
   try {
-    position = restore(stored, contents, *state.group);
-  } catch (const std::exception& fault) {
-    error = fmt::format("{} cannot be loaded: {}", path, fault.what());
+    agree(error);
+  } catch (const CheckpointError&) {
+    if (error.empty()) undo();
+    throw;
   }
-  agree_on(error, *state.group);
   if (state.store) state.store->go_on_from(name);
   state.not_loaded.clear();
   state.options.log(fmt::format("going on from {}, saved at step {}", path, position.step));
@@ -220,22 +273,26 @@ void CheckpointFolder::save(const CheckpointContents& contents,
         state.folder.string(), state.not_loaded));
   }
   if (position.step < 0) {
-    throw UsageError(fmt::format("a checkpoint cannot be of step {}", position.step));
+    throw UsageError(fmt::format("a checkpoint cannot be of step {}; count from 0", position.step));
   }
-  state.report(state.finish_writing());
+  if (const auto fault = error_of([&] { json(position.notes).dump(); }); !fault.empty()) {
+    throw UsageError("the notes of a checkpoint must be UTF-8: " + fault);
+  }
+  state.report(state.finish_writing_on_all_ranks());
   CheckpointSnapshot taken = snapshot(contents, position, *state.group);
   state.staged.copy(taken.files, state.group->rank());
   state.writing = std::async(
       std::launch::async,
       [&state, step = position.step, score = position.score, manifest = std::move(taken.manifest)] {
-        state.staged.collect(*state.writers);
-        if (state.store) state.store->write(step, score, manifest, state.staged.files());
+        state.collect();
+        if (!state.store) return std::string();
+        return state.store->write(step, score, manifest, state.staged.files());
       });
 }
 
 void CheckpointFolder::wait() {
   State& state = *state_;
-  const std::string error = state.finish_writing();
+  const std::string error = state.finish_writing_on_all_ranks();
   from_rank_0(*state.group, [&]() -> json {
     if (!error.empty()) throw BackendError(error);
     return true;

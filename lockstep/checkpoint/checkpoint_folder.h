@@ -32,16 +32,18 @@ namespace lockstep {
 struct CheckpointFolderOptions {
   // The newest checkpoints that are kept, at least 1.
   int keep_last = 2;
-  // Besides these, the ones with the highest scores.
+  // And those with the highest scores, which may be among the newest.
   int keep_best = 0;
   // Gets lines on rank 0: what was loaded, what is damaged, what could not be written.
   std::function<void(const std::string&)> log = {};
 };
 
 // What a checkpoint consists of; the random numbers of torch's default generators are always part
-// of it. The objects must live during the call.
+// of it: those of the CPU and of the GPUs on which the parameters are. The objects must live during
+// the call.
 struct CheckpointContents {
-  // Its state_dict: of a wrapper, that of the wrapped module. The same on every rank.
+  // Its state_dict: of a wrapper, that of the wrapped module. Parameters are the same on every
+  // rank; buffers are taken from rank 0.
   std::shared_ptr<torch::nn::Module> module;
   // May be null. Of a type that optimizer_state_dict() takes; sharded ones need no consolidation.
   torch::optim::Optimizer* optimizer = nullptr;
@@ -68,7 +70,7 @@ struct CheckpointPosition {
 class CheckpointFolder {
  public:
   // Makes the folder if it is missing, and removes what a killed process left unfinished there.
-  // UsageError on every rank if it cannot be written, if another process writes there, or for
+  // UsageError on every rank if it cannot be written, if another training writes there, or for
   // options out of range.
   CheckpointFolder(std::filesystem::path folder, GroupArgument group,
                    CheckpointFolderOptions options = {});
@@ -85,16 +87,21 @@ class CheckpointFolder {
   // log says what is wrong with newer ones. Any number of ranks may have saved it. Ranks that did
   // not exist then keep their random numbers. nullopt if the folder has no checkpoint.
   //
+  // `accept` is called with the position before anything changes: what it throws ends the load.
+  //
   // CheckpointError on every rank if all checkpoints are damaged, or if the contents are others
   // than were saved: all differences are listed, and the contents are as they were.
-  std::optional<CheckpointPosition> load(const CheckpointContents& contents);
+  std::optional<CheckpointPosition> load(
+      const CheckpointContents& contents,
+      const std::function<void(const CheckpointPosition&)>& accept = {});
 
   // Blocks while the contents are copied, each rank copying a part, and waits for the end of the
   // checkpoint before, if that is still being written. A thread then writes, and gives the complete
   // checkpoint its name at once. If that fails, as on a full disk, older checkpoints stay, log says
   // why, and training goes on.
   //
-  // UsageError if the folder is not new, and for contents that cannot be saved.
+  // UsageError if the folder is not new, for contents that cannot be saved, and for notes that are
+  // not UTF-8.
   void save(const CheckpointContents& contents, const CheckpointPosition& position);
 
   // Returns when the last checkpoint is on the disk. BackendError on every rank if it could not be

@@ -31,6 +31,7 @@ using nlohmann::json;
 
 constexpr std::string_view kPrefix = "step-";
 constexpr std::string_view kUnfinished = ".unfinished-";
+constexpr std::string_view kReplaced = ".unfinished-replaced-";
 constexpr const char* kLock = ".lock";
 constexpr const char* kLatest = "latest";
 constexpr const char* kManifest = "manifest.json";
@@ -61,7 +62,7 @@ void remove_tree(const fs::path& path) {
   if (error) fail_to("remove", path, error.value());
 }
 
-// Calls the function for the name of each entry. False, with errno's value, if it cannot be read.
+// Calls the function for the name of each entry. Returns the error if the folder cannot be read.
 template <class Function>
 std::error_code for_each_entry(const fs::path& folder, const Function& function) {
   std::error_code error;
@@ -92,6 +93,15 @@ json write_hashed(const fs::path& folder, const CheckpointFile& file) {
   return {{"bytes", bytes}, {"sha256", hash.finish()}};
 }
 
+// A lack of memory says nothing about the file.
+void require_memory(std::uint64_t bytes, const fs::path& file) {
+  try {
+    require_memory_for(bytes, file.string());
+  } catch (const CheckpointError& error) {
+    throw BackendError(error.what());
+  }
+}
+
 std::vector<std::byte> read_bytes(const fs::path& file, std::size_t limit) {
   try {
     const StoredBytes stored = bytes_in_file(file);
@@ -99,7 +109,7 @@ std::vector<std::byte> read_bytes(const fs::path& file, std::size_t limit) {
       throw CheckpointError(
           fmt::format("{} has {} bytes instead of at most {}", file.string(), stored.size, limit));
     }
-    require_memory_for(stored.size, file.string());
+    require_memory(stored.size, file);
     std::vector<std::byte> bytes(stored.size);
     stored.read(0, bytes);
     return bytes;
@@ -128,8 +138,9 @@ json parse_manifest(const std::string& text, const fs::path& file) {
     if (manifest.at("format") != "lockstep checkpoint") throw CheckpointError("another format");
     const auto version = manifest.at("version").get<std::int64_t>();
     if (version != 1) {
-      throw CheckpointError(fmt::format(
-          "it is of version {}, and this Lockstep reads version 1; use a later one", version));
+      throw UsageError(
+          fmt::format("{} is of version {}, and this Lockstep reads version 1; use a later one",
+                      file.string(), version));
     }
     return manifest;
   } catch (const json::exception& error) {
@@ -229,14 +240,10 @@ CheckpointStore::CheckpointStore(fs::path folder, int keep_last, int keep_best)
   }
   if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     throw UsageError(fmt::format(
-        "another process writes checkpoints into {}; wait for its end, or choose another folder",
+        "another training writes checkpoints into {}; wait for its end, or choose another folder",
         folder_.string()));
   }
-  std::vector<std::string> unfinished;
-  for_each_entry(folder_, [&](const std::string& name) {
-    if (name.starts_with(kUnfinished)) unfinished.push_back(name);
-  });
-  for (const auto& name : unfinished) remove_tree(in(name));
+  remove_unfinished();
   const auto names = checkpoint_names(folder_);
   for (auto name = names.rbegin(); name != names.rend(); ++name) {
     std::optional<double> score;
@@ -249,13 +256,31 @@ CheckpointStore::CheckpointStore(fs::path folder, int keep_last, int keep_best)
   }
 }
 
-void CheckpointStore::go_on_from(const std::string& name) {
-  const auto current = std::ranges::find(kept_, name, &Kept::name);
-  if (current != kept_.end()) std::rotate(kept_.begin(), current + 1, kept_.end());
+void CheckpointStore::remove_unfinished() {
+  std::vector<std::string> unfinished;
+  for_each_entry(folder_, [&](const std::string& name) {
+    if (name.starts_with(kUnfinished)) unfinished.push_back(name);
+  });
+  for (const auto& name : unfinished) {
+    // Where folders cannot be exchanged, a kill leaves the old one under this name only.
+    if (name.starts_with(kReplaced)) {
+      const fs::path original = in(name.substr(kReplaced.size()));
+      if (!fs::exists(fs::symlink_status(original))) rename_to(in(name), original);
+    }
+    remove_tree(in(name));
+  }
 }
 
-void CheckpointStore::write(std::int64_t step, std::optional<double> score, json manifest,
-                            const std::vector<CheckpointFile>& files) {
+void CheckpointStore::go_on_from(const std::string& name) {
+  const auto current = std::ranges::find(kept_, name, &Kept::name);
+  if (current == kept_.end()) return;
+  // Later ones are damaged.
+  for (auto later = current + 1; later != kept_.end(); ++later) later->score.reset();
+  std::rotate(kept_.begin(), current + 1, kept_.end());
+}
+
+std::string CheckpointStore::write(std::int64_t step, std::optional<double> score, json manifest,
+                                   const std::vector<CheckpointFile>& files) {
   const std::string name = checkpoint_name(step);
   const fs::path unfinished = in(std::string(kUnfinished) + name);
   remove_tree(unfinished);
@@ -276,8 +301,18 @@ void CheckpointStore::write(std::int64_t step, std::optional<double> score, json
     throw;
   }
   remember(name, score);
-  point_latest_to(name);
-  remove_old();
+  std::string warnings;
+  const auto attempt = [&](const auto& function) {
+    try {
+      function();
+    } catch (const std::exception& failure) {
+      warnings += (warnings.empty() ? "" : "; ") + std::string(failure.what());
+    }
+  };
+  attempt([&] { remove_tree(unfinished); });  // the one that it replaced
+  attempt([&] { point_latest_to(name); });
+  attempt([&] { remove_old(); });
+  return warnings;
 }
 
 void CheckpointStore::publish(const fs::path& unfinished, const std::string& name) {
@@ -285,7 +320,7 @@ void CheckpointStore::publish(const fs::path& unfinished, const std::string& nam
   if (!fs::exists(fs::symlink_status(final))) {
     rename_to(unfinished, final);
   } else if (!exchange(unfinished, final)) {
-    const fs::path replaced = in(fmt::format("{}replaced-{}", kUnfinished, name));
+    const fs::path replaced = in(std::string(kReplaced) + name);
     remove_tree(replaced);
     rename_to(final, replaced);
     rename_to(unfinished, final);
@@ -294,7 +329,6 @@ void CheckpointStore::publish(const fs::path& unfinished, const std::string& nam
     return;
   }
   flush_folder(folder_);
-  remove_tree(unfinished);  // the old one, if there was one
 }
 
 // For people and scripts: load() looks at the checkpoints themselves. A file system without links

@@ -34,7 +34,9 @@ struct StoredCheckpoint {
 };
 
 // Reads a subfolder and compares everything with the hashes of its manifest. Needs memory for the
-// tensors and one more file. CheckpointError, naming the file and what is wrong with it.
+// tensors and one more file. CheckpointError, naming the file and what is wrong with it;
+// BackendError if the disk fails or memory is lacking, and UsageError for a version that this
+// Lockstep does not read, since neither says that the checkpoint is damaged.
 StoredCheckpoint read_checkpoint(const std::filesystem::path& checkpoint);
 
 // Reads only the manifest, and compares it with its own hash. CheckpointError as above.
@@ -50,17 +52,18 @@ struct CheckpointFile {
 class CheckpointStore {
  public:
   // Makes the folder if it is missing, and removes what a killed process left unfinished.
-  // UsageError if that is impossible or if another process writes there.
+  // UsageError if that is impossible or if another training writes there.
   CheckpointStore(std::filesystem::path folder, int keep_last, int keep_best);
 
-  // The training goes on from this one: later ones are the first to be removed.
+  // The training goes on from this one: later ones, which are damaged, are the first to be removed.
   void go_on_from(const std::string& name);
 
   // Writes the checkpoint of a step, completes the manifest with the files' sizes and hashes, and
   // then removes old checkpoints. One of the same step is replaced. Blocks until everything is on
   // the disk. BackendError if the disk fails or is full; then older checkpoints are as they were.
-  void write(std::int64_t step, std::optional<double> score, nlohmann::json manifest,
-             const std::vector<CheckpointFile>& files);
+  // Returns what went wrong after the checkpoint was complete, as with old ones; usually nothing.
+  std::string write(std::int64_t step, std::optional<double> score, nlohmann::json manifest,
+                    const std::vector<CheckpointFile>& files);
 
  private:
   struct Kept {
@@ -70,6 +73,7 @@ class CheckpointStore {
 
   std::filesystem::path in(std::string_view name) const { return folder_ / name; }
   void remember(const std::string& name, std::optional<double> score);
+  void remove_unfinished();
   void publish(const std::filesystem::path& unfinished, const std::string& name);
   void point_latest_to(const std::string& name);
   void remove_old();

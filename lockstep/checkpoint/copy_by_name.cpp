@@ -37,10 +37,10 @@ std::string copy_fault(const at::Tensor& target, const at::Tensor& source) {
     return "is sparse, or on the device meta, and cannot be copied";
   }
   if (target.layout() != at::kStrided || target.is_meta()) {
-    return "is in the module sparse, or on the device meta, and nothing can be copied into it";
+    return "would be copied into a tensor that is sparse, or on the device meta";
   }
   if (at::has_internal_overlap(target) == at::MemOverlap::Yes) {
-    return "is in the module a view whose elements share memory, as expand() makes it";
+    return "would be copied into a view whose elements share memory, as expand() makes it";
   }
   return "";
 }

@@ -26,15 +26,16 @@ constexpr std::int64_t aligned(std::int64_t bytes) {
   return (bytes + kWidest - 1) / kWidest * kWidest;
 }
 
-// From this process's memory, to whatever device the group sends from.
+// Tensors stay on the host also where the group is on GPUs: this thread must not wait for the
+// streams of the training.
 void send(const at::Tensor& tensor, ProcessGroup& group) {
-  group.send(tensor.to(group.device()), 0).wait();
+  group.send(tensor, 0).wait();
 }
 
 at::Tensor receive(at::IntArrayRef sizes, at::ScalarType type, int rank, ProcessGroup& group) {
-  const at::Tensor tensor = at::empty(sizes, at::TensorOptions(type).device(group.device()));
+  at::Tensor tensor = at::empty(sizes, at::TensorOptions(type));
   group.recv(tensor, rank).wait();
-  return tensor.cpu();
+  return tensor;
 }
 
 SafetensorsLayout layout_of(const StoredFile& file) {

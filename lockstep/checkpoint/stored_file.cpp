@@ -18,19 +18,23 @@ at::Tensor flat(const at::Tensor& tensor) {
 
 }  // namespace
 
-StoredFile share_out(std::string name, const std::vector<NamedTensor>& tensors, int rank,
-                     int ranks) {
+StoredFile share_out(std::string name, const std::vector<NamedTensor>& tensors, int rank, int ranks,
+                     const std::set<std::string>& of_rank_0) {
   StoredFile file{.name = std::move(name), .tensors = {}};
   std::int64_t total = 0;
   for (const auto& [label, tensor] : tensors) {
     file.tensors.push_back({label, &element_type_of(tensor, label), tensor.sizes().vec()});
-    total += static_cast<std::int64_t>(tensor.nbytes());
+    if (!of_rank_0.contains(label)) total += static_cast<std::int64_t>(tensor.nbytes());
   }
   const std::int64_t share_begin = total * rank / ranks;
   const std::int64_t share_end = total * (rank + 1) / ranks;
   std::int64_t next = 0;  // the byte at which the tensor begins
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const at::Tensor& tensor = tensors[i].tensor;
+    if (of_rank_0.contains(tensors[i].name)) {
+      if (rank == 0 && tensor.numel() > 0) file.tensors[i].parts.push_back({0, flat(tensor)});
+      continue;
+    }
     const auto width = static_cast<std::int64_t>(file.tensors[i].type->bytes);
     // An element belongs to the rank that has its first byte.
     const auto element_at = [&](std::int64_t byte) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -33,8 +34,9 @@ struct StoredFile {
   std::vector<StoredTensor> tensors;
 };
 
-// A file of tensors that all ranks have: each rank provides an equal share of the bytes.
-StoredFile share_out(std::string name, const std::vector<NamedTensor>& tensors, int rank,
-                     int ranks);
+// A file of tensors that all ranks have: each rank provides an equal share of the bytes, except of
+// those that only rank 0 provides, since ranks may have different ones.
+StoredFile share_out(std::string name, const std::vector<NamedTensor>& tensors, int rank, int ranks,
+                     const std::set<std::string>& of_rank_0 = {});
 
 }  // namespace lockstep

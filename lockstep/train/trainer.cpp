@@ -83,8 +83,8 @@ TrainerOptions resolved(TrainerOptions options, const ProcessGroup& group) {
 class TrainerBase::Epoch {
  public:
   // Goes on after the batches and samples of the trainer's progress.
-  Epoch(TrainerBase& trainer, const FitOptions& fit)
-      : trainer_(trainer), fit_(fit), passed_over_(trainer.progress_->batches) {
+  Epoch(TrainerBase& trainer, const FitOptions& fit, bool resumed)
+      : trainer_(trainer), fit_(fit), resumed_(resumed), passed_over_(trainer.progress_->batches) {
     summary_.epoch = trainer.progress_->epoch;
     const std::int64_t batches_per_line = trainer.options_.batches_per_line;
     if (batches_per_line > 0) lines_.emplace(trainer.options_.log, batches_per_line);
@@ -118,11 +118,13 @@ class TrainerBase::Epoch {
 
   // Collective.
   EpochSummary finish() {
-    if (batches_ == 0) {
+    if (batches_ == 0 && !resumed_) {
       throw UsageError(fmt::format("[Trainer] rank {} of {}: {} has no batches",
                                    trainer_.group().rank(), trainer_.group().size(), label()));
     }
-    const at::Tensor sum = losses_.cpu().view({1});  // waits for pending work on a GPU
+    const at::Tensor sum = losses_.defined()
+                               ? losses_.cpu().view({1})
+                               : at::zeros({1}, at::kDouble);  // waits for pending work on a GPU
     const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start_;
     summary_.loss =
         mean_over_ranks(sum, at::full({1}, weights_, at::kDouble), trainer_.group()).item<double>();
@@ -165,9 +167,13 @@ class TrainerBase::Epoch {
     const auto batches_in = [&](std::int64_t samples) {
       return (samples + samples_of_batch_ - 1) / samples_of_batch_;
     };
-    const auto own = static_cast<std::int64_t>(fit_.sampler->size());
     return fmt::format("{}, {} {}/{}", label(), what, batches_in(progress.samples),
-                       batches_in(own * trainer_.group().size()));
+                       batches_in(samples_in_epoch()));
+  }
+
+  // On all ranks together. Needs a sampler.
+  std::int64_t samples_in_epoch() const {
+    return static_cast<std::int64_t>(fit_.sampler->size()) * trainer_.group().size();
   }
 
   void finish_step(const at::Tensor& loss, bool last) {
@@ -185,13 +191,16 @@ class TrainerBase::Epoch {
     }
     if (samples_of_step_ > 0) samples_of_step_ = 0;
     // The end of an epoch has a checkpoint of its own.
-    if (!trainer_.saves_ || last) return;
+    const bool is_last =
+        last || (fit_.sampler != nullptr && progress.samples >= samples_in_epoch());
+    if (!trainer_.saves_ || is_last) return;
     const std::int64_t every = trainer_.options_.checkpoints->every_steps;
     if (every > 0 && progress.steps % every == 0) trainer_.save({}, fit_.sampler);
   }
 
   TrainerBase& trainer_;
   const FitOptions& fit_;
+  bool resumed_;
   std::optional<Progress> lines_;
   EpochSummary summary_;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
@@ -291,17 +300,23 @@ void TrainerBase::scale_learning_rates() {
 
 // Whether the training goes on from a checkpoint.
 bool TrainerBase::open_checkpoints(EpochSampler* sampler) {
-  if (!options_.checkpoints || saves_) return false;
+  if (!options_.checkpoints) return false;
+  if (saves_) {
+    throw UsageError(
+        "[Trainer] fit() of a trainer with checkpoints can be called once, since a checkpoint does "
+        "not say which call it is of; make another trainer, with another folder");
+  }
   const TrainerCheckpointOptions& checkpoints = *options_.checkpoints;
-  saves_ = std::make_unique<TrainerSaves>(
+  auto saves = std::make_unique<TrainerSaves>(
       checkpoints,
       CheckpointContents{.module = module_,
                          .optimizer = optimizer_.get(),
                          .scaler = scaler_.is_enabled() ? &scaler_ : nullptr,
                          .tensors = checkpoints.tensors},
       *group_, options_.log);
-  if (!checkpoints.resume) saves_->require_new_folder();
-  const auto loaded = saves_->load(sampler);
+  if (!checkpoints.resume) saves->require_new_folder();
+  const auto loaded = saves->load(sampler);
+  saves_ = std::move(saves);
   if (!loaded) return false;
   *progress_ = *loaded;
   return true;
@@ -318,8 +333,8 @@ void TrainerBase::begin_epoch(bool resumed, const FitOptions& fit) {
 }
 
 EpochSummary TrainerBase::run_epoch(const std::function<void(const TrainOn&)>& run_batches,
-                                    const FitOptions& fit) {
-  Epoch epoch(*this, fit);
+                                    const FitOptions& fit, bool resumed) {
+  Epoch epoch(*this, fit, resumed);
   run_batches([&](std::int64_t samples, bool last, const Loss& loss) {
     epoch.train_on(samples, last, loss);
   });
@@ -342,16 +357,15 @@ void TrainerBase::save(const std::optional<double>& score, const EpochSampler* s
 void TrainerBase::note_evaluation(const std::optional<double>& evaluation) {
   if (!evaluation) return;
   std::optional<double>& best = progress_->best;
-  // NaN is never better.
-  const bool is_better = !best || std::isnan(*best) || *evaluation > *best;
+  const bool is_better = !std::isnan(*evaluation) && (!best || *evaluation > *best);
   if (is_better) best = evaluation;
   progress_->epochs_since_best = is_better ? 0 : progress_->epochs_since_best + 1;
 }
 
 bool TrainerBase::has_no_patience_left() const {
   if (options_.patience == 0 || progress_->epochs_since_best < options_.patience) return false;
-  options_.log(fmt::format("no better than {:.4f} for {} epochs", *progress_->best,
-                           progress_->epochs_since_best));
+  options_.log(fmt::format("no better than {:.4f} for {} epochs",
+                           progress_->best.value_or(std::nan("")), progress_->epochs_since_best));
   return true;
 }
 
@@ -367,8 +381,8 @@ std::vector<EpochSummary> TrainerBase::run_epochs(
   std::vector<EpochSummary> summaries;
   while (progress_->epoch < options_.epochs && !has_no_patience_left()) {
     begin_epoch(resumed, fit);
+    const EpochSummary& summary = summaries.emplace_back(run_epoch(run_batches, fit, resumed));
     resumed = false;
-    const EpochSummary& summary = summaries.emplace_back(run_epoch(run_batches, fit));
     note_evaluation(summary.evaluation);
     ++progress_->epoch;
     progress_->batches = 0;

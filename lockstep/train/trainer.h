@@ -80,7 +80,7 @@ class TrainerBase {
   bool open_checkpoints(EpochSampler* sampler);
   void begin_epoch(bool resumed, const FitOptions& fit);
   EpochSummary run_epoch(const std::function<void(const TrainOn&)>& run_batches,
-                         const FitOptions& fit);
+                         const FitOptions& fit, bool resumed);
   void save(const std::optional<double>& score, const EpochSampler* sampler);
   void note_evaluation(const std::optional<double>& evaluation);
   bool has_no_patience_left() const;
@@ -207,12 +207,22 @@ std::vector<EpochSummary> Trainer<M>::fit(Batches&& batches, LossFunction&& loss
                                           const FitOptions& fit_options) {
   const auto run_batches = [&](const TrainOn& train_on) {
     model_.train();
+    // A checkpoint has the random numbers that the next batch may be drawn with, so that batch must
+    // not have been drawn; but before the last step of an accumulation, one must know whether it
+    // is.
+    const bool looks_ahead = options().accumulation_steps > 1;
     auto next = batches.begin();
     const auto end = batches.end();
     while (next != end) {
-      auto batch = *next;  // an advanced iterator may reuse its batch
-      ++next;
-      train_on(detail::samples_in(batch), !(next != end), [&] { return loss(model_, batch); });
+      if (looks_ahead) {
+        auto batch = *next;  // an advanced iterator may reuse its batch
+        ++next;
+        train_on(detail::samples_in(batch), !(next != end), [&] { return loss(model_, batch); });
+      } else {
+        auto&& batch = *next;
+        train_on(detail::samples_in(batch), false, [&] { return loss(model_, batch); });
+        ++next;
+      }
     }
   };
   return run_epochs(run_batches, fit_options);

@@ -36,7 +36,7 @@ struct TrainerCheckpointOptions {
   // checkpoints is an error.
   bool resume = false;
   int keep_last = 2;
-  // Besides these, the ones with the best evaluations.
+  // And those with the best evaluations, which may be among the newest.
   int keep_best = 1;
   // Saved and loaded with the model, as the mean and deviation of a standardization.
   std::vector<NamedTensor> tensors = {};
@@ -99,8 +99,8 @@ struct StepSummary {
 // Functions are called on every rank.
 struct FitOptions {
   // What the loader was made with: fit() sets its epoch, and goes on in the middle of an epoch at
-  // any number of ranks. Without it, a resumed fit() passes over batches of the range, and needs
-  // as many ranks as before. It must outlive fit().
+  // any number of ranks. Without it, a resumed fit() passes over batches of the range, which
+  // must not depend on random numbers, and needs as many ranks as before. It must outlive fit().
   EpochSampler* sampler = nullptr;
   std::function<void(std::int64_t epoch)> begin_epoch = {};
   std::function<void(const StepSummary&)> after_step = {};

@@ -60,29 +60,37 @@ TrainerSaves::TrainerSaves(const TrainerCheckpointOptions& options, CheckpointCo
 void TrainerSaves::require_new_folder() const {
   if (folder_.is_new()) return;
   throw UsageError(fmt::format(
-      "{} has checkpoints of an earlier training; resume it, or choose another folder", path_));
+      "{} has checkpoints of an earlier training; go on from them with .resume = true, or "
+      "choose another folder",
+      path_));
 }
 
 std::optional<TrainerProgress> TrainerSaves::load(EpochSampler* sampler) {
-  const auto position = folder_.load(contents_);
-  if (!position) return std::nullopt;
-  TrainerProgress progress{.steps = position->step,
-                           .epoch = position->data.epoch,
-                           .batches = note(position->notes, kBatches),
-                           .samples = position->data.samples_consumed,
-                           .best = find_note<double>(position->notes, kBest),
-                           .epochs_since_best = note(position->notes, kEpochsSinceBest)};
+  TrainerProgress progress;
+  const auto position = folder_.load(
+      contents_, [&](const CheckpointPosition& found) { progress = progress_at(found, sampler); });
+  return position ? std::optional(progress) : std::nullopt;
+}
+
+TrainerProgress TrainerSaves::progress_at(const CheckpointPosition& position,
+                                          EpochSampler* sampler) const {
+  TrainerProgress progress{.steps = position.step,
+                           .epoch = position.data.epoch,
+                           .batches = note(position.notes, kBatches),
+                           .samples = position.data.samples_consumed,
+                           .best = find_note<double>(position.notes, kBest),
+                           .epochs_since_best = note(position.notes, kEpochsSinceBest)};
   if (sampler != nullptr) {
-    sampler->resume(position->data);
+    sampler->resume(position.data);
     progress.batches = 0;  // the sampler passes over them
     return progress;
   }
-  const std::int64_t ranks = note(position->notes, kRanks);
+  const std::int64_t ranks = note(position.notes, kRanks);
   if (progress.batches > 0 && ranks != group_.size()) {
     throw CheckpointError(fmt::format(
         "the checkpoint of step {} was saved in the middle of an epoch by {} ranks, and there are "
         "{} now; give fit() the sampler, which then goes on at the right sample",
-        position->step, ranks, group_.size()));
+        position.step, ranks, group_.size()));
   }
   return progress;
 }

@@ -46,6 +46,8 @@ class TrainerSaves {
   void wait() { folder_.wait(); }
 
  private:
+  TrainerProgress progress_at(const CheckpointPosition& position, EpochSampler* sampler) const;
+
   CheckpointContents contents_;
   ProcessGroup& group_;
   std::string path_;

@@ -25,7 +25,7 @@ using ::testing::IsEmpty;
 using ::testing::SizeIs;
 using ::testing::ThrowsMessage;
 
-constexpr std::size_t kSamples = 50;
+constexpr std::size_t kEpochSamples = 50;
 
 void run_epoch(EpochSampler& sampler) {
   sampler.reset();
@@ -164,7 +164,7 @@ std::vector<std::vector<std::size_t>> steps_of(int ranks, std::size_t global_bat
                                                const DataCursor& cursor) {
   std::vector<std::vector<std::size_t>> steps;
   for (int rank = 0; rank < ranks; ++rank) {
-    DistributedSampler sampler(kSamples, ranks, rank, {.seed = 3});
+    DistributedSampler sampler(kEpochSamples, ranks, rank, {.seed = 3});
     sampler.resume(cursor);
     sampler.reset();
     for (std::size_t step = 0;; ++step) {
@@ -180,7 +180,7 @@ std::vector<std::vector<std::size_t>> steps_of(int ranks, std::size_t global_bat
 
 TEST(EpochSampler, GoesOnInTheMiddleOfAnEpochAtAnyNumberOfRanks) {
   constexpr std::size_t kBatch = 12;
-  const DataCursor start{.seed = 3, .epoch = 2, .samples_consumed = 0, .samples = kSamples};
+  const DataCursor start{.seed = 3, .epoch = 2, .samples_consumed = 0, .samples = kEpochSamples};
   for (const int before : {1, 2, 3, 4}) {
     const auto whole = steps_of(before, kBatch, start);
     for (const int after : {1, 2, 3, 4}) {
@@ -199,8 +199,8 @@ TEST(EpochSampler, GoesOnInTheMiddleOfAnEpochAtAnyNumberOfRanks) {
 }
 
 TEST(EpochSampler, TheNextEpochAfterACursorIsWhole) {
-  DistributedSampler sampler(kSamples, 2, 1);
-  sampler.resume({.seed = 0, .epoch = 4, .samples_consumed = 30, .samples = kSamples});
+  DistributedSampler sampler(kEpochSamples, 2, 1);
+  sampler.resume({.seed = 0, .epoch = 4, .samples_consumed = 30, .samples = kEpochSamples});
   EXPECT_EQ(sampler.epoch(), 4);
   EXPECT_THAT(sampler.indices(), SizeIs(10));
   sampler.set_epoch(5);
@@ -209,11 +209,11 @@ TEST(EpochSampler, TheNextEpochAfterACursorIsWhole) {
 }
 
 TEST(EpochSampler, KeepsACursorInItsOwnArchive) {
-  DistributedSampler sampler(kSamples, 2, 0);
-  sampler.resume({.seed = 0, .epoch = 1, .samples_consumed = 30, .samples = kSamples});
+  DistributedSampler sampler(kEpochSamples, 2, 0);
+  sampler.resume({.seed = 0, .epoch = 1, .samples_consumed = 30, .samples = kEpochSamples});
   sampler.reset();
   (void)sampler.next(4);
-  DistributedSampler other(kSamples, 2, 0);
+  DistributedSampler other(kEpochSamples, 2, 0);
   std::stringstream stream;
   torch::serialize::OutputArchive out;
   sampler.save(out);
@@ -225,17 +225,17 @@ TEST(EpochSampler, KeepsACursorInItsOwnArchive) {
 }
 
 TEST(EpochSampler, RefusesACursorOfAnother) {
-  DistributedSampler sampler(kSamples, 2, 1, {.seed = 7});
+  DistributedSampler sampler(kEpochSamples, 2, 1, {.seed = 7});
   const auto resume = [&](const DataCursor& cursor) {
     return [&, cursor] { sampler.resume(cursor); };
   };
   EXPECT_THAT(
-      resume({.seed = 8, .samples = kSamples}),
+      resume({.seed = 8, .samples = kEpochSamples}),
       ThrowsMessage<UsageError>(HasSubstr("rank 1 of 2: the checkpoint's seed is 8, but the "
                                           "sampler's is 7")));
   EXPECT_THAT(resume({.seed = 7, .samples = 51}),
               ThrowsMessage<UsageError>(HasSubstr("number of samples is 51")));
-  EXPECT_THAT(resume({.seed = 7, .samples_consumed = 51, .samples = kSamples}),
+  EXPECT_THAT(resume({.seed = 7, .samples_consumed = 51, .samples = kEpochSamples}),
               ThrowsMessage<UsageError>(HasSubstr("at sample 51 of 50")));
 }
 

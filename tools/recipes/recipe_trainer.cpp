@@ -4,6 +4,9 @@
 
 #include <utility>
 
+#include <fmt/format.h>
+
+#include "lockstep/core/error.h"
 #include "lockstep/parallel/sync_batch_norm.h"
 
 namespace lockstep {
@@ -37,9 +40,14 @@ torch::nn::Sequential in_mode(torch::nn::Sequential net, TrainMode mode,
   return net;
 }
 
+std::vector<NamedTensor> clones(std::vector<NamedTensor> tensors) {
+  for (auto& [name, tensor] : tensors) tensor = tensor.clone();
+  return tensors;
+}
+
 TrainerOptions trainer_options(const Recipe& recipe, TrainMode mode, const TrainOptions& options,
-                               const TrainingData& data, const TrainResult& start,
-                               std::int64_t steps, const ProcessGroup& group) {
+                               const TrainResult& start, std::int64_t steps,
+                               const ProcessGroup& group) {
   const bool shards = recipe.shards_optimizer && mode == TrainMode::ddp;
   TrainerOptions result{.mode = trainer_mode(mode),
                         .epochs = start.epochs,
@@ -56,7 +64,6 @@ TrainerOptions trainer_options(const Recipe& recipe, TrainMode mode, const Train
   if (mode == TrainMode::dp) {
     result.data_parallel = replica_options(options.replicas, group.device());
   }
-  if (result.checkpoints) result.checkpoints->tensors = data.statistics;
   return result;
 }
 
@@ -67,8 +74,12 @@ RecipeTrainer::RecipeTrainer(const Recipe& recipe, torch::nn::Sequential net, Tr
                              const TrainResult& start, std::int64_t steps,
                              std::shared_ptr<ProcessGroup> group,
                              std::function<void(const std::string&)> log)
-    : group_(std::move(group)), trainer_(in_mode(net, mode, group_), group_, [&] {
-        TrainerOptions made = trainer_options(recipe, mode, options, data, start, steps, *group_);
+    : group_(std::move(group)),
+      of_data_(data.statistics),
+      of_checkpoint_(clones(data.statistics)),
+      trainer_(in_mode(net, mode, group_), group_, [&] {
+        TrainerOptions made = trainer_options(recipe, mode, options, start, steps, *group_);
+        if (made.checkpoints) made.checkpoints->tensors = of_checkpoint_;
         made.log = std::move(log);
         return made;
       }()) {
@@ -76,6 +87,18 @@ RecipeTrainer::RecipeTrainer(const Recipe& recipe, torch::nn::Sequential net, Tr
   const bool shards = recipe.shards_optimizer && wrapper;
   trainer_.optimize_with(recipe.make_optimizer(
       {net->parameters(), shards ? wrapper.ptr().get() : nullptr}, start.learning_rate));
+}
+
+void RecipeTrainer::check_statistics() const {
+  for (std::size_t i = 0; i < of_data_.size(); ++i) {
+    const auto own = of_data_[i].tensor.item<double>();
+    const auto saved = of_checkpoint_[i].tensor.item<double>();
+    if (own == saved) continue;
+    throw UsageError(
+        fmt::format("rank {} of {}: {} of these data is {}, and of those of the checkpoint {}; go "
+                    "on with the same data, or train anew",
+                    group_->rank(), group_->size(), of_data_[i].name, own, saved));
+  }
 }
 
 std::uint64_t RecipeTrainer::bytes_moved() const {

@@ -25,11 +25,16 @@ class RecipeTrainer {
                 std::function<void(const std::string&)> log);
 
   Trainer<torch::nn::Sequential>& trainer() { return trainer_; }
+  // UsageError if a checkpoint has brought other statistics than those with which the data were
+  // standardized.
+  void check_statistics() const;
   // Exchanged with other ranks or devices since the start.
   std::uint64_t bytes_moved() const;
 
  private:
   std::shared_ptr<ProcessGroup> group_;
+  std::vector<NamedTensor> of_data_;
+  std::vector<NamedTensor> of_checkpoint_;
   Trainer<torch::nn::Sequential> trainer_;
 };
 

@@ -307,7 +307,11 @@ TrainResult train(const Recipe& recipe, TrainMode mode, const TrainOptions& opti
                        .course = course ? &*course : nullptr,
                        .on_step = group->rank() == 0 ? options.on_step : nullptr});
   FitOptions fit{.sampler = &sampler,
-                 .begin_epoch = [&](std::int64_t) { watch.begin_epoch(); },
+                 .begin_epoch =
+                     [&](std::int64_t) {
+                       model.check_statistics();
+                       watch.begin_epoch();
+                     },
                  .after_step = [&](const StepSummary& step) { watch.step(step); },
                  .end_epoch = [&](const EpochSummary& epoch) { watch.end_epoch(epoch); }};
   const bool evaluates = (keeps_records || options.checkpoints) && data.test_inputs.defined();

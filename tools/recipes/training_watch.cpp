@@ -3,7 +3,6 @@
 #include "tools/recipes/training_watch.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 namespace lockstep {
@@ -65,7 +64,11 @@ void TrainingWatch::end_epoch(const EpochSummary& summary) {
   for (const LossPoint& point : curve_.finish(group_)) {
     result_.losses.push_back({static_cast<double>(summary.epoch) + point.epoch, point.loss});
   }
-  seconds_.push_back(summary.seconds);
+  if (summary.steps == 0) return;  // the rest of a resumed epoch was nothing
+  result_.seconds += summary.seconds;
+  // Of a whole epoch, where this one was resumed in its middle.
+  seconds_.push_back(summary.seconds * static_cast<double>(steps_per_epoch_) /
+                     static_cast<double>(summary.steps));
   if (observers_.records == nullptr) return;
   observers_.records->epoch({summary.epoch + 1, (summary.epoch + 1) * steps_per_epoch_,
                              summary.loss, summary.seconds, summary.evaluation});
@@ -74,7 +77,6 @@ void TrainingWatch::end_epoch(const EpochSummary& summary) {
 void TrainingWatch::finish(std::int64_t samples) {
   if (steps_ == 0) return;  // all had been done before
   result_.bytes_moved_per_step = static_cast<std::int64_t>(moved_) / steps_;
-  result_.seconds = std::accumulate(seconds_.begin(), seconds_.end(), 0.0);
   result_.seconds_per_epoch = median(seconds_);
   result_.samples_per_second = static_cast<double>(samples) / result_.seconds_per_epoch;
 }

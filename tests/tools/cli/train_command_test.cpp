@@ -7,6 +7,7 @@
 #include <iterator>
 #include <map>
 
+#include "support/free_port.h"
 #include "support/process_table.h"
 #include "support/program.h"
 #include "support/skip_or_fail.h"
@@ -365,6 +366,48 @@ TEST_F(TrainCommand, TracesEveryRank) {
     }
     EXPECT_EQ(counts[rank + "launch bucket"], 22);
     EXPECT_EQ(counts[rank + "evaluation"], 1);
+  }
+}
+
+// A time namespace gives rank 1 another clock, as another machine would.
+TEST_F(TrainCommand, ShowsRanksWithDifferentClocksOnOne) {
+  const std::vector<std::string> other_clock{"unshare", "-T", "--monotonic", "1000", "--fork"};
+  std::vector<std::string> probe = other_clock;
+  probe.emplace_back("true");
+  if (Program(probe).wait() != 0) {
+    return testing::skip_or_fail("another clock needs a time namespace");
+  }
+  const std::string file = folder().path() / "trace.json";
+  const std::string port = std::to_string(testing::free_port());
+  const auto command = [&](const std::string& rank) {
+    std::vector<std::string> words{"env",          "RANK=" + rank,          "LOCAL_RANK=" + rank,
+                                   "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + port};
+    if (rank == "1") words.insert(words.end(), other_clock.begin(), other_clock.end());
+    words.insert(words.end(), {LOCKSTEP_PROGRAM, "train", "linear", "--device", "cpu", "--epochs",
+                               "1", "--trace", file});
+    return words;
+  };
+  Program rank_1(command("1"));
+  Program rank_0(command("0"));
+  ASSERT_EQ(rank_0.wait(), 0) << rank_0.err();
+  ASSERT_EQ(rank_1.wait(), 0) << rank_1.err();
+  std::ifstream in(file);
+  std::array<std::vector<std::pair<double, double>>, 2> buckets;
+  std::string labels;
+  for (const Json& event : Json::parse(in)) {
+    labels += event.value("args", Json::object()).value("labels", "");
+    if (event["ph"] != "X" || event["name"] != "bucket") continue;
+    const double begin = event["ts"];
+    buckets.at(event["pid"].get<std::size_t>())
+        .emplace_back(begin, begin + event["dur"].get<double>());
+  }
+  EXPECT_THAT(labels, HasSubstr("clock known to "));
+  ASSERT_EQ(buckets[0].size(), buckets[1].size());
+  // No bucket arrives on a rank before the other has launched it. The clocks differ by 10^9 us.
+  constexpr double kSlack = 100'000;
+  for (std::size_t i = 0; i < buckets[0].size(); ++i) {
+    EXPECT_LT(buckets[0][i].first, buckets[1][i].second + kSlack);
+    EXPECT_LT(buckets[1][i].first, buckets[0][i].second + kSlack);
   }
 }
 
