@@ -145,7 +145,8 @@ TEST(CheckpointStore, KeepsTheLastAndTheBest) {
   EXPECT_THAT(steps(), ElementsAre(5, 4, 1));
   write(store, 6, 0.9);
   write(store, 7, 0.1);
-  EXPECT_THAT(steps(), ElementsAre(7, 6, 5)) << "of equal scores, the newer one";
+  write(store, 8, 0.2);
+  EXPECT_THAT(steps(), ElementsAre(8, 7, 6)) << "of equal scores, the newer one";
 }
 
 TEST(CheckpointStore, AStepThatIsWrittenAgainReplacesTheOld) {
