@@ -295,6 +295,12 @@ TEST(CheckpointStore, FindsAFlippedBitInEveryByteOfEveryFile) {
   }
 }
 
+void put_manifest(const TemporaryFolder& folder, const std::string& text) {
+  folder.write("manifest.json", text);
+  folder.write("manifest.json.sha256",
+               fmt::format("{}  manifest.json\n", sha256_of(std::as_bytes(std::span(text)))));
+}
+
 // Whoever can write the hashes too can write anything, but must not make the reader crash.
 TEST(CheckpointStore, RefusesHostileManifests) {
   const TemporaryFolder folder;
@@ -305,7 +311,6 @@ TEST(CheckpointStore, RefusesHostileManifests) {
            {"{}", "manifest.json"},
            {R"({"files": )" + deep + "}", "nested too deeply"},
            {R"({"files": {}, "format": "other"})", "another format"},
-           {R"({"files": {}, "format": "lockstep checkpoint", "version": 2})", "version 2"},
            {R"({"files": {}, "format": "lockstep checkpoint", "version": "1"})", "manifest.json"},
            {R"({"files": {"../x": {}}, "format": "lockstep checkpoint", "version": 1})",
             "not in its folder"},
@@ -315,13 +320,18 @@ TEST(CheckpointStore, RefusesHostileManifests) {
            {R"({"files": {"x": 3}, "format": "lockstep checkpoint", "version": 1})",
             "manifest.json"},
            {R"({"files": [1], "format": "lockstep checkpoint", "version": 1})", "manifest.json"}}) {
-    folder.write("manifest.json", text);
-    folder.write("manifest.json.sha256",
-                 fmt::format("{}  manifest.json\n", sha256_of(std::as_bytes(std::span(text)))));
+    put_manifest(folder, text);
     EXPECT_THAT([&] { read_checkpoint(folder.path()); },
                 ThrowsMessage<CheckpointError>(HasSubstr(why)))
         << text;
   }
+}
+
+TEST(CheckpointStore, ALaterVersionIsNoDamage) {
+  const TemporaryFolder folder;
+  put_manifest(folder, R"({"files": {}, "format": "lockstep checkpoint", "version": 2})");
+  EXPECT_THAT([&] { read_checkpoint(folder.path()); },
+              ThrowsMessage<UsageError>(HasSubstr("of version 2, and this Lockstep reads")));
 }
 
 }  // namespace
