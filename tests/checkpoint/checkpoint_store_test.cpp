@@ -145,7 +145,8 @@ TEST(CheckpointStore, KeepsTheLastAndTheBest) {
   EXPECT_THAT(steps(), ElementsAre(5, 4, 1));
   write(store, 6, 0.9);
   write(store, 7, 0.1);
-  EXPECT_THAT(steps(), ElementsAre(7, 6, 5)) << "of equal scores, the newer one";
+  write(store, 8, 0.2);
+  EXPECT_THAT(steps(), ElementsAre(8, 7, 6)) << "of equal scores, the newer one";
 }
 
 TEST(CheckpointStore, AStepThatIsWrittenAgainReplacesTheOld) {
@@ -175,7 +176,7 @@ TEST(CheckpointStore, RefusesASecondWriter) {
   const TemporaryFolder folder;
   const CheckpointStore store(folder.path(), 1, 0);
   EXPECT_THAT([&] { CheckpointStore(folder.path(), 1, 0); },
-              ThrowsMessage<UsageError>(HasSubstr("another process writes checkpoints into")));
+              ThrowsMessage<UsageError>(HasSubstr("another training writes checkpoints into")));
 }
 
 TEST(CheckpointStore, RefusesAnImpossibleFolder) {
@@ -294,6 +295,12 @@ TEST(CheckpointStore, FindsAFlippedBitInEveryByteOfEveryFile) {
   }
 }
 
+void put_manifest(const TemporaryFolder& folder, const std::string& text) {
+  folder.write("manifest.json", text);
+  folder.write("manifest.json.sha256",
+               fmt::format("{}  manifest.json\n", sha256_of(std::as_bytes(std::span(text)))));
+}
+
 // Whoever can write the hashes too can write anything, but must not make the reader crash.
 TEST(CheckpointStore, RefusesHostileManifests) {
   const TemporaryFolder folder;
@@ -304,7 +311,6 @@ TEST(CheckpointStore, RefusesHostileManifests) {
            {"{}", "manifest.json"},
            {R"({"files": )" + deep + "}", "nested too deeply"},
            {R"({"files": {}, "format": "other"})", "another format"},
-           {R"({"files": {}, "format": "lockstep checkpoint", "version": 2})", "version 2"},
            {R"({"files": {}, "format": "lockstep checkpoint", "version": "1"})", "manifest.json"},
            {R"({"files": {"../x": {}}, "format": "lockstep checkpoint", "version": 1})",
             "not in its folder"},
@@ -314,13 +320,18 @@ TEST(CheckpointStore, RefusesHostileManifests) {
            {R"({"files": {"x": 3}, "format": "lockstep checkpoint", "version": 1})",
             "manifest.json"},
            {R"({"files": [1], "format": "lockstep checkpoint", "version": 1})", "manifest.json"}}) {
-    folder.write("manifest.json", text);
-    folder.write("manifest.json.sha256",
-                 fmt::format("{}  manifest.json\n", sha256_of(std::as_bytes(std::span(text)))));
+    put_manifest(folder, text);
     EXPECT_THAT([&] { read_checkpoint(folder.path()); },
                 ThrowsMessage<CheckpointError>(HasSubstr(why)))
         << text;
   }
+}
+
+TEST(CheckpointStore, ALaterVersionIsNoDamage) {
+  const TemporaryFolder folder;
+  put_manifest(folder, R"({"files": {}, "format": "lockstep checkpoint", "version": 2})");
+  EXPECT_THAT([&] { read_checkpoint(folder.path()); },
+              ThrowsMessage<UsageError>(HasSubstr("of version 2, and this Lockstep reads")));
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 #include "tools/checkpoint/checkpoint_inspection.h"
 
 #include <cstdint>
-#include <exception>
 
 #include <fmt/format.h>
 
@@ -130,7 +129,7 @@ std::vector<CheckpointVerdict> verify_checkpoints(const fs::path& folder) {
   for (const fs::path& checkpoint : checkpoints_in(folder)) {
     try {
       verdicts.push_back({checkpoint, verified(checkpoint), false});
-    } catch (const std::exception& error) {
+    } catch (const CheckpointError& error) {
       if (!fs::exists(checkpoint)) continue;
       verdicts.push_back({checkpoint, fmt::format("damaged: {}", error.what()), true});
     }

@@ -24,7 +24,8 @@ struct CheckpointVerdict {
 };
 
 // Reads all of a checkpoint, or of each one in a folder of checkpoints, newest first, and compares
-// it with the hashes. Those that a training removes meanwhile are left out. UsageError as above.
+// it with the hashes. Those that a training removes meanwhile are left out. UsageError as above;
+// BackendError if the disk fails.
 std::vector<CheckpointVerdict> verify_checkpoints(const std::filesystem::path& folder);
 
 }  // namespace lockstep
