@@ -7,9 +7,6 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/multinomial.h>
 #include <ATen/ops/randperm.h>
-#include <fmt/format.h>
-
-#include "lockstep/core/error.h"
 
 namespace lockstep {
 namespace {

@@ -11,6 +11,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/data/distributed_sampler.h"
+#include "lockstep/data/sample_order.h"
 
 namespace lockstep {
 namespace {
