@@ -185,40 +185,32 @@ TEST_F(TrainCommand, WaitsForOthersAsLongAsItIsTold) {
   EXPECT_EQ(Json::parse(program.out())["error"]["kind"], "timeout") << program.out();
 }
 
-TEST_F(TrainCommand, RefusesWrongUseOnOneLine) {
-  struct Case {
-    std::vector<std::string> arguments;
-    std::string message;
-  };
-  const std::vector<Case> cases{
-      {{"train", "resnet"}, "choose one of linear, mlp, cnn, resnet18, char-transformer"},
-      {{"train", "char-transformer", "--ranks", "2", "--data", "/absent"},
-       "/absent: there is no such file"},
-      {{"train", "char-transformer", "--data", "/dev/null"}, "/dev/null: this is no regular file"},
-      {{"train", "char-transformer", "--curriculum", "root"},
-       "recipe char-transformer has no images to sort"},
-      {{"train", "resnet18", "--data", "/absent"}, "/absent: there is no such data folder"},
-      {{"train", "mlp", "--data", "/absent"}, "/absent: there is no such data folder"},
-      {{"train", "mlp", "--bogus"}, "--bogus"},
+struct WrongUse {
+  std::vector<std::string> arguments;
+  std::string message;
+};
+
+void expect_refusals(const std::vector<WrongUse>& uses) {
+  for (const auto& [arguments, message] : uses) {
+    const Ended ended = run_lockstep(arguments);
+    EXPECT_EQ(ended.code, 2) << message;
+    EXPECT_THAT(ended.out, IsEmpty());
+    EXPECT_THAT(ended.err, HasSubstr(message));
+    EXPECT_EQ(std::ranges::count(ended.err, '\n'), 1) << ended.err;
+  }
+}
+
+TEST_F(TrainCommand, RefusesWrongValuesOnOneLine) {
+  expect_refusals({
       {{"train", "linear", "--epochs", "99999999999999999999"},
        "--epochs \"99999999999999999999\": give a whole number from 1 to 1000000000"},
       {{"train", "linear", "--epochs", "1e3"}, "--epochs \"1e3\": give a whole number"},
       {{"train", "linear", "--batch-size", "0"}, "--batch-size \"0\": give a whole number from 1"},
-      {{"train", "linear", "--seed", "9223372036854775808"}, "to 9223372036854775807"},
       {{"train", "linear", "--lr", "inf"}, "--lr \"inf\": give a number from 1e-30 to 1e+30"},
       {{"train", "linear", "--lr", "1e308"}, "--lr \"1e308\": give a number from"},
       {{"train", "linear", "--timeout", "nan"}, "--timeout \"nan\": give a number from 0.001 to"},
-      {{"train", "linear", "--batch-size", "2", "--global-batch-size", "4"}, "give one of them"},
-      {{"train", "linear", "--ranks", "2", "--global-batch-size", "3"}, "the number of ranks, 2"},
-      {{"train", "linear", "--device", "cuda:99"}, "--device cuda:99"},
-      {{"train", "linear", "--mode", "single", "--ranks", "2"}, "--ranks 2"},
-      {{"train", "linear", "--save", "/absent/net.pt"}, "/absent/net.pt"},
-      {{"train", "linear", "--ranks", "2", "--save", "/absent/net.pt"}, "/absent/net.pt"},
-      {{"train", "linear", "--save", "/tmp"}, "this is not a file"},
-      {{"train", "mlp", "--curriculum", "cubic"}, "cubic not in {linear,root,steps}"},
       {{"train", "mlp", "--curriculum", "root", "--curriculum-start", "1.5"},
        "--curriculum-start \"1.5\": give a number from 1e-06 to 1"},
-      {{"train", "mlp", "--curriculum-steps", "5"}, "--curriculum"},
       {{"train", "mlp", "--set", "momentum=1"},
        "--set \"momentum=1\": there is no option \"momentum\"; the options are epochs, "
        "batch-size, global-batch-size, lr, scale-lr, seed, data, curriculum, curriculum-start, "
@@ -232,6 +224,32 @@ TEST_F(TrainCommand, RefusesWrongUseOnOneLine) {
       {{"train", "linear", "--set", "batch_size=0"}, "--batch-size \"0\": give a whole number"},
       {{"train", "linear", "--set", "scale_lr=maybe"}, "scale-lr"},
       {{"train", "linear", "--set"}, "--set"},
+      {{"compare", "linear", "--ranks", "0"}, "--ranks \"0\": give a whole number from 1 to 32768"},
+      {{"compare", "linear", "--ranks", "1,"}, "--ranks \"\": give a whole number"},
+  });
+}
+
+TEST_F(TrainCommand, RefusesWrongUseOnOneLine) {
+  expect_refusals({
+      {{"train", "resnet"}, "choose one of linear, mlp, cnn, resnet18, char-transformer"},
+      {{"train", "char-transformer", "--ranks", "2", "--data", "/absent"},
+       "/absent: there is no such file"},
+      {{"train", "char-transformer", "--data", "/dev/null"}, "/dev/null: this is no regular file"},
+      {{"train", "char-transformer", "--curriculum", "root"},
+       "recipe char-transformer has no images to sort"},
+      {{"train", "resnet18", "--data", "/absent"}, "/absent: there is no such data folder"},
+      {{"train", "mlp", "--data", "/absent"}, "/absent: there is no such data folder"},
+      {{"train", "mlp", "--bogus"}, "--bogus"},
+      {{"train", "linear", "--seed", "9223372036854775808"}, "to 9223372036854775807"},
+      {{"train", "linear", "--batch-size", "2", "--global-batch-size", "4"}, "give one of them"},
+      {{"train", "linear", "--ranks", "2", "--global-batch-size", "3"}, "the number of ranks, 2"},
+      {{"train", "linear", "--device", "cuda:99"}, "--device cuda:99"},
+      {{"train", "linear", "--mode", "single", "--ranks", "2"}, "--ranks 2"},
+      {{"train", "linear", "--save", "/absent/net.pt"}, "/absent/net.pt"},
+      {{"train", "linear", "--ranks", "2", "--save", "/absent/net.pt"}, "/absent/net.pt"},
+      {{"train", "linear", "--save", "/tmp"}, "this is not a file"},
+      {{"train", "mlp", "--curriculum", "cubic"}, "cubic not in {linear,root,steps}"},
+      {{"train", "mlp", "--curriculum-steps", "5"}, "--curriculum"},
       {{"train", "linear", "--metrics", "/absent/m"}, "cannot write the metrics file /absent/m: "},
       {{"train", "linear", "--ranks", "2", "--device", "cpu", "--metrics", "/absent/m"},
        "cannot write the metrics file /absent/m: No such file or directory"},
@@ -240,26 +258,19 @@ TEST_F(TrainCommand, RefusesWrongUseOnOneLine) {
        "cannot write \"/absent/t\": No such file"},
       {{"train", "linear", "--report", "/absent/r"}, "cannot write \"/absent/r\": No such file"},
       {{"train", "linear", "--curriculum", "root"}, "recipe linear has no images to sort"},
-      {{"compare", "linear", "--ranks", "0"}, "--ranks \"0\": give a whole number from 1 to 32768"},
-      {{"compare", "linear", "--ranks", "1,"}, "--ranks \"\": give a whole number"},
       {{"compare", "mlp", "--data", "/absent"}, "/absent: there is no such data folder"},
-  };
-  for (const auto& [arguments, message] : cases) {
-    Ended ended = run_lockstep(arguments);
-    EXPECT_EQ(ended.code, 2) << message;
-    EXPECT_THAT(ended.out, IsEmpty());
-    EXPECT_THAT(ended.err, HasSubstr(message));
-    EXPECT_EQ(std::ranges::count(ended.err, '\n'), 1) << ended.err;
-  }
-  // The same as an object.
-  auto arguments = cases[1].arguments;
-  arguments.emplace_back("--json");
-  const Ended ended = run_lockstep(arguments);
+  });
+}
+
+TEST_F(TrainCommand, RefusesWrongUseAsAnObjectToo) {
+  const Ended ended =
+      run_lockstep({"train", "char-transformer", "--ranks", "2", "--data", "/absent", "--json"});
   EXPECT_EQ(ended.code, 2);
   const Json json = Json::parse(ended.out);
   EXPECT_EQ(json["schema_version"], 1);
   EXPECT_EQ(json["error"]["kind"], "usage");
-  EXPECT_THAT(json["error"]["message"].get<std::string>(), HasSubstr(cases[1].message));
+  EXPECT_THAT(json["error"]["message"].get<std::string>(),
+              HasSubstr("/absent: there is no such file"));
 }
 
 TEST_F(TrainCommand, TrainsTextAndCountsItsBits) {
