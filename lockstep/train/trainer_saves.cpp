@@ -60,7 +60,7 @@ TrainerSaves::TrainerSaves(const TrainerCheckpointOptions& options, CheckpointCo
 void TrainerSaves::require_new_folder() const {
   if (folder_.is_new()) return;
   throw UsageError(fmt::format(
-      "{} has checkpoints of an earlier training; go on from them with .resume = true, or "
+      "{} has checkpoints of an earlier training; resume it (.resume, or --resume of lockstep), or "
       "choose another folder",
       path_));
 }
