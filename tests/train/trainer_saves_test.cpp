@@ -185,7 +185,7 @@ TEST_F(TrainerSavesAlone, AFolderOfAnEarlierTrainingNeedsResume) {
   EXPECT_THAT(message_of<UsageError>([&] {
                 fit({0.5}, {.checkpoints = TrainerCheckpointOptions{.folder = folder_.path()}});
               }),
-              HasSubstr("has checkpoints of an earlier training; go on from them"));
+              HasSubstr("has checkpoints of an earlier training; resume it (.resume,"));
 }
 
 }  // namespace
