@@ -210,7 +210,8 @@ class TorchFileWriter {
   void append(const TorchValue::Dict& dict, const std::string& place, int depth) {
     std::set<std::variant<std::int64_t, std::string_view>> keys;
     pickle_.begin_dict();
-    for (const auto& [key, value] : dict) {
+    for (const auto& entry : dict) {
+      const TorchValue& key = entry.first;
       const auto* const text = std::get_if<std::string>(&key.data);
       const auto* const number = std::get_if<std::int64_t>(&key.data);
       if (text == nullptr && number == nullptr) {
@@ -225,7 +226,7 @@ class TorchFileWriter {
             fmt::format("the dict {} has the key {} twice", in_quotes(place), in_quotes(name)));
       }
       add(key, place, depth + 1);
-      add(value, below(place, name), depth + 1);
+      add(entry.second, below(place, name), depth + 1);
     }
     pickle_.end_dict();
   }

@@ -85,8 +85,6 @@ class TrainerBase::Epoch {
   Epoch(TrainerBase& trainer, const FitOptions& fit, bool resumed)
       : trainer_(trainer), fit_(fit), resumed_(resumed), passed_over_(trainer.progress_->batches) {
     summary_.epoch = trainer.progress_->epoch;
-    const std::int64_t batches_per_line = trainer.options_.batches_per_line;
-    if (batches_per_line > 0) lines_.emplace(trainer.options_.log, batches_per_line);
   }
 
   void train_on(std::int64_t samples, bool last, const Loss& loss) {
@@ -112,7 +110,7 @@ class TrainerBase::Epoch {
     } catch (const OutOfSync& error) {
       throw OutOfSync(fmt::format("{}: {}", where(), error.what()));
     }
-    if (lines_) lines_->step([&] { return where(); }, value);
+    if (trainer_.lines_) trainer_.lines_->step([&] { return where(); }, value);
   }
 
   // Collective.
@@ -200,7 +198,6 @@ class TrainerBase::Epoch {
   TrainerBase& trainer_;
   const FitOptions& fit_;
   bool resumed_;
-  std::optional<Progress> lines_;
   EpochSummary summary_;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::int64_t passed_over_;  // batches that are still to be passed over
@@ -376,6 +373,8 @@ std::vector<EpochSummary> TrainerBase::run_epochs(
   optimizer().zero_grad();
   scaler_.abandon_step();  // of an earlier call that ended with an error
   bool resumed = open_checkpoints(fit.sampler);
+  lines_.reset();
+  if (options_.batches_per_line > 0) lines_.emplace(options_.log, options_.batches_per_line);
   if (!resumed) *progress_ = {.steps = progress_->steps};
   std::vector<EpochSummary> summaries;
   while (progress_->epoch < options_.epochs && !has_no_patience_left()) {

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -24,6 +25,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/train/progress.h"
 #include "lockstep/train/trainer_options.h"
 
 namespace lockstep {
@@ -97,6 +99,7 @@ class TrainerBase {
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   at::Device device_ = at::kCPU;  // of the parameters
   std::vector<double> rates_;     // of each parameter group, before the schedule
+  std::optional<Progress> lines_;
   std::unique_ptr<TrainerProgress> progress_;
   std::unique_ptr<TrainerSaves> saves_;  // from the first fit() on, if there are checkpoints
 };
