@@ -23,6 +23,11 @@
 namespace lockstep {
 namespace {
 
+// clang 14 completes the type here; otherwise it does so within a pair of two, and fails.
+[[maybe_unused]] void complete_torch_value() {
+  [[maybe_unused]] const TorchValue value;
+}
+
 void check_torch_text(const std::string& text) {
   try {
     static_cast<void>(nlohmann::json(text).dump());
@@ -210,8 +215,7 @@ class TorchFileWriter {
   void append(const TorchValue::Dict& dict, const std::string& place, int depth) {
     std::set<std::variant<std::int64_t, std::string_view>> keys;
     pickle_.begin_dict();
-    for (const auto& entry : dict) {
-      const TorchValue& key = entry.first;
+    for (const auto& [key, value] : dict) {
       const auto* const text = std::get_if<std::string>(&key.data);
       const auto* const number = std::get_if<std::int64_t>(&key.data);
       if (text == nullptr && number == nullptr) {
@@ -226,7 +230,7 @@ class TorchFileWriter {
             fmt::format("the dict {} has the key {} twice", in_quotes(place), in_quotes(name)));
       }
       add(key, place, depth + 1);
-      add(entry.second, below(place, name), depth + 1);
+      add(value, below(place, name), depth + 1);
     }
     pickle_.end_dict();
   }
