@@ -163,9 +163,10 @@ class Trainer : public TrainerBase {
   // batch)` returns the mean loss over the batch as a tensor of one element; batches are on
   // whatever device the range or the function puts them. Every rank needs the same number of
   // batches. Returns a summary per epoch; of one that was resumed in its middle, for the rest.
-  // With checkpoints, the last one is on the disk at the end: BackendError if it could not be
-  // written. What the functions throw passes through, and leaves the
-  // trainer usable unless the group is not.
+  // What the functions throw passes through, and leaves the trainer usable unless the group is not.
+  //
+  // With checkpoints, fit() can be called once, and the last one is on the disk when it returns:
+  // BackendError if it could not be written.
   template <class Batches, class LossFunction>
   std::vector<EpochSummary> fit(Batches&& batches, LossFunction&& loss,
                                 const FitOptions& options = {});
