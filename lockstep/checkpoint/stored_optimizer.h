@@ -23,7 +23,8 @@ struct StoredOptimizer {
   nlohmann::json description;
 };
 
-// Collective if the optimizer is sharded. UsageError if it is of a type that has no state_dict.
+// Collective if the optimizer is sharded. UsageError for a type of optimizer that
+// optimizer_state_dict() does not take.
 StoredOptimizer store_optimizer(std::string file, torch::optim::Optimizer& optimizer,
                                 const torch::nn::Module& module, ProcessGroup& group);
 
