@@ -37,6 +37,13 @@ struct TorchValue {
   const TorchValue* find(std::string_view key) const;
 };
 
+namespace detail {
+
+// clang 14 completes the type here; otherwise it does so within a pair of two, and fails.
+inline TorchValue none() { return {}; }
+
+}  // namespace detail
+
 // Reads a file of torch.save: tensors, lists, tuples, dicts, OrderedDicts, numbers, strings, bools
 // and None, at any depth up to 100. Tensors are on the CPU, do not require grad, and share memory
 // where they did when they were saved.

@@ -23,11 +23,6 @@
 namespace lockstep {
 namespace {
 
-// clang 14 completes the type here; otherwise it does so within a pair of two, and fails.
-[[maybe_unused]] void complete_torch_value() {
-  [[maybe_unused]] const TorchValue value;
-}
-
 void check_torch_text(const std::string& text) {
   try {
     static_cast<void>(nlohmann::json(text).dump());
