@@ -207,7 +207,8 @@ needs_venv() {
 in_venv() {
   mkdir -p "$pip_venv"
   [[ -e $pip_venv/bin/pip ]] || logged venv python3 -m venv "$pip_venv"
-  "$pip_venv/bin/pip" install --disable-pip-version-check "$@"
+  # Without --no-compile, it would also compile all of torch to byte code, which few tests import.
+  "$pip_venv/bin/pip" install --disable-pip-version-check --no-compile "$@"
 }
 
 # pip's torch: on a machine without CUDA's compiler the build without CUDA, which is smaller, and

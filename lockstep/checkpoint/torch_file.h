@@ -40,7 +40,9 @@ struct TorchValue {
 namespace detail {
 
 // clang 14 completes the type here; otherwise it does so within a pair of two, and fails.
-inline TorchValue none() { return {}; }
+inline TorchValue none() {
+  return {};
+}
 
 }  // namespace detail
 

@@ -248,13 +248,13 @@ INSTANTIATE_TEST_SUITE_P(nccl_alone, ResultsConformance, ::testing::ValuesIn(cas
 INSTANTIATE_TEST_SUITE_P(nccl, ResultsConformance, ::testing::ValuesIn(cases(kNccl, {2, 3})),
                          case_name);
 INSTANTIATE_TEST_SUITE_P(nccl, LifetimeConformance,
-                         ::testing::ValuesIn(cases(kNcclThatBlocks, {2, 3})), case_name);
+                         ::testing::ValuesIn(cases(kNcclThatBlocks, {3})), case_name);
 INSTANTIATE_TEST_SUITE_P(nccl, CallsConformance, ::testing::ValuesIn(cases(kNcclThatCompares, {2})),
                          case_name);
-INSTANTIATE_TEST_SUITE_P(nccl, AbsenceConformance,
-                         ::testing::ValuesIn(cases(kNcclThatBlocks, {2, 3})), case_name);
-INSTANTIATE_TEST_SUITE_P(nccl, FaultConformance,
-                         ::testing::ValuesIn(cases(kNcclThatBlocks, {2, 3})), case_name);
+INSTANTIATE_TEST_SUITE_P(nccl, AbsenceConformance, ::testing::ValuesIn(cases(kNcclThatBlocks, {3})),
+                         case_name);
+INSTANTIATE_TEST_SUITE_P(nccl, FaultConformance, ::testing::ValuesIn(cases(kNcclThatBlocks, {3})),
+                         case_name);
 INSTANTIATE_TEST_SUITE_P(nccl, TrainingConformance, ::testing::ValuesIn(cases(kNccl, {2, 3})),
                          case_name);
 INSTANTIATE_TEST_SUITE_P(hierarchical_nccl, ResultsConformance,
