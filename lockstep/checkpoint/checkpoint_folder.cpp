@@ -248,14 +248,16 @@ std::optional<CheckpointPosition> CheckpointFolder::load(
     if (accept) accept(position);
   }));
   broadcast(stored, *state.group);
-  std::function<void()> undo;
-  const std::string error = error_of([&] { undo = restore(stored, contents, *state.group); });
+  PreparedRestore restored;
+  const std::string error =
+      error_of([&] { restored = prepare_restore(stored, contents, *state.group); });
   try {
     agree(error);
-  } catch (const CheckpointError&) {
-    if (error.empty()) undo();
+  } catch (...) {
+    if (error.empty()) restored.undo();
     throw;
   }
+  restored.complete();
   if (state.store) state.store->go_on_from(name);
   state.not_loaded.clear();
   state.options.log(fmt::format("going on from {}, saved at step {}", path, position.step));

@@ -182,6 +182,43 @@ TEST(CheckpointFolder, GoesOnAtAnotherNumberOfRanks) {
   }
 }
 
+at::Tensor random_state() {
+  return at::globalContext().defaultGenerator(at::Device(at::kCPU)).get_state();
+}
+
+TEST(CheckpointFolder, IfOneRankCannotLoadNothingChangesOnAnyRank) {
+  for (const bool shards : {false, true}) {
+    const TemporaryFolder folder;
+    run_rank_threads(2, [&](std::shared_ptr<ProcessGroup> group) {
+      Training training(group, shards);
+      training.train_to(2);
+      GradScaler scaler({.init_scale = 1024});
+      CheckpointContents contents = training.contents();
+      contents.scaler = &scaler;
+      CheckpointFolder(folder.path(), group).save(contents, training.position());
+    });
+    at::rand({3});
+    std::vector<at::Tensor> weights;
+    run_rank_threads(2, [&](std::shared_ptr<ProcessGroup> group) {
+      Training training(group, shards);
+      training.train_to(3);
+      GradScaler scaler({.init_scale = 2});
+      CheckpointContents contents = training.contents();
+      contents.scaler = &scaler;
+      if (group->rank() == 1) contents.tensors = {{"mean", at::zeros({1})}};
+      const at::Tensor random = random_state();
+      CheckpointFolder checkpoints(folder.path(), group);
+      EXPECT_THAT(message_of<CheckpointError>([&] { checkpoints.load(contents); }),
+                  HasSubstr("\"mean\" is missing"));
+      EXPECT_EQ(scaler.get_scale(), 2);
+      EXPECT_TRUE(random_state().equal(random));
+      training.train_to(kStepsPerEpoch + 2);
+      if (group->rank() == 0) weights = training.weights();
+    });
+    EXPECT_TRUE(are_equal(weights, uninterrupted(2, shards, kStepsPerEpoch + 2))) << shards;
+  }
+}
+
 std::string bytes_of_file(const fs::path& file) {
   std::ifstream in(file, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), {}};
