@@ -159,6 +159,9 @@ TEST_F(TrainCheckpoints, RefusesWrongUseOnOneLine) {
       {{"--resume"}, "--checkpoint-dir"},
       {{"--checkpoint-every", "5"}, "--checkpoint-dir"},
       {{"--checkpoint-every", "0", "--checkpoint-dir", "x"}, "--checkpoint-every \"0\": give"},
+      {{"--checkpoint-dir", path("checkpoints"), "--resume", "--seed", "7"},
+       "the checkpoint's seed is 0, but the sampler's is 7; make the sampler with seed 0 (--seed "
+       "0"},
       {{"--checkpoint-dir", path("checkpoints")}, "has checkpoints of an earlier training; "},
       {{"--checkpoint-dir", "/dev/null/checkpoints"},
        "cannot write checkpoints into /dev/null/checkpoints: Not a directory"}};
