@@ -343,7 +343,7 @@ TrainResult train(const Recipe& recipe, TrainMode mode, const TrainOptions& opti
   log_end(result, !epochs.empty(), rank_0_log);
   if (options.save_file && group->rank() == 0) {
     const TracedSpan span("checkpoint");
-    save_model(net.ptr(), *options.save_file);
+    save_model(net.ptr(), *options.save_file, data.statistics);
   }
   if (trace) trace->finish();
   if (course) {
