@@ -410,7 +410,7 @@ TEST(CheckpointFolder, SaveReturnsBeforeTheCheckpointIsWritten) {
       EXPECT_THAT(checkpoint_names(folder.path()), ::testing::IsEmpty());
       rank.cue("save has returned");
     } else {
-      const at::Generator generator = at::globalContext().defaultGenerator(at::Device(at::kCPU));
+      at::Generator generator = at::globalContext().defaultGenerator(at::Device(at::kCPU));
       std::unique_lock lock(generator.mutex());
       std::thread saving(save);
       rank.await(0, "save has returned");
