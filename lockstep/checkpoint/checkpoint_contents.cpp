@@ -15,6 +15,7 @@
 #include "lockstep/built_with.h"
 #include "lockstep/checkpoint/copy_by_name.h"
 #include "lockstep/checkpoint/in_quotes.h"
+#include "lockstep/checkpoint/prepare_optimizer_state.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/checkpoint/stored_optimizer.h"
 #include "lockstep/core/error.h"
@@ -165,13 +166,15 @@ void check_parameter_names(const json& saved, const std::vector<std::string>& ow
   }
 }
 
-// Changes the optimizer only if it succeeds.
-void restore_optimizer(const StoredCheckpoint& stored, const CheckpointContents& contents) {
+std::function<void()> prepare_optimizer(const StoredCheckpoint& stored,
+                                        const CheckpointContents& contents) {
+  if (contents.optimizer == nullptr) return [] {};
   const json& description = stored.manifest.at("optimizer");
   check_parameter_names(description.at("parameter_names"),
                         parameter_names(*contents.optimizer, *contents.module));
-  load_optimizer_state_dict(*contents.optimizer, optimizer_state(file_of(stored, kOptimizerFile),
-                                                                 description.at("param_groups")));
+  return prepare_optimizer_state(
+      *contents.optimizer,
+      optimizer_state(file_of(stored, kOptimizerFile), description.at("param_groups")));
 }
 
 GradScaler restored_scaler(const json& manifest, const CheckpointContents& contents) {
@@ -231,13 +234,19 @@ CheckpointPosition position_in(const StoredCheckpoint& stored) {
   }
 }
 
-std::function<void()> restore(const StoredCheckpoint& stored, const CheckpointContents& contents,
-                              const ProcessGroup& group) {
-  const json& manifest = stored.manifest;
+PreparedRestore prepare_restore(const StoredCheckpoint& stored, const CheckpointContents& contents,
+                                const ProcessGroup& group) {
   try {
     if (const std::string fault = missing_part(stored, contents); !fault.empty()) {
       throw CheckpointError(fault);
     }
+    const auto complete = [&contents, &group, optimizer = prepare_optimizer(stored, contents),
+                           scaler = restored_scaler(stored.manifest, contents),
+                           random = file_of(stored, kRandomFile)] {
+      optimizer();
+      if (contents.scaler != nullptr) *contents.scaler = scaler;
+      restore_random_numbers(random, *contents.module, group);
+    };
     const auto undo = [&contents, module_before = copies(state_dict(*contents.module)),
                        tensors_before = copies(contents.tensors)] {
       load_state_dict(*contents.module, module_before);
@@ -246,15 +255,11 @@ std::function<void()> restore(const StoredCheckpoint& stored, const CheckpointCo
     try {
       load_state_dict(*contents.module, file_of(stored, kModelFile));
       load_tensors(contents, file_of(stored, kTensorsFile));
-      const GradScaler scaler = restored_scaler(manifest, contents);
-      if (contents.optimizer != nullptr) restore_optimizer(stored, contents);
-      if (contents.scaler != nullptr) *contents.scaler = scaler;
     } catch (...) {
       undo();
       throw;
     }
-    restore_random_numbers(file_of(stored, kRandomFile), *contents.module, group);
-    return undo;
+    return {complete, undo};
   } catch (const json::exception& error) {
     throw CheckpointError(fmt::format("its manifest is incomplete: {}", first_line(error)));
   } catch (const UsageError& error) {

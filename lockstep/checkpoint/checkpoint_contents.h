@@ -29,10 +29,18 @@ CheckpointSnapshot snapshot(const CheckpointContents& contents, const Checkpoint
 // CheckpointError if the manifest has none.
 CheckpointPosition position_in(const StoredCheckpoint& stored);
 
+// A checkpoint on its way into the contents: module and tensors have been restored, and the rest
+// is only known to fit. One of the functions must be called, while the contents exist.
+struct PreparedRestore {
+  // Restores optimizer, scaler and random numbers.
+  std::function<void()> complete;
+  // Brings module and tensors back, since another rank has failed.
+  std::function<void()> undo;
+};
+
 // Not collective, although every rank calls it. CheckpointError, and nothing has changed, if the
-// contents do not fit. Returns a function that brings module and tensors back, in case that another
-// rank fails.
-std::function<void()> restore(const StoredCheckpoint& stored, const CheckpointContents& contents,
-                              const ProcessGroup& group);
+// contents do not fit.
+PreparedRestore prepare_restore(const StoredCheckpoint& stored, const CheckpointContents& contents,
+                                const ProcessGroup& group);
 
 }  // namespace lockstep

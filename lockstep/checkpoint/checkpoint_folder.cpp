@@ -18,6 +18,7 @@
 #include "lockstep/comm/objects.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/trace_span.h"
 
 namespace lockstep {
 namespace {
@@ -123,6 +124,11 @@ void check_options(const CheckpointFolderOptions& options, const ProcessGroup& g
       group.rank(), group.size(), options.keep_last, options.keep_best));
 }
 
+struct SetsTimeAtEnd {
+  ~SetsTimeAtEnd() { time = monotonic_nanoseconds(); }
+  std::int64_t& time;
+};
+
 }  // namespace
 
 struct CheckpointFolder::State {
@@ -142,6 +148,8 @@ struct CheckpointFolder::State {
   // Of this rank. Why its part of the last checkpoint was not written; empty if it was.
   std::string finish_writing() {
     if (!writing.valid()) return "";
+    writing.wait();
+    record_writing();
     return error_of([&] {
       const std::string warnings = writing.get();
       if (warnings.empty()) return;
@@ -163,6 +171,13 @@ struct CheckpointFolder::State {
     // A group that has failed stays unusable.
     if (std::ranges::find(broken, true) != broken.end()) writers = group_of_writers(*group);
     return error;
+  }
+
+  // If a trace has been recording all the time.
+  void record_writing() const {
+    SpanRecorder* const recorder = SpanRecorder::active();
+    if (recorder == nullptr || recorder != recorder_of_writing) return;
+    recorder->record("checkpoint write", -1, writing_began, writing_ended, RecordedSpan::kWriting);
   }
 
   // In the thread.
@@ -206,7 +221,10 @@ struct CheckpointFolder::State {
   std::shared_ptr<ProcessGroup> writers;
   StagedCheckpoint staged;
   std::future<std::string> writing;
+  SpanRecorder* recorder_of_writing = nullptr;
+  std::int64_t writing_began = 0;
   // Set by the thread.
+  std::int64_t writing_ended = 0;
   bool writers_are_broken = false;
 };
 
@@ -248,14 +266,16 @@ std::optional<CheckpointPosition> CheckpointFolder::load(
     if (accept) accept(position);
   }));
   broadcast(stored, *state.group);
-  std::function<void()> undo;
-  const std::string error = error_of([&] { undo = restore(stored, contents, *state.group); });
+  PreparedRestore restored;
+  const std::string error =
+      error_of([&] { restored = prepare_restore(stored, contents, *state.group); });
   try {
     agree(error);
-  } catch (const CheckpointError&) {
-    if (error.empty()) undo();
+  } catch (...) {
+    if (error.empty()) restored.undo();
     throw;
   }
+  restored.complete();
   if (state.store) state.store->go_on_from(name);
   state.not_loaded.clear();
   state.options.log(fmt::format("going on from {}, saved at step {}", path, position.step));
@@ -281,9 +301,13 @@ void CheckpointFolder::save(const CheckpointContents& contents,
   state.report(state.finish_writing_on_all_ranks());
   CheckpointSnapshot taken = snapshot(contents, position, *state.group);
   state.staged.copy(taken.files, state.group->rank());
+  state.recorder_of_writing = SpanRecorder::active();
+  state.writing_began = monotonic_nanoseconds();
   state.writing = std::async(
       std::launch::async,
       [&state, step = position.step, score = position.score, manifest = std::move(taken.manifest)] {
+        const UntracedThread untraced;
+        const SetsTimeAtEnd ending{state.writing_ended};
         state.collect();
         if (!state.store) return std::string();
         return state.store->write(step, score, manifest, state.staged.files());

@@ -89,8 +89,9 @@ class CheckpointFolder {
   //
   // `accept` is called with the position before anything changes: what it throws ends the load.
   //
-  // CheckpointError on every rank if all checkpoints are damaged, or if the contents are others
-  // than were saved: all differences are listed, and the contents are as they were.
+  // CheckpointError on every rank if all checkpoints are damaged, or if the contents of a rank are
+  // others than were saved: all differences are listed, and the contents of every rank are as they
+  // were. What `accept` has done, as resuming a sampler, stays.
   std::optional<CheckpointPosition> load(
       const CheckpointContents& contents,
       const std::function<void(const CheckpointPosition&)>& accept = {});

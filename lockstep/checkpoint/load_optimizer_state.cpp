@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -20,6 +21,7 @@
 
 #include "lockstep/checkpoint/in_quotes.h"
 #include "lockstep/checkpoint/optimizer_fields.h"
+#include "lockstep/checkpoint/prepare_optimizer_state.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/libtorch_version.h"
 #include "lockstep/optim/kernels/element_types.h"
@@ -252,7 +254,8 @@ class OptimizerStateLoader {
     }
   }
 
-  void load(const TorchValue& value) {
+  // Changes nothing but this object.
+  void prepare(const TorchValue& value) {
     check(value);
     faults_.throw_if_any(Fields::kName);
     const at::NoGradGuard no_grad;
@@ -260,6 +263,9 @@ class OptimizerStateLoader {
       StateCopier copier(made.parameter, is_fused_);
       Fields::visit(*made.state, options_[made.group], copier);
     }
+  }
+
+  void commit() {
     optimizer_.state().clear();
     for (NewState& made : states_) {
       optimizer_.state()[libtorch::state_key(made.parameter)] = std::move(made.state);
@@ -386,20 +392,32 @@ class OptimizerStateLoader {
   StateFaults faults_;
 };
 
-void load_into(torch::optim::Optimizer& optimizer, const TorchValue& state, bool is_fused) {
+std::function<void()> prepare_for(torch::optim::Optimizer& optimizer, const TorchValue& state,
+                                  bool is_fused) {
+  std::function<void()> commit;
   with_fields_of(optimizer, [&]<class Fields>(Fields) {
-    OptimizerStateLoader<Fields>(optimizer, is_fused).load(state);
+    const auto loader = std::make_shared<OptimizerStateLoader<Fields>>(optimizer, is_fused);
+    loader->prepare(state);
+    commit = [loader] { loader->commit(); };
   });
+  return commit;
 }
 
 }  // namespace
 
-void load_optimizer_state_dict(torch::optim::Optimizer& optimizer, const TorchValue& state) {
+std::function<void()> prepare_optimizer_state(torch::optim::Optimizer& optimizer,
+                                              const TorchValue& state) {
   auto* const sharded = dynamic_cast<optim::ShardedOptimizer*>(&optimizer);
-  if (sharded == nullptr) return load_into(optimizer, state, /*is_fused=*/false);
-  auto whole = sharded->without_state();
-  load_into(*whole, state, /*is_fused=*/true);
-  sharded->load_whole(std::move(whole));
+  if (sharded == nullptr) return prepare_for(optimizer, state, /*is_fused=*/false);
+  // Shared, since a std::function can be copied.
+  const auto whole =
+      std::make_shared<std::unique_ptr<torch::optim::Optimizer>>(sharded->without_state());
+  prepare_for(**whole, state, /*is_fused=*/true)();
+  return [sharded, whole] { sharded->load_whole(std::move(*whole)); };
+}
+
+void load_optimizer_state_dict(torch::optim::Optimizer& optimizer, const TorchValue& state) {
+  prepare_optimizer_state(optimizer, state)();
 }
 
 }  // namespace lockstep

@@ -20,6 +20,8 @@ std::int32_t number_of_this_thread() noexcept {
 // The nanoseconds of the spans that have ended within this thread's innermost open span.
 thread_local std::int64_t nanoseconds_inside = 0;
 
+thread_local bool is_untraced = false;
+
 }  // namespace
 
 std::int64_t monotonic_nanoseconds() noexcept {
@@ -66,7 +68,7 @@ std::vector<RecordedSpan> SpanRecorder::spans() const {
   const std::size_t kept = std::min(next_.load(), capacity_);
   std::vector<RecordedSpan> spans(spans_.get(), spans_.get() + kept);
   for (RecordedSpan& span : spans) {
-    if (span.thread == RecordedSpan::kInFlight) continue;
+    if (span.thread < 0) continue;
     // The maker's number changes places with 0.
     if (span.thread == maker_) {
       span.thread = 0;
@@ -98,7 +100,17 @@ std::vector<std::pair<std::string, std::int64_t>> SpanRecorder::totals() const {
   return totals;
 }
 
+UntracedThread::UntracedThread() noexcept : before_(std::exchange(is_untraced, true)) {}
+
+UntracedThread::~UntracedThread() {
+  is_untraced = before_;
+}
+
 void TracedSpan::begin(const char* name, std::int64_t number) noexcept {
+  if (is_untraced) {
+    recorder_ = nullptr;
+    return;
+  }
   name_ = name;
   number_ = static_cast<std::int32_t>(number);
   inner_before_ = nanoseconds_inside;

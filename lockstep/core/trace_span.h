@@ -20,6 +20,8 @@ std::int64_t monotonic_nanoseconds() noexcept;
 struct RecordedSpan {
   // A reduction is between its launch and its arrival, while a thread does something else.
   static constexpr std::int32_t kInFlight = -1;
+  // A checkpoint is written by a thread of its own; the one that waits for it records the span.
+  static constexpr std::int32_t kWriting = -2;
 
   const char* name;
   std::int64_t begin;
@@ -69,6 +71,19 @@ class SpanRecorder {
   std::atomic<std::size_t> next_ = 0;
   std::array<Total, 32> totals_;
   std::int32_t maker_;
+};
+
+// While it lives, TracedSpans of this thread record nothing: for a thread whose work may last
+// longer than the recorder, and is not part of the training's time.
+class [[nodiscard]] UntracedThread {
+ public:
+  UntracedThread() noexcept;
+  ~UntracedThread();
+  UntracedThread(const UntracedThread&) = delete;
+  UntracedThread& operator=(const UntracedThread&) = delete;
+
+ private:
+  bool before_;
 };
 
 // A span from construction to destruction, on this thread.

@@ -57,16 +57,19 @@ DataCursor EpochSampler::cursor_after(std::int64_t samples_consumed) const {
 }
 
 void EpochSampler::check(const DataCursor& cursor) const {
-  const auto require_same = [&](const char* what, std::int64_t of_cursor, std::int64_t own) {
+  const auto require_same = [&](const char* what, std::int64_t of_cursor, std::int64_t own,
+                                const std::string& remedy) {
     if (of_cursor == own) return;
     throw UsageError(
-        fmt::format("{0}, rank {1} of {2}: the checkpoint's {3} is {4}, but the sampler's is {5}; "
-                    "make the sampler with the checkpoint's {3}",
-                    name_, share_.rank, share_.ranks, what, of_cursor, own));
+        fmt::format("{}, rank {} of {}: the checkpoint's {} is {}, but the sampler's is {}; {}",
+                    name_, share_.rank, share_.ranks, what, of_cursor, own, remedy));
   };
   const DataCursor own = cursor_after(0);
-  require_same("seed", cursor.seed, own.seed);
-  require_same("number of samples", cursor.samples, own.samples);
+  require_same(
+      "seed", cursor.seed, own.seed,
+      fmt::format("make the sampler with seed {0} (--seed {0} of lockstep train)", cursor.seed));
+  require_same("number of samples", cursor.samples, own.samples,
+               "go on with the data that the checkpoint was trained on");
   if (cursor.epoch >= 0 && cursor.samples_consumed >= 0 &&
       cursor.samples_consumed <= cursor.samples) {
     return;

@@ -24,8 +24,9 @@ struct TraceOptions {
 
 // Records from construction to finish(): each batch that a MemoryLoader makes ("data"); forward,
 // backward, optimizer and evaluation of a Trainer; the launch of each bucket of gradients, and its
-// time until arrival; every wait for a collective; and the program's own Spans. One Trace at a time
-// in a process. Backward, and spans of any thread, must have ended before finish() and destruction.
+// time until arrival; every wait for a collective; each save of a Trainer and the writing of each
+// checkpoint; and the program's own Spans. One Trace at a time in a process. Backward, and spans of
+// any thread, must have ended before finish() and destruction.
 class Trace {
  public:
   // A part of the program's time, from construction to destruction, on this thread. Costs an atomic

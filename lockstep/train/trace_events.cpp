@@ -13,6 +13,7 @@ namespace lockstep {
 namespace {
 
 constexpr int kFirstLane = 1;  // of reductions in flight
+constexpr int kWriter = 99;    // of checkpoints
 constexpr int kFirstOtherThread = 100;
 
 // A name may be any bytes.
@@ -57,12 +58,16 @@ std::string trace_events(TracedRank traced) {
   });
   std::map<const char*, std::string> names;
   std::set<int> other_threads;
+  bool writes = false;
   Lanes lanes;
   std::string spans;
   for (const RecordedSpan& span : traced.spans) {
     int thread = span.thread == 0 ? 0 : kFirstOtherThread + span.thread;
     if (span.thread == RecordedSpan::kInFlight) {
       thread = lanes.take(span);
+    } else if (span.thread == RecordedSpan::kWriting) {
+      thread = kWriter;
+      writes = true;
     } else if (thread != 0) {
       other_threads.insert(thread);
     }
@@ -89,6 +94,7 @@ std::string trace_events(TracedRank traced) {
   for (int lane = 0; lane < lanes.count(); ++lane) {
     add(kFirstLane + lane, "thread_name", "name", json_text("communication"));
   }
+  if (writes) add(kWriter, "thread_name", "name", json_text("checkpoints"));
   for (const int thread : other_threads) {
     add(thread, "thread_name", "name",
         json_text(fmt::format("thread {}", thread - kFirstOtherThread)));

@@ -88,9 +88,10 @@ TrainerProgress TrainerSaves::progress_at(const CheckpointPosition& position,
   const std::int64_t ranks = note(position.notes, kRanks);
   if (progress.batches > 0 && ranks != group_.size()) {
     throw CheckpointError(fmt::format(
-        "the checkpoint of step {} was saved in the middle of an epoch by {} ranks, and there are "
+        "the checkpoint of step {} was saved in the middle of an epoch by {} rank{}, and there {} "
         "{} now; give fit() the sampler, which then goes on at the right sample",
-        position.step, ranks, group_.size()));
+        position.step, ranks, ranks == 1 ? "" : "s", group_.size() == 1 ? "is" : "are",
+        group_.size()));
   }
   return progress;
 }

@@ -61,9 +61,9 @@ class GradScaling : public ::testing::TestWithParam<OptimizerPointer (*)(const P
   GradScaler scaler;
 };
 
-// Recorded from torch.amp.GradScaler("cpu", growth_factor=2.1, backoff_factor=0.37,
-// growth_interval=7) of PyTorch 2.13.0, with the gradients below, unscale_ before every third step,
-// and update(2**14) after step 500.
+// Printed by tests/amp/record_grad_scaler.py with PyTorch 2.13.0: its torch.amp.GradScaler("cpu",
+// growth_factor=2.1, backoff_factor=0.37, growth_interval=7) with the gradients below, unscale_
+// before every third step, and update(2**14) after step 500.
 const std::vector<std::int64_t> python_skips{
     0,   15,  22,  34,  37,  59,  74,  77,  89,  108, 126, 133, 148, 163, 178, 185, 207,
     215, 219, 237, 244, 259, 274, 289, 296, 311, 318, 333, 348, 355, 377, 385, 404, 407,
@@ -319,6 +319,37 @@ TEST(GradScaler, RanksWithWholeGradientsExchangeNothing) {
     const std::uint64_t sent = group->bytes_sent();
     EXPECT_TRUE(scaler.step(optimizer));
     EXPECT_EQ(group->bytes_sent(), sent);
+  });
+}
+
+// Of this rank, during the function.
+template <class Function>
+std::uint64_t bytes_sent_by(ProcessGroup& group, const Function& function) {
+  const std::uint64_t before = group.bytes_sent();
+  function();
+  return group.bytes_sent() - before;
+}
+
+TEST(GradScaler, RanksWithDividedGradientsExchangeOneByteMoreThanWithoutAScaler) {
+  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    DistributedDataParallel<Mlp> model(Mlp(), group, {.whole_gradients = false});
+    optim::Adam optimizer(model, 0.01);
+    GradScaler scaler;
+    const auto step_after_backward = [&](const std::function<void()>& step) {
+      optimizer.zero_grad();
+      scaler.scale(model(testing::values({4, 6})).square().mean()).backward();
+      return bytes_sent_by(*group, step);
+    };
+    const at::Tensor vote = at::zeros({1}, at::kByte);
+    const std::uint64_t byte =
+        bytes_sent_by(*group, [&] { group->all_reduce(vote, ReduceOp::min).wait(); });
+    ASSERT_GT(byte, 0u);
+    step_after_backward([&] { optimizer.step(); });  // the first one may lay out the parameters
+    const std::uint64_t without = step_after_backward([&] { optimizer.step(); });
+    EXPECT_EQ(step_after_backward([&] { scaler.step(optimizer); }), without + byte);
+    scaler.update();
+    EXPECT_EQ(step_after_backward([&] { scaler.unscale_(optimizer); }), byte);
+    EXPECT_EQ(bytes_sent_by(*group, [&] { scaler.step(optimizer); }), without);
   });
 }
 

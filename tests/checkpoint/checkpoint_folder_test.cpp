@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <fstream>
 #include <iterator>
+#include <mutex>
+#include <thread>
 
 #include "support/limits.h"
 #include "support/rank_processes.h"
@@ -17,10 +19,13 @@
 #include <torch/torch.h>
 
 #include "lockstep/checkpoint/checkpoint_store.h"
+#include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/checkpoint/state_dict.h"
+#include "lockstep/comm/init_process_group.h"
 #include "lockstep/comm/single_process_groups.h"
 #include "lockstep/core/error.h"
 #include "lockstep/data/distributed_sampler.h"
+#include "lockstep/data/standardization.h"
 #include "lockstep/optim/optimizers.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 
@@ -32,7 +37,7 @@ using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
+using ::testing::IsSupersetOf;
 using testing::message_of;
 using testing::Mlp;
 using testing::run_rank_threads;
@@ -108,6 +113,7 @@ class Training {
   }
   std::vector<at::Tensor> weights() const { return weights_of(*net_); }
   torch::nn::Module& net() { return *net_; }
+  torch::optim::Optimizer& optimizer() { return *optimizer_; }
 
  private:
   std::shared_ptr<ProcessGroup> group_;
@@ -182,9 +188,52 @@ TEST(CheckpointFolder, GoesOnAtAnotherNumberOfRanks) {
   }
 }
 
+at::Tensor random_state() {
+  return at::globalContext().defaultGenerator(at::Device(at::kCPU)).get_state();
+}
+
+TEST(CheckpointFolder, IfOneRankCannotLoadNothingChangesOnAnyRank) {
+  for (const bool shards : {false, true}) {
+    const TemporaryFolder folder;
+    run_rank_threads(2, [&](std::shared_ptr<ProcessGroup> group) {
+      Training training(group, shards);
+      training.train_to(2);
+      GradScaler scaler({.init_scale = 1024});
+      CheckpointContents contents = training.contents();
+      contents.scaler = &scaler;
+      CheckpointFolder(folder.path(), group).save(contents, training.position());
+    });
+    at::rand({3});
+    std::vector<at::Tensor> weights;
+    run_rank_threads(2, [&](std::shared_ptr<ProcessGroup> group) {
+      Training training(group, shards);
+      training.train_to(3);
+      GradScaler scaler({.init_scale = 2});
+      CheckpointContents contents = training.contents();
+      contents.scaler = &scaler;
+      if (group->rank() == 1) contents.tensors = {{"mean", at::zeros({1})}};
+      const at::Tensor random = random_state();
+      CheckpointFolder checkpoints(folder.path(), group);
+      EXPECT_THAT(message_of<CheckpointError>([&] { checkpoints.load(contents); }),
+                  HasSubstr("\"mean\" is missing"));
+      EXPECT_EQ(scaler.get_scale(), 2);
+      EXPECT_TRUE(random_state().equal(random));
+      training.train_to(kStepsPerEpoch + 2);
+      if (group->rank() == 0) weights = training.weights();
+    });
+    EXPECT_TRUE(are_equal(weights, uninterrupted(2, shards, kStepsPerEpoch + 2))) << shards;
+  }
+}
+
 std::string bytes_of_file(const fs::path& file) {
   std::ifstream in(file, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), {}};
+}
+
+std::vector<std::string> names_in(const fs::path& safetensors) {
+  std::vector<std::string> names;
+  for (const auto& entry : read_safetensors(safetensors).tensors) names.push_back(entry.name);
+  return names;
 }
 
 TEST(CheckpointFolder, FilesDoNotDependOnTheNumberOfRanks) {
@@ -197,15 +246,19 @@ TEST(CheckpointFolder, FilesDoNotDependOnTheNumberOfRanks) {
       for (auto& parameter : training.net().parameters()) {
         parameter.mutable_grad() = at::ones_like(parameter);
       }
+      training.optimizer().step();
       checkpoints.save(training.contents(), training.position());
       checkpoints.wait();
     });
     const fs::path latest = folder.path() / "latest";
+    EXPECT_THAT(names_in(latest / "optimizer.safetensors"),
+                IsSupersetOf({"state.0.exp_avg", "state.0.exp_avg_sq", "state.0.step"}));
     return std::pair{bytes_of_file(latest / "model.safetensors"),
                      bytes_of_file(latest / "optimizer.safetensors")};
   };
   const auto of_one = files_of(1);
   EXPECT_GT(of_one.first.size(), 200u);
+  EXPECT_GT(of_one.second.size(), 2 * of_one.first.size());
   for (const int ranks : {2, 3}) EXPECT_EQ(files_of(ranks), of_one) << ranks;
 }
 
@@ -337,6 +390,85 @@ TEST_F(CheckpointFolderAlone, KeepsScalerRandomNumbersTensorsNotesAndScore) {
   EXPECT_TRUE(at::rand({4}).equal(next));
   EXPECT_THAT(message_of<CheckpointError>([&] { checkpoints.load({.module = net.ptr()}); }),
               HasSubstr("it has state of a scaler, and the program loads none"));
+}
+
+// Rank 0 cannot write the checkpoint before it has rank 1's part, and rank 1 copies its random
+// numbers only after rank 0's save() has returned.
+TEST(CheckpointFolder, SaveReturnsBeforeTheCheckpointIsWritten) {
+  const TemporaryFolder folder;
+  testing::run_ranks(2, [&](testing::Rank& rank) {
+    const auto group = init_process_group({.backend = "shm",
+                                           .init_method = rank.rendezvous_url(),
+                                           .rank = rank.rank(),
+                                           .world_size = rank.size(),
+                                           .device = at::kCPU});
+    torch::nn::Linear net(4, 4);
+    CheckpointFolder checkpoints(folder.path(), group);
+    const auto save = [&] { checkpoints.save({.module = net.ptr()}, {.step = 1}); };
+    if (rank.rank() == 0) {
+      save();
+      EXPECT_THAT(checkpoint_names(folder.path()), ::testing::IsEmpty());
+      rank.cue("save has returned");
+    } else {
+      at::Generator generator = at::globalContext().defaultGenerator(at::Device(at::kCPU));
+      std::unique_lock lock(generator.mutex());
+      std::thread saving(save);
+      rank.await(0, "save has returned");
+      lock.unlock();
+      saving.join();
+    }
+    checkpoints.wait();
+    EXPECT_THAT(checkpoint_names(folder.path()), ElementsAre("step-000000000001"));
+  });
+}
+
+TEST(CheckpointFolder, LoadTakesAtMostTwiceTheMemoryOfTheFiles) {
+  constexpr std::int64_t kFiles = 64 << 20;
+  const TemporaryFolder folder;
+  const auto net_of_64_mebibytes = [] {
+    return torch::nn::Linear(torch::nn::LinearOptions(4096, 4096).bias(false));
+  };
+  testing::run_ranks(1, [&](testing::Rank&) {
+    const auto net = net_of_64_mebibytes();
+    CheckpointFolder(folder.path(), make_self_group()).save({.module = net.ptr()}, {.step = 1});
+  });
+  const auto outcomes = testing::run_ranks(1, [&](testing::Rank& rank) {
+    const auto net = net_of_64_mebibytes();
+    CheckpointFolder checkpoints(folder.path(), make_self_group());
+    if (!testing::limit_memory(2 * kFiles + (8 << 20))) return rank.report("skipped");
+    EXPECT_TRUE(checkpoints.load({.module = net.ptr()}));
+  });
+  if (outcomes[0].result == "skipped") GTEST_SKIP() << "a sanitizer has its own memory";
+}
+
+// Training finds the statistics over its ranks; inference has only the checkpoint.
+TEST(CheckpointFolder, AStandardizationIsTheSameAtInference) {
+  torch::manual_seed(3);
+  const at::Tensor rows = torch::randn({60, 5}, at::kDouble) * 100 + 7;
+  const TemporaryFolder folder;
+  at::Tensor trained_on;
+  run_rank_threads(3, [&](std::shared_ptr<ProcessGroup> group) {
+    const FeatureStandardization measured = measure_feature_standardization(rows, *group);
+    Mlp net = new_net();
+    CheckpointFolder(folder.path(), group)
+        .save({.module = net.ptr(),
+               .tensors = {{"mean", measured.mean}, {"deviation", measured.deviation}}},
+              {.step = 1});
+    if (group->rank() == 0) trained_on = measured.apply(rows);
+  });
+  Mlp net = new_net();
+  const FeatureStandardization loaded{at::zeros({5}, at::kDouble), at::ones({5}, at::kDouble)};
+  CheckpointFolder(folder.path(), make_self_group())
+      .load({.module = net.ptr(),
+             .tensors = {{"mean", loaded.mean}, {"deviation", loaded.deviation}}});
+  EXPECT_TRUE(loaded.apply(rows).equal(trained_on));
+  // Without a training's objects, as docs/checkpoints.md has it.
+  const auto added = read_safetensors(folder.path() / "latest" / "tensors.safetensors").tensors;
+  const auto tensor = [&](const std::string& name) {
+    return std::ranges::find(added, name, &NamedTensor::name)->tensor;
+  };
+  const FeatureStandardization read{tensor("mean"), tensor("deviation")};
+  EXPECT_TRUE(read.apply(rows).equal(trained_on));
 }
 
 TEST(CheckpointFolder, AFullDiskIsToldAndTrainingGoesOn) {

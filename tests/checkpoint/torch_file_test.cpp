@@ -8,6 +8,8 @@
 #include "checkpoint/tensors_of_all_types.h"
 #include "checkpoint/torch_bytes.h"
 #include "data/idx_bytes.h"
+#include "support/limits.h"
+#include "support/rank_processes.h"
 #include "support/temporary_folder.h"
 #include <gmock/gmock.h>
 
@@ -33,6 +35,21 @@ TEST(TorchFile, KeepsEveryElementType) {
   tensors.push_back({"complex128", torch::ones({2}, torch::kComplexDouble)});
   write_torch_file(file, tensors);
   EXPECT_EQ(difference(state_dict_of(read_torch_file(file)), tensors), "");
+}
+
+TEST(TorchFile, TakesAtMostTwiceTheMemoryOfTheFile) {
+  constexpr std::int64_t kFile = 64 << 20;
+  const TemporaryFolder folder;
+  const auto file = folder.path() / "large.pt";
+  run_ranks(1, [&](Rank&) {
+    write_torch_file(file, std::vector<NamedTensor>{{"a", torch::ones({8 << 20})},
+                                                    {"b", torch::ones({8 << 20})}});
+  });
+  const auto outcomes = run_ranks(1, [&](Rank& rank) {
+    if (!limit_memory(2 * kFile)) return rank.report("skipped");
+    EXPECT_EQ(state_dict_of(read_torch_file(file)).size(), 2u);
+  });
+  if (outcomes[0].result == "skipped") GTEST_SKIP() << "a sanitizer has its own memory";
 }
 
 TEST(TorchFile, KeepsEmptyTensorsScalarsAndViews) {

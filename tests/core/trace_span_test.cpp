@@ -105,6 +105,20 @@ TEST(SpanRecorder, TellsThreadsApart) {
   }).join();
 }
 
+TEST(UntracedThread, RecordsNothingOnItsThreadWhileItLives) {
+  const SpanRecorder recorder(10);
+  {
+    const UntracedThread untraced;
+    const TracedSpan unseen("unseen");
+    std::thread([] { const TracedSpan other("other"); }).join();
+  }
+  { const TracedSpan later("later"); }
+  std::vector<std::string> names;
+  for (const RecordedSpan& span : recorder.spans()) names.emplace_back(span.name);
+  EXPECT_THAT(names, ::testing::ElementsAre("other", "later"));
+  EXPECT_THAT(recorder.totals(), SizeIs(2));
+}
+
 TEST(SpanRecorder, IsAloneInItsProcess) {
   const SpanRecorder recorder(1);
   EXPECT_THAT([] { SpanRecorder second(1); },

@@ -3,6 +3,7 @@
 #include "lockstep/data/epoch_sampler.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <sstream>
 #include <vector>
 
@@ -73,13 +74,19 @@ TEST(EpochSampler, WarnsOfWeightedDrawsToo) {
               ElementsAre(HasSubstr("DistributedWeightedSampler, rank 0 of 2: set_epoch")));
 }
 
+// In a process that runs nothing else: another test, or this one before, may have caused the
+// warning of this process.
 TEST(EpochSampler, WarnsOncePerProcess) {
-  const CapturedWarnings warnings(CapturedWarnings::Repeats::once);
-  for (int sampler = 0; sampler < 2; ++sampler) {
-    DistributedSampler of_epochs(10, 2, 0);
-    for (int epoch = 0; epoch < 3; ++epoch) run_epoch(of_epochs);
-  }
-  EXPECT_THAT(warnings.messages(), SizeIs(1));
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto warns_once = [] {
+    const CapturedWarnings warnings(CapturedWarnings::Repeats::once);
+    for (int sampler = 0; sampler < 2; ++sampler) {
+      DistributedSampler of_epochs(10, 2, 0);
+      for (int epoch = 0; epoch < 3; ++epoch) run_epoch(of_epochs);
+    }
+    std::_Exit(warnings.messages().size() == 1 ? 0 : 1);
+  };
+  EXPECT_EXIT(warns_once(), ::testing::ExitedWithCode(0), "");
 }
 
 TEST(EpochSampler, WarnsOfALoadersCopy) {
@@ -232,7 +239,8 @@ TEST(EpochSampler, RefusesACursorOfAnother) {
   EXPECT_THAT(
       resume({.seed = 8, .samples = kEpochSamples}),
       ThrowsMessage<UsageError>(HasSubstr("rank 1 of 2: the checkpoint's seed is 8, but the "
-                                          "sampler's is 7")));
+                                          "sampler's is 7; make the sampler with seed 8 (--seed 8 "
+                                          "of lockstep train)")));
   EXPECT_THAT(resume({.seed = 7, .samples = 51}),
               ThrowsMessage<UsageError>(HasSubstr("number of samples is 51")));
   EXPECT_THAT(resume({.seed = 7, .samples_consumed = 51, .samples = kEpochSamples}),

@@ -43,6 +43,15 @@ TEST(TraceEvents, NameTheRankItsThreadsAndItsLabel) {
   EXPECT_THAT(names, ElementsAre("rank 1", "host \"a\"", "training", "thread 4"));
 }
 
+TEST(TraceEvents, WritingCheckpointsHasAThreadOfItsOwn) {
+  const TracedRank traced{.spans = {{"checkpoint write", 0, 9, -1, RecordedSpan::kWriting}}};
+  const auto events = events_of(traced, "X");
+  ASSERT_EQ(events.size(), 1U);
+  const auto threads = events_of(traced, "M");
+  EXPECT_EQ(threads.back()["args"]["name"], "checkpoints");
+  EXPECT_EQ(threads.back()["tid"], events[0]["tid"]);
+}
+
 TEST(TraceEvents, ReductionsInFlightShareALaneOnlyIfTheyDoNotOverlap) {
   constexpr auto kInFlight = RecordedSpan::kInFlight;
   const auto events = events_of({.spans = {{"bucket", 10, 20, 0, kInFlight},

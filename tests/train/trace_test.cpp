@@ -6,7 +6,9 @@
 #include <array>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <set>
+#include <utility>
 
 #include "tests/parallel/models.h"
 #include "tests/support/rank_processes.h"
@@ -38,9 +40,13 @@ std::shared_ptr<ProcessGroup> join(Rank& rank) {
                              .device = at::kCPU});
 }
 
-void train(const std::shared_ptr<ProcessGroup>& group) {
+void train(const std::shared_ptr<ProcessGroup>& group,
+           std::optional<TrainerCheckpointOptions> checkpoints = {}) {
   Trainer trainer(Mlp(), group,
-                  {.mode = TrainingMode::distributed, .epochs = 1, .distributed = kManyBuckets});
+                  {.mode = TrainingMode::distributed,
+                   .epochs = 1,
+                   .distributed = kManyBuckets,
+                   .checkpoints = std::move(checkpoints)});
   trainer.optimize_with<torch::optim::SGD>(torch::optim::SGDOptions(0.01));
   const std::vector<at::Tensor> batches(kSteps, torch::ones({4, 6}));
   trainer.fit(batches,
@@ -136,6 +142,31 @@ TEST(Trace, ShowsTheStepsOfEveryRank) {
       numbers.insert(bucket["args"]["number"].get<int>());
     }
     EXPECT_EQ(numbers.size(), 6U);
+  }
+}
+
+TEST(Trace, ShowsWhenEachRankSavesAndWritesCheckpoints) {
+  const auto outcomes = run_ranks(2, [](Rank& rank) {
+    const auto group = join(rank);
+    Trace trace(rank.folder() + "/trace.json", group);
+    train(group, TrainerCheckpointOptions{.folder = rank.folder() + "/run", .every_steps = 3});
+    trace.finish();
+    if (rank.rank() == 0) rank.report(read_json(rank.folder() + "/trace.json").dump());
+  });
+  const Json events = Json::parse(outcomes[0].result);
+  expect_nested(events);
+  for (int rank = 0; rank < 2; ++rank) {
+    const auto saves = named(events, "checkpoint", rank);
+    const auto writes = named(events, "checkpoint write", rank);
+    ASSERT_EQ(saves.size(), 2U);  // after step 3, and after the epoch
+    ASSERT_EQ(writes.size(), 2U);
+    for (std::size_t i = 0; i < 2; ++i) {
+      EXPECT_EQ(saves[i]["tid"], 0);
+      EXPECT_NE(writes[i]["tid"], 0);
+      EXPECT_TRUE(interval(saves[i]).holds({interval(writes[i]).begin, interval(saves[i]).end}));
+    }
+    // The waits of the threads that write are not those of the training.
+    for (const Json& wait : named(events, "wait", rank)) EXPECT_EQ(wait["tid"], 0);
   }
 }
 

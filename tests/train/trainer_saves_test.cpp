@@ -130,7 +130,7 @@ TEST(TrainerSaves, AResumedRunEqualsAnUninterruptedOneInEveryMode) {
 TEST(TrainerSaves, WithoutASamplerTheNumberOfRanksMustStay) {
   EXPECT_THAT(
       message_of<CheckpointError>([] { resumed(1, 2, {.options = {}, .with_sampler = false}); }),
-      HasSubstr("in the middle of an epoch by 1 ranks, and there are 2 now; give fit() the "
+      HasSubstr("in the middle of an epoch by 1 rank, and there are 2 now; give fit() the "
                 "sampler"));
 }
 

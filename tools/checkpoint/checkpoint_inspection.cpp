@@ -3,6 +3,8 @@
 #include "tools/checkpoint/checkpoint_inspection.h"
 
 #include <cstdint>
+#include <set>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -43,11 +45,12 @@ std::string shown(const nlohmann::json& value) {
 std::string head_of(const fs::path& checkpoint, const nlohmann::json& manifest) {
   const auto& position = manifest.at("position");
   std::string text = fmt::format(
-      "{}: checkpoint of step {}\nepoch {} (from 0), {} of {} samples\nsaved by {} ranks, with "
+      "{}: checkpoint of step {}\nepoch {} (from 0), {} of {} samples\nsaved by {} rank{}, with "
       "Lockstep {} and libtorch {}\n",
       checkpoint.string(), shown(position.at("step")), shown(position.at("epoch")),
       shown(position.at("samples_consumed")), shown(position.at("samples")),
-      shown(manifest.at("ranks")), shown(manifest.at("lockstep")), shown(manifest.at("libtorch")));
+      shown(manifest.at("ranks")), manifest.at("ranks") == 1 ? "" : "s",
+      shown(manifest.at("lockstep")), shown(manifest.at("libtorch")));
   const auto& score = manifest.at("score");
   text += score.is_null() ? "no score\n" : fmt::format("score {}\n", shown(score));
   for (const auto& [key, value] : position.at("notes").items()) {
@@ -77,6 +80,15 @@ TensorSource source_in(const fs::path& checkpoint, const std::string& name) {
   }
 }
 
+std::set<std::string> files_of(const fs::path& checkpoint) {
+  std::set<std::string> names;
+  from_manifest(checkpoint, [&](const nlohmann::json& manifest) {
+    for (const auto& [name, description] : manifest.at("files").items()) names.insert(name);
+    return std::string();
+  });
+  return names;
+}
+
 std::string verified(const fs::path& checkpoint) {
   const StoredCheckpoint stored = read_checkpoint(checkpoint);
   std::size_t tensors = 0;
@@ -88,6 +100,36 @@ std::string verified(const fs::path& checkpoint) {
 
 fs::path find_checkpoint(const fs::path& folder) {
   return checkpoints_in(folder).front();
+}
+
+fs::path model_file(const fs::path& path) {
+  return fs::is_directory(path) ? find_checkpoint(path) / "model.safetensors" : path;
+}
+
+std::vector<TensorDifference> checkpoint_differences(const fs::path& first,
+                                                     const fs::path& second) {
+  const fs::path one = find_checkpoint(first);
+  const fs::path other = find_checkpoint(second);
+  const std::set<std::string> of_one = files_of(one);
+  const std::set<std::string> of_other = files_of(other);
+  std::vector<TensorDifference> found;
+  const auto add_file = [&](const std::string& name, TensorDifference::Kind kind) {
+    found.push_back({.name = name, .kind = kind, .first = {}, .second = {}});
+  };
+  for (const std::string& name : of_one) {
+    if (!of_other.contains(name)) {
+      add_file(name, TensorDifference::Kind::missing);
+      continue;
+    }
+    for (TensorDifference& difference : differences(source_in(one, name), source_in(other, name))) {
+      difference.name = name + ": " + difference.name;
+      found.push_back(std::move(difference));
+    }
+  }
+  for (const std::string& name : of_other) {
+    if (!of_one.contains(name)) add_file(name, TensorDifference::Kind::unexpected);
+  }
+  return found;
 }
 
 std::string checkpoint_text(const fs::path& checkpoint) {

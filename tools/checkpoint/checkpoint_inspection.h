@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "tools/checkpoint/difference.h"
+
 namespace lockstep {
 
 // The path itself if it is a folder with a manifest; the newest checkpoint in it if it is a folder
@@ -16,6 +18,14 @@ std::filesystem::path find_checkpoint(const std::filesystem::path& folder);
 // wrong with it.
 std::string checkpoint_text(const std::filesystem::path& checkpoint);
 std::string checkpoint_json(const std::filesystem::path& checkpoint);
+
+// A checkpoint's model file if the path is a folder as above; otherwise the path itself.
+std::filesystem::path model_file(const std::filesystem::path& path);
+
+// Of all files of two checkpoints, found as above: the tensors' names follow those of their files.
+// A file that only one of them has is one difference. CheckpointError as checkpoint_text.
+std::vector<TensorDifference> checkpoint_differences(const std::filesystem::path& first,
+                                                     const std::filesystem::path& second);
 
 struct CheckpointVerdict {
   std::filesystem::path checkpoint;

@@ -31,10 +31,14 @@ void CheckpointCommand::describe(::CLI::App& app) {
                       ", a checkpoint, or a folder of checkpoints, for the newest");
   verify_ = add_verb(app, "verify", "Read all of a file, and report what is wrong with it",
                      ", a checkpoint, or a folder of checkpoints, for all of them");
-  diff_ = add_verb(app, "diff", "Compare the tensors of two files, of either format");
-  diff_->add_option("SECOND", second, "The other file")->required();
+  diff_ = add_verb(app, "diff",
+                   "Compare the tensors of two files, of either format, or of two "
+                   "checkpoints",
+                   ", or a checkpoint or a folder of them, for the newest");
+  diff_->add_option("SECOND", second, "The other file or checkpoint")->required();
   export_ =
-      add_verb(app, "export", "Write a safetensors file as one for torch.load, or the other way");
+      add_verb(app, "export", "Write a safetensors file as one for torch.load, or the other way",
+               ", or a checkpoint or a folder of them, for the model of the newest");
   export_->add_option("OUTPUT", second, "The new file")->required();
   for (::CLI::App* verb : {inspect_, diff_, export_}) {
     verb->add_option("--part", part,
@@ -92,17 +96,22 @@ int CheckpointCommand::verify_file() const {
 }
 
 // A file of parts is compared with one that is a state dict: the part is taken where there is one.
+// Against a file, a checkpoint stands for its model.
 int CheckpointCommand::diff() const {
-  const auto open = [this](const std::string& name) {
+  const auto open = [this](const std::filesystem::path& name) {
     return TensorSource(name, is_torch_file(name) ? part : "");
   };
-  const auto found = differences(open(file), open(second));
+  const bool are_checkpoints =
+      std::filesystem::is_directory(file) && std::filesystem::is_directory(second);
+  const auto found = are_checkpoints
+                         ? checkpoint_differences(file, second)
+                         : differences(open(model_file(file)), open(model_file(second)));
   check_output(print(stdout, json ? difference_json(found) + "\n" : difference_text(found)));
   return found.empty() ? 0 : 1;
 }
 
 int CheckpointCommand::convert() const {
-  const TensorSource source(file, part);
+  const TensorSource source(model_file(file), part);
   const auto tensors = read_all(source);
   if (source.is_safetensors()) {
     write_torch_file(second, tensors);
@@ -111,11 +120,13 @@ int CheckpointCommand::convert() const {
   }
   // What the other format does not have, or this command does not write.
   const std::size_t left_out = source.other_values() + source.metadata().size();
-  check_output(
-      print(stdout, fmt::format("{}: {} tensors{}\n", second, tensors.size(),
-                                left_out == 0 ? ""
-                                              : fmt::format("; {} other values of {} were left out",
-                                                            left_out, file))));
+  check_output(print(
+      stdout,
+      fmt::format("{}: {} tensor{}{}\n", second, tensors.size(), tensors.size() == 1 ? "" : "s",
+                  left_out == 0 ? ""
+                                : fmt::format("; {} other value{} of {} {} left out", left_out,
+                                              left_out == 1 ? "" : "s", source.file(),
+                                              left_out == 1 ? "was" : "were"))));
   return 0;
 }
 

@@ -2,6 +2,9 @@
 // Writes libtorch's archive into a WholeFile.
 #include "tools/recipes/save_model.h"
 
+#include <map>
+#include <string>
+
 #include <fmt/format.h>
 #include <torch/serialize.h>
 
@@ -9,12 +12,34 @@
 #include "lockstep/core/whole_file.h"
 
 namespace lockstep {
+namespace {
 
-void save_model(const std::shared_ptr<torch::nn::Module>& net, const std::filesystem::path& file) {
+using torch::serialize::OutputArchive;
+
+// TorchScript's names have no dots.
+void add_tensors(OutputArchive& archive, const std::vector<NamedTensor>& tensors) {
+  std::map<std::string, OutputArchive> inner;
+  for (const auto& [name, tensor] : tensors) {
+    const std::size_t dot = name.find('.');
+    if (dot == std::string::npos) {
+      archive.write(name, tensor, /*is_buffer=*/true);
+      continue;
+    }
+    inner.try_emplace(name.substr(0, dot), archive.compilation_unit())
+        .first->second.write(name.substr(dot + 1), tensor, /*is_buffer=*/true);
+  }
+  for (auto& [name, part] : inner) archive.write(name, part);
+}
+
+}  // namespace
+
+void save_model(const std::shared_ptr<torch::nn::Module>& net, const std::filesystem::path& file,
+                const std::vector<NamedTensor>& more) {
   WholeFile out(file);
   try {
-    torch::serialize::OutputArchive archive;
+    OutputArchive archive;
     net->save(archive);
+    add_tensors(archive, more);
     archive.save_to([&](const void* data, std::size_t bytes) {
       out.write(data, bytes);
       return bytes;

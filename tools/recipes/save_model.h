@@ -4,13 +4,18 @@
 
 #include <filesystem>
 #include <memory>
+#include <vector>
 
 #include <torch/nn/module.h>
 
+#include "lockstep/parallel/named_tensor.h"
+
 namespace lockstep {
 
-// Like torch::save. Throws what WholeFile throws; check_can_write detects errors in the path
-// beforehand.
-void save_model(const std::shared_ptr<torch::nn::Module>& net, const std::filesystem::path& file);
+// Like torch::save, with more tensors, which torch::load(net, file) passes over. In the file, a
+// name such as "standardization.mean" is the entry mean of an archive standardization. Throws what
+// WholeFile throws; check_can_write detects errors in the path beforehand.
+void save_model(const std::shared_ptr<torch::nn::Module>& net, const std::filesystem::path& file,
+                const std::vector<NamedTensor>& more = {});
 
 }  // namespace lockstep

@@ -100,13 +100,18 @@ void log_start(const TrainResult& start, const TrainingData& data, const torch::
       group.size() == 1 ? "" : fmt::format(", over {} ({})", group.backend(), group.why())));
 }
 
-void log_end(const TrainResult& result, const Log& log) {
+void log_end(const TrainResult& result, bool has_trained, const Log& log) {
+  if (!has_trained) {
+    log(fmt::format("nothing is left to train: the checkpoint includes epoch {0}/{0}",
+                    result.epochs));
+  }
   if (result.bits_per_character) {
-    log(fmt::format(
-        "{:.2f} bits per character, {:.2f} on the test text, where {:.2f} % of the next "
-        "characters are right",
-        *result.bits_per_character, result.test_bits_per_character.value_or(0),
-        result.accuracy.value_or(0) * 100));
+    const double tested = result.test_bits_per_character.value_or(0);
+    const std::string bits = has_trained ? fmt::format("{:.2f} bits per character, {:.2f}",
+                                                       *result.bits_per_character, tested)
+                                         : fmt::format("{:.2f} bits per character", tested);
+    log(fmt::format("{} on the test text, where {:.2f} % of the next characters are right", bits,
+                    result.accuracy.value_or(0) * 100));
   } else if (result.accuracy) {
     log(fmt::format("test accuracy {:.2f} %", *result.accuracy * 100));
   }
@@ -322,7 +327,7 @@ TrainResult train(const Recipe& recipe, TrainMode mode, const TrainOptions& opti
       return *result.accuracy;
     };
   }
-  model.trainer().fit(
+  const auto epochs = model.trainer().fit(
       loader,
       [&](auto& net_in_mode, auto& samples) {
         return recipe.loss(net_in_mode(samples.data), samples.target);
@@ -335,10 +340,10 @@ TrainResult train(const Recipe& recipe, TrainMode mode, const TrainOptions& opti
     measure(result, recipe, net, data, *group);
   }
   note_learned(result, recipe, *net);
-  log_end(result, rank_0_log);
+  log_end(result, !epochs.empty(), rank_0_log);
   if (options.save_file && group->rank() == 0) {
     const TracedSpan span("checkpoint");
-    save_model(net.ptr(), *options.save_file);
+    save_model(net.ptr(), *options.save_file, data.statistics);
   }
   if (trace) trace->finish();
   if (course) {

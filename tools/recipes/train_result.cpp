@@ -32,7 +32,7 @@ std::string_view kind_of(const std::exception& error) {
   return "error";
 }
 
-// JSON has no NaN: null stands for a diverged training's loss.
+// JSON has no NaN: null stands for the loss of a training that diverged, or that had nothing left.
 double number_from(const Json& json) {
   return json.is_null() ? std::numeric_limits<double>::quiet_NaN() : json.get<double>();
 }

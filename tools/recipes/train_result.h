@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -43,8 +44,8 @@ struct TrainResult {
   double seconds_per_epoch = 0;
   // In the median epoch, over all ranks, without padding.
   double samples_per_second = 0;
-  // The mean over the samples of the last epoch, over all ranks.
-  double loss = 0;
+  // The mean over the samples of the last epoch, over all ranks. NaN if no epoch was left to train.
+  double loss = std::numeric_limits<double>::quiet_NaN();
   // The course of the loss: a few points per epoch.
   std::vector<LossPoint> losses;
   // The peak memory up to the last step, in 10^6 bytes: summed over all ranks or devices, and of

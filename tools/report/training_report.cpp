@@ -53,11 +53,17 @@ std::string megabytes_or_unknown(std::optional<double> number) {
   return number ? fmt::format("{:.0f}", *number) : "?";
 }
 
+// "none" where there were no steps to measure, as in a training that was complete before.
+std::string figure(double number, int digits, bool is_measured) {
+  return is_measured ? fmt::format("{:.{}f}", number, digits) : "none";
+}
+
 std::vector<Cells> result_cells(const TrainResult& result) {
+  const bool has_trained = result.seconds_per_epoch > 0;
   std::vector<Cells> lines{
       {"final loss", "s/epoch", "samples/s", "peak MB"},
-      {fmt::format("{:.4f}", result.loss), fmt::format("{:.3f}", result.seconds_per_epoch),
-       fmt::format("{:.0f}", result.samples_per_second), megabytes_or_unknown(result.peak_mb)}};
+      {figure(result.loss, 4, has_trained), figure(result.seconds_per_epoch, 3, has_trained),
+       figure(result.samples_per_second, 0, has_trained), megabytes_or_unknown(result.peak_mb)}};
   const auto add = [&](const char* name, const std::string& cell) {
     lines[0].emplace_back(name);
     lines[1].push_back(cell);
@@ -75,12 +81,13 @@ std::vector<Cells> rank_cells(const std::vector<RankCourse>& ranks) {
   std::vector<Cells> lines{names};
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     const RankCourse& course = ranks[rank];
-    const double steps = static_cast<double>(std::max<std::int64_t>(course.steps, 1));
+    const auto steps = static_cast<double>(course.steps);
+    const bool has_trained = course.steps > 0;
     Cells cells{std::to_string(rank),
-                fmt::format("{:.0f}", static_cast<double>(course.samples) / course.seconds),
-                fmt::format("{:.3f}", course.seconds * 1e3 / steps)};
+                figure(static_cast<double>(course.samples) / course.seconds, 0, has_trained),
+                figure(course.seconds * 1e3 / steps, 3, has_trained)};
     for (const double part : milliseconds_of_step(course)) {
-      cells.push_back(fmt::format("{:.3f}", part));
+      cells.push_back(figure(part, 3, has_trained));
     }
     cells.push_back(megabytes_or_unknown(last_peak(course)));
     lines.push_back(std::move(cells));

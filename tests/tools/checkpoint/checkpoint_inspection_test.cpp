@@ -121,6 +121,27 @@ TEST(CheckpointInspection, NamesWhatAnIncompleteManifestLacks) {
                   AllOf(HasSubstr("its manifest is incomplete"), HasSubstr("epoch"))));
 }
 
+TEST(CheckpointInspection, SaysARankOfOne) {
+  const TemporaryFolder folder;
+  json manifest = manifest_of(1);
+  manifest["ranks"] = 1;
+  EXPECT_THAT(checkpoint_text(write(folder.path(), 1, manifest)),
+              HasSubstr("saved by 1 rank, with"));
+}
+
+TEST(CheckpointInspection, ComparesAllFilesOfTwoCheckpoints) {
+  const TemporaryFolder folder;
+  const fs::path first = write(folder.path(), 1);
+  const fs::path second = write(folder.path(), 2);
+  EXPECT_THAT(checkpoint_differences(first, second), SizeIs(0));
+  // Its last byte is the highest of the last element.
+  damage(second / "model.safetensors");
+  const auto found = checkpoint_differences(first, folder.path());
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_EQ(found[0].name, "model.safetensors: weight");
+  EXPECT_EQ(found[0].differing, 1);
+}
+
 TEST(CheckpointInspection, AMissingFileIsDamage) {
   const TemporaryFolder folder;
   const fs::path checkpoint = write(folder.path(), 1);

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // `lockstep checkpoint` as a user runs it. Most files are written by hand: this test links no
 // libtorch.
+#include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <string>
+#include <vector>
 
 #include "checkpoint/safetensors_bytes.h"
 #include "checkpoint/torch_bytes.h"
@@ -46,6 +49,14 @@ std::string state_in_part(const std::string& part) {
       "}" + pickled(part) + "}" + pickled("w") +
           pickled_tensor(pickled_storage("torch\nFloatStorage", "0", 2), 0, {2}, {1}) + "s" + "s",
       kTwoFloats);
+}
+
+std::vector<std::string> names_of_steps(const std::string& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.path().filename().string().starts_with("step-")) names.push_back(entry.path());
+  }
+  return names;
 }
 
 class CheckpointCommand : public ::testing::Test {
@@ -183,9 +194,9 @@ TEST_F(CheckpointCommand, ConvertsBothWays) {
 TEST_F(CheckpointCommand, SaysHowManyValuesAnExportLeavesOut) {
   const auto net = write("net", safetensors_with("w"));
   EXPECT_EQ(run_checkpoint({"export", net, file("net.pt")}).out,
-            file("net.pt") + ": 1 tensors; 1 other values of " + net + " were left out\n");
+            file("net.pt") + ": 1 tensor; 1 other value of " + net + " was left out\n");
   EXPECT_EQ(run_checkpoint({"export", file("net.pt"), file("again")}).out,
-            file("again") + ": 1 tensors\n");
+            file("again") + ": 1 tensor\n");
   const auto epoch = write("epoch.pt", torch_bytes("}(" + pickled("epoch") + pickled(3) +
                                                    pickled("flags") + "]" + "(" + "\x88Neu"));
   EXPECT_EQ(run_checkpoint({"export", epoch, file("none")}).out,
@@ -208,6 +219,18 @@ TEST_F(CheckpointCommand, LooksIntoCheckpointsOfATraining) {
   Program hashed({"sha256sum", folder + "/latest/" + name});
   EXPECT_EQ(hashed.wait(), 0);
   EXPECT_EQ(hashed.out().substr(0, 64), described["files"].at(0)["sha256"]);
+
+  EXPECT_EQ(run_checkpoint({"diff", folder, folder + "/latest"}).code, 0);
+  const Ended exported = run_checkpoint({"export", folder, file("net.pt")});
+  EXPECT_EQ(exported.code, 0) << exported.err;
+  EXPECT_EQ(run_checkpoint({"diff", folder, file("net.pt")}).code, 0);
+  EXPECT_THAT(run_checkpoint({"export", file(""), file("none.pt")}).err,
+              HasSubstr("neither a manifest.json nor folders such as step-"));
+  const auto steps = names_of_steps(folder);
+  ASSERT_EQ(steps.size(), 2u);
+  const Ended diff = run_checkpoint({"diff", steps[0], steps[1]});
+  EXPECT_EQ(diff.code, 1) << diff.err;
+  EXPECT_THAT(diff.out, HasSubstr("values \"model.safetensors: 0.weight\": 1 of 1 elements"));
 
   const Ended good = run_checkpoint({"verify", folder});
   EXPECT_EQ(good.code, 0) << good.err;

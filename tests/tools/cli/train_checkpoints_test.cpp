@@ -69,11 +69,18 @@ class TrainCheckpoints : public ::testing::Test {
     return {std::istreambuf_iterator<char>(in), {}};
   }
 
-  // Of the checkpoint that `latest` names, 0 if there is none.
+  // Of the newest checkpoint with a name, as a training that goes on finds it; 0 if there is none.
+  // The link `latest` moves a moment after the checkpoint has its name.
   std::int64_t newest_step() const {
+    std::int64_t newest = 0;
     std::error_code error;
-    const std::string name = fs::read_symlink(path("checkpoints/latest"), error).string();
-    return error ? 0 : std::stoll(name.substr(name.rfind('-') + 1));
+    for (fs::directory_iterator entry(path("checkpoints"), error), end; !error && entry != end;
+         entry.increment(error)) {
+      const std::string name = entry->path().filename().string();
+      if (name.starts_with("step-"))
+        newest = std::max<std::int64_t>(newest, std::stoll(name.substr(5)));
+    }
+    return newest;
   }
 
   void kill_rank(int rank) const {
@@ -152,6 +159,9 @@ TEST_F(TrainCheckpoints, RefusesWrongUseOnOneLine) {
       {{"--resume"}, "--checkpoint-dir"},
       {{"--checkpoint-every", "5"}, "--checkpoint-dir"},
       {{"--checkpoint-every", "0", "--checkpoint-dir", "x"}, "--checkpoint-every \"0\": give"},
+      {{"--checkpoint-dir", path("checkpoints"), "--resume", "--seed", "7"},
+       "the checkpoint's seed is 0, but the sampler's is 7; make the sampler with seed 0 (--seed "
+       "0"},
       {{"--checkpoint-dir", path("checkpoints")}, "has checkpoints of an earlier training; "},
       {{"--checkpoint-dir", "/dev/null/checkpoints"},
        "cannot write checkpoints into /dev/null/checkpoints: Not a directory"}};

@@ -47,6 +47,25 @@ TEST(SaveModel, ReplacesAFileAndLeavesNothingElse) {
   EXPECT_EQ(count_entries(folder.path()), 1u);
 }
 
+TEST(SaveModel, KeepsTheStandardizationBesideTheNet) {
+  const TemporaryFolder folder;
+  const auto file = folder.path() / "net.pt";
+  save_model(net_of(5).ptr(), file,
+             {{"standardization.mean", torch::scalar_tensor(72.5, torch::kDouble)},
+              {"standardization.deviation", torch::scalar_tensor(90.25, torch::kDouble)}});
+  EXPECT_EQ(loaded(file), 5);
+  torch::serialize::InputArchive archive;
+  archive.load_from(file.string());
+  torch::serialize::InputArchive standardization;
+  archive.read("standardization", standardization);
+  at::Tensor mean;
+  at::Tensor deviation;
+  standardization.read("mean", mean, /*is_buffer=*/true);
+  standardization.read("deviation", deviation, /*is_buffer=*/true);
+  EXPECT_EQ(mean.item<double>(), 72.5);
+  EXPECT_EQ(deviation.item<double>(), 90.25);
+}
+
 TEST(SaveModel, RefusesAPathThatCannotBeWritten) {
   const TemporaryFolder folder;
   EXPECT_THAT([&] { save_model(net_of(5).ptr(), folder.path() / "absent" / "net.pt"); },

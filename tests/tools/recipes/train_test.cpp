@@ -2,6 +2,7 @@
 // Trainings, alone and by rank processes: what they learn, and that both learn the same.
 #include "tools/recipes/train.h"
 
+#include <cmath>
 #include <numeric>
 
 #include <gmock/gmock.h>
@@ -178,6 +179,25 @@ TEST(Train, LearnsText) {
   EXPECT_THAT(lines.back(), ::testing::MatchesRegex("0\\.[0-9]+ bits per character, 0\\.[0-9]+ on "
                                                     "the test text, where [0-9.]+ % of the next "
                                                     "characters are right"));
+}
+
+TEST(Train, HasNoLossIfNoEpochIsLeftToTrain) {
+  const testing::TemporaryFolder folder;
+  const TrainOptions options{
+      .epochs = 1,
+      .batch_size = 30,
+      .data_folder = tiny_data(char_transformer_recipe(), folder, 60),
+      .checkpoints = TrainerCheckpointOptions{.folder = folder.path() / "run", .resume = true}};
+  const TrainResult first = train_with(1, "char-transformer", options);
+  EXPECT_GT(first.loss, 0);
+  std::vector<std::string> lines;
+  const TrainResult second = train_with(1, "char-transformer", options, &lines);
+  EXPECT_TRUE(std::isnan(second.loss));
+  EXPECT_TRUE(std::isnan(*second.bits_per_character));
+  EXPECT_EQ(second.test_bits_per_character, first.test_bits_per_character);
+  EXPECT_THAT(lines, Contains("nothing is left to train: the checkpoint includes epoch 1/1"));
+  EXPECT_THAT(lines.back(), ::testing::MatchesRegex("[0-9.]+ bits per character on the test text,"
+                                                    ".*are right"));
 }
 
 TEST(Train, LearnsImagesAndReportsItsProgress) {

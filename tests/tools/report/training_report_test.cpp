@@ -94,6 +94,16 @@ TEST(TrainingReport, TakesALossThatIsNoNumberAndAnUnknownPeak) {
   EXPECT_THAT(page, HasSubstr("<td>?</td>"));
 }
 
+TEST(TrainingReport, HasNoFiguresOfATrainingWithNothingLeftToTrain) {
+  TrainResult result = reported_result();
+  result.loss = std::nan("");
+  result.seconds_per_epoch = result.samples_per_second = 0;
+  const std::string page = to_html(result, {{}, {}}, "", "");
+  EXPECT_THAT(page, HasSubstr("<td>none</td><td>none</td><td>none</td><td>900</td>"));
+  EXPECT_THAT(page, HasSubstr("<td>1</td><td>none</td><td>none</td>"));
+  EXPECT_THAT(page, Not(HasSubstr("nan")));
+}
+
 TEST(TrainingReport, SaysWhatTheTimesOfAGpuAre) {
   TrainResult result = reported_result();
   result.device = "cuda:0";
