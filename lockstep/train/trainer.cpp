@@ -19,61 +19,14 @@
 #include "lockstep/parallel/model_checks.h"
 #include "lockstep/train/over_ranks.h"
 #include "lockstep/train/progress.h"
+#include "lockstep/train/resolved_options.h"
 #include "lockstep/train/trainer_saves.h"
 
 namespace lockstep {
 namespace {
 
-void check_trainer(const TrainerOptions& options, const ProcessGroup& group) {
-  std::string fault;
-  if (options.epochs < 1) {
-    fault = fmt::format("{} epochs; train for at least 1", options.epochs);
-  } else if (options.accumulation_steps < 1) {
-    fault = fmt::format("accumulation_steps is {}; a step needs at least 1 batch",
-                        options.accumulation_steps);
-  } else if (options.patience < 0) {
-    fault = fmt::format("patience is {}; give a number of epochs, or 0", options.patience);
-  } else if (options.max_grad_norm && !(*options.max_grad_norm >= 0)) {
-    fault = fmt::format("max_grad_norm is {}; it must not be negative", *options.max_grad_norm);
-  } else if (options.mode != TrainingMode::distributed && group.size() > 1) {
-    fault = "single and data_parallel train in one process; use TrainingMode::distributed";
-  } else if (!options.distributed.whole_gradients && !options.shard_optimizer) {
-    fault = "divided gradients need .shard_optimizer = true";
-  } else if (options.mode != TrainingMode::data_parallel && options.data_parallel.replicas > 0) {
-    fault =
-        fmt::format("{} replicas need TrainingMode::data_parallel", options.data_parallel.replicas);
-  } else if (options.checkpoints && options.checkpoints->every_steps < 0) {
-    fault = fmt::format("checkpoints every {} steps; give a positive number, or 0",
-                        options.checkpoints->every_steps);
-  } else if (options.batches_per_line < 0 || options.check_in_sync < 0) {
-    fault = fmt::format(
-        "a line every {} batches, ranks compared every {} steps; give positive "
-        "numbers, or 0",
-        options.batches_per_line, options.check_in_sync);
-  } else if (options.check_in_sync > 0 && options.mode != TrainingMode::distributed) {
-    fault = "check_in_sync compares ranks, and needs TrainingMode::distributed";
-  } else if (options.check_in_sync > 0 && !options.distributed.whole_gradients) {
-    fault = "check_in_sync compares gradients; leave whole_gradients on";
-  } else if (options.amp == at::kHalf && options.check_finite) {
-    fault = "training in float16 skips steps that overflow; leave out check_finite";
-  }
-  if (fault.empty()) return check_schedule(options.schedule);
-  throw UsageError(fmt::format("[Trainer] rank {} of {}: {}", group.rank(), group.size(), fault));
-}
-
 bool is_flat(const LearningRateSchedule& schedule) {
   return schedule.base == 1 && schedule.scale == 1 && schedule.decay == LearningRateDecay::none;
-}
-
-TrainerOptions resolved(TrainerOptions options, const ProcessGroup& group) {
-  if (options.mode == TrainingMode::automatic) {
-    options.mode = group.size() > 1 ? TrainingMode::distributed : TrainingMode::single;
-  }
-  options.check_finite = options.check_finite || options.distributed.check_finite;
-  options.distributed.check_finite = options.check_finite;
-  check_trainer(options, group);
-  if (group.rank() != 0 || !options.log) options.log = [](const std::string&) {};
-  return options;
 }
 
 }  // namespace
