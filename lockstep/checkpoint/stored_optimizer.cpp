@@ -20,6 +20,7 @@
 #include "lockstep/comm/objects.h"
 #include "lockstep/core/error.h"
 #include "lockstep/optim/optimizers.h"
+#include "lockstep/optim/parameter_groups.h"
 
 namespace lockstep {
 namespace {
@@ -32,14 +33,6 @@ constexpr const char* kSteps = "step";
 
 std::string state_name(std::size_t parameter, std::string_view tensor) {
   return fmt::format("state.{}.{}", parameter, tensor);
-}
-
-std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer) {
-  std::vector<at::Tensor> all;
-  for (const auto& group : optimizer.param_groups()) {
-    all.insert(all.end(), group.params().begin(), group.params().end());
-  }
-  return all;
 }
 
 std::vector<NamedTensor> tensors_of_state(const TorchValue& state_dict) {
@@ -173,7 +166,7 @@ std::vector<std::string> parameter_names(const torch::optim::Optimizer& optimize
     if (tensor.numel() > 0) by_memory.try_emplace(tensor.data_ptr(), name);
   }
   std::vector<std::string> names;
-  for (const at::Tensor& parameter : parameters_of(optimizer)) {
+  for (const at::Tensor& parameter : optim::parameters_of(optimizer)) {
     const auto found = by_memory.find(parameter.numel() > 0 ? parameter.data_ptr() : nullptr);
     names.push_back(found == by_memory.end() ? "" : found->second);
   }
@@ -190,7 +183,7 @@ StoredOptimizer store_optimizer(std::string file, torch::optim::Optimizer& optim
   stored.description = {{"param_groups", to_json(*whole.find("param_groups"))},
                         {"parameter_names", parameter_names(optimizer, module)}};
   stored.file =
-      is_sharded ? store_sharded(std::move(file), *sharded, parameters_of(optimizer), group)
+      is_sharded ? store_sharded(std::move(file), *sharded, optim::parameters_of(optimizer), group)
                  : share_out(std::move(file), tensors_of_state(whole), group.rank(), group.size());
   return stored;
 }

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The members of FusedOptimizer, for the files that instantiate it.
+// The members of FusedOptimizer, for the files that instantiate it: how it is made, and its step.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -20,6 +18,7 @@
 #include "lockstep/optim/algorithm.h"
 #include "lockstep/optim/dense_parameter.h"
 #include "lockstep/optim/flat_parameters.h"
+#include "lockstep/optim/fused_optimizer_state.h"
 #include "lockstep/optim/optimizers.h"
 #include "lockstep/optim/parameter_groups.h"
 #include "lockstep/optim/updates.h"
@@ -28,146 +27,6 @@
 #include "lockstep/parallel/reduction_access.h"
 
 namespace lockstep::optim {
-namespace detail {
-
-inline std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer) {
-  std::vector<at::Tensor> all;
-  for (const auto& group : optimizer.param_groups()) {
-    all.insert(all.end(), group.params().begin(), group.params().end());
-  }
-  return all;
-}
-
-// The index of the group that has the parameter of this number.
-inline std::size_t group_of(torch::optim::Optimizer& optimizer, std::size_t number) {
-  std::size_t group = 0;
-  while (number >= optimizer.param_groups()[group].params().size()) {
-    number -= optimizer.param_groups()[group++].params().size();
-  }
-  return group;
-}
-
-inline std::vector<at::Tensor> gradients_of(const torch::optim::Optimizer& optimizer) {
-  std::vector<at::Tensor> gradients;
-  for (const at::Tensor& parameter : parameters_of(optimizer)) {
-    if (parameter.grad().defined()) gradients.push_back(parameter.grad());
-  }
-  return gradients;
-}
-
-template <class State>
-void copy_state(torch::optim::Optimizer& from, torch::optim::Optimizer& to) {
-  for (const at::Tensor& parameter : parameters_of(from)) {
-    const State* const state = find_state<State>(from, parameter);
-    if (state != nullptr) state_of<State>(to, parameter) = *state;
-  }
-}
-
-// One line per option and parameter, and for each parameter that has a state its number of steps.
-template <class Options, class State>
-std::vector<std::string> describe(torch::optim::Optimizer& optimizer) {
-  std::vector<std::string> lines;
-  auto& groups = optimizer.param_groups();
-  for (std::size_t i = 0; i < groups.size(); ++i) {
-    const auto& options = static_cast<const Options&>(groups[i].options());
-    for (const std::string& option : Algorithm<State>::describe(options)) {
-      lines.push_back(fmt::format("{} for group {}", option, i));
-    }
-    for (std::size_t k = 0; k < groups[i].params().size(); ++k) {
-      const at::Tensor& parameter = groups[i].params()[k];
-      lines.push_back(fmt::format("{} as parameter {} of group {}", description(parameter), k, i));
-      const State* const state = find_state<State>(optimizer, parameter);
-      if (state != nullptr) {
-        lines.back() += fmt::format(", updated {} times", Algorithm<State>::steps(*state));
-      }
-    }
-  }
-  return lines;
-}
-
-// UsageError if the state of a parameter has another shape than the parameter.
-template <class State>
-void check_shapes(torch::optim::Optimizer& loaded) {
-  const std::vector<at::Tensor> parameters = parameters_of(loaded);
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    State* const state = find_state<State>(loaded, parameters[i]);
-    if (state == nullptr) continue;
-    for (const at::Tensor* tensor : Algorithm<State>::tensors(*state)) {
-      if (!tensor->defined() || tensor->sizes() == parameters[i].sizes()) continue;
-      throw UsageError(fmt::format(
-          "{}: the file has {} as the state of parameter {}, which is {}. "
-          "Load the file of an optimizer of the same model",
-          Algorithm<State>::name(), description(*tensor), i, description(parameters[i])));
-    }
-  }
-}
-
-// The elements in this range of a parameter, and the state that is given for them. Tensors of state
-// have the shape of the parameter, unless they are of this range already.
-template <class State>
-StatePart state_part(const ParameterPart& part, State& state, bool is_divided) {
-  const at::Tensor& parameter = part.parameter;
-  // A parameter with gaps is not updated in its own order, but in that of a copy.
-  const at::Tensor dense =
-      parameter.is_non_overlapping_and_dense() ? parameter : at::empty_like(parameter);
-  StatePart result{.parameter = part.number,
-                   .begin = part.range.begin,
-                   .end = part.range.begin + part.range.count,
-                   .sizes = dense.sizes().vec(),
-                   .strides = dense.strides().vec(),
-                   .tensors = {},
-                   .steps = Algorithm<State>::steps(state)};
-  const auto names = Algorithm<State>::tensor_names();
-  const auto tensors = Algorithm<State>::tensors(state);
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    if (!tensors[i]->defined()) continue;
-    result.tensors.push_back(
-        {names[i], is_divided ? *tensors[i] : part_of(*tensors[i], parameter, part.range)});
-  }
-  return result;
-}
-
-// Of every parameter of one that is not sharded.
-template <class State>
-std::vector<StatePart> whole_parts(torch::optim::Optimizer& optimizer) {
-  std::vector<StatePart> parts;
-  const std::vector<at::Tensor> parameters = parameters_of(optimizer);
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    State* const state = find_state<State>(optimizer, parameters[i]);
-    if (state == nullptr) continue;
-    const ParameterPart whole{i, parameters[i], {0, parameters[i].numel()}};
-    parts.push_back(state_part(whole, *state, /*is_divided=*/false));
-  }
-  return parts;
-}
-
-// UsageError unless both have the same parameters in the same groups.
-inline void check_parameters(const torch::optim::Optimizer& whole,
-                             const torch::optim::Optimizer& own, std::string_view name) {
-  const auto& groups = whole.param_groups();
-  const auto& own_groups = own.param_groups();
-  const auto is_same = [](const at::Tensor& a, const at::Tensor& b) { return a.is_same(b); };
-  bool fits = groups.size() == own_groups.size();
-  for (std::size_t i = 0; fits && i < groups.size(); ++i) {
-    fits = std::ranges::equal(groups[i].params(), own_groups[i].params(), is_same);
-  }
-  if (fits) return;
-  throw UsageError(
-      fmt::format("{}: load_whole was given an optimizer of other parameters. Give it the one of "
-                  "without_state(), with a state",
-                  name));
-}
-
-// The options of each group.
-template <class Options>
-void copy_options(const torch::optim::Optimizer& from, torch::optim::Optimizer& to) {
-  for (std::size_t i = 0; i < from.param_groups().size(); ++i) {
-    static_cast<Options&>(to.param_groups()[i].options()) =
-        static_cast<const Options&>(from.param_groups()[i].options());
-  }
-}
-
-}  // namespace detail
 
 template <class Base, class Options, class State>
 FusedOptimizer<Base, Options, State>::FusedOptimizer(
@@ -223,7 +82,7 @@ void FusedOptimizer<Base, Options, State>::shard(GroupArgument group) {
                   "optimizer");
   group_ = group.shared();
   if (reduction_) {
-    require_parameters_of(*reduction_, detail::parameters_of(*this), Algorithm<State>::name());
+    require_parameters_of(*reduction_, parameters_of(*this), Algorithm<State>::name());
     reduction_->expect_shares();
   }
   lay_out();
@@ -235,7 +94,7 @@ template <class Base, class Options, class State>
 bool FusedOptimizer<Base, Options, State>::lay_out() {
   if (!flat_) {
     if (reduction_ && reduction_->plan().empty()) return false;
-    flat_ = std::make_unique<FlatParameters>(Algorithm<State>::name(), detail::parameters_of(*this),
+    flat_ = std::make_unique<FlatParameters>(Algorithm<State>::name(), parameters_of(*this),
                                              *group_, reduction_.get());
   }
   if (loaded_) take_own_parts();
@@ -264,7 +123,7 @@ bool FusedOptimizer<Base, Options, State>::gradients_are_finite() {
   require_updatable(Algorithm<State>::name(), *this);
   const at::NoGradGuard no_grad;
   const bool is_divided = group_ && reduction_ && reduction_->divides();
-  if (!is_divided) return all_finite(detail::gradients_of(*this));
+  if (!is_divided) return all_finite(gradients_of(*this));
   std::vector<at::Tensor> own;
   for (std::size_t bucket = 0; is_laid_out() && bucket < flat_->buckets(); ++bucket) {
     for (const ParameterPart& part : flat_->own_parts(bucket)) {
@@ -301,7 +160,7 @@ std::string FusedOptimizer<Base, Options, State>::where() const {
 template <class Base, class Options, class State>
 bool FusedOptimizer<Base, Options, State>::is_laid_out() {
   if (lay_out()) return true;
-  if (detail::gradients_of(*this).empty()) return false;
+  if (gradients_of(*this).empty()) return false;
   throw UsageError(where() +
                    "parameters have gradients, but no backward of the wrapped model has reduced "
                    "them. Call the wrapper, and backward() of its result, before step()");
@@ -310,7 +169,7 @@ bool FusedOptimizer<Base, Options, State>::is_laid_out() {
 template <class Base, class Options, class State>
 void FusedOptimizer<Base, Options, State>::update_own_parts(double gradient_factor) {
   if (!is_laid_out()) return;
-  if (detail::parameters_of(*this).size() != flat_->parameters()) {
+  if (parameters_of(*this).size() != flat_->parameters()) {
     throw UsageError(where() +
                      "a parameter group was added after the parameters had been divided among the "
                      "ranks. Give all groups to the constructor");
@@ -340,168 +199,13 @@ void FusedOptimizer<Base, Options, State>::update_and_exchange(double gradient_f
   for (std::size_t bucket = 0; bucket < flat_->buckets(); ++bucket) {
     for (const ParameterPart& part : flat_->own_parts(bucket)) {
       if (!part.parameter.grad().defined()) continue;
-      updates[detail::group_of(*this, part.number)].add(DenseParameter(part.parameter, part.range));
+      updates[group_of(*this, part.number)].add(DenseParameter(part.parameter, part.range));
     }
     for (auto& of_group : updates) of_group.finish();
     exchanges.push_back(flat_->exchange(bucket));
   }
   for (Work& exchange : exchanges) exchange.wait();
   flat_->commit();
-}
-
-template <class Base, class Options, class State>
-void FusedOptimizer<Base, Options, State>::consolidate_state(int to) {
-  if (!group_) return;
-  if (to < 0 || to >= group_->size()) {
-    throw UsageError(where() + fmt::format("consolidate_state({}): give a rank from 0 to {}", to,
-                                           group_->size() - 1));
-  }
-  const at::NoGradGuard no_grad;
-  consolidated_.reset();
-  auto consolidated = group_->rank() == to ? plain_copy() : nullptr;
-  if (lay_out()) {
-    gather_state(consolidated.get(), to);
-  } else if (loaded_ && consolidated) {
-    detail::copy_state<State>(*loaded_, *consolidated);
-  }
-  consolidated_ = std::move(consolidated);
-}
-
-template <class Base, class Options, class State>
-void FusedOptimizer<Base, Options, State>::gather_state(Base* consolidated, int to) {
-  const auto parameters = static_cast<std::int64_t>(flat_->parameters());
-  State empty;
-  const auto kinds = static_cast<std::int64_t>(Algorithm<State>::tensors(empty).size());
-  // For each parameter: which tensors its state has on any rank, and its number of steps.
-  const at::Tensor found = at::zeros({parameters, kinds + 1}, at::kLong);
-  auto rows = found.accessor<std::int64_t, 2>();
-  // Of each kind the parts of each bucket.
-  using Parts = std::vector<std::vector<at::Tensor>>;
-  std::vector<Parts> parts(static_cast<std::size_t>(kinds), Parts(flat_->buckets()));
-  for (std::size_t bucket = 0; bucket < flat_->buckets(); ++bucket) {
-    for (const ParameterPart& part : flat_->own_parts(bucket)) {
-      State* const state = find_state<State>(*this, part.parameter);
-      const auto number = static_cast<std::int64_t>(part.number);
-      for (std::int64_t kind = 0; kind < kinds; ++kind) {
-        const auto k = static_cast<std::size_t>(kind);
-        at::Tensor tensor = state ? *Algorithm<State>::tensors(*state)[k] : at::Tensor();
-        if (tensor.defined()) rows[number][kind] = 1;
-        parts[k][bucket].push_back(std::move(tensor));
-      }
-      if (state) rows[number][kinds] = Algorithm<State>::steps(*state);
-    }
-  }
-  group_->all_reduce(found, ReduceOp::max).wait();
-  const std::vector<at::Tensor> all = detail::parameters_of(*this);
-  for (std::int64_t kind = 0; kind < kinds; ++kind) {
-    if (found.select(1, kind).max().item<std::int64_t>() == 0) continue;
-    const auto k = static_cast<std::size_t>(kind);
-    const std::vector<at::Tensor> whole = flat_->gather(parts[k], to);
-    for (std::int64_t number = 0; consolidated && number < parameters; ++number) {
-      if (rows[number][kind] == 0) continue;
-      const auto n = static_cast<std::size_t>(number);
-      State& state = state_of<State>(*consolidated, all[n]);
-      *Algorithm<State>::tensors(state)[k] = whole[n];
-      Algorithm<State>::set_steps(state, rows[number][kinds]);
-    }
-  }
-}
-
-// One of libtorch's, with the same parameters and options, and without state.
-template <class Base, class Options, class State>
-std::unique_ptr<Base> FusedOptimizer<Base, Options, State>::plain_copy() const {
-  auto copy =
-      std::make_unique<Base>(this->param_groups(), static_cast<const Options&>(*this->defaults_));
-  // Later versions let options of groups inherit from the defaults.
-  detail::copy_options<Options>(*this, *copy);
-  return copy;
-}
-
-template <class Base, class Options, class State>
-std::unique_ptr<torch::optim::Optimizer> FusedOptimizer<Base, Options, State>::without_state()
-    const {
-  return plain_copy();
-}
-
-template <class Base, class Options, class State>
-const torch::optim::Optimizer& FusedOptimizer<Base, Options, State>::with_whole_state() const {
-  if (!group_) return *this;
-  if (!consolidated_) {
-    throw UsageError(where() +
-                     "this rank has only its part of the state. Call consolidate_state(to) on "
-                     "every rank after the last step, and then save on rank `to` (0 by default)");
-  }
-  detail::copy_options<Options>(*this, *consolidated_);
-  return *consolidated_;
-}
-
-template <class Base, class Options, class State>
-std::vector<StatePart> FusedOptimizer<Base, Options, State>::own_state() {
-  const at::NoGradGuard no_grad;
-  if (!group_) return detail::whole_parts<State>(*this);
-  std::vector<StatePart> parts;
-  if (!flat_) {
-    if (loaded_ && group_->rank() == 0) parts = detail::whole_parts<State>(*loaded_);
-    return parts;
-  }
-  for (std::size_t bucket = 0; bucket < flat_->buckets(); ++bucket) {
-    for (const ParameterPart& part : flat_->own_parts(bucket)) {
-      State* const state = find_state<State>(*this, part.parameter);
-      if (state != nullptr) parts.push_back(detail::state_part(part, *state, /*is_divided=*/true));
-    }
-  }
-  return parts;
-}
-
-template <class Base, class Options, class State>
-void FusedOptimizer<Base, Options, State>::save(torch::serialize::OutputArchive& archive) const {
-  if (!group_) return Base::save(archive);
-  with_whole_state().save(archive);
-}
-
-template <class Base, class Options, class State>
-void FusedOptimizer<Base, Options, State>::load(torch::serialize::InputArchive& archive) {
-  if (!group_) return Base::load(archive);
-  std::unique_ptr<Base> whole = plain_copy();
-  whole->load(archive);
-  load_whole(std::move(whole));
-}
-
-template <class Base, class Options, class State>
-void FusedOptimizer<Base, Options, State>::load_whole(
-    std::unique_ptr<torch::optim::Optimizer> whole) {
-  const std::string_view name = Algorithm<State>::name();
-  auto* const same = dynamic_cast<Base*>(whole.get());
-  if (same == nullptr || dynamic_cast<FusedOptimizer*>(same) != nullptr) {
-    throw UsageError(
-        fmt::format("{}: load_whole takes an optimizer as without_state() makes it", name));
-  }
-  detail::check_parameters(*same, *this, name);
-  detail::check_shapes<State>(*same);
-  consolidated_.reset();
-  this->state().clear();
-  detail::copy_options<Options>(*same, *this);
-  if (!group_) return detail::copy_state<State>(*same, *this);
-  loaded_.reset(static_cast<Base*>(whole.release()));
-  loaded_lines_ = detail::describe<Options, State>(*loaded_);
-  if (flat_) take_own_parts();
-}
-
-template <class Base, class Options, class State>
-void FusedOptimizer<Base, Options, State>::take_own_parts() {
-  const at::NoGradGuard no_grad;
-  for (std::size_t bucket = 0; bucket < flat_->buckets(); ++bucket) {
-    for (const ParameterPart& part : flat_->own_parts(bucket)) {
-      const State* const loaded = find_state<State>(*loaded_, part.parameter);
-      if (loaded == nullptr) continue;
-      State& state = state_of<State>(*this, part.parameter);
-      state = *loaded;
-      for (at::Tensor* tensor : Algorithm<State>::tensors(state)) {
-        if (tensor->defined()) *tensor = part_of(*tensor, part.parameter, part.range);
-      }
-    }
-  }
-  loaded_.reset();
 }
 
 }  // namespace lockstep::optim

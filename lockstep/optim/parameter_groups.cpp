@@ -2,6 +2,7 @@
 // Looks through the parameters of an optimizer's groups.
 #include "lockstep/optim/parameter_groups.h"
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <unordered_set>
@@ -46,6 +47,30 @@ std::string obstacle(const at::Tensor& parameter) {
 
 }  // namespace
 
+std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer) {
+  std::vector<at::Tensor> all;
+  for (const auto& group : optimizer.param_groups()) {
+    all.insert(all.end(), group.params().begin(), group.params().end());
+  }
+  return all;
+}
+
+std::vector<at::Tensor> gradients_of(const torch::optim::Optimizer& optimizer) {
+  std::vector<at::Tensor> gradients;
+  for (const at::Tensor& parameter : parameters_of(optimizer)) {
+    if (parameter.grad().defined()) gradients.push_back(parameter.grad());
+  }
+  return gradients;
+}
+
+std::size_t group_of(const torch::optim::Optimizer& optimizer, std::size_t number) {
+  std::size_t group = 0;
+  while (number >= optimizer.param_groups()[group].params().size()) {
+    number -= optimizer.param_groups()[group++].params().size();
+  }
+  return group;
+}
+
 std::string description(const at::Tensor& parameter) {
   std::string text = fmt::format("{} [{}]", c10::toString(parameter.scalar_type()),
                                  fmt::join(parameter.sizes(), ", "));
@@ -71,6 +96,22 @@ std::vector<torch::optim::OptimizerParamGroup> without_repeats(
     groups[group].params() = std::move(once);
   }
   return groups;
+}
+
+void require_same_parameters(std::string_view name, const torch::optim::Optimizer& whole,
+                             const torch::optim::Optimizer& own) {
+  const auto& groups = whole.param_groups();
+  const auto& own_groups = own.param_groups();
+  const auto is_same = [](const at::Tensor& a, const at::Tensor& b) { return a.is_same(b); };
+  bool fits = groups.size() == own_groups.size();
+  for (std::size_t i = 0; fits && i < groups.size(); ++i) {
+    fits = std::ranges::equal(groups[i].params(), own_groups[i].params(), is_same);
+  }
+  if (fits) return;
+  throw UsageError(
+      fmt::format("{}: load_whole was given an optimizer of other parameters. Give it the one of "
+                  "without_state(), with a state",
+                  name));
 }
 
 void require_updatable(std::string_view name, const torch::optim::Optimizer& optimizer) {

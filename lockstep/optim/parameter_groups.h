@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The parameters of an optimizer: each of them once, and those that a step updates.
+// The parameters of an optimizer: all of them, each of them once, and those that a step updates.
 #pragma once
 
 #include <cstddef>
@@ -12,6 +12,15 @@
 
 namespace lockstep::optim {
 
+// Over all groups, in their order.
+std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer);
+
+// Those that are defined.
+std::vector<at::Tensor> gradients_of(const torch::optim::Optimizer& optimizer);
+
+// The index of the group that has the parameter of this number.
+std::size_t group_of(const torch::optim::Optimizer& optimizer, std::size_t number);
+
 // "Float [10, 784]", with strides unless it is contiguous.
 std::string description(const at::Tensor& parameter);
 
@@ -19,6 +28,11 @@ std::string description(const at::Tensor& parameter);
 // name, if a parameter is in two groups.
 std::vector<torch::optim::OptimizerParamGroup> without_repeats(
     std::string_view optimizer, std::vector<torch::optim::OptimizerParamGroup> groups);
+
+// UsageError, which begins with the optimizer's name, unless `whole` has the same parameters in the
+// same groups as `own`.
+void require_same_parameters(std::string_view name, const torch::optim::Optimizer& whole,
+                             const torch::optim::Optimizer& own);
 
 // Throws UsageError, which names the parameter, if one that has a gradient cannot be updated, or if
 // one is listed twice.

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The order of what one step does to gradients and parameters.
+#include "lockstep/train/trainer_step.h"
+
+#include <cstddef>
+#include <optional>
+#include <utility>
+
+#include <ATen/ATen.h>
+#include <torch/nn/utils/clip_grad.h>
+
+#include "lockstep/amp/autocast.h"
+#include "lockstep/core/error.h"
+#include "lockstep/core/trace_span.h"
+#include "lockstep/optim/clip_grad.h"
+#include "lockstep/optim/parameter_groups.h"
+#include "lockstep/parallel/model_checks.h"
+#include "lockstep/train/learning_rate.h"
+
+namespace lockstep {
+namespace {
+
+bool is_flat(const LearningRateSchedule& schedule) {
+  return schedule.base == 1 && schedule.scale == 1 && schedule.decay == LearningRateDecay::none;
+}
+
+}  // namespace
+
+TrainerStep::TrainerStep(const TrainerOptions& options)
+    : options_(options), scaler_({.enabled = options.amp == at::kHalf}) {}
+
+void TrainerStep::use(std::shared_ptr<torch::nn::Module> module,
+                      std::shared_ptr<DistributedDataParallelBase> model,
+                      std::unique_ptr<torch::optim::Optimizer> optimizer) {
+  if (optimizer_) {
+    throw UsageError("[Trainer] optimize_with() was called before. A trainer has one optimizer");
+  }
+  device_ = optimizer->param_groups().front().params().front().device();
+  if (options_.amp) const Autocast is_possible(device_, options_.amp);
+  module_ = std::move(module);
+  model_ = std::move(model);
+  optimizer_ = std::move(optimizer);
+  for (auto& parameters : optimizer_->param_groups()) {
+    rates_.push_back(parameters.options().get_lr());
+  }
+}
+
+torch::optim::Optimizer& TrainerStep::optimizer() const {
+  if (optimizer_) return *optimizer_;
+  throw UsageError("[Trainer] there is no optimizer yet. Call optimize_with() first");
+}
+
+double TrainerStep::learning_rate() const {
+  return optimizer().param_groups().front().options().get_lr();
+}
+
+CheckpointContents TrainerStep::contents() {
+  return {.module = module_,
+          .optimizer = optimizer_.get(),
+          .scaler = scaler_.is_enabled() ? &scaler_ : nullptr};
+}
+
+void TrainerStep::abandon() {
+  optimizer().zero_grad();
+  scaler_.abandon_step();
+}
+
+at::Tensor TrainerStep::backward(const std::function<at::Tensor()>& loss, bool synchronize) {
+  std::optional<NoSync> no_sync;
+  if (model_ && !synchronize) no_sync.emplace(model_->no_sync());
+  at::Tensor value;
+  {
+    std::optional<Autocast> autocast;
+    if (options_.amp) autocast.emplace(device_, options_.amp);
+    const TracedSpan span("forward");
+    value = loss();
+  }
+  const TracedSpan span("backward");
+  const bool accumulates = options_.accumulation_steps > 1;
+  scaler_.scale(accumulates ? value / options_.accumulation_steps : value).backward();
+  if (options_.check_finite && !model_) check_finite_gradients(*module_);
+  return value.detach();
+}
+
+bool TrainerStep::update(std::int64_t& steps) {
+  const TracedSpan span("optimizer");
+  scale_learning_rates(steps);
+  if (options_.max_grad_norm) clip_gradients();
+  const bool stepped = scaler_.step(*optimizer_);
+  scaler_.update();
+  ++steps;
+  if (options_.check_in_sync > 0 && steps % options_.check_in_sync == 0) {
+    check_in_sync(*model_, {.gradients = true});
+  }
+  optimizer_->zero_grad();
+  return stepped;
+}
+
+void TrainerStep::clip_gradients() {
+  scaler_.unscale_(*optimizer_);
+  if (model_) {
+    clip_grad_norm_(*model_, *options_.max_grad_norm);
+  } else {
+    torch::nn::utils::clip_grad_norm_(optim::parameters_of(*optimizer_), *options_.max_grad_norm);
+  }
+}
+
+void TrainerStep::scale_learning_rates(std::int64_t steps) {
+  // A flat schedule does not override a rate that somebody else set.
+  if (is_flat(options_.schedule)) return;
+  const double factor = learning_rate_at(options_.schedule, steps);
+  for (std::size_t i = 0; i < rates_.size(); ++i) {
+    optimizer_->param_groups()[i].options().set_lr(rates_[i] * factor);
+  }
+}
+
+}  // namespace lockstep

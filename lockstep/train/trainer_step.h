@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A step of a Trainer: forward, backward, clipping, rate, optimizer.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
+#include "lockstep/amp/grad_scaler.h"
+#include "lockstep/checkpoint/checkpoint_folder.h"
+#include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/train/trainer_options.h"
+
+namespace lockstep {
+
+class TrainerStep {
+ public:
+  // Keeps a reference to the options.
+  explicit TrainerStep(const TrainerOptions& options);
+  TrainerStep(const TrainerStep&) = delete;
+  TrainerStep& operator=(const TrainerStep&) = delete;
+
+  // The model is null unless distributed. UsageError if this was called before, or if the device of
+  // the parameters cannot compute with .amp.
+  void use(std::shared_ptr<torch::nn::Module> module,
+           std::shared_ptr<DistributedDataParallelBase> model,
+           std::unique_ptr<torch::optim::Optimizer> optimizer);
+  // UsageError before use().
+  torch::optim::Optimizer& optimizer() const;
+  // Of the first parameter group.
+  double learning_rate() const;
+  GradScaler& scaler() { return scaler_; }
+  // All that a step changes.
+  CheckpointContents contents();
+
+  // Forgets a step that ended with an error.
+  void abandon();
+  // Returns the loss of one batch, detached. Gradients are whole or divided, and already means over
+  // the ranks, when it returns from a batch that synchronizes.
+  at::Tensor backward(const std::function<at::Tensor()>& loss, bool synchronize);
+  // Updates the parameters after so many steps, and counts the step. False if it was skipped.
+  bool update(std::int64_t& steps);
+
+ private:
+  void clip_gradients();
+  void scale_learning_rates(std::int64_t steps);
+
+  const TrainerOptions& options_;
+  GradScaler scaler_;
+  std::shared_ptr<torch::nn::Module> module_;
+  std::shared_ptr<DistributedDataParallelBase> model_;  // null unless distributed
+  std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  at::Device device_ = at::kCPU;  // of the parameters
+  std::vector<double> rates_;     // of each parameter group, before the schedule
+};
+
+}  // namespace lockstep
