@@ -240,13 +240,6 @@ PreparedRestore prepare_restore(const StoredCheckpoint& stored, const Checkpoint
     if (const std::string fault = missing_part(stored, contents); !fault.empty()) {
       throw CheckpointError(fault);
     }
-    const auto complete = [&contents, &group, optimizer = prepare_optimizer(stored, contents),
-                           scaler = restored_scaler(stored.manifest, contents),
-                           random = file_of(stored, kRandomFile)] {
-      optimizer();
-      if (contents.scaler != nullptr) *contents.scaler = scaler;
-      restore_random_numbers(random, *contents.module, group);
-    };
     const auto undo = [&contents, module_before = copies(state_dict(*contents.module)),
                        tensors_before = copies(contents.tensors)] {
       load_state_dict(*contents.module, module_before);
@@ -255,11 +248,18 @@ PreparedRestore prepare_restore(const StoredCheckpoint& stored, const Checkpoint
     try {
       load_state_dict(*contents.module, file_of(stored, kModelFile));
       load_tensors(contents, file_of(stored, kTensorsFile));
+      const auto complete = [&contents, &group, optimizer = prepare_optimizer(stored, contents),
+                             scaler = restored_scaler(stored.manifest, contents),
+                             random = file_of(stored, kRandomFile)] {
+        optimizer();
+        if (contents.scaler != nullptr) *contents.scaler = scaler;
+        restore_random_numbers(random, *contents.module, group);
+      };
+      return {complete, undo};
     } catch (...) {
       undo();
       throw;
     }
-    return {complete, undo};
   } catch (const json::exception& error) {
     throw CheckpointError(fmt::format("its manifest is incomplete: {}", first_line(error)));
   } catch (const UsageError& error) {

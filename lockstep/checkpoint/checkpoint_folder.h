@@ -87,7 +87,8 @@ class CheckpointFolder {
   // log says what is wrong with newer ones. Any number of ranks may have saved it. Ranks that did
   // not exist then keep their random numbers. nullopt if the folder has no checkpoint.
   //
-  // `accept` is called with the position before anything changes: what it throws ends the load.
+  // `accept` is called with the position before anything changes: what it throws ends the load with
+  // a CheckpointError on every rank.
   //
   // CheckpointError on every rank if all checkpoints are damaged, or if the contents of a rank are
   // others than were saved: all differences are listed, and the contents of every rank are as they
