@@ -55,8 +55,9 @@ std::string encode(const MonitorMessage& message);
 std::string as_text(std::span<const int> numbers);
 std::vector<int> as_numbers(const std::string& text);
 
-// How long a dying rank's process may outlive its connection.
-inline constexpr std::chrono::milliseconds kDeathDelay(200);
+// How long a dying rank's process may outlive its connection, on a busy machine too. Waited for in
+// full only where the process lives on.
+inline constexpr std::chrono::milliseconds kDeathDelay(1000);
 
 // Assembles messages from the bytes of a stream.
 class MonitorReader {
