@@ -158,18 +158,27 @@ WORK = {
 }
 
 
+# "none" is not enabled, but autocast wants a type.
+AMP_TYPES = {"none": torch.bfloat16, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
 def rank_main(rank, options):
     make_model, make_optimizer, loss, make_input, make_target = WORK[options.model]
     torch.manual_seed(rank)
     model = DistributedDataParallel(make_model().to(options.device))
+    device_type = torch.device(options.device).type
+    scaler = torch.amp.GradScaler(device_type, enabled=options.amp == "fp16")
     optimizer = make_optimizer(model.parameters(), **({"fused": True} if options.fused else {}))
     batch, target = make_input().to(options.device), make_target().to(options.device)
 
     def step():
         start = time.perf_counter()
         optimizer.zero_grad(set_to_none=options.set_to_none)
-        loss(model(batch), target).backward()
-        optimizer.step()
+        with torch.autocast(device_type, AMP_TYPES[options.amp], enabled=options.amp != "none"):
+            value = loss(model(batch), target)
+        scaler.scale(value).backward()
+        scaler.step(optimizer)
+        scaler.update()
         if options.device != "cpu":
             torch.cuda.synchronize()
         return time.perf_counter() - start
@@ -182,7 +191,8 @@ def rank_main(rank, options):
     if rank == 0:
         names = ("us_p10", "us_median", "us_p90")
         row = {name: value * 1e6 for name, value in zip(names, quantiles.tolist())}
-        print(json.dumps({"rows": [{"model": options.model, "mode": "ddp", **row}]}))
+        row = {"model": options.model, "mode": "ddp", "amp": options.amp, **row}
+        print(json.dumps({"rows": [row]}))
 
 
 def main():
@@ -193,6 +203,7 @@ def main():
     parser.add_argument("--backend", default="gloo", choices=("gloo", "nccl"))
     parser.add_argument("--set-to-none", action="store_true", help="instead of zeroing gradients")
     parser.add_argument("--fused", action="store_true", help="PyTorch's fused optimizers")
+    parser.add_argument("--amp", default="none", choices=AMP_TYPES)
     parser.add_argument("--seconds", type=float, default=2)
     options = parser.parse_args()
     run_ranks(rank_main, options.ranks, options, backend=options.backend)

@@ -109,7 +109,7 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
   const std::vector<at::Tensor> gradients = gradients_to_scale(optimizer);
   refuse_half(gradients);
   const bool finite = are_finite(optimizer, gradients);
-  for (const at::Tensor& gradient : gradients) gradient.mul_(inverse_scale());
+  at::_foreach_mul_(gradients, inverse_scale());
   stages_[&optimizer] = {.finite = finite, .stepped = false};
 }
 

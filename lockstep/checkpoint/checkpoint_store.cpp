@@ -19,6 +19,7 @@
 #include "lockstep/checkpoint/sha256.h"
 #include "lockstep/checkpoint/tensor_bytes.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/remove_folder.h"
 #include "lockstep/core/system_error.h"
 #include "lockstep/core/whole_file.h"
 #include "lockstep/data/stored_bytes.h"
@@ -57,9 +58,7 @@ void flush_folder(const fs::path& folder) {
 }
 
 void remove_tree(const fs::path& path) {
-  std::error_code error;
-  fs::remove_all(path, error);
-  if (error) fail_to("remove", path, error.value());
+  if (const std::error_code error = remove_folder(path)) fail_to("remove", path, error.value());
 }
 
 // Calls the function for the name of each entry. Returns the error if the folder cannot be read.
@@ -297,7 +296,7 @@ std::string CheckpointStore::write(std::int64_t step, std::optional<double> scor
                fmt::format("{}  {}\n", sha256_of(std::as_bytes(std::span(text))), kManifest));
     publish(unfinished, name);
   } catch (...) {
-    fs::remove_all(unfinished, error);  // makes room again
+    remove_folder(unfinished);  // makes room again
     throw;
   }
   remember(name, score);

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Scans the bits of CPU tensors, in parallel and in one pass.
+// Scans the bits of CPU tensors, in parallel and in one pass. On GPUs it calls libtorch's kernels.
 #include "lockstep/parallel/finite_check.h"
 
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <map>
+#include <utility>
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -67,6 +69,22 @@ bool is_finite_on_cpu(const at::Tensor& tensor) {
   return at::isfinite(tensor).all().item<bool>();
 }
 
+// The types of the kernel below in every libtorch.
+bool can_be_checked_together(const at::Tensor& tensor) {
+  const at::ScalarType type = tensor.scalar_type();
+  return tensor.is_cuda() && tensor.is_non_overlapping_and_dense() &&
+         (type == at::kFloat || type == at::kDouble || type == at::kHalf);
+}
+
+// A bool on the GPU that holds all of the tensors, which have one type. The kernel, that of
+// PyTorch's GradScaler, would also unscale them: it multiplies them by 1.
+at::Tensor check_together(const std::vector<at::Tensor>& tensors) {
+  const at::TensorOptions options = tensors.front().options().dtype(at::kFloat);
+  at::Tensor found_inf = at::zeros({}, options);
+  at::_amp_foreach_non_finite_check_and_unscale_(tensors, found_inf, at::ones({}, options));
+  return found_inf.eq(0);
+}
+
 }  // namespace
 
 FiniteCheck::FiniteCheck(const at::Tensor& tensor) {
@@ -84,16 +102,22 @@ bool FiniteCheck::passes() const {
 
 bool all_finite(const std::vector<at::Tensor>& tensors) {
   const at::NoGradGuard no_grad;
+  using GpuAndType = std::pair<int, at::ScalarType>;
+  std::map<GpuAndType, std::vector<at::Tensor>> together;
   std::vector<at::Tensor> on_devices;
   for (const at::Tensor& tensor : tensors) {
-    if (!tensor.is_cpu()) {
-      const at::Tensor finite = at::isfinite(tensor).all();
-      on_devices.push_back(on_devices.empty() ? finite : finite.to(on_devices.front().device()));
-    } else if (!is_finite_on_cpu(tensor)) {
-      return false;
+    if (tensor.is_cpu()) {
+      if (!is_finite_on_cpu(tensor)) return false;
+    } else if (can_be_checked_together(tensor)) {
+      together[{tensor.device().index(), tensor.scalar_type()}].push_back(tensor);
+    } else {
+      on_devices.push_back(at::isfinite(tensor).all());
     }
   }
-  return on_devices.empty() || at::stack(on_devices).all().item<bool>();
+  for (const auto& [of, some] : together) on_devices.push_back(check_together(some));
+  if (on_devices.empty()) return true;
+  for (at::Tensor& finite : on_devices) finite = finite.to(on_devices.front().device());
+  return at::stack(on_devices).all().item<bool>();
 }
 
 }  // namespace lockstep

@@ -160,8 +160,10 @@ variable_list SyncBatchNormNode::apply(variable_list&& gradients) {
   at::Tensor dot = at::zeros_like(mean_);  // of the gradient and the normalized input
   at::Tensor sum = at::zeros_like(mean_);
   if (input.numel() > 0) {
+    // On GPUs it wants saved statistics, and takes the others if these are empty.
+    const at::Tensor none = at::empty({0}, mean_.options());
     std::tie(of_input, dot, sum) =
-        at::native_batch_norm_backward(gradient, input, weight, mean_, var_, {}, {},
+        at::native_batch_norm_backward(gradient, input, weight, mean_, var_, none, none,
                                        /*train=*/false, eps_, {wants_input, true, true});
   }
   if (wants_input) of_input.add_(through_statistics(input, weight, sum, dot));

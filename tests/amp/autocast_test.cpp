@@ -6,6 +6,7 @@
 #include <string>
 
 #include "tests/parallel/errors.h"
+#include "tests/support/test_device.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -19,27 +20,40 @@ namespace {
 
 using ::testing::HasSubstr;
 using testing::message_of;
+using testing::test_device;
 
 torch::nn::Linear layer() {
   torch::manual_seed(1);
-  return torch::nn::Linear(4, 3);
+  torch::nn::Linear layer(4, 3);
+  layer->to(test_device());
+  return layer;
 }
 
-TEST(Autocast, RunsLayersInBfloat16OnCpus) {
+at::Tensor ones(std::int64_t samples) {
+  return at::ones({samples, 4}, test_device());
+}
+
+TEST(Autocast, RunsLayersInBfloat16) {
   auto net = layer();
+  const Autocast autocast(test_device(), at::kBFloat16);
+  EXPECT_EQ(net->forward(ones(2)).scalar_type(), at::kBFloat16);
+}
+
+TEST(Autocast, ConvertsToBfloat16OnCpusUnlessToldOtherwise) {
+  auto net = torch::nn::Linear(4, 3);
   const Autocast autocast(at::kCPU);
   EXPECT_EQ(net->forward(at::ones({2, 4})).scalar_type(), at::kBFloat16);
 }
 
-TEST(Autocast, RunsLayersInFloat16OnCpusWhereLibtorchCan) {
+TEST(Autocast, RunsLayersInFloat16WhereLibtorchCan) {
   auto net = layer();
-  if (!libtorch::kHasHalfOnCpu) {
+  if (test_device().is_cpu() && !libtorch::kHasHalfOnCpu) {
     EXPECT_THAT(message_of<UsageError>([] { const Autocast autocast(at::kCPU, at::kHalf); }),
                 HasSubstr("lacks the kernels for float16 on CPUs"));
     return;
   }
-  const Autocast autocast(at::kCPU, at::kHalf);
-  EXPECT_EQ(net->forward(at::ones({2, 4})).scalar_type(), at::kHalf);
+  const Autocast autocast(test_device(), at::kHalf);
+  EXPECT_EQ(net->forward(ones(2)).scalar_type(), at::kHalf);
 }
 
 TEST(Autocast, EndsWithTheGuard) {
@@ -52,26 +66,26 @@ TEST(Autocast, EndsWithTheGuard) {
     throw std::runtime_error("within");
   } catch (const std::runtime_error&) {
   }
-  EXPECT_EQ(net->forward(at::ones({2, 4})).scalar_type(), at::kFloat);
+  EXPECT_EQ(net->forward(ones(2)).scalar_type(), at::kFloat);
   EXPECT_EQ(libtorch::autocast_types().cuda, types.cuda);
   EXPECT_FALSE(libtorch::is_autocast_enabled(at::kCUDA));
 }
 
 TEST(Autocast, CanBeSwitchedOffWithin) {
   auto net = layer();
-  const Autocast autocast(at::kCPU);
+  const Autocast autocast(test_device(), at::kBFloat16);
   {
-    const Autocast off(at::kCPU, {}, false);
-    EXPECT_EQ(net->forward(at::ones({2, 4})).scalar_type(), at::kFloat);
+    const Autocast off(test_device(), {}, false);
+    EXPECT_EQ(net->forward(ones(2)).scalar_type(), at::kFloat);
   }
-  EXPECT_EQ(net->forward(at::ones({2, 4})).scalar_type(), at::kBFloat16);
+  EXPECT_EQ(net->forward(ones(2)).scalar_type(), at::kBFloat16);
 }
 
 TEST(Autocast, ForgetsConvertedWeights) {
   auto net = layer();
-  const at::Tensor input = at::ones({2, 4});
+  const at::Tensor input = ones(2);
   const auto forward = [&] {
-    const Autocast autocast(at::kCPU);
+    const Autocast autocast(test_device(), at::kBFloat16);
     net->forward(input);
     return net->forward(input);  // the second takes the converted weights of the first
   };
@@ -88,9 +102,9 @@ TEST(Autocast, LeavesParametersAndGradientsInFloat) {
   auto net = layer();
   at::Tensor loss;
   {
-    const Autocast autocast(at::kCPU);
-    const at::Tensor target = at::zeros({2}, at::kLong);
-    loss = torch::nn::functional::cross_entropy(net->forward(at::ones({2, 4})), target);
+    const Autocast autocast(test_device());
+    const at::Tensor target = at::zeros({2}, at::TensorOptions(test_device()).dtype(at::kLong));
+    loss = torch::nn::functional::cross_entropy(net->forward(ones(2)), target);
   }
   EXPECT_EQ(loss.scalar_type(), at::kFloat);
   loss.backward();
@@ -99,11 +113,15 @@ TEST(Autocast, LeavesParametersAndGradientsInFloat) {
 }
 
 TEST(Autocast, FollowsIntoDataParallel) {
-  DataParallel<torch::nn::Linear> model(layer(), {.replicas = 2});
-  const at::Tensor input = at::ones({4, 4});
+  const at::Device device = test_device();
+  const DataParallelOptions options = device.is_cpu()
+                                          ? DataParallelOptions{.replicas = 2}
+                                          : DataParallelOptions{.device_ids = {device, device}};
+  DataParallel<torch::nn::Linear> model(layer(), options);
+  const at::Tensor input = ones(4);
   at::Tensor output;
   {
-    const Autocast autocast(at::kCPU);
+    const Autocast autocast(test_device(), at::kBFloat16);
     output = model(input);
   }
   EXPECT_EQ(output.scalar_type(), at::kBFloat16);

@@ -14,6 +14,7 @@
 
 #include "tests/parallel/errors.h"
 #include "tests/parallel/models.h"
+#include "tests/support/test_device.h"
 #include "tests/support/thread_group.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -33,6 +34,7 @@ using ::testing::HasSubstr;
 using testing::message_of;
 using testing::Mlp;
 using testing::run_rank_threads;
+using testing::test_device;
 using OptimizerPointer = std::unique_ptr<torch::optim::Optimizer>;
 using Parameters = std::vector<at::Tensor>;
 
@@ -47,11 +49,11 @@ const auto libtorchs_sgd = make_sgd<torch::optim::SGD>;
 const auto fused_sgd = make_sgd<optim::SGD>;
 
 at::Tensor parameter(at::ScalarType type = at::kFloat) {
-  return at::zeros({1}, type).set_requires_grad(true);
+  return at::zeros({1}, at::TensorOptions(test_device()).dtype(type)).set_requires_grad(true);
 }
 
 void set_gradient(const at::Tensor& parameter, double value) {
-  parameter.mutable_grad() = at::full({1}, value, parameter.scalar_type());
+  parameter.mutable_grad() = at::full({1}, value, parameter.options());
 }
 
 class GradScaling : public ::testing::TestWithParam<OptimizerPointer (*)(const Parameters&)> {

@@ -8,7 +8,6 @@
 
 #include "support/private_tmpdir.h"
 #include "support/process_table.h"
-#include "support/remove_folder.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -18,6 +17,7 @@
 #include "lockstep/core/cpu.h"
 #include "lockstep/core/deadline.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/remove_folder.h"
 #include "lockstep/rendezvous/local_store.h"
 
 namespace lockstep {
@@ -306,7 +306,7 @@ TEST_F(Agent, WritesLogFiles) {
   EXPECT_EQ(text, "I am 1");
   EXPECT_THAT([&] { run_script("true", {.log_dir = "/dev/null/x"}); },
               ThrowsMessage<UsageError>(HasSubstr("/dev/null/x")));
-  testing::remove_folder(tmpdir.path() / "deep");
+  remove_folder(tmpdir.path() / "deep");
 }
 
 TEST_F(Agent, RefusesOptionsThatCannotBe) {

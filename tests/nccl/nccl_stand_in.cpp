@@ -174,9 +174,13 @@ std::uint32_t value_at(std::uint32_t* place) {
   return std::atomic_ref(*place).load(std::memory_order_acquire);
 }
 
+// CUDA would free memory of its own as the program exits, while threads still use it.
 std::byte* pinned(std::size_t bytes) {
-  void* memory = nullptr;
-  require(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable) == cudaSuccess, "cudaHostAlloc");
+  void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  require(memory != MAP_FAILED, "mmap");
+  require(cudaHostRegister(memory, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped) ==
+              cudaSuccess,
+          "cudaHostRegister");
   return static_cast<std::byte*>(memory);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The updates for other devices, beside the kernels for host memory. They run on the CPU here, for
-// which later libtorch versions have the same fused kernels as for GPUs.
+// The updates for other devices, beside the kernels for host memory. Without a GPU they run on the
+// CPU, for which later libtorch versions have the same fused kernels as for GPUs.
 #include "lockstep/optim/device_update.h"
 
 #include <cmath>
@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/test_device.h"
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -18,6 +19,8 @@
 
 namespace lockstep::optim {
 namespace {
+
+using testing::test_device;
 
 struct Case {
   Kernels kernels;
@@ -30,9 +33,12 @@ class DeviceUpdate : public ::testing::TestWithParam<Case> {
   at::Tensor zeros(std::int64_t count) const {
     return at::zeros({count}, at::dtype(state_type(GetParam().type)));
   }
-  void expect_close(const at::Tensor& a, const at::Tensor& b) const {
+  // On the device, with memory of its own.
+  static at::Tensor copy(const at::Tensor& tensor) { return tensor.clone().to(test_device()); }
+  void expect_close(const at::Tensor& on_device, const at::Tensor& expected) const {
     const double tolerance = GetParam().type == at::kBFloat16 ? 1e-2 : 1e-5;
-    EXPECT_TRUE(at::allclose(a, b, tolerance, tolerance)) << a << b;
+    const at::Tensor found = on_device.cpu();
+    EXPECT_TRUE(at::allclose(found, expected, tolerance, tolerance)) << found << expected;
   }
 };
 
@@ -57,13 +63,15 @@ TEST_P(DeviceUpdate, AdamIsThatOfHostMemory) {
       AdamTensors tensors;
       AdamTensors expected;
       for (const std::int64_t count : kCounts) {
-        tensors.values.push_back(drawn(count));
-        expected.values.push_back(tensors.values.back().clone());
-        for (AdamTensors* both : {&tensors, &expected}) {
-          both->exp_avgs.push_back(zeros(count));
-          both->exp_avg_sqs.push_back(zeros(count));
-          if (amsgrad) both->max_exp_avg_sqs.push_back(zeros(count));
-        }
+        expected.values.push_back(drawn(count));
+        tensors.values.push_back(copy(expected.values.back()));
+        expected.exp_avgs.push_back(zeros(count));
+        tensors.exp_avgs.push_back(copy(expected.exp_avgs.back()));
+        expected.exp_avg_sqs.push_back(zeros(count));
+        tensors.exp_avg_sqs.push_back(copy(expected.exp_avg_sqs.back()));
+        if (!amsgrad) continue;
+        expected.max_exp_avg_sqs.push_back(zeros(count));
+        tensors.max_exp_avg_sqs.push_back(copy(expected.max_exp_avg_sqs.back()));
       }
       for (std::int64_t number = 1; number <= 5; ++number) {
         const AdamStep step{
@@ -80,8 +88,8 @@ TEST_P(DeviceUpdate, AdamIsThatOfHostMemory) {
         tensors.gradients.clear();
         expected.gradients.clear();
         for (const std::int64_t count : kCounts) {
-          tensors.gradients.push_back(drawn(count));
-          expected.gradients.push_back(tensors.gradients.back().clone());
+          expected.gradients.push_back(drawn(count));
+          tensors.gradients.push_back(copy(expected.gradients.back()));
         }
         const auto update = [&] {
           update_adam_on_device(tensors, constants, step, GetParam().kernels);
@@ -115,11 +123,11 @@ TEST_P(DeviceUpdate, SgdIsThatOfHostMemory) {
       SgdTensors tensors;
       SgdTensors expected;
       for (const std::int64_t count : kCounts) {
-        tensors.values.push_back(drawn(count));
-        expected.values.push_back(tensors.values.back().clone());
+        expected.values.push_back(drawn(count));
+        tensors.values.push_back(copy(expected.values.back()));
         if (!momentum) continue;
-        tensors.momentum_buffers.push_back(zeros(count));
         expected.momentum_buffers.push_back(zeros(count));
+        tensors.momentum_buffers.push_back(copy(expected.momentum_buffers.back()));
       }
       for (int step = 0; step < 5; ++step) {
         const SgdConstants constants{.lr = 0.1,
@@ -131,8 +139,8 @@ TEST_P(DeviceUpdate, SgdIsThatOfHostMemory) {
         tensors.gradients.clear();
         expected.gradients.clear();
         for (const std::int64_t count : kCounts) {
-          tensors.gradients.push_back(drawn(count));
-          expected.gradients.push_back(tensors.gradients.back().clone());
+          expected.gradients.push_back(drawn(count));
+          tensors.gradients.push_back(copy(expected.gradients.back()));
         }
         const auto update = [&] { update_sgd_on_device(tensors, constants, GetParam().kernels); };
         if (!available(update)) GTEST_SKIP() << "this libtorch has no fused kernel for the CPU";

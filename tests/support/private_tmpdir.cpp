@@ -4,8 +4,9 @@
 
 #include <stdexcept>
 
-#include "support/remove_folder.h"
 #include <stdlib.h>
+
+#include "lockstep/core/remove_folder.h"
 
 namespace lockstep::testing {
 

@@ -13,7 +13,6 @@
 
 #include "support/rank_child.h"
 #include "support/rank_state.h"
-#include "support/remove_folder.h"
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -26,6 +25,7 @@
 #include <unistd.h>
 
 #include "lockstep/core/deadline.h"
+#include "lockstep/core/remove_folder.h"
 #include "lockstep/core/unique_fd.h"
 
 namespace lockstep::testing {

@@ -11,6 +11,7 @@
 #include "support/temporary_folder.h"
 #include "tests/parallel/errors.h"
 #include "tests/parallel/models.h"
+#include "tests/support/test_device.h"
 #include "tests/support/thread_group.h"
 #include <gmock/gmock.h>
 #include <torch/torch.h>
@@ -125,6 +126,50 @@ TEST(TrainerSaves, AResumedRunEqualsAnUninterruptedOneInEveryMode) {
     EXPECT_TRUE(at::allclose(from_one[i], whole[i], 1e-4, 1e-5));
   }
   EXPECT_FALSE(are_equal(train_ranks_of(1, {.options = {.epochs = 2}}), whole));
+}
+
+// With random numbers of the device, and a scale that changes.
+Weights train_with_dropout(const TrainerOptions& options, std::int64_t stops_after) {
+  const at::TensorOptions on_device(testing::test_device());
+  const auto group = make_self_group({.device = on_device.device()});
+  torch::manual_seed(1);
+  torch::nn::Sequential net(torch::nn::Linear(6, 20), torch::nn::Dropout(), torch::nn::ReLU(),
+                            torch::nn::Linear(20, 3));
+  net->to(on_device.device());
+  Trainer trainer(net, group, options);
+  trainer.optimize_with<optim::Adam>(torch::optim::AdamOptions(1e-2));
+  std::vector<torch::data::Example<>> batches;
+  for (int batch = 0; batch < 5; ++batch) {
+    batches.push_back({testing::values({12, 6}, batch).to(on_device.device()),
+                       testing::values({12, 3}, batch + 0.5).to(on_device.device())});
+  }
+  trainer.fit(batches,
+              [](auto& model, auto& batch) {
+                return at::mse_loss(model(batch.data).to(at::kFloat), batch.target);
+              },
+              {.after_step = [&](const StepSummary& step) {
+                if (step.step == stops_after) throw Stopped();
+              }});
+  Weights weights;
+  for (const auto& [name, tensor] : state_dict(*net)) weights.push_back(tensor.clone());
+  return weights;
+}
+
+TEST(TrainerSaves, AResumedRunDrawsTheRandomNumbersOfItsDevice) {
+  const TemporaryFolder folder;
+  const auto options = [&](const std::string& name) {
+    return TrainerOptions{.epochs = 2,
+                          .amp = at::kBFloat16,
+                          .checkpoints = {{.folder = folder.path() / name, .every_steps = 3}}};
+  };
+  const Weights whole = train_with_dropout(options("whole"), -1);
+  EXPECT_THROW(train_with_dropout(options("stopped"), 7), Stopped);
+  TrainerOptions resumed = options("stopped");
+  resumed.checkpoints->resume = true;
+  EXPECT_TRUE(are_equal(train_with_dropout(resumed, -1), whole));
+  TrainerOptions cold = options("cold");
+  cold.epochs = 1;
+  EXPECT_FALSE(are_equal(train_with_dropout(cold, -1), whole));
 }
 
 TEST(TrainerSaves, WithoutASamplerTheNumberOfRanksMustStay) {

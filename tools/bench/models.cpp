@@ -9,8 +9,10 @@
 #include <torch/optim/adam.h>
 #include <torch/optim/sgd.h>
 
+#include "lockstep/comm/single_process_groups.h"
 #include "lockstep/core/error.h"
 #include "lockstep/optim/optimizers.h"
+#include "lockstep/parallel/sync_batch_norm.h"
 #include "tools/nets/resnet.h"
 #include "tools/nets/transformer.h"
 #include "tools/recipes/recipe.h"
@@ -124,11 +126,17 @@ Model mlp25m_adam() {
   return model;
 }
 
+// Each rank normalizes over its own batch, as with torch.nn.BatchNorm2d.
+torch::nn::Sequential with_norms_of_one_rank(torch::nn::Sequential net) {
+  convert_sync_batchnorm(*net, make_self_group());
+  return net;
+}
+
 Model resnet18_model() {
   return {.name = "resnet18",
           .summary = "ResNet-18, 11 million parameters, SGD with momentum, 64 images of 32 x 32",
           .batch_size = 64,
-          .make_net = [] { return nets::resnet18(kClasses); },
+          .make_net = [] { return with_norms_of_one_rank(nets::resnet18(kClasses)); },
           .make_optimizer = sgd(0.01, 0.9),
           .make_input = noise({3, 32, 32}),
           .make_target = labels,
@@ -139,7 +147,7 @@ Model resnet50_model() {
   return {.name = "resnet50",
           .summary = "ResNet-50, 24 million parameters, SGD with momentum, 32 images of 224 x 224",
           .batch_size = 32,
-          .make_net = [] { return nets::resnet50(kClasses); },
+          .make_net = [] { return with_norms_of_one_rank(nets::resnet50(kClasses)); },
           .make_optimizer = sgd(0.01, 0.9),
           .make_input = noise({3, 224, 224}),
           .make_target = labels,

@@ -118,7 +118,7 @@ TEST_P(FaultConformance, ARankThatExitsInTheMiddleOfAllReducesIsNamed) {
           });
         },
         {.may_exit = {victim}});
-    EXPECT_EQ(outcomes[victim].exit_code, 3);
+    EXPECT_EQ(outcomes[victim].exit_code, 3) << "signal " << outcomes[victim].signal;
   }
 }
 

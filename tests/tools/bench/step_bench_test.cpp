@@ -7,8 +7,11 @@
 #include <torch/torch.h>
 
 #include "lockstep/comm/init_process_group.h"
+#include "lockstep/comm/single_process_groups.h"
 #include "lockstep/core/error.h"
 #include "lockstep/optim/optimizers.h"
+#include "lockstep/parallel/data_parallel.h"
+#include "lockstep/parallel/distributed_data_parallel.h"
 
 namespace lockstep::bench {
 namespace {
@@ -142,6 +145,13 @@ TEST(Models, TakeTheirBatch) {
     EXPECT_EQ(model.make_input(5).size(0), 5) << model.name;
   }
   EXPECT_THROW(find_model("resnet1000"), UsageError);
+}
+
+TEST(Models, CanBeDistributedAndReplicated) {
+  for (const Model& model : all_models()) {
+    EXPECT_NO_THROW(DistributedDataParallel(model.make_net(), make_self_group())) << model.name;
+    EXPECT_NO_THROW(DataParallel(model.make_net(), {.replicas = 2})) << model.name;
+  }
 }
 
 // libtorch's data_parallel takes no others.

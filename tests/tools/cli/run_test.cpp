@@ -7,13 +7,13 @@
 #include <fstream>
 #include <sstream>
 
-#include "support/remove_folder.h"
 #include "support/skip_or_fail.h"
 #include "tests/tools/cli/run_fixture.h"
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include "lockstep/core/cpu.h"
+#include "lockstep/core/remove_folder.h"
 
 namespace lockstep {
 namespace {
@@ -116,7 +116,7 @@ TEST_F(Run, LinesOfBufferedProgramsComeAtOnceAndOutliveASignal) {
   std::ofstream(tmpdir.path() / "go");
   EXPECT_EQ(program.wait(), 128 + SIGKILL);
   EXPECT_THAT(program.err(), HasSubstr("the last lines of rank 0:\n  last words\n"));
-  for (const char* name : {"logs", "in", "go"}) testing::remove_folder(tmpdir.path() / name);
+  for (const char* name : {"logs", "in", "go"}) remove_folder(tmpdir.path() / name);
 }
 
 TEST_F(Run, WarnsOnceOfMoreRanksThanCores) {
@@ -160,7 +160,7 @@ TEST_F(Run, ShowsTheChosenRanksAndLogsAll) {
   std::stringstream log;
   log << std::ifstream(logs + "/rank_1.log").rdbuf();
   EXPECT_EQ(log.str(), "hello 1\n");
-  testing::remove_folder(logs);
+  remove_folder(logs);
 }
 
 TEST_F(Run, ReportsTheFirstFailure) {
@@ -302,7 +302,7 @@ TEST_F(Run, ALogThatIsLostIsAWarningAtOnceAndAFailure) {
   std::stringstream log;
   log << std::ifstream(logs / "rank_0.log").rdbuf();
   EXPECT_EQ(log.str(), "one\ntwo\n");
-  testing::remove_folder(logs);
+  remove_folder(logs);
   std::filesystem::remove(tmpdir.path() / "go");
 }
 
@@ -316,7 +316,7 @@ TEST_F(Run, ALogThatMayNotGrowIsAFailure) {
   EXPECT_THAT(program.out(), HasSubstr("[rank 0] the end\n"));
   EXPECT_THAT(program.err(), HasSubstr("cannot write the log file " +
                                        (logs / "rank_0.log").string() + ": File too large"));
-  testing::remove_folder(logs);
+  remove_folder(logs);
 }
 
 TEST_F(Run, RunsInsideARank) {

@@ -15,6 +15,7 @@
 #include <signal.h>
 #include <stdlib.h>
 
+#include "lockstep/core/remove_folder.h"
 #include "tools/recipes/tiny_images.h"
 
 namespace lockstep {
@@ -115,7 +116,7 @@ class TrainCheckpoints : public ::testing::Test {
 TEST_F(TrainCheckpoints, ATrainingWhoseRankIsKilledGoesOnAsIfItHadNotStopped) {
   const std::string uninterrupted = trained("uninterrupted", {"--epochs", "2"});
   for (const int rank : {0, 1}) {
-    fs::remove_all(path("checkpoints"));
+    remove_folder(path("checkpoints"));
     lose_rank(rank);
     const std::int64_t step = newest_step();
     ASSERT_LT(step, kStepsPerEpoch);

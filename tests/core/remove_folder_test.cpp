@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Folders that go away with what is in them, and those that cannot.
+#include "lockstep/core/remove_folder.h"
+
+#include <filesystem>
+#include <fstream>
+#include <system_error>
+
+#include "support/temporary_folder.h"
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+
+class RemoveFolder : public ::testing::Test {
+ protected:
+  fs::path in(const char* name) const { return folder_.path() / name; }
+  const testing::TemporaryFolder folder_;
+};
+
+TEST_F(RemoveFolder, RemovesFoldersFilesAndLinksButNotWhatTheseLeadTo) {
+  fs::create_directories(in("whole/deep/deeper"));
+  std::ofstream(in("whole/deep/file")) << "text";
+  std::ofstream(in("kept")) << "text";
+  fs::create_directory(in("kept_folder"));
+  std::ofstream(in("kept_folder/file")) << "text";
+  fs::create_symlink(in("kept"), in("whole/link"));
+  fs::create_directory_symlink(in("kept_folder"), in("whole/deep/link"));
+  EXPECT_FALSE(remove_folder(in("whole")));
+  EXPECT_FALSE(fs::exists(in("whole")));
+  EXPECT_TRUE(fs::exists(in("kept")));
+  EXPECT_TRUE(fs::exists(in("kept_folder/file")));
+  EXPECT_FALSE(remove_folder(in("kept")));
+  EXPECT_FALSE(fs::exists(in("kept")));
+}
+
+TEST_F(RemoveFolder, IsContentIfThereIsNone) {
+  EXPECT_FALSE(remove_folder(in("nothing")));
+}
+
+TEST_F(RemoveFolder, ReturnsTheErrorAndRemovesTheRest) {
+  // A file system's own files cannot be removed, not even by root.
+  const std::error_code error = remove_folder("/proc/self/fdinfo");
+  EXPECT_TRUE(error);
+  if (::geteuid() == 0) return;
+  fs::create_directories(in("whole/locked/deep"));
+  std::ofstream(in("whole/file")) << "text";
+  ASSERT_EQ(::chmod(in("whole/locked").c_str(), 0500), 0);
+  EXPECT_EQ(remove_folder(in("whole")), std::errc::permission_denied);
+  EXPECT_FALSE(fs::exists(in("whole/file")));
+  ASSERT_EQ(::chmod(in("whole/locked").c_str(), 0700), 0);
+}
+
+}  // namespace
+}  // namespace lockstep
