@@ -152,6 +152,11 @@ std::string missing_part(const StoredCheckpoint& stored, const CheckpointContent
     fault = compare(!stored.manifest.at("scaler").is_null(), contents.scaler != nullptr,
                     "state of a scaler");
   }
+  // Older manifests have no such field.
+  if (const auto saved = stored.manifest.find("scheduler");
+      fault.empty() && saved != stored.manifest.end()) {
+    fault = compare(!saved->is_null(), contents.scheduler != nullptr, "state of a scheduler");
+  }
   return fault;
 }
 
@@ -182,6 +187,14 @@ GradScaler restored_scaler(const json& manifest, const CheckpointContents& conte
   GradScaler scaler = *contents.scaler;
   scaler.load_state(scaler_state(manifest.at("scaler")));
   return scaler;
+}
+
+std::map<std::string, double> restored_scheduler(const json& manifest,
+                                                 const CheckpointContents& contents) {
+  if (contents.scheduler == nullptr) return {};
+  const auto saved = manifest.find("scheduler");
+  return saved == manifest.end() ? *contents.scheduler
+                                 : saved->get<std::map<std::string, double>>();
 }
 
 void load_tensors(const CheckpointContents& contents, const std::vector<NamedTensor>& tensors) {
@@ -222,6 +235,7 @@ CheckpointSnapshot snapshot(const CheckpointContents& contents, const Checkpoint
       {"score", position.score ? json(*position.score) : json()},
       {"optimizer", std::move(optimizer)},
       {"scaler", contents.scaler != nullptr ? scaler_json(*contents.scaler) : json()},
+      {"scheduler", contents.scheduler != nullptr ? json(*contents.scheduler) : json()},
       {"files", json::object()}};
   return snapshot;
 }
@@ -250,9 +264,11 @@ PreparedRestore prepare_restore(const StoredCheckpoint& stored, const Checkpoint
       load_tensors(contents, file_of(stored, kTensorsFile));
       const auto complete = [&contents, &group, optimizer = prepare_optimizer(stored, contents),
                              scaler = restored_scaler(stored.manifest, contents),
+                             scheduler = restored_scheduler(stored.manifest, contents),
                              random = file_of(stored, kRandomFile)] {
         optimizer();
         if (contents.scaler != nullptr) *contents.scaler = scaler;
+        if (contents.scheduler != nullptr) *contents.scheduler = scheduler;
         restore_random_numbers(random, *contents.module, group);
       };
       return {complete, undo};

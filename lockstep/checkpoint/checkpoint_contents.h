@@ -32,7 +32,7 @@ CheckpointPosition position_in(const StoredCheckpoint& stored);
 // A checkpoint on its way into the contents: module and tensors have been restored, and the rest
 // is only known to fit. One of the functions must be called, while the contents exist.
 struct PreparedRestore {
-  // Restores optimizer, scaler and random numbers.
+  // Restores optimizer, scaler, scheduler and random numbers.
   std::function<void()> complete;
   // Brings module and tensors back, since another rank has failed.
   std::function<void()> undo;

@@ -3,6 +3,7 @@
 #include "lockstep/checkpoint/checkpoint_folder.h"
 
 #include <algorithm>
+#include <cmath>
 #include <exception>
 #include <future>
 #include <numeric>
@@ -14,6 +15,7 @@
 
 #include "lockstep/checkpoint/checkpoint_contents.h"
 #include "lockstep/checkpoint/checkpoint_store.h"
+#include "lockstep/checkpoint/in_quotes.h"
 #include "lockstep/checkpoint/staged_checkpoint.h"
 #include "lockstep/comm/objects.h"
 #include "lockstep/comm/process_group.h"
@@ -122,6 +124,24 @@ void check_options(const CheckpointFolderOptions& options, const ProcessGroup& g
       "CheckpointFolder, rank {} of {}: keep_last is {} and keep_best {}; keep at least the last "
       "one",
       group.rank(), group.size(), options.keep_last, options.keep_best));
+}
+
+// JSON has no other numbers: the library would write null.
+void require_finite_scheduler(const CheckpointContents& contents, const ProcessGroup& group) {
+  if (contents.scheduler == nullptr) return;
+  for (const auto& [name, number] : *contents.scheduler) {
+    if (std::isfinite(number)) continue;
+    throw UsageError(fmt::format(
+        "a checkpoint cannot keep {} of the scheduler, which is {} on rank {} of {}; give it a "
+        "finite number, or leave it out",
+        in_quotes(name), number, group.rank(), group.size()));
+  }
+}
+
+void require_utf8(const json& json, const char* what) {
+  if (const auto fault = error_of([&] { json.dump(); }); !fault.empty()) {
+    throw UsageError(fmt::format("{} must be UTF-8: {}", what, fault));
+  }
 }
 
 struct SetsTimeAtEnd {
@@ -295,9 +315,10 @@ void CheckpointFolder::save(const CheckpointContents& contents,
   if (position.step < 0) {
     throw UsageError(fmt::format("a checkpoint cannot be of step {}; count from 0", position.step));
   }
-  if (const auto fault = error_of([&] { json(position.notes).dump(); }); !fault.empty()) {
-    throw UsageError("the notes of a checkpoint must be UTF-8: " + fault);
-  }
+  require_utf8(position.notes, "the notes of a checkpoint");
+  require_finite_scheduler(contents, *state.group);
+  if (contents.scheduler != nullptr)
+    require_utf8(*contents.scheduler, "the names of a scheduler's numbers");
   state.report(state.finish_writing_on_all_ranks());
   CheckpointSnapshot taken = snapshot(contents, position, *state.group);
   state.staged.copy(taken.files, state.group->rank());

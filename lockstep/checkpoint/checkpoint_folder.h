@@ -49,6 +49,10 @@ struct CheckpointContents {
   torch::optim::Optimizer* optimizer = nullptr;
   // May be null.
   GradScaler* scaler = nullptr;
+  // May be null. The numbers of a learning-rate scheduler of any kind, as those in the state_dict
+  // of Python's: finite, and the same on every rank. load() replaces all of them, names too; it
+  // leaves them if the checkpoint is of a version that did not save any.
+  std::map<std::string, double>* scheduler = nullptr;
   // Others that belong to the training, as the mean and deviation of a standardization, the same on
   // every rank. load() copies into them.
   std::vector<NamedTensor> tensors = {};
@@ -102,8 +106,8 @@ class CheckpointFolder {
   // checkpoint its name at once. If that fails, as on a full disk, older checkpoints stay, log says
   // why, and training goes on.
   //
-  // UsageError if the folder is not new, for contents that cannot be saved, and for notes that are
-  // not UTF-8.
+  // UsageError if the folder is not new, for contents that cannot be saved, and for notes or names
+  // of a scheduler's numbers that are not UTF-8.
   void save(const CheckpointContents& contents, const CheckpointPosition& position);
 
   // Returns when the last checkpoint is on the disk. BackendError on every rank if it could not be

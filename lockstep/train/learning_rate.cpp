@@ -38,6 +38,9 @@ void check_schedule(const LearningRateSchedule& schedule) {
   if (!is_positive(schedule.base) || !is_positive(schedule.scale)) {
     fault =
         fmt::format("base {} and scale {}; both must be positive", schedule.base, schedule.scale);
+  } else if (!std::isfinite(schedule.decay_factor) || !std::isfinite(schedule.minimum)) {
+    fault = fmt::format("decay_factor {} and minimum {}; both must be finite",
+                        schedule.decay_factor, schedule.minimum);
   } else if (schedule.decay == LearningRateDecay::step && schedule.decay_steps < 1) {
     fault =
         fmt::format("a decay every {} steps; set decay_steps to at least 1", schedule.decay_steps);

@@ -30,8 +30,9 @@ struct LearningRateSchedule {
   std::int64_t warmup_steps() const { return scale == 1 ? 0 : steps / 10; }
 };
 
-// UsageError for a base or scale that is not positive and finite, for a warm-up or a cosine without
-// steps, and for LearningRateDecay::step without decay_steps.
+// UsageError for a base or scale that is not positive and finite, for a decay_factor or minimum
+// that is not finite, for a warm-up or a cosine without steps, and for LearningRateDecay::step
+// without decay_steps.
 void check_schedule(const LearningRateSchedule& schedule);
 
 // For a step counted from 0: grows linearly from base at step 0 to base * scale at step

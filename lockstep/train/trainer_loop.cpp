@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <string>
 #include <utility>
 
 #include <fmt/format.h>
@@ -60,6 +61,7 @@ bool TrainerLoop::open_checkpoints(EpochSampler* sampler) {
   const auto loaded = saves->load(sampler);
   saves_ = std::move(saves);
   if (!loaded) return false;
+  for (const std::string& line : step_.resume_schedule()) options_.log(line);
   progress_ = *loaded;
   return true;
 }

@@ -32,8 +32,9 @@ struct TrainerCheckpointOptions {
   std::filesystem::path folder = {};
   // Saves after every so many steps, besides the end of each epoch. 0: only there.
   std::int64_t every_steps = 0;
-  // fit() goes on from the newest checkpoint, if there is one. Without this, a folder that has
-  // checkpoints is an error.
+  // fit() goes on from the newest checkpoint, if there is one: with its initial learning rates, and
+  // with this program's schedule. `log` gets a line if the program's rates or schedule differ from
+  // the checkpoint's. Without this, a folder that has checkpoints is an error.
   bool resume = false;
   int keep_last = 2;
   // And those with the best evaluations, which may be among the newest.

@@ -18,13 +18,6 @@
 #include "lockstep/train/learning_rate.h"
 
 namespace lockstep {
-namespace {
-
-bool is_flat(const LearningRateSchedule& schedule) {
-  return schedule.base == 1 && schedule.scale == 1 && schedule.decay == LearningRateDecay::none;
-}
-
-}  // namespace
 
 TrainerStep::TrainerStep(const TrainerOptions& options)
     : options_(options), scaler_({.enabled = options.amp == at::kHalf}) {}
@@ -55,9 +48,18 @@ double TrainerStep::learning_rate() const {
 }
 
 CheckpointContents TrainerStep::contents() {
+  scheduler_ = schedule_numbers(options_.schedule, rates_);
   return {.module = module_,
           .optimizer = optimizer_.get(),
-          .scaler = scaler_.is_enabled() ? &scaler_ : nullptr};
+          .scaler = scaler_.is_enabled() ? &scaler_ : nullptr,
+          .scheduler = &scheduler_};
+}
+
+std::vector<std::string> TrainerStep::resume_schedule() {
+  auto lines = schedule_differences(options_.schedule, rates_, scheduler_);
+  rates_ = initial_rates(scheduler_, std::move(rates_));
+  scheduler_ = schedule_numbers(options_.schedule, rates_);
+  return lines;
 }
 
 void TrainerStep::abandon() {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -14,6 +15,7 @@
 #include "lockstep/amp/grad_scaler.h"
 #include "lockstep/checkpoint/checkpoint_folder.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/train/schedule_numbers.h"
 #include "lockstep/train/trainer_options.h"
 
 namespace lockstep {
@@ -35,8 +37,11 @@ class TrainerStep {
   // Of the first parameter group.
   double learning_rate() const;
   GradScaler& scaler() { return scaler_; }
-  // All that a step changes.
+  // All that a step changes, and what its learning rates follow from.
   CheckpointContents contents();
+  // After a checkpoint was loaded into the contents: the initial rates are then the checkpoint's.
+  // Returns lines that say how the program's schedule and rates differ.
+  std::vector<std::string> resume_schedule();
 
   // Forgets a step that ended with an error.
   void abandon();
@@ -57,6 +62,7 @@ class TrainerStep {
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   at::Device device_ = at::kCPU;  // of the parameters
   std::vector<double> rates_;     // of each parameter group, before the schedule
+  ScheduleNumbers scheduler_;     // for checkpoints, from contents() on
 };
 
 }  // namespace lockstep

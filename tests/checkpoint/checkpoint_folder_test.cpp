@@ -3,9 +3,13 @@
 #include "lockstep/checkpoint/checkpoint_folder.h"
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <mutex>
+#include <span>
+#include <string>
 #include <thread>
 
 #include "support/limits.h"
@@ -16,10 +20,12 @@
 #include "tests/parallel/models.h"
 #include "tests/support/thread_group.h"
 #include <gmock/gmock.h>
+#include <nlohmann/json.hpp>
 #include <torch/torch.h>
 
 #include "lockstep/checkpoint/checkpoint_store.h"
 #include "lockstep/checkpoint/safetensors.h"
+#include "lockstep/checkpoint/sha256.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/comm/single_process_groups.h"
@@ -42,6 +48,8 @@ using testing::message_of;
 using testing::Mlp;
 using testing::run_rank_threads;
 using testing::TemporaryFolder;
+
+using Numbers = std::map<std::string, double>;
 
 constexpr std::size_t kSamples = 48;
 constexpr std::size_t kGlobalBatch = 12;
@@ -206,8 +214,10 @@ TEST(CheckpointFolder, IfOneRankCannotLoadNothingChangesOnAnyRank) {
       Training training(group, shards);
       training.train_to(2);
       GradScaler scaler({.init_scale = 1024});
+      Numbers scheduler{{"base", 0.5}};
       CheckpointContents contents = training.contents();
       contents.scaler = &scaler;
+      contents.scheduler = &scheduler;
       CheckpointFolder(folder.path(), group).save(contents, training.position());
     });
     at::rand({3});
@@ -218,12 +228,15 @@ TEST(CheckpointFolder, IfOneRankCannotLoadNothingChangesOnAnyRank) {
       GradScaler scaler({.init_scale = 2});
       CheckpointContents contents = training.contents();
       contents.scaler = &scaler;
+      Numbers scheduler{{"base", 0.25}, {"scale", 3}};
+      contents.scheduler = &scheduler;
       if (group->rank() == 1) contents.tensors = {{"mean", at::zeros({1})}};
       const at::Tensor random = random_state();
       CheckpointFolder checkpoints(folder.path(), group);
       EXPECT_THAT(message_of<CheckpointError>([&] { checkpoints.load(contents); }),
                   HasSubstr("\"mean\" is missing"));
       EXPECT_EQ(scaler.get_scale(), 2);
+      EXPECT_EQ(scheduler, (Numbers{{"base", 0.25}, {"scale", 3}}));
       EXPECT_TRUE(random_state().equal(random));
       training.train_to(kStepsPerEpoch + 2);
       if (group->rank() == 0) weights = training.weights();
@@ -393,6 +406,91 @@ TEST_F(CheckpointFolderAlone, KeepsScalerRandomNumbersTensorsNotesAndScore) {
   EXPECT_TRUE(at::rand({4}).equal(next));
   EXPECT_THAT(message_of<CheckpointError>([&] { checkpoints.load({.module = net.ptr()}); }),
               HasSubstr("it has state of a scaler, and the program loads none"));
+}
+
+TEST(CheckpointFolder, KeepsEveryBitOfASchedulersNumbers) {
+  const Numbers numbers{{"initial_lr.0", 0.1}, {"third", 1.0 / 3},       {"whole", 24},
+                        {"large", 1.7e308},    {"smallest", 5e-324},     {"minus zero", -0.0},
+                        {"2^53", 0x1p53},      {"a \"b\" \xc3\xa9", 0.3}};
+  for (const int ranks : {1, 2}) {
+    const TemporaryFolder folder;
+    run_rank_threads(ranks, [&](std::shared_ptr<ProcessGroup> group) {
+      Mlp net = new_net();
+      Numbers scheduler = numbers;
+      CheckpointFolder checkpoints(folder.path(), group);
+      checkpoints.save({.module = net.ptr(), .scheduler = &scheduler}, {.step = 1});
+      scheduler = {{"third", 4}, {"of another kind", 5}};
+      checkpoints.load({.module = net.ptr(), .scheduler = &scheduler});
+      EXPECT_EQ(scheduler, numbers);
+      EXPECT_TRUE(std::signbit(scheduler.at("minus zero")));
+    });
+  }
+}
+
+TEST_F(CheckpointFolderAlone, ASchedulersNumbersMustBeFiniteAndTheirNamesUtf8) {
+  Mlp net = new_net();
+  CheckpointFolder checkpoints(folder_.path(), group_);
+  const auto save = [&](Numbers scheduler) {
+    checkpoints.save({.module = net.ptr(), .scheduler = &scheduler}, {.step = 1});
+    checkpoints.wait();
+  };
+  EXPECT_THAT(message_of<UsageError>([&] {
+                save({{"base", 1}, {"minimum", std::nan("")}});
+              }),
+              HasSubstr("cannot keep \"minimum\" of the scheduler, which is nan on rank 0 of 1"));
+  EXPECT_THAT(message_of<UsageError>([&] {
+                save({{"base", -HUGE_VAL}});
+              }),
+              HasSubstr("which is -inf"));
+  EXPECT_THAT(message_of<UsageError>([&] {
+                save({{"\xff", 1}});
+              }),
+              HasSubstr("the names of a scheduler's numbers must be UTF-8"));
+  EXPECT_THAT(checkpoint_names(folder_.path()), ::testing::IsEmpty());
+  save({{"base", 1}});
+  EXPECT_THAT(checkpoint_names(folder_.path()), ElementsAre("step-000000000001"));
+}
+
+TEST_F(CheckpointFolderAlone, ASchedulerIsLoadedIfAndOnlyIfOneWasSaved) {
+  Mlp net = new_net();
+  Numbers scheduler{{"base", 1}};
+  CheckpointFolder checkpoints(folder_.path(), group_);
+  checkpoints.save({.module = net.ptr(), .scheduler = &scheduler}, {.step = 1});
+  EXPECT_THAT(message_of<CheckpointError>([&] { checkpoints.load({.module = net.ptr()}); }),
+              HasSubstr("it has state of a scheduler, and the program loads none"));
+  checkpoints.save({.module = net.ptr()}, {.step = 2});
+  EXPECT_THAT(message_of<CheckpointError>(
+                  [&] { checkpoints.load({.module = net.ptr(), .scheduler = &scheduler}); }),
+              HasSubstr("it has no state of a scheduler, and the program loads one"));
+  EXPECT_EQ(scheduler, (Numbers{{"base", 1}}));
+}
+
+// With this field in the manifest, or without it if it is null.
+void rewrite_manifest(const fs::path& checkpoint, const nlohmann::json& scheduler) {
+  nlohmann::json manifest = read_manifest(checkpoint);
+  manifest.erase("scheduler");
+  if (!scheduler.is_null()) manifest["scheduler"] = scheduler;
+  const std::string text = manifest.dump();
+  std::ofstream(checkpoint / "manifest.json") << text;
+  std::ofstream(checkpoint / "manifest.json.sha256")
+      << sha256_of(std::as_bytes(std::span(text))) << "  manifest.json\n";
+}
+
+TEST_F(CheckpointFolderAlone, ASchedulersNumbersStayIfTheCheckpointIsFromBeforeThem) {
+  Mlp net = new_net();
+  Numbers scheduler{{"base", 1}};
+  CheckpointFolder checkpoints(folder_.path(), group_);
+  checkpoints.save({.module = net.ptr(), .scheduler = &scheduler}, {.step = 1});
+  checkpoints.wait();
+  scheduler = {{"base", 2}};
+  rewrite_manifest(file("1", ""), {{"base", "a word"}});
+  EXPECT_THAT(message_of<CheckpointError>(
+                  [&] { checkpoints.load({.module = net.ptr(), .scheduler = &scheduler}); }),
+              HasSubstr("its manifest is incomplete"));
+  rewrite_manifest(file("1", ""), {});
+  EXPECT_TRUE(checkpoints.load({.module = net.ptr(), .scheduler = &scheduler}));
+  EXPECT_EQ(scheduler, (Numbers{{"base", 2}}));
+  EXPECT_TRUE(checkpoints.load({.module = net.ptr()}));
 }
 
 // Rank 0 cannot write the checkpoint before it has rank 1's part, and rank 1 copies its random

@@ -2,6 +2,8 @@
 // Learning rates that are scaled and warmed up.
 #include "lockstep/train/learning_rate.h"
 
+#include <cmath>
+
 #include <gtest/gtest.h>
 
 #include "lockstep/core/error.h"
@@ -61,6 +63,11 @@ TEST(LearningRate, FallsAlongACosineLikeCosineAnnealingLr) {
   EXPECT_NEAR(learning_rate_at(schedule, 9), 0.10978869674096932, 1e-15);
   EXPECT_DOUBLE_EQ(learning_rate_at(schedule, 10), 0.1);
   EXPECT_DOUBLE_EQ(learning_rate_at(schedule, 12), 0.1);
+}
+
+TEST(LearningRate, RefusesAFactorOrMinimumThatIsNotFinite) {
+  EXPECT_THROW(check_schedule({.decay_factor = HUGE_VAL}), UsageError);
+  EXPECT_THROW(check_schedule({.minimum = std::nan("")}), UsageError);
 }
 
 TEST(LearningRate, FallsAfterTheWarmUp) {

@@ -34,6 +34,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::message_of;
 using testing::Mlp;
+using ::testing::Not;
 using testing::run_rank_threads;
 using ::testing::SizeIs;
 using testing::TemporaryFolder;
@@ -55,6 +56,7 @@ bool are_equal(const Weights& left, const Weights& right) {
 struct Case {
   TrainerOptions options;
   bool with_sampler = true;
+  double rate = 1e-2;
   // Throws Stopped after this step.
   std::int64_t stops_after = -1;
 };
@@ -65,7 +67,7 @@ Weights train(std::shared_ptr<ProcessGroup> group, const Case& with) {
   Mlp net;
   testing::set_weights(*net, 3);
   Trainer trainer(net, group, with.options);
-  trainer.optimize_with<optim::Adam>(torch::optim::AdamOptions(1e-2));
+  trainer.optimize_with<optim::Adam>(torch::optim::AdamOptions(with.rate));
   DistributedSampler sampler(kSamples, *group, {.shuffle = with.with_sampler, .seed = 5});
   MemoryLoader loader(testing::values({kSamples, 6}, 1), testing::values({kSamples, 3}, 2), sampler,
                       {.batch_size = static_cast<std::size_t>(kGlobalBatch / ranks)});
@@ -126,6 +128,84 @@ TEST(TrainerSaves, AResumedRunEqualsAnUninterruptedOneInEveryMode) {
     EXPECT_TRUE(at::allclose(from_one[i], whole[i], 1e-4, 1e-5));
   }
   EXPECT_FALSE(are_equal(train_ranks_of(1, {.options = {.epochs = 2}}), whole));
+}
+
+// With a warm-up of one step.
+TrainerOptions with_cosine(std::int64_t steps,
+                           LearningRateDecay decay = LearningRateDecay::cosine) {
+  return {.epochs = 3, .schedule = {.scale = 2, .steps = steps, .decay = decay}};
+}
+
+// What goes on after a stop has other options than what was stopped. `lines` gets rank 0's.
+Weights resumed_as(int ranks, Case what, const Case& as, std::vector<std::string>& lines) {
+  const TemporaryFolder folder;
+  what.options.checkpoints = {.folder = folder.path(), .every_steps = 5};
+  what.stops_after = 7;
+  EXPECT_THROW(train_ranks_of(ranks, what), Stopped);
+  Case next = as;
+  next.options.checkpoints = what.options.checkpoints;
+  next.options.checkpoints->resume = true;
+  next.options.log = [&](const std::string& line) { lines.push_back(line); };
+  return train_ranks_of(ranks, next);
+}
+
+TEST(TrainerSaves, TheCheckpointsInitialRatesAreUsedAndALineSaysSo) {
+  for (const TrainerOptions& options : {TrainerOptions{.epochs = 3}, with_cosine(12)}) {
+    for (const int ranks : {1, 2}) {
+      const Case first{.options = options};
+      const Case other_rate{.options = options, .rate = 0.5};
+      std::vector<std::string> lines;
+      EXPECT_TRUE(
+          are_equal(resumed_as(ranks, first, other_rate, lines), train_ranks_of(ranks, first)));
+      EXPECT_THAT(lines, Contains("the optimizer's learning rates differ from the checkpoint's: "
+                                  "initial_lr.0 0.5 (checkpoint: 0.01); the checkpoint's are used")
+                             .Times(1));
+      EXPECT_THAT(lines, Not(Contains(HasSubstr("schedule"))));
+      EXPECT_FALSE(are_equal(train_ranks_of(ranks, other_rate), train_ranks_of(ranks, first)));
+      lines.clear();
+      resumed_as(ranks, first, first, lines);
+      EXPECT_THAT(lines, Not(Contains(HasSubstr("differ"))));
+    }
+  }
+}
+
+TEST(TrainerSaves, TheProgramsScheduleIsUsedAndALineNamesEachDifference) {
+  for (const int ranks : {1, 2}) {
+    std::vector<std::string> lines;
+    const Weights changed =
+        resumed_as(ranks, {.options = with_cosine(12)},
+                   {.options = with_cosine(19, LearningRateDecay::none)}, lines);
+    EXPECT_THAT(lines, Contains("the learning-rate schedule differs from the checkpoint's: decay "
+                                "none (checkpoint: cosine), steps 19 (checkpoint: 12); this "
+                                "program's is used")
+                           .Times(1));
+    EXPECT_THAT(lines, Not(Contains(HasSubstr("learning rates"))));
+    EXPECT_FALSE(are_equal(changed, train_ranks_of(ranks, {.options = with_cosine(12)})));
+  }
+}
+
+// Of which the number of steps says nothing.
+TEST(TrainerSaves, FlatSchedulesDoNotDiffer) {
+  const auto flat = [](std::int64_t steps) {
+    return Case{.options = {.epochs = 3, .schedule = {.steps = steps}}};
+  };
+  std::vector<std::string> lines;
+  resumed_as(1, flat(12), flat(19), lines);
+  EXPECT_THAT(lines, Not(Contains(HasSubstr("differ"))));
+}
+
+// A second stop: what went on saves the rates that it uses.
+TEST(TrainerSaves, InitialRatesOutliveTwoResumptions) {
+  const TemporaryFolder folder;
+  Case part{.options = with_cosine(12)};
+  part.options.checkpoints = {.folder = folder.path(), .every_steps = 1, .resume = true};
+  for (const std::int64_t stop : {3, 8}) {
+    part.stops_after = stop;
+    EXPECT_THROW(train_ranks_of(1, part), Stopped);
+    part.rate = 0.5;
+  }
+  part.stops_after = -1;
+  EXPECT_TRUE(are_equal(train_ranks_of(1, part), train_ranks_of(1, {.options = with_cosine(12)})));
 }
 
 // With random numbers of the device, and a scale that changes.

@@ -56,6 +56,13 @@ std::string head_of(const fs::path& checkpoint, const nlohmann::json& manifest) 
   for (const auto& [key, value] : position.at("notes").items()) {
     text += fmt::format("note {}: {}\n", in_quotes(key), shown(value));
   }
+  for (const char* part : {"scaler", "scheduler"}) {
+    const auto state = manifest.find(part);
+    if (state == manifest.end()) continue;  // null, or of an older version: nothing to show
+    for (const auto& [key, value] : state->items()) {
+      text += fmt::format("{} {}: {}\n", part, in_quotes(key), shown(value));
+    }
+  }
   return text;
 }
 

@@ -22,6 +22,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::SizeIs;
 using testing::TemporaryFolder;
 using ::testing::ThrowsMessage;
@@ -81,6 +82,21 @@ TEST(CheckpointInspection, ListsThePositionTheFilesAndTheirTensors) {
   EXPECT_EQ(file["bytes"], fs::file_size(checkpoint / "model.safetensors"));
   EXPECT_EQ(file["sha256"], described["manifest"]["files"]["model.safetensors"]["sha256"]);
   EXPECT_EQ(file["tensors"].at(0)["name"], "weight");
+}
+
+TEST(CheckpointInspection, ListsTheNumbersOfScalerAndScheduler) {
+  const TemporaryFolder folder;
+  json manifest = manifest_of(1);
+  manifest["scaler"] = {{"scale", 1024.0}};
+  manifest["scheduler"] = {{"base", 0.1}, {"initial_lr.0", 0.01}};
+  const fs::path checkpoint = write(folder.path(), 1, manifest);
+  EXPECT_THAT(checkpoint_text(checkpoint),
+              HasSubstr("\nscaler \"scale\": 1024.0\nscheduler \"base\": 0.1\n"
+                        "scheduler \"initial_lr.0\": 0.01\n"));
+  EXPECT_EQ(json::parse(checkpoint_json(checkpoint))["manifest"]["scheduler"],
+            manifest["scheduler"]);
+  manifest["scaler"] = manifest["scheduler"] = {};
+  EXPECT_THAT(checkpoint_text(write(folder.path(), 2, manifest)), Not(HasSubstr("sch")));
 }
 
 TEST(CheckpointInspection, FindsTheNewestOfAFolder) {

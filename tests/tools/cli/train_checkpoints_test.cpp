@@ -142,6 +142,27 @@ TEST_F(TrainCheckpoints, AResumedTrainingThatIsCompleteTrainsNoMore) {
   EXPECT_TRUE(second == first);
 }
 
+TEST_F(TrainCheckpoints, TheLearningRateIsTheCheckpoints) {
+  const auto words = [&](const std::string& epochs, const std::string& rate) {
+    return Words{"--epochs",          epochs,     "--lr",      rate,           "--checkpoint-dir",
+                 path("checkpoints"), "--resume", "--metrics", path("metrics")};
+  };
+  trained("first", words("1", "0.004"));
+  EXPECT_THAT(out_, Not(HasSubstr("differ")));
+  trained("second", words("2", "0.5"));
+  EXPECT_THAT(out_, HasSubstr("the optimizer's learning rates differ from the checkpoint's: "
+                              "initial_lr.0 0.5 (checkpoint: 0.004); the checkpoint's are used\n"));
+  std::ifstream in(path("metrics"));
+  std::int64_t lines = 0;
+  for (std::string line; std::getline(in, line);) {
+    const auto json = nlohmann::json::parse(line);
+    if (!json.contains("learning_rate")) continue;
+    EXPECT_EQ(json["learning_rate"], 0.004) << line;
+    ++lines;
+  }
+  EXPECT_EQ(lines, 2 * (kStepsPerEpoch / 10 + 1));
+}
+
 TEST_F(TrainCheckpoints, AnotherNumberOfRanksGoesOn) {
   lose_rank(1);
   const Words resume{"--epochs",          "2",        "--checkpoint-dir",
