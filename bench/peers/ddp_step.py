@@ -167,7 +167,7 @@ def rank_main(rank, options):
     torch.manual_seed(rank)
     model = DistributedDataParallel(make_model().to(options.device))
     device_type = torch.device(options.device).type
-    scaler = torch.amp.GradScaler(device_type, enabled=options.amp == "fp16")
+    scaler = torch.amp.GradScaler(device_type) if options.amp == "fp16" else None
     optimizer = make_optimizer(model.parameters(), **({"fused": True} if options.fused else {}))
     batch, target = make_input().to(options.device), make_target().to(options.device)
 
@@ -176,9 +176,13 @@ def rank_main(rank, options):
         optimizer.zero_grad(set_to_none=options.set_to_none)
         with torch.autocast(device_type, AMP_TYPES[options.amp], enabled=options.amp != "none"):
             value = loss(model(batch), target)
-        scaler.scale(value).backward()
-        scaler.step(optimizer)
-        scaler.update()
+        if scaler:
+            scaler.scale(value).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        else:
+            value.backward()
+            optimizer.step()
         if options.device != "cpu":
             torch.cuda.synchronize()
         return time.perf_counter() - start

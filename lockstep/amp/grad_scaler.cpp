@@ -44,7 +44,7 @@ void check_rules(const GradScalerOptions& options) {
   }
 }
 
-// The elements of gradients: those that sparse ones have.
+// The elements of gradients that have any: those that sparse ones have.
 std::vector<at::Tensor> gradients_to_scale(const torch::optim::Optimizer& optimizer) {
   std::vector<at::Tensor> gradients;
   for (const auto& group : optimizer.param_groups()) {
@@ -59,6 +59,7 @@ std::vector<at::Tensor> gradients_to_scale(const torch::optim::Optimizer& optimi
         "GradScaler: no parameter of the optimizer has a gradient. Call "
         "scaler.scale(loss).backward() before");
   }
+  std::erase_if(gradients, [](const at::Tensor& gradient) { return gradient.numel() == 0; });
   return gradients;
 }
 
@@ -109,7 +110,7 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
   const std::vector<at::Tensor> gradients = gradients_to_scale(optimizer);
   refuse_half(gradients);
   const bool finite = are_finite(optimizer, gradients);
-  at::_foreach_mul_(gradients, inverse_scale());
+  if (!gradients.empty()) at::_foreach_mul_(gradients, inverse_scale());
   stages_[&optimizer] = {.finite = finite, .stepped = false};
 }
 

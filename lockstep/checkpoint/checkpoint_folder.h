@@ -49,9 +49,9 @@ struct CheckpointContents {
   torch::optim::Optimizer* optimizer = nullptr;
   // May be null.
   GradScaler* scaler = nullptr;
-  // May be null. The numbers of a learning-rate scheduler of any kind, as those in the state_dict
-  // of Python's: finite, and the same on every rank. load() replaces all of them, names too; it
-  // leaves them if the checkpoint is of a version that did not save any.
+  // May be null. The numbers of a learning-rate scheduler of any kind, as in the state_dict() of a
+  // PyTorch scheduler: finite, and the same on every rank. load() replaces all of them, names too;
+  // it leaves them if the checkpoint is of a version that did not save any.
   std::map<std::string, double>* scheduler = nullptr;
   // Others that belong to the training, as the mean and deviation of a standardization, the same on
   // every rank. load() copies into them.

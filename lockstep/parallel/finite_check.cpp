@@ -76,8 +76,8 @@ bool can_be_checked_together(const at::Tensor& tensor) {
          (type == at::kFloat || type == at::kDouble || type == at::kHalf);
 }
 
-// A bool on the GPU that holds all of the tensors, which have one type. The kernel, that of
-// PyTorch's GradScaler, would also unscale them: it multiplies them by 1.
+// Whether all are finite, as a bool on their GPU. They have one type. The kernel, that of PyTorch's
+// GradScaler, would also unscale them: it multiplies them by 1.
 at::Tensor check_together(const std::vector<at::Tensor>& tensors) {
   const at::TensorOptions options = tensors.front().options().dtype(at::kFloat);
   at::Tensor found_inf = at::zeros({}, options);
@@ -106,6 +106,8 @@ bool all_finite(const std::vector<at::Tensor>& tensors) {
   std::map<GpuAndType, std::vector<at::Tensor>> together;
   std::vector<at::Tensor> on_devices;
   for (const at::Tensor& tensor : tensors) {
+    // If the last of a list is empty, the kernels of libtorch 2.0 pass over some of the others.
+    if (tensor.numel() == 0) continue;
     if (tensor.is_cpu()) {
       if (!is_finite_on_cpu(tensor)) return false;
     } else if (can_be_checked_together(tensor)) {

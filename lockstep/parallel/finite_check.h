@@ -24,7 +24,8 @@ class FiniteCheck {
   at::Tensor on_device_;  // one bool, instead of passes_
 };
 
-// Whether all of them are finite. Waits for a device once, not for each tensor.
+// Whether all of them are finite. Waits for a device once, not for each tensor. On GPUs it may
+// write the same elements into them again.
 bool all_finite(const std::vector<at::Tensor>& tensors);
 
 }  // namespace lockstep

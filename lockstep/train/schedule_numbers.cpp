@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* kDecay = "decay";
 
-// What a program of another version did not save is no difference.
+// A number that the checkpoint lacks counts as equal.
 double number_or(const ScheduleNumbers& numbers, const std::string& name, double otherwise) {
   const auto found = numbers.find(name);
   return found == numbers.end() ? otherwise : found->second;
@@ -53,11 +53,6 @@ bool leaves_rates(double base, double scale, double decay) {
   return base == 1 && scale == 1 && decay == number_of(LearningRateDecay::none);
 }
 
-bool was_flat(const ScheduleNumbers& checkpoint) {
-  return leaves_rates(number_or(checkpoint, "base", 1), number_or(checkpoint, "scale", 1),
-                      number_or(checkpoint, kDecay, number_of(LearningRateDecay::none)));
-}
-
 ScheduleNumbers option_numbers(const LearningRateSchedule& schedule) {
   return {{"base", schedule.base},
           {"scale", schedule.scale},
@@ -78,6 +73,11 @@ ScheduleNumbers rate_numbers(const std::vector<double>& rates) {
 
 bool is_flat(const LearningRateSchedule& schedule) {
   return leaves_rates(schedule.base, schedule.scale, number_of(schedule.decay));
+}
+
+bool was_flat(const ScheduleNumbers& checkpoint) {
+  return leaves_rates(number_or(checkpoint, "base", 1), number_or(checkpoint, "scale", 1),
+                      number_or(checkpoint, kDecay, number_of(LearningRateDecay::none)));
 }
 
 ScheduleNumbers schedule_numbers(const LearningRateSchedule& schedule,

@@ -14,6 +14,8 @@ using ScheduleNumbers = std::map<std::string, double>;
 
 // Whether it leaves every rate as it is.
 bool is_flat(const LearningRateSchedule& schedule);
+// The same for the schedule of a checkpoint.
+bool was_flat(const ScheduleNumbers& checkpoint);
 
 // The options by their names, `decay` by its position in the enum, and the rate of each parameter
 // group before the schedule: "initial_lr.0" is PyTorch's initial_lr of group 0.

@@ -58,6 +58,8 @@ CheckpointContents TrainerStep::contents() {
 std::vector<std::string> TrainerStep::resume_schedule() {
   auto lines = schedule_differences(options_.schedule, rates_, scheduler_);
   rates_ = initial_rates(scheduler_, std::move(rates_));
+  // A flat schedule sets no rate, and the loaded ones are those of the checkpoint's last step.
+  if (is_flat(options_.schedule) && !was_flat(scheduler_)) scale_learning_rates_by(1);
   scheduler_ = schedule_numbers(options_.schedule, rates_);
   return lines;
 }
@@ -110,7 +112,10 @@ void TrainerStep::clip_gradients() {
 void TrainerStep::scale_learning_rates(std::int64_t steps) {
   // A flat schedule does not override a rate that somebody else set.
   if (is_flat(options_.schedule)) return;
-  const double factor = learning_rate_at(options_.schedule, steps);
+  scale_learning_rates_by(learning_rate_at(options_.schedule, steps));
+}
+
+void TrainerStep::scale_learning_rates_by(double factor) {
   for (std::size_t i = 0; i < rates_.size(); ++i) {
     optimizer_->param_groups()[i].options().set_lr(rates_[i] * factor);
   }

@@ -54,6 +54,7 @@ class TrainerStep {
  private:
   void clip_gradients();
   void scale_learning_rates(std::int64_t steps);
+  void scale_learning_rates_by(double factor);
 
   const TrainerOptions& options_;
   GradScaler scaler_;

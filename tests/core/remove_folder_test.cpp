@@ -8,7 +8,6 @@
 
 #include "support/temporary_folder.h"
 #include <gtest/gtest.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 namespace lockstep {
@@ -42,17 +41,36 @@ TEST_F(RemoveFolder, IsContentIfThereIsNone) {
   EXPECT_FALSE(remove_folder(in("nothing")));
 }
 
+// Root may remove everything.
+class NotRoot {
+ public:
+  NotRoot() {
+    if (::geteuid() == 0) is_changed_ = ::seteuid(kNobody) == 0;
+  }
+  ~NotRoot() {
+    if (is_changed_ && ::seteuid(0) != 0) ADD_FAILURE() << "cannot become root again";
+  }
+  NotRoot(const NotRoot&) = delete;
+  NotRoot& operator=(const NotRoot&) = delete;
+
+ private:
+  static constexpr uid_t kNobody = 65534;
+  bool is_changed_ = false;
+};
+
 TEST_F(RemoveFolder, ReturnsTheErrorAndRemovesTheRest) {
-  // A file system's own files cannot be removed, not even by root.
-  const std::error_code error = remove_folder("/proc/self/fdinfo");
-  EXPECT_TRUE(error);
-  if (::geteuid() == 0) return;
   fs::create_directories(in("whole/locked/deep"));
   std::ofstream(in("whole/file")) << "text";
-  ASSERT_EQ(::chmod(in("whole/locked").c_str(), 0500), 0);
-  EXPECT_EQ(remove_folder(in("whole")), std::errc::permission_denied);
+  fs::permissions(folder_.path(), fs::perms::all);
+  fs::permissions(in("whole"), fs::perms::all);
+  fs::permissions(in("whole/locked"), fs::perms(0555));
+  {
+    const NotRoot user;
+    EXPECT_EQ(remove_folder(in("whole")), std::errc::permission_denied);
+  }
   EXPECT_FALSE(fs::exists(in("whole/file")));
-  ASSERT_EQ(::chmod(in("whole/locked").c_str(), 0700), 0);
+  EXPECT_TRUE(fs::exists(in("whole/locked/deep")));
+  fs::permissions(in("whole/locked"), fs::perms::all);
 }
 
 }  // namespace

@@ -94,7 +94,7 @@ TEST_P(DeviceUpdate, AdamIsThatOfHostMemory) {
         const auto update = [&] {
           update_adam_on_device(tensors, constants, step, GetParam().kernels);
         };
-        if (!available(update)) GTEST_SKIP() << "this libtorch has no fused kernel for the CPU";
+        if (!available(update)) GTEST_SKIP() << "this libtorch has no fused kernel for the device";
         for (std::size_t i = 0; i < kCounts.size(); ++i) {
           update_adam(
               {.parameter = expected.values[i].data_ptr(),
@@ -143,7 +143,7 @@ TEST_P(DeviceUpdate, SgdIsThatOfHostMemory) {
           tensors.gradients.push_back(copy(expected.gradients.back()));
         }
         const auto update = [&] { update_sgd_on_device(tensors, constants, GetParam().kernels); };
-        if (!available(update)) GTEST_SKIP() << "this libtorch has no fused kernel for the CPU";
+        if (!available(update)) GTEST_SKIP() << "this libtorch has no fused kernel for the device";
         for (std::size_t i = 0; i < kCounts.size(); ++i) {
           update_sgd(
               {.parameter = expected.values[i].data_ptr(),

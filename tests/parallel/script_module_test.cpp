@@ -44,7 +44,8 @@ at::Tensor loss_of(const IValue& output) {
   return output.toTensor().square().mean();
 }
 
-void expect_same_gradients(const torch::jit::Module& actual, const torch::jit::Module& expected) {
+void expect_same_gradients_of_scripts(const torch::jit::Module& actual,
+                                      const torch::jit::Module& expected) {
   const auto parameters = expected.named_parameters();
   auto wanted = parameters.begin();
   for (const auto& parameter : actual.named_parameters()) {
@@ -85,7 +86,7 @@ TEST(ScriptModule, TrainsInReplicas) {
     loss_of(alone.forward({batch})).backward();
     loss_of(model->forward({batch})).backward();
   }
-  expect_same_gradients(model->module()->script(), alone);
+  expect_same_gradients_of_scripts(model->module()->script(), alone);
   // The first replica's part of the batch.
   EXPECT_EQ(model->module()->script().attr("seen").toTensor().item<float>(), 4 * 3);
 }
@@ -100,7 +101,7 @@ TEST(ScriptModule, TrainsInRanks) {
     for (int step = 0; step < 4; ++step) {
       loss_of(model->forward({part(batch, group->rank(), 2)})).backward();
     }
-    expect_same_gradients(model->module()->script(), alone);
+    expect_same_gradients_of_scripts(model->module()->script(), alone);
   });
 }
 

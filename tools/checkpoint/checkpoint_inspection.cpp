@@ -58,7 +58,7 @@ std::string head_of(const fs::path& checkpoint, const nlohmann::json& manifest) 
   }
   for (const char* part : {"scaler", "scheduler"}) {
     const auto state = manifest.find(part);
-    if (state == manifest.end()) continue;  // null, or of an older version: nothing to show
+    if (state == manifest.end()) continue;  // of an older version; null has no items
     for (const auto& [key, value] : state->items()) {
       text += fmt::format("{} {}: {}\n", part, in_quotes(key), shown(value));
     }
