@@ -61,7 +61,7 @@ bool TrainerLoop::open_checkpoints(EpochSampler* sampler) {
   const auto loaded = saves->load(sampler);
   saves_ = std::move(saves);
   if (!loaded) return false;
-  for (const std::string& line : step_.resume_schedule()) options_.log(line);
+  for (const std::string& line : step_.rates().resume()) options_.log(line);
   progress_ = *loaded;
   return true;
 }

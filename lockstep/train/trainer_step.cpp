@@ -2,7 +2,6 @@
 // The order of what one step does to gradients and parameters.
 #include "lockstep/train/trainer_step.h"
 
-#include <cstddef>
 #include <optional>
 #include <utility>
 
@@ -15,12 +14,11 @@
 #include "lockstep/optim/clip_grad.h"
 #include "lockstep/optim/parameter_groups.h"
 #include "lockstep/parallel/model_checks.h"
-#include "lockstep/train/learning_rate.h"
 
 namespace lockstep {
 
 TrainerStep::TrainerStep(const TrainerOptions& options)
-    : options_(options), scaler_({.enabled = options.amp == at::kHalf}) {}
+    : options_(options), scaler_({.enabled = options.amp == at::kHalf}), rates_(options.schedule) {}
 
 void TrainerStep::use(std::shared_ptr<torch::nn::Module> module,
                       std::shared_ptr<DistributedDataParallelBase> model,
@@ -33,9 +31,7 @@ void TrainerStep::use(std::shared_ptr<torch::nn::Module> module,
   module_ = std::move(module);
   model_ = std::move(model);
   optimizer_ = std::move(optimizer);
-  for (auto& parameters : optimizer_->param_groups()) {
-    rates_.push_back(parameters.options().get_lr());
-  }
+  rates_.use(*optimizer_);
 }
 
 torch::optim::Optimizer& TrainerStep::optimizer() const {
@@ -48,20 +44,10 @@ double TrainerStep::learning_rate() const {
 }
 
 CheckpointContents TrainerStep::contents() {
-  scheduler_ = schedule_numbers(options_.schedule, rates_);
   return {.module = module_,
           .optimizer = optimizer_.get(),
           .scaler = scaler_.is_enabled() ? &scaler_ : nullptr,
-          .scheduler = &scheduler_};
-}
-
-std::vector<std::string> TrainerStep::resume_schedule() {
-  auto lines = schedule_differences(options_.schedule, rates_, scheduler_);
-  rates_ = initial_rates(scheduler_, std::move(rates_));
-  // A flat schedule sets no rate, and the loaded ones are those of the checkpoint's last step.
-  if (is_flat(options_.schedule) && !was_flat(scheduler_)) scale_learning_rates_by(1);
-  scheduler_ = schedule_numbers(options_.schedule, rates_);
-  return lines;
+          .scheduler = &rates_.numbers()};
 }
 
 void TrainerStep::abandon() {
@@ -88,7 +74,7 @@ at::Tensor TrainerStep::backward(const std::function<at::Tensor()>& loss, bool s
 
 bool TrainerStep::update(std::int64_t& steps) {
   const TracedSpan span("optimizer");
-  scale_learning_rates(steps);
+  rates_.set(steps);
   if (options_.max_grad_norm) clip_gradients();
   const bool stepped = scaler_.step(*optimizer_);
   scaler_.update();
@@ -106,18 +92,6 @@ void TrainerStep::clip_gradients() {
     clip_grad_norm_(*model_, *options_.max_grad_norm);
   } else {
     torch::nn::utils::clip_grad_norm_(optim::parameters_of(*optimizer_), *options_.max_grad_norm);
-  }
-}
-
-void TrainerStep::scale_learning_rates(std::int64_t steps) {
-  // A flat schedule does not override a rate that somebody else set.
-  if (is_flat(options_.schedule)) return;
-  scale_learning_rates_by(learning_rate_at(options_.schedule, steps));
-}
-
-void TrainerStep::scale_learning_rates_by(double factor) {
-  for (std::size_t i = 0; i < rates_.size(); ++i) {
-    optimizer_->param_groups()[i].options().set_lr(rates_[i] * factor);
   }
 }
 

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -15,7 +14,7 @@
 #include "lockstep/amp/grad_scaler.h"
 #include "lockstep/checkpoint/checkpoint_folder.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
-#include "lockstep/train/schedule_numbers.h"
+#include "lockstep/train/scheduled_rates.h"
 #include "lockstep/train/trainer_options.h"
 
 namespace lockstep {
@@ -39,9 +38,7 @@ class TrainerStep {
   GradScaler& scaler() { return scaler_; }
   // All that a step changes, and what its learning rates follow from.
   CheckpointContents contents();
-  // After a checkpoint was loaded into the contents: the initial rates are then the checkpoint's.
-  // Returns lines that say how the program's schedule and rates differ.
-  std::vector<std::string> resume_schedule();
+  ScheduledRates& rates() { return rates_; }
 
   // Forgets a step that ended with an error.
   void abandon();
@@ -53,8 +50,6 @@ class TrainerStep {
 
  private:
   void clip_gradients();
-  void scale_learning_rates(std::int64_t steps);
-  void scale_learning_rates_by(double factor);
 
   const TrainerOptions& options_;
   GradScaler scaler_;
@@ -62,8 +57,7 @@ class TrainerStep {
   std::shared_ptr<DistributedDataParallelBase> model_;  // null unless distributed
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   at::Device device_ = at::kCPU;  // of the parameters
-  std::vector<double> rates_;     // of each parameter group, before the schedule
-  ScheduleNumbers scheduler_;     // for checkpoints, from contents() on
+  ScheduledRates rates_;
 };
 
 }  // namespace lockstep

@@ -127,7 +127,7 @@ TEST_P(TrainingConformance, AShardedOptimizerHasTheBitsOfOneThatIsNot) {
     for (const auto& item : reference->named_parameters()) {
       const at::Tensor& expected = item.value();
       EXPECT_TRUE(torch::equal(whole_net->named_parameters()[item.key()], expected)) << item.key();
-      const at::Tensor& other = divided_net->named_parameters()[item.key()];
+      const at::Tensor other = divided_net->named_parameters()[item.key()];
       EXPECT_TRUE(adds_alike ? torch::equal(other, expected)
                              : torch::allclose(other, expected, 1e-4, 1e-6))
           << item.key();

@@ -218,7 +218,7 @@ TEST_F(CheckpointCommand, LooksIntoCheckpointsOfATraining) {
   const auto name = described["files"].at(0)["name"].get<std::string>();
   Program hashed({"sha256sum", folder + "/latest/" + name});
   EXPECT_EQ(hashed.wait(), 0);
-  EXPECT_EQ(hashed.out().substr(0, 64), described["files"].at(0)["sha256"]);
+  EXPECT_EQ(described["files"].at(0)["sha256"], hashed.out().substr(0, 64));
 
   EXPECT_EQ(run_checkpoint({"diff", folder, folder + "/latest"}).code, 0);
   const Ended exported = run_checkpoint({"export", folder, file("net.pt")});
