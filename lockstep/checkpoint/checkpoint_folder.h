@@ -50,8 +50,8 @@ struct CheckpointContents {
   // May be null.
   GradScaler* scaler = nullptr;
   // May be null. The numbers of a learning-rate scheduler of any kind, as in the state_dict() of a
-  // PyTorch scheduler: finite, and the same on every rank. load() replaces all of them, names too;
-  // it leaves them if the checkpoint is of a version that did not save any.
+  // PyTorch scheduler: finite, and the same on every rank. load() replaces all of them, also the
+  // names. Checkpoints of an older version have none, and load() then leaves the map as it is.
   std::map<std::string, double>* scheduler = nullptr;
   // Others that belong to the training, as the mean and deviation of a standardization, the same on
   // every rank. load() copies into them.
