@@ -12,12 +12,11 @@ namespace lockstep::testing {
 namespace {
 
 std::string output_of(const std::string& command) {
-  Program program({"/bin/sh", "-c", command});
-  const int code = program.wait();
-  if (code != 0) {
-    throw std::runtime_error(fmt::format("{}: exit code {}: {}", command, code, program.err()));
+  const Ended ended = run_to_end({"/bin/sh", "-c", command});
+  if (ended.code != 0) {
+    throw std::runtime_error(fmt::format("{}: exit code {}: {}", command, ended.code, ended.err));
   }
-  return program.out();
+  return ended.out;
 }
 
 bool works(const std::string& command) {

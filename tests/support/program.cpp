@@ -172,6 +172,12 @@ void Program::check_deadline() {
   throw std::runtime_error("it did not get there within a minute; out: " + out_ + " err: " + err_);
 }
 
+Ended run_to_end(const std::vector<std::string>& command) {
+  Program program(command);
+  const int code = program.wait();
+  return {code, program.out(), program.err()};
+}
+
 int occurrences(const std::string& text, const std::string& part) {
   int found = 0;
   for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;

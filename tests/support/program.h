@@ -59,6 +59,14 @@ class Program {
   std::chrono::steady_clock::time_point deadline_;
 };
 
+// How a program ended, and what it wrote.
+struct Ended {
+  int code;
+  std::string out;
+  std::string err;
+};
+Ended run_to_end(const std::vector<std::string>& command);
+
 // How often the text holds the part.
 int occurrences(const std::string& text, const std::string& part);
 

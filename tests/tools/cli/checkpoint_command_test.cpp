@@ -21,17 +21,9 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Json = nlohmann::json;
 
-struct Ended {
-  int code;
-  std::string out;
-  std::string err;
-};
-
 Ended run_checkpoint(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), {LOCKSTEP_PROGRAM, "checkpoint"});
-  Program program(arguments);
-  const int code = program.wait();
-  return {code, program.out(), program.err()};
+  return testing::run_to_end(arguments);
 }
 
 const std::string kTwoFloats("\0\0\x80\x3f\0\0\0\x40", 8);  // 1, 2

@@ -20,6 +20,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::StartsWith;
 using Json = nlohmann::json;
+using testing::Ended;
 using testing::Program;
 
 class DoctorCommand : public ::testing::Test {
@@ -38,12 +39,6 @@ class DoctorCommand : public ::testing::Test {
   const std::string mark = testing::unique_mark();
 };
 
-struct Ended {
-  int code;
-  std::string out;
-  std::string err;
-};
-
 // With settings of the environment as for env(1).
 Ended doctor(const std::vector<std::string>& settings = {},
              const std::vector<std::string>& options = {}) {
@@ -51,9 +46,7 @@ Ended doctor(const std::vector<std::string>& settings = {},
   arguments.insert(arguments.end(), settings.begin(), settings.end());
   arguments.insert(arguments.end(), {LOCKSTEP_PROGRAM, "doctor"});
   arguments.insert(arguments.end(), options.begin(), options.end());
-  Program program(arguments);
-  const int code = program.wait();
-  return {code, program.out(), program.err()};
+  return testing::run_to_end(arguments);
 }
 
 Json finding(const Json& diagnosis, const std::string& topic) {

@@ -28,15 +28,10 @@ class Run : public ::testing::Test {
     return arguments;
   }
 
-  struct Ended {
-    int code;
-    std::string out;
-    std::string err;
-  };
-  static Ended run(const std::vector<std::string>& arguments) {
-    testing::Program program(command(arguments));
-    const int code = program.wait();
-    return {code, program.out(), testing::without_crowding(program.err())};
+  static testing::Ended run(const std::vector<std::string>& arguments) {
+    testing::Ended ended = testing::run_to_end(command(arguments));
+    ended.err = testing::without_crowding(ended.err);
+    return ended;
   }
 
   const testing::PrivateTmpdir tmpdir;

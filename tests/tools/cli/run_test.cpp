@@ -22,6 +22,7 @@ using namespace std::chrono_literals;
 using ::testing::AllOf;
 using testing::count_marked;
 using ::testing::ElementsAre;
+using testing::Ended;
 using testing::eventually;
 using ::testing::HasSubstr;
 using testing::Program;
