@@ -19,9 +19,13 @@ struct TracedRank {
   std::vector<RecordedSpan> spans = {};
 };
 
-// The events, separated by ",\n". The rank is a process (pid). Thread 0 is the training; reductions
-// in flight are on threads of their own, as few as they need without overlapping; other threads
-// follow.
+// The process (pid) of rank 0; the other ranks follow. Perfetto takes process 0 for the idle
+// process of a kernel.
+inline constexpr int kFirstTracedProcess = 1'000'000;
+
+// The events, separated by ",\n". The first thread of a rank is the training; reductions in flight
+// are on threads of their own, as few as they need without overlapping; the writer of checkpoints
+// and other threads follow.
 std::string trace_events(TracedRank traced);
 
 }  // namespace lockstep

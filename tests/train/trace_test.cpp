@@ -18,6 +18,7 @@
 
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/core/error.h"
+#include "lockstep/train/trace_events.h"
 #include "lockstep/train/trainer.h"
 
 namespace lockstep::testing {
@@ -76,7 +77,7 @@ Interval interval(const Json& event) {
 std::vector<Json> named(const Json& events, const std::string& name, int rank) {
   std::vector<Json> chosen;
   for (const Json& event : events) {
-    if (event["ph"] == "X" && event["name"] == name && event["pid"] == rank) {
+    if (event["ph"] == "X" && event["name"] == name && event["pid"] == kFirstTracedProcess + rank) {
       chosen.push_back(event);
     }
   }
@@ -138,7 +139,7 @@ TEST(Trace, ShowsTheStepsOfEveryRank) {
     }
     std::set<int> numbers;
     for (const Json& bucket : buckets) {
-      EXPECT_GE(bucket["tid"], 1);
+      EXPECT_NE(bucket["tid"], backwards[0]["tid"]);
       numbers.insert(bucket["args"]["number"].get<int>());
     }
     EXPECT_EQ(numbers.size(), 6U);
@@ -160,13 +161,14 @@ TEST(Trace, ShowsWhenEachRankSavesAndWritesCheckpoints) {
     const auto writes = named(events, "checkpoint write", rank);
     ASSERT_EQ(saves.size(), 2U);  // after step 3, and after the epoch
     ASSERT_EQ(writes.size(), 2U);
+    const Json training = saves[0]["tid"];
     for (std::size_t i = 0; i < 2; ++i) {
-      EXPECT_EQ(saves[i]["tid"], 0);
-      EXPECT_NE(writes[i]["tid"], 0);
+      EXPECT_EQ(saves[i]["tid"], training);
+      EXPECT_NE(writes[i]["tid"], training);
       EXPECT_TRUE(interval(saves[i]).holds({interval(writes[i]).begin, interval(saves[i]).end}));
     }
     // The waits of the threads that write are not those of the training.
-    for (const Json& wait : named(events, "wait", rank)) EXPECT_EQ(wait["tid"], 0);
+    for (const Json& wait : named(events, "wait", rank)) EXPECT_EQ(wait["tid"], training);
   }
 }
 

@@ -18,6 +18,8 @@
 #include <signal.h>
 #include <stdlib.h>
 
+#include "lockstep/train/trace_events.h"
+
 namespace lockstep {
 namespace {
 
@@ -111,13 +113,17 @@ TEST_F(TrainFiles, AFullDiskEndsATrainingWithMetrics) {
             "cannot write the metrics file /dev/full: No space left on device");
 }
 
+std::size_t rank_of(const Json& event) {
+  return event["pid"].get<std::size_t>() - kFirstTracedProcess;
+}
+
 // How many events of a name each rank has, by "rank/name".
 std::map<std::string, int> events_in(const std::string& file) {
   std::ifstream in(file);
   std::map<std::string, int> counts;
   for (const Json& event : Json::parse(in)) {
     if (event["ph"] != "X") continue;
-    ++counts[event["pid"].dump() + "/" + event["name"].get<std::string>()];
+    ++counts[std::to_string(rank_of(event)) + "/" + event["name"].get<std::string>()];
   }
   return counts;
 }
@@ -168,8 +174,7 @@ TEST_F(TrainFiles, ShowsRanksWithDifferentClocksOnOne) {
     labels += event.value("args", Json::object()).value("labels", "");
     if (event["ph"] != "X" || event["name"] != "bucket") continue;
     const double begin = event["ts"];
-    buckets.at(event["pid"].get<std::size_t>())
-        .emplace_back(begin, begin + event["dur"].get<double>());
+    buckets.at(rank_of(event)).emplace_back(begin, begin + event["dur"].get<double>());
   }
   EXPECT_THAT(labels, HasSubstr("clock known to "));
   ASSERT_EQ(buckets[0].size(), buckets[1].size());
