@@ -7,12 +7,14 @@
 #include <exception>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "lockstep/core/error.h"
 #include "lockstep/optim/algorithm.h"
@@ -80,6 +82,7 @@ void FusedOptimizer<Base, Options, State>::shard(GroupArgument group) {
   if (ranks.size() == 1) return;
   check_agreement(ranks, Algorithm<State>::name(), detail::describe<Options, State>(*this),
                   "optimizer");
+  compared_options_ = detail::options_of_groups<Options>(*this);
   group_ = group.shared();
   if (reduction_) {
     require_parameters_of(*reduction_, parameters_of(*this), Algorithm<State>::name());
@@ -175,10 +178,7 @@ void FusedOptimizer<Base, Options, State>::update_own_parts(double gradient_fact
                      "ranks. Give all groups to the constructor");
   }
   flat_->check();
-  if (!loaded_lines_.empty()) {
-    check_agreement(*group_, Algorithm<State>::name(), std::exchange(loaded_lines_, {}),
-                    "optimizer");
-  }
+  compare_ranks();
   consolidated_.reset();
   try {
     update_and_exchange(gradient_factor);
@@ -187,6 +187,28 @@ void FusedOptimizer<Base, Options, State>::update_own_parts(double gradient_fact
     group_->abort(where() + error.what());
     throw;
   }
+}
+
+// Exchanges something only after a load, or if this rank's options have changed since they were
+// last compared: ranks that update their parts differently would still have equal parameters.
+template <class Base, class Options, class State>
+void FusedOptimizer<Base, Options, State>::compare_ranks() {
+  const std::string_view name = Algorithm<State>::name();
+  if (!loaded_lines_.empty()) {
+    check_agreement(*group_, name, std::exchange(loaded_lines_, {}), "optimizer");
+  }
+  std::vector<Options> options = detail::options_of_groups<Options>(*this);
+  if (options == compared_options_) return;
+  const std::vector<std::string> lines = detail::describe_options<Options, State>(options);
+  try {
+    check_agreement(*group_, name, lines, "optimizer");
+  } catch (const UsageError& error) {
+    throw UsageError(fmt::format(
+        "{}this rank's options have changed, to {}, and every rank's must change alike before the "
+        "same step: {}",
+        where(), fmt::join(lines, ", "), error.what()));
+  }
+  compared_options_ = std::move(options);
 }
 
 template <class Base, class Options, class State>

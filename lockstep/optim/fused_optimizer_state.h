@@ -32,16 +32,33 @@ void copy_state(torch::optim::Optimizer& from, torch::optim::Optimizer& to) {
   }
 }
 
-// One line per option and parameter, and for each parameter that has a state its number of steps.
+// One line per option.
 template <class Options, class State>
-std::vector<std::string> describe(torch::optim::Optimizer& optimizer) {
+std::vector<std::string> describe_options(const std::vector<Options>& of_groups) {
   std::vector<std::string> lines;
-  auto& groups = optimizer.param_groups();
-  for (std::size_t i = 0; i < groups.size(); ++i) {
-    const auto& options = static_cast<const Options&>(groups[i].options());
-    for (const std::string& option : Algorithm<State>::describe(options)) {
+  for (std::size_t i = 0; i < of_groups.size(); ++i) {
+    for (const std::string& option : Algorithm<State>::describe(of_groups[i])) {
       lines.push_back(fmt::format("{} for group {}", option, i));
     }
+  }
+  return lines;
+}
+
+template <class Options>
+std::vector<Options> options_of_groups(const torch::optim::Optimizer& optimizer) {
+  std::vector<Options> options;
+  for (const auto& group : optimizer.param_groups()) {
+    options.push_back(static_cast<const Options&>(group.options()));
+  }
+  return options;
+}
+
+// The options, a line per parameter, and for each parameter that has a state its number of steps.
+template <class Options, class State>
+std::vector<std::string> describe(torch::optim::Optimizer& optimizer) {
+  auto lines = describe_options<Options, State>(options_of_groups<Options>(optimizer));
+  auto& groups = optimizer.param_groups();
+  for (std::size_t i = 0; i < groups.size(); ++i) {
     for (std::size_t k = 0; k < groups[i].params().size(); ++k) {
       const at::Tensor& parameter = groups[i].params()[k];
       lines.push_back(fmt::format("{} as parameter {} of group {}", description(parameter), k, i));

@@ -101,7 +101,8 @@ class FusedOptimizer : public Base, public UnscalingOptimizer, public ShardedOpt
   // consolidate_state(). Parameters and gradients must be the same on every rank, as they are with
   // DistributedDataParallel. Parameters move into memory of the group: their tensors stay the same
   // objects, but must not be moved or converted from then on. Groups cannot be added later.
-  // UsageError on every rank if options or parameters differ between ranks.
+  // UsageError on every rank if options or parameters differ between ranks; a step() before which
+  // this rank's options have changed compares them again.
   FusedOptimizer(std::vector<torch::optim::OptimizerParamGroup> groups, Options defaults,
                  GroupArgument group);
   FusedOptimizer(std::vector<at::Tensor> parameters, Options defaults, GroupArgument group);
@@ -152,6 +153,7 @@ class FusedOptimizer : public Base, public UnscalingOptimizer, public ShardedOpt
   bool is_laid_out();
   void update(double gradient_factor);
   void update_own_parts(double gradient_factor);
+  void compare_ranks();
   void update_and_exchange(double gradient_factor);
   void gather_state(Base* consolidated, int to);
   std::unique_ptr<Base> plain_copy() const;
@@ -162,6 +164,7 @@ class FusedOptimizer : public Base, public UnscalingOptimizer, public ShardedOpt
   std::unique_ptr<FlatParameters> flat_;          // once parameters have moved
   std::unique_ptr<Base> loaded_;                  // a state that waits for that
   std::vector<std::string> loaded_lines_;         // of that state, to be compared between ranks
+  std::vector<Options> compared_options_;         // of the groups, equal on all ranks
   std::unique_ptr<Base> consolidated_;
 };
 

@@ -273,6 +273,35 @@ TEST(Sharding, DifferentOptionsAreNamedOnEveryRank) {
   });
 }
 
+TEST(Sharding, ChangedOptionsAreComparedInTheNextStep) {
+  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    const Parameters parameters = make_parameters();
+    Adam optimizer(parameters, 0.1, group);
+    const auto step_with = [&](double rate) {
+      optimizer.param_groups()[0].options().set_lr(rate);
+      take_steps(optimizer, parameters, 0, 1);
+    };
+    step_with(0.2);
+    EXPECT_THAT(message_of<UsageError>([&] { step_with(0.3 + group->rank()); }),
+                ::testing::AllOf(::testing::HasSubstr("rank 0 has lr 0.3"),
+                                 ::testing::HasSubstr("rank 1 has lr 1.3")));
+  });
+}
+
+TEST(Sharding, OptionsThatOneRankChangesAloneAreAnError) {
+  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    const Parameters parameters = make_parameters();
+    Adam optimizer(parameters, 0.1, group);
+    if (group->rank() == 1) optimizer.param_groups()[0].options().set_lr(0.2);
+    const std::string message =
+        message_of<UsageError>([&] { take_steps(optimizer, parameters, 0, 1); });
+    EXPECT_THAT(message, ::testing::HasSubstr("all_gather"));
+    if (group->rank() == 1) {
+      EXPECT_THAT(message, ::testing::HasSubstr("this rank's options have changed, to lr 0.2"));
+    }
+  });
+}
+
 TEST(Sharding, AGroupThatIsAddedTooLateIsAnError) {
   run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
     Adam optimizer(make_parameters(), 0.1, group);
