@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -154,7 +155,9 @@ void GradScaler::update(std::optional<double> new_scale) {
       std::ranges::all_of(stages_, [](const auto& entry) { return entry.second.finite; });
   stages_.clear();
   if (!finite) {
-    scale_ = static_cast<float>(scale_ * options_.backoff_factor);
+    // The inverse of a smaller scale is infinite: no later step could be taken.
+    scale_ = std::max(static_cast<float>(scale_ * options_.backoff_factor),
+                      std::numeric_limits<float>::min());
     growth_tracker_ = 0;
   } else if (++growth_tracker_ == options_.growth_interval) {
     const auto grown = static_cast<float>(scale_ * options_.growth_factor);

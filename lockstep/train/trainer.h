@@ -71,10 +71,10 @@ class Trainer : public TrainerBase {
   template <class Batches, class LossFunction>
   std::vector<EpochSummary> fit(Batches&& batches, LossFunction&& loss,
                                 const FitOptions& options = {}) {
-    const bool looks_ahead = this->options().accumulation_steps > 1;
+    const std::int64_t batches_per_step = this->options().accumulation_steps;
     const auto run_batches = [&](const detail::TrainOn& train_on) {
       model_.train();
-      detail::for_each_batch(batches, looks_ahead, [&](auto& batch, bool is_last) {
+      detail::for_each_batch(batches, batches_per_step, [&](auto& batch, bool is_last) {
         const auto loss_of_batch = [&] { return loss(model_, batch); };
         train_on({detail::samples_in(batch), is_last, loss_of_batch});
       });

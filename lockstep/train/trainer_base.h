@@ -48,15 +48,16 @@ std::int64_t samples_in(const Batch& batch) {
   return -1;
 }
 
-// Calls body(batch, is_last) for each batch. A checkpoint has the random numbers that the next
-// batch may be drawn with, so that batch must not have been drawn; but before the last step of an
-// accumulation, one must know whether it is. Only if it looks ahead, is_last is ever true.
+// Calls body(batch, is_last) for each batch. A checkpoint follows a step, and has the random
+// numbers that the next batch may be drawn with, so that batch must not have been drawn. But a
+// batch that does not complete a step must know whether it is the last, which completes one all the
+// same: only for such a batch is is_last ever true.
 template <class Batches, class Body>
-void for_each_batch(Batches& batches, bool looks_ahead, const Body& body) {
+void for_each_batch(Batches& batches, std::int64_t batches_per_step, const Body& body) {
   auto next = batches.begin();
   const auto end = batches.end();
-  while (next != end) {
-    if (looks_ahead) {
+  for (std::int64_t number = 1; next != end; ++number) {
+    if (number % batches_per_step != 0) {
       auto batch = *next;  // an advanced iterator may reuse its batch
       ++next;
       body(batch, !(next != end));

@@ -37,8 +37,9 @@ std::vector<EpochSummary> TrainerLoop::run(const RunBatches& run_batches, const 
     ++progress_.epoch;
     progress_.batches = 0;
     progress_.samples = 0;
-    if (saves_) save(summary.evaluation, fit.sampler);
+    // First, since it may change what the checkpoint keeps, such as learning rates.
     if (fit.end_epoch) fit.end_epoch(summary);
+    if (saves_) save(summary.evaluation, fit.sampler);
   }
   if (saves_) saves_->wait();
   return summaries;
@@ -97,8 +98,11 @@ EpochSummary TrainerLoop::run_epoch(const RunBatches& run_batches, const FitOpti
     summary.evaluation = fit.evaluate();
   }
   options_.log(fmt::format(
-      "{}: mean loss {:.4f}, {:.2f} s{}", epoch.label(), summary.loss, summary.seconds,
-      summary.evaluation ? fmt::format(", evaluation {:.4f}", *summary.evaluation) : ""));
+      "{}: mean loss {:.4f}, {:.2f} s{}{}", epoch.label(), summary.loss, summary.seconds,
+      summary.evaluation ? fmt::format(", evaluation {:.4f}", *summary.evaluation) : "",
+      summary.skipped > 0 ? fmt::format(", {} of {} steps skipped since gradients overflowed",
+                                        summary.skipped, summary.steps)
+                          : ""));
   return summary;
 }
 

@@ -108,6 +108,7 @@ struct FitOptions {
   // After each epoch: a number that is the same on every rank, as accuracy() returns; higher is
   // better.
   std::function<double()> evaluate = {};
+  // Before the checkpoint of the epoch, which has what this changes, such as learning rates.
   std::function<void(const EpochSummary&)> end_epoch = {};
 };
 

@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include <ATen/ATen.h>
 #include <torch/nn/utils/clip_grad.h>
@@ -26,7 +27,12 @@ void TrainerStep::use(std::shared_ptr<torch::nn::Module> module,
   if (optimizer_) {
     throw UsageError("[Trainer] optimize_with() was called before. A trainer has one optimizer");
   }
-  device_ = optimizer->param_groups().front().params().front().device();
+  const std::vector<at::Tensor> parameters =
+      optimizer ? optim::parameters_of(*optimizer) : std::vector<at::Tensor>();
+  if (parameters.empty()) {
+    throw UsageError("[Trainer] optimize_with() needs an optimizer that has parameters");
+  }
+  device_ = parameters.front().device();
   if (options_.amp) const Autocast is_possible(device_, options_.amp);
   module_ = std::move(module);
   model_ = std::move(model);

@@ -241,6 +241,24 @@ TEST(GradScaler, NeverGrowsToInfinity) {
   EXPECT_EQ(scaler.get_scale(), 3e38F);
 }
 
+TEST(GradScaler, NeverFallsToAScaleWithoutAnInverse) {
+  GradScaler scaler;
+  const at::Tensor weight = parameter();
+  optim::SGD optimizer({weight}, torch::optim::SGDOptions(1));
+  for (int step = 0; step < 200; ++step) {
+    set_gradient(weight, kInfinity);
+    EXPECT_FALSE(scaler.step(optimizer));
+    scaler.update();
+  }
+  EXPECT_GT(scaler.get_scale(), 0);
+  GradScaler loaded;
+  loaded.load_state(scaler.state());
+  EXPECT_EQ(loaded.get_scale(), scaler.get_scale());
+  set_gradient(weight, scaler.get_scale());
+  EXPECT_TRUE(loaded.step(optimizer));
+  EXPECT_EQ(weight.item<double>(), -1);
+}
+
 TEST(GradScaler, RefusesImpossibleOptions) {
   const auto message = [](const GradScalerOptions& options) {
     return message_of<UsageError>([&] { const GradScaler scaler(options); });

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -263,6 +264,75 @@ TEST(TrainerSaves, AResumedRunDrawsTheRandomNumbersOfItsDevice) {
   EXPECT_TRUE(are_equal(train_with_dropout(resumed, -1), whole));
 }
 
+// Batches with noise, each of which is drawn when the iterator moves, as libtorch's loaders do.
+class NoisyBatches {
+ public:
+  struct End {};
+  class Iterator {
+   public:
+    explicit Iterator(DistributedSampler& sampler) : sampler_(sampler) { ++*this; }
+    torch::data::Example<>& operator*() { return *batch_; }
+    Iterator& operator++() {
+      const auto samples = sampler_.next(6);
+      batch_.reset();
+      if (samples) batch_.emplace(at::rand({6, 6}), testing::values({6, 3}, 1));
+      return *this;
+    }
+    bool operator!=(End) const { return batch_.has_value(); }
+
+   private:
+    DistributedSampler& sampler_;
+    std::optional<torch::data::Example<>> batch_;
+  };
+
+  explicit NoisyBatches(DistributedSampler& sampler) : sampler_(sampler) {}
+  Iterator begin() {
+    sampler_.reset();
+    return Iterator(sampler_);
+  }
+  End end() const { return {}; }
+
+ private:
+  DistributedSampler& sampler_;
+};
+
+Weights train_with_noise(std::int64_t accumulation_steps, const TrainerCheckpointOptions& saves,
+                         std::int64_t stops_after) {
+  const auto group = make_self_group();
+  torch::manual_seed(1);
+  Mlp net;
+  testing::set_weights(*net, 3);
+  Trainer trainer(net, group,
+                  {.epochs = 2, .accumulation_steps = accumulation_steps, .checkpoints = saves});
+  trainer.optimize_with<optim::Adam>(torch::optim::AdamOptions(1e-2));
+  DistributedSampler sampler(kSamples, *group, {.seed = 5});
+  NoisyBatches batches(sampler);
+  trainer.fit(
+      batches,
+      [](auto& model, auto& batch) { return at::mse_loss(model(batch.data), batch.target); },
+      {.sampler = &sampler, .after_step = [&](const StepSummary& step) {
+         if (step.step == stops_after) throw Stopped();
+       }});
+  Weights weights;
+  for (const auto& [name, tensor] : state_dict(*net)) weights.push_back(tensor.clone());
+  return weights;
+}
+
+// Eight batches an epoch: with three in a step, the last step has two.
+TEST(TrainerSaves, AResumedRunDrawsTheRandomNumbersOfItsBatches) {
+  for (const std::int64_t accumulation_steps : {1, 2, 3}) {
+    const TemporaryFolder folder;
+    TrainerCheckpointOptions saves{.folder = folder.path() / "whole", .every_steps = 1};
+    const Weights whole = train_with_noise(accumulation_steps, saves, -1);
+    const std::int64_t steps = (8 + accumulation_steps - 1) / accumulation_steps;
+    saves.folder = folder.path() / "stopped";
+    EXPECT_THROW(train_with_noise(accumulation_steps, saves, steps + 2), Stopped);
+    saves.resume = true;
+    EXPECT_TRUE(are_equal(train_with_noise(accumulation_steps, saves, -1), whole))
+        << accumulation_steps;
+  }
+}
+
 TEST(TrainerSaves, WithoutASamplerTheNumberOfRanksMustStay) {
   EXPECT_THAT(
       message_of<CheckpointError>([] { resumed(1, 2, {.options = {}, .with_sampler = false}); }),
@@ -314,6 +384,33 @@ TEST_F(TrainerSavesAlone, RemembersItsPatience) {
   EXPECT_THAT(fit({0.9, 0.5}, {.patience = 2}), SizeIs(2));
   EXPECT_THAT(fit({0.9, 0.5, 0.4, 0.3, 0.2}, {.patience = 2}), SizeIs(1));
   EXPECT_THAT(fit({0.9, 0.5, 0.4, 0.3, 0.2}, {.patience = 2}), SizeIs(0));
+}
+
+TEST_F(TrainerSavesAlone, ARateThatEndEpochSetsIsInTheCheckpoint) {
+  const auto rates_of = [&](std::int64_t epochs) {
+    Mlp net;
+    testing::set_weights(*net, 3);
+    Trainer trainer(
+        net, make_self_group(),
+        {.epochs = epochs,
+         .checkpoints = TrainerCheckpointOptions{.folder = folder_.path(), .resume = true}});
+    trainer.optimize_with<optim::SGD>(torch::optim::SGDOptions(0.5));
+    const std::vector<torch::data::Example<>> batches(
+        1, {testing::values({4, 6}, 1), testing::values({4, 3}, 2)});
+    std::vector<double> rates;
+    trainer.fit(
+        batches,
+        [](auto& model, auto& batch) { return at::mse_loss(model(batch.data), batch.target); },
+        {.after_step = [&](const StepSummary& step) { rates.push_back(step.learning_rate); },
+         .end_epoch =
+             [&](const EpochSummary&) {
+               auto& options = trainer.optimizer().param_groups()[0].options();
+               options.set_lr(options.get_lr() / 2);
+             }});
+    return rates;
+  };
+  EXPECT_THAT(rates_of(2), ElementsAre(0.5, 0.25));
+  EXPECT_THAT(rates_of(4), ElementsAre(0.125, 0.0625));
 }
 
 TEST_F(TrainerSavesAlone, AFolderOfAnEarlierTrainingNeedsResume) {
