@@ -117,18 +117,21 @@ struct Trace::Recording {
   void write(bool of_all_ranks) {
     std::exception_ptr error;
     std::optional<WholeFile> whole;
-    try {
-      whole.emplace(file);
-      append_text(*whole, "[\n" + own_events());
-    } catch (...) {
-      error = std::current_exception();
-    }
+    const auto append = [&](const std::string& text) {
+      if (error) return;
+      try {
+        if (!whole) whole.emplace(file);
+        append_text(*whole, text);
+      } catch (...) {
+        error = std::current_exception();
+      }
+    };
+    append("[\n" + own_events());
     for (int rank = 1; of_all_ranks && rank < group->size(); ++rank) {
-      const std::string events = receive_text(rank, *group);
-      if (!error) append_text(*whole, ",\n" + events);
+      append(",\n" + receive_text(rank, *group));
     }
+    append("\n]\n");
     if (error) std::rethrow_exception(error);
-    append_text(*whole, "\n]\n");
     whole->commit();
   }
 

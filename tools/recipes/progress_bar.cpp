@@ -110,7 +110,10 @@ std::optional<ProgressState> progress_from_text(const std::string& text) {
 
 std::optional<ProgressState> ProgressMeter::step(const StepSeen& seen) {
   const auto now = Clock::now();
-  if (!last_) start_ = now;
+  if (!last_) {
+    start_ = now;
+    first_step_ = seen.step();
+  }
   samples_ += seen.samples;
   const bool last_step = seen.step() == seen.steps();
   if (last_ && now - *last_ < kRedraw && !last_step) return std::nullopt;
@@ -133,8 +136,9 @@ std::optional<ProgressState> ProgressMeter::step(const StepSeen& seen) {
       .loss = loss,
       .samples_per_second = rate_,
       // The first step, from which the clock runs, is not in the elapsed time.
-      .seconds_left =
-          elapsed / static_cast<double>(std::max<std::int64_t>(seen.step() - 1, 1)) * left};
+      .seconds_left = elapsed /
+                      static_cast<double>(std::max<std::int64_t>(seen.step() - first_step_, 1)) *
+                      left};
 }
 
 }  // namespace lockstep

@@ -45,6 +45,7 @@ class ProgressMeter {
   using Clock = std::chrono::steady_clock;
 
   Clock::time_point start_ = Clock::now();
+  std::int64_t first_step_ = 1;  // later if the training was resumed
   std::optional<Clock::time_point> last_;
   std::int64_t samples_ = 0;  // since last_
   double rate_ = 0;

@@ -2,7 +2,9 @@
 // The bar's text at several widths, and the states that a meter makes of steps.
 #include "tools/recipes/progress_bar.h"
 
+#include <chrono>
 #include <cmath>
+#include <thread>
 
 #include <gmock/gmock.h>
 #include <torch/torch.h>
@@ -114,6 +116,18 @@ TEST(ProgressMeter, SkipsStepsThatComeTooSoonButNotTheLast) {
   ASSERT_TRUE(last);
   EXPECT_EQ(last->seconds_left, 0);
   EXPECT_GT(last->samples_per_second, 0);
+}
+
+TEST(ProgressMeter, StepsBeforeAResumptionTookNoTime) {
+  ProgressMeter meter;
+  StepSeen seen{
+      .epoch = 10, .epochs = 10, .steps_per_epoch = 1'000'000, .loss = torch::tensor(0.25)};
+  meter.step(seen);
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  ++seen.step_of_epoch;
+  const auto second = meter.step(seen);
+  ASSERT_TRUE(second);
+  EXPECT_GE(second->seconds_left, 0.2 * 999'998);
 }
 
 }  // namespace
