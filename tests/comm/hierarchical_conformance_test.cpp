@@ -28,7 +28,7 @@ INSTANTIATE_TEST_SUITE_P(hierarchical, AbsenceConformance,
 INSTANTIATE_TEST_SUITE_P(hierarchical, FaultConformance,
                          ::testing::ValuesIn(cases(kHierarchical, {3})), case_name);
 INSTANTIATE_TEST_SUITE_P(hierarchical, TrainingConformance,
-                         ::testing::ValuesIn(cases(kHierarchical, {3})), case_name);
+                         ::testing::ValuesIn(cases(kHierarchical, {2, 3})), case_name);
 
 TEST(HierarchicalGroup, EveryRankHasTheSameBitsOfTheSum) {
   run_ranks(5, [](Rank& rank) {

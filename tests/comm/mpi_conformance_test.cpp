@@ -94,7 +94,7 @@ INSTANTIATE_TEST_SUITE_P(mpi, LifetimeConformance, ::testing::ValuesIn(cases(kMp
 INSTANTIATE_TEST_SUITE_P(mpi, CallsConformance, ::testing::ValuesIn(cases(kMpi, {3})), case_name);
 INSTANTIATE_TEST_SUITE_P(mpi, AbsenceConformance, ::testing::ValuesIn(cases(kMpi, {2, 3})),
                          case_name);
-INSTANTIATE_TEST_SUITE_P(mpi, TrainingConformance, ::testing::ValuesIn(cases(kMpi, {3})),
+INSTANTIATE_TEST_SUITE_P(mpi, TrainingConformance, ::testing::ValuesIn(cases(kMpi, {2, 3})),
                          case_name);
 INSTANTIATE_TEST_SUITE_P(hierarchical_mpi, ResultsConformance,
                          ::testing::ValuesIn(cases(kHierarchicalMpi, {3})), case_name);

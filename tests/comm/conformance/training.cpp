@@ -99,39 +99,46 @@ TEST_P(TrainingConformance, DdpReducesLargeGradients) {
 
 // Beside one that gets the same means and is not sharded. NCCL may round a divided mean in another
 // way than a whole one.
+template <class Optimizer, class Options>
+void expect_same_bits_sharded(const std::shared_ptr<ProcessGroup>& group, const Options& options) {
+  Mlp reference = make_net(0);
+  Mlp whole_net = make_net(0);
+  Mlp divided_net = make_net(0);
+  for (Mlp net : {reference, whole_net, divided_net}) net->to(net_device(*group));
+  DistributedDataParallel model(reference, group);
+  DistributedDataParallel whole_model(whole_net, group);
+  DistributedDataParallel divided_model(divided_net, group, {.whole_gradients = false});
+  Optimizer optimizer(reference->parameters(), options);
+  Optimizer sharded(whole_model, options);
+  Optimizer divided(divided_model, options);
+  const bool adds_alike = group->device().is_cpu();
+  for (int stage = 0; stage < kSteps; ++stage) {
+    const at::Tensor x = part(batch_of(stage), group->rank(), group->size()).to(net_device(*group));
+    const auto take_step = [&](auto& net, auto& wrapper, auto& by) {
+      reset_gradients(*net);
+      loss_of(wrapper(x)).backward();
+      by.step();
+    };
+    take_step(reference, model, optimizer);
+    take_step(whole_net, whole_model, sharded);
+    take_step(divided_net, divided_model, divided);
+  }
+  for (const auto& item : reference->named_parameters()) {
+    const at::Tensor& expected = item.value();
+    EXPECT_TRUE(torch::equal(whole_net->named_parameters()[item.key()], expected)) << item.key();
+    const at::Tensor other = divided_net->named_parameters()[item.key()];
+    EXPECT_TRUE(adds_alike ? torch::equal(other, expected)
+                           : torch::allclose(other, expected, 1e-4, 1e-6))
+        << item.key();
+  }
+}
+
 TEST_P(TrainingConformance, AShardedOptimizerHasTheBitsOfOneThatIsNot) {
   run([&](Rank& rank) {
     const auto group = join(rank);
-    Mlp reference = make_net(0);
-    Mlp whole_net = make_net(0);
-    Mlp divided_net = make_net(0);
-    for (Mlp net : {reference, whole_net, divided_net}) net->to(net_device(*group));
-    DistributedDataParallel model(reference, group);
-    DistributedDataParallel whole_model(whole_net, group);
-    DistributedDataParallel divided_model(divided_net, group, {.whole_gradients = false});
-    optim::Adam optimizer(reference->parameters(), 0.01);
-    optim::Adam sharded(whole_model, 0.01);
-    optim::Adam divided(divided_model, 0.01);
-    const bool adds_alike = group->device().is_cpu();
-    for (int stage = 0; stage < kSteps; ++stage) {
-      const at::Tensor x = part(batch_of(stage), rank.rank(), group->size()).to(net_device(*group));
-      const auto take_step = [&](auto& net, auto& wrapper, auto& by) {
-        reset_gradients(*net);
-        loss_of(wrapper(x)).backward();
-        by.step();
-      };
-      take_step(reference, model, optimizer);
-      take_step(whole_net, whole_model, sharded);
-      take_step(divided_net, divided_model, divided);
-    }
-    for (const auto& item : reference->named_parameters()) {
-      const at::Tensor& expected = item.value();
-      EXPECT_TRUE(torch::equal(whole_net->named_parameters()[item.key()], expected)) << item.key();
-      const at::Tensor other = divided_net->named_parameters()[item.key()];
-      EXPECT_TRUE(adds_alike ? torch::equal(other, expected)
-                             : torch::allclose(other, expected, 1e-4, 1e-6))
-          << item.key();
-    }
+    expect_same_bits_sharded<optim::SGD>(group, torch::optim::SGDOptions(0.01).momentum(0.9));
+    expect_same_bits_sharded<optim::Adam>(group, torch::optim::AdamOptions(0.01));
+    expect_same_bits_sharded<optim::AdamW>(group, torch::optim::AdamWOptions(0.01));
   });
 }
 
