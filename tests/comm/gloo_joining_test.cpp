@@ -158,8 +158,12 @@ TEST(GlooJoining, ADeathAtAnyCallIsNamed) {
   for (const int rank : all_but(victims, ranks)) {
     const auto [victim, call] = deaths[static_cast<std::size_t>(rank / kRanks)];
     const std::string& error = outcomes[static_cast<std::size_t>(rank)].error;
-    EXPECT_THAT(error, ContainsRegex(fmt::format(
-                           "rank {} (\\(pid [0-9]+\\) (died|no longer)|did not join)", victim)))
+    // "its connection was lost" if its process is not gone a second later, as on a busy machine.
+    EXPECT_THAT(
+        error,
+        ContainsRegex(fmt::format(
+            "rank {} (\\(pid [0-9]+\\)( died| no longer|: its connection was lost)|did not join)",
+            victim)))
         << "rank " << rank % kRanks << ", when rank " << victim << " dies at call " << call;
     seen += error.find("did not join") == std::string::npos ? 1 : 0;
   }
