@@ -2,6 +2,7 @@
 // Access to a group that the reducer and the tests need, and users do not.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -33,6 +34,12 @@ class GroupAccess {
   // The elements of this rank's tensor that no other rank reads in an all_reduce: a part of a large
   // tensor that all ranks can reach; none in groups that share no memory.
   ElementRange own_share(const at::Tensor& tensor) const;
+  // Where this process can read and write every rank's tensor of the call of empty() that made this
+  // one, by rank, like PyTorch's symmetric memory: for as long as this rank's tensor exists, even
+  // if the others are gone. Empty in groups that share no memory between processes.
+  std::vector<std::byte*> symmetric_memory(const at::Tensor& tensor) const;
+  // Adds to bytes_sent() what the caller has moved through symmetric memory.
+  void count_sent(std::int64_t bytes) { group_.bytes_sent_ += static_cast<std::uint64_t>(bytes); }
 
  private:
   ProcessGroup& group_;

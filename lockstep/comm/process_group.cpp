@@ -153,6 +153,10 @@ ElementRange GroupAccess::own_share(const at::Tensor& tensor) const {
   return group_.backend_->own_share(tensor);
 }
 
+std::vector<std::byte*> GroupAccess::symmetric_memory(const at::Tensor& tensor) const {
+  return group_.backend_->symmetric_memory(tensor);
+}
+
 Work ProcessGroup::reduce(at::TensorList tensors, int root, AllReduceOptions options) {
   const ArgumentChecks checks(*this, "reduce");
   checks.outputs(tensors);

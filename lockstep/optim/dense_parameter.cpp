@@ -2,15 +2,26 @@
 // Copies tensors only if their elements lie in another order.
 #include "lockstep/optim/dense_parameter.h"
 
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include <ATen/ATen.h>
 #include <c10/core/TensorImpl.h>
+#include <c10/util/SmallVector.h>
 
+#include "lockstep/comm/core/reduce_op.h"
+#include "lockstep/comm/kernels/reduce.h"
+#include "lockstep/comm/kernels/stream_copy.h"
 #include "lockstep/optim/kernels/element_types.h"
 
 namespace lockstep::optim {
 namespace {
+
+// Other ranks' caches do not keep so many bytes until the next forward.
+constexpr std::size_t kLarge = 1024 * 1024;
+
+constexpr std::size_t kFewRanks = 8;
 
 // Whether elements of the same index lie in the same places. Strides of a dimension of one element
 // do not matter.
@@ -49,8 +60,10 @@ DenseParameter::DenseParameter(const at::Tensor& parameter)
   }
 }
 
-DenseParameter::DenseParameter(const at::Tensor& parameter, ElementRange part)
+DenseParameter::DenseParameter(const at::Tensor& parameter, ElementRange part,
+                               const OtherRanks& others)
     : DenseParameter(parameter) {
+  others_ = others;
   values_ = in_memory_order(values_).narrow(0, part.begin, part.count);
   gradient_ = in_memory_order(gradient_).narrow(0, part.begin, part.count);
 }
@@ -61,6 +74,31 @@ void DenseParameter::fit(at::Tensor& state) const {
     state = at::zeros_like(values_, values_.options().dtype(type));
   } else if (state.scalar_type() != type || !lies_like(state, values_)) {
     state = copied_like(state, values_, type);
+  }
+}
+
+void DenseParameter::average_gradients(std::int64_t begin, std::int64_t end) const {
+  if (others_.gradients.empty()) return;
+  const std::int64_t offset = begin * gradient_.element_size();
+  c10::SmallVector<const void*, kFewRanks> from;
+  for (const std::byte* const gradient : others_.gradients) from.push_back(gradient + offset);
+  void* const to = static_cast<std::byte*>(gradient_.data_ptr()) + offset;
+  reduce(from, {&to, 1}, end - begin, gradient_.scalar_type(), ReduceOp::mean,
+         scale_over(static_cast<int>(from.size()), ReduceOp::mean, 1));
+}
+
+void DenseParameter::store_copies(std::int64_t begin, std::int64_t end) const {
+  const std::int64_t element_size = values_.element_size();
+  const auto bytes = static_cast<std::size_t>((end - begin) * element_size);
+  const auto* const from = static_cast<const std::byte*>(values_.data_ptr()) + begin * element_size;
+  const bool is_large = values_.nbytes() >= kLarge;
+  for (std::byte* const copy : others_.copies) {
+    std::byte* const to = copy + begin * element_size;
+    if (is_large) {
+      stream_copy(to, from, bytes);
+    } else {
+      std::memcpy(to, from, bytes);
+    }
   }
 }
 

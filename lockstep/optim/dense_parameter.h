@@ -2,6 +2,10 @@
 // A parameter, its gradient and its state as flat memory, element beside element.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
 #include <ATen/core/Tensor.h>
 
 #include "lockstep/comm/core/piece.h"
@@ -11,19 +15,33 @@ namespace lockstep::optim {
 // The part of a tensor of a parameter's shape that belongs to a part of the parameter: a copy.
 at::Tensor part_of(const at::Tensor& tensor, const at::Tensor& parameter, ElementRange part);
 
+// Where the elements of a part of a parameter lie on the ranks that share memory.
+struct OtherRanks {
+  // Of every rank, by rank, if the gradients are still to be averaged.
+  std::span<std::byte* const> gradients = {};
+  // Of the other ranks, which get the new values as well.
+  std::span<std::byte* const> copies = {};
+};
+
 // Lives for one update. Must be made and used without gradient mode. The parameter must have a
 // strided gradient of its own type, and stay alive.
 class DenseParameter {
  public:
   explicit DenseParameter(const at::Tensor& parameter);
-  // A part of a parameter without gaps, as if it were a parameter of one dimension.
-  DenseParameter(const at::Tensor& parameter, ElementRange part);
+  // A part of a parameter without gaps, as if it were a parameter of one dimension. The caller owns
+  // the lists.
+  DenseParameter(const at::Tensor& parameter, ElementRange part, const OtherRanks& others = {});
 
   const at::Tensor& parameter() const { return parameter_; }
   // The parameter itself, its part, or a copy without gaps between its elements.
   const at::Tensor& values() const { return values_; }
   // The gradient itself, or a copy in the order of the values.
   const at::Tensor& gradient() const { return gradient_; }
+  bool has_other_ranks() const { return !others_.gradients.empty() || !others_.copies.empty(); }
+  // The elements from begin to end of gradient() become the ranks' mean, if it is not that already.
+  void average_gradients(std::int64_t begin, std::int64_t end) const;
+  // Stores values() from begin to end in the copies. Others see them after finish_streaming().
+  void store_copies(std::int64_t begin, std::int64_t end) const;
 
   // Gives a tensor of state the order of the values and the type that they are computed in:
   // unchanged if it has both, zeros if it is undefined, a copy otherwise, as for what was loaded.
@@ -37,6 +55,7 @@ class DenseParameter {
   const at::Tensor& parameter_;
   at::Tensor values_;
   at::Tensor gradient_;
+  OtherRanks others_;
   bool is_copy_;
 };
 

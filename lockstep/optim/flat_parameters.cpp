@@ -12,6 +12,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <fmt/format.h>
 
+#include "lockstep/comm/group_access.h"
 #include "lockstep/core/error.h"
 #include "lockstep/optim/kernels/element_types.h"
 #include "lockstep/optim/parameter_groups.h"
@@ -85,34 +86,64 @@ FlatParameters::FlatParameters(std::string_view owner, std::vector<at::Tensor> p
                                ProcessGroup& group, const BackwardReduction* reduction)
     : owner_(owner), parameters_(std::move(parameters)), group_(group) {
   const auto plan = reduction ? plan_of(*reduction, parameters_) : plan_in_order(parameters_);
-  for (const PlannedBucket& bucket : plan) add_bucket(bucket);
+  reaches_gradients_ = reduction != nullptr;
+  for (std::size_t i = 0; i < plan.size(); ++i) {
+    add_bucket(plan[i], reduction ? &reduction->bucket(i) : nullptr);
+  }
 }
 
-void FlatParameters::add_bucket(const PlannedBucket& plan) {
+void FlatParameters::add_bucket(const PlannedBucket& plan, const Bucket* gradients) {
   FlatBucket bucket;
   for (std::size_t i = 0; i < plan.parameters.size(); ++i) {
-    if (plan.parameters[i] == kForeign) continue;
+    if (plan.parameters[i] == kForeign) {
+      reaches_gradients_ = false;
+      continue;
+    }
     bucket.members.push_back({static_cast<std::size_t>(plan.parameters[i]), plan.offsets[i]});
   }
   if (bucket.members.empty()) return;
   const at::NoGradGuard no_grad;
   const at::Tensor& first = parameters_[bucket.members.front().number];
   bucket.share = share_of_rank(plan, first.element_size(), group_.rank(), group_.size());
-  // As in Bucket: views below autograd are independent tensors that share the memory.
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
   bucket.memory = group_.empty({bucket.share.count * group_.size()}, first.options());
   bucket.memory.zero_();
+  move_members(bucket);
+  add_own_parts(bucket, gradients);
+  buckets_.push_back(std::move(bucket));
+}
+
+void FlatParameters::add_own_parts(FlatBucket& bucket, const Bucket* gradients) {
+  const GroupAccess access(group_);
+  std::vector<std::byte*> copies = access.symmetric_memory(bucket.memory);
+  std::vector<std::byte*> reduced_from;
+  if (gradients != nullptr) reduced_from = access.symmetric_memory(gradients->flat());
+  reaches_gradients_ = reaches_gradients_ && !reduced_from.empty();
+  bucket.is_mapped = !copies.empty();
+  any_is_mapped_ = any_is_mapped_ || bucket.is_mapped;
+  if (bucket.is_mapped) copies.erase(copies.begin() + group_.rank());
+  for (const auto& [number, offset] : bucket.members) {
+    const at::Tensor& parameter = parameters_[number];
+    const ElementRange part = overlap({offset, parameter.numel()}, bucket.share);
+    if (part.count == 0) continue;
+    auto& own = bucket.own_parts.emplace_back(
+        ParameterPart{number, parameter, {part.begin - offset, part.count}, copies, reduced_from});
+    const std::int64_t bytes_before = part.begin * parameter.element_size();
+    for (std::byte*& copy : own.copies) copy += bytes_before;
+    for (std::byte*& gradient : own.gradients) gradient += bytes_before;
+  }
+}
+
+// Into the bucket's memory.
+void FlatParameters::move_members(const FlatBucket& bucket) {
+  // As in Bucket: views below autograd are independent tensors that share the memory.
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
   for (const auto& [number, offset] : bucket.members) {
     const at::Tensor& parameter = parameters_[number];
     const at::Tensor view = bucket.memory.as_strided(parameter.sizes(), strides_of(parameter),
                                                      bucket.memory.storage_offset() + offset);
     view.copy_(parameter);
     parameter.set_data(view);
-    const ElementRange part = overlap({offset, parameter.numel()}, bucket.share);
-    if (part.count == 0) continue;
-    bucket.own_parts.push_back({number, parameter, {part.begin - offset, part.count}});
   }
-  buckets_.push_back(std::move(bucket));
 }
 
 void FlatParameters::check() const {
@@ -132,17 +163,39 @@ void FlatParameters::check() const {
   }
 }
 
-Work FlatParameters::exchange(std::size_t bucket) {
-  const auto& [memory, share, members, own_parts] = buckets_[bucket];
-  return group_.all_gather_into_tensor(memory, memory.narrow(0, share.begin, share.count));
+void FlatParameters::begin_update() {
+  if (any_is_mapped_) group_.barrier().wait();
 }
 
-void FlatParameters::commit() const {
+void FlatParameters::exchange(std::size_t bucket) {
+  const at::Tensor& memory = buckets_[bucket].memory;
+  const at::Tensor own =
+      memory.narrow(0, buckets_[bucket].share.begin, buckets_[bucket].share.count);
+  if (buckets_[bucket].is_mapped) {
+    GroupAccess(group_).count_sent((memory.numel() - own.numel()) * own.element_size());
+  } else {
+    exchanges_.push_back(group_.all_gather_into_tensor(memory, own));
+  }
+}
+
+void FlatParameters::end_update() {
+  if (any_is_mapped_) exchanges_.push_back(group_.barrier());
+  for (Work& exchange : std::exchange(exchanges_, {})) exchange.wait();
   for (const FlatBucket& bucket : buckets_) {
     for (const Member& member : bucket.members) {
       const at::Tensor& parameter = parameters_[member.number];
       if (parameter.grad().defined()) parameter.unsafeGetTensorImpl()->bump_version();
     }
+  }
+}
+
+void FlatParameters::leave_shared_memory() {
+  const at::NoGradGuard no_grad;
+  for (FlatBucket& bucket : buckets_) {
+    if (!bucket.is_mapped) continue;
+    bucket.memory = at::empty_like(bucket.memory);
+    move_members(bucket);
+    bucket.is_mapped = false;
   }
 }
 

@@ -12,6 +12,7 @@
 #include "lockstep/comm/core/piece.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/backward_reduction.h"
+#include "lockstep/parallel/bucket.h"
 #include "lockstep/parallel/bucket_plan.h"
 
 namespace lockstep::optim {
@@ -21,6 +22,10 @@ struct ParameterPart {
   std::size_t number;  // of the parameter
   at::Tensor parameter;
   ElementRange range;
+  // Where the same elements lie on the other ranks, and their gradients on every rank, if this
+  // process can reach them there.
+  std::vector<std::byte*> copies = {};
+  std::vector<std::byte*> gradients = {};
 };
 
 // UsageError, which begins with `owner` and names the parameter, if one requires a gradient that
@@ -44,12 +49,23 @@ class FlatParameters {
   const std::vector<ParameterPart>& own_parts(std::size_t bucket) const {
     return buckets_[bucket].own_parts;
   }
-  // Collective. Afterwards every rank has the elements of the bucket that their owners have
-  // changed.
-  Work exchange(std::size_t bucket);
 
-  // After the exchanges: autograd knows that the parameters have changed.
-  void commit() const;
+  // Whether every gradient that the reduction reduces is one of a parameter here, and can be
+  // reached on every rank.
+  bool reaches_gradients() const { return reaches_gradients_; }
+
+  // An update, which is collective: begin_update(), new values for this rank's own parts and their
+  // copies, exchange() of each bucket in order, and end_update(). Then every rank has all new
+  // values, and autograd knows that they have changed.
+  //
+  // Where ranks map each other's memory, each reads all gradients and stores its values into all
+  // parameters, from the moment when all have begun until all have ended.
+  void begin_update();
+  void exchange(std::size_t bucket);
+  void end_update();
+  // After an update that failed: moves the parameters into memory in which no rank that does not
+  // know of the failure yet can store anything.
+  void leave_shared_memory();
 
   // UsageError, which names the parameter by its number, if one has been moved elsewhere.
   void check() const;
@@ -66,17 +82,23 @@ class FlatParameters {
   };
   struct FlatBucket {
     at::Tensor memory;
-    ElementRange share;  // of this rank
+    ElementRange share;      // of this rank
+    bool is_mapped = false;  // by every rank
     std::vector<Member> members;
     std::vector<ParameterPart> own_parts;
   };
 
-  void add_bucket(const PlannedBucket& plan);
+  void add_bucket(const PlannedBucket& plan, const Bucket* gradients);
+  void move_members(const FlatBucket& bucket);
+  void add_own_parts(FlatBucket& bucket, const Bucket* gradients);
 
   std::string_view owner_;
   std::vector<at::Tensor> parameters_;
   ProcessGroup& group_;
   std::vector<FlatBucket> buckets_;
+  bool any_is_mapped_ = false;
+  bool reaches_gradients_;
+  std::vector<Work> exchanges_;
 };
 
 }  // namespace lockstep::optim

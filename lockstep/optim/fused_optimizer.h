@@ -99,6 +99,7 @@ bool FusedOptimizer<Base, Options, State>::lay_out() {
     if (reduction_ && reduction_->plan().empty()) return false;
     flat_ = std::make_unique<FlatParameters>(Algorithm<State>::name(), parameters_of(*this),
                                              *group_, reduction_.get());
+    if (flat_->reaches_gradients()) reduction_->defer_shares();
   }
   if (loaded_) take_own_parts();
   return true;
@@ -127,6 +128,7 @@ bool FusedOptimizer<Base, Options, State>::gradients_are_finite() {
   const at::NoGradGuard no_grad;
   const bool is_divided = group_ && reduction_ && reduction_->divides();
   if (!is_divided) return all_finite(gradients_of(*this));
+  reduction_->reduce_shares();
   std::vector<at::Tensor> own;
   for (std::size_t bucket = 0; is_laid_out() && bucket < flat_->buckets(); ++bucket) {
     for (const ParameterPart& part : flat_->own_parts(bucket)) {
@@ -185,6 +187,7 @@ void FusedOptimizer<Base, Options, State>::update_own_parts(double gradient_fact
   } catch (const std::exception& error) {
     // The other ranks wait for this rank's part, which will not arrive.
     group_->abort(where() + error.what());
+    flat_->leave_shared_memory();
     throw;
   }
 }
@@ -217,17 +220,21 @@ void FusedOptimizer<Base, Options, State>::update_and_exchange(double gradient_f
   for (auto& group : this->param_groups()) {
     updates.emplace_back(*this, group.options(), gradient_factor);
   }
-  std::vector<Work> exchanges;
+  // An optimizer of the whole model may have deferred what this one, of a part, cannot reduce.
+  if (reduction_ && !flat_->reaches_gradients()) reduction_->reduce_shares();
+  const bool averages = reduction_ && reduction_->take_over_shares();
+  flat_->begin_update();
   for (std::size_t bucket = 0; bucket < flat_->buckets(); ++bucket) {
     for (const ParameterPart& part : flat_->own_parts(bucket)) {
       if (!part.parameter.grad().defined()) continue;
-      updates[group_of(*this, part.number)].add(DenseParameter(part.parameter, part.range));
+      OtherRanks others{.copies = part.copies};
+      if (averages) others.gradients = part.gradients;
+      updates[group_of(*this, part.number)].add(DenseParameter(part.parameter, part.range, others));
     }
     for (auto& of_group : updates) of_group.finish();
-    exchanges.push_back(flat_->exchange(bucket));
+    flat_->exchange(bucket);
   }
-  for (Work& exchange : exchanges) exchange.wait();
-  flat_->commit();
+  flat_->end_update();
 }
 
 }  // namespace lockstep::optim

@@ -124,8 +124,8 @@ class FusedOptimizer : public Base, public UnscalingOptimizer, public ShardedOpt
   // CPU it calls libtorch's fused kernels, or where it has none, its tensor operations.
   //
   // Sharded: PeerLost or TimeoutError if another rank does not take part. This rank's parameters
-  // may then be partly new; go on from a checkpoint. UsageError if there are gradients, but the
-  // model has not run a backward.
+  // may then be partly new, but no other rank can change them any more; go on from a checkpoint.
+  // UsageError if there are gradients, but the model has not run a backward.
   at::Tensor step(torch::optim::Optimizer::LossClosure closure = nullptr) override;
 
   bool gradients_are_finite() override;

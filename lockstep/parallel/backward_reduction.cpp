@@ -103,6 +103,11 @@ std::vector<std::string> BackwardReduction::unused_parameters() const {
   return names;
 }
 
+void BackwardReduction::begin() {
+  active_ = true;
+  shares_are_due_ = defers_shares_ && !hook_ && !finite_gradients_;
+}
+
 // torch::autograd::grad() for tensors other than our parameters also enters through the outputs,
 // and leaves nothing to reduce.
 bool BackwardReduction::accumulates_nothing() const {
@@ -138,7 +143,7 @@ void BackwardReduction::backward_entered() {
   }
   reducing([&] { announce(JoinStep::reduce_gradients); });
   auto end = std::make_shared<EndOfBackward>(shared_from_this());
-  active_ = true;
+  begin();
   torch::autograd::Engine::get_default_engine().queue_callback([end] { end->call(); });
 }
 
@@ -224,7 +229,8 @@ void BackwardReduction::check_contribution(const Parameter& parameter, Bucket& b
 void BackwardReduction::launch_next() {
   const TracedSpan span("launch bucket", static_cast<std::int64_t>(next_));
   Slot& slot = slots_[next_];
-  slot.launched_at = SpanRecorder::active() != nullptr ? monotonic_nanoseconds() : 0;
+  const bool travels = !shares_are_due_;
+  slot.launched_at = travels && SpanRecorder::active() ? monotonic_nanoseconds() : 0;
   slot.bucket.set_all_used();
   for (int index = 0; index < slot.bucket.size(); ++index) {
     const int number = slot.bucket.parameters()[static_cast<std::size_t>(index)];
@@ -252,6 +258,7 @@ Work BackwardReduction::reduce(Bucket& bucket) {
   }
   if (divides_) {
     bucket.complete();
+    if (shares_are_due_) return {};
     return group_->reduce_scatter_tensor(bucket.means(), bucket.flat(), ReduceOp::mean);
   }
   return GroupAccess(*group_).all_reduce_pieces(bucket.flat(), bucket.release_pieces(),
@@ -272,7 +279,7 @@ void BackwardReduction::follow_backward() {
     if (parameter.tensor.grad().defined()) parameter.tensor.mutable_grad().zero_();
     parameter.used = false;
   }
-  active_ = true;
+  begin();
   finish();
 }
 
@@ -344,10 +351,7 @@ void BackwardReduction::finish() {
       if (finite_gradients_) finite_gradients_->reduced(slot.bucket);
       if (!divides_) settle(slot);
     }
-    if (divides_) {
-      const Findings findings = exchange_findings();
-      for (Slot& slot : slots_) settle(slot, &findings);
-    }
+    if (divides_) settle_shares();
     if (finite_gradients_) not_finite = finite_gradients_->conclude(*group_);
   });
   next_ = 0;

@@ -52,6 +52,15 @@ class BackwardReduction final : public BackwardListener,
   // There is an optimizer that updates this rank's shares only. Without one, the second backward
   // that divides is refused.
   void expect_shares() { shares_expected_ = true; }
+  // From now on, a backward that divides leaves the shares to be reduced by the optimizer, in its
+  // only pass, unless their means are needed before.
+  void defer_shares() { defers_shares_ = divides_; }
+  // Collective if shares are still to be reduced; then each rank gets its own.
+  void reduce_shares();
+  // Whether shares were still to be reduced. The caller does so, from the buckets of all ranks,
+  // into which this rank brings its gradients.
+  bool take_over_shares();
+  const Bucket& bucket(std::size_t index) const { return slots_[index].bucket; }
   // How many tensor() knows.
   int parameters() const { return static_cast<int>(parameters_.size()); }
   // Views of the gradients' elements that lie in this rank's shares. The ranks' views together are
@@ -118,6 +127,7 @@ class BackwardReduction final : public BackwardListener,
   bool accumulates_nothing() const;
   template <class Function>
   void reducing(Function&& function);
+  void begin();
   void finish();
   void make_plan();
   void note_bypass(const Parameter& parameter);
@@ -130,6 +140,9 @@ class BackwardReduction final : public BackwardListener,
   void trace_arrival(Slot& slot) const;
   void check_contribution(const Parameter& parameter, Bucket& bucket);
   void settle(Slot& slot, const Findings* shared = nullptr);
+  at::Tensor bring_in(Slot& slot, int index);
+  void settle_shares();
+  void reduce_buckets();
   Findings exchange_findings();
   void refuse_to_add_to_divided(const Parameter& parameter);
   void give_up(const std::string& reason) noexcept;
@@ -141,6 +154,8 @@ class BackwardReduction final : public BackwardListener,
   BucketLimits limits_;
   bool divides_;
   bool shares_expected_ = false;
+  bool defers_shares_ = false;
+  bool shares_are_due_ = false;
   CommHook hook_;                                    // empty unless the user has registered one
   std::optional<FiniteGradients> finite_gradients_;  // empty unless checked
   std::vector<PlannedBucket> plan_;  // empty until the first backward has shown the order

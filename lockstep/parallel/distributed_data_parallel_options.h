@@ -29,9 +29,10 @@ struct DistributedDataParallelOptions {
   bool check_finite = false;
   // If true, .grad is the mean over the ranks after backward. If false, each rank gets the mean of
   // its own part only, which is what a sharded optimizer of lockstep::optim needs, so that sums
-  // travel once instead of twice. The rest of .grad is unspecified. Make such an optimizer from the
-  // wrapped model, clear gradients before each synchronized backward, accumulate under no_sync(),
-  // and clip by lockstep::clip_grad_norm_ (docs/optimizers.md).
+  // travel once instead of twice; in shared memory, only when the optimizer or clipping needs them.
+  // The rest of .grad is unspecified. Make such an optimizer from the wrapped model, clear
+  // gradients before each synchronized backward, accumulate under no_sync(), and clip by
+  // lockstep::clip_grad_norm_ (docs/optimizers.md).
   bool whole_gradients = true;
   // Before each training forward with gradients enabled, buffers (BatchNorm's statistics) become
   // rank 0's. Never in eval(), so that one rank may evaluate alone.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // What BackwardReduction does if each rank gets only its share of the means.
+#include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -29,6 +31,32 @@ Findings BackwardReduction::exchange_findings() {
   return findings;
 }
 
+// A gradient that no rank has used keeps its means, which are not to be reduced again in the step.
+void BackwardReduction::settle_shares() {
+  const Findings findings = exchange_findings();
+  const bool all_are_used = std::ranges::count(findings.used, 0) == 0;
+  if (!all_are_used && std::exchange(shares_are_due_, false)) reduce_buckets();
+  for (Slot& slot : slots_) settle(slot, &findings);
+}
+
+void BackwardReduction::reduce_shares() {
+  if (take_over_shares()) reduce_buckets();
+}
+
+void BackwardReduction::reduce_buckets() {
+  std::vector<Work> reductions;
+  for (Slot& slot : slots_) reductions.push_back(reduce(slot.bucket));
+  for (Work& reduction : reductions) reduction.wait();
+}
+
+bool BackwardReduction::take_over_shares() {
+  if (!std::exchange(shares_are_due_, false)) return false;
+  for (Slot& slot : slots_) {
+    for (int index = 0; index < slot.bucket.size(); ++index) bring_in(slot, index);
+  }
+  return true;
+}
+
 // Only this rank's share of such a gradient is a mean; sums with the rest would be wrong. Anything
 // that has written to it since, such as zero_grad(), has changed its version.
 void BackwardReduction::refuse_to_add_to_divided(const Parameter& parameter) {
@@ -47,20 +75,26 @@ void BackwardReduction::refuse_to_add_to_divided(const Parameter& parameter) {
   throw UsageError(where() + reason);  // nothing was begun, so the group stays usable
 }
 
+// A gradient that was replaced becomes the view again, with its values. Undefined if there is none.
+at::Tensor BackwardReduction::bring_in(Slot& slot, int index) {
+  const int number = slot.bucket.parameters()[static_cast<std::size_t>(index)];
+  at::Tensor& gradient = parameters_[static_cast<std::size_t>(number)].tensor.mutable_grad();
+  const at::Tensor& view = slot.bucket.gradient(index);
+  if (gradient.defined() && !gradient.is_same(view)) {
+    slot.bucket.take(index, gradient);
+    slot.bucket.complete(index);
+    gradient = view;
+  }
+  return gradient;
+}
+
 std::vector<at::Tensor> BackwardReduction::own_gradients() {
   const at::NoGradGuard no_grad;
+  reduce_shares();
   std::vector<at::Tensor> parts;
   for (Slot& slot : slots_) {
     for (int index = 0; index < slot.bucket.size(); ++index) {
-      const int number = slot.bucket.parameters()[static_cast<std::size_t>(index)];
-      at::Tensor& gradient = parameters_[static_cast<std::size_t>(number)].tensor.mutable_grad();
-      if (!gradient.defined()) continue;
-      if (!gradient.is_same(slot.bucket.gradient(index))) {
-        slot.bucket.take(index, gradient);
-        slot.bucket.complete(index);
-        gradient = slot.bucket.gradient(index);
-      }
-      parts.push_back(slot.bucket.own_part(index));
+      if (bring_in(slot, index).defined()) parts.push_back(slot.bucket.own_part(index));
     }
   }
   return parts;

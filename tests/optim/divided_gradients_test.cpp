@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "support/rank_processes.h"
 #include "tests/parallel/errors.h"
 #include "tests/parallel/models.h"
 #include "tests/support/thread_group.h"
@@ -14,8 +15,11 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "lockstep/amp/grad_scaler.h"
+#include "lockstep/comm/init_process_group.h"
 #include "lockstep/core/error.h"
 #include "lockstep/hooks/comm_hooks.h"
+#include "lockstep/optim/clip_grad.h"
 #include "lockstep/optim/optimizers.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "lockstep/parallel/join.h"
@@ -27,7 +31,39 @@ namespace {
 using ::testing::HasSubstr;
 using testing::message_of;
 using testing::Mlp;
-using testing::run_rank_threads;
+
+using OnRank = std::function<void(const std::shared_ptr<ProcessGroup>&)>;
+
+// How ranks run: as threads, whose gradients are reduced in backward, or as processes that share
+// memory, where the optimizer reduces them in its step.
+struct Ranks {
+  std::string name;
+  std::function<void(int size, const OnRank& function)> run;
+};
+
+void run_processes(int size, const OnRank& function) {
+  testing::run_ranks(size, [&](testing::Rank& rank) {
+    function(init_process_group({.backend = "shm",
+                                 .init_method = rank.rendezvous_url(),
+                                 .rank = rank.rank(),
+                                 .world_size = rank.size(),
+                                 .device = at::kCPU}));
+  });
+}
+
+void run_threads(int size, const OnRank& function) {
+  testing::run_rank_threads(size, function);
+}
+
+class DividedGradients : public ::testing::TestWithParam<Ranks> {
+ protected:
+  void run(int size, const OnRank& function) { GetParam().run(size, function); }
+};
+
+INSTANTIATE_TEST_SUITE_P(Ranks, DividedGradients,
+                         ::testing::Values(Ranks{"threads", run_threads},
+                                           Ranks{"processes", run_processes}),
+                         [](const auto& info) { return info.param.name; });
 
 // A layer that only some ranks use, one that none uses, and one in channels_last.
 struct BranchingImpl : torch::nn::Module {
@@ -85,8 +121,8 @@ struct Both {
   std::unique_ptr<Adam> whole_optimizer;
 };
 
-TEST(DividedGradients, LeaveUnusedParametersAlone) {
-  run_rank_threads(3, [](const std::shared_ptr<ProcessGroup>& group) {
+TEST_P(DividedGradients, LeaveUnusedParametersAlone) {
+  run(3, [](const std::shared_ptr<ProcessGroup>& group) {
     Both<Branching> both(group);
     const at::Tensor x = testing::values({2, 3, 6, 6}) + group->rank();
     for (int step = 0; step < 4; ++step) {
@@ -102,8 +138,8 @@ TEST(DividedGradients, LeaveUnusedParametersAlone) {
   });
 }
 
-TEST(DividedGradients, AccumulateUnderNoSync) {
-  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+TEST_P(DividedGradients, AccumulateUnderNoSync) {
+  run(2, [](const std::shared_ptr<ProcessGroup>& group) {
     Both<Mlp> both(group);
     const at::Tensor x = testing::values({4, 6}) + group->rank();
     for (int step = 0; step < 3; ++step) {
@@ -121,8 +157,89 @@ TEST(DividedGradients, AccumulateUnderNoSync) {
   });
 }
 
-TEST(DividedGradients, AreWholeWithAHook) {
-  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+TEST_P(DividedGradients, AreClippedLikeWholeOnes) {
+  run(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    Both<Mlp> both(group);
+    const at::Tensor x = testing::values({4, 6}) + group->rank();
+    for (int step = 0; step < 4; ++step) {
+      std::vector<double> norms;
+      both.each([&](auto& model, Adam& optimizer) {
+        optimizer.zero_grad();
+        model(x).square().mean().backward();
+        clip_grad_value_(model, 0.5);
+        if (step != 2) norms.push_back(clip_grad_norm_(model, 0.1));
+        optimizer.step();
+      });
+      if (step != 2) {
+        EXPECT_DOUBLE_EQ(norms[0], norms[1]);
+      }
+    }
+    expect_same(both.divided, both.whole);
+  });
+}
+
+TEST_P(DividedGradients, AreUnscaledInTheStep) {
+  run(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    Both<Mlp> both(group);
+    const at::Tensor x = testing::values({4, 6}) + group->rank();
+    both.each([&](auto& model, Adam& optimizer) {
+      GradScaler scaler({.init_scale = 8});
+      for (int step = 0; step < 4; ++step) {
+        optimizer.zero_grad();
+        // A gradient is infinite on one rank, in the third step.
+        const double factor = step == 2 && group->rank() == 1 ? INFINITY : 1;
+        scaler.scale(model(x).square().mean() * factor).backward();
+        EXPECT_EQ(scaler.step(optimizer), step != 2);
+        scaler.update();
+      }
+    });
+    expect_same(both.divided, both.whole);
+  });
+}
+
+TEST_P(DividedGradients, MayBeReplacedBeforeTheStep) {
+  run(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    Both<Mlp> both(group);
+    const at::Tensor x = testing::values({4, 6}) + group->rank();
+    for (int step = 0; step < 3; ++step) {
+      both.each([&](auto& model, Adam& optimizer) {
+        optimizer.zero_grad();
+        model(x).square().mean().backward();
+        const at::NoGradGuard no_grad;
+        for (const at::Tensor& parameter : model->parameters()) {
+          parameter.mutable_grad() = parameter.grad() * 4;
+        }
+        optimizer.step();
+      });
+    }
+    expect_same(both.divided, both.whole);
+  });
+}
+
+TEST_P(DividedGradients, AreMeansAfterTheStep) {
+  run(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    Both<Mlp> both(group);
+    const at::Tensor x = testing::values({4, 6}) + group->rank();
+    for (int step = 0; step < 3; ++step) {
+      both.each([&](auto& model, Adam& optimizer) {
+        optimizer.zero_grad();
+        model(x).square().mean().backward();
+        optimizer.step();
+      });
+      // Each element is a mean on the rank that owns it.
+      for (const auto& item : both.whole->named_parameters()) {
+        const at::Tensor mean = item.value().grad();
+        const at::Tensor own = both.divided->named_parameters()[item.key()].grad().eq(mean);
+        const at::Tensor ranks = own.to(at::kInt);
+        group->all_reduce(ranks).wait();
+        EXPECT_TRUE(ranks.ge(1).all().item<bool>()) << item.key();
+      }
+    }
+  });
+}
+
+TEST_P(DividedGradients, AreWholeWithAHook) {
+  run(2, [](const std::shared_ptr<ProcessGroup>& group) {
     Both<Mlp> both(group);
     both.model->register_comm_hook(bf16_compress_hook(group));
     const at::Tensor x = testing::values({4, 6}) + group->rank();
@@ -137,8 +254,8 @@ TEST(DividedGradients, AreWholeWithAHook) {
   });
 }
 
-TEST(DividedGradients, FollowTheOthersInJoin) {
-  run_rank_threads(3, [](const std::shared_ptr<ProcessGroup>& group) {
+TEST_P(DividedGradients, FollowTheOthersInJoin) {
+  run(3, [](const std::shared_ptr<ProcessGroup>& group) {
     Both<Mlp> both(group);
     const at::Tensor x = testing::values({4, 6}) + group->rank();
     both.each([&](auto& model, Adam& optimizer) {
@@ -160,8 +277,8 @@ TEST(DividedGradients, FollowTheOthersInJoin) {
   });
 }
 
-TEST(DividedGradients, ThatAreNotFiniteAreNamedOnEveryRank) {
-  run_rank_threads(3, [](const std::shared_ptr<ProcessGroup>& group) {
+TEST_P(DividedGradients, ThatAreNotFiniteAreNamedOnEveryRank) {
+  run(3, [](const std::shared_ptr<ProcessGroup>& group) {
     Mlp net;
     DistributedDataParallel model(
         net, group,
@@ -176,8 +293,8 @@ TEST(DividedGradients, ThatAreNotFiniteAreNamedOnEveryRank) {
   });
 }
 
-TEST(DividedGradients, RefuseASecondBackwardWithoutZeroGrad) {
-  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+TEST_P(DividedGradients, RefuseASecondBackwardWithoutZeroGrad) {
+  run(2, [](const std::shared_ptr<ProcessGroup>& group) {
     Mlp net;
     DistributedDataParallel model(net, group, {.whole_gradients = false});
     Adam optimizer(model, 0.01);
@@ -194,8 +311,8 @@ TEST(DividedGradients, RefuseASecondBackwardWithoutZeroGrad) {
   });
 }
 
-TEST(DividedGradients, NeedAnOptimizerForThem) {
-  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+TEST_P(DividedGradients, NeedAnOptimizerForThem) {
+  run(2, [](const std::shared_ptr<ProcessGroup>& group) {
     Mlp net;
     DistributedDataParallel model(net, group, {.whole_gradients = false});
     torch::optim::Adam optimizer(net->parameters(), 0.01);
@@ -206,8 +323,8 @@ TEST(DividedGradients, NeedAnOptimizerForThem) {
   });
 }
 
-TEST(DividedGradients, GroupsKeepTheirOptionsAndAPartOfTheModelCanBeLeftOut) {
-  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+TEST_P(DividedGradients, GroupsKeepTheirOptionsAndAPartOfTheModelCanBeLeftOut) {
+  run(2, [](const std::shared_ptr<ProcessGroup>& group) {
     Both<Mlp> both(group);
     const auto groups_of = [](const Mlp& net) {
       const auto parameters = net->parameters();
@@ -232,8 +349,8 @@ TEST(DividedGradients, GroupsKeepTheirOptionsAndAPartOfTheModelCanBeLeftOut) {
   });
 }
 
-TEST(DividedGradients, AParameterOfAnotherModelIsRefused) {
-  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+TEST_P(DividedGradients, AParameterOfAnotherModelIsRefused) {
+  run(2, [](const std::shared_ptr<ProcessGroup>& group) {
     Mlp net;
     Mlp other;
     DistributedDataParallel model(net, group);

@@ -4,9 +4,11 @@
 // match, the operation suits the type, and the root is a rank.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
@@ -37,6 +39,8 @@ class Backend {
   virtual at::Tensor empty(at::IntArrayRef sizes, const at::TensorOptions& options) = 0;
   // See GroupAccess::own_share.
   virtual ElementRange own_share(const at::Tensor&) const { return {}; }
+  // See GroupAccess::symmetric_memory.
+  virtual std::vector<std::byte*> symmetric_memory(const at::Tensor&) const { return {}; }
 
   // Joins the ranks of the membership, all of them ranks of this group. The name distinguishes the
   // new group from this group's other subgroups; its store already keeps their keys apart.

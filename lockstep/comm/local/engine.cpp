@@ -190,6 +190,11 @@ ElementRange Engine::own_share(const at::Tensor& tensor) {
   return share_of({0, tensor.numel()}, peers_->rank(), peers_->size(), tensor.element_size());
 }
 
+std::vector<std::byte*> Engine::symmetric_memory(const at::Tensor& tensor) const {
+  if (!tensor.is_cpu() || !tensor.is_contiguous()) return {};
+  return peers_->symmetric_memory(tensor.data_ptr(), static_cast<std::int64_t>(tensor.nbytes()));
+}
+
 template <class SomeError>
 void Engine::end_group(AbortCause cause, const SomeError& error, int lost_rank) {
   const std::lock_guard lock(mutex_);

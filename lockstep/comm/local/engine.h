@@ -5,6 +5,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -45,6 +46,8 @@ class Engine final : public TaskEngine {
 
   // See GroupAccess::own_share.
   ElementRange own_share(const at::Tensor& tensor);
+  // See GroupAccess::symmetric_memory.
+  std::vector<std::byte*> symmetric_memory(const at::Tensor& tensor) const;
   const std::string& backend() const { return state_.backend(); }
 
   bool try_advance() override;

@@ -3,6 +3,7 @@
 #include "lockstep/comm/local/local_backend.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <utility>
 #include <vector>
 
@@ -146,6 +147,9 @@ class LocalBackend final : public Backend {
   }
   ElementRange own_share(const at::Tensor& tensor) const override {
     return engine_->own_share(tensor);
+  }
+  std::vector<std::byte*> symmetric_memory(const at::Tensor& tensor) const override {
+    return engine_->symmetric_memory(tensor);
   }
 
   std::shared_ptr<Backend> split(const std::string& name, Membership membership) override {

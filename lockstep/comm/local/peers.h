@@ -3,6 +3,7 @@
 // threads of one process.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -60,6 +61,9 @@ class Peers {
   // A peer's bytes, as this rank sees them. Valid only while a tensor of this rank lies in the same
   // segment.
   virtual std::byte* address(int rank, const Location& location) const = 0;
+  // Where every rank's bytes in the same place of the same segment are mapped, by rank, until this
+  // rank's tensor there is gone; empty if they are not, or if they end with their rank.
+  virtual std::vector<std::byte*> symmetric_memory(const void*, std::int64_t) const { return {}; }
 
   // Keeps a task of a group that failed. A peer that does not know of the failure may still access
   // the task's tensor in place. Shared memory stays mapped there; memory of this process must be

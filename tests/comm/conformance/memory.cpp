@@ -5,6 +5,8 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include "lockstep/comm/group_access.h"
+
 namespace lockstep::testing {
 namespace {
 
@@ -92,6 +94,30 @@ struct PlacedList {
 };
 
 constexpr int kRounds = 20;
+
+TEST_P(ResultsConformance, SymmetricMemoryIsEveryRanksTensor) {
+  run_in_group([this](Rank& rank, ProcessGroup& group) {
+    const at::Tensor first = group.empty({1000}, at::kFloat);
+    const at::Tensor tensor = group.empty({2, 500}, at::kFloat).fill_(rank.rank());
+    const at::Tensor part = tensor[1];
+    const auto memory = GroupAccess(group).symmetric_memory(part);
+    EXPECT_TRUE(GroupAccess(group).symmetric_memory(at::empty({1000})).empty());
+    EXPECT_EQ(memory.empty(), backend().name != "shm");
+    if (memory.empty()) return;
+    EXPECT_EQ(memory[rank.rank()], part.data_ptr());
+    group.barrier().wait();
+    for (int peer = 0; peer < group.size(); ++peer) {
+      float* const values = reinterpret_cast<float*>(memory[peer]);
+      EXPECT_EQ(values[499], peer);
+      values[rank.rank()] = static_cast<float>(100 + rank.rank());
+    }
+    group.barrier().wait();
+    for (int peer = 0; peer < group.size(); ++peer) {
+      EXPECT_EQ(part[peer].item<float>(), 100 + peer);
+    }
+    EXPECT_TRUE((tensor[0] == rank.rank()).all().item<bool>());
+  });
+}
 
 TEST_P(ResultsConformance, AllReduceTakesAnyStridesAndMemory) {
   run_in_group([](Rank& rank, ProcessGroup& group) {

@@ -69,6 +69,14 @@ class ShmPeers final : public local::Peers {
   std::byte* address(int rank, const Location& location) const override {
     return tensors_->address(rank, location);
   }
+  std::vector<std::byte*> symmetric_memory(const void* data, std::int64_t bytes) const override {
+    const Location location = location_of(data, bytes);
+    std::vector<std::byte*> addresses;
+    for (int rank = 0; location.segment != 0 && rank < size(); ++rank) {
+      addresses.push_back(address(rank, location));
+    }
+    return addresses;
+  }
 
   std::unique_ptr<local::NewTensor> new_tensor(at::IntArrayRef sizes,
                                                const at::TensorOptions& options) override {
