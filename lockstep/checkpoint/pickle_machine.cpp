@@ -291,7 +291,7 @@ class Machine {
       return found == nullptr ? std::string_view() : *found;
     };
     if (tuple == nullptr || (*tuple)->size() != 5 || text(0) != "storage") {
-      refuse("a persistent id that is no storage");
+      refuse("a persistent id that does not name a storage");
     }
     const auto* kind = std::get_if<Global>(&(**tuple)[1].data);
     const auto* count = std::get_if<std::int64_t>(&(**tuple)[4].data);
@@ -317,7 +317,7 @@ class Machine {
     const Item function = pop();
     const auto* name = std::get_if<Global>(&function.data);
     const auto* tuple = std::get_if<const Tuple*>(&arguments.data);
-    if (name == nullptr || tuple == nullptr) refuse("a call of something that is no function");
+    if (name == nullptr || tuple == nullptr) refuse("a call of an object that is not a function");
     if (name->name == "OrderedDict") {
       if (!(*tuple)->empty()) refuse("an OrderedDict that is made from something");
       return push_dict(true);

@@ -25,7 +25,7 @@ bool repeats_its_parent() {
 }
 
 // One call site, so that it warns once whatever the kind of ranks.
-void warn_if_crowded(int ranks, int cores) {
+void warn_if_oversubscribed(int ranks, int cores) {
   const std::string warning = oversubscription(ranks, cores);
   if (warning.empty()) return;
   TORCH_WARN_ONCE(warning);
@@ -61,11 +61,12 @@ void warn_of_oversubscription(const Membership& member) {
     if (allowed.empty()) return;
     cores.insert(allowed.begin(), allowed.end());
   }
-  warn_if_crowded(static_cast<int>(local.size()), cut_to_quota(static_cast<int>(cores.size())));
+  warn_if_oversubscribed(static_cast<int>(local.size()),
+                         cut_to_quota(static_cast<int>(cores.size())));
 }
 
 void warn_of_oversubscription(int threads) {
-  if (!repeats_its_parent()) warn_if_crowded(threads, available_cores());
+  if (!repeats_its_parent()) warn_if_oversubscribed(threads, available_cores());
 }
 
 }  // namespace lockstep

@@ -83,7 +83,8 @@ void authenticate(int socket, const Key& key, const Deadline& deadline) {
   // Received separately: another program's greeting may be shorter than a challenge.
   receive_all(socket, std::as_writable_bytes(std::span(challenge.magic)), deadline);
   if (challenge.magic != kMagic) {
-    throw BackendError("what listens there is not Lockstep, or is another version of it");
+    throw BackendError(
+        "the process that listens there is not Lockstep, or runs another version of it");
   }
   receive_all(socket, std::as_writable_bytes(std::span(challenge.nonce)), deadline);
   Answer answer{make_nonce(), {}};

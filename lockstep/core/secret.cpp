@@ -62,10 +62,10 @@ std::string read_secret(int fd) {
                                  what, std::strerror(errno)));
   }
   if (!S_ISREG(status.st_mode)) {
-    throw UsageError(
-        fmt::format("{}: it must be a file opened for reading, as by {}<FILE in a shell; a pipe "
-                    "could be read by one rank only",
-                    what, fd));
+    throw UsageError(fmt::format(
+        "{}: it must be a file opened for reading, for example with {}<FILE in a shell; a pipe "
+        "could be read by one rank only",
+        what, fd));
   }
   return contents(fd, what);
 }

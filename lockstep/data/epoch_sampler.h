@@ -100,7 +100,7 @@ class EpochSampler : public torch::data::samplers::Sampler<> {
   // UsageError unless 0 <= share.rank < share.ranks.
   EpochSampler(const char* name, const RankShare& share, std::optional<std::int64_t> seed);
 
-  // UsageError unless the cursor is one of this sampler.
+  // UsageError if the cursor belongs to another sampler.
   void check(const DataCursor& cursor) const;
 
  private:

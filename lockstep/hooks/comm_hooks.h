@@ -33,7 +33,7 @@ struct PowerSGDState {
   // The rank r of the factors P (n x r) and Q (m x r) that stand for a gradient of n x m elements:
   // the first dimension by all the others.
   int matrix_approximation_rank = 1;
-  // So many iterations come first that reduce as without a hook. At least 2 with error feedback or
+  // The number of first iterations that reduce as without a hook. At least 2 with error feedback or
   // warm start, as in PyTorch.
   int start_powerSGD_iter = 1000;
   // A gradient is compressed only if it has more than this many times the elements of its factors.
@@ -62,7 +62,7 @@ struct PostLocalSGDState {
   // The ranks that average gradients after the first iterations. By default the ranks of each host;
   // then post_local_sgd_hook() is a blocking collective call.
   GroupArgument subgroup = nullptr;
-  // So many iterations come first that reduce over the whole group, as without a hook.
+  // The number of first iterations that reduce over the whole group, as without a hook.
   int start_localSGD_iter = 0;
   // Otherwise later iterations reduce nothing: each rank keeps its own gradients.
   bool post_local_gradient_allreduce = true;

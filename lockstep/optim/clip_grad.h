@@ -6,7 +6,7 @@
 //   optimizer.step();
 //
 // Like torch::nn::utils::clip_grad_norm_ and clip_grad_value_, but also right with
-// `.whole_gradients = false`, and with the same bits on every rank whatever threads it has.
+// `.whole_gradients = false`, and bitwise equal on every rank for any number of threads.
 #pragma once
 
 #include "lockstep/parallel/distributed_data_parallel.h"

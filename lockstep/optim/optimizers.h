@@ -40,8 +40,8 @@ class FlatParameters;
 class UnscalingOptimizer {
  public:
   virtual ~UnscalingOptimizer() = default;
-  // Whether no gradient has an infinite or NaN element: the same on every rank, which takes one
-  // byte from each if gradients are divided, and otherwise nothing, since all ranks have the same.
+  // Whether no gradient has an infinite or NaN element: the same on every rank. If gradients are
+  // divided, the ranks exchange one byte each; otherwise nothing, since all have the same.
   virtual bool gradients_are_finite() = 0;
   // step() with gradients multiplied by the factor. What .grad holds afterwards is not specified.
   virtual void step_unscaling(double gradient_factor) = 0;
@@ -107,8 +107,8 @@ class FusedOptimizer : public Base, public UnscalingOptimizer, public ShardedOpt
                  GroupArgument group);
   FusedOptimizer(std::vector<at::Tensor> parameters, Options defaults, GroupArgument group);
   // The same for parameters of a wrapped model, or all of them, over its group. Each rank updates
-  // the elements whose means it gets with `.whole_gradients = false`; which these are, the first
-  // backward decides, so parameters move after it. UsageError if the model does not reduce the
+  // the elements whose means it gets with `.whole_gradients = false`. The first backward decides
+  // which these are; parameters move after it. UsageError if the model does not reduce the
   // gradient of a parameter.
   FusedOptimizer(std::vector<torch::optim::OptimizerParamGroup> groups, Options defaults,
                  DistributedDataParallelBase& model);

@@ -48,10 +48,10 @@ std::int64_t samples_in(const Batch& batch) {
   return -1;
 }
 
-// Calls body(batch, is_last) for each batch. A checkpoint follows a step, and has the random
-// numbers that the next batch may be drawn with, so that batch must not have been drawn. But a
-// batch that does not complete a step must know whether it is the last, which completes one all the
-// same: only for such a batch is is_last ever true.
+// Calls body(batch, is_last) for each batch. A checkpoint follows a step and has the random numbers
+// for drawing the next batch, so the batch that completes a step is used before the next one is
+// drawn. `is_last` is true only for a last batch that leaves the step's number of batches
+// incomplete; it completes the step all the same.
 template <class Batches, class Body>
 void for_each_batch(Batches& batches, std::int64_t batches_per_step, const Body& body) {
   auto next = batches.begin();

@@ -77,7 +77,7 @@ TEST_F(SpawnAnew, IsChosenForAProcessWithThreads) {
 
 // Here, where each test has a process in which nothing has warned yet.
 TEST_F(SpawnAnew, MoreRanksThanCoresAreAWarningOnce) {
-  Program program({LOCKSTEP_SPAWNING_PROGRAM, "crowds"});
+  Program program({LOCKSTEP_SPAWNING_PROGRAM, "oversubscribes"});
   EXPECT_EQ(program.wait(), 0);
   const int cores = std::min(2, available_cores());
   EXPECT_THAT(program.err(),

@@ -207,7 +207,7 @@ void waits(const Arguments&) {
 }
 
 // A rank for each of two cores first, then too many, twice.
-void crowds(const Arguments&) {
+void oversubscribes(const Arguments&) {
   std::vector<int> cores = allowed_cores();
   cores.resize(std::min<std::size_t>(cores.size(), 2));
   pin_to_cores(cores);
@@ -226,7 +226,7 @@ const std::map<std::string, void (*)(const Arguments&)> ways{
     {"forked", forked},
     {"environments", environments},
     {"another_call", another_call},
-    {"crowds", crowds},
+    {"oversubscribes", oversubscribes},
     {"no_call", no_call},
     {"no_call_of_rank_1", no_call_of_rank_1},
     {"overwrites_its_name", overwrites_its_name},

@@ -127,8 +127,9 @@ TEST_F(TcpStoreTest, WhatIsNoStoreIsRefused) {
     send_all(socket.get(), std::as_bytes(std::span("SSH-2.0-OpenSSH_9.2p1 of another program")),
              at_leisure());
   });
-  EXPECT_THAT([&] { join_tcp_store(address_); },
-              ThrowsMessage<BackendError>(HasSubstr("not Lockstep, or is another version of it")));
+  EXPECT_THAT(
+      [&] { join_tcp_store(address_); },
+      ThrowsMessage<BackendError>(HasSubstr("not Lockstep, or runs another version of it")));
 }
 
 TEST_F(TcpStoreTest, RankZeroIsWaitedForAndItsEndIsNamed) {

@@ -192,7 +192,7 @@ std::vector<std::string> sorted_lines(const std::string& text) {
   return lines;
 }
 
-std::string without_crowding(const std::string& text) {
+std::string without_oversubscription_warning(const std::string& text) {
   std::string rest;
   std::istringstream stream(text);
   for (std::string line; std::getline(stream, line);) {

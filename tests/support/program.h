@@ -74,6 +74,6 @@ int occurrences(const std::string& text, const std::string& part);
 std::vector<std::string> sorted_lines(const std::string& text);
 
 // The text without the warning of more ranks than cores, which depends on the machine.
-std::string without_crowding(const std::string& text);
+std::string without_oversubscription_warning(const std::string& text);
 
 }  // namespace lockstep::testing

@@ -21,7 +21,7 @@ namespace lockstep::cli {
 ::CLI::App* CheckpointCommand::add_verb(::CLI::App& app, const std::string& name,
                                         const std::string& what, const std::string& folders) {
   ::CLI::App* verb = app.add_subcommand(name, what);
-  verb->add_option("FILE", file, "A safetensors file, or one of torch.save" + folders)->required();
+  verb->add_option("FILE", file, "A safetensors or torch.save file" + folders)->required();
   return verb;
 }
 

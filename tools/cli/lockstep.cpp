@@ -56,12 +56,13 @@ int main(int argc, char** argv) {
   ::CLI::App& run = *app.add_subcommand("run", "Start a program as several ranks on this machine");
   command.describe(run);
   app.footer(
-      "Verbs of lockstep-torch, beside this program; each has its own --help:\n"
+      "Subcommands of lockstep-torch, which is installed beside this program; each has its own "
+      "--help:\n"
       "  train       Train one of the recipes\n"
       "  compare     Train a recipe in several modes, side by side\n"
       "  bench       Measure collectives and training steps\n"
       "  doctor      Report anything that would prevent training on this machine\n"
-      "  checkpoint  Look into files of tensors, compare and convert them");
+      "  checkpoint  Inspect, verify, compare and convert files of tensors and checkpoints");
   std::vector<std::string> arguments(argv + 1, argv + argc);
   try {
     if (!arguments.empty() && arguments.front() == run.get_name()) {

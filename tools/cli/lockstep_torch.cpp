@@ -85,8 +85,8 @@ int main(int argc, char** argv) {
       *app.add_subcommand("doctor", "Report anything that would prevent training on this machine");
   doctor.describe(doctor_app);
   CheckpointCommand checkpoint;
-  ::CLI::App& checkpoint_app =
-      *app.add_subcommand("checkpoint", "Look into files of tensors, compare and convert them");
+  ::CLI::App& checkpoint_app = *app.add_subcommand(
+      "checkpoint", "Inspect, verify, compare and convert files of tensors and checkpoints");
   checkpoint.describe(checkpoint_app);
   try {
     try {

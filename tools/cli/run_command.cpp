@@ -82,7 +82,7 @@ void RunCommand::describe(::CLI::App& app) {
          "Make ranks prove that they know this file's contents; only you may have read permission")
       ->type_name("FILE");
   add_number(app, "--secret-fd", secret_fd, kFrom0,
-             "Do the same with an open file descriptor, as from 3<FILE in a shell")
+             "Do the same with an open file descriptor, for example from 3<FILE in a shell")
       ->excludes("--secret-file");
   add_number(app, "--threads", threads, kCounts,
              "Give each rank this many threads; by default ranks share the cores, unless "

@@ -82,7 +82,7 @@ void TrainCommand::describe(::CLI::App& app) {
       "--check-finite", check_finite,
       "End the training if a gradient is infinite or NaN, and name the parameter and the rank");
   add_number(app, "--check-in-sync", check_in_sync, kStepIntervals,
-             "End the training if, at every Nth step, not all ranks have the same parameters, "
+             "Every N steps, end the training unless all ranks have the same parameters, "
              "buffers and gradients, bit for bit; for ddp");
   add_number(app, "--lr-scale", learning_rate_scale, kLearningRateScales, "")->group("");
 }

@@ -76,17 +76,18 @@ Finding probe_environment() {
   const std::string set = settings();
   const bool without_secret =
       member->world_size > member->local_world_size && member->secret.empty();
-  return {.state = without_secret ? Finding::State::note : Finding::State::ok,
-          .found = fmt::format("rank {} of {}, local rank {} of {}, by {}{}{}", member->rank,
-                               member->world_size, member->local_rank, member->local_world_size,
-                               launcher_of_environment(), set.empty() ? "" : ": " + set,
-                               around(launchers)),
-          .advice =
-              without_secret
-                  ? "the ranks of several machines rendezvous without a secret, so whoever reaches "
-                    "rank 0's port can join them: give `lockstep run` a --secret-file, or set "
-                    "LOCKSTEP_SECRET_FILE"
-                  : ""};
+  return {
+      .state = without_secret ? Finding::State::note : Finding::State::ok,
+      .found =
+          fmt::format("rank {} of {}, local rank {} of {}, by {}{}{}", member->rank,
+                      member->world_size, member->local_rank, member->local_world_size,
+                      launcher_of_environment(), set.empty() ? "" : ": " + set, around(launchers)),
+      .advice =
+          without_secret
+              ? "the ranks of several machines rendezvous without a secret, so any process that "
+                "reaches rank 0's port can join them: give `lockstep run` a --secret-file, or "
+                "set LOCKSTEP_SECRET_FILE"
+              : ""};
 }
 
 }  // namespace lockstep

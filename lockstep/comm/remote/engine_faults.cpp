@@ -34,7 +34,8 @@ std::string as_bytes(const Call& own, const Call& peers) {
 
 std::pair<Call, Call> calls_of(const std::string& bytes) {
   std::pair<Call, Call> calls;
-  if (bytes.size() != 2 * sizeof(Call)) throw BackendError("a message that ranks do not send");
+  if (bytes.size() != 2 * sizeof(Call))
+    throw BackendError("a malformed message; run the same version of Lockstep on every rank");
   std::memcpy(&calls.first, bytes.data(), sizeof(Call));
   std::memcpy(&calls.second, bytes.data() + sizeof(Call), sizeof(Call));
   return calls;

@@ -19,7 +19,7 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using testing::Program;
 using ::testing::StartsWith;
-using testing::without_crowding;
+using testing::without_oversubscription_warning;
 
 const std::string sleep_with_child = "sleep 1000 & echo ready; sleep 1000";
 
@@ -29,7 +29,8 @@ TEST_F(Run, CtrlCEndsTheRanks) {
     program.wait_for("ready", 2);
     program.signal(signal);
     EXPECT_EQ(program.wait(), 128 + signal);
-    EXPECT_THAT(without_crowding(program.err()), StartsWith("lockstep run: stopped by signal "));
+    EXPECT_THAT(without_oversubscription_warning(program.err()),
+                StartsWith("lockstep run: stopped by signal "));
     EXPECT_EQ(count_marked(mark), 0);
   }
 }
@@ -94,7 +95,7 @@ TEST_F(Run, AKilledLauncherTakesItsRanksAndAllTheirChildrenAlong) {
   const std::string launcher = "the launcher (pid " + std::to_string(program.pid()) + ")";
   program.signal(SIGKILL);
   EXPECT_EQ(program.wait(), 128 + SIGKILL);
-  EXPECT_EQ(without_crowding(program.err()),
+  EXPECT_EQ(without_oversubscription_warning(program.err()),
             "lockstep: " + launcher +
                 " ended before its ranks, by kill -9 or a crash; its ranks were "
                 "ended\n");
@@ -108,7 +109,7 @@ TEST_F(Run, AKilledKeeperTakesTheRanksAndAllTheirChildrenAlong) {
   ASSERT_EQ(keepers.size(), 1u);
   ::kill(keepers[0], SIGKILL);
   EXPECT_EQ(program.wait(), 1);
-  EXPECT_THAT(without_crowding(program.err()),
+  EXPECT_THAT(without_oversubscription_warning(program.err()),
               StartsWith("lockstep: the keeper of the ranks (pid " + std::to_string(keepers[0]) +
                          "), which starts and watches them, was lost, and they died with it: "
                          "killed by signal 9 (SIGKILL), "));

@@ -30,7 +30,7 @@ class Run : public ::testing::Test {
 
   static testing::Ended run(const std::vector<std::string>& arguments) {
     testing::Ended ended = testing::run_to_end(command(arguments));
-    ended.err = testing::without_crowding(ended.err);
+    ended.err = testing::without_oversubscription_warning(ended.err);
     return ended;
   }
 

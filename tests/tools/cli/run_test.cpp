@@ -28,7 +28,7 @@ using ::testing::HasSubstr;
 using testing::Program;
 using testing::sorted_lines;
 using ::testing::StartsWith;
-using testing::without_crowding;
+using testing::without_oversubscription_warning;
 
 TEST_F(Run, PrefixesEachStream) {
   const Ended ended =
@@ -96,7 +96,7 @@ TEST_F(Run, WholeLinesNeverMix) {
                    "/dev/zero | tr \"\\0\" $RANK; echo; i=$((i+1)); done >&$((1+RANK))'"
                    " 2>&1"});
   EXPECT_EQ(program.wait(), 0);
-  const auto lines = sorted_lines(without_crowding(program.out()));
+  const auto lines = sorted_lines(without_oversubscription_warning(program.out()));
   ASSERT_EQ(lines.size(), 100u);
   EXPECT_EQ(lines[0], "[rank 0] " + std::string(9000, '0'));
   EXPECT_EQ(lines[49], lines[0]);
@@ -147,7 +147,7 @@ TEST_F(Run, WorksWithoutPseudoTerminals) {
       {"unshare", "-rm", "sh", "-c", without + "exec " LOCKSTEP_PROGRAM " run -n 2 echo hello"});
   EXPECT_EQ(program.wait(), 0);
   EXPECT_THAT(sorted_lines(program.out()), ElementsAre("[rank 0] hello", "[rank 1] hello"));
-  const std::string err = without_crowding(program.err());
+  const std::string err = without_oversubscription_warning(program.err());
   EXPECT_THAT(err, StartsWith("lockstep: warning: no pseudo-terminal for rank 0 ("));
   EXPECT_EQ(sorted_lines(err).size(), 1u);
 }
@@ -280,7 +280,7 @@ TEST_F(Run, ASignalEndsItThoughNobodyReads) {
 TEST_F(Run, OutputThatIsLostIsAFailure) {
   Program program({"sh", "-c", LOCKSTEP_PROGRAM " run -n 2 echo hi >/dev/full"});
   EXPECT_EQ(program.wait(), 1);
-  EXPECT_EQ(without_crowding(program.err()),
+  EXPECT_EQ(without_oversubscription_warning(program.err()),
             "lockstep run: cannot write standard output: No space left on device\n");
 }
 

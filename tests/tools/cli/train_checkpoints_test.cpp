@@ -196,7 +196,7 @@ TEST_F(TrainCheckpoints, RefusesWrongUseOnOneLine) {
     Program program(command(words));
     EXPECT_EQ(program.wait(), 2) << message;
     EXPECT_THAT(program.err(), HasSubstr(message));
-    EXPECT_EQ(std::ranges::count(testing::without_crowding(program.err()), '\n'), 1)
+    EXPECT_EQ(std::ranges::count(testing::without_oversubscription_warning(program.err()), '\n'), 1)
         << program.err();
   }
 }
