@@ -108,9 +108,10 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
                     known->second.stepped ? "step()" : "unscale_()"));
   }
   const at::NoGradGuard no_grad;
+  refuse_half(gradients_to_scale(optimizer));
+  const bool finite = are_finite(optimizer, gradients_to_scale(optimizer));
+  // That may have reduced gradients, and made views of buckets of those that had been replaced.
   const std::vector<at::Tensor> gradients = gradients_to_scale(optimizer);
-  refuse_half(gradients);
-  const bool finite = are_finite(optimizer, gradients);
   if (!gradients.empty()) at::_foreach_mul_(gradients, inverse_scale());
   stages_[&optimizer] = {.finite = finite, .stepped = false};
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Access to a group that the reducer and the tests need, and users do not.
+// Access to a group that the reducer, optimizers and tests need, and users do not.
 #pragma once
 
 #include <cstddef>

@@ -22,8 +22,8 @@ namespace lockstep {
 double clip_grad_norm_(DistributedDataParallelBase& model, double max_norm, double norm_type = 2,
                        bool error_if_nonfinite = false);
 
-// Clamps each element to [-clip_value, clip_value]. Exchanges nothing. UsageError for a negative
-// clip_value.
+// Clamps each element to [-clip_value, clip_value]. Exchanges nothing if gradients are whole;
+// otherwise collective. UsageError for a negative clip_value.
 void clip_grad_value_(DistributedDataParallelBase& model, double clip_value);
 
 }  // namespace lockstep

@@ -18,7 +18,8 @@
 namespace lockstep::optim {
 namespace {
 
-// Other ranks' caches do not keep so many bytes until the next forward.
+// A part of so many bytes would not stay in another rank's cache until its next forward, so it is
+// stored past the caches.
 constexpr std::size_t kLarge = 1024 * 1024;
 
 constexpr std::size_t kFewRanks = 8;

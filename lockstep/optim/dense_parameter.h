@@ -17,7 +17,7 @@ at::Tensor part_of(const at::Tensor& tensor, const at::Tensor& parameter, Elemen
 
 // Where the elements of a part of a parameter lie on the ranks that share memory.
 struct OtherRanks {
-  // Of every rank, by rank, if the gradients are still to be averaged.
+  // Of every rank, by rank, if the gradients are still to be averaged; otherwise empty.
   std::span<std::byte* const> gradients = {};
   // Of the other ranks, which get the new values as well.
   std::span<std::byte* const> copies = {};

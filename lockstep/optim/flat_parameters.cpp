@@ -3,6 +3,7 @@
 #include "lockstep/optim/flat_parameters.h"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <unordered_map>
 #include <unordered_set>
@@ -90,6 +91,12 @@ FlatParameters::FlatParameters(std::string_view owner, std::vector<at::Tensor> p
   for (std::size_t i = 0; i < plan.size(); ++i) {
     add_bucket(plan[i], reduction ? &reduction->bucket(i) : nullptr);
   }
+  if (!any_is_mapped_) return;
+  // Rank 0's number of calls has named no other.
+  const at::Tensor name =
+      at::full({1}, static_cast<std::int64_t>(GroupAccess(group_).calls_made()), at::kLong);
+  group_.broadcast(name, 0).wait();
+  number_ = name.item<std::int64_t>();
 }
 
 void FlatParameters::add_bucket(const PlannedBucket& plan, const Bucket* gradients) {
@@ -99,7 +106,13 @@ void FlatParameters::add_bucket(const PlannedBucket& plan, const Bucket* gradien
       reaches_gradients_ = false;
       continue;
     }
-    bucket.members.push_back({static_cast<std::size_t>(plan.parameters[i]), plan.offsets[i]});
+    const auto number = static_cast<std::size_t>(plan.parameters[i]);
+    bucket.members.push_back({number, plan.offsets[i]});
+    // set_data() since the first backward may have changed the order of elements.
+    const bool lies_alike =
+        gradients != nullptr &&
+        gradients->gradient(static_cast<int>(i)).strides() == strides_of(parameters_[number]);
+    reaches_gradients_ = reaches_gradients_ && lies_alike;
   }
   if (bucket.members.empty()) return;
   const at::NoGradGuard no_grad;
@@ -163,8 +176,20 @@ void FlatParameters::check() const {
   }
 }
 
-void FlatParameters::begin_update() {
-  if (any_is_mapped_) group_.barrier().wait();
+void FlatParameters::begin_update(bool averages) {
+  averages_ = averages;
+  ++updates_;
+  if (!any_is_mapped_) return;
+  // The least and the greatest of all ranks are equal only if all are.
+  std::array<std::int64_t, 6> bounds = {number_,  updates_,  averages,
+                                        -number_, -updates_, -averages};
+  const at::Tensor shared = at::from_blob(bounds.data(), {6}, at::kLong);
+  group_.all_reduce(shared, ReduceOp::max).wait();
+  if (bounds[0] == -bounds[3] && bounds[1] == -bounds[4] && bounds[2] == -bounds[5]) return;
+  throw UsageError(fmt::format(
+      "{}, rank {} of {}: other ranks have called step() of another optimizer, or of this one more "
+      "or less often (here: step {}). Make the same calls on every rank",
+      owner_, group_.rank(), group_.size(), updates_));
 }
 
 void FlatParameters::exchange(std::size_t bucket) {
@@ -172,7 +197,8 @@ void FlatParameters::exchange(std::size_t bucket) {
   const at::Tensor own =
       memory.narrow(0, buckets_[bucket].share.begin, buckets_[bucket].share.count);
   if (buckets_[bucket].is_mapped) {
-    GroupAccess(group_).count_sent((memory.numel() - own.numel()) * own.element_size());
+    const int passes = averages_ ? 2 : 1;  // gradients and values
+    GroupAccess(group_).count_sent(passes * (memory.numel() - own.numel()) * own.element_size());
   } else {
     exchanges_.push_back(group_.all_gather_into_tensor(memory, own));
   }
@@ -196,6 +222,10 @@ void FlatParameters::leave_shared_memory() {
     bucket.memory = at::empty_like(bucket.memory);
     move_members(bucket);
     bucket.is_mapped = false;
+    for (ParameterPart& part : bucket.own_parts) {
+      part.copies.clear();
+      part.gradients.clear();
+    }
   }
 }
 

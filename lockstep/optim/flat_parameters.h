@@ -60,7 +60,10 @@ class FlatParameters {
   //
   // Where ranks map each other's memory, each reads all gradients and stores its values into all
   // parameters, from the moment when all have begun until all have ended.
-  void begin_update();
+  //
+  // `averages`: whether the update averages gradients, for bytes_sent(). UsageError on every rank,
+  // and nothing has been stored, if ranks have begun different updates.
+  void begin_update(bool averages);
   void exchange(std::size_t bucket);
   void end_update();
   // After an update that failed: moves the parameters into memory in which no rank that does not
@@ -98,7 +101,11 @@ class FlatParameters {
   std::vector<FlatBucket> buckets_;
   bool any_is_mapped_ = false;
   bool reaches_gradients_;
+  bool averages_ = false;
   std::vector<Work> exchanges_;
+  // What ranks compare before they store anything: no other update of the group has the same.
+  std::int64_t number_ = 0;
+  std::int64_t updates_ = 0;
 };
 
 }  // namespace lockstep::optim

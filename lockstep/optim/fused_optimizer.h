@@ -96,7 +96,7 @@ void FusedOptimizer<Base, Options, State>::shard(GroupArgument group) {
 template <class Base, class Options, class State>
 bool FusedOptimizer<Base, Options, State>::lay_out() {
   if (!flat_) {
-    if (reduction_ && reduction_->plan().empty()) return false;
+    if (reduction_ && !reduction_->has_buckets()) return false;
     flat_ = std::make_unique<FlatParameters>(Algorithm<State>::name(), parameters_of(*this),
                                              *group_, reduction_.get());
     if (flat_->reaches_gradients()) reduction_->defer_shares();
@@ -185,10 +185,23 @@ void FusedOptimizer<Base, Options, State>::update_own_parts(double gradient_fact
   try {
     update_and_exchange(gradient_factor);
   } catch (const std::exception& error) {
-    // The other ranks wait for this rank's part, which will not arrive.
-    group_->abort(where() + error.what());
-    flat_->leave_shared_memory();
+    end_update(error.what());
     throw;
+  }
+}
+
+// The other ranks wait for this rank's part, which will not arrive.
+template <class Base, class Options, class State>
+void FusedOptimizer<Base, Options, State>::end_update(const std::string& reason) noexcept {
+  try {
+    group_->abort(where() + reason);
+  } catch (...) {
+    // Then they notice when this rank leaves the group, or at their deadline.
+  }
+  try {
+    flat_->leave_shared_memory();
+  } catch (...) {
+    // There is no memory to move to; a rank that has not noticed yet may still store values.
   }
 }
 
@@ -223,7 +236,7 @@ void FusedOptimizer<Base, Options, State>::update_and_exchange(double gradient_f
   // An optimizer of the whole model may have deferred what this one, of a part, cannot reduce.
   if (reduction_ && !flat_->reaches_gradients()) reduction_->reduce_shares();
   const bool averages = reduction_ && reduction_->take_over_shares();
-  flat_->begin_update();
+  flat_->begin_update(averages);
   for (std::size_t bucket = 0; bucket < flat_->buckets(); ++bucket) {
     for (const ParameterPart& part : flat_->own_parts(bucket)) {
       if (!part.parameter.grad().defined()) continue;

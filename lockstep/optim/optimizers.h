@@ -124,8 +124,9 @@ class FusedOptimizer : public Base, public UnscalingOptimizer, public ShardedOpt
   // CPU it calls libtorch's fused kernels, or where it has none, its tensor operations.
   //
   // Sharded: PeerLost or TimeoutError if another rank does not take part. This rank's parameters
-  // may then be partly new, but no other rank can change them any more; go on from a checkpoint.
-  // UsageError if there are gradients, but the model has not run a backward.
+  // must then not be used: some are new, and some may be wrong. No other rank changes them any
+  // more. Go on from a checkpoint. UsageError if there are gradients, but the model has not run a
+  // backward.
   at::Tensor step(torch::optim::Optimizer::LossClosure closure = nullptr) override;
 
   bool gradients_are_finite() override;
@@ -155,6 +156,7 @@ class FusedOptimizer : public Base, public UnscalingOptimizer, public ShardedOpt
   void update_own_parts(double gradient_factor);
   void compare_ranks();
   void update_and_exchange(double gradient_factor);
+  void end_update(const std::string& reason) noexcept;
   void gather_state(Base* consolidated, int to);
   std::unique_ptr<Base> plain_copy() const;
   std::string where() const;

@@ -259,10 +259,16 @@ Work BackwardReduction::reduce(Bucket& bucket) {
   if (divides_) {
     bucket.complete();
     if (shares_are_due_) return {};
-    return group_->reduce_scatter_tensor(bucket.means(), bucket.flat(), ReduceOp::mean);
+    return reduce_share(bucket);
   }
   return GroupAccess(*group_).all_reduce_pieces(bucket.flat(), bucket.release_pieces(),
                                                 {.op = ReduceOp::mean});
+}
+
+void BackwardReduction::reduce_shares() {
+  reducing([&] {
+    if (take_over_shares()) reduce_buckets();
+  });
 }
 
 AnnouncedStep BackwardReduction::announce(JoinStep mine) {

@@ -60,6 +60,8 @@ class BackwardReduction final : public BackwardListener,
   // Whether shares were still to be reduced. The caller does so, from the buckets of all ranks,
   // into which this rank brings its gradients.
   bool take_over_shares();
+  // Whether a backward has made all buckets of the plan.
+  bool has_buckets() const { return !plan_.empty() && slots_.size() == plan_.size(); }
   const Bucket& bucket(std::size_t index) const { return slots_[index].bucket; }
   // How many tensor() knows.
   int parameters() const { return static_cast<int>(parameters_.size()); }
@@ -143,6 +145,7 @@ class BackwardReduction final : public BackwardListener,
   at::Tensor bring_in(Slot& slot, int index);
   void settle_shares();
   void reduce_buckets();
+  Work reduce_share(Bucket& bucket);
   Findings exchange_findings();
   void refuse_to_add_to_divided(const Parameter& parameter);
   void give_up(const std::string& reason) noexcept;

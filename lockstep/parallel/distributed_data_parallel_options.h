@@ -29,7 +29,8 @@ struct DistributedDataParallelOptions {
   bool check_finite = false;
   // If true, .grad is the mean over the ranks after backward. If false, each rank gets the mean of
   // its own part only, which is what a sharded optimizer of lockstep::optim needs, so that sums
-  // travel once instead of twice; in shared memory, only when the optimizer or clipping needs them.
+  // travel once instead of twice. In shared memory they do so in the optimizer's step(), or before,
+  // when clipping needs the means.
   // The rest of .grad is unspecified. Make such an optimizer from the wrapped model, clear
   // gradients before each synchronized backward, accumulate under no_sync(), and clip by
   // lockstep::clip_grad_norm_ (docs/optimizers.md).

@@ -31,7 +31,8 @@ Findings BackwardReduction::exchange_findings() {
   return findings;
 }
 
-// A gradient that no rank has used keeps its means, which are not to be reduced again in the step.
+// A parameter that no rank used keeps the gradient of an earlier step, which is a mean already: the
+// optimizer must not average it again.
 void BackwardReduction::settle_shares() {
   const Findings findings = exchange_findings();
   const bool all_are_used = std::ranges::count(findings.used, 0) == 0;
@@ -39,13 +40,13 @@ void BackwardReduction::settle_shares() {
   for (Slot& slot : slots_) settle(slot, &findings);
 }
 
-void BackwardReduction::reduce_shares() {
-  if (take_over_shares()) reduce_buckets();
+Work BackwardReduction::reduce_share(Bucket& bucket) {
+  return group_->reduce_scatter_tensor(bucket.means(), bucket.flat(), ReduceOp::mean);
 }
 
 void BackwardReduction::reduce_buckets() {
   std::vector<Work> reductions;
-  for (Slot& slot : slots_) reductions.push_back(reduce(slot.bucket));
+  for (Slot& slot : slots_) reductions.push_back(reduce_share(slot.bucket));
   for (Work& reduction : reductions) reduction.wait();
 }
 

@@ -7,16 +7,14 @@
 #include <utility>
 #include <vector>
 
-#include "support/rank_processes.h"
+#include "tests/optim/ranks.h"
 #include "tests/parallel/errors.h"
 #include "tests/parallel/models.h"
-#include "tests/support/thread_group.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include "lockstep/amp/grad_scaler.h"
-#include "lockstep/comm/init_process_group.h"
 #include "lockstep/core/error.h"
 #include "lockstep/hooks/comm_hooks.h"
 #include "lockstep/optim/clip_grad.h"
@@ -31,8 +29,9 @@ namespace {
 using ::testing::HasSubstr;
 using testing::message_of;
 using testing::Mlp;
-
-using OnRank = std::function<void(const std::shared_ptr<ProcessGroup>&)>;
+using testing::OnRank;
+using testing::run_processes;
+using testing::run_threads;
 
 // How ranks run: as threads, whose gradients are reduced in backward, or as processes that share
 // memory, where the optimizer reduces them in its step.
@@ -40,20 +39,6 @@ struct Ranks {
   std::string name;
   std::function<void(int size, const OnRank& function)> run;
 };
-
-void run_processes(int size, const OnRank& function) {
-  testing::run_ranks(size, [&](testing::Rank& rank) {
-    function(init_process_group({.backend = "shm",
-                                 .init_method = rank.rendezvous_url(),
-                                 .rank = rank.rank(),
-                                 .world_size = rank.size(),
-                                 .device = at::kCPU}));
-  });
-}
-
-void run_threads(int size, const OnRank& function) {
-  testing::run_rank_threads(size, function);
-}
 
 class DividedGradients : public ::testing::TestWithParam<Ranks> {
  protected:

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Draws the charts of a report from the page's data.
 'use strict';
 const data = JSON.parse(document.getElementById('data').textContent);
 const palette = ['#0072b2', '#d55e00', '#009e73', '#cc79a7', '#b58900', '#56b4e9', '#7f7f7f'];

@@ -79,7 +79,7 @@ TEST_P(FaultConformance, ARankKilledAmongStepsOfAShardedOptimizerIsNamed) {
         const at::Tensor parameter = at::zeros({400'000}).set_requires_grad(true);
         parameter.mutable_grad() = at::ones_like(parameter);
         optim::Adam optimizer({parameter}, 0.1, group);
-        const std::string_view waits_in = stores_directly ? "barrier" : "all_gather";
+        const std::string_view waits_in = stores_directly ? "(all_reduce|barrier)" : "all_gather";
         expect_lost(rank, *group, victim, {"died before", beginning(backend(), rank, waits_in)},
                     [&] {
                       for (int round = 0;; ++round) {

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Runs a function on ranks that are threads, or processes that share memory.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "support/rank_processes.h"
+#include "tests/support/thread_group.h"
+
+#include "lockstep/comm/init_process_group.h"
+
+namespace lockstep::testing {
+
+using OnRank = std::function<void(const std::shared_ptr<ProcessGroup>&)>;
+
+inline void run_processes(int size, const OnRank& function) {
+  run_ranks(size, [&](Rank& rank) {
+    function(init_process_group({.backend = "shm",
+                                 .init_method = rank.rendezvous_url(),
+                                 .rank = rank.rank(),
+                                 .world_size = rank.size(),
+                                 .device = at::kCPU}));
+  });
+}
+
+inline void run_threads(int size, const OnRank& function) {
+  run_rank_threads(size, function);
+}
+
+}  // namespace lockstep::testing
