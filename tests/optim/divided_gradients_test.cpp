@@ -3,6 +3,7 @@
 #include <cmath>
 #include <functional>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -39,6 +40,10 @@ struct Ranks {
   std::string name;
   std::function<void(int size, const OnRank& function)> run;
 };
+
+void PrintTo(const Ranks& ranks, std::ostream* stream) {
+  *stream << ranks.name;
+}
 
 class DividedGradients : public ::testing::TestWithParam<Ranks> {
  protected:
