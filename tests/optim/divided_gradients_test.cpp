@@ -103,6 +103,20 @@ struct Both {
     work(whole_model, *whole_optimizer);
   }
 
+  // A step of each; `change(model)` comes between backward and the optimizer.
+  template <class Change>
+  void take_step(const at::Tensor& x, const Change& change) {
+    each([&](auto& wrapped, Adam& by) {
+      by.zero_grad();
+      wrapped(x).square().mean().backward();
+      change(wrapped);
+      by.step();
+    });
+  }
+  void take_step(const at::Tensor& x) {
+    take_step(x, [](auto&) {});
+  }
+
   Net divided;
   Net whole;
   DistributedDataParallel<Net> whole_model;
@@ -153,12 +167,9 @@ TEST_P(DividedGradients, AreClippedLikeWholeOnes) {
     const at::Tensor x = testing::values({4, 6}) + group->rank();
     for (int step = 0; step < 4; ++step) {
       std::vector<double> norms;
-      both.each([&](auto& model, Adam& optimizer) {
-        optimizer.zero_grad();
-        model(x).square().mean().backward();
+      both.take_step(x, [&](auto& model) {
         clip_grad_value_(model, 0.5);
         if (step != 2) norms.push_back(clip_grad_norm_(model, 0.1));
-        optimizer.step();
       });
       if (step != 2) {
         EXPECT_DOUBLE_EQ(norms[0], norms[1]);
@@ -192,14 +203,11 @@ TEST_P(DividedGradients, MayBeReplacedBeforeTheStep) {
     Both<Mlp> both(group);
     const at::Tensor x = testing::values({4, 6}) + group->rank();
     for (int step = 0; step < 3; ++step) {
-      both.each([&](auto& model, Adam& optimizer) {
-        optimizer.zero_grad();
-        model(x).square().mean().backward();
+      both.take_step(x, [](auto& model) {
         const at::NoGradGuard no_grad;
         for (const at::Tensor& parameter : model->parameters()) {
           parameter.mutable_grad() = parameter.grad() * 4;
         }
-        optimizer.step();
       });
     }
     expect_same(both.divided, both.whole);
@@ -211,11 +219,7 @@ TEST_P(DividedGradients, AreMeansAfterTheStep) {
     Both<Mlp> both(group);
     const at::Tensor x = testing::values({4, 6}) + group->rank();
     for (int step = 0; step < 3; ++step) {
-      both.each([&](auto& model, Adam& optimizer) {
-        optimizer.zero_grad();
-        model(x).square().mean().backward();
-        optimizer.step();
-      });
+      both.take_step(x);
       // Each element is a mean on the rank that owns it.
       for (const auto& item : both.whole->named_parameters()) {
         const at::Tensor mean = item.value().grad();
@@ -233,13 +237,7 @@ TEST_P(DividedGradients, AreWholeWithAHook) {
     Both<Mlp> both(group);
     both.model->register_comm_hook(bf16_compress_hook(group));
     const at::Tensor x = testing::values({4, 6}) + group->rank();
-    for (int step = 0; step < 3; ++step) {
-      both.each([&](auto& model, Adam& optimizer) {
-        optimizer.zero_grad();
-        model(x).square().mean().backward();
-        optimizer.step();
-      });
-    }
+    for (int step = 0; step < 3; ++step) both.take_step(x);
     expect_same(both.divided, both.whole);
   });
 }
