@@ -185,14 +185,14 @@ void FusedOptimizer<Base, Options, State>::update_own_parts(double gradient_fact
   try {
     update_and_exchange(gradient_factor);
   } catch (const std::exception& error) {
-    end_update(error.what());
+    give_up(error.what());
     throw;
   }
 }
 
 // The other ranks wait for this rank's part, which will not arrive.
 template <class Base, class Options, class State>
-void FusedOptimizer<Base, Options, State>::end_update(const std::string& reason) noexcept {
+void FusedOptimizer<Base, Options, State>::give_up(const std::string& reason) noexcept {
   try {
     group_->abort(where() + reason);
   } catch (...) {

@@ -156,7 +156,7 @@ class FusedOptimizer : public Base, public UnscalingOptimizer, public ShardedOpt
   void update_own_parts(double gradient_factor);
   void compare_ranks();
   void update_and_exchange(double gradient_factor);
-  void end_update(const std::string& reason) noexcept;
+  void give_up(const std::string& reason) noexcept;
   void gather_state(Base* consolidated, int to);
   std::unique_ptr<Base> plain_copy() const;
   std::string where() const;
