@@ -183,8 +183,9 @@ void ReplicaForward::gather(const std::vector<TensorPointers>& outputs, at::Devi
     how.push_back(std::move(gathered));
   }
   if (with_history.empty()) return;
-  set_replica_history(with_history, std::move(how), std::move(graphs_), targets(), *scatter_,
-                      workers_);
+  std::vector<GradientTarget> wanted = targets();  // reads graphs_, which is moved next
+  set_replica_history(with_history, std::move(how), std::move(graphs_), std::move(wanted),
+                      *scatter_, workers_);
 }
 
 }  // namespace lockstep

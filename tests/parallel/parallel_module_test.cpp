@@ -140,8 +140,8 @@ TEST(ParallelModule, GpusHaveNumbers) {
   EXPECT_EQ(at::Device(options.device_ids[2]), at::Device(at::kCUDA, 2));
   const DistributedDataParallelOptions mixed{.device_ids = {at::kCPU}};
   EXPECT_EQ(at::Device(mixed.device_ids[0]), at::Device(at::kCPU));
-  EXPECT_THROW((DataParallelOptions{.device_ids = {-1}}), UsageError);
-  EXPECT_THROW((DataParallelOptions{.device_ids = {256}}), UsageError);
+  EXPECT_THROW(static_cast<void>(DataParallelOptions{.device_ids = {-1}}), UsageError);
+  EXPECT_THROW(static_cast<void>(DataParallelOptions{.device_ids = {256}}), UsageError);
 }
 
 TEST(ParallelModule, NoSyncInALoop) {
