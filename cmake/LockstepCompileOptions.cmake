@@ -39,8 +39,17 @@ function(lockstep_own_target target)
     target_compile_options(${target} PRIVATE -fsanitize=thread -fno-omit-frame-pointer)
     target_link_options(${target} PRIVATE -fsanitize=thread)
   endif()
-  if(LOCKSTEP_SANITIZER AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  if(NOT LOCKSTEP_SANITIZER)
+    return()
+  endif()
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     # GCC's manual says that sanitizers cause false warnings; libtorch's headers trigger them.
     target_compile_options(${target} PRIVATE -Wno-maybe-uninitialized)
+  else()
+    # As g++ does. GoogleTest, which is not instrumented, has vtables of templates that clang does
+    # not recognize as those of its own objects.
+    string(TOUPPER ${LOCKSTEP_SANITIZER} sanitizer)
+    target_compile_definitions(${target} PRIVATE __SANITIZE_${sanitizer}__=1)
+    target_compile_options(${target} PRIVATE -fno-sanitize=vptr)
   endif()
 endfunction()
