@@ -70,7 +70,7 @@ def errors_in(root, name, base):
         if not included.startswith(("lockstep/", "tools/")) or included in ANYWHERE:
             continue
         other = folder_of(included)
-        if not (root / included).exists():
+        if not any((root / (included + end)).exists() for end in ("", ".in")):
             yield f"{name}:{number}: there is no {included}"
         elif other and ORDER.index(other) > ORDER.index(folder):
             yield f"{name}:{number}: {folder} includes from {included}, which comes after it"

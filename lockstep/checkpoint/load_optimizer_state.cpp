@@ -100,12 +100,12 @@ bool fits(std::optional<double> number, const NumberBounds& bounds) {
 // Takes options, or the state of a parameter, from a dict of Python.
 class FieldReader {
  public:
-  FieldReader(const TorchValue& dict, std::string place, std::string_view optimizer,
+  FieldReader(const TorchValue& dict, std::string where, std::string_view optimizer,
               StateFaults& faults)
-      : dict_(dict), place_(std::move(place)), optimizer_(optimizer), faults_(faults) {}
+      : dict_(dict), where_(std::move(where)), optimizer_(optimizer), faults_(faults) {}
   virtual ~FieldReader() = default;
 
-  void fault(std::string_view text) { faults_.add(fmt::format("{}: {}", place_, text)); }
+  void fault(std::string_view text) { faults_.add(fmt::format("{}: {}", where_, text)); }
 
  protected:
   const TorchValue* find(std::string_view name) { return dict_.find(name); }
@@ -122,7 +122,7 @@ class FieldReader {
 
  private:
   const TorchValue& dict_;
-  std::string place_;
+  std::string where_;
   std::string_view optimizer_;
   StateFaults& faults_;
 };
@@ -170,9 +170,9 @@ class OptionsReader : public FieldReader {
 
 class ParameterStateReader : public FieldReader {
  public:
-  ParameterStateReader(const TorchValue& dict, std::string place, std::string_view optimizer,
+  ParameterStateReader(const TorchValue& dict, std::string where, std::string_view optimizer,
                        StateFaults& faults, const at::Tensor& parameter)
-      : FieldReader(dict, std::move(place), optimizer, faults), parameter_(parameter) {}
+      : FieldReader(dict, std::move(where), optimizer, faults), parameter_(parameter) {}
 
   void steps(std::int64_t& target) {
     known_.emplace_back("step");
@@ -314,12 +314,12 @@ class OptimizerStateLoader {
 
   // Whether the numbers of its parameters fit.
   bool check_group(const TorchValue& group, std::size_t index) {
-    const std::string place = fmt::format("group {}", index);
+    const std::string where = fmt::format("group {}", index);
     if (!std::holds_alternative<TorchValue::Dict>(group.data)) {
-      faults_.add(fmt::format("{} is {}, and must be a dict", place, text_of_value(group)));
+      faults_.add(fmt::format("{} is {}, and must be a dict", where, text_of_value(group)));
       return false;
     }
-    OptionsReader reader(group, place, Fields::kName, faults_);
+    OptionsReader reader(group, where, Fields::kName, faults_);
     Fields::visit(options_[index], reader);
     const auto& parameters = optimizer_.param_groups()[index].params();
     const TorchValue* const found = group.find("params");
@@ -367,18 +367,18 @@ class OptimizerStateLoader {
   }
 
   void check_state(const TorchValue& value, Owner& owner) {
-    const std::string place = fmt::format("parameter {}", owner.number);
+    const std::string where = fmt::format("parameter {}", owner.number);
     const auto* const dict = std::get_if<TorchValue::Dict>(&value.data);
     if (dict == nullptr) {
       return faults_.add(
-          fmt::format("{}: its state is {}, and must be a dict", place, text_of_value(value)));
+          fmt::format("{}: its state is {}, and must be a dict", where, text_of_value(value)));
     }
     if (dict->empty()) {
       owner.has_state = false;
       return;
     }
     auto state = std::make_unique<State>();
-    ParameterStateReader reader(value, place, Fields::kName, faults_, owner.parameter);
+    ParameterStateReader reader(value, where, Fields::kName, faults_, owner.parameter);
     Fields::visit(*state, options_[owner.group], reader);
     reader.check_names();
     if (reader.has_tensors()) states_.push_back({owner.parameter, owner.group, std::move(state)});

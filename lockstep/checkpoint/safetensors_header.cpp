@@ -38,10 +38,10 @@ class HeaderEvents final : public nlohmann::json_sax<HeaderJson> {
   bool binary(binary_t&) override { return refuse_value("binary data"); }
 
   bool number_unsigned(number_unsigned_t value) override {
-    if (place_ != Place::shape && place_ != Place::offsets) {
+    if (state_ != State::shape && state_ != State::offsets) {
       return refuse_value(fmt::format("{}", value));
     }
-    if (place_ == Place::shape) {
+    if (state_ == State::shape) {
       constexpr std::size_t kMostDimensions = 64;  // libtorch's own limit
       if (value > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
         refuse(fmt::format("its shape has the size {}", value));
@@ -58,9 +58,9 @@ class HeaderEvents final : public nlohmann::json_sax<HeaderJson> {
   }
 
   bool string(string_t& value) override {
-    if (place_ == Place::metadata) {
+    if (state_ == State::metadata) {
       header_.metadata.emplace(key_, std::move(value));
-    } else if (place_ == Place::entry && key_ == "dtype") {
+    } else if (state_ == State::entry && key_ == "dtype") {
       entry_.dtype = std::move(value);
     } else {
       return refuse_value(in_quotes(value));
@@ -69,10 +69,10 @@ class HeaderEvents final : public nlohmann::json_sax<HeaderJson> {
   }
 
   bool start_object(std::size_t) override {
-    if (place_ == Place::start) {
-      place_ = Place::top;
-    } else if (place_ == Place::top) {
-      place_ = key_ == kSafetensorsMetadata ? Place::metadata : Place::entry;
+    if (state_ == State::start) {
+      state_ = State::top;
+    } else if (state_ == State::top) {
+      state_ = key_ == kSafetensorsMetadata ? State::metadata : State::entry;
       entry_ = {.name = key_, .dtype = {}, .shape = {}};
       fields_.clear();
       offsets_ = 0;
@@ -83,17 +83,17 @@ class HeaderEvents final : public nlohmann::json_sax<HeaderJson> {
   }
 
   bool key(string_t& value) override {
-    if (value.size() > kMostNameBytes && place_ == Place::top) {
+    if (value.size() > kMostNameBytes && state_ == State::top) {
       fail(fmt::format("the name {} is longer than {} bytes", in_quotes(value), kMostNameBytes));
     }
     key_ = std::move(value);
-    if (place_ == Place::entry) {
+    if (state_ == State::entry) {
       constexpr std::array<std::string_view, 3> kFields{"dtype", "shape", "data_offsets"};
       if (std::ranges::count(kFields, key_) == 0) {
         refuse(fmt::format("it has the unknown field {}", in_quotes(key_)));
       }
       if (!fields_.insert(key_).second) refuse(fmt::format("it has {} twice", in_quotes(key_)));
-    } else if (place_ == Place::metadata) {
+    } else if (state_ == State::metadata) {
       if (header_.metadata.contains(key_)) {
         fail(fmt::format("__metadata__ has the key {} twice", in_quotes(key_)));
       }
@@ -106,21 +106,21 @@ class HeaderEvents final : public nlohmann::json_sax<HeaderJson> {
   }
 
   bool end_object() override {
-    if (place_ == Place::entry) {
+    if (state_ == State::entry) {
       for (const char* field : {"dtype", "shape", "data_offsets"}) {
         if (!fields_.contains(field)) refuse(fmt::format("it has no {}", field));
       }
       header_.entries.push_back(std::move(entry_));
     }
-    place_ = Place::top;
+    state_ = State::top;
     return true;
   }
 
   bool start_array(std::size_t) override {
-    if (place_ == Place::entry && key_ == "shape") {
-      place_ = Place::shape;
-    } else if (place_ == Place::entry && key_ == "data_offsets") {
-      place_ = Place::offsets;
+    if (state_ == State::entry && key_ == "shape") {
+      state_ = State::shape;
+    } else if (state_ == State::entry && key_ == "data_offsets") {
+      state_ = State::offsets;
     } else {
       return refuse_value("an array");
     }
@@ -128,8 +128,8 @@ class HeaderEvents final : public nlohmann::json_sax<HeaderJson> {
   }
 
   bool end_array() override {
-    if (place_ == Place::offsets && offsets_ < 2) refuse("its data_offsets are not two numbers");
-    place_ = Place::entry;
+    if (state_ == State::offsets && offsets_ < 2) refuse("its data_offsets are not two numbers");
+    state_ = State::entry;
     return true;
   }
 
@@ -138,14 +138,14 @@ class HeaderEvents final : public nlohmann::json_sax<HeaderJson> {
     // Without the parser's code and place, and without the text it read last, which may be long.
     std::string_view cause = error.what();
     cause = cause.substr(0, cause.find("; last read"));
-    if (const auto place = cause.find(": "); place != std::string_view::npos) {
-      cause.remove_prefix(place + 2);
+    if (const auto colon = cause.find(": "); colon != std::string_view::npos) {
+      cause.remove_prefix(colon + 2);
     }
     fail(fmt::format("its header is no valid JSON at byte {}: {}", position, in_quotes(cause)));
   }
 
  private:
-  enum class Place { start, top, entry, shape, offsets, metadata };
+  enum class State { start, top, entry, shape, offsets, metadata };
 
   [[noreturn]] void fail(const std::string& what) const {
     throw CheckpointError(fmt::format("{}: {}", file_, what));
@@ -155,19 +155,19 @@ class HeaderEvents final : public nlohmann::json_sax<HeaderJson> {
   }
   // For a value of a kind that does not belong in this place.
   bool refuse_value(const std::string& value) const {
-    switch (place_) {
-      case Place::start:
+    switch (state_) {
+      case State::start:
         fail(fmt::format("its header is {}, not an object", value));
-      case Place::top:
+      case State::top:
         fail(fmt::format("entry {}: it is {}, not an object", in_quotes(key_), value));
-      case Place::metadata:
+      case State::metadata:
         fail(
             fmt::format("__metadata__ has {} at the key {}, not a string", value, in_quotes(key_)));
-      case Place::shape:
+      case State::shape:
         refuse(fmt::format("its shape has {}, not a size", value));
-      case Place::offsets:
+      case State::offsets:
         refuse(fmt::format("its data_offsets have {}, not an offset", value));
-      case Place::entry:
+      case State::entry:
         break;
     }
     refuse(fmt::format("its {} is {}", key_, value));
@@ -175,7 +175,7 @@ class HeaderEvents final : public nlohmann::json_sax<HeaderJson> {
 
   const std::string& file_;
   SafetensorsHeader& header_;
-  Place place_ = Place::start;
+  State state_ = State::start;
   std::string key_;
   SafetensorsEntry entry_;
   std::set<std::string> fields_;

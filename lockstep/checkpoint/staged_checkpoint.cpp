@@ -74,8 +74,8 @@ void StagedCheckpoint::copy(const std::vector<StoredFile>& files, int rank) {
   auto* const memory = static_cast<std::byte*>(memory_.data_ptr());
   std::int64_t next = 0;
   for (std::size_t i = 0; i < runs_.size(); ++i) {
-    std::byte* const place = memory + (rank == 0 ? runs_[i].offset : next);
-    at::from_blob(place, sources[i].sizes(), at::TensorOptions(sources[i].scalar_type()))
+    std::byte* const begin = memory + (rank == 0 ? runs_[i].offset : next);
+    at::from_blob(begin, sources[i].sizes(), at::TensorOptions(sources[i].scalar_type()))
         .copy_(sources[i]);
     next += aligned(runs_[i].bytes);
   }
@@ -137,7 +137,7 @@ void StagedCheckpoint::receive_from(int rank, ProcessGroup& group) {
 std::vector<CheckpointFile> StagedCheckpoint::files() const {
   const auto* const memory = static_cast<const std::byte*>(memory_.data_ptr());
   std::vector<CheckpointFile> files;
-  for (const FilePlace& file : files_) {
+  for (const StagedFile& file : files_) {
     files.push_back({file.name,
                      {std::as_bytes(std::span(file.head)),
                       {memory + file.offset, static_cast<std::size_t>(file.bytes)}}});

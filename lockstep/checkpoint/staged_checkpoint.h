@@ -35,7 +35,7 @@ class StagedCheckpoint {
     std::int64_t offset;
     std::int64_t bytes;
   };
-  struct FilePlace {
+  struct StagedFile {
     std::string name;
     std::string head;
     std::int64_t offset;  // of its data in rank 0's memory
@@ -45,7 +45,7 @@ class StagedCheckpoint {
   void reserve(std::int64_t bytes);
   void receive_from(int rank, ProcessGroup& group);
 
-  std::vector<FilePlace> files_;
+  std::vector<StagedFile> files_;
   std::vector<Run> runs_;  // this rank's, in the order in which they lie in its memory
   at::Tensor memory_;      // bytes
   std::int64_t used_ = 0;  // of it

@@ -153,15 +153,15 @@ class TorchFileWriter {
     check_size();
   }
 
-  // Of a value within `place`, the keys and positions that lead to it.
-  void add(const TorchValue& value, const std::string& place, int depth) {
+  // Of a value within `path`, the keys and positions that lead to it.
+  void add(const TorchValue& value, const std::string& path, int depth) {
     // As read_torch_file.
     constexpr int kMostDepth = 100;
     if (depth > kMostDepth) {
       throw UsageError(fmt::format("values are nested more than {} deep", kMostDepth));
     }
     check_size();
-    std::visit([&](const auto& data) { append(data, place, depth); }, value.data);
+    std::visit([&](const auto& data) { append(data, path, depth); }, value.data);
   }
 
   void write(const std::filesystem::path& file) {
@@ -196,18 +196,18 @@ class TorchFileWriter {
   void append(std::int64_t value, const std::string&, int) { pickle_.number(value); }
   void append(double value, const std::string&, int) { pickle_.real(value); }
   void append(const std::string& value, const std::string&, int) { pickle_.string(value); }
-  void append(const at::Tensor& value, const std::string& place, int) { add(value, place); }
-  void append(const TorchValue::List& list, const std::string& place, int depth) {
+  void append(const at::Tensor& value, const std::string& path, int) { add(value, path); }
+  void append(const TorchValue::List& list, const std::string& path, int depth) {
     pickle_.begin_list();
-    append_items(list, place, depth);
+    append_items(list, path, depth);
     pickle_.end_list();
   }
-  void append(const TorchValue::Tuple& tuple, const std::string& place, int depth) {
+  void append(const TorchValue::Tuple& tuple, const std::string& path, int depth) {
     pickle_.begin_tuple();
-    append_items(tuple.items, place, depth);
+    append_items(tuple.items, path, depth);
     pickle_.end_tuple();
   }
-  void append(const TorchValue::Dict& dict, const std::string& place, int depth) {
+  void append(const TorchValue::Dict& dict, const std::string& path, int depth) {
     std::set<std::variant<std::int64_t, std::string_view>> keys;
     pickle_.begin_dict();
     for (const auto& [key, value] : dict) {
@@ -215,27 +215,27 @@ class TorchFileWriter {
       const auto* const number = std::get_if<std::int64_t>(&key.data);
       if (text == nullptr && number == nullptr) {
         throw UsageError(fmt::format(
-            "the dict {} has a key that is neither a string nor an integer", in_quotes(place)));
+            "the dict {} has a key that is neither a string nor an integer", in_quotes(path)));
       }
       const std::string name = text != nullptr ? *text : std::to_string(*number);
       const bool is_new =
           text != nullptr ? keys.emplace(*text).second : keys.emplace(*number).second;
       if (!is_new) {
         throw UsageError(
-            fmt::format("the dict {} has the key {} twice", in_quotes(place), in_quotes(name)));
+            fmt::format("the dict {} has the key {} twice", in_quotes(path), in_quotes(name)));
       }
-      add(key, place, depth + 1);
-      add(value, below(place, name), depth + 1);
+      add(key, path, depth + 1);
+      add(value, below(path, name), depth + 1);
     }
     pickle_.end_dict();
   }
-  void append_items(const TorchValue::List& items, const std::string& place, int depth) {
+  void append_items(const TorchValue::List& items, const std::string& path, int depth) {
     for (std::size_t i = 0; i < items.size(); ++i) {
-      add(items[i], below(place, std::to_string(i)), depth + 1);
+      add(items[i], below(path, std::to_string(i)), depth + 1);
     }
   }
-  static std::string below(const std::string& place, const std::string& key) {
-    return place.empty() ? key : place + "." + key;
+  static std::string below(const std::string& path, const std::string& key) {
+    return path.empty() ? key : path + "." + key;
   }
 
   PickleWriter pickle_;

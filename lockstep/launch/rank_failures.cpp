@@ -31,11 +31,11 @@ void RankWatch::take_ends() {
 
 RankEnd RankWatch::end_of(Rank& rank) const {
   const int of_all = first_rank() + rank.process.rank();
-  const auto told = store_.value(loss_key(of_all));
+  const auto reported = store_.value(loss_key(of_all));
   return {.status = rank.process.status(),
           .noticed = rank.noticed,
           .stopped_by = rank.process.stopped_by(),
-          .loss = told ? decode_loss(*told) : std::nullopt};
+          .loss = reported ? decode_loss(*reported) : std::nullopt};
 }
 
 void RankWatch::take_failure() {

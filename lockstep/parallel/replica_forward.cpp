@@ -146,17 +146,17 @@ std::vector<GradientTarget> ReplicaForward::targets() const {
 }
 
 void ReplicaForward::gather(const std::vector<TensorPointers>& outputs, at::Device device) {
-  const TensorPointers& places = outputs.front();
+  const TensorPointers& pointers = outputs.front();
   std::vector<at::Tensor> with_history;
   std::vector<GatheredOutput> how;
-  for (std::size_t number = 0; number < places.size(); ++number) {
+  for (std::size_t number = 0; number < pointers.size(); ++number) {
     Parts parts;
     for (const TensorPointers& replica : outputs) {
-      if (replica.size() != places.size()) {
+      if (replica.size() != pointers.size()) {
         throw UsageError(fmt::format(
             "[DataParallel] replica 0 returned {} tensors and another one {}. Return as many for "
             "every part of a batch",
-            places.size(), replica.size()));
+            pointers.size(), replica.size()));
       }
       workers_->count_moved(*replica[number], static_cast<int>(parts.size()));
       parts.push_back(*replica[number]);
@@ -168,7 +168,7 @@ void ReplicaForward::gather(const std::vector<TensorPointers>& outputs, at::Devi
           "[DataParallel] output {} is undefined in some replicas and not in others", number));
     }
     GatheredOutput gathered;
-    *places[number] = [&] {
+    *pointers[number] = [&] {
       const at::NoGradGuard no_grad;
       return gather_one(parts, scatter_->dim(), device, number, gathered);
     }();
@@ -179,7 +179,7 @@ void ReplicaForward::gather(const std::vector<TensorPointers>& outputs, at::Devi
                                            ? torch::autograd::impl::gradient_edge(parts[replica])
                                            : torch::autograd::Edge());
     }
-    with_history.push_back(*places[number]);
+    with_history.push_back(*pointers[number]);
     how.push_back(std::move(gathered));
   }
   if (with_history.empty()) return;

@@ -90,7 +90,7 @@ class Roll {
   Roll(const Membership& membership, std::int64_t group)
       : store_(*membership.store),
         group_(group),
-        place_(fmt::format("roll/{}/{}", membership.generation, group)) {}
+        prefix_(fmt::format("roll/{}/{}", membership.generation, group)) {}
 
   static std::string times_key(const Membership& membership, int rank) {
     return fmt::format("roll/{}/times/{}", membership.generation, rank);
@@ -112,26 +112,26 @@ class Roll {
 
   // Ends the group with this verdict. False if another process has ended it already.
   bool end(const std::string& verdict) const {
-    if (store_.add(place_ + "/over", 1) != 1) return false;
-    store_.set(place_ + "/verdict", verdict);
+    if (store_.add(prefix_ + "/over", 1) != 1) return false;
+    store_.set(prefix_ + "/verdict", verdict);
     return true;
   }
   // Group 0, before the first one, counts as over.
-  bool over() const { return group_ == 0 || store_.add(place_ + "/over", 0) > 0; }
+  bool over() const { return group_ == 0 || store_.add(prefix_ + "/over", 0) > 0; }
   std::string verdict(const Deadline& deadline) const {
-    return store_.get(place_ + "/verdict", deadline);
+    return store_.get(prefix_ + "/verdict", deadline);
   }
 
   // Counts the ranks that have read a verdict which ends the group.
-  void say_heard() const { store_.add(place_ + "/heard", 1); }
-  std::int64_t heard() const { return store_.add(place_ + "/heard", 0); }
+  void say_heard() const { store_.add(prefix_ + "/heard", 1); }
+  std::int64_t heard() const { return store_.add(prefix_ + "/heard", 0); }
 
  private:
-  std::string entry_key(int rank) const { return fmt::format("{}/{}", place_, rank); }
+  std::string entry_key(int rank) const { return fmt::format("{}/{}", prefix_, rank); }
 
   Store& store_;
   std::int64_t group_;
-  std::string place_;
+  std::string prefix_;
 };
 
 // Rank 0's verdict, as the store holds it, begins with one of these words.

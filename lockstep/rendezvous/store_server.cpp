@@ -120,17 +120,17 @@ bool StoreServer::answer(Connection& connection) {
     return true;
   }
   connection.share.clear();
-  std::string told;
+  std::string sum_of_add;
   if (request->operation == Operation::add) {
-    told = sum(request->key, request->value);
-    if (told.empty()) {
+    sum_of_add = sum(request->key, request->value);
+    if (sum_of_add.empty()) {
       reply(connection, encode_length(0));
       return true;
     }
-    request->value = told;
+    request->value = sum_of_add;
   }
   if (keep(std::move(request->key), std::move(request->value))) {
-    reply(connection, encode_length(told.size()) + told);
+    reply(connection, encode_length(sum_of_add.size()) + sum_of_add);
   } else {
     reply(connection, encode_length(store_protocol::kNoRoom));
   }

@@ -15,7 +15,7 @@ namespace {
 // Numbers of threads, in the order in which a viewer shows them. None is that of a process, which
 // Perfetto would take for the process's main thread.
 constexpr int kTraining = 1;
-constexpr int kFirstLane = 2;    // of reductions in flight
+constexpr int kFirstTrack = 2;   // of reductions in flight
 constexpr int kWriter = 10'000;  // of checkpoints
 constexpr int kFirstOtherThread = 10'001;
 
@@ -37,13 +37,13 @@ std::string event_microseconds(std::int64_t nanoseconds) {
 }
 
 // Threads of spans in flight: the first on which none is under way.
-class Lanes {
+class Tracks {
  public:
   int take(const RecordedSpan& span) {
-    auto lane = std::ranges::find_if(ends_, [&](std::int64_t end) { return end <= span.begin; });
-    if (lane == ends_.end()) lane = ends_.insert(ends_.end(), 0);
-    *lane = span.end;
-    return kFirstLane + static_cast<int>(lane - ends_.begin());
+    auto track = std::ranges::find_if(ends_, [&](std::int64_t end) { return end <= span.begin; });
+    if (track == ends_.end()) track = ends_.insert(ends_.end(), 0);
+    *track = span.end;
+    return kFirstTrack + static_cast<int>(track - ends_.begin());
   }
 
  private:
@@ -67,10 +67,10 @@ std::string trace_events(TracedRank traced) {
   });
   std::map<const char*, std::string> names;
   std::set<int> threads{kTraining};
-  Lanes lanes;
+  Tracks tracks;
   std::string spans;
   for (const RecordedSpan& span : traced.spans) {
-    const int thread = span.thread == RecordedSpan::kInFlight  ? lanes.take(span)
+    const int thread = span.thread == RecordedSpan::kInFlight  ? tracks.take(span)
                        : span.thread == RecordedSpan::kWriting ? kWriter
                        : span.thread == 0                      ? kTraining
                                                                : kFirstOtherThread + span.thread;

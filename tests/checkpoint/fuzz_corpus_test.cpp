@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "checkpoint/fuzz/fuzz_targets.h"
+#include "support/locations.h"
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
@@ -14,7 +15,9 @@ namespace {
 template <class Target>
 void run_corpus(const std::string& name, const Target& target) {
   int files = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(LOCKSTEP_FUZZ_CORPUS "/" + name)) {
+  const std::filesystem::path corpus =
+      std::filesystem::path(kSourceFolder) / "tests/checkpoint/fuzz/corpus" / name;
+  for (const auto& entry : std::filesystem::directory_iterator(corpus)) {
     std::ostringstream text;
     text << std::ifstream(entry.path(), std::ios::binary).rdbuf();
     const std::string bytes = text.str();

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "checkpoint/fuzz/fuzz_targets.h"
+#include "support/locations.h"
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
@@ -39,7 +40,9 @@ std::string mutated(std::string bytes, std::mt19937& random) {
 template <class Target>
 void run_mutations(const std::string& name, const Target& target) {
   std::vector<std::string> seeds;
-  for (const auto& entry : std::filesystem::directory_iterator(LOCKSTEP_FUZZ_CORPUS "/" + name)) {
+  const std::filesystem::path corpus =
+      std::filesystem::path(kSourceFolder) / "tests/checkpoint/fuzz/corpus" / name;
+  for (const auto& entry : std::filesystem::directory_iterator(corpus)) {
     std::ostringstream text;
     text << std::ifstream(entry.path(), std::ios::binary).rdbuf();
     seeds.push_back(text.str());

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "support/locations.h"
 #include "support/program.h"
 
 namespace lockstep::testing {
@@ -14,7 +15,7 @@ namespace lockstep::testing {
 // system's.
 inline std::vector<std::string> pythons_with(const std::string& modules) {
   std::vector<std::string> found;
-  for (const std::string python : {LOCKSTEP_TORCH_PYTHON, "/usr/bin/python3"}) {
+  for (const std::string python : {kTorchPython, "/usr/bin/python3"}) {
     if (!std::filesystem::exists(python)) continue;
     if (!found.empty() && std::filesystem::equivalent(found.back(), python)) continue;
     Program program({python, "-W", "ignore", "-c", "import " + modules});

@@ -253,7 +253,7 @@ class VisitedStore final : public OtherStore {
   int visits_ = 0;
 };
 
-TEST(GlooJoining, StrangersAtAnyPortCostNothing) {
+TEST(GlooJoining, UnauthenticatedPeersAtAnyPortCostNothing) {
   run_ranks(kRanks + 1, [](Rank& rank) {
     if (Seat(rank).serves) return serve_store(rank, all_but({}, kRanks));
     rank.await(kRanks, "serves");

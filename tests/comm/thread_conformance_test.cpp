@@ -22,28 +22,28 @@
 namespace lockstep::testing {
 namespace {
 
-// Where the threads of a test rendezvous: the first one at a place makes the groups of all.
+// Where the threads of a test rendezvous: the first one with a key makes the groups of all.
 class Lobby {
  public:
   std::shared_ptr<ProcessGroup> join(int rank, int size, const JoinOptions& options) {
     const std::lock_guard lock(mutex_);
-    auto& place = places_[options.key];
-    if (place.missing == 0) {
-      place.groups = make_thread_groups(size, {.timeout = options.timeout});
-      place.missing = size;
+    auto& gathering = gatherings_[options.key];
+    if (gathering.missing == 0) {
+      gathering.groups = make_thread_groups(size, {.timeout = options.timeout});
+      gathering.missing = size;
     }
-    auto group = std::move(place.groups[static_cast<std::size_t>(rank)]);
-    if (--place.missing == 0) places_.erase(options.key);
+    auto group = std::move(gathering.groups[static_cast<std::size_t>(rank)]);
+    if (--gathering.missing == 0) gatherings_.erase(options.key);
     return group;
   }
 
  private:
-  struct Place {
+  struct Gathering {
     std::vector<std::shared_ptr<ProcessGroup>> groups;
     int missing = 0;
   };
   std::mutex mutex_;
-  std::map<std::string, Place> places_;
+  std::map<std::string, Gathering> gatherings_;
 };
 
 Lobby& lobby() {

@@ -88,8 +88,8 @@ TEST_F(CgroupTest, NoLimitIsNone) {
   write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
   write("sys/fs/cgroup/free/cpu.max", "max 100000\n");
   write("sys/fs/cgroup/free/memory.max", "max\n");
-  for (const auto& place : {root(), root() / "nowhere"}) {
-    const Cgroup cgroup(place);
+  for (const auto& folder : {root(), root() / "nowhere"}) {
+    const Cgroup cgroup(folder);
     EXPECT_FALSE(cgroup.cpu_quota());
     EXPECT_FALSE(cgroup.memory_limit());
     EXPECT_FALSE(cgroup.available_memory());

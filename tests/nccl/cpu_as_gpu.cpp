@@ -170,8 +170,8 @@ void compute_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 // What an operator computed on copies goes back.
 at::Tensor copy_back(const at::Tensor& from, const at::Tensor& to) {
   TORCH_CHECK(from.sizes() == to.sizes(), "an output that changes its size");
-  at::Tensor place = to;
-  return copy(place, from, false);
+  at::Tensor target = to;
+  return copy(target, from, false);
 }
 
 TORCH_LIBRARY_IMPL(aten, CUDA, library) {

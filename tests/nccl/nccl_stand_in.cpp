@@ -65,7 +65,7 @@ struct ncclComm {
   // the stream may look at them to the end.
   std::uint32_t* come = nullptr;
   std::uint32_t* go = nullptr;
-  std::uint32_t told = 0;
+  std::uint32_t tickets = 0;
 };
 
 namespace {
@@ -170,8 +170,8 @@ void copy_in_stream(cudaStream_t stream, void* to, const void* from, std::size_t
           "cudaMemcpyAsync");
 }
 
-std::uint32_t value_at(std::uint32_t* place) {
-  return std::atomic_ref(*place).load(std::memory_order_acquire);
+std::uint32_t value_at(std::uint32_t* word) {
+  return std::atomic_ref(*word).load(std::memory_order_acquire);
 }
 
 // CUDA would free memory of its own as the program exits, while threads still use it.
@@ -242,7 +242,7 @@ void enqueue(ncclComm* comm, cudaStream_t stream, Pieces out, Pieces in,
     for (Piece& piece : *pieces) begin = (piece.host = begin) + piece.bytes;
   }
 
-  const std::uint32_t ticket = ++comm->told;
+  const std::uint32_t ticket = ++comm->tickets;
   for (const Piece& piece : out) {
     copy_in_stream(stream, piece.host, piece.device, piece.bytes);
   }

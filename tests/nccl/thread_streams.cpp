@@ -96,13 +96,13 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
   of(stream).enqueue([=] { std::memcpy(to, from, bytes); });
   return cudaSuccess;
 }
-CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr place, cuuint32_t value, unsigned) {
-  auto* word = reinterpret_cast<std::uint32_t*>(place);
+CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned) {
+  auto* word = reinterpret_cast<std::uint32_t*>(address);
   of(stream).enqueue([=] { std::atomic_ref(*word).store(value, std::memory_order_release); });
   return CUDA_SUCCESS;
 }
-CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr place, cuuint32_t value, unsigned) {
-  auto* flag = reinterpret_cast<std::uint32_t*>(place);
+CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned) {
+  auto* flag = reinterpret_cast<std::uint32_t*>(address);
   of(stream).enqueue([=] {
     while (static_cast<std::int32_t>(std::atomic_ref(*flag).load(std::memory_order_acquire) -
                                      value) < 0) {

@@ -95,8 +95,8 @@ TEST_P(ReducerErrors, ARankThatStallsInBackwardIsATimeoutThatNamesIt) {
         const at::Tensor output = model(values({2, 6}));
         if (group->rank() == 1) {
           output.register_hook([&](const at::Tensor&) {
-            pollfd told{to_read.get(), POLLIN, 0};
-            EXPECT_EQ(::poll(&told, 1, 30'000), 1);
+            pollfd readable{to_read.get(), POLLIN, 0};
+            EXPECT_EQ(::poll(&readable, 1, 30'000), 1);
           });
           EXPECT_THROW(output.sum().backward(), Error);
         } else {

@@ -39,8 +39,8 @@ void expect_refused(InitOptions options, const std::vector<std::string>& pattern
   EXPECT_LT(Clock::now() - begin, kSoon);
 }
 
-InitOptions options(const std::string& place, const std::string& backend, int rank, int size) {
-  return {.backend = backend, .init_method = place, .rank = rank, .world_size = size};
+InitOptions options(const std::string& url, const std::string& backend, int rank, int size) {
+  return {.backend = backend, .init_method = url, .rank = rank, .world_size = size};
 }
 
 // That process r says it is rank numbers[r] of three, which two of them do.
@@ -49,7 +49,7 @@ void expect_two_of_one_rank(const std::vector<int>& numbers, int first, int seco
   run_ranks(3, [&](Rank& rank) {
     set_launcher_environment({});
     rank.note(backend);
-    const std::string place =
+    const std::string url =
         port == 0 ? rank.rendezvous_url() : fmt::format("tcp://127.0.0.1:{}", port);
     const int number = numbers[static_cast<std::size_t>(rank.rank())];
     const auto pid = [&](int process) {
@@ -66,7 +66,7 @@ void expect_two_of_one_rank(const std::vector<int>& numbers, int first, int seco
       for (const int other : {0, 1})
         store->get(fmt::format("roll/0/1/{}", other), Deadline::after(30s));
     }
-    expect_refused(options(place, backend, number, 3),
+    expect_refused(options(url, backend, number, 3),
                    {fmt::format("two processes say that they are rank {} of 3",
                                 numbers[static_cast<std::size_t>(first)]),
                     pid(first), pid(second)});
@@ -111,13 +111,13 @@ TEST(RollCall, RanksThatWaitAreToldThatRankZeroGaveUp) {
 }
 
 TEST(RollCall, RankZeroIsToldWhoKnewAnotherSecret) {
-  const std::string place = fmt::format("tcp://127.0.0.1:{}", free_port());
+  const std::string url = fmt::format("tcp://127.0.0.1:{}", free_port());
   run_ranks(2, [&](Rank& rank) {
     const std::string file = fmt::format("{}/secret-{}", rank.folder(), rank.rank());
     std::ofstream(file) << "the secret of rank " << rank.rank() << ", long enough";
     ::chmod(file.c_str(), 0600);
     set_launcher_environment({{"LOCKSTEP_SECRET_FILE", file}});
-    InitOptions join = options(place, "gloo", rank.rank(), 2);
+    InitOptions join = options(url, "gloo", rank.rank(), 2);
     if (rank.rank() == 0) {
       join.timeout = 3s;
       expect_error<TimeoutError>(
@@ -137,8 +137,8 @@ TEST(RollCall, ARankThatDiesAfterItCameIsNamed) {
   run_ranks(3,
             [&](Rank& rank) {
               set_launcher_environment({});
-              const std::string place = fmt::format("tcp://127.0.0.1:{}", port);
-              InitOptions join = options(place, "gloo", rank.rank(), 3);
+              const std::string url = fmt::format("tcp://127.0.0.1:{}", port);
+              InitOptions join = options(url, "gloo", rank.rank(), 3);
               join.timeout = 60s;
               if (rank.rank() == 2) {
                 join_tcp_store({.host = "127.0.0.1",
@@ -196,13 +196,13 @@ TEST(RollCall, ARankThatDiesWhileAnotherIsLateIsNamed) {
 // In a file's store, as in torchrun's, its end does not show by itself; in its own it does.
 TEST(RollCall, TheDeathOfRankZeroIsNamed) {
   for (const bool own_store : {false, true}) {
-    const std::string place = fmt::format("tcp://127.0.0.1:{}", free_port());
+    const std::string url = fmt::format("tcp://127.0.0.1:{}", free_port());
     run_ranks(
         3,
         [&](Rank& rank) {
           set_launcher_environment({});
           InitOptions join =
-              options(own_store ? place : rank.rendezvous_url(), "gloo", rank.rank(), 3);
+              options(own_store ? url : rank.rendezvous_url(), "gloo", rank.rank(), 3);
           join.timeout = 60s;
           if (rank.rank() == 2) {
             const Membership member = rendezvous(
@@ -230,13 +230,13 @@ void expect_death_named(
     const std::string& backend,
     const std::function<std::shared_ptr<Backend>(const Membership&, const GroupOptions&)>& make,
     const std::function<void(const Membership&)>& last_act = [](const Membership&) {}) {
-  const std::string place = fmt::format("tcp://127.0.0.1:{}", free_port());
+  const std::string url = fmt::format("tcp://127.0.0.1:{}", free_port());
   run_ranks(
       3,
       [&](Rank& rank) {
         set_launcher_environment({});
-        Membership member = rendezvous(
-            {.init_method = place, .rank = rank.rank(), .world_size = 3, .timeout = 60s});
+        Membership member =
+            rendezvous({.init_method = url, .rank = rank.rank(), .world_size = 3, .timeout = 60s});
         member.processes = call_roll(member, backend, Deadline::after(60s));
         if (rank.rank() == 1) {
           last_act(member);

@@ -165,7 +165,7 @@ TEST_F(TcpStoreTest, APortThatIsTakenIsNamed) {
 }
 
 // A port scan, noise, a request without a proof, silence, a giant length: ranks are served.
-TEST_F(TcpStoreTest, StrangersCostNothing) {
+TEST_F(TcpStoreTest, UnauthenticatedPeersCostNothing) {
   std::vector<UniqueFd> silent;
   std::minstd_rand random(1);
   for (int i = 0; i < 300; ++i) {
@@ -188,10 +188,10 @@ TEST_F(TcpStoreTest, StrangersCostNothing) {
 TEST(TcpStore, ClientsWaitUntilRankZeroHasDescriptorsAgain) {
   testing::run_ranks(2, [](testing::Rank& rank) {
     const std::string file = rank.folder() + "/port";
-    TcpStoreOptions place{
+    TcpStoreOptions options{
         .host = "127.0.0.1", .secret = {}, .rank = rank.rank(), .world_size = 2, .timeout = 1s};
     if (rank.rank() == 0) {
-      const auto [store, port] = serve_tcp_store(place);
+      const auto [store, port] = serve_tcp_store(options);
       std::ofstream(file) << port << std::flush;
       const rlimit before = testing::leave_no_descriptor();
       rank.cue("serving");
@@ -202,11 +202,11 @@ TEST(TcpStore, ClientsWaitUntilRankZeroHasDescriptorsAgain) {
       EXPECT_EQ(store->get("key", at_leisure()), "value");
     } else {
       rank.await(0, "serving");
-      std::ifstream(file) >> place.port;
-      EXPECT_THROW(join_tcp_store(place), TimeoutError);
+      std::ifstream(file) >> options.port;
+      EXPECT_THROW(join_tcp_store(options), TimeoutError);
       rank.cue("late");
-      place.timeout = 30s;
-      join_tcp_store(place)->set("key", "value");
+      options.timeout = 30s;
+      join_tcp_store(options)->set("key", "value");
     }
   });
 }

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <numeric>
 
+#include "support/locations.h"
 #include "tests/support/limits.h"
 #include "tests/support/program.h"
 #include "tests/support/skip_or_fail.h"
@@ -69,7 +70,8 @@ TEST_F(TensorBoardWriterTest, TensorBoardReadsWhatItWrote) {
     writer.add_histogram("weights", torch::zeros(5, torch::kHalf), 8);
     writer.add_text("notes", "**bold** \xC3\xA4\xC3\xB6", 3);
   }
-  testing::Program program({python(), LOCKSTEP_READ_EVENTS, folder()});
+  const std::string reader = std::string(testing::kSourceFolder) + "/tests/train/read_events.py";
+  testing::Program program({python(), reader, folder()});
   ASSERT_EQ(program.wait(), 0) << program.err();
   const Json read = Json::parse(program.out());
 

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/core/error.h"
+#include "tools/build_facts.h"
 #include "tools/recipes/batch_size.h"
 #include "tools/recipes/launch_plan.h"
 #include "tools/recipes/local_training.h"
@@ -177,9 +178,9 @@ ModeNeeds needs_of(TrainMode mode) {
     case TrainMode::single:
       return {.lines = 0, .reach = "one device"};
     case TrainMode::dp:
-      return {.lines = LOCKSTEP_LINES_OF_DP, .reach = "one machine"};
+      return {.lines = kLinesOfDp, .reach = "one machine"};
     case TrainMode::ddp:
-      return {.lines = LOCKSTEP_LINES_OF_DDP, .reach = "many machines"};
+      return {.lines = kLinesOfDdp, .reach = "many machines"};
   }
   return {};
 }

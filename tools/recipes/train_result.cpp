@@ -8,6 +8,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/launch/spawn.h"
 #include "lockstep/parallel/model_checks.h"
+#include "tools/build_facts.h"
 #include "tools/recipes/json_fields.h"
 
 namespace lockstep {
@@ -53,7 +54,7 @@ std::vector<LossPoint> losses_from(const Json& json) {
 }  // namespace
 
 Json versions_json() {
-  return {{"lockstep", LOCKSTEP_VERSION}, {"libtorch", LOCKSTEP_TORCH_VERSION}};
+  return {{"lockstep", kVersion}, {"libtorch", kTorchVersion}};
 }
 
 Json fields_of(const TrainResult& result) {

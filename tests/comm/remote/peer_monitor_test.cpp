@@ -258,7 +258,7 @@ TEST_F(PeerMonitorTest, ARankWithAnotherSecretIsRefused) {
 }
 
 // A port scan, noise, half an answer, silence: the ranks join all the same.
-TEST_F(PeerMonitorTest, StrangersCostNothing) {
+TEST_F(PeerMonitorTest, UnauthenticatedPeersCostNothing) {
   std::jthread rank_0([this] { EXPECT_EQ(join(0, 2)->own_host(), "127.0.0.1"); });
   std::vector<UniqueFd> silent;
   std::minstd_rand random(1);

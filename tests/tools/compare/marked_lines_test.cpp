@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "support/locations.h"
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
@@ -27,7 +28,7 @@ using ::testing::Not;
 using Lines = std::vector<std::string>;
 
 Lines lines_of(const std::string& name) {
-  const auto path = std::filesystem::path(LOCKSTEP_SOURCE_FOLDER) / name;
+  const auto path = std::filesystem::path(testing::kSourceFolder) / name;
   std::ifstream file(path);
   if (!file) throw std::runtime_error(path.string() + " cannot be read");
   Lines lines;
