@@ -46,10 +46,8 @@ function(lockstep_own_target target)
     # GCC's manual says that sanitizers cause false warnings; libtorch's headers trigger them.
     target_compile_options(${target} PRIVATE -Wno-maybe-uninitialized)
   else()
-    # As g++ does. GoogleTest, which is not instrumented, has vtables of templates that clang does
-    # not recognize as those of its own objects.
+    # g++ defines this itself.
     string(TOUPPER ${LOCKSTEP_SANITIZER} sanitizer)
     target_compile_definitions(${target} PRIVATE __SANITIZE_${sanitizer}__=1)
-    target_compile_options(${target} PRIVATE -fno-sanitize=vptr)
   endif()
 endfunction()

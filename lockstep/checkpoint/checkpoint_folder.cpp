@@ -92,25 +92,25 @@ void agree_on(const std::string& error, ProcessGroup& group) {
 // What rank 0 tells the others, or the error that all of them throw.
 template <class Function>
 json from_rank_0(ProcessGroup& group, const Function& function) {
-  json sent;
+  json reply;
   if (group.rank() == 0) {
     try {
-      sent = {{"value", function()}};
+      reply = {{"value", function()}};
     } catch (const UsageError& error) {
-      sent = {{"usage", error.what()}};
+      reply = {{"usage", error.what()}};
     } catch (const CheckpointError& error) {
-      sent = {{"checkpoint", error.what()}};
+      reply = {{"checkpoint", error.what()}};
     } catch (const std::exception& error) {
-      sent = {{"other", error.what()}};
+      reply = {{"other", error.what()}};
     }
   }
   // Paths in messages may not be UTF-8.
-  sent = json::parse(broadcast_object(
-      std::string_view(sent.dump(-1, ' ', false, json::error_handler_t::replace)), 0, group));
-  if (sent.contains("usage")) throw UsageError(sent["usage"].get<std::string>());
-  if (sent.contains("checkpoint")) throw CheckpointError(sent["checkpoint"].get<std::string>());
-  if (sent.contains("other")) throw BackendError(sent["other"].get<std::string>());
-  return sent.at("value");
+  reply = json::parse(broadcast_object(
+      std::string_view(reply.dump(-1, ' ', false, json::error_handler_t::replace)), 0, group));
+  if (reply.contains("usage")) throw UsageError(reply["usage"].get<std::string>());
+  if (reply.contains("checkpoint")) throw CheckpointError(reply["checkpoint"].get<std::string>());
+  if (reply.contains("other")) throw BackendError(reply["other"].get<std::string>());
+  return reply.at("value");
 }
 
 void require_module(const CheckpointContents& contents) {
@@ -269,19 +269,19 @@ std::optional<CheckpointPosition> CheckpointFolder::load(
   require_module(contents);
   StoredCheckpoint stored;
   std::string name;
-  const json sent = from_rank_0(*state.group, [&] {
+  const json reply = from_rank_0(*state.group, [&] {
     std::tie(name, stored) = state.read_newest();
     return json{{"name", name}, {"contents", contents_of(stored)}};
   });
-  if (sent.at("name") == "") return std::nullopt;
-  const std::string path = (state.folder / sent.at("name").get<std::string>()).string();
+  if (reply.at("name") == "") return std::nullopt;
+  const std::string path = (state.folder / reply.at("name").get<std::string>()).string();
   const auto agree = [&](const std::string& error) {
     agree_on(error.empty() ? "" : fmt::format("{} cannot be loaded: {}", path, error),
              *state.group);
   };
   CheckpointPosition position;
   agree(error_of([&] {
-    if (state.group->rank() != 0) stored = with_empty_tensors(sent.at("contents"));
+    if (state.group->rank() != 0) stored = with_empty_tensors(reply.at("contents"));
     position = position_in(stored);
     if (accept) accept(position);
   }));

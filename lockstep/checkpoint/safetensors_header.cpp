@@ -153,7 +153,7 @@ class HeaderEvents final : public nlohmann::json_sax<HeaderJson> {
   [[noreturn]] void refuse(const std::string& what) const {
     fail(fmt::format("entry {}: {}", in_quotes(entry_.name), what));
   }
-  // For a value of a kind that does not belong in this place.
+  // For a value of a kind that does not belong in this state.
   bool refuse_value(const std::string& value) const {
     switch (state_) {
       case State::start:

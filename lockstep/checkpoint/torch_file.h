@@ -39,7 +39,7 @@ struct TorchValue {
 
 namespace detail {
 
-// clang 14 completes the type here; otherwise it does so within a pair of two, and fails.
+// Clang completes the type here; otherwise it does so within a pair of two, and fails.
 inline TorchValue none() {
   return {};
 }

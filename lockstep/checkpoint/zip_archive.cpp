@@ -104,10 +104,10 @@ ZipArchive::Directory ZipArchive::find_directory() const {
   }
   if (!locator.empty() && zip::Fields(locator).u32() == zip::kZip64Locator) {
     end -= zip::kZip64LocatorBytes + zip::kZip64EndRecordBytes;
-    zip::Fields position(std::string_view(locator).substr(8));
+    zip::Fields locator_fields(std::string_view(locator).substr(8));
     const std::string wide = bytes_at(end, zip::kZip64EndRecordBytes);
     zip::Fields values(wide);
-    if (position.u64() != end || values.u32() != zip::kZip64EndRecord || values.u64() != 44) {
+    if (locator_fields.u64() != end || values.u32() != zip::kZip64EndRecord || values.u64() != 44) {
       fail("its zip64 end record is not where its locator says");
     }
     values.text(4);  // versions

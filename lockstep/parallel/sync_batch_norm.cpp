@@ -79,13 +79,13 @@ void refuse_norms_called_by_type(const Module& net, const std::vector<FoundNorm>
                                  const ProcessGroup& group) {
   std::vector<std::string> refused;
   if (is_batch_norm(net)) refused.emplace_back("the net itself");
-  for (const FoundNorm& candidate : found) {
-    const Module& norm = *candidate.norm;
+  for (const FoundNorm& found_norm : found) {
+    const Module& norm = *found_norm.norm;
     const bool plain = is_exactly<torch::nn::BatchNorm1d>(norm) ||
                        is_exactly<torch::nn::BatchNorm2d>(norm) ||
                        is_exactly<torch::nn::BatchNorm3d>(norm);
-    if (!plain || !is_held_by_sequential(candidate.parent, candidate.norm))
-      refused.push_back(candidate.path);
+    if (!plain || !is_held_by_sequential(found_norm.parent, found_norm.norm))
+      refused.push_back(found_norm.path);
   }
   if (refused.empty()) return;
   throw UsageError(fmt::format(
@@ -214,12 +214,12 @@ void convert_sync_batchnorm(Module& net, GroupArgument argument) {
   refuse_norms_called_by_type(net, found, *group);
   // What the net uses in several places stays one module.
   std::unordered_map<const Module*, std::shared_ptr<SyncBatchNormImpl>> replacements;
-  for (const FoundNorm& candidate : found) {
-    auto& norm = replacements[candidate.norm.get()];
-    if (!norm) norm = SyncBatchNormImpl::in_place_of(*candidate.norm);
-    candidate.parent.replace_module(candidate.name, norm);
-    for (torch::nn::AnyModule& callable : *candidate.parent.as<torch::nn::Sequential>()) {
-      if (callable.ptr() == candidate.norm) callable = torch::nn::AnyModule(norm);
+  for (const FoundNorm& found_norm : found) {
+    auto& norm = replacements[found_norm.norm.get()];
+    if (!norm) norm = SyncBatchNormImpl::in_place_of(*found_norm.norm);
+    found_norm.parent.replace_module(found_norm.name, norm);
+    for (torch::nn::AnyModule& callable : *found_norm.parent.as<torch::nn::Sequential>()) {
+      if (callable.ptr() == found_norm.norm) callable = torch::nn::AnyModule(norm);
     }
   }
   net.apply([&](Module& module) {

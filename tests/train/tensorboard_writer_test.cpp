@@ -9,11 +9,11 @@
 #include <fstream>
 #include <numeric>
 
+#include "support/limits.h"
 #include "support/locations.h"
-#include "tests/support/limits.h"
-#include "tests/support/program.h"
-#include "tests/support/skip_or_fail.h"
-#include "tests/support/temporary_folder.h"
+#include "support/program.h"
+#include "support/skip_or_fail.h"
+#include "support/temporary_folder.h"
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 #include <sys/wait.h>

@@ -9,6 +9,7 @@
 
 #include "lockstep/comm/core/absent.h"
 #include "lockstep/comm/remote/engine.h"
+#include "lockstep/comm/remote/keep_for_ever.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::remote {
@@ -39,15 +40,6 @@ std::pair<Call, Call> calls_of(const std::string& bytes) {
   std::memcpy(&calls.first, bytes.data(), sizeof(Call));
   std::memcpy(&calls.second, bytes.data() + sizeof(Call), sizeof(Call));
   return calls;
-}
-
-// Keeps a transmission of an engine that failed. The transport may still access the tensors, until
-// its own timeout or the end of the process.
-void keep_for_ever(std::unique_ptr<Transmission> transmission) {
-  static auto& kept = *new std::vector<std::unique_ptr<Transmission>>;
-  static std::mutex mutex;
-  const std::lock_guard lock(mutex);
-  kept.push_back(std::move(transmission));
 }
 
 }  // namespace
