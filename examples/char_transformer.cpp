@@ -16,7 +16,9 @@
 #include <string>
 
 #include <lockstep/lockstep.h>
-#include <torch/torch.h>
+#include <torch/nn.h>
+#include <torch/optim/adamw.h>
+#include <torch/utils.h>
 
 namespace nn = torch::nn;
 constexpr std::int64_t kContext = 64, kWidth = 128, kHeads = 4, kLayers = 4, kBytes = 256;

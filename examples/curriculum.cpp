@@ -6,7 +6,11 @@
 #include <cstdio>
 
 #include <lockstep/lockstep.h>
-#include <torch/torch.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+#include <torch/utils.h>
 
 // The loss of each image under a linear classifier after one pass over the data.
 torch::Tensor score(const torch::Tensor& images, const torch::Tensor& labels) {

@@ -9,7 +9,9 @@
 #include <string>
 
 #include <lockstep/lockstep.h>
-#include <torch/torch.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+#include <torch/utils.h>
 
 struct Result {
   double seconds;

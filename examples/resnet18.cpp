@@ -11,7 +11,10 @@
 #include <string>
 
 #include <lockstep/lockstep.h>
-#include <torch/torch.h>
+#include <torch/nn.h>
+#include <torch/optim/sgd.h>
+#include <torch/serialize.h>
+#include <torch/utils.h>
 
 namespace nn = torch::nn;
 

@@ -8,7 +8,13 @@
 #include <cstring>
 
 #include <lockstep/lockstep.h>
-#include <torch/torch.h>
+#include <torch/data.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adam.h>
+#include <torch/serialize.h>
+#include <torch/utils.h>
 
 // The number of elements whose state this rank keeps.
 long elements_of(lockstep::optim::Adam& optimizer) {

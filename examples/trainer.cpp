@@ -10,7 +10,13 @@
 #include <string>
 
 #include <lockstep/lockstep.h>
-#include <torch/torch.h>
+#include <torch/data.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adam.h>
+#include <torch/serialize.h>
+#include <torch/utils.h>
 
 int main(int argc, char** argv) {
   torch::manual_seed(0);

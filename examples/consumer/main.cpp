@@ -3,7 +3,7 @@
 #include <iostream>
 
 #include <lockstep/comm/init_process_group.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 int main() {
   auto group = lockstep::init_process_group();

@@ -9,7 +9,10 @@
 #include "tests/support/test_device.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "lockstep/core/error.h"
 #include "lockstep/libtorch_version.h"

@@ -22,7 +22,10 @@
 #include "tests/support/thread_group.h"
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
-#include <torch/torch.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "lockstep/checkpoint/checkpoint_store.h"
 #include "lockstep/checkpoint/safetensors.h"

@@ -17,7 +17,6 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <sys/syscall.h>
-#include <torch/torch.h>
 
 #include "lockstep/checkpoint/safetensors_layout.h"
 #include "lockstep/checkpoint/sha256.h"

@@ -7,7 +7,6 @@
 #include "support/temporary_folder.h"
 #include <fmt/format.h>
 #include <gmock/gmock.h>
-#include <torch/torch.h>
 
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/core/error.h"

@@ -9,7 +9,7 @@
 #include "support/rank_processes.h"
 #include "support/temporary_folder.h"
 #include <gmock/gmock.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "lockstep/checkpoint/torch_file.h"
 #include "lockstep/core/error.h"

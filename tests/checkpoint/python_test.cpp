@@ -9,7 +9,11 @@
 #include "support/skip_or_fail.h"
 #include "support/temporary_folder.h"
 #include <gmock/gmock.h>
-#include <torch/torch.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/serialize.h>
+#include <torch/types.h>
 
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/checkpoint/state_dict.h"

@@ -3,7 +3,11 @@
 #include "lockstep/checkpoint/state_dict.h"
 
 #include <gmock/gmock.h>
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/types.h>
 
 #include "lockstep/core/error.h"
 #include "lockstep/parallel/data_parallel.h"

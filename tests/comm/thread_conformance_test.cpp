@@ -13,7 +13,8 @@
 #include "support/rank_state.h"
 #include <fmt/format.h>
 #include <gmock/gmock.h>
-#include <torch/torch.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/types.h>
 
 #include "lockstep/comm/single_process_groups.h"
 #include "lockstep/core/cpu.h"

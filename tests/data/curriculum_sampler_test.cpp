@@ -10,7 +10,8 @@
 #include "tests/support/captured_warnings.h"
 #include "tests/support/thread_group.h"
 #include <gmock/gmock.h>
-#include <torch/torch.h>
+#include <torch/serialize/archive.h>
+#include <torch/types.h>
 
 #include "lockstep/core/error.h"
 #include "lockstep/data/memory_loader.h"

@@ -8,7 +8,9 @@
 
 #include "tests/support/thread_group.h"
 #include <gmock/gmock.h>
-#include <torch/torch.h>
+#include <torch/data.h>
+#include <torch/serialize/archive.h>
+#include <torch/types.h>
 
 #include "lockstep/core/error.h"
 #include "lockstep/data/linear_dataset.h"

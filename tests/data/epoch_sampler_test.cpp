@@ -9,7 +9,8 @@
 
 #include "tests/support/captured_warnings.h"
 #include <gmock/gmock.h>
-#include <torch/torch.h>
+#include <torch/serialize/archive.h>
+#include <torch/types.h>
 
 #include "lockstep/core/error.h"
 #include "lockstep/data/distributed_sampler.h"

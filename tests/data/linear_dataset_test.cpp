@@ -3,7 +3,8 @@
 #include "lockstep/data/linear_dataset.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "lockstep/core/error.h"
 

@@ -3,7 +3,9 @@
 #include "lockstep/data/memory_loader.h"
 
 #include <gmock/gmock.h>
-#include <torch/torch.h>
+#include <torch/cuda.h>
+#include <torch/data/samplers/sequential.h>
+#include <torch/types.h>
 
 #include "lockstep/core/error.h"
 #include "lockstep/data/distributed_sampler.h"

@@ -5,7 +5,7 @@
 #include "data/idx_bytes.h"
 #include "support/temporary_folder.h"
 #include <gmock/gmock.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "lockstep/core/error.h"
 

@@ -8,7 +8,8 @@
 
 #include "tests/support/thread_group.h"
 #include <gmock/gmock.h>
-#include <torch/torch.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "lockstep/core/error.h"
 

@@ -13,7 +13,9 @@
 #include "tests/support/thread_group.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/nn/utils/clip_grad.h>
+#include <torch/optim/sgd.h>
 
 #include "lockstep/comm/objects.h"
 #include "lockstep/core/error.h"

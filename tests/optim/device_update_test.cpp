@@ -11,7 +11,10 @@
 #include "tests/support/test_device.h"
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "lockstep/optim/algorithm.h"
 #include "lockstep/optim/kernels/element_types.h"

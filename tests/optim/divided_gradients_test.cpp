@@ -13,7 +13,12 @@
 #include "tests/parallel/models.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/pimpl.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/optimizer.h>
 
 #include "lockstep/amp/grad_scaler.h"
 #include "lockstep/core/error.h"

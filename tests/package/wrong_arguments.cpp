@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Does not compile: each mistake is explained by a static assertion, which wrong_arguments.cmake
 // looks for.
-#include <torch/torch.h>
+#include <torch/nn/modules/linear.h>
 
 #include "lockstep/lockstep.h"
 

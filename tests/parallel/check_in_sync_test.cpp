@@ -7,6 +7,7 @@
 #include "tests/support/thread_group.h"
 #include <fmt/format.h>
 #include <gmock/gmock.h>
+#include <torch/nn/modules/batchnorm.h>
 
 #include "lockstep/parallel/model_checks.h"
 #include "lockstep/parallel/tensor_hash.h"

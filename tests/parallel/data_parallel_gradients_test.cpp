@@ -3,6 +3,10 @@
 #include "tests/parallel/models.h"
 #include "tests/support/thread_group.h"
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/nn/functional/linear.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/embedding.h>
 
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/distributed_data_parallel.h"

@@ -7,6 +7,8 @@
 #include <ATen/autocast_mode.h>
 #include <c10/core/InferenceMode.h>
 #include <gmock/gmock.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/dropout.h>
 
 #include "lockstep/core/error.h"
 #include "lockstep/parallel/data_parallel.h"

@@ -10,6 +10,9 @@
 
 #include "tests/parallel/models.h"
 #include <gmock/gmock.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/cuda.h>
+#include <torch/nn/modules/activation.h>
 
 #include "lockstep/core/error.h"
 

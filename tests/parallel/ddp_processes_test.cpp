@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <signal.h>
+#include <torch/nn/modules/batchnorm.h>
 
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/core/error.h"

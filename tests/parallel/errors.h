@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <string>
 
-#include <torch/torch.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 namespace lockstep::testing {
 

@@ -8,7 +8,6 @@
 
 #include "tests/support/test_device.h"
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 namespace lockstep {
 namespace {

@@ -12,6 +12,7 @@
 #include "tests/parallel/models.h"
 #include "tests/support/thread_group.h"
 #include <gmock/gmock.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include "lockstep/comm/single_process_groups.h"
 #include "lockstep/core/error.h"

@@ -7,6 +7,7 @@
 #include "tests/parallel/models.h"
 #include "tests/support/thread_group.h"
 #include <gmock/gmock.h>
+#include <torch/nn/modules/batchnorm.h>
 
 #include "lockstep/core/error.h"
 #include "lockstep/parallel/model_checks.h"

@@ -5,6 +5,8 @@
 #include "tests/support/rank_processes.h"
 #include "tests/support/thread_group.h"
 #include <gmock/gmock.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/nn/modules/dropout.h>
 
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/parallel/join.h"

@@ -3,6 +3,9 @@
 #include "tests/parallel/models.h"
 #include "tests/support/thread_group.h"
 #include <gmock/gmock.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/nn/modules/activation.h>
 
 #include "lockstep/comm/group_access.h"
 #include "lockstep/parallel/distributed_data_parallel.h"

@@ -8,6 +8,9 @@
 #include "tests/support/thread_group.h"
 #include <gmock/gmock.h>
 #include <poll.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/embedding.h>
 #include <unistd.h>
 
 #include "lockstep/comm/init_process_group.h"

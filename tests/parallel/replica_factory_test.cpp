@@ -3,6 +3,7 @@
 #include "tests/parallel/errors.h"
 #include "tests/parallel/models.h"
 #include <gmock/gmock.h>
+#include <torch/nn/modules/dropout.h>
 
 #include "lockstep/core/error.h"
 #include "lockstep/parallel/data_parallel.h"

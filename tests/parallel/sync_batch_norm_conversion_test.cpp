@@ -10,6 +10,10 @@
 #include "tests/parallel/models.h"
 #include "tests/support/thread_group.h"
 #include <gmock/gmock.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/instancenorm.h>
 
 #include "lockstep/core/error.h"
 #include "lockstep/parallel/data_parallel.h"

@@ -8,6 +8,9 @@
 #include "tests/parallel/models.h"
 #include "tests/support/thread_group.h"
 #include <gmock/gmock.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/conv.h>
 
 #include "lockstep/core/error.h"
 #include "lockstep/parallel/distributed_data_parallel.h"

@@ -7,7 +7,13 @@
 
 #include "tests/support/thread_group.h"
 #include <gmock/gmock.h>
-#include <torch/torch.h>
+#include <torch/csrc/jit/api/module.h>
+#include <torch/data.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/types.h>
 
 #include "lockstep/core/error.h"
 #include "lockstep/data/memory_loader.h"

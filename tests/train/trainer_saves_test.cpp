@@ -15,7 +15,15 @@
 #include "tests/support/test_device.h"
 #include "tests/support/thread_group.h"
 #include <gmock/gmock.h>
-#include <torch/torch.h>
+#include <torch/data/example.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "lockstep/checkpoint/checkpoint_store.h"
 #include "lockstep/checkpoint/state_dict.h"

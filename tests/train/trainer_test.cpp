@@ -14,7 +14,10 @@
 #include "tests/support/thread_group.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/utils/clip_grad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
 
 #include "lockstep/comm/single_process_groups.h"
 #include "lockstep/core/error.h"

@@ -9,7 +9,8 @@
 #include "comm/conformance/conformance.h"
 #include "comm/conformance/expect_error.h"
 #include "tests/parallel/models.h"
-#include <torch/torch.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/types.h>
 
 #include "lockstep/comm/group_access.h"
 #include "lockstep/core/error.h"

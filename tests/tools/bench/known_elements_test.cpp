@@ -5,7 +5,7 @@
 #include <limits>
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 namespace lockstep::bench {
 namespace {

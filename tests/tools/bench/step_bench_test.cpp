@@ -4,7 +4,10 @@
 
 #include "tests/support/thread_group.h"
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/optim/optimizer.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
 
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/comm/single_process_groups.h"

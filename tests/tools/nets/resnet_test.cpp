@@ -4,7 +4,8 @@
 #include "tools/nets/resnet.h"
 
 #include <gmock/gmock.h>
-#include <torch/torch.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/types.h>
 
 namespace lockstep::nets {
 namespace {

@@ -3,7 +3,8 @@
 #include "tools/nets/transformer.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 namespace lockstep::nets {
 namespace {

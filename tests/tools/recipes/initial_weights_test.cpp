@@ -2,7 +2,8 @@
 // A recipe's net starts with the weights that Python's torch gives the same layers after the same
 // manual_seed.
 #include <gmock/gmock.h>
-#include <torch/torch.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "tools/recipes/recipe.h"
 

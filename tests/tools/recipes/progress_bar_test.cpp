@@ -7,7 +7,7 @@
 #include <thread>
 
 #include <gmock/gmock.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 namespace lockstep {
 namespace {

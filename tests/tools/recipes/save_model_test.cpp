@@ -8,7 +8,12 @@
 #include "support/skip_or_fail.h"
 #include "support/temporary_folder.h"
 #include <gmock/gmock.h>
-#include <torch/torch.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/serialize.h>
+#include <torch/serialize/archive.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "lockstep/core/error.h"
 

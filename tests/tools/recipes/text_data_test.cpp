@@ -8,7 +8,6 @@
 #include "support/temporary_folder.h"
 #include <gmock/gmock.h>
 #include <sys/stat.h>
-#include <torch/torch.h>
 #include <unistd.h>
 
 #include "lockstep/comm/init_process_group.h"

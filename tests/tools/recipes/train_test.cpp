@@ -6,7 +6,11 @@
 #include <numeric>
 
 #include <gmock/gmock.h>
-#include <torch/torch.h>
+#include <torch/optim/optimizer.h>
+#include <torch/optim/sgd.h>
+#include <torch/serialize.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/core/error.h"
