@@ -53,12 +53,10 @@ if(LOCKSTEP_MPI_SONAME)
   set_source_files_properties(${mpi_sources} PROPERTIES
     COMPILE_OPTIONS "${mpi_includes}"
     COMPILE_DEFINITIONS "OMPI_SKIP_MPICXX;MPICH_SKIP_MPICXX")
-  target_sources(lockstep PRIVATE ${mpi_sources})
+  target_sources(lockstep PRIVATE ${mpi_sources} rendezvous/mpi_rendezvous.cpp)
   target_link_libraries(lockstep PRIVATE ${CMAKE_DL_LIBS})
   set(LOCKSTEP_HAS_MPI TRUE PARENT_SCOPE)
   set(LOCKSTEP_BUILT_WITH_MPI true)
-else()
-  target_sources(lockstep PRIVATE rendezvous/mpi_library_stub.cpp)
 endif()
 message(STATUS "backend mpi: ${MPI_C_HEADER_DIR} ${LOCKSTEP_MPI_LIBRARY}")
 

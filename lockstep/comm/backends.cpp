@@ -15,6 +15,7 @@
 #include "lockstep/comm/self/self_backend.h"
 #include "lockstep/core/error.h"
 #include "lockstep/rendezvous/mpi_library.h"
+#include "lockstep/rendezvous/mpi_rendezvous.h"
 
 namespace lockstep {
 namespace {
@@ -26,9 +27,6 @@ using Trial = BackendRow::Trial;
 constexpr std::string_view kHowToGetGloo =
     "it needs Gloo's headers (Debian: apt-get install libgloo-dev) when Lockstep is configured, "
     "and a libtorch with distributed support";
-constexpr std::string_view kHowToGetMpi =
-    "it needs an MPI (Debian: apt-get install libopenmpi-dev openmpi-bin, or libmpich-dev mpich) "
-    "when Lockstep is configured";
 constexpr std::string_view kHowToGetNccl =
     "it needs the headers of NCCL (nccl.h) and of CUDA (cuda_runtime.h) where CMake finds them "
     "(beside pip's torch they are found), and a libtorch with CUDA";

@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <sstream>
 #include <vector>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "lockstep/built_with.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/secret.h"
@@ -19,6 +19,7 @@
 #include "lockstep/rendezvous/local_store.h"
 #include "lockstep/rendezvous/losses.h"
 #include "lockstep/rendezvous/mpi_library.h"
+#include "lockstep/rendezvous/mpi_rendezvous.h"
 #include "lockstep/rendezvous/prefix_store.h"
 #include "lockstep/rendezvous/roll_call.h"
 #include "lockstep/rendezvous/tcp_store.h"
@@ -167,45 +168,20 @@ TcpStoreOptions tcp_store_options(const Membership& member, const RendezvousOpti
           .timeout = options.timeout};
 }
 
-// mpirun gives its ranks no address, but MPI itself can broadcast where rank 0 listens.
-void rendezvous_by_mpi(Membership& member, TcpStoreOptions store_options) {
+void rendezvous_of_mpirun(Membership& member, TcpStoreOptions store_options) {
   try {
-    MpiLibrary::load();
+    if constexpr (built_with::mpi) {
+      MpiLibrary::load();
+    } else {
+      throw BackendError(fmt::format("MPI is not built into this Lockstep: {}", kHowToGetMpi));
+    }
   } catch (const BackendError& error) {
     throw BackendError(fmt::format(
         "mpirun started this rank, but {}; or set MASTER_ADDR to the host of rank 0 and "
         "MASTER_PORT to a port that is free there",
         error.what()));
   }
-  const Deadline deadline = Deadline::after(store_options.timeout);
-  MpiLibrary& mpi = *MpiLibrary::in_time(deadline, [] { return &MpiLibrary::get(); });
-  if (mpi.size() != member.world_size || mpi.rank() != member.rank) {
-    throw UsageError(
-        fmt::format("mpirun calls this rank {} of {}, but MPI says {} of {}: was it started by "
-                    "another MPI than the one that this process loaded ({})?",
-                    member.rank, member.world_size, mpi.rank(), mpi.size(), MpiLibrary::version()));
-  }
-  std::exception_ptr error;
-  std::string answer;
-  if (member.rank == 0) {
-    try {
-      store_options.host = mpi.one_host() ? "127.0.0.1" : reachable_host(host_name(), deadline);
-      auto [store, port] = serve_tcp_store(store_options);
-      member.store = std::move(store);
-      answer = fmt::format("{} {}", store_options.host, port);
-    } catch (const Error&) {
-      error = std::current_exception();  // the others wait for the broadcast
-    }
-  }
-  std::istringstream stream(
-      MpiLibrary::in_time(deadline, [&mpi, answer] { return mpi.broadcast(answer); }));
-  if (error) std::rethrow_exception(error);
-  if (!(stream >> store_options.host >> store_options.port)) {
-    throw BackendError(
-        "rank 0 could not serve the store for the rendezvous; its own error says why");
-  }
-  member.address = store_options.host;
-  if (member.rank != 0) member.store = join_tcp_store(store_options);
+  if constexpr (built_with::mpi) rendezvous_by_mpi(member, std::move(store_options));
 }
 
 // Throws the reason why this process cannot serve at its address: another rank 0 of this job serves
@@ -244,7 +220,7 @@ Membership rendezvous_by_environment(const RendezvousOptions& options) {
     result.store = std::make_shared<LocalStore>(
         launch->address, StoreUser{.name = name, .patience = options.timeout});
   } else if (launch->via == LaunchInfo::Via::mpi) {
-    rendezvous_by_mpi(result, store_options);
+    rendezvous_of_mpirun(result, store_options);
   } else if (environment("TORCHELASTIC_USE_AGENT_STORE") == "True") {
     // torchrun serves the store itself. Restarted ranks must not read what failed ones left there.
     const std::string attempt = environment("TORCHELASTIC_RESTART_COUNT").value_or("0");
