@@ -10,6 +10,7 @@
 #include "tests/parallel/models.h"
 #include "tests/support/thread_group.h"
 #include <gmock/gmock.h>
+#include <torch/nn/functional/instancenorm.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/modulelist.h>
