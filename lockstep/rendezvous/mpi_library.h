@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // This process's MPI library. Starts MPI on first use, and finalizes it at the end of the process
-// unless an operation is unfinished.
+// unless an operation is unfinished. Defined only if MPI is built in (built_with.h).
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ class MpiLibrary {
   // finalized already, or if the program started it below MPI_THREAD_SERIALIZED.
   static MpiLibrary& get();
 
-  // Does not start it. BackendError if Lockstep was built without MPI, or if this machine has none.
+  // Does not start it. BackendError if this machine has none.
   static void load();
   // Loads it: "Open MPI v4.1.4", "MPICH 4.0.2"
   static std::string version();

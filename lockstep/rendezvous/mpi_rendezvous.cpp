@@ -10,6 +10,7 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/core/deadline.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/tcp_socket.h"
 #include "lockstep/rendezvous/mpi_library.h"

@@ -9,7 +9,7 @@
 
 namespace lockstep {
 
-constexpr std::string_view kHowToGetMpi =
+inline constexpr std::string_view kHowToGetMpi =
     "it needs an MPI (Debian: apt-get install libopenmpi-dev openmpi-bin, or libmpich-dev mpich) "
     "when Lockstep is configured";
 
