@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # shellcheck shell=bash disable=SC2119,SC2120
-# Set-up that quickstart and test share: packages, libtorch, compiler, one configured build folder
-# for each libtorch. To be sourced; the caller sets `root`, the repository's folder.
+# Set-up that the scripts share: packages, libtorch, compiler, one configured build folder for each
+# libtorch. To be sourced; the caller sets `root`, the repository's folder.
 
 # What `--torch=pip` installs, in a virtual environment that all clones of one user share.
 pip_torch=${LOCKSTEP_PIP_TORCH:-2.13.0}

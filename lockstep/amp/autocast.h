@@ -25,8 +25,8 @@ namespace lockstep {
 // PyTorch.
 class Autocast {
  public:
-  // Without a type, the thread's: bfloat16 on CPUs and float16 on GPUs, unless somebody set
-  // another. `enabled = false` switches a part of the model back to the types of its inputs.
+  // The default type is the thread's autocast type: bfloat16 on CPUs and float16 on GPUs, unless it
+  // was changed. `enabled = false` turns autocast off for a part of the model.
   // UsageError if the device is neither a CPU nor a GPU, if the type is neither float16 nor
   // bfloat16, and for float16 on a CPU before libtorch 2.3, which lacks the kernels.
   explicit Autocast(c10::Device device, std::optional<c10::ScalarType> type = {},

@@ -40,12 +40,12 @@ struct GradScalerState {
   std::int64_t growth_tracker;
 };
 
-// One per training, also with several losses and optimizers: call step() for each, then update()
-// once. All ranks and replicas of a job skip the same steps and keep the same scale, if each has a
-// scaler with the same options: an overflow on one makes the reduced gradients of all infinite or
-// NaN. Where gradients are divided, each rank tells the others by one byte. With
-// post_local_sgd_hook, each rank has its own gradients and skips on its own. Do not also set
-// .check_finite, which makes an error of what a scaler expects. For one thread at a time.
+// Use one scaler per training, even with several losses and optimizers: call step() for each
+// optimizer, then update() once. If each rank has a scaler with the same options, all ranks and
+// replicas of a job skip the same steps and keep the same scale: an overflow on one makes the
+// reduced gradients of all infinite or NaN. If gradients are divided, the ranks exchange one byte
+// each. With post_local_sgd_hook, each rank has its own gradients and skips on its own. Do not also
+// set .check_finite: it throws on the overflows that a scaler expects. For one thread at a time.
 class GradScaler {
  public:
   // UsageError unless the scale is positive and finite, growth_factor above 1, backoff_factor

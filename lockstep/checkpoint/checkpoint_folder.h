@@ -83,16 +83,16 @@ class CheckpointFolder {
   CheckpointFolder(const CheckpointFolder&) = delete;
   CheckpointFolder& operator=(const CheckpointFolder&) = delete;
 
-  // Whether it had no checkpoint when this object was made, or one has been loaded since. Not
-  // collective.
+  // Whether save() is allowed: the folder had no checkpoint when this object was constructed, or
+  // load() has loaded one since. Not collective.
   bool is_new() const;
 
   // Restores the contents from the newest checkpoint whose files have the hashes of its manifest;
   // log says what is wrong with newer ones. Any number of ranks may have saved it. Ranks that did
   // not exist then keep their random numbers. nullopt if the folder has no checkpoint.
   //
-  // `accept` is called with the position before anything changes: what it throws ends the load with
-  // a CheckpointError on every rank.
+  // Calls `accept` with the position before anything changes. If `accept` throws, load() throws a
+  // CheckpointError on every rank.
   //
   // CheckpointError on every rank if all checkpoints are damaged, or if the contents of a rank are
   // others than were saved: all differences are listed, and the contents of every rank are as they

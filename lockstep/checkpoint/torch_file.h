@@ -39,7 +39,8 @@ struct TorchValue {
 
 namespace detail {
 
-// Clang completes the type here; otherwise it does so within a pair of two, and fails.
+// Makes Clang complete TorchValue here. Otherwise it does so inside the pair of two TorchValues,
+// and fails.
 inline TorchValue none() {
   return {};
 }

@@ -34,9 +34,10 @@ class GroupAccess {
   // The elements of this rank's tensor that no other rank reads in an all_reduce: a part of a large
   // tensor that all ranks can reach; none in groups that share no memory.
   ElementRange own_share(const at::Tensor& tensor) const;
-  // Where this process can read and write every rank's tensor of the call of empty() that made this
-  // one, by rank, like PyTorch's symmetric memory: for as long as this rank's tensor exists, even
-  // if the others are gone. Empty in groups that share no memory between processes.
+  // Addresses in this process, by rank, of the tensors of all ranks that the same call of empty()
+  // made; this process can read and write them. Like PyTorch's symmetric memory. They stay valid as
+  // long as this rank's tensor exists, even if the others are gone. Empty in groups that share no
+  // memory between processes.
   std::vector<std::byte*> symmetric_memory(const at::Tensor& tensor) const;
   // Adds to bytes_sent() what the caller has moved through symmetric memory.
   void count_sent(std::int64_t bytes) { group_.bytes_sent_ += static_cast<std::uint64_t>(bytes); }

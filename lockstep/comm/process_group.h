@@ -123,9 +123,9 @@ class ProcessGroup final : public std::enable_shared_from_this<ProcessGroup> {
   // may come later. Other ranks take no part.
   Work send(const at::Tensor& tensor, int to);
   Work recv(const at::Tensor& tensor, int from);
-  // Bytes that this rank has sent by send, all_reduce, all_gather and reduce_scatter. On every
-  // backend an all_reduce of N ranks counts as 2(N-1)/N of the tensors, the others as (N-1)/N of
-  // the whole.
+  // Bytes that this rank has sent by send, all_reduce, all_gather and reduce_scatter, and that a
+  // sharded optimizer has moved through shared memory. On every backend an all_reduce of N ranks
+  // counts as 2(N-1)/N of the tensors, an all_gather or reduce_scatter as (N-1)/N of the whole.
   std::uint64_t bytes_sent() const { return bytes_sent_; }
 
   // Completes when every rank has called it.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The errors that Lockstep throws. The library never prints and never exits: each message says
-// what happened, on which rank, in which operation, and what to do.
+// The errors that Lockstep throws. Each message says what happened, on which rank, in which
+// operation, and what to do. The library does not print errors, and never exits.
 #pragma once
 
 #include <exception>
@@ -14,8 +14,9 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// The caller asked for something impossible, such as a wrong option. Nothing has changed, and the
-// group remains usable unless the ranks' calls differ.
+// The caller asked for something impossible, such as a wrong option. Unless the function says
+// otherwise, nothing has changed. The group remains usable unless the ranks' calls differ or a
+// backward threw.
 class UsageError : public Error {
  public:
   using Error::Error;

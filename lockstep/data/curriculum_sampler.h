@@ -103,8 +103,9 @@ class CurriculumSampler : public EpochSampler {
   void reset(c10::optional<std::size_t> new_size = c10::nullopt) override;
   // As EpochSampler. UsageError unless batch_size is this rank's part of the global batch.
   c10::optional<std::vector<std::size_t>> next(std::size_t batch_size) override;
-  // This copy's CurriculumState, or the one at which its next reset() starts. load() resumes there:
-  // this copy at once, and a loader's copy in begin(), unless this one draws a batch before.
+  // Saves this copy's CurriculumState, or the state at which its next reset() starts. load()
+  // resumes there: in this copy at once, and in a loader's copy at begin(), unless this copy draws
+  // a batch first.
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
 

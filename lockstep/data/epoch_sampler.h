@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Deals the samples of each epoch to the ranks: what DistributedSampler and
-// DistributedWeightedSampler have in common.
+// The base of DistributedSampler, DistributedWeightedSampler and CurriculumSampler: deals the
+// samples of each epoch to the ranks.
 #pragma once
 
 #include <atomic>
@@ -62,10 +62,10 @@ class EpochSampler : public torch::data::samplers::Sampler<> {
   // The cursor after that many samples of the current epoch. The training counts them: a loader may
   // have drawn more in advance.
   DataCursor cursor_after(std::int64_t samples_consumed) const;
-  // Sets the epoch. Until the next set_epoch, reset() starts at the cursor's sample. Any number of
-  // ranks may have trained before: as many as now see the same samples again as if they had never
-  // stopped. UsageError if the cursor has another seed or number of samples, or more samples
-  // consumed than an epoch has.
+  // Sets the epoch. Until the next set_epoch, reset() starts at the cursor's sample. The number of
+  // ranks may differ from before; if it does not, each rank sees the samples that it would have
+  // seen without the interruption. UsageError if the cursor has another seed or number of samples,
+  // or more samples consumed than an epoch has.
   virtual void resume(const DataCursor& cursor);
 
   // The rank whose samples these are, and the number of ranks that share the data set.

@@ -16,8 +16,8 @@ namespace lockstep {
 
 struct ShardingFilterOptions {
   // Drops an incomplete last round, so that every rank has the same number of items, as training
-  // with DistributedDataParallel needs. Otherwise the first ranks have one item more if the number
-  // of items is not a multiple of the ranks, as evaluation needs, which must not lose any.
+  // with DistributedDataParallel needs. If false, no item is lost, as evaluation needs: if the
+  // number of items is not a multiple of the ranks, the first ranks have one item more.
   bool drop_last = false;
 };
 

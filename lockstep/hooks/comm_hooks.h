@@ -20,9 +20,11 @@ namespace lockstep {
 // Gradients travel between hosts as half or bfloat16 numbers, half the bytes of float ones. They
 // are divided by the number of ranks and rounded, then added up in float in rank order, and rounded
 // again. NCCL adds up the rounded numbers in 16 bits instead, in an order of its own. Every rank
-// has the same bits. A mean is infinite or NaN if a gradient is, and with fp16_compress_hook also
-// if a part of it that is rounded is beyond 65504. A hierarchical group rounds the sum of each
-// host. gloo and mpi groups, and nccl groups over several hosts, round the gradients of each rank,
+// has the same bits. A mean is infinite or NaN if a gradient is. With fp16_compress_hook, it is
+// also infinite or NaN if a rounded value exceeds 65504 in magnitude. A hierarchical group rounds
+// the sum of each host. gloo and mpi groups, and nccl groups over several hosts, round the
+// gradients of each rank, as PyTorch does. Nothing is rounded in groups of one host: shm, thread,
+// self, and nccl on one host.
 // as PyTorch does. Nothing is rounded in groups of one host: shm, thread, self, and nccl on one
 // host.
 CommHook fp16_compress_hook(GroupArgument group);

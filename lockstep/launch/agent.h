@@ -72,8 +72,10 @@ struct AgentOptions {
   // A folder for rank_0.log and so on, with both streams. Created if it does not exist.
   std::string log_dir{};
 
-  // Time from SIGTERM to SIGKILL after a rank has failed or this process was told to stop.
+  // Time from SIGTERM to SIGKILL after a rank has failed, and for processes that ranks leave
+  // behind.
   std::chrono::milliseconds stop_grace{500};
+  // Time from passing on the signal that told this process to stop, until SIGKILL.
   std::chrono::milliseconds interrupt_grace{10000};
   // A rank that misses it, or ends without it, counts as failed, and the job ends.
   std::optional<Arrival> arrival{};

@@ -118,12 +118,12 @@ enum class StartMethod {
   // threads and before a GPU has been used.
   fork,
   // Each rank runs the program again, from the start of main with the same arguments, up to this
-  // call of spawn, where it calls the function. So each rank repeats everything that the program
-  // does before the call, with the original environment, folder and cores: it prints, writes files,
-  // does long work (skip that if is_rank()), listens on ports, takes locks, joins groups. Its
-  // standard input is empty. The function captures the rank's variables, not this process's. The
-  // n-th call in this process is the n-th in the rank; earlier calls start no ranks there, and
-  // return or throw what they did here.
+  // call of spawn, where it calls the function. Each rank therefore repeats all that the program
+  // does before the call, such as printing, writing files, listening on ports, taking locks and
+  // joining groups. It does so with the original environment, folder and cores. Skip long work if
+  // is_rank(). The rank's standard input is empty. The function captures the rank's variables, not
+  // this process's. The n-th call in this process is the n-th in the rank; earlier calls start no
+  // ranks there, and return or throw what they did here.
   spawn,
 };
 
@@ -143,8 +143,10 @@ struct SpawnOptions {
   std::optional<StatusLine> status{};
   // A folder for rank_0.log and so on, with both streams; created if missing.
   std::string log_dir{};
-  // Time from SIGTERM to SIGKILL after a rank has failed or this process was told to stop.
+  // Time from SIGTERM to SIGKILL after a rank has failed, and for processes that ranks leave
+  // behind.
   std::chrono::milliseconds stop_grace{500};
+  // Time from passing on the signal that told this process to stop, until SIGKILL.
   std::chrono::milliseconds interrupt_grace{10000};
 };
 

@@ -68,9 +68,9 @@ class ShardedOptimizer {
   virtual ~ShardedOptimizer() = default;
   // Whether each rank keeps only a part of the state: not in a group of one.
   virtual bool is_sharded() const = 0;
-  // What this rank keeps. The parts of all ranks together contain each element that has a state
-  // once: a state that was loaded and has not been divided yet is rank 0's. Not collective. Of an
-  // optimizer that is not sharded, the whole state.
+  // What this rank keeps; the whole state if the optimizer is not sharded. Over all ranks, the
+  // parts contain each element that has a state once. A state that was loaded and is not yet
+  // divided counts as rank 0's. Not collective.
   virtual std::vector<StatePart> own_state() = 0;
   // The whole state in an optimizer of libtorch: itself unless it is sharded; otherwise what
   // consolidate_state() has made, valid until the next step, consolidate_state() or load.

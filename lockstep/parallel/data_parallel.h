@@ -116,7 +116,7 @@ class DataParallelImpl final : public DataParallelBase {
   // per replica; everything else is replica 0's. A single replica or a single sample goes straight
   // through the module.
   //
-  // Blocks until all replicas have ended; so does backward. ReplicaFailed (replica_failed.h) if
+  // Blocks until all replicas have ended; so does backward. ReplicaFailed (replica_forward.h) if
   // one threw, in forward or in backward; the model can be used again. UsageError if the module
   // cannot be replicated, if inputs differ in their number of samples, if outputs do not fit
   // together, and in backward for create_graph.

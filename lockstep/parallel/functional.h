@@ -15,11 +15,12 @@
 // the reverse order of forward.
 //
 // With a DistributedDataParallel over the same group, make these calls after the model's last
-// forward of the step: their backward then comes before the reduction of any gradient, whichever
-// parameters a rank uses. Calls within a forward, or between two, come between buckets. If ranks
-// may use different parameters there, or the model is on several devices, use a group of their own
-// (group->split). Otherwise the ranks' calls differ, which is a UsageError on every rank (on nccl,
-// see process_group.h). Replicas of a DataParallel cannot make these calls.
+// forward of the step. Their backward then comes before the reduction of any gradient, whichever
+// parameters a rank uses. The backward of calls made within or between forwards comes between
+// buckets. Give such calls a separate group (group->split) if ranks may use different parameters
+// there, or if the model is on several devices. Otherwise the ranks' calls differ, which is a
+// UsageError on every rank (on nccl, see process_group.h). Replicas of a DataParallel cannot make
+// these calls.
 #pragma once
 
 #include <vector>

@@ -55,7 +55,7 @@ struct ReplicatedArgument {
                 "DataParallel gives every replica a copy of each argument, and this one cannot be "
                 "copied. Pass a shared_ptr, or make it a member of the module.");
 
-  // The copy as the argument was passed: as an lvalue or an rvalue, const or not.
+  // Returns the copy with the argument's value category and constness.
   static decltype(auto) pass(Copy& copy) {
     if constexpr (std::is_array_v<std::remove_reference_t<Argument>>) {
       return (copy);  // decayed to a pointer

@@ -81,9 +81,10 @@ TORCH_MODULE(SyncBatchNorm);
 // SyncBatchNorm of this group, and gives the group to each SyncBatchNorm of the net. Options, mode,
 // parameters and buffers stay: they are the same tensors, so an optimizer made before goes on.
 //
-// C++ code calls a member such as `torch::nn::BatchNorm2d norm` by its type, so it cannot be
-// replaced; neither can one in a ModuleList, nor one of TorchScript. UsageError if the net has any;
-// it names them, and nothing is changed. Declare such a member as lockstep::SyncBatchNorm instead.
+// UsageError, naming them, if the net has a BatchNorm that cannot be replaced; nothing is changed
+// then. These are members such as `torch::nn::BatchNorm2d norm`, which C++ code calls by their
+// type, and those in a ModuleList or of TorchScript. Declare such a member as
+// lockstep::SyncBatchNorm instead.
 //
 // Not a collective call, but every rank makes it, before the net is wrapped.
 void convert_sync_batchnorm(torch::nn::Module& net, GroupArgument group);

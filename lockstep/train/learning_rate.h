@@ -26,7 +26,7 @@ struct LearningRateSchedule {
   double decay_factor = 0.1;
   double minimum = 0;
 
-  // The first tenth of all steps (Goyal et al. take 5 of 90 epochs).
+  // The first tenth of all steps (Goyal et al. take 5 of 90 epochs); 0 if scale is 1.
   std::int64_t warmup_steps() const { return scale == 1 ? 0 : steps / 10; }
 };
 

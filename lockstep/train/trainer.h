@@ -7,7 +7,7 @@
 //     return torch::cross_entropy_loss(model(batch.data), batch.target);
 //   }, {.sampler = &sampler});
 //
-// It does nothing that a program cannot do without it: modes.md and the examples show the loop.
+// A program can do all of this without a Trainer: docs/modes.md and the examples show the loop.
 #pragma once
 
 #include <memory>
@@ -63,8 +63,9 @@ class Trainer : public TrainerBase {
   // batches, once per epoch: libtorch's data loaders, MemoryLoader, a std::vector. `loss(model,
   // batch)` returns the mean loss over the batch as a tensor of one element; batches are on
   // whatever device the range or the function puts them. Every rank needs the same number of
-  // batches. Returns a summary per epoch; of one that was resumed in its middle, for the rest.
-  // What the functions throw passes through, and leaves the trainer usable unless the group is not.
+  // batches. Returns a summary per epoch; if an epoch was resumed in its middle, its summary covers
+  // the rest. Exceptions of the functions pass through and leave the trainer usable, unless the
+  // group is unusable.
   //
   // With checkpoints, fit() can be called once, and the last one is on the disk when it returns:
   // BackendError if it could not be written.

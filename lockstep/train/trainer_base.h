@@ -48,10 +48,10 @@ std::int64_t samples_in(const Batch& batch) {
   return -1;
 }
 
-// Calls body(batch, is_last) for each batch. A checkpoint follows a step and has the random numbers
-// for drawing the next batch, so the batch that completes a step is used before the next one is
-// drawn. `is_last` is true only for a last batch that leaves the step's number of batches
-// incomplete; it completes the step all the same.
+// Calls body(batch, is_last) for each batch. `is_last` is true only for the epoch's last batch, and
+// only if the last step has fewer than batches_per_step batches. A batch that completes a full step
+// is used before the next one is drawn: the checkpoint after the step must hold the random numbers
+// for drawing the next batch.
 template <class Batches, class Body>
 void for_each_batch(Batches& batches, std::int64_t batches_per_step, const Body& body) {
   auto next = batches.begin();

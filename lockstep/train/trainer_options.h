@@ -99,9 +99,10 @@ struct StepSummary {
 
 // Functions are called on every rank.
 struct FitOptions {
-  // What the loader was made with: fit() sets its epoch, and goes on in the middle of an epoch at
-  // any number of ranks. Without it, a resumed fit() passes over batches of the range, which
-  // must not depend on random numbers, and needs as many ranks as before. It must outlive fit().
+  // The sampler that the loader was made with. fit() sets its epoch, and can resume in the middle
+  // of an epoch with any number of ranks. Without it, a resumed fit() skips batches of the range,
+  // which must not depend on random numbers, and needs as many ranks as before. It must outlive
+  // fit().
   EpochSampler* sampler = nullptr;
   std::function<void(std::int64_t epoch)> begin_epoch = {};
   std::function<void(const StepSummary&)> after_step = {};

@@ -10,7 +10,7 @@
 
 namespace lockstep {
 
-// Whether the call has a wire type, and its tensor wider elements.
+// Whether the call has a wire type, and its tensor's elements are wider than that type.
 bool asks_for_compression(const CollectiveArgs& args);
 
 // Carries out such a call, of one tensor: scales and rounds the elements, adds up the ranks'

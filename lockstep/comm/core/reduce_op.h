@@ -7,13 +7,14 @@
 
 namespace lockstep {
 
-// The sum is 0: all_reduce(tensor, {}) passes the op 0, and means the default.
+// sum must be 0: all_reduce(tensor, {}) selects the overload for a ReduceOp and passes 0, but the
+// caller means the default.
 enum class ReduceOp : std::uint8_t { sum = 0, mean, min, max, product };
 
 std::string_view name(ReduceOp op);
 
-// The factor for the combined elements if the result is also multiplied by `scale`. A mean is a
-// scaled sum.
+// The factor to multiply the combined elements by: `scale`, for a mean divided by the number of
+// ranks.
 inline double scale_over(int ranks, ReduceOp op, double scale) {
   return op == ReduceOp::mean ? scale / ranks : scale;
 }

@@ -19,8 +19,8 @@ namespace lockstep {
 Work part_of_call(const std::function<Work()>& start, std::chrono::milliseconds timeout,
                   std::vector<int> ranks, const Call& whole);
 
-// The works of a phase that is one such work, of the ranks of this host or of the ranks with this
-// index on their hosts.
+// The works of a phase that has only the one that `start` starts: in the group of this host's
+// ranks, or in the group of the ranks with this index on their hosts.
 std::vector<Work> within_host_part(const HierarchyLevels& levels, const Call& whole,
                                    const std::function<Work()>& start);
 std::vector<Work> between_hosts_part(const HierarchyLevels& levels, const Call& whole,

@@ -6,9 +6,9 @@
 
 namespace lockstep {
 
-// Copies `bytes` bytes past the caches where the processor can: the target is not read only to be
-// overwritten, and the caches keep what they hold. The memory must not overlap. Any alignment
-// works, but a partial cache line at the beginning or end is slower.
+// Copies `bytes` bytes, bypassing the caches where the processor can: it does not read the target's
+// cache lines before it overwrites them, and evicts nothing. The memory must not overlap. Any
+// alignment works, but a partial cache line at the beginning or end is slower.
 void stream_copy(void* to, const void* from, std::size_t bytes);
 
 // Makes the streamed copies visible to other threads and processes before anything that this thread

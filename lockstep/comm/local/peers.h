@@ -61,8 +61,9 @@ class Peers {
   // A peer's bytes, as this rank sees them. Valid only while a tensor of this rank lies in the same
   // segment.
   virtual std::byte* address(int rank, const Location& location) const = 0;
-  // Where every rank's bytes in the same place of the same segment are mapped, by rank, until this
-  // rank's tensor there is gone; empty if they are not, or if they end with their rank.
+  // Addresses in this process, by rank, of every rank's bytes at the same place of the same
+  // segment. Valid until this rank's tensor there is gone. Empty if they are not mapped, or if a
+  // mapping ends with its rank.
   virtual std::vector<std::byte*> symmetric_memory(const void*, std::int64_t) const { return {}; }
 
   // Keeps a task of a group that failed. A peer that does not know of the failure may still access

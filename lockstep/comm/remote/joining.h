@@ -34,7 +34,8 @@ class Joining {
   void wait_for_all(const Deadline& deadline);
 
   // For a rank that lacks something of its own, and has not tried to connect. Tells all ranks about
-  // the error, whatever became of the others: they may lack the same, and each is to name it.
+  // the error without first looking for other ranks' errors: several ranks may lack the same thing,
+  // and each must report it.
   void cannot_begin(const std::exception& error);
   // For a rank that cannot connect. Waits briefly for news of another rank that has ended, and
   // throws that as the cause if there is any; otherwise tells all ranks about the error.

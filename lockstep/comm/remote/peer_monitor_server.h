@@ -72,7 +72,7 @@ class PeerMonitorServer {
   void name_absent();
   void name_ended();
   bool all_here() const;
-  // Whether no rank remains that must still be told whether the group can be joined.
+  // Whether every rank has been told whether the group can be joined, or no longer needs to be.
   bool all_notified() const;
   bool all_gone() const;
 

@@ -22,8 +22,8 @@ inline constexpr std::int64_t kChunkBytesOnOneMachine = 4 << 20;
 // Tensors up to this size go to all ranks whole, in one stage.
 inline constexpr std::int64_t kSmallBytes = 8 * 1024;
 
-// Which of how many ranks this is, and the size of the chunks that they exchange, which is the same
-// for all.
+// This rank's number, the number of ranks, and the size of the chunks that they exchange, which is
+// the same on all ranks.
 struct Position {
   int rank;
   int size;
