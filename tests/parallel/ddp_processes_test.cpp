@@ -121,13 +121,14 @@ TEST(DdpProcesses, UnusedParametersAndNoSync) {
 // happens to it. The others are to fail with such an error that names it.
 std::vector<RankOutcome> train_until(int victim, int steps_before,
                                      const std::function<void(Rank&)>& happens,
-                                     LaunchOptions options, const std::string& error_type) {
+                                     LaunchOptions options, const std::string& error_type,
+                                     std::chrono::seconds timeout = std::chrono::seconds(30)) {
   options.errors_are_outcomes = true;
   const int ranks = 3;
   auto outcomes = run_ranks(
       ranks,
       [&](Rank& rank) {
-        const auto group = join(rank, std::chrono::seconds(2));
+        const auto group = join(rank, timeout);
         Mlp net;
         DistributedDataParallel model(net, group);
         for (int step = 0; step < steps_before; ++step) model(values({2, 6})).sum().backward();
@@ -177,7 +178,7 @@ TEST(DdpProcesses, AnExitInBackwardEndsTheOthers) {
 TEST(DdpProcesses, AStopInBackwardIsATimeoutThatNamesIt) {
   for (const auto& [victim, steps_before] : {std::pair(1, 2), std::pair(0, 0)}) {
     train_until(victim, steps_before, await_signal_in_backward, signal_in_backward(victim, SIGSTOP),
-                "TimeoutError");
+                "TimeoutError", std::chrono::seconds(2));
   }
 }
 
