@@ -7,14 +7,7 @@
 #include <cstdio>
 
 #include <lockstep/lockstep.h>
-#include <torch/cuda.h>
-#include <torch/data.h>
-#include <torch/nn/modules/activation.h>
-#include <torch/nn/modules/container/sequential.h>
-#include <torch/nn/modules/linear.h>
-#include <torch/optim/adam.h>
-#include <torch/serialize.h>
-#include <torch/utils.h>
+#include <torch/torch.h>
 
 int main() {
   torch::manual_seed(0);
