@@ -98,7 +98,7 @@ class TrainingInBothLanguages : public ::testing::Test {
  protected:
   void with_each_python(const std::function<void(const std::string& python)>& use) {
     const auto pythons = pythons_with("torch");
-    if (pythons.empty()) return skip_or_fail("no Python here imports torch");
+    if (pythons.empty()) return skip_or_fail("no Python here has torch");
     for (const std::string& python : pythons) use(python);
   }
   void run(const std::string& python, const std::string& script) {

@@ -44,7 +44,7 @@ class Python : public ::testing::Test {
   // Runs the script with each Python; what it prints must be "ok".
   void run(const std::string& modules, const std::string& script) {
     const auto pythons = pythons_with(modules);
-    if (pythons.empty()) return skip_or_fail("no Python here imports " + modules);
+    if (pythons.empty()) return skip_or_fail("no Python here has " + modules);
     for (const std::string& python : pythons) run_with(python, script);
   }
   void run_with(const std::string& python, const std::string& script) {
@@ -80,7 +80,7 @@ std::vector<NamedTensor> tensors_for_python(bool with_later_types) {
 TEST_F(Python, OpensOurSafetensors) {
   write_safetensors(file("all.safetensors"), tensors_for_python(true), {{"format", "pt"}});
   write_safetensors(file("net.safetensors"), state_dict(*net_here()));
-  run("torch, safetensors.torch", std::string(R"(
+  run("torch safetensors", std::string(R"(
 import safetensors.torch
 tensors = safetensors.torch.load_file(folder + '/all.safetensors')
 with safetensors.safe_open(folder + '/all.safetensors', 'pt') as opened:
@@ -91,8 +91,8 @@ net.load_state_dict(safetensors.torch.load_file(folder + '/net.safetensors'), st
 }
 
 TEST_F(Python, SafetensorsOfPythonAreRead) {
-  const auto pythons = pythons_with("torch, safetensors.torch, numpy");
-  if (pythons.empty()) return skip_or_fail("no Python here imports safetensors.torch and numpy");
+  const auto pythons = pythons_with("torch safetensors numpy");
+  if (pythons.empty()) return skip_or_fail("no Python here has torch, safetensors and numpy");
   run_with(pythons.front(), R"(
 import safetensors.torch
 state = net.state_dict()
@@ -156,7 +156,7 @@ tensors = torch.load(folder + ('/later.pt' if new else '/all.pt'), weights_only=
 
 TEST_F(Python, TorchFilesOfPythonAreRead) {
   const auto pythons = pythons_with("torch");
-  if (pythons.empty()) return skip_or_fail("no Python here imports torch");
+  if (pythons.empty()) return skip_or_fail("no Python here has torch");
   for (const std::string& python : pythons) {
     run_with(python, R"(
 with torch.no_grad():
