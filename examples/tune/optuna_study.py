@@ -27,7 +27,7 @@ options = parser.parse_args()
 
 
 def epochs_in(metrics, training):
-    """The file's epoch records, as they are written, until the training has ended."""
+    """The file's epoch records, as they are written, until training has ended."""
     rest = ""
     with metrics.open() as file:
         while True:
@@ -55,7 +55,7 @@ def objective(trial):
             command, stdout=out, stderr=subprocess.DEVNULL
         ) as training:
             for record in epochs_in(metrics, training):
-                if record["loss"] is None:  # not a number: the training has diverged
+                if record["loss"] is None:  # not a number: training has diverged
                     break
                 trial.report(record["loss"], record["epoch"])
                 if trial.should_prune():

@@ -31,7 +31,7 @@ program = os.path.abspath(program)  # trials run in other folders
 
 
 def epochs_in(metrics, training):
-    """The file's epoch records, as they are written, until the training has ended."""
+    """The file's epoch records, as they are written, until training has ended."""
     rest = ""
     with metrics.open() as file:
         while True:

@@ -40,7 +40,7 @@ struct GradScalerState {
   std::int64_t growth_tracker;
 };
 
-// Use one scaler per training, even with several losses and optimizers: call step() for each
+// Use one scaler per training run, even with several losses and optimizers: call step() for each
 // optimizer, then update() once. If each rank has a scaler with the same options, all ranks and
 // replicas of a job skip the same steps and keep the same scale: an overflow on one makes the
 // reduced gradients of all infinite or NaN. If gradients are divided, the ranks exchange one byte

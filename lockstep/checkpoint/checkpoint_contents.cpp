@@ -143,8 +143,8 @@ std::vector<NamedTensor> file_of(const StoredCheckpoint& stored, const std::stri
 std::string missing_part(const StoredCheckpoint& stored, const CheckpointContents& contents) {
   const auto compare = [](bool saved, bool wanted, const char* what) -> std::string {
     if (saved == wanted) return "";
-    return wanted ? fmt::format("it has no {}, and the program loads one", what)
-                  : fmt::format("it has {}, and the program loads none", what);
+    return wanted ? fmt::format("it has no {}, but the program loads one", what)
+                  : fmt::format("it has {}, but the program loads none", what);
   };
   std::string fault = compare(!stored.manifest.at("optimizer").is_null(),
                               contents.optimizer != nullptr, "state of an optimizer");

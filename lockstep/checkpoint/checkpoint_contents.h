@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a training's objects put into a checkpoint, and take out of it.
+// What a run's objects put into a checkpoint, and take out of it.
 #pragma once
 
 #include <functional>

@@ -27,7 +27,7 @@ namespace {
 
 using nlohmann::json;
 
-// A group for the threads that write, whose calls do not mix with those of the training.
+// A group for the threads that write, whose calls do not mix with those of training.
 std::shared_ptr<ProcessGroup> group_of_writers(ProcessGroup& group) {
   std::vector<int> all(static_cast<std::size_t>(group.size()));
   std::iota(all.begin(), all.end(), 0);
@@ -174,7 +174,7 @@ struct CheckpointFolder::State {
       const std::string warnings = writing.get();
       if (warnings.empty()) return;
       options.log(
-          fmt::format("a checkpoint is complete, but what follows it failed: {}", warnings));
+          fmt::format("a checkpoint is complete, but something after it failed: {}", warnings));
     });
   }
 
@@ -308,7 +308,7 @@ void CheckpointFolder::save(const CheckpointContents& contents,
   require_module(contents);
   if (!is_new()) {
     throw UsageError(fmt::format(
-        "{} has checkpoints of an earlier training, the newest of which is {}; load it first to go "
+        "{} has checkpoints of an earlier run, the newest of which is {}; load it first to go "
         "on, or choose another folder",
         state.folder.string(), state.not_loaded));
   }

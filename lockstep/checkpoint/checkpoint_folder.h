@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Saves all of a training, again and again, and goes on from the newest checkpoint:
+// Saves the complete state of training, again and again, and goes on from the newest checkpoint:
 //
 //   lockstep::CheckpointFolder checkpoints("checkpoints", group);
 //   const lockstep::CheckpointContents contents{.module = net.ptr(), .optimizer = &adam};
@@ -53,8 +53,8 @@ struct CheckpointContents {
   // PyTorch scheduler: finite, and the same on every rank. load() replaces all of them, also the
   // names. Checkpoints of an older version have none, and load() then leaves the map as it is.
   std::map<std::string, double>* scheduler = nullptr;
-  // Others that belong to the training, as the mean and deviation of a standardization, the same on
-  // every rank. load() copies into them.
+  // Others that belong to the model, such as the mean and standard deviation of a standardization,
+  // the same on every rank. load() copies into them.
   std::vector<NamedTensor> tensors = {};
 };
 
@@ -74,7 +74,7 @@ struct CheckpointPosition {
 class CheckpointFolder {
  public:
   // Makes the folder if it is missing, and removes what a killed process left unfinished there.
-  // UsageError on every rank if it cannot be written, if another training writes there, or for
+  // UsageError on every rank if it cannot be written, if another run writes there, or for
   // options out of range.
   CheckpointFolder(std::filesystem::path folder, GroupArgument group,
                    CheckpointFolderOptions options = {});

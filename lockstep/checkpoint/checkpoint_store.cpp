@@ -239,7 +239,7 @@ CheckpointStore::CheckpointStore(fs::path folder, int keep_last, int keep_best)
   }
   if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     throw UsageError(fmt::format(
-        "another training writes checkpoints into {}; wait for its end, or choose another folder",
+        "another run writes checkpoints into {}; wait until it ends, or choose another folder",
         folder_.string()));
   }
   remove_unfinished();

@@ -52,7 +52,7 @@ struct CheckpointFile {
 class CheckpointStore {
  public:
   // Makes the folder if it is missing, and removes what a killed process left unfinished.
-  // UsageError if that is impossible or if another training writes there.
+  // UsageError if that is impossible or if another run writes there.
   CheckpointStore(std::filesystem::path folder, int keep_last, int keep_best);
 
   // The training goes on from this one: later ones, which are damaged, are the first to be removed.

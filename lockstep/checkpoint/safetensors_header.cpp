@@ -261,10 +261,11 @@ SafetensorsHeader read_safetensors_header(const StoredBytes& bytes, const std::s
   std::uint64_t length = 0;
   std::memcpy(&length, raw.data(), raw.size());
   if (length > kMostSafetensorsHeaderBytes || length > bytes.size - raw.size() || length < 2) {
-    throw CheckpointError(fmt::format(
-        "{}: its header has {} bytes by its first 8 bytes, but the file has {} bytes, and a header "
-        "at most {}",
-        name, length, bytes.size, kMostSafetensorsHeaderBytes));
+    throw CheckpointError(
+        fmt::format("{}: its first 8 bytes announce a header of {} bytes, but the file has {} "
+                    "bytes, and a header "
+                    "at most {}",
+                    name, length, bytes.size, kMostSafetensorsHeaderBytes));
   }
   std::string text(length, '\0');
   bytes.read(raw.size(), std::as_writable_bytes(std::span(text)));

@@ -27,7 +27,7 @@ constexpr std::int64_t aligned(std::int64_t bytes) {
 }
 
 // Tensors stay on the host also where the group is on GPUs: this thread must not wait for the
-// streams of the training.
+// streams that training uses.
 void send(const at::Tensor& tensor, ProcessGroup& group) {
   group.send(tensor, 0).wait();
 }

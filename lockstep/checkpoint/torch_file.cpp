@@ -47,8 +47,8 @@ std::string folder_in(const ZipArchive& archive) {
   }
   if (archive.find(folder + "constants.pkl") != nullptr) {
     archive.fail(
-        "it is a TorchScript archive, as torch::save of C++ and torch.jit.save write; load "
-        "it with those, and save the state dict");
+        "it is a TorchScript archive, which torch::save of C++ and torch.jit.save write; load it "
+        "with torch::load or torch.jit.load, and save its state dict");
   }
   return folder;
 }
@@ -66,13 +66,13 @@ class Storages {
     const std::uint64_t unit = storage.type == nullptr ? 1 : storage.type->bytes;
     const std::uint64_t bytes = storage.count * unit;
     if (bytes != entry->size || bytes % type.bytes != 0) {
-      archive_.fail(fmt::format("entry {} has {} bytes, and by the pickle {} elements of {}",
+      archive_.fail(fmt::format("entry {} has {} bytes, but by the pickle {} elements of {}",
                                 in_quotes(name), entry->size, storage.count * unit / type.bytes,
                                 type.dtype));
     }
     const auto [found, is_new] = known_.try_emplace(name, Known{&type, {}});
     if (found->second.type != &type) {
-      archive_.fail(fmt::format("entry {} is of type {} and of type {}", in_quotes(name),
+      archive_.fail(fmt::format("the pickle gives entry {} two types, {} and {}", in_quotes(name),
                                 found->second.type->dtype, type.dtype));
     }
     if (is_new) {

@@ -92,8 +92,8 @@ void ArgumentChecks::reducible(const at::Tensor& tensor, AllReduceOptions option
   }
   if (std::isnan(options.scale)) throw UsageError(where() + "the scale is not a number");
   if (options.scale != 1 && options.op != ReduceOp::sum && options.op != ReduceOp::mean) {
-    throw UsageError(
-        where() + fmt::format("a scale goes with a sum or a mean, not with {}", name(options.op)));
+    throw UsageError(where() +
+                     fmt::format("a scale requires sum or mean, not {}", name(options.op)));
   }
 }
 
@@ -118,7 +118,7 @@ void ArgumentChecks::one_each(at::TensorList tensors, const at::Tensor& like) co
     if (tensor.numel() != like.numel() || tensor.scalar_type() != like.scalar_type()) {
       throw UsageError(
           where() + fmt::format("the tensor for rank {} has {} elements of {}, but this rank's has "
-                                "{} of {}; they must be alike",
+                                "{} of {}; they must match",
                                 rank, tensor.numel(), c10::toString(tensor.scalar_type()),
                                 like.numel(), c10::toString(like.scalar_type())));
     }
@@ -148,8 +148,8 @@ void ArgumentChecks::exchange(at::TensorList outputs, at::TensorList inputs) con
   const auto ranks = static_cast<std::size_t>(group_.size());
   if (inputs.size() != ranks || outputs.size() != ranks) {
     throw UsageError(where() +
-                     fmt::format("{} outputs and {} inputs were given for {} ranks; give one of "
-                                 "each for each",
+                     fmt::format("{} outputs and {} inputs were given for {} ranks; give one "
+                                 "output and one input per rank",
                                  outputs.size(), inputs.size(), ranks));
   }
   const auto& from = inputs[static_cast<std::size_t>(group_.rank())];
@@ -158,7 +158,7 @@ void ArgumentChecks::exchange(at::TensorList outputs, at::TensorList inputs) con
     throw UsageError(
         where() +
         fmt::format("this rank's own input has {} elements of {}, and its output {} of {}; they "
-                    "must be alike",
+                    "must match",
                     from.numel(), c10::toString(from.scalar_type()), to.numel(),
                     c10::toString(to.scalar_type())));
   }
@@ -172,7 +172,7 @@ void ArgumentChecks::peer(int peer) const {
 
 void ArgumentChecks::pieces(const at::Tensor& tensor, const std::vector<Piece>& pieces) const {
   if (tensor.dim() != 1) {
-    throw UsageError(where() + fmt::format("pieces go with a tensor of one dimension, "
+    throw UsageError(where() + fmt::format("pieces require a tensor of one dimension, "
                                            "not of {}; call view(-1)",
                                            tensor.dim()));
   }

@@ -74,7 +74,7 @@ class SpanRecorder {
 };
 
 // While it lives, TracedSpans of this thread record nothing: for a thread whose work may last
-// longer than the recorder, and is not part of the training's time.
+// longer than the recorder, and is not part of training's time.
 class [[nodiscard]] UntracedThread {
  public:
   UntracedThread() noexcept;

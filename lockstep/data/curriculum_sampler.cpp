@@ -178,10 +178,9 @@ std::vector<std::size_t> CurriculumSampler::order(std::size_t size, std::int64_t
 
 CurriculumState CurriculumSampler::state_after(std::int64_t steps) const {
   if (steps < 0 || steps > steps_per_epoch()) {
-    refuse_curriculum(
-        num_replicas(), rank(),
-        fmt::format("the state after {} steps of an epoch was asked for, which has {}", steps,
-                    steps_per_epoch()));
+    refuse_curriculum(num_replicas(), rank(),
+                      fmt::format("the state after {} steps was asked for, but an epoch has {}",
+                                  steps, steps_per_epoch()));
   }
   const auto samples = static_cast<std::int64_t>(by_score_->size());
   return {.seed = options_.seed,

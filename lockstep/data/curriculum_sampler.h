@@ -45,7 +45,7 @@ struct CurriculumSamplerOptions {
   bool drop_last = false;
 };
 
-// Where a training stands, for a checkpoint; the same on every rank, for any number of ranks.
+// Where a training run stands, for a checkpoint; the same on every rank, for any number of ranks.
 struct CurriculumState {
   std::int64_t seed = 0;
   std::int64_t epoch = 0;
@@ -86,7 +86,7 @@ class CurriculumSampler : public EpochSampler {
   // least a global batch, so that the ranks' samples differ. `step` counts over all epochs.
   std::size_t pool_size(std::int64_t step) const;
 
-  // The state after that many steps of the current epoch. The training counts them: a loader may
+  // The state after that many steps of the current epoch. Training counts them: a loader may
   // have drawn more batches in advance. UsageError if the epoch has fewer steps.
   CurriculumState state_after(std::int64_t steps) const;
   // Sets the epoch. The next reset() of this sampler or of one of its copies, which a loader calls

@@ -38,8 +38,8 @@ struct RankShare {
   std::size_t position(std::size_t i) const;
 };
 
-// Where a training stands in its data, for a checkpoint: the same on every rank, and for any number
-// of ranks.
+// Where a training run stands in its data, for a checkpoint: the same on every rank, and for any
+// number of ranks.
 struct DataCursor {
   std::int64_t seed = 0;
   std::int64_t epoch = 0;
@@ -59,7 +59,7 @@ class EpochSampler : public torch::data::samplers::Sampler<> {
   void set_epoch(std::int64_t epoch);
   std::int64_t epoch() const { return epoch_->number; }
 
-  // The cursor after that many samples of the current epoch. The training counts them: a loader may
+  // The cursor after that many samples of the current epoch. Training counts them: a loader may
   // have drawn more in advance.
   DataCursor cursor_after(std::int64_t samples_consumed) const;
   // Sets the epoch. Until the next set_epoch, reset() starts at the cursor's sample. The number of

@@ -74,7 +74,7 @@ MemoryLoader::MemoryLoader(at::Tensor data, at::Tensor target, std::unique_ptr<S
   if (data_.dim() == 0 || target_.dim() == 0 || data_.size(0) != target_.size(0)) {
     throw UsageError(fmt::format(
         "MemoryLoader: data of shape [{}] and target of shape [{}] do not have the same "
-        "number of rows; give one row a sample in both",
+        "number of rows; give one row per sample in both",
         fmt::join(data_.sizes(), ", "), fmt::join(target_.sizes(), ", ")));
   }
   data_ = data_.contiguous();

@@ -63,7 +63,7 @@ void check(const AgentOptions& options) {
                                  options.ranks, most));
   }
   if (options.threads && *options.threads < 1) {
-    throw UsageError(fmt::format("{} threads a rank were asked for; there must be at least 1",
+    throw UsageError(fmt::format("{} threads per rank were asked for; there must be at least 1",
                                  *options.threads));
   }
   for (const int rank : options.shown_ranks.value_or(std::vector<int>{})) {

@@ -56,7 +56,7 @@ void RankOutput::emit(OutputStream stream, std::string_view line) {
   if (sink_) sink_({rank_, stream, line});
 }
 
-// A full disk costs the log, not the training.
+// A full disk costs the log, not the run.
 void RankOutput::write_log(std::string_view line) {
   const std::string whole = std::string(line) + '\n';
   for (std::size_t written = 0; written < whole.size();) {

@@ -367,7 +367,7 @@ void BackwardReduction::finish() {
   if (not_finite.empty()) return;
   throw NonFiniteGradient(where() + "reducing gradients: " + not_finite +
                           ". Every rank has this error: clear the gradients "
-                          "(optimizer.zero_grad()) and skip the step, or end the training");
+                          "(optimizer.zero_grad()) and skip the step, or stop training");
 }
 
 // After a bucket's reduction: parameters that this rank did not use take the others' gradient, or

@@ -154,8 +154,8 @@ void ReplicaForward::gather(const std::vector<TensorPointers>& outputs, at::Devi
     for (const TensorPointers& replica : outputs) {
       if (replica.size() != pointers.size()) {
         throw UsageError(fmt::format(
-            "[DataParallel] replica 0 returned {} tensors and another one {}. Return as many for "
-            "every part of a batch",
+            "[DataParallel] replica 0 returned {} tensors and another one {}. Return the same "
+            "number for every part of a batch",
             pointers.size(), replica.size()));
       }
       workers_->count_moved(*replica[number], static_cast<int>(parts.size()));

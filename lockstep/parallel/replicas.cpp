@@ -52,10 +52,11 @@ std::vector<ReplicaTensor> matched(const torch::OrderedDict<std::string, at::Ten
     if (is_new) {
       result.push_back({tensor, original});
     } else if (known->second != original) {
-      throw UsageError(fmt::format(
-          "[DataParallel] a replica has one tensor under the name {} and another one, where the "
-          "module has two. Pass .make_replica, a function that makes a module like yours",
-          item.key()));
+      throw UsageError(
+          fmt::format("[DataParallel] in a replica, {} and another name stand for one tensor, but "
+                      "in the module "
+                      "for two. Pass .make_replica, a function that makes a module like yours",
+                      item.key()));
     }
   }
   return result;

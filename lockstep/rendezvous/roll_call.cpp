@@ -142,7 +142,8 @@ constexpr std::string_view kLate = "late ";
 
 std::string different_sizes(int rank, int size, std::string_view size_of_rank_0) {
   return fmt::format(
-      "rank {} is one of {}, but rank 0 is one of {}: all machines must start as many ranks "
+      "rank {} is one of {}, but rank 0 is one of {}: all machines must start the same number of "
+      "ranks "
       "(`lockstep run -n`), with the same WORLD_SIZE",
       rank, size, size_of_rank_0);
 }
@@ -155,8 +156,9 @@ std::string compare(const Entry& rank_0, int rank, const Entry& other) {
   }
   if (rank_0.backend != other.backend) {
     return fmt::format(
-        "{}rank 0 (pid {} on host {}) asks for the backend {}, but rank {} (pid {} on host {}) for "
-        "{}; all ranks must ask for the same",
+        "{}rank 0 (pid {} on host {}) asks for the backend {}, but rank {} (pid {} on host {}) "
+        "asks "
+        "for {}; all ranks must ask for the same",
         kRefused, rank_0.process.pid, rank_0.host, rank_0.backend, rank, other.process.pid,
         other.host, other.backend);
   }
@@ -235,7 +237,7 @@ class Collection {
 };
 
 constexpr const char* kSeeWhether =
-    "see whether it was started, and whether it failed before it joined";
+    "check whether it was started, and whether it failed before it joined";
 
 // Waits for the ranks that have joined to read the verdict, since the store may end with this
 // process.
@@ -263,8 +265,8 @@ std::string holder_before(const Membership& membership, const Roll& roll, const 
   const std::string explanation = holder_before(membership, roll, own);
   if (roll.here(membership, 0)) {
     throw TimeoutError(
-        fmt::format("{}rank 0, which waits for all ranks, did not say within {:.1f} s that they "
-                    "have come; it is stopped, or was given a longer timeout{}",
+        fmt::format("{}rank 0, which waits for all ranks, did not report within {:.1f} s that "
+                    "all have joined; it is stopped, or was given a longer timeout{}",
                     where, seconds, explanation),
         0);
   }

@@ -16,7 +16,7 @@ using store_protocol::Operation;
 void check_size(const std::string& key, const std::string& value) {
   if (key.size() + value.size() <= StoreClient::kMaxSize) return;
   throw UsageError(fmt::format(
-      "store: key \"{}\" and its value have {} bytes together, and may have {}; write large values "
+      "store: key \"{}\" and its value have {} bytes together, more than {}; write large values "
       "to a file and store its name",
       key.substr(0, 100), key.size() + value.size(), StoreClient::kMaxSize));
 }
@@ -34,10 +34,10 @@ std::string StoreClient::ask(Operation operation, const std::string& key, const 
   if (size == store_protocol::kNoRoom) {
     throw UsageError(fmt::format(
         "{}store {}: there is no room for key \"{}\" with {} bytes: all keys and values of a job "
-        "may have {} MiB together; write large values to a file and store its name",
+        "may have at most {} MiB together; write large values to a file and store its name",
         user_.name, address_, key.substr(0, 100), value.size(), StoreMemory::kBound >> 20));
   }
-  if (size > kMaxSize) throw BackendError("what answered is not a store of Lockstep's");
+  if (size > kMaxSize) throw BackendError("the server that answered is not a Lockstep store");
   std::string reply(size, '\0');
   receive_all(connection.get(), std::as_writable_bytes(std::span(reply)), deadline);
   return reply;

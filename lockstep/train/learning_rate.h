@@ -12,14 +12,14 @@ namespace lockstep {
 enum class LearningRateDecay {
   none,
   step,    // as PyTorch's StepLR: after every decay_steps it is multiplied by decay_factor
-  cosine,  // as PyTorch's CosineAnnealingLR: it falls to `minimum` at the end of the training
+  cosine,  // as PyTorch's CosineAnnealingLR: it falls to `minimum` at the end of training
 };
 
 struct LearningRateSchedule {
   double base = 1;
   // k: the global batch as a multiple of the one for which base is meant. 1 leaves base unchanged.
   double scale = 1;
-  // The number of steps of the whole training; needed for a warm-up and for a cosine.
+  // The number of steps of the whole run; needed for a warm-up and for a cosine.
   std::int64_t steps = 0;
   LearningRateDecay decay = LearningRateDecay::none;
   std::int64_t decay_steps = 0;

@@ -25,7 +25,7 @@ void Progress::step(const std::function<std::string()>& where, const at::Tensor&
   if (++steps_ % steps_per_line_ != 0) return;
   const double value = loss.item<double>();  // waits for pending work on a GPU
   const std::chrono::duration<double, std::milli> time = Clock::now() - line_start_;
-  log_(fmt::format("{}: loss {:.4f}, {:.3f} ms a batch", where(), value,
+  log_(fmt::format("{}: loss {:.4f}, {:.3f} ms per batch", where(), value,
                    time.count() / static_cast<double>(steps_per_line_)));
   line_start_ = Clock::now();
 }

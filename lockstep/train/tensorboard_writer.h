@@ -13,7 +13,7 @@
 
 namespace lockstep {
 
-// One event file in a folder; each object makes its own, so that a training that is resumed adds a
+// One event file in a folder; each object makes its own, so that a resumed run adds a
 // file. Usually rank 0 has one and the others have none. A tag such as "loss/train" groups charts
 // by the part before the slash. `step` is the x axis.
 //

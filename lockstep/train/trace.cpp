@@ -151,7 +151,7 @@ Trace::~Trace() {
   try {
     recording_->write(/*of_all_ranks=*/false);
   } catch (...) {
-    // The error that ended the training matters more.
+    // The error that ended training matters more.
   }
 }
 

@@ -23,7 +23,7 @@ struct TracedRank {
 // process of a kernel.
 inline constexpr int kFirstTracedProcess = 1'000'000;
 
-// The events, separated by ",\n". The first thread of a rank is the training; reductions in flight
+// The events, separated by ",\n". The first thread of a rank trains; reductions in flight
 // are on threads of their own, as few as they need without overlapping; the writer of checkpoints
 // and other threads follow.
 std::string trace_events(TracedRank traced);

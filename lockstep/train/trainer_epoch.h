@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What an epoch of a Trainer adds up, and where the training stands in it.
+// What an epoch of a Trainer adds up, and where training stands in it.
 #pragma once
 
 #include <chrono>

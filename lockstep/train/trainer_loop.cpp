@@ -45,13 +45,13 @@ std::vector<EpochSummary> TrainerLoop::run(const RunBatches& run_batches, const 
   return summaries;
 }
 
-// Whether the training goes on from a checkpoint.
+// Whether training goes on from a checkpoint.
 bool TrainerLoop::open_checkpoints(EpochSampler* sampler) {
   if (!options_.checkpoints) return false;
   if (saves_) {
     throw UsageError(
         "[Trainer] fit() of a trainer with checkpoints can be called once, since a checkpoint does "
-        "not say which call it is of; make another trainer, with another folder");
+        "not record which call wrote it; make another trainer, with another folder");
   }
   const TrainerCheckpointOptions& checkpoints = *options_.checkpoints;
   CheckpointContents contents = step_.contents();

@@ -30,7 +30,7 @@ enum class TrainingMode {
 struct TrainerCheckpointOptions {
   // On rank 0's machine. See CheckpointFolder.
   std::filesystem::path folder = {};
-  // Saves after every so many steps, besides the end of each epoch. 0: only there.
+  // Saves every so many steps, besides the end of each epoch. 0: only there.
   std::int64_t every_steps = 0;
   // fit() goes on from the newest checkpoint, if there is one: with its initial learning rates, and
   // with this program's schedule. `log` gets a line if the program's rates or schedule differ from
@@ -56,7 +56,7 @@ struct TrainerOptions {
   // Multiplies the optimizer's learning rates, so leave its base at 1. Unless it is flat, it sets
   // them before each step.
   LearningRateSchedule schedule = {};
-  // Ends the training after this many epochs in a row whose evaluation was not better than the best
+  // Ends training after this many epochs in a row whose evaluation was not better than the best
   // before. 0: never. Needs the callback evaluate.
   std::int64_t patience = 0;
   // Throws NonFiniteGradient before a step whose gradients have infinite or NaN elements.

@@ -33,7 +33,7 @@ std::optional<Number> find_note(const Notes& notes, const char* name) {
   const auto number = parse_number(found->second, kAny);
   if (!number) {
     throw CheckpointError(
-        fmt::format("the checkpoint's note {} is {}, which is no number", name, found->second));
+        fmt::format("the checkpoint's note {} is {}, which is not a number", name, found->second));
   }
   return number;
 }
@@ -60,7 +60,7 @@ TrainerSaves::TrainerSaves(const TrainerCheckpointOptions& options, CheckpointCo
 void TrainerSaves::require_new_folder() const {
   if (folder_.is_new()) return;
   throw UsageError(fmt::format(
-      "{} has checkpoints of an earlier training; resume it (.resume, or --resume of lockstep), or "
+      "{} has checkpoints of an earlier run; resume it (.resume, or --resume of lockstep), or "
       "choose another folder",
       path_));
 }

@@ -32,10 +32,10 @@ class TrainerSaves {
   TrainerSaves(const TrainerCheckpointOptions& options, CheckpointContents contents,
                ProcessGroup& group, std::function<void(const std::string&)> log);
 
-  // UsageError if the folder has checkpoints of an earlier training.
+  // UsageError if the folder has checkpoints of an earlier run.
   void require_new_folder() const;
 
-  // Collective. Where the training goes on; nullopt if it begins. The sampler, which
+  // Collective. Where training goes on; nullopt if it begins. The sampler, which
   // may be null, then is at its place. CheckpointError if it is null, and another number of ranks
   // saved.
   std::optional<TrainerProgress> load(EpochSampler* sampler);

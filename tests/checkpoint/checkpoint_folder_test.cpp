@@ -80,7 +80,7 @@ TEST_F(CheckpointFolderAlone, KeepsScalerRandomNumbersTensorsNotesAndScore) {
   EXPECT_TRUE(mean.equal(saved_mean));
   EXPECT_TRUE(at::rand({4}).equal(next));
   EXPECT_THAT(message_of<CheckpointError>([&] { checkpoints.load({.module = net.ptr()}); }),
-              HasSubstr("it has state of a scaler, and the program loads none"));
+              HasSubstr("it has state of a scaler, but the program loads none"));
 }
 
 TEST(CheckpointFolder, KeepsEveryBitOfASchedulersNumbers) {
@@ -132,11 +132,11 @@ TEST_F(CheckpointFolderAlone, ASchedulerIsLoadedIfAndOnlyIfOneWasSaved) {
   CheckpointFolder checkpoints(folder_.path(), group_);
   checkpoints.save({.module = net.ptr(), .scheduler = &scheduler}, {.step = 1});
   EXPECT_THAT(message_of<CheckpointError>([&] { checkpoints.load({.module = net.ptr()}); }),
-              HasSubstr("it has state of a scheduler, and the program loads none"));
+              HasSubstr("it has state of a scheduler, but the program loads none"));
   checkpoints.save({.module = net.ptr()}, {.step = 2});
   EXPECT_THAT(message_of<CheckpointError>(
                   [&] { checkpoints.load({.module = net.ptr(), .scheduler = &scheduler}); }),
-              HasSubstr("it has no state of a scheduler, and the program loads one"));
+              HasSubstr("it has no state of a scheduler, but the program loads one"));
   EXPECT_EQ(scheduler, (Numbers{{"base", 1}}));
 }
 

@@ -175,7 +175,7 @@ TEST(CheckpointStore, RefusesASecondWriter) {
   const TemporaryFolder folder;
   const CheckpointStore store(folder.path(), 1, 0);
   EXPECT_THAT([&] { CheckpointStore(folder.path(), 1, 0); },
-              ThrowsMessage<UsageError>(HasSubstr("another training writes checkpoints into")));
+              ThrowsMessage<UsageError>(HasSubstr("another run writes checkpoints into")));
 }
 
 TEST(CheckpointStore, RefusesAnImpossibleFolder) {

@@ -46,7 +46,8 @@ TEST(HostileSafetensors, AreRefusedByTheRuleThatTheyBreak) {
   const std::vector<std::pair<std::string, std::string>> files{
       {"", "it has 0 bytes, too few"},
       {"123456789", "it has 9 bytes, too few"},
-      {safetensors_bytes("{}", "", 3), "its header has 3 bytes by its first 8 bytes, but the file"},
+      {safetensors_bytes("{}", "", 3),
+       "its first 8 bytes announce a header of 3 bytes, but the file"},
       {safetensors_bytes("{}", "", 1), "its header has 1 bytes"},
       {safetensors_bytes("{}", "", 0), "its header has 0 bytes"},
       {safetensors_bytes("{}", "", ~0ull), "its header has 18446744073709551615 bytes"},

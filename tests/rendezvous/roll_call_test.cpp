@@ -88,7 +88,7 @@ TEST(RollCall, DifferentBackendsAreNamedOnAllRanks) {
     expect_refused(
         options(rank.rendezvous_url(), rank.rank() == 1 ? "shm" : "gloo", rank.rank(), 3),
         {fmt::format("rank 0 \\(pid {} on host .*\\) asks for the backend gloo, but rank 1 "
-                     "\\(pid {} on host .*\\) for shm",
+                     "\\(pid {} on host .*\\) asks for shm",
                      rank.pid_of(0), rank.pid_of(1))});
   });
 }

@@ -25,8 +25,8 @@ TEST(Progress, MakesALineEverySoManySteps) {
     progress.step([&] { return fmt::format("step {}/7", step); }, at::tensor(step / 8.0));
   }
   EXPECT_THAT(lines,
-              ElementsAre(MatchesRegex("step 3/7: loss 0\\.3750, [0-9]+\\.[0-9]{3} ms a batch"),
-                          MatchesRegex("step 6/7: loss 0\\.7500, [0-9]+\\.[0-9]{3} ms a batch")));
+              ElementsAre(MatchesRegex("step 3/7: loss 0\\.3750, [0-9]+\\.[0-9]{3} ms per batch"),
+                          MatchesRegex("step 6/7: loss 0\\.7500, [0-9]+\\.[0-9]{3} ms per batch")));
 }
 
 TEST(Progress, AsksForNothingBetweenLines) {

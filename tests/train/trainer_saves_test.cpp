@@ -426,7 +426,7 @@ TEST_F(TrainerSavesAlone, AFolderOfAnEarlierTrainingNeedsResume) {
   EXPECT_THAT(message_of<UsageError>([&] {
                 fit({0.5}, {.checkpoints = TrainerCheckpointOptions{.folder = folder_.path()}});
               }),
-              HasSubstr("has checkpoints of an earlier training; resume it (.resume,"));
+              HasSubstr("has checkpoints of an earlier run; resume it (.resume,"));
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Measures the cost of a training step with DistributedDataParallel against one process and against
-// the floor: as many independent trainings side by side, where a step ends when all have ended.
+// the floor: as many independent training runs side by side, where a step ends when all have ended.
 // With each of several optimizers, types of mixed precision and communication hooks.
 #pragma once
 

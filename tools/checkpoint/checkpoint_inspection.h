@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What is in a checkpoint of a training, and whether checkpoints are undamaged.
+// What is in a checkpoint of a training run, and whether checkpoints are undamaged.
 #pragma once
 
 #include <filesystem>
@@ -34,8 +34,8 @@ struct CheckpointVerdict {
 };
 
 // Reads all of a checkpoint, or of each one in a folder of checkpoints, newest first, and compares
-// it with the hashes. Those that a training removes meanwhile are left out. UsageError as above;
-// BackendError if the disk fails.
+// it with the hashes. Those that a training run removes meanwhile are left out. UsageError as
+// above; BackendError if the disk fails.
 std::vector<CheckpointVerdict> verify_checkpoints(const std::filesystem::path& folder);
 
 }  // namespace lockstep

@@ -98,11 +98,12 @@ void BenchCommand::describe(::CLI::App& app) {
       {"reduce-scatter", Collective::reduce_scatter}};
   for (const auto& [verb, collective] : verbs) {
     ::CLI::App* sub = app.add_subcommand(
-        verb, "Measure time and bandwidth by size, and compare them with memory's");
+        verb, "Measure time and bandwidth for each size, and compare them with the memory's");
     describe_collective(*sub);
     collectives_.emplace_back(sub, collective);
   }
-  step_ = app.add_subcommand("step", "Measure a training step alone, side by side, and with DDP");
+  step_ = app.add_subcommand(
+      "step", "Measure a training step in one process, in processes side by side, and with DDP");
   describe_step(*step_);
   step_->add_flag("--check-finite", check_finite,
                   "Let DistributedDataParallel look for infinite and NaN gradients");

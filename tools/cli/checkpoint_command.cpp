@@ -28,21 +28,21 @@ namespace lockstep::cli {
 void CheckpointCommand::describe(::CLI::App& app) {
   app.require_subcommand(1);
   inspect_ = add_verb(app, "inspect", "Print names, types, shapes and hashes of a file's tensors",
-                      ", a checkpoint, or a folder of checkpoints, for the newest");
+                      ", a checkpoint, or a folder of checkpoints, of which the newest is taken");
   verify_ = add_verb(app, "verify", "Read all of a file, and report what is wrong with it",
-                     ", a checkpoint, or a folder of checkpoints, for all of them");
+                     ", a checkpoint, or a folder of checkpoints, of which all are read");
   diff_ = add_verb(app, "diff",
                    "Compare the tensors of two files, of either format, or of two "
                    "checkpoints",
-                   ", or a checkpoint or a folder of them, for the newest");
+                   ", or a checkpoint, or a folder of checkpoints, of which the newest is taken");
   diff_->add_option("SECOND", second, "The other file or checkpoint")->required();
-  export_ =
-      add_verb(app, "export", "Write a safetensors file as one for torch.load, or the other way",
-               ", or a checkpoint or a folder of them, for the model of the newest");
+  export_ = add_verb(
+      app, "export", "Convert a safetensors file to one for torch.load, or the other way round",
+      ", or a checkpoint, whose model is taken, or a folder of checkpoints, for the newest's");
   export_->add_option("OUTPUT", second, "The new file")->required();
   for (::CLI::App* verb : {inspect_, diff_, export_}) {
     verb->add_option("--part", part,
-                     "Take only this part of a torch.save file, as model of "
+                     "Take only this part of a torch.save file, such as model in "
                      "{\"model\": ..., \"epoch\": 3}")
         ->type_name("NAME");
   }

@@ -66,7 +66,7 @@ int main(int argc, char** argv) {
     complain(verb, error, json);
     std::_Exit(1);  // does not pass through the BLAS
   }
-  ::CLI::App app("The verbs of Lockstep that need libtorch.", "lockstep");
+  ::CLI::App app("The subcommands of Lockstep that need libtorch.", "lockstep");
   app.require_subcommand(1);
   TrainCommand train;
   ::CLI::App& train_app = *app.add_subcommand("train", "Train a recipe");

@@ -14,7 +14,7 @@ namespace lockstep::cli {
 namespace {
 
 constexpr std::string_view kSet = "--set";
-// A recipe's options: those that decide what a training learns. `compare` has not all of them.
+// A recipe's options: those that decide what a training run learns. `compare` has not all of them.
 constexpr std::array kKeys{
     "epochs",     "batch-size",       "global-batch-size", "lr", "scale-lr", "seed", "data",
     "curriculum", "curriculum-start", "curriculum-steps",  "amp"};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The lines of a training in this process, and on a terminal a progress bar below them.
+// The lines of a training run in this process, and on a terminal a progress bar below them.
 #pragma once
 
 #include <string>

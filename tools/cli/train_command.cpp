@@ -31,17 +31,19 @@ void TrainCommand::describe(::CLI::App& app) {
                  "net) or ddp (several processes); by default ddp if there is more than one rank")
       ->check(::CLI::IsMember({"single", "dp", "ddp"}))
       ->type_name("MODE");
-  add_number(app, "--ranks", ranks, kCounts,
-             "Start this many ranks, or replicas for dp; by default one per GPU, or else per core, "
-             "for dp and ddp, and otherwise 1");
+  add_number(
+      app, "--ranks", ranks, kCounts,
+      "Start this many ranks, or replicas for dp; by default 1, or with --mode dp or ddp one per "
+      "GPU, or per core if there is no GPU");
   app.add_option("--save", save, "Save the trained net of rank 0 to this file, as torch::save does")
       ->type_name("FILE");
   auto* const checkpoints =
-      app.add_option("--checkpoint-dir", checkpoint_folder,
-                     "Save all of the training in this folder after each epoch, while it goes on")
+      app.add_option(
+             "--checkpoint-dir", checkpoint_folder,
+             "Save the state of training in this folder after each epoch, while training goes on")
           ->type_name("DIR");
   add_number(app, "--checkpoint-every", checkpoint_every, kStepIntervals,
-             "Save after every so many steps, too")
+             "Also save every so many steps")
       ->needs(checkpoints)
       ->type_name("STEPS");
   app.add_flag("--resume", resume,
@@ -50,8 +52,9 @@ void TrainCommand::describe(::CLI::App& app) {
   app.add_option("--metrics", metrics,
                  "Append a line of JSON to this file every 10 steps and after each epoch")
       ->type_name("FILE");
-  app.add_option("--tensorboard", tensorboard,
-                 "Write the same for TensorBoard, as an event file in this folder")
+  app.add_option(
+         "--tensorboard", tensorboard,
+         "Write loss, learning rate, speed and accuracy to a TensorBoard event file in this folder")
       ->type_name("DIR");
   app.add_option("--trace", trace,
                  "Write what every rank did, and when, to this file for ui.perfetto.dev or "
@@ -71,7 +74,7 @@ void TrainCommand::describe(::CLI::App& app) {
       ->needs("--curriculum")
       ->type_name("SHARE");
   add_number(app, "--curriculum-steps", curriculum_steps, kCurriculumSteps,
-             "Take from all images after this many steps; by default after half of all steps")
+             "Draw from all images after this many steps; by default after half of all steps")
       ->needs("--curriculum");
   app.add_option("--amp", amp,
                  "Compute layers in bf16 or fp16 (automatic mixed precision); parameters and "
@@ -80,9 +83,9 @@ void TrainCommand::describe(::CLI::App& app) {
       ->type_name("TYPE");
   app.add_flag(
       "--check-finite", check_finite,
-      "End the training if a gradient is infinite or NaN, and name the parameter and the rank");
+      "Stop training if a gradient is infinite or NaN, and name the parameter and the rank");
   add_number(app, "--check-in-sync", check_in_sync, kStepIntervals,
-             "Every N steps, end the training unless all ranks have the same parameters, "
+             "Every N steps, stop training unless all ranks have the same parameters, "
              "buffers and gradients, bit for bit; for ddp");
   add_number(app, "--lr-scale", learning_rate_scale, kLearningRateScales, "")->group("");
 }
@@ -136,7 +139,7 @@ std::optional<Curriculum> TrainCommand::chosen_curriculum() const {
   return chosen;
 }
 
-// UsageError if the page cannot be made or written: before the training, on the rank that writes
+// UsageError if the page cannot be made or written: before training, on the rank that writes
 // it.
 CourseObserver TrainCommand::report_writer(const std::vector<std::string>& arguments,
                                            bool writes) const {
@@ -179,7 +182,7 @@ TrainResult TrainCommand::train_here(TrainMode train_mode, const TrainOptions& o
   // `lockstep train` is meant to train alone, even on a terminal.
   if (!membership_in_environment()) init.world_size = 1;
   const auto group = init_process_group(init);
-  // A full disk costs the lines, not the training, but it counts as an error.
+  // A full disk costs the lines, not the run, but it counts as an error.
   int output_error = 0;
   TrainOptions shown = options;
   shown.on_step = launcher_progress();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Runs the same training in several modes and compares them.
+// Trains the same net in several modes and compares them.
 #pragma once
 
 #include <chrono>
@@ -13,13 +13,13 @@
 namespace lockstep {
 
 struct ComparisonOptions {
-  // Runs one training; the options of `lockstep train` are appended.
+  // Runs one training run; the options of `lockstep train` are appended.
   std::vector<std::string> train_program;
   // The modes to compare, in the order of their rows.
   std::vector<TrainMode> modes = {TrainMode::single, TrainMode::dp, TrainMode::ddp};
   // For dp and ddp; each number gets a row.
   std::vector<int> ranks = {2};
-  // The cores that trainings may use.
+  // The cores that training runs may use.
   int cores = 1;
   // On GPUs thread counts are not changed, and single runs once. On CPU each rank and each replica
   // gets cores / max(ranks), so that rows of a mode differ only in their number; single runs with
@@ -67,7 +67,7 @@ struct Comparison {
   std::vector<ComparisonRow> rows_same_rank_batch = {};
 };
 
-// Runs the trainings one after another, each in new processes, with the same seed, data and
+// Starts the runs one after another, each in new processes, with the same seed, data and
 // learning rate; a scaled learning rate is proportional to the global batch. A training that is in
 // both views runs once. Their output goes to this process's standard error. UsageError if a number
 // of ranks does not divide the global batch; other errors are run_local_training's.

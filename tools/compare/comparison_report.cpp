@@ -47,7 +47,7 @@ std::string summary(const Comparison& comparison) {
 
 std::string to_html(const Comparison& comparison, const std::string& command,
                     const std::string& chart_library) {
-  if (comparison.rows.empty()) throw UsageError("a report needs at least one training");
+  if (comparison.rows.empty()) throw UsageError("a report needs at least one training run");
   const std::string title = fmt::format("{}: single, DataParallel and DistributedDataParallel",
                                         comparison.rows.front().result.recipe);
   return filled(report_page,

@@ -22,7 +22,7 @@ struct Curriculum {
   Pacing pacing = Pacing::linear;
   // The share of the samples that the first step draws from.
   double start_share = 0.2;
-  // The first step that draws from all samples; by default the one after half of the training.
+  // The first step that draws from all samples; by default the one after half of the run.
   std::optional<std::int64_t> full_at_step = {};
 };
 
@@ -34,7 +34,7 @@ Pacing find_pacing(const std::string& name);
 // and the seed.
 at::Tensor probe_losses(const TrainingData& data, std::int64_t seed, ProcessGroup& group);
 
-// Collective with a curriculum. `epochs` is the length of the training.
+// Collective with a curriculum. `epochs` is the length of the run.
 std::unique_ptr<EpochSampler> make_sampler(const TrainingData& data,
                                            const std::optional<Curriculum>& curriculum,
                                            std::int64_t seed, std::int64_t global_batch_size,

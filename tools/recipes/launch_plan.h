@@ -22,11 +22,11 @@ struct LaunchPlan {
   TrainMode mode;
   int ranks;
   int replicas;
-  // False: this process is the training, or one rank of it.
+  // False: this process trains, or is one rank of the run.
   bool start_ranks;
 };
 
-// Without a mode, more than one rank means ddp. Under a launcher the training joins it; otherwise
+// Without a mode, more than one rank means ddp. Under a launcher the run joins it; otherwise
 // ddp with more than one rank starts them, and dp runs its replicas in this process. UsageError for
 // options that contradict each other or the launcher.
 LaunchPlan plan_launch(const LaunchRequest& request);

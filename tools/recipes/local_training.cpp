@@ -32,8 +32,8 @@ LocalStore launcher_store(const StoreUser& user = {}) {
   const auto path = environment("LOCKSTEP_STORE");
   if (!path) {
     throw UsageError(
-        fmt::format("{} is set, but LOCKSTEP_STORE is not; unset the first, which is "
-                    "for processes that a training has started",
+        fmt::format("{} is set, but LOCKSTEP_STORE is not; unset the first, which "
+                    "lockstep train sets for its ranks",
                     kRequestVariable));
   }
   return LocalStore(*path, user);
@@ -74,8 +74,8 @@ TrainResult run_local_training(const LocalTrainingOptions& options) {
                               .render = [&](const std::string& value, int columns) {
                                 const auto state = progress_from_text(value);
                                 if (!state) return std::string();
-                                // The prefix names one of several trainings; a narrow terminal has
-                                // no room for it.
+                                // The prefix names one of several runs; a narrow terminal
+                                // has no room for it.
                                 const int prefix = static_cast<int>(options.output.prefix.size());
                                 if (columns - prefix < 40)
                                   return progress_bar(*state, columns, coloured(stream));
@@ -115,7 +115,7 @@ StepObserver launcher_progress() {
     try {
       store->set(kProgressKey, to_text(*state));
     } catch (const Error&) {
-      store.reset();  // the training does not need its bar
+      store.reset();  // training does not need its bar
     }
   };
 }

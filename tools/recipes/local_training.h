@@ -13,7 +13,7 @@
 
 namespace lockstep {
 
-// The user stopped the training with a signal.
+// The user stopped training with a signal.
 class TrainingStopped : public Error {
  public:
   TrainingStopped(int signal, const std::string& message) : Error(message), signal_(signal) {}
@@ -33,7 +33,7 @@ struct LocalTrainingOptions {
   MergedOutput output = {};
 };
 
-// Blocks until the training has ended. Rethrows a rank's error here, with its type among
+// Blocks until training has ended. Rethrows a rank's error here, with its type among
 // UsageError, PeerLost, TimeoutError, BackendError, NonFiniteGradient, OutOfSync and Error. A rank
 // that could not report an error causes an Error with the launcher's report, or PeerLost if a
 // signal killed it. TrainingStopped if this process was told to stop, BackendError if its standard

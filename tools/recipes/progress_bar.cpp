@@ -101,7 +101,7 @@ std::optional<ProgressState> progress_from_text(const std::string& text) {
   words >> state.epoch >> state.epochs >> state.step_of_epoch >> state.steps_per_epoch;
   words >> reals[0] >> reals[1] >> reals[2];
   if (!words) return std::nullopt;
-  // A stream does not read nan, the loss of a training that has diverged.
+  // A stream does not read nan, the loss of a training run that has diverged.
   state.loss = std::strtod(reals[0].c_str(), nullptr);
   state.samples_per_second = std::strtod(reals[1].c_str(), nullptr);
   state.seconds_left = std::strtod(reals[2].c_str(), nullptr);

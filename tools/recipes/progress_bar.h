@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The state of a training as one line at the bottom of a terminal.
+// The state of a training run as one line at the bottom of a terminal.
 #pragma once
 
 #include <chrono>
@@ -35,7 +35,7 @@ std::string count_bar(const std::string& what, std::int64_t done, std::int64_t a
 std::string to_text(const ProgressState& state);
 std::optional<ProgressState> progress_from_text(const std::string& text);
 
-// Turns the steps of a training into states, ten a second.
+// Turns the steps of a run into states, ten a second.
 class ProgressMeter {
  public:
   // nullopt if the previous state is too recent.
@@ -45,7 +45,7 @@ class ProgressMeter {
   using Clock = std::chrono::steady_clock;
 
   Clock::time_point start_ = Clock::now();
-  std::int64_t first_step_ = 1;  // later if the training was resumed
+  std::int64_t first_step_ = 1;  // later if the run was resumed
   std::optional<Clock::time_point> last_;
   std::int64_t samples_ = 0;  // since last_
   double rate_ = 0;

@@ -95,8 +95,8 @@ void RecipeTrainer::check_statistics() const {
     const auto saved = of_checkpoint_[i].tensor.item<double>();
     if (own == saved) continue;
     throw UsageError(
-        fmt::format("rank {} of {}: {} of these data is {}, and of those of the checkpoint {}; go "
-                    "on with the same data, or train anew",
+        fmt::format("rank {} of {}: {} is {} for these data, but {} in the checkpoint; continue "
+                    "with the same data, or train anew",
                     group_->rank(), group_->size(), of_data_[i].name, own, saved));
   }
 }

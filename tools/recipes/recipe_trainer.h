@@ -17,7 +17,7 @@ namespace lockstep {
 
 class RecipeTrainer {
  public:
-  // Collective. `start` describes the training; the schedule has `steps` steps. On GPUs, dp's
+  // Collective. `start` describes the run; the schedule has `steps` steps. On GPUs, dp's
   // replicas are on the group's device and the following ones.
   RecipeTrainer(const Recipe& recipe, torch::nn::Sequential net, TrainMode mode,
                 const TrainOptions& options, const TrainingData& data, const TrainResult& start,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What rank 0's observers of a training get to see after each step.
+// What rank 0's observers of a training run get to see after each step.
 #pragma once
 
 #include <cstdint>

@@ -271,7 +271,7 @@ TrainResult train(const Recipe& recipe, TrainMode mode, const TrainOptions& opti
   }
   if (mode != TrainMode::ddp && options.check_in_sync) {
     throw UsageError(
-        fmt::format("a {} training has one net, which is always in sync with itself; leave out the "
+        fmt::format("{} training has one net, which is always in sync with itself; leave out the "
                     "comparison of ranks, or train with ddp",
                     name(mode)));
   }

@@ -21,9 +21,9 @@
 
 namespace lockstep {
 
-// Small enough that the number of all steps of a training fits an std::int64_t.
+// Small enough that the number of all steps of a training run fits an std::int64_t.
 constexpr Range<std::int64_t> kEpochs{1, 1'000'000'000};
-// In steps, up to the most steps that a training may have.
+// In steps, up to the most steps that a training run may have.
 constexpr Range<std::int64_t> kStepIntervals{1, std::numeric_limits<std::int64_t>::max()};
 // Rates that still fit a float after scaling, and after Adam's division.
 constexpr Range<double> kLearningRates{1e-30, 1e30};
@@ -63,25 +63,25 @@ struct TrainOptions {
   int replicas = 1;
   // fp16 also scales the loss, and skips steps whose gradients overflow.
   std::optional<Amp> amp = {};
-  // Ends the training if a gradient has infinite or NaN elements, before the optimizer's step.
+  // Ends training if a gradient has infinite or NaN elements, before the optimizer's step.
   bool check_finite = false;
-  // For ddp: compares the nets of all ranks every that many steps, and ends the training unless
+  // For ddp: compares the nets of all ranks every that many steps, and ends training unless
   // they are bitwise equal.
   std::optional<std::int64_t> check_in_sync = {};
   // Rank 0 saves the trained net here. A path that cannot be written is refused before the
   // training.
   std::optional<std::filesystem::path> save_file = {};
-  // Rank 0 saves all of the training here while it goes on, and may go on from it: see Trainer. The
-  // tensors are those of the data.
+  // Rank 0 saves the state of training here while it goes on, and may resume from it: see Trainer.
+  // The tensors are those of the data.
   std::optional<TrainerCheckpointOptions> checkpoints = {};
   // Rank 0 appends to the file, and writes an event file in the folder: see TrainingRecords. With
   // either, the test set is evaluated after each epoch.
   std::optional<std::filesystem::path> metrics_file = {};
   std::optional<std::filesystem::path> tensorboard_folder = {};
   // Rank 0 writes every rank's spans here at the end, as a Trace does; after an exception only its
-  // own. A path that cannot be written is refused before the training.
+  // own. A path that cannot be written is refused before training.
   std::optional<std::filesystem::path> trace_file = {};
-  // Called on rank 0 after the training, if every rank has one.
+  // Called on rank 0 after training, if every rank has one.
   CourseObserver on_course = {};
   // Gets rank 0's steps, to show them as they come: there is then no line every 100 steps.
   StepObserver on_step = {};

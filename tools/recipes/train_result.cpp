@@ -33,7 +33,8 @@ std::string_view kind_of(const std::exception& error) {
   return "error";
 }
 
-// JSON has no NaN: null stands for the loss of a training that diverged, or that had nothing left.
+// JSON has no NaN: null stands for the loss of a training run that diverged, or that had nothing
+// left.
 double number_from(const Json& json) {
   return json.is_null() ? std::numeric_limits<double>::quiet_NaN() : json.get<double>();
 }
@@ -127,7 +128,7 @@ TrainResult train_result_from_json(const std::string& text) try {
           .weight = optional_number(json, "weight"),
           .bias = optional_number(json, "bias")};
 } catch (const Json::exception& error) {
-  throw Error(fmt::format("not the result of a training: {} in \"{}\"", error.what(), text));
+  throw Error(fmt::format("not the result of a training run: {} in \"{}\"", error.what(), text));
 }
 
 std::string error_to_json(const std::exception& error) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How a training went on each rank, for its report: loss, rates and memory over the steps, and what
-// the time of the steps was spent on.
+// How a training run went on each rank, for its report: loss, rates and memory over the steps, and
+// what the time of the steps was spent on.
 #pragma once
 
 #include <chrono>

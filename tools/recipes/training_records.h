@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a training leaves for other programs while it runs: lines of JSON, which docs/cli.md
+// What a training run leaves for other programs while it runs: lines of JSON, which docs/cli.md
 // documents, and event files for TensorBoard.
 #pragma once
 

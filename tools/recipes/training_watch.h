@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Sees each step and epoch of a training, passes them on to its observers, and adds them up for the
-// result.
+// Sees each step and epoch of a training run, passes them on to its observers, and adds them up for
+// the result.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ struct TrainingObservers {
 // Arguments passed by reference must outlive it.
 class TrainingWatch {
  public:
-  // `result` describes the training, and takes what is seen of it.
+  // `result` describes the run, and takes what is seen of it.
   TrainingWatch(TrainResult& result, std::int64_t steps_per_epoch, const RecipeTrainer& model,
                 ProcessGroup& group, TrainingObservers observers);
 

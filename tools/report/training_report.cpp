@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Fills the training's page with tables and data.
+// Fills the page of a training run with tables and data.
 #include "tools/report/training_report.h"
 
 #include <algorithm>
@@ -53,7 +53,7 @@ std::string megabytes_or_unknown(std::optional<double> number) {
   return number ? fmt::format("{:.0f}", *number) : "?";
 }
 
-// "none" where there were no steps to measure, as in a training that was complete before.
+// "none" where there were no steps to measure, as in a training run that was complete before.
 std::string figure(double number, int digits, bool is_measured) {
   return is_measured ? fmt::format("{:.{}f}", number, digits) : "none";
 }

@@ -148,8 +148,8 @@ SchedulePtr schedule_receive(const Call& call, const at::Tensor& tensor, Tag tag
              const Call sent = described_by(first_byte(description));
              if (sent.elements == call.elements && sent.type == call.type) return;
              throw UsageError(fmt::format(
-                 "rank {} sent {} {} elements, but this rank expects {} {}; send and recv must be "
-                 "alike",
+                 "rank {} sent {} {} elements, but this rank expects {} {}; send and recv must "
+                 "match",
                  from, sent.elements, c10::toString(sent.type), call.elements,
                  c10::toString(call.type)));
            }}};

@@ -189,7 +189,7 @@ TEST_F(TrainCheckpoints, RefusesWrongUseOnOneLine) {
       {{"--resume"}, "--checkpoint-dir"},
       {{"--checkpoint-every", "5"}, "--checkpoint-dir"},
       {{"--checkpoint-every", "0", "--checkpoint-dir", "x"}, "--checkpoint-every \"0\": give"},
-      {{"--checkpoint-dir", path("checkpoints")}, "has checkpoints of an earlier training; "},
+      {{"--checkpoint-dir", path("checkpoints")}, "has checkpoints of an earlier run; "},
       {{"--checkpoint-dir", "/dev/null/checkpoints"},
        "cannot write checkpoints into /dev/null/checkpoints: Not a directory"}};
   for (const auto& [words, message] : cases) {

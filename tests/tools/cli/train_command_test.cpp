@@ -301,7 +301,7 @@ TEST_F(TrainCommand, ChecksGradientsAndRanks) {
   EXPECT_EQ(trained.code, 0) << trained.err;
   const Ended alone = run_lockstep({"train", "linear", "--device", "cpu", "--check-in-sync", "1"});
   EXPECT_EQ(alone.code, 2);
-  EXPECT_THAT(alone.err, HasSubstr("a single training has one net"));
+  EXPECT_THAT(alone.err, HasSubstr("single training has one net"));
 }
 
 TEST_F(TrainCommand, HandsUpTheErrorOfItsRanks) {
