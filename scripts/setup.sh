@@ -312,6 +312,8 @@ use_dependencies() {
   export LD_LIBRARY_PATH=$dependencies/usr/lib/$triplet${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
   data_folder=$dependencies$data_folder
   choose_torch
+  [[ $torch_kind != pip || -e $pip_venv/complete ]] ||
+    fail "no libtorch here; --dependencies installs none: name one with --torch=PATH"
   export CMAKE_PREFIX_PATH=$dependencies/usr${CMAKE_PREFIX_PATH:+:$CMAKE_PREFIX_PATH}
   choose_compiler || fail "no g++ 12 or newer here; set CXX to a C++20 compiler"
   choose_cmake || fail "no CMake 3.25 or newer here"

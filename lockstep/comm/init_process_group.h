@@ -37,12 +37,9 @@ struct InitOptions {
 // and never hangs; there is no destroy_process_group.
 std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options = {});
 
-// The names of the backends. "auto" takes the fastest backend that can join these ranks; "shm" is
-// for ranks of one machine; "gloo" for any number of machines; "mpi" for ranks that an MPI launcher
-// started; "nccl" for ranks with a GPU each; "hierarchical" for several machines with several ranks
-// each: shm within a machine, gloo between machines, or mpi or nccl with "hierarchical:mpi" and
-// "hierarchical:nccl". Asking for a backend that is not built in throws an error that says how to
-// get it.
+// The names of the backends, as `lockstep train --help` describes them. "auto" takes the fastest
+// backend that can join these ranks. Asking for a backend that is not built in throws an error that
+// says how to get it.
 const std::vector<std::string>& backends();
 
 }  // namespace lockstep

@@ -29,11 +29,8 @@ std::vector<at::Tensor> own_gradients(const DistributedDataParallelBase& model) 
   const auto reduction = ReductionAccess::of(model);
   if (model.group()->size() == 1 || !reduction) return all_gradients(model);
   if (reduction->plan().empty() && !all_gradients(model).empty()) {
-    throw UsageError(
-        fmt::format("clip_grad: rank {} of {}: parameters have gradients, but no "
-                    "backward of the wrapped model has reduced them. Call the "
-                    "wrapper, and backward() of its result, before clipping",
-                    model.group()->rank(), model.group()->size()));
+    throw UsageError(fmt::format("clip_grad: rank {} of {}: {}", model.group()->rank(),
+                                 model.group()->size(), not_reduced("clipping")));
   }
   return reduction->own_gradients();
 }

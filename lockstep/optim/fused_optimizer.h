@@ -166,9 +166,7 @@ template <class Base, class Options, class State>
 bool FusedOptimizer<Base, Options, State>::is_laid_out() {
   if (lay_out()) return true;
   if (gradients_of(*this).empty()) return false;
-  throw UsageError(where() +
-                   "parameters have gradients, but no backward of the wrapped model has reduced "
-                   "them. Call the wrapper, and backward() of its result, before step()");
+  throw UsageError(where() + not_reduced("step()"));
 }
 
 template <class Base, class Options, class State>

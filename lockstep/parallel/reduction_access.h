@@ -3,6 +3,10 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <string_view>
+
+#include <fmt/format.h>
 
 #include "lockstep/parallel/backward_reduction.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
@@ -16,5 +20,13 @@ class ReductionAccess {
     return model.reducer_.reduction_;
   }
 };
+
+// What to tell a user who wants to do `what` with gradients that did not come from a wrapped model.
+inline std::string not_reduced(std::string_view what) {
+  return fmt::format(
+      "parameters have gradients, but no backward of the wrapped model has reduced them. Call the "
+      "wrapper, and backward() of its result, before {}",
+      what);
+}
 
 }  // namespace lockstep

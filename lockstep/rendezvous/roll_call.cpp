@@ -16,6 +16,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/tcp_socket.h"
+#include "lockstep/rendezvous/watched_wait.h"
 
 namespace lockstep {
 namespace {
@@ -236,9 +237,6 @@ class Collection {
   int look_at_ = 0;
 };
 
-constexpr const char* kSeeWhether =
-    "check whether it was started, and whether it failed before it joined";
-
 // Waits for the ranks that have joined to read the verdict, since the store may end with this
 // process.
 void let_all_hear(const Membership& membership, const Roll& roll) {
@@ -271,7 +269,7 @@ std::string holder_before(const Membership& membership, const Roll& roll, const 
         0);
   }
   throw TimeoutError(fmt::format("{}rank 0 did not join within {:.1f} s; {}{}", where, seconds,
-                                 kSeeWhether, explanation),
+                                 kFindWhy, explanation),
                      0);
 }
 
@@ -334,7 +332,7 @@ std::vector<ProcessIdentity> heed(const std::string& verdict, const Membership& 
           ? fmt::format("rank {} did not join within {:.1f} s", absent,
                         deadline.span().count() / 1000.0)
           : fmt::format("rank {} did not join; rank 0, which waited for all, gave up", absent);
-  throw TimeoutError(fmt::format("{}{}; {}{}", where, late, kSeeWhether, refused),
+  throw TimeoutError(fmt::format("{}{}; {}{}", where, late, kFindWhy, refused),
                      std::atoi(absent.c_str()));
 }
 

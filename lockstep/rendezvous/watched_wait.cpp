@@ -33,9 +33,8 @@ void check_all_live(const Membership& membership) {
 TimeoutError did_not_join(const std::vector<int>& ranks, const Deadline& deadline,
                           const std::string& more) {
   return TimeoutError(
-      fmt::format("rank {} did not join within {:.1f} s; check whether it was started, and whether "
-                  "it failed before it joined{}",
-                  fmt::join(ranks, ", "), deadline.span().count() / 1000.0, more),
+      fmt::format("rank {} did not join within {:.1f} s; {}{}", fmt::join(ranks, ", "),
+                  deadline.span().count() / 1000.0, kFindWhy, more),
       ranks.empty() ? -1 : ranks.front());
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/core/deadline.h"
@@ -17,7 +18,10 @@ namespace lockstep {
 // named last, since the others end too without its store.
 void check_all_live(const Membership& membership);
 
-// "rank 3 did not join within 30.0 s; see whether ...", followed by `more`.
+// What to do about a rank that did not join.
+inline constexpr std::string_view kFindWhy =
+    "check whether it was started, and whether it failed before it joined";
+// "rank 3 did not join within 30.0 s; check whether ...", followed by `more`.
 TimeoutError did_not_join(const std::vector<int>& ranks, const Deadline& deadline,
                           const std::string& more = "");
 

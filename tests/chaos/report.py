@@ -63,7 +63,7 @@ def table(outcomes, markdown):
         done = [outcome for outcome in tried if not outcome.missing]
         under, over = (", ".join(filter(None, dict.fromkeys(names))) for names in (
             [outcome.trial.under for outcome in tried], [outcome.trial.backend for outcome in tried]))
-        rows.append((str(fault.number), fault.name, under or "itself", over, str(len(done)),
+        rows.append((str(fault.number), fault.name, under or "no launcher", over, str(len(done)),
                      str(sum(not outcome.complaints for outcome in done)),
                      f"{max((outcome.seconds for outcome in done), default=0):.1f} s"))
     if markdown:

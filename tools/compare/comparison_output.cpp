@@ -91,7 +91,7 @@ std::vector<Cells> figures(const std::vector<ComparisonRow>& rows) {
 
 std::vector<Cells> costs(const Comparison& comparison) {
   std::vector<Cells> lines{
-      {"mode", "ranks", "peak MB", "of the fullest", "MB moved a step", "lines changed", "reach"}};
+      {"mode", "ranks", "peak MB", "fullest rank", "MB moved per step", "lines changed", "reach"}};
   for (const auto& row : comparison.rows) lines.push_back(costs_of(row));
   return lines;
 }

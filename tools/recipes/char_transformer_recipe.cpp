@@ -12,7 +12,7 @@ namespace lockstep {
 Recipe char_transformer_recipe() {
   return {
       .name = "char-transformer",
-      .summary = "a GPT of 4 layers of 128 that predicts the next byte of a text, AdamW",
+      .summary = "a GPT with 4 layers of width 128 that predicts the next byte of a text, AdamW",
       .epochs = 6,
       .batch_size = 16,
       .learning_rate = 2e-3,

@@ -75,13 +75,17 @@ PeerLost GroupState::ended_here(const Call& call, const std::string& reason) con
   return PeerLost(rank_, where(call) + "this rank ended the group: " + reason);
 }
 
+BackendError lacks_memory(const std::string& where, std::string_view who) {
+  return BackendError(fmt::format(
+      "{}{} does not have enough memory for it; its own error has the figures", where, who));
+}
+
 void GroupState::check_votes(const Call& call, std::span<const std::uint8_t> votes,
                              const std::string& refusal) const {
   if (!refusal.empty()) throw BackendError(where(call) + refusal);
   for (int peer = 0; peer < size_; ++peer) {
     if (votes[static_cast<std::size_t>(peer)] != 0) continue;
-    throw BackendError(where(call) + name_(peer) +
-                       " does not have enough memory for it; its own error has the figures");
+    throw lacks_memory(where(call), name_(peer));
   }
 }
 

@@ -8,6 +8,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -25,6 +26,9 @@ namespace lockstep {
 
 // How a peer went away. `connection_lost`: nothing more is known about its process.
 enum class PeerEnd { died, connection_lost, left, failed };
+
+// Another rank or host has no memory for a tensor that all are to have.
+BackendError lacks_memory(const std::string& where, std::string_view who);
 
 // Not thread-safe: its engine holds a lock. The functions that make errors only read.
 class GroupState {

@@ -8,6 +8,7 @@
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
 
+#include "lockstep/comm/core/group_state.h"
 #include "lockstep/comm/hierarchical/hierarchical_operation.h"
 #include "lockstep/comm/hierarchical/hierarchy_levels.h"
 #include "lockstep/comm/hierarchical/part_of_call.h"
@@ -93,10 +94,7 @@ class HierarchicalBackend final : public Backend {
         .wait();
     const std::string where = where_in(name(), "empty", rank_, size_);
     if (!refusal.empty()) throw BackendError(where + refusal);
-    if (granted.item<int>() == 0) {
-      throw BackendError(
-          where + "another host does not have enough memory for it; its own error has the figures");
-    }
+    if (granted.item<int>() == 0) throw lacks_memory(where, "another host");
     return tensor;
   }
 

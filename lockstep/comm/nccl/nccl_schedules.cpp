@@ -42,20 +42,18 @@ Tensors only_with(int root, const at::Tensor& tensor, Position position) {
   return tensors;
 }
 
-SchedulePtr of_output(const Call& call, const at::Tensor& tensor) {
-  switch (call.collective) {
-    case Collective::all_reduce:
-      return whole(call, [=](NcclTransport& transport) {
-        return transport.all_reduce(tensor, call.op, call.scale);
-      });
-    case Collective::reduce:
-      return whole(call, [=](NcclTransport& transport) {
-        return transport.reduce(tensor, call.root, call.op, call.scale);
-      });
-    default:
-      return whole(
-          call, [=](NcclTransport& transport) { return transport.broadcast(tensor, call.root); });
+// A schedule for each output: start(transport, call, output).
+template <class StartOutput>
+std::vector<SchedulePtr> for_each_output(const CollectiveArgs& args, StartOutput start) {
+  std::vector<SchedulePtr> schedules;
+  for (std::size_t i = 0; i < args.outputs.size(); ++i) {
+    const Call call = args.call_of_output(i);
+    schedules.push_back(
+        whole(call, [start, call, output = at::Tensor(args.outputs[i])](NcclTransport& transport) {
+          return start(transport, call, output);
+        }));
   }
+  return schedules;
 }
 
 }  // namespace
@@ -67,14 +65,20 @@ std::vector<SchedulePtr> schedule_nccl(const CollectiveArgs& args, Position posi
   }
   switch (call.collective) {
     case Collective::all_reduce:
+      return for_each_output(
+          args, [](NcclTransport& transport, const Call& call, const at::Tensor& output) {
+            return transport.all_reduce(output, call.op, call.scale);
+          });
     case Collective::reduce:
-    case Collective::broadcast: {
-      std::vector<SchedulePtr> schedules;
-      for (std::size_t i = 0; i < args.outputs.size(); ++i) {
-        schedules.push_back(of_output(args.call_of_output(i), args.outputs[i]));
-      }
-      return schedules;
-    }
+      return for_each_output(
+          args, [](NcclTransport& transport, const Call& call, const at::Tensor& output) {
+            return transport.reduce(output, call.root, call.op, call.scale);
+          });
+    case Collective::broadcast:
+      return for_each_output(
+          args, [](NcclTransport& transport, const Call& call, const at::Tensor& output) {
+            return transport.broadcast(output, call.root);
+          });
     case Collective::reduce_scatter:
       return {whole(call, [call, inputs = args.inputs.vec(),
                            output = args.outputs[0]](NcclTransport& transport) {

@@ -13,7 +13,6 @@
 #include <sstream>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -186,13 +185,9 @@ class Connecting {
   void check(const std::vector<std::size_t>& waited_for) {
     joining_.check();
     if (!deadline_.passed()) return;
-    throw TimeoutError(
-        fmt::format("{}rank {} did not connect within {:.1f} s; it is stopped or stuck, or the "
-                    "network carries nothing between it and this rank{}",
-                    joining_.where(), fmt::join(waited_for, ", "),
-                    deadline_.span().count() / 1000.0,
-                    last_failure_.empty() ? "" : " (" + last_failure_ + ")"),
-        waited_for.size() == 1 ? static_cast<int>(waited_for.front()) : -1);
+    throw joining_.did_not_connect(
+        {waited_for.begin(), waited_for.end()}, deadline_,
+        "this rank" + (last_failure_.empty() ? "" : " (" + last_failure_ + ")"));
   }
 
   const Membership& membership_;

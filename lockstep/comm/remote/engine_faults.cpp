@@ -10,6 +10,7 @@
 #include "lockstep/comm/core/absent.h"
 #include "lockstep/comm/remote/engine.h"
 #include "lockstep/comm/remote/keep_for_ever.h"
+#include "lockstep/comm/remote/monitor_message.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::remote {
@@ -35,8 +36,7 @@ std::string as_bytes(const Call& own, const Call& peers) {
 
 std::pair<Call, Call> calls_of(const std::string& bytes) {
   std::pair<Call, Call> calls;
-  if (bytes.size() != 2 * sizeof(Call))
-    throw BackendError("a malformed message; run the same version of Lockstep on every rank");
+  if (bytes.size() != 2 * sizeof(Call)) throw malformed_message();
   std::memcpy(&calls.first, bytes.data(), sizeof(Call));
   std::memcpy(&calls.second, bytes.data() + sizeof(Call), sizeof(Call));
   return calls;

@@ -34,21 +34,21 @@ int rank_at_fault(const std::exception& error) {
   return late != nullptr ? late->rank() : -1;
 }
 
-// Ranks that wait for the one at fault have not connected either: only a single one is known.
-TimeoutError did_not_connect(const std::string& where, const std::vector<int>& ranks,
-                             const Deadline& deadline) {
-  return TimeoutError(
-      fmt::format("{}rank {} did not connect within {:.1f} s; it is stopped or stuck, or the "
-                  "network carries nothing between it and another rank",
-                  where, fmt::join(ranks, ", "), deadline.span().count() / 1000.0),
-      ranks.size() == 1 ? ranks.front() : -1);
-}
-
 }  // namespace
 
 Joining::Joining(PeerMonitor& monitor, std::string_view backend, const Membership& membership)
     : monitor_(monitor),
       where_(where_in(backend, "joining", membership.rank, membership.world_size)) {}
+
+// Ranks that wait for the one at fault have not connected either: only a single one is known.
+TimeoutError Joining::did_not_connect(const std::vector<int>& ranks, const Deadline& deadline,
+                                      std::string_view other_end) const {
+  return TimeoutError(
+      fmt::format("{}rank {} did not connect within {:.1f} s; it is stopped or stuck, or the "
+                  "network carries nothing between it and {}",
+                  where_, fmt::join(ranks, ", "), deadline.span().count() / 1000.0, other_end),
+      ranks.size() == 1 ? ranks.front() : -1);
+}
 
 void Joining::check() {
   monitor_.look();
@@ -75,7 +75,7 @@ void Joining::wait_for_all(const Deadline& deadline) {
     check();
     if (monitor_.all_connected()) return;
     if (monitor_.absent_ranks()) {
-      throw did_not_connect(where_, *monitor_.absent_ranks(), deadline);
+      throw did_not_connect(*monitor_.absent_ranks(), deadline, "another rank");
     }
     if (patience.passed()) {
       throw TimeoutError(where_ +

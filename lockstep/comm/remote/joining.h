@@ -6,9 +6,11 @@
 #include <exception>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "lockstep/comm/remote/peer_monitor.h"
 #include "lockstep/core/deadline.h"
+#include "lockstep/core/error.h"
 #include "lockstep/rendezvous/membership.h"
 
 namespace lockstep::remote {
@@ -23,6 +25,9 @@ class Joining {
   std::string name(int rank) const { return monitor_.name(rank); }
   // "[gloo] joining, rank 1 of 4: "
   const std::string& where() const { return where_; }
+  // The error that these ranks have not connected to `other_end` by the deadline.
+  TimeoutError did_not_connect(const std::vector<int>& ranks, const Deadline& deadline,
+                               std::string_view other_end) const;
 
   // Throws if another rank has died or given up. Does not block. A rank that waits for another
   // calls it several times a second.

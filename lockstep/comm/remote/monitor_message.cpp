@@ -29,6 +29,10 @@ constexpr std::size_t kMaxText = 128 * 1024;
 
 }  // namespace
 
+BackendError malformed_message() {
+  return BackendError("a malformed message; run the same version of Lockstep on every rank");
+}
+
 std::string encode(const MonitorMessage& message) {
   const std::string_view text = std::string_view(message.text).substr(0, kMaxText);
   const Head head{static_cast<std::uint32_t>(sizeof(Head) - sizeof(Head::length) + text.size()),

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "lockstep/comm/core/abort_notice.h"
+#include "lockstep/core/error.h"
 
 namespace lockstep::remote {
 
@@ -50,6 +51,9 @@ struct MonitorMessage {
 };
 
 std::string encode(const MonitorMessage& message);
+
+// A rank has sent what this version of Lockstep does not send.
+BackendError malformed_message();
 
 // A list of numbers as a message's text, and back.
 std::string as_text(std::span<const int> numbers);

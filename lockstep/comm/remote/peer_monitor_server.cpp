@@ -197,7 +197,7 @@ void PeerMonitorServer::take(int rank, const MonitorMessage& message) {
       }
       return;
     default:
-      throw BackendError("a malformed message; run the same version of Lockstep on every rank");
+      throw malformed_message();
   }
 }
 
