@@ -159,8 +159,8 @@ Model transformer_model() {
       .layers = 6, .width = 512, .heads = 8, .hidden = 2048};
   return {.name = "transformer",
           .summary =
-              "an encoder of 6 layers of 512, 19 million parameters, Adam, 32 sequences of "
-              "128",
+              "an encoder with 6 layers of width 512, 19 million parameters, Adam, 32 sequences "
+              "of 128",
           .batch_size = 32,
           .make_net = [] { return nets::transformer(kShape, kClasses); },
           .make_optimizer = adam,
