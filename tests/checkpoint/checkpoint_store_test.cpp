@@ -186,6 +186,8 @@ TEST(CheckpointStore, RefusesAnImpossibleFolder) {
   EXPECT_THAT(checkpoint_names(folder.path() / "absent"), IsEmpty());
 }
 
+// What it looks at is in files, where a sanitizer finds nothing in the two minutes that it takes.
+#if !defined(__SANITIZE_ADDRESS__)
 struct Kill {
   const char* name;
   // Of the second checkpoint; the first is of step 1.
@@ -233,6 +235,7 @@ TEST_P(CheckpointStoreKill, LeavesTheOldOrTheNewAtEveryCall) {
   EXPECT_GT(calls - complete, 30) << "kills before it has its name";
   EXPECT_GT(complete, 3) << "kills after that";
 }
+#endif
 
 TEST(CheckpointStore, AFullDiskKeepsTheOldAndMakesRoomAgain) {
   const auto outcomes = testing::run_ranks(1, [&](testing::Rank& rank) {

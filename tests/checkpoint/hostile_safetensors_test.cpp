@@ -151,6 +151,8 @@ TEST(HostileSafetensors, AreRefusedByTheRuleThatTheyBreak) {
   }
 }
 
+// A sanitizer takes most of a minute for so many.
+#if !defined(__SANITIZE_ADDRESS__)
 TEST(HostileSafetensors, HaveABoundedNumberOfEntries) {
   std::string header = "{";
   for (int i = 0; i <= 250'000; ++i) {
@@ -160,6 +162,7 @@ TEST(HostileSafetensors, HaveABoundedNumberOfEntries) {
   EXPECT_THAT([&] { parse_safetensors(safetensors_bytes(header + "}", "")); },
               ThrowsMessage<CheckpointError>(HasSubstr("it has more than 250000 tensors")));
 }
+#endif
 
 TEST(HostileSafetensors, EveryTruncationIsRefused) {
   EXPECT_EQ(parse_safetensors(kGood), 3);
