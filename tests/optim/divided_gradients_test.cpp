@@ -296,11 +296,11 @@ TEST_P(DividedGradients, RefuseASecondBackwardWithoutZeroGrad) {
     backward();
     {
       const auto guard = model->no_sync();
-      EXPECT_THAT(message_of<UsageError>(backward), HasSubstr("would accumulate its gradient"));
+      EXPECT_THAT(message_of<UsageError>(backward), HasSubstr("would add its gradient"));
     }
     optimizer.zero_grad();
     backward();  // the group is usable
-    EXPECT_THAT(message_of<UsageError>(backward), HasSubstr("would accumulate its gradient"));
+    EXPECT_THAT(message_of<UsageError>(backward), HasSubstr("would add its gradient"));
   });
 }
 
