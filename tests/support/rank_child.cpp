@@ -78,7 +78,8 @@ void run_child(Rank::State& state, Rank& rank, const std::function<void(Rank&)>&
     FailureForwarder all_threads(Mode::INTERCEPT_ALL_THREADS, state);
     FailureForwarder this_thread(Mode::INTERCEPT_ONLY_CURRENT_THREAD, state);
     run_function(state, rank, function);
-    if (__lsan_do_recoverable_leak_check && __lsan_do_recoverable_leak_check() != 0) {
+    if (state.looks_for_leaks && __lsan_do_recoverable_leak_check &&
+        __lsan_do_recoverable_leak_check() != 0) {
       ADD_FAILURE() << "this rank leaked memory: see standard error";
     }
   }

@@ -164,6 +164,7 @@ class RankLauncher {
     state.folder = folder_;
     state.socket = socket.get();
     state.board = board_;
+    state.looks_for_leaks = rank == launch_ % size_;
     for (auto& sibling : children_) sibling.socket.reset();
     if (!state.reader.read_some(state.socket)) ::_exit(1);
     state.reader.next();
@@ -271,6 +272,9 @@ class RankLauncher {
   std::vector<SignalOnCue> unsent_;
   std::vector<RankOutcome> outcomes_;
   bool gave_up_ = false;
+  // One rank of each launch looks for leaks, in turn: that takes as long as most tests.
+  const int launch_ = launches_++;
+  inline static int launches_ = 0;
 };
 
 std::vector<RankOutcome> run_ranks(int size, const std::function<void(Rank&)>& function,

@@ -34,6 +34,8 @@ struct Rank::State {
   std::string folder;
   int socket = -1;
   BoardEntry* board = nullptr;
+  // Under AddressSanitizer, at the rank's end.
+  bool looks_for_leaks = false;
 
   std::atomic<bool> failed = false;
   std::mutex send_mutex;
