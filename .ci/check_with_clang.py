@@ -20,11 +20,13 @@ def compiles(step):
 
 def main():
     build, folders = pathlib.Path(sys.argv[1]), tuple(sys.argv[2:])
+    built = set(subprocess.run(["ninja", "-C", build, "-t", "inputs", "all"], check=True,
+                               capture_output=True, text=True).stdout.splitlines())
     left_out = []
     for entry in json.loads((build / "compile_commands.json").read_text(encoding="utf-8")):
         command = shlex.split(entry["command"])
         output = command[command.index("-o") + 1]
-        if output.startswith(folders) and not (build / output).exists():
+        if output.startswith(folders) and output not in built:
             left_out.append((output, command, entry["directory"]))
     if not left_out:
         sys.exit(f"nothing in {build} is left to check in {' '.join(folders)}")

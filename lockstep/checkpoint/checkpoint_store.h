@@ -55,7 +55,7 @@ class CheckpointStore {
   // UsageError if that is impossible or if another run writes there.
   CheckpointStore(std::filesystem::path folder, int keep_last, int keep_best);
 
-  // The training goes on from this one: later ones, which are damaged, are the first to be removed.
+  // Training goes on from this one: later ones, which are damaged, are the first to be removed.
   void go_on_from(const std::string& name);
 
   // Writes the checkpoint of a step, completes the manifest with the files' sizes and hashes, and

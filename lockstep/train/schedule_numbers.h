@@ -22,10 +22,10 @@ bool was_flat(const ScheduleNumbers& checkpoint);
 ScheduleNumbers schedule_numbers(const LearningRateSchedule& schedule,
                                  const std::vector<double>& rates);
 
-// The checkpoint's initial rates, which a resumed training uses; `rates` where it has none.
+// The checkpoint's initial rates, which a resumed run uses; `rates` where it has none.
 std::vector<double> initial_rates(const ScheduleNumbers& checkpoint, std::vector<double> rates);
 
-// One line about the schedule and one about the initial rates, each only if a resumed training has
+// One line about the schedule and one about the initial rates, each only if a resumed run has
 // others than its checkpoint. Two schedules that are flat do not differ.
 std::vector<std::string> schedule_differences(const LearningRateSchedule& schedule,
                                               const std::vector<double>& rates,

@@ -39,7 +39,7 @@ struct TrainerCheckpointOptions {
   int keep_last = 2;
   // And those with the best evaluations, which may be among the newest.
   int keep_best = 1;
-  // Saved and loaded with the model, as the mean and deviation of a standardization.
+  // Saved and loaded with the model, such as the mean and standard deviation of a standardization.
   std::vector<NamedTensor> tensors = {};
 };
 

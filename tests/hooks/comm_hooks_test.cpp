@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The compress hooks on one host, and what all ready-made hooks have in common. How they round
+// The compression hooks on one host, and what all ready-made hooks have in common. How they round
 // between hosts is tested on every backend (tests/comm/conformance/comm_hooks.cpp).
 #include "lockstep/hooks/comm_hooks.h"
 

@@ -66,14 +66,14 @@ Schedule plan(ProcessGroup& group, double seconds_a_step) {
   return broadcast_object(Schedule{static_cast<int>(steps), static_cast<int>(turns)}, 0, group);
 }
 
-// A training with one hook, and the seconds of each of its steps.
+// A run with one hook, and the seconds of each of its steps.
 struct MeasuredDdp {
   CommHookKind comm_hook;
   Training training;
   std::vector<double> seconds = {};
 };
 
-// The trainings with one optimizer and type, and the seconds of each of their steps. A process that
+// The runs with one optimizer and type, and the seconds of each of their steps. A process that
 // trains alone has nothing to shard.
 struct Measured {
   OptimizerKind optimizer;

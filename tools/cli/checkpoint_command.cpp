@@ -34,11 +34,11 @@ void CheckpointCommand::describe(::CLI::App& app) {
   diff_ = add_verb(app, "diff",
                    "Compare the tensors of two files, of either format, or of two "
                    "checkpoints",
-                   ", or a checkpoint, or a folder of checkpoints, of which the newest is taken");
+                   ", a checkpoint, or a folder of checkpoints, of which the newest is taken");
   diff_->add_option("SECOND", second, "The other file or checkpoint")->required();
   export_ = add_verb(
       app, "export", "Convert a safetensors file to one for torch.load, or the other way round",
-      ", or a checkpoint, whose model is taken, or a folder of checkpoints, for the newest's");
+      ", or a checkpoint or a folder of checkpoints, of whose newest the model is taken");
   export_->add_option("OUTPUT", second, "The new file")->required();
   for (::CLI::App* verb : {inspect_, diff_, export_}) {
     verb->add_option("--part", part,

@@ -31,7 +31,7 @@ struct TrainCommand {
   std::optional<std::string> amp;
   bool check_finite = false;
   std::optional<std::int64_t> check_in_sync;
-  // Set by `lockstep compare`, which scales all its trainings alike.
+  // Set by `lockstep compare`, which scales all its runs alike.
   std::optional<double> learning_rate_scale;
 
   // Describes the verb to the parser. The object must outlive it.

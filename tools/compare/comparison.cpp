@@ -111,7 +111,7 @@ void check_ranks(const ComparisonOptions& options) {
   }
 }
 
-// Runs each training once, however often its result is asked for.
+// Makes each run once, however often its result is asked for.
 class Trainings {
  public:
   Trainings(const Recipe& recipe, const ComparisonOptions& options, BatchSizes batch)

@@ -13,7 +13,7 @@
 namespace lockstep {
 
 struct ComparisonOptions {
-  // Runs one training run; the options of `lockstep train` are appended.
+  // Starts one run; the options of `lockstep train` are appended.
   std::vector<std::string> train_program;
   // The modes to compare, in the order of their rows.
   std::vector<TrainMode> modes = {TrainMode::single, TrainMode::dp, TrainMode::ddp};
@@ -68,8 +68,8 @@ struct Comparison {
 };
 
 // Starts the runs one after another, each in new processes, with the same seed, data and
-// learning rate; a scaled learning rate is proportional to the global batch. A training that is in
-// both views runs once. Their output goes to this process's standard error. UsageError if a number
+// learning rate; a scaled learning rate is proportional to the global batch. A run that is in both
+// views is made once. Their output goes to this process's standard error. UsageError if a number
 // of ranks does not divide the global batch; other errors are run_local_training's.
 Comparison compare(const Recipe& recipe, const ComparisonOptions& options);
 

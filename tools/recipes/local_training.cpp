@@ -21,7 +21,7 @@ constexpr const char* kProgressKey = "train/progress";
 
 // The launcher answers at once, unless it is affected by the same problem as this error.
 constexpr std::chrono::seconds kToTellAnError{5};
-// A training waits once for a launcher that is stopped, and no longer than a glance at its bar.
+// Training waits once for a launcher that is stopped, and no longer than a glance at its bar.
 constexpr std::chrono::milliseconds kToShowProgress{100};
 
 std::string error_key(int rank) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A training's ingredients besides its options: data, net, optimizer, loss. A recipe is a value;
-// each is made in its own file.
+// A training run's ingredients besides its options: data, net, optimizer, loss. A recipe is a
+// value; each is made in its own file.
 #pragma once
 
 #include <cstdint>

@@ -68,7 +68,7 @@ struct TrainOptions {
   // For ddp: compares the nets of all ranks every that many steps, and ends training unless
   // they are bitwise equal.
   std::optional<std::int64_t> check_in_sync = {};
-  // Rank 0 saves the trained net here. A path that cannot be written is refused before the
+  // Rank 0 saves the trained net here. A path that cannot be written is refused before
   // training.
   std::optional<std::filesystem::path> save_file = {};
   // Rank 0 saves the state of training here while it goes on, and may resume from it: see Trainer.

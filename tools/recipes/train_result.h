@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A training's result, and its JSON form, which docs/cli.md documents.
+// A training run's result, and its JSON form, which docs/cli.md documents.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The compress hooks round gradients between hosts, and nowhere else.
+// The compression hooks round gradients between hosts, and nowhere else.
 #include "lockstep/hooks/comm_hooks.h"
 
 #include <limits>

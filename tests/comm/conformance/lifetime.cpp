@@ -250,7 +250,7 @@ TEST_P(LifetimeConformance, HundredsOfGroupsLeaveNothingBehind) {
       group->all_reduce({tensor, ordinary}).wait();
       EXPECT_EQ(tensor[999].item<int>() + ordinary[19'999].item<int>(), 2 * rank.size());
     };
-    // A sanitizer slows them down.
+    // A sanitizer slows them down; a fifth of them suffices.
     const int groups = backend().groups_in_a_loop / (kSanitized ? 5 : 1);
     // By then the allocator has what it keeps.
     const int first_groups = 10 + groups / 10;
