@@ -63,7 +63,7 @@ Ends open_output(Program::Output output) {
 }  // namespace
 
 Program::Program(const std::vector<std::string>& arguments, Output output)
-    : deadline_(std::chrono::steady_clock::now() + std::chrono::minutes(1)) {
+    : deadline_(std::chrono::steady_clock::now() + std::chrono::seconds(100)) {
   const Ends out = open_output(output);
   const Ends err = open_pipe();
   std::vector<char*> argv;
@@ -169,7 +169,7 @@ void Program::read_from(int& fd, std::string& text) {
 
 void Program::check_deadline() {
   if (std::chrono::steady_clock::now() < deadline_) return;
-  throw std::runtime_error("it did not get there within a minute; out: " + out_ + " err: " + err_);
+  throw std::runtime_error("it did not get there within 100 s; out: " + out_ + " err: " + err_);
 }
 
 Ended run_to_end(const std::vector<std::string>& command) {

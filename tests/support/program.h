@@ -11,8 +11,9 @@
 
 namespace lockstep::testing {
 
-// A child process with its output in pipes, or its standard output on a terminal. Every wait has a
-// deadline of a minute, after which the process is killed and the wait fails with an exception.
+// A child process with its output in pipes, or its standard output on a terminal. It has 100 s to
+// end, less than ctest gives a test; a wait after that fails with an exception, and the process is
+// killed.
 class Program {
  public:
   // full: as pipes, but its standard output can take nothing before somebody reads.
