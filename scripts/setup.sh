@@ -312,7 +312,8 @@ use_dependencies() {
   export LD_LIBRARY_PATH=$dependencies/usr/lib/$triplet${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
   data_folder=$dependencies$data_folder
   choose_torch
-  [[ $torch_kind != pip || -e $pip_venv/complete ]] ||
+  { [[ $torch_kind != pip || -e $pip_venv/complete ]] &&
+    [[ $torch_kind != system || -n $(torch_config_in /usr) ]]; } ||
     fail "no libtorch here; --dependencies installs none: name one with --torch=PATH"
   export CMAKE_PREFIX_PATH=$dependencies/usr${CMAKE_PREFIX_PATH:+:$CMAKE_PREFIX_PATH}
   choose_compiler || fail "no g++ 12 or newer here; set CXX to a C++20 compiler"
@@ -362,7 +363,7 @@ configure() {
   [[ $compiler == g++ ]] || name+=-${compiler##*/}
   build=$root/build/$name
   local settings
-  settings="$torch_folder $compiler $(command -v "$cmake") ${options[*]}"
+  settings="$torch_folder $compiler $(command -v "$cmake") $dependencies ${options[*]}"
   if [[ ! -e $build/build.ninja || $(cat "$build/lockstep-settings" 2>/dev/null) != "$settings" ]]; then
     say "configuring ${build#"$root"/} with the libtorch in $torch_folder"
     logged "configure-$name" "$cmake" --fresh --preset "$preset" -B "$build" \

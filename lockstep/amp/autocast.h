@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Runs the operations that gain from it in half precision, as Python's torch.autocast does:
+// Runs operations in half precision where that pays off, as Python's torch.autocast does:
 //
 //   at::Tensor loss;
 //   {

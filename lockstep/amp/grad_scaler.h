@@ -27,7 +27,7 @@ struct GradScalerOptions {
   // Multiplies the scale after a step whose gradients were not.
   double backoff_factor = 0.5;
   std::int64_t growth_interval = 2000;
-  // Without it, all calls do what a program without scaling does.
+  // If false, all calls behave as in a program without scaling.
   bool enabled = true;
 };
 

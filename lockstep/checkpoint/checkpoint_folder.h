@@ -94,17 +94,17 @@ class CheckpointFolder {
   // Calls `accept` with the position before anything changes. If `accept` throws, load() throws a
   // CheckpointError on every rank.
   //
-  // CheckpointError on every rank if all checkpoints are damaged, or if the contents of a rank are
-  // others than were saved: all differences are listed, and the contents of every rank are as they
-  // were. What `accept` has done, as resuming a sampler, stays.
+  // CheckpointError on every rank if all checkpoints are damaged, or if a rank's contents do not
+  // fit the saved ones. The error lists all differences, and no rank's contents have changed.
+  // Effects of `accept`, such as a resumed sampler, remain.
   std::optional<CheckpointPosition> load(
       const CheckpointContents& contents,
       const std::function<void(const CheckpointPosition&)>& accept = {});
 
-  // Blocks while the contents are copied, each rank copying a part, and waits for the end of the
-  // checkpoint before, if that is still being written. A thread then writes, and gives the complete
-  // checkpoint its name at once. If that fails, as on a full disk, older checkpoints stay, log says
-  // why, and training goes on.
+  // Blocks while the contents are copied, each rank copying a part, and until the previous
+  // checkpoint is written. A thread then writes the files, and renames the complete checkpoint
+  // atomically. If that fails, for example on a full disk, older checkpoints stay, log says why,
+  // and training goes on.
   //
   // UsageError if the folder is not new, for contents that cannot be saved, and for notes or names
   // of a scheduler's numbers that are not UTF-8.

@@ -211,7 +211,7 @@ class ParameterStateReader : public FieldReader {
     for (const auto& [key, value] : std::get<TorchValue::Dict>(dict().data)) {
       const auto* const name = std::get_if<std::string>(&key.data);
       if (name != nullptr && std::ranges::find(known_, *name) != known_.end()) continue;
-      fault(fmt::format("{} is no state of {}",
+      fault(fmt::format("{} is not a state of {}",
                         name != nullptr ? in_quotes(*name) : text_of_value(key), optimizer()));
     }
   }
@@ -297,7 +297,7 @@ class OptimizerStateLoader {
         groups == nullptr ? nullptr : std::get_if<TorchValue::List>(&groups->data);
     if (states_dict == nullptr || group_list == nullptr) {
       return faults_.add(
-          "it is no state dict of an optimizer, which has a dict \"state\" and a list "
+          "it is not an optimizer's state dict, which has a dict \"state\" and a list "
           "\"param_groups\"");
     }
     if (group_list->size() != options_.size()) {
@@ -353,7 +353,7 @@ class OptimizerStateLoader {
       const auto* const number = std::get_if<std::int64_t>(&key.data);
       const auto owner = number == nullptr ? owners_.end() : owners_.find(*number);
       if (owner == owners_.end()) {
-        faults_.add(fmt::format("\"state\" has the key {}, which is no parameter of a group",
+        faults_.add(fmt::format("\"state\" has the key {}, which is not a parameter of any group",
                                 text_of_value(key)));
         continue;
       }

@@ -141,7 +141,7 @@ class HeaderEvents final : public nlohmann::json_sax<HeaderJson> {
     if (const auto colon = cause.find(": "); colon != std::string_view::npos) {
       cause.remove_prefix(colon + 2);
     }
-    fail(fmt::format("its header is no valid JSON at byte {}: {}", position, in_quotes(cause)));
+    fail(fmt::format("its header is not valid JSON at byte {}: {}", position, in_quotes(cause)));
   }
 
  private:
@@ -276,7 +276,7 @@ SafetensorsHeader read_safetensors_header(const StoredBytes& bytes, const std::s
   // The parser takes a zero byte for the end of the text, and would skip what follows it.
   if (const auto zero = text.find('\0'); zero != std::string::npos) {
     throw CheckpointError(
-        fmt::format("{}: its header is no valid JSON at byte {}, which is zero", name, zero + 1));
+        fmt::format("{}: its header is not valid JSON at byte {}, which is zero", name, zero + 1));
   }
   SafetensorsHeader header;
   header.data_offset = raw.size() + length;

@@ -37,11 +37,11 @@ struct StateDifferences {
 
 // Copies the tensors into the module's parameters and buffers of the same names. These remain the
 // same tensors on the same device, so optimizers and wrappers keep working. Tensors may share the
-// module's memory, as those of state_dict(module) under other names: they are read before they
+// module's memory, such as those of state_dict(module) under other names: they are read before they
 // change.
 //
-// CheckpointError, which lists every difference, if a name is missing or unexpected, or if a shape
-// or an element type differs, or if a tensor cannot be copied, as a sparse one; then nothing has
+// CheckpointError, which lists every difference, if a name is missing or unexpected, if a shape or
+// an element type differs, or if a tensor cannot be copied, such as a sparse one; then nothing has
 // changed. With strict = false, missing and unexpected names are returned instead; shapes and types
 // must still fit. PyTorch converts element types here: convert the tensor, with tensor.to(type), if
 // that is intended. UsageError if two tensors have the same name or one is undefined.
@@ -62,12 +62,12 @@ TorchValue optimizer_state_dict(const torch::optim::Optimizer& optimizer);
 // Replaces the state and the options of every group. Accepts what Python saves for the same
 // algorithm and a model with the same parameters in the same order and groups. Tensors are copied
 // to the devices of the parameters, in the type that the optimizer itself would give them. Entries
-// of groups that C++ has no option for are ignored, as "foreach", "fused" or "initial_lr".
+// of groups that C++ has no option for are ignored, such as "foreach" and "initial_lr".
 //
 // CheckpointError with all differences if the state does not fit: other numbers of groups or
 // parameters, other shapes, entries that are missing or out of range, the state of another
-// algorithm, maximize=True, which C++ does not have. UsageError for an optimizer of another type
-// than those above. The optimizer then has changed nothing.
+// algorithm, maximize=True, which C++ does not have. UsageError for an optimizer of any other
+// type. After either error, the optimizer is unchanged.
 //
 // Of a sharded optimizer, every rank must load the same state. It keeps its part.
 void load_optimizer_state_dict(torch::optim::Optimizer& optimizer, const TorchValue& state);

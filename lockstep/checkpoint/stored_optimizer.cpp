@@ -152,7 +152,8 @@ std::pair<std::int64_t, std::string> parsed(const std::string& name) {
   if (!name.starts_with(kPrefix) || error != std::errc() || number < 0 || end - next < 2 ||
       *next != '.') {
     throw CheckpointError(fmt::format(
-        "{} is no tensor of an optimizer's state, as \"state.0.exp_avg\" is", in_quotes(name)));
+        "{} does not name a tensor of an optimizer's state, such as \"state.0.exp_avg\"",
+        in_quotes(name)));
   }
   return {number, std::string(next + 1, end)};
 }

@@ -23,7 +23,7 @@ void require_zip(const StoredBytes& bytes, const std::string& name) {
   if (bytes.size >= begin.size()) bytes.read(0, std::as_writable_bytes(std::span(begin)));
   if (begin[0] == 'P' && begin[1] == 'K') return;
   throw CheckpointError(
-      fmt::format("{}: it is no zip archive, as torch.save writes{}", name,
+      fmt::format("{}: it is not a zip archive, as torch.save writes{}", name,
                   begin[0] == 0x80
                       ? "; files from before PyTorch 1.6 are not read: load it in Python, and save "
                         "it again"
@@ -215,7 +215,7 @@ std::vector<NamedTensor> state_dict_of(const TorchValue& value, std::string_view
   const TorchValue* found = part.empty() ? &value : value.find(part);
   if (found == nullptr || !is_state_dict(*found)) {
     throw CheckpointError(
-        fmt::format("{} is no dict of names and tensors; {}",
+        fmt::format("{} is not a dict of names and tensors; {}",
                     part.empty() ? "the saved value" : fmt::format("the part {}", in_quotes(part)),
                     parts_text(value)));
   }

@@ -63,7 +63,7 @@ TorchValue read_torch_file(const std::filesystem::path& file);
 // From memory; `name` replaces the file's name in errors.
 TorchValue read_torch_file(std::span<const std::byte> bytes, const std::string& name);
 
-// The tensors of a state dict: of the value itself, or of its part, as "model" of
+// The tensors of a state dict: of the value itself, or of its part, such as "model" in
 // {"model": net.state_dict(), "epoch": 3}. CheckpointError if there is no such part, or if it is
 // not a dict of names and tensors; the message lists the parts that are.
 std::vector<NamedTensor> state_dict_of(const TorchValue& value, std::string_view part = "");
@@ -75,13 +75,13 @@ std::vector<NamedTensor> all_tensors(const TorchValue& value);
 
 // Writes an OrderedDict of the tensors, in their order. Replaces the file atomically and blocks
 // until it is on the disk, as write_safetensors does. Tensors may be on any device; Python reads
-// them to the CPU. Tensors with the same elements in memory, as tied weights, are written once and
-// share memory in Python too; other views are written by themselves, without the rest of their
+// them to the CPU. Tensors with the same elements in memory, such as tied weights, are written once
+// and share memory in Python too; other views are written by themselves, without the rest of their
 // storage.
 //
 // UsageError if two names are the same, a name is not UTF-8 or longer than 4,096 bytes, if a tensor
 // is undefined, sparse or quantized, or if the path cannot be written; BackendError if the disk
-// fails or is full. What is then in the place of the file is as write_safetensors says.
+// fails or is full. write_safetensors says which file is then in place.
 void write_torch_file(const std::filesystem::path& file, std::span<const NamedTensor> tensors);
 
 // The same for any value: read_torch_file gives it back. A Dict becomes a dict of Python, which

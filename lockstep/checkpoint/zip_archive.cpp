@@ -127,8 +127,8 @@ ZipArchive::Directory ZipArchive::find_directory() const {
   }
   if (directory.offset > end || directory.size != end - directory.offset) {
     fail(
-        fmt::format("its central directory has {} bytes at {} by the end record, which starts at "
-                    "{}",
+        fmt::format("its end record puts a central directory of {} bytes at byte {}, but itself "
+                    "starts at byte {}",
                     directory.size, directory.offset, end));
   }
   if (directory.entries > kMostZipEntries ||

@@ -12,7 +12,6 @@
 #include "lockstep/comm/nccl/nccl_backend.h"
 #include "lockstep/comm/remote/gloo/gloo_backend.h"
 #include "lockstep/comm/remote/mpi/mpi_backend.h"
-#include "lockstep/comm/self/self_backend.h"
 #include "lockstep/core/error.h"
 #include "lockstep/rendezvous/mpi_library.h"
 #include "lockstep/rendezvous/mpi_rendezvous.h"
@@ -51,11 +50,6 @@ FindLibrary find_mpi() {
 FindLibrary find_nccl() {
   if constexpr (built_with::nccl) return nccl_version;
   return nullptr;
-}
-
-std::shared_ptr<Backend> join_alone(const Membership& membership, const GroupOptions& options,
-                                    const std::string&) {
-  return make_self_backend(membership, options);
 }
 
 // Joins the ranks of several hosts, with `engine` between the hosts.
@@ -116,13 +110,6 @@ std::span<const BackendRow> backend_rows() {
                  .join = built_with::nccl ? join_hosts<nccl_join> : nullptr,
                  .how_to_get = kHowToGetNccl,
                  .find_library = find_nccl(),
-                 .trial = Trial::none,
-                 .found = {}},
-      BackendRow{.name = "self",
-                 .help = "a group of one",
-                 .join = join_alone,
-                 .how_to_get = {},
-                 .find_library = nullptr,
                  .trial = Trial::none,
                  .found = {}},
   };

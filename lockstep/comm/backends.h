@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The table of backends, one row for each. "auto", --help, `lockstep doctor` and errors about
-// missing backends use it.
+// The table of backends, one row for each that can be asked for. "auto", --help, `lockstep doctor`
+// and errors about missing backends use it.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,8 @@ struct BackendRow {
   std::string_view name;
   // A readable description: "the ranks of one machine, through shared memory".
   std::string_view help;
-  // Joins the ranks; messages call the backend `name`. Null if it is not built in.
+  // Joins the ranks. Messages of gloo, mpi and nccl call the backend `name`; the others have their
+  // own names. Null if it is not built in.
   std::shared_ptr<Backend> (*join)(const Membership& membership, const GroupOptions& options,
                                    const std::string& name);
   // How to get the backend if it is not built in.

@@ -11,6 +11,7 @@
 #include "lockstep/comm/backends.h"
 #include "lockstep/comm/group_warnings.h"
 #include "lockstep/comm/hierarchical/host_map.h"
+#include "lockstep/comm/self/self_backend.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "lockstep/rendezvous/exchange.h"
@@ -42,7 +43,6 @@ bool has_gpu_for_each_rank(const Membership& member, const GroupOptions& options
 }
 
 Placement find_placement(const Membership& member, const GroupOptions& options) {
-  if (member.world_size == 1) return {};
   Placement placement{.ranks = member.world_size,
                       .gpu_for_each_rank = has_gpu_for_each_rank(member, options),
                       .between_hosts = backend_between_hosts()};
@@ -75,7 +75,12 @@ std::shared_ptr<ProcessGroup> make_group(std::string backend, Membership member,
     member.processes = call_roll(member, backend, Deadline::after(options.timeout));
     warn_of_oversubscription(member);
   }
-  if (backend == "auto" || member.world_size == 1) {
+  if (member.world_size == 1) {
+    options.why = choose_backend({}).why;
+    auto alone = make_self_backend(member, options);
+    return std::make_shared<ProcessGroup>(std::move(member), std::move(options), std::move(alone));
+  }
+  if (backend == "auto") {
     const Choice choice = choose_backend(find_placement(member, options));
     backend = choice.backend;
     options.why = choice.why;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Access to a group that the reducer, optimizers and tests need, and users do not.
+// Access to a group that the reducer, the optimizers, the communication hooks and tests need, and
+// users do not.
 #pragma once
 
 #include <cstddef>

@@ -82,9 +82,7 @@ std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
 const std::vector<std::string>& backends() {
   static const std::vector<std::string> names = [] {
     std::vector<std::string> all = {"auto"};
-    for (const BackendRow& row : backend_rows()) {
-      if (row.name != "self") all.emplace_back(row.name);
-    }
+    for (const BackendRow& row : backend_rows()) all.emplace_back(row.name);
     return all;
   }();
   return names;

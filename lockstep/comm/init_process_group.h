@@ -37,9 +37,9 @@ struct InitOptions {
 // and never hangs; there is no destroy_process_group.
 std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options = {});
 
-// The names of the backends: docs/launchers.md describes them, and "self" is a group of one. "auto"
-// takes the fastest backend that can join these ranks. Asking for a backend that is not built in
-// throws an error that says how to get it.
+// The names of the backends: docs/launchers.md describes them. "auto" takes the fastest backend
+// that can join these ranks. Asking for a backend that is not built in throws an error that says
+// how to get it.
 const std::vector<std::string>& backends();
 
 }  // namespace lockstep

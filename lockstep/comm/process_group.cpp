@@ -177,8 +177,7 @@ Work ProcessGroup::all_gather(std::vector<at::Tensor> outputs, const at::Tensor&
   checks.tensors(input);
   checks.outputs(outputs);
   checks.one_each(outputs, input);
-  bytes_sent_ += sent_in_a_ring(input, size());
-  return start({.call = of(Collective::all_gather, input), .outputs = outputs, .inputs = input});
+  return start_all_gather(outputs, input);
 }
 
 Work ProcessGroup::all_gather_into_tensor(const at::Tensor& output, const at::Tensor& input) {
@@ -187,7 +186,12 @@ Work ProcessGroup::all_gather_into_tensor(const at::Tensor& output, const at::Te
   checks.outputs(output);
   checks.contiguous(output);
   checks.parts(output, input);
-  return all_gather(output.view({size(), input.numel()}).unbind(), input);
+  return start_all_gather(output.view({size(), input.numel()}).unbind(), input);
+}
+
+Work ProcessGroup::start_all_gather(at::TensorList outputs, const at::Tensor& input) {
+  bytes_sent_ += sent_in_a_ring(input, size());
+  return start({.call = of(Collective::all_gather, input), .outputs = outputs, .inputs = input});
 }
 
 Work ProcessGroup::gather(std::vector<at::Tensor> outputs, const at::Tensor& input, int root) {
@@ -224,11 +228,7 @@ Work ProcessGroup::reduce_scatter(const at::Tensor& output, std::vector<at::Tens
   checks.tensors(inputs);
   checks.one_each(inputs, output);
   checks.reducible(output, options);
-  Call call = reducing(Collective::reduce_scatter, options);
-  call.type = output.scalar_type();
-  call.elements = output.numel();
-  bytes_sent_ += sent_in_a_ring(output, size());
-  return start({.call = call, .outputs = output, .inputs = inputs});
+  return start_reduce_scatter(output, inputs, options);
 }
 
 Work ProcessGroup::reduce_scatter_tensor(const at::Tensor& output, const at::Tensor& input,
@@ -237,7 +237,17 @@ Work ProcessGroup::reduce_scatter_tensor(const at::Tensor& output, const at::Ten
   checks.tensors(input);
   checks.outputs(output);
   checks.parts(input, output);
-  return reduce_scatter(output, input.reshape({size(), output.numel()}).unbind(), options);
+  checks.reducible(output, options);
+  return start_reduce_scatter(output, input.reshape({size(), output.numel()}).unbind(), options);
+}
+
+Work ProcessGroup::start_reduce_scatter(const at::Tensor& output, at::TensorList inputs,
+                                        const AllReduceOptions& options) {
+  Call call = reducing(Collective::reduce_scatter, options);
+  call.type = output.scalar_type();
+  call.elements = output.numel();
+  bytes_sent_ += sent_in_a_ring(output, size());
+  return start({.call = call, .outputs = output, .inputs = inputs});
 }
 
 Work ProcessGroup::all_to_all(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs) {

@@ -7,8 +7,8 @@
 // accepted for a list. Tensors of one call must not overlap, except that an output may be the input
 // itself, or, in all_gather_into_tensor and reduce_scatter_tensor, one may be this rank's part of
 // the other. A group may be used from several threads, as long as all ranks agree on the order.
-// After an error other than a UsageError about this rank's own arguments, the group is unusable and
-// says so.
+// After an error the group is unusable and says so, except after a UsageError about this rank's own
+// arguments, or where a function says that the group stays usable.
 //
 // Ranks compare each call before they use its result, also over a network; if calls differ, each
 // rank throws a UsageError that names both. On nccl they do so only with
@@ -134,11 +134,12 @@ class ProcessGroup final : public std::enable_shared_from_this<ProcessGroup> {
   // A group of some of the ranks, numbered in the order of the list. A collective call, blocking:
   // every rank of this group makes it. Lists may differ between ranks, but all ranks in a list must
   // pass that list. Null on a rank that is not in its own list. UsageError on every rank if lists
-  // contradict each other. Call it from one thread per rank at a time.
+  // contradict each other; the group stays usable. Call it from one thread per rank at a time.
   std::shared_ptr<ProcessGroup> split(const std::vector<int>& ranks);
 
   // An uninitialized tensor in the memory where this backend reduces fastest; on device() unless
-  // the options name another device. A collective call: every rank asks for the same sizes. The
+  // the options name another device. A collective call, blocking: every rank asks for the same
+  // sizes. BackendError on every rank if one of them lacks the memory; the group stays usable. The
   // tensor may outlive the group.
   at::Tensor empty(at::IntArrayRef sizes, const at::TensorOptions& options);
 
@@ -147,12 +148,15 @@ class ProcessGroup final : public std::enable_shared_from_this<ProcessGroup> {
   void abort(const std::string& reason);
 
  private:
-  // Gives the reducer and the tests further access (group_access.h).
+  // What the reducer, the optimizers and the communication hooks need further (group_access.h).
   friend class GroupAccess;
 
   void leave_if_failing() noexcept;
   Work start(const CollectiveArgs& args);
   Work start_all_reduce(const CollectiveArgs& args);
+  Work start_all_gather(at::TensorList outputs, const at::Tensor& input);
+  Work start_reduce_scatter(const at::Tensor& output, at::TensorList inputs,
+                            const AllReduceOptions& options);
   Work start_ring(const CollectiveArgs& args);
 
   Membership membership_;

@@ -20,8 +20,9 @@ namespace lockstep {
 // How the pool's share of the samples grows from start_share at step 0 to 1 at step full_at_step,
 // where t is step / full_at_step:
 //   linear  start_share + (1 - start_share) t
-//   root    sqrt(start_share^2 + (1 - start_share^2) t): as each new sample makes the pool larger,
-//           and itself rarer, new ones come later and later (Platanios et al. 2019)
+//   root    sqrt(start_share^2 + (1 - start_share^2) t): the larger the pool, the more
+//           rarely each sample is drawn, so samples are added at a decreasing rate (Platanios et
+//           al. 2019)
 //   steps   start_share^(1 - floor(stages t) / stages): after each stage the pool is larger by the
 //           same factor (the fixed exponential pacing of Hacohen and Weinshall 2019)
 enum class Pacing { linear, root, steps };
@@ -58,8 +59,8 @@ struct CurriculumState {
 
 // A curriculum after Bengio et al. 2009, with the scoring and pacing functions of Hacohen and
 // Weinshall 2019: step s draws its global batch uniformly, without replacement, from the pool of
-// the pool_size(s) samples with the lowest scores. Of equal scores, that of the lower index is
-// lower. Steps are independent of each other while the pool grows, so a sample may come several
+// the pool_size(s) samples with the lowest scores. Among equal scores, the lower index comes
+// first. Steps are independent of each other while the pool grows, so a sample may come several
 // times in an epoch, or not at all.
 //
 // An epoch has as many samples as the data set. Step s of epoch e has the number

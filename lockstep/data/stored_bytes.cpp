@@ -35,7 +35,7 @@ StoredBytes bytes_in_file(const std::filesystem::path& path) {
   }
   struct stat status {};
   if (::fstat(fd->get(), &status) != 0 || !S_ISREG(status.st_mode)) {
-    throw UsageError(fmt::format("{}: this is no regular file", name));
+    throw UsageError(fmt::format("{}: this is not a regular file", name));
   }
   const auto size = static_cast<std::size_t>(status.st_size);
   return {

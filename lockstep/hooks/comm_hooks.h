@@ -25,8 +25,6 @@ namespace lockstep {
 // the sum of each host. gloo and mpi groups, and nccl groups over several hosts, round the
 // gradients of each rank, as PyTorch does. Nothing is rounded in groups of one host: shm, thread,
 // self, and nccl on one host.
-// as PyTorch does. Nothing is rounded in groups of one host: shm, thread, self, and nccl on one
-// host.
 CommHook fp16_compress_hook(GroupArgument group);
 CommHook bf16_compress_hook(GroupArgument group);
 

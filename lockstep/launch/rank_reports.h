@@ -23,7 +23,7 @@ struct OutputLine {
 using LineSink = std::function<void(const OutputLine&)>;
 
 // A line that stays at the bottom of the launcher's terminal while the ranks run, below their
-// output. Where the stream is no terminal, or one whose TERM is dumb, there is none.
+// output. There is no such line if the stream is not a terminal, or if TERM is dumb.
 struct StatusLine {
   OutputStream stream = OutputStream::out;
   // When a rank changes this key of the launcher's store, the line becomes render(value, columns):

@@ -112,7 +112,7 @@ void run_and_store(int rank, const Body& body) {
     throw UsageError(fmt::format(
         "the function returned {:.1f} MiB, and spawn takes nearly {} MiB from a rank and nearly {} "
         "MiB from all ranks together; save the result to a file and return the file's name, or "
-        "return what all ranks have in common on rank 0 only",
+        "return values that all ranks share from rank 0 only",
         static_cast<double>(result.size()) / (1 << 20), StoreClient::kMaxSize >> 20,
         StoreMemory::kBound >> 20));
   }

@@ -6,8 +6,8 @@
 //   lockstep::optim::Adam optimizer(model, 1e-3);              // sharded over the ranks of a
 //                                                              // DistributedDataParallel
 //
-// They are libtorch's optimizers with another step(): options and their defaults, parameter groups,
-// closures, learning-rate schedulers, and torch::save and torch::load of the optimizer.
+// They are libtorch's optimizers with a different step(). Options and their defaults, parameter
+// groups, closures, learning-rate schedulers, torch::save and torch::load work as before.
 // docs/optimizers.md lists what differs, and what sharding saves.
 #pragma once
 

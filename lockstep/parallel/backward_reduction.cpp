@@ -61,15 +61,13 @@ void BackwardReduction::reducing(Function&& function) {
 BackwardReduction::BackwardReduction(const std::vector<NamedTensor>& parameters,
                                      std::shared_ptr<ProcessGroup> group, BucketLimits limits,
                                      const ReducerOptions& options)
-    : group_(std::move(group)),
-      limits_(limits),
-      divides_(!options.whole_gradients && group_->size() > 1) {
+    : group_(std::move(group)), limits_(limits), options_(options) {
   parameters_.reserve(parameters.size());
   for (const NamedTensor& parameter : parameters) {
     if (!parameter.tensor.requires_grad()) continue;
     parameters_.emplace_back(parameter, static_cast<int>(parameters_.size()), *this);
   }
-  if (!options.check_finite) return;
+  if (!options_.check_finite) return;
   std::vector<std::string> names;
   for (const Parameter& parameter : parameters_) names.push_back(parameter.name);
   finite_gradients_.emplace(std::move(names));
@@ -134,7 +132,7 @@ void BackwardReduction::backward_entered() {
   const std::lock_guard lock(mutex_);
   if (!failure_.empty()) check();
   if (active_) return;  // another output, or a nested backward
-  if (divides_ && !plan_.empty() && !shares_expected_) {
+  if (divides() && !plan_.empty() && !shares_expected_) {
     throw UsageError(where() +
                      "with whole_gradients = false each rank has only a part of the means, and no "
                      "optimizer was made that updates this part only. Make a lockstep::optim "
@@ -256,7 +254,7 @@ Work BackwardReduction::reduce(Bucket& bucket) {
     GradBucket seen(bucket, *group_, shares_expected_);
     return hook_(seen);
   }
-  if (divides_) {
+  if (divides()) {
     bucket.complete();
     if (shares_are_due_) return {};
     return reduce_share(bucket);
@@ -320,7 +318,7 @@ void BackwardReduction::add_bucket() {
   std::vector<at::Tensor> tensors;
   for (const Parameter& parameter : parameters_) tensors.push_back(parameter.tensor);
   const int index = static_cast<int>(slots_.size());
-  slots_.emplace_back(Bucket(index, planned, tensors, *group_, divides_));
+  slots_.emplace_back(Bucket(index, planned, tensors, *group_, divides()));
   int position = 0;
   for (const int number : planned.parameters) {
     Parameter& parameter = parameters_[static_cast<std::size_t>(number)];
@@ -355,9 +353,9 @@ void BackwardReduction::finish() {
       slot.work.wait();
       trace_arrival(slot);
       if (finite_gradients_) finite_gradients_->reduced(slot.bucket);
-      if (!divides_) settle(slot);
+      if (!divides()) settle(slot);
     }
-    if (divides_) settle_shares();
+    if (divides()) settle_shares();
     if (finite_gradients_) not_finite = finite_gradients_->conclude(*group_);
   });
   next_ = 0;
@@ -386,7 +384,7 @@ void BackwardReduction::settle(Slot& slot, const Findings* shared) {
       parameter.tensor.mutable_grad() = view;
     }
     parameter.divided_version =
-        divides_ && parameter.tensor.grad().is_same(view) ? view._version() : -1;
+        divides() && parameter.tensor.grad().is_same(view) ? view._version() : -1;
     parameter.kept.reset();
     parameter.used = false;
     parameter.whole_count = std::max(parameter.whole_count, parameter.count);

@@ -48,13 +48,13 @@ class BackwardReduction final : public BackwardListener,
     return parameters_[static_cast<std::size_t>(parameter)].tensor;
   }
   // Whether a backward leaves each rank only its share (share_of_rank) of each bucket's means.
-  bool divides() const { return divides_; }
+  bool divides() const { return !options_.whole_gradients && group_->size() > 1; }
   // There is an optimizer that updates this rank's shares only. Without one, the second backward
   // that divides is refused.
   void expect_shares() { shares_expected_ = true; }
   // From now on, a backward that divides leaves the shares to be reduced by the optimizer, in its
   // only pass, unless their means are needed before.
-  void defer_shares() { defers_shares_ = divides_; }
+  void defer_shares() { defers_shares_ = divides(); }
   // Collective if shares are still to be reduced; then each rank gets its own.
   void reduce_shares();
   // Whether shares were still to be reduced. The caller does so, from the buckets of all ranks,
@@ -155,7 +155,7 @@ class BackwardReduction final : public BackwardListener,
   std::vector<Parameter> parameters_;
   std::shared_ptr<ProcessGroup> group_;
   BucketLimits limits_;
-  bool divides_;
+  const ReducerOptions options_;
   bool shares_expected_ = false;
   bool defers_shares_ = false;
   bool shares_are_due_ = false;

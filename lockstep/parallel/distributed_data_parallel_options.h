@@ -17,7 +17,7 @@ struct DistributedDataParallelOptions {
   std::vector<DeviceId> device_ids = {};
   // Tensors that forward returns are moved here; by default they stay.
   std::optional<at::Device> output_device = {};
-  // In MiB, as in PyTorch: the gradient that reaches this size closes the bucket.
+  // Bucket size in MiB, as in PyTorch: a bucket is closed once its gradients reach this size.
   double bucket_cap_mb = 25;
   // The same for the first bucket, which is small so that reducing starts early.
   double first_bucket_mb = 1;

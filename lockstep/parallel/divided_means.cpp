@@ -69,7 +69,7 @@ void BackwardReduction::refuse_to_add_to_divided(const Parameter& parameter) {
   }
   const std::string reason =
       "parameter " + parameter.name +
-      " would add its gradient to one of which each rank has only its share "
+      " would add its gradient to one that is divided among the ranks "
       "(whole_gradients = false). Call optimizer.zero_grad() before the next backward, and "
       "accumulate under no_sync()";
   if (active_) refuse(reason);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Checks of what training relies on: finite gradients, and ranks that still have the same model. A
-// flipped bit, or a change on one rank only, breaks the second silently.
+// Checks that gradients are finite and that all ranks still have the same model. A flipped bit, or
+// a change on one rank only, silently makes the models differ.
 #pragma once
 
 #include <torch/nn/module.h>

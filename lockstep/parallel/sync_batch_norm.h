@@ -79,7 +79,7 @@ TORCH_MODULE(SyncBatchNorm);
 
 // Replaces each BatchNorm1d, 2d and 3d in the net's torch::nn::Sequentials, at any depth, by a
 // SyncBatchNorm of this group, and gives the group to each SyncBatchNorm of the net. Options, mode,
-// parameters and buffers stay: they are the same tensors, so an optimizer made before goes on.
+// parameters and buffers stay: they are the same tensors, so existing optimizers keep working.
 //
 // UsageError, naming them, if the net has a BatchNorm that cannot be replaced; nothing is changed
 // then. These are members such as `torch::nn::BatchNorm2d norm`, which C++ code calls by their

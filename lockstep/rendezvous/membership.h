@@ -20,7 +20,7 @@ struct Membership {
   // In the job, also in the membership of a subgroup.
   int local_rank = 0;
   int local_world_size = 1;
-  // Counts the memberships of one job; changes when a rank is lost or joins.
+  // Reserved for the number of this membership within its job; always 0 today.
   int generation = 0;
   // Null for a world size of one.
   std::shared_ptr<Store> store;

@@ -163,7 +163,7 @@ bool StoreServer::keep(std::string key, std::string value) {
 void StoreServer::set(std::string key, std::string value) {
   if (keep(std::move(key), std::move(value))) return;
   throw UsageError(
-      fmt::format("store: it holds at most {} MiB, which is full", StoreMemory::kBound >> 20));
+      fmt::format("store: it is full; it holds at most {} MiB", StoreMemory::kBound >> 20));
 }
 
 StoreServer::Values StoreServer::values() const {

@@ -168,7 +168,8 @@ auto output_of(Model& model, const Input& input) {
 // any, of its first buffer); for a function they stay where the loader put them. The model never
 // sees padding.
 //
-// Collective: each rank runs its own batches, and all meet once at the end. Blocking. UsageError on
+// Collective: each rank runs its own batches, and the ranks exchange their sums once at the end.
+// Blocking. UsageError on
 // every rank if a sampler was made for another rank or number of ranks, if a loader does not yield
 // the sampler's samples (another sampler, or drop_last), if no rank has any, or if the ranks'
 // metrics return different numbers of sums. UsageError on this rank alone for a loader whose

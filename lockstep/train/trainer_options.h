@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a Trainer is told, and what it reports.
+// The options and callbacks of a Trainer, and the summaries that it returns.
 #pragma once
 
 #include <cstdint>

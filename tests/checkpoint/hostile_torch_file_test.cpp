@@ -218,7 +218,7 @@ TEST(HostileTorchFile, ArchivesMustBeStoredWholeAndWithoutOverlap) {
     return copy;
   };
   expect_refused(
-      {{"", "it is no zip archive"},
+      {{"", "it is not a zip archive"},
        {"PK\x05\x06", "it has 4 bytes, too few for a zip archive"},
        {"\x80\x02\x8a\x0a and so on", "files from before PyTorch 1.6 are not read"},
        {good + "x", "it does not end with the end record"},
@@ -253,8 +253,8 @@ TEST(HostileTorchFile, ArchivesMustBeStoredWholeAndWithoutOverlap) {
        {patched(14, "\x02"), "has several parts"},
        {patched(14, "\x02" + std::string(1, '\0') + "\x02"), "its end record announces 2 entries"},
        {patched(14, "\xff\xff\xff\xff"), "its end record announces 65535 entries"},
-       {patched(10, "\x01"), "its central directory has 1 bytes at"},
-       {patched(6, "\x01"), "bytes at 1 by the end record"},
+       {patched(10, "\x01"), "its end record puts a central directory of 1 bytes at"},
+       {patched(6, "\x01"), "bytes at byte 1, but itself"},
        {patched(2, "\x01"), "something follows the record"}});
 }
 

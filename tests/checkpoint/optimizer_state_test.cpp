@@ -388,16 +388,17 @@ TEST(OptimizerStateDict, NamesAllDifferencesAtOnce) {
   groups.emplace_back(Parameters{parameters_of()[1]});
   EXPECT_THAT(message(torch::optim::Adam(groups), state_of_adam()),
               HasSubstr("it has 1 parameter groups, and the optimizer has 2"));
-  EXPECT_THAT(message(torch::optim::Adam(parameters_of()), {}), HasSubstr("it is no state dict"));
+  EXPECT_THAT(message(torch::optim::Adam(parameters_of()), {}),
+              HasSubstr("it is not an optimizer's state dict"));
   value = state_of_adam();
   auto& state = std::get<TorchValue::Dict>(std::get<TorchValue::Dict>(value.data)[0].second.data);
   std::get<TorchValue::Dict>(state[1].second.data)
       .emplace_back(TorchValue{std::string("mu_product")}, TorchValue{1.0});
   EXPECT_THAT(message(torch::optim::Adam(parameters_of()), value),
-              HasSubstr("parameter 1: \"mu_product\" is no state of Adam"));
+              HasSubstr("parameter 1: \"mu_product\" is not a state of Adam"));
   state[1].first = {std::int64_t{9}};
   EXPECT_THAT(message(torch::optim::Adam(parameters_of()), value),
-              HasSubstr("\"state\" has the key 9, which is no parameter of a group"));
+              HasSubstr("\"state\" has the key 9, which is not a parameter of any group"));
 }
 
 TEST(OptimizerStateDict, AdagradNeedsTheStateOfEveryParameter) {

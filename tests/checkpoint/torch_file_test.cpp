@@ -206,7 +206,7 @@ TEST(TorchFile, FindsTheStateDictByItsName) {
               ThrowsMessage<CheckpointError>(
                   HasSubstr("no dict of names and tensors; these parts are: \"model\", \"ema\"")));
   EXPECT_THAT([&] { state_dict_of(value, "epoch"); },
-              ThrowsMessage<CheckpointError>(HasSubstr("the part \"epoch\" is no dict")));
+              ThrowsMessage<CheckpointError>(HasSubstr("the part \"epoch\" is not a dict")));
   EXPECT_THAT([&] { state_dict_of(value_of(torch_bytes("N"))); },
               ThrowsMessage<CheckpointError>(HasSubstr("no part of it is one")));
   const auto all = all_tensors(value);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // All-gather and reduce-scatter of a hierarchical group whose hosts have the same number of ranks.
 #include <csignal>
-#include <thread>
 
 #include "comm/conformance/expect_error.h"
 #include "comm/conformance/expect_lost.h"
@@ -238,10 +237,11 @@ TEST(HierarchicalParts, ARankThatDoesNotCallIsNamed) {
   run_ranks(4, [](Rank& rank) {
     const auto group = join_on_two_hosts(rank, {.timeout = 2s});
     if (rank.rank() == 1) {
-      std::this_thread::sleep_for(5s);
+      for (const int other : {0, 2, 3}) rank.await(other, "timed out");
     } else {
       expect_error<TimeoutError>("a missing rank", {"reduce_scatter #1", "rank 1 "},
                                  [&] { reduce_scatter(*group, 300'000); });
+      rank.cue("timed out");
     }
   });
 }

@@ -190,7 +190,7 @@ TEST(IdxFile, NamesTheFileThatItCannotRead) {
   EXPECT_THAT([&] { (void)IdxFile(folder.path() / "absent"); },
               ThrowsMessage<UsageError>(HasSubstr("absent: there is no such file")));
   EXPECT_THAT([&] { (void)IdxFile(folder.path()); },
-              ThrowsMessage<UsageError>(HasSubstr("no regular file")));
+              ThrowsMessage<UsageError>(HasSubstr("not a regular file")));
   EXPECT_THROW((void)IdxFile("/dev/zero"), UsageError);
   folder.write("good", idx_bytes({6}));
   EXPECT_EQ(IdxFile(folder.path() / "good").read().numel(), 6);

@@ -33,8 +33,8 @@ class TakenPort {
   int port_ = 0;
 };
 
-// The kernel's choice among the free ones. It may be taken by another process before it is used,
-// though the kernel hands them out in turn.
+// The kernel's choice among the free ones. Another process may take it before it is used, but there
+// are some 28,000 to choose from.
 inline int free_port() {
   const TakenPort taken;
   return taken.port();

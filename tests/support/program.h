@@ -12,8 +12,7 @@
 namespace lockstep::testing {
 
 // A child process with its output in pipes, or its standard output on a terminal. It has 100 s to
-// end, less than ctest gives a test; a wait after that fails with an exception, and the process is
-// killed.
+// end; a wait after that fails with an exception, and the process is killed.
 class Program {
  public:
   // full: as pipes, but its standard output can take nothing before somebody reads.

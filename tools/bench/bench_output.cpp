@@ -4,9 +4,9 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/core/text_table.h"
 #include "tools/bench/element_types.h"
 #include "tools/recipes/json_fields.h"
+#include "tools/report/text_table.h"
 
 namespace lockstep::bench {
 namespace {

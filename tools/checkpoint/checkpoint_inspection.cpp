@@ -11,8 +11,8 @@
 #include "lockstep/checkpoint/checkpoint_store.h"
 #include "lockstep/checkpoint/in_quotes.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/text_table.h"
 #include "tools/checkpoint/inspected_tensors.h"
+#include "tools/report/text_table.h"
 
 namespace lockstep {
 namespace {

@@ -7,8 +7,8 @@
 #include "lockstep/checkpoint/element_type.h"
 #include "lockstep/checkpoint/in_quotes.h"
 #include "lockstep/checkpoint/tensor_bytes.h"
-#include "lockstep/core/text_table.h"
 #include "tools/checkpoint/inspection.h"
+#include "tools/report/text_table.h"
 
 namespace lockstep {
 

@@ -14,7 +14,6 @@ namespace lockstep::cli {
 inline void add_backend_option(::CLI::App& app, std::string& backend) {
   std::string help = "Join the ranks with this backend\n  auto: the fastest that joins them";
   for (const BackendRow& row : backend_rows()) {
-    if (row.name == "self") continue;
     help.append("\n  ").append(row.name).append(": ").append(row.help);
   }
   app.add_option("--backend", backend, help)

@@ -28,17 +28,17 @@ namespace lockstep::cli {
 void CheckpointCommand::describe(::CLI::App& app) {
   app.require_subcommand(1);
   inspect_ = add_verb(app, "inspect", "Print names, types, shapes and hashes of a file's tensors",
-                      ", a checkpoint, or a folder of checkpoints, of which the newest is taken");
+                      ", a checkpoint, or a folder of checkpoints (the newest is used)");
   verify_ = add_verb(app, "verify", "Read all of a file, and report what is wrong with it",
-                     ", a checkpoint, or a folder of checkpoints, of which all are read");
+                     ", a checkpoint, or a folder of checkpoints (all are read)");
   diff_ = add_verb(app, "diff",
                    "Compare the tensors of two files, of either format, or of two "
                    "checkpoints",
-                   ", a checkpoint, or a folder of checkpoints, of which the newest is taken");
+                   ", a checkpoint, or a folder of checkpoints (the newest is used)");
   diff_->add_option("SECOND", second, "The other file or checkpoint")->required();
   export_ = add_verb(
       app, "export", "Convert a safetensors file to one for torch.load, or the other way round",
-      ", or a checkpoint or a folder of checkpoints, of whose newest the model is taken");
+      ", a checkpoint, or a folder of checkpoints (the newest is used), whose model is exported");
   export_->add_option("OUTPUT", second, "The new file")->required();
   for (::CLI::App* verb : {inspect_, diff_, export_}) {
     verb->add_option("--part", part,

@@ -59,7 +59,7 @@ int main(int argc, char** argv) {
       "Subcommands of lockstep-torch, which is installed beside this program; each has its own "
       "--help:\n"
       "  train       Train one of the recipes\n"
-      "  compare     Train a recipe in several modes, side by side\n"
+      "  compare     Train a recipe in several modes, one after another, and compare them\n"
       "  bench       Measure collectives and training steps\n"
       "  doctor      Report anything that would prevent training on this machine\n"
       "  checkpoint  Inspect, verify, compare and convert files of tensors and checkpoints");

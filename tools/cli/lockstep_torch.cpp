@@ -72,8 +72,8 @@ int main(int argc, char** argv) {
   ::CLI::App& train_app = *app.add_subcommand("train", "Train a recipe");
   train.describe(train_app);
   CompareCommand compare;
-  ::CLI::App& compare_app =
-      *app.add_subcommand("compare", "Train a recipe in several modes, side by side");
+  ::CLI::App& compare_app = *app.add_subcommand(
+      "compare", "Train a recipe in several modes, one after another, and compare them");
   compare.describe(compare_app);
   describe_settings(train_app);
   describe_settings(compare_app);

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/core/text_table.h"
 #include "tools/compare/comparison.h"
+#include "tools/report/text_table.h"
 
 namespace lockstep {
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/core/text_table.h"
+#include "tools/report/text_table.h"
 
 namespace lockstep {
 

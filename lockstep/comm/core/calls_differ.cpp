@@ -14,6 +14,14 @@ std::string describe_difference(const std::string& name, const Call& call,
       name, describe(call), others_name, describe(others_call));
 }
 
+std::string describe_message_difference(const Call& own, const std::string& peers_name,
+                                        const Call& peers_call) {
+  return fmt::format(
+      "this rank called {}, but {} called {}; both must name the same size and type, in the same "
+      "order",
+      describe(own), peers_name, describe(peers_call));
+}
+
 CallsDiffer::CallsDiffer(const std::string& where, const Call& own, int peer,
                          const std::string& name, const Call& peers_call)
     : UsageError(where + describe_difference("this rank", own, name, peers_call)),

@@ -14,6 +14,10 @@ namespace lockstep {
 std::string describe_difference(const std::string& name, const Call& call,
                                 const std::string& others_name, const Call& others_call);
 
+// The same for a send and a recv that do not fit each other, of this rank and a peer.
+std::string describe_message_difference(const Call& own, const std::string& peers_name,
+                                        const Call& peers_call);
+
 class CallsDiffer : public UsageError {
  public:
   // `where` begins the message, and `name` names the peer in it.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Why a group has ended: the first error, the rank at fault, and the text of every error about a
-// peer. Each engine has one.
+// Why a group has ended: the first error, the rank at fault, and the text of errors about peers
+// that died, left or do not answer. Each engine has one.
 #pragma once
 
 #include <cstdint>

@@ -49,8 +49,10 @@ class [[nodiscard]] Work {
   // hierarchical group may take up to a second.
   bool poll() { return !operation_ || operation_->poll(); }
   // Blocks until the results are ready, at most until the group's timeout or the deadline. Throws
-  // PeerLost, UsageError for calls that differ between ranks, and TimeoutError, after which the
-  // group is unusable. On a GPU only the current stream waits.
+  // PeerLost, UsageError for calls that differ between ranks, BackendError if the network or the
+  // system fails, and TimeoutError; after any of them the group is unusable. On nccl only the GPU's
+  // current stream waits, unless TORCH_NCCL_BLOCKING_WAIT=1, and the group's next call may be what
+  // throws.
   void wait() {
     // Reading the clock takes as long as a small sum, so finished work skips it.
     if (operation_ && operation_->finished()) operation_.reset();

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/comm/core/call.h"
+#include "lockstep/comm/core/calls_differ.h"
 #include "lockstep/comm/local/doorbell.h"
 #include "lockstep/core/error.h"
 
@@ -61,11 +62,8 @@ bool Mailbox::take(Message& message) {
     // The exchange agreement then ends the call on every rank. Until all ranks have reached it,
     // this rank waits for the peer.
     if (tag_ == Tag::all_to_all) return false;
-    throw UsageError(
-        where_in(peers_.backend(), title(own), peers_.rank(), peers_.size()) +
-        fmt::format("this rank called {}, but {} called {}; both must name the same size and type, "
-                    "in the same order",
-                    describe(own), peers_.name(peer_), describe(fragment.call)));
+    throw UsageError(where_in(peers_.backend(), title(own), peers_.rank(), peers_.size()) +
+                     describe_message_difference(own, peers_.name(peer_), fragment.call));
   }
   const auto bytes = std::min(kFragmentBytes, message.bytes() - transferred_);
   if (bytes > 0) std::memcpy(message.data() + transferred_, fragment.payload, bytes);

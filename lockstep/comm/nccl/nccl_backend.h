@@ -20,7 +20,6 @@ std::string nccl_version();
 // BackendError without NCCL. UsageError unless options.device is a GPU; no other rank of the group
 // may have the same one. Messages call the backend `name`.
 std::shared_ptr<Backend> make_nccl_backend(const Membership& membership,
-                                           const GroupOptions& options,
-                                           const std::string& name = "nccl");
+                                           const GroupOptions& options, const std::string& name);
 
 }  // namespace lockstep

@@ -138,21 +138,19 @@ SchedulePtr schedule_send(const Call& call, const at::Tensor& tensor, Tag tag) {
 SchedulePtr schedule_receive(const Call& call, const at::Tensor& tensor, Tag tag) {
   const int from = call.root;
   const at::Tensor description = description_of(call);
-  std::vector<Stage> stages{
-      {.start =
-           [=](Transport& transport) {
-             return transport.receive(description, from, transport_tag(tag, false));
-           },
-       .finish =
-           [=] {
-             const Call sent = described_by(first_byte(description));
-             if (sent.elements == call.elements && sent.type == call.type) return;
-             throw UsageError(fmt::format(
-                 "rank {} sent {} {} elements, but this rank expects {} {}; send and recv must "
-                 "match",
-                 from, sent.elements, c10::toString(sent.type), call.elements,
-                 c10::toString(call.type)));
-           }}};
+  std::vector<Stage> stages{{.start =
+                                 [=](Transport& transport) {
+                                   return transport.receive(description, from,
+                                                            transport_tag(tag, false));
+                                 },
+                             .finish =
+                                 [=] {
+                                   const Call sent = described_by(first_byte(description));
+                                   if (sent.elements == call.elements && sent.type == call.type)
+                                     return;
+                                   throw UsageError(describe_message_difference(
+                                       call, fmt::format("rank {}", from), sent));
+                                 }}};
   if (tensor.numel() > 0) {
     stages.push_back({.start =
                           [=](Transport& transport) {

@@ -257,7 +257,7 @@ TEST_F(CheckpointCommand, RefusesWrongUse) {
   const auto error = Json::parse(part.out)["error"];
   EXPECT_EQ(error["kind"], "checkpoint");
   EXPECT_THAT(error["message"].get<std::string>(),
-              HasSubstr("the part \"ema\" is no dict of names and tensors; these parts are: "
+              HasSubstr("the part \"ema\" is not a dict of names and tensors; these parts are: "
                         "\"model\""));
 }
 

@@ -162,9 +162,9 @@ TEST_F(TrainCommand, AFullDiskIsAnErrorAndKeepsTheOldNet) {
 }
 
 TEST_F(TrainCommand, WaitsForOthersAsLongAsItIsTold) {
-  Program program({"env", "RANK=1", "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=29419",
-                   LOCKSTEP_PROGRAM, "train", "linear", "--device", "cpu", "--timeout", "0.5",
-                   "--json"});
+  Program program({"env", "RANK=1", "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1",
+                   "MASTER_PORT=" + std::to_string(free_port()), LOCKSTEP_PROGRAM, "train",
+                   "linear", "--device", "cpu", "--timeout", "0.5", "--json"});
   EXPECT_EQ(program.wait(), 1);
   EXPECT_EQ(Json::parse(program.out())["error"]["kind"], "timeout") << program.out();
 }
@@ -203,7 +203,8 @@ TEST_F(TrainCommand, RefusesWrongUseOnOneLine) {
       {{"train", "resnet"}, "choose one of linear, mlp, cnn, resnet18, char-transformer"},
       {{"train", "char-transformer", "--ranks", "2", "--data", "/absent"},
        "/absent: there is no such file"},
-      {{"train", "char-transformer", "--data", "/dev/null"}, "/dev/null: this is no regular file"},
+      {{"train", "char-transformer", "--data", "/dev/null"},
+       "/dev/null: this is not a regular file"},
       {{"train", "char-transformer", "--curriculum", "root"},
        "recipe char-transformer has no images to sort"},
       {{"train", "resnet18", "--data", "/absent"}, "/absent: there is no such data folder"},

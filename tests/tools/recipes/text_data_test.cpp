@@ -101,8 +101,8 @@ TEST(TextData, RefusesPathsWithoutText) {
   expect_refused(folder.path(), "the folder holds no regular file");
   expect_refused(folder.path() / "link", "there is no such file");
   ASSERT_EQ(mkfifo((folder.path() / "fifo").c_str(), 0600), 0);
-  expect_refused(folder.path() / "fifo", "this is no regular file");
-  expect_refused("/dev/zero", "this is no regular file");
+  expect_refused(folder.path() / "fifo", "this is not a regular file");
+  expect_refused("/dev/zero", "this is not a regular file");
   expect_refused("", "there is no such file");
 }
 

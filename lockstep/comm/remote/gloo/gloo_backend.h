@@ -11,7 +11,6 @@ namespace lockstep {
 
 // Blocks until all ranks have joined. Messages call the backend `name`.
 std::shared_ptr<Backend> make_gloo_backend(const Membership& membership,
-                                           const GroupOptions& options,
-                                           const std::string& name = "gloo");
+                                           const GroupOptions& options, const std::string& name);
 
 }  // namespace lockstep

@@ -13,6 +13,6 @@ namespace lockstep {
 // Blocks until all ranks have joined. BackendError if this process is not a rank of MPI. Messages
 // call the backend `name`.
 std::shared_ptr<Backend> make_mpi_backend(const Membership& membership, const GroupOptions& options,
-                                          const std::string& name = "mpi");
+                                          const std::string& name);
 
 }  // namespace lockstep

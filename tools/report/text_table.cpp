@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Pads cells to the width of their column.
-#include "lockstep/core/text_table.h"
+#include "tools/report/text_table.h"
 
 #include <algorithm>
 
