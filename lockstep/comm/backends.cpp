@@ -52,11 +52,11 @@ FindLibrary find_nccl() {
   return nullptr;
 }
 
-// Joins the ranks of several hosts, with `engine` between the hosts.
-template <Join (*engine)()>
+// Joins the ranks of several hosts, with the backend of `between` between the hosts.
+template <Join (*between)()>
 std::shared_ptr<Backend> join_hosts(const Membership& membership, const GroupOptions& options,
                                     const std::string&) {
-  return make_hierarchical_backend(membership, options, this_host(), engine());
+  return make_hierarchical_backend(membership, options, this_host(), between());
 }
 
 }  // namespace

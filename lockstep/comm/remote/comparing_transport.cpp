@@ -56,7 +56,7 @@ ComparingTransport::ComparingTransport(std::unique_ptr<Messenger> messenger, int
 void ComparingTransport::begin_stage(const Call& call, std::size_t stage,
                                      std::span<const std::int64_t> sizes) {
   call_ = call;
-  step_ = stage;
+  stage_ = stage;
   sizes_.assign(sizes.begin(), sizes.end());
 }
 
@@ -80,7 +80,7 @@ std::unique_ptr<Transmission> ComparingTransport::exchange(Blocks blocks) {
   const Block& to = blocks.incoming[static_cast<std::size_t>(rank_)];
   if (to.bytes > 0) std::memmove(to.data, from.data, static_cast<std::size_t>(to.bytes));
   const auto shared = std::make_shared<Blocks>(std::move(blocks));
-  if (step_ == 0) return exchange_heads(shared);
+  if (stage_ == 0) return exchange_heads(shared);
   return exchange_blocks(shared, [](const Block& block) { return block.bytes > 0; });
 }
 
@@ -109,7 +109,7 @@ std::unique_ptr<Transmission> ComparingTransport::exchange_heads(
 template <class Function>
 std::unique_ptr<Transmission> ComparingTransport::exchange_blocks(
     const std::shared_ptr<Blocks>& blocks, const Function& chooses) {
-  const int tag = tag_of(call_, step_, messenger_->tags());
+  const int tag = tag_of(call_, stage_, messenger_->tags());
   c10::SmallVector<Messenger::Message, kFewRanks> outgoing;
   c10::SmallVector<Messenger::Message, kFewRanks> incoming;
   for (int distance = 1; distance < size_; ++distance) {

@@ -51,7 +51,7 @@ class ComparingTransport final : public Transport {
   const int rank_;
   const int size_;
   Call call_;
-  std::size_t step_ = 0;
+  std::size_t stage_ = 0;
   std::vector<std::int64_t> sizes_;
   HeadMemory memory_;
 };
