@@ -204,7 +204,7 @@ TEST(TorchFile, FindsTheStateDictByItsName) {
   EXPECT_TRUE(state_dict_of(value, "ema").empty());
   EXPECT_THAT([&] { state_dict_of(value); },
               ThrowsMessage<CheckpointError>(
-                  HasSubstr("no dict of names and tensors; these parts are: \"model\", \"ema\"")));
+                  HasSubstr("not a dict of names and tensors; these parts are: \"model\", \"ema\"")));
   EXPECT_THAT([&] { state_dict_of(value, "epoch"); },
               ThrowsMessage<CheckpointError>(HasSubstr("the part \"epoch\" is not a dict")));
   EXPECT_THAT([&] { state_dict_of(value_of(torch_bytes("N"))); },
