@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""Compiles each public header by itself, as the target all_verify_interface_header_sets of a build by
-g++ does, but in half the time.
+"""Compiles each public header by itself, as the target all_verify_interface_header_sets of a build
+by g++ does, but in half the time.
 
-Most of the time goes to torch/types.h, which each header of torch/data and torch/nn includes. For
+Most of the time goes to torch/types.h, which most headers of torch/data and torch/nn include. For
 public headers that include one of these it is precompiled; it hides no missing include, since it is
 included anyway.
 
@@ -20,6 +20,7 @@ from compile_steps import compiles, steps
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 INCLUDE = re.compile(r'^#include ([<"])([^>"]+)', re.MULTILINE)
 WITH_TYPES = ("torch/data/", "torch/nn/")
+WITHOUT_TYPES = "torch/nn/utils/"
 
 
 def includes_types(header, seen):
@@ -27,7 +28,8 @@ def includes_types(header, seen):
     if header in seen or not (ROOT / header).exists():
         return False
     seen.add(header)
-    return any(name.startswith(WITH_TYPES) if bracket == "<" else includes_types(name, seen)
+    return any(name.startswith(WITH_TYPES) and not name.startswith(WITHOUT_TYPES)
+               if bracket == "<" else includes_types(name, seen)
                for bracket, name in INCLUDE.findall((ROOT / header).read_text(encoding="utf-8")))
 
 

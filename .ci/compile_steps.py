@@ -21,7 +21,7 @@ def steps(build):
 
 
 def compiles(step, *options):
-    """Whether it compiles with these options as well; prints its warnings, and generates no code."""
+    """Whether it compiles with these options as well. Prints its warnings and generates no code."""
     print("checking", step.output, flush=True)
     command = [*step.command, "-fsyntax-only", *options]
     return subprocess.run(command, cwd=step.folder, check=False).returncode == 0

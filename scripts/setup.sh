@@ -61,7 +61,7 @@ join_values() {
   done
 }
 
-# option ARGUMENT: takes an option that all scripts know; false for others.
+# option ARGUMENT: takes an option that most scripts know; false for others.
 option() {
   case $1 in
     --yes | -y) yes=yes ;;

@@ -139,8 +139,9 @@ class ProcessGroup final : public std::enable_shared_from_this<ProcessGroup> {
 
   // An uninitialized tensor in the memory where this backend reduces fastest; on device() unless
   // the options name another device. A collective call, blocking: every rank asks for the same
-  // sizes. BackendError on every rank if one of them lacks the memory; the group stays usable. The
-  // tensor may outlive the group.
+  // sizes. BackendError on every rank if one of them lacks the memory, after which the group stays
+  // usable; on a GPU without nccl, libtorch's error on that rank alone. The tensor may outlive the
+  // group.
   at::Tensor empty(at::IntArrayRef sizes, const at::TensorOptions& options);
 
   // Ends the group for every rank: pending waits and later calls throw, with the reason. May be

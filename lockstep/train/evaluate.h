@@ -169,12 +169,12 @@ auto output_of(Model& model, const Input& input) {
 // sees padding.
 //
 // Collective: each rank runs its own batches, and the ranks exchange their sums once at the end.
-// Blocking. UsageError on
-// every rank if a sampler was made for another rank or number of ranks, if a loader does not yield
-// the sampler's samples (another sampler, or drop_last), if no rank has any, or if the ranks'
-// metrics return different numbers of sums. UsageError on this rank alone for a loader whose
-// enforce_ordering is off, since padding must come last, for a batch without tensors or with
-// different numbers of samples, and for a metric that changes its number of sums between batches.
+// Blocking. UsageError on every rank if a sampler was made for another rank or number of ranks, if
+// a loader does not yield the sampler's samples (another sampler, or drop_last), if no rank has
+// any, or if the ranks' metrics return different numbers of sums. UsageError on this rank alone for
+// a loader whose enforce_ordering is off, since padding must come last, for a batch without tensors
+// or with different numbers of samples, and for a metric that changes its number of sums between
+// batches.
 template <class Model, class Loader, class Metric>
 Evaluation evaluate(Model&& model, Loader& loader, const DistributedSampler& sampler,
                     GroupArgument group, Metric&& metric) {

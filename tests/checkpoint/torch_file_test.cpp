@@ -203,8 +203,8 @@ TEST(TorchFile, FindsTheStateDictByItsName) {
   EXPECT_EQ(state_dict_of(value, "model").at(0).name, "w");
   EXPECT_TRUE(state_dict_of(value, "ema").empty());
   EXPECT_THAT([&] { state_dict_of(value); },
-              ThrowsMessage<CheckpointError>(
-                  HasSubstr("not a dict of names and tensors; these parts are: \"model\", \"ema\"")));
+              ThrowsMessage<CheckpointError>(HasSubstr(
+                  "not a dict of names and tensors; these parts are: \"model\", \"ema\"")));
   EXPECT_THAT([&] { state_dict_of(value, "epoch"); },
               ThrowsMessage<CheckpointError>(HasSubstr("the part \"epoch\" is not a dict")));
   EXPECT_THAT([&] { state_dict_of(value_of(torch_bytes("N"))); },

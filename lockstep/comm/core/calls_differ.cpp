@@ -17,9 +17,10 @@ std::string describe_difference(const std::string& name, const Call& call,
 std::string describe_message_difference(const Call& own, const std::string& peers_name,
                                         const Call& peers_call) {
   return fmt::format(
-      "this rank called {}, but {} called {}; both must name the same size and type, in the same "
-      "order",
-      describe(own), peers_name, describe(peers_call));
+      "{} sent {} {} elements, but this rank expects {} {}; send and recv must name the same size "
+      "and type, in the same order",
+      peers_name, peers_call.elements, c10::toString(peers_call.type), own.elements,
+      c10::toString(own.type));
 }
 
 CallsDiffer::CallsDiffer(const std::string& where, const Call& own, int peer,

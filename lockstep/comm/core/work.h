@@ -21,8 +21,7 @@ class Operation {
   virtual bool poll() = 0;
 
   // Blocks until poll() would return true; on a device, only its stream may block.
-  // Throws the collective's error: PeerLost, UsageError if calls do not match, or TimeoutError at
-  // the deadline, after which the group is unusable.
+  // Throws the collective's error, as Work::wait does; TimeoutError at the deadline.
   virtual void wait(const Deadline& deadline) = 0;
 
   // The deadline for a wait whose caller gives none.
