@@ -19,6 +19,7 @@ namespace {
 
 using ::testing::AllOf;
 using testing::Ended;
+using testing::free_port;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::IsSupersetOf;
