@@ -25,9 +25,10 @@ std::vector<HostTensor> in_host_memory(const std::vector<at::Tensor>& tensors) {
 // One rank's part of one call: starts the transfers and messages that carry it out, in order.
 class StartedCall {
  public:
-  StartedCall(std::shared_ptr<Engine> engine, std::chrono::milliseconds timeout, int rank, int size)
-      : engine_(std::move(engine)),
-        operation_(std::make_shared<StagedOperation>(engine_, timeout, at::kCPU)),
+  StartedCall(const std::shared_ptr<Engine>& engine, std::chrono::milliseconds timeout, int rank,
+              int size)
+      : engine_(*engine),
+        operation_(std::make_shared<StagedOperation>(engine, timeout, at::kCPU)),
         rank_(rank),
         size_(size) {}
 
@@ -78,11 +79,11 @@ class StartedCall {
   }
 
   void begin(std::shared_ptr<Transfer> transfer) {
-    engine_->start(transfer);
+    engine_.start(transfer);
     operation_->add(std::move(transfer));
   }
   void begin(std::shared_ptr<Message> message, Tag tag) {
-    engine_->start(message, tag);
+    engine_.start(message, tag);
     operation_->add(std::move(message));
   }
 
@@ -97,7 +98,7 @@ class StartedCall {
   // Sizes may differ from pair to pair, so each tensor goes as a message of its own.
   void exchange(const CollectiveArgs& args) {
     const auto agreement =
-        exchange_agreement(exchange_sizes(args.outputs, args.inputs), engine_->backend(), rank_);
+        exchange_agreement(exchange_sizes(args.outputs, args.inputs), engine_.backend(), rank_);
     begin(agreement);
     const auto own = static_cast<std::size_t>(rank_);
     const at::NoGradGuard no_grad;
@@ -116,8 +117,8 @@ class StartedCall {
     }
   }
 
-  std::shared_ptr<Engine> engine_;
-  std::shared_ptr<StagedOperation> operation_;
+  Engine& engine_;
+  std::shared_ptr<StagedOperation> operation_;  // keeps the engine
   int rank_;
   int size_;
 };
