@@ -12,8 +12,9 @@
 
 namespace lockstep::testing {
 
-// Survivors must know of a loss within this time.
-inline constexpr std::chrono::seconds kSoon{2};
+// Survivors must know of a loss within this time: half of their groups' timeout, since a busy
+// machine may take seconds to run a rank, or to end a killed one.
+inline constexpr std::chrono::seconds kSoon{15};
 
 // A pattern for the beginning of the messages of this rank in such a call.
 std::string beginning(const TestedBackend& backend, const Rank& rank, std::string_view operation);

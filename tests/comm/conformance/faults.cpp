@@ -244,7 +244,10 @@ TEST_P(FaultConformance, ADeathIsSeenThoughAChildLivesOn) {
         const std::string seen = rank.folder() + "/seen";
         if (rank.rank() == victim) {
           if (::fork() == 0) {
-            for (int i = 0; i < 100 && ::access(seen.c_str(), F_OK) != 0; ++i) ::usleep(50'000);
+            const Deadline longer_than_soon = Deadline::after(kSoon + 5s);
+            while (!longer_than_soon.passed() && ::access(seen.c_str(), F_OK) != 0) {
+              std::this_thread::sleep_for(50ms);
+            }
             ::_exit(0);
           }
           rank.cue("now");
