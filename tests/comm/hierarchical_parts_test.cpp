@@ -227,7 +227,7 @@ TEST(HierarchicalParts, ARankKilledBetweenThePhasesIsNamed) {
                                 reduce_scatter(*group, 300'000);
                               }
                             });
-                EXPECT_LT(rank.since_signal(victim), kSoon);
+                EXPECT_LT(rank.since_end(victim), kSoon);
               },
               {.signals = {{.rank = victim, .cue = "under way", .signal = SIGKILL}}});
   }

@@ -3,6 +3,7 @@
 #include "support/process_table.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -68,6 +69,19 @@ char state_of(pid_t process) {
   // The name, in parentheses, may hold anything.
   const auto name_end = line.rfind(')');
   return name_end == std::string::npos || name_end + 2 >= line.size() ? '\0' : line[name_end + 2];
+}
+
+std::chrono::nanoseconds waited_for_a_core(pid_t process) {
+  std::chrono::nanoseconds waited{};
+  std::error_code error;  // a process may end meanwhile
+  std::filesystem::directory_iterator thread("/proc/" + std::to_string(process) + "/task", error);
+  for (; thread != std::filesystem::directory_iterator(); thread.increment(error)) {
+    std::ifstream file(thread->path() / "schedstat");
+    std::int64_t ran = 0;
+    std::int64_t waiting = 0;
+    if (file >> ran >> waiting) waited += std::chrono::nanoseconds(waiting);
+  }
+  return waited;
 }
 
 int count_descriptors() {

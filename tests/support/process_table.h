@@ -28,6 +28,10 @@ std::vector<pid_t> children_of(pid_t parent);
 // The state of a process in /proc: 'R', 'S', 'Z', ...; '\0' if there is none.
 char state_of(pid_t process);
 
+// How long the process's threads have had work but no core, all together. Zero if it has gone, or
+// if the kernel does not count this.
+std::chrono::nanoseconds waited_for_a_core(pid_t process);
+
 // Open descriptors of this process.
 int count_descriptors();
 

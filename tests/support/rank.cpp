@@ -4,12 +4,23 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "support/process_table.h"
 #include "support/rank_state.h"
 #include <fmt/format.h>
 #include <signal.h>
 #include <unistd.h>
 
 namespace lockstep::testing {
+namespace {
+
+using namespace std::chrono_literals;
+
+std::chrono::nanoseconds since(std::int64_t nanoseconds) {
+  return std::chrono::steady_clock::now().time_since_epoch() -
+         std::chrono::nanoseconds(nanoseconds);
+}
+
+}  // namespace
 
 int Rank::rank() const {
   return state_.rank;
@@ -49,9 +60,17 @@ pid_t Rank::pid_of(int rank) const {
 
 std::chrono::milliseconds Rank::since_signal(int rank) const {
   const std::int64_t then = state_.board[rank].signalled_at;
-  if (then == 0) return {};
-  const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  return std::chrono::ceil<std::chrono::milliseconds>(now - std::chrono::nanoseconds(then));
+  return then == 0 ? 0ms : std::chrono::ceil<std::chrono::milliseconds>(since(then));
+}
+
+std::chrono::milliseconds Rank::since_end(int rank) const {
+  const std::int64_t then = state_.board[rank].ended_at;
+  if (then == 0) return 0ms;
+  std::chrono::nanoseconds unhindered = since(then);
+  for (int other = 0; other < state_.size; ++other) {
+    unhindered -= state_.board[other].waited_since_first_end();
+  }
+  return std::chrono::ceil<std::chrono::milliseconds>(std::max(unhindered, 0ns));
 }
 
 void Rank::note(std::string_view text) {
@@ -79,6 +98,12 @@ void Rank::State::wait_for(int rank, std::string_view cue) {
     if (std::find(cues.begin(), cues.end(), wanted) != cues.end()) break;
     if (!reader.read_some(socket)) throw std::runtime_error("the test has gone");
   }
+}
+
+// The kernel forgets the times of threads and processes that have ended.
+std::chrono::nanoseconds BoardEntry::waited_since_first_end() {
+  waited = std::max<std::int64_t>(waited, waited_for_a_core(pid).count());
+  return std::chrono::nanoseconds(waited - waited_before);
 }
 
 void BoardEntry::write(std::string_view text) {

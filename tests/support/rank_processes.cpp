@@ -11,6 +11,7 @@
 #include <fstream>
 #include <stdexcept>
 
+#include "support/process_table.h"
 #include "support/rank_child.h"
 #include "support/rank_state.h"
 #include <fcntl.h>
@@ -35,6 +36,12 @@ void check(bool good, const char* what) {
   if (!good)
     throw std::runtime_error(
         fmt::format("cannot start ranks: {} failed: {}", what, std::strerror(errno)));
+}
+
+// In nanoseconds of the steady clock.
+std::int64_t now() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::nanoseconds(now).count();
 }
 
 // The line "State: ..." of a process: "S (sleeping)", "T (stopped)", ...
@@ -209,9 +216,7 @@ class RankLauncher {
       if (signal->rank != rank || signal->cue != cue) continue;
       children_[rank].signalled = true;
       children_[rank].stopped = signal->signal == SIGSTOP;
-      board_[rank].signalled_at = std::chrono::duration_cast<std::chrono::nanoseconds>(
-                                      std::chrono::steady_clock::now().time_since_epoch())
-                                      .count();
+      board_[rank].signalled_at = now();
       ::kill(children_[rank].pid, signal->signal);
       unsent_.erase(signal);
       return;
@@ -222,9 +227,19 @@ class RankLauncher {
     Child& child = children_[rank];
     if (child.ended || ::waitpid(child.pid, &child.status, WNOHANG) != child.pid) return;
     child.ended = true;
+    note_end(rank);
     // What it said last is still in the socket; a grandchild may keep it open, so do not block.
     ::fcntl(child.socket.get(), F_SETFL, O_NONBLOCK);
     while (!child.silent) hear(rank);
+  }
+
+  void note_end(int rank) {
+    const bool first = std::ranges::count(children_, true, &Child::ended) == 1;
+    for (int other = 0; first && other < size_; ++other) {
+      BoardEntry& entry = board_[other];
+      entry.waited = entry.waited_before = waited_for_a_core(entry.pid).count();
+    }
+    board_[rank].ended_at = now();
   }
 
   void end(Child& child) {

@@ -6,10 +6,13 @@
 #include <fstream>
 #include <thread>
 
+#include "support/process_table.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest-spi.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "lockstep/core/error.h"
@@ -125,6 +128,44 @@ TEST(RankProcesses, AreKilledOnCue) {
                                   {.signals = {{.rank = 1, .cue = "there", .signal = SIGKILL}}});
   EXPECT_EQ(outcomes[0].result, "survived");
   EXPECT_EQ(outcomes[1].signal, SIGKILL);
+}
+
+// Until the test has seen the other rank's end.
+void expect_end_of(const Rank& rank, int other) {
+  EXPECT_TRUE(eventually([&] { return rank.since_end(other) > 0ms; }));
+}
+
+TEST(RankProcesses, KnowHowLongAgoAnotherEnded) {
+  run_ranks(2, [](Rank& rank) {
+    if (rank.rank() == 1) return rank.await(0, "alone soon");
+    EXPECT_EQ(rank.since_end(1), 0ms);
+    rank.cue("alone soon");
+    expect_end_of(rank, 1);
+    std::this_thread::sleep_for(300ms);
+    EXPECT_GE(rank.since_end(1), 290ms);
+  });
+}
+
+TEST(RankProcesses, DoNotCountTheTimeWithoutACoreSinceAnotherEnded) {
+  run_ranks(2, [](Rank& rank) {
+    if (rank.rank() == 1) return;
+    expect_end_of(rank, 1);
+    cpu_set_t one_core;
+    CPU_ZERO(&one_core);
+    CPU_SET(::sched_getcpu(), &one_core);
+    ASSERT_EQ(::sched_setaffinity(0, sizeof one_core, &one_core), 0);
+    const pid_t rival = ::fork();
+    if (rival == 0) {
+      ::alarm(30);
+      while (true) asm volatile("");
+    }
+    const auto before = rank.since_end(1);
+    const auto begin = std::chrono::steady_clock::now();
+    while (std::chrono::steady_clock::now() - begin < 500ms) continue;
+    EXPECT_LT(rank.since_end(1) - before, 400ms);
+    ::kill(rival, SIGKILL);
+    ::waitpid(rival, nullptr, 0);
+  });
 }
 
 TEST(RankProcesses, ThatWereStoppedAreKilledWhenTheOthersHaveEnded) {

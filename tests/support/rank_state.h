@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <mutex>
 #include <string>
@@ -21,9 +22,17 @@ struct BoardEntry {
   std::atomic<pid_t> pid;
   // When the test signalled the rank, in nanoseconds of the steady clock; 0 if it did not.
   std::atomic<std::int64_t> signalled_at;
+  // When the test saw the rank's end, likewise.
+  std::atomic<std::int64_t> ended_at;
+  // How long the rank had waited for a core, in nanoseconds, when the test first saw a rank's end,
+  // and when a rank last asked.
+  std::atomic<std::int64_t> waited_before;
+  std::atomic<std::int64_t> waited;
   char note[240];
 
   void write(std::string_view text);
+  // How long the rank has waited for a core since the test first saw a rank's end.
+  std::chrono::nanoseconds waited_since_first_end();
 };
 
 // Of a process; ranks that are threads send their cues another way.

@@ -12,9 +12,8 @@
 
 namespace lockstep::testing {
 
-// Survivors must know of a loss within this time: half of their groups' timeout, since a busy
-// machine may take seconds to run a rank, or to end a killed one.
-inline constexpr std::chrono::seconds kSoon{15};
+// Survivors must know of a loss within this time.
+inline constexpr std::chrono::seconds kSoon{2};
 
 // A pattern for the beginning of the messages of this rank in such a call.
 std::string beginning(const TestedBackend& backend, const Rank& rank, std::string_view operation);

@@ -48,7 +48,7 @@ TEST_P(FaultConformance, ARankKilledInTheMiddleOfAllReducesIsNamedWithItsPid) {
             expect_lost(rank, *group, victim,
                         {"died before", beginning(backend(), rank, "all_reduce")},
                         [&] { reduce_for_ever(rank, *group, victim); });
-            EXPECT_LT(rank.since_signal(victim), kSoon);
+            EXPECT_LT(rank.since_end(victim), kSoon);
           },
           {.signals = {{.rank = victim, .cue = "in all_reduce", .signal = signal}}});
       EXPECT_EQ(outcomes[victim].signal, signal);
@@ -63,7 +63,7 @@ TEST_P(FaultConformance, ARankKilledInTheMiddleOfRingsIsNamedWithItsPid) {
           const auto group = join(rank);
           expect_lost(rank, *group, victim, {"died|ended", beginning_of_ring(backend(), rank)},
                       [&] { reduce_for_ever(rank, *group, victim, Algorithm::ring); });
-          EXPECT_LT(rank.since_signal(victim), kSoon);
+          EXPECT_LT(rank.since_end(victim), kSoon);
         },
         {.signals = {{.rank = victim, .cue = "in all_reduce", .signal = SIGKILL}}});
   }
@@ -87,7 +87,7 @@ TEST_P(FaultConformance, ARankKilledAmongStepsOfAShardedOptimizerIsNamed) {
                         optimizer.step();
                       }
                     });
-        EXPECT_LT(rank.since_signal(victim), kSoon);
+        EXPECT_LT(rank.since_end(victim), kSoon);
         // No rank that is still in its step can store anything there.
         EXPECT_TRUE(GroupAccess(*group).symmetric_memory(parameter).empty());
       },
@@ -211,7 +211,7 @@ TEST_P(FaultConformance, ADeathWakesRanksThatSleepInAnyCollective) {
           const std::string begins = name == by_a_ring ? beginning_of_ring(backend(), rank)
                                                        : beginning(backend(), rank, name);
           expect_lost(rank, *group, victim, {begins}, [&] { call(*group); });
-          EXPECT_LT(rank.since_signal(victim), kSoon);
+          EXPECT_LT(rank.since_end(victim), kSoon);
         },
         {.signals = {{.rank = victim, .cue = "now", .signal = SIGKILL}}});
   }
@@ -256,7 +256,7 @@ TEST_P(FaultConformance, ADeathIsSeenThoughAChildLivesOn) {
         rank.await(victim, "now");
         expect_lost(rank, *group, victim, {beginning(backend(), rank, "barrier")},
                     [&] { group->barrier().wait(); });
-        EXPECT_LT(rank.since_signal(victim), kSoon);
+        EXPECT_LT(rank.since_end(victim), kSoon);
         std::ofstream(seen) << "the child may end";
       },
       {.signals = {{.rank = victim, .cue = "now", .signal = SIGKILL}}});
@@ -296,7 +296,7 @@ TEST_P(FaultConformance, ARankThatOnlyPollsSeesADeath) {
           const Deadline deadline = Deadline::after(20s);
           while (!work.poll() && !deadline.passed()) std::this_thread::yield();
         });
-        EXPECT_LT(rank.since_signal(victim), kSoon);
+        EXPECT_LT(rank.since_end(victim), kSoon);
       },
       {.signals = {{.rank = victim, .cue = "now", .signal = SIGKILL}}});
 }
