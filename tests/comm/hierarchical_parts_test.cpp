@@ -227,7 +227,7 @@ TEST(HierarchicalParts, ARankKilledBetweenThePhasesIsNamed) {
                                 reduce_scatter(*group, 300'000);
                               }
                             });
-                EXPECT_LT(rank.since_end(victim), kSoon);
+                expect_soon(rank, victim);
               },
               {.signals = {{.rank = victim, .cue = "under way", .signal = SIGKILL}}});
   }

@@ -72,16 +72,11 @@ char state_of(pid_t process) {
 }
 
 std::chrono::nanoseconds waited_for_a_core(pid_t process) {
-  std::chrono::nanoseconds waited{};
-  std::error_code error;  // a process may end meanwhile
-  std::filesystem::directory_iterator thread("/proc/" + std::to_string(process) + "/task", error);
-  for (; thread != std::filesystem::directory_iterator(); thread.increment(error)) {
-    std::ifstream file(thread->path() / "schedstat");
-    std::int64_t ran = 0;
-    std::int64_t waiting = 0;
-    if (file >> ran >> waiting) waited += std::chrono::nanoseconds(waiting);
-  }
-  return waited;
+  std::ifstream file("/proc/" + std::to_string(process) + "/schedstat");
+  std::int64_t ran = 0;
+  std::int64_t waited = 0;
+  file >> ran >> waited;
+  return std::chrono::nanoseconds(waited);
 }
 
 int count_descriptors() {

@@ -28,8 +28,8 @@ std::vector<pid_t> children_of(pid_t parent);
 // The state of a process in /proc: 'R', 'S', 'Z', ...; '\0' if there is none.
 char state_of(pid_t process);
 
-// How long the process's threads have had work but no core, all together. Zero if it has gone, or
-// if the kernel does not count this.
+// How long the process's main thread has been ready to run without having a core; a wait counts
+// once it is over. Zero if the process has gone, or if the kernel does not count this.
 std::chrono::nanoseconds waited_for_a_core(pid_t process);
 
 // Open descriptors of this process.

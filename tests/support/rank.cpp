@@ -15,9 +15,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
-std::chrono::nanoseconds since(std::int64_t nanoseconds) {
+std::chrono::nanoseconds elapsed_since(std::int64_t steady_nanoseconds) {
   return std::chrono::steady_clock::now().time_since_epoch() -
-         std::chrono::nanoseconds(nanoseconds);
+         std::chrono::nanoseconds(steady_nanoseconds);
 }
 
 }  // namespace
@@ -60,17 +60,17 @@ pid_t Rank::pid_of(int rank) const {
 
 std::chrono::milliseconds Rank::since_signal(int rank) const {
   const std::int64_t then = state_.board[rank].signalled_at;
-  return then == 0 ? 0ms : std::chrono::ceil<std::chrono::milliseconds>(since(then));
+  return then == 0 ? 0ms : std::chrono::ceil<std::chrono::milliseconds>(elapsed_since(then));
 }
 
 std::chrono::milliseconds Rank::since_end(int rank) const {
   const std::int64_t then = state_.board[rank].ended_at;
   if (then == 0) return 0ms;
-  std::chrono::nanoseconds unhindered = since(then);
+  std::chrono::nanoseconds without_waits = elapsed_since(then);
   for (int other = 0; other < state_.size; ++other) {
-    unhindered -= state_.board[other].waited_since_first_end();
+    without_waits -= state_.board[other].waited_since_first_end();
   }
-  return std::chrono::ceil<std::chrono::milliseconds>(std::max(unhindered, 0ns));
+  return std::chrono::ceil<std::chrono::milliseconds>(std::max(without_waits, 0ns));
 }
 
 void Rank::note(std::string_view text) {
@@ -100,9 +100,11 @@ void Rank::State::wait_for(int rank, std::string_view cue) {
   }
 }
 
-// The kernel forgets the times of threads and processes that have ended.
+// The kernel forgets the time of a process that has ended, so the board keeps the longest.
 std::chrono::nanoseconds BoardEntry::waited_since_first_end() {
-  waited = std::max<std::int64_t>(waited, waited_for_a_core(pid).count());
+  const std::int64_t read = waited_for_a_core(pid).count();
+  std::int64_t longest = waited;
+  while (longest < read && !waited.compare_exchange_weak(longest, read)) continue;
   return std::chrono::nanoseconds(waited - waited_before);
 }
 

@@ -40,8 +40,7 @@ void check(bool good, const char* what) {
 
 // In nanoseconds of the steady clock.
 std::int64_t now() {
-  const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  return std::chrono::nanoseconds(now).count();
+  return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 // The line "State: ..." of a process: "S (sleeping)", "T (stopped)", ...
@@ -234,12 +233,13 @@ class RankLauncher {
   }
 
   void note_end(int rank) {
+    const std::int64_t seen = now();
     const bool first = std::ranges::count(children_, true, &Child::ended) == 1;
     for (int other = 0; first && other < size_; ++other) {
       BoardEntry& entry = board_[other];
       entry.waited = entry.waited_before = waited_for_a_core(entry.pid).count();
     }
-    board_[rank].ended_at = now();
+    board_[rank].ended_at = seen;
   }
 
   void end(Child& child) {

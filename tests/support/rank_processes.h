@@ -82,9 +82,9 @@ class Rank {
   pid_t pid_of(int rank) const;
   // How long ago the test signalled that rank. Zero if it has not.
   std::chrono::milliseconds since_signal(int rank) const;
-  // How long ago the test saw that rank's end, less the time for which any rank has since waited
-  // for a core: what a busy machine delays does not count. Zero if the test has not seen it. For
-  // the first rank that ends.
+  // How long ago the test saw that rank's end, less the times for which the ranks' main threads
+  // have since waited for a core, all together. Zero if the test has not seen it. The rank must be
+  // the first that ended.
   std::chrono::milliseconds since_end(int rank) const;
 
   // What this rank is doing, for the report of a launch that took too long.

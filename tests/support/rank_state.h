@@ -24,8 +24,8 @@ struct BoardEntry {
   std::atomic<std::int64_t> signalled_at;
   // When the test saw the rank's end, likewise.
   std::atomic<std::int64_t> ended_at;
-  // How long the rank had waited for a core, in nanoseconds, when the test first saw a rank's end,
-  // and when a rank last asked.
+  // How long the rank had waited for a core, in nanoseconds, when the test first saw a rank's end;
+  // and the longest time that was read since.
   std::atomic<std::int64_t> waited_before;
   std::atomic<std::int64_t> waited;
   char note[240];

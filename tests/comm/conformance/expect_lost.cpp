@@ -33,7 +33,12 @@ void expect_lost(Rank& rank, ProcessGroup& group, int victim,
   EXPECT_EQ(again.rank(), victim) << again.what();
   const auto begin = Clock::now();
   error_of<PeerLost>([&] { group.empty({3}, at::kFloat); }, "empty()", PeerLost(-1, ""));
-  EXPECT_LT(Clock::now() - begin, kSoon);
+  EXPECT_LT(Clock::now() - begin, kLongBeforeTimeout);
+}
+
+void expect_soon(const Rank& rank, int victim) {
+  EXPECT_LT(rank.since_end(victim), std::chrono::seconds(2));
+  EXPECT_LT(rank.since_signal(victim), kLongBeforeTimeout);
 }
 
 std::vector<int> victims(int size) {

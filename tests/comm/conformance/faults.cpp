@@ -48,7 +48,7 @@ TEST_P(FaultConformance, ARankKilledInTheMiddleOfAllReducesIsNamedWithItsPid) {
             expect_lost(rank, *group, victim,
                         {"died before", beginning(backend(), rank, "all_reduce")},
                         [&] { reduce_for_ever(rank, *group, victim); });
-            EXPECT_LT(rank.since_end(victim), kSoon);
+            expect_soon(rank, victim);
           },
           {.signals = {{.rank = victim, .cue = "in all_reduce", .signal = signal}}});
       EXPECT_EQ(outcomes[victim].signal, signal);
@@ -63,7 +63,7 @@ TEST_P(FaultConformance, ARankKilledInTheMiddleOfRingsIsNamedWithItsPid) {
           const auto group = join(rank);
           expect_lost(rank, *group, victim, {"died|ended", beginning_of_ring(backend(), rank)},
                       [&] { reduce_for_ever(rank, *group, victim, Algorithm::ring); });
-          EXPECT_LT(rank.since_end(victim), kSoon);
+          expect_soon(rank, victim);
         },
         {.signals = {{.rank = victim, .cue = "in all_reduce", .signal = SIGKILL}}});
   }
@@ -87,7 +87,7 @@ TEST_P(FaultConformance, ARankKilledAmongStepsOfAShardedOptimizerIsNamed) {
                         optimizer.step();
                       }
                     });
-        EXPECT_LT(rank.since_end(victim), kSoon);
+        expect_soon(rank, victim);
         // No rank that is still in its step can store anything there.
         EXPECT_TRUE(GroupAccess(*group).symmetric_memory(parameter).empty());
       },
@@ -211,7 +211,7 @@ TEST_P(FaultConformance, ADeathWakesRanksThatSleepInAnyCollective) {
           const std::string begins = name == by_a_ring ? beginning_of_ring(backend(), rank)
                                                        : beginning(backend(), rank, name);
           expect_lost(rank, *group, victim, {begins}, [&] { call(*group); });
-          EXPECT_LT(rank.since_end(victim), kSoon);
+          expect_soon(rank, victim);
         },
         {.signals = {{.rank = victim, .cue = "now", .signal = SIGKILL}}});
   }
@@ -244,8 +244,8 @@ TEST_P(FaultConformance, ADeathIsSeenThoughAChildLivesOn) {
         const std::string seen = rank.folder() + "/seen";
         if (rank.rank() == victim) {
           if (::fork() == 0) {
-            const Deadline longer_than_soon = Deadline::after(kSoon + 5s);
-            while (!longer_than_soon.passed() && ::access(seen.c_str(), F_OK) != 0) {
+            const Deadline after_timeout = Deadline::after(40s);
+            while (!after_timeout.passed() && ::access(seen.c_str(), F_OK) != 0) {
               std::this_thread::sleep_for(50ms);
             }
             ::_exit(0);
@@ -256,7 +256,7 @@ TEST_P(FaultConformance, ADeathIsSeenThoughAChildLivesOn) {
         rank.await(victim, "now");
         expect_lost(rank, *group, victim, {beginning(backend(), rank, "barrier")},
                     [&] { group->barrier().wait(); });
-        EXPECT_LT(rank.since_end(victim), kSoon);
+        expect_soon(rank, victim);
         std::ofstream(seen) << "the child may end";
       },
       {.signals = {{.rank = victim, .cue = "now", .signal = SIGKILL}}});
@@ -294,9 +294,9 @@ TEST_P(FaultConformance, ARankThatOnlyPollsSeesADeath) {
         expect_lost(rank, *group, victim, {beginning(backend(), rank, "all_reduce")}, [&] {
           Work work = group->all_reduce(tensor);
           const Deadline deadline = Deadline::after(20s);
-          while (!work.poll() && !deadline.passed()) std::this_thread::yield();
+          while (!work.poll() && !deadline.passed()) std::this_thread::sleep_for(1ms);
         });
-        EXPECT_LT(rank.since_end(victim), kSoon);
+        expect_soon(rank, victim);
       },
       {.signals = {{.rank = victim, .cue = "now", .signal = SIGKILL}}});
 }
@@ -370,7 +370,7 @@ TEST_P(FaultConformance, GroupsThatLostARankAreLeftInBoundedTime) {
           // Another rank saw it first, and has ended the group before this one's call.
           group.reset();
         }
-        EXPECT_LT(Clock::now() - begin, kSoon);
+        EXPECT_LT(Clock::now() - begin, kLongBeforeTimeout);
         // The group's memory is there as long as its tensors are.
         EXPECT_EQ(shared.numel(), 1000);
         shared.fill_(1);
