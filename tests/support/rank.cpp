@@ -10,14 +10,15 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include "lockstep/core/trace_span.h"
+
 namespace lockstep::testing {
 namespace {
 
 using namespace std::chrono_literals;
 
-std::chrono::nanoseconds elapsed_since(std::int64_t steady_nanoseconds) {
-  return std::chrono::steady_clock::now().time_since_epoch() -
-         std::chrono::nanoseconds(steady_nanoseconds);
+std::chrono::nanoseconds elapsed_since(std::int64_t then) {
+  return std::chrono::nanoseconds(monotonic_nanoseconds() - then);
 }
 
 }  // namespace

@@ -27,6 +27,7 @@
 
 #include "lockstep/core/deadline.h"
 #include "lockstep/core/remove_folder.h"
+#include "lockstep/core/trace_span.h"
 #include "lockstep/core/unique_fd.h"
 
 namespace lockstep::testing {
@@ -36,11 +37,6 @@ void check(bool good, const char* what) {
   if (!good)
     throw std::runtime_error(
         fmt::format("cannot start ranks: {} failed: {}", what, std::strerror(errno)));
-}
-
-// In nanoseconds of the steady clock.
-std::int64_t now() {
-  return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 // The line "State: ..." of a process: "S (sleeping)", "T (stopped)", ...
@@ -215,7 +211,7 @@ class RankLauncher {
       if (signal->rank != rank || signal->cue != cue) continue;
       children_[rank].signalled = true;
       children_[rank].stopped = signal->signal == SIGSTOP;
-      board_[rank].signalled_at = now();
+      board_[rank].signalled_at = monotonic_nanoseconds();
       ::kill(children_[rank].pid, signal->signal);
       unsent_.erase(signal);
       return;
@@ -233,7 +229,7 @@ class RankLauncher {
   }
 
   void note_end(int rank) {
-    const std::int64_t seen = now();
+    const std::int64_t seen = monotonic_nanoseconds();
     const bool first = std::ranges::count(children_, true, &Child::ended) == 1;
     for (int other = 0; first && other < size_; ++other) {
       BoardEntry& entry = board_[other];

@@ -131,8 +131,8 @@ TEST(RankProcesses, AreKilledOnCue) {
   EXPECT_EQ(outcomes[1].signal, SIGKILL);
 }
 
-// Until the test has seen the other rank's end.
-void expect_end_of(const Rank& rank, int other) {
+// Returns once the test has seen the other rank's end.
+void await_end_of(const Rank& rank, int other) {
   EXPECT_TRUE(eventually([&] { return rank.since_end(other) > 0ms; }));
 }
 
@@ -141,7 +141,7 @@ TEST(RankProcesses, KnowHowLongAgoAnotherEnded) {
     if (rank.rank() == 1) return rank.await(0, "alone soon");
     EXPECT_EQ(rank.since_end(1), 0ms);
     rank.cue("alone soon");
-    expect_end_of(rank, 1);
+    await_end_of(rank, 1);
     std::this_thread::sleep_for(300ms);
     EXPECT_GE(rank.since_end(1), 290ms);
   });
@@ -153,7 +153,7 @@ TEST(RankProcesses, DoNotCountTheTimeWithoutACoreSinceAnotherEnded) {
   }
   run_ranks(2, [](Rank& rank) {
     if (rank.rank() == 1) return;
-    expect_end_of(rank, 1);
+    await_end_of(rank, 1);
     cpu_set_t one_core;
     CPU_ZERO(&one_core);
     CPU_SET(::sched_getcpu(), &one_core);

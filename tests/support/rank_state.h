@@ -20,7 +20,7 @@ namespace lockstep::testing {
 // One for each rank, in memory that all of them share: it can be read when its owner is stuck.
 struct BoardEntry {
   std::atomic<pid_t> pid;
-  // When the test signalled the rank, in nanoseconds of the steady clock; 0 if it did not.
+  // When the test signalled the rank, as monotonic_nanoseconds() has it; 0 if it did not.
   std::atomic<std::int64_t> signalled_at;
   // When the test saw the rank's end, likewise.
   std::atomic<std::int64_t> ended_at;
