@@ -3,7 +3,7 @@
 
 from collections import Counter
 
-HEADER = ("what; beside what", "Lockstep", "peer", "ratio", "target", "result")
+HEADER = ("what; compared with", "Lockstep", "peer", "ratio", "target", "result")
 UNITS = {"time_us_median": "us", "us_median": "us", "percent_of_bound": "%",
          "ms": "ms", "peak_mb": "MB"}
 MET, MISSED, NOT_MEASURED = "met", "MISSED", "not measured"

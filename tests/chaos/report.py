@@ -46,9 +46,8 @@ def progress(number, runs, outcome):
     state = "; ".join(outcome.complaints) or f"ok, {outcome.seconds:.2f} s"
     if outcome.missing:
         state = f"not tried: this machine lacks {outcome.missing}"
-    where = ", ".join(filter(None, (trial.under, trial.backend)))
-    print(f"{number}/{runs} fault {trial.fault.number} ({trial.fault.name}), {where}: {state}",
-          file=sys.stderr, flush=True)
+    print(f"{number}/{runs} fault {trial.fault.number} ({trial.fault.name}), "
+          f"{trial.under}, {trial.backend}: {state}", file=sys.stderr, flush=True)
     if outcome.complaints:
         print("\n".join(f"    {line}" for line in outcome.text.splitlines()), file=sys.stderr)
 
@@ -61,9 +60,9 @@ def table(outcomes, markdown):
     rows = [("fault", "what was done", "under", "over", "runs", "passed", "slowest")]
     for fault, tried in sorted(by_fault.items(), key=lambda entry: entry[0].number):
         done = [outcome for outcome in tried if not outcome.missing]
-        under, over = (", ".join(filter(None, dict.fromkeys(names))) for names in (
+        under, over = (", ".join(dict.fromkeys(names)) for names in (
             [outcome.trial.under for outcome in tried], [outcome.trial.backend for outcome in tried]))
-        rows.append((str(fault.number), fault.name, under or "no launcher", over, str(len(done)),
+        rows.append((str(fault.number), fault.name, under, over, str(len(done)),
                      str(sum(not outcome.complaints for outcome in done)),
                      f"{max((outcome.seconds for outcome in done), default=0):.1f} s"))
     if markdown:

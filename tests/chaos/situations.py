@@ -31,6 +31,8 @@ class Situation:
     # Of programs, backend and the job's folder. Returns the complaints and the seconds from the
     # fault, or from the start, to the job's end; Missing if this machine does not have what it needs.
     attempt: typing.Callable
+    # What starts the ranks.
+    under: str = "run"
 
 
 def _by_script(programs, variables, backend, *arguments):
@@ -198,24 +200,25 @@ def _port_scanners(programs, backend, folder):
 LOCAL = ("shm", "gloo")
 NETWORK = ("gloo",)
 BETWEEN_HOSTS = ("gloo", "hierarchical")
+NO_LAUNCHER = "no launcher"
 SITUATIONS = (
     Situation(1, "a rank throws, on two hosts", BETWEEN_HOSTS, between_hosts.rank_throws),
-    Situation(2, "SIGKILL at any call of a rank that joins", LOCAL, _death_while_joining),
+    Situation(2, "SIGKILL at any call of a rank that joins", LOCAL, _death_while_joining, NO_LAUNCHER),
     Situation(2, "SIGKILL to a rank, on two hosts", BETWEEN_HOSTS, between_hosts.rank_is_killed),
     Situation(3, "a rank takes all memory that a control group allows", LOCAL, _out_of_memory),
-    Situation(7, "the port is taken", LOCAL, _port_taken),
+    Situation(7, "the port is taken", LOCAL, _port_taken, NO_LAUNCHER),
     Situation(8, "/dev/shm holds 64 KiB", LOCAL, _small_dev_shm),
-    Situation(9, "a job was killed with all its processes before", LOCAL, _leftovers),
-    Situation(10, "the disk is full when the net is saved", ("shm",), _full_disk),
-    Situation(11, "a rank never joins", LOCAL, _rank_never_joins),
+    Situation(9, "a job was killed with all its processes before", LOCAL, _leftovers, NO_LAUNCHER),
+    Situation(10, "the disk is full when the net is saved", ("shm",), _full_disk, "train"),
+    Situation(11, "a rank never joins", LOCAL, _rank_never_joins, NO_LAUNCHER),
     Situation(12, "a rank makes another call, on two hosts", BETWEEN_HOSTS,
               between_hosts.rank_makes_another_call),
     Situation(33, "an interface that is not there", NETWORK, _wrong_interface),
-    Situation(33, "a name of rank 0's host that does not resolve", LOCAL, _unknown_name),
+    Situation(33, "a name of rank 0's host that does not resolve", LOCAL, _unknown_name, NO_LAUNCHER),
     Situation(34, "the link between two hosts is cut", BETWEEN_HOSTS, between_hosts.partition),
     Situation(35, "the link between two hosts loses packets", BETWEEN_HOSTS, between_hosts.lost_packets),
     Situation(36, "port scanners connect, reset and send random bytes", NETWORK, _port_scanners),
-    Situation(37, "a rank knows another secret", LOCAL, _wrong_secret),
-    Situation(37, "a rank number is there twice", LOCAL, _rank_number_twice),
+    Situation(37, "a rank knows another secret", LOCAL, _wrong_secret, NO_LAUNCHER),
+    Situation(37, "a rank number is there twice", LOCAL, _rank_number_twice, NO_LAUNCHER),
     Situation(39, "the wall clock jumps back and forth by a year", LOCAL, _clock_jumps),
 )

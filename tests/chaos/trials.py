@@ -73,7 +73,10 @@ def _commit(fault, job, guilty):
 class SituationTrial:
     fault: object
     backend: str
-    under: str = ""
+
+    @property
+    def under(self):
+        return self.fault.under
 
     def attempt(self, programs, _number):
         with tempfile.TemporaryDirectory(prefix="lockstep-chaos-") as folder:

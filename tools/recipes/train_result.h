@@ -73,7 +73,8 @@ std::string to_json(const TrainResult& result);
 TrainResult train_result_from_json(const std::string& text);
 
 // {"schema_version": 1, "error": {"kind": ..., "message": ...}} with kind "usage", "peer_lost",
-// "timeout", "backend", "not_finite", "out_of_sync" or "error", by the type of the exception.
+// "timeout", "backend", "checkpoint", "not_finite", "out_of_sync" or "error", by the type of the
+// exception.
 std::string error_to_json(const std::exception& error);
 
 }  // namespace lockstep
