@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Checks which way the folders of lockstep/ and tools/ depend on each other.
 
-A file includes only from its own folder and from folders before it in the house's order. The base
+A file includes only from its own folder and from folders before it in ORDER. The base
 (the target lockstep_base), of which the launcher is made, reaches no header of libtorch. No folder
 has more than a fifth of the library's lines.
 """

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The table of backends, one row for each that can be asked for. "auto", --help, `lockstep doctor`
-// and errors about missing backends use it.
+// The table of backends, one row for each that can be asked for. --help, `lockstep doctor` and
+// errors about missing backends use it; "auto" asks it which backends can be used.
 #pragma once
 
 #include <memory>

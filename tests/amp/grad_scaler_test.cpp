@@ -70,14 +70,14 @@ class GradScaling : public ::testing::TestWithParam<OptimizerPointer (*)(const P
 // Printed by tests/amp/record_grad_scaler.py with PyTorch 2.13.0: its torch.amp.GradScaler("cpu",
 // growth_factor=2.1, backoff_factor=0.37, growth_interval=7) with the gradients below, unscale_
 // before every third step, and update(2**14) after step 500.
-const std::vector<std::int64_t> python_skips{
+const std::vector<std::int64_t> kPythonSkips{
     0,   15,  22,  34,  37,  59,  74,  77,  89,  108, 126, 133, 148, 163, 178, 185, 207,
     215, 219, 237, 244, 259, 274, 289, 296, 311, 318, 333, 348, 355, 377, 385, 404, 407,
     422, 429, 444, 459, 466, 488, 496, 503, 518, 533, 548, 555, 577, 585, 589, 607, 614,
     629, 644, 659, 666, 681, 688, 703, 718, 725, 747, 755, 774, 777, 792, 799, 814, 829,
     836, 858, 866, 885, 888, 903, 918, 925, 947, 955, 959, 977, 984, 999};
 // After every 50 steps.
-const std::vector<double> python_scales{
+const std::vector<double> kPythonScales{
     8838.2392578125,  14206.5419921875, 10874.0595703125, 47240.30078125,  6370.865234375,
     10240.4990234375, 16460.529296875,  71509.6640625,    9643.8515625,    15501.4794921875,
     26335.564453125,  20157.935546875,  15429.4130859375, 11810.078125,    18983.462890625,
@@ -101,8 +101,8 @@ TEST_P(GradScaling, EqualsPythonFor1000Steps) {
     k == 500 ? scaler.update(16384) : scaler.update();
     if (k % 50 == 49) scales.push_back(scaler.get_scale());
   }
-  EXPECT_EQ(skips, python_skips);
-  EXPECT_EQ(scales, python_scales);
+  EXPECT_EQ(skips, kPythonSkips);
+  EXPECT_EQ(scales, kPythonScales);
   EXPECT_EQ(scaler.state().growth_tracker, 0);
 }
 

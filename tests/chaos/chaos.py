@@ -25,14 +25,16 @@ def arguments():
     parser = argparse.ArgumentParser(prog="scripts/chaos", description=__doc__, epilog=(
         "Exit code 0 if all went as it should, 1 if not, 2 for wrong use."))
     parser.add_argument("--runs", type=int, metavar="N",
-                        help="jobs in all; by default each fault, launcher and backend once")
-    parser.add_argument("--long", action="store_true", help=f"{LONG} jobs, beside busy cores")
+                        help="run N jobs in all; by default each fault, launcher and backend once")
+    parser.add_argument("--long", action="store_true", help=f"run {LONG} jobs, beside busy cores")
     parser.add_argument("--load", action="store_true", help="keep every core busy meanwhile")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="at a time; 1 by default")
-    parser.add_argument("--faults", metavar="N,...", help="by their numbers")
-    parser.add_argument("--launchers", metavar="NAME,...", help=f"of {', '.join(LAUNCHERS)}")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N",
+                        help="run N jobs at a time; 1 by default")
+    parser.add_argument("--faults", metavar="N,...", help="inject only these faults, by their numbers")
+    parser.add_argument("--launchers", metavar="NAME,...", help="inject faults only into jobs of these launchers, of "
+                             f"{', '.join(LAUNCHERS)}; situations choose their own")
     parser.add_argument("--backends", metavar="NAME,...",
-                        help=f"of {', '.join(trials.BACKENDS)}")
+                        help=f"use only these of {', '.join(trials.BACKENDS)}")
     parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
     parser.add_argument("--lockstep", required=True, help=argparse.SUPPRESS)
     parser.add_argument("--victim", required=True, help=argparse.SUPPRESS)

@@ -37,7 +37,7 @@ struct PythonCase {
   std::int64_t epoch;
   Indices expected;
 };
-const std::vector<PythonCase> python_cases{
+const std::vector<PythonCase> kPythonCases{
     {10, 1, 0, true, 0, false, 0, {4, 1, 7, 5, 3, 9, 0, 8, 6, 2}},
     {10, 1, 0, true, 0, false, 1, {5, 6, 1, 2, 0, 8, 9, 3, 7, 4}},
     {10, 3, 0, true, 7, false, 0, {5, 4, 9, 2}},
@@ -57,7 +57,7 @@ const std::vector<PythonCase> python_cases{
 };
 
 TEST(DistributedSampler, EqualsPython) {
-  for (const auto& c : python_cases) {
+  for (const auto& c : kPythonCases) {
     DistributedSampler sampler(c.size, c.replicas, c.rank,
                                {.shuffle = c.shuffle, .seed = c.seed, .drop_last = c.drop_last});
     sampler.set_epoch(c.epoch);

@@ -38,7 +38,7 @@ struct PythonDraw {
   std::int64_t sum;
   Indices expected;
 };
-const std::vector<PythonDraw> python_draws{
+const std::vector<PythonDraw> kPythonDraws{
     {true, 0, {5, 4, 4, 5, 4, 4, 1, 4, 4, 3, 4, 1}},
     {true, 3, {1, 3, 4, 1, 4, 4, 3, 4, 4, 4, 1, 4}},
     {true, 42, {1, 1, 1, 1, 4, 4, 5, 5, 1, 1, 1, 4}},
@@ -48,7 +48,7 @@ const std::vector<PythonDraw> python_draws{
 };
 
 TEST(DistributedWeightedSampler, EqualsPython) {
-  for (const auto& c : python_draws) {
+  for (const auto& c : kPythonDraws) {
     DistributedWeightedSampler sampler(weights(), std::ssize(c.expected), 1, 0,
                                        {.replacement = c.replacement, .seed = c.sum - 3});
     sampler.set_epoch(3);

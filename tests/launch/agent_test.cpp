@@ -35,7 +35,7 @@ using ::testing::StartsWith;
 using ::testing::ThrowsMessage;
 
 // For scripts: waits until somebody has made that file.
-const std::string meet = "meet() { until test -e $TMPDIR/$1; do sleep 0.01; done; }; ";
+const std::string kMeet = "meet() { until test -e $TMPDIR/$1; do sleep 0.01; done; }; ";
 
 class Agent : public ::testing::Test {
  protected:
@@ -51,7 +51,7 @@ class Agent : public ::testing::Test {
 
   // Runs a shell script in each rank and keeps the lines of each.
   AgentResult run_script(const std::string& script, AgentOptions options) {
-    options.program = {"sh", "-c", meet + script};
+    options.program = {"sh", "-c", kMeet + script};
     options.on_line = [this](const OutputLine& line) {
       lines[line.rank].emplace_back(line.text);
       streams[line.rank].push_back(line.stream);
@@ -174,7 +174,7 @@ TEST_F(Agent, OthersEndWithinASecondEvenIfTheyIgnoreSigterm) {
   Deadline::Clock::time_point failed;
   AgentOptions options{.ranks = 3};
   options.program = {"sh", "-c",
-                     meet +
+                     kMeet +
                          "trap '' TERM; touch $TMPDIR/$RANK; meet 1; meet 2;"
                          "test $RANK = 0 && { echo failing; exit 1; }; sleep 1000 & wait; wait"};
   options.on_line = [&](const OutputLine& line) {

@@ -24,7 +24,7 @@ namespace {
 
 using Arguments = std::vector<std::string>;
 
-const SpawnOptions anew{.start_method = StartMethod::spawn};
+const SpawnOptions kAnew{.start_method = StartMethod::spawn};
 
 void say(const std::string& line) {
   std::puts(line.c_str());
@@ -34,11 +34,12 @@ void say(const std::string& line) {
 void results(const Arguments& arguments) {
   say(fmt::format("main of {}", fmt::join(arguments, "|")));
   const auto numbers = spawn(
-      2, [](int rank) { return rank * 1.5; }, anew);
+      2, [](int rank) { return rank * 1.5; }, kAnew);
   const auto strings = spawn(
-      2, [](int rank) { return std::string(static_cast<std::size_t>(rank) * 1000000, 'x'); }, anew);
+      2, [](int rank) { return std::string(static_cast<std::size_t>(rank) * 1000000, 'x'); },
+      kAnew);
   spawn(
-      2, [](int) {}, anew);
+      2, [](int) {}, kAnew);
   say(fmt::format("{} {} {}", numbers[0], numbers[1], strings[1].size()));
 }
 
@@ -78,10 +79,10 @@ void earlier_calls(const Arguments&) {
   seen += outcome(2, fails, quiet) + "\n";
   seen += outcome(0, [](int) { return 0; }, {}) + "\n";
   seen += outcome(
-              2, [](int) { return ::getpid(); }, anew) +
+              2, [](int) { return ::getpid(); }, kAnew) +
           "\n";
   const auto in_ranks = spawn(
-      2, [&](int) { return seen; }, anew);
+      2, [&](int) { return seen; }, kAnew);
   say(in_ranks[0] == seen && in_ranks[1] == seen ? "the same:" : "other:");
   say(seen);
 }
@@ -95,7 +96,7 @@ void throws(const Arguments&) {
         LocalStore(*environment("LOCKSTEP_STORE"))
             .get("never", Deadline::after(std::chrono::seconds(60)));
       },
-      anew);
+      kAnew);
 }
 
 void nested(const Arguments&) {
@@ -106,14 +107,14 @@ void nested(const Arguments&) {
         for (const int value : spawn(2, [&](int inner) { return 10 * rank + inner; })) sum += value;
         return sum;
       },
-      anew);
+      kAnew);
   say(fmt::format("{} {}", sums[0], sums[1]));
   for (const StartMethod method : {StartMethod::fork, StartMethod::spawn}) {
     try {
       spawn(1,
             [](int) {
               spawn(
-                  1, [](int) {}, anew);
+                  1, [](int) {}, kAnew);
             },
             {.start_method = method});
     } catch (const RankFailed& error) {
@@ -129,7 +130,7 @@ void forked(const Arguments&) {
   }
   try {
     spawn(
-        1, [](int) {}, anew);
+        1, [](int) {}, kAnew);
   } catch (const UsageError& error) {
     say(error.what());
   }
@@ -157,19 +158,19 @@ void environments(const Arguments&) {
 
 void another_call(const Arguments&) {
   spawn(
-      is_rank() ? 3 : 2, [](int) {}, anew);
+      is_rank() ? 3 : 2, [](int) {}, kAnew);
 }
 
 void no_call(const Arguments&) {
   if (is_rank()) return;
   spawn(
-      2, [](int) {}, anew);
+      2, [](int) {}, kAnew);
 }
 
 void no_call_of_rank_1(const Arguments&) {
   if (const RankStart* start = started_anew(); start != nullptr && start->rank == 1) return;
   spawn(
-      2, [](int) { ::pause(); }, anew);
+      2, [](int) { ::pause(); }, kAnew);
 }
 
 // For what its parent holds.
@@ -182,7 +183,7 @@ void waits_before(const Arguments&) {
 void removed(const Arguments&) {
   if (!is_rank()) std::filesystem::remove(std::filesystem::read_symlink("/proc/self/exe"));
   const auto numbers = spawn(
-      2, [](int rank) { return rank; }, anew);
+      2, [](int rank) { return rank; }, kAnew);
   say(fmt::format("{} {}", numbers[0], numbers[1]));
 }
 
@@ -191,7 +192,7 @@ void overwrites_its_name(const Arguments&) {
   const std::string name = program_invocation_name;
   std::ranges::fill_n(program_invocation_name, static_cast<std::ptrdiff_t>(name.size()), 'x');
   const auto names = spawn(
-      1, [&](int) { return name; }, anew);
+      1, [&](int) { return name; }, kAnew);
   say(names[0] == name ? "the same" : names[0]);
 }
 
@@ -203,7 +204,7 @@ void waits(const Arguments&) {
         LocalStore(*environment("LOCKSTEP_STORE"))
             .get("never", Deadline::after(std::chrono::seconds(600)));
       },
-      anew);
+      kAnew);
 }
 
 // A rank for each of two cores first, then too many, twice.

@@ -72,7 +72,7 @@ TEST(TraceEvents, ReductionsInFlightShareALaneOnlyIfTheyDoNotOverlap) {
 // Perfetto takes thread 0, and the thread whose number is its process's, for the main thread of the
 // process, and process 0 for the idle process of a kernel.
 // One span on each kind of thread.
-const std::vector<RecordedSpan> spans_of_all_threads{
+const std::vector<RecordedSpan> kSpansOfAllThreads{
     {"own", 0, 9, -1, 1},
     {"checkpoint write", 1, 9, -1, RecordedSpan::kWriting},
     {"bucket", 2, 9, 0, RecordedSpan::kInFlight},
@@ -82,7 +82,7 @@ const std::vector<RecordedSpan> spans_of_all_threads{
 // and process 0 for the idle process of a kernel.
 TEST(TraceEvents, NoThreadHasTheNumberOfAProcess) {
   for (const int rank : {0, 1, 2}) {
-    for (const Json& event : events_of({.rank = rank, .spans = spans_of_all_threads}, "X")) {
+    for (const Json& event : events_of({.rank = rank, .spans = kSpansOfAllThreads}, "X")) {
       EXPECT_GT(event["tid"], 0);
       EXPECT_LT(event["tid"], kFirstTracedProcess);
       EXPECT_GE(event["pid"], kFirstTracedProcess);
@@ -93,7 +93,7 @@ TEST(TraceEvents, NoThreadHasTheNumberOfAProcess) {
 TEST(TraceEvents, AViewerShowsTheTrainingFirstAndThenItsReductions) {
   std::map<int, std::string> names;
   std::map<int, int> order;
-  for (const Json& event : events_of({.spans = spans_of_all_threads}, "M")) {
+  for (const Json& event : events_of({.spans = kSpansOfAllThreads}, "M")) {
     if (event["name"] == "thread_name") names[event["tid"]] = event["args"]["name"];
     if (event["name"] == "thread_sort_index") {
       order[event["args"]["sort_index"]] = event["tid"];

@@ -63,7 +63,7 @@ class SelfBackend final : public Backend {
   void check_not_aborted(Collective collective) {
     const std::lock_guard lock(mutex_);
     if (!abort_reason_) return;
-    throw PeerLost(rank_, fmt::format("[self] {}, rank {} of 1: the group was aborted: {}",
+    throw PeerLost(rank_, fmt::format("[self] {}, rank {} of 1: this rank ended the group: {}",
                                       lockstep::name(collective), rank_, *abort_reason_));
   }
 

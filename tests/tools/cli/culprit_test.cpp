@@ -41,7 +41,7 @@ TEST_P(Culprit, IsTheRankThatEndsByItself) {
                                HasSubstr(") failed first: " + test.cause), HasSubstr(test.also)));
 }
 
-const std::string died = "died before it made or finished this call";
+const std::string kDied = "died before it made or finished this call";
 
 std::vector<Case> cases() {
   return {
@@ -49,12 +49,12 @@ std::vector<Case> cases() {
        "exit code 1\nthe last lines of rank 1:\n  ending by throw_slowly"},
       {"shm", "throw_two_groups", 1, "exit code 1", "my own fault"},
       {"shm", "kept", 4, "exit code 4"},
-      {"shm", "exit0", 1, "ended with code 0 before the others; rank ", died},
+      {"shm", "exit0", 1, "ended with code 0 before the others; rank ", kDied},
       {"shm", "swallowed", 1, "exit code 1", "my own fault"},
       {"shm", "before_joining", 1, "exit code 1", "my own fault"},
       {"shm", "stop", 1, "stopped by signal 19 (SIGSTOP); rank ", " s for rank 1"},
       {"gloo", "throw_slowly", 1, "exit code 1", "my own fault"},
-      {"gloo", "exit0", 1, "ended with code 0 before the others; rank ", died},
+      {"gloo", "exit0", 1, "ended with code 0 before the others; rank ", kDied},
       {"hosts", "throw_slowly", 1, "exit code 1", "my own fault"},
       {"hosts", "stop", 1, "stopped by signal 19 (SIGSTOP); rank ", " s for rank 1"},
   };

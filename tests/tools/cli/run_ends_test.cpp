@@ -21,11 +21,11 @@ using testing::Program;
 using ::testing::StartsWith;
 using testing::without_oversubscription_warning;
 
-const std::string sleep_with_child = "sleep 1000 & echo ready; sleep 1000";
+const std::string kSleepWithChild = "sleep 1000 & echo ready; sleep 1000";
 
 TEST_F(Run, CtrlCEndsTheRanks) {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
-    Program program(command({"-n", "2", "sh", "-c", sleep_with_child}));
+    Program program(command({"-n", "2", "sh", "-c", kSleepWithChild}));
     program.wait_for("ready", 2);
     program.signal(signal);
     EXPECT_EQ(program.wait(), 128 + signal);
@@ -85,11 +85,11 @@ TEST_F(Run, TellsTheKernelsOutOfMemoryKillerFromOthers) {
 }
 
 // One child in the rank's group, one in a session of its own, and one whose parent has ended too.
-const std::string sleep_with_children =
+const std::string kSleepWithChildren =
     "sleep 1000 & setsid sleep 1000 & (setsid sleep 1000 &); echo ready; sleep 1000";
 
 TEST_F(Run, AKilledLauncherTakesItsRanksAndAllTheirChildrenAlong) {
-  Program program(command({"-n", "2", "sh", "-c", sleep_with_children}));
+  Program program(command({"-n", "2", "sh", "-c", kSleepWithChildren}));
   program.wait_for("ready", 2);
   EXPECT_THAT(tmpdir.entries(), Not(IsEmpty()));
   const std::string launcher = "the launcher (pid " + std::to_string(program.pid()) + ")";
@@ -103,7 +103,7 @@ TEST_F(Run, AKilledLauncherTakesItsRanksAndAllTheirChildrenAlong) {
 }
 
 TEST_F(Run, AKilledKeeperTakesTheRanksAndAllTheirChildrenAlong) {
-  Program program(command({"-n", "2", "sh", "-c", sleep_with_children}));
+  Program program(command({"-n", "2", "sh", "-c", kSleepWithChildren}));
   program.wait_for("ready", 2);
   const std::vector<pid_t> keepers = testing::children_of(program.pid());
   ASSERT_EQ(keepers.size(), 1u);

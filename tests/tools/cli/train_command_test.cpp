@@ -27,7 +27,7 @@ using ::testing::Not;
 using testing::Program;
 using Json = nlohmann::json;
 
-const std::vector<std::string> train_keys{"schema_version",
+const std::vector<std::string> kTrainKeys{"schema_version",
                                           "versions",
                                           "recipe",
                                           "mode",
@@ -77,7 +77,7 @@ TEST_F(TrainCommand, StartsItsOwnRanksAndPrintsOneObject) {
   ASSERT_EQ(ended.code, 0) << ended.err;
   EXPECT_EQ(std::ranges::count(ended.out, '\n'), 1);
   const Json json = Json::parse(ended.out);
-  EXPECT_THAT(keys(json), IsSupersetOf(train_keys));
+  EXPECT_THAT(keys(json), IsSupersetOf(kTrainKeys));
   EXPECT_EQ(json["schema_version"], 1);
   EXPECT_THAT(keys(json["versions"]), ::testing::ElementsAre("libtorch", "lockstep"));
   EXPECT_EQ(json["mode"], "ddp");
@@ -250,7 +250,7 @@ TEST_F(TrainCommand, TrainsTextAndCountsItsBits) {
                                     "--data", data() + "/text", "--epochs", "1", "--json"});
   ASSERT_EQ(ended.code, 0) << ended.err;
   const Json json = Json::parse(ended.out);
-  EXPECT_THAT(keys(json), IsSupersetOf(train_keys));
+  EXPECT_THAT(keys(json), IsSupersetOf(kTrainKeys));
   EXPECT_THAT(keys(json),
               IsSupersetOf({"bits_per_character", "test_bits_per_character", "accuracy"}));
   EXPECT_LT(json["bits_per_character"], 8);

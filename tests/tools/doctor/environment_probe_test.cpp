@@ -26,7 +26,7 @@ void with_environment(const Variables& variables,
   });
 }
 
-const Variables two_ranks = {
+const Variables kTwoRanks = {
     {"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "node0"}, {"MASTER_PORT", "29500"}};
 
 Variables with(Variables variables, const Variables& more) {
@@ -42,13 +42,13 @@ TEST(EnvironmentProbe, NothingSetIsAGroupOfOne) {
 }
 
 TEST(EnvironmentProbe, NamesTheRankAndWhoSetIt) {
-  with_environment(two_ranks, [](const Finding& finding) {
+  with_environment(kTwoRanks, [](const Finding& finding) {
     EXPECT_EQ(finding.state, Finding::State::ok) << finding.found;
     EXPECT_EQ(finding.found,
               "rank 1 of 2, local rank 1 of 2, by hand or a script: RANK=1 WORLD_SIZE=2 "
               "MASTER_ADDR=node0 MASTER_PORT=29500");
   });
-  with_environment(with(two_ranks, {{"TORCHELASTIC_RUN_ID", "none"},
+  with_environment(with(kTwoRanks, {{"TORCHELASTIC_RUN_ID", "none"},
                                     {"LOCAL_RANK", "0"},
                                     {"LOCAL_WORLD_SIZE", "1"},
                                     {"SLURM_PROCID", "5"},
@@ -65,12 +65,12 @@ TEST(EnvironmentProbe, WhatInitProcessGroupRefusesIsBrokenInItsWords) {
   const std::vector<Variables> refused = {
       {{"RANK", "0"}},
       {{"LOCAL_RANK", "0"}},
-      with(two_ranks, {{"RANK", "one"}}),
-      with(two_ranks, {{"RANK", "2"}}),
-      with(two_ranks, {{"WORLD_SIZE", "0"}}),
-      with(two_ranks, {{"MASTER_PORT", ""}}),
-      with(two_ranks, {{"MASTER_PORT", "http"}}),
-      with(two_ranks, {{"LOCAL_RANK", "2"}, {"LOCAL_WORLD_SIZE", "2"}}),
+      with(kTwoRanks, {{"RANK", "one"}}),
+      with(kTwoRanks, {{"RANK", "2"}}),
+      with(kTwoRanks, {{"WORLD_SIZE", "0"}}),
+      with(kTwoRanks, {{"MASTER_PORT", ""}}),
+      with(kTwoRanks, {{"MASTER_PORT", "http"}}),
+      with(kTwoRanks, {{"LOCAL_RANK", "2"}, {"LOCAL_WORLD_SIZE", "2"}}),
   };
   for (const auto& variables : refused) {
     with_environment(variables, [](const Finding& finding) {
