@@ -31,7 +31,8 @@ def arguments():
     parser.add_argument("--jobs", type=int, default=1, metavar="N",
                         help="run N jobs at a time; 1 by default")
     parser.add_argument("--faults", metavar="N,...", help="inject only these faults, by their numbers")
-    parser.add_argument("--launchers", metavar="NAME,...", help="inject faults only into jobs of these launchers, of "
+    parser.add_argument("--launchers", metavar="NAME,...",
+                        help="inject faults only into jobs of these launchers, of "
                              f"{', '.join(LAUNCHERS)}; situations choose their own")
     parser.add_argument("--backends", metavar="NAME,...",
                         help=f"use only these of {', '.join(trials.BACKENDS)}")
