@@ -19,6 +19,7 @@
 #include "lockstep/data/linear_dataset.h"
 #include "lockstep/data/memory_loader.h"
 #include "lockstep/data/standardization.h"
+#include "lockstep/parallel/distinct_parameters.h"
 #include "lockstep/parallel/reducer.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "lockstep/hooks/comm_hooks.h"

@@ -12,6 +12,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/optim/optimizers.h"
+#include "lockstep/optim/parameter_groups.h"
 #include "lockstep/parallel/finite_check.h"
 
 namespace lockstep {
@@ -108,6 +109,7 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
                     known->second.stepped ? "step()" : "unscale_()"));
   }
   const at::NoGradGuard no_grad;
+  optim::remove_repeats("GradScaler", optimizer);
   refuse_half(gradients_to_scale(optimizer));
   const bool finite = are_finite(optimizer, gradients_to_scale(optimizer));
   // That may have reduced gradients, and made views of buckets of those that had been replaced.
@@ -117,6 +119,7 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
 }
 
 bool GradScaler::step(torch::optim::Optimizer& optimizer) {
+  optim::remove_repeats("GradScaler", optimizer);
   if (!options_.enabled) {
     optimizer.step();
     return true;

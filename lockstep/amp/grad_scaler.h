@@ -46,6 +46,9 @@ struct GradScalerState {
 // reduced gradients of all infinite or NaN. If gradients are divided, the ranks exchange one byte
 // each. With post_local_sgd_hook, each rank has its own gradients and skips on its own. Do not also
 // set .check_finite: it throws on the overflows that a scaler expects. For one thread at a time.
+//
+// A parameter that a group of the optimizer lists twice, as parameters() lists tied weights, is
+// removed from the group where it is repeated: it would be unscaled and stepped twice.
 class GradScaler {
  public:
   // UsageError unless the scale is positive and finite, growth_factor above 1, backoff_factor
@@ -57,13 +60,14 @@ class GradScaler {
 
   // Divides the gradients of the optimizer's parameters by the scale, so that they can be looked at
   // or clipped before step(). Collective if they are divided among ranks. UsageError if that has
-  // been done since the last update(), for gradients of type float16, and if there are none.
+  // been done since the last update(), for gradients of type float16, if there are none, and if a
+  // parameter is in two groups.
   void unscale_(torch::optim::Optimizer& optimizer);
 
   // Steps if all gradients are finite, and returns whether it did. Unscales them unless unscale_()
   // did; lockstep::optim's optimizers do it in the same pass, and the gradients may then stay
   // scaled. Collective if gradients are divided among ranks. UsageError if the optimizer has
-  // stepped since the last update(), or if no parameter has a gradient.
+  // stepped since the last update(), if no parameter has a gradient, or if one is in two groups.
   bool step(torch::optim::Optimizer& optimizer);
 
   // Forgets what has been unscaled or stepped since the last update(): for a program that goes on

@@ -18,7 +18,9 @@
 #include "lockstep/checkpoint/prepare_optimizer_state.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/checkpoint/stored_optimizer.h"
+#include "lockstep/checkpoint/tensor_bytes.h"
 #include "lockstep/core/error.h"
+#include "lockstep/parallel/distinct_parameters.h"
 
 namespace lockstep {
 namespace {
@@ -41,7 +43,7 @@ std::map<std::string, at::Generator> generators(const torch::nn::Module& module,
     }
   };
   add(group.device());
-  for (const at::Tensor& parameter : module.parameters()) add(parameter.device());
+  for (const at::Tensor& parameter : distinct_parameters(module)) add(parameter.device());
   return all;
 }
 
@@ -53,10 +55,12 @@ std::string random_name(const std::string& device, int rank) {
 // until DistributedDataParallel broadcasts rank 0's.
 std::set<std::string> buffer_names(const torch::nn::Module& module) {
   std::set<const void*> parameters;
-  for (const at::Tensor& parameter : module.parameters()) parameters.insert(parameter.data_ptr());
+  for (const at::Tensor& parameter : distinct_parameters(module)) {
+    parameters.insert(memory_of(parameter));
+  }
   std::set<std::string> names;
   for (const auto& [name, tensor] : state_dict(module)) {
-    if (!parameters.contains(tensor.data_ptr())) names.insert(name);
+    if (!parameters.contains(memory_of(tensor))) names.insert(name);
   }
   return names;
 }

@@ -21,6 +21,7 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/trace_span.h"
+#include "lockstep/optim/parameter_groups.h"
 
 namespace lockstep {
 namespace {
@@ -116,6 +117,11 @@ json from_rank_0(ProcessGroup& group, const Function& function) {
 void require_module(const CheckpointContents& contents) {
   if (contents.module == nullptr)
     throw UsageError("a checkpoint needs a module, and this one is null; set .module");
+}
+
+// Before the first step of a run that begins with load().
+void list_parameters_once(const CheckpointContents& contents) {
+  if (contents.optimizer != nullptr) optim::remove_repeats("CheckpointFolder", *contents.optimizer);
 }
 
 void check_options(const CheckpointFolderOptions& options, const ProcessGroup& group) {
@@ -267,6 +273,7 @@ std::optional<CheckpointPosition> CheckpointFolder::load(
   State& state = *state_;
   state.report(state.finish_writing_on_all_ranks());
   require_module(contents);
+  list_parameters_once(contents);
   StoredCheckpoint stored;
   std::string name;
   const json reply = from_rank_0(*state.group, [&] {
@@ -306,6 +313,7 @@ void CheckpointFolder::save(const CheckpointContents& contents,
                             const CheckpointPosition& position) {
   State& state = *state_;
   require_module(contents);
+  list_parameters_once(contents);
   if (!is_new()) {
     throw UsageError(fmt::format(
         "{} has checkpoints of an earlier run, the newest of which is {}; load it first to go "

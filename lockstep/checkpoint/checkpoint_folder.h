@@ -46,6 +46,8 @@ struct CheckpointContents {
   // rank; buffers are taken from rank 0.
   std::shared_ptr<torch::nn::Module> module;
   // May be null. Of a type that optimizer_state_dict() takes; sharded ones need no consolidation.
+  // load() and save() remove a parameter that a group lists again, as parameters() lists tied
+  // weights; UsageError if one is in two groups.
   torch::optim::Optimizer* optimizer = nullptr;
   // May be null.
   GradScaler* scaler = nullptr;

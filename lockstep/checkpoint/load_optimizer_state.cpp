@@ -26,6 +26,7 @@
 #include "lockstep/libtorch_version.h"
 #include "lockstep/optim/kernels/element_types.h"
 #include "lockstep/optim/optimizers.h"
+#include "lockstep/optim/parameter_groups.h"
 
 namespace lockstep {
 namespace {
@@ -407,6 +408,7 @@ std::function<void()> prepare_for(torch::optim::Optimizer& optimizer, const Torc
 
 std::function<void()> prepare_optimizer_state(torch::optim::Optimizer& optimizer,
                                               const TorchValue& state) {
+  optim::remove_repeats("load_optimizer_state_dict", optimizer);
   auto* const sharded = dynamic_cast<optim::ShardedOptimizer*>(&optimizer);
   if (sharded == nullptr) return prepare_for(optimizer, state, /*is_fused=*/false);
   // Shared, since a std::function can be copied.

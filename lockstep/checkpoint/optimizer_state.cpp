@@ -4,14 +4,17 @@
 #include <string>
 #include <string_view>
 #include <tuple>
+#include <unordered_set>
 #include <utility>
 
 #include <ATen/ops/scalar_tensor.h>
+#include <c10/util/Exception.h>
 
 #include "lockstep/checkpoint/optimizer_fields.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/libtorch_version.h"
 #include "lockstep/optim/optimizers.h"
+#include "lockstep/optim/parameter_groups.h"
 
 namespace lockstep {
 namespace {
@@ -57,10 +60,12 @@ TorchValue state_and_groups(const torch::optim::Optimizer& optimizer) {
   TorchValue::Dict states;
   TorchValue::List groups;
   std::int64_t number = 0;
+  std::unordered_set<const c10::TensorImpl*> seen;
   for (const auto& group : optimizer.param_groups()) {
     auto options = static_cast<const Options&>(group.options());
     TorchValue::List numbers;
     for (const at::Tensor& parameter : group.params()) {
+      if (!seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
       const auto found = optimizer.state().find(libtorch::state_key(parameter));
       if (found != optimizer.state().end()) {
         auto state = static_cast<const State&>(*found->second);
@@ -86,6 +91,12 @@ TorchValue state_and_groups(const torch::optim::Optimizer& optimizer) {
 TorchValue optimizer_state_dict(const torch::optim::Optimizer& optimizer) {
   const auto* const sharded = dynamic_cast<const optim::ShardedOptimizer*>(&optimizer);
   const torch::optim::Optimizer& whole = sharded ? sharded->with_whole_state() : optimizer;
+  if (optim::has_repeats(whole)) {
+    TORCH_WARN_ONCE(
+        "optimizer_state_dict: the optimizer lists a parameter more than once, so that each step() "
+        "updates it more than once. Make the optimizer from lockstep::distinct_parameters(*net), "
+        "which lists tied weights once, as Python's parameters() does");
+  }
   TorchValue result;
   with_fields_of(whole, [&]<class Fields>(Fields) { result = state_and_groups<Fields>(whole); });
   return result;

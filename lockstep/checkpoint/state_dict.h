@@ -51,7 +51,8 @@ StateDifferences load_state_dict(torch::nn::Module& module, std::span<const Name
 // {"state": {0: {"step": ..., "exp_avg": ...}}, "param_groups": [{"lr": ..., "params": [0, 1]}]}
 //
 // For torch::optim::SGD, Adam, AdamW, RMSprop and Adagrad, and lockstep::optim's; UsageError for
-// any other. Parameters are numbered over all groups, in their order. One without state is not in
+// any other. Parameters are numbered over all groups, in their order, each once, as in Python; if
+// one is listed twice, a warning says that step() updates it twice. One without state is not in
 // "state". Tensors of state share the optimizer's memory: write them to a file, or clone them,
 // before the next step.
 //
@@ -69,7 +70,8 @@ TorchValue optimizer_state_dict(const torch::optim::Optimizer& optimizer);
 // algorithm, maximize=True, which C++ does not have. UsageError for an optimizer of any other
 // type. After either error, the optimizer is unchanged.
 //
-// Of a sharded optimizer, every rank must load the same state. It keeps its part.
+// A parameter that a group lists twice, as parameters() lists tied weights, first loses its
+// repeats. Of a sharded optimizer, every rank must load the same state. It keeps its part.
 void load_optimizer_state_dict(torch::optim::Optimizer& optimizer, const TorchValue& state);
 
 }  // namespace lockstep

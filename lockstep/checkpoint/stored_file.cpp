@@ -6,13 +6,14 @@
 #include <utility>
 
 #include "lockstep/checkpoint/tensor_bytes.h"
+#include "lockstep/comm/core/device_copies.h"
 
 namespace lockstep {
 namespace {
 
 // In index order; on its device if it lies there in that order.
 at::Tensor flat(const at::Tensor& tensor) {
-  const bool in_order = tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
+  const bool in_order = tensor.is_contiguous() && !is_lazy(tensor);
   return (in_order ? tensor.detach() : in_index_order(tensor)).view(-1);
 }
 

@@ -164,11 +164,11 @@ std::vector<std::string> parameter_names(const torch::optim::Optimizer& optimize
                                          const torch::nn::Module& module) {
   std::map<const void*, std::string> by_memory;
   for (const auto& [name, tensor] : state_dict(module)) {
-    if (tensor.numel() > 0) by_memory.try_emplace(tensor.data_ptr(), name);
+    if (memory_of(tensor) != nullptr) by_memory.try_emplace(memory_of(tensor), name);
   }
   std::vector<std::string> names;
   for (const at::Tensor& parameter : optim::parameters_of(optimizer)) {
-    const auto found = by_memory.find(parameter.numel() > 0 ? parameter.data_ptr() : nullptr);
+    const auto found = by_memory.find(memory_of(parameter));
     names.push_back(found == by_memory.end() ? "" : found->second);
   }
   return names;

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/checkpoint/in_quotes.h"
+#include "lockstep/comm/core/device_copies.h"
 #include "lockstep/core/cpu.h"
 #include "lockstep/core/error.h"
 
@@ -39,8 +40,11 @@ void require_memory_for(std::uint64_t bytes, const std::string& what) {
 }
 
 at::Tensor in_index_order(const at::Tensor& tensor) {
-  const at::NoGradGuard no_grad;
-  return tensor.detach().resolve_conj().resolve_neg().to(at::kCPU).contiguous();
+  return on_host(tensor).detach();
+}
+
+const void* memory_of(const at::Tensor& tensor) {
+  return tensor.has_storage() && tensor.numel() > 0 ? tensor.data_ptr() : nullptr;
 }
 
 std::span<const std::byte> bytes_of(const at::Tensor& tensor) {

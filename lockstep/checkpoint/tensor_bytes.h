@@ -20,6 +20,10 @@ namespace lockstep {
 // already there in this order; otherwise a copy.
 at::Tensor in_index_order(const at::Tensor& tensor);
 
+// Where the elements begin: tells parameters apart. Null if there are none, or if they have no
+// memory of their own, as in a sparse tensor.
+const void* memory_of(const at::Tensor& tensor);
+
 // Of a tensor that in_index_order returned.
 std::span<const std::byte> bytes_of(const at::Tensor& tensor);
 

@@ -80,12 +80,20 @@ void ArgumentChecks::outputs(at::TensorList tensors) const {
 
 void ArgumentChecks::reducible(const at::Tensor& tensor, AllReduceOptions options) const {
   const auto type = tensor.scalar_type();
-  if (!can_reduce(type)) {
+  if (at::isComplexType(type) && !can_reduce(type, options.op)) {
+    throw UsageError(
+        where() +
+        fmt::format("tensors of type {} have no {}: complex numbers of 64 and 128 bits have a sum "
+                    "and a mean. Gather the ranks' tensors to combine them otherwise, or reduce "
+                    "at::view_as_real(tensor), whose real and imaginary parts are separate numbers",
+                    c10::toString(type), name(options.op)));
+  }
+  if (!can_reduce(type, options.op)) {
     throw UsageError(where() +
                      fmt::format("tensors of type {} cannot be reduced", c10::toString(type)));
   }
   const bool scaled = options.op == ReduceOp::mean || options.scale != 1;
-  if (scaled && !at::isFloatingType(type)) {
+  if (scaled && !at::isFloatingType(type) && !at::isComplexType(type)) {
     throw UsageError(where() +
                      fmt::format("a mean or a scale needs a floating type, not {}; take the sum",
                                  c10::toString(type)));

@@ -40,7 +40,8 @@ struct AllReduceOptions {
   ReduceOp op = ReduceOp::sum;
   // Used only by all_reduce.
   Algorithm algorithm = Algorithm::automatic;
-  // A factor for the result, applied in the same pass. Only for sums and means of floating types.
+  // A factor for the result, applied in the same pass. Only for sums and means of floating and
+  // complex types.
   double scale = 1;
 };
 
@@ -72,8 +73,9 @@ class ProcessGroup final : public std::enable_shared_from_this<ProcessGroup> {
 
   // Each tensor becomes the reduction of the ranks' tensors, with the same bits on every rank:
   // elements are combined in rank order, except in hierarchical and nccl groups. Half types are
-  // accumulated in float. Means and scales need a floating type; a sum of bools is "or", their
-  // product "and".
+  // accumulated in float. Means and scales need a floating or complex type; a sum of bools is "or",
+  // their product "and". Complex tensors have only sums and means; at::view_as_real(tensor) has
+  // all.
   Work all_reduce(at::TensorList tensors, AllReduceOptions options = {});
   Work all_reduce(at::TensorList tensors, ReduceOp op) { return all_reduce(tensors, {.op = op}); }
 

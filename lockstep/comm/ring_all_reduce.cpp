@@ -7,6 +7,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
 
+#include "lockstep/comm/core/device_copies.h"
 #include "lockstep/comm/kernels/reduce.h"
 #include "lockstep/core/rethrow.h"
 #include "lockstep/core/spin_guard.h"
@@ -22,8 +23,7 @@ RingAllReduce::RingAllReduce(std::vector<at::Tensor> tensors, const Call& call,
       before_(std::move(before)) {
   const at::NoGradGuard no_grad;
   for (auto& tensor : tensors) {
-    at::Tensor flat =
-        tensor.detach().to(at::kCPU).resolve_conj().resolve_neg().contiguous().view(-1);
+    at::Tensor flat = on_host(tensor).detach().view(-1);
     targets_.push_back({std::move(tensor), std::move(flat)});
   }
 }

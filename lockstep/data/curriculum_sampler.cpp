@@ -15,6 +15,7 @@
 #include <fmt/ranges.h>
 #include <torch/serialize/archive.h>
 
+#include "lockstep/comm/core/device_copies.h"
 #include "lockstep/core/error.h"
 #include "lockstep/data/sample_order.h"
 
@@ -72,7 +73,7 @@ std::vector<std::size_t> sorted_by_score(const at::Tensor& scores, std::size_t s
   if (const auto fault = fault_of_scores(scores, samples); !fault.empty()) {
     refuse_curriculum(ranks, rank, fault);
   }
-  const at::Tensor values = scores.detach().cpu().to(at::kDouble).contiguous();
+  const at::Tensor values = on_host(scores.detach().to(at::kDouble));
   const auto* score = values.data_ptr<double>();
   const auto* nan = std::find_if(score, score + samples, [](double s) { return std::isnan(s); });
   if (nan != score + samples) {

@@ -7,6 +7,7 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include "lockstep/comm/core/device_copies.h"
 #include "lockstep/core/error.h"
 #include "lockstep/data/standardization.h"
 
@@ -19,7 +20,7 @@ constexpr std::int64_t kBlocks = 64;
 // Adds each row to the sums, or its squared distances from the means: one after another, since
 // libtorch's order depends on its threads.
 void add_rows(const at::Tensor& rows, const double* means, double* sums) {
-  const at::Tensor wide = rows.to(at::kDouble).contiguous();
+  const at::Tensor wide = on_host(rows.to(at::kDouble));
   const std::int64_t features = wide.size(1);
   const double* row = wide.data_ptr<double>();
   for (std::int64_t i = 0; i < wide.size(0); ++i, row += features) {

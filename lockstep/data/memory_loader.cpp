@@ -11,6 +11,7 @@
 #include <fmt/ranges.h>
 #include <sys/mman.h>
 
+#include "lockstep/comm/core/device_copies.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/trace_span.h"
 
@@ -32,8 +33,8 @@ void ask_for_huge_pages(const at::Tensor& tensor) {
   ::madvise(reinterpret_cast<void*>(first), last - first, kCollapse);
 }
 
-// Copies rows of a contiguous CPU tensor one by one: index_select takes two to three times as long
-// for batches of this size.
+// Copies rows of a contiguous CPU tensor, by their bytes, one by one: index_select takes two to
+// three times as long for batches of this size.
 at::Tensor gather_rows(const at::Tensor& source, std::span<const std::size_t> rows, bool pinned) {
   auto sizes = source.sizes().vec();
   sizes[0] = static_cast<std::int64_t>(rows.size());
@@ -77,8 +78,8 @@ MemoryLoader::MemoryLoader(at::Tensor data, at::Tensor target, std::unique_ptr<S
         "number of rows; give one row per sample in both",
         fmt::join(data_.sizes(), ", "), fmt::join(target_.sizes(), ", ")));
   }
-  data_ = data_.contiguous();
-  target_ = target_.contiguous();
+  data_ = usable_on(data_.device(), data_);
+  target_ = usable_on(target_.device(), target_);
   ask_for_huge_pages(data_);
 }
 

@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/parallel/distinct_parameters.h"
 #include "lockstep/parallel/reduction_access.h"
 
 namespace lockstep {
@@ -18,7 +19,7 @@ namespace {
 
 std::vector<at::Tensor> all_gradients(const DistributedDataParallelBase& model) {
   std::vector<at::Tensor> gradients;
-  for (const at::Tensor& parameter : model.parameters()) {
+  for (const at::Tensor& parameter : distinct_parameters(model)) {
     if (parameter.grad().defined()) gradients.push_back(parameter.grad());
   }
   return gradients;

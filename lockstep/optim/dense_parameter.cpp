@@ -10,6 +10,7 @@
 #include <c10/core/TensorImpl.h>
 #include <c10/util/SmallVector.h>
 
+#include "lockstep/comm/core/device_copies.h"
 #include "lockstep/comm/core/reduce_op.h"
 #include "lockstep/comm/kernels/reduce.h"
 #include "lockstep/comm/kernels/stream_copy.h"
@@ -24,10 +25,11 @@ constexpr std::size_t kLarge = 1024 * 1024;
 
 constexpr std::size_t kFewRanks = 8;
 
-// Whether elements of the same index lie in the same places. Strides of a dimension of one element
-// do not matter.
+// Whether elements of the same index lie, with their values, in the same places. Strides of a
+// dimension of one element do not matter.
 bool lies_like(const at::Tensor& tensor, const at::Tensor& values) {
   if (tensor.device() != values.device() || tensor.sizes() != values.sizes()) return false;
+  if (is_lazy(tensor)) return false;
   for (std::int64_t i = 0; i < values.dim(); ++i) {
     if (values.size(i) > 1 && tensor.stride(i) != values.stride(i)) return false;
   }
@@ -54,7 +56,7 @@ DenseParameter::DenseParameter(const at::Tensor& parameter)
     : parameter_(parameter),
       values_(parameter),
       gradient_(parameter.grad()),
-      is_copy_(!parameter.is_non_overlapping_and_dense()) {
+      is_copy_(!parameter.is_non_overlapping_and_dense() || is_lazy(parameter)) {
   if (is_copy_) values_ = parameter.clone();
   if (!lies_like(gradient_, values_)) {
     gradient_ = copied_like(gradient_, values_, values_.scalar_type());

@@ -24,6 +24,7 @@
 #include "lockstep/optim/optimizers.h"
 #include "lockstep/optim/parameter_groups.h"
 #include "lockstep/optim/updates.h"
+#include "lockstep/parallel/distinct_parameters.h"
 #include "lockstep/parallel/finite_check.h"
 #include "lockstep/parallel/model_agreement.h"
 #include "lockstep/parallel/reduction_access.h"
@@ -67,8 +68,8 @@ FusedOptimizer<Base, Options, State>::FusedOptimizer(
 template <class Base, class Options, class State>
 FusedOptimizer<Base, Options, State>::FusedOptimizer(DistributedDataParallelBase& model,
                                                      Options defaults)
-    : FusedOptimizer({torch::optim::OptimizerParamGroup(model.parameters())}, std::move(defaults),
-                     model) {}
+    : FusedOptimizer({torch::optim::OptimizerParamGroup(distinct_parameters(model))},
+                     std::move(defaults), model) {}
 
 template <class Base, class Options, class State>
 FusedOptimizer<Base, Options, State>::FusedOptimizer(FusedOptimizer&&) noexcept = default;

@@ -3,8 +3,8 @@
 #include "lockstep/optim/parameter_groups.h"
 
 #include <algorithm>
-#include <map>
 #include <string>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
@@ -45,6 +45,25 @@ std::string obstacle(const at::Tensor& parameter) {
   return "";
 }
 
+void remove_repeats(std::string_view who, std::vector<torch::optim::OptimizerParamGroup>& groups) {
+  std::unordered_map<const c10::TensorImpl*, std::size_t> group_of;
+  for (std::size_t group = 0; group < groups.size(); ++group) {
+    const std::vector<at::Tensor>& listed = groups[group].params();
+    for (std::size_t i = 0; i < listed.size(); ++i) {
+      const auto [known, is_new] = group_of.emplace(listed[i].unsafeGetTensorImpl(), group);
+      if (known->second == group) continue;
+      throw UsageError(fmt::format("{}: {} is in group {} too; list it in one of them", who,
+                                   description(i, group, listed[i]), known->second));
+    }
+  }
+  for (auto& group : groups) {
+    std::unordered_set<const c10::TensorImpl*> seen;
+    std::erase_if(group.params(), [&](const at::Tensor& parameter) {
+      return !seen.insert(parameter.unsafeGetTensorImpl()).second;
+    });
+  }
+}
+
 }  // namespace
 
 std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer) {
@@ -80,21 +99,20 @@ std::string description(const at::Tensor& parameter) {
   return text;
 }
 
+bool has_repeats(const torch::optim::Optimizer& optimizer) {
+  std::unordered_set<const c10::TensorImpl*> seen;
+  return std::ranges::any_of(parameters_of(optimizer), [&](const at::Tensor& parameter) {
+    return !seen.insert(parameter.unsafeGetTensorImpl()).second;
+  });
+}
+
+void remove_repeats(std::string_view who, torch::optim::Optimizer& optimizer) {
+  if (has_repeats(optimizer)) remove_repeats(who, optimizer.param_groups());
+}
+
 std::vector<torch::optim::OptimizerParamGroup> without_repeats(
-    std::string_view optimizer, std::vector<torch::optim::OptimizerParamGroup> groups) {
-  std::map<const c10::TensorImpl*, std::size_t> group_of;
-  for (std::size_t group = 0; group < groups.size(); ++group) {
-    const std::vector<at::Tensor> listed = std::move(groups[group].params());
-    std::vector<at::Tensor> once;
-    for (std::size_t i = 0; i < listed.size(); ++i) {
-      const auto [known, is_new] = group_of.emplace(listed[i].unsafeGetTensorImpl(), group);
-      if (is_new) once.push_back(listed[i]);
-      if (known->second == group) continue;
-      throw UsageError(fmt::format("{}: {} is in group {} too; list it in one of them", optimizer,
-                                   description(i, group, listed[i]), known->second));
-    }
-    groups[group].params() = std::move(once);
-  }
+    std::string_view who, std::vector<torch::optim::OptimizerParamGroup> groups) {
+  remove_repeats(who, groups);
   return groups;
 }
 

@@ -24,10 +24,16 @@ std::size_t group_of(const torch::optim::Optimizer& optimizer, std::size_t numbe
 // "Float [10, 784]", with strides unless it is contiguous.
 std::string description(const at::Tensor& parameter);
 
-// The groups without repeated parameters. Throws UsageError, which begins with the optimizer's
-// name, if a parameter is in two groups.
+// Whether a parameter is listed more than once, in one group or in two.
+bool has_repeats(const torch::optim::Optimizer& optimizer);
+
+// Leaves each parameter once in its group, so that a step updates it once: libtorch's optimizers
+// update one that is listed twice, as parameters() lists tied weights, twice. UsageError, which
+// begins with `who`, and nothing has changed, if a parameter is in two groups.
+void remove_repeats(std::string_view who, torch::optim::Optimizer& optimizer);
+// The same for groups of which an optimizer will be made.
 std::vector<torch::optim::OptimizerParamGroup> without_repeats(
-    std::string_view optimizer, std::vector<torch::optim::OptimizerParamGroup> groups);
+    std::string_view who, std::vector<torch::optim::OptimizerParamGroup> groups);
 
 // UsageError, which begins with the optimizer's name, unless `whole` has the same parameters in the
 // same groups as `own`.

@@ -9,6 +9,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
+#include "lockstep/comm/core/device_copies.h"
 #include "lockstep/comm/group_access.h"
 #include "lockstep/comm/kernels/stream_copy.h"
 
@@ -39,8 +40,7 @@ void copy_past_caches(std::byte* to, const std::byte* from, std::int64_t bytes) 
 // Whether their bytes are in the same order.
 bool alike(const at::Tensor& a, const at::Tensor& b) {
   return a.is_cpu() && b.is_cpu() && a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() &&
-         a.strides() == b.strides() && b.is_non_overlapping_and_dense() && !b.is_conj() &&
-         !b.is_neg();
+         a.strides() == b.strides() && b.is_non_overlapping_and_dense() && !is_lazy(b);
 }
 
 }  // namespace

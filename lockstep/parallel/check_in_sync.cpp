@@ -9,6 +9,7 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include "lockstep/parallel/distinct_parameters.h"
 #include "lockstep/parallel/model_agreement.h"
 #include "lockstep/parallel/model_checks.h"
 #include "lockstep/parallel/rank_list.h"
@@ -30,9 +31,9 @@ struct Compared {
 
 Compared to_compare(const torch::nn::Module& module, const InSyncOptions& options) {
   Compared compared;
-  for (const auto& item : module.named_parameters()) {
-    compared.parameters.push_back({item.key(), item.value()});
-    compared.values.push_back({"parameter " + item.key(), item.value()});
+  compared.parameters = distinct_named_parameters(module);
+  for (const NamedTensor& parameter : compared.parameters) {
+    compared.values.push_back({"parameter " + parameter.name, parameter.tensor});
   }
   for (const auto& item : module.named_buffers()) {
     compared.buffers.push_back({item.key(), item.value()});

@@ -11,6 +11,7 @@
 #include "lockstep/comm/core/device_count.h"
 #include "lockstep/core/cpu.h"
 #include "lockstep/core/error.h"
+#include "lockstep/parallel/distinct_parameters.h"
 #include "lockstep/parallel/replica_workers.h"
 #include "lockstep/parallel/replicas.h"
 #include "lockstep/parallel/scatter.h"
@@ -64,7 +65,7 @@ std::vector<at::Device> there(std::vector<at::Device> devices) {
 
 // The device of all parameters and buffers.
 at::Device device_of(const torch::nn::Module& module) {
-  std::vector<at::Tensor> tensors = module.parameters();
+  std::vector<at::Tensor> tensors = distinct_parameters(module);
   for (at::Tensor& buffer : module.buffers()) tensors.push_back(std::move(buffer));
   if (tensors.empty()) return at::kCPU;
   const at::Device device = tensors.front().device();

@@ -14,10 +14,12 @@
 #include "lockstep/core/rethrow.h"
 #include "lockstep/parallel/announced_step.h"
 #include "lockstep/parallel/backward_entry.h"
+#include "lockstep/parallel/distinct_parameters.h"
 #include "lockstep/parallel/first_draw.h"
 #include "lockstep/parallel/known_parameters.h"
 #include "lockstep/parallel/model_agreement.h"
 #include "lockstep/parallel/sync_batch_norm.h"
+#include "lockstep/parallel/tensor_hash.h"
 #include "lockstep/parallel/uneven_batches.h"
 
 namespace lockstep {
@@ -53,22 +55,59 @@ std::optional<at::Device> checked_input_device(const DistributedDataParallelOpti
         where(group), options.device_ids.size()));
   }
   const at::Device device = options.device_ids.front();
-  for (const auto& parameter : module.named_parameters()) {
-    const at::Device actual = parameter.value().device();
+  for (const auto& [name, parameter] : distinct_named_parameters(module)) {
+    const at::Device actual = parameter.device();
     const bool same_index = !device.has_index() || device.index() == actual.index() ||
                             (actual.is_cpu() && device.index() == 0);
     if (actual.type() != device.type() || !same_index) {
       throw UsageError(fmt::format(
           "{}device_ids says {}, but parameter {} is on {}. Move the module there before wrapping "
           "it, or leave device_ids empty",
-          where(group), device.str(), parameter.key(), actual.str()));
+          where(group), device.str(), name, actual.str()));
     }
   }
   return device;
 }
 
-std::vector<NamedTensor> parameters_of(const torch::nn::Module& module) {
-  return named(module.named_parameters());
+std::vector<NamedTensor> buffers_of(const torch::nn::Module& module) {
+  return each_tensor_once(named(module.named_buffers()));
+}
+
+// Why a buffer cannot be broadcast; empty if it can be.
+std::string broadcast_fault(const at::Tensor& buffer) {
+  if (buffer.is_meta()) return "is on the device meta and has no elements";
+  if (buffer.layout() != at::kStrided) return "is sparse, and only dense tensors can be broadcast";
+  return "";
+}
+
+// All of a tensor's elements: along an expanded dimension there is one for all indices.
+at::Tensor without_expansion(at::Tensor tensor) {
+  for (std::int64_t i = 0; i < tensor.dim(); ++i) {
+    if (tensor.stride(i) == 0 && tensor.size(i) > 1) tensor = tensor.narrow(i, 0, 1);
+  }
+  return tensor;
+}
+
+// Sizes and types of all buffers, and the contents of those that no rank gets from another.
+std::vector<std::string> lines_of(const std::vector<NamedTensor>& buffers) {
+  std::vector<std::string> lines = describe("buffer", buffers);
+  for (const auto& [name, buffer] : buffers) {
+    if (broadcast_fault(buffer).empty() || buffer.is_meta()) continue;
+    lines.push_back(
+        fmt::format("buffer {}: elements with the hash {:x}", name, tensor_hash(buffer)));
+  }
+  return lines;
+}
+
+void require_dense(const std::vector<NamedTensor>& buffers, const ProcessGroup& group) {
+  for (const auto& [name, buffer] : buffers) {
+    const std::string fault = broadcast_fault(buffer);
+    if (fault.empty()) continue;
+    throw UsageError(
+        fmt::format("{}buffer {} {}. Set .broadcast_buffers = false, and build the buffer alike on "
+                    "every rank, or register a dense one",
+                    where(group), name, fault));
+  }
 }
 
 // Without a group, a SyncBatchNorm would train as a BatchNorm on each rank.
@@ -98,7 +137,7 @@ DistributedDataParallelBase::DistributedDataParallelBase(
       group_(checked(std::move(group))),
       options_(options),
       input_device_(checked_input_device(options_, inner(), *group_)),
-      reducer_(parameters_of(inner()), group_, options_),
+      reducer_(distinct_named_parameters(inner()), group_, options_),
       // All ranks build the same module: one of them warns.
       known_parameters_(group_->rank() == 0
                             ? std::make_unique<KnownParameters>(inner(), where(*group_))
@@ -106,9 +145,12 @@ DistributedDataParallelBase::DistributedDataParallelBase(
       first_draw_(first_draw(inner(), *group_)) {
   require_groups_of_norms(inner(), *group_);
   if (group_->size() == 1) return;
-  check_agreement(*group_, kWho, describe("buffer", named(inner().named_buffers())));
+  const std::vector<NamedTensor> buffers = buffers_of(inner());
+  check_agreement(*group_, kWho, lines_of(buffers));
+  if (options_.broadcast_buffers) require_dense(buffers, *group_);
   broadcast_state(0);
-  if (options_.broadcast_buffers) buffers_ = inner().buffers();
+  if (!options_.broadcast_buffers) return;
+  for (const NamedTensor& buffer : buffers) buffers_.push_back(buffer.tensor);
 }
 
 DistributedDataParallelBase::~DistributedDataParallelBase() = default;
@@ -139,7 +181,9 @@ void DistributedDataParallelBase::broadcast_buffers(int root) {
   // inputs.
   std::vector<at::Tensor> aliases;
   aliases.reserve(buffers_.size());
-  for (const at::Tensor& buffer : buffers_) aliases.push_back(buffer.variable_data());
+  for (const at::Tensor& buffer : buffers_) {
+    aliases.push_back(without_expansion(buffer.variable_data()));
+  }
   try {
     group_->broadcast(aliases, root).wait();
   } catch (const Error&) {
@@ -151,8 +195,12 @@ void DistributedDataParallelBase::broadcast_buffers(int root) {
 
 void DistributedDataParallelBase::broadcast_state(int root) {
   std::vector<at::Tensor> tensors;
-  for (const at::Tensor& parameter : inner().parameters()) tensors.push_back(parameter.detach());
-  for (const at::Tensor& buffer : inner().buffers()) tensors.push_back(buffer.detach());
+  for (const at::Tensor& parameter : distinct_parameters(inner())) {
+    tensors.push_back(parameter.detach());
+  }
+  for (const auto& [name, buffer] : buffers_of(inner())) {
+    if (broadcast_fault(buffer).empty()) tensors.push_back(without_expansion(buffer.detach()));
+  }
   if (!tensors.empty()) group_->broadcast(tensors, root).wait();
 }
 

@@ -36,7 +36,8 @@ struct DistributedDataParallelOptions {
   // lockstep::clip_grad_norm_ (docs/optimizers.md).
   bool whole_gradients = true;
   // Before each training forward with gradients enabled, buffers (BatchNorm's statistics) become
-  // rank 0's. Never in eval(), so that one rank may evaluate alone.
+  // rank 0's. Never in eval(), so that one rank may evaluate alone. If false, they become rank 0's
+  // once, when the module is wrapped, except sparse ones, which must be equal on all ranks then.
   bool broadcast_buffers = true;
 };
 

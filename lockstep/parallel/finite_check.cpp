@@ -13,6 +13,8 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 
+#include "lockstep/comm/core/device_copies.h"
+
 namespace lockstep {
 namespace {
 
@@ -52,7 +54,7 @@ bool is_finite(const at::Tensor& dense, Bits exponent) {
 
 // A complex element is two adjacent real ones.
 bool is_finite_on_cpu(const at::Tensor& tensor) {
-  if (tensor.is_non_overlapping_and_dense()) {
+  if (tensor.is_non_overlapping_and_dense() && !is_lazy(tensor)) {
     switch (c10::toRealValueType(tensor.scalar_type())) {
       case at::kFloat:
         return is_finite<std::uint32_t>(tensor, 0x7f80'0000u);

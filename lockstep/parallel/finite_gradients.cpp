@@ -7,6 +7,7 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include "lockstep/parallel/distinct_parameters.h"
 #include "lockstep/parallel/finite_findings.h"
 #include "lockstep/parallel/model_checks.h"
 #include "lockstep/parallel/rank_list.h"
@@ -39,12 +40,12 @@ std::string finding(const std::string& name, const std::vector<int>& ranks) {
 
 void check_finite_gradients(const torch::nn::Module& module) {
   std::vector<std::string> findings;
-  for (const auto& item : module.named_parameters()) {
-    at::Tensor gradient = item.value().grad();
+  for (const auto& [name, parameter] : distinct_named_parameters(module)) {
+    at::Tensor gradient = parameter.grad();
     if (!gradient.defined()) continue;
     if (gradient.is_sparse()) gradient = gradient._values();
     if (FiniteCheck(gradient).passes()) continue;
-    findings.push_back(fmt::format("the gradient of {} is not finite", item.key()));
+    findings.push_back(fmt::format("the gradient of {} is not finite", name));
   }
   if (findings.empty()) return;
   throw NonFiniteGradient(first_of(findings) +

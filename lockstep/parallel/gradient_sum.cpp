@@ -8,6 +8,7 @@
 
 #include <ATen/ATen.h>
 
+#include "lockstep/comm/core/device_copies.h"
 #include "lockstep/comm/kernels/reduce.h"
 
 namespace lockstep {
@@ -18,9 +19,10 @@ using Terms = std::vector<at::Tensor>;
 bool fits_kernel(const Terms& terms) {
   const at::Tensor& first = terms.front();
   return std::all_of(terms.begin(), terms.end(), [&](const at::Tensor& term) {
-    return term.layout() == at::kStrided && term.is_cpu() && can_reduce(term.scalar_type()) &&
+    return term.layout() == at::kStrided && term.is_cpu() &&
+           can_reduce(term.scalar_type(), ReduceOp::sum) &&
            term.scalar_type() == first.scalar_type() && term.sizes() == first.sizes() &&
-           !term.is_neg();
+           !is_lazy(term);
   });
 }
 

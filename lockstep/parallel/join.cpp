@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/parallel/announced_step.h"
+#include "lockstep/parallel/distinct_parameters.h"
 #include "lockstep/parallel/model_checks.h"
 
 namespace lockstep {
@@ -45,7 +46,7 @@ void join(DistributedDataParallelBase& model, const std::function<void()>& body,
   ProcessGroup& group = *model.group();
   if (group.size() == 1) return body();
   const auto drop_gradients = [&] {
-    for (at::Tensor& parameter : model.parameters()) parameter.mutable_grad().reset();
+    for (const at::Tensor& parameter : distinct_parameters(model)) parameter.mutable_grad().reset();
   };
   model.announce_steps(true);
   try {

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <unordered_set>
+#include <utility>
 
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
@@ -13,6 +13,7 @@
 #include "lockstep/parallel/announced_step.h"
 #include "lockstep/parallel/backward_entry.h"
 #include "lockstep/parallel/backward_reduction.h"
+#include "lockstep/parallel/distinct_parameters.h"
 #include "lockstep/parallel/model_agreement.h"
 #include "lockstep/parallel/wrapped_parameters.h"
 
@@ -27,9 +28,7 @@ std::vector<NamedTensor> numbered(const std::vector<at::Tensor>& parameters) {
   return named;
 }
 
-std::vector<NamedTensor> distinct(const std::vector<NamedTensor>& parameters) {
-  std::unordered_set<const at::TensorImpl*> seen;
-  std::vector<NamedTensor> result;
+std::vector<NamedTensor> checked(std::vector<NamedTensor> parameters) {
   for (const NamedTensor& parameter : parameters) {
     if (!parameter.tensor.defined()) {
       throw UsageError("[reducer] parameter " + parameter.name + " is undefined");
@@ -38,9 +37,19 @@ std::vector<NamedTensor> distinct(const std::vector<NamedTensor>& parameters) {
       throw UsageError("[reducer] " + parameter.name +
                        " was computed from other tensors: only leaves accumulate gradients");
     }
-    if (seen.insert(parameter.tensor.unsafeGetTensorImpl()).second) result.push_back(parameter);
   }
-  return result;
+  return each_tensor_once(std::move(parameters));
+}
+
+// A frozen one is broadcast, too.
+void require_dense_parameters(const std::vector<NamedTensor>& parameters) {
+  for (const auto& [name, parameter] : parameters) {
+    if (parameter.layout() == at::kStrided) continue;
+    throw UsageError(fmt::format(
+        "[reducer] parameter {} is sparse, and ranks can only exchange dense ones; register "
+        "parameter.to_dense()",
+        name));
+  }
 }
 
 std::int64_t bytes(double mebibytes, std::string_view option) {
@@ -59,7 +68,7 @@ Reducer::Reducer(const std::vector<NamedTensor>& parameters, GroupArgument argum
   if (!group) throw UsageError("[reducer] the group is null; call init_process_group()");
   const BucketLimits limits{bytes(options.first_bucket_mb, "first_bucket_mb"),
                             bytes(options.bucket_cap_mb, "bucket_cap_mb")};
-  const std::vector<NamedTensor> taken = distinct(parameters);
+  const std::vector<NamedTensor> taken = checked(parameters);
   const bool any = std::any_of(taken.begin(), taken.end(), [](const NamedTensor& parameter) {
     return parameter.tensor.requires_grad();
   });
@@ -70,6 +79,7 @@ Reducer::Reducer(const std::vector<NamedTensor>& parameters, GroupArgument argum
                                 options.check_finite ? ", check_finite" : "",
                                 options.whole_gradients ? "" : ", divided gradients"));
     check_agreement(*group, "reducer", lines);
+    require_dense_parameters(taken);
   }
   if (!any) {
     throw UsageError(

@@ -12,17 +12,21 @@
 #include <fmt/format.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include "lockstep/comm/core/device_copies.h"
 #include "lockstep/core/error.h"
+#include "lockstep/parallel/distinct_parameters.h"
 
 namespace lockstep {
 namespace {
 
 using torch::nn::Module;
 
+// A sparse tensor has several memories, and is never the same.
 bool same_memory(const at::Tensor& one, const at::Tensor& other) {
+  if (one.layout() != at::kStrided || other.layout() != at::kStrided) return false;
   return one.data_ptr() == other.data_ptr() && one.scalar_type() == other.scalar_type() &&
-         one.device() == other.device() && one.sizes() == other.sizes() &&
-         one.strides() == other.strides();
+         one.device() == other.device() && is_lazy(one) == is_lazy(other) &&
+         one.sizes() == other.sizes() && one.strides() == other.strides();
 }
 
 // The strides of a copy without gaps that keeps the order of dimensions in memory.
@@ -90,6 +94,7 @@ std::uint64_t Replicas::refresh() {
   for (Replica& replica : replicas_) {
     share(replica);
     bytes += copy(replica);
+    copy_sparse(replica);
     for (const ReplicaTensor& parameter : replica.parameters) {
       const bool requires_grad = parameters_[parameter.original].requires_grad();
       if (parameter.tensor.requires_grad() != requires_grad) {
@@ -103,14 +108,8 @@ std::uint64_t Replicas::refresh() {
 
 void Replicas::replicate() {
   replicas_.clear();
-  parameters_.clear();
   listed_ = list(module_);
-  for (const at::Tensor& parameter : module_.parameters()) {
-    const auto is_parameter = [&](const at::Tensor& other) { return other.is_same(parameter); };
-    if (std::none_of(parameters_.begin(), parameters_.end(), is_parameter)) {
-      parameters_.push_back(parameter);
-    }
-  }
+  parameters_ = distinct_parameters(module_);
   tensors_ = parameters_;
   for (const at::Tensor& buffer : module_.buffers()) tensors_.push_back(buffer);
   std::vector<Replica> replicas;
@@ -135,6 +134,12 @@ Replicas::Replica Replicas::replicate_on(at::Device device, bool first) const {
   (shares ? replica.shared : replica.copied) = replica.parameters;
   auto& with_buffers = first ? replica.shared : replica.copied;
   with_buffers.insert(with_buffers.end(), buffers.begin(), buffers.end());
+  const auto sparse = std::stable_partition(
+      replica.copied.begin(), replica.copied.end(), [&](const ReplicaTensor& entry) {
+        return tensors_[entry.original].layout() == at::kStrided;
+      });
+  replica.copied_sparse.assign(sparse, replica.copied.end());
+  replica.copied.erase(sparse, replica.copied.end());
   // Changing a parameter that a backward still needs is an error, also through a replica. The
   // buffers of replicas other than the first are their own and change independently.
   for (const auto* tensors : {&replica.shared, &replica.parameters}) {
@@ -206,6 +211,14 @@ std::uint64_t Replicas::copy(Replica& replica) const {
     bytes += flat.memory.nbytes();
   }
   return bytes;
+}
+
+void Replicas::copy_sparse(const Replica& replica) const {
+  for (const ReplicaTensor& entry : replica.copied_sparse) {
+    const at::Tensor& original = tensors_[entry.original];
+    entry.tensor.set_data(
+        original.detach().to(replica.device, original.scalar_type(), false, /*copy=*/true));
+  }
 }
 
 void Replicas::copy_modes(const Replica& replica) const {

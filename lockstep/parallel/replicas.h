@@ -66,6 +66,7 @@ class Replicas {
     // Parameters and buffers, by how they follow the module's.
     std::vector<ReplicaTensor> shared = {};
     std::vector<ReplicaTensor> copied = {};
+    std::vector<ReplicaTensor> copied_sparse = {};
     std::vector<Flat> flats = {};
   };
 
@@ -74,6 +75,7 @@ class Replicas {
   Replica replicate_on(at::Device device, bool first) const;
   void share(const Replica& replica) const;
   std::uint64_t copy(Replica& replica) const;
+  void copy_sparse(const Replica& replica) const;
   void lay_out(Replica& replica) const;
   void copy_modes(const Replica& replica) const;
 

@@ -9,6 +9,8 @@
 
 #include <ATen/ATen.h>
 
+#include "lockstep/comm/core/device_copies.h"
+
 namespace lockstep {
 namespace {
 
@@ -50,7 +52,12 @@ std::uint64_t hash_of(const std::byte* bytes, std::size_t count) {
 }  // namespace
 
 std::uint64_t tensor_hash(const at::Tensor& tensor) {
-  const at::Tensor plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous();
+  if (tensor.layout() != at::kStrided) {
+    const at::Tensor plain = tensor.detach();
+    const at::Tensor sparse = (plain.is_sparse() ? plain : plain.to_sparse()).coalesce();
+    return mix(tensor_hash(sparse.indices()), tensor_hash(sparse.values()));
+  }
+  const at::Tensor plain = on_host(tensor);
   const std::uint64_t hash = hash_of(static_cast<const std::byte*>(plain.data_ptr()),
                                      static_cast<std::size_t>(plain.nbytes()));
   return hash == 0 ? 1 : hash;

@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "lockstep/comm/core/device_copies.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/system_error.h"
 #include "lockstep/core/tcp_socket.h"
@@ -185,7 +186,7 @@ void TensorBoardWriter::add_histogram(std::string_view tag, const at::Tensor& va
         "add_histogram(\"{}\"): the tensor is undefined, empty or complex; give real numbers",
         tag));
   }
-  const at::Tensor elements = values.detach().cpu().to(at::kDouble).contiguous();
+  const at::Tensor elements = on_host(values.detach().to(at::kDouble));
   if (!elements.isfinite().all().item<bool>()) {
     throw UsageError(fmt::format(
         "add_histogram(\"{}\"), step {}: an element is infinite or NaN, which has no bucket", tag,

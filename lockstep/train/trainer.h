@@ -46,15 +46,17 @@ class Trainer : public TrainerBase {
   using TrainerBase::optimizer;  // UsageError before optimize_with()
   using TrainerBase::scaler;     // enabled only with .amp = at::kHalf
 
-  // Once, before fit(): an optimizer of all parameters. With .shard_optimizer it must be one of
-  // lockstep::optim, and the call is collective.
+  // Once, before fit(): an optimizer of all parameters, each once, also tied weights. With
+  // .shard_optimizer it must be one of lockstep::optim, and the call is collective.
   template <class Optimizer, class Options>
   void optimize_with(const Options& options) {
     const bool sharded = this->options().shard_optimizer;
     optimize_with(model_.template make_optimizer<Optimizer>(options, sharded));
   }
   // The same with an optimizer that was made for the module's parameters, or for
-  // model().distributed(). A sharded one needs .shard_optimizer too.
+  // model().distributed(). A sharded one needs .shard_optimizer too. A parameter that a group lists
+  // twice, as parameters() lists tied weights, stays in it once. UsageError if one is in two
+  // groups.
   void optimize_with(std::unique_ptr<torch::optim::Optimizer> optimizer) {
     use(pointer_of(model_.module_), model_.base(), std::move(optimizer));
   }

@@ -17,6 +17,7 @@
 #include "lockstep/comm/group_argument.h"
 #include "lockstep/core/error.h"
 #include "lockstep/parallel/data_parallel.h"
+#include "lockstep/parallel/distinct_parameters.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "lockstep/train/trainer_options.h"
 
@@ -121,7 +122,7 @@ class TrainerModel {
           "[Trainer] .shard_optimizer needs an optimizer of lockstep::optim, such as "
           "optimize_with<lockstep::optim::Adam>");
     }
-    return std::make_unique<Optimizer>(module_->parameters(), options);
+    return std::make_unique<Optimizer>(distinct_parameters(*module_), options);
   }
 
   Handle module_;

@@ -14,6 +14,7 @@
 #include "lockstep/core/trace_span.h"
 #include "lockstep/optim/clip_grad.h"
 #include "lockstep/optim/parameter_groups.h"
+#include "lockstep/parallel/distinct_parameters.h"
 #include "lockstep/parallel/model_checks.h"
 
 namespace lockstep {
@@ -27,6 +28,7 @@ void TrainerStep::use(std::shared_ptr<torch::nn::Module> module,
   if (optimizer_) {
     throw UsageError("[Trainer] optimize_with() was called before. A trainer has one optimizer");
   }
+  if (optimizer) optim::remove_repeats("[Trainer] optimize_with()", *optimizer);
   const std::vector<at::Tensor> parameters =
       optimizer ? optim::parameters_of(*optimizer) : std::vector<at::Tensor>();
   if (parameters.empty()) {
@@ -97,7 +99,7 @@ void TrainerStep::clip_gradients() {
   if (model_) {
     clip_grad_norm_(*model_, *options_.max_grad_norm);
   } else {
-    torch::nn::utils::clip_grad_norm_(optim::parameters_of(*optimizer_), *options_.max_grad_norm);
+    torch::nn::utils::clip_grad_norm_(distinct_parameters(*module_), *options_.max_grad_norm);
   }
 }
 

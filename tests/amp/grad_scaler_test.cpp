@@ -235,6 +235,25 @@ TEST(GradScaler, ScalesALossThatFloat16CouldNotHold) {
   EXPECT_EQ(scaled.item<double>(), 2 * 65536);
 }
 
+TEST_P(GradScaling, UnscalesAndStepsTiedWeightsOnce) {
+  const at::Tensor tied = parameter();
+  const at::Tensor other = parameter();
+  const OptimizerPointer optimizer = GetParam()({tied, other, tied});
+  GradScaler scaler;
+  for (const bool unscaled_before : {true, false}) {
+    set_gradient(tied, 65536);
+    set_gradient(other, 65536);
+    if (unscaled_before) {
+      scaler.unscale_(*optimizer);
+      EXPECT_EQ(tied.grad().item<float>(), 1);
+    }
+    const double before = tied.item<double>();
+    EXPECT_TRUE(scaler.step(*optimizer));
+    EXPECT_EQ(tied.item<double>(), before - 1);
+    scaler.update();
+  }
+}
+
 TEST(GradScaler, NeverGrowsToInfinity) {
   GradScaler scaler({.init_scale = 3e38, .growth_interval = 1});
   const at::Tensor weight = parameter();

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "support/captured_warnings.h"
 #include "support/temporary_folder.h"
 #include "support/thread_group.h"
 #include "tests/parallel/errors.h"
@@ -303,6 +304,22 @@ TEST(OptimizerStateDict, HasTheNamesOfPython) {
   EXPECT_EQ(std::get<double>(group_list[1].find("lr")->data), 0.5);
   const TorchValue numbers{TorchValue::List{{std::int64_t{1}}, {std::int64_t{2}}}};
   EXPECT_TRUE(same(*group_list[1].find("params"), numbers));
+}
+
+// As Python numbers them, which lists them once.
+TEST(OptimizerStateDict, NumbersTiedWeightsOnce) {
+  const Parameters parameters = parameters_of();
+  torch::optim::Adam once(parameters, 0.25);
+  torch::optim::Adam twice({parameters[0], parameters[1], parameters[0], parameters[2]}, 0.25);
+  take_steps(once, parameters, 0, 1);
+  const TorchValue value = optimizer_state_dict(once);
+  const testing::CapturedWarnings warnings;
+  EXPECT_TRUE(same(*optimizer_state_dict(twice).find("param_groups"), *value.find("param_groups")));
+  EXPECT_THAT(warnings.messages(), ElementsAre(HasSubstr("lockstep::distinct_parameters(*net)")));
+  load_optimizer_state_dict(twice, value);
+  EXPECT_EQ(twice.param_groups().front().params().size(), 3);
+  EXPECT_TRUE(same(optimizer_state_dict(twice), value));
+  EXPECT_EQ(warnings.messages().size(), 1);
 }
 
 // Of a state dict of one group: the option, or the entry of the state of parameter 0.

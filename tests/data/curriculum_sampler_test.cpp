@@ -344,6 +344,13 @@ TEST(CurriculumSampler, TakesInfiniteScores) {
   EXPECT_THAT(sampler.indices(), Each(AnyOf(1u, 2u)));
 }
 
+TEST(CurriculumSampler, TakesTheValuesOfLazilyNegatedScores) {
+  const at::Tensor negated = torch::_neg_view(torch::arange(8, torch::kDouble));
+  const CurriculumSampler sampler(
+      8, negated, 1, 0, {.global_batch_size = 2, .full_at_step = 1000, .start_share = 0.25});
+  EXPECT_THAT(sampler.indices(), Each(AnyOf(6u, 7u)));
+}
+
 template <class Call>
 void expect_refused(Call call, const std::string& value) {
   EXPECT_THAT(call, ThrowsMessage<UsageError>(

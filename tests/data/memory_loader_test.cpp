@@ -53,6 +53,15 @@ TEST(MemoryLoader, KeepsBatchesThatTheCallerKeeps) {
   EXPECT_TRUE(it == loader.end());
 }
 
+TEST(MemoryLoader, GivesTheValuesOfConjugatedAndNegatedData) {
+  const auto data = torch::complex(torch::arange(6.F), torch::ones({6})).conj();
+  const auto target = torch::_neg_view(torch::arange(6.F));
+  MemoryLoader loader(data, target, torch::data::samplers::SequentialSampler(6), {.batch_size = 6});
+  const auto batch = *loader.begin();
+  EXPECT_TRUE(batch.data.equal(data.resolve_conj()));
+  EXPECT_TRUE(batch.target.equal(-torch::arange(6.F)));
+}
+
 TEST(MemoryLoader, TakesStridedAndEmptyData) {
   const auto data = torch::arange(12, torch::kInt).reshape({3, 4}).t();
   MemoryLoader loader(data, torch::zeros({4}), torch::data::samplers::SequentialSampler(4),

@@ -133,6 +133,11 @@ TEST(FeatureStandardization, OfRowsThatAreAllAlikeHasDeviationOne) {
   EXPECT_EQ(found.deviation.item<double>(), 1);
 }
 
+TEST(FeatureStandardization, TakesTheValuesOfLazilyNegatedRows) {
+  const auto negated = torch::_neg_view(torch::arange(8, torch::kDouble)).view({8, 1});
+  EXPECT_EQ(features_of(negated, 2).mean.item<double>(), -3.5);
+}
+
 TEST(FeatureStandardization, NamesWhatItCannotUse) {
   testing::run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
     const auto measure = [&](const at::Tensor& rows) {

@@ -20,6 +20,7 @@
 #include "lockstep/comm/objects.h"
 #include "lockstep/core/error.h"
 #include "lockstep/optim/optimizers.h"
+#include "lockstep/parallel/distinct_parameters.h"
 
 namespace lockstep {
 namespace {
@@ -122,6 +123,30 @@ TEST_P(ClipGrad, AComplexElementCountsByItsMagnitude) {
       EXPECT_NEAR(clip_grad_norm_(model, 1e6, kInfinity), 5, 1e-12);
       EXPECT_NEAR(clip_grad_norm_(model, 2), std::sqrt(26), 1e-12);
       EXPECT_NEAR(clip_grad_norm_(model, 1e6), 2, 1e-5);
+    });
+  }
+}
+
+TEST_P(ClipGrad, TiedWeightsCountOnce) {
+  for (const int ranks : {1, 2, 3}) {
+    run_rank_threads(ranks, [](const std::shared_ptr<ProcessGroup>& group) {
+      testing::Tied net;
+      testing::set_weights(*net, 1);
+      testing::Tied reference;
+      testing::copy_state(*reference, *net);
+      DistributedDataParallel model(net, group, options());
+      const at::Tensor x = testing::values({4, 6});
+      model(x).square().sum().backward();
+      reference->forward(x).square().sum().backward();
+      const std::vector<at::Tensor> parameters = distinct_parameters(*reference);
+      const double expected = torch::nn::utils::clip_grad_norm_(parameters, 1);
+      ASSERT_GT(expected, 1);
+      EXPECT_NEAR(clip_grad_norm_(model, 1), expected, 1e-5 * expected);
+      EXPECT_NEAR(clip_grad_norm_(model, 1), 1, 1e-4);
+      optim::SGD optimizer(model, 1.0);
+      optimizer.step();
+      torch::optim::SGD(parameters, 1.0).step();
+      testing::expect_close(net->weight, reference->weight, "the tied weight");
     });
   }
 }

@@ -271,6 +271,26 @@ TEST(FusedOptimizers, LeaveParametersWithoutAGradientAlone) {
   EXPECT_EQ(optimizer.state().size(), 1);
 }
 
+// As autograd hands over those of an imaginary part, for example.
+TEST(FusedOptimizers, TakeTheValuesOfLazilyNegatedGradients) {
+  const at::Tensor parameter = at::ones({3}).set_requires_grad(true);
+  parameter.mutable_grad() = at::_neg_view(at::full({3}, 0.5));
+  SGD sgd({parameter}, 1.0);
+  sgd.step();
+  EXPECT_TRUE(at::equal(parameter, at::full({3}, 1.5)));
+  Adam adam({parameter}, 1.0);
+  adam.step();
+  EXPECT_TRUE(at::allclose(parameter, at::full({3}, 2.5)));
+}
+
+TEST(FusedOptimizers, TakeZerosThatHaveNoMemory) {
+  const at::Tensor parameter = at::ones({3}).set_requires_grad(true);
+  parameter.mutable_grad() = at::_efficientzerotensor({3}, at::TensorOptions(at::kFloat));
+  SGD sgd({parameter}, 1.0);
+  sgd.step();
+  EXPECT_TRUE(at::equal(parameter, at::ones({3})));
+}
+
 TEST(FusedOptimizers, UpdateTiedWeightsOnce) {
   const at::Tensor tied = at::ones({3}).set_requires_grad(true);
   SGD optimizer({tied, tied}, 0.5);

@@ -129,6 +129,12 @@ TEST(TensorHash, DependsOnEveryBitAndOnNothingElse) {
   EXPECT_NE(tensor_hash(torch::zeros({0})), 0u);
   EXPECT_EQ(tensor_hash(values({5, 7}).t().contiguous()), tensor_hash(values({5, 7}).t()));
   EXPECT_NE(tensor_hash(values({5, 7})), tensor_hash(values({5, 7}).t()));
+  EXPECT_EQ(tensor_hash(torch::_neg_view(values({5}))), tensor_hash(-values({5})));
+  const Tensor sparse = torch::eye(3).to_sparse();
+  EXPECT_EQ(tensor_hash(sparse), tensor_hash(torch::eye(3).to_sparse()));
+  EXPECT_EQ(tensor_hash(sparse), tensor_hash(sparse.to_sparse_csr()));
+  EXPECT_NE(tensor_hash(sparse), tensor_hash(sparse * 2));
+  EXPECT_NE(tensor_hash(sparse), tensor_hash(torch::eye(3).roll(1, 0).to_sparse()));
 }
 
 }  // namespace

@@ -42,6 +42,32 @@ void expect_state_like_its_module(Model& model, const Tensor& batch) {
   expect_close(model(batch), model->module()->forward(batch), "output");
 }
 
+struct BufferedNet : torch::nn::Module {
+  explicit BufferedNet(const Tensor& buffer) { mask = register_buffer("mask", buffer); }
+  Tensor forward(const Tensor& x) {
+    const Tensor dense = mask.layout() == at::kStrided ? mask : mask.to_dense();
+    return linear(x).matmul(at::real(dense));
+  }
+  torch::nn::Linear linear = register_module("linear", torch::nn::Linear(3, 4));
+  Tensor mask;
+};
+
+TEST(DataParallelState, ReplicasHaveSparseExpandedAndComplexBuffers) {
+  for (const bool share : {true, false}) {
+    for (const Tensor& mask :
+         {torch::eye(4).to_sparse(), torch::eye(4).to_sparse_csr(), values({1, 4}).expand({4, 4}),
+          torch::complex(values({4, 4}), values({4, 4}, 1)).conj()}) {
+      const auto net = std::make_shared<BufferedNet>(mask);
+      const auto copy = [&] { return std::make_shared<BufferedNet>(mask.clone()); };
+      DataParallel model(net, {.replicas = 2, .share_parameters = share, .make_replica = copy});
+      expect_state_like_its_module(model, values({6, 3}));
+      net->mask.set_data(mask * 2);
+      expect_state_like_its_module(model, values({6, 3}, 1));
+      model(values({6, 3})).sum().backward();
+    }
+  }
+}
+
 TEST(DataParallelState, BatchNormKeepsWhatReplicaZeroSaw) {
   for (const DataParallelOptions& options : kReplicas) {
     Normalized net, reference;

@@ -2,6 +2,7 @@
 // The wrapper: what it takes, what it returns, and what happens around forward.
 #include "lockstep/parallel/distributed_data_parallel.h"
 
+#include "tests/parallel/errors.h"
 #include "tests/parallel/models.h"
 #include "tests/support/thread_group.h"
 #include <gmock/gmock.h>
@@ -11,6 +12,7 @@
 
 #include "lockstep/comm/group_access.h"
 #include "lockstep/core/error.h"
+#include "lockstep/parallel/model_checks.h"
 
 namespace lockstep::testing {
 
@@ -412,6 +414,56 @@ TEST(DistributedDataParallel, BuffersStayIfAskedTo) {
     model(values({8, 6}));
     EXPECT_EQ(GroupAccess(*group).calls_made(), before);
   });
+}
+
+struct Masked : torch::nn::Module {
+  explicit Masked(const at::Tensor& buffer) { mask = register_buffer("mask", buffer); }
+  at::Tensor forward(const at::Tensor& x) { return linear(x); }
+  torch::nn::Linear linear = register_module("linear", torch::nn::Linear(2, 2));
+  at::Tensor mask;
+};
+
+TEST(DistributedDataParallel, SparseBuffersStayOrAreNamed) {
+  for (const at::Tensor& mask : {torch::eye(4).to_sparse(), torch::eye(4).to_sparse_csr()}) {
+    run_rank_threads(2, [&](const std::shared_ptr<ProcessGroup>& group) {
+      const auto wrap = [&](const at::Tensor& buffer, bool broadcast) {
+        const auto net = std::make_shared<Masked>(buffer);
+        DistributedDataParallel model(net, group, {.broadcast_buffers = broadcast});
+        model(torch::ones({3, 2})).sum().backward();
+        check_in_sync(*net, *group);
+      };
+      wrap(mask, false);
+      EXPECT_THAT(testing::message_of<UsageError>([&] { wrap(mask, true); }),
+                  HasSubstr("buffer mask is sparse, and only dense tensors can be broadcast. Set "
+                            ".broadcast_buffers = false"));
+      EXPECT_THAT(testing::message_of<UsageError>([&] { wrap(mask * (group->rank() + 1), false); }),
+                  HasSubstr("rank 0 has buffer mask: elements with the hash"));
+    });
+  }
+}
+
+TEST(DistributedDataParallel, NamesASparseParameter) {
+  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    const auto net = std::make_shared<Masked>(torch::ones({1}));
+    net->register_parameter("weights", torch::eye(4).to_sparse());
+    EXPECT_THAT(
+        testing::message_of<UsageError>([&] { DistributedDataParallel model(net, group); }),
+        HasSubstr("parameter weights is sparse, and ranks can only exchange dense ones"));
+  });
+}
+
+TEST(DistributedDataParallel, ExpandedBuffersBecomeRankZeros) {
+  for (const bool broadcast : {true, false}) {
+    run_rank_threads(2, [&](const std::shared_ptr<ProcessGroup>& group) {
+      const at::Tensor row = torch::full({1, 4}, static_cast<double>(group->rank() + 1));
+      const auto net = std::make_shared<Masked>(row.expand({3, 4}));
+      DistributedDataParallel model(net, group, {.broadcast_buffers = broadcast});
+      EXPECT_TRUE(net->mask.equal(torch::ones({3, 4})));
+      row.fill_(group->rank() + 5);
+      model(torch::ones({3, 2}));
+      EXPECT_TRUE(net->mask.equal(torch::full({3, 4}, broadcast ? 5.0 : group->rank() + 5.0)));
+    });
+  }
 }
 
 TEST(DistributedDataParallel, OneRankMayEvaluateAlone) {

@@ -23,6 +23,7 @@ std::vector<at::Tensor> tensors_of_each_kind() {
   tensors.push_back(at::ones({70'000}, on_device));
   tensors.push_back(at::ones({4, 6}, on_device).t());
   tensors.push_back(at::ones({8, 2}, on_device).select(1, 1));
+  tensors.push_back(at::_neg_view(at::ones({3}, on_device)));
   tensors.push_back(at::ones({3}, at::kCPU));
   tensors.push_back(at::ones({}, on_device));
   tensors.push_back(at::ones({0}, on_device));

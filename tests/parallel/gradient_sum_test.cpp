@@ -78,6 +78,9 @@ TEST(GradientSum, LeavesWhatOthersSeeAlone) {
 TEST(GradientSum, KnowsTypesAndLayoutsThatTheKernelsDoNot) {
   const auto complex = [](double salt) { return torch::complex(values({4}, salt), values({4})); };
   EXPECT_TRUE(torch::equal(sum({complex(1), complex(2)}), complex(1) + complex(2)));
+  EXPECT_TRUE(torch::equal(sum({complex(1), complex(2).conj()}), complex(1) + complex(2).conj()));
+  const at::Tensor negated = torch::_neg_view(values({4}));
+  EXPECT_TRUE(torch::equal(sum({values({4}, 1), negated}), values({4}, 1) - values({4})));
   const at::Tensor dense = values({4, 2});
   EXPECT_TRUE(torch::equal(sum({dense.to_sparse(1), dense.to_sparse(1)}).to_dense(), dense * 2));
   // Half types are rounded once.

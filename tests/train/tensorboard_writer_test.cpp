@@ -66,7 +66,8 @@ TEST_F(TensorBoardWriterTest, TensorBoardReadsWhatItWrote) {
     TensorBoardWriter writer(folder());
     for (int step = 0; step < 2000; ++step) writer.add_scalar("loss/train", 2.0 / (step + 1), step);
     writer.add_scalar("not a number", std::nan(""), -1);
-    writer.add_histogram("weights", torch::tensor(numbers, torch::kDouble).view({10, 100}), 7);
+    const at::Tensor negated = torch::_neg_view(-torch::tensor(numbers, torch::kDouble));
+    writer.add_histogram("weights", negated.view({10, 100}), 7);
     writer.add_histogram("weights", torch::zeros(5, torch::kHalf), 8);
     writer.add_text("notes", "**bold** \xC3\xA4\xC3\xB6", 3);
   }

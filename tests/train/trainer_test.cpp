@@ -7,6 +7,7 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/parallel/errors.h"
@@ -23,6 +24,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/libtorch_version.h"
 #include "lockstep/optim/optimizers.h"
+#include "lockstep/parallel/distinct_parameters.h"
 
 namespace lockstep {
 namespace {
@@ -116,6 +118,55 @@ TEST(Trainer, ClipsTheNormOfAllGradients) {
   run_rank_threads(2, [&](const std::shared_ptr<ProcessGroup>& group) {
     expect_close(trained(group, {.max_grad_norm = 0.05}), expected);
   });
+}
+
+// In one process and on ranks, of both kinds and however it is made.
+TEST(Trainer, ClipsAndStepsTiedWeightsOnce) {
+  const auto new_tied = [] {
+    testing::Tied net;
+    testing::set_weights(*net, 2);
+    return net;
+  };
+  const auto loss = [](auto& model, auto& x) { return model(x).square().sum(); };
+  const std::vector<at::Tensor> data{testing::values({4, 6})};
+  testing::Tied expected = new_tied();
+  loss(expected, data.front()).backward();
+  const std::vector<at::Tensor> parameters = distinct_parameters(*expected);
+  ASSERT_GT(torch::nn::utils::clip_grad_norm_(parameters, 0.5), 0.5);
+  torch::optim::SGD(parameters, 1.0).step();
+  const auto expect_trained = [&](const std::shared_ptr<ProcessGroup>& group,
+                                  const auto& optimize) {
+    testing::Tied net = new_tied();
+    Trainer trainer(net, group, {.max_grad_norm = 0.5});
+    optimize(trainer, *net);
+    trainer.fit(data, loss);
+    testing::expect_close(net->weight, expected->weight, "the tied weight");
+  };
+  for (const int ranks : {1, 2, 3}) {
+    run_rank_threads(ranks, [&](const std::shared_ptr<ProcessGroup>& group) {
+      expect_trained(group, [](auto& trainer, auto&) {
+        trainer.template optimize_with<torch::optim::SGD>(SGDOptions(1));
+      });
+      expect_trained(group, [](auto& trainer, auto&) {
+        trainer.template optimize_with<optim::SGD>(SGDOptions(1));
+      });
+      expect_trained(group, [](auto& trainer, auto& net) {
+        trainer.optimize_with(std::make_unique<torch::optim::SGD>(net.parameters(), 1.0));
+      });
+    });
+  }
+}
+
+TEST(Trainer, RefusesAParameterOfTwoGroups) {
+  testing::Tied net;
+  Trainer trainer(net, make_self_group());
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  groups.emplace_back(net->in->parameters());
+  groups.emplace_back(std::vector{net->bias, net->weight});
+  auto optimizer = std::make_unique<torch::optim::SGD>(groups, SGDOptions(1));
+  EXPECT_THAT(message_of<UsageError>([&] { trainer.optimize_with(std::move(optimizer)); }),
+              HasSubstr("optimize_with(): parameter 1 of group 1, of shape [6, 6], is in group 0 "
+                        "too; list it in one of them"));
 }
 
 TEST(Trainer, AccumulatesBatches) {

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "lockstep/amp/autocast.h"
+#include "lockstep/parallel/distinct_parameters.h"
 
 namespace lockstep::bench {
 
@@ -44,8 +45,8 @@ Training::Training(const TrainingStep& step, const Wrap& wrap)
       return net->forward(input);
     };
   }
-  optimizer_ =
-      step_.model.make_optimizer({net_->parameters(), wrapped_.model.get()}, step_.optimizer);
+  optimizer_ = step_.model.make_optimizer({distinct_parameters(*net_), wrapped_.model.get()},
+                                          step_.optimizer);
   input_ = step_.model.make_input(step_.samples()).to(step_.device);
   target_ = step_.model.make_target(step_.samples()).to(step_.device);
 }

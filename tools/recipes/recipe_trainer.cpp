@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/parallel/distinct_parameters.h"
 #include "lockstep/parallel/sync_batch_norm.h"
 
 namespace lockstep {
@@ -86,7 +87,7 @@ RecipeTrainer::RecipeTrainer(const Recipe& recipe, torch::nn::Sequential net, Tr
   const auto& wrapper = trainer_.model().distributed();
   const bool shards = recipe.shards_optimizer && wrapper;
   trainer_.optimize_with(recipe.make_optimizer(
-      {net->parameters(), shards ? wrapper.ptr().get() : nullptr}, start.learning_rate));
+      {distinct_parameters(*net), shards ? wrapper.ptr().get() : nullptr}, start.learning_rate));
 }
 
 void RecipeTrainer::check_statistics() const {

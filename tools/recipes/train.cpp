@@ -18,6 +18,7 @@
 #include "lockstep/data/memory_loader.h"
 #include "lockstep/data/mnist_dataset.h"
 #include "lockstep/libtorch_version.h"
+#include "lockstep/parallel/distinct_parameters.h"
 #include "lockstep/train/evaluate.h"
 #include "lockstep/train/progress.h"
 #include "lockstep/train/trace.h"
@@ -54,7 +55,7 @@ double bits(double nats) {
 
 std::int64_t count_parameters(const torch::nn::Sequential& net) {
   std::int64_t count = 0;
-  for (const auto& parameter : net->parameters()) count += parameter.numel();
+  for (const at::Tensor& parameter : distinct_parameters(*net)) count += parameter.numel();
   return count;
 }
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Copies tensors to the backend's device, and results back to the originals.
+// Copies tensors to a device, and results back to the originals.
 #include "lockstep/comm/core/device_copies.h"
 
 #include <algorithm>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 namespace lockstep {
@@ -13,7 +14,11 @@ at::Tensor usable_on(at::Device device, const at::Tensor& tensor) {
   // The usual case, in which even detach() would take longer than a short call.
   if (is_usable_on(device, tensor)) return tensor;
   const at::NoGradGuard no_grad;
-  return tensor.detach().to(device).resolve_conj().resolve_neg().contiguous();
+  const at::Tensor plain = tensor.detach();
+  // copy_() computes the elements of a lazy tensor.
+  const at::Tensor values =
+      is_lazy(plain) ? at::empty(plain.sizes(), plain.options()).copy_(plain) : plain;
+  return values.to(device).contiguous();
 }
 
 const at::Tensor& DeviceCopies::copy_of(const at::Tensor& original) {

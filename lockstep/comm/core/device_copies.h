@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Tensors as backends use them: the original if its bytes can be used in place, else a contiguous
-// copy on the backend's device.
+// Tensors as code that reads their bytes uses them: the original if its bytes can be used in place,
+// else a contiguous copy on the device of that code.
 #pragma once
 
 #include <vector>
@@ -9,10 +9,18 @@
 
 namespace lockstep {
 
-inline bool is_usable_on(at::Device device, const at::Tensor& tensor) {
-  return tensor.device() == device && tensor.is_contiguous() && !tensor.is_conj() &&
-         !tensor.is_neg();
+// Whether the elements differ from what the tensor's memory holds: libtorch conjugates and negates
+// when the elements are used, and a tensor of zeros that it made for a derivative has no memory.
+// Whoever reads data_ptr() must ask. Autograd hands over such gradients, and conj(), imag() and
+// their kind return such tensors.
+inline bool is_lazy(const at::Tensor& tensor) {
+  return tensor.is_conj() || tensor.is_neg() || tensor._is_zerotensor();
 }
+
+inline bool is_usable_on(at::Device device, const at::Tensor& tensor) {
+  return tensor.device() == device && tensor.is_contiguous() && !is_lazy(tensor);
+}
+// Takes no part in autograd.
 at::Tensor usable_on(at::Device device, const at::Tensor& tensor);
 inline at::Tensor on_host(const at::Tensor& tensor) {
   return usable_on(at::kCPU, tensor);

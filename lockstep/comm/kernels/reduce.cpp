@@ -230,7 +230,7 @@ ReduceOp operation_on_bools(ReduceOp op) {
 
 }  // namespace
 
-bool can_reduce(at::ScalarType type) {
+bool can_reduce(at::ScalarType type, ReduceOp op) {
   switch (type) {
     case at::kFloat:
     case at::kDouble:
@@ -243,6 +243,9 @@ bool can_reduce(at::ScalarType type) {
     case at::kByte:
     case at::kBool:
       return true;
+    case at::kComplexFloat:
+    case at::kComplexDouble:
+      return op == ReduceOp::sum || op == ReduceOp::mean;
     default:
       return false;
   }
@@ -250,8 +253,11 @@ bool can_reduce(at::ScalarType type) {
 
 void reduce(std::span<const void* const> sources, std::span<void* const> destinations,
             std::int64_t count, at::ScalarType type, ReduceOp op, double scale) {
-  const Job job{sources, destinations, count, scale};
-  switch (type) {
+  if (!can_reduce(type, op)) throw UsageError("reduce: this type of element cannot be reduced so");
+  // A complex element is two adjacent real ones.
+  const int reals = c10::isComplexType(type) ? 2 : 1;
+  const Job job{sources, destinations, reals * count, scale};
+  switch (c10::toRealValueType(type)) {
     case at::kFloat:
       return reduce_typed<float>(job, op);
     case at::kDouble:
@@ -273,7 +279,7 @@ void reduce(std::span<const void* const> sources, std::span<void* const> destina
     case at::kBool:
       return reduce_typed<std::uint8_t>(job, operation_on_bools(op));
     default:
-      throw UsageError("reduce: this type of element cannot be reduced");
+      return;
   }
 }
 

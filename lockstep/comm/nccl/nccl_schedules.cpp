@@ -5,6 +5,8 @@
 #include <functional>
 #include <utility>
 
+#include <ATen/ops/view_as_real.h>
+
 #include "lockstep/comm/nccl/nccl_transport.h"
 
 namespace lockstep {
@@ -42,6 +44,17 @@ Tensors only_with(int root, const at::Tensor& tensor, Position position) {
   return tensors;
 }
 
+// NCCL adds complex elements as pairs of real ones.
+at::Tensor as_real(const at::Tensor& tensor) {
+  return tensor.is_complex() ? at::view_as_real(tensor.detach()) : tensor;
+}
+
+Tensors as_real(at::TensorList tensors) {
+  Tensors real;
+  for (const at::Tensor& tensor : tensors) real.push_back(as_real(tensor));
+  return real;
+}
+
 // A schedule for each output: start(transport, call, output).
 template <class StartOutput>
 std::vector<SchedulePtr> for_each_output(const CollectiveArgs& args, StartOutput start) {
@@ -61,18 +74,19 @@ std::vector<SchedulePtr> for_each_output(const CollectiveArgs& args, StartOutput
 std::vector<SchedulePtr> schedule_nccl(const CollectiveArgs& args, Position position) {
   const Call& call = args.call;
   if (reduces(call.collective)) {
-    for (const at::Tensor& output : args.outputs) check_nccl_type(output.scalar_type());
+    for (const at::Tensor& output : args.outputs)
+      check_nccl_type(c10::toRealValueType(output.scalar_type()));
   }
   switch (call.collective) {
     case Collective::all_reduce:
       return for_each_output(
           args, [](NcclTransport& transport, const Call& call, const at::Tensor& output) {
-            return transport.all_reduce(output, call.op, call.scale);
+            return transport.all_reduce(as_real(output), call.op, call.scale);
           });
     case Collective::reduce:
       return for_each_output(
           args, [](NcclTransport& transport, const Call& call, const at::Tensor& output) {
-            return transport.reduce(output, call.root, call.op, call.scale);
+            return transport.reduce(as_real(output), call.root, call.op, call.scale);
           });
     case Collective::broadcast:
       return for_each_output(
@@ -80,8 +94,8 @@ std::vector<SchedulePtr> schedule_nccl(const CollectiveArgs& args, Position posi
             return transport.broadcast(output, call.root);
           });
     case Collective::reduce_scatter:
-      return {whole(call, [call, inputs = args.inputs.vec(),
-                           output = args.outputs[0]](NcclTransport& transport) {
+      return {whole(call, [call, inputs = as_real(args.inputs),
+                           output = as_real(args.outputs[0])](NcclTransport& transport) {
         return transport.reduce_scatter(inputs, output, call.op, call.scale);
       })};
     case Collective::all_gather:

@@ -254,6 +254,48 @@ TEST_P(ResultsConformance, OneTensorHoldsThePartsOfAllRanks) {
   });
 }
 
+// As pairs of real numbers. Every other rank's tensor is lazily conjugated.
+TEST_P(ResultsConformance, ComplexTensorsHaveSumsAndMeans) {
+  run_in_group([this](Rank& rank, ProcessGroup& group) {
+    constexpr std::int64_t kPart = 1023;
+    for (const auto type : {at::kFloat, at::kDouble}) {
+      const auto pairs = inputs_of_all(group.size(), type, {kPart * group.size(), 2});
+      const auto own = [&] {
+        const at::Tensor plain = at::view_as_complex(pairs[rank.rank()].clone());
+        return rank.rank() % 2 == 0 ? plain : plain.conj().resolve_conj().conj();
+      };
+      const auto expect_sums = [&](const at::Tensor& actual, const std::vector<at::Tensor>& of,
+                                   const AllReduceOptions& options, std::string_view call) {
+        expect_reduced(
+            at::view_as_real(actual.resolve_conj()), of, options,
+            describe(fmt::format("{} {} of pairs", call, name(options.op)), type, actual.numel()));
+      };
+      for (const auto op : {ReduceOp::sum, ReduceOp::mean}) {
+        const AllReduceOptions options{.op = op, .scale = 0.5};
+        const at::Tensor tensor = own();
+        group.all_reduce(tensor, options).wait();
+        expect_sums(tensor, pairs, options, "all_reduce");
+
+        const at::Tensor at_root = own();
+        group.reduce(at_root, 0, options).wait();
+        if (rank.rank() == 0) expect_sums(at_root, pairs, options, "reduce");
+
+        std::vector<at::Tensor> parts;
+        for (const at::Tensor& of_rank : pairs) {
+          parts.push_back(of_rank.narrow(0, rank.rank() * kPart, kPart));
+        }
+        const at::Tensor part = at::empty({kPart}, c10::toComplexType(type));
+        group.reduce_scatter_tensor(part, own(), options).wait();
+        expect_sums(part, parts, options, "reduce_scatter");
+
+        const at::Tensor in_ring = own();
+        group.all_reduce(in_ring, {.op = op, .algorithm = Algorithm::ring, .scale = 0.5}).wait();
+        EXPECT_TRUE(at::allclose(in_ring.resolve_conj(), tensor.resolve_conj()));
+      }
+    }
+  });
+}
+
 TEST_P(ResultsConformance, ReduceGivesRootAloneTheReduction) {
   run_in_group([this](Rank& rank, ProcessGroup& group) {
     int round = 0;

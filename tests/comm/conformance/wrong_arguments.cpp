@@ -61,9 +61,19 @@ std::vector<WrongCall> wrong_calls(int ranks) {
        [=](auto& g) {
          g.empty({2, -3}, at::kFloat);
        }},
-      {"a complex type",
-       {"all_reduce", "Complex"},
-       [=](auto& g) { g.all_reduce(some(3, at::kComplexFloat)).wait(); }},
+      {"the product of a complex type",
+       {"all_reduce", "ComplexFloat have no product", "at::view_as_real"},
+       [=](auto& g) { g.all_reduce(some(3, at::kComplexFloat), ReduceOp::product).wait(); }},
+      {"the maximum of a complex type",
+       {"reduce_scatter", "ComplexDouble have no max"},
+       [=](auto& g) {
+         g.reduce_scatter(some(3, at::kComplexDouble), list(ranks, 3, at::kComplexDouble),
+                          ReduceOp::max)
+             .wait();
+       }},
+      {"a type without arithmetic",
+       {"all_reduce", "ComplexHalf", "cannot be reduced"},
+       [=](auto& g) { g.all_reduce(at::empty({3}, at::kComplexHalf)).wait(); }},
       {"mean of ints",
        {"all_reduce", "mean", "Int"},
        [=](auto& g) { g.all_reduce(some(3, at::kInt), {.op = ReduceOp::mean}).wait(); }},
