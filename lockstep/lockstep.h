@@ -40,6 +40,7 @@
 #include "lockstep/train/learning_rate.h"
 #include "lockstep/train/over_ranks.h"
 #include "lockstep/train/progress.h"
+#include "lockstep/train/share_buffers.h"
 #include "lockstep/train/tensorboard_writer.h"
 #include "lockstep/train/trace.h"
 #include "lockstep/train/trainer.h"

@@ -2,6 +2,7 @@
 // Divides the contents into files, and puts them back.
 #include "lockstep/checkpoint/checkpoint_contents.h"
 
+#include <cmath>
 #include <functional>
 #include <mutex>
 #include <set>
@@ -15,12 +16,15 @@
 #include "lockstep/built_with.h"
 #include "lockstep/checkpoint/copy_by_name.h"
 #include "lockstep/checkpoint/in_quotes.h"
+#include "lockstep/checkpoint/optimizer_fields.h"
 #include "lockstep/checkpoint/prepare_optimizer_state.h"
+#include "lockstep/checkpoint/safetensors_layout.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/checkpoint/stored_optimizer.h"
 #include "lockstep/checkpoint/tensor_bytes.h"
 #include "lockstep/core/error.h"
 #include "lockstep/parallel/distinct_parameters.h"
+#include "lockstep/optim/parameter_groups.h"
 
 namespace lockstep {
 namespace {
@@ -210,7 +214,40 @@ std::vector<NamedTensor> copies(std::vector<NamedTensor> tensors) {
   return tensors;
 }
 
+void check_tensors(const std::vector<NamedTensor>& tensors) {
+  std::vector<SafetensorsItem> items;
+  for (const auto& [name, tensor] : tensors) {
+    items.push_back({name, &element_type_of(tensor, name), tensor.sizes().vec()});
+  }
+  static_cast<void>(lay_out_safetensors(items, {}));
+}
+
+// JSON has no other numbers: the library would write null, which no optimizer can load.
+void require_finite(const json& description, const char* whose) {
+  const json flat = description.flatten();
+  for (const auto& entry : flat.items()) {
+    if (!entry.value().is_number_float() || std::isfinite(entry.value().get<double>())) continue;
+    throw UsageError(
+        fmt::format("a checkpoint cannot keep {} of the {}, which is {}; give it a "
+                    "finite number",
+                    entry.key(), whose, entry.value().get<double>()));
+  }
+}
+
 }  // namespace
+
+void check_savable(const CheckpointContents& contents) {
+  check_tensors(state_dict(*contents.module));
+  check_tensors(contents.tensors);
+  if (contents.optimizer == nullptr) return;
+  with_fields_of(*contents.optimizer, [](auto) {});
+  // Most of the state has the type of its parameter.
+  std::vector<NamedTensor> parameters;
+  for (const at::Tensor& parameter : optim::parameters_of(*contents.optimizer)) {
+    parameters.push_back({fmt::format("state.{}", parameters.size()), parameter});
+  }
+  check_tensors(parameters);
+}
 
 CheckpointSnapshot snapshot(const CheckpointContents& contents, const CheckpointPosition& position,
                             ProcessGroup& group) {
@@ -224,6 +261,7 @@ CheckpointSnapshot snapshot(const CheckpointContents& contents, const Checkpoint
         store_optimizer(kOptimizerFile, *contents.optimizer, *contents.module, group);
     snapshot.files.push_back(std::move(stored.file));
     optimizer = std::move(stored.description);
+    require_finite(optimizer.at("param_groups"), "optimizer");
   }
   if (!contents.tensors.empty()) {
     snapshot.files.push_back(share_out(kTensorsFile, contents.tensors, group.rank(), group.size()));

@@ -22,6 +22,9 @@ struct CheckpointSnapshot {
   nlohmann::json manifest;
 };
 
+// Not collective. UsageError for contents that a checkpoint cannot keep, before training has begun.
+void check_savable(const CheckpointContents& contents);
+
 // Collective. UsageError for contents that cannot be saved.
 CheckpointSnapshot snapshot(const CheckpointContents& contents, const CheckpointPosition& position,
                             ProcessGroup& group);

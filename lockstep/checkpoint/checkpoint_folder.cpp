@@ -17,6 +17,7 @@
 #include "lockstep/checkpoint/checkpoint_store.h"
 #include "lockstep/checkpoint/in_quotes.h"
 #include "lockstep/checkpoint/staged_checkpoint.h"
+#include "lockstep/comm/core/call_origin.h"
 #include "lockstep/comm/objects.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/core/error.h"
@@ -150,6 +151,16 @@ void require_utf8(const json& json, const char* what) {
   }
 }
 
+// Collective. What save() would refuse after hours is refused now, on all ranks.
+void agree_on_savable(const CheckpointContents& contents, ProcessGroup& group) {
+  const std::string fault = error_of([&] { check_savable(contents); });
+  const std::vector<std::string> faults = all_gather_object(std::string_view(fault), group);
+  const auto first = std::ranges::find_if(faults, [](const auto& text) { return !text.empty(); });
+  if (first == faults.end()) return;
+  throw UsageError(fmt::format("a checkpoint cannot keep what rank {} trains: {}",
+                               first - faults.begin(), *first));
+}
+
 struct SetsTimeAtEnd {
   ~SetsTimeAtEnd() { time = monotonic_nanoseconds(); }
   std::int64_t& time;
@@ -160,6 +171,7 @@ struct SetsTimeAtEnd {
 struct CheckpointFolder::State {
   State(std::filesystem::path path, GroupArgument argument, CheckpointFolderOptions given)
       : folder(std::move(path)), group(argument.shared()), options(std::move(given)) {
+    const CallScope scope(CallOrigin::open_checkpoints);
     check_options(options, *group);
     if (group->rank() != 0 || !options.log) options.log = [](const std::string&) {};
     const json newest = from_rank_0(*group, [&]() -> json {
@@ -208,6 +220,7 @@ struct CheckpointFolder::State {
 
   // In the thread.
   void collect() {
+    const CallScope scope(CallOrigin::save_checkpoint);
     try {
       staged.collect(*writers);
     } catch (...) {
@@ -270,10 +283,12 @@ bool CheckpointFolder::is_new() const {
 std::optional<CheckpointPosition> CheckpointFolder::load(
     const CheckpointContents& contents,
     const std::function<void(const CheckpointPosition&)>& accept) {
+  const CallScope scope(CallOrigin::load_checkpoint);
   State& state = *state_;
   state.report(state.finish_writing_on_all_ranks());
   require_module(contents);
   list_parameters_once(contents);
+  agree_on_savable(contents, *state.group);
   StoredCheckpoint stored;
   std::string name;
   const json reply = from_rank_0(*state.group, [&] {
@@ -311,6 +326,7 @@ std::optional<CheckpointPosition> CheckpointFolder::load(
 
 void CheckpointFolder::save(const CheckpointContents& contents,
                             const CheckpointPosition& position) {
+  const CallScope scope(CallOrigin::save_checkpoint);
   State& state = *state_;
   require_module(contents);
   list_parameters_once(contents);
@@ -344,6 +360,7 @@ void CheckpointFolder::save(const CheckpointContents& contents,
 }
 
 void CheckpointFolder::wait() {
+  const CallScope scope(CallOrigin::wait_for_checkpoint);
   State& state = *state_;
   const std::string error = state.finish_writing_on_all_ranks();
   from_rank_0(*state.group, [&]() -> json {

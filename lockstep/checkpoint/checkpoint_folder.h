@@ -96,6 +96,10 @@ class CheckpointFolder {
   // Calls `accept` with the position before anything changes. If `accept` throws, load() throws a
   // CheckpointError on every rank.
   //
+  // UsageError on every rank, also if the folder has no checkpoint, for contents that save() would
+  // refuse: call it before the first step, and a run cannot lose its work to an optimizer of
+  // another type, or to a tensor that files do not take.
+  //
   // CheckpointError on every rank if all checkpoints are damaged, or if a rank's contents do not
   // fit the saved ones. The error lists all differences, and no rank's contents have changed.
   // Effects of `accept`, such as a resumed sampler, remain.

@@ -11,6 +11,7 @@
 #include <ATen/ops/zeros.h>
 #include <unistd.h>
 
+#include "lockstep/comm/core/call_origin.h"
 #include "lockstep/comm/objects.h"
 #include "lockstep/core/tcp_socket.h"
 #include "lockstep/core/trace_span.h"
@@ -58,6 +59,7 @@ std::string name_of_this_clock() {
 }
 
 ClockOffset measure_clock_offset(std::string_view clock, ProcessGroup& group) {
+  const CallScope scope(CallOrigin::clock_offset);
   const std::vector<std::string> clocks = all_gather_object(clock, group);
   const auto first_with = [&](const std::string& name) {
     return static_cast<int>(std::ranges::find(clocks, name) - clocks.begin());

@@ -9,10 +9,15 @@
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
+#include "lockstep/comm/core/call_origin.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep {
 namespace {
+
+// The first byte of a packed JSON value, and of the reason why there is none.
+constexpr char kJson = 'J';
+constexpr char kFault = 'F';
 
 // Tensors that own their memory: a transport may use it after a failure.
 at::Tensor bytes_of(std::string_view object, std::int64_t size) {
@@ -32,6 +37,7 @@ std::string string_of(const at::Tensor& bytes) {
 }  // namespace
 
 std::string broadcast_object(std::string_view object, int root, GroupArgument argument) {
+  const CallScope scope(CallOrigin::broadcast_object);
   ProcessGroup& group = argument.get();
   const at::Tensor length = length_of(object);
   group.broadcast(length, root).wait();
@@ -42,6 +48,7 @@ std::string broadcast_object(std::string_view object, int root, GroupArgument ar
 }
 
 std::vector<std::string> all_gather_object(std::string_view object, GroupArgument argument) {
+  const CallScope scope(CallOrigin::all_gather_object);
   ProcessGroup& group = argument.get();
   const at::Tensor lengths = at::empty({group.size()}, at::kLong);
   group.all_gather_into_tensor(lengths, length_of(object)).wait();
@@ -62,6 +69,31 @@ void detail::check_object_size(std::size_t bytes, std::size_t expected, const Pr
       "rank {} of {}: an object has {} bytes here and {} on another rank; all ranks must name the "
       "same type",
       group.rank(), group.size(), expected, bytes));
+}
+
+// One byte before what follows tells the two kinds apart, and from objects of another type.
+std::string detail::packed_json(const std::vector<std::uint8_t>& message) {
+  std::string bytes(1, kJson);
+  bytes.append(message.begin(), message.end());
+  return bytes;
+}
+
+std::string detail::packed_fault(const std::string& place, const std::exception& fault) {
+  return fmt::format("{}at {}: {}", kFault, place, fault.what());
+}
+
+std::vector<std::uint8_t> detail::unpacked_json(const std::string& bytes, int from,
+                                                const ProcessGroup& group) {
+  if (bytes.starts_with(kFault)) {
+    throw UsageError(fmt::format(
+        "rank {} of {}: the JSON that rank {} passed has text that is not UTF-8, {}; convert the "
+        "text, or pass bytes as nlohmann::json::binary",
+        group.rank(), group.size(), from, bytes.substr(1)));
+  }
+  if (!bytes.starts_with(kJson)) {
+    refuse_json(fmt::format("{} bytes of something else", bytes.size()), group);
+  }
+  return {bytes.begin() + 1, bytes.end()};
 }
 
 void detail::refuse_json(const std::string& why, const ProcessGroup& group) {

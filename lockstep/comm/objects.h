@@ -4,6 +4,7 @@
 #pragma once
 
 #include <concepts>
+#include <cstdint>
 #include <cstring>
 #include <exception>
 #include <string>
@@ -22,32 +23,64 @@ std::vector<std::string> all_gather_object(std::string_view object, GroupArgumen
 
 // nlohmann::json, or a type with the same interface.
 template <class T>
-concept JsonObject = requires(const T& object) {
+concept JsonObject = requires(const T& object, const std::vector<std::uint8_t>& bytes) {
   { object.dump() } -> std::convertible_to<std::string>;
-  { T::parse(std::string()) } -> std::convertible_to<T>;
+  object.flatten().items();
+  { T::to_msgpack(object) } -> std::convertible_to<std::vector<std::uint8_t>>;
+  { T::from_msgpack(bytes) } -> std::convertible_to<T>;
 };
 
 namespace detail {
 
+// A JSON value as bytes, or why it has none. Its numbers stay what they are, also NaN and infinity,
+// for which JSON's text has no words.
+std::string packed_json(const std::vector<std::uint8_t>& message);
+std::string packed_fault(const std::string& place, const std::exception& fault);
+// The bytes of packed_json(), which rank `from` passed. UsageError for those of packed_fault(), or
+// of another type.
+std::vector<std::uint8_t> unpacked_json(const std::string& bytes, int from,
+                                        const ProcessGroup& group);
+[[noreturn]] void refuse_json(const std::string& why, const ProcessGroup& group);
+// UsageError if the sizes differ, because ranks used different types.
+void check_object_size(std::size_t bytes, std::size_t expected, const ProcessGroup& group);
+
+// The path of the first text in a JSON value that is not UTF-8, such as "/names/3".
+template <class T>
+std::string place_of_fault(const T& object) {
+  const T flat = object.flatten();
+  for (const auto& entry : flat.items()) {
+    const std::string place = T(entry.key()).dump(-1, ' ', false, T::error_handler_t::replace);
+    try {
+      static_cast<void>(T{entry.key(), entry.value()}.dump());
+    } catch (const std::exception&) {
+      return place;
+    }
+  }
+  return "an unknown place";
+}
+
 template <class T>
 std::string packed(const T& object) {
   if constexpr (JsonObject<T>) {
-    return object.dump();
+    try {
+      static_cast<void>(object.dump());
+      return packed_json(T::to_msgpack(object));
+    } catch (const std::exception& fault) {
+      // All ranks throw it, so that none waits for this one.
+      return packed_fault(place_of_fault(object), fault);
+    }
   } else {
     return std::string(reinterpret_cast<const char*>(&object), sizeof object);
   }
 }
 
-// UsageError if the sizes differ, because ranks used different types.
-void check_object_size(std::size_t bytes, std::size_t expected, const ProcessGroup& group);
-// UsageError for bytes that are not JSON.
-[[noreturn]] void refuse_json(const std::string& why, const ProcessGroup& group);
-
+// What rank `from` passed.
 template <class T>
-T unpacked(const std::string& bytes, const ProcessGroup& group) {
+T unpacked(const std::string& bytes, int from, const ProcessGroup& group) {
   if constexpr (JsonObject<T>) {
+    const std::vector<std::uint8_t> message = unpacked_json(bytes, from, group);
     try {
-      return T::parse(bytes);
+      return T::from_msgpack(message);
     } catch (const std::exception& error) {
       refuse_json(error.what(), group);
     }
@@ -61,11 +94,14 @@ T unpacked(const std::string& bytes, const ProcessGroup& group) {
 
 }  // namespace detail
 
+// Values arrive as they were passed. Text in JSON must be UTF-8: UsageError on every rank, which
+// names the rank that passed other text; the group stays usable.
 template <class T>
 requires PlainObject<T> || JsonObject<T> T broadcast_object(const T& object, int root,
                                                             GroupArgument group) {
   const std::string own = group.get().rank() == root ? detail::packed(object) : "";
-  return detail::unpacked<T>(broadcast_object(std::string_view(own), root, group), group.get());
+  return detail::unpacked<T>(broadcast_object(std::string_view(own), root, group), root,
+                             group.get());
 }
 
 template <class T>
@@ -74,7 +110,8 @@ requires PlainObject<T> || JsonObject<T> std::vector<T> all_gather_object(const 
   const std::string own = detail::packed(object);
   std::vector<T> objects;
   for (const std::string& bytes : all_gather_object(std::string_view(own), group)) {
-    objects.push_back(detail::unpacked<T>(bytes, group.get()));
+    const auto from = static_cast<int>(objects.size());
+    objects.push_back(detail::unpacked<T>(bytes, from, group.get()));
   }
   return objects;
 }

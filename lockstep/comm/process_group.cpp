@@ -100,7 +100,9 @@ at::Tensor ProcessGroup::empty(at::IntArrayRef sizes, const at::TensorOptions& o
 
 Work ProcessGroup::start(const CollectiveArgs& args) {
   ++calls_made_;
-  return backend_->start(args);
+  CollectiveArgs made = args;
+  made.call.origin = CallScope::current();
+  return backend_->start(made);
 }
 
 Work ProcessGroup::start_all_reduce(const CollectiveArgs& args) {

@@ -8,6 +8,7 @@
 #include <numeric>
 #include <optional>
 #include <random>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -133,6 +134,16 @@ CurriculumSampler::CurriculumSampler(DatasetSize dataset, const at::Tensor& scor
   if (const auto fault = fault_of_options(options, num_replicas); !fault.empty()) {
     refuse_curriculum(num_replicas, rank, fault);
   }
+}
+
+std::string CurriculumSampler::description() const {
+  return fmt::format(
+      "{}, global_batch_size {}, full_at_step {}, pacing {}, start_share {}, stages {}, scores "
+      "whose "
+      "order has the hash {:x}",
+      EpochSampler::description(), options_.global_batch_size, options_.full_at_step,
+      static_cast<int>(options_.pacing), options_.start_share, options_.stages,
+      order_hash(std::as_bytes(std::span(*by_score_))));
 }
 
 std::size_t CurriculumSampler::pool_size(std::int64_t step) const {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -100,6 +101,7 @@ class CurriculumSampler : public EpochSampler {
   // The same for a cursor, which does not know the global batch size.
   void resume(const DataCursor& cursor) override;
 
+  std::string description() const override;
   // As EpochSampler. UsageError if a new size is not the number of scores.
   void reset(c10::optional<std::size_t> new_size = c10::nullopt) override;
   // As EpochSampler. UsageError unless batch_size is this rank's part of the global batch.

@@ -92,6 +92,13 @@ DistributedWeightedSampler::DistributedWeightedSampler(
       replacement_(options.replacement),
       seed_(options.seed) {}
 
+std::string DistributedWeightedSampler::description() const {
+  const std::span weights(weights_.data_ptr<double>(), static_cast<std::size_t>(weights_.numel()));
+  return fmt::format("{}, {} replacement, {} weights with the hash {:x}",
+                     EpochSampler::description(), replacement_ ? "with" : "without", weights.size(),
+                     order_hash(std::as_bytes(weights)));
+}
+
 void DistributedWeightedSampler::reset(c10::optional<std::size_t> new_size) {
   const auto count = static_cast<std::size_t>(weights_.numel());
   if (new_size && *new_size != count) {

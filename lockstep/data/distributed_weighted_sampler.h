@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -43,6 +44,7 @@ class DistributedWeightedSampler : public EpochSampler {
   DistributedWeightedSampler(const at::Tensor& weights, std::int64_t num_samples, int num_replicas,
                              int rank, const DistributedWeightedSamplerOptions& options = {});
 
+  std::string description() const override;
   // As EpochSampler::reset. UsageError if a new size is not the number of weights.
   void reset(c10::optional<std::size_t> new_size = c10::nullopt) override;
 

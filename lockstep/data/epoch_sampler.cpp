@@ -56,6 +56,12 @@ DataCursor EpochSampler::cursor_after(std::int64_t samples_consumed) const {
           .samples = static_cast<std::int64_t>(share_.size)};
 }
 
+std::string EpochSampler::description() const {
+  return fmt::format("{} of {} samples over {} ranks, {}{}", name_, share_.size, share_.ranks,
+                     seed_ ? fmt::format("seed {}", *seed_) : "always in one order",
+                     share_.drop_last ? ", drop_last" : "");
+}
+
 void EpochSampler::check(const DataCursor& cursor) const {
   const auto require_same = [&](const char* what, std::int64_t of_cursor, std::int64_t own,
                                 const std::string& remedy) {

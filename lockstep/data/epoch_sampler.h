@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include <torch/data/samplers/base.h>
@@ -67,6 +68,10 @@ class EpochSampler : public torch::data::samplers::Sampler<> {
   // seen without the interruption. UsageError if the cursor has another seed or number of samples,
   // or more samples consumed than an epoch has.
   virtual void resume(const DataCursor& cursor);
+
+  // All that decides the order of the samples, for a comparison between ranks, such as
+  // "DistributedSampler of 60000 samples over 2 ranks, seed 0".
+  virtual std::string description() const;
 
   // The rank whose samples these are, and the number of ranks that share the data set.
   int rank() const { return share_.rank; }

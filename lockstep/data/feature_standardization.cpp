@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/comm/core/device_copies.h"
+#include "lockstep/comm/core/call_origin.h"
 #include "lockstep/core/error.h"
 #include "lockstep/data/standardization.h"
 
@@ -33,6 +34,7 @@ void add_rows(const at::Tensor& rows, const double* means, double* sums) {
 
 // Over all ranks: the means of the rows, or of their squared distances from the means given.
 at::Tensor mean_of_blocks(const at::Tensor& rows, const at::Tensor& means, ProcessGroup& group) {
+  const CallScope scope(CallOrigin::standardization);
   const std::int64_t count = rows.size(0);
   const std::int64_t features = rows.size(1);
   at::Tensor sums = at::zeros({kBlocks, features}, at::kDouble);

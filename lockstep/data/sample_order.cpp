@@ -41,4 +41,12 @@ std::vector<std::size_t> weighted_order(const at::Tensor& weights, std::size_t n
                                    generator(seed, epoch)));
 }
 
+std::uint64_t order_hash(std::span<const std::byte> bytes) {
+  std::uint64_t state = 14695981039346656037u;
+  for (const std::byte byte : bytes) {
+    state = (state ^ static_cast<std::uint64_t>(byte)) * 1099511628211u;
+  }
+  return state;
+}
+
 }  // namespace lockstep

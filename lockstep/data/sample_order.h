@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -20,5 +21,8 @@ std::vector<std::size_t> sample_order(std::size_t size, bool shuffle, std::int64
 // generator: num_samples of them, in the order in which they are drawn.
 std::vector<std::size_t> weighted_order(const at::Tensor& weights, std::size_t num_samples,
                                         bool replacement, std::int64_t seed, std::int64_t epoch);
+
+// FNV-1a of the bytes, for a comparison between ranks: the same on every machine of one byte order.
+std::uint64_t order_hash(std::span<const std::byte> bytes);
 
 }  // namespace lockstep

@@ -8,6 +8,7 @@
 #include <ATen/ops/tensor.h>
 #include <fmt/format.h>
 
+#include "lockstep/comm/core/call_origin.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep {
@@ -17,6 +18,7 @@ at::Tensor Standardization::apply(const at::Tensor& images) const {
 }
 
 Standardization measure_standardization(const at::Tensor& images, GroupArgument argument) {
+  const CallScope scope(CallOrigin::standardization);
   ProcessGroup& group = argument.get();
   if (images.scalar_type() != at::kByte || images.numel() == 0) {
     throw UsageError(fmt::format(

@@ -2,8 +2,11 @@
 // Ready-made communication hooks, for register_comm_hook; docs/comm_hooks.md compares them, also
 // with those of torch.distributed.algorithms.ddp_comm_hooks, whose options and constants they have.
 // A hook takes the model's group and is registered on every rank; UsageError in backward if its
-// group has another size. Make a hook for each model: power_sgd_hook and post_local_sgd_hook keep a
-// model's memory and count its iterations.
+// group has another size. In the first backward ranks compare whether they have a hook, and the
+// options of power_sgd_hook and post_local_sgd_hook: UsageError on every rank, which ends the
+// group. A hook that is registered later, and what a hook of your own does, are not compared. Make
+// a hook for each model: power_sgd_hook and post_local_sgd_hook keep a model's memory and count its
+// iterations.
 #pragma once
 
 #include <cstdint>
@@ -89,11 +92,12 @@ class PeriodicModelAverager {
   // UsageError for options out of range.
   PeriodicModelAverager(PeriodicModelAveragerOptions options, GroupArgument group);
 
-  // Call it after each optimizer step, with the same parameters on every rank. Every period-th call
-  // is collective, and blocks: each parameter, in place, becomes the mean over the ranks, the same
-  // bits on every rank, by one all_reduce per type and device. Takes as much memory again as the
-  // parameters. Buffers and the optimizer's state stay as they are. UsageError for an undefined
-  // tensor.
+  // Call it after each optimizer step, with the same parameters on every rank. The first call, in
+  // which ranks compare their options (UsageError on every rank if they differ), and every
+  // period-th one are collective, and block. In the latter each parameter, in place, becomes the
+  // mean over the ranks, the same bits on every rank, by one all_reduce per type and device. Takes
+  // as much memory again as the parameters. Buffers and the optimizer's state stay as they are.
+  // UsageError for an undefined tensor.
   void average_parameters(const std::vector<at::Tensor>& parameters);
 
  private:

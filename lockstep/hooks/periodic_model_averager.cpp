@@ -7,8 +7,10 @@
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
+#include "lockstep/comm/core/call_origin.h"
 #include "lockstep/core/error.h"
 #include "lockstep/hooks/comm_hooks.h"
+#include "lockstep/parallel/model_agreement.h"
 
 namespace lockstep {
 namespace {
@@ -72,6 +74,13 @@ void PeriodicModelAverager::average_parameters(const std::vector<at::Tensor>& pa
                     "leave it out on "
                     "every rank",
                     group_->rank(), group_->size(), undefined - parameters.begin()));
+  }
+  const CallScope scope(CallOrigin::average_parameters);
+  if (step_ == 0) {
+    check_agreement(*group_, "PeriodicModelAverager",
+                    {fmt::format("period {}", options_.period),
+                     fmt::format("warmup_steps {}", options_.warmup_steps)},
+                    "averager");
   }
   const std::int64_t since_warm_up = step_++ - options_.warmup_steps;
   if (since_warm_up < 0 || since_warm_up % options_.period != 0) return;

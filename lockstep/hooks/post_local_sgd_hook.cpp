@@ -8,16 +8,19 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include "lockstep/comm/core/call_origin.h"
 #include "lockstep/comm/hierarchical/host_map.h"
 #include "lockstep/core/error.h"
 #include "lockstep/hooks/comm_hooks.h"
 #include "lockstep/hooks/hook_group.h"
+#include "lockstep/parallel/model_agreement.h"
 
 namespace lockstep {
 namespace {
 
 // Collective. The ranks that share this rank's host.
 std::shared_ptr<ProcessGroup> split_by_host(ProcessGroup& group) {
+  const CallScope scope(CallOrigin::comm_hook);
   const auto own = static_cast<std::int64_t>(std::hash<std::string>()(this_host()));
   const at::Tensor host = at::full({1}, own, at::kLong).to(group.device());
   const at::Tensor hosts = at::empty({group.size()}, host.options());
@@ -47,7 +50,7 @@ class PostLocalSgd {
   Work reduce(const GradBucket& bucket) {
     ProcessGroup& group = group_.for_bucket(bucket);
     if (bucket.updated_in_shares()) check_subgroup_is(group);
-    if (bucket.index() == 0) ++iteration_;
+    if (bucket.index() == 0 && ++iteration_ == 1) compare_options(group);
     if (iteration_ <= options_.start_localSGD_iter) {
       return group.all_reduce(bucket.buffer(), ReduceOp::mean);
     }
@@ -55,6 +58,15 @@ class PostLocalSgd {
   }
 
  private:
+  // Ranks that differ would wait for each other in different groups.
+  void compare_options(ProcessGroup& group) const {
+    check_agreement(
+        group, "post_local_sgd_hook",
+        {fmt::format("start_localSGD_iter {}", options_.start_localSGD_iter),
+         fmt::format("post_local_gradient_allreduce {}", options_.post_local_gradient_allreduce)},
+        "hook");
+  }
+
   void check_subgroup_is(const ProcessGroup& group) const {
     if (subgroup_ && subgroup_->size() == group.size()) return;
     throw UsageError(fmt::format(

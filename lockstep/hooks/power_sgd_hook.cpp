@@ -13,6 +13,7 @@
 #include "lockstep/hooks/comm_hooks.h"
 #include "lockstep/hooks/hook_group.h"
 #include "lockstep/hooks/low_rank_bucket.h"
+#include "lockstep/parallel/model_agreement.h"
 
 namespace lockstep {
 namespace {
@@ -78,7 +79,7 @@ class PowerSgd {
 
   Work reduce(const GradBucket& bucket) {
     ProcessGroup& group = group_.for_bucket(bucket);
-    if (bucket.index() == 0) ++iteration_;
+    if (bucket.index() == 0 && ++iteration_ == 1) compare_options(group);
     if (iteration_ <= options_.start_powerSGD_iter) {
       return group.all_reduce(bucket.buffer(), ReduceOp::mean);
     }
@@ -98,6 +99,20 @@ class PowerSgd {
   }
 
  private:
+  // Ranks that compress differently would reduce factors that do not belong together.
+  void compare_options(ProcessGroup& group) const {
+    check_agreement(
+        group, kPowerSgd,
+        {fmt::format("matrix_approximation_rank {}", options_.matrix_approximation_rank),
+         fmt::format("start_powerSGD_iter {}", options_.start_powerSGD_iter),
+         fmt::format("min_compression_rate {}", options_.min_compression_rate),
+         fmt::format("use_error_feedback {}", options_.use_error_feedback),
+         fmt::format("warm_start {}", options_.warm_start),
+         fmt::format("orthogonalization_epsilon {}", options_.orthogonalization_epsilon),
+         fmt::format("random_seed {}", options_.random_seed)},
+        "hook");
+  }
+
   const std::shared_ptr<LowRankBucket>& find(const GradBucket& bucket) {
     const auto index = static_cast<std::size_t>(bucket.index());
     if (buckets_.size() <= index) buckets_.resize(index + 1);

@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include "lockstep/comm/core/call_origin.h"
 #include "lockstep/core/error.h"
 #include "lockstep/parallel/distinct_parameters.h"
 #include "lockstep/parallel/reduction_access.h"
@@ -75,17 +77,46 @@ double norm_of(const std::vector<at::Tensor>& gradients, double norm_type) {
   return combined({values, values + all.numel()}, norm_type);
 }
 
-double norm_over_ranks(double own, double norm_type, ProcessGroup& group) {
-  const at::Tensor all = at::empty({group.size()}, at::kDouble);
-  group.all_gather_into_tensor(all, at::full({1}, own, at::kDouble)).wait();
-  const auto* const norms = all.data_ptr<double>();
-  return combined({norms, norms + group.size()}, norm_type);
+// The limit and the type of the norm travel with it: with others, ranks would scale the gradients
+// differently, or in a sharded optimizer each would scale a part.
+struct OwnNorm {
+  double norm;
+  double max_norm;
+  double norm_type;
+};
+
+std::vector<OwnNorm> norms_of_ranks(const OwnNorm& own, ProcessGroup& group) {
+  constexpr std::int64_t kNumbers = sizeof(OwnNorm) / sizeof(double);
+  const at::Tensor all = at::empty({group.size(), kNumbers}, at::kDouble);
+  const at::Tensor mine = at::empty({kNumbers}, at::kDouble);
+  std::memcpy(mine.data_ptr(), &own, sizeof own);
+  group.all_gather_into_tensor(all, mine).wait();
+  std::vector<OwnNorm> norms(static_cast<std::size_t>(group.size()));
+  std::memcpy(norms.data(), all.data_ptr(), norms.size() * sizeof(OwnNorm));
+  return norms;
+}
+
+double norm_over_ranks(const OwnNorm& own, ProcessGroup& group) {
+  std::vector<double> norms;
+  for (const OwnNorm& of_rank : norms_of_ranks(own, group)) {
+    if (of_rank.max_norm != own.max_norm || of_rank.norm_type != own.norm_type) {
+      throw UsageError(
+          fmt::format("clip_grad_norm_: rank {} of {}: max_norm is {} and norm_type {} on this "
+                      "rank, but {} and "
+                      "{} on rank {}; pass the same on every rank",
+                      group.rank(), group.size(), own.max_norm, own.norm_type, of_rank.max_norm,
+                      of_rank.norm_type, norms.size()));
+    }
+    norms.push_back(of_rank.norm);
+  }
+  return combined(norms, own.norm_type);
 }
 
 }  // namespace
 
 double clip_grad_norm_(DistributedDataParallelBase& model, double max_norm, double norm_type,
                        bool error_if_nonfinite) {
+  const CallScope scope(CallOrigin::clip_grad_norm);
   const at::NoGradGuard no_grad;
   ProcessGroup& group = *model.group();
   if (!(max_norm >= 0) || !(norm_type > 0)) {
@@ -94,7 +125,8 @@ double clip_grad_norm_(DistributedDataParallelBase& model, double max_norm, doub
                     "the first must not be negative, the second must be positive",
                     group.rank(), group.size(), max_norm, norm_type));
   }
-  const double norm = norm_over_ranks(norm_of(own_gradients(model), norm_type), norm_type, group);
+  const double norm =
+      norm_over_ranks({norm_of(own_gradients(model), norm_type), max_norm, norm_type}, group);
   if (error_if_nonfinite && !std::isfinite(norm)) {
     throw Error(
         fmt::format("clip_grad_norm_: the norm of order {} of the gradients is {}, on every "

@@ -17,14 +17,16 @@ namespace lockstep {
 // before: that of all parameters together, each once, also if it has several names. A norm_type of
 // infinity is the largest absolute value. Each rank computes the norm of its share, and the shares
 // are added in rank order. Throws Error on every rank if error_if_nonfinite is set and the norm is
-// infinite or NaN; otherwise such gradients are scaled as in PyTorch. UsageError for a negative
-// max_norm, for a norm_type that is not positive, and if there are gradients, but no backward of
-// the model has reduced them.
+// infinite or NaN; otherwise such gradients are scaled as in PyTorch. UsageError on every rank,
+// before a gradient is scaled, if ranks pass different max_norm or norm_type; on this rank for a
+// negative max_norm, for a norm_type that is not positive, and if there are gradients, but no
+// backward of the model has reduced them.
 double clip_grad_norm_(DistributedDataParallelBase& model, double max_norm, double norm_type = 2,
                        bool error_if_nonfinite = false);
 
 // Clamps each element to [-clip_value, clip_value]. Exchanges nothing if gradients are whole;
-// otherwise collective. UsageError for a negative clip_value.
+// otherwise collective. UsageError for a negative clip_value. Ranks do not compare it: pass the
+// same on every rank.
 void clip_grad_value_(DistributedDataParallelBase& model, double clip_value);
 
 }  // namespace lockstep

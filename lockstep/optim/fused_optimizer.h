@@ -16,6 +16,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "lockstep/comm/core/call_origin.h"
 #include "lockstep/core/error.h"
 #include "lockstep/optim/algorithm.h"
 #include "lockstep/optim/dense_parameter.h"
@@ -79,6 +80,7 @@ FusedOptimizer<Base, Options, State>::~FusedOptimizer() = default;
 
 template <class Base, class Options, class State>
 void FusedOptimizer<Base, Options, State>::shard(GroupArgument group) {
+  const CallScope scope(CallOrigin::making_optimizer);
   ProcessGroup& ranks = group.get();
   if (ranks.size() == 1) return;
   check_agreement(ranks, Algorithm<State>::name(), detail::describe<Options, State>(*this),
@@ -137,6 +139,7 @@ bool FusedOptimizer<Base, Options, State>::gradients_are_finite() {
       own.push_back(DenseParameter(part.parameter, part.range).gradient());
     }
   }
+  const CallScope scope(CallOrigin::optimizer_step);
   const at::Tensor vote = at::full({1}, all_finite(own) ? 1 : 0, at::kByte);
   group_->all_reduce(vote, ReduceOp::min).wait();
   return vote.item<std::uint8_t>() != 0;
@@ -172,6 +175,7 @@ bool FusedOptimizer<Base, Options, State>::is_laid_out() {
 
 template <class Base, class Options, class State>
 void FusedOptimizer<Base, Options, State>::update_own_parts(double gradient_factor) {
+  const CallScope scope(CallOrigin::optimizer_step);
   if (!is_laid_out()) return;
   if (parameters_of(*this).size() != flat_->parameters()) {
     throw UsageError(where() +

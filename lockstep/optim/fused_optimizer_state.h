@@ -14,6 +14,7 @@
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
+#include "lockstep/comm/core/call_origin.h"
 #include "lockstep/core/error.h"
 #include "lockstep/optim/algorithm.h"
 #include "lockstep/optim/dense_parameter.h"
@@ -158,6 +159,7 @@ void FusedOptimizer<Base, Options, State>::consolidate_state(int to) {
 
 template <class Base, class Options, class State>
 void FusedOptimizer<Base, Options, State>::gather_state(Base* consolidated, int to) {
+  const CallScope scope(CallOrigin::optimizer_state);
   const auto parameters = static_cast<std::int64_t>(flat_->parameters());
   State empty;
   const auto kinds = static_cast<std::int64_t>(Algorithm<State>::tensors(empty).size());

@@ -10,6 +10,8 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 
+#include "lockstep/comm/core/call_origin.h"
+#include "lockstep/comm/core/calls_differ.h"
 #include "lockstep/comm/group_access.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/rethrow.h"
@@ -46,6 +48,7 @@ class BackwardReduction::EndOfBackward {
 // most frequent cause.
 template <class Function>
 void BackwardReduction::reducing(Function&& function) {
+  const CallScope scope(CallOrigin::backward);
   try {
     function();
   } catch (const std::exception& error) {
@@ -252,7 +255,14 @@ Work BackwardReduction::reduce(Bucket& bucket) {
   if (hook_) {
     bucket.complete();
     GradBucket seen(bucket, *group_, shares_expected_);
-    return hook_(seen);
+    try {
+      return hook_(seen);
+    } catch (const CallsDiffer&) {
+      throw;
+    } catch (const UsageError& error) {
+      failure_ = error.what();  // what a hook refuses has nothing to do with batches
+      throw;
+    }
   }
   if (divides()) {
     bucket.complete();
@@ -300,12 +310,21 @@ void BackwardReduction::make_plan() {
   std::stable_sort(order.begin(), order.end(),
                    [&](std::int64_t a, std::int64_t b) { return when(a) < when(b); });
   order.push_back(first_draw_);
+  order.push_back(hook_ ? 1 : 0);
   const at::Tensor shared = at::tensor(order, at::kLong).to(group_->device());
   group_->broadcast(shared, root_).wait();
   const at::Tensor local = shared.cpu();
   const std::int64_t* values = local.data_ptr<std::int64_t>();
   const std::vector<int> agreed(values, values + parameters_.size());
   warn_of_equal_draws(values[parameters_.size()]);
+  const auto words = [](bool has_hook) {
+    return has_hook ? "a communication hook" : "no communication hook";
+  };
+  const bool root_has_hook = values[parameters_.size() + 1] != 0;
+  if (root_has_hook != (hook_ != nullptr)) {
+    refuse(fmt::format("rank {} has {}, this rank {}; register the same on every rank", root_,
+                       words(root_has_hook), words(hook_ != nullptr)));
+  }
 
   std::vector<GradientSize> sizes;
   for (const Parameter& parameter : parameters_) sizes.push_back(parameter.size);

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/parallel/distinct_parameters.h"
+#include "lockstep/comm/core/call_origin.h"
 #include "lockstep/parallel/model_agreement.h"
 #include "lockstep/parallel/model_checks.h"
 #include "lockstep/parallel/rank_list.h"
@@ -98,6 +99,7 @@ std::string difference_of(const std::string& name, const std::vector<std::vector
 
 void check_in_sync(const torch::nn::Module& module, GroupArgument argument,
                    const InSyncOptions& options) {
+  const CallScope scope(CallOrigin::check_in_sync);
   ProcessGroup& group = argument.get();
   const Compared compared = to_compare(module, options);
   std::vector<std::string> lines = describe("parameter", compared.parameters);

@@ -10,6 +10,7 @@
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
+#include "lockstep/comm/core/call_origin.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/rethrow.h"
 #include "lockstep/parallel/announced_step.h"
@@ -143,10 +144,13 @@ DistributedDataParallelBase::DistributedDataParallelBase(
                             ? std::make_unique<KnownParameters>(inner(), where(*group_))
                             : nullptr),
       first_draw_(first_draw(inner(), *group_)) {
+  const CallScope scope(CallOrigin::wrapping);
   require_groups_of_norms(inner(), *group_);
   if (group_->size() == 1) return;
   const std::vector<NamedTensor> buffers = buffers_of(inner());
-  check_agreement(*group_, kWho, lines_of(buffers));
+  std::vector<std::string> lines = lines_of(buffers);
+  lines.push_back(fmt::format("broadcast_buffers {}", options_.broadcast_buffers));
+  check_agreement(*group_, kWho, lines);
   if (options_.broadcast_buffers) require_dense(buffers, *group_);
   broadcast_state(0);
   if (!options_.broadcast_buffers) return;
@@ -156,6 +160,7 @@ DistributedDataParallelBase::DistributedDataParallelBase(
 DistributedDataParallelBase::~DistributedDataParallelBase() = default;
 
 std::uint64_t DistributedDataParallelBase::before_forward() {
+  const CallScope scope(CallOrigin::forward);
   reducer_.check();
   if (at::GradMode::is_enabled() && reducer_.synchronizes()) {
     if (known_parameters_) known_parameters_->warn_of_new();
@@ -169,6 +174,7 @@ std::uint64_t DistributedDataParallelBase::before_forward() {
 }
 
 JoinStep DistributedDataParallelBase::follow_step() {
+  const CallScope scope(CallOrigin::join);
   const AnnouncedStep next = reducer_.announce(JoinStep::none);
   if (next.step == JoinStep::broadcast_buffers) broadcast_buffers(next.root);
   if (next.step == JoinStep::reduce_gradients) reducer_.follow_backward();

@@ -12,6 +12,7 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 
+#include "lockstep/comm/core/call_origin.h"
 #include "lockstep/core/error.h"
 #include "lockstep/libtorch_version.h"
 
@@ -59,6 +60,7 @@ void require_defined(const at::Tensor& tensor, const char* what, const ProcessGr
 // The backward of a mean is a scaled sum, with the same bits. A reducer's calls are means, so a
 // rank that pairs the two gets an error.
 at::Tensor reduced(const at::Tensor& tensor, const Group& group, const AllReduceOptions& options) {
+  const CallScope scope(CallOrigin::functional);
   std::vector<at::Tensor> result{tensor.detach().clone()};
   group->all_reduce(result, options).wait();
   if (needs_history(tensor)) {
@@ -71,6 +73,7 @@ at::Tensor reduced(const at::Tensor& tensor, const Group& group, const AllReduce
 }
 
 at::Tensor scattered_sum(const variable_list& gradients, const Group& group) {
+  const CallScope scope(CallOrigin::functional);
   const auto rank = static_cast<std::size_t>(group->rank());
   // With create_graph, this step needs a history too. It is rare, and may cost more.
   if (at::GradMode::is_enabled()) return reduced(at::stack(gradients), group, {})[group->rank()];
@@ -82,6 +85,7 @@ at::Tensor scattered_sum(const variable_list& gradients, const Group& group) {
 }  // namespace
 
 std::vector<at::Tensor> all_gather(const at::Tensor& tensor, GroupArgument argument) {
+  const CallScope scope(CallOrigin::functional);
   const Group group = argument.get().shared_from_this();
   require_defined(tensor, "all_gather", *group);
   std::vector<at::Tensor> outputs;

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/comm/core/call_origin.h"
 #include "lockstep/parallel/announced_step.h"
 #include "lockstep/parallel/distinct_parameters.h"
 #include "lockstep/parallel/model_checks.h"
@@ -62,6 +63,7 @@ void join(DistributedDataParallelBase& model, const std::function<void()>& body,
     throw;
   }
   model.announce_steps(false);
+  const CallScope scope(CallOrigin::join);
   model.broadcast_state(model.last_root());
 }
 

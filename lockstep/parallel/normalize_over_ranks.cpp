@@ -14,6 +14,7 @@
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/saved_variable.h>
 
+#include "lockstep/comm/core/call_origin.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/rethrow.h"
 #include "lockstep/libtorch_version.h"
@@ -65,6 +66,7 @@ BatchStatistics combined(const at::Tensor& all) {
 }
 
 BatchStatistics statistics_of_all_ranks(const at::Tensor& input, ProcessGroup& group) {
+  const CallScope scope(CallOrigin::sync_batch_norm);
   const at::Tensor own = statistics_of_rank(input);
   const at::Tensor all = at::empty({group.size(), own.numel()}, own.options());
   try {
@@ -130,6 +132,7 @@ class SyncBatchNormNode : public torch::autograd::Node {
 at::Tensor SyncBatchNormNode::through_statistics(const at::Tensor& input, const at::Tensor& weight,
                                                  const at::Tensor& sum,
                                                  const at::Tensor& dot) const {
+  const CallScope scope(CallOrigin::sync_batch_norm);
   const at::Tensor sums = at::stack({sum, dot});
   try {
     group_->all_reduce(sums).wait();

@@ -9,6 +9,7 @@
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
+#include "lockstep/comm/core/call_origin.h"
 #include "lockstep/core/error.h"
 #include "lockstep/parallel/announced_step.h"
 #include "lockstep/parallel/backward_entry.h"
@@ -64,6 +65,7 @@ std::int64_t bytes(double mebibytes, std::string_view option) {
 
 Reducer::Reducer(const std::vector<NamedTensor>& parameters, GroupArgument argument,
                  const ReducerOptions& options) {
+  const CallScope scope(CallOrigin::wrapping);
   std::shared_ptr<ProcessGroup> group = argument.shared();
   if (!group) throw UsageError("[reducer] the group is null; call init_process_group()");
   const BucketLimits limits{bytes(options.first_bucket_mb, "first_bucket_mb"),

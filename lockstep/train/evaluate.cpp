@@ -31,6 +31,9 @@ struct Share {
   std::int64_t sums;  // 0 if the rank has only padding
   int sampler_rank;
   int sampler_ranks;
+  // Of the sampler, over all ranks; the seed is 0 if it does not shuffle.
+  std::int64_t samples;
+  std::int64_t seed;
 };
 
 // Every rank throws for a mistake of one.
@@ -43,6 +46,14 @@ std::int64_t agreed_number_of_sums(const std::vector<Share>& shares, const Proce
                        fmt::format("the sampler of rank {} deals the samples of rank {} of {}; "
                                    "make it for this group: DistributedSampler(data, group)",
                                    rank, share.sampler_rank, share.sampler_ranks));
+    }
+    if (share.samples != shares.front().samples || share.seed != shares.front().seed) {
+      throw UsageError(where(group) +
+                       fmt::format("the sampler of rank 0 has {} samples and the seed {}, that of "
+                                   "rank {} has {} and {}; make it with the same data set and "
+                                   "options on every rank",
+                                   shares.front().samples, shares.front().seed, rank, share.samples,
+                                   share.seed));
     }
     if (share.loaded != share.expected) {
       throw UsageError(where(group) +
@@ -134,13 +145,16 @@ void EvaluatedBatches::add(const at::Tensor& sums) {
 }
 
 Evaluation EvaluatedBatches::over_ranks() const {
+  const DataCursor data = sampler_.cursor_after(0);
   const auto shares =
       all_gather_object(Share{.loaded = loaded_,
                               .expected = static_cast<std::int64_t>(sampler_.size()),
                               .counted = std::min(loaded_, padding_starts_),
                               .sums = sums_.defined() ? sums_.numel() : 0,
                               .sampler_rank = sampler_.rank(),
-                              .sampler_ranks = sampler_.num_replicas()},
+                              .sampler_ranks = sampler_.num_replicas(),
+                              .samples = data.samples,
+                              .seed = data.seed},
                         group_);
   const std::int64_t count = agreed_number_of_sums(shares, group_);
   const at::Tensor sums =

@@ -19,13 +19,20 @@
 #include <c10/util/SmallVector.h>
 #include <torch/nn/module.h>
 
+#include "lockstep/comm/core/call_origin.h"
 #include "lockstep/comm/group_argument.h"
 #include "lockstep/data/distributed_sampler.h"
 #include "lockstep/parallel/for_each_tensor.h"
 #include "lockstep/parallel/parallel_module.h"
 #include "lockstep/parallel/wrapped_module.h"
+#include "lockstep/train/share_buffers.h"
 
 namespace lockstep {
+
+struct EvaluateOptions {
+  // What the buffers of the module become on every rank before the first batch.
+  EvaluationBuffers buffers = EvaluationBuffers::of_rank_0;
+};
 
 // The same bits on every rank.
 struct Evaluation {
@@ -162,26 +169,34 @@ auto output_of(Model& model, const Input& input) {
 // mode, its submodules too; afterwards, also after an exception, each is in the mode that it had. A
 // function sets no mode. Gradients are off.
 //
+// First the buffers of the module, such as a BatchNorm's statistics, become rank 0's on every rank
+// (share_buffers.h), as a DistributedDataParallel makes them in its next training forward: the
+// model that is scored is the one that a checkpoint has. Not so for a function: call
+// share_buffers() before. Parameters that differ between ranks, as post_local_sgd_hook leaves them,
+// stay different: average them before.
+//
 // The loader is a MemoryLoader or a torch::data loader with stacked batches, made with a copy of
 // this sampler; data and target are tensors or structures of tensors (for_each_tensor.h), with the
 // samples in dimension 0. Batches are moved to the device of the module's first parameter (without
 // any, of its first buffer); for a function they stay where the loader put them. The model never
 // sees padding.
 //
-// Collective: each rank runs its own batches, and the ranks exchange their sums once at the end.
-// Blocking. UsageError on every rank if a sampler was made for another rank or number of ranks, if
-// a loader does not yield the sampler's samples (another sampler, or drop_last), if no rank has
-// any, or if the ranks' metrics return different numbers of sums. UsageError on this rank alone for
-// a loader whose enforce_ordering is off, since padding must come last, for a batch without tensors
-// or with different numbers of samples, and for a metric that changes its number of sums between
-// batches.
+// Collective: after that exchange each rank runs its own batches, and the ranks exchange their sums
+// once at the end. Blocking. UsageError on every rank if a sampler was made for another rank or
+// number of ranks, if samplers differ in their number of samples or their seeds, if a loader does
+// not yield the sampler's samples (another sampler, or drop_last), if no rank has any, or if the
+// ranks' metrics return different numbers of sums. UsageError on this rank alone for a loader whose
+// enforce_ordering is off, since padding must come last, for a batch without tensors or with
+// different numbers of samples, and for a metric that changes its number of sums between batches.
 template <class Model, class Loader, class Metric>
 Evaluation evaluate(Model&& model, Loader& loader, const DistributedSampler& sampler,
-                    GroupArgument group, Metric&& metric) {
+                    GroupArgument group, Metric&& metric, const EvaluateOptions& options = {}) {
+  const CallScope scope(CallOrigin::evaluate);
   if constexpr (requires { loader.options().enforce_ordering; }) {
     detail::require_order(loader.options().enforce_ordering, group.get());
   }
   torch::nn::Module* const module = detail::module_in(model);
+  if (module != nullptr) share_buffers(*module, group, options.buffers);
   const detail::EvaluationMode mode(module);
   detail::EvaluatedBatches batches(sampler, group.get(), detail::device_of(module));
   for (const auto& batch : loader) {
@@ -207,11 +222,12 @@ Evaluation evaluate(Model&& model, Loader& loader, const DistributedSampler& sam
 // returns {samples, classes}; targets are {samples}, of an integer type. Otherwise as evaluate().
 template <class Model, class Loader>
 double accuracy(Model&& model, Loader& loader, const DistributedSampler& sampler,
-                GroupArgument group) {
+                GroupArgument group, const EvaluateOptions& options = {}) {
+  const CallScope scope(CallOrigin::accuracy);
   const auto right = [&](const at::Tensor& output, const at::Tensor& target) {
     return detail::count_right(output, target, group.get());
   };
-  return evaluate(model, loader, sampler, group, right).mean();
+  return evaluate(model, loader, sampler, group, right, options).mean();
 }
 
 }  // namespace lockstep

@@ -3,12 +3,14 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/stack.h>
 
+#include "lockstep/comm/core/call_origin.h"
 #include "lockstep/train/over_ranks.h"
 
 namespace lockstep {
 
 at::Tensor mean_over_ranks(const at::Tensor& sums, const at::Tensor& samples,
                            GroupArgument argument) {
+  const CallScope scope(CallOrigin::mean_over_ranks);
   ProcessGroup& group = argument.get();
   const at::NoGradGuard no_grad;
   const at::Tensor both =

@@ -10,6 +10,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 #include <unistd.h>
 
 #include "lockstep/comm/core/device_copies.h"
@@ -25,9 +26,12 @@ namespace {
 constexpr std::size_t kGathered = std::size_t{64} << 10;
 constexpr std::chrono::seconds kUnwritten{2};
 
-// Field numbers of tensorboard/compat/proto: event, summary, histogram, tensor, tensor_shape.
+// Field numbers of tensorboard/compat/proto: event (also its session log), summary, histogram,
+// tensor, tensor_shape.
 namespace fields {
-constexpr unsigned kEventTime = 1, kEventStep = 2, kEventVersion = 3, kEventSummary = 5;
+constexpr unsigned kEventTime = 1, kEventStep = 2, kEventVersion = 3, kEventSummary = 5,
+                   kEventSession = 7;
+constexpr unsigned kSessionStatus = 1;
 constexpr unsigned kSummaryValue = 1;
 constexpr unsigned kValueTag = 1, kValueSimple = 2, kValueHistogram = 5, kValueTensor = 8,
                    kValueMetadata = 9;
@@ -38,7 +42,8 @@ constexpr unsigned kTensorType = 1, kTensorShape = 2, kTensorStrings = 8;
 constexpr unsigned kShapeDimension = 2, kDimensionSize = 1;
 }  // namespace fields
 
-constexpr std::int64_t kStringType = 7;  // DT_STRING
+constexpr std::int64_t kStringType = 7;    // DT_STRING
+constexpr std::int64_t kSessionStart = 1;  // SessionLog.START
 
 double seconds_since_epoch() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -57,6 +62,13 @@ const std::vector<double>& bucket_limits() {
     return all;
   }();
   return limits;
+}
+
+// Each byte that is part of no character becomes U+FFFD.
+std::string as_utf8(std::string_view text) {
+  const nlohmann::json json(text);
+  return nlohmann::json::parse(json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace))
+      .get<std::string>();
 }
 
 EventMessage histogram_of(const at::Tensor& elements) {
@@ -123,13 +135,17 @@ class TensorBoardWriter::File {
   }
 
   void add(const EventMessage& value, std::int64_t step) {
-    require_writable();
     EventMessage summary;
     summary.message(fields::kSummaryValue, value);
+    add_event(step, fields::kEventSummary, summary);
+  }
+
+  void add_event(std::int64_t step, unsigned field, const EventMessage& message) {
+    require_writable();
     EventMessage event;
     event.real(fields::kEventTime, seconds_since_epoch())
         .integer(fields::kEventStep, step)
-        .message(fields::kEventSummary, summary);
+        .message(field, message);
     gathered_ += event_record(event.encoded());
     if (gathered_.size() >= kGathered || Clock::now() - written_at_ >= kUnwritten) write();
   }
@@ -175,7 +191,8 @@ TensorBoardWriter& TensorBoardWriter::operator=(TensorBoardWriter&&) noexcept = 
 
 void TensorBoardWriter::add_scalar(std::string_view tag, double value, std::int64_t step) {
   EventMessage message;
-  message.bytes(fields::kValueTag, tag).single(fields::kValueSimple, static_cast<float>(value));
+  message.bytes(fields::kValueTag, as_utf8(tag))
+      .single(fields::kValueSimple, static_cast<float>(value));
   file_->add(message, step);
 }
 
@@ -193,7 +210,8 @@ void TensorBoardWriter::add_histogram(std::string_view tag, const at::Tensor& va
         step));
   }
   EventMessage message;
-  message.bytes(fields::kValueTag, tag).message(fields::kValueHistogram, histogram_of(elements));
+  message.bytes(fields::kValueTag, as_utf8(tag))
+      .message(fields::kValueHistogram, histogram_of(elements));
   file_->add(message, step);
 }
 
@@ -209,12 +227,18 @@ void TensorBoardWriter::add_text(std::string_view tag, std::string_view text, st
   EventMessage tensor;
   tensor.integer(fields::kTensorType, kStringType)
       .message(fields::kTensorShape, shape)
-      .bytes(fields::kTensorStrings, text);
+      .bytes(fields::kTensorStrings, as_utf8(text));
   EventMessage message;
-  message.bytes(fields::kValueTag, tag)
+  message.bytes(fields::kValueTag, as_utf8(tag))
       .message(fields::kValueTensor, tensor)
       .message(fields::kValueMetadata, metadata);
   file_->add(message, step);
+}
+
+void TensorBoardWriter::purge(std::int64_t step) {
+  EventMessage session;
+  session.integer(fields::kSessionStatus, kSessionStart);
+  file_->add_event(step, fields::kEventSession, session);
 }
 
 void TensorBoardWriter::flush() {

@@ -14,8 +14,10 @@
 namespace lockstep {
 
 // One event file in a folder; each object makes its own, so that a resumed run adds a
-// file. Usually rank 0 has one and the others have none. A tag such as "loss/train" groups charts
-// by the part before the slash. `step` is the x axis.
+// file, and calls purge() first: FitOptions::resumed is the place for it. Usually rank 0 has one
+// and the others have none. A tag such as "loss/train" groups charts by the part before the slash.
+// `step` is the x axis. Bytes of a tag or a text that are not UTF-8 are replaced by U+FFFD: a
+// reader would stop at such an event.
 //
 // Events are collected in memory, and written by flush(), by the destructor, when 64 KiB have
 // gathered, and by the first call that comes two seconds after the last write. Used by one thread
@@ -41,6 +43,10 @@ class TensorBoardWriter {
 
   // Shown as Markdown.
   void add_text(std::string_view tag, std::string_view text, std::int64_t step);
+
+  // TensorBoard forgets what earlier files of the folder have from this step on. A resumed run
+  // calls it before its first event, or its steps since the checkpoint would be there twice.
+  void purge(std::int64_t step);
 
   void flush();
 

@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/comm/clock_offset.h"
+#include "lockstep/comm/core/call_origin.h"
 #include "lockstep/comm/objects.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/tcp_socket.h"
@@ -88,6 +89,7 @@ struct Trace::Recording {
           "[Trace] ranks that are threads share one recording; trace ranks that are "
           "processes");
     }
+    const CallScope scope(CallOrigin::trace);
     require_writable_file(file, *group);
     offset = measure_clock_offset(name_of_this_clock(), *group);
     recorder.emplace(capacity);
@@ -157,6 +159,7 @@ Trace::~Trace() {
 
 void Trace::finish() {
   if (!recording_) throw UsageError("[Trace] finish() was called before");
+  const CallScope scope(CallOrigin::trace);
   const std::unique_ptr<Recording> recording = std::move(recording_);
   if (recording->group->rank() == 0) {
     recording->write(/*of_all_ranks=*/true);

@@ -8,10 +8,22 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include "lockstep/comm/core/call_origin.h"
 #include "lockstep/comm/objects.h"
+#include "lockstep/core/error.h"
 #include "lockstep/train/over_ranks.h"
 
 namespace lockstep {
+namespace {
+
+// What the ranks tell each other at the end of an epoch. The rate may have changed since training
+// began, when they compared it.
+struct EndOfRank {
+  double seconds;
+  double learning_rate;
+};
+
+}  // namespace
 
 TrainerEpoch::TrainerEpoch(TrainerProgress& progress, const TrainerOptions& options,
                            const EpochSampler* sampler, ProcessGroup& group)
@@ -70,13 +82,23 @@ std::string TrainerEpoch::where() const {
                      batches_in(samples_of_all_ranks()));
 }
 
-EpochSummary TrainerEpoch::finish() {
+EpochSummary TrainerEpoch::finish(double learning_rate) {
+  const CallScope scope(CallOrigin::trainer);
   const at::Tensor sum = losses_.defined()
                              ? losses_.cpu().view({1})
                              : at::zeros({1}, at::kDouble);  // waits for pending work on a GPU
   const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start_;
   summary_.loss = mean_over_ranks(sum, at::full({1}, weights_, at::kDouble), group_).item<double>();
-  summary_.seconds = std::ranges::max(all_gather_object(time.count(), group_));
+  const auto ends = all_gather_object(EndOfRank{time.count(), learning_rate}, group_);
+  for (std::size_t rank = 1; rank < ends.size(); ++rank) {
+    if (ends[rank].learning_rate == ends[0].learning_rate) continue;
+    throw UsageError(fmt::format(
+        "[Trainer] rank {} of {}: {} ends with the learning rate {} on rank 0 and {} on rank {}; "
+        "change it alike on every rank",
+        group_.rank(), group_.size(), label(), ends[0].learning_rate, ends[rank].learning_rate,
+        rank));
+  }
+  summary_.seconds = std::ranges::max(ends, {}, &EndOfRank::seconds).seconds;
   return summary_;
 }
 

@@ -38,8 +38,9 @@ class TrainerEpoch {
   // "epoch 2/5, step 100/938"; without a sampler, the number of batches is not known.
   std::string where() const;
 
-  // Collective. The summary lacks the evaluation.
-  EpochSummary finish();
+  // Collective. The summary lacks the evaluation. UsageError on every rank unless the learning rate
+  // is the same on all.
+  EpochSummary finish(double learning_rate);
 
  private:
   std::int64_t samples_of_all_ranks() const;

@@ -13,6 +13,8 @@
 #include "lockstep/core/trace_span.h"
 #include "lockstep/parallel/model_checks.h"
 #include "lockstep/train/resolved_options.h"
+#include "lockstep/train/share_buffers.h"
+#include "lockstep/train/training_agreement.h"
 
 namespace lockstep {
 
@@ -24,10 +26,14 @@ std::vector<EpochSummary> TrainerLoop::run(const RunBatches& run_batches, const 
     throw UsageError("[Trainer] .patience needs the function evaluate");
   }
   step_.abandon();  // of an earlier call that ended with an error
+  check_same_training(*group_, options_, fit, step_.optimizer(), step_.scaler());
   bool resumed = open_checkpoints(fit.sampler);
   lines_.reset();
   if (options_.batches_per_line > 0) lines_.emplace(options_.log, options_.batches_per_line);
   if (!resumed) progress_ = {.steps = progress_.steps};
+  if (fit.resumed && options_.checkpoints && options_.checkpoints->resume) {
+    fit.resumed(progress_.steps);
+  }
   std::vector<EpochSummary> summaries;
   while (progress_.epoch < options_.epochs && !has_no_patience_left()) {
     begin_epoch(resumed, fit);
@@ -92,11 +98,8 @@ EpochSummary TrainerLoop::run_epoch(const RunBatches& run_batches, const FitOpti
     throw UsageError(fmt::format("[Trainer] rank {} of {}: {} has no batches", group_->rank(),
                                  group_->size(), epoch.label()));
   }
-  EpochSummary summary = epoch.finish();
-  if (fit.evaluate) {
-    const TracedSpan span("evaluation");
-    summary.evaluation = fit.evaluate();
-  }
+  EpochSummary summary = epoch.finish(step_.learning_rate());
+  if (fit.evaluate) summary.evaluation = evaluated(fit);
   options_.log(fmt::format(
       "{}: mean loss {:.4f}, {:.2f} s{}{}", epoch.label(), summary.loss, summary.seconds,
       summary.evaluation ? fmt::format(", evaluation {:.4f}", *summary.evaluation) : "",
@@ -104,6 +107,18 @@ EpochSummary TrainerLoop::run_epoch(const RunBatches& run_batches, const FitOpti
                                         summary.skipped, summary.steps)
                           : ""));
   return summary;
+}
+
+double TrainerLoop::evaluated(const FitOptions& fit) {
+  const TracedSpan span("evaluation");
+  share_buffers(step_.module(), *group_, options_.evaluation_buffers);
+  const double score = fit.evaluate();
+  if (options_.patience > 0 || saves_) {
+    check_same_number(*group_, score, "the number that evaluate() returned",
+                      "return the same on every rank, as accuracy() does, since it decides when "
+                      "training ends and which checkpoints stay");
+  }
+  return score;
 }
 
 void TrainerLoop::train_on(const detail::TrainerBatch& batch, TrainerEpoch& epoch,

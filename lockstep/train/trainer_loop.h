@@ -38,6 +38,7 @@ class TrainerLoop {
   bool open_checkpoints(EpochSampler* sampler);
   void begin_epoch(bool resumed, const FitOptions& fit);
   EpochSummary run_epoch(const RunBatches& run_batches, const FitOptions& fit, bool resumed);
+  double evaluated(const FitOptions& fit);
   void train_on(const detail::TrainerBatch& batch, TrainerEpoch& epoch, const FitOptions& fit);
   void finish_step(const at::Tensor& loss, bool is_last, TrainerEpoch& epoch,
                    const FitOptions& fit);

@@ -17,6 +17,7 @@
 #include "lockstep/parallel/distributed_data_parallel_options.h"
 #include "lockstep/parallel/named_tensor.h"
 #include "lockstep/train/learning_rate.h"
+#include "lockstep/train/share_buffers.h"
 
 namespace lockstep {
 
@@ -43,6 +44,14 @@ struct TrainerCheckpointOptions {
   std::vector<NamedTensor> tensors = {};
 };
 
+// Ranks compare them when fit() begins, with the optimizer's options, the scaler's and the
+// sampler's: UsageError on every rank, which names the first difference. At the end of an epoch
+// they compare the learning rate too, and a number that evaluate() returned if it decides
+// something. Not compared: log, batches_per_line, the checkpoints' folder, keep_last and keep_best,
+// which are rank 0's; the devices of `distributed`, whose other options are compared when the model
+// is wrapped; the order of batches without a sampler; what callbacks do; and the options of an
+// optimizer that is none of libtorch's SGD, Adam, AdamW, RMSprop and Adagrad, except its learning
+// rates.
 struct TrainerOptions {
   TrainingMode mode = TrainingMode::automatic;
   std::int64_t epochs = 1;
@@ -59,6 +68,10 @@ struct TrainerOptions {
   // Ends training after this many epochs in a row whose evaluation was not better than the best
   // before. 0: never. Needs the callback evaluate.
   std::int64_t patience = 0;
+  // If distributed: what the module's buffers, such as a BatchNorm's statistics, become on every
+  // rank before the callback evaluate. The checkpoint of the epoch has them. accuracy() and
+  // evaluate() then find them equal.
+  EvaluationBuffers evaluation_buffers = EvaluationBuffers::of_rank_0;
   // Throws NonFiniteGradient before a step whose gradients have infinite or NaN elements.
   bool check_finite = false;
   // If distributed: throws OutOfSync unless all ranks have the same parameters, buffers and
@@ -104,6 +117,10 @@ struct FitOptions {
   // which must not depend on random numbers, and needs as many ranks as before. It must outlive
   // fit().
   EpochSampler* sampler = nullptr;
+  // With .resume, before the first epoch: training goes on from the checkpoint of so many steps; 0
+  // if there is none. Later steps of a killed run are done again, so that a program forgets what it
+  // recorded of them, as by purge(steps + 1) of a TensorBoardWriter.
+  std::function<void(std::int64_t steps)> resumed = {};
   std::function<void(std::int64_t epoch)> begin_epoch = {};
   std::function<void(const StepSummary&)> after_step = {};
   // After each epoch: a number that is the same on every rank, as accuracy() returns; higher is

@@ -31,7 +31,8 @@ class TrainerStep {
   void use(std::shared_ptr<torch::nn::Module> module,
            std::shared_ptr<DistributedDataParallelBase> model,
            std::unique_ptr<torch::optim::Optimizer> optimizer);
-  // UsageError before use().
+  // Both after use(); before, the optimizer is a UsageError.
+  torch::nn::Module& module() const { return *module_; }
   torch::optim::Optimizer& optimizer() const;
   // Of the first parameter group.
   double learning_rate() const;

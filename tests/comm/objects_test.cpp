@@ -3,10 +3,15 @@
 #include "lockstep/comm/objects.h"
 
 #include <array>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
 
 #include "comm/conformance/expect_error.h"
 #include "support/join.h"
 #include "support/rank_processes.h"
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
@@ -56,6 +61,43 @@ TEST(Objects, AreGatheredInTheOrderOfTheRanks) {
     const auto jsons = all_gather_object(nlohmann::json{{"rank", rank.rank()}}, *group);
     EXPECT_EQ(jsons[1]["rank"], 1);
   });
+}
+
+TEST(Objects, KeepTheirNumbersInJson) {
+  run_ranks(2, [](Rank& rank) {
+    const auto group = testing::join(rank);
+    constexpr double kInfinity = std::numeric_limits<double>::infinity();
+    const nlohmann::json own = {{"loss", rank.rank() == 1 ? std::nan("") : 0.1},
+                                {"norms", {kInfinity, -kInfinity, -0.0}},
+                                {"bytes", nlohmann::json::binary({0xe9, 0}, 42)}};
+    for (const nlohmann::json& arrived :
+         {all_gather_object(own, *group)[1], broadcast_object(own, 1, *group)}) {
+      EXPECT_TRUE(std::isnan(arrived["loss"].get<double>()));
+      EXPECT_EQ(arrived["norms"], own["norms"]);
+      EXPECT_TRUE(std::signbit(arrived["norms"][2].get<double>()));
+      EXPECT_EQ(arrived["bytes"], own["bytes"]);
+    }
+    EXPECT_EQ(all_gather_object(own, *group)[0]["loss"], 0.1);
+  });
+}
+
+TEST(Objects, WithTextInAnotherEncodingAreRefusedOnEveryRank) {
+  for (const int ranks : {1, 2, 3}) {
+    run_ranks(ranks, [ranks](Rank& rank) {
+      const auto group = testing::join(rank);
+      const int last = ranks - 1;
+      const auto names = [&](const char* text) {
+        return nlohmann::json{{"names", {"a", rank.rank() == last ? text : "b"}}};
+      };
+      const std::vector<std::string> words = {fmt::format("rank {} passed", last), "not UTF-8",
+                                              "/names/1"};
+      testing::expect_error<UsageError>("gathered", words,
+                                        [&] { all_gather_object(names("caf\xe9"), *group); });
+      testing::expect_error<UsageError>("broadcast", words,
+                                        [&] { broadcast_object(names("caf\xe9"), last, *group); });
+      EXPECT_EQ(all_gather_object(names("café"), *group).back()["names"][1], "café");
+    });
+  }
 }
 
 TEST(Objects, OfDifferentTypesAreRefused) {

@@ -2,9 +2,14 @@
 // Evaluation over ranks: each sample counts once, whatever loader yields it and whatever model.
 #include "lockstep/train/evaluate.h"
 
+#include <cmath>
 #include <stdexcept>
+#include <string>
 #include <utility>
 
+#include "support/join.h"
+#include "support/rank_processes.h"
+#include "tests/parallel/errors.h"
 #include "tests/support/thread_group.h"
 #include <gmock/gmock.h>
 #include <torch/csrc/jit/api/module.h>
@@ -13,8 +18,10 @@
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 
+#include "lockstep/comm/objects.h"
 #include "lockstep/core/error.h"
 #include "lockstep/data/memory_loader.h"
 #include "lockstep/parallel/data_parallel.h"
@@ -329,6 +336,122 @@ TEST(Evaluate, RefusesShapesThatDoNotFit) {
     const auto ignore = [](const std::vector<at::Tensor>&) { return 0; };
     const auto none = [](int, int) { return torch::ones({1}); };
     expect_refused([&] { evaluate(ignore, nothing, sampler, group, none); }, "holds no tensor");
+  });
+}
+
+// A net whose statistics differ between ranks after training, as a BatchNorm's do.
+torch::nn::Sequential trained_with_own_statistics(const Group& group) {
+  torch::manual_seed(0);
+  torch::nn::Sequential net;
+  net->push_back(torch::nn::BatchNorm1d(1));
+  net->push_back(torch::nn::Linear(1, 2));
+  DistributedDataParallel model(net, group);
+  for (int step = 0; step < 5; ++step) {
+    const at::Tensor x = torch::arange(8).to(torch::kFloat).view({8, 1}) + 3. * group->rank();
+    model(x).sum().backward();
+  }
+  return net;
+}
+
+TEST(Evaluate, ScoresTheModelThatACheckpointHas) {
+  const at::Tensor data = torch::arange(12).to(torch::kFloat).view({12, 1});
+  const at::Tensor targets = torch::zeros({12}, torch::kLong);
+  const auto sum = [](const at::Tensor& output, const at::Tensor&) { return output.sum(); };
+  for (const int ranks : {1, 2, 3}) {
+    run_rank_threads(ranks, [&](const Group& group) {
+      const auto net = trained_with_own_statistics(group);
+      const DistributedSampler sampler(12, group, {.shuffle = false});
+      MemoryLoader loader(data, targets, sampler, {.batch_size = 2});
+      const auto mean = net->named_buffers()["0.running_mean"];
+      const auto of_ranks = all_gather_object(mean.item<float>(), group);
+      const auto expect_scored = [&](float expected, const EvaluateOptions& options) {
+        mean.fill_(of_ranks[group->rank()]);
+        const double score = evaluate(net, loader, sampler, group, sum, options).sums[0];
+        if (options.buffers == EvaluationBuffers::own) {
+          EXPECT_EQ(mean.item<float>(), of_ranks[group->rank()]);
+          return;
+        }
+        EXPECT_FLOAT_EQ(mean.item<float>(), expected) << ranks;
+        net->eval();
+        const double saved = net->forward(data).sum().item<double>();
+        net->train();
+        EXPECT_NEAR(score, saved, 1e-4 * std::abs(saved)) << ranks;
+      };
+      float average = 0;
+      for (const float value : of_ranks) average += value / static_cast<float>(ranks);
+      expect_scored(of_ranks[0], {});
+      expect_scored(average, {.buffers = EvaluationBuffers::mean});
+      expect_scored(0, {.buffers = EvaluationBuffers::own});
+    });
+  }
+}
+
+struct OddBuffers : torch::nn::Module {
+  OddBuffers() {
+    counts = register_buffer("counts", torch::zeros({2}, torch::kLong));
+    register_buffer("sparse", torch::eye(2).to_sparse());
+    register_buffer("expanded", torch::ones({1}).expand({3}));
+    again = register_buffer("again", counts);
+  }
+  at::Tensor forward(const at::Tensor& x) { return x; }
+  at::Tensor counts;
+  at::Tensor again;
+};
+
+TEST(ShareBuffers, TakesEachBufferOnceAndLeavesWhatCannotBeWritten) {
+  for (const auto which : {EvaluationBuffers::of_rank_0, EvaluationBuffers::mean}) {
+    run_rank_threads(3, [&](const Group& group) {
+      OddBuffers module;
+      module.counts.fill_(group->rank() + 5);
+      share_buffers(module, group, which);
+      EXPECT_TRUE(module.counts.eq(5).all().item<bool>());
+    });
+  }
+}
+
+TEST(Evaluate, RefusesSamplersThatDifferBetweenRanks) {
+  run_rank_threads(2, [](const Group& group) {
+    const auto message = [&](std::size_t size, std::int64_t seed) {
+      const Numbers numbers(size);
+      const DistributedSampler sampler(size, group, {.seed = seed});
+      MemoryLoader loader(numbers.data(), numbers.targets(), sampler, {.batch_size = 2});
+      return testing::message_of<UsageError>([&] { accuracy(say_zero, loader, sampler, group); });
+    };
+    EXPECT_THAT(
+        message(group->rank() == 1 ? 8 : 6, 0),
+        HasSubstr("the sampler of rank 0 has 6 samples and the seed 0, that of rank 1 has 8"));
+    EXPECT_THAT(message(6, group->rank()), HasSubstr("that of rank 1 has 6 and 1"));
+  });
+}
+
+// Over the ranks of a backend, as processes.
+class EvaluateOnOneRank : public ::testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Over, EvaluateOnOneRank, ::testing::Values("shm", "gloo"),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(EvaluateOnOneRank, NamesItself) {
+  testing::run_ranks(2, [](testing::Rank& rank) {
+    const auto group = testing::join(rank, {.backend = GetParam()});
+    torch::nn::Linear net(2, 2);
+    DistributedDataParallel model(net, group);
+    const at::Tensor x = torch::ones({2, 2});
+    model(x).sum().backward();
+    const Numbers numbers(4);
+    const DistributedSampler sampler(4, group, {.shuffle = false});
+    MemoryLoader loader(numbers.data(), numbers.targets(), sampler, {.batch_size = 2});
+    const auto go_on = [&] {
+      if (rank.rank() == 0) {
+        accuracy(model, loader, sampler, group);
+      } else {
+        model(x).sum().backward();
+      }
+    };
+    const std::string message = testing::message_of<UsageError>(go_on);
+    EXPECT_THAT(message, AllOf(HasSubstr(" of accuracy()"), HasSubstr(" of a backward"),
+                               HasSubstr("call accuracy() on every rank")));
+    if (rank.rank() == 1) {
+      EXPECT_THAT(message, HasSubstr("Or rank 0 came to accuracy() since it has fewer batches"));
+    }
   });
 }
 

@@ -111,6 +111,49 @@ TEST_F(TensorBoardWriterTest, TensorBoardReadsWhatItWrote) {
   EXPECT_EQ(zeros["bucket"], Json::parse("[0, 5, 0]"));
 }
 
+// What TensorBoard's reader finds in the folder; null if there is no TensorBoard.
+Json read_by_tensorboard(const std::filesystem::path& folder) {
+  if (testing::Program({python(), "-c", "import tensorboard"}).wait() != 0) return nullptr;
+  const std::string reader = std::string(testing::kSourceFolder) + "/tests/train/read_events.py";
+  testing::Program program({python(), reader, folder});
+  EXPECT_EQ(program.wait(), 0) << program.err();
+  return Json::parse(program.out());
+}
+
+TEST_F(TensorBoardWriterTest, ReplacesBytesThatAreNotUtf8) {
+  {
+    TensorBoardWriter writer(folder());
+    writer.add_scalar("caf\xE9/loss", 1, 1);
+    writer.add_text("note", "caf\xE9 \xC3\xA4", 1);
+    writer.add_histogram("\xFF", torch::ones({2}), 1);
+    writer.add_scalar("after", 1, 1);
+  }
+  const Json read = read_by_tensorboard(folder());
+  if (read.is_null()) return testing::skip_or_fail("no TensorBoard; set LOCKSTEP_PYTHON");
+  EXPECT_TRUE(read["scalars"].contains("caf\uFFFD/loss"));
+  EXPECT_TRUE(read["scalars"].contains("after"));
+  EXPECT_TRUE(read["histograms"].contains("\uFFFD"));
+  EXPECT_EQ(read["texts"]["note"][0][1], "caf\uFFFD \u00E4");
+}
+
+TEST_F(TensorBoardWriterTest, APurgeForgetsTheStepsOfAnEarlierFile) {
+  const auto write = [&](int first, int last, double value) {
+    TensorBoardWriter writer(folder());
+    if (first > 1) writer.purge(first);
+    for (int step = first; step <= last; ++step) writer.add_scalar("loss", value, step);
+  };
+  write(1, 17, 1);
+  write(11, 20, 2);
+  const Json read = read_by_tensorboard(folder());
+  if (read.is_null()) return testing::skip_or_fail("no TensorBoard; set LOCKSTEP_PYTHON");
+  const Json& losses = read["scalars"]["loss"];
+  ASSERT_EQ(losses.size(), 20u);
+  for (int step = 1; step <= 20; ++step) {
+    EXPECT_EQ(losses[step - 1][0], step);
+    EXPECT_EQ(losses[step - 1][1], step > 10 ? 2 : 1);
+  }
+}
+
 std::uintmax_t bytes_of(const TensorBoardWriter& writer) {
   return std::filesystem::file_size(writer.file());
 }

@@ -21,6 +21,7 @@
 #include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adam.h>
+#include <torch/optim/lbfgs.h>
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
 #include <torch/utils.h>
@@ -38,6 +39,7 @@ namespace lockstep {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::Each;
 using ::testing::ElementsAre;
@@ -419,6 +421,86 @@ TEST_F(TrainerSavesAlone, ARateThatEndEpochSetsIsInTheCheckpoint) {
   };
   EXPECT_THAT(rates_of(2), ElementsAre(0.5, 0.25));
   EXPECT_THAT(rates_of(4), ElementsAre(0.125, 0.0625));
+}
+
+// A type that no file can keep.
+struct Lion : torch::optim::Optimizer {
+  explicit Lion(const std::vector<at::Tensor>& parameters)
+      : Optimizer({torch::optim::OptimizerParamGroup(parameters)},
+                  std::make_unique<torch::optim::SGDOptions>(0.1)) {}
+  at::Tensor step(LossClosure /*closure*/ = nullptr) override { return {}; }
+};
+
+TEST(TrainerSaves, WhatCannotBeSavedIsRefusedBeforeTheFirstStep) {
+  for (const int ranks : {1, 2, 3}) {
+    const TemporaryFolder folder;
+    run_rank_threads(ranks, [&](const std::shared_ptr<ProcessGroup>& group) {
+      const auto message = [&](auto optimize, const char* folder_name,
+                               std::vector<NamedTensor> tensors = {}, bool complex = false) {
+        Mlp net;
+        if (complex) net->register_buffer("table", torch::zeros({2}, torch::kComplexDouble));
+        Trainer trainer(
+            net, group,
+            {.checkpoints = TrainerCheckpointOptions{.folder = folder.path() / folder_name,
+                                                     .tensors = std::move(tensors)}});
+        optimize(trainer, net);
+        std::int64_t steps = 0;
+        const std::vector<torch::data::Example<>> batches(
+            3, {testing::values({4, 6}, 1), testing::values({4, 3}, 2)});
+        const std::string text = message_of<UsageError>([&] {
+          trainer.fit(batches,
+                      [&](auto& model, auto& batch) {
+                        ++steps;
+                        return at::mse_loss(model(batch.data), batch.target);
+                      },
+                      {});
+        });
+        EXPECT_EQ(steps, 0);
+        return text;
+      };
+      const auto sgd = [](auto& trainer, auto&) {
+        trainer.template optimize_with<torch::optim::SGD>(torch::optim::SGDOptions(0.1));
+      };
+      const auto lion = [](auto& trainer, auto& net) {
+        trainer.optimize_with(std::make_unique<Lion>(net->parameters()));
+      };
+      const auto lbfgs = [](auto& trainer, auto&) {
+        trainer.template optimize_with<torch::optim::LBFGS>(torch::optim::LBFGSOptions());
+      };
+      EXPECT_THAT(message(lion, "lion"), HasSubstr("Lion"));
+      EXPECT_THAT(message(lbfgs, "lbfgs"), HasSubstr("LBFGS"));
+      EXPECT_THAT(message(sgd, "complex", {}, true),
+                  AllOf(HasSubstr("\"table\""), HasSubstr("complex128")));
+      EXPECT_THAT(message(sgd, "tensors", {{"caf\xE9", torch::ones({2})}}), HasSubstr("not UTF-8"));
+    });
+  }
+}
+
+TEST(TrainerSaves, AResumedRunSaysFromWhere) {
+  const TemporaryFolder folder;
+  std::vector<std::int64_t> resumed;
+  const auto train = [&](std::int64_t stops_after, bool resume) {
+    Mlp net;
+    testing::set_weights(*net, 3);
+    Trainer trainer(net, make_self_group(),
+                    {.checkpoints = TrainerCheckpointOptions{
+                         .folder = folder.path(), .every_steps = 10, .resume = resume}});
+    trainer.optimize_with<optim::SGD>(torch::optim::SGDOptions(0.1));
+    const std::vector<torch::data::Example<>> batches(
+        25, {testing::values({4, 6}, 1), testing::values({4, 3}, 2)});
+    trainer.fit(
+        batches,
+        [](auto& model, auto& batch) { return at::mse_loss(model(batch.data), batch.target); },
+        {.resumed = [&](std::int64_t steps) { resumed.push_back(steps); },
+         .after_step =
+             [&](const StepSummary& step) {
+               if (step.step == stops_after) throw Stopped();
+             }});
+  };
+  EXPECT_THROW(train(7, true), Stopped);
+  EXPECT_THROW(train(17, true), Stopped);
+  train(-1, true);
+  EXPECT_THAT(resumed, ElementsAre(0, 0, 10));
 }
 
 TEST_F(TrainerSavesAlone, AFolderOfAnEarlierTrainingNeedsResume) {

@@ -313,6 +313,10 @@ TrainResult train(const Recipe& recipe, TrainMode mode, const TrainOptions& opti
                        .course = course ? &*course : nullptr,
                        .on_step = group->rank() == 0 ? options.on_step : nullptr});
   FitOptions fit{.sampler = &sampler,
+                 .resumed =
+                     [&](std::int64_t after) {
+                       if (records) records->resume_after(after);
+                     },
                  .begin_epoch =
                      [&](std::int64_t) {
                        model.check_statistics();

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include <ATen/ATen.h>
 
@@ -18,11 +17,6 @@ namespace {
 
 // More would not be seen on a chart.
 constexpr std::int64_t kPoints = 200;
-
-// JSON has no NaN.
-double number_or_nan(const Json& json) {
-  return json.is_null() ? std::numeric_limits<double>::quiet_NaN() : json.get<double>();
-}
 
 Json as_json(const RankCourse& course) {
   Json json{{"steps", course.steps},
@@ -47,9 +41,9 @@ RankCourse course_from(const Json& json) {
     course.points.push_back(
         {.step = point[0],
          .epoch = point[1],
-         .loss = number_or_nan(point[2]),
+         .loss = point[2],
          .learning_rate = point[3],
-         .samples_per_second = number_or_nan(point[4]),
+         .samples_per_second = point[4],
          .peak_mb = point[5].is_null() ? std::nullopt : std::optional(point[5].get<double>())});
   }
   return course;

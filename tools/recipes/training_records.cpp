@@ -50,6 +50,10 @@ TrainingRecords::TrainingRecords(const std::optional<std::filesystem::path>& met
   if (tensorboard_folder) events_.emplace(*tensorboard_folder);
 }
 
+void TrainingRecords::resume_after(std::int64_t steps) {
+  if (events_) events_->purge(steps + 1);
+}
+
 void TrainingRecords::start() {
   samples_ = 0;
   since_ = Clock::now();

@@ -39,6 +39,9 @@ class TrainingRecords {
                   const std::optional<std::filesystem::path>& tensorboard_folder,
                   at::Device device);
 
+  // Of a run that goes on after so many steps: TensorBoard forgets those that a killed run did
+  // later.
+  void resume_after(std::int64_t steps);
   // Call it before an epoch's first step, so that times do not include an evaluation.
   void start();
   // Call it after each step. Every tenth step and the last of an epoch leave a record.

@@ -7,7 +7,9 @@
 namespace lockstep {
 
 std::string title(const Call& call) {
-  return fmt::format("{} #{}", name(call.collective), call.number);
+  const std::string_view origin = name(call.origin);
+  return fmt::format("{} #{}{}{}", name(call.collective), call.number, origin.empty() ? "" : " of ",
+                     origin);
 }
 
 std::string describe(const Call& call) {

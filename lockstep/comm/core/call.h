@@ -9,6 +9,7 @@
 
 #include <c10/core/ScalarType.h>
 
+#include "lockstep/comm/core/call_origin.h"
 #include "lockstep/comm/core/reduce_op.h"
 
 namespace lockstep {
@@ -107,12 +108,15 @@ constexpr bool is_message(Collective collective) {
 // `user` is for send and recv, the rest for collectives that are made of messages.
 enum class Tag : std::uint8_t { user, ring, all_to_all };
 
-// Plain bytes, since it travels between processes. Fields that do not apply keep their defaults.
+// Plain bytes, since it travels between processes: in shared memory it shares a cache line with its
+// flag, so that two fields have four bits each. Fields that do not apply keep their defaults.
 struct Call {
   Collective collective = Collective::barrier;
-  ReduceOp op = ReduceOp::sum;
+  ReduceOp op : 4 = ReduceOp::sum;
+  Algorithm algorithm : 4 = Algorithm::automatic;
   at::ScalarType type = at::kByte;
-  Algorithm algorithm = Algorithm::automatic;
+  // Only for messages.
+  CallOrigin origin = CallOrigin::program;
   std::int32_t root = -1;  // for a message, the peer
   std::int64_t elements = 0;
   double scale = 1;
@@ -122,10 +126,16 @@ struct Call {
   // The call's sequence number in this group.
   std::uint64_t number = 0;
 
-  bool operator==(const Call&) const = default;
+  // Whether the ranks' calls agree, whatever function made them.
+  bool operator==(const Call& other) const {
+    return collective == other.collective && op == other.op && algorithm == other.algorithm &&
+           type == other.type && root == other.root && elements == other.elements &&
+           scale == other.scale && tensor == other.tensor && tensors == other.tensors &&
+           number == other.number;
+  }
 };
 
-// "all_reduce #42"
+// "all_reduce #42", "all_gather #43 of accuracy()"
 std::string title(const Call& call);
 
 // "all_reduce #42 (sum of 128 Float elements)"

@@ -10,7 +10,8 @@
 
 namespace lockstep {
 
-// "this rank called broadcast #3 (...), but rank 1 called barrier #3; every rank must ..."
+// "this rank called broadcast #3 (...), but rank 1 called barrier #3; every rank must ...". Names
+// the function that only one of them called, if that is not a step of training.
 std::string describe_difference(const std::string& name, const Call& call,
                                 const std::string& others_name, const Call& others_call);
 
