@@ -2,6 +2,7 @@
 // Everything that differs between the libtorch versions that Lockstep is built with.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -124,7 +125,7 @@ inline std::optional<std::int64_t> peak_memory(at::Device) {
 }
 #endif
 
-// Receives the warnings of TORCH_WARN on a thread while a warnings::WarningHandlerGuard lives.
+// Receives the warnings on a thread while a warnings::WarningHandlerGuard lives.
 #if TORCH_VERSION_MAJOR >= 2
 namespace warnings = c10::WarningUtils;
 #else
@@ -143,6 +144,22 @@ class WarningReceiver : public c10::WarningHandler {
   }
 #endif
 };
+
+// Warns through libtorch, which adds the name of a file and a function: Lockstep's, and the public
+// function that the program called, not those of the line that warns, as TORCH_WARN would.
+inline void warn(const char* function, const std::string& message) {
+  const c10::SourceLocation place{function, "lockstep", 0};
+#if TORCH_VERSION_MAJOR >= 2
+  c10::warn(c10::Warning(c10::UserWarning(), place, message, /*verbatim=*/false));
+#else
+  c10::Warning::warn(place, message, /*verbatim=*/false);
+#endif
+}
+
+// The same, once for this flag, unless the program wants every warning (WarnAlways).
+inline void warn_once(std::atomic_flag& warned, const char* function, const std::string& message) {
+  if (!warned.test_and_set() || warnings::get_warnAlways()) warn(function, message);
+}
 
 // The key of a parameter's state in an optimizer.
 inline auto state_key(const at::Tensor& parameter) {

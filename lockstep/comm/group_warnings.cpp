@@ -2,18 +2,19 @@
 // Looks at the terminal, the launchers' variables, and the ranks' affinity masks.
 #include "lockstep/comm/group_warnings.h"
 
+#include <atomic>
 #include <cerrno>
 #include <set>
 #include <string>
 #include <vector>
 
-#include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include "lockstep/comm/core/device_count.h"
 #include "lockstep/core/cpu.h"
 #include "lockstep/launch/start_anew.h"
+#include "lockstep/libtorch_version.h"
 #include "lockstep/rendezvous/launchers.h"
 
 namespace lockstep {
@@ -24,11 +25,12 @@ bool repeats_its_parent() {
   return started_anew() != nullptr;
 }
 
-// One call site, so that it warns once whatever the kind of ranks.
-void warn_if_oversubscribed(int ranks, int cores) {
+// One flag, so that it warns once whatever the kind of ranks.
+void warn_if_oversubscribed(const char* function, int ranks, int cores) {
   const std::string warning = oversubscription(ranks, cores);
   if (warning.empty()) return;
-  TORCH_WARN_ONCE(warning);
+  static std::atomic_flag warned;
+  libtorch::warn_once(warned, function, warning);
 }
 
 }  // namespace
@@ -38,10 +40,13 @@ void warn_of_group_of_one(at::Device device) {
   if (!watched || repeats_its_parent() || !foreign_launchers().empty()) return;
   const int units = device.is_cuda() ? device_count(at::kCUDA) : available_cores();
   if (units < 2) return;
-  TORCH_WARN_ONCE(fmt::format(
-      "this process is a group of one, and could use {0} {1}: `lockstep run -n {0} {2}` starts {0} "
-      "ranks. If one rank is intended, say so: init_process_group({{.world_size = 1}})",
-      units, device.is_cuda() ? "GPUs" : "cores", program_invocation_name));
+  static std::atomic_flag warned;
+  libtorch::warn_once(
+      warned, "init_process_group",
+      fmt::format("this process is a group of one, and could use {0} {1}: `lockstep run -n {0} "
+                  "{2}` starts {0} "
+                  "ranks. If one rank is intended, say so: init_process_group({{.world_size = 1}})",
+                  units, device.is_cuda() ? "GPUs" : "cores", program_invocation_name));
 }
 
 void warn_of_oversubscription(const Membership& member) {
@@ -61,12 +66,13 @@ void warn_of_oversubscription(const Membership& member) {
     if (allowed.empty()) return;
     cores.insert(allowed.begin(), allowed.end());
   }
-  warn_if_oversubscribed(static_cast<int>(local.size()),
+  warn_if_oversubscribed("init_process_group", static_cast<int>(local.size()),
                          cut_to_quota(static_cast<int>(cores.size())));
 }
 
 void warn_of_oversubscription(int threads) {
-  if (!repeats_its_parent()) warn_if_oversubscribed(threads, available_cores());
+  if (!repeats_its_parent())
+    warn_if_oversubscribed("make_thread_groups", threads, available_cores());
 }
 
 }  // namespace lockstep

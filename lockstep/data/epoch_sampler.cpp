@@ -3,12 +3,13 @@
 #include "lockstep/data/epoch_sampler.h"
 
 #include <algorithm>
+#include <atomic>
 
-#include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <torch/serialize/archive.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/libtorch_version.h"
 
 namespace lockstep {
 
@@ -109,7 +110,9 @@ std::vector<std::size_t> EpochSampler::indices() const {
 // warns.
 void EpochSampler::warn_if_order_repeats() const {
   if (!seed_ || share_.rank != 0 || !completed_ || epoch_->times_set != times_set_) return;
-  TORCH_WARN_ONCE(
+  static std::atomic_flag warned;
+  libtorch::warn_once(
+      warned, "reset",
       fmt::format("{}, rank {} of {}: set_epoch was not called since the last epoch, so this epoch "
                   "has the same order; call sampler.set_epoch(epoch) before each epoch",
                   name_, share_.rank, share_.ranks));

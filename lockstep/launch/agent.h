@@ -51,8 +51,10 @@ struct AgentOptions {
   // Further variables, which override this process's and the ranks' own.
   EnvironmentVariables environment{};
 
-  // Ranks' output goes to this process's standard output and error in whole lines that begin with
-  // "[rank 2] ", in colour on a terminal unless NO_COLOR is set. A slow reader gets all of it and
+  // Ranks' output goes to this process's standard output and error in lines that begin with
+  // "[rank 2] ", in colour on a terminal unless NO_COLOR is set. A line without an end, such as a
+  // progress bar or a prompt, appears within half a second; another rank's output then ends it.
+  // With a status line or on_line, it appears once it has ended. A slow reader gets all of it and
   // slows the ranks down. If the ranks fail or are stopped, it has half a second for the rest,
   // which is then dropped. A reader that goes away ends the job.
   bool prefix = true;
@@ -115,8 +117,9 @@ struct AgentResult {
 // When a rank fails, the other ranks' process groups get SIGTERM, and SIGKILL after the grace. If
 // it failed because it lost another rank, that rank first has two seconds to end by itself. SIGINT,
 // SIGTERM, SIGHUP and SIGQUIT go to all ranks, which then have the longer grace; a second signal
-// kills them. If this process or the keeper is killed, the ranks die with it; a killed keeper is a
-// BackendError.
+// kills them. Notices (SignalMeaning) go to all ranks, and the job goes on. SIGTSTP suspends the
+// ranks and this process, SIGCONT continues them; meanwhile no deadline passes here. If this
+// process or the keeper is killed, the ranks die with it; a killed keeper is a BackendError.
 AgentResult run_agent(const AgentOptions& options);
 
 // Called in a forked rank; the rank ends when it returns or throws. A body that executes a program

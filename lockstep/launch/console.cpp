@@ -9,6 +9,7 @@
 #include <limits.h>
 #include <poll.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "lockstep/core/deadline.h"
@@ -27,9 +28,60 @@ bool understands_escapes(OutputStream stream) {
   return ::isatty(descriptor_of(stream)) == 1 && environment("TERM") != "dumb";
 }
 
+bool same_file(int one, int other) {
+  struct stat first {};
+  struct stat second {};
+  return ::fstat(one, &first) == 0 && ::fstat(other, &second) == 0 &&
+         first.st_dev == second.st_dev && first.st_ino == second.st_ino;
+}
+
 }  // namespace
 
+std::string LineMixer::add(int writer, std::string_view prefix, std::string_view part,
+                           bool ends_line) {
+  std::string bytes;
+  if (writer != writer_) {
+    bytes = end_line();
+    writer_ = writer;
+    has_prefix_ = false;
+    needs_prefix_ = true;
+  }
+  const auto add_prefix = [&] {
+    bytes += prefix;
+    has_prefix_ = true;
+    needs_prefix_ = false;
+  };
+  while (!part.empty()) {
+    const std::string_view text = part.substr(0, part.find('\r'));
+    if (!text.empty() && needs_prefix_) add_prefix();
+    bytes += text;
+    part.remove_prefix(text.size());
+    if (part.empty()) break;
+    bytes += '\r';
+    needs_prefix_ = true;
+    part.remove_prefix(1);
+  }
+  if (!ends_line) return bytes;
+  if (!has_prefix_) add_prefix();
+  return bytes + end_line();
+}
+
+std::string LineMixer::end_line() {
+  return std::exchange(writer_, kNone) == kNone ? "" : "\n";
+}
+
+Console::Console() : same_target_(same_file(STDOUT_FILENO, STDERR_FILENO)) {}
+
 void Console::add(OutputStream stream, const std::string& text) {
+  add_text(stream, mixer(stream).end_line() + text);
+}
+
+void Console::add_part(OutputStream stream, int writer, std::string_view prefix,
+                       std::string_view part, bool ends_line) {
+  add_text(stream, mixer(stream).add(writer, prefix, part, ends_line));
+}
+
+void Console::add_text(OutputStream stream, const std::string& text) {
   const int fd = descriptor_of(stream);
   // The other stream's text may go to the same terminal; text for a file leaves the terminal alone.
   const bool erase = drawn_ && (fd == status_fd_ || ::isatty(fd) == 1);

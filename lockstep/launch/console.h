@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <deque>
 #include <string>
+#include <string_view>
 
 #include "lockstep/launch/rank_reports.h"
 
@@ -15,13 +16,39 @@ namespace lockstep {
 // How long a reader may take for the rest when a program has to end.
 constexpr std::chrono::milliseconds kReaderGrace{500};
 
+// Puts the lines of several writers into one text. A line may come in parts; another writer's part
+// ends it early, and its rest begins a new line.
+class LineMixer {
+ public:
+  // The bytes to write for a part. `prefix` begins each line. It is repeated after a carriage
+  // return, from where programs draw their line anew.
+  std::string add(int writer, std::string_view prefix, std::string_view part, bool ends_line);
+  // The bytes that end an unfinished line; empty if there is none.
+  std::string end_line();
+
+ private:
+  static constexpr int kNone = -1;
+
+  // The writer of the unfinished line, whether it has its prefix yet, and whether the next text
+  // needs one.
+  int writer_ = kNone;
+  bool has_prefix_ = false;
+  bool needs_prefix_ = false;
+};
+
 // Queues texts for both streams together, so that they stay whole and in order if both streams go
 // to the same terminal or file. On a terminal, a status line can stay below all text: it is erased
 // before further text and drawn again after it, in the same write if both are short.
 class Console {
  public:
+  Console();
+
   // Whole lines.
   void add(OutputStream stream, const std::string& text);
+  // A part of a writer's line, as LineMixer takes it. Each writer has its own number. While there
+  // is a status line, only whole lines.
+  void add_part(OutputStream stream, int writer, std::string_view prefix, std::string_view part,
+                bool ends_line);
 
   // Replaces the status line, which must fit into the terminal's width; empty text removes it. Call
   // it only for a stream that can_show_status(). Drawn by write_some().
@@ -47,8 +74,15 @@ class Console {
     int fd;
     std::string bytes;
   };
+  // For both streams if they lead to the same terminal, pipe or file.
+  LineMixer& mixer(OutputStream stream) {
+    return mixers_[stream == OutputStream::err && !same_target_];
+  }
+  void add_text(OutputStream stream, const std::string& text);
   void enqueue(int fd, const std::string& text);
 
+  bool same_target_ = false;
+  std::array<LineMixer, 2> mixers_;
   std::deque<Text> queue_;
   int status_fd_ = -1;
   std::string status_;

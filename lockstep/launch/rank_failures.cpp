@@ -25,7 +25,12 @@ void RankWatch::take_ends() {
     if (rank.ended || !rank.process.status()) continue;
     rank.ended = true;
     rank.noticed = looks_;
-    if (rank.end.empty()) rank.end = rank.process.status()->words(memory_kills_);
+    if (!rank.end.empty()) continue;
+    const ExitStatus& status = *rank.process.status();
+    rank.end = status.words(memory_kills_);
+    if (status.success() || !notices_.contains(status.signal)) continue;
+    rank.end +=
+        ", which its launcher got and passed on; handle or ignore the signal in the program";
   }
 }
 

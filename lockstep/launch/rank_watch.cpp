@@ -83,8 +83,9 @@ AgentResult RankWatch::run() {
     update_status();
     warn_of_starved_store();
     read_outputs();
-    // After a stop, ranks that save their work may keep writing although the reader has left.
-    if (!console_.write_some() && result_.signal == 0) interrupt(SIGPIPE);
+    // When the job is ending already, ranks that save their work may keep writing although the
+    // reader has left.
+    if (!console_.write_some() && result_.signal == 0 && !culprit_) interrupt(SIGPIPE);
     take_ends();
     take_failure();
     take_deadlines();
@@ -190,25 +191,23 @@ void RankWatch::leave_to_parent() {
   store_.leave_to_parent();
 }
 
-LineSink RankWatch::make_sink(int rank) {
-  if (options_.on_line) return options_.on_line;
+RankOutput::Sink RankWatch::make_sink(int rank) {
+  if (options_.on_line) {
+    return [this](const OutputPart& part) { options_.on_line(part.line); };
+  }
   if (options_.shown_ranks && std::ranges::count(*options_.shown_ranks, rank) == 0) return {};
-  if (options_.merged) {
-    return [this](const OutputLine& line) {
-      console_.add(options_.merged->stream,
-                   fmt::format("{}{}\n", options_.merged->prefix, line.text));
-    };
-  }
-  if (!options_.prefix) {
-    return [this](const OutputLine& line) {
-      console_.add(line.stream, fmt::format("{}\n", line.text));
-    };
-  }
   const int of_all = first_rank() + rank;
-  return [this, out = rank_prefix(of_all, coloured(OutputStream::out)),
-          err = rank_prefix(of_all, coloured(OutputStream::err))](const OutputLine& line) {
-    console_.add(line.stream,
-                 fmt::format("{}{}\n", line.stream == OutputStream::out ? out : err, line.text));
+  std::array<std::string, 2> prefixes;
+  for (const OutputStream stream : kStreams) {
+    prefixes[stream == OutputStream::err] = options_.merged ? options_.merged->prefix
+                                            : !options_.prefix
+                                                ? ""
+                                                : rank_prefix(of_all, coloured(stream));
+  }
+  return [this, rank, prefixes](const OutputPart& part) {
+    const bool err = part.line.stream == OutputStream::err;
+    console_.add_part(options_.merged ? options_.merged->stream : part.line.stream, 2 * rank + err,
+                      prefixes[err], part.line.text, part.ends_line);
   };
 }
 
@@ -232,11 +231,52 @@ void RankWatch::wait() {
   for (const auto& deadline : {arrive_by_, decide_at_, kill_at_, give_up_at_}) {
     if (deadline) timeout = std::min(timeout, deadline->remaining());
   }
+  for (const Rank& rank : ranks_) {
+    if (!shows_unfinished() || console_.full()) break;
+    if (const auto due = rank.output.next_unfinished())
+      timeout = std::min(timeout, due->remaining());
+  }
   ::poll(entries.data(), entries.size(), static_cast<int>(timeout.count()));
 }
 
 void RankWatch::take_signals() {
-  while (const auto signal = signals_.next()) interrupt(*signal);
+  while (const auto signal = signals_.next()) take_signal(*signal);
+}
+
+void RankWatch::take_signal(int signal) {
+  switch (meaning_of(signal)) {
+    case SignalMeaning::stop:
+      return interrupt(signal);
+    case SignalMeaning::suspend:
+      return suspend();
+    case SignalMeaning::resume:
+      return resume();
+    case SignalMeaning::notice:
+      notices_.insert(signal);
+      signal_all(signal);
+  }
+}
+
+void RankWatch::suspend() {
+  for (auto* deadline :
+       {&arrive_by_, &decide_at_, &repeat_after_, &kill_at_, &give_up_at_, &discard_at_}) {
+    if (!*deadline) continue;
+    halted_.emplace_back(deadline, (*deadline)->remaining());
+    deadline->reset();
+  }
+  signal_all(SIGTSTP);
+  signals_.suspend_process();
+}
+
+void RankWatch::resume() {
+  restart_deadlines();
+  signal_all(SIGCONT);
+}
+
+void RankWatch::restart_deadlines() {
+  for (const auto& [deadline, left] : std::exchange(halted_, {})) {
+    *deadline = Deadline::after(left);
+  }
 }
 
 void RankWatch::take_changes() {
@@ -254,17 +294,18 @@ void RankWatch::take_changes() {
 }
 
 void RankWatch::interrupt(int signal) {
-  if (culprit_) {
-    // The job is ending already: the user wants it to end faster.
-    kill_all();
-  } else if (result_.signal == 0) {
-    result_.signal = signal;
-    repeat_after_ = Deadline::after(kSameWish);
-    // Ranks get SIGTERM for SIGPIPE, which is about this process's output.
-    stop(signal == SIGPIPE ? SIGTERM : signal, options_.interrupt_grace);
-  } else if (repeat_after_->passed()) {
-    kill_all();
+  restart_deadlines();
+  if (repeat_after_) {
+    if (repeat_after_->passed()) kill_all();
+    return;
   }
+  repeat_after_ = Deadline::after(kSameWish);
+  // Ranks get SIGTERM for SIGPIPE, which is about this process's output.
+  const int passed_on = signal == SIGPIPE ? SIGTERM : signal;
+  // The survivors of a failure keep the grace that they have.
+  if (culprit_) return signal_all(passed_on);
+  result_.signal = signal;
+  stop(passed_on, options_.interrupt_grace);
 }
 
 bool RankWatch::read_some(Rank& rank, OutputStream stream) {
@@ -292,7 +333,8 @@ void RankWatch::warn_of_lost_log(Rank& rank) {
 void RankWatch::read_outputs() {
   for (Rank& rank : ranks_) {
     for (const OutputStream stream : kStreams) {
-      if (!console_.full()) read_some(rank, stream);
+      if (console_.full()) return;
+      if (!read_some(rank, stream) && shows_unfinished()) rank.output.pass_on_unfinished(stream);
     }
   }
 }
@@ -331,10 +373,13 @@ void RankWatch::take_deadlines() {
 }
 
 void RankWatch::signal_all(int signal) {
+  // Without the keeper, the ranks' pids may belong to other processes.
+  if (!keeper_) return;
   for (const Rank& rank : ranks_) rank.process.signal(signal);
 }
 
 void RankWatch::stop(int signal, milliseconds grace) {
+  restart_deadlines();
   signal_all(signal);
   // A stopped rank would not react to the signal.
   signal_all(SIGCONT);
@@ -379,6 +424,10 @@ void RankWatch::flush_console() {
     const int timeout = discard_at_ ? static_cast<int>(discard_at_->remaining().count()) : -1;
     ::poll(entries.data(), entries.size(), timeout);
     std::optional<int> stopped = signals_.next();
+    if (stopped && meaning_of(*stopped) != SignalMeaning::stop) {
+      take_signal(*stopped);
+      stopped.reset();
+    }
     if (!console_.write_some()) stopped = SIGPIPE;
     if (stopped && !culprit_ && result_.signal == 0) result_.signal = *stopped;
   }

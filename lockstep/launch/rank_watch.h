@@ -4,7 +4,9 @@
 
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/core/deadline.h"
@@ -60,10 +62,13 @@ class RankWatch {
   void warn_of_starved_store();
   void update_status();
   void leave_to_parent();
-  LineSink make_sink(int rank);
+  RankOutput::Sink make_sink(int rank);
+  // Whether the beginning of a line is shown before the rank has ended the line.
+  bool shows_unfinished() const { return !options_.on_line && !shows_status_; }
 
   void wait();
   void take_signals();
+  void take_signal(int signal);
   void take_changes();
   // False if there was nothing to read.
   bool read_some(Rank& rank, OutputStream stream);
@@ -78,6 +83,11 @@ class RankWatch {
 
   void signal_all(int signal);
   void interrupt(int signal);
+  // Stops the ranks and this process until SIGCONT. Meanwhile no deadline passes.
+  void suspend();
+  void resume();
+  // Lets the deadlines go on that suspend() has halted.
+  void restart_deadlines();
   // Asks all ranks to end; they are killed after the grace.
   void stop(int signal, std::chrono::milliseconds grace);
   void kill_all();
@@ -121,6 +131,10 @@ class RankWatch {
   std::optional<Deadline> kill_at_;
   std::optional<Deadline> give_up_at_;
   std::optional<Deadline> discard_at_;
+  // The notices that this process got and passed on.
+  std::set<int> notices_;
+  // While the ranks are suspended: the deadlines that were set, and what was left of each.
+  std::vector<std::pair<std::optional<Deadline>*, std::chrono::milliseconds>> halted_;
 };
 
 }  // namespace lockstep

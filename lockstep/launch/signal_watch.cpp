@@ -2,6 +2,8 @@
 // Signal handlers that write to a pipe, and how they are restored.
 #include "lockstep/launch/signal_watch.h"
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 
@@ -21,12 +23,23 @@ std::atomic<int> signal_pipe{-1};
 void write_down(int signal) {
   const int error = errno;
   const auto byte = static_cast<unsigned char>(signal);
-  // A full pipe drops the signal; the earlier ones are enough to stop.
+  // A full pipe drops the signal. It holds thousands of earlier ones.
   [[maybe_unused]] const ssize_t written = ::write(signal_pipe.load(), &byte, sizeof byte);
   errno = error;
 }
 
+constexpr std::array kStops{SIGINT, SIGTERM, SIGHUP, SIGQUIT};
+// Without the real-time signals, whose numbers the C library chooses at run time.
+constexpr std::array kNotices{SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF,
+                              SIGXCPU, SIGIO,   SIGPWR,  SIGSTKFLT, SIGURG};
+
 }  // namespace
+
+SignalMeaning meaning_of(int signal) {
+  if (std::ranges::count(kStops, signal) > 0) return SignalMeaning::stop;
+  if (signal == SIGTSTP) return SignalMeaning::suspend;
+  return signal == SIGCONT ? SignalMeaning::resume : SignalMeaning::notice;
+}
 
 SignalWatch::SignalWatch() {
   int ends[2];
@@ -40,29 +53,40 @@ SignalWatch::SignalWatch() {
     writer_.reset();
     throw UsageError("this process already runs ranks; wait until they have ended");
   }
-  constexpr std::array kStops{SIGINT, SIGTERM, SIGHUP, SIGQUIT};
-  for (std::size_t i = 0; i < kStops.size(); ++i) {
-    changed_[i].signal = kStops[i];
-    change(changed_[i], write_down);
-  }
-  changed_[4].signal = SIGPIPE;
-  change(changed_[4], SIG_IGN);
-  changed_[5].signal = SIGXFSZ;
-  change(changed_[5], SIG_IGN);
-  changed_[6].signal = SIGCHLD;
-  change(changed_[6], SIG_DFL);
+  for (const int signal : kStops) change(signal, write_down);
+  for (const int signal : {SIGTSTP, SIGCONT}) change(signal, write_down);
+  for (const int signal : kNotices) change(signal, write_down);
+  for (int signal = SIGRTMIN; signal <= SIGRTMAX; ++signal) change(signal, write_down);
+  change(SIGPIPE, SIG_IGN);
+  change(SIGXFSZ, SIG_IGN);
+  change(SIGCHLD, SIG_DFL);
 }
 
-void SignalWatch::change(Changed& entry, void (*handler)(int)) {
-  ::sigaction(entry.signal, nullptr, &entry.before);
-  const bool ignored =
-      (entry.before.sa_flags & SA_SIGINFO) == 0 && entry.before.sa_handler == SIG_IGN;
-  if (ignored && handler == write_down) return;
+void SignalWatch::change(int signal, void (*handler)(int)) {
+  Changed entry{.signal = signal, .before = {}};
+  ::sigaction(signal, nullptr, &entry.before);
+  const bool has_handler = (entry.before.sa_flags & SA_SIGINFO) != 0;
+  const bool ignored = !has_handler && entry.before.sa_handler == SIG_IGN;
+  const bool by_default = !has_handler && entry.before.sa_handler == SIG_DFL;
+  if (handler == write_down) {
+    if (ignored) return;
+    if (!by_default && meaning_of(signal) != SignalMeaning::stop) return;
+  }
   struct sigaction action {};
   action.sa_handler = handler;
   action.sa_flags = SA_RESTART;
   ::sigemptyset(&action.sa_mask);
-  entry.changed = ::sigaction(entry.signal, &action, nullptr) == 0;
+  if (::sigaction(signal, &action, nullptr) == 0) changed_.push_back(entry);
+}
+
+void SignalWatch::suspend_process() {
+  struct sigaction watched {};
+  struct sigaction by_default {};
+  by_default.sa_handler = SIG_DFL;
+  ::sigemptyset(&by_default.sa_mask);
+  ::sigaction(SIGTSTP, &by_default, &watched);
+  ::raise(SIGTSTP);
+  ::sigaction(SIGTSTP, &watched, nullptr);
 }
 
 std::optional<int> SignalWatch::next() {
@@ -73,10 +97,8 @@ std::optional<int> SignalWatch::next() {
 
 void SignalWatch::restore() {
   if (!writer_) return;
-  for (Changed& entry : changed_) {
-    if (entry.changed) ::sigaction(entry.signal, &entry.before, nullptr);
-    entry.changed = false;
-  }
+  for (const Changed& entry : changed_) ::sigaction(entry.signal, &entry.before, nullptr);
+  changed_.clear();
   signal_pipe = -1;
   writer_.reset();
   reader_.reset();

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Catches the signals that ask a program to stop, while it watches ranks.
+// Catches the signals that a program and its ranks may get, while it watches them.
 #pragma once
 
-#include <array>
 #include <optional>
+#include <vector>
 
 #include <signal.h>
 
@@ -11,11 +11,28 @@
 
 namespace lockstep {
 
-// While this object lives, SIGINT, SIGTERM, SIGHUP and SIGQUIT do not end this process but appear
-// in next(), whichever thread receives them; ignored signals stay ignored. SIGPIPE and SIGXFSZ are
-// ignored, since writing reports the same as errors. SIGCHLD has its default action, without which
-// the ranks' ends could not be waited for. The destructor restores everything. UsageError if the
-// process already has such an object.
+// What the sender of a signal wants.
+enum class SignalMeaning {
+  // SIGINT, SIGTERM, SIGHUP, SIGQUIT.
+  stop,
+  // SIGTSTP, as Ctrl-Z sends it.
+  suspend,
+  // SIGCONT.
+  resume,
+  // To tell the ranks something: SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGXCPU, SIGIO,
+  // SIGPWR, SIGSTKFLT, SIGURG and the real-time signals. Batch systems announce the end of a job's
+  // time so.
+  notice,
+};
+
+SignalMeaning meaning_of(int signal);
+
+// While this object lives, the signals of SignalMeaning do not act on this process but appear in
+// next(), whichever thread receives them. Ignored signals stay ignored. A handler of the program's
+// own is replaced for the signals that stop it, and kept for all others, which then do not appear.
+// SIGPIPE and SIGXFSZ are ignored, since writing reports the same as errors. SIGCHLD has its
+// default action, without which the ranks' ends could not be waited for. The destructor restores
+// everything. UsageError if the process already has such an object.
 class SignalWatch {
  public:
   SignalWatch();
@@ -27,6 +44,10 @@ class SignalWatch {
   int descriptor() const { return reader_.get(); }
   std::optional<int> next();
 
+  // Stops this process as SIGTSTP does by default; returns once SIGCONT has continued it. Returns
+  // at once if the kernel does not stop it: a process that no shell's job control watches.
+  void suspend_process();
+
   // Does the destructor's work; a forked child calls it.
   void restore();
 
@@ -34,13 +55,12 @@ class SignalWatch {
   struct Changed {
     int signal;
     struct sigaction before;
-    bool changed = false;
   };
-  void change(Changed& entry, void (*handler)(int));
+  void change(int signal, void (*handler)(int));
 
   UniqueFd reader_;
   UniqueFd writer_;
-  std::array<Changed, 7> changed_{};
+  std::vector<Changed> changed_;
 };
 
 // Blocks all signals of this thread around a fork, so that the child does not handle one with its

@@ -147,6 +147,22 @@ RankBody anew(const AgentOptions& agent, const std::string& which, int number,
   };
 }
 
+// The message of RankFailed. An exception that leaves the function says why the rank failed; of any
+// other end, the rank's last lines may tell.
+std::string report(const RankFailure& failure, const std::string& call) {
+  std::string text = fmt::format("{}: rank {} (pid {}) failed first: {}", call, failure.rank,
+                                 failure.pid, failure.cause);
+  const bool by_exit =
+      failure.signal == 0 && failure.cause == fmt::format("exit code {}", failure.exit_code);
+  if (by_exit) {
+    text += "; if it caught an exception, let that leave the function, so that this message has it";
+  }
+  if ((!by_exit && failure.signal == 0) || failure.last_lines.empty()) return text;
+  text += "; its last lines:";
+  for (const std::string& line : failure.last_lines) text += "\n  " + line;
+  return text;
+}
+
 SpawnResults run_ranks(int ranks, const std::string& call, const AgentOptions& agent,
                        const RankBody& body) {
   AgentResult result = run_agent(agent, body);
@@ -155,9 +171,7 @@ SpawnResults run_ranks(int ranks, const std::string& call, const AgentOptions& a
     throw Error(fmt::format("{}: stopped by {}", call, signal_words(result.signal)));
   }
   if (result.failure) {
-    const std::string message =
-        fmt::format("{}: rank {} (pid {}) failed first: {}", call, result.failure->rank,
-                    result.failure->pid, result.failure->cause);
+    const std::string message = report(*result.failure, call);
     throw RankFailed(std::move(*result.failure), message);
   }
   if (!result.output_error.empty()) {

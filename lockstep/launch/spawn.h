@@ -139,7 +139,8 @@ struct SpawnOptions {
   bool prefix = true;
   // Receives every line instead of the standard streams. Must not throw or block.
   LineSink on_line{};
-  // A line below the ranks' output on a terminal; not with on_line.
+  // A line below the ranks' output on a terminal; not with on_line. Without it, a line without an
+  // end, such as a progress bar, appears within half a second.
   std::optional<StatusLine> status{};
   // A folder for rank_0.log and so on, with both streams; created if missing.
   std::string log_dir{};
@@ -151,7 +152,7 @@ struct SpawnOptions {
 };
 
 // A rank failed, and the others were ended. The message names the rank and the cause: its
-// exception's message, or how its process ended.
+// exception's message, or how its process ended and its last lines of output.
 class RankFailed : public Error {
  public:
   RankFailed(RankFailure failure, const std::string& message)
@@ -195,9 +196,13 @@ bool is_rank();
 // tensor. BackendError, after all have ended, if their output could not be written to standard
 // output or a log file. UsageError if the start method is impossible: fork if this process has
 // started threads, since libtorch would hang in the ranks; spawn inside a rank, or in a process
-// that the program has forked. SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on to the ranks and,
-// once the ranks have ended, raised here; then Error is thrown. TORCH_WARN, once, if there are more
-// ranks than cores. Call it only from the main thread.
+// that the program has forked. TORCH_WARN, once, if there are more ranks than cores.
+//
+// SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on to the ranks and, once the ranks have ended,
+// raised here; then Error is thrown. SIGTSTP and SIGCONT suspend and continue the ranks with this
+// process. SIGUSR1, SIGUSR2, SIGALRM, SIGXCPU and their like are passed on, and the ranks go on.
+// These and SIGTSTP and SIGCONT stay with this program if it handles or ignores them; to handle one
+// in each rank, do so in fn. Call spawn only from the main thread.
 template <class Function>
 auto spawn(int ranks, Function&& fn, const SpawnOptions& options = {}) {
   using Result = std::invoke_result_t<Function&, int>;

@@ -9,12 +9,12 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
-#include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/packed_strings.h"
 #include "lockstep/launch/spawn.h"
+#include "lockstep/libtorch_version.h"
 
 namespace lockstep::spawn_detail {
 namespace {
@@ -62,7 +62,7 @@ at::Tensor ResultBytes<at::Tensor>::unpack(const std::string& bytes) {
 }
 
 void warn(const std::string& warning) {
-  TORCH_WARN(warning);
+  libtorch::warn("spawn", warning);
 }
 
 }  // namespace lockstep::spawn_detail

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Filters the stack trace that libtorch appends to an error's message: "Exception raised from f at
-// file:1 (most recent call first):", and lines that begin with "frame #0: ". Reports omit it.
+// Filters the stack trace that libtorch appends to an error's message. Reports omit it. Its forms:
+//   Exception raised from f at file:1 (most recent call first):
+//   frame #0: f() + 0x1 (0x7f in a.so)
+// without the first line after "[enforce fail at file:1] ..."; and with symbols
+//   C++ CapturedTraceback:
+//   #4 f() from file:1
 #pragma once
 
 #include <algorithm>
@@ -13,17 +17,31 @@ namespace lockstep {
 class StackTraceFilter {
  public:
   bool is_trace(std::string_view line) {
-    in_trace_ = is_head(line) || (in_trace_ && line.starts_with("frame #"));
-    return in_trace_;
+    line = without_rank(line);
+    // A log of libtorch's may have text before the head, which is kept.
+    const bool head = line.ends_with("(most recent call first):") &&
+                      line.find("Exception raised from ") != std::string_view::npos;
+    if (head || line == "C++ CapturedTraceback:") {
+      frame_ = line.starts_with('C') ? "#" : "frame #";
+      return line.starts_with("Exception") || line.starts_with('C');
+    }
+    const bool first_frame =
+        line.starts_with("frame #0: ") && line.find(" + 0x") != std::string_view::npos;
+    if (first_frame) frame_ = "frame #";
+    if (frame_.empty() || !line.starts_with(frame_)) frame_ = {};
+    return !frame_.empty();
   }
 
  private:
-  static bool is_head(std::string_view line) {
-    return line.starts_with("Exception raised from ") &&
-           line.ends_with("(most recent call first):");
+  // torch.distributed begins each line of an exception with "[rank1]: ".
+  static std::string_view without_rank(std::string_view line) {
+    if (!line.starts_with("[rank")) return line;
+    const std::size_t end = line.find("]: ");
+    return end == std::string_view::npos ? line : line.substr(end + 3);
   }
 
-  bool in_trace_ = false;
+  // How the trace's next line begins; empty outside a trace.
+  std::string_view frame_{};
 };
 
 // An error's message without the trace's lines.

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <utility>
 
-#include <c10/util/Exception.h>
 #include <fmt/format.h>
 
+#include "lockstep/libtorch_version.h"
 #include "lockstep/parallel/distinct_parameters.h"
 
 namespace lockstep {
@@ -28,10 +28,12 @@ void KnownParameters::warn_of_new() {
     const bool known = std::find(known_.begin(), known_.end(), tensor) != known_.end();
     if (known || !parameter.requires_grad()) continue;
     warned_ = true;
-    TORCH_WARN(fmt::format(
-        "{}the module got parameter {} after it was wrapped. Its gradients are not reduced, and "
-        "the ranks' values of it will differ. Build the whole model first, then wrap it",
-        where_, name));
+    libtorch::warn(
+        "forward",
+        fmt::format(
+            "{}the module got parameter {} after it was wrapped. Its gradients are not reduced, "
+            "and the ranks' values of it will differ. Build the whole model first, then wrap it",
+            where_, name));
     return;
   }
 }

@@ -1,13 +1,20 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Makes the private folder with the socket, and admits only this user's processes.
+// Makes the private folder with the socket, removes leftover ones, and admits only this user's
+// processes.
 #include "lockstep/rendezvous/local_store_server.h"
 
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <memory>
 
+#include <dirent.h>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <stdlib.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -18,26 +25,62 @@
 namespace lockstep {
 namespace {
 
-constexpr std::string_view kFolderPattern = "/lockstep-XXXXXX";
+constexpr std::string_view kUnique = "XXXXXX";
 constexpr std::string_view kSocketName = "/store";
 
-// A new folder that only this user may enter.
-std::string make_folder() {
-  std::string parent = environment("TMPDIR").value_or("/tmp");
+// Names the folders of this boot of this machine: a lock may tell nothing about a process of
+// another machine that shares TMPDIR. Empty without /proc.
+std::string boot_name() {
+  std::string id;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), id);
+  return id.substr(0, id.find('-'));
+}
+
+bool lock_folder(int folder) {
+  return ::flock(folder, LOCK_EX | LOCK_NB) == 0;
+}
+
+bool is_at(const std::string& path, int folder) {
+  struct stat named {};
+  struct stat open {};
+  return ::lstat(path.c_str(), &named) == 0 && ::fstat(folder, &open) == 0 &&
+         named.st_ino == open.st_ino && named.st_dev == open.st_dev;
+}
+
+UniqueFd open_folder(const std::string& path) {
+  return UniqueFd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+}
+
+bool is_this_users(int folder) {
+  struct stat found {};
+  return ::fstat(folder, &found) == 0 && found.st_uid == ::geteuid();
+}
+
+// A server holds its folder's lock, from just after it has made the folder: a server whose empty
+// folder is taken for a leftover in between makes another one.
+void remove_leftovers(const std::string& parent, const std::string& prefix) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> entries(::opendir(parent.c_str()), ::closedir);
+  if (!entries) return;
+  while (const dirent* entry = ::readdir(entries.get())) {
+    const std::string name = entry->d_name;
+    if (!name.starts_with(prefix) || name.size() != prefix.size() + kUnique.size()) continue;
+    const std::string path = parent + "/" + name;
+    const UniqueFd folder = open_folder(path);
+    if (!folder || !is_this_users(folder.get())) continue;
+    if (!lock_folder(folder.get()) || !is_at(path, folder.get())) continue;
+    ::unlinkat(folder.get(), kSocketName.substr(1).data(), 0);
+    ::rmdir(path.c_str());
+  }
+}
+
+// Where the folder is made, without its name.
+std::string parent_folder(std::size_t name_size) {
   std::error_code ignored;
   // Absolute for the keeper, and for ranks that change their working directory.
-  parent = std::filesystem::absolute(parent, ignored).string();
-  if (parent.size() + kFolderPattern.size() + kSocketName.size() >= sizeof(sockaddr_un::sun_path)) {
-    parent = "/tmp";
-  }
-  std::string folder = parent + std::string(kFolderPattern);
-  if (::mkdtemp(folder.data()) == nullptr) {
-    throw BackendError(fmt::format(
-        "cannot make a folder for the launcher's socket in {}: {}; set TMPDIR to a folder that can "
-        "be written to",
-        parent, std::strerror(errno)));
-  }
-  return folder;
+  const std::string parent =
+      std::filesystem::absolute(environment("TMPDIR").value_or("/tmp"), ignored).string();
+  const std::size_t size = parent.size() + 1 + name_size + kSocketName.size();
+  return size < sizeof(sockaddr_un::sun_path) ? parent : "/tmp";
 }
 
 bool belongs_to_this_user(int socket) try {
@@ -48,7 +91,40 @@ bool belongs_to_this_user(int socket) try {
 
 }  // namespace
 
-LocalStoreServer::Folder::Folder() : path_(make_folder()) {}
+LocalStoreServer::Folder::Folder() {
+  const std::string boot = boot_name();
+  const std::string prefix = fmt::format("lockstep-{}-", boot);
+  const std::string parent = parent_folder(prefix.size() + kUnique.size());
+  if (!boot.empty()) remove_leftovers(parent, prefix);
+  const std::string pattern = fmt::format("{}/{}{}", parent, prefix, kUnique);
+  constexpr int kMostAttempts = 100;
+  for (int attempt = 0; attempt < kMostAttempts; ++attempt) {
+    if (create(pattern)) return;
+    if (errno != EEXIST) break;
+  }
+  throw BackendError(fmt::format(
+      "cannot make a folder for the launcher's socket in {}: {}; set TMPDIR to a folder that can "
+      "be written to",
+      parent, std::strerror(errno)));
+}
+
+// A new folder that only this user may enter. False with EEXIST if another server took it for a
+// leftover before it was locked.
+bool LocalStoreServer::Folder::create(const std::string& pattern) {
+  std::string path = pattern;
+  if (::mkdtemp(path.data()) == nullptr) return false;
+  lock_ = open_folder(path);
+  const int error = lock_ || errno == ENOENT ? 0 : errno;
+  // On a file system without locks, nobody removes leftovers.
+  const bool contested = !lock_ || (!lock_folder(lock_.get()) && errno == EWOULDBLOCK);
+  if (!contested && is_at(path, lock_.get())) {
+    path_ = path;
+    return true;
+  }
+  ::rmdir(path.c_str());
+  errno = error != 0 ? error : EEXIST;
+  return false;
+}
 
 LocalStoreServer::Folder::~Folder() {
   if (path_.empty()) return;
@@ -58,6 +134,11 @@ LocalStoreServer::Folder::~Folder() {
 
 std::string LocalStoreServer::Folder::socket() const {
   return path_ + std::string(kSocketName);
+}
+
+void LocalStoreServer::Folder::leave() {
+  path_.clear();
+  lock_.reset();
 }
 
 LocalStoreServer::LocalStoreServer()

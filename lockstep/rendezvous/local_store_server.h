@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "lockstep/core/listener.h"
+#include "lockstep/core/unique_fd.h"
 #include "lockstep/rendezvous/store_server.h"
 
 namespace lockstep {
@@ -20,7 +21,8 @@ class LocalStoreServer {
 
   // Listens on a socket in a new folder that only this user may enter: in TMPDIR or, if that is
   // unset or too long for a socket's name, in /tmp. BackendError if the folder or socket cannot be
-  // made. The destructor removes the folder.
+  // made. The destructor removes the folder. First removes the folders that this user's servers
+  // left there, since all processes of their jobs were killed at once.
   LocalStoreServer();
 
   // The absolute path that ranks get as LOCKSTEP_STORE.
@@ -50,10 +52,14 @@ class LocalStoreServer {
 
     const std::string& path() const { return path_; }
     std::string socket() const;
-    void leave() { path_.clear(); }
+    void leave();
 
    private:
+    bool create(const std::string& pattern);
+
     std::string path_;
+    // Locked while the server lives. The kernel releases the lock however the process ends.
+    UniqueFd lock_;
   };
 
   Folder folder_;

@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "support/private_tmpdir.h"
+#include "support/process_table.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,12 +18,13 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 struct Collected {
-  LineSink sink() {
-    return [this](const OutputLine& line) {
-      lines.push_back((line.stream == OutputStream::out ? "out:" : "err:") +
-                      std::string(line.text));
+  RankOutput::Sink sink() {
+    return [this](const OutputPart& part) {
+      lines.push_back((part.line.stream == OutputStream::out ? "out:" : "err:") +
+                      std::string(part.line.text) + (part.ends_line ? "" : "..."));
     };
   }
   std::vector<std::string> lines;
@@ -39,6 +41,53 @@ TEST(RankOutput, JoinsPiecesToLines) {
   output.finish(OutputStream::err);
   EXPECT_THAT(collected.lines,
               ElementsAre("err:other", "out:one", "out:", "out:two", "err:stream", "out:rest"));
+}
+
+TEST(RankOutput, PassesAnUnfinishedLineOnAfterAMoment) {
+  Collected collected;
+  RankOutput output(0, collected.sink(), "");
+  output.add(OutputStream::out, "one");
+  output.pass_on_unfinished(OutputStream::out);
+  EXPECT_THAT(collected.lines, IsEmpty()) << "its rest may be on its way";
+  ASSERT_TRUE(output.next_unfinished());
+  EXPECT_TRUE(testing::eventually([&] { return output.next_unfinished()->passed(); }));
+  output.pass_on_unfinished(OutputStream::out);
+  EXPECT_FALSE(output.next_unfinished());
+  output.add(OutputStream::out, "two\nthree");
+  output.finish(OutputStream::out);
+  EXPECT_THAT(collected.lines, ElementsAre("out:one...", "out:two", "out:three"));
+  EXPECT_THAT(output.last_lines(), ElementsAre("onetwo", "three"));
+}
+
+TEST(RankOutput, RemembersWhatAProgressBarShowsLast) {
+  RankOutput output(0, {}, "");
+  for (int i = 0; i < 1000; ++i) {
+    output.add(OutputStream::err, "\rstep " + std::to_string(i) + " of many");
+  }
+  output.add(OutputStream::err, "\r\ndone\r\n");
+  EXPECT_THAT(output.last_lines(), ElementsAre("step 999 of many", "done"));
+}
+
+TEST(LineMixer, EndsALineForAnotherWriter) {
+  LineMixer mixer;
+  EXPECT_EQ(mixer.end_line(), "");
+  EXPECT_EQ(mixer.add(0, "[0] ", "whole", true), "[0] whole\n");
+  EXPECT_EQ(mixer.add(0, "[0] ", "begun", false), "[0] begun");
+  EXPECT_EQ(mixer.add(0, "[0] ", " and", false), " and");
+  EXPECT_EQ(mixer.add(1, "[1] ", "other", true), "\n[1] other\n");
+  EXPECT_EQ(mixer.add(0, "[0] ", " ended", true), "[0]  ended\n");
+  EXPECT_EQ(mixer.add(0, "[0] ", "", true), "[0] \n");
+  EXPECT_EQ(mixer.add(1, "[1] ", "begun", false), "[1] begun");
+  EXPECT_EQ(mixer.end_line(), "\n");
+  EXPECT_EQ(mixer.end_line(), "");
+}
+
+TEST(LineMixer, RepeatsThePrefixWhereALineIsDrawnAnew) {
+  LineMixer mixer;
+  EXPECT_EQ(mixer.add(0, "[0] ", "\r1 %", false), "\r[0] 1 %");
+  EXPECT_EQ(mixer.add(0, "[0] ", "\r", false), "\r");
+  EXPECT_EQ(mixer.add(0, "[0] ", "2 %\r", true), "[0] 2 %\r\n");
+  EXPECT_EQ(mixer.add(0, "", "\r1\r\r2\r", true), "\r1\r\r2\r\n") << "without a prefix, nothing";
 }
 
 TEST(RankOutput, RemembersTheLastLinesWithinBounds) {
@@ -69,6 +118,27 @@ TEST(RankOutput, RemembersNoStackTraceOfLibtorchs) {
   EXPECT_EQ(without_stack_trace("one\ntwo\nException raised from f at a.cpp:1 (most recent call "
                                 "first):\nframe #0: f()\nframe #1: g()\nthree"),
             "one\ntwo\nthree");
+}
+
+TEST(StackTraceFilter, KnowsEveryFormOfLibtorchs) {
+  EXPECT_EQ(without_stack_trace("[enforce fail at alloc.cpp:1] err == 0. no memory\n"
+                                "frame #0: c10::ThrowEnforceNotMet() + 0x74 (0x7f in a.so)\n"
+                                "frame #1: <unknown function> + 0x3 (0x7f in b.so)\nadvice"),
+            "[enforce fail at alloc.cpp:1] err == 0. no memory\nadvice");
+  EXPECT_EQ(without_stack_trace("sizes\nException raised from f at a.cpp:1 (most recent call "
+                                "first):\nC++ CapturedTraceback:\n#4 f() from a.cpp:1\n"
+                                "#5 main from ??:0\nadvice"),
+            "sizes\nadvice");
+  EXPECT_EQ(
+      without_stack_trace("[W socket.cpp:1] lost. Exception raised from recv at a.hpp:1 (most "
+                          "recent call first):\nframe #0: f() + 0x1 (0x7f in a.so)\nadvice"),
+      "[W socket.cpp:1] lost. Exception raised from recv at a.hpp:1 (most recent call "
+      "first):\nadvice");
+  EXPECT_EQ(without_stack_trace("[rank1]: sizes\n[rank1]: Exception raised from f at a.cpp:1 (most "
+                                "recent call first):\n[rank1]: frame #0: f() + 0x1 (0x7f in a.so)"),
+            "[rank1]: sizes");
+  const std::string mine = "frame #0: of my video\n#4 is mine";
+  EXPECT_EQ(without_stack_trace(mine), mine);
 }
 
 TEST(RankOutput, CutsALineWithoutEnd) {

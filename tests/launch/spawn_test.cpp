@@ -3,6 +3,7 @@
 #include "lockstep/launch/spawn.h"
 
 #include <array>
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <future>
@@ -191,6 +192,20 @@ TEST_F(Spawn, NamesTheExitCode) {
               ThrowsMessage<Error>(HasSubstr("does it call exit()?")));
 }
 
+TEST_F(Spawn, QuotesARankThatCaughtItsException) {
+  SpawnOptions options;
+  options.on_line = [](const OutputLine&) {};
+  const auto prints_and_exits = [](int) {
+    std::cerr << "error: no more data\n";
+    ::_exit(1);
+  };
+  EXPECT_THAT([&] { spawn(1, prints_and_exits, options); },
+              ThrowsMessage<RankFailed>(
+                  AllOf(HasSubstr("failed first: exit code 1; if it caught an exception, let that "
+                                  "leave the function"),
+                        HasSubstr("its last lines:\n  error: no more data"))));
+}
+
 TEST_F(Spawn, KeepsTheLastLines) {
   SpawnOptions options;
   options.on_line = [](const OutputLine&) {};
@@ -283,6 +298,22 @@ TEST_F(Spawn, RestoresSignals) {
   struct sigaction after {};
   ::sigaction(SIGINT, nullptr, &after);
   EXPECT_EQ(after.sa_handler, before.sa_handler);
+}
+
+std::atomic<int> handled = 0;
+
+TEST_F(Spawn, PassesOnANoticeUnlessTheProgramHandlesIt) {
+  const auto before = ::signal(SIGUSR1, [](int) { ++handled; });
+  // The rank has this program's handler, and one for a signal that this program leaves alone.
+  const auto seen = spawn(1, [launcher = ::getpid()](int) {
+    ::signal(SIGUSR2, [](int) { handled += 10; });
+    ::kill(launcher, SIGUSR1);
+    ::kill(launcher, SIGUSR2);
+    return eventually([] { return handled >= 10; }) ? handled.load() : -1;
+  });
+  EXPECT_EQ(seen.at(0), 10) << "SIGUSR2 arrived, and SIGUSR1 did not";
+  EXPECT_TRUE(eventually([] { return handled == 1; }));
+  ::signal(SIGUSR1, before);
 }
 
 // A process that spawns and is signalled: ranks write their pids to files named for them, with that

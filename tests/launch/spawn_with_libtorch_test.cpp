@@ -13,6 +13,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/launch/spawn.h"
+#include "lockstep/libtorch_version.h"
 
 namespace lockstep {
 namespace {
@@ -27,6 +28,14 @@ const auto refuses = ThrowsMessage<UsageError>(HasSubstr("Call spawn before"));
 template <class Function>
 at::Tensor returned(Function make) {
   return spawn(1, [&](int) -> at::Tensor { return make(); }).at(0);
+}
+
+TEST(Warn, NamesThePublicFunctionAndNoFile) {
+  ::testing::internal::CaptureStderr();
+  libtorch::warn("spawn", "too many ranks");
+  EXPECT_THAT(
+      ::testing::internal::GetCapturedStderr(),
+      ::testing::MatchesRegex(".*lockstep:0\\] Warning: too many ranks \\(function spawn\\)\n"));
 }
 
 TEST(SpawnWithLibtorch, ReturnsTensors) {

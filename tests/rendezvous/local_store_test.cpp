@@ -9,11 +9,13 @@
 #include <thread>
 #include <vector>
 
+#include "support/private_tmpdir.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "lockstep/core/unix_socket.h"
@@ -228,6 +230,28 @@ TEST(LocalStoreServer, FolderIsInTmpdirUnlessItsNameIsTooLong) {
   ::setenv("TMPDIR", "/nowhere", 1);
   EXPECT_THAT([] { LocalStoreServer server; }, ThrowsMessage<BackendError>(HasSubstr("/nowhere")));
   ::unsetenv("TMPDIR");
+}
+
+TEST(LocalStoreServer, RemovesLeftFoldersAndNoOthers) {
+  const testing::PrivateTmpdir tmpdir;
+  const LocalStoreServer alive;
+  const pid_t killed = ::fork();
+  if (killed == 0) {
+    const LocalStoreServer server;
+    ::_exit(0);
+  }
+  ::waitpid(killed, nullptr, 0);
+  // As another version or another machine names its folders.
+  for (const char* name : {"lockstep-abcdef", "lockstep-0-abcdef", "mine"}) {
+    std::filesystem::create_directory(tmpdir.path() / name);
+  }
+  EXPECT_EQ(tmpdir.entries().size(), 5u);
+  { const LocalStoreServer later; }
+  EXPECT_EQ(tmpdir.entries().size(), 4u);
+  EXPECT_TRUE(std::filesystem::exists(alive.path()));
+  for (const char* name : {"lockstep-abcdef", "lockstep-0-abcdef", "mine"}) {
+    EXPECT_TRUE(std::filesystem::remove(tmpdir.path() / name));
+  }
 }
 
 // Sends the bytes and waits until the server closes the connection.

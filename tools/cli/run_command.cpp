@@ -3,6 +3,8 @@
 #include "run_command.h"
 
 #include <algorithm>
+#include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -22,6 +24,9 @@
 
 namespace lockstep::cli {
 namespace {
+
+// In seconds; 0 kills at once.
+constexpr Range<double> kGraces{0, 1e6};
 
 bool is_gpu(const std::string& name) {
   constexpr std::string_view kPrefix = "nvidia";
@@ -87,6 +92,11 @@ void RunCommand::describe(::CLI::App& app) {
   add_number(app, "--threads", threads, kCounts,
              "Give each rank this many threads; by default ranks share the cores, unless "
              "OMP_NUM_THREADS is set");
+  add_number(
+      app, "--stop-grace,--stop_grace", stop_grace, kGraces,
+      "Give ranks this time from the signal that ends them to SIGKILL; by default 10 after a "
+      "signal to the launcher, and 0.5 after another rank has failed")
+      ->type_name("SECONDS");
   app.add_flag("--no-prefix", no_prefix, "Omit the prefix [rank N] from lines of output");
   app.add_option("--log-dir,--log_dir", log_dir, "Write each rank's output to DIR/rank_N.log")
       ->type_name("DIR");
@@ -154,6 +164,10 @@ int RunCommand::run() const {
     options.environment.emplace_back(kSecretFdVariable, std::to_string(*secret_fd));
   }
   options.threads = threads;
+  if (stop_grace) {
+    options.stop_grace = std::chrono::milliseconds(static_cast<std::int64_t>(*stop_grace * 1000));
+    options.interrupt_grace = options.stop_grace;
+  }
   options.prefix = !no_prefix;
   options.log_dir = log_dir;
   if (!shown_ranks.empty()) options.shown_ranks = shown_ranks;

@@ -21,6 +21,7 @@ struct RunCommand {
   std::string secret_file;
   std::optional<int> secret_fd;
   std::optional<int> threads;
+  std::optional<double> stop_grace;
   bool no_prefix = false;
   bool standalone = false;
   std::string log_dir;

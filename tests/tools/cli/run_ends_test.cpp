@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // How `lockstep run` and its ranks end by signals, and when memory runs out.
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <fstream>
+#include <sstream>
+#include <thread>
 
 #include "support/memory_group.h"
 #include "tests/tools/cli/run_fixture.h"
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 namespace lockstep {
@@ -14,6 +18,8 @@ namespace {
 using namespace std::chrono_literals;
 using ::testing::AllOf;
 using testing::count_marked;
+using testing::Ended;
+using testing::eventually;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -43,6 +49,128 @@ TEST_F(Run, RanksGetTheSignalAndTimeToSave) {
   program.signal(SIGINT);
   EXPECT_EQ(program.wait(), 128 + SIGINT);
   EXPECT_THAT(program.out(), AllOf(HasSubstr("saved 0"), HasSubstr("saved 1")));
+}
+
+TEST_F(Run, RanksGetANoticeAndGoOn) {
+  for (const int signal : {SIGUSR1, SIGUSR2, SIGALRM, SIGXCPU, SIGURG, SIGRTMIN + 1}) {
+    // The shell that waits gets the signal alone: one sleeps in its place, in a session of its own.
+    Program program(
+        command({"-n", "2", "sh", "-c",
+                 fmt::format("trap 'echo told $RANK' {}; echo ready; until test -e $TMPDIR/go; do "
+                             "setsid sleep 0.01; done; echo done $RANK",
+                             signal)}));
+    program.wait_for("ready", 2);
+    program.signal(signal);
+    program.wait_for("told", 2);
+    std::ofstream(tmpdir.path() / "go");
+    EXPECT_EQ(program.wait(), 0) << signal;
+    EXPECT_THAT(program.out(), AllOf(HasSubstr("done 0"), HasSubstr("done 1")));
+    std::filesystem::remove(tmpdir.path() / "go");
+  }
+}
+
+TEST_F(Run, ANoticeThatNoProgramHandlesIsNamed) {
+  Program program(command({"-n", "1", "sh", "-c", "echo ready; exec sleep 1000"}));
+  program.wait_for("ready");
+  program.signal(SIGUSR1);
+  EXPECT_EQ(program.wait(), 128 + SIGUSR1);
+  EXPECT_THAT(program.err(),
+              HasSubstr("failed first: killed by signal 10 (SIGUSR1), which its launcher got and "
+                        "passed on; handle or ignore the signal in the program\n"));
+}
+
+// Whether all these processes are stopped, or all are not.
+bool all_stopped(const std::vector<pid_t>& processes, bool stopped) {
+  return eventually([&] {
+    return std::ranges::all_of(
+        processes, [&](pid_t one) { return (testing::state_of(one) == 'T') == stopped; });
+  });
+}
+
+// The numbers that follow "pid ".
+std::vector<pid_t> pids_in(const std::string& text) {
+  std::vector<pid_t> found;
+  std::istringstream words(text);
+  for (std::string word; words >> word;) {
+    pid_t pid = 0;
+    if (word == "pid" && words >> pid) found.push_back(pid);
+  }
+  return found;
+}
+
+TEST_F(Run, CtrlZStopsTheRanksUntilTheyAreContinued) {
+  // A job of a shell with job control, which the kernel stops.
+  Program program({"bash", "-c",
+                   "set -m; " LOCKSTEP_PROGRAM
+                   " run -n 2 sh -c 'echo pid $$; until test -e $TMPDIR/go; do sleep 0.01; done; "
+                   "echo done' & echo pid $!; wait"});
+  program.wait_for("pid", 3);
+  const std::vector<pid_t> processes = pids_in(program.out());
+  const auto launcher =
+      std::ranges::find_if(processes, [](pid_t one) { return !testing::children_of(one).empty(); });
+  ASSERT_NE(launcher, processes.end());
+  // Until the loop of events runs.
+  program.wait_for("[rank", 2);
+  ::kill(*launcher, SIGTSTP);
+  EXPECT_TRUE(all_stopped(processes, true));
+  std::ofstream(tmpdir.path() / "go");
+  ::kill(*launcher, SIGCONT);
+  program.wait_for("done", 2);
+  EXPECT_EQ(program.wait(), 0);
+  std::filesystem::remove(tmpdir.path() / "go");
+}
+
+TEST_F(Run, AStopTakesNothingOfTheGrace) {
+  Program program(command({"-n", "2", "--stop-grace", "3", "sh", "-c",
+                           "trap 'echo saving; until test -e $TMPDIR/go; do sleep 0.01; done; "
+                           "echo saved; exit 0' TERM; echo pid $$; while :; do sleep 0.01; done"}));
+  program.wait_for("pid", 2);
+  program.signal(SIGTERM);
+  program.wait_for("saving", 2);
+  program.signal(SIGTSTP);
+  const std::vector<pid_t> ranks = pids_in(program.out());
+  EXPECT_TRUE(all_stopped(ranks, true));
+  std::this_thread::sleep_for(3500ms);
+  program.signal(SIGCONT);
+  EXPECT_TRUE(all_stopped(ranks, false));
+  std::ofstream(tmpdir.path() / "go");
+  EXPECT_EQ(program.wait(), 128 + SIGTERM);
+  EXPECT_EQ(testing::occurrences(program.out(), "saved"), 2);
+  std::filesystem::remove(tmpdir.path() / "go");
+}
+
+TEST_F(Run, TheGraceIsAnOption) {
+  const std::string saves =
+      "trap 'echo saving; sleep 1; echo saved; exit 0' TERM; touch $TMPDIR/ready; "
+      "while :; do sleep 0.01; done";
+  const Ended survives = run({"-n", "2", "--stop-grace", "60", "sh", "-c",
+                              "test $RANK = 0 || { until test -e $TMPDIR/ready; do sleep 0.01; "
+                              "done; exit 3; }; " +
+                                  saves});
+  EXPECT_EQ(survives.code, 3);
+  EXPECT_THAT(survives.out, HasSubstr("saved"));
+  Program killed(command({"-n", "1", "--stop-grace", "0", "sh", "-c", saves}));
+  EXPECT_TRUE(eventually([&] { return std::filesystem::exists(tmpdir.path() / "ready"); }));
+  killed.signal(SIGTERM);
+  EXPECT_EQ(killed.wait(), 128 + SIGTERM);
+  EXPECT_THAT(killed.out(), Not(HasSubstr("saved")));
+  std::filesystem::remove(tmpdir.path() / "ready");
+}
+
+TEST_F(Run, ASignalLeavesTheSurvivorsOfAFailureTheirGrace) {
+  Program program(command({"-n", "2", "--stop-grace", "60", "sh", "-c",
+                           "test $RANK = 0 || { until test -e $TMPDIR/ready; do sleep 0.01; done; "
+                           "exit 3; }; trap 'echo saving; until test -e $TMPDIR/go; do sleep 0.01; "
+                           "done; echo saved; exit 0' TERM; touch $TMPDIR/ready; "
+                           "while :; do sleep 0.01; done"}));
+  program.wait_for("saving");
+  program.signal(SIGTERM);
+  // The launcher takes the notice after the signal.
+  program.signal(SIGURG);
+  std::ofstream(tmpdir.path() / "go");
+  EXPECT_EQ(program.wait(), 3);
+  EXPECT_THAT(program.out(), HasSubstr("saved"));
+  for (const char* name : {"ready", "go"}) std::filesystem::remove(tmpdir.path() / name);
 }
 
 TEST_F(Run, AStoppedRankEndsToo) {
@@ -100,6 +228,26 @@ TEST_F(Run, AKilledLauncherTakesItsRanksAndAllTheirChildrenAlong) {
                 " ended before its ranks, by kill -9 or a crash; its ranks were "
                 "ended\n");
   EXPECT_EQ(count_marked(mark), 0) << "all had ended when its output was closed";
+}
+
+TEST_F(Run, ALaterJobRemovesTheFolderOfOneThatWasKilledWhole) {
+  Program alive(command({"-n", "1", "sh", "-c",
+                         "echo ready; until test -e $TMPDIR/go; do "
+                         "sleep 0.01; done; test -S $LOCKSTEP_STORE"}));
+  alive.wait_for("ready");
+  Program killed(command({"-n", "1", "sh", "-c", "echo ready; exec sleep 1000"}));
+  killed.wait_for("ready");
+  const pid_t keeper = testing::children_of(killed.pid()).at(0);
+  // Stopped, neither can end the job in order.
+  for (const pid_t one : {killed.pid(), keeper}) ::kill(one, SIGSTOP);
+  for (const pid_t one : {killed.pid(), keeper}) ::kill(one, SIGKILL);
+  EXPECT_EQ(killed.wait(), 128 + SIGKILL);
+  EXPECT_EQ(tmpdir.entries().size(), 2u);
+  EXPECT_EQ(run({"-n", "1", "true"}).code, 0);
+  EXPECT_EQ(tmpdir.entries().size(), 1u);
+  std::ofstream(tmpdir.path() / "go");
+  EXPECT_EQ(alive.wait(), 0) << "its folder is there";
+  std::filesystem::remove(tmpdir.path() / "go");
 }
 
 TEST_F(Run, AKilledKeeperTakesTheRanksAndAllTheirChildrenAlong) {

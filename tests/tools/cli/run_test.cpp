@@ -120,6 +120,45 @@ TEST_F(Run, LinesOfBufferedProgramsComeAtOnceAndOutliveASignal) {
   for (const char* name : {"logs", "in", "go"}) remove_folder(tmpdir.path() / name);
 }
 
+TEST_F(Run, ShowsALineBeforeItsEnd) {
+  const std::string wait = "until test -e $TMPDIR/go; do sleep 0.01; done; ";
+  const std::filesystem::path logs = tmpdir.path() / "logs";
+  const auto shows = [&](const std::string& script, const std::vector<std::string>& options,
+                         const std::string& early, const std::string& all) {
+    std::vector<std::string> arguments = command(options);
+    arguments.insert(arguments.end(), {"--log-dir", logs, "-n", "1", "sh", "-c", script});
+    Program program(arguments);
+    program.wait_for(early);
+    std::stringstream log;
+    log << std::ifstream(logs / "rank_0.log").rdbuf();
+    EXPECT_NE(log.str(), "");
+    std::ofstream(tmpdir.path() / "go");
+    EXPECT_EQ(program.wait(), 0);
+    EXPECT_EQ(program.out(), all);
+    for (const char* name : {"logs", "go"}) remove_folder(tmpdir.path() / name);
+  };
+  const std::string prompt = "printf 'prompt> '; " + wait + "echo answer";
+  shows(prompt, {}, "[rank 0] prompt> ", "[rank 0] prompt> answer\n");
+  shows(prompt, {"--no-prefix"}, "prompt> ", "prompt> answer\n");
+  const std::string bar = "printf '\\r10 %%'; " + wait + "printf '\\r20 %%\\n'";
+  shows(bar, {}, "10 %", "\r[rank 0] 10 %\r[rank 0] 20 %\n");
+  shows(bar, {"--no-prefix"}, "10 %", "\r10 %\r20 %\n");
+}
+
+TEST_F(Run, AnotherRanksLineEndsAnUnfinishedOne) {
+  Program program(command({"-n", "2", "sh", "-c",
+                           "test $RANK = 0 && { until test -e $TMPDIR/go; do sleep 0.01; done; "
+                           "echo other; until test -e $TMPDIR/on; do sleep 0.01; done; exit; }; "
+                           "printf one; until test -e $TMPDIR/on; do sleep 0.01; done; echo two"}));
+  program.wait_for("[rank 1] one");
+  std::ofstream(tmpdir.path() / "go");
+  program.wait_for("[rank 0] other\n");
+  std::ofstream(tmpdir.path() / "on");
+  EXPECT_EQ(program.wait(), 0);
+  EXPECT_EQ(program.out(), "[rank 1] one\n[rank 0] other\n[rank 1] two\n");
+  for (const char* name : {"on", "go"}) std::filesystem::remove(tmpdir.path() / name);
+}
+
 TEST_F(Run, WarnsOnceOfMoreRanksThanCores) {
   const std::vector<int> all = allowed_cores();
   const std::vector<int> two(all.begin(),
@@ -200,6 +239,7 @@ TEST_F(Run, WrongUseIsTwoAndOneLine) {
       {{"--nnodes", "2", "--node-rank", "-1", "true"}, "--node-rank \"-1\": give a whole number"},
       {{"--nnodes", "2", "--node-rank", "0", "--rdzv-endpoint", "host:65536", "true"},
        "--rdzv-endpoint \"host:65536\": give a host name of machine 0 and a port from 1 to 65535"},
+      {{"--stop-grace", "-1", "true"}, "--stop-grace \"-1\": give a number from 0 to"},
       {{"--secret-fd", "0x3", "true"}, "--secret-fd \"0x3\": give a whole number from 0 to"},
       {{"--local-ranks-filter", "0,x", "true"},
        "--local-ranks-filter \"x\": give a whole number from 0 to"},
