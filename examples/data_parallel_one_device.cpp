@@ -8,7 +8,7 @@
 
 #include <lockstep/lockstep.h>
 #include <torch/cuda.h>
-#include <torch/data.h>
+#include <torch/data/samplers/sequential.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
@@ -19,15 +19,17 @@
 template <class Model>
 void train(Model& model, torch::nn::Sequential& net, lockstep::MnistDataset images,
            torch::Device device) {
-  auto loader = torch::data::make_data_loader<torch::data::samplers::SequentialSampler>(
-      images.map(torch::data::transforms::Stack<>()), 64);
+  torch::data::samplers::SequentialSampler sampler(images.size().value());
+  auto pixels = images.images().to(torch::kFloat) / 255;
+  lockstep::MemoryLoader loader(pixels, images.labels(), sampler,
+                                {.batch_size = 64, .device = device});
   torch::optim::Adam optimizer(net->parameters(), 1e-3);
   int steps = 0;
   double sum = 0;
-  for (auto& batch : *loader) {
+  for (auto& batch : loader) {
     optimizer.zero_grad();
-    torch::Tensor output = model(batch.data.to(device));
-    auto loss = torch::cross_entropy_loss(output, batch.target.to(device));
+    torch::Tensor output = model(batch.data);
+    auto loss = torch::cross_entropy_loss(output, batch.target);
     loss.backward();
     optimizer.step();
     sum += loss.item<double>();

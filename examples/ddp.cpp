@@ -17,8 +17,9 @@ int main() {
   const char* folder = "/usr/share/datasets/fashion-mnist";
   lockstep::MnistDataset images(folder);
   lockstep::DistributedSampler sampler(images, group);  // DDP
-  auto batches = images.map(torch::data::transforms::Stack<>());
-  auto loader = torch::data::make_data_loader(batches, sampler, 64);
+  auto pixels = images.images().to(torch::kFloat) / 255;
+  lockstep::MemoryLoader loader(pixels, images.labels(), sampler,
+                                {.batch_size = 64, .device = device});
 
   // Braces, not parentheses: layers draw their weights in this order, as in Python.
   torch::nn::Sequential net{
@@ -35,10 +36,10 @@ int main() {
     sampler.set_epoch(epoch);  // DDP
     double sum = 0;
     int steps = 0;
-    for (auto& batch : *loader) {
+    for (auto& batch : loader) {
       optimizer.zero_grad();
-      auto output = model(batch.data.to(device));  // DDP
-      auto loss = torch::cross_entropy_loss(output, batch.target.to(device));
+      auto output = model(batch.data);  // DDP
+      auto loss = torch::cross_entropy_loss(output, batch.target);
       loss.backward();
       optimizer.step();
       sum += loss.item<double>();

@@ -8,7 +8,6 @@
 #include <cstring>
 
 #include <lockstep/lockstep.h>
-#include <torch/data.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
@@ -33,8 +32,8 @@ int main(int argc, char** argv) {
 
   lockstep::MnistDataset images("/usr/share/datasets/fashion-mnist");
   lockstep::DistributedSampler sampler(images, group);
-  auto batches = images.map(torch::data::transforms::Stack<>());
-  auto loader = torch::data::make_data_loader(batches, sampler, 64);
+  auto pixels = images.images().to(torch::kFloat) / 255;
+  lockstep::MemoryLoader loader(pixels, images.labels(), sampler, {.batch_size = 64});
 
   torch::nn::Sequential net{
       torch::nn::Flatten(),
@@ -50,7 +49,7 @@ int main(int argc, char** argv) {
 
   double sum = 0;
   int steps = 0;
-  for (auto& batch : *loader) {
+  for (auto& batch : loader) {
     optimizer.zero_grad();
     auto loss = torch::cross_entropy_loss(model(batch.data), batch.target);
     loss.backward();

@@ -2,17 +2,22 @@
 // Looks at the terminal, the launchers' variables, and the ranks' affinity masks.
 #include "lockstep/comm/group_warnings.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <set>
 #include <string>
 #include <vector>
 
+#include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include "lockstep/comm/core/device_count.h"
 #include "lockstep/core/cpu.h"
+#include "lockstep/core/environment.h"
+#include "lockstep/core/load.h"
 #include "lockstep/launch/start_anew.h"
 #include "lockstep/libtorch_version.h"
 #include "lockstep/rendezvous/launchers.h"
@@ -44,9 +49,30 @@ void warn_of_group_of_one(at::Device device) {
   libtorch::warn_once(
       warned, "init_process_group",
       fmt::format("this process is a group of one, and could use {0} {1}: `lockstep run -n {0} "
-                  "{2}` starts {0} "
-                  "ranks. If one rank is intended, say so: init_process_group({{.world_size = 1}})",
+                  "{2}` starts {0} ranks. If one rank is intended, say so: "
+                  "init_process_group({{.world_size = 1}})",
                   units, device.is_cuda() ? "GPUs" : "cores", program_invocation_name));
+}
+
+void spare_busy_cores() {
+  const int threads = at::get_num_threads();
+  if (threads == 1 || repeats_its_parent()) return;
+  for (const char* name : {"OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}) {
+    if (environment(name)) return;
+  }
+  const auto idle = idle_cores(std::chrono::milliseconds(100));
+  if (!idle || *idle >= 0.75 * threads) return;
+  const int fitting = std::max(1, static_cast<int>(*idle + 0.5));
+  at::set_num_threads(fitting);
+  limit_loaded_threads(fitting);
+  static std::atomic_flag warned;
+  libtorch::warn_once(
+      warned, "init_process_group",
+      fmt::format(
+          "other programs use the cores, and {} threads would take turns with them and spin while "
+          "they wait: libtorch gets {} here. To choose, set OMP_NUM_THREADS, or let idle threads "
+          "sleep: OMP_WAIT_POLICY=passive, as `lockstep run -n 1 {}` sets it",
+          threads, fitting, program_invocation_name));
 }
 
 void warn_of_oversubscription(const Membership& member) {

@@ -13,6 +13,13 @@ namespace lockstep {
 // several cores or GPUs. `device` is the group's.
 void warn_of_group_of_one(at::Device device);
 
+// For a process that no launcher started, and whose user has set nothing about OpenMP: idle threads
+// of OpenMP spin, and where other programs use the cores they would keep this process's own threads
+// from computing. If the cores are in use now, libtorch gets as many threads as cores are idle, at
+// least one, for which it looks a tenth of a second. Ranks of a launcher need none of this: it
+// gives them their share of the cores and lets idle threads sleep.
+void spare_busy_cores();
+
 // After the roll call: the machine's lowest rank warns if the machine's ranks outnumber the cores
 // that they may use together. Silent if `lockstep run` or spawn started all of them, since those
 // warn themselves.

@@ -65,6 +65,7 @@ std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
                            .device = choose_device(options.device, member)};
   // There is no store if no variable and no option says which rank this is.
   if (!member.store && !options.world_size) warn_of_group_of_one(group.device);
+  if (member.world_size == 1 && group.device.is_cpu()) spare_busy_cores();
   const GroupLosses losses(member);
   try {
     auto made = make_group(options.backend, std::move(member), group);

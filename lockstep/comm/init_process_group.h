@@ -33,7 +33,9 @@ struct InitOptions {
 // conflict with those of other ranks; PeerLost names a rank that joined and died, TimeoutError the
 // ranks that did not join; BackendError if the backend is not built in or its library cannot be
 // loaded, or the system refuses what it needs. TORCH_WARN, once each, for an unrequested group
-// of one on a terminal, and for more ranks on a machine than cores. Destroying the group leaves it
+// of one on a terminal, for more ranks on a machine than cores, and if a group of one on CPU, whose
+// environment says nothing about OpenMP, finds the cores in use: libtorch then gets only as many
+// threads as cores are idle (docs/decisions/0004-idle-threads-sleep.md). Destroying the group leaves it
 // and never hangs; there is no destroy_process_group.
 std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options = {});
 

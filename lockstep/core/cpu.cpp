@@ -97,6 +97,10 @@ void limit_threads(int threads) {
   const std::string count = std::to_string(threads);
   setenv("OMP_NUM_THREADS", count.c_str(), 1);
   setenv("OPENBLAS_NUM_THREADS", count.c_str(), 1);
+  limit_loaded_threads(threads);
+}
+
+void limit_loaded_threads(int threads) {
   call_if_loaded("omp_set_num_threads", threads);
   call_if_loaded("openblas_set_num_threads", threads);
 }

@@ -41,6 +41,9 @@ std::string oversubscription(int ranks, int cores);
 // the libraries are loaded, through their own functions.
 void limit_threads(int threads);
 
+// The same in loaded libraries only: programs that are started from here do not inherit it.
+void limit_loaded_threads(int threads);
+
 // Call it in the only thread of a forked process. If the parent had called at::set_num_threads, the
 // child has lost libtorch's thread pool. libtorch would recreate the pool in its first operation,
 // where two concurrent threads may find none ("Invalid thread pool!"). If libtorch is loaded, this

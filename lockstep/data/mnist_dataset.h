@@ -42,6 +42,11 @@ struct MnistShape {
 };
 MnistShape mnist_shape(const std::filesystem::path& folder, MnistSplit split);
 
+// Former names.
+using IdxDataset [[deprecated("its name is lockstep::MnistDataset")]] = MnistDataset;
+using IdxSplit [[deprecated("its name is lockstep::MnistSplit")]] = MnistSplit;
+using IdxShape [[deprecated("its name is lockstep::MnistShape")]] = MnistShape;
+
 // UsageError, saying where to get the data, unless the folder exists.
 void require_data_folder(const std::filesystem::path& folder);
 

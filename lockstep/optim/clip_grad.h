@@ -9,6 +9,9 @@
 // `.whole_gradients = false`, and bitwise equal on every rank for any number of threads.
 #pragma once
 
+#include <concepts>
+#include <vector>
+
 #include "lockstep/parallel/distributed_data_parallel.h"
 
 namespace lockstep {
@@ -28,5 +31,22 @@ double clip_grad_norm_(DistributedDataParallelBase& model, double max_norm, doub
 // otherwise collective. UsageError for a negative clip_value. Ranks do not compare it: pass the
 // same on every rank.
 void clip_grad_value_(DistributedDataParallelBase& model, double clip_value);
+
+// Not of a list of parameters.
+template <std::same_as<std::vector<at::Tensor>> Parameters, class... Limits>
+double clip_grad_norm_(const Parameters&, Limits...) {
+  static_assert(sizeof(Parameters) == 0,
+                "clip_grad_norm_ takes the wrapped model, not its parameters: "
+                "lockstep::clip_grad_norm_(model, 1.0). For a module that is not wrapped there is "
+                "torch::nn::utils::clip_grad_norm_");
+  return 0;
+}
+template <std::same_as<std::vector<at::Tensor>> Parameters, class... Limits>
+void clip_grad_value_(const Parameters&, Limits...) {
+  static_assert(sizeof(Parameters) == 0,
+                "clip_grad_value_ takes the wrapped model, not its parameters: "
+                "lockstep::clip_grad_value_(model, 1.0). For a module that is not wrapped there is "
+                "torch::nn::utils::clip_grad_value_");
+}
 
 }  // namespace lockstep

@@ -19,6 +19,8 @@
 #include <utility>
 #include <vector>
 
+#include <torch/nn/cloneable.h>
+
 #include "lockstep/parallel/moved_input.h"
 #include "lockstep/parallel/parallel_module.h"
 #include "lockstep/parallel/replica_forward.h"
@@ -30,7 +32,7 @@ struct DataParallelOptions {
   // GPUs, one per replica: {0, 1, 2}. The module must be on the first when forward is called. If
   // empty, a module on a GPU is replicated on all visible GPUs. A GPU that is listed twice has two
   // replicas, which share its memory and take turns in backward.
-  std::vector<DeviceId> device_ids = {};
+  DeviceIds device_ids = {};
   // For a module on CPU, instead of device_ids: the number of replicas. 0 means one per core that
   // this process may use.
   int replicas = 0;
@@ -73,6 +75,8 @@ class DataParallelBase : public ParallelModule {
   // The device for inputs of the module itself; nullopt if they stay where they are.
   std::optional<at::Device> input_device() const;
   at::Device output_device() const { return options_.output_device.value_or(module_device_); }
+  // Whether the user's own function makes the replicas.
+  bool has_factory() const { return static_cast<bool>(options_.make_replica); }
   bool moves_output() const { return options_.output_device.has_value(); }
 
  private:
@@ -90,8 +94,17 @@ class DataParallelBase : public ParallelModule {
 //
 // The first forward that needs replicas and their threads makes them, and they are kept. Each
 // forward gives a replica the module's current parameters, buffers, modes and requires_grad.
-// Unregistered members keep the values from clone(), make_replica or trusted constructors, and get
-// no gradients; wrap the module again after changing one.
+// Unregistered members keep the values from clone(), make_replica or trusted constructors; wrap the
+// module again after changing one.
+//
+// The first forward with new replicas (another one if the module's submodules or tensors are
+// replaced) also checks them, with two forwards of a replica and one of the module, without
+// gradients, on replica 0's samples. It refuses a Cloneable module whose clone() computes something
+// else, since reset() gave an unregistered member another value; outputs whose samples are not in
+// dimension dim; and a graph that begins at a tensor that is neither an input nor a registered
+// parameter, whose gradient would be lost. Random numbers of PyTorch's default generators, the
+// module's buffers and, except in submodules, its plain members do not change. docs/modes.md lists
+// what this cannot find.
 //
 // As in PyTorch, each replica's BatchNorm sees its part of the batch, and only replica 0's buffer
 // updates persist. Replicas on CPU share PyTorch's random numbers, so Dropout's draws depend on
@@ -129,19 +142,38 @@ class DataParallelImpl final : public DataParallelBase {
     auto replicas = begin(std::move(tensors));
     if (!replicas) return pass_through<Output>(std::forward<Arguments>(arguments)...);
 
+    const auto pointers_to = [](auto& input) {
+      TensorPointers pointers;
+      for_each_input(input, [&](at::Tensor& tensor) { pointers.push_back(&tensor); });
+      return pointers;
+    };
+    const auto output_of = [](torch::nn::Module& module, auto& input) -> Output {
+      auto& impl = dynamic_cast<Impl&>(module);
+      return std::apply(
+          [&](auto&... copies) -> decltype(auto) {
+            return impl.forward(ReplicatedArgument<Arguments>::pass(copies)...);
+          },
+          input);
+    };
+    if (!TorchScript<M> && replicas->is_unchecked()) {
+      const auto module = comparable();
+      replicas->check(module.get(), [&](torch::nn::Module& of, std::int64_t samples) {
+        auto input = whole;
+        replicas->first_samples(samples, pointers_to(input));
+        Output output = output_of(of, input);
+        std::vector<at::Tensor> found;
+        for_each_tensor(output, [&](at::Tensor& tensor) { found.push_back(tensor); });
+        return found;
+      });
+    }
+
     std::vector<decltype(whole)> inputs(static_cast<std::size_t>(replicas->parts()), whole);
     std::vector<std::optional<Output>> outputs(inputs.size());
     replicas->run([&](int replica) {
       auto& input = inputs[static_cast<std::size_t>(replica)];
-      TensorPointers pointers;
-      for_each_input(input, [&](at::Tensor& tensor) { pointers.push_back(&tensor); });
-      replicas->scatter(replica, pointers);
-      auto& module = dynamic_cast<Impl&>(replicas->module(replica));
-      outputs[static_cast<std::size_t>(replica)].emplace(std::apply(
-          [&](auto&... copies) -> decltype(auto) {
-            return module.forward(ReplicatedArgument<Arguments>::pass(copies)...);
-          },
-          input));
+      replicas->scatter(replica, pointers_to(input));
+      outputs[static_cast<std::size_t>(replica)].emplace(
+          output_of(replicas->module(replica), input));
     });
     std::vector<TensorPointers> pointers(outputs.size());
     for (std::size_t i = 0; i < outputs.size(); ++i) {
@@ -181,6 +213,16 @@ class DataParallelImpl final : public DataParallelBase {
     return {};
   }
 
+  // A copy of the module that shares its tensors and submodules, so that a forward does not change
+  // the module's plain members. Null if what replicas compute is not to be compared.
+  std::shared_ptr<torch::nn::Module> comparable() {
+    if constexpr (std::derived_from<Impl, torch::nn::Cloneable<Impl>>) {
+      const Impl& module = *module_;
+      if (!has_factory() && typeid(module) == typeid(Impl)) return std::make_shared<Impl>(module);
+    }
+    return nullptr;
+  }
+
   template <class Output, class... Arguments>
   Output pass_through(Arguments&&... arguments) {
     const auto finished = [&](Output output) {
@@ -208,8 +250,8 @@ class DataParallelImpl final : public DataParallelBase {
 // pointer, which must outlive the wrapper unless a shared_ptr owns it. For a torch::jit::Module it
 // is ScriptModule. The module may be moved and converted before or after wrapping.
 template <class M>
-class DataParallel : public torch::nn::ModuleHolder<DataParallelImpl<M>> {
-  using Holder = torch::nn::ModuleHolder<DataParallelImpl<M>>;
+class DataParallel : public WrapperHolder<DataParallelImpl<M>> {
+  using Holder = WrapperHolder<DataParallelImpl<M>>;
 
  public:
   using Handle = typename WrappedModule<M>::Handle;

@@ -149,8 +149,8 @@ class DistributedDataParallelImpl final : public DistributedDataParallelBase {
 // pointer, which must outlive the wrapper unless a shared_ptr owns it. For a torch::jit::Module it
 // is ScriptModule. Convert the module before wrapping it.
 template <class M>
-class DistributedDataParallel : public torch::nn::ModuleHolder<DistributedDataParallelImpl<M>> {
-  using Holder = torch::nn::ModuleHolder<DistributedDataParallelImpl<M>>;
+class DistributedDataParallel : public WrapperHolder<DistributedDataParallelImpl<M>> {
+  using Holder = WrapperHolder<DistributedDataParallelImpl<M>>;
 
  public:
   using Handle = typename WrappedModule<M>::Handle;

@@ -14,7 +14,7 @@ namespace lockstep {
 struct DistributedDataParallelOptions {
   // As in PyTorch: this rank's module is on this device, and tensors given to forward are moved
   // there; at most one, such as {0}. If empty, nothing is moved.
-  std::vector<DeviceId> device_ids = {};
+  DeviceIds device_ids = {};
   // Tensors that forward returns are moved here; by default they stay.
   std::optional<at::Device> output_device = {};
   // Bucket size in MiB, as in PyTorch: a bucket is closed once its gradients reach this size.

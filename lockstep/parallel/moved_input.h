@@ -2,9 +2,11 @@
 // Devices of a module, and tensors and arguments of forward that are moved to them.
 #pragma once
 
+#include <concepts>
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
@@ -33,6 +35,14 @@ inline DeviceId::DeviceId(int gpu) : device_(c10::kCUDA) {
   }
   device_.set_index(static_cast<c10::DeviceIndex>(gpu));
 }
+
+// Numbers of GPUs, devices, or a vector of either.
+class DeviceIds : public std::vector<DeviceId> {
+ public:
+  using std::vector<DeviceId>::vector;
+  template <std::convertible_to<DeviceId> Id>
+  DeviceIds(const std::vector<Id>& ids) : std::vector<DeviceId>(ids.begin(), ids.end()) {}
+};
 
 // Copies to a GPU do not block: later work on its stream waits for them. Copies to the CPU block,
 // since nothing else would wait and the copy could be read too early.

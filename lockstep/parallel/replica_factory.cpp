@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Tries the user's function, clone() and the default constructor, and checks their modules.
-#include <mutex>
 #include <sstream>
 #include <string>
 #include <typeindex>
 #include <typeinfo>
 #include <unordered_set>
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <fmt/format.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/parallel/kept_random_numbers.h"
 #include "lockstep/parallel/replica_forward.h"
+#include "lockstep/parallel/scatter.h"
 
 namespace lockstep {
 namespace {
@@ -19,39 +19,15 @@ namespace {
 using torch::nn::Module;
 using NamedTensors = torch::OrderedDict<std::string, at::Tensor>;
 
-// Constructors fill parameters with random numbers. The program's own random numbers must not
-// change: otherwise it would start from different weights than without replicas.
-class KeptRandomNumbers {
- public:
-  KeptRandomNumbers() : generator_(at::detail::getDefaultCPUGenerator()) {
-    const std::lock_guard lock(generator_.mutex());
-    state_ = generator_.get_state();
-  }
-  KeptRandomNumbers(const KeptRandomNumbers&) = delete;
-  KeptRandomNumbers& operator=(const KeptRandomNumbers&) = delete;
-  ~KeptRandomNumbers() {
-    const std::lock_guard lock(generator_.mutex());
-    generator_.set_state(state_);
-  }
-
- private:
-  at::Generator generator_;
-  at::Tensor state_;
-};
-
-std::string shape(const at::Tensor& tensor) {
-  return fmt::format("[{}]", fmt::join(tensor.sizes().begin(), tensor.sizes().end(), ", "));
-}
-
 // Describes how the replica's parameters or buffers differ; empty if they do not.
 std::string difference(const char* kind, const NamedTensors& originals,
                        const NamedTensors& replicas) {
   for (const auto& item : originals) {
     const at::Tensor* replica = replicas.find(item.key());
     if (!replica) return fmt::format("it has no {} {}", kind, item.key());
-    if (shape(*replica) != shape(item.value())) {
-      return fmt::format("its {} {} is {} instead of {}", kind, item.key(), shape(*replica),
-                         shape(item.value()));
+    if (sizes_in_words(*replica) != sizes_in_words(item.value())) {
+      return fmt::format("its {} {} is {} instead of {}", kind, item.key(), sizes_in_words(*replica),
+                         sizes_in_words(item.value()));
     }
   }
   for (const auto& item : replicas) {
@@ -170,6 +146,8 @@ Attempt by_default_constructor(const Module& original, const ReplicaSources& sou
 }  // namespace
 
 std::shared_ptr<Module> make_replica(const Module& original, const ReplicaSources& sources) {
+  // Constructors fill parameters with random numbers. The program's own must not change: otherwise
+  // it would start from different weights than without replicas.
   const KeptRandomNumbers kept;
   if (sources.make_replica) {
     const auto replica = sources.make_replica();  // its exceptions are the user's own

@@ -12,6 +12,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/parallel/moved_input.h"
+#include "lockstep/parallel/replica_check.h"
 #include "lockstep/parallel/replica_node.h"
 #include "lockstep/parallel/replica_workers.h"
 #include "lockstep/parallel/replicas.h"
@@ -26,6 +27,21 @@ using Parts = std::vector<at::Tensor>;
 template <class Property>
 bool all(const Parts& parts, Property property) {
   return std::all_of(parts.begin(), parts.end(), property);
+}
+
+// Parts may differ only along the dimension in which they are put together.
+void require_fit(const at::Tensor& first, const at::Tensor& part, std::int64_t dim,
+                 std::size_t number) {
+  bool fits = part.dim() == first.dim();
+  for (std::int64_t i = 0; fits && i < part.dim(); ++i) {
+    fits = i == dim || part.size(i) == first.size(i);
+  }
+  if (fits) return;
+  throw UsageError(fmt::format(
+      "[DataParallel] output {} is {} in replica 0 and {} in another one, so that the parts cannot "
+      "be put together along dimension {}. Return tensors with their samples in that dimension (for "
+      "an RNN's states: state.transpose(0, 1)), or set .dim",
+      number, sizes_in_words(first), sizes_in_words(part), dim));
 }
 
 at::Tensor gather_one(const Parts& parts, std::int64_t dim, at::Device device, std::size_t number,
@@ -45,13 +61,14 @@ at::Tensor gather_one(const Parts& parts, std::int64_t dim, at::Device device, s
                       number, part.dim(), dim));
     }
     gathered.lengths.push_back(part.size(dim));
+    require_fit(parts.front(), part, dim, number);
   }
   return at::cat(values, dim);
 }
 
 }  // namespace
 
-ReplicaForward::ReplicaForward(const Replicas& replicas, std::shared_ptr<ReplicaWorkers> workers,
+ReplicaForward::ReplicaForward(Replicas& replicas, std::shared_ptr<ReplicaWorkers> workers,
                                const Scatter& scatter, std::vector<at::Tensor> inputs)
     : replicas_(replicas),
       workers_(std::move(workers)),
@@ -72,6 +89,21 @@ int ReplicaForward::parts() const {
 
 torch::nn::Module& ReplicaForward::module(int replica) const {
   return replicas_.module(replica);
+}
+
+bool ReplicaForward::is_unchecked() const {
+  return !replicas_.outputs_checked();
+}
+
+void ReplicaForward::check(torch::nn::Module* module, const OutputsOf& outputs_of) {
+  check_replica(replicas_, module, scatter_->length(0), scatter_->dim(), outputs_of);
+  replicas_.set_outputs_checked();
+}
+
+void ReplicaForward::first_samples(std::int64_t samples, const TensorPointers& inputs) const {
+  for (std::size_t i = 0; i < inputs_.size(); ++i) {
+    *inputs[i] = scatter_->copy(inputs_[i], 0, samples, replicas_.device(0));
+  }
 }
 
 void ReplicaForward::run(const std::function<void(int replica)>& forward) {
@@ -183,6 +215,12 @@ void ReplicaForward::gather(const std::vector<TensorPointers>& outputs, at::Devi
     how.push_back(std::move(gathered));
   }
   if (with_history.empty()) return;
+  if (!replicas_.leaves_checked()) {
+    for (std::size_t replica = 0; replica < outputs.size(); ++replica) {
+      check_leaves(replicas_, static_cast<int>(replica), graphs_[replica].roots);
+    }
+    replicas_.set_leaves_checked();
+  }
   std::vector<GradientTarget> wanted = targets();  // reads graphs_, which is moved next
   set_replica_history(with_history, std::move(how), std::move(graphs_), std::move(wanted),
                       *scatter_, workers_);

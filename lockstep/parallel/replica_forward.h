@@ -4,6 +4,7 @@
 #pragma once
 
 #include <concepts>
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -98,17 +99,29 @@ struct ReplicaGraph;
 // The tensors inside a value, in the same order for all values of the same structure.
 using TensorPointers = c10::SmallVector<at::Tensor*, 4>;
 
+// The tensors in what a module returns for the first samples of a batch.
+using OutputsOf =
+    std::function<std::vector<at::Tensor>(torch::nn::Module& module, std::int64_t samples)>;
+
 class ReplicaForward {
  public:
   // inputs: all tensors given to forward, also those inside structures. The replicas must outlive
   // this object and have been refreshed.
-  ReplicaForward(const Replicas& replicas, std::shared_ptr<ReplicaWorkers> workers,
+  ReplicaForward(Replicas& replicas, std::shared_ptr<ReplicaWorkers> workers,
                  const Scatter& scatter, std::vector<at::Tensor> inputs);
   ReplicaForward(ReplicaForward&&) noexcept;
   ~ReplicaForward();
 
   int parts() const;
   torch::nn::Module& module(int replica) const;
+
+  // Whether check() is due: the replicas are new.
+  bool is_unchecked() const;
+  // UsageError if a replica's outputs do not fit together, or are not those of `module`
+  // (replica_check.h), which is null if that cannot be said.
+  void check(torch::nn::Module* module, const OutputsOf& outputs_of);
+  // Replaces the inputs by copies of their first samples, for check().
+  void first_samples(std::int64_t samples, const TensorPointers& inputs) const;
 
   // Runs the function for each part, in the workers. ReplicaFailed if it throws.
   void run(const std::function<void(int replica)>& forward);
@@ -117,14 +130,15 @@ class ReplicaForward {
 
   // Concatenates the replicas' outputs along the scatter's dimension, into the places of replica
   // 0's. Tensors without dimensions become a vector with one element per replica, as in PyTorch.
-  // UsageError if the replicas' outputs do not fit together.
+  // UsageError if the replicas' outputs do not fit together, and once for new replicas if their
+  // graphs begin elsewhere than at inputs and parameters.
   void gather(const std::vector<TensorPointers>& outputs, at::Device device);
 
  private:
   std::vector<std::optional<c10::Stream>> current_streams() const;
   std::vector<GradientTarget> targets() const;
 
-  const Replicas& replicas_;
+  Replicas& replicas_;
   std::shared_ptr<ReplicaWorkers> workers_;
   std::unique_ptr<const Scatter> scatter_;
   std::vector<at::Tensor> inputs_;

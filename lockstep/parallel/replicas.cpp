@@ -91,23 +91,35 @@ std::uint64_t Replicas::refresh() {
     replicate();
   }
   std::uint64_t bytes = 0;
-  for (Replica& replica : replicas_) {
-    share(replica);
-    bytes += copy(replica);
-    copy_sparse(replica);
-    for (const ReplicaTensor& parameter : replica.parameters) {
-      const bool requires_grad = parameters_[parameter.original].requires_grad();
-      if (parameter.tensor.requires_grad() != requires_grad) {
-        parameter.tensor.set_requires_grad(requires_grad);
-      }
-    }
-    copy_modes(replica);
-  }
+  for (Replica& replica : replicas_) bytes += update(replica);
   return bytes;
+}
+
+std::uint64_t Replicas::update(Replica& replica) const {
+  share(replica);
+  const std::uint64_t bytes = copy(replica);
+  copy_sparse(replica);
+  for (const ReplicaTensor& parameter : replica.parameters) {
+    const bool requires_grad = parameters_[parameter.original].requires_grad();
+    if (parameter.tensor.requires_grad() != requires_grad) {
+      parameter.tensor.set_requires_grad(requires_grad);
+    }
+  }
+  copy_modes(replica);
+  return bytes;
+}
+
+std::shared_ptr<Module> Replicas::another() const {
+  const c10::InferenceMode no_inference(false);
+  const at::NoGradGuard no_grad;
+  Replica replica = replicate_on(options_.devices.front(), /*first=*/false);
+  update(replica);
+  return replica.module;
 }
 
 void Replicas::replicate() {
   replicas_.clear();
+  outputs_checked_ = leaves_checked_ = false;
   listed_ = list(module_);
   parameters_ = distinct_parameters(module_);
   tensors_ = parameters_;

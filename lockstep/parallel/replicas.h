@@ -43,6 +43,14 @@ class Replicas {
   // transfer per element type. Returns the number of copied bytes.
   std::uint64_t refresh();
 
+  // Another replica on the module's device, up to date, which the caller owns.
+  std::shared_ptr<torch::nn::Module> another() const;
+  // What replica_check.h has found to be in order since the replicas were made.
+  bool outputs_checked() const { return outputs_checked_; }
+  bool leaves_checked() const { return leaves_checked_; }
+  void set_outputs_checked() { outputs_checked_ = true; }
+  void set_leaves_checked() { leaves_checked_ = true; }
+
   int count() const { return static_cast<int>(replicas_.size()); }
   const std::vector<at::Device>& devices() const { return options_.devices; }
   at::Device device(int replica) const { return at(replica).device; }
@@ -73,6 +81,7 @@ class Replicas {
   const Replica& at(int replica) const { return replicas_[static_cast<std::size_t>(replica)]; }
   void replicate();
   Replica replicate_on(at::Device device, bool first) const;
+  std::uint64_t update(Replica& replica) const;
   void share(const Replica& replica) const;
   std::uint64_t copy(Replica& replica) const;
   void copy_sparse(const Replica& replica) const;
@@ -86,6 +95,8 @@ class Replicas {
   std::vector<at::Tensor> tensors_;     // the same, and then the buffers
   std::vector<std::shared_ptr<torch::nn::Module>> submodules_;
   std::vector<Replica> replicas_;
+  bool outputs_checked_ = false;
+  bool leaves_checked_ = false;
 };
 
 }  // namespace lockstep

@@ -11,14 +11,23 @@
 
 namespace lockstep {
 
+std::string sizes_in_words(const at::Tensor& tensor) {
+  return fmt::format("[{}]", fmt::join(tensor.sizes().begin(), tensor.sizes().end(), ", "));
+}
+
 std::int64_t Scatter::begin(int part) const {
   return part * (size_ / parts_) + std::min<std::int64_t>(part, size_ % parts_);
 }
 
 at::Tensor Scatter::part(const at::Tensor& tensor, int part, at::Device device) const {
+  return copy(tensor, begin(part), length(part), device);
+}
+
+at::Tensor Scatter::copy(const at::Tensor& tensor, std::int64_t begin, std::int64_t length,
+                         at::Device device) const {
   if (!tensor.defined()) return tensor;
   const at::Tensor plain = tensor.detach();
-  return (cuts(plain) ? plain.narrow(dim_, begin(part), length(part)) : plain)
+  return (cuts(plain) ? plain.narrow(dim_, begin, length) : plain)
       .to(device, plain.scalar_type(), /*non_blocking=*/!device.is_cpu(), /*copy=*/true);
 }
 

@@ -4,11 +4,15 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
 namespace lockstep {
+
+// "[2, 3]", for errors.
+std::string sizes_in_words(const at::Tensor& tensor);
 
 // Splits `size` samples along a dimension into parts of equal length; if that is impossible, the
 // first parts get one more sample. (torch.chunk, as in PyTorch's DataParallel, may leave a last
@@ -30,6 +34,9 @@ class Scatter {
   // see a replica's in-place changes, and nobody would notice that the program changes its batch
   // before backward.
   at::Tensor part(const at::Tensor& tensor, int part, at::Device device) const;
+  // The same of other samples than a part's.
+  at::Tensor copy(const at::Tensor& tensor, std::int64_t begin, std::int64_t length,
+                  at::Device device) const;
 
  private:
   std::int64_t dim_;

@@ -7,6 +7,7 @@
 #include <concepts>
 #include <memory>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include <torch/csrc/jit/api/module.h>
@@ -87,6 +88,41 @@ std::shared_ptr<M> handle_of(M* module) {
 inline std::shared_ptr<ScriptModule> handle_of(torch::jit::Module module) {
   return std::make_shared<ScriptModule>(std::move(module));
 }
+
+// The base of the wrappers' holders. A holder's module is reached by `->`; what programs often call
+// by `.` says so.
+template <class Wrapper>
+class WrapperHolder : public torch::nn::ModuleHolder<Wrapper> {
+ public:
+  using torch::nn::ModuleHolder<Wrapper>::ModuleHolder;
+
+  template <class W = Wrapper, class... Arguments>
+  W* module(Arguments&&...) const {
+    return say_arrow<W>();
+  }
+  template <class W = Wrapper, class... Arguments>
+  W* no_sync(Arguments&&...) const {
+    return say_arrow<W>();
+  }
+  template <class W = Wrapper, class... Arguments>
+  W* train(Arguments&&...) const {
+    return say_arrow<W>();
+  }
+  template <class W = Wrapper>
+  W* eval() const {
+    return say_arrow<W>();
+  }
+
+ private:
+  template <class W>
+  static W* say_arrow() {
+    static_assert(!std::same_as<W, Wrapper>,
+                  "a wrapper is a holder, like libtorch's modules, so its members are reached by "
+                  "->: model->module(), model->no_sync(), model->train(), model->eval(), "
+                  "model->parameters()");
+    return nullptr;
+  }
+};
 
 // The module in a handle, as a torch::nn::Module; null if the handle is empty.
 template <class Handle>

@@ -14,16 +14,21 @@
 #include "support/environment.h"
 #include "support/free_port.h"
 #include "support/rank_processes.h"
+#include <ATen/Parallel.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/core/cpu.h"
+#include "lockstep/core/pause_core.h"
 #include "lockstep/core/unique_fd.h"
 #include "lockstep/launch/spawn.h"
 
@@ -34,6 +39,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::StartsWith;
 
 // What a function warns of, a line each.
 std::string warned(const std::function<void()>& function) {
@@ -151,6 +157,52 @@ std::string warnings_of(const Start& start) {
   return outcomes.at(0).result;
 }
 
+// Processes that compute on one core each, until it is destroyed.
+class BusyCores {
+ public:
+  explicit BusyCores(const std::vector<int>& cores) {
+    for (const int core : cores) {
+      const pid_t child = ::fork();
+      if (child == 0) {
+        ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+        pin_to_cores({core});
+        while (true) pause_core();
+      }
+      children_.push_back(child);
+    }
+  }
+  ~BusyCores() {
+    for (const pid_t child : children_) {
+      ::kill(child, SIGKILL);
+      ::waitpid(child, nullptr, 0);
+    }
+  }
+  BusyCores(const BusyCores&) = delete;
+  BusyCores& operator=(const BusyCores&) = delete;
+
+ private:
+  std::vector<pid_t> children_;
+};
+
+// The threads of a program that asked for two and found two busy cores, and its warnings.
+std::string threads_beside_others(const std::map<std::string, std::string>& variables) {
+  const auto outcomes = run_ranks(1, [&](Rank& rank) {
+    set_launcher_environment({});
+    for (const char* name : {"OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}) {
+      ::unsetenv(name);
+    }
+    for (const auto& [name, value] : variables) ::setenv(name.c_str(), value.c_str(), 1);
+    pin_to_cores(two_cores(0));
+    at::set_num_threads(2);
+    const BusyCores busy(two_cores(0));
+    const std::string warning = warned([] {
+      for (int round = 0; round < 2; ++round) init_process_group({.world_size = 1});
+    });
+    rank.report(fmt::format("{}: {}", at::get_num_threads(), warning));
+  });
+  return outcomes.at(0).result;
+}
+
 class GroupOfOne : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -189,6 +241,16 @@ TEST_F(GroupOfOne, IsFineIfALauncherMadeIt) {
   const auto by_spawn = spawn(1, [](int) { return warned([] { init_process_group(); }); },
                               {.start_method = StartMethod::fork});
   EXPECT_THAT(by_spawn, ElementsAre(IsEmpty()));
+}
+
+TEST_F(GroupOfOne, LeavesCoresThatOthersUseToThem) {
+  const std::string beside = threads_beside_others({});
+  EXPECT_THAT(beside, AllOf(StartsWith("1: other programs use the cores, and 2 threads"),
+                            HasSubstr("libtorch gets 1 here"), HasSubstr("OMP_WAIT_POLICY=passive"),
+                            HasSubstr("lockstep run -n 1 ")));
+  EXPECT_EQ(count(beside, "other programs"), 1) << beside;
+  EXPECT_EQ(threads_beside_others({{"OMP_WAIT_POLICY", "passive"}}), "2: ");
+  EXPECT_EQ(threads_beside_others({{"OMP_NUM_THREADS", "2"}}), "2: ");
 }
 
 TEST_F(GroupOfOne, IsFineIfTheProgramAsksForIt) {

@@ -11,4 +11,9 @@ void mistakes(const std::shared_ptr<lockstep::ProcessGroup>& group) {
   lockstep::DistributedDataParallel no_group(net, 4);
   lockstep::DistributedDataParallel size_without_a_name(net, group, 25.0);
   lockstep::DataParallel<int> no_module;
+  lockstep::DistributedDataParallel model(net, group);
+  model.module();
+  lockstep::DataParallel(net).eval();
+  lockstep::clip_grad_norm_(model->parameters(), 1.0);
+  lockstep::clip_grad_value_(model->parameters(), 1.0);
 }

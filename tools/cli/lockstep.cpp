@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "print.h"
@@ -94,7 +95,8 @@ int main(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   lockstep::cli::open_standard_streams();
-  lockstep::cli::set_environment();
+  // The doctor shows what programs find that are started without this one.
+  if (argc < 2 || std::string_view(argv[1]) != "doctor") lockstep::cli::set_environment();
   try {
     return lockstep::cli::main(argc, argv);
   } catch (const std::exception& error) {

@@ -13,6 +13,8 @@ namespace lockstep {
 // What is the same in all of comparison.rows, and in all of comparison.rows_same_rank_batch.
 std::string global_batch_heading(const Comparison& comparison);
 std::string rank_batch_heading(const Comparison& comparison);
+// That the load exceeded the cores while it was made; empty if it did not.
+std::string load_note(const Comparison& comparison);
 // Time, loss, accuracy, speedup.
 std::vector<Cells> figures(const std::vector<ComparisonRow>& rows);
 // Memory, traffic, lines of code, reach, of comparison.rows.

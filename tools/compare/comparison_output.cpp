@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Formats a comparison as a table and as JSON.
+#include <algorithm>
+#include <optional>
+
 #include <fmt/format.h>
 
+#include "lockstep/core/load.h"
 #include "tools/compare/comparison_cells.h"
 #include "tools/recipes/json_fields.h"
 
@@ -96,13 +100,23 @@ std::vector<Cells> costs(const Comparison& comparison) {
   return lines;
 }
 
+std::string load_note(const Comparison& comparison) {
+  std::optional<double> greatest;
+  for (const auto* rows : {&comparison.rows, &comparison.rows_same_rank_batch}) {
+    for (const auto& row : *rows) greatest = std::max(greatest, row.result.core_wait);
+  }
+  return overload(greatest);
+}
+
 std::string to_table(const Comparison& comparison) {
   if (comparison.rows.empty()) return {};
-  return fmt::format("{}:\n{}\n{}:\n{}\nCosts, with the global batch of {}:\n{}",
+  const std::string note = load_note(comparison);
+  return fmt::format("{}:\n{}\n{}:\n{}\nCosts, with the global batch of {}:\n{}{}{}",
                      global_batch_heading(comparison), align_columns(figures(comparison.rows)),
                      rank_batch_heading(comparison),
                      align_columns(figures(comparison.rows_same_rank_batch)),
-                     comparison.global_batch_size, align_columns(costs(comparison)));
+                     comparison.global_batch_size, align_columns(costs(comparison)),
+                     note.empty() ? "" : "\n" + note, note.empty() ? "" : "\n");
 }
 
 std::string to_json(const Comparison& comparison) {
@@ -120,6 +134,7 @@ std::string to_json(const Comparison& comparison) {
   for (const char* shared : {"recipe", "device", "seed", "epochs"}) {
     if (!comparison.rows.empty()) json[shared] = json["rows"].back()[shared];
   }
+  if (const auto note = load_note(comparison); !note.empty()) json["load"] = note;
   return json.dump();
 }
 

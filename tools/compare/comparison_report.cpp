@@ -39,8 +39,10 @@ std::string data(const Comparison& comparison) {
 
 std::string summary(const Comparison& comparison) {
   const TrainResult& first = comparison.rows.front().result;
-  return fmt::format("{} epoch{}, seed {}, learning rate {:g}", first.epochs,
-                     first.epochs == 1 ? "" : "s", first.seed, first.learning_rate);
+  const std::string note = load_note(comparison);
+  return fmt::format("{} epoch{}, seed {}, learning rate {:g}{}{}", first.epochs,
+                     first.epochs == 1 ? "" : "s", first.seed, first.learning_rate,
+                     note.empty() ? "" : ". ", note);
 }
 
 }  // namespace

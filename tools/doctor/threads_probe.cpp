@@ -21,6 +21,12 @@ std::string setting(const char* name) {
   return value ? fmt::format("{}={}", name, *value) : fmt::format("{} is not set", name);
 }
 
+std::string wait_policy() {
+  constexpr const char* kName = "OMP_WAIT_POLICY";
+  if (environment(kName)) return setting(kName);
+  return setting(kName) + " (`lockstep run` sets it to passive, so that idle threads sleep)";
+}
+
 int threads_of_openblas() {
   auto* function = ::dlsym(RTLD_DEFAULT, "openblas_get_num_threads");
   return function == nullptr ? 0 : reinterpret_cast<int (*)()>(function)();
@@ -34,7 +40,7 @@ Finding probe_threads() {
   const std::string found =
       fmt::format("libtorch uses {}{}; {}, {}, {}", libtorch,
                   openblas > 0 ? fmt::format(", OpenBLAS {}", openblas) : "", setting(kCounts[0]),
-                  setting(kCounts[1]), setting("OMP_WAIT_POLICY"));
+                  setting(kCounts[1]), wait_policy());
   try {
     omp_num_threads();
   } catch (const UsageError& error) {  // ranks' launchers refuse it

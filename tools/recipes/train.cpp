@@ -11,6 +11,7 @@
 
 #include "lockstep/comm/objects.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/load.h"
 #include "lockstep/core/peak_memory.h"
 #include "lockstep/core/trace_span.h"
 #include "lockstep/core/whole_file.h"
@@ -119,6 +120,7 @@ void log_end(const TrainResult& result, bool has_trained, const Log& log) {
   if (result.weight) {
     log(fmt::format("learned weight {:.2f}, bias {:.2f}", *result.weight, *result.bias));
   }
+  if (const auto note = overload(result.core_wait); !note.empty()) log(note);
 }
 
 void measure(TrainResult& result, const Recipe& recipe, torch::nn::Sequential& net,
@@ -172,6 +174,13 @@ void measure_memory(TrainResult& result, ProcessGroup& group) {
   group.all_reduce(fullest, ReduceOp::max).wait();
   result.peak_mb = all.item<double>() / 1e6;
   result.fullest_peak_mb = fullest.item<double>() / 1e6;
+}
+
+void measure_core_wait(TrainResult& result, const CoreWait& wait, ProcessGroup& group) {
+  const auto own = wait.share();
+  const at::Tensor greatest = torch::tensor({own.value_or(-1)}, at::kDouble);
+  group.all_reduce(greatest, ReduceOp::max).wait();
+  if (const auto share = greatest.item<double>(); share >= 0) result.core_wait = share;
 }
 
 template <class Number>
@@ -332,6 +341,7 @@ TrainResult train(const Recipe& recipe, TrainMode mode, const TrainOptions& opti
       return *result.accuracy;
     };
   }
+  const CoreWait wait;
   const auto epochs = model.trainer().fit(
       loader,
       [&](auto& net_in_mode, auto& samples) {
@@ -340,6 +350,7 @@ TrainResult train(const Recipe& recipe, TrainMode mode, const TrainOptions& opti
       fit);
   watch.finish(data.inputs.size(0));
   measure_memory(result, *group);
+  measure_core_wait(result, wait, *group);
   if (!result.accuracy) {
     const TracedSpan span("evaluation");
     measure(result, recipe, net, data, *group);

@@ -6,6 +6,7 @@
 #include <torch/version.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/load.h"
 #include "lockstep/launch/spawn.h"
 #include "lockstep/parallel/model_checks.h"
 #include "tools/build_facts.h"
@@ -83,6 +84,8 @@ Json fields_of(const TrainResult& result) {
   if (!result.amp.empty()) json["amp"] = result.amp;
   if (result.peak_mb) json["peak_mb"] = *result.peak_mb;
   if (result.fullest_peak_mb) json["fullest_peak_mb"] = *result.fullest_peak_mb;
+  if (result.core_wait) json["core_wait"] = *result.core_wait;
+  if (const auto note = overload(result.core_wait); !note.empty()) json["load"] = note;
   if (result.accuracy) json["accuracy"] = *result.accuracy;
   if (result.bits_per_character) json["bits_per_character"] = *result.bits_per_character;
   if (result.test_bits_per_character) {
@@ -121,6 +124,7 @@ TrainResult train_result_from_json(const std::string& text) try {
           .losses = losses_from(json.at("losses")),
           .peak_mb = optional_number(json, "peak_mb"),
           .fullest_peak_mb = optional_number(json, "fullest_peak_mb"),
+          .core_wait = optional_number(json, "core_wait"),
           .bytes_moved_per_step = json.at("bytes_moved_per_step"),
           .accuracy = optional_number(json, "accuracy"),
           .bits_per_character = optional_number(json, "bits_per_character"),

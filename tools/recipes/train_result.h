@@ -53,6 +53,9 @@ struct TrainResult {
   // GPU libtorch's allocations. nullopt if unknown (GPUs before libtorch 2.9).
   std::optional<double> peak_mb;
   std::optional<double> fullest_peak_mb;
+  // The greatest share of its time, from 0 to 1, for which a rank waited for a core. nullopt if
+  // unknown.
+  std::optional<double> core_wait;
   // Bytes that the busiest rank or device exchanges with the others: see ProcessGroup::bytes_sent
   // and DataParallel::bytes_moved.
   std::int64_t bytes_moved_per_step = 0;

@@ -42,6 +42,7 @@ TrainResult some_result() {
           .losses = {{0.5, 0.75}, {1, 0.25}},
           .peak_mb = 300.5,
           .fullest_peak_mb = 160.25,
+          .core_wait = 0.43,
           .bytes_moved_per_step = 814'120,
           .accuracy = 0.875,
           .bits_per_character = 2.25,
@@ -74,6 +75,15 @@ TEST(TrainResult, OfATrainingThatDivergedIsStillJson) {
   EXPECT_TRUE(std::isnan(again.loss));
   EXPECT_TRUE(std::isnan(again.losses.back().loss));
   EXPECT_TRUE(std::isnan(again.weight.value()));
+}
+
+TEST(TrainResult, SaysThatTheLoadExceedsTheCores) {
+  TrainResult result = some_result();
+  const auto json = nlohmann::json::parse(to_json(result));
+  EXPECT_EQ(json.at("core_wait"), 0.43);
+  EXPECT_THAT(json.at("load").get<std::string>(), HasSubstr("a rank waited for one 43 % of its"));
+  result.core_wait = 0.02;
+  EXPECT_FALSE(nlohmann::json::parse(to_json(result)).contains("load"));
 }
 
 TEST(TrainResult, RefusesOtherTexts) {
@@ -116,6 +126,7 @@ Comparison some_comparison() {
   single.seconds_per_epoch = 4.2;
   single.bytes_moved_per_step = 0;
   single.peak_mb = {};
+  single.core_wait = {};
   comparison.rows.push_back({.result = single, .needs = needs_of(TrainMode::single)});
   comparison.rows.push_back(
       {.result = some_result(), .speedup = 2, .efficiency = 1, .needs = needs_of(TrainMode::ddp)});
@@ -130,7 +141,8 @@ TEST(Comparison, IsTablesOfAlignedColumns) {
   std::istringstream lines(table);
   std::vector<std::string> rows;
   for (std::string line; std::getline(lines, line);) rows.push_back(line);
-  ASSERT_THAT(rows, SizeIs(14));
+  ASSERT_THAT(rows, SizeIs(16));
+  EXPECT_THAT(rows.back(), HasSubstr("The load exceeds the cores: a rank waited for one 43 %"));
   for (const std::string& row : rows) EXPECT_LE(row.size(), 100u) << row;
   EXPECT_EQ(rows[0], "Global batch of 256 in every row, so that all take the same steps:");
   EXPECT_EQ(rows[5],

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Finds replicas that compute another function than their module: once, at the first forward with
+// new replicas.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include <torch/csrc/autograd/edge.h>
+#include <torch/nn/module.h>
+
+#include "lockstep/parallel/replica_forward.h"
+
+namespace lockstep {
+
+class Replicas;
+
+// Runs another replica, which is dropped afterwards, on replica 0's samples, and again with one
+// sample more. UsageError if
+// - an output's samples are not in the dimension along which parts are put together;
+// - `module` is given and its outputs for replica 0's samples are others than the replica's. Both
+//   get the same random numbers. Outputs without floating-point numbers are not compared, nor those
+//   of a module that does not repeat its own.
+//
+// Exceptions of a forward are left to the real one. Random numbers, the buffers of `module`, grad
+// mode and autocast's cache are afterwards as before.
+void check_replica(const Replicas& replicas, torch::nn::Module* module, std::int64_t samples,
+                   std::int64_t dim, const OutputsOf& outputs_of);
+
+// UsageError if the graph that leads to a replica's outputs begins at a tensor that is neither an input's part
+// nor one of the replica's parameters: nobody would get its gradient.
+void check_leaves(const Replicas& replicas, int replica,
+                  const std::vector<torch::autograd::Edge>& roots);
+
+}  // namespace lockstep
