@@ -16,6 +16,7 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/lockstepConfigVersion.cma
                                  COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/lockstepConfig.cmake
               ${PROJECT_BINARY_DIR}/lockstepConfigVersion.cmake
+              ${CMAKE_CURRENT_LIST_DIR}/LockstepCudaTorch.cmake
               ${CMAKE_CURRENT_LIST_DIR}/LockstepTorch.cmake
         DESTINATION ${_lockstep_package})
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})

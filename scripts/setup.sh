@@ -3,9 +3,18 @@
 # Set-up that the scripts share: packages, libtorch, compiler, one configured build folder for each
 # libtorch. To be sourced; the caller sets `root`, the repository's folder.
 
-# What `--torch=pip` installs, in a virtual environment that all clones of one user share.
+# What `--torch=pip` installs, and from which index if the user names one.
 pip_torch=${LOCKSTEP_PIP_TORCH:-2.13.0}
-pip_venv=${XDG_CACHE_HOME:-$HOME/.cache}/lockstep/torch-$pip_torch
+torch_index=${LOCKSTEP_TORCH_INDEX:-}
+# PyTorch's own index of builds without CUDA, which the general index does not have.
+cpu_index=https://download.pytorch.org/whl/cpu
+# name_venv: sets pip_venv, a virtual environment that all clones of one user share. An index has
+# one of its own, since its builds are others.
+name_venv() {
+  pip_venv=${XDG_CACHE_HOME:-$HOME/.cache}/lockstep/torch-$pip_torch
+  [[ -z $torch_index ]] || pip_venv+=-$(cksum <<<"$torch_index" | cut -d ' ' -f 1)
+}
+name_venv
 data_folder=/usr/share/datasets/fashion-mnist
 
 # How many of the test slots (see CMakeLists.txt) ctest fills at a time.
@@ -19,6 +28,7 @@ preset=release
 cmake=cmake
 sudo=sudo
 ((EUID == 0)) && sudo=
+passed_over=
 torch_folder=  # of TorchConfig.cmake, once it is known
 build=         # the build folder, once it is known
 
@@ -50,7 +60,7 @@ join_values() {
   while (($#)); do
     case $1 in
       --) arguments+=("$@"); return ;;
-      --torch | --dependencies | --sanitize | --label | --repeat)
+      --torch | --torch-index | --dependencies | --sanitize | --label | --repeat)
         (($# > 1)) || wrong_use "$1 needs a value"
         arguments+=("$1=$2")
         shift
@@ -66,6 +76,10 @@ option() {
   case $1 in
     --yes | -y) yes=yes ;;
     --torch=?*) torch=${1#--torch=} ;;
+    --torch-index=?*)
+      torch_index=${1#--torch-index=}
+      name_venv
+      ;;
     --dependencies=?*)
       dependencies=$(cd "${1#--dependencies=}" 2>/dev/null && pwd) && [[ -d $dependencies/usr ]] ||
         wrong_use "$1: no such folder, or scripts/gpu-kit did not make it"
@@ -147,6 +161,13 @@ named_torch() {
   done | head -n 1
 }
 
+# torch_lacks FOLDER: the libraries that the libtorch of this TorchConfig.cmake needs and the loader
+# does not find, as after pip install --no-deps. No program could start with it.
+torch_lacks() {
+  ldd "$1/../../../lib/libtorch_cpu.so" 2>/dev/null | sed -n 's/^[[:space:]]*\(.*\) => not found$/\1/p' |
+    paste -sd ' ' || true
+}
+
 # A torch that python3 could import; finding it takes 0.1 s, importing it far longer.
 python_torch() {
   local init
@@ -163,9 +184,11 @@ system_has_torch() {
 }
 
 # Decides which libtorch to use: sets torch_kind, torch_folder (not yet for what must be installed
-# first) and torch_packages, the packages that it needs.
+# first) and torch_packages, the packages that it needs. passed_over is a torch of python3 that cannot
+# be loaded.
 choose_torch() {
   torch_packages=()
+  passed_over=
   case $torch in
     auto)
       torch_folder=$(named_torch)
@@ -175,6 +198,10 @@ choose_torch() {
       if [[ -z $torch_folder ]]; then
         torch_folder=$(python_torch)
         torch_kind=python
+        if [[ -n $torch_folder && -n $(torch_lacks "$torch_folder") ]]; then
+          passed_over=$torch_folder
+          torch_folder=
+        fi
       fi
       if [[ -z $torch_folder ]]; then
         torch_kind=system
@@ -211,13 +238,22 @@ in_venv() {
   "$pip_venv/bin/pip" install --disable-pip-version-check --no-compile "$@"
 }
 
-# pip's torch: on a machine without CUDA's compiler the build without CUDA, which is smaller, and
-# whose CMake files do not look for CUDA. PyPI has it for some platforms only.
+# pip's torch, from the index that the user named. Without one: on a machine with CUDA's compiler the
+# build that pip prefers; else the one without CUDA, a fifteenth as large with all that it needs, as
+# this machine's pip offers it or as PyTorch's index does.
 install_pip_torch() {
-  if ! command -v nvcc >/dev/null && [[ $pip_torch != *+* ]]; then
+  if [[ -n $torch_index ]]; then
+    in_venv --index-url "$torch_index" "torch==$pip_torch" && return
+  elif [[ $pip_torch == *+* ]] || command -v nvcc >/dev/null; then
+    in_venv "torch==$pip_torch" && return
+  else
     in_venv "torch==$pip_torch+cpu" && return
+    say "this machine's pip offers no torch $pip_torch without CUDA; asking $cpu_index"
+    in_venv --extra-index-url "$cpu_index" "torch==$pip_torch+cpu" && return
   fi
-  in_venv "torch==$pip_torch"
+  echo "pip did not get torch $pip_torch. Name an index that has it (--torch-index=URL), or another
+libtorch (--torch=system or --torch=PATH)."
+  return 1
 }
 
 # Once the packages are installed: installs pip's torch if wanted, and sets torch_folder.
@@ -240,6 +276,13 @@ prepare_torch() {
     done
   fi
   [[ -n $torch_folder ]] || fail "no libtorch was found for --torch=$torch"
+  [[ -z $passed_over ]] ||
+    say "not taken: the torch in $passed_over, which lacks $(torch_lacks "$passed_over")"
+  local lacks
+  lacks=$(torch_lacks "$torch_folder")
+  [[ -z $lacks ]] || fail "the libtorch in $torch_folder cannot be loaded: this machine lacks $lacks
+Install what it needs (pip install torch, without --no-deps), or choose another (--torch=pip,
+--torch=system or --torch=PATH)."
 }
 
 # --- compiler and CMake ---------------------------------------------------------------------------

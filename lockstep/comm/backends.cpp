@@ -27,8 +27,9 @@ constexpr std::string_view kHowToGetGloo =
     "it needs Gloo's headers (Debian: apt-get install libgloo-dev) when Lockstep is configured, "
     "and a libtorch with distributed support";
 constexpr std::string_view kHowToGetNccl =
-    "it needs the headers of NCCL (nccl.h) and of CUDA (cuda_runtime.h) where CMake finds them "
-    "(beside pip's torch they are found), and a libtorch with CUDA";
+    "it needs the headers of NCCL (nccl.h) and of CUDA (cuda_runtime.h and crt/host_config.h) when "
+    "Lockstep is configured, and a libtorch with CUDA. Beside pip's torch with CUDA, only those in "
+    "crt/ are missing: pip install nvidia-cuda-crt";
 
 // Null if the backend is not built in; its make function is then declared but never used.
 Join gloo_join() {

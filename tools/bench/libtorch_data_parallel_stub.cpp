@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Replaces libtorch_data_parallel.cpp in builds with a libtorch without CUDA.
+// Replaces libtorch_data_parallel.cpp in builds with a libtorch without CUDA, or without the
+// headers of CUDA's libraries.
 #include "lockstep/core/error.h"
 #include "tools/bench/libtorch_data_parallel.h"
 
@@ -7,7 +8,9 @@ namespace lockstep::bench {
 
 at::Tensor libtorch_data_parallel(const torch::nn::Sequential&, const at::Tensor&,
                                   const std::vector<at::Device>&) {
-  throw BackendError("libtorch's data_parallel is for GPUs, and this libtorch has no CUDA");
+  throw BackendError(
+      "libtorch's data_parallel is for GPUs: build Lockstep with a libtorch that has CUDA, and "
+      "with the headers of CUDA's libraries (cusolverDn.h)");
 }
 
 }  // namespace lockstep::bench
