@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Writes the options and the state of an optimizer as Python has them.
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -8,7 +9,6 @@
 #include <utility>
 
 #include <ATen/ops/scalar_tensor.h>
-#include <c10/util/Exception.h>
 
 #include "lockstep/checkpoint/optimizer_fields.h"
 #include "lockstep/checkpoint/state_dict.h"
@@ -92,10 +92,12 @@ TorchValue optimizer_state_dict(const torch::optim::Optimizer& optimizer) {
   const auto* const sharded = dynamic_cast<const optim::ShardedOptimizer*>(&optimizer);
   const torch::optim::Optimizer& whole = sharded ? sharded->with_whole_state() : optimizer;
   if (optim::has_repeats(whole)) {
-    TORCH_WARN_ONCE(
-        "optimizer_state_dict: the optimizer lists a parameter more than once, so that each step() "
-        "updates it more than once. Make the optimizer from lockstep::distinct_parameters(*net), "
-        "which lists tied weights once, as Python's parameters() does");
+    static std::atomic_flag warned;
+    libtorch::warn_once(
+        warned, "optimizer_state_dict",
+        "the optimizer lists a parameter more than once, so that each step() updates it more than "
+        "once. Make the optimizer from lockstep::distinct_parameters(*net), which lists tied "
+        "weights once, as Python's parameters() does");
   }
   TorchValue result;
   with_fields_of(whole, [&]<class Fields>(Fields) { result = state_and_groups<Fields>(whole); });
