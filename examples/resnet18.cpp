@@ -95,12 +95,12 @@ int main(int argc, char** argv) {
 
   auto net = resnet18();
   net->to(device);
-  lockstep::convert_sync_batchnorm(net, group);
   using lockstep::TrainingMode;
   lockstep::Trainer trainer(
       net, group,
       {.mode = replicas ? TrainingMode::data_parallel : TrainingMode::automatic,
        .epochs = 2,
+       .sync_batchnorm = true,
        .log = [](const auto& line) { std::puts(line.c_str()); }});
   trainer.optimize_with<lockstep::optim::SGD>(
       torch::optim::SGDOptions(0.02).momentum(0.9).weight_decay(5e-4));

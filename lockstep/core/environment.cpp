@@ -2,6 +2,7 @@
 // Reads integer variables, and refuses malformed ones with a UsageError.
 #include "lockstep/core/environment.h"
 
+#include <cctype>
 #include <cstdlib>
 #include <string_view>
 
@@ -12,10 +13,38 @@
 namespace lockstep {
 namespace {
 
+// The Service whose port Kubernetes puts into the variable: MASTER_PORT is of "master".
+std::string service_of(std::string_view variable) {
+  std::string service(variable.substr(0, variable.rfind('_')));
+  for (char& c : service) c = c == '_' ? '-' : static_cast<char>(std::tolower(c));
+  return service;
+}
+
+std::string_view without_wrapping(std::string_view text) {
+  constexpr std::string_view kAround = " \t\r\n\"'";
+  const auto first = text.find_first_not_of(kAround);
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(kAround) + 1 - first);
+}
+
 // `number` is the part of `text` that must be a number.
 int read_variable(const char* name, const std::string& text, std::string_view number,
                   const Range<int>& range) {
   if (const auto value = parse_number(number, range)) return *value;
+  if (text.find("://") != std::string::npos && std::string_view(name).ends_with("_PORT")) {
+    throw UsageError(fmt::format(
+        "{}=\"{}\" in the environment is the address of a Kubernetes Service named \"{}\": "
+        "Kubernetes sets such variables (service links) in every container of the Service's "
+        "namespace. Set enableServiceLinks: false in the pod's spec, or rename the Service; then "
+        "give {}, or unset it",
+        name, text, service_of(name), in_words(range)));
+  }
+  if (parse_number(without_wrapping(number), range)) {
+    throw UsageError(
+        fmt::format("{}=\"{}\" in the environment has spaces or quotes around its number: give {} "
+                    "without them (docker's --env-file keeps quotes), or unset it",
+                    name, text, in_words(range)));
+  }
   throw UsageError(fmt::format("{}=\"{}\" in the environment: give {}, or unset it", name, text,
                                in_words(range)));
 }

@@ -7,10 +7,9 @@
 #include <climits>
 #include <cstring>
 #include <memory>
+#include <vector>
 
 #include <fmt/format.h>
-#include <ifaddrs.h>
-#include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -18,6 +17,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "lockstep/core/network_interfaces.h"
 #include "lockstep/core/system_error.h"
 
 namespace lockstep {
@@ -38,6 +38,14 @@ Addresses resolve(const std::string& host, std::uint16_t port, int flags) {
     throw BackendError(fmt::format("host \"{}\" is not known: {}", host, ::gai_strerror(error)));
   }
   return {found, ::freeaddrinfo};
+}
+
+// Whether the host is an address, in any notation, rather than a name.
+bool is_number(const std::string& host) try {
+  resolve(host, 0, AI_NUMERICHOST);
+  return true;
+} catch (const BackendError&) {
+  return false;
 }
 
 bool is_known(const std::string& host) try {
@@ -86,7 +94,7 @@ int connect_once(int fd, const addrinfo& address, const Deadline& deadline) {
   return entry.revents == 0 ? ETIMEDOUT : error;
 }
 
-TcpAddress in_numbers(const sockaddr& address, socklen_t length) {
+Endpoint in_numbers(const sockaddr& address, socklen_t length) {
   char host[NI_MAXHOST];
   char port[NI_MAXSERV];
   const int error = ::getnameinfo(&address, length, host, sizeof host, port, sizeof port,
@@ -97,13 +105,9 @@ TcpAddress in_numbers(const sockaddr& address, socklen_t length) {
   return {host, static_cast<std::uint16_t>(std::stoi(port))};
 }
 
-using Interfaces = std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)>;
-
-// Empty if the kernel refuses.
-Interfaces interfaces_here() {
-  ifaddrs* first = nullptr;
-  if (::getifaddrs(&first) != 0) first = nullptr;
-  return {first, ::freeifaddrs};
+bool is_link_local(const sockaddr& address) {
+  return address.sa_family == AF_INET6 &&
+         IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr);
 }
 
 bool is_loopback(const sockaddr& address) {
@@ -114,12 +118,24 @@ bool is_loopback(const sockaddr& address) {
   return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr);
 }
 
+// A machine may know more addresses of its own name than the others do.
+std::vector<const addrinfo*> known_to_others_first(const Addresses& addresses) {
+  std::vector<const addrinfo*> order;
+  for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
+    order.push_back(address);
+  }
+  std::ranges::stable_partition(order, [](const addrinfo* address) {
+    return !is_loopback(*address->ai_addr) && !is_link_local(*address->ai_addr);
+  });
+  return order;
+}
+
 }  // namespace
 
 UniqueFd listen_tcp(const std::string& host, std::uint16_t port) {
   const Addresses addresses = resolve(host, port, 0);
   int error = 0;
-  for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
+  for (const addrinfo* address : known_to_others_first(addresses)) {
     UniqueFd fd = socket_for(*address);
     set_option(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
     if (::bind(fd.get(), address->ai_addr, address->ai_addrlen) == 0 &&
@@ -168,6 +184,8 @@ UniqueFd connect_tcp(const std::string& host, std::uint16_t port, const Deadline
 
 std::string reachable_host(const std::string& host, const Deadline& deadline) {
   if (host.starts_with("localhost") || host.starts_with("ip6-")) return host;
+  // All addresses of whatever machine it is said on.
+  if (host == "0.0.0.0" || host == "::") return address_for_others().value_or("127.0.0.1");
   Addresses addresses(nullptr, ::freeaddrinfo);
   if (host != host_name()) {
     addresses = resolve_in_time(host, deadline);
@@ -175,36 +193,12 @@ std::string reachable_host(const std::string& host, const Deadline& deadline) {
     addresses = resolve(host, 0, 0);
   }
   for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
-    const bool number = in_numbers(*address->ai_addr, address->ai_addrlen).host == host;
-    if (number || !is_loopback(*address->ai_addr)) return host;
+    if (is_number(host) || !is_loopback(*address->ai_addr)) return host;
   }
-  const Interfaces interfaces = interfaces_here();
-  for (const ifaddrs* one = interfaces.get(); one != nullptr; one = one->ifa_next) {
-    if (one->ifa_addr != nullptr && one->ifa_addr->sa_family == AF_INET &&
-        (one->ifa_flags & IFF_UP) != 0 && (one->ifa_flags & IFF_LOOPBACK) == 0) {
-      return in_numbers(*one->ifa_addr, sizeof(sockaddr_in)).host;
-    }
-  }
-  return host;
+  return address_for_others().value_or(host);
 }
 
-std::string address_of_interface(const std::string& interface) {
-  const Interfaces interfaces = interfaces_here();
-  for (const int family : {AF_INET, AF_INET6}) {
-    for (const ifaddrs* one = interfaces.get(); one != nullptr; one = one->ifa_next) {
-      if (one->ifa_addr == nullptr || one->ifa_addr->sa_family != family) continue;
-      if (one->ifa_name != interface) continue;
-      const bool four = family == AF_INET;
-      return in_numbers(*one->ifa_addr, four ? sizeof(sockaddr_in) : sizeof(sockaddr_in6)).host;
-    }
-  }
-  throw BackendError(
-      fmt::format("this machine has no network interface \"{}\" with an address; "
-                  "`ip address` lists them",
-                  interface));
-}
-
-TcpAddress local_address(int socket) {
+Endpoint local_address(int socket) {
   sockaddr_storage storage{};
   socklen_t length = sizeof storage;
   auto* address = reinterpret_cast<sockaddr*>(&storage);

@@ -6,20 +6,18 @@
 #include <cstdint>
 #include <string>
 
-#include "lockstep/core/number.h"
+#include "lockstep/core/endpoint.h"
 #include "lockstep/core/stream_socket.h"
 
 namespace lockstep {
-
-// Ports that a user can name.
-constexpr Range<int> kPorts{1, 65535};
 
 class AddressInUse : public BackendError {
  public:
   using BackendError::BackendError;
 };
 
-// Listens on one address of this machine only. Port 0 takes a free one. BackendError if the host is
+// Listens on one address of this machine only; of a name with several, on one that other machines
+// can reach. Port 0 takes a free one. BackendError if the host is
 // not an address of this machine, AddressInUse if the port is taken.
 UniqueFd listen_tcp(const std::string& host, std::uint16_t port);
 // ConnectionRefused if nobody listens there, HostUnreachable if it cannot be reached for another
@@ -28,26 +26,18 @@ UniqueFd connect_tcp_at_once(const std::string& host, std::uint16_t port, const 
 // Retries until the deadline while the connection is refused or the host cannot be reached.
 UniqueFd connect_tcp(const std::string& host, std::uint16_t port, const Deadline& deadline);
 
-// The numeric address of one of this machine's network interfaces; IPv4 if it has one. BackendError
-// if there is no such interface, or it has no address.
-std::string address_of_interface(const std::string& interface);
-
 // The local end of a listening or connected socket. The host is numeric.
-struct TcpAddress {
-  std::string host;
-  std::uint16_t port;
-};
-TcpAddress local_address(int socket);
+Endpoint local_address(int socket);
 // The other end's numeric host; empty if the other end has gone.
 std::string peer_host(int socket);
 // Whether both ends of a connection are on this machine.
 bool is_within_machine(int socket);
 
 // The host by which other machines reach `host`. If `host` is a name that resolves to loopback here
-// (as Debian sets up a machine's own name), or this machine's own name and unknown here, the result
-// is the numeric address of another interface; otherwise it is `host` itself. Waits at most a
-// minute for another machine's name to appear, since Kubernetes creates names while it starts their
-// machines. BackendError if it stays unknown.
+// (as Debian sets up a machine's own name), this machine's own name and unknown here, or 0.0.0.0 or
+// "::", the result is the numeric address of another interface; otherwise it is `host` itself.
+// Waits at most a minute for another machine's name to appear, since Kubernetes creates names while
+// it starts their machines. BackendError if it stays unknown.
 std::string reachable_host(const std::string& host, const Deadline& deadline);
 
 // The name by which other machines know this one.

@@ -64,6 +64,23 @@ void SpanRecorder::add_to_total(const char* name, std::int64_t nanoseconds) noex
   }
 }
 
+void SpanRecorder::arrive(const char* name, std::int32_t number, const Launch& launch) noexcept {
+  const std::int64_t now = monotonic_nanoseconds();
+  record(name, number, launch.at, now, RecordedSpan::kInFlight);
+  in_flight_.fetch_add(now - launch.at, std::memory_order_relaxed);
+  waited_.fetch_add(total("wait") - launch.waited_before, std::memory_order_relaxed);
+}
+
+std::int64_t SpanRecorder::total(std::string_view name) const noexcept {
+  std::int64_t sum = 0;
+  for (const Total& total : totals_) {
+    const char* const known = total.name.load(std::memory_order_relaxed);
+    if (known == nullptr) break;
+    if (name == known) sum += total.nanoseconds.load(std::memory_order_relaxed);
+  }
+  return sum;
+}
+
 std::vector<RecordedSpan> SpanRecorder::spans() const {
   const std::size_t kept = std::min(next_.load(), capacity_);
   std::vector<RecordedSpan> spans(spans_.get(), spans_.get() + kept);

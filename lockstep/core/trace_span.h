@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -32,6 +33,19 @@ struct RecordedSpan {
   std::int32_t thread;
 };
 
+// A reduction under way.
+struct Launch {
+  std::int64_t at = 0;
+  std::int64_t waited_before = 0;
+};
+
+// Nanoseconds from the launches of reductions to their arrivals, added up over the reductions, and
+// those of them in which threads waited for any collective ("wait"). The difference is hidden.
+struct ReductionTimes {
+  std::int64_t in_flight = 0;
+  std::int64_t waited = 0;
+};
+
 // Records the spans of this process while it lives. At most one may live at a time, and no thread
 // may be within a span of another thread's work when it is destroyed. Recording neither locks nor
 // allocates, and takes 100 to 200 ns a span, mostly to read the clock twice.
@@ -50,6 +64,9 @@ class SpanRecorder {
   void record(const char* name, std::int32_t number, std::int64_t begin, std::int64_t end,
               std::int32_t thread) noexcept;
   void add_to_total(const char* name, std::int64_t nanoseconds) noexcept;
+  // A reduction from its launch to its arrival, by one thread.
+  Launch launch() const noexcept { return {monotonic_nanoseconds(), total("wait")}; }
+  void arrive(const char* name, std::int32_t number, const Launch& launch) noexcept;
 
   // The functions below expect that no thread records meanwhile. In the order of their ends.
   std::vector<RecordedSpan> spans() const;
@@ -57,6 +74,8 @@ class SpanRecorder {
   // For each name, the nanoseconds in its spans on threads but not in spans inside them. Not
   // limited by the capacity. Names after the first 32 are left out.
   std::vector<std::pair<std::string, std::int64_t>> totals() const;
+  // Of the reductions that have arrived. Not limited by the capacity either.
+  ReductionTimes reductions() const noexcept { return {in_flight_.load(), waited_.load()}; }
 
  private:
   struct Total {
@@ -64,12 +83,16 @@ class SpanRecorder {
     std::atomic<std::int64_t> nanoseconds = 0;
   };
 
+  std::int64_t total(std::string_view name) const noexcept;
+
   inline static std::atomic<SpanRecorder*> active_ = nullptr;
 
   std::size_t capacity_;
   std::unique_ptr<RecordedSpan[]> spans_;  // initialized, so that recording finds its pages
   std::atomic<std::size_t> next_ = 0;
   std::array<Total, 32> totals_;
+  std::atomic<std::int64_t> in_flight_ = 0;
+  std::atomic<std::int64_t> waited_ = 0;
   std::int32_t maker_;
 };
 

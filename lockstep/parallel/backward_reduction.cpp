@@ -231,7 +231,8 @@ void BackwardReduction::launch_next() {
   const TracedSpan span("launch bucket", static_cast<std::int64_t>(next_));
   Slot& slot = slots_[next_];
   const bool travels = !shares_are_due_;
-  slot.launched_at = travels && SpanRecorder::active() ? monotonic_nanoseconds() : 0;
+  const SpanRecorder* const recorder = SpanRecorder::active();
+  slot.launch = travels && recorder ? std::optional(recorder->launch()) : std::nullopt;
   slot.bucket.set_all_used();
   for (int index = 0; index < slot.bucket.size(); ++index) {
     const int number = slot.bucket.parameters()[static_cast<std::size_t>(index)];
@@ -245,10 +246,9 @@ void BackwardReduction::launch_next() {
 // Only for the trace.
 void BackwardReduction::trace_arrival(Slot& slot) const {
   SpanRecorder* const recorder = SpanRecorder::active();
-  if (recorder == nullptr || slot.launched_at == 0) return;
-  recorder->record("bucket", static_cast<std::int32_t>(&slot - slots_.data()), slot.launched_at,
-                   monotonic_nanoseconds(), RecordedSpan::kInFlight);
-  slot.launched_at = 0;
+  if (recorder == nullptr || !slot.launch) return;
+  recorder->arrive("bucket", static_cast<std::int32_t>(&slot - slots_.data()), *slot.launch);
+  slot.launch.reset();
 }
 
 Work BackwardReduction::reduce(Bucket& bucket) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
+#include "lockstep/core/trace_span.h"
 #include "lockstep/parallel/announced_step.h"
 #include "lockstep/parallel/backward_entry.h"
 #include "lockstep/parallel/bucket.h"
@@ -121,7 +122,7 @@ class BackwardReduction final : public BackwardListener,
     Bucket bucket;
     int missing;  // gradients that are not ready yet
     bool launched = false;
-    std::int64_t launched_at = 0;  // on the monotonic clock; 0 unless this process is traced
+    std::optional<Launch> launch;  // only if this process is traced
     Work work;
   };
   class EndOfBackward;

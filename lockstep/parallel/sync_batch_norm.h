@@ -2,7 +2,7 @@
 // Batch normalization over the batches of all ranks, like torch.nn.SyncBatchNorm: for ranks whose
 // own batches are too small for good statistics.
 //
-//   lockstep::convert_sync_batchnorm(net, group);
+//   lockstep::convert_sync_batchnorm(net, group->split(all_ranks));
 //   auto model = lockstep::DistributedDataParallel(net, group);
 #pragma once
 
@@ -33,7 +33,9 @@ namespace lockstep {
 // is backward, if the input requires grad, which it must on all ranks or on none. The calls on the
 // group are those of lockstep/parallel/functional.h, whose rules for use beside a
 // DistributedDataParallel apply: if ranks may use different parameters, the layers need a group of
-// their own (group->split). Within join() or the replicas of a DataParallel, it cannot be used.
+// their own (group->split). It also lets their calls in backward overtake the buckets of gradients
+// that are under way, which is faster between machines. Within join() or the replicas of a
+// DataParallel, it cannot be used.
 //
 // UsageError for an input of another shape; on every rank if all ranks' batches together have fewer
 // than two values per channel, or if ranks have different numbers of channels; in backward for
@@ -86,7 +88,8 @@ TORCH_MODULE(SyncBatchNorm);
 // type, and those in a ModuleList or of TorchScript. Declare such a member as
 // lockstep::SyncBatchNorm instead.
 //
-// Not a collective call, but every rank makes it, before the net is wrapped.
+// Not a collective call, but every rank makes it, before the net is wrapped. A group of the layers'
+// own (group->split of all ranks) hides more communication than the group that reduces gradients.
 void convert_sync_batchnorm(torch::nn::Module& net, GroupArgument group);
 template <ModuleHolder Net>
 void convert_sync_batchnorm(const Net& net, GroupArgument group) {

@@ -16,6 +16,7 @@
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "lockstep/core/endpoint.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/service_thread.h"
 #include "lockstep/libtorch_version.h"
@@ -133,7 +134,7 @@ std::shared_ptr<Store> join_c10d_store(const std::string& host, std::uint16_t po
                                        std::chrono::milliseconds timeout) {
   // torchrun serves its store before it starts ranks.
   const StoreTerms terms{
-      .description = fmt::format("torchrun's store at tcp://{}:{}", host, port),
+      .description = "torchrun's store at tcp://" + in_words(Endpoint{host, port}),
       .patience = std::min(timeout, kLongestAnswer),
       .remedy = fmt::format("is torchrun still running? {}", kSameVersion),
   };

@@ -14,6 +14,7 @@
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/number.h"
+#include "lockstep/rendezvous/hostlist.h"
 
 namespace lockstep {
 namespace {
@@ -66,12 +67,25 @@ std::optional<int> slurm_local_size() {
       kName, *list, *node));
 }
 
-// "node[03-07,9],other" -> "node03"
-std::string first_host(const std::string& list) {
-  const auto bracket = list.find_first_of("[,");
-  if (bracket == std::string::npos || list[bracket] == ',') return list.substr(0, bracket);
-  const auto end = list.find_first_of(",-]", bracket);
-  return list.substr(0, bracket) + list.substr(bracket + 1, end - bracket - 1);
+// With --distribution=arbitrary, rank 0 is on the first host of this file, and the step's list is
+// sorted. The host may be followed by the number of its tasks, as in node7*2.
+std::string first_line_of_hostfile() {
+  const auto path = environment("SLURM_HOSTFILE");
+  if (!path || environment("SLURM_DISTRIBUTION") != "arbitrary") return "";
+  std::ifstream file(*path);
+  std::string line;
+  while (std::getline(file, line) && (line.empty() || line.starts_with('#'))) {
+  }
+  return line.substr(0, line.find('*'));
+}
+
+std::string first_host(const char* variable, const std::string& list) try {
+  return expand_hostlist(list, 1).front();
+} catch (const UsageError& error) {
+  throw UsageError(fmt::format(
+      "{} in the environment: {}; set MASTER_ADDR to the host of rank 0 and MASTER_PORT to a port "
+      "that is free there",
+      variable, error.what()));
 }
 
 bool disagree(const ForeignLauncher& left, const ForeignLauncher& right) {
@@ -160,7 +174,8 @@ void tell_torchrun(std::string_view error) {
 }
 
 SlurmRendezvous slurm_rendezvous() {
-  const auto hosts = environment("SLURM_STEP_NODELIST");
+  constexpr const char* kHosts = "SLURM_STEP_NODELIST";
+  const auto hosts = environment(kHosts);
   const auto job = environment_int("SLURM_JOB_ID");
   const auto step = environment_int("SLURM_STEP_ID");
   if (!hosts || !job || !step) {
@@ -171,7 +186,10 @@ SlurmRendezvous slurm_rendezvous() {
   constexpr int kFirstPort = 20'000;
   constexpr int kPorts = 10'000;
   const bool one_host = environment_int("SLURM_STEP_NUM_NODES") == 1;
-  return {one_host ? "127.0.0.1" : first_host(*hosts),
+  const std::string listed_first = first_line_of_hostfile();
+  const std::string host = listed_first.empty() ? first_host(kHosts, *hosts)
+                                                : first_host("SLURM_HOSTFILE", listed_first);
+  return {one_host ? "127.0.0.1" : host,
           static_cast<std::uint16_t>(kFirstPort + (*job * 64LL + *step) % kPorts)};
 }
 

@@ -48,8 +48,8 @@ bool started_by_agent();
 // already there.
 void tell_torchrun(std::string_view error);
 
-// The address for the ranks of a Slurm step: the first of its hosts, and a port derived from the
-// job and step ids.
+// The address for the ranks of a Slurm step: the first of its hosts (of SLURM_HOSTFILE, if srun
+// placed ranks by it), and a port derived from the job and step ids.
 struct SlurmRendezvous {
   std::string host;
   std::uint16_t port;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,6 +15,7 @@
 #include <fmt/ranges.h>
 
 #include "lockstep/built_with.h"
+#include "lockstep/core/endpoint.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/secret.h"
@@ -118,12 +120,23 @@ std::optional<ForeignLauncher> launcher_beside(std::optional<int> rank,
   return launcher;
 }
 
+// An IPv6 address without brackets, in which torchrun and others leave it or not.
+std::optional<std::string> master_addr() {
+  const auto text = environment("MASTER_ADDR");
+  if (!text) return std::nullopt;
+  if (auto host = parse_host(*text)) return host;
+  throw UsageError(fmt::format(
+      "MASTER_ADDR=\"{}\" in the environment: give one host name or address of rank 0, without "
+      "port (which goes into MASTER_PORT), scheme, spaces or quotes, or unset it",
+      *text));
+}
+
 // nullopt if none of the variables is set.
 std::optional<LaunchInfo> read_environment(std::optional<int> given_rank,
                                            std::optional<int> given_world_size) {
   auto rank = given_or_environment("rank", "RANK", given_rank);
   auto world_size = given_or_environment("world_size", "WORLD_SIZE", given_world_size, kFrom1);
-  const auto address = environment("MASTER_ADDR");
+  const auto address = master_addr();
   const auto port = environment_int("MASTER_PORT", kPorts);
   const auto local_store = environment("LOCKSTEP_STORE");
   const auto launcher = launcher_beside(rank, world_size);
@@ -136,11 +149,14 @@ std::optional<LaunchInfo> read_environment(std::optional<int> given_rank,
   if (launcher && !world_size) world_size = launcher->size;
 
   std::vector<std::string> missing;
-  if (!rank) missing.emplace_back("RANK");
-  if (!world_size) missing.emplace_back("WORLD_SIZE");
+  const auto miss = [&](const char* name) {
+    missing.emplace_back(std::getenv(name) == nullptr ? name : fmt::format("{} (empty)", name));
+  };
+  if (!rank) miss("RANK");
+  if (!world_size) miss("WORLD_SIZE");
   const bool launcher_has_rendezvous = launcher && !address && !port;
-  if (!local_store && !launcher_has_rendezvous && !address) missing.emplace_back("MASTER_ADDR");
-  if (!local_store && !launcher_has_rendezvous && !port) missing.emplace_back("MASTER_PORT");
+  if (!local_store && !launcher_has_rendezvous && !address) miss("MASTER_ADDR");
+  if (!local_store && !launcher_has_rendezvous && !port) miss("MASTER_PORT");
   if (!missing.empty()) {
     throw UsageError(fmt::format("env://: {} not set, though other variables of a launcher are; {}",
                                  fmt::join(missing, " and "), kLaunchHint));
@@ -252,16 +268,15 @@ Membership numbered(const RendezvousOptions& options) {
 }
 
 Membership rendezvous_by_tcp(const RendezvousOptions& options, const std::string& address) {
-  const auto colon = address.rfind(':');
-  if (colon == std::string::npos || colon == 0) {
-    throw UsageError(
-        fmt::format("init_method \"{}\": it must be tcp://host:port", options.init_method));
+  const auto store = parse_endpoint(address);
+  if (!store) {
+    throw UsageError(fmt::format(
+        "init_method \"{}\": it must be tcp://host:port, with a host of rank 0 and a port from {} "
+        "to {}, as in tcp://node0:29500 or tcp://[2001:db8::1]:29500",
+        options.init_method, kPorts.least, kPorts.most));
   }
-  const int port = read_number(fmt::format("init_method \"{}\": port", options.init_method),
-                               address.substr(colon + 1), kPorts);
   Membership result = numbered(options);
-  rendezvous_at_rank_0(result, tcp_store_options(result, options, address.substr(0, colon),
-                                                 static_cast<std::uint16_t>(port)));
+  rendezvous_at_rank_0(result, tcp_store_options(result, options, store->host, store->port));
   return result;
 }
 

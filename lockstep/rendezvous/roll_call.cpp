@@ -296,6 +296,18 @@ std::string wait_for_verdict(const Membership& membership, const Roll& roll, con
   }
 }
 
+// For ranks that are missing on rank 0: some launchers give it another address than the others,
+// such as Kubeflow's PyTorchJob.
+std::string reached_from_home_only(const Membership& membership) {
+  const std::string& host = membership.address;
+  const bool loopback = host.starts_with("localhost") || host.starts_with("127.") || host == "::1";
+  if (membership.rank != 0 || !loopback) return "";
+  return fmt::format(
+      "; rank 0 listens on {}, which only ranks of its own machine can reach: if the others are "
+      "elsewhere, set rank 0's MASTER_ADDR to its name or address, as theirs",
+      host);
+}
+
 // Returns the processes of all ranks if the verdict is that all have joined; throws otherwise.
 std::vector<ProcessIdentity> heed(const std::string& verdict, const Membership& membership,
                                   const Deadline& deadline) {
@@ -332,7 +344,8 @@ std::vector<ProcessIdentity> heed(const std::string& verdict, const Membership& 
           ? fmt::format("rank {} did not join within {:.1f} s", absent,
                         deadline.span().count() / 1000.0)
           : fmt::format("rank {} did not join; rank 0, which waited for all, gave up", absent);
-  throw TimeoutError(fmt::format("{}{}; {}{}", where, late, kFindWhy, refused),
+  throw TimeoutError(fmt::format("{}{}; {}{}{}", where, late, kFindWhy, refused,
+                                 reached_from_home_only(membership)),
                      std::atoi(absent.c_str()));
 }
 

@@ -13,7 +13,7 @@ namespace lockstep {
 namespace {
 
 std::string describe(const std::string& host, std::uint16_t port) {
-  return fmt::format("tcp://{}:{}", host, port);
+  return "tcp://" + in_words(Endpoint{host, port});
 }
 
 std::string user(const TcpStoreOptions& options) {

@@ -102,6 +102,10 @@ struct Trace::Recording {
     if (offset.error > 0) {
       text += fmt::format(", clock known to {:.0f} us", static_cast<double>(offset.error) / 1e3);
     }
+    if (const auto [in_flight, waited] = recorder->reductions(); in_flight > 0) {
+      const double hidden = 1 - static_cast<double>(waited) / static_cast<double>(in_flight);
+      text += fmt::format(", {:.0f} % of its buckets' time hidden", hidden * 100);
+    }
     if (recorder->dropped() > 0) {
       text += fmt::format(", {} spans after the first {} dropped", recorder->dropped(), capacity);
     }

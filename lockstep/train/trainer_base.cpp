@@ -2,11 +2,24 @@
 // Passes calls on to the loop.
 #include "lockstep/train/trainer_base.h"
 
+#include <numeric>
 #include <utility>
+#include <vector>
 
+#include "lockstep/parallel/sync_batch_norm.h"
 #include "lockstep/train/trainer_loop.h"
 
 namespace lockstep {
+
+void detail::sync_batchnorm(torch::nn::Module& net, ProcessGroup& group) {
+  convert_sync_batchnorm(net, group);
+  bool any = false;
+  net.apply([&](torch::nn::Module& module) { any |= module.as<SyncBatchNorm>() != nullptr; });
+  if (!any || group.size() == 1) return;
+  std::vector<int> ranks(static_cast<std::size_t>(group.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  convert_sync_batchnorm(net, group.split(ranks));
+}
 
 TrainerBase::TrainerBase(std::shared_ptr<ProcessGroup> group, TrainerOptions options)
     : loop_(std::make_unique<TrainerLoop>(std::move(group), std::move(options))) {}

@@ -70,6 +70,10 @@ void for_each_batch(Batches& batches, std::int64_t batches_per_step, const Body&
   }
 }
 
+// Collective. Converts the net's batch normalization for a group of its own, which is made only for
+// a net that has some.
+void sync_batchnorm(torch::nn::Module& net, ProcessGroup& group);
+
 }  // namespace detail
 
 // A Trainer's model, in any mode. Call it as the module is called.
@@ -95,6 +99,7 @@ class TrainerModel {
   TrainerModel(Handle module, const GroupArgument& group, const TrainerOptions& options)
       : module_(std::move(module)) {
     if (options.mode == TrainingMode::distributed) {
+      if (options.sync_batchnorm) detail::sync_batchnorm(*pointer_of(module_), group.get());
       distributed_ = DistributedDataParallel<M>(module_, group, options.distributed);
     } else if (options.mode == TrainingMode::data_parallel) {
       data_parallel_ = DataParallel<M>(module_, options.data_parallel);

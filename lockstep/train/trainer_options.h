@@ -77,6 +77,10 @@ struct TrainerOptions {
   // If distributed: throws OutOfSync unless all ranks have the same parameters, buffers and
   // gradients, bit for bit, after every so many steps. 0: never.
   std::int64_t check_in_sync = 0;
+  // If distributed in a group of several ranks: batch normalization over the batches of all ranks,
+  // as by convert_sync_batchnorm, in a group of its own (group->split), so that it need not queue
+  // behind gradients. The other modes are not changed by it.
+  bool sync_batchnorm = false;
   // For data_parallel and distributed.
   DataParallelOptions data_parallel = {};
   DistributedDataParallelOptions distributed = {};

@@ -5,8 +5,11 @@
 
 #include "comm/conformance/conformance.h"
 #include "comm/conformance/expect_error.h"
+#include "support/free_port.h"
 #include <fmt/format.h>
 #include <sched.h>
+
+#include "lockstep/comm/init_process_group.h"
 
 namespace lockstep::testing {
 namespace {
@@ -41,6 +44,35 @@ TEST(GlooGroup, AnInterfaceThatDoesNotExistIsNamedWithThoseThatDo) {
                              [&] { kGloo.join(rank, {}); });
     ::setenv("GLOO_SOCKET_IFNAME", "lo", 1);
     kGloo.join(rank, {.key = "again"})->barrier().wait();
+  });
+}
+
+TEST(GlooGroup, JoinsOverAnIpv6Address) {
+  if (!has_ipv6()) GTEST_SKIP() << "this machine has no IPv6";
+  for (const int size : {2, 3}) {
+    const std::string method = fmt::format("tcp://[::1]:{}", free_port());
+    run_ranks(size, [&](Rank& rank) {
+      const auto group = init_process_group({.backend = "gloo",
+                                             .init_method = method,
+                                             .rank = rank.rank(),
+                                             .world_size = size,
+                                             .timeout = std::chrono::seconds(30)});
+      const at::Tensor tensor = at::ones({3});
+      group->all_reduce(tensor).wait();
+      EXPECT_EQ(tensor.sum().item<int>(), 3 * size);
+    });
+  }
+}
+
+TEST(GlooGroup, TakesListsOfInterfaces) {
+  run_ranks(2, [](Rank& rank) {
+    for (const char* list : {"no-such-wire,lo", "=lo", "^no-such-wire", "^=no-such-wire"}) {
+      ::setenv("GLOO_SOCKET_IFNAME", list, 1);
+      kGloo.join(rank, {.key = list + 1})->barrier().wait();
+    }
+    ::setenv("GLOO_SOCKET_IFNAME", "no-such-wire,nor-this-one", 1);
+    expect_error<UsageError>("joining", {"GLOO_SOCKET_IFNAME=no-such-wire,nor-this-one names no"},
+                             [&] { kGloo.join(rank, {.key = "none"}); });
   });
 }
 

@@ -41,6 +41,14 @@ void expect_refused(const std::vector<Refusal>& refusals) {
   });
 }
 
+// The environment of rank 0 of 2, with another value of one variable.
+Variables with_one_changed(const std::string& name, const std::string& value) {
+  Variables variables = {
+      {"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "29500"}};
+  variables[name] = value;
+  return variables;
+}
+
 InitOptions method(const std::string& init_method, std::optional<int> rank = {},
                    std::optional<int> world_size = {}) {
   InitOptions options;
@@ -108,10 +116,9 @@ TEST(InitProcessGroup, WithHalfOfItSetTheErrorNamesTheOtherHalf) {
 
 TEST(InitProcessGroup, MalformedNumbersAreNamedWithTheirVariable) {
   const auto with = [](const std::string& name, const std::string& value) {
-    Variables variables = {
-        {"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "29500"}};
-    variables[name] = value;
-    return Refusal{variables, {}, {name, value, "give a whole number from [01] to [0-9]+"}};
+    return Refusal{with_one_changed(name, value),
+                   {},
+                   {name, value, "give a whole number from [01] to [0-9]+"}};
   };
   expect_refused({with("RANK", "one"), with("RANK", "1x"), with("RANK", "0.5"),
                   with("WORLD_SIZE", "two"), with("WORLD_SIZE", "99999999999"),
@@ -120,6 +127,35 @@ TEST(InitProcessGroup, MalformedNumbersAreNamedWithTheirVariable) {
                   with("RANK", " 1"), with("RANK", "0x1"), with("RANK", "1+"),
                   with("WORLD_SIZE", "0"), with("LOCAL_WORLD_SIZE", "0"),
                   with("MASTER_PORT", "29500 "), with("MASTER_PORT", "99999999999999999999")});
+}
+
+TEST(InitProcessGroup, VariablesOfAKubernetesServiceAreExplained) {
+  const std::vector<std::string> explained = {"MASTER_PORT=\"tcp://10.0.0.1:29500\"",
+                                              "Service named \"master\"",
+                                              "enableServiceLinks: false"};
+  expect_refused({{with_one_changed("MASTER_PORT", "tcp://10.0.0.1:29500"), {}, explained},
+                  {{{"MASTER_PORT", "tcp://10.0.0.1:29500"}}, {}, explained},
+                  {with_one_changed("RANK", "tcp://10.0.0.1:29500"),
+                   {},
+                   {"RANK=\"tcp://10.0.0.1:29500\"", "give a whole number"}},
+                  {with_one_changed("WORLD_SIZE", "tcp://10.0.0.1:29500"),
+                   {},
+                   {"WORLD_SIZE=\"tcp://10.0.0.1:29500\"", "give a whole number"}}});
+}
+
+TEST(InitProcessGroup, VariablesWithSpacesOrQuotesAreNamed) {
+  const auto with = [](const std::string& name, const std::string& value) {
+    return Refusal{with_one_changed(name, value), {}, {name + "=\"" + value + "\"", "quotes"}};
+  };
+  expect_refused({with("RANK", " 1"), with("RANK", "\"1\""), with("WORLD_SIZE", "2\r"),
+                  with("MASTER_PORT", "'29500'"), with("MASTER_ADDR", "10.0.0.1 172.17.0.1 "),
+                  with("MASTER_ADDR", "'node0'"), with("MASTER_ADDR", "tcp://node0:29500"),
+                  with("MASTER_ADDR", "node0:29500"), with("MASTER_ADDR", " ")});
+}
+
+TEST(InitProcessGroup, EmptyVariablesAreNamedAsEmpty) {
+  expect_refused({{with_one_changed("RANK", ""), {}, {"env://: RANK \\(empty\\) not set"}},
+                  {with_one_changed("MASTER_ADDR", ""), {}, {"MASTER_ADDR \\(empty\\) not set"}}});
 }
 
 TEST(InitProcessGroup, TheRankMustLieInTheWorld) {
@@ -152,6 +188,8 @@ TEST(InitProcessGroup, UnknownNamesAreRefusedWithTheKnownOnes) {
        {{}, method("tcp://127.0.0.1", 0, 2), {"host:port"}},
        {{}, method("tcp://:29500", 0, 2), {"host:port"}},
        {{}, method("tcp://127.0.0.1:many", 0, 2), {"many", "port"}},
+       {{}, method("tcp://[::1]", 0, 2), {"host:port", "\\[2001:db8::1\\]:29500"}},
+       {{}, method("tcp://2001:db8::1", 0, 2), {"host:port", "\\[2001:db8::1\\]:29500"}},
        {{}, method("file://relative/path", 0, 2), {"absolute"}}});
 }
 
@@ -212,6 +250,25 @@ TEST(InitProcessGroup, JoinsByTcp) {
   });
 }
 
+TEST(InitProcessGroup, JoinsAtAnIpv6Address) {
+  if (!has_ipv6()) GTEST_SKIP() << "this machine has no IPv6";
+  const std::string address = fmt::format("tcp://[::1]:{}", free_port());
+  expect_joins(2, [&](Rank& rank) {
+    set_launcher_environment({});
+    return method(address, rank.rank(), 2);
+  });
+  for (const char* host : {"::1", "[::1]"}) {
+    const std::string port = std::to_string(free_port());
+    expect_joins(3, [&](Rank& rank) {
+      set_launcher_environment({{"RANK", std::to_string(rank.rank())},
+                                {"WORLD_SIZE", "3"},
+                                {"MASTER_ADDR", host},
+                                {"MASTER_PORT", port}});
+      return InitOptions();
+    });
+  }
+}
+
 TEST(InitProcessGroup, JoinsByAFile) {
   expect_joins(3, [](Rank& rank) {
     set_launcher_environment({{"RANK", std::to_string(rank.rank())}});
@@ -228,7 +285,24 @@ TEST(InitProcessGroup, NobodyServingTheStoreIsATimeoutThatNamesIt) {
     const auto begin = std::chrono::steady_clock::now();
     expect_error<TimeoutError>("rank 0 is not there", {fmt::format("127.0.0.1:{}", port), "rank 0"},
                                [&] { init_process_group(options); });
+    options.init_method = fmt::format("tcp://[::1]:{}", port);
+    expect_error<TimeoutError>("nor at an IPv6 address",
+                               {fmt::format("tcp://\\[::1\\]:{}", port), "rank 0"},
+                               [&] { init_process_group(options); });
     EXPECT_LT(std::chrono::steady_clock::now() - begin, 20s);
+  });
+}
+
+// As under launchers that set MASTER_ADDR=localhost where rank 0 runs.
+TEST(InitProcessGroup, RankZeroSaysThatItListensOnLoopback) {
+  const int port = free_port();
+  run_ranks(1, [&](Rank&) {
+    set_launcher_environment({});
+    InitOptions options = method(fmt::format("tcp://localhost:{}", port), 0, 2);
+    options.timeout = 1s;
+    expect_error<TimeoutError>("rank 1 is elsewhere",
+                               {"rank 1 did not join", "listens on localhost", "MASTER_ADDR"},
+                               [&] { init_process_group(options); });
   });
 }
 

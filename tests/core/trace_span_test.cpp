@@ -75,6 +75,29 @@ TEST(TracedSpan, ATotalLeavesOutTheSpansInside) {
   EXPECT_THAT(recorder.totals(), SizeIs(3));
 }
 
+TEST(SpanRecorder, CountsTheWaitsWithinReductionsInFlight) {
+  SpanRecorder recorder(10);
+  { const TracedSpan before("wait"); }
+  const Launch first = recorder.launch();
+  const Launch second = recorder.launch();
+  { const TracedSpan compute("compute"); }
+  { const TracedSpan wait("wait"); }
+  recorder.arrive("bucket", 0, first);
+  { const TracedSpan wait("wait"); }
+  recorder.arrive("bucket", 1, second);
+  { const TracedSpan after("wait"); }
+
+  std::vector<std::int64_t> waits;
+  std::int64_t in_flight = 0;
+  for (const RecordedSpan& span : recorder.spans()) {
+    if (span.name == std::string("wait")) waits.push_back(span.end - span.begin);
+    if (span.name == std::string("bucket")) in_flight += span.end - span.begin;
+  }
+  ASSERT_THAT(waits, SizeIs(4));
+  EXPECT_EQ(recorder.reductions().in_flight, in_flight);
+  EXPECT_EQ(recorder.reductions().waited, waits[1] + waits[1] + waits[2]);
+}
+
 TEST(SpanRecorder, KeepsTheFirstSpansAndCountsTheOthers) {
   const SpanRecorder recorder(3);
   for (int i = 0; i < 5; ++i) const TracedSpan span("span", i);

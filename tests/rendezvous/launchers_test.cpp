@@ -136,7 +136,8 @@ TEST(Launchers, TorchrunIsToldTheFirstError) {
 TEST(Launchers, TheFirstHostOfASlurmStepIsWhereItsRanksMeet) {
   for (const auto& [list, host] :
        {std::pair("node[03-05,9],other", "node03"), std::pair("a,b", "a"),
-        std::pair("single", "single"), std::pair("rack-1-node[7]", "rack-1-node7")}) {
+        std::pair("single", "single"), std::pair("gpu[01-02]-ib0", "gpu01-ib0"),
+        std::pair("rack[1-2]node[1-4]", "rack1node1")}) {
     with_environment(kSlurm + Variables{{"SLURM_STEP_NODELIST", list}}, [&host = host] {
       const SlurmRendezvous rendezvous = slurm_rendezvous();
       EXPECT_EQ(rendezvous.host, host);
@@ -145,6 +146,28 @@ TEST(Launchers, TheFirstHostOfASlurmStepIsWhereItsRanksMeet) {
   }
   with_environment(kSlurm + Variables{{"SLURM_STEP_NUM_NODES", "1"}},
                    [] { EXPECT_EQ(slurm_rendezvous().host, "127.0.0.1"); });
+}
+
+// As with srun --distribution=arbitrary.
+TEST(Launchers, RanksThatAHostfilePlacedMeetOnItsFirstHost) {
+  const PrivateTmpdir folder;
+  const std::string path = folder.path() / "hosts";
+  std::ofstream(path) << "# two of four\n\nnode[09-10]*2\nnode03\n";
+  const Variables placed = {{"SLURM_HOSTFILE", path}, {"SLURM_DISTRIBUTION", "arbitrary"}};
+  with_environment(kSlurm + placed, [] { EXPECT_EQ(slurm_rendezvous().host, "node09"); });
+  with_environment(kSlurm + placed + Variables{{"SLURM_DISTRIBUTION", "block"}},
+                   [] { EXPECT_EQ(slurm_rendezvous().host, "node03"); });
+  with_environment(kSlurm + placed + Variables{{"SLURM_HOSTFILE", path + ".gone"}},
+                   [] { EXPECT_EQ(slurm_rendezvous().host, "node03"); });
+}
+
+TEST(Launchers, AListOfHostsThatSlurmCannotHaveWrittenIsAnError) {
+  with_environment(kSlurm + Variables{{"SLURM_STEP_NODELIST", "node[3-1]"}}, [] {
+    EXPECT_THAT([] { slurm_rendezvous(); },
+                ::testing::ThrowsMessage<UsageError>(::testing::AllOf(
+                    HasSubstr("SLURM_STEP_NODELIST in the environment: \"node[3-1]\" is not"),
+                    HasSubstr("set MASTER_ADDR"))));
+  });
 }
 
 }  // namespace

@@ -215,6 +215,12 @@ TEST(ReachableHost, IsWhatWasAskedForUnlessItLeadsHomeOnly) {
   EXPECT_EQ(reachable_host("localhost", at_leisure()), "localhost");
   EXPECT_EQ(reachable_host("127.0.0.1", at_leisure()), "127.0.0.1");
   EXPECT_EQ(reachable_host("192.0.2.1", at_leisure()), "192.0.2.1");
+  EXPECT_EQ(reachable_host("::1", at_leisure()), "::1");
+  EXPECT_NE(reachable_host("0.0.0.0", at_leisure()), "0.0.0.0");
+  EXPECT_NE(reachable_host("::", at_leisure()), "::");
+  // Other notations of the same are no names either.
+  EXPECT_EQ(reachable_host("0:0:0:0:0:0:0:1", at_leisure()), "0:0:0:0:0:0:0:1");
+  EXPECT_EQ(reachable_host("127.1", at_leisure()), "127.1");
   EXPECT_THROW(reachable_host("no-such-host.invalid", Deadline::after(300ms)), BackendError);
 }
 

@@ -33,6 +33,15 @@ class TakenPort {
   int port_ = 0;
 };
 
+// Whether ranks can rendezvous at [::1] here.
+inline bool has_ipv6() {
+  const UniqueFd socket(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in6 address{};
+  address.sin6_family = AF_INET6;
+  address.sin6_addr = in6addr_loopback;
+  return socket && ::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+}
+
 // The kernel's choice among the free ones. Another process may take it before it is used, but there
 // are some 28,000 to choose from.
 inline int free_port() {

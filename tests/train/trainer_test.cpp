@@ -15,6 +15,8 @@
 #include "tests/support/thread_group.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/utils/clip_grad.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/sgd.h>
@@ -25,6 +27,7 @@
 #include "lockstep/libtorch_version.h"
 #include "lockstep/optim/optimizers.h"
 #include "lockstep/parallel/distinct_parameters.h"
+#include "lockstep/parallel/sync_batch_norm.h"
 
 namespace lockstep {
 namespace {
@@ -110,6 +113,42 @@ TEST(Trainer, TakesTheStepsOfAHandWrittenLoopInEachMode) {
                 {.epochs = 2, .distributed = {.whole_gradients = false}, .shard_optimizer = true}),
         expected);
   });
+}
+
+torch::nn::Sequential net_with_norm() {
+  torch::nn::Sequential net{torch::nn::Linear(6, 4), torch::nn::BatchNorm1d(4),
+                            torch::nn::Linear(4, 3)};
+  testing::set_weights(*net, 3);
+  return net;
+}
+
+TEST(Trainer, NormalizesBatchesOverAllRanksInAGroupOfTheirOwn) {
+  const auto train = [](const std::shared_ptr<ProcessGroup>& group, bool synchronize) {
+    torch::nn::Sequential net = net_with_norm();
+    Trainer trainer(net, group, {.sync_batchnorm = synchronize});
+    trainer.optimize_with<optim::SGD>(SGDOptions(0.1));
+    trainer.fit(batches(group->rank(), group->size()), mse);
+    return net;
+  };
+  const torch::nn::Sequential expected = train(make_self_group(), true);
+  EXPECT_TRUE(expected->ptr(1)->as<torch::nn::BatchNorm1d>());
+  const auto close = [&](const torch::nn::Sequential& net) {
+    const at::Tensor weight = net->named_parameters()["0.weight"];
+    const at::Tensor mean = net->named_buffers()["1.running_mean"];
+    return at::allclose(mean, expected->named_buffers()["1.running_mean"], 1e-4, 1e-6) &&
+           at::allclose(weight, expected->named_parameters()["0.weight"], 1e-4, 1e-6);
+  };
+  for (const int ranks : {2, 3}) {
+    run_rank_threads(ranks, [&](const std::shared_ptr<ProcessGroup>& group) {
+      const torch::nn::Sequential net = train(group, true);
+      EXPECT_TRUE(close(net));
+      const auto* norm = net->ptr(1)->as<SyncBatchNorm>();
+      ASSERT_TRUE(norm);
+      EXPECT_NE(norm->group(), group);
+      EXPECT_EQ(norm->group()->size(), group->size());
+      EXPECT_FALSE(close(train(group, false)));
+    });
+  }
 }
 
 TEST(Trainer, ClipsTheNormOfAllGradients) {

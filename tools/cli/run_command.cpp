@@ -15,10 +15,10 @@
 #include <fmt/format.h>
 
 #include "lockstep/core/cpu.h"
+#include "lockstep/core/endpoint.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/secret.h"
-#include "lockstep/core/tcp_socket.h"
 #include "lockstep/launch/console.h"
 #include "lockstep/launch/orphans.h"
 
@@ -135,17 +135,14 @@ std::optional<Node> RunCommand::node() const {
         fmt::format("--nnodes {} needs --node-rank with this machine's number, from 0 to {}{}",
                     nodes, nodes - 1, node_rank ? fmt::format(", not {}", *node_rank) : ""));
   }
-  const auto colon = endpoint.rfind(':');
-  const bool two_parts = colon != std::string::npos && colon > 0;
-  const auto port = two_parts ? parse_number(endpoint.substr(colon + 1), kPorts) : std::nullopt;
-  if (!port) {
+  const auto store = parse_endpoint(endpoint);
+  if (!store) {
     throw UsageError(fmt::format(
         "--rdzv-endpoint \"{}\": give a host name of machine 0 and a port from {} to {} that is "
-        "free there, as in node0:29400, the same on every machine",
+        "free there, as in node0:29400 or [2001:db8::1]:29400, the same on every machine",
         endpoint, kPorts.least, kPorts.most));
   }
-  return Node{
-      .number = *node_rank, .nodes = nodes, .host = endpoint.substr(0, colon), .port = *port};
+  return Node{.number = *node_rank, .nodes = nodes, .host = store->host, .port = store->port};
 }
 
 int RunCommand::run() const {

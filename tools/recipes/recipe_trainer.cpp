@@ -34,11 +34,13 @@ DataParallelOptions replica_options(int replicas, at::Device first) {
   return options;
 }
 
-// With the statistics of the same batch as in one process.
-torch::nn::Sequential in_mode(torch::nn::Sequential net, TrainMode mode,
-                              const std::shared_ptr<ProcessGroup>& group) {
-  if (mode == TrainMode::ddp) convert_sync_batchnorm(net, group);
-  return net;
+// The group of the net's batch normalization; null if it has none over ranks.
+std::shared_ptr<ProcessGroup> group_of_norms(const torch::nn::Module& net) {
+  std::shared_ptr<ProcessGroup> group;
+  net.apply([&](const torch::nn::Module& module) {
+    if (const auto* norm = module.as<SyncBatchNorm>()) group = norm->group();
+  });
+  return group;
 }
 
 std::vector<NamedTensor> clones(std::vector<NamedTensor> tensors) {
@@ -55,6 +57,8 @@ TrainerOptions trainer_options(const Recipe& recipe, TrainMode mode, const Train
                         .schedule = {.base = 1, .scale = start.learning_rate_scale, .steps = steps},
                         .check_finite = options.check_finite,
                         .check_in_sync = options.check_in_sync.value_or(0),
+                        // The statistics of the same batch as in one process.
+                        .sync_batchnorm = mode == TrainMode::ddp,
                         // A rank that updates a part of the parameters needs only that part's
                         // gradients, except where ranks compare theirs.
                         .distributed = {.whole_gradients = !shards || options.check_in_sync},
@@ -78,12 +82,13 @@ RecipeTrainer::RecipeTrainer(const Recipe& recipe, torch::nn::Sequential net, Tr
     : group_(std::move(group)),
       of_data_(data.statistics),
       of_checkpoint_(clones(data.statistics)),
-      trainer_(in_mode(net, mode, group_), group_, [&] {
+      trainer_(net, group_, [&] {
         TrainerOptions made = trainer_options(recipe, mode, options, start, steps, *group_);
         if (made.checkpoints) made.checkpoints->tensors = of_checkpoint_;
         made.log = std::move(log);
         return made;
       }()) {
+  group_of_norms_ = group_of_norms(*net);
   const auto& wrapper = trainer_.model().distributed();
   const bool shards = recipe.shards_optimizer && wrapper;
   trainer_.optimize_with(recipe.make_optimizer(
@@ -104,7 +109,9 @@ void RecipeTrainer::check_statistics() const {
 
 std::uint64_t RecipeTrainer::bytes_moved() const {
   const auto& model = trainer_.model();
-  if (model.distributed()) return group_->bytes_sent();
+  if (model.distributed()) {
+    return group_->bytes_sent() + (group_of_norms_ ? group_of_norms_->bytes_sent() : 0);
+  }
   return model.data_parallel() ? model.data_parallel()->bytes_moved() : 0;
 }
 

@@ -36,6 +36,7 @@ class RecipeTrainer {
   std::vector<NamedTensor> of_data_;
   std::vector<NamedTensor> of_checkpoint_;
   Trainer<torch::nn::Sequential> trainer_;
+  std::shared_ptr<ProcessGroup> group_of_norms_;  // null if they need none
 };
 
 }  // namespace lockstep

@@ -23,6 +23,8 @@ Json as_json(const RankCourse& course) {
             {"samples", course.samples},
             {"seconds", course.seconds},
             {"seconds_in", course.seconds_in},
+            {"seconds_in_flight", course.seconds_in_flight},
+            {"seconds_waited_in_flight", course.seconds_waited_in_flight},
             {"points", Json::array()}};
   for (const CoursePoint& point : course.points) {
     json["points"].push_back({point.step, point.epoch, point.loss, point.learning_rate,
@@ -36,7 +38,9 @@ RankCourse course_from(const Json& json) {
   RankCourse course{.steps = json.at("steps"),
                     .samples = json.at("samples"),
                     .seconds = json.at("seconds"),
-                    .seconds_in = json.at("seconds_in")};
+                    .seconds_in = json.at("seconds_in"),
+                    .seconds_in_flight = json.at("seconds_in_flight"),
+                    .seconds_waited_in_flight = json.at("seconds_waited_in_flight")};
   for (const Json& point : json.at("points")) {
     course.points.push_back(
         {.step = point[0],
@@ -65,8 +69,14 @@ CourseRecorder::Totals CourseRecorder::totals() {
   return seconds;
 }
 
+ReductionTimes CourseRecorder::reductions() {
+  const SpanRecorder* recorder = SpanRecorder::active();
+  return recorder == nullptr ? ReductionTimes() : recorder->reductions();
+}
+
 void CourseRecorder::begin_epoch() {
   totals_before_ = totals();
+  reductions_before_ = reductions();
   epoch_began_ = since_ = Clock::now();
 }
 
@@ -116,6 +126,9 @@ void CourseRecorder::end_epoch() {
   for (const auto& [name, seconds] : totals()) {
     course_.seconds_in[name] += seconds - totals_before_[name];
   }
+  const auto [in_flight, waited] = reductions();
+  course_.seconds_in_flight += static_cast<double>(in_flight - reductions_before_.in_flight) / 1e9;
+  course_.seconds_waited_in_flight += static_cast<double>(waited - reductions_before_.waited) / 1e9;
 }
 
 std::vector<RankCourse> CourseRecorder::of_all_ranks() const {

@@ -43,6 +43,10 @@ struct RankCourse {
   // What they were spent on, by the names of the spans (docs/trace.md); what no span covers is
   // left out.
   std::map<std::string, double> seconds_in = {};
+  // From the launches of the gradients' buckets to their arrivals, added up over the buckets, and
+  // those seconds of them in which the rank waited.
+  double seconds_in_flight = 0;
+  double seconds_waited_in_flight = 0;
 };
 
 using CourseObserver =
@@ -66,12 +70,14 @@ class CourseRecorder {
 
   void add_point(const StepSeen& seen);
   static Totals totals();
+  static ReductionTimes reductions();
 
   ProcessGroup& group_;
   std::optional<SpanRecorder> recorder_;
   RankCourse course_;
   Clock::time_point epoch_began_;
   Totals totals_before_;
+  ReductionTimes reductions_before_;
   // Since the previous point; seconds_ up to since_, without what is done between epochs.
   Clock::time_point since_;
   double seconds_ = 0;

@@ -58,6 +58,13 @@ std::string figure(double number, int digits, bool is_measured) {
   return is_measured ? fmt::format("{:.{}f}", number, digits) : "none";
 }
 
+// Of the time in which the gradients' reductions were under way.
+std::string hidden_share(const RankCourse& course) {
+  if (course.seconds_in_flight <= 0) return "none";
+  return fmt::format("{:.0f} %",
+                     100 * (1 - course.seconds_waited_in_flight / course.seconds_in_flight));
+}
+
 std::vector<Cells> result_cells(const TrainResult& result) {
   const bool has_trained = result.seconds_per_epoch > 0;
   std::vector<Cells> lines{
@@ -77,7 +84,7 @@ std::vector<Cells> result_cells(const TrainResult& result) {
 std::vector<Cells> rank_cells(const std::vector<RankCourse>& ranks) {
   Cells names{"rank", "samples/s", "a step"};
   for (const StepPart& part : kStepParts) names.emplace_back(part.name);
-  names.insert(names.end(), {"other", "peak MB"});
+  names.insert(names.end(), {"other", "hidden", "peak MB"});
   std::vector<Cells> lines{names};
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     const RankCourse& course = ranks[rank];
@@ -89,6 +96,7 @@ std::vector<Cells> rank_cells(const std::vector<RankCourse>& ranks) {
     for (const double part : milliseconds_of_step(course)) {
       cells.push_back(figure(part, 3, has_trained));
     }
+    cells.push_back(hidden_share(course));
     cells.push_back(megabytes_or_unknown(last_peak(course)));
     lines.push_back(std::move(cells));
   }

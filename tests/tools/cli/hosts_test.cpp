@@ -91,6 +91,16 @@ TEST_F(TwoHosts, RankZerosOwnNameMayLeadToLoopbackAtHome) {
   EXPECT_GT(result_of(ranks)["loss"].get<double>(), 0);
 }
 
+// As on a machine that knows more addresses of its own name than the name server.
+TEST_F(TwoHosts, RankZerosOwnNameMayAlsoLeadToLoopback) {
+  for (const std::string& address : {std::string("127.0.1.1"), Hosts::address(0)}) {
+    hosts_->name(0, "master", address);
+  }
+  hosts_->name(1, "master", Hosts::address(0));
+  Ranks ranks = train({"--epochs", "1", "--json"}, "master");
+  EXPECT_GT(result_of(ranks)["loss"].get<double>(), 0);
+}
+
 // A ring over the hosts sends 2 (H - 1) / H of the gradients from each: for two, as much as they
 // are, however many ranks a host has.
 TEST_F(TwoHosts, TheNetworkCarriesWhatTheRingNeeds) {

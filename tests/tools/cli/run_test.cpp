@@ -45,6 +45,14 @@ TEST_F(Run, PrefixesWithTheRankAmongThoseOfAllMachines) {
   EXPECT_THAT(sorted_lines(ended.out), ElementsAre("[rank 2] 2", "[rank 3] 3"));
 }
 
+TEST_F(Run, TellsRanksTheAddressWithoutBrackets) {
+  for (const char* endpoint : {"[::1]:29500", "::1:29500"}) {
+    const Ended ended = run({"-n", "1", "--nnodes", "2", "--node-rank", "0", "--rdzv-endpoint",
+                             endpoint, "sh", "-c", "echo $MASTER_ADDR $MASTER_PORT"});
+    EXPECT_EQ(ended.out, "[rank 0] ::1 29500\n");
+  }
+}
+
 TEST_F(Run, LeavesThePrefixAway) {
   EXPECT_EQ(run({"-n", "1", "--no-prefix", "echo", "hello"}).out, "hello\n");
 }
@@ -240,6 +248,8 @@ TEST_F(Run, WrongUseIsTwoAndOneLine) {
       {{"--nnodes", "2", "--node-rank", "0", "--rdzv-endpoint", "host:65536", "true"},
        "--rdzv-endpoint \"host:65536\": give a host name of machine 0 and a port from 1 to 65535"},
       {{"--stop-grace", "-1", "true"}, "--stop-grace \"-1\": give a number from 0 to"},
+      {{"--nnodes", "2", "--node-rank", "0", "--rdzv-endpoint", "2001:db8::1", "true"},
+       "node0:29400 or [2001:db8::1]:29400"},
       {{"--secret-fd", "0x3", "true"}, "--secret-fd \"0x3\": give a whole number from 0 to"},
       {{"--local-ranks-filter", "0,x", "true"},
        "--local-ranks-filter \"x\": give a whole number from 0 to"},

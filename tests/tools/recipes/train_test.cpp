@@ -467,6 +467,9 @@ TEST(Train, GivesTheCourseOfEachRank) {
           if (rank.points.size() != 200 || rank.points.back().step != 626) throw wrong;
           if (rank.points.back().epoch != 2 || !(rank.points.back().loss < 1)) throw wrong;
           if (!(in_spans > 0 && in_spans < rank.seconds)) throw wrong;
+          const double waited = rank.seconds_waited_in_flight;
+          if (!(waited > 0 && waited <= rank.seconds_in_flight)) throw wrong;
+          if (waited > rank.seconds_in.at("wait")) throw wrong;
         }
         throw Error("the course is right");
       }};

@@ -45,6 +45,8 @@ std::vector<RankCourse> reported_ranks(int count = 3) {
     course.seconds_in = {{"data", 0.05},          {"forward", 0.4 + late}, {"backward", 0.7},
                          {"launch bucket", 0.05}, {"wait", 0.5 - late},    {"optimizer", 0.2},
                          {"evaluation", 9}};
+    if (rank != 1) course.seconds_in_flight = 0.8;
+    course.seconds_waited_in_flight = 0.5 - late;
     for (int point = 1; point <= 100; ++point) {
       const double epoch = point * 0.05;
       course.points.push_back({.step = point * 10,
@@ -65,12 +67,14 @@ TEST(TrainingReport, HoldsTheFiguresOfEachRank) {
   EXPECT_THAT(page, HasSubstr("<h1>mlp&lt;/script&gt;&lt;b&gt;: ddp with 3 ranks</h1>"));
   EXPECT_THAT(page, HasSubstr("<td>97.00 %</td>"));
   EXPECT_THAT(page, HasSubstr("<th>wait</th>"));
-  // samples/s, a step, forward, backward, launch, wait, optimizer, data, other, peak MB
+  // samples/s, a step, forward, backward, launch, wait, optimizer, data, other, hidden, peak MB
   EXPECT_THAT(page, HasSubstr("<td>0</td><td>32000</td><td>2.000</td><td>0.400</td><td>0.700</td>"
                               "<td>0.050</td><td>0.500</td><td>0.200</td><td>0.050</td>"
-                              "<td>0.100</td><td>310</td>"));
+                              "<td>0.100</td><td>38 %</td><td>310</td>"));
   EXPECT_THAT(page, HasSubstr("<td>2</td><td>32000</td><td>2.000</td><td>0.700</td><td>0.700</td>"
                               "<td>0.050</td><td>0.200</td>"));
+  EXPECT_THAT(page, HasSubstr("<td>75 %</td><td>330</td>"));
+  EXPECT_THAT(page, HasSubstr("<td>none</td><td>320</td>"));  // no bucket arrived
   EXPECT_THAT(page, HasSubstr("<code>lockstep train &quot;mlp&quot; &amp; more</code>"));
   EXPECT_THAT(page, Not(HasSubstr("On a GPU")));
   EXPECT_THAT(page, Not(HasSubstr("{{")));

@@ -20,7 +20,7 @@
 #include "lockstep/comm/remote/gloo/waiting_threads.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/tcp_socket.h"
+#include "lockstep/core/network_interfaces.h"
 
 namespace lockstep {
 namespace {
@@ -215,8 +215,9 @@ std::unique_ptr<Transport> make_gloo_transport(const Membership& membership, Joi
                                                std::chrono::milliseconds timeout,
                                                const Deadline& deadline) try {
   survive_broken_pipes();
-  const auto interface = environment("GLOO_SOCKET_IFNAME");
-  const std::string host = interface ? address_of_interface(*interface) : joining.own_host();
+  const auto interfaces = environment("GLOO_SOCKET_IFNAME");
+  const std::string host =
+      interfaces ? gloo_address(*interfaces, joining.own_host()) : joining.own_host();
   auto connections =
       remote::connect_ranks(membership, joining, host, static_cast<int>(kConnections), deadline);
   GlooSockets sockets;

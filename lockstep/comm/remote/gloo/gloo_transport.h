@@ -13,7 +13,7 @@
 namespace lockstep {
 
 // Blocks until this rank is connected to all others, from the address that leads to rank 0 or from
-// the interface that GLOO_SOCKET_IFNAME names. A message may take as long as the timeout.
+// an interface that GLOO_SOCKET_IFNAME allows. A message may take as long as the timeout.
 // TimeoutError, and what Joining::check throws.
 std::unique_ptr<remote::Transport> make_gloo_transport(const Membership& membership,
                                                        remote::Joining& joining,
