@@ -182,6 +182,9 @@ inline std::optional<at::ScalarType> later_type([[maybe_unused]] std::string_vie
   if (dtype == "float8_e4m3fnuz") return at::ScalarType::Float8_e4m3fnuz;
   if (dtype == "float8_e5m2fnuz") return at::ScalarType::Float8_e5m2fnuz;
 #endif
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 7)
+  if (dtype == "float8_e8m0fnu") return at::ScalarType::Float8_e8m0fnu;
+#endif
   return std::nullopt;
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
+#include <exception>
 #include <system_error>
 #include <utility>
 
@@ -175,6 +176,11 @@ bool exchange(const fs::path& left, const fs::path& right) {
   }
   if (errno == EINVAL || errno == ENOSYS) return false;
   fail_to("replace", right, errno);
+}
+
+bool is_missing(const fs::path& path) {
+  std::error_code error;
+  return fs::symlink_status(path, error).type() == fs::file_type::not_found;
 }
 
 void rename_to(const fs::path& from, const fs::path& to) {
@@ -350,6 +356,8 @@ void CheckpointStore::remember(const std::string& name, std::optional<double> sc
 }
 
 void CheckpointStore::remove_old() {
+  // Those that somebody has moved or removed meanwhile are no longer this run's.
+  std::erase_if(kept_, [&](const Kept& kept) { return is_missing(in(kept.name)); });
   std::vector<const Kept*> best;
   for (const Kept& kept : kept_) {
     if (kept.score) best.push_back(&kept);
@@ -362,16 +370,26 @@ void CheckpointStore::remove_old() {
   for (std::size_t i = 0; i + keep_last_ < kept_.size(); ++i) {
     if (std::ranges::find(best, &kept_[i]) == best.end()) removed.push_back(kept_[i].name);
   }
-  for (const auto& name : removed) remove(name);
-  std::erase_if(kept_, [&](const Kept& kept) {
-    return std::ranges::find(removed, kept.name) != removed.end();
-  });
+  // One that cannot be removed stays in kept_, for the next time, and does not keep the others.
+  std::exception_ptr failure;
+  for (const auto& name : removed) {
+    try {
+      remove(name);
+      std::erase_if(kept_, [&](const Kept& kept) { return kept.name == name; });
+    } catch (const std::exception&) {
+      if (!failure) failure = std::current_exception();
+    }
+  }
+  if (failure) std::rethrow_exception(failure);
 }
 
 // First its name, at once: a checkpoint that lacks files would look damaged.
 void CheckpointStore::remove(const std::string& name) {
   const fs::path unfinished = in(std::string(kUnfinished) + name);
-  rename_to(in(name), unfinished);
+  remove_tree(unfinished);  // what an earlier removal has left
+  if (::rename(in(name).c_str(), unfinished.c_str()) != 0 && errno != ENOENT) {
+    fail_to("remove", in(name), errno);
+  }
   remove_tree(unfinished);
 }
 

@@ -2,6 +2,7 @@
 // Compares all tensors before it copies one.
 #include "lockstep/checkpoint/copy_by_name.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <string_view>
@@ -10,6 +11,7 @@
 
 #include <ATen/MemoryOverlap.h>
 #include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 #include "lockstep/checkpoint/in_quotes.h"
@@ -64,6 +66,50 @@ void separate_sources(std::vector<std::pair<at::Tensor, at::Tensor>>& copies) {
   }
 }
 
+// What most of the longer names have in front of one of the shorter ones, such as "module."; empty
+// if that is nothing.
+std::string common_prefix(const std::vector<std::string>& longer,
+                          const std::vector<std::string>& shorter) {
+  // A hostile file may have many names with many dots.
+  constexpr std::size_t kMostNames = 1'000;
+  constexpr int kMostDots = 3;
+  const std::size_t names = std::min(longer.size(), kMostNames);
+  const std::set<std::string_view> wanted(shorter.begin(), shorter.end());
+  std::map<std::string_view, std::size_t> counts;
+  for (std::size_t i = 0; i < names; ++i) {
+    const std::string_view name = longer[i];
+    std::size_t dot = name.find('.');
+    for (int dots = 0; dots < kMostDots && dot != std::string_view::npos; ++dots) {
+      if (wanted.contains(name.substr(dot + 1))) ++counts[name.substr(0, dot + 1)];
+      dot = name.find('.', dot + 1);
+    }
+  }
+  const auto most =
+      std::ranges::max_element(counts, {}, [](const auto& item) { return item.second; });
+  return most != counts.end() && most->second * 2 > names ? std::string(most->first) : "";
+}
+
+// What to do if names differ by a prefix only; empty otherwise.
+std::string prefix_hint(const StateDifferences& differences) {
+  if (const auto prefix = common_prefix(differences.unexpected, differences.missing);
+      !prefix.empty()) {
+    return fmt::format(
+        "the unexpected names are the missing ones with {} in front, as Python's "
+        "DistributedDataParallel (\"module.\"), torch.compile (\"_orig_mod.\") and modules around "
+        "the net add it: save the inner module's state_dict() in Python, or cut the first {} "
+        "characters off these names",
+        in_quotes(prefix), prefix.size());
+  }
+  if (const auto prefix = common_prefix(differences.missing, differences.unexpected);
+      !prefix.empty()) {
+    return fmt::format(
+        "the missing names are the unexpected ones with {} in front: load the tensors into that "
+        "submodule, or put {} before their names",
+        in_quotes(prefix), in_quotes(prefix));
+  }
+  return "";
+}
+
 }  // namespace
 
 StateDifferences copy_by_name(std::span<const NamedTensor> targets,
@@ -102,11 +148,15 @@ StateDifferences copy_by_name(std::span<const NamedTensor> targets,
     differences.unexpected.push_back(name);
     if (strict) faults.push_back(fmt::format("{} is unexpected", in_quotes(name)));
   }
+  const std::string hint = prefix_hint(differences);
   if (!faults.empty()) {
     std::string text = fmt::format("the tensors do not fit {}:", owner);
     for (const auto& fault : faults) text += "\n  " + fault;
+    if (!hint.empty()) text += "\n" + hint;
     throw CheckpointError(text);
   }
+  // Next to nothing is loaded then.
+  if (!hint.empty()) TORCH_WARN("[load_state_dict] ", hint);
   const at::NoGradGuard no_grad;
   separate_sources(copies);
   for (auto& [target, source] : copies) target.copy_(source);

@@ -36,6 +36,7 @@ const auto& table_of_element_types() {
       row_of_later_type("F8_E5M2", "float8_e5m2", 1),
       row_of_later_type("F8_E4M3FNUZ", "float8_e4m3fnuz", 1),
       row_of_later_type("F8_E5M2FNUZ", "float8_e5m2fnuz", 1),
+      row_of_later_type("F8_E8M0", "float8_e8m0fnu", 1),
   };
   return kTable;
 }

@@ -223,6 +223,18 @@ class ParameterStateReader : public FieldReader {
   bool has_tensors_ = false;
 };
 
+// Says which part of a file with several is an optimizer's; empty if none is.
+std::string part_with_groups(const TorchValue& value) {
+  const auto* const dict = std::get_if<TorchValue::Dict>(&value.data);
+  if (dict == nullptr) return "";
+  for (const auto& [key, part] : *dict) {
+    const auto* const name = std::get_if<std::string>(&key.data);
+    if (name == nullptr || part.find("param_groups") == nullptr) continue;
+    return fmt::format("; its part {} is one: give what find() returns for it", in_quotes(*name));
+  }
+  return "";
+}
+
 // Makes copies of tensors as the optimizer would have made them.
 class StateCopier {
  public:
@@ -298,8 +310,9 @@ class OptimizerStateLoader {
         groups == nullptr ? nullptr : std::get_if<TorchValue::List>(&groups->data);
     if (states_dict == nullptr || group_list == nullptr) {
       return faults_.add(
-          "it is not an optimizer's state dict, which has a dict \"state\" and a list "
-          "\"param_groups\"");
+          fmt::format("it is not an optimizer's state dict, which has a dict \"state\" and a list "
+                      "\"param_groups\"{}",
+                      part_with_groups(value)));
     }
     if (group_list->size() != options_.size()) {
       return faults_.add(fmt::format("it has {} parameter groups, and the optimizer has {}",

@@ -26,16 +26,26 @@ struct SafetensorsEntry {
   // Bytes, counted from the start of the data.
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
+  // The name of the file that has it, if an index was opened; else empty.
+  std::string part = {};
 };
 
 // A file whose header has been read and checked completely; tensors are read one by one. Keeps the
 // file open. Const functions may be called from several threads at once.
 //
+// The file may be the index of sharded files, such as Hugging Face's model.safetensors.index.json:
+// then all files that it names are opened, and their entries follow each other in the order of the
+// files' names. They must be in the index's folder, and have the tensors that the index expects in
+// them, and no others.
+//
 // CheckpointError, naming the file, the entry and the value, if the file breaks a rule of the
 // format: every byte of the data must belong to exactly one tensor. UsageError if there is no such
-// file. Safe for hostile files: allocates no more than a small multiple of the header for its
-// entries, and no more than the data's size for tensors. Names may have up to 4,096 bytes; a file
-// may have up to 250,000 tensors.
+// file, or if it is a folder. Safe for hostile files: allocates no more than a small multiple of
+// the header for its entries, and no more than the data's size for tensors. Names may have up to
+// 4,096 bytes; a file may have up to 250,000 tensors.
+//
+// An entry of a type that this libtorch lacks, or that the format has got since (F4), does not keep
+// the others from being read.
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::filesystem::path& file);
@@ -47,12 +57,19 @@ class SafetensorsFile {
 
   // In the header's order.
   const std::vector<SafetensorsEntry>& entries() const;
+  // Of sharded files that of all of them; the first one's value counts.
   const std::map<std::string, std::string>& metadata() const;
 
-  // The tensor of this entry, on the CPU and contiguous, in memory of its own. CheckpointError if
-  // this libtorch lacks its type, if memory is lacking, or if an element of type bool is neither 0
-  // nor 1; BackendError if the disk fails.
+  // Whether this libtorch has the entry's type.
+  bool can_read(std::size_t index) const;
+
+  // The tensor of this entry, on the CPU and contiguous, in memory of its own. CheckpointError
+  // unless can_read(index), if memory is lacking, or if an element of type bool is neither 0 nor 1;
+  // BackendError if the disk fails.
   at::Tensor read(std::size_t index) const;
+
+  // The bytes of an entry of any type, as a tensor of one dimension and of type kByte.
+  at::Tensor read_bytes(std::size_t index) const;
 
  private:
   struct Content;
@@ -64,7 +81,8 @@ struct Safetensors {
   std::map<std::string, std::string> metadata;
 };
 
-// Reads all tensors. Throws what SafetensorsFile throws.
+// Reads all tensors, of an index those of all its files. Throws what SafetensorsFile throws; the
+// error for entries of types that this libtorch lacks names them.
 Safetensors read_safetensors(const std::filesystem::path& file);
 
 // Writes the tensors, in their order, and the metadata. Replaces the file atomically: if the

@@ -15,6 +15,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/checkpoint/in_quotes.h"
+#include "lockstep/checkpoint/other_format.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep {
@@ -26,7 +27,11 @@ class HeaderEvents final : public nlohmann::json_sax<HeaderJson> {
  public:
   HeaderEvents(const std::string& file, SafetensorsHeader& header) : file_(file), header_(header) {}
 
-  bool null() override { return refuse_value("null"); }
+  bool null() override {
+    // Some writers put it there for no metadata.
+    const bool is_metadata = state_ == State::top && key_ == kSafetensorsMetadata;
+    return is_metadata || refuse_value("null");
+  }
   bool boolean(bool value) override { return refuse_value(value ? "true" : "false"); }
   bool number_integer(number_integer_t value) override {
     return refuse_value(fmt::format("{}", value));
@@ -183,7 +188,8 @@ class HeaderEvents final : public nlohmann::json_sax<HeaderJson> {
   std::set<std::string> names_;  // ordered: no names collide
 };
 
-// The type and the shape must give the bytes between the offsets.
+// A known type and the shape must give the bytes between the offsets; of another type, elements
+// have at least a bit.
 void check_entry_size(const SafetensorsEntry& entry, std::uint64_t data_bytes,
                       const std::string& file) {
   const auto refuse = [&](const std::string& what) {
@@ -193,9 +199,6 @@ void check_entry_size(const SafetensorsEntry& entry, std::uint64_t data_bytes,
     refuse(fmt::format("its data_offsets are [{}, {}], but the data has {} bytes", entry.begin,
                        entry.end, data_bytes));
   }
-  const ElementType* type = find_safetensors_type(entry.dtype);
-  if (type == nullptr)
-    refuse(fmt::format("its dtype is {}, which is unknown", in_quotes(entry.dtype)));
   // As libtorch counts: an overflow is one even if another size is 0.
   std::uint64_t product = 1;
   bool empty = false;
@@ -206,6 +209,15 @@ void check_entry_size(const SafetensorsEntry& entry, std::uint64_t data_bytes,
     if (product == 0 || product > (std::uint64_t{1} << 60)) {
       refuse(fmt::format("its shape {} overflows", shape_text(entry.shape)));
     }
+  }
+  const ElementType* type = find_safetensors_type(entry.dtype);
+  if (type == nullptr) {  // only its bytes can be read
+    const std::uint64_t bits = (entry.end - entry.begin) * 8;
+    if (!empty && product > bits) {
+      refuse(fmt::format("its data_offsets [{}, {}] are {} bytes, too few for the shape {}",
+                         entry.begin, entry.end, entry.end - entry.begin, shape_text(entry.shape)));
+    }
+    return;
   }
   const std::uint64_t bytes = empty ? 0 : product * type->bytes;
   if (bytes != entry.end - entry.begin) {
@@ -254,18 +266,21 @@ std::string json_string(const std::string& text) {
 SafetensorsHeader read_safetensors_header(const StoredBytes& bytes, const std::string& name) {
   std::array<unsigned char, 8> raw{};
   if (bytes.size < raw.size() + 2) {
-    throw CheckpointError(
-        fmt::format("{}: it has {} bytes, too few for a safetensors file", name, bytes.size));
+    throw CheckpointError(fmt::format(
+        "{}: it has {} bytes, too few for a safetensors file; copy or download it again", name,
+        bytes.size));
   }
   bytes.read(0, std::as_writable_bytes(std::span(raw)));
   std::uint64_t length = 0;
   std::memcpy(&length, raw.data(), raw.size());
   if (length > kMostSafetensorsHeaderBytes || length > bytes.size - raw.size() || length < 2) {
-    throw CheckpointError(
-        fmt::format("{}: its first 8 bytes announce a header of {} bytes, but the file has {} "
-                    "bytes, and a header "
-                    "at most {}",
-                    name, length, bytes.size, kMostSafetensorsHeaderBytes));
+    if (const std::string other = other_format(bytes); !other.empty()) {
+      throw CheckpointError(fmt::format("{}: {}", name, other));
+    }
+    throw CheckpointError(fmt::format(
+        "{}: its first 8 bytes announce a header of {} bytes, but the file has {} bytes, and a "
+        "header at most {}: it is damaged, incomplete or no safetensors file",
+        name, length, bytes.size, kMostSafetensorsHeaderBytes));
   }
   std::string text(length, '\0');
   bytes.read(raw.size(), std::as_writable_bytes(std::span(text)));

@@ -38,8 +38,10 @@ void check_items(const std::vector<SafetensorsItem>& items) {
       throw UsageError(fmt::format("two tensors have the name {}", in_quotes(name)));
     }
     if (type->safetensors.empty()) {
-      throw UsageError(fmt::format("the tensor {} is of type {}, which safetensors lacks",
-                                   in_quotes(name), type->dtype));
+      throw UsageError(
+          fmt::format("the tensor {} is of type {}, which safetensors lacks; save "
+                      "torch::view_as_real(tensor), or convert it with tensor.to(type)",
+                      in_quotes(name), type->dtype));
     }
   }
 }

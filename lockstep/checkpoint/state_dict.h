@@ -43,8 +43,10 @@ struct StateDifferences {
 // CheckpointError, which lists every difference, if a name is missing or unexpected, if a shape or
 // an element type differs, or if a tensor cannot be copied, such as a sparse one; then nothing has
 // changed. With strict = false, missing and unexpected names are returned instead; shapes and types
-// must still fit. PyTorch converts element types here: convert the tensor, with tensor.to(type), if
-// that is intended. UsageError if two tensors have the same name or one is undefined.
+// must still fit. If names differ by a prefix, such as the "module." of Python's
+// DistributedDataParallel, the error says so; with strict = false, a warning does. PyTorch converts
+// element types here: convert the tensor, with tensor.to(type), if that is intended. UsageError if
+// two tensors have the same name or one is undefined.
 StateDifferences load_state_dict(torch::nn::Module& module, std::span<const NamedTensor> tensors,
                                  bool strict = true);
 

@@ -81,12 +81,18 @@ const ElementType& element_type_of(const at::Tensor& tensor, const std::string& 
     throw UsageError(
         fmt::format("the tensor {} is undefined and cannot be saved", in_quotes(name)));
   }
+  const auto refuse = [&](const char* why) {
+    throw UsageError(fmt::format("the tensor {} ({}) cannot be saved: {}", in_quotes(name),
+                                 tensor.toString(), why));
+  };
   const ElementType* type = find_element_type(tensor.scalar_type());
-  if (type == nullptr || tensor.layout() != at::kStrided || tensor.is_meta()) {
-    throw UsageError(fmt::format(
-        "the tensor {} ({}) cannot be saved: it is sparse, quantized, on the device meta, or of a "
-        "type that files do not have; save tensor.to_dense() or tensor.dequantize()",
-        in_quotes(name), tensor.toString()));
+  if (tensor.is_meta()) refuse("it is on the device meta, where it has no elements");
+  if (tensor.layout() != at::kStrided)
+    refuse("it is sparse or of another layout; save tensor.to_dense()");
+  if (tensor.is_quantized()) refuse("it is quantized; save tensor.dequantize()");
+  if (type == nullptr) {
+    refuse(
+        "files have no such type; save tensor.view(torch::kByte), or convert it with tensor.to()");
   }
   return *type;
 }

@@ -2,6 +2,7 @@
 // Finds the pickle and the storages in the archive.
 #include "lockstep/checkpoint/torch_file.h"
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <set>
@@ -9,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/checkpoint/in_quotes.h"
+#include "lockstep/checkpoint/other_format.h"
 #include "lockstep/checkpoint/pickle_machine.h"
 #include "lockstep/checkpoint/safetensors_header.h"
 #include "lockstep/checkpoint/tensor_bytes.h"
@@ -19,15 +21,41 @@ namespace lockstep {
 namespace {
 
 void require_zip(const StoredBytes& bytes, const std::string& name) {
-  std::array<unsigned char, 4> begin{};
-  if (bytes.size >= begin.size()) bytes.read(0, std::as_writable_bytes(std::span(begin)));
+  std::array<unsigned char, 9> begin{};
+  const std::size_t size = std::min(bytes.size, begin.size());
+  bytes.read(0, std::as_writable_bytes(std::span(begin)).first(size));
   if (begin[0] == 'P' && begin[1] == 'K') return;
-  throw CheckpointError(
-      fmt::format("{}: it is not a zip archive, as torch.save writes{}", name,
-                  begin[0] == 0x80
-                      ? "; files from before PyTorch 1.6 are not read: load it in Python, and save "
-                        "it again"
-                      : ""));
+  std::string why = other_format(bytes);
+  if (why.empty() && begin[8] == '{') {
+    why = "it is a safetensors file; read it with read_safetensors";
+  }
+  throw CheckpointError(fmt::format(
+      "{}: {}", name,
+      why.empty() ? "it is not a zip archive, as torch.save writes: it is damaged or incomplete"
+                  : why));
+}
+
+// For archives that others write. TorchScript's are also compressed.
+void refuse_other_archives(const ZipArchive& archive) {
+  for (const ZipEntry& entry : archive.entries()) {
+    const std::string_view name = entry.name;
+    if (name == "constants.pkl" || name.ends_with("/constants.pkl")) {
+      archive.fail(
+          "it is a TorchScript archive, which torch::save of C++ and torch.jit.save write; load it "
+          "with torch::load or torch.jit.load, and save its state dict");
+    }
+    if (name == "archive_format" || name.ends_with("/archive_format")) {
+      archive.fail("it is an exported program (torch.export); save its state dict in Python");
+    }
+    if (name.ends_with(".npy")) {
+      archive.fail(
+          "it is an archive of NumPy (numpy.savez); save the arrays in Python with "
+          "safetensors.numpy.save_file");
+    }
+    if (name == "model.weights.h5") {
+      archive.fail("it is a model of Keras; save its weights as safetensors in Python");
+    }
+  }
 }
 
 // "archive/" of the one entry "archive/data.pkl".
@@ -44,11 +72,6 @@ std::string folder_in(const ZipArchive& archive) {
     if (entry.name.starts_with(folder)) continue;
     archive.fail(
         fmt::format("entry {} is not in the folder {}", in_quotes(entry.name), in_quotes(folder)));
-  }
-  if (archive.find(folder + "constants.pkl") != nullptr) {
-    archive.fail(
-        "it is a TorchScript archive, which torch::save of C++ and torch.jit.save write; load it "
-        "with torch::load or torch.jit.load, and save its state dict");
   }
   return folder;
 }
@@ -101,7 +124,7 @@ class Storages {
 
 TorchValue read_archive(StoredBytes bytes, const std::string& name) {
   require_zip(bytes, name);
-  const ZipArchive archive(std::move(bytes), name);
+  const ZipArchive archive(std::move(bytes), name, refuse_other_archives);
   const std::string folder = folder_in(archive);
   if (const ZipEntry* order = archive.find(folder + "byteorder")) {
     constexpr std::uint64_t kMost = 16;
@@ -133,30 +156,66 @@ TorchValue read_archive(StoredBytes bytes, const std::string& name) {
   return value;
 }
 
-bool is_state_dict(const TorchValue& value) {
-  const auto* dict = std::get_if<TorchValue::Dict>(&value.data);
-  if (dict == nullptr) return false;
-  for (const auto& [key, item] : *dict) {
-    if (!std::holds_alternative<std::string>(key.data)) return false;
-    if (!std::holds_alternative<at::Tensor>(item.data)) return false;
-  }
-  return true;
+std::string_view kind_of(const TorchValue& value) {
+  constexpr std::array<std::string_view, 9> kKinds{"None",    "a bool",   "an integer",
+                                                   "a float", "a string", "a tensor",
+                                                   "a list",  "a tuple",  "a dict"};
+  static_assert(std::variant_size_v<decltype(TorchValue::data)> == kKinds.size());
+  return kKinds.at(value.data.index());
 }
 
+bool is_named_tensor(const std::pair<TorchValue, TorchValue>& item) {
+  return std::holds_alternative<std::string>(item.first.data) &&
+         std::holds_alternative<at::Tensor>(item.second.data);
+}
+
+bool is_state_dict(const TorchValue& value) {
+  const auto* dict = std::get_if<TorchValue::Dict>(&value.data);
+  return dict != nullptr && std::ranges::all_of(*dict, is_named_tensor);
+}
+
+// What a dict of names and tensors has besides, as the state of modules with an extra state may;
+// empty for any other value.
+std::string entry_in_the_way(const TorchValue& value) {
+  const auto* dict = std::get_if<TorchValue::Dict>(&value.data);
+  if (dict == nullptr) return "";
+  const auto named = std::ranges::count_if(*dict, is_named_tensor);
+  const auto other = std::ranges::find_if_not(*dict, is_named_tensor);
+  if (named == 0 || other == dict->end()) return "";
+  const auto* name = std::get_if<std::string>(&other->first.data);
+  const auto others = std::ssize(*dict) - named;
+  return fmt::format(
+      "{}{}",
+      name == nullptr ? fmt::format("it has the key {}, which is no name",
+                                    std::get<std::int64_t>(other->first.data))
+                      : fmt::format("its entry {} is {}", in_quotes(*name), kind_of(other->second)),
+      others == 1 ? "" : fmt::format(" (and there are {} more)", others - 1));
+}
+
+// The parts that state_dict_of takes.
 std::string parts_text(const TorchValue& value) {
   constexpr int kMost = 20;
   int parts = 0;
   std::string text;
+  std::string in_the_way;
   if (const auto* dict = std::get_if<TorchValue::Dict>(&value.data)) {
     for (const auto& [key, item] : *dict) {
       const auto* name = std::get_if<std::string>(&key.data);
-      if (name == nullptr || !is_state_dict(item)) continue;
-      if (++parts > kMost) continue;
+      if (name == nullptr) continue;
+      if (in_the_way.empty()) {
+        in_the_way = entry_in_the_way(item);
+        if (!in_the_way.empty())
+          in_the_way = fmt::format("of {}, {}", in_quotes(*name), in_the_way);
+      }
+      if (!is_state_dict(item) || ++parts > kMost) continue;
       text += fmt::format("{}{}", text.empty() ? "" : ", ", in_quotes(*name));
     }
   }
   if (parts > kMost) text += fmt::format(" and {} more", parts - kMost);
-  return text.empty() ? "no part of it is one" : "these parts are: " + text;
+  if (!text.empty()) return "these parts are: " + text;
+  if (in_the_way.empty()) return "no part of it is one";
+  return fmt::format("no part of it is one: {}; take the tensors alone with all_tensors(part)",
+                     in_the_way);
 }
 
 void append_tensors(const TorchValue& value, const std::string& name,
@@ -203,8 +262,8 @@ const TorchValue* TorchValue::find(std::string_view key) const {
 }
 
 TorchValue read_torch_file(const std::filesystem::path& file) {
-  return with_memory_errors(file.string(),
-                            [&] { return read_archive(bytes_in_file(file), file.string()); });
+  return with_memory_errors(
+      file.string(), [&] { return read_archive(bytes_in_tensor_file(file), file.string()); });
 }
 
 TorchValue read_torch_file(std::span<const std::byte> bytes, const std::string& name) {
@@ -213,11 +272,20 @@ TorchValue read_torch_file(std::span<const std::byte> bytes, const std::string& 
 
 std::vector<NamedTensor> state_dict_of(const TorchValue& value, std::string_view part) {
   const TorchValue* found = part.empty() ? &value : value.find(part);
+  if (found == nullptr && is_state_dict(value)) {
+    throw CheckpointError(fmt::format(
+        "there is no part {}, since the saved value is itself a dict of names and tensors; leave "
+        "out the part",
+        in_quotes(part)));
+  }
   if (found == nullptr || !is_state_dict(*found)) {
-    throw CheckpointError(
-        fmt::format("{} is not a dict of names and tensors; {}",
-                    part.empty() ? "the saved value" : fmt::format("the part {}", in_quotes(part)),
-                    parts_text(value)));
+    const std::string in_the_way = found == nullptr ? "" : entry_in_the_way(*found);
+    throw CheckpointError(fmt::format(
+        "{} is not a dict of names and tensors{}",
+        part.empty() ? "the saved value" : fmt::format("the part {}", in_quotes(part)),
+        in_the_way.empty()
+            ? "; " + parts_text(value)
+            : fmt::format(": {}; take the tensors alone with all_tensors(value)", in_the_way)));
   }
   std::vector<NamedTensor> tensors;
   for (const auto& [key, item] : std::get<TorchValue::Dict>(found->data)) {

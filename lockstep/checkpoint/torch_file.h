@@ -54,8 +54,9 @@ inline TorchValue none() {
 // CheckpointError, naming the file and the cause, if the file is damaged or contains anything else:
 // Python's pickle can call any function, and this reader calls none. It refuses archives that are
 // compressed, TorchScript archives (also those of C++'s torch::save), files from before
-// PyTorch 1.6, and tensors with more elements than their storage, as expand() makes them.
-// UsageError if there is no such file; BackendError if the disk fails.
+// PyTorch 1.6, and tensors with more elements than their storage, as expand() makes them. The error
+// for a file of another known format names that. UsageError if there is no such file, or if it is a
+// folder; BackendError if the disk fails.
 //
 // Allocates no more than the size of the file for tensors, and a fixed multiple of the pickle's
 // size, which is at most 32 MiB, for the rest.
@@ -65,7 +66,8 @@ TorchValue read_torch_file(std::span<const std::byte> bytes, const std::string& 
 
 // The tensors of a state dict: of the value itself, or of its part, such as "model" in
 // {"model": net.state_dict(), "epoch": 3}. CheckpointError if there is no such part, or if it is
-// not a dict of names and tensors; the message lists the parts that are.
+// not a dict of names and tensors; the message lists the parts that are, or names the entry that is
+// no tensor, such as the extra state of a module of Python, without which it would be one.
 std::vector<NamedTensor> state_dict_of(const TorchValue& value, std::string_view part = "");
 
 // Every tensor at any depth, with the keys and positions that lead to it as its name:

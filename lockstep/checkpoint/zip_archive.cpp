@@ -50,14 +50,17 @@ std::uint32_t crc_of(std::span<const std::byte> bytes, std::uint32_t crc = 0) {
 
 }  // namespace
 
-ZipArchive::ZipArchive(StoredBytes bytes, std::string file)
+ZipArchive::ZipArchive(StoredBytes bytes, std::string file,
+                       const std::function<void(const ZipArchive&)>& check_names)
     : bytes_(std::move(bytes)), file_(std::move(file)) {
   const Directory directory = find_directory();
   read_directory(directory);
-  check_local_headers(directory.offset);
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     if (!by_name_.emplace(entries_[i].name, i).second) refuse(entries_[i], "it is there twice");
   }
+  check_names(*this);
+  check_stored();
+  check_local_headers(directory.offset);
 }
 
 void ZipArchive::fail(const std::string& what) const {
@@ -179,11 +182,6 @@ void ZipArchive::read_directory(const Directory& directory) {
       refuse(entry,
              fmt::format("its name has {} bytes, and names have 1 to {}", name, kMostZipNameBytes));
     }
-    if (method != 0) {
-      refuse(entry, fmt::format("it is compressed (method {}), and torch.save stores entries as "
-                                "they are",
-                                method));
-    }
     if ((flags & ~(zip::kHasDescriptor | zip::kNamesAreUtf8)) != 0) {
       refuse(entry,
              fmt::format("its flags are {:#x}: it is encrypted, or of an unknown kind", flags));
@@ -194,17 +192,29 @@ void ZipArchive::read_directory(const Directory& directory) {
     if (!size || !packed_size || !header || disk != 0) {
       refuse(entry, "its zip64 field is missing, or it is in another part of the archive");
     }
-    if (*size != *packed_size) {
-      refuse(entry,
-             fmt::format("its sizes {} and {} differ, though it is stored", *packed_size, *size));
-    }
     entry.size = *size;
+    entry.packed_size = *packed_size;
+    entry.method = method;
     entry.header = *header;
     entry.has_descriptor = (flags & zip::kHasDescriptor) != 0;
     entries_.push_back(std::move(entry));
   }
   if (fields.left() > 0) {
     fail(fmt::format("{} bytes follow the last entry of its central directory", fields.left()));
+  }
+}
+
+void ZipArchive::check_stored() const {
+  for (const ZipEntry& entry : entries_) {
+    if (entry.method != 0) {
+      refuse(entry, fmt::format("it is compressed (method {}), and torch.save stores entries as "
+                                "they are; unpack it, and save it again in Python",
+                                entry.method));
+    }
+    if (entry.size != entry.packed_size) {
+      refuse(entry, fmt::format("its sizes {} and {} differ, though it is stored",
+                                entry.packed_size, entry.size));
+    }
   }
 }
 

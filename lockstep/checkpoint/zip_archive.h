@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -19,7 +20,9 @@ struct ZipEntry {
   std::uint64_t header = 0;  // where its local header starts in the file
   std::uint64_t data = 0;    // where its data starts
   std::uint64_t size = 0;
+  std::uint64_t packed_size = 0;
   std::uint32_t crc = 0;
+  std::uint16_t method = 0;
   bool has_descriptor = false;
 };
 
@@ -29,8 +32,10 @@ struct ZipEntry {
 // than the file.
 class ZipArchive {
  public:
-  // `file` is for messages.
-  ZipArchive(StoredBytes bytes, std::string file);
+  // `file` is for messages. `check_names` may throw for what find() and the names of entries()
+  // tell, before all else is checked: archives of another kind are often compressed.
+  ZipArchive(StoredBytes bytes, std::string file,
+             const std::function<void(const ZipArchive&)>& check_names = [](const ZipArchive&) {});
 
   const std::vector<ZipEntry>& entries() const { return entries_; }
   // Null if there is none.
@@ -54,6 +59,7 @@ class ZipArchive {
   std::string bytes_at(std::uint64_t offset, std::uint64_t size) const;
   Directory find_directory() const;
   void read_directory(const Directory& directory);
+  void check_stored() const;
   void check_local_headers(std::uint64_t end);
   void check_local_header(ZipEntry& entry, std::uint64_t end) const;
   void check_crc(const ZipEntry& entry, std::uint32_t crc) const;

@@ -22,7 +22,7 @@ void seed_everything(std::uint64_t seed, const ProcessGroup& group);
 void seed_everything(std::uint64_t seed, const std::shared_ptr<ProcessGroup>& group);
 
 // On rank 0, writes the line to standard output and flushes it; does nothing on other ranks. No
-// communication.
+// communication. A line that cannot be written, as on a full disk, is lost without an error.
 void print0(const ProcessGroup& group, std::string_view line);
 void print0(const std::shared_ptr<ProcessGroup>& group, std::string_view line);
 

@@ -18,6 +18,7 @@
 #include "lockstep/core/system_error.h"
 #include "lockstep/core/tcp_socket.h"
 #include "lockstep/core/unique_fd.h"
+#include "lockstep/libtorch_version.h"
 #include "lockstep/train/event_encoding.h"
 
 namespace lockstep {
@@ -118,19 +119,20 @@ class TensorBoardWriter::File {
                                  ::getpid(), number++);
     fd_.reset(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
     if (!fd_) error_ = errno;
-    require_writable();
+    if (error_ != 0) throw BackendError(fault());
     EventMessage event;
     event.real(fields::kEventTime, seconds_since_epoch())
         .bytes(fields::kEventVersion, "brain.Event:2");
     gathered_ = event_record(event.encoded());
-    write();
+    append_gathered();
+    if (error_ != 0) throw BackendError(fault());
   }
 
   ~File() {
     try {
       write();
-    } catch (const BackendError&) {
-      // Lost, as the header says.
+    } catch (const std::exception&) {
+      // A handler may turn the warning into an exception.
     }
   }
 
@@ -141,7 +143,7 @@ class TensorBoardWriter::File {
   }
 
   void add_event(std::int64_t step, unsigned field, const EventMessage& message) {
-    require_writable();
+    if (error_ != 0) return;
     EventMessage event;
     event.real(fields::kEventTime, seconds_since_epoch())
         .integer(fields::kEventStep, step)
@@ -151,28 +153,37 @@ class TensorBoardWriter::File {
   }
 
   void write() {
-    require_writable();
-    std::string_view rest = gathered_;
-    while (!rest.empty()) {
-      const ssize_t count = ::write(fd_.get(), rest.data(), rest.size());
-      if (count < 0 && errno == EINTR) continue;
-      if (count < 0) error_ = errno;
-      require_writable();
-      rest.remove_prefix(static_cast<std::size_t>(count));
-    }
-    gathered_.clear();
-    written_at_ = Clock::now();
+    if (error_ != 0) return;
+    append_gathered();
+    if (error_ == 0) return;
+    libtorch::warn("TensorBoardWriter",
+                   "[TensorBoardWriter] " + fault() + "; its events are dropped from now on");
   }
 
   const std::filesystem::path& path() const { return path_; }
 
+  // Why events have been dropped; empty if none have.
+  std::string fault() const {
+    if (error_ == 0) return "";
+    return fmt::format("cannot write the event file {}: {}", path_.string(), reason_of(error_));
+  }
+
  private:
   using Clock = std::chrono::steady_clock;
 
-  void require_writable() const {
-    if (error_ == 0) return;
-    throw BackendError(
-        fmt::format("cannot write the event file {}: {}", path_.string(), reason_of(error_)));
+  void append_gathered() {
+    std::string_view rest = gathered_;
+    while (error_ == 0 && !rest.empty()) {
+      const ssize_t count = ::write(fd_.get(), rest.data(), rest.size());
+      if (count < 0 && errno == EINTR) continue;
+      if (count < 0) {
+        error_ = errno;
+      } else {
+        rest.remove_prefix(static_cast<std::size_t>(count));
+      }
+    }
+    gathered_.clear();
+    written_at_ = Clock::now();
   }
 
   std::filesystem::path path_;
@@ -243,6 +254,10 @@ void TensorBoardWriter::purge(std::int64_t step) {
 
 void TensorBoardWriter::flush() {
   file_->write();
+}
+
+std::string TensorBoardWriter::error() const {
+  return file_->fault();
 }
 
 const std::filesystem::path& TensorBoardWriter::file() const {

@@ -21,14 +21,16 @@ namespace lockstep {
 //
 // Events are collected in memory, and written by flush(), by the destructor, when 64 KiB have
 // gathered, and by the first call that comes two seconds after the last write. Used by one thread
-// at a time. BackendError with the path and the system's reason if the disk cannot take them; later
-// calls throw it again.
+// at a time.
+//
+// A disk that cannot take events, such as a full one, does not end a training: from then on events
+// are dropped, after a warning (TORCH_WARN) with the path and the system's reason. error() tells.
 class TensorBoardWriter {
  public:
   // Makes the folder, and in it events.out.tfevents.<seconds>.<host>.<pid>.<number>. BackendError
   // if that is not possible.
   explicit TensorBoardWriter(const std::filesystem::path& folder);
-  // Writes what is left. Errors are lost: call flush() before.
+  // Writes what is left.
   ~TensorBoardWriter();
   TensorBoardWriter(TensorBoardWriter&&) noexcept;
   TensorBoardWriter& operator=(TensorBoardWriter&&) noexcept;
@@ -49,6 +51,9 @@ class TensorBoardWriter {
   void purge(std::int64_t step);
 
   void flush();
+
+  // Why events have been dropped; empty if none have.
+  std::string error() const;
 
   const std::filesystem::path& file() const;
 

@@ -16,11 +16,13 @@
 #include "support/temporary_folder.h"
 #include <fmt/format.h>
 #include <gmock/gmock.h>
+#include <sys/mount.h>
 #include <sys/syscall.h>
 
 #include "lockstep/checkpoint/safetensors_layout.h"
 #include "lockstep/checkpoint/sha256.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/remove_folder.h"
 
 namespace lockstep {
 namespace {
@@ -57,11 +59,16 @@ const nlohmann::json kManifest{{"format", "lockstep checkpoint"},
                                {"score", nullptr},
                                {"files", nlohmann::json::object()}};
 
-void write(CheckpointStore& store, std::int64_t step, std::optional<double> score = {}) {
+// What went wrong after the checkpoint was complete.
+std::string written(CheckpointStore& store, std::int64_t step, std::optional<double> score = {}) {
   nlohmann::json manifest = kManifest;
   if (score) manifest["score"] = *score;
-  const Written written(static_cast<float>(step));
-  store.write(step, score, manifest, written.files());
+  const Written content(static_cast<float>(step));
+  return store.write(step, score, manifest, content.files());
+}
+
+void write(CheckpointStore& store, std::int64_t step, std::optional<double> score = {}) {
+  EXPECT_EQ(written(store, step, score), "");
 }
 
 void write(const fs::path& folder, std::int64_t step, int keep_last = 1) {
@@ -146,6 +153,48 @@ TEST(CheckpointStore, KeepsTheLastAndTheBest) {
   write(store, 7, 0.1);
   write(store, 8, 0.2);
   EXPECT_THAT(steps(), ElementsAre(8, 7, 6)) << "of equal scores, the newer one";
+}
+
+TEST(CheckpointStore, OneThatSomebodyMovesAwayStopsNoRemoval) {
+  const TemporaryFolder folder;
+  const fs::path path = folder.path() / "checkpoints";
+  CheckpointStore store(path, 2, 1);
+  write(store, 1, 0.9);
+  write(store, 2, 0.5);
+  write(store, 3, 0.6);
+  EXPECT_THAT(checkpoint_names(path),
+              ElementsAre("step-000000000003", "step-000000000002", "step-000000000001"));
+  fs::rename(path / "step-000000000001", folder.path() / "archived");  // the best
+  remove_folder(path / "step-000000000002");                           // among the last
+  EXPECT_EQ(written(store, 4, 0.1), "");
+  EXPECT_EQ(written(store, 5, 0.2), "");
+  EXPECT_EQ(written(store, 6, 0.3), "");
+  // The best of those that are there.
+  EXPECT_THAT(checkpoint_names(path),
+              ElementsAre("step-000000000006", "step-000000000005", "step-000000000003"));
+  EXPECT_EQ(step_in(folder.path() / "archived"), 1);
+}
+
+TEST(CheckpointStore, OneThatCannotBeRemovedKeepsNoOther) {
+  const auto outcomes = testing::run_ranks(1, [&](testing::Rank& rank) {
+    const TemporaryFolder folder;
+    CheckpointStore store(folder.path(), 1, 0);
+    write(store, 1);
+    // A mount in it, which nobody can rename or remove.
+    if (!testing::mount_disk(folder.path() / "step-000000000001", 1 << 20)) {
+      return rank.report("skipped");
+    }
+    EXPECT_THAT(written(store, 2), HasSubstr("cannot remove"));
+    EXPECT_THAT(written(store, 3), HasSubstr("step-000000000001: "));
+    EXPECT_THAT(checkpoint_names(folder.path()),
+                ElementsAre("step-000000000003", "step-000000000001"));
+    ::umount((folder.path() / "step-000000000001").c_str());
+    EXPECT_EQ(written(store, 4), "");
+    EXPECT_THAT(checkpoint_names(folder.path()), ElementsAre("step-000000000004"));
+  });
+  if (outcomes[0].result == "skipped") {
+    testing::skip_or_fail("a mount needs a namespace of its own");
+  }
 }
 
 TEST(CheckpointStore, AStepThatIsWrittenAgainReplacesTheOld) {

@@ -32,6 +32,10 @@ TEST(FuzzCorpus, OfSafetensors) {
   run_corpus("safetensors", fuzz_safetensors);
 }
 
+TEST(FuzzCorpus, OfSafetensorsIndices) {
+  run_corpus("safetensors_index", fuzz_safetensors_index);
+}
+
 TEST(FuzzCorpus, OfTorchFiles) {
   run_corpus("torch_file", fuzz_torch_file);
 }

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "checkpoint/safetensors_bytes.h"
 #include "checkpoint/torch_bytes.h"
 #include "data/idx_bytes.h"
 #include "support/limits.h"
@@ -218,7 +219,15 @@ TEST(HostileTorchFile, ArchivesMustBeStoredWholeAndWithoutOverlap) {
     return copy;
   };
   expect_refused(
-      {{"", "it is not a zip archive"},
+      {{"", "it is empty"},
+       {"PQ is no zip", "it is not a zip archive, as torch.save writes: it is damaged"},
+       {safetensors_bytes("{}", ""), "it is a safetensors file; read it with read_safetensors"},
+       {zip_bytes({{"a/data.pkl", kPickle, 8}, {"a/code/net.py", "", 8}, {"a/constants.pkl", ""}}),
+        "it is a TorchScript archive, which torch::save of C++"},
+       {zip_bytes({{"weight.npy", "", 8}}), "it is an archive of NumPy"},
+       {zip_bytes({{"config.json", "", 8}, {"model.weights.h5", ""}}), "it is a model of Keras"},
+       {zip_bytes({{"net/archive_format", "pt2"}, {"net/data/weights/w", ""}}),
+        "it is an exported program"},
        {"PK\x05\x06", "it has 4 bytes, too few for a zip archive"},
        {"\x80\x02\x8a\x0a and so on", "files from before PyTorch 1.6 are not read"},
        {good + "x", "it does not end with the end record"},

@@ -63,6 +63,10 @@ TEST(Mutations, OfSafetensors) {
   run_mutations("safetensors", fuzz_safetensors);
 }
 
+TEST(Mutations, OfSafetensorsIndices) {
+  run_mutations("safetensors_index", fuzz_safetensors_index);
+}
+
 TEST(Mutations, OfTorchFiles) {
   run_mutations("torch_file", fuzz_torch_file);
 }

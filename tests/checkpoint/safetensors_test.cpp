@@ -94,6 +94,62 @@ TEST(Safetensors, WritesElementsInIndexOrder) {
   for (const auto& [name, tensor] : read) EXPECT_TRUE(tensor.is_contiguous()) << name;
 }
 
+TEST(Safetensors, ATypeThatNobodyKnowsLeavesTheOthersReadable) {
+  const TemporaryFolder folder;
+  const auto file = folder.path() / "mixed.safetensors";
+  folder.write("mixed.safetensors",
+               safetensors_bytes(R"({"w":{"dtype":"U8","shape":[2,2],"data_offsets":[0,4]},)"
+                                 R"("p":{"dtype":"F4","shape":[2,2],"data_offsets":[4,6]},)"
+                                 R"("q":{"dtype":"F6_E2M3","shape":[4],"data_offsets":[6,9]}})",
+                                 "abcdefghi"));
+  const SafetensorsFile opened(file);
+  EXPECT_TRUE(opened.can_read(0));
+  EXPECT_FALSE(opened.can_read(1));
+  EXPECT_TRUE(opened.read(0).equal(torch::tensor({{97, 98}, {99, 100}}, torch::kByte)));
+  EXPECT_TRUE(opened.read_bytes(2).equal(torch::tensor({103, 104, 105}, torch::kByte)));
+  EXPECT_THAT([&] { opened.read(1); },
+              ThrowsMessage<CheckpointError>(
+                  HasSubstr("mixed.safetensors: entry \"p\" has elements of type \"F4\" (Lockstep "
+                            "does not know it); convert the file, or take its bytes")));
+  EXPECT_THAT(
+      [&] { read_safetensors(file); },
+      ThrowsMessage<CheckpointError>(AllOf(
+          HasSubstr("2 of 3 entries cannot be read: \"p\" of type \"F4\" (Lockstep does not know "
+                    "it), \"q\" of type \"F6_E2M3\""),
+          HasSubstr("read the others one by one with SafetensorsFile"))));
+}
+
+// Scales of 8 bits, which only a later libtorch has.
+TEST(Safetensors, ATypeOfALaterLibtorchLeavesTheOthersReadable) {
+  const TemporaryFolder folder;
+  const auto file = folder.path() / "scaled.safetensors";
+  folder.write("scaled.safetensors",
+               safetensors_bytes(R"({"w":{"dtype":"I8","shape":[4],"data_offsets":[0,4]},)"
+                                 R"("s":{"dtype":"F8_E8M0","shape":[2],"data_offsets":[4,6]}})",
+                                 "abcd\x7f\x80"));
+  const SafetensorsFile opened(file);
+  EXPECT_EQ(opened.read(0).numel(), 4);
+  if (opened.can_read(1)) {
+    EXPECT_TRUE(opened.read(1).to(torch::kFloat).equal(torch::tensor({1.0F, 2.0F})));
+    EXPECT_EQ(read_safetensors(file).tensors.size(), 2u);
+    return;
+  }
+  EXPECT_THAT(
+      [&] { read_safetensors(file); },
+      ThrowsMessage<CheckpointError>(HasSubstr(
+          "\"s\" of type \"F8_E8M0\" (this libtorch lacks it; build Lockstep with a later")));
+}
+
+TEST(Safetensors, TakesNullForNoMetadata) {
+  const TemporaryFolder folder;
+  folder.write("null", safetensors_bytes(R"({"__metadata__":null,"a":{"dtype":"U8","shape":[1],)"
+                                         R"("data_offsets":[0,1]}})",
+                                         "x"));
+  const Safetensors read = read_safetensors(folder.path() / "null");
+  EXPECT_EQ(read.tensors.size(), 1u);
+  EXPECT_TRUE(read.metadata.empty());
+}
+
 TEST(Safetensors, WritesTiedWeightsUnderEachName) {
   const TemporaryFolder folder;
   const auto file = folder.path() / "tied.safetensors";
@@ -115,10 +171,12 @@ TEST(Safetensors, RefusesWhatAFileCannotHold) {
       {{{std::string(4097, 'n'), one}}, "(4097 bytes)"},
       {{{"\xff", one}}, "is not UTF-8"},
       {{{"a", at::Tensor()}}, "\"a\" is undefined"},
-      {{{"a", torch::ones({1}, torch::kComplexDouble)}}, "complex128, which safetensors lacks"},
+      {{{"a", torch::ones({1}, torch::kComplexDouble)}},
+       "complex128, which safetensors lacks; save torch::view_as_real(tensor)"},
       {{{"a", torch::empty({1}, torch::kMeta)}}, "on the device meta"},
-      {{{"a", torch::eye(2).to_sparse()}}, "is sparse"},
-      {{{"a", torch::quantize_per_tensor(one, 1, 0, torch::kQInt8)}}, "quantized"}};
+      {{{"a", torch::eye(2).to_sparse()}}, "to_dense()"},
+      {{{"a", torch::quantize_per_tensor(one, 1, 0, torch::kQInt8)}}, "dequantize()"},
+      {{{"a", torch::empty({1}, torch::kComplexHalf)}}, "save tensor.view(torch::kByte)"}};
   for (const auto& [tensors, message] : wrong) {
     EXPECT_THAT([&] { write_safetensors(file, tensors); },
                 ThrowsMessage<UsageError>(HasSubstr(message)));

@@ -2,6 +2,7 @@
 // The names and the order of a module's state, and what loading checks and keeps.
 #include "lockstep/checkpoint/state_dict.h"
 
+#include "support/captured_warnings.h"
 #include <gmock/gmock.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/batchnorm.h>
@@ -166,6 +167,43 @@ TEST(LoadStateDict, ThatIsNotStrictReturnsTheNames) {
       },
       ThrowsMessage<CheckpointError>(
           AllOf(HasSubstr("\"0.bias\" has the shape [3]"), Not(HasSubstr("missing")))));
+}
+
+std::vector<NamedTensor> with_prefix(const std::string& prefix, std::vector<NamedTensor> tensors) {
+  for (auto& entry : tensors) entry.name = prefix + entry.name;
+  return tensors;
+}
+
+// As Python's DistributedDataParallel saves its state, torch.compile, and a module around the net.
+TEST(LoadStateDict, NamesAPrefix) {
+  const auto net = small_net();
+  for (const std::string prefix : {"module.", "_orig_mod.", "module._orig_mod."}) {
+    EXPECT_THAT([&] { load_state_dict(*net, with_prefix(prefix, state_dict(*small_net()))); },
+                ThrowsMessage<CheckpointError>(
+                    AllOf(HasSubstr("missing ones with \"" + prefix + "\" in front"),
+                          HasSubstr("cut the first " + std::to_string(prefix.size())))));
+  }
+  torch::nn::Sequential outer;
+  outer->push_back("module", small_net());
+  EXPECT_THAT([&] { load_state_dict(*outer, state_dict(*small_net())); },
+              ThrowsMessage<CheckpointError>(
+                  HasSubstr("missing names are the unexpected ones with \"module.\" in front")));
+  EXPECT_THAT(
+      [&] {
+        load_state_dict(*net, std::vector<NamedTensor>{{"module.x", torch::ones(1)}});
+      },
+      ThrowsMessage<CheckpointError>(Not(HasSubstr("in front"))));
+}
+
+// A head that the file lacks does not hide it; and it would load nothing without a word.
+TEST(LoadStateDict, WarnsOfAPrefixThatLoadsNothing) {
+  const auto net = small_net();
+  auto tensors = with_prefix("model.", state_dict(*small_net()));
+  tensors.pop_back();
+  const testing::CapturedWarnings warnings;
+  const StateDifferences differences = load_state_dict(*net, tensors, /*strict=*/false);
+  EXPECT_EQ(differences.missing.size(), 8u);
+  EXPECT_THAT(warnings.messages(), ElementsAre(HasSubstr("with \"model.\" in front")));
 }
 
 TEST(LoadStateDict, RefusesTensorsThatAreNone) {

@@ -28,7 +28,7 @@ inline std::vector<NamedTensor> tensors_of_all_types() {
                                    {"bool", values.to(torch::kBool)},
                                    {"complex64", values.to(torch::kComplexFloat)}};
   for (const char* name : {"uint16", "uint32", "uint64", "float8_e4m3fn", "float8_e5m2",
-                           "float8_e4m3fnuz", "float8_e5m2fnuz"}) {
+                           "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"}) {
     if (const auto type = libtorch::later_type(name)) {
       tensors.push_back({name, values.abs().to(*type)});
     }

@@ -12,6 +12,8 @@
 #include "support/rank_processes.h"
 #include "support/temporary_folder.h"
 #include <gmock/gmock.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/serialize.h>
 
 #include "lockstep/checkpoint/zip_archive.h"
 #include "lockstep/checkpoint/zip_writer.h"
@@ -213,6 +215,47 @@ TEST(TorchFile, FindsTheStateDictByItsName) {
   ASSERT_EQ(all.size(), 2u);
   EXPECT_EQ(all[0].name, "model.w");
   EXPECT_EQ(all[1].name, "state.0.0");
+}
+
+TEST(TorchFile, NamesWhatKeepsADictFromBeingAStateDict) {
+  const auto named = [](const char* name, TorchValue value) {
+    return std::pair(TorchValue{std::string(name)}, std::move(value));
+  };
+  const TorchValue tensor{torch::ones({2})};
+  const TorchValue plain{TorchValue::Dict{named("weight", tensor)}};
+  const TorchValue extra{TorchValue::Dict{named("weight", tensor), named("bn._extra_state", {})}};
+  const auto expect_refused = [](const TorchValue& value, const char* part, const char* message) {
+    EXPECT_THAT([&] { state_dict_of(value, part); },
+                ThrowsMessage<CheckpointError>(HasSubstr(message)));
+  };
+  expect_refused(extra, "",
+                 "its entry \"bn._extra_state\" is None; take the tensors alone with all_tensors");
+  EXPECT_EQ(all_tensors(extra).size(), 1u);
+  expect_refused(TorchValue{TorchValue::Dict{named("model", extra)}}, "",
+                 "no part of it is one: of \"model\", its entry \"bn._extra_state\" is None");
+  expect_refused(TorchValue{TorchValue::Dict{named("model", extra)}}, "model",
+                 "the part \"model\" is not a dict of names and tensors: its entry "
+                 "\"bn._extra_state\" is None");
+  expect_refused(TorchValue{TorchValue::Dict{
+                     named("w", tensor), {{std::int64_t{3}}, tensor}, named("epoch", {3.5})}},
+                 "", "it has the key 3, which is no name (and there are 1 more)");
+  expect_refused(plain, "model",
+                 "there is no part \"model\", since the saved value is itself a dict of names");
+}
+
+// Named, so that nobody converts them twice: README's own file, and what torch::save writes of
+// tensors.
+TEST(TorchFile, NamesTheArchivesOfTorchSaveInCpp) {
+  const TemporaryFolder folder;
+  const std::string file = folder.path() / "net.pt";
+  const torch::nn::Linear net(3, 2);
+  torch::save(net, file);
+  EXPECT_THAT([&] { read_torch_file(file); },
+              ThrowsMessage<CheckpointError>(AllOf(HasSubstr("it is a TorchScript archive"),
+                                                   HasSubstr("load it with torch::load"))));
+  torch::save(torch::ones({2}), file);
+  EXPECT_THAT([&] { read_torch_file(file); },
+              ThrowsMessage<CheckpointError>(HasSubstr("it is a TorchScript archive")));
 }
 
 TEST(TorchFile, TwoWaysToOneNameAreAnError) {

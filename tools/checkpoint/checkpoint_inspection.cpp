@@ -10,6 +10,7 @@
 
 #include "lockstep/checkpoint/checkpoint_store.h"
 #include "lockstep/checkpoint/in_quotes.h"
+#include "lockstep/checkpoint/other_format.h"
 #include "lockstep/core/error.h"
 #include "tools/checkpoint/inspected_tensors.h"
 #include "tools/report/text_table.h"
@@ -29,10 +30,13 @@ std::vector<fs::path> checkpoints_in(const fs::path& folder) {
   std::vector<fs::path> found;
   for (const auto& name : checkpoint_names(folder)) found.push_back(folder / name);
   if (found.empty()) {
+    const fs::path file = tensor_file_in(folder);
     throw UsageError(fmt::format(
-        "{}: this folder has neither a manifest.json nor folders such as {}; give a checkpoint, or "
-        "the folder of --checkpoint-dir",
-        folder.string(), checkpoint_name(10)));
+        "{}: this folder has neither a manifest.json nor folders such as {}; give a checkpoint, "
+        "the folder of --checkpoint-dir, or {}",
+        folder.string(), checkpoint_name(10),
+        file.empty() ? "a file of tensors"
+                     : fmt::format("a file of tensors, such as {}", file.string())));
   }
   return found;
 }

@@ -9,7 +9,6 @@
 #include <fmt/format.h>
 #include <torch/types.h>
 
-#include "lockstep/checkpoint/element_type.h"
 #include "lockstep/checkpoint/in_quotes.h"
 #include "lockstep/checkpoint/tensor_bytes.h"
 #include "tools/recipes/json_fields.h"
@@ -97,10 +96,6 @@ void compare_values(const at::Tensor& first, const at::Tensor& second,
   }
 }
 
-std::string dtype_name(const at::Tensor& tensor) {
-  return std::string(find_element_type(tensor.scalar_type())->dtype);
-}
-
 }  // namespace
 
 std::vector<TensorDifference> differences(const TensorSource& first, const TensorSource& second) {
@@ -112,23 +107,31 @@ std::vector<TensorDifference> differences(const TensorSource& first, const Tenso
       found.push_back({.name = name, .kind = DifferenceKind::missing, .first = {}, .second = {}});
       continue;
     }
-    const at::Tensor a = first.read(i);
-    const at::Tensor b = second.read(*other);
-    if (a.sizes() != b.sizes()) {
+    const auto shape = first.shape(i);
+    const auto other_shape = second.shape(*other);
+    if (shape != other_shape) {
       found.push_back({.name = name,
                        .kind = DifferenceKind::shape,
-                       .first = shape_text(a.sizes()),
-                       .second = shape_text(b.sizes())});
+                       .first = shape_text(shape),
+                       .second = shape_text(other_shape)});
     }
-    if (a.scalar_type() != b.scalar_type()) {
-      found.push_back({.name = name,
-                       .kind = DifferenceKind::dtype,
-                       .first = dtype_name(a),
-                       .second = dtype_name(b)});
+    const std::string dtype = first.dtype(i);
+    const std::string other_dtype = second.dtype(*other);
+    if (dtype != other_dtype) {
+      found.push_back(
+          {.name = name, .kind = DifferenceKind::dtype, .first = dtype, .second = other_dtype});
     }
-    if (a.sizes() != b.sizes() || a.scalar_type() != b.scalar_type()) continue;
+    if (shape != other_shape || dtype != other_dtype) continue;
+    // Of a type that this libtorch lacks, bytes are compared.
+    const at::Tensor a = first.read_or_bytes(i);
+    const at::Tensor b = second.read_or_bytes(*other);
     TensorDifference values{
         .name = name, .kind = DifferenceKind::values, .first = {}, .second = {}};
+    if (a.numel() != b.numel()) {  // bytes
+      values.differing = values.elements = std::max(a.numel(), b.numel());
+      found.push_back(values);
+      continue;
+    }
     if (a.numel() > 0) compare_values(a, b, values);
     if (values.differing > 0) found.push_back(values);
   }

@@ -4,7 +4,6 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/checkpoint/element_type.h"
 #include "lockstep/checkpoint/in_quotes.h"
 #include "lockstep/checkpoint/tensor_bytes.h"
 #include "tools/checkpoint/inspection.h"
@@ -14,26 +13,34 @@ namespace lockstep {
 
 InspectedTensors::InspectedTensors(const TensorSource& source) {
   for (std::size_t i = 0; i < source.names().size(); ++i) {
-    const at::Tensor tensor = source.read(i);
+    const at::Tensor tensor = source.read_or_bytes(i);
     tensors.push_back({.name = source.names()[i],
-                       .dtype = std::string(find_element_type(tensor.scalar_type())->dtype),
-                       .shape = tensor.sizes().vec(),
-                       .elements = tensor.numel(),
+                       .dtype = source.dtype(i),
+                       .can_read = source.can_read(i),
+                       .shape = source.shape(i),
+                       .elements = 1,
                        .bytes = static_cast<std::uint64_t>(tensor.numel() * tensor.element_size()),
                        .sha256 = sha256_of(tensor)});
+    for (const std::int64_t size : tensors.back().shape) tensors.back().elements *= size;
     elements += tensors.back().elements;
     bytes += tensors.back().bytes;
+    if (!tensors.back().can_read) ++unreadable;
   }
 }
 
 std::string InspectedTensors::text() const {
   std::vector<Cells> lines{{"name", "dtype", "shape", "bytes", "sha256"}};
   for (const auto& tensor : tensors) {
-    lines.push_back({in_quotes(tensor.name), tensor.dtype, shape_text(tensor.shape),
-                     std::to_string(tensor.bytes), tensor.sha256});
+    lines.push_back({in_quotes(tensor.name),
+                     tensor.can_read ? tensor.dtype : in_quotes(tensor.dtype),
+                     shape_text(tensor.shape), std::to_string(tensor.bytes), tensor.sha256});
   }
   return align_columns(lines) +
-         fmt::format("{} tensors, {} elements, {} bytes\n", tensors.size(), elements, bytes);
+         fmt::format("{} tensors, {} elements, {} bytes\n", tensors.size(), elements, bytes) +
+         (unreadable == 0 ? ""
+                          : fmt::format("{} of types that this libtorch lacks, in quotes: only "
+                                        "their bytes can be read\n",
+                                        unreadable));
 }
 
 Json InspectedTensors::json() const {
@@ -44,6 +51,7 @@ Json InspectedTensors::json() const {
                         {"shape", tensor.shape},
                         {"bytes", tensor.bytes},
                         {"sha256", tensor.sha256}});
+    if (!tensor.can_read) list.back()["readable"] = false;
   }
   return list;
 }

@@ -15,6 +15,8 @@ namespace lockstep {
 struct InspectedTensor {
   std::string name;
   std::string dtype;
+  // Whether this libtorch has the type; otherwise only the bytes have been read.
+  bool can_read;
   std::vector<std::int64_t> shape;
   std::int64_t elements;
   std::uint64_t bytes;
@@ -31,6 +33,8 @@ struct InspectedTensors {
   Json json() const;
 
   std::vector<InspectedTensor> tensors;
+  // How many are of types that this libtorch lacks.
+  std::size_t unreadable = 0;
   // Of all of them.
   std::int64_t elements = 0;
   std::uint64_t bytes = 0;

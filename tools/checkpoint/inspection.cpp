@@ -17,7 +17,9 @@ std::string sha256_of(const at::Tensor& tensor) {
 }
 
 std::string inspection_text(const TensorSource& source) {
-  std::string text = fmt::format("{}: {}\n", source.file(), source.format());
+  std::string text =
+      fmt::format("{}: {}{}\n", source.file(), source.format(),
+                  source.files() == 1 ? "" : fmt::format(", in {} files", source.files()));
   for (const auto& [key, value] : source.metadata()) {
     text += fmt::format("metadata {}: {}\n", in_quotes(key), in_quotes(value));
   }

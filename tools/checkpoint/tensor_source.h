@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The named tensors of a file, whichever of the two formats it has.
+// The named tensors of a file, or of sharded files by their index, whichever of the two formats it
+// has.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -14,7 +16,8 @@
 
 namespace lockstep {
 
-// Whether this is a file of torch.save, by its first bytes. UsageError if it cannot be read.
+// Whether this is a file of torch.save, by its first bytes. UsageError if it cannot be read or is a
+// folder.
 bool is_torch_file(const std::filesystem::path& file);
 
 class TensorSource {
@@ -29,9 +32,21 @@ class TensorSource {
   std::string format() const { return is_safetensors() ? "safetensors" : "torch"; }
   const std::string& file() const { return file_; }
   const std::vector<std::string>& names() const { return names_; }
+  // As Python calls it, or as a safetensors file has it if Lockstep does not know it.
+  std::string dtype(std::size_t index) const;
+  std::vector<std::int64_t> shape(std::size_t index) const;
+  // Whether this libtorch has the type.
+  bool can_read(std::size_t index) const;
   // Reads the tensor from a safetensors file now; those of a torch.save file have been read.
+  // CheckpointError unless can_read().
   at::Tensor read(std::size_t index) const;
+  // What there is to read of it: the tensor, or the bytes of one of another type.
+  at::Tensor read_or_bytes(std::size_t index) const;
+  // How many tensors can_read() is false for.
+  std::size_t unreadable() const;
   std::optional<std::size_t> find(const std::string& name) const;
+  // Of sharded files, else 1.
+  std::size_t files() const;
   // Empty for torch.save.
   std::map<std::string, std::string> metadata() const;
   // Values of a torch.save file that are no tensors, as numbers and strings, outside its part too.

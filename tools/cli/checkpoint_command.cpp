@@ -21,7 +21,10 @@ namespace lockstep::cli {
 ::CLI::App* CheckpointCommand::add_verb(::CLI::App& app, const std::string& name,
                                         const std::string& what, const std::string& folders) {
   ::CLI::App* verb = app.add_subcommand(name, what);
-  verb->add_option("FILE", file, "A safetensors or torch.save file" + folders)->required();
+  verb->add_option(
+          "FILE", file,
+          "A safetensors or torch.save file, the index of sharded safetensors files" + folders)
+      ->required();
   return verb;
 }
 
@@ -89,9 +92,17 @@ int CheckpointCommand::verify_folder() const {
 
 int CheckpointCommand::verify_file() const {
   const TensorSource source(file, "");
-  for (std::size_t i = 0; i < source.names().size(); ++i) source.read(i);
-  check_output(print(stdout, fmt::format("{}: {}, {} tensors, nothing is wrong\n", file,
-                                         source.format(), source.names().size())));
+  for (std::size_t i = 0; i < source.names().size(); ++i) source.read_or_bytes(i);
+  check_output(print(
+      stdout,
+      fmt::format("{}: {}{}, {} tensors, nothing is wrong{}\n", file, source.format(),
+                  source.files() == 1 ? "" : fmt::format(" in {} files", source.files()),
+                  source.names().size(),
+                  source.unreadable() == 0
+                      ? ""
+                      : fmt::format("; {} are of types that this libtorch lacks, and only their "
+                                    "bytes were read",
+                                    source.unreadable()))));
   return 0;
 }
 

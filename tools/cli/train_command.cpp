@@ -126,10 +126,13 @@ int TrainCommand::run(const std::vector<std::string>& arguments) const {
   if (member && member->rank != 0) return 0;
   if (!plan.start_ranks && started_by_local_training()) {
     hand_over(result);
-  } else if (training.json) {
-    check_output(print(stdout, to_json(result) + "\n"));
+    return 0;
   }
-  return 0;
+  for (const std::string& why : result.not_written) {
+    print(stderr, fmt::format("lockstep train: {}\n", why));
+  }
+  if (training.json) check_output(print(stdout, to_json(result) + "\n"));
+  return result.not_written.empty() ? 0 : 1;
 }
 
 std::optional<Curriculum> TrainCommand::chosen_curriculum() const {

@@ -210,6 +210,17 @@ void on_rank_0(ProcessGroup& group, const std::function<void()>& function) {
   if (wrong.starts_with('B')) throw BackendError(wrong.substr(1));
 }
 
+// Calls a function that writes a file.
+void note_unwritten(TrainResult& result, const std::function<void()>& write) {
+  try {
+    write();
+  } catch (const UsageError& error) {
+    result.not_written.emplace_back(error.what());
+  } catch (const BackendError& error) {
+    result.not_written.emplace_back(error.what());
+  }
+}
+
 }  // namespace
 
 std::string_view name(TrainMode mode) {
@@ -341,13 +352,24 @@ TrainResult train(const Recipe& recipe, TrainMode mode, const TrainOptions& opti
       return *result.accuracy;
     };
   }
+  const auto save = [&] {
+    if (!options.save_file || group->rank() != 0) return;
+    const TracedSpan span("checkpoint");
+    save_model(net.ptr(), *options.save_file, data.statistics);
+  };
   const CoreWait wait;
-  const auto epochs = model.trainer().fit(
-      loader,
-      [&](auto& net_in_mode, auto& samples) {
-        return recipe.loss(net_in_mode(samples.data), samples.target);
-      },
-      fit);
+  std::vector<EpochSummary> epochs;
+  try {
+    epochs = model.trainer().fit(
+        loader,
+        [&](auto& net_in_mode, auto& samples) {
+          return recipe.loss(net_in_mode(samples.data), samples.target);
+        },
+        fit);
+  } catch (const BackendError&) {
+    if (watch.has_ended()) save();  // the last checkpoint could not be written
+    throw;
+  }
   watch.finish(data.inputs.size(0));
   measure_memory(result, *group);
   measure_core_wait(result, wait, *group);
@@ -357,14 +379,13 @@ TrainResult train(const Recipe& recipe, TrainMode mode, const TrainOptions& opti
   }
   note_learned(result, recipe, *net);
   log_end(result, !epochs.empty(), rank_0_log);
-  if (options.save_file && group->rank() == 0) {
-    const TracedSpan span("checkpoint");
-    save_model(net.ptr(), *options.save_file, data.statistics);
-  }
-  if (trace) trace->finish();
+  save();
+  // What is only for looking at comes last, and costs nothing else.
+  if (records) result.not_written = records->errors();
+  if (trace) note_unwritten(result, [&] { trace->finish(); });
   if (course) {
     const std::vector<RankCourse> ranks = course->of_all_ranks();
-    if (group->rank() == 0) options.on_course(result, ranks);
+    if (group->rank() == 0) note_unwritten(result, [&] { options.on_course(result, ranks); });
   }
   return result;
 }

@@ -97,6 +97,7 @@ void check_train_options(const Recipe& recipe, const TrainOptions& options, int 
 // and, without on_step, every 100 steps. Tensors are on group->device(). ddp normalizes batches
 // over all ranks (SyncBatchNorm), dp each replica's part. Seeds torch's default generators.
 // NonFiniteGradient and OutOfSync on every rank, with the step, if the options request the checks.
+// What cannot be written of the metrics, the events, the trace or the course is in the result.
 TrainResult train(const Recipe& recipe, TrainMode mode, const TrainOptions& options,
                   const std::shared_ptr<ProcessGroup>& group,
                   const std::function<void(const std::string&)>& log);

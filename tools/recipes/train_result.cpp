@@ -93,13 +93,15 @@ Json fields_of(const TrainResult& result) {
   }
   if (result.weight) json["weight"] = *result.weight;
   if (result.bias) json["bias"] = *result.bias;
+  if (!result.not_written.empty()) json["not_written"] = result.not_written;
   return json;
 }
 
 std::string to_json(const TrainResult& result) {
   Json json{{"schema_version", kSchemaVersion}, {"versions", versions_json()}};
   json.update(fields_of(result));
-  return json.dump();
+  // Paths may contain bytes that are not UTF-8.
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 TrainResult train_result_from_json(const std::string& text) try {
@@ -130,7 +132,8 @@ TrainResult train_result_from_json(const std::string& text) try {
           .bits_per_character = optional_number(json, "bits_per_character"),
           .test_bits_per_character = optional_number(json, "test_bits_per_character"),
           .weight = optional_number(json, "weight"),
-          .bias = optional_number(json, "bias")};
+          .bias = optional_number(json, "bias"),
+          .not_written = json.value("not_written", std::vector<std::string>())};
 } catch (const Json::exception& error) {
   throw Error(fmt::format("not the result of a training run: {} in \"{}\"", error.what(), text));
 }

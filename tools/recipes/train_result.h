@@ -68,6 +68,8 @@ struct TrainResult {
   // What linear has learned.
   std::optional<double> weight;
   std::optional<double> bias;
+  // Why metrics, events, a trace or a report are missing or incomplete; usually nothing.
+  std::vector<std::string> not_written = {};
 };
 
 // One object, on one line.

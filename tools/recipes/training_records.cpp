@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <string_view>
 
+#include <c10/util/Exception.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -77,7 +78,7 @@ void TrainingRecords::step(const StepSeen& seen) {
               {"learning_rate", seen.learning_rate},
               {"samples_per_second", rate}};
     if (const auto peak = peak_mb()) json["peak_mb"] = *peak;
-    write_line(json.dump());
+    try_write_line(json.dump());
   }
   if (events_) {
     events_->add_scalar("train/loss", loss, seen.step());
@@ -95,13 +96,29 @@ void TrainingRecords::epoch(const EpochSeen& seen) {
               {"loss", seen.mean_loss},
               {"seconds", seen.seconds}};
     if (seen.accuracy) json["accuracy"] = *seen.accuracy;
-    write_line(json.dump());
+    try_write_line(json.dump());
   }
   if (events_) {
     events_->add_scalar("epoch/loss", seen.mean_loss, seen.step);
     if (seen.accuracy) events_->add_scalar("epoch/accuracy", *seen.accuracy, seen.step);
     events_->flush();
   }
+}
+
+void TrainingRecords::try_write_line(const std::string& line) {
+  try {
+    write_line(line);
+  } catch (const BackendError& error) {
+    metrics_error_ = error.what();
+    metrics_.reset();
+    TORCH_WARN(error.what(), "; training goes on without it");
+  }
+}
+
+std::vector<std::string> TrainingRecords::errors() const {
+  std::vector<std::string> errors{metrics_error_, events_ ? events_->error() : ""};
+  std::erase(errors, "");
+  return errors;
 }
 
 // In one call, so that a reader seldom sees half a line.

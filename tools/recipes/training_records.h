@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <c10/core/Device.h>
 
@@ -28,7 +29,8 @@ struct EpochSeen {
   std::optional<double> accuracy = {};
 };
 
-// Usually only rank 0 has one. Used by one thread at a time. BackendError if a disk is full.
+// Usually only rank 0 has one. Used by one thread at a time. A disk that fails while training goes
+// on ends the records, not the training.
 class TrainingRecords {
  public:
   // Opens a new or existing file to append to, and an event file in a new or existing folder;
@@ -48,15 +50,21 @@ class TrainingRecords {
   void step(const StepSeen& seen);
   void epoch(const EpochSeen& seen);
 
+  // Why records are missing, for each of the two; usually nothing.
+  std::vector<std::string> errors() const;
+
  private:
   using Clock = std::chrono::steady_clock;
 
   bool wanted() const { return metrics_ || events_; }
   void write_line(const std::string& line);
+  // After an error of the disk there are no more lines, but a warning.
+  void try_write_line(const std::string& line);
   // The peak in 10^6 bytes, at most a second old; of replicas on several GPUs, that of the first.
   std::optional<double> peak_mb();
 
   std::filesystem::path metrics_file_;
+  std::string metrics_error_;
   UniqueFd metrics_;
   std::optional<TensorBoardWriter> events_;
   at::Device device_;

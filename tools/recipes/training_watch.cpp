@@ -60,6 +60,7 @@ void TrainingWatch::end_steps() {
 
 void TrainingWatch::end_epoch(const EpochSummary& summary) {
   end_steps();
+  has_ended_ = summary.epoch + 1 == result_.epochs;
   result_.loss = summary.loss;
   for (const LossPoint& point : curve_.finish(group_)) {
     result_.losses.push_back({static_cast<double>(summary.epoch) + point.epoch, point.loss});

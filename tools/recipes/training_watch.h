@@ -37,6 +37,8 @@ class TrainingWatch {
   void end_steps();
   // Collective.
   void end_epoch(const EpochSummary& summary);
+  // Whether the net is trained, whatever follows.
+  bool has_ended() const { return has_ended_; }
   // After the last epoch. `samples` are those of an epoch.
   void finish(std::int64_t samples);
 
@@ -48,6 +50,7 @@ class TrainingWatch {
   TrainingObservers observers_;
   LossCurve curve_;
   bool steps_run_ = false;
+  bool has_ended_ = false;
   std::vector<double> seconds_;  // of the epochs
   std::int64_t steps_ = 0;
   std::uint64_t moved_ = 0;  // bytes, during the steps

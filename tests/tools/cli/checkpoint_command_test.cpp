@@ -100,6 +100,63 @@ TEST_F(CheckpointCommand, VerifiesWholeFiles) {
   EXPECT_THAT(other.err, HasSubstr("other: its first 8 bytes announce"));
 }
 
+TEST_F(CheckpointCommand, ReadsShardedFilesByTheirIndex) {
+  write("part-1", safetensors_with("w"));
+  write("part-2", safetensors_with("v"));
+  const auto index = write("model.safetensors.index.json",
+                           R"({"metadata": {}, "weight_map": {"w": "part-1", "v": "part-2"}})");
+  const Ended text = run_checkpoint({"inspect", index});
+  EXPECT_EQ(text.code, 0) << text.err;
+  EXPECT_THAT(text.out, AllOf(HasSubstr("index.json: safetensors, in 2 files\n"),
+                              HasSubstr("2 tensors, 4 elements, 16 bytes")));
+  EXPECT_THAT(run_checkpoint({"verify", index}).out,
+              HasSubstr("safetensors in 2 files, 2 tensors, nothing is wrong\n"));
+  EXPECT_EQ(run_checkpoint({"export", index, file("whole.pt")}).code, 0);
+  EXPECT_EQ(run_checkpoint({"diff", index, file("whole.pt")}).code, 0);
+  EXPECT_THAT(run_checkpoint({"inspect", folder_.path()}).err,
+              HasSubstr("or a file of tensors, such as " + index));
+  std::filesystem::remove(file("part-2"));
+  const Ended missing = run_checkpoint({"verify", index});
+  EXPECT_EQ(missing.code, 1);
+  EXPECT_THAT(missing.err, HasSubstr("of the 2 files that it names, 1 is missing: \"part-2\""));
+}
+
+TEST_F(CheckpointCommand, ListsTensorsOfTypesThatNobodyKnows) {
+  const std::string header = R"({"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
+                             R"("p":{"dtype":"F4","shape":[2,4],"data_offsets":[4,8]}})";
+  const auto path = write("packed", safetensors_bytes(header, kTwoFloats));
+  const Ended text = run_checkpoint({"inspect", path});
+  EXPECT_EQ(text.code, 0) << text.err;
+  EXPECT_THAT(text.out, AllOf(HasSubstr("float32"), HasSubstr("\"F4\""), HasSubstr("[2, 4]"),
+                              HasSubstr("2 tensors, 9 elements, 8 bytes\n1 of types that this")));
+  const auto tensors = Json::parse(run_checkpoint({"inspect", path, "--json"}).out)["tensors"];
+  EXPECT_FALSE(tensors.at(0).contains("readable"));
+  EXPECT_EQ(tensors.at(1)["readable"], false);
+  EXPECT_EQ(tensors.at(1)["dtype"], "F4");
+  EXPECT_THAT(run_checkpoint({"verify", path}).out, HasSubstr("1 are of types that this libtorch"));
+  EXPECT_EQ(run_checkpoint({"diff", path, path}).code, 0);
+  const std::string other_bytes("\0\0\x80\x3f\0\1\0\x40", 8);
+  const auto other = write("other", safetensors_bytes(header, other_bytes));
+  EXPECT_EQ(run_checkpoint({"diff", path, other}).out,
+            "values \"p\": 1 of 4 elements differ, by at most 1\n");
+  const Ended exported = run_checkpoint({"export", path, file("packed.pt")});
+  EXPECT_EQ(exported.code, 1);
+  EXPECT_THAT(exported.err, HasSubstr("entry \"p\" has elements of type \"F4\""));
+}
+
+TEST_F(CheckpointCommand, NamesWhatIsNoFileOfTensors) {
+  const std::vector<std::pair<std::string, std::string>> files{
+      {"abc", "it has 3 bytes, too few for a file of tensors; copy or download it again"},
+      {"", "it has 0 bytes, too few for a file of tensors"},
+      {R"({"architectures": ["Llama"]})", "without a weight_map, so it is no index"},
+      {"GGUF\x03 and much more text", "it is a GGUF file (llama.cpp)"}};
+  for (const auto& [bytes, message] : files) {
+    const Ended ended = run_checkpoint({"verify", write("some.pt", bytes)});
+    EXPECT_EQ(ended.code, 1) << message;
+    EXPECT_THAT(ended.err, HasSubstr(message));
+  }
+}
+
 TEST_F(CheckpointCommand, ComparesFilesOfEitherFormat) {
   const auto first = write("first", safetensors_with("w"));
   const auto part = write("part.pt", state_in_part("model"));

@@ -11,13 +11,16 @@
 #include <vector>
 
 #include "support/free_port.h"
+#include "support/limits.h"
 #include "support/process_table.h"
+#include "support/rank_processes.h"
 #include "support/skip_or_fail.h"
 #include "tests/tools/cli/train_fixture.h"
 #include <gmock/gmock.h>
 #include <signal.h>
 #include <stdlib.h>
 
+#include "lockstep/core/remove_folder.h"
 #include "lockstep/train/trace_events.h"
 
 namespace lockstep {
@@ -105,12 +108,71 @@ TEST_F(TrainFiles, MetricsBeginOnALineOfTheirOwn) {
   EXPECT_EQ(Json::parse(line)["kind"], "step");
 }
 
-TEST_F(TrainFiles, AFullDiskEndsATrainingWithMetrics) {
+// What is only for looking at does not cost the trained net, nor the figures.
+TEST_F(TrainFiles, AFullDiskCostsTheFileOnly) {
+  const testing::TemporaryFolder disk;
+  testing::TemporaryFolder chart;
+  chart.write("chart.js", "/* the library */");
+  const auto outcomes = testing::run_ranks(
+      1,
+      [&](testing::Rank& rank) {
+        if (!testing::mount_disk(disk.path(), 8 << 10)) return rank.report("skipped");
+        ::setenv("LOCKSTEP_CHART_JS", (chart.path() / "chart.js").c_str(), 1);
+        disk.write("filler", std::string(4090, 'x'));
+        for (const auto& [option, ranks] :
+             std::vector<std::pair<std::string, std::string>>{{"--tensorboard", "1"},
+                                                              {"--tensorboard", "3"},
+                                                              {"--metrics", "2"},
+                                                              {"--trace", "2"},
+                                                              {"--report", "2"}}) {
+          const std::string net = folder().path() / ("net" + option + ranks);
+          const Ended ended =
+              run_lockstep({"train", "mlp", "--ranks", ranks, "--device", "cpu", "--data", data(),
+                            "--epochs", "12", "--global-batch-size", "12", "--save", net, "--json",
+                            option, disk.path() / "file"});
+          EXPECT_EQ(ended.code, 1) << option;
+          EXPECT_TRUE(std::filesystem::exists(net)) << option << ended.err;
+          EXPECT_THAT(ended.err, AllOf(HasSubstr("lockstep train: cannot write"),
+                                       HasSubstr("No space left on device")))
+              << option;
+          const Json result = Json::parse(ended.out);
+          EXPECT_GT(result["accuracy"], 0) << option;
+          ASSERT_THAT(result["not_written"], SizeIs(1)) << option;
+          EXPECT_THAT(result["not_written"][0].get<std::string>(), HasSubstr("No space left"));
+          remove_folder(disk.path() / "file");
+        }
+      },
+      {.deadline = std::chrono::seconds(110)});
+  if (outcomes[0].result == "skipped") testing::skip_or_fail("a mount needs a namespace");
+}
+
+TEST_F(TrainFiles, AFullDiskOfTheMetricsIsNamedAtOnce) {
   const Ended ended =
-      run_lockstep({"train", "linear", "--device", "cpu", "--metrics", "/dev/full", "--json"});
+      run_lockstep({"train", "linear", "--device", "cpu", "--metrics", "/dev/full"});
   EXPECT_EQ(ended.code, 1);
-  EXPECT_EQ(Json::parse(ended.out)["error"]["message"],
-            "cannot write the metrics file /dev/full: No space left on device");
+  const std::string error = "cannot write the metrics file /dev/full: No space left on device";
+  EXPECT_THAT(ended.err, AllOf(HasSubstr(error + "; training goes on without it"),
+                               HasSubstr("lockstep train: " + error + "\n")));
+  EXPECT_THAT(ended.out, HasSubstr("learned weight"));
+}
+
+// The net of --save is on another disk than the checkpoints.
+TEST_F(TrainFiles, AFullDiskOfTheCheckpointsKeepsTheNet) {
+  const testing::TemporaryFolder disk;
+  const std::string net = folder().path() / "net.pt";
+  const auto outcomes = testing::run_ranks(1, [&](testing::Rank& rank) {
+    if (!testing::mount_disk(disk.path(), 64 << 10)) return rank.report("skipped");
+    for (const std::string ranks : {"1", "2"}) {
+      std::filesystem::remove(net);
+      const Ended ended =
+          run_lockstep({"train", "mlp", "--ranks", ranks, "--device", "cpu", "--data", data(),
+                        "--epochs", "1", "--save", net, "--checkpoint-dir", disk.path() / ranks});
+      EXPECT_EQ(ended.code, 1);
+      EXPECT_THAT(ended.err, HasSubstr("No space left on device"));
+      EXPECT_TRUE(std::filesystem::exists(net)) << ended.err;
+    }
+  });
+  if (outcomes[0].result == "skipped") testing::skip_or_fail("a mount needs a namespace");
 }
 
 std::size_t rank_of(const Json& event) {
