@@ -85,6 +85,7 @@ void FusedOptimizer<Base, Options, State>::shard(GroupArgument group) {
   if (ranks.size() == 1) return;
   check_agreement(ranks, Algorithm<State>::name(), detail::describe<Options, State>(*this),
                   "optimizer");
+  require_separate_memory(Algorithm<State>::name(), *this);
   compared_options_ = detail::options_of_groups<Options>(*this);
   group_ = group.shared();
   if (reduction_) {

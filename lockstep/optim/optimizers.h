@@ -101,8 +101,9 @@ class FusedOptimizer : public Base, public UnscalingOptimizer, public ShardedOpt
   // consolidate_state(). Parameters and gradients must be the same on every rank, as they are with
   // DistributedDataParallel. Parameters move into memory of the group: their tensors stay the same
   // objects, but must not be moved or converted from then on. Groups cannot be added later.
-  // UsageError on every rank if options or parameters differ between ranks; a step() before which
-  // this rank's options have changed compares them again.
+  // UsageError on every rank if options or parameters differ between ranks, or if two parameters
+  // are different tensors in the same memory; a step() before which this rank's options have
+  // changed compares them again.
   FusedOptimizer(std::vector<torch::optim::OptimizerParamGroup> groups, Options defaults,
                  GroupArgument group);
   FusedOptimizer(std::vector<at::Tensor> parameters, Options defaults, GroupArgument group);

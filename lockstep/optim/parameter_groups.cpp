@@ -116,6 +116,21 @@ std::vector<torch::optim::OptimizerParamGroup> without_repeats(
   return groups;
 }
 
+void require_separate_memory(std::string_view name, const torch::optim::Optimizer& optimizer) {
+  std::unordered_map<const void*, std::size_t> at_address;
+  const std::vector<at::Tensor> parameters = parameters_of(optimizer);
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (parameters[i].numel() == 0 || !parameters[i].has_storage()) continue;
+    const auto [other, is_new] = at_address.emplace(parameters[i].data_ptr(), i);
+    if (is_new) continue;
+    throw UsageError(fmt::format(
+        "{}: parameters {} and {} are two tensors in the same memory, and would become independent "
+        "when the optimizer divides them among the ranks. Register one tensor under both names, or "
+        "use an optimizer that is not sharded",
+        name, other->second, i));
+  }
+}
+
 void require_same_parameters(std::string_view name, const torch::optim::Optimizer& whole,
                              const torch::optim::Optimizer& own) {
   const auto& groups = whole.param_groups();

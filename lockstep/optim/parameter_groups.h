@@ -35,6 +35,10 @@ void remove_repeats(std::string_view who, torch::optim::Optimizer& optimizer);
 std::vector<torch::optim::OptimizerParamGroup> without_repeats(
     std::string_view who, std::vector<torch::optim::OptimizerParamGroup> groups);
 
+// UsageError, which begins with the optimizer's name, if two parameters are different tensors in
+// the same memory, such as the tied weights of a loaded TorchScript module.
+void require_separate_memory(std::string_view name, const torch::optim::Optimizer& optimizer);
+
 // UsageError, which begins with the optimizer's name, unless `whole` has the same parameters in the
 // same groups as `own`.
 void require_same_parameters(std::string_view name, const torch::optim::Optimizer& whole,

@@ -227,9 +227,9 @@ std::uint64_t Replicas::copy(Replica& replica) const {
 
 void Replicas::copy_sparse(const Replica& replica) const {
   for (const ReplicaTensor& entry : replica.copied_sparse) {
-    const at::Tensor& original = tensors_[entry.original];
-    entry.tensor.set_data(
-        original.detach().to(replica.device, original.scalar_type(), false, /*copy=*/true));
+    const at::Tensor values = tensors_[entry.original].detach();
+    const bool is_here = values.device() == replica.device;
+    entry.tensor.set_data(is_here ? values.clone() : values.to(replica.device));
   }
 }
 

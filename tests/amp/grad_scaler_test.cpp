@@ -238,17 +238,16 @@ TEST(GradScaler, ScalesALossThatFloat16CouldNotHold) {
 TEST_P(GradScaling, UnscalesAndStepsTiedWeightsOnce) {
   const at::Tensor tied = parameter();
   const at::Tensor other = parameter();
-  const OptimizerPointer optimizer = GetParam()({tied, other, tied});
-  GradScaler scaler;
+  const OptimizerPointer of_both = GetParam()({tied, other, tied});
   for (const bool unscaled_before : {true, false}) {
     set_gradient(tied, 65536);
     set_gradient(other, 65536);
     if (unscaled_before) {
-      scaler.unscale_(*optimizer);
+      scaler.unscale_(*of_both);
       EXPECT_EQ(tied.grad().item<float>(), 1);
     }
     const double before = tied.item<double>();
-    EXPECT_TRUE(scaler.step(*optimizer));
+    EXPECT_TRUE(scaler.step(*of_both));
     EXPECT_EQ(tied.item<double>(), before - 1);
     scaler.update();
   }

@@ -310,16 +310,17 @@ TEST(OptimizerStateDict, HasTheNamesOfPython) {
 TEST(OptimizerStateDict, NumbersTiedWeightsOnce) {
   const Parameters parameters = parameters_of();
   torch::optim::Adam once(parameters, 0.25);
-  torch::optim::Adam twice({parameters[0], parameters[1], parameters[0], parameters[2]}, 0.25);
+  const Parameters listed{parameters[0], parameters[1], parameters[0], parameters[2]};
+  torch::optim::Adam twice(listed, 0.25);
   take_steps(once, parameters, 0, 1);
   const TorchValue value = optimizer_state_dict(once);
   const testing::CapturedWarnings warnings;
   EXPECT_TRUE(same(*optimizer_state_dict(twice).find("param_groups"), *value.find("param_groups")));
   EXPECT_THAT(warnings.messages(), ElementsAre(HasSubstr("lockstep::distinct_parameters(*net)")));
   load_optimizer_state_dict(twice, value);
-  EXPECT_EQ(twice.param_groups().front().params().size(), 3);
+  EXPECT_EQ(twice.param_groups().front().params().size(), 3u);
   EXPECT_TRUE(same(optimizer_state_dict(twice), value));
-  EXPECT_EQ(warnings.messages().size(), 1);
+  EXPECT_EQ(warnings.messages().size(), 1u);
 }
 
 // Of a state dict of one group: the option, or the entry of the state of parameter 0.

@@ -317,6 +317,17 @@ TEST(Sharding, AGroupThatIsAddedTooLateIsAnError) {
   });
 }
 
+// As the tied weights of a TorchScript module that was loaded.
+TEST(Sharding, ParametersInTheSameMemoryAreAnError) {
+  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    const at::Tensor one = at::ones({3}).set_requires_grad(true);
+    const Parameters parameters{one, at::ones({2}), one.detach().set_requires_grad(true)};
+    EXPECT_THAT(message_of<UsageError>([&] { Adam optimizer(parameters, 0.1, group); }),
+                ::testing::HasSubstr("parameters 0 and 2 are two tensors in the same memory"));
+    const Adam updates_all(parameters, 0.1);
+  });
+}
+
 TEST(Sharding, OneParameterCannotHaveTwoOptimizers) {
   run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
     const Parameters parameters = make_parameters();

@@ -48,7 +48,7 @@ struct BufferedNet : torch::nn::Module {
     const Tensor dense = mask.layout() == at::kStrided ? mask : mask.to_dense();
     return linear(x).matmul(at::real(dense));
   }
-  torch::nn::Linear linear = register_module("linear", torch::nn::Linear(3, 4));
+  torch::nn::Linear linear{register_module("linear", torch::nn::Linear(3, 4))};
   Tensor mask;
 };
 
@@ -59,7 +59,7 @@ TEST(DataParallelState, ReplicasHaveSparseExpandedAndComplexBuffers) {
           torch::complex(values({4, 4}), values({4, 4}, 1)).conj()}) {
       const auto net = std::make_shared<BufferedNet>(mask);
       const auto copy = [&] { return std::make_shared<BufferedNet>(mask.clone()); };
-      DataParallel model(net, {.replicas = 2, .share_parameters = share, .make_replica = copy});
+      DataParallel model(net, {.replicas = 2, .make_replica = copy, .share_parameters = share});
       expect_state_like_its_module(model, values({6, 3}));
       net->mask.set_data(mask * 2);
       expect_state_like_its_module(model, values({6, 3}, 1));

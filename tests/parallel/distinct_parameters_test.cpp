@@ -22,11 +22,11 @@ std::vector<std::string> names_of(const torch::nn::Module& module) {
 }
 
 TEST(DistinctParameters, ListATensorOnceUnderItsFirstName) {
-  const testing::Tied net;
-  ASSERT_EQ(net->parameters().size(), 4);
+  testing::Tied net;
+  ASSERT_EQ(net->parameters().size(), 4u);
   EXPECT_THAT(names_of(*net), ElementsAre("weight", "bias", "in.bias"));
   const std::vector<at::Tensor> tensors = distinct_parameters(*net);
-  ASSERT_EQ(tensors.size(), 3);
+  ASSERT_EQ(tensors.size(), 3u);
   EXPECT_TRUE(tensors[0].is_same(net->in->weight));
 }
 

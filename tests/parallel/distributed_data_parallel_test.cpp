@@ -419,7 +419,7 @@ TEST(DistributedDataParallel, BuffersStayIfAskedTo) {
 struct Masked : torch::nn::Module {
   explicit Masked(const at::Tensor& buffer) { mask = register_buffer("mask", buffer); }
   at::Tensor forward(const at::Tensor& x) { return linear(x); }
-  torch::nn::Linear linear = register_module("linear", torch::nn::Linear(2, 2));
+  torch::nn::Linear linear{register_module("linear", torch::nn::Linear(2, 2))};
   at::Tensor mask;
 };
 
@@ -446,9 +446,8 @@ TEST(DistributedDataParallel, NamesASparseParameter) {
   run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
     const auto net = std::make_shared<Masked>(torch::ones({1}));
     net->register_parameter("weights", torch::eye(4).to_sparse());
-    EXPECT_THAT(
-        testing::message_of<UsageError>([&] { DistributedDataParallel model(net, group); }),
-        HasSubstr("parameter weights is sparse, and ranks can only exchange dense ones"));
+    EXPECT_THAT(testing::message_of<UsageError>([&] { DistributedDataParallel model(net, group); }),
+                HasSubstr("parameter weights is sparse, and ranks can only exchange dense ones"));
   });
 }
 
