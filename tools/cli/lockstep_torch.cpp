@@ -20,6 +20,7 @@
 #include "lockstep/core/cpu.h"
 #include "lockstep/core/error.h"
 #include "lockstep/launch/console.h"
+#include "lockstep/launch/stack_trace.h"
 #include "tools/recipes/local_training.h"
 
 namespace lockstep::cli {
@@ -38,8 +39,8 @@ void complain(const std::string& verb, const std::exception& error, bool json) {
   }
   // The error may be that standard output cannot be written.
   if (json && write_last(OutputStream::out, error_to_json(error) + "\n")) return;
-  write_last(OutputStream::err,
-             fmt::format("lockstep{}: {}\n", verb.empty() ? "" : " " + verb, error.what()));
+  write_last(OutputStream::err, fmt::format("lockstep{}: {}\n", verb.empty() ? "" : " " + verb,
+                                            without_stack_trace(error.what())));
 }
 
 // From the moment it is loaded, Debian's OpenBLAS retries forever if it gets no memory: a process

@@ -8,6 +8,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/load.h"
 #include "lockstep/launch/spawn.h"
+#include "lockstep/launch/stack_trace.h"
 #include "lockstep/parallel/model_checks.h"
 #include "tools/build_facts.h"
 #include "tools/recipes/json_fields.h"
@@ -139,7 +140,7 @@ TrainResult train_result_from_json(const std::string& text) try {
 }
 
 std::string error_to_json(const std::exception& error) {
-  Json details{{"kind", kind_of(error)}, {"message", error.what()}};
+  Json details{{"kind", kind_of(error)}, {"message", without_stack_trace(error.what())}};
   if (const auto rank = lost_rank(error)) details["rank"] = *rank;
   // An exception's text, such as a file's name, may contain bytes that are not UTF-8.
   return Json{{"schema_version", kSchemaVersion}, {"error", details}}.dump(

@@ -53,11 +53,10 @@ TEST_F(Run, RanksGetTheSignalAndTimeToSave) {
 
 TEST_F(Run, RanksGetANoticeAndGoOn) {
   for (const int signal : {SIGUSR1, SIGUSR2, SIGALRM, SIGXCPU, SIGURG, SIGRTMIN + 1}) {
-    // The shell that waits gets the signal alone: one sleeps in its place, in a session of its own.
     Program program(
         command({"-n", "2", "sh", "-c",
-                 fmt::format("trap 'echo told $RANK' {}; echo ready; until test -e $TMPDIR/go; do "
-                             "setsid sleep 0.01; done; echo done $RANK",
+                 fmt::format("trap 'echo told' {}; echo ready; until test -e $TMPDIR/go; do "
+                             "sleep 0.01; done; echo done $RANK",
                              signal)}));
     program.wait_for("ready", 2);
     program.signal(signal);
@@ -87,48 +86,47 @@ bool all_stopped(const std::vector<pid_t>& processes, bool stopped) {
   });
 }
 
-// The numbers that follow "pid ".
-std::vector<pid_t> pids_in(const std::string& text) {
+// The numbers that follow this word.
+std::vector<pid_t> numbers_after(const std::string& name, const std::string& text) {
   std::vector<pid_t> found;
   std::istringstream words(text);
   for (std::string word; words >> word;) {
-    pid_t pid = 0;
-    if (word == "pid" && words >> pid) found.push_back(pid);
+    pid_t number = 0;
+    if (word == name && words >> number) found.push_back(number);
   }
   return found;
 }
 
 TEST_F(Run, CtrlZStopsTheRanksUntilTheyAreContinued) {
-  // A job of a shell with job control, which the kernel stops.
-  Program program({"bash", "-c",
-                   "set -m; " LOCKSTEP_PROGRAM
-                   " run -n 2 sh -c 'echo pid $$; until test -e $TMPDIR/go; do sleep 0.01; done; "
-                   "echo done' & echo pid $!; wait"});
-  program.wait_for("pid", 3);
-  const std::vector<pid_t> processes = pids_in(program.out());
-  const auto launcher =
-      std::ranges::find_if(processes, [](pid_t one) { return !testing::children_of(one).empty(); });
-  ASSERT_NE(launcher, processes.end());
-  // Until the loop of events runs.
-  program.wait_for("[rank", 2);
-  ::kill(*launcher, SIGTSTP);
+  // timeout gives the launcher a process group of its own, as a shell with job control does;
+  // without one, the kernel may not stop it.
+  Program program({"timeout", "90", LOCKSTEP_PROGRAM, "run", "-n", "2", "sh", "-c",
+                   "echo rank-pid $$; until test -e $TMPDIR/go; do sleep 0.01; done; echo done"});
+  program.wait_for("rank-pid", 2);
+  const pid_t launcher = testing::children_of(program.pid()).at(0);
+  std::vector<pid_t> processes = numbers_after("rank-pid", program.out());
+  processes.push_back(launcher);
+  ::kill(launcher, SIGTSTP);
   EXPECT_TRUE(all_stopped(processes, true));
   std::ofstream(tmpdir.path() / "go");
-  ::kill(*launcher, SIGCONT);
+  ::kill(launcher, SIGCONT);
   program.wait_for("done", 2);
   EXPECT_EQ(program.wait(), 0);
   std::filesystem::remove(tmpdir.path() / "go");
 }
 
+// A rank that has much to save: each SIGTERM is a line, and it ends when there is a file "go".
+const std::string kSaves =
+    "trap 'echo saving' TERM; echo rank-pid $$; touch $TMPDIR/ready; "
+    "until test -e $TMPDIR/go; do sleep 0.01; done; echo saved";
+
 TEST_F(Run, AStopTakesNothingOfTheGrace) {
-  Program program(command({"-n", "2", "--stop-grace", "3", "sh", "-c",
-                           "trap 'echo saving; until test -e $TMPDIR/go; do sleep 0.01; done; "
-                           "echo saved; exit 0' TERM; echo pid $$; while :; do sleep 0.01; done"}));
-  program.wait_for("pid", 2);
+  Program program(command({"-n", "2", "--stop-grace", "3", "sh", "-c", kSaves}));
+  program.wait_for("rank-pid", 2);
   program.signal(SIGTERM);
   program.wait_for("saving", 2);
   program.signal(SIGTSTP);
-  const std::vector<pid_t> ranks = pids_in(program.out());
+  const std::vector<pid_t> ranks = numbers_after("rank-pid", program.out());
   EXPECT_TRUE(all_stopped(ranks, true));
   std::this_thread::sleep_for(3500ms);
   program.signal(SIGCONT);
@@ -136,20 +134,21 @@ TEST_F(Run, AStopTakesNothingOfTheGrace) {
   std::ofstream(tmpdir.path() / "go");
   EXPECT_EQ(program.wait(), 128 + SIGTERM);
   EXPECT_EQ(testing::occurrences(program.out(), "saved"), 2);
-  std::filesystem::remove(tmpdir.path() / "go");
+  for (const char* name : {"ready", "go"}) std::filesystem::remove(tmpdir.path() / name);
 }
 
+// Rank 1 fails once rank 0 is ready to save.
+const std::string kOneFails =
+    "test $RANK = 0 || { until test -e $TMPDIR/ready; do sleep 0.01; done; exit 3; }; ";
+
 TEST_F(Run, TheGraceIsAnOption) {
-  const std::string saves =
-      "trap 'echo saving; sleep 1; echo saved; exit 0' TERM; touch $TMPDIR/ready; "
-      "while :; do sleep 0.01; done";
-  const Ended survives = run({"-n", "2", "--stop-grace", "60", "sh", "-c",
-                              "test $RANK = 0 || { until test -e $TMPDIR/ready; do sleep 0.01; "
-                              "done; exit 3; }; " +
-                                  saves});
+  const std::string slow =
+      "trap 'sleep 1; echo saved; exit 0' TERM; touch $TMPDIR/ready; while :; do sleep 0.01; done";
+  const Ended survives = run({"-n", "2", "--stop-grace", "60", "sh", "-c", kOneFails + slow});
   EXPECT_EQ(survives.code, 3);
   EXPECT_THAT(survives.out, HasSubstr("saved"));
-  Program killed(command({"-n", "1", "--stop-grace", "0", "sh", "-c", saves}));
+  std::filesystem::remove(tmpdir.path() / "ready");
+  Program killed(command({"-n", "1", "--stop-grace", "0", "sh", "-c", slow}));
   EXPECT_TRUE(eventually([&] { return std::filesystem::exists(tmpdir.path() / "ready"); }));
   killed.signal(SIGTERM);
   EXPECT_EQ(killed.wait(), 128 + SIGTERM);
@@ -158,15 +157,10 @@ TEST_F(Run, TheGraceIsAnOption) {
 }
 
 TEST_F(Run, ASignalLeavesTheSurvivorsOfAFailureTheirGrace) {
-  Program program(command({"-n", "2", "--stop-grace", "60", "sh", "-c",
-                           "test $RANK = 0 || { until test -e $TMPDIR/ready; do sleep 0.01; done; "
-                           "exit 3; }; trap 'echo saving; until test -e $TMPDIR/go; do sleep 0.01; "
-                           "done; echo saved; exit 0' TERM; touch $TMPDIR/ready; "
-                           "while :; do sleep 0.01; done"}));
+  Program program(command({"-n", "2", "--stop-grace", "60", "sh", "-c", kOneFails + kSaves}));
   program.wait_for("saving");
   program.signal(SIGTERM);
-  // The launcher takes the notice after the signal.
-  program.signal(SIGURG);
+  program.wait_for("saving", 2);
   std::ofstream(tmpdir.path() / "go");
   EXPECT_EQ(program.wait(), 3);
   EXPECT_THAT(program.out(), HasSubstr("saved"));

@@ -107,6 +107,13 @@ TEST(ErrorToJson, NamesTheKind) {
   EXPECT_EQ(kind_of(std::runtime_error("x")), "error");
 }
 
+TEST(ErrorToJson, HasNoStackTraceOfLibtorchs) {
+  const std::runtime_error error(
+      "sizes differ\nException raised from f at a.cpp:1 (most recent call first):\n"
+      "frame #0: f() + 0x1 (0x7f in a.so)\n");
+  EXPECT_EQ(nlohmann::json::parse(error_to_json(error))["error"]["message"], "sizes differ");
+}
+
 TEST(ErrorToJson, ARankThatASignalKilledIsLostAndOneThatFailedIsNot) {
   const auto json_of = [](int signal) {
     const RankFailure failure{
