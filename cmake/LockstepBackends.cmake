@@ -61,7 +61,8 @@ endif()
 message(STATUS "backend mpi: ${MPI_C_HEADER_DIR} ${LOCKSTEP_MPI_LIBRARY}")
 
 # A libtorch with CUDA contains NCCL, which is loaded from there; only headers are needed: CUDA's,
-# or those of the packages nvidia-nccl and nvidia-cuda-runtime next to Python's torch.
+# or those of the packages nvidia-nccl, nvidia-cuda-runtime and nvidia-cuda-crt next to Python's torch,
+# of which pip installs all but the last with torch.
 get_filename_component(python_packages "${TORCH_INSTALL_PREFIX}" DIRECTORY)
 file(GLOB nvidia_packages ${python_packages}/nvidia/*/include)
 find_path(LOCKSTEP_NCCL_INCLUDE nccl.h HINTS ${nvidia_packages})

@@ -75,8 +75,10 @@ function(lockstep_import_cuda_torch root)
     # For programs that call the CUDA runtime themselves: the one that libtorch uses, whether it is
     # in the archive or in a package beside Python's torch.
     lockstep_cuda_runtime(${lib} version runtime)
-    file(GLOB runtime ${lib}/${runtime} ${root}/../nvidia/*/lib/${runtime})
-    list(APPEND libraries ${runtime})
+    if(runtime)
+      file(GLOB runtime ${lib}/${runtime} ${root}/../nvidia/*/lib/${runtime})
+      list(APPEND libraries ${runtime})
+    endif()
     file(GLOB nvidia_packages ${root}/../nvidia/*/include)
     find_path(LOCKSTEP_CUDA_INCLUDE crt/host_config.h
       HINTS ${nvidia_packages} ENV CUDA_HOME PATHS /usr/local/cuda PATH_SUFFIXES include)

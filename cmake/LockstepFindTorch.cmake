@@ -5,12 +5,16 @@
 
 include(LockstepTorch)
 
-foreach(_lockstep_dir "${Torch_DIR}" "$ENV{Torch_DIR}")
-  if(_lockstep_dir AND NOT EXISTS "${_lockstep_dir}/TorchConfig.cmake")
-    message(FATAL_ERROR "Torch_DIR is ${_lockstep_dir}, where no TorchConfig.cmake is. Name the folder "
-      "of that file, or unset Torch_DIR (cmake -U Torch_DIR) and use -DCMAKE_PREFIX_PATH=/path/to/libtorch")
-  endif()
-endforeach()
+# What the user named and is not there must not be replaced by another.
+set(_lockstep_dir "${Torch_DIR}")
+if(NOT _lockstep_dir)
+  set(_lockstep_dir "$ENV{Torch_DIR}")
+endif()
+if(_lockstep_dir AND NOT EXISTS "${_lockstep_dir}/TorchConfig.cmake")
+  message(FATAL_ERROR
+    "Torch_DIR is ${_lockstep_dir}, where no TorchConfig.cmake is. Name the folder of that file, or "
+    "unset Torch_DIR (cmake -U Torch_DIR) and use -DCMAKE_PREFIX_PATH=/path/to/libtorch")
+endif()
 lockstep_named_torch(_lockstep_torch_dir)
 if(NOT _lockstep_torch_dir)
   find_program(LOCKSTEP_PYTHON python3)

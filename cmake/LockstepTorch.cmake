@@ -50,6 +50,11 @@ macro(lockstep_load_torch dir)
         unset(c10_LIBRARY CACHE)
         unset(TORCH_LIBRARY CACHE)
       endif()
+      # TorchConfig.cmake warns that it does not find Kineto, which is within libtorch_cpu.so. It looks
+      # for nothing that it has been told, and links libc10 anyway.
+      if(NOT kineto_LIBRARY)
+        set(kineto_LIBRARY ${_lockstep_torch_root}/lib/libc10.so CACHE INTERNAL "")
+      endif()
     endif()
     set(_lockstep_targets_global ${CMAKE_FIND_PACKAGE_TARGETS_GLOBAL})
     set(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL ON)

@@ -79,12 +79,19 @@ run(${consumer} -B ${BINARY}/in_gpu
   -DCMAKE_PREFIX_PATH=${PREFIX} -DTorch_DIR=${BINARY}/gpu/share/cmake/Torch)
 expect("uses libtorch ${TORCH_VERSION} [(]CUDA: 13, C[+][+]11 ABI: 1[)]" "the refusal")
 
+# Programs keep the CUDA part, of which they call nothing.
+set(project ${configure} -S ${SOURCE} -B ${BINARY}/project --fresh)
+must_run("the project was not configured" ${project} -DLOCKSTEP_BUILD_TESTS=OFF
+  -DTorch_DIR=${BINARY}/gpu/share/cmake/Torch)
+expect("libtorch ${TORCH_VERSION}, CUDA: 13, in ${BINARY}/gpu" "the project")
+file(STRINGS ${BINARY}/project/build.ninja out REGEX "no-as-needed.*/gpu/lib/libtorch_cuda.so")
+expect("libtorch_cuda" "the project's build.ninja")
+
 # With nothing that could be loaded: one error with the remedy, in a user's project as in Lockstep's.
 make_torch(${BINARY}/broken libtorch_cpu.so)
 run(${consumer} -B ${BINARY}/in_broken
   -DCMAKE_PREFIX_PATH=${PREFIX} -DTorch_DIR=${BINARY}/broken/share/cmake/Torch)
 expect("cannot be loaded, since this machine lacks libabsent.so.1. Install" "the consumer's error")
-set(project ${configure} -S ${SOURCE} -B ${BINARY}/project --fresh)
 run(${project} -DCMAKE_PREFIX_PATH=${BINARY}/broken)
 expect("cannot be loaded, since this machine lacks libabsent.so.1. Install" "the project's error")
 
@@ -100,3 +107,16 @@ expect("-- libtorch [0-9.]+, CUDA: none, in /usr/|needs libtorch 1.13 or newer, 
 # A folder that is not there is named, and nothing else taken in its place.
 run(${project} -DTorch_DIR=${BINARY}/nowhere)
 expect("Torch_DIR is [^ ]*/nowhere, where no TorchConfig.cmake is" "the project")
+
+# An archive with the ABI from before C++11, which its TorchConfig.cmake alone tells.
+file(APPEND ${BINARY}/gpu/share/cmake/Torch/TorchConfig.cmake
+  "set(TORCH_CXX_FLAGS \"-D_GLIBCXX_USE_CXX11_ABI=0\")\n")
+run(${project} -DTorch_DIR=${BINARY}/gpu/share/cmake/Torch)
+expect("built with the C[+][+] ABI from before C[+][+]11" "the project")
+
+# The libtorch without CUDA is found without a warning.
+must_run("the consumer was not configured" ${consumer} -B ${BINARY}/in_plain
+  -DCMAKE_PREFIX_PATH=${PREFIX} -DTorch_DIR=${TORCH_ROOT}/share/cmake/Torch)
+if(out MATCHES "CMake Warning")
+  message(FATAL_ERROR "the consumer was configured with a warning:\n${out}")
+endif()
