@@ -11,11 +11,11 @@
 
 #include <ATen/MemoryOverlap.h>
 #include <c10/core/GradMode.h>
-#include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 #include "lockstep/checkpoint/in_quotes.h"
 #include "lockstep/core/error.h"
+#include "lockstep/libtorch_version.h"
 
 namespace lockstep {
 namespace {
@@ -156,7 +156,7 @@ StateDifferences copy_by_name(std::span<const NamedTensor> targets,
     throw CheckpointError(text);
   }
   // Next to nothing is loaded then.
-  if (!hint.empty()) TORCH_WARN("[load_state_dict] ", hint);
+  if (!hint.empty()) libtorch::warn("load_state_dict", "[load_state_dict] " + hint);
   const at::NoGradGuard no_grad;
   separate_sources(copies);
   for (auto& [target, source] : copies) target.copy_(source);

@@ -67,6 +67,7 @@ DenseParameter::DenseParameter(const at::Tensor& parameter, ElementRange part,
                                const OtherRanks& others)
     : DenseParameter(parameter) {
   others_ = others;
+  is_part_ = true;
   values_ = in_memory_order(values_).narrow(0, part.begin, part.count);
   gradient_ = in_memory_order(gradient_).narrow(0, part.begin, part.count);
 }
@@ -106,6 +107,7 @@ void DenseParameter::store_copies(std::int64_t begin, std::int64_t end) const {
 }
 
 void DenseParameter::commit() const {
+  if (is_part_) return;
   if (is_copy_) {
     parameter_.copy_(values_);
   } else {

@@ -48,7 +48,7 @@ class DenseParameter {
   void fit(at::Tensor& state) const;
 
   // After values() has been overwritten: the parameter has these values, and autograd knows that it
-  // has changed.
+  // has changed. For a part, FlatParameters tells it at the end, equally often on every rank.
   void commit() const;
 
  private:
@@ -57,6 +57,7 @@ class DenseParameter {
   at::Tensor gradient_;
   OtherRanks others_;
   bool is_copy_;
+  bool is_part_ = false;
 };
 
 }  // namespace lockstep::optim

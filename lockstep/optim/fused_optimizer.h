@@ -184,6 +184,7 @@ void FusedOptimizer<Base, Options, State>::update_own_parts(double gradient_fact
                      "ranks. Give all groups to the constructor");
   }
   flat_->check();
+  if (reduction_) reduction_->require_reduced(where());
   compare_ranks();
   consolidated_.reset();
   try {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
@@ -26,23 +27,32 @@ namespace lockstep {
 // called, backward has ended with an exception.
 class BackwardReduction::EndOfBackward {
  public:
-  explicit EndOfBackward(std::shared_ptr<BackwardReduction> reduction)
-      : reduction_(std::move(reduction)) {}
+  EndOfBackward(std::shared_ptr<BackwardReduction> reduction, void (BackwardReduction::*ended)(),
+                void (BackwardReduction::*failed)() noexcept)
+      : reduction_(std::move(reduction)), ended_(ended), failed_(failed) {}
   EndOfBackward(const EndOfBackward&) = delete;
   EndOfBackward& operator=(const EndOfBackward&) = delete;
   ~EndOfBackward() {
-    if (!called_) reduction_->give_up("backward ended with an exception on this rank");
+    if (!called_) ((*reduction_).*failed_)();
   }
 
   void call() {
     called_ = true;
-    reduction_->finish();
+    ((*reduction_).*ended_)();
   }
 
  private:
   std::shared_ptr<BackwardReduction> reduction_;
+  void (BackwardReduction::*ended_)();
+  void (BackwardReduction::*failed_)() noexcept;
   bool called_ = false;
 };
+
+void BackwardReduction::at_end_of_backward(void (BackwardReduction::*ended)(),
+                                           void (BackwardReduction::*failed)() noexcept) {
+  auto end = std::make_shared<EndOfBackward>(shared_from_this(), ended, failed);
+  torch::autograd::Engine::get_default_engine().queue_callback([end] { end->call(); });
+}
 
 // Runs a function that uses the group. Any error ends the group, and is rethrown with a hint at its
 // most frequent cause.
@@ -63,8 +73,12 @@ void BackwardReduction::reducing(Function&& function) {
 
 BackwardReduction::BackwardReduction(const std::vector<NamedTensor>& parameters,
                                      std::shared_ptr<ProcessGroup> group, BucketLimits limits,
-                                     const ReducerOptions& options)
-    : group_(std::move(group)), limits_(limits), options_(options) {
+                                     const ReducerOptions& options,
+                                     std::shared_ptr<const int> no_sync_depth)
+    : group_(std::move(group)),
+      limits_(limits),
+      options_(options),
+      no_sync_depth_(std::move(no_sync_depth)) {
   parameters_.reserve(parameters.size());
   for (const NamedTensor& parameter : parameters) {
     if (!parameter.tensor.requires_grad()) continue;
@@ -85,6 +99,7 @@ void BackwardReduction::check() {
     throw Error(where() + "an earlier backward failed and ended the group: " + failure_ +
                 ". Form a new group and wrap the model again, or start the job anew");
   }
+  refuse_updates_without_reduction();
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     Parameter& parameter = parameters_[i];
     if (parameter.hooks.on(parameter.tensor)) continue;
@@ -126,34 +141,46 @@ bool BackwardReduction::accumulates_nothing() const {
 
 void BackwardReduction::backward_entered() {
   if (accumulates_nothing()) return;
-  if (at::GradMode::is_enabled()) {
-    throw UsageError(where() +
-                     "backward with create_graph=true is not supported: gradients of gradients "
-                     "cannot pass through a reduction. Compute the inner gradient with "
-                     "torch::autograd::grad for the inputs, or on the unwrapped module");
-  }
+  refuse_create_graph();
   const std::lock_guard lock(mutex_);
   if (!failure_.empty()) check();
   if (active_) return;  // another output, or a nested backward
-  if (divides() && !plan_.empty() && !shares_expected_) {
-    throw UsageError(where() +
-                     "with whole_gradients = false each rank has only a part of the means, and no "
-                     "optimizer was made that updates this part only. Make a lockstep::optim "
-                     "optimizer from the wrapped model (Adam optimizer(model, 1e-3)), or leave "
-                     "whole_gradients true");
-  }
+  require_owner_of_shares();
   reducing([&] { announce(JoinStep::reduce_gradients); });
-  auto end = std::make_shared<EndOfBackward>(shared_from_this());
+  if (plan_.empty()) {
+    for (Parameter& parameter : parameters_) parameter.last_tick = 0;  // of earlier backwards
+  }
   begin();
-  torch::autograd::Engine::get_default_engine().queue_callback([end] { end->call(); });
+  at_end_of_backward(&BackwardReduction::finish, &BackwardReduction::backward_failed);
+}
+
+void BackwardReduction::refuse_create_graph() const {
+  if (!at::GradMode::is_enabled()) return;
+  throw UsageError(where() +
+                   "backward with create_graph=true is not supported: gradients of gradients "
+                   "cannot pass through a reduction. Compute the inner gradient with "
+                   "torch::autograd::grad(..., create_graph=true), which is not reduced, and call "
+                   "backward() of a loss made from it, which is");
+}
+
+void BackwardReduction::require_owner_of_shares() const {
+  if (!divides() || plan_.empty() || shares_expected_) return;
+  throw UsageError(where() +
+                   "with whole_gradients = false each rank has only a part of the means, and no "
+                   "optimizer was made that updates this part only. Make a lockstep::optim "
+                   "optimizer from the wrapped model (Adam optimizer(model, 1e-3)), or leave "
+                   "whole_gradients true");
 }
 
 void BackwardReduction::gradient_coming(int number, const at::Tensor& gradient) {
   if (!gradient.defined()) return;
-  const std::lock_guard lock(mutex_);
-  const Parameter& parameter = parameters_[static_cast<std::size_t>(number)];
+  std::unique_lock lock(mutex_);
+  Parameter& parameter = parameters_[static_cast<std::size_t>(number)];
   if (parameter.divided_version >= 0) refuse_to_add_to_divided(parameter);
-  if (!active_) return note_bypass(parameter);
+  if (!active_) {
+    lock.unlock();
+    return bypassed_outputs(parameter);
+  }
   if (gradient.layout() != at::kStrided) {
     refuse("parameter " + parameter.name +
            " got a sparse gradient, which is not supported. Make the layer that uses it produce "
@@ -175,12 +202,10 @@ void BackwardReduction::gradient_accumulated(int number, bool defined) {
   const std::lock_guard lock(mutex_);
   Parameter& parameter = parameters_[static_cast<std::size_t>(number)];
   if (defined) parameter.used = true;
+  if (plan_.empty()) parameter.last_tick = ++tick_;
   if (!active_) return;
   ++parameter.count;
-  if (plan_.empty()) {
-    parameter.last_tick = ++tick_;
-    return;
-  }
+  if (plan_.empty()) return;
   // A parameter that the first backward did not use may still get a gradient: it is ready only at
   // the end.
   if (parameter.whole_count == 0 || parameter.count < parameter.whole_count) return;
@@ -213,7 +238,7 @@ void BackwardReduction::contribute(Parameter& parameter) {
   if (gradient.defined()) {
     slot.bucket.take(parameter.slot, gradient);
   } else {
-    view.zero_();
+    slot.bucket.take_zeros(parameter.slot);
   }
   // An unused gradient stays as it is, defined or not, until the trailer shows that another rank
   // used it.
@@ -238,6 +263,7 @@ void BackwardReduction::launch_next() {
     const int number = slot.bucket.parameters()[static_cast<std::size_t>(index)];
     if (!parameters_[static_cast<std::size_t>(number)].used) slot.bucket.set_unused(index);
   }
+  if (next_ == 0) slot.bucket.set_update_code(updates_.code());
   slot.launched = true;
   ++next_;
   slot.work = reduce(slot.bucket);
@@ -305,7 +331,7 @@ void BackwardReduction::make_plan() {
   std::iota(order.begin(), order.end(), 0);
   const auto when = [this](std::int64_t number) {
     const Parameter& parameter = parameters_[static_cast<std::size_t>(number)];
-    return parameter.count > 0 ? parameter.last_tick : tick_ + 1;  // unused ones last
+    return parameter.last_tick > 0 ? parameter.last_tick : tick_ + 1;  // unused ones last
   };
   std::stable_sort(order.begin(), order.end(),
                    [&](std::int64_t a, std::int64_t b) { return when(a) < when(b); });
@@ -349,6 +375,7 @@ void BackwardReduction::add_bucket() {
 void BackwardReduction::finish() {
   const at::NoGradGuard no_grad;
   std::string not_finite;
+  std::string different_steps;
   reducing([&] {
     if (plan_.empty()) make_plan();
     while (next_ < plan_.size()) {
@@ -374,17 +401,31 @@ void BackwardReduction::finish() {
       if (finite_gradients_) finite_gradients_->reduced(slot.bucket);
       if (!divides()) settle(slot);
     }
-    if (divides()) settle_shares();
+    const bool one_step = divides() ? settle_shares() : slots_.front().bucket.has_one_update_code();
+    if (!one_step) different_steps = compare_updates();
     if (finite_gradients_) not_finite = finite_gradients_->conclude(*group_);
   });
   next_ = 0;
   waiting_ = 0;
   active_ = false;
-  bypasses_in_a_row_ = 0;
+  if (std::exchange(any_bypassed_, false)) {
+    for (Parameter& parameter : parameters_) parameter.at_bypass = {};
+  }
+  if (!different_steps.empty()) {
+    throw UsageError(where() + "reducing gradients: " + different_steps);
+  }
   if (not_finite.empty()) return;
   throw NonFiniteGradient(where() + "reducing gradients: " + not_finite +
                           ". Every rank has this error: clear the gradients "
                           "(optimizer.zero_grad()) and skip the step, or stop training");
+}
+
+// Hooks may train a model on each rank, and ranks without batches left may drop their gradients.
+std::string BackwardReduction::compare_updates() {
+  if (hook_ || announces_) return {};
+  std::vector<at::Tensor> parameters;
+  for (const Parameter& parameter : parameters_) parameters.push_back(parameter.tensor.detach());
+  return updates_.compare(*group_, parameters);
 }
 
 // After a bucket's reduction: parameters that this rank did not use take the others' gradient, or
@@ -421,6 +462,7 @@ void BackwardReduction::refuse(const std::string& reason) {
 // The other ranks wait for this rank's part, which will not arrive.
 void BackwardReduction::give_up(const std::string& reason) noexcept {
   active_ = false;
+  reduces_at_end_ = false;
   try {
     if (failure_.empty()) failure_ = reason;
     group_->abort(where() + failure_);
@@ -433,6 +475,10 @@ void BackwardReduction::give_up(const std::string& reason) noexcept {
   } catch (...) {
     // Then gradients that were partly copied stay incomplete.
   }
+}
+
+void BackwardReduction::backward_failed() noexcept {
+  give_up("backward ended with an exception on this rank");
 }
 
 }  // namespace lockstep

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // One backward pass, the core of Reducer: gradients become ready, buckets are launched, and at the
-// end everything is reduced and .grad are views of the buckets.
+// end everything is reduced and .grad are views of the buckets. A backward that reaches parameters
+// around the outputs is reduced at its end (bypassing_gradients.cpp).
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -21,6 +24,7 @@
 #include "lockstep/parallel/gradient_hooks.h"
 #include "lockstep/parallel/model_agreement.h"
 #include "lockstep/parallel/shared_findings.h"
+#include "lockstep/parallel/update_count.h"
 
 namespace lockstep {
 
@@ -31,12 +35,23 @@ class BackwardReduction final : public BackwardListener,
                                 public std::enable_shared_from_this<BackwardReduction> {
  public:
   // The parameters are distinct leaves. Those that require no gradient are left out.
+  // `no_sync_depth` counts the NoSync guards that live.
   BackwardReduction(const std::vector<NamedTensor>& parameters, std::shared_ptr<ProcessGroup> group,
-                    BucketLimits limits, const ReducerOptions& options);
+                    BucketLimits limits, const ReducerOptions& options,
+                    std::shared_ptr<const int> no_sync_depth);
 
   // Prepares for a forward: parameters whose data was replaced, as torch::load does, get their
-  // hooks again. Error if a backward has failed.
+  // hooks again. Error if a backward has failed; UsageError if parameters have been updated with
+  // gradients that were not reduced.
   void check();
+  // A synchronized forward has run. Until the parameters change, every backward is reduced, by
+  // whichever way it reaches them.
+  void expect_backwards();
+  // Learns when a backward enters through the output of a forward that was not synchronized.
+  const std::shared_ptr<BackwardListener>& unsynchronized_entry();
+  // UsageError, which begins with `who`, if a gradient to step with has parts that were not
+  // reduced.
+  void require_reduced(const std::string& who) const;
   // Names of the parameters that no rank used between the last two reductions.
   std::vector<std::string> unused_parameters() const;
   // The hook replaces the all_reduce.
@@ -84,14 +99,21 @@ class BackwardReduction final : public BackwardListener,
   // The state from which the first forward has drawn random numbers, 0 if it drew none; compared
   // between the ranks in the first backward.
   void set_first_draw(std::int64_t state) { first_draw_ = state; }
-  // no_sync() is in use, so that gradients which bypass the reduction are no sign of a mistake.
-  void expect_unreduced_gradients() { warns_of_bypass_ = false; }
 
   void backward_entered() override;
   void gradient_coming(int parameter, const at::Tensor& gradient) override;
   void gradient_accumulated(int parameter, bool defined) override;
+  bool is_reducing() override;
 
  private:
+  // Shows whether a parameter has changed. torch::optim::SGD changes data(), which autograd does
+  // not count.
+  struct Snapshot {
+    std::int64_t version = -1;              // autograd's count of changes; -1: no snapshot
+    std::array<std::byte, 64> values = {};  // the first ones, in a CPU's memory
+
+    bool operator==(const Snapshot&) const = default;
+  };
   struct Parameter {
     Parameter(const NamedTensor& named, int number, GradientListener& listener)
         : name(named.name),
@@ -115,6 +137,8 @@ class BackwardReduction final : public BackwardListener,
     bool unused_everywhere = false;
     at::Tensor kept;                    // the gradient's bits, in case no rank used the parameter
     std::int64_t divided_version = -1;  // of a gradient of which this rank has only its share
+    Snapshot at_forward = {};           // after the last synchronized forward
+    Snapshot at_bypass = {};  // when its gradient last got a part that was not reduced since
   };
   struct Slot {
     explicit Slot(Bucket made) : bucket(std::move(made)), missing(bucket.size()) {}
@@ -126,15 +150,24 @@ class BackwardReduction final : public BackwardListener,
     Work work;
   };
   class EndOfBackward;
+  class UnsynchronizedEntry;
 
+  void at_end_of_backward(void (BackwardReduction::*ended)(),
+                          void (BackwardReduction::*failed)() noexcept);
+  void refuse_create_graph() const;
+  void require_owner_of_shares() const;
   bool accumulates_nothing() const;
   template <class Function>
   void reducing(Function&& function);
   void begin();
   void finish();
   void make_plan();
-  void note_bypass(const Parameter& parameter);
-  void end_of_bypass(const std::string& parameter);
+  void bypassed_outputs(Parameter& parameter);
+  void finish_bypass();
+  static Snapshot snapshot_of(const at::Tensor& parameter);
+  void end_unsynchronized() noexcept { unsynchronized_ = false; }
+  void refuse_updates_without_reduction() const;
+  [[noreturn]] void refuse_update(const Parameter& parameter) const;
   void warn_of_equal_draws(std::int64_t root_draw);
   void add_bucket();
   void contribute(Parameter& parameter);
@@ -144,12 +177,14 @@ class BackwardReduction final : public BackwardListener,
   void check_contribution(const Parameter& parameter, Bucket& bucket);
   void settle(Slot& slot, const Findings* shared = nullptr);
   at::Tensor bring_in(Slot& slot, int index);
-  void settle_shares();
+  bool settle_shares();
+  std::string compare_updates();
   void reduce_buckets();
   Work reduce_share(Bucket& bucket);
   Findings exchange_findings();
   void refuse_to_add_to_divided(const Parameter& parameter);
   void give_up(const std::string& reason) noexcept;
+  void backward_failed() noexcept;
   [[noreturn]] void refuse(const std::string& reason);
   std::string where() const;
 
@@ -166,15 +201,19 @@ class BackwardReduction final : public BackwardListener,
   std::vector<Slot> slots_;
   std::size_t next_ = 0;     // the bucket to launch next
   std::size_t waiting_ = 0;  // the oldest bucket that is launched and not known to be done
+  UpdateCount updates_;
   int tick_ = 0;
   bool active_ = false;
   bool announces_ = false;
   int root_ = 0;
   std::int64_t first_draw_ = 0;
-  // This backward has computed gradients and has not entered through an output so far.
-  bool bypassed_ = false;
-  int bypasses_in_a_row_ = 0;
-  bool warns_of_bypass_ = true;
+  std::shared_ptr<const int> no_sync_depth_;
+  std::shared_ptr<BackwardListener> unsynchronized_entry_;
+  // This backward has entered through an output of a forward under no_sync().
+  bool unsynchronized_ = false;
+  // This backward has reached parameters around the outputs, and will be reduced at its end.
+  bool reduces_at_end_ = false;
+  bool any_bypassed_ = false;  // whether a parameter has a snapshot at_bypass
   std::string failure_;
   // A model on several devices computes gradients on several threads.
   std::mutex mutex_;

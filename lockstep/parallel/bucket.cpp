@@ -77,6 +77,7 @@ Bucket::Bucket(int index, const PlannedBucket& plan, std::span<const at::Tensor>
           typed.narrow(0, plan.offsets[i], parameter.numel()).view(parameter.sizes()));
     }
   }
+  for (const at::Tensor& view : gradients_) exposed_.push_back(expose(view));
   trailer_ = typed.narrow(0, plan.trailer, size());
 
   element_size_ = static_cast<std::size_t>(typed.element_size());
@@ -86,7 +87,26 @@ Bucket::Bucket(int index, const PlannedBucket& plan, std::span<const at::Tensor>
 }
 
 ElementRange Bucket::range_of(int i) const {
-  return {offsets_[static_cast<std::size_t>(i)], gradient(i).numel()};
+  return {offsets_[static_cast<std::size_t>(i)], gradients_[static_cast<std::size_t>(i)].numel()};
+}
+
+at::Tensor Bucket::expose(const at::Tensor& view) const {
+  return at::from_blob(
+      view.data_ptr(), view.sizes(), view.strides(), [flat = flat_](void*) {}, view.options());
+}
+
+// Their storage gets new memory, and with it all tensors that share it.
+void Bucket::leave_to_holders(int i) {
+  at::Tensor& exposed = exposed_[static_cast<std::size_t>(i)];
+  if (exposed.use_count() == 1 && exposed.storage().use_count() == 1) return;
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const auto bytes = static_cast<std::int64_t>(exposed.storage().nbytes());
+  const auto options = exposed.options().dtype(at::kByte);
+  const at::Tensor old = at::from_blob(exposed.data_ptr(), {bytes}, options);
+  const at::Tensor kept = at::empty({bytes}, options);
+  kept.copy_(old);
+  exposed.storage().set_data_ptr(kept.storage().set_data_ptr(at::DataPtr(nullptr, kept.device())));
+  exposed = expose(gradients_[static_cast<std::size_t>(i)]);
 }
 
 at::Tensor Bucket::own_part(int i) const {
@@ -99,7 +119,8 @@ at::Tensor Bucket::own_part(int i) const {
 }
 
 void Bucket::take(int i, const at::Tensor& gradient) {
-  const at::Tensor& view = this->gradient(i);
+  leave_to_holders(i);
+  const at::Tensor& view = gradients_[static_cast<std::size_t>(i)];
   const ElementRange whole = range_of(i);
   std::erase_if(pieces_, [&](const Piece& piece) { return whole.contains(piece.range()); });
   if (!alike(view, gradient)) {
@@ -124,6 +145,11 @@ void Bucket::take(int i, const at::Tensor& gradient) {
   if (stays.count == 0) return;
   const at::Tensor values = gradient.as_strided({whole.count}, {1});
   pieces_.push_back({stays.begin, values.narrow(0, stays.begin - whole.begin, stays.count)});
+}
+
+void Bucket::take_zeros(int i) {
+  leave_to_holders(i);
+  gradients_[static_cast<std::size_t>(i)].zero_();
 }
 
 void Bucket::complete(int i) {
@@ -156,11 +182,31 @@ void Bucket::set_unused(int i) {
   std::memset(trailer_bytes_ + static_cast<std::size_t>(i) * element_size_, 0, element_size_);
 }
 
-bool Bucket::used_by_any_rank(int i) const {
-  if (!trailer_bytes_) return trailer_.select(0, i).ne(0).item<bool>();
-  const std::byte* element = trailer_bytes_ + static_cast<std::size_t>(i) * element_size_;
+bool Bucket::is_nonzero(std::size_t trailer_element) const {
+  const std::byte* const element = trailer_bytes_ + trailer_element * element_size_;
   return std::any_of(element, element + element_size_,
                      [](std::byte byte) { return byte != std::byte{0}; });
+}
+
+bool Bucket::used_by_any_rank(int i) const {
+  if (!trailer_bytes_) return trailer_.select(0, i).ne(0).item<bool>();
+  return is_nonzero(static_cast<std::size_t>(i));
+}
+
+void Bucket::set_update_code(int code) {
+  if (!trailer_bytes_) return;
+  std::byte* const codes = trailer_bytes_ + parameters_.size() * element_size_;
+  std::memset(codes, 0, kUpdateCodes * element_size_);
+  std::memcpy(codes + static_cast<std::size_t>(code) * element_size_, one_.data(), element_size_);
+}
+
+bool Bucket::has_one_update_code() const {
+  if (!trailer_bytes_) return true;
+  int found = 0;
+  for (std::size_t code = 0; code < kUpdateCodes; ++code) {
+    if (is_nonzero(parameters_.size() + code)) ++found;
+  }
+  return found == 1;
 }
 
 }  // namespace lockstep

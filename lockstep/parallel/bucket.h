@@ -38,13 +38,19 @@ class Bucket {
   // be empty.
   at::Tensor own_part(int i) const;
 
-  // A gradient as a view with the parameter's shape, and its strides if they leave no gaps.
-  const at::Tensor& gradient(int i) const { return gradients_[static_cast<std::size_t>(i)]; }
+  // The gradients as views of flat(), with their parameters' shapes, and their strides if those
+  // leave no gaps.
   const std::vector<at::Tensor>& gradients() const { return gradients_; }
+  // The same memory as the tensor that becomes .grad. It has a storage of its own, which shows
+  // whether the program has kept it, or a view of it.
+  const at::Tensor& gradient(int i) const { return exposed_[static_cast<std::size_t>(i)]; }
 
-  // Takes in a gradient that is not the view. A part that no other rank reads stays where it is,
-  // and must not change until the bucket has been reduced.
+  // Takes in a gradient that is not gradient(i). A part that no other rank reads stays where it is,
+  // and must not change until the bucket has been reduced. What the program has kept of gradient(i)
+  // gets memory of its own first, with its values, and gradient(i) becomes another tensor.
   void take(int i, const at::Tensor& gradient);
+  // The same for a gradient of zeros.
+  void take_zeros(int i);
   // Copies in the parts that stayed elsewhere: of one gradient, or all.
   void complete(int i);
   void complete();
@@ -57,9 +63,16 @@ class Bucket {
   void set_all_used();
   void set_unused(int i);
   bool used_by_any_rank(int i) const;
+  // UpdateCount's code of this rank, and after the reduction whether all ranks have the same. Not
+  // compared on devices other than a CPU, where reading it would wait.
+  void set_update_code(int code);
+  bool has_one_update_code() const;
 
  private:
   ElementRange range_of(int i) const;
+  at::Tensor expose(const at::Tensor& view) const;
+  void leave_to_holders(int i);
+  bool is_nonzero(std::size_t trailer_element) const;
 
   int index_;
   std::vector<int> parameters_;
@@ -71,6 +84,7 @@ class Bucket {
   std::vector<std::int64_t> offsets_;
   std::vector<Piece> pieces_;  // not in flat_ yet
   std::vector<at::Tensor> gradients_;
+  std::vector<at::Tensor> exposed_;
   at::Tensor trailer_;
   // The trailer's address if it is on a CPU, and 1 in its type: a tensor operation per element
   // would cost more than a small bucket's reduction.

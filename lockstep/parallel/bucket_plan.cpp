@@ -34,7 +34,7 @@ struct ClosedBucket {
 ClosedBucket close(OpenBucket& open, std::int64_t next_limit) {
   const auto count = static_cast<std::int64_t>(open.bucket.parameters.size());
   open.bucket.trailer = open.bucket.elements;
-  open.bucket.elements = align(open.bucket.trailer + count, open.element_size());
+  open.bucket.elements = align(open.bucket.trailer + count + kUpdateCodes, open.element_size());
   ClosedBucket closed{std::move(open.bucket), open.last_position};
   open.bucket = {};
   open.bytes = 0;

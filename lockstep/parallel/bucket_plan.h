@@ -29,12 +29,15 @@ struct BucketLimits {
   std::int64_t others = 25 << 20;
 };
 
+// How many elements a bucket has for UpdateCount.
+inline constexpr int kUpdateCodes = 8;
+
 struct PlannedBucket {
   // In the order in which their gradients become ready.
   std::vector<int> parameters;
   // Where each gradient starts, in elements; always at a multiple of 64 bytes.
   std::vector<std::int64_t> offsets;
-  // Where the trailer starts, in elements. It has one element per parameter.
+  // Where the trailer starts, in elements. It has one element per parameter, and kUpdateCodes more.
   std::int64_t trailer = 0;
   // The total length, in elements.
   std::int64_t elements = 0;

@@ -45,6 +45,9 @@ class GradBucket {
   const bool updated_in_shares_;
 };
 
+// The result must be the mean, not a sum: what a step accumulates over several backwards is reduced
+// after each, and only the mean of means and new gradients is the mean of all.
+//
 // Called in the order of the buckets, the same on every rank; in the first backward, which makes
 // the buckets, each Work is waited for before the next call.
 using CommHook = std::function<Work(GradBucket&)>;

@@ -5,6 +5,11 @@
 //   auto model = lockstep::DistributedDataParallel(net, group);
 //   loss(model(input), target).backward();   // every rank with its own batch
 //   optimizer.step();                         // the same step on every rank
+//
+// Every backward of a step is averaged once the wrapper has been called in it, also that of a
+// penalty or of the module itself; torch::autograd::grad() is not (functional::grad() is). A .grad
+// that the program keeps stays as it is if gradients are then reset to none, not zeroed in place.
+// Reducer (reducer.h) has the exact rules.
 #pragma once
 
 #include <concepts>
@@ -115,7 +120,8 @@ class DistributedDataParallelImpl final : public DistributedDataParallelBase {
     return forward<std::vector<torch::jit::IValue>>(std::move(inputs));
   }
 
-  // The wrapped module, as a holder or shared_ptr. Its own forward is not synchronized.
+  // The wrapped module, as a holder or shared_ptr. Its own forward is not synchronized: in a step
+  // without a forward of the wrapper, backward leaves gradients on this rank.
   const Handle& module() const { return module_; }
   Handle& module() { return module_; }
 

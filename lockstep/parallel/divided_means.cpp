@@ -21,6 +21,7 @@ Findings BackwardReduction::exchange_findings() {
       findings.not_finite[static_cast<std::size_t>(number)] = 1;
     }
   }
+  findings.update_codes[static_cast<std::size_t>(updates_.code())] = 1;
   share_findings(findings, *group_);
   if (finite_gradients_) {
     finite_gradients_->found().clear();
@@ -31,13 +32,16 @@ Findings BackwardReduction::exchange_findings() {
   return findings;
 }
 
+// Whether all ranks have the same code of UpdateCount.
+//
 // A parameter that no rank used keeps the gradient of an earlier step, which is a mean already: the
 // optimizer must not average it again.
-void BackwardReduction::settle_shares() {
+bool BackwardReduction::settle_shares() {
   const Findings findings = exchange_findings();
   const bool all_are_used = std::ranges::count(findings.used, 0) == 0;
   if (!all_are_used && std::exchange(shares_are_due_, false)) reduce_buckets();
   for (Slot& slot : slots_) settle(slot, &findings);
+  return std::ranges::count(findings.update_codes, 1) == 1;
 }
 
 Work BackwardReduction::reduce_share(Bucket& bucket) {
@@ -70,8 +74,8 @@ void BackwardReduction::refuse_to_add_to_divided(const Parameter& parameter) {
   const std::string reason =
       "parameter " + parameter.name +
       " would add its gradient to one that is divided among the ranks "
-      "(whole_gradients = false). Call optimizer.zero_grad() before the next backward, and "
-      "accumulate under no_sync()";
+      "(whole_gradients = false). Add up the losses and call backward() once, accumulate under "
+      "no_sync(), or call optimizer.zero_grad() before the next backward";
   if (active_) refuse(reason);
   throw UsageError(where() + reason);  // nothing was begun, so the group stays usable
 }
@@ -80,11 +84,10 @@ void BackwardReduction::refuse_to_add_to_divided(const Parameter& parameter) {
 at::Tensor BackwardReduction::bring_in(Slot& slot, int index) {
   const int number = slot.bucket.parameters()[static_cast<std::size_t>(index)];
   at::Tensor& gradient = parameters_[static_cast<std::size_t>(number)].tensor.mutable_grad();
-  const at::Tensor& view = slot.bucket.gradient(index);
-  if (gradient.defined() && !gradient.is_same(view)) {
+  if (gradient.defined() && !gradient.is_same(slot.bucket.gradient(index))) {
     slot.bucket.take(index, gradient);
     slot.bucket.complete(index);
-    gradient = view;
+    gradient = slot.bucket.gradient(index);
   }
   return gradient;
 }

@@ -9,6 +9,7 @@
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 
@@ -111,6 +112,30 @@ at::Tensor all_reduce(const at::Tensor& tensor, GroupArgument argument, ReduceOp
                     group->rank(), group->size(), name(op)));
   }
   return reduced(tensor, group, {.op = op});
+}
+
+std::vector<at::Tensor> grad(const std::vector<at::Tensor>& outputs,
+                             const std::vector<at::Tensor>& inputs, GroupArgument argument,
+                             const GradOptions& options) {
+  const Group group = argument.get().shared_from_this();
+  std::vector<at::Tensor> gradients =
+      torch::autograd::grad(outputs, inputs, options.grad_outputs, options.retain_graph,
+                            options.create_graph, options.allow_unused);
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    if (!gradients[i].defined()) gradients[i] = at::zeros_like(inputs[i]);
+  }
+  if (options.create_graph) {
+    for (at::Tensor& gradient : gradients) {
+      gradient = reduced(gradient, group, {.op = ReduceOp::mean});
+    }
+    return gradients;
+  }
+  // Autograd may return one tensor several times, or an expanded one.
+  for (at::Tensor& gradient : gradients) {
+    gradient = gradient.clone(at::MemoryFormat::Contiguous);
+  }
+  group->all_reduce(gradients, {.op = ReduceOp::mean}).wait();
+  return gradients;
 }
 
 }  // namespace lockstep::functional

@@ -26,6 +26,7 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/Optional.h>
 
 #include "lockstep/comm/group_argument.h"
 
@@ -37,5 +38,23 @@ std::vector<at::Tensor> all_gather(const at::Tensor& tensor, GroupArgument group
 // The reduction of the ranks' tensors, as a new tensor. UsageError if a gradient would have to pass
 // through an operation other than sum and mean.
 at::Tensor all_reduce(const at::Tensor& tensor, GroupArgument group, ReduceOp op = ReduceOp::sum);
+
+struct GradOptions {
+  // As in torch::autograd::grad. An undefined gradient of an output stands for ones.
+  std::vector<at::Tensor> grad_outputs = {};
+  c10::optional<bool> retain_graph = {};
+  // The means then have a history, and backward through them gives the gradient as above.
+  bool create_graph = false;
+  // An input that this rank's outputs do not depend on counts as zeros; otherwise it is an error.
+  bool allow_unused = false;
+};
+
+// The means over the ranks of torch::autograd::grad, in the order of the inputs, the same on every
+// rank. torch::autograd::grad itself gives each rank its own gradients, also through a
+// DistributedDataParallel, whose reduction begins in backward(). Every rank passes inputs of the
+// same shapes and types, such as the model's parameters. .grad is neither read nor written.
+std::vector<at::Tensor> grad(const std::vector<at::Tensor>& outputs,
+                             const std::vector<at::Tensor>& inputs, GroupArgument group,
+                             const GradOptions& options = {});
 
 }  // namespace lockstep::functional

@@ -20,6 +20,7 @@ class BeforeAccumulation : public torch::autograd::FunctionPreHook {
     listener_.gradient_coming(number_, gradients.front());
     return gradients;
   }
+  GradientListener& listener() const { return listener_; }
 
  private:
   int number_;
@@ -68,6 +69,14 @@ GradientHooks& GradientHooks::operator=(GradientHooks&& other) noexcept {
   std::swap(before_, other.before_);
   std::swap(after_, other.after_);
   return *this;
+}
+
+bool GradientHooks::is_reduced_elsewhere(const GradientListener& listener) const {
+  return std::any_of(
+      accumulator_->pre_hooks().begin(), accumulator_->pre_hooks().end(), [&](const auto& hook) {
+        const auto* const before = dynamic_cast<const BeforeAccumulation*>(hook.get());
+        return before && &before->listener() != &listener && before->listener().is_reducing();
+      });
 }
 
 GradientHooks::~GradientHooks() {

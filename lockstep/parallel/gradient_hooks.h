@@ -18,6 +18,8 @@ class GradientListener {
   // leaves .grad unchanged and ends backward.
   virtual void gradient_coming(int parameter, const at::Tensor& gradient) = 0;
   virtual void gradient_accumulated(int parameter, bool defined) = 0;
+  // Whether the backward that runs now is reduced by this listener.
+  virtual bool is_reducing() = 0;
 };
 
 // The hooks of one parameter, removed by the destructor. Keeps the parameter's gradient accumulator
@@ -37,6 +39,8 @@ class GradientHooks {
   }
   // Whether neither the parameter nor a graph uses the accumulator.
   bool alone() const { return accumulator_.use_count() == 1; }
+  // Whether another listener of the same parameter reduces its gradient now.
+  bool is_reduced_elsewhere(const GradientListener& listener) const;
   const torch::autograd::Node* accumulator() const { return accumulator_.get(); }
 
  private:

@@ -25,11 +25,13 @@ namespace lockstep {
 // and must contain each collective call that the loop makes after backward, such as
 // clip_grad_norm_().
 //
-// The loop must clear gradients once for each synchronized backward. Gradients accumulated under
-// no_sync() when the loop ends count only if no other rank has batches left. Each synchronized
-// backward, and each forward that broadcasts buffers, costs one more exchange of a few bytes. Other
-// calls of the group in the loop are not followed. Errors are those of forward and backward; if
-// `body` or `follow` throws, the group ends for every rank.
+// The loop must clear gradients once for each synchronized backward. Gradients that reach
+// parameters around the wrapper's outputs are not reduced by themselves (reducer.h): add up a
+// step's losses. Gradients accumulated under no_sync() when the loop ends count only if no other
+// rank has batches left. Each synchronized backward, and each forward that broadcasts buffers,
+// costs one more exchange of a few bytes. Other calls of the group in the loop are not followed.
+// Errors are those of forward and backward; if `body` or `follow` throws, the group ends for every
+// rank.
 void join(DistributedDataParallelBase& model, const std::function<void()>& body,
           const std::function<void()>& follow = {});
 

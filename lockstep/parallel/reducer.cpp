@@ -91,7 +91,8 @@ Reducer::Reducer(const std::vector<NamedTensor>& parameters, GroupArgument argum
   parameters_ = std::make_shared<WrappedParameters>(
       taken, fmt::format("[reducer] rank {} of {}: ", group->rank(), group->size()));
   if (group->size() > 1 || options.check_finite) {
-    reduction_ = std::make_shared<BackwardReduction>(taken, std::move(group), limits, options);
+    reduction_ = std::make_shared<BackwardReduction>(taken, std::move(group), limits, options,
+                                                     no_sync_depth_);
   }
 }
 
@@ -131,13 +132,13 @@ void Reducer::set_first_draw(std::int64_t state) {
 void Reducer::prepare_in_place(std::span<at::Tensor* const> outputs,
                                std::uint64_t before_forward) const {
   if (!reduction_ || !at::GradMode::is_enabled()) return;
-  if (!synchronizes()) {
-    reduction_->expect_unreduced_gradients();
-    return;
-  }
+  const bool synchronized = synchronizes();
+  if (synchronized) reduction_->expect_backwards();
+  const std::shared_ptr<BackwardListener> listener =
+      synchronized ? reduction_ : reduction_->unsynchronized_entry();
   for (at::Tensor* output : outputs) {
     if (output->defined() && output->requires_grad()) {
-      watch_entry(*output, reduction_, before_forward);
+      watch_entry(*output, listener, before_forward);
     }
   }
 }

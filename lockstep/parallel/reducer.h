@@ -47,18 +47,37 @@ class [[nodiscard]] NoSync {
 
 // A step is prepare(outputs of forward), backward, optimizer step. At the end of backward each
 // parameter's gradient is the mean over the ranks of their accumulated gradients, the same bits on
-// every rank, and a view of a bucket. Every rank runs the same sequence of synchronized backwards;
-// the parameters that a backward uses may differ between ranks. A parameter that no rank has used
-// since the last reduction keeps its gradient bit for bit, or stays without one.
+// every rank, in the memory of a bucket. Every rank runs the same sequence of synchronized
+// backwards; the parameters that a backward uses may differ between ranks. A parameter that no rank
+// has used since the last reduction keeps its gradient bit for bit, or stays without one.
 //
 // Until backward returns, do not rely on or modify an accumulated .grad, for example in a hook: it
 // belongs to the reducer and need not be this rank's gradient.
 //
+// Keep gradients as in one process: a .grad that the program still holds, or a view of it, keeps
+// its values if .grad is reset to none before the next backward (zero_grad(true)). What is zeroed
+// or added to in place changes for every holder.
+//
+// A backward that reaches parameters around the prepared outputs (a penalty in a backward of its
+// own, a loss that the module keeps, a forward of the module itself) is reduced as well, at its
+// end, if a synchronized prepare() has been called since the parameters last changed: .grad is then
+// the mean of all that it has accumulated. Otherwise, under no_sync() and in join(), it accumulates
+// on this rank only, as a generator's step through the discriminator wants. UsageError if the
+// parameters are then updated without a reduction: at the latest in the next prepare(). Gradients
+// under no_sync() are meant to stay, and are no error. One backward of the sum of the losses is
+// faster than several, since each reduces all gradients.
+//
+// torch::autograd::grad() gives each rank its own gradients, as in PyTorch; functional::grad()
+// averages them.
+//
 // Backward throws PeerLost or TimeoutError if another rank does not take part. It throws UsageError
 // for create_graph, for sparse gradients, and for a parameter that gets more gradients than in the
-// first backward after its bucket was launched. If backward throws on this rank, the group is
-// aborted so that no peer waits for it, and the next prepare() reports that. Only NonFiniteGradient
-// (check_finite) leaves the group and the reducer usable.
+// first backward after its bucket was launched. On CPUs it also does so, on every rank, if the
+// ranks are in different steps: their parameters were changed differently often, and differ. A
+// closure that each rank calls as often as its own loss demands (LBFGS) does that. If backward
+// throws on this rank, the group is aborted so that no peer waits for it, and the next prepare()
+// reports that. Only the errors that every rank has, NonFiniteGradient (check_finite) and that of
+// different steps, leave the group and the reducer usable.
 //
 // The first backward launches nothing before its end: it learns the order
 // (docs/decisions/0001-first-step-plans-the-buckets.md). In a group of one rank nothing is hooked
@@ -84,10 +103,10 @@ class Reducer {
           const ReducerOptions& options = {});
 
   // Use the results instead of the outputs, whose values and memory they share: backward through
-  // them is synchronized, backward that bypasses them is not. Two of those in a row cause a warning
-  // on rank 0, unless no_sync() is in use. Outputs that require no gradient are returned unchanged,
-  // as is everything under no_sync() or at::NoGradGuard. UsageError if a parameter was frozen,
-  // unfrozen, converted, moved or resized since construction; Error after a failed backward.
+  // them is synchronized. Outputs that require no gradient are returned unchanged, as is everything
+  // under at::NoGradGuard. UsageError if a parameter was frozen, unfrozen, converted, moved or
+  // resized since construction, or was updated with gradients that were not reduced; Error after a
+  // failed backward.
   [[nodiscard]] at::Tensor prepare(const at::Tensor& output);
   [[nodiscard]] std::vector<at::Tensor> prepare(std::vector<at::Tensor> outputs);
 

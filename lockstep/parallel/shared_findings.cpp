@@ -10,17 +10,21 @@
 namespace lockstep {
 
 void share_findings(Findings& findings, ProcessGroup& group) {
-  const auto count = static_cast<std::int64_t>(findings.used.size());
-  at::Tensor local = at::empty({2 * count}, at::kByte);
-  auto* const bytes = local.data_ptr<std::uint8_t>();
-  std::copy(findings.used.begin(), findings.used.end(), bytes);
-  std::copy(findings.not_finite.begin(), findings.not_finite.end(), bytes + count);
+  std::vector<std::vector<std::uint8_t>*> parts{&findings.used, &findings.not_finite,
+                                                &findings.update_codes};
+  std::size_t count = 0;
+  for (const auto* part : parts) count += part->size();
+  at::Tensor local = at::empty({static_cast<std::int64_t>(count)}, at::kByte);
+  auto* byte = local.data_ptr<std::uint8_t>();
+  for (const auto* part : parts) byte = std::copy(part->begin(), part->end(), byte);
   const at::Tensor shared = local.to(group.device());
   group.all_reduce(shared, ReduceOp::max).wait();
   local = shared.cpu();
-  const auto* const all = local.data_ptr<std::uint8_t>();
-  std::copy(all, all + count, findings.used.begin());
-  std::copy(all + count, all + 2 * count, findings.not_finite.begin());
+  byte = local.data_ptr<std::uint8_t>();
+  for (auto* part : parts) {
+    std::copy_n(byte, part->size(), part->begin());
+    byte += part->size();
+  }
 }
 
 }  // namespace lockstep

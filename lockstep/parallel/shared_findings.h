@@ -7,15 +7,18 @@
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
+#include "lockstep/parallel/bucket_plan.h"
 
 namespace lockstep {
 
-// For each parameter, 0 or 1.
+// 0 or 1, for each parameter and for each code of UpdateCount.
 struct Findings {
-  explicit Findings(std::size_t parameters) : used(parameters), not_finite(parameters) {}
+  explicit Findings(std::size_t parameters)
+      : used(parameters), not_finite(parameters), update_codes(kUpdateCodes) {}
 
   std::vector<std::uint8_t> used;
   std::vector<std::uint8_t> not_finite;
+  std::vector<std::uint8_t> update_codes;
 };
 
 // Collective. Afterwards a finding is 1 if it was 1 on any rank.

@@ -253,6 +253,87 @@ TEST(Sharding, StepNeedsABackwardOfTheModel) {
   });
 }
 
+// Ranks would stay equal, and each part would be updated with one rank's gradient.
+TEST(Sharding, GradientsThatBypassTheOutputsAreReducedOrRefused) {
+  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    testing::Mlp net, reference;
+    testing::set_weights(*net, 1);
+    testing::copy_state(*reference, *net);
+    DistributedDataParallel model(net, group);
+    SGD optimizer(model, 0.1);
+    SGD reference_optimizer(reference->parameters(), 0.1);
+    const auto input = [](int rank) { return testing::values({4, 6}, rank); };
+    const auto keep_square = [](testing::Mlp& of, const at::Tensor& x) {
+      return of->hidden(x).square().mean();
+    };
+    for (int step = 0; step < 3; ++step) {
+      optimizer.zero_grad();
+      reference_optimizer.zero_grad();
+      model(input(group->rank())).mean().backward();
+      keep_square(net, input(group->rank())).backward();
+      for (int rank = 0; rank < 2; ++rank) {
+        ((reference(input(rank)).mean() + keep_square(reference, input(rank))) / 2).backward();
+      }
+      optimizer.step();
+      reference_optimizer.step();
+      const auto expected = reference->parameters();
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        testing::expect_close(net->parameters()[i], expected[i], std::to_string(i));
+      }
+    }
+    optimizer.zero_grad();
+    keep_square(net, input(group->rank())).backward();
+    EXPECT_THAT(message_of<UsageError>([&] { optimizer.step(); }),
+                ::testing::HasSubstr("has parts that were not reduced"));
+  });
+}
+
+// Their number shows whether ranks are in the same step.
+TEST(Sharding, ParametersChangeEquallyOftenOnEveryRank) {
+  run_rank_threads(3, [](const std::shared_ptr<ProcessGroup>& group) {
+    testing::Mlp net;
+    DistributedDataParallel model(net, group);
+    Adam optimizer(model, 0.01);
+    for (int step = 0; step < 3; ++step) {
+      optimizer.zero_grad();
+      model(testing::values({4, 6}, group->rank())).mean().backward();
+      optimizer.step();
+    }
+    for (const at::Tensor& parameter : net->parameters()) {
+      const auto version = static_cast<std::int64_t>(parameter._version());
+      const at::Tensor first = at::full({1}, version, at::kLong);
+      group->broadcast(first, 0).wait();
+      EXPECT_EQ(version, first.item<std::int64_t>());
+    }
+  });
+}
+
+TEST(Sharding, ChangesOfOneRankAreNamedInBackward) {
+  for (const bool whole : {true, false}) {
+    run_rank_threads(2, [&](const std::shared_ptr<ProcessGroup>& group) {
+      testing::Mlp net;
+      DistributedDataParallel model(net, group, {.whole_gradients = whole});
+      Adam sharded(model, 0.01);
+      const at::Tensor x = testing::values({4, 6}, group->rank());
+      const auto train = [&] {
+        sharded.zero_grad();
+        model(x).mean().backward();
+      };
+      for (int step = 0; step < 3; ++step) {
+        train();
+        sharded.step();
+      }
+      EXPECT_THAT(message_of<UsageError>([&] {
+                    for (int step = 0; step < 4; ++step) {
+                      if (group->rank() == 1) net->last->bias.detach().add_(1);
+                      train();
+                    }
+                  }),
+                  ::testing::HasSubstr("the ranks are in different steps"));
+    });
+  }
+}
+
 TEST(Sharding, SavingAPartIsAnErrorThatSaysWhatToDo) {
   run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
     const Parameters parameters = make_parameters();

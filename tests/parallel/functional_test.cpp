@@ -311,5 +311,53 @@ TEST(Functional, CallsThatMeetABucketAreAnErrorAndAGroupOfTheirOwnIsNot) {
   });
 }
 
+TEST(Functional, AveragesGradients) {
+  for (const int ranks : {1, 2, 3}) {
+    run_rank_threads(ranks, [&](const Group& group) {
+      Mlp net;
+      set_weights(*net, 1);
+      DistributedDataParallel model(net, group);
+      std::vector<at::Tensor> inputs = net->parameters();
+      const auto loss_of = [&](const at::Tensor& output) { return output.square().mean(); };
+      at::Tensor mean = torch::zeros({});
+      for (int rank = 0; rank < ranks; ++rank) {
+        mean = mean + loss_of(net(values({4, 6}, rank))) / ranks;
+      }
+      const auto expected = torch::autograd::grad({mean}, inputs, {}, true, true);
+      const at::Tensor own = loss_of(model(values({4, 6}, group->rank())));
+      const auto gradients = functional::grad({own}, inputs, group, {.retain_graph = true});
+      for (std::size_t i = 0; i < inputs.size(); ++i) {
+        expect_close(gradients[i], expected[i].detach(), "gradient");
+        EXPECT_FALSE(gradients[i].requires_grad());
+        EXPECT_FALSE(inputs[i].grad().defined());
+      }
+      // The gradient of the mean gradient's norm. Every rank has this loss, and backward through
+      // the means gives the gradient of the sum of the losses, which the model averages.
+      const auto differentiable = functional::grad({own}, inputs, group, {.create_graph = true});
+      const auto norm = [](const std::vector<at::Tensor>& all) {
+        at::Tensor sum = torch::zeros({});
+        for (const at::Tensor& gradient : all) sum = sum + gradient.square().sum();
+        return sum;
+      };
+      norm(differentiable).backward();
+      const auto second = torch::autograd::grad({norm(expected)}, inputs, {}, {}, {}, true);
+      for (std::size_t i = 0; i < inputs.size(); ++i) {
+        if (second[i].defined()) expect_close(inputs[i].grad(), second[i], "second gradient");
+      }
+    });
+  }
+}
+
+TEST(Functional, GradientsOfUnusedInputsAreZeros) {
+  run_rank_threads(2, [](const Group& group) {
+    const at::Tensor used = torch::ones({3}, torch::requires_grad());
+    const at::Tensor other = torch::ones({2}, torch::requires_grad());
+    const at::Tensor loss = group->rank() == 0 ? used.sum() + other.sum() : used.sum() * 3;
+    const auto gradients = functional::grad({loss}, {used, other}, group, {.allow_unused = true});
+    expect_close(gradients[0], torch::full({3}, 2.), "used");
+    expect_close(gradients[1], torch::full({2}, 0.5), "used on one rank");
+  });
+}
+
 }  // namespace
 }  // namespace lockstep::testing

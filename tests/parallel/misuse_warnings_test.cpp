@@ -5,7 +5,6 @@
 #include "tests/support/rank_processes.h"
 #include "tests/support/thread_group.h"
 #include <gmock/gmock.h>
-#include <torch/csrc/autograd/autograd.h>
 #include <torch/nn/modules/dropout.h>
 
 #include "lockstep/comm/init_process_group.h"
@@ -19,62 +18,6 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-
-TEST(MisuseWarnings, ForwardOfTheWrappedModule) {
-  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
-    const CapturedWarnings warnings;
-    Mlp net;
-    auto model = DistributedDataParallel(net, group);
-    const at::Tensor input = values({4, 6});
-    for (int step = 0; step < 2; ++step) model(input).sum().backward();
-    torch::autograd::grad({net(input.clone().requires_grad_()).sum()}, {net->last->weight});
-    EXPECT_THAT(warnings.messages(), IsEmpty());
-    for (int step = 0; step < 3; ++step) model->module()->forward(input).sum().backward();
-    if (group->rank() == 0) {
-      EXPECT_THAT(warnings.messages(),
-                  ElementsAre(AllOf(HasSubstr("rank 0 of 2: two backwards in a row computed"),
-                                    HasSubstr("Call the wrapper, not module()->forward"))));
-    } else {
-      EXPECT_THAT(warnings.messages(), IsEmpty());
-    }
-  });
-}
-
-// They are reduced as well: by the same backward, or by the next.
-TEST(MisuseWarnings, NotOfPenalties) {
-  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
-    const CapturedWarnings warnings;
-    Mlp net;
-    auto model = DistributedDataParallel(net, group);
-    for (int step = 0; step < 3; ++step) {
-      reset_gradients(*net);
-      const at::Tensor output = model(values({4, 6}, group->rank()));
-      (output.sum() * 0 + net->last->bias.sum() * (1 + group->rank())).backward();
-      expect_close(net->last->bias.grad(), torch::full({3}, 1.5), "penalty after the forward");
-    }
-    for (int step = 0; step < 3; ++step) {
-      reset_gradients(*net);
-      const at::Tensor loss = model(values({4, 6}, group->rank())).sum() * 0;
-      (net->last->bias.sum() * (1 + group->rank())).backward();
-      loss.backward();
-      expect_close(net->last->bias.grad(), torch::full({3}, 1.5), "backward of the penalty alone");
-    }
-    EXPECT_THAT(warnings.messages(), IsEmpty());
-  });
-}
-
-TEST(MisuseWarnings, NotOfBackwardsUnderNoSync) {
-  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
-    const CapturedWarnings warnings;
-    Mlp net;
-    auto model = DistributedDataParallel(net, group);
-    for (int part = 0; part < 4; ++part) {
-      const auto guard = model->no_sync(part % 2 == 0);
-      model(values({4, 6})).sum().backward();
-    }
-    EXPECT_THAT(warnings.messages(), IsEmpty());
-  });
-}
 
 TEST(MisuseWarnings, ALayerAddedAfterWrapping) {
   for (const int ranks : {1, 2}) {

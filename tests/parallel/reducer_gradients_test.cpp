@@ -124,6 +124,35 @@ TEST(ReducerGradients, HaveTheParametersStridesAndStayViewsOfTheBucket) {
   });
 }
 
+// Whole or as a view, as for PCGrad, GradNorm or a history of gradients.
+TEST(ReducerGradients, KeptOnesStayAsTheyAre) {
+  for (const auto& options : {kOneBucket, kManyBuckets}) {
+    run_rank_threads(2, [&](const std::shared_ptr<ProcessGroup>& group) {
+      Wide net;
+      DistributedDataParallel model(net, group, options);
+      std::vector<at::Tensor> kept, copies;
+      for (int step = 0; step < 4; ++step) {
+        reset_gradients(*net);
+        model(values({2, 6}, 10 * step + group->rank())).square().mean().backward();
+        for (const at::Tensor& parameter : net->parameters()) {
+          const at::Tensor& gradient = parameter.grad();
+          kept.push_back(step == 0 ? gradient : step == 1 ? gradient.detach() : gradient.view(-1));
+          copies.push_back(kept.back().clone());
+        }
+        for (std::size_t i = 0; i < kept.size(); ++i) {
+          EXPECT_TRUE(torch::equal(kept[i], copies[i])) << i << " in step " << step;
+        }
+      }
+      Wide reference;
+      copy_state(*reference, *net);
+      for (int rank = 0; rank < 2; ++rank) {
+        (reference->forward(values({2, 6}, 30 + rank)).square().mean() / 2).backward();
+      }
+      expect_same_gradients(*net, *reference);
+    });
+  }
+}
+
 TEST(ReducerGradients, OfSeveralTypes) {
   run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
     const double share = group->rank() + 1;

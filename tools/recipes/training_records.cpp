@@ -5,7 +5,6 @@
 #include <cerrno>
 #include <string_view>
 
-#include <c10/util/Exception.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -111,7 +110,7 @@ void TrainingRecords::try_write_line(const std::string& line) {
   } catch (const BackendError& error) {
     metrics_error_ = error.what();
     metrics_.reset();
-    TORCH_WARN(error.what(), "; training goes on without it");
+    libtorch::warn("train", fmt::format("{}; training goes on without it", error.what()));
   }
 }
 
