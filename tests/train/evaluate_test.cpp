@@ -375,7 +375,7 @@ TEST(Evaluate, ScoresTheModelThatACheckpointHas) {
         net->eval();
         const double saved = net->forward(data).sum().item<double>();
         net->train();
-        EXPECT_NEAR(score, saved, 1e-4 * std::abs(saved)) << ranks;
+        EXPECT_NEAR(score, saved, 1e-3) << ranks;
       };
       float average = 0;
       for (const float value : of_ranks) average += value / static_cast<float>(ranks);
