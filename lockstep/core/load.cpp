@@ -91,7 +91,8 @@ std::string overload(std::optional<double> core_wait) {
   constexpr double kNoticeable = 0.1;
   if (core_wait.value_or(0) < kNoticeable) return {};
   return fmt::format(
-      "The load exceeds the cores: a rank waited for one {:.0f} % of its time. Stop other programs.",
+      "The load exceeds the cores: a rank waited for one {:.0f} % of its time. Stop other "
+      "programs.",
       *core_wait * 100);
 }
 

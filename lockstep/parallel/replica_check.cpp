@@ -75,7 +75,8 @@ std::string output_difference(const Tensor& own, const Tensor& replicas) {
   if (own.defined() != replicas.defined()) return "is defined in only one of them";
   if (!is_comparable(own) || !is_comparable(replicas)) return {};
   if (own.sizes() != replicas.sizes()) {
-    return fmt::format("has the shape {} instead of {}", sizes_in_words(replicas), sizes_in_words(own));
+    return fmt::format("has the shape {} instead of {}", sizes_in_words(replicas),
+                       sizes_in_words(own));
   }
   const auto type = own.is_complex() ? at::kComplexDouble : at::kDouble;
   const Tensor one = own.detach().to(type);

@@ -28,8 +28,8 @@ class Replicas;
 void check_replica(const Replicas& replicas, torch::nn::Module* module, std::int64_t samples,
                    std::int64_t dim, const OutputsOf& outputs_of);
 
-// UsageError if the graph that leads to a replica's outputs begins at a tensor that is neither an input's part
-// nor one of the replica's parameters: nobody would get its gradient.
+// UsageError if the graph that leads to a replica's outputs begins at a tensor that is neither an
+// input's part nor one of the replica's parameters: nobody would get its gradient.
 void check_leaves(const Replicas& replicas, int replica,
                   const std::vector<torch::autograd::Edge>& roots);
 

@@ -26,8 +26,8 @@ std::string difference(const char* kind, const NamedTensors& originals,
     const at::Tensor* replica = replicas.find(item.key());
     if (!replica) return fmt::format("it has no {} {}", kind, item.key());
     if (sizes_in_words(*replica) != sizes_in_words(item.value())) {
-      return fmt::format("its {} {} is {} instead of {}", kind, item.key(), sizes_in_words(*replica),
-                         sizes_in_words(item.value()));
+      return fmt::format("its {} {} is {} instead of {}", kind, item.key(),
+                         sizes_in_words(*replica), sizes_in_words(item.value()));
     }
   }
   for (const auto& item : replicas) {

@@ -39,7 +39,8 @@ void require_fit(const at::Tensor& first, const at::Tensor& part, std::int64_t d
   if (fits) return;
   throw UsageError(fmt::format(
       "[DataParallel] output {} is {} in replica 0 and {} in another one, so that the parts cannot "
-      "be put together along dimension {}. Return tensors with their samples in that dimension (for "
+      "be put together along dimension {}. Return tensors with their samples in that dimension "
+      "(for "
       "an RNN's states: state.transpose(0, 1)), or set .dim",
       number, sizes_in_words(first), sizes_in_words(part), dim));
 }

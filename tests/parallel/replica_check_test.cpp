@@ -92,8 +92,7 @@ TEST(ReplicaCheck, AMemberThatResetSetsIsNamedAlsoBesideDropout) {
     made->scale = 3;
     return made;
   };
-  EXPECT_EQ(refusal(net, {.replicas = 2, .make_replica = same},
-                    values({6, 4}).to(at::kBFloat16)),
+  EXPECT_EQ(refusal(net, {.replicas = 2, .make_replica = same}, values({6, 4}).to(at::kBFloat16)),
             "");
   EXPECT_EQ(refusal(ResetScale()), "");
 }
@@ -110,9 +109,8 @@ TEST(ReplicaCheck, ASecondHandleOnAParameterIsNamed) {
 
   // In replicas of make_replica the handle follows.
   SecondHandle good;
-  DataParallel model(good, {.replicas = 2, .make_replica = [] {
-                              return std::make_shared<SecondHandleImpl>();
-                            }});
+  DataParallel model(
+      good, {.replicas = 2, .make_replica = [] { return std::make_shared<SecondHandleImpl>(); }});
   const Tensor batch = values({6, 4});
   const Tensor output = model(batch);
   expect_close(output, good->forward(batch), "output");
@@ -145,9 +143,8 @@ TEST(ReplicaCheck, SamplesInAnotherDimensionAreNamed) {
   struct LstmImpl : torch::nn::Cloneable<LstmImpl> {
     LstmImpl() { reset(); }
     void reset() override {
-      lstm = register_module("lstm",
-                             torch::nn::LSTM(torch::nn::LSTMOptions(3, 5).num_layers(2).batch_first(
-                                 true)));
+      lstm = register_module(
+          "lstm", torch::nn::LSTM(torch::nn::LSTMOptions(3, 5).num_layers(2).batch_first(true)));
     }
     std::tuple<Tensor, std::tuple<Tensor, Tensor>> forward(const Tensor& x) { return lstm(x); }
     torch::nn::LSTM lstm{nullptr};

@@ -17,9 +17,9 @@ TEST(OneThread, DISABLED_IsWhatTheEnvironmentSays) {
 
 TEST(OneThread, IsSetWhereNobodyHasSetIt) {
   const std::string self = std::filesystem::read_symlink("/proc/self/exe");
-  const Ended ended = run_to_end({"env", "-u", "OMP_NUM_THREADS", "-u", "OPENBLAS_NUM_THREADS",
-                                  self, "--gtest_also_run_disabled_tests",
-                                  "--gtest_filter=OneThread.DISABLED_*"});
+  const Ended ended =
+      run_to_end({"env", "-u", "OMP_NUM_THREADS", "-u", "OPENBLAS_NUM_THREADS", self,
+                  "--gtest_also_run_disabled_tests", "--gtest_filter=OneThread.DISABLED_*"});
   EXPECT_EQ(ended.code, 0) << ended.out << ended.err;
   EXPECT_THAT(ended.out, ::testing::HasSubstr("1 test from 1 test suite ran"));
 }

@@ -37,10 +37,9 @@ int threads_of_openblas() {
 Finding probe_threads() {
   const int libtorch = at::get_num_threads();
   const int openblas = threads_of_openblas();
-  const std::string found =
-      fmt::format("libtorch uses {}{}; {}, {}, {}", libtorch,
-                  openblas > 0 ? fmt::format(", OpenBLAS {}", openblas) : "", setting(kCounts[0]),
-                  setting(kCounts[1]), wait_policy());
+  const std::string found = fmt::format("libtorch uses {}{}; {}, {}, {}", libtorch,
+                                        openblas > 0 ? fmt::format(", OpenBLAS {}", openblas) : "",
+                                        setting(kCounts[0]), setting(kCounts[1]), wait_policy());
   try {
     omp_num_threads();
   } catch (const UsageError& error) {  // ranks' launchers refuse it
