@@ -37,7 +37,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(const std::vector<int>& ranks)
       std::ranges::all_of(ranks, [&](int member) { return member >= 0 && member < size(); }) &&
       std::set(ranks.begin(), ranks.end()).size() == ranks.size();
   // Compared first, so that errors mention the split and not the all_gather.
-  backend_->start(CollectiveArgs{.call = {.collective = Collective::split}}).wait();
+  backend_->start({.call = {.collective = Collective::split}}).wait();
   const at::Tensor own = at::full({size()}, possible ? kNoRank : kImpossibleList, at::kInt);
   if (possible) std::copy(ranks.begin(), ranks.end(), own.data_ptr<std::int32_t>());
   std::vector<at::Tensor> lists;

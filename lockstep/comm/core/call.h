@@ -109,15 +109,15 @@ constexpr bool is_message(Collective collective) {
 enum class Tag : std::uint8_t { user, ring, all_to_all };
 
 // Plain bytes, since it travels between processes: in shared memory it shares a cache line with its
-// flag, so that two fields have four bits each. Fields that do not apply keep their defaults.
+// flag, so that a rank's number has 24 bits. Fields that do not apply keep their defaults.
 struct Call {
   Collective collective = Collective::barrier;
-  ReduceOp op : 4 = ReduceOp::sum;
-  Algorithm algorithm : 4 = Algorithm::automatic;
+  ReduceOp op = ReduceOp::sum;
+  Algorithm algorithm = Algorithm::automatic;
   at::ScalarType type = at::kByte;
+  std::int32_t root : 24 = -1;  // for a message, the peer
   // Only for messages.
   CallOrigin origin = CallOrigin::program;
-  std::int32_t root = -1;  // for a message, the peer
   std::int64_t elements = 0;
   double scale = 1;
   // Which tensor of a list this is, and how many the list has.
