@@ -23,8 +23,8 @@
 #include "lockstep/checkpoint/stored_optimizer.h"
 #include "lockstep/checkpoint/tensor_bytes.h"
 #include "lockstep/core/error.h"
-#include "lockstep/parallel/distinct_parameters.h"
 #include "lockstep/optim/parameter_groups.h"
+#include "lockstep/parallel/distinct_parameters.h"
 
 namespace lockstep {
 namespace {

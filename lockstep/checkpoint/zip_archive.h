@@ -34,8 +34,9 @@ class ZipArchive {
  public:
   // `file` is for messages. `check_names` may throw for what find() and the names of entries()
   // tell, before all else is checked: archives of another kind are often compressed.
-  ZipArchive(StoredBytes bytes, std::string file,
-             const std::function<void(const ZipArchive&)>& check_names = [](const ZipArchive&) {});
+  ZipArchive(
+      StoredBytes bytes, std::string file,
+      const std::function<void(const ZipArchive&)>& check_names = [](const ZipArchive&) {});
 
   const std::vector<ZipEntry>& entries() const { return entries_; }
   // Null if there is none.

@@ -7,8 +7,8 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
-#include "lockstep/comm/core/device_copies.h"
 #include "lockstep/comm/core/call_origin.h"
+#include "lockstep/comm/core/device_copies.h"
 #include "lockstep/core/error.h"
 #include "lockstep/data/standardization.h"
 
