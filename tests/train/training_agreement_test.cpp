@@ -35,11 +35,11 @@ using testing::Mlp;
 using testing::run_rank_threads;
 using Group = std::shared_ptr<ProcessGroup>;
 
-const auto mse = [](auto& model, auto& batch) {
+const auto loss_of = [](auto& model, auto& batch) {
   return at::mse_loss(model(batch.data), batch.target);
 };
 
-const std::vector<torch::data::Example<>>& batches() {
+const std::vector<torch::data::Example<>>& three_batches() {
   static const std::vector<torch::data::Example<>> made(
       3, {testing::values({4, 6}, 1), testing::values({4, 3}, 2)});
   return made;
@@ -58,7 +58,7 @@ std::vector<std::string> messages(int ranks, const TrainerOptions& usual,
     trainer.template optimize_with<Optimizer>(
         torch::optim::AdamOptions(last ? other_rate : usual_rate));
     told[static_cast<std::size_t>(group->rank())] =
-        message_of<UsageError>([&] { trainer.fit(batches(), mse); });
+        message_of<UsageError>([&] { trainer.fit(three_batches(), loss_of); });
   });
   return told;
 }
@@ -113,7 +113,7 @@ std::string fit_message(const Group& group, const FitOptions& fit, const Trainer
       trainer.optimizer().param_groups()[0].options().set_lr(0.05);
     }
   };
-  return message_of<UsageError>([&] { trainer.fit(batches(), mse, all); });
+  return message_of<UsageError>([&] { trainer.fit(three_batches(), loss_of, all); });
 }
 
 TEST(TrainingAgreement, ComparesSamplersScoresAndRatesThatChange) {

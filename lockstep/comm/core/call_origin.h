@@ -11,11 +11,14 @@ namespace lockstep {
 enum class CallOrigin : std::uint8_t {
   // The program made the collective itself.
   program,
-  // A step of training: their number may differ between ranks.
+  // A part of a step of training: the number of steps may differ between ranks.
   forward,
   backward,
   optimizer_step,
   join,
+  sync_batch_norm,
+  functional,
+  comm_hook,
   // The rest is called by all ranks at the same place of the program.
   wrapping,
   making_optimizer,
@@ -36,18 +39,15 @@ enum class CallOrigin : std::uint8_t {
   save_checkpoint,
   wait_for_checkpoint,
   standardization,
-  sync_batch_norm,
-  functional,
-  comm_hook,
   average_parameters,
 };
 
-// As a message says it: "accuracy()", "a forward of the model". Empty for the program.
+// As a message says it: "accuracy()", "a forward". Empty for the program.
 std::string_view name(CallOrigin origin);
 
 // Whether it is part of a training step.
 constexpr bool is_of_step(CallOrigin origin) {
-  return origin >= CallOrigin::forward && origin <= CallOrigin::join;
+  return origin >= CallOrigin::forward && origin <= CallOrigin::comm_hook;
 }
 
 // Collectives that this thread starts during the object's life have this origin, unless an earlier
