@@ -9,6 +9,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include "lockstep/core/error.h"
@@ -80,6 +81,8 @@ void SignalWatch::change(int signal, void (*handler)(int)) {
 }
 
 void SignalWatch::suspend_process() {
+  pollfd further{reader_.get(), POLLIN, 0};
+  if (::poll(&further, 1, 0) == 1) return;
   struct sigaction watched {};
   struct sigaction by_default {};
   by_default.sa_handler = SIG_DFL;

@@ -45,7 +45,8 @@ class SignalWatch {
   std::optional<int> next();
 
   // Stops this process as SIGTSTP does by default; returns once SIGCONT has continued it. Returns
-  // at once if the kernel does not stop it: a process that no shell's job control watches.
+  // at once if next() has a further signal, which may be that SIGCONT, or if the kernel does not
+  // stop this process because no shell's job control watches it.
   void suspend_process();
 
   // Does the destructor's work; a forked child calls it.

@@ -33,11 +33,15 @@ class StackTraceFilter {
   }
 
  private:
-  // torch.distributed begins each line of an exception with "[rank1]: ".
+  // torch.distributed begins each line of an exception with "[rank1]: ", a launcher within the rank
+  // with "[rank 1] ".
   static std::string_view without_rank(std::string_view line) {
     if (!line.starts_with("[rank")) return line;
-    const std::size_t end = line.find("]: ");
-    return end == std::string_view::npos ? line : line.substr(end + 3);
+    line.remove_prefix(std::min(line.find(']'), line.size() - 1) + 1);
+    for (const char separator : {':', ' '}) {
+      if (line.starts_with(separator)) line.remove_prefix(1);
+    }
+    return line;
   }
 
   // How the trace's next line begins; empty outside a trace.

@@ -137,6 +137,9 @@ TEST(StackTraceFilter, KnowsEveryFormOfLibtorchs) {
   EXPECT_EQ(without_stack_trace("[rank1]: sizes\n[rank1]: Exception raised from f at a.cpp:1 (most "
                                 "recent call first):\n[rank1]: frame #0: f() + 0x1 (0x7f in a.so)"),
             "[rank1]: sizes");
+  EXPECT_EQ(without_stack_trace("[rank 1] Exception raised from f at a.cpp:1 (most recent call "
+                                "first):\n[rank 1] frame #0: f() + 0x1 (0x7f in a.so)\n[rank 1] b"),
+            "[rank 1] b");
   const std::string mine = "frame #0: of my video\n#4 is mine";
   EXPECT_EQ(without_stack_trace(mine), mine);
 }
