@@ -149,6 +149,7 @@ void Bucket::take(int i, const at::Tensor& gradient) {
 
 void Bucket::take_zeros(int i) {
   leave_to_holders(i);
+  std::erase_if(pieces_, [&](const Piece& piece) { return range_of(i).contains(piece.range()); });
   gradients_[static_cast<std::size_t>(i)].zero_();
 }
 

@@ -63,9 +63,10 @@ class [[nodiscard]] NoSync {
 // end, if a synchronized prepare() has been called since the parameters last changed: .grad is then
 // the mean of all that it has accumulated. Otherwise, under no_sync() and in join(), it accumulates
 // on this rank only, as a generator's step through the discriminator wants. UsageError if the
-// parameters are then updated without a reduction: at the latest in the next prepare(). Gradients
-// under no_sync() are meant to stay, and are no error. One backward of the sum of the losses is
-// faster than several, since each reduces all gradients.
+// parameters are then updated without a reduction: at the latest in the next prepare(). (On GPUs,
+// updates by torch::optim::SGD are not seen.) Gradients under no_sync() are meant to stay, and are
+// no error. One backward of the sum of the losses is faster than several, since each reduces all
+// gradients.
 //
 // torch::autograd::grad() gives each rank its own gradients, as in PyTorch; functional::grad()
 // averages them.
