@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 using IndexJson = nlohmann::json;
 
 constexpr std::size_t kMostParts = 4'096;
-constexpr int kMostDepth = 100;
+constexpr int kMostIndexDepth = 100;
 constexpr const char* kMap = "weight_map";
 
 // A name that leads to another folder would let an index read any file.
@@ -113,7 +113,8 @@ class IndexEvents final : public nlohmann::json_sax<IndexJson> {
   // Objects and arrays of fields that are not read.
   bool enter(const char* value) {
     take_other(value);
-    if (++depth_ > kMostDepth) fail(fmt::format("it is nested more than {} deep", kMostDepth));
+    if (++depth_ > kMostIndexDepth)
+      fail(fmt::format("it is nested more than {} deep", kMostIndexDepth));
     return true;
   }
 

@@ -112,9 +112,9 @@ TEST_F(ShardedSafetensors, AreSafetensorsFiles) {
 TEST_F(ShardedSafetensors, AreInTheFolderOfTheIndex) {
   write_safetensors(path("secret"), second_);
   std::filesystem::create_directory(path("model"));
-  for (const std::string name :
-       {"../secret", path("secret").string(), std::string(".."), std::string("."), std::string(),
-        std::string("a/../../secret"), std::string("sub/part"), std::string("x\\u0000y")}) {
+  for (const std::string& name :
+       std::vector<std::string>{"../secret", path("secret").string(), "..", ".", "",
+                                "a/../../secret", "sub/part", "x\\u0000y"}) {
     folder_.write(std::string("model/") + kIndex, R"({"weight_map": {"c": ")" + name + "\"}}");
     EXPECT_THAT(
         [&] { read_safetensors(path("model") / kIndex); },
