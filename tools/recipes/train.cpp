@@ -103,6 +103,7 @@ void log_start(const TrainResult& start, const TrainingData& data, const torch::
 }
 
 void log_end(const TrainResult& result, bool has_trained, const Log& log) {
+  if (const auto note = overload(result.core_wait); !note.empty()) log(note);
   if (!has_trained) {
     log(fmt::format("nothing is left to train: the checkpoint includes epoch {0}/{0}",
                     result.epochs));
@@ -120,7 +121,6 @@ void log_end(const TrainResult& result, bool has_trained, const Log& log) {
   if (result.weight) {
     log(fmt::format("learned weight {:.2f}, bias {:.2f}", *result.weight, *result.bias));
   }
-  if (const auto note = overload(result.core_wait); !note.empty()) log(note);
 }
 
 void measure(TrainResult& result, const Recipe& recipe, torch::nn::Sequential& net,

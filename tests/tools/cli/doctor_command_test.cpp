@@ -64,6 +64,14 @@ TEST_F(DoctorCommand, FindsAMachineThatWorks) {
   EXPECT_EQ(ended.err, "");
 }
 
+// Not what lockstep sets for the programs that it starts.
+TEST_F(DoctorCommand, ShowsTheUsersEnvironment) {
+  const Json json = Json::parse(doctor({"-u", "OMP_WAIT_POLICY"}, {"--json"}).out);
+  EXPECT_THAT(finding(json, "threads")["found"].get<std::string>(),
+              HasSubstr("OMP_WAIT_POLICY is not set (`lockstep run` sets it to passive"));
+  EXPECT_THAT(finding(json, "cores")["found"].get<std::string>(), EndsWith(" idle"));
+}
+
 TEST_F(DoctorCommand, PrintsOneObject) {
   const Ended ended = doctor({}, {"--json"});
   EXPECT_EQ(ended.code, 0) << ended.out;
