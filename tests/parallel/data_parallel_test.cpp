@@ -128,6 +128,7 @@ TORCH_MODULE(Witness);
 TEST(DataParallel, SharesABatchAmongThreadsThatItKeeps) {
   Witness net;
   DataParallel model(net, {.replicas = 3});
+  model(values({8, 2}));  // new replicas are also checked
   for (int step = 0; step < 5; ++step) {
     net->seen->samples.clear();
     model(values({8, 2})).sum().backward();
