@@ -149,7 +149,7 @@ DistributedDataParallelBase::DistributedDataParallelBase(
   if (group_->size() == 1) return;
   const std::vector<NamedTensor> buffers = buffers_of(inner());
   std::vector<std::string> lines = lines_of(buffers);
-  lines.push_back(fmt::format("broadcast_buffers {}", options_.broadcast_buffers));
+  lines.insert(lines.begin(), fmt::format("broadcast_buffers {}", options_.broadcast_buffers));
   check_agreement(*group_, kWho, lines);
   if (options_.broadcast_buffers) require_dense(buffers, *group_);
   broadcast_state(0);

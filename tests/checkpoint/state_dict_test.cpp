@@ -176,16 +176,16 @@ std::vector<NamedTensor> with_prefix(const std::string& prefix, std::vector<Name
 
 // As Python's DistributedDataParallel saves its state, torch.compile, and a module around the net.
 TEST(LoadStateDict, NamesAPrefix) {
-  const auto net = small_net();
+  auto net = small_net();
   for (const std::string prefix : {"module.", "_orig_mod.", "module._orig_mod."}) {
     EXPECT_THAT([&] { load_state_dict(*net, with_prefix(prefix, state_dict(*small_net()))); },
                 ThrowsMessage<CheckpointError>(
                     AllOf(HasSubstr("missing ones with \"" + prefix + "\" in front"),
                           HasSubstr("cut the first " + std::to_string(prefix.size())))));
   }
-  torch::nn::Sequential outer;
-  outer->push_back("module", small_net());
-  EXPECT_THAT([&] { load_state_dict(*outer, state_dict(*small_net())); },
+  torch::nn::Module outer;
+  outer.register_module("module", small_net());
+  EXPECT_THAT([&] { load_state_dict(outer, state_dict(*small_net())); },
               ThrowsMessage<CheckpointError>(
                   HasSubstr("missing names are the unexpected ones with \"module.\" in front")));
   EXPECT_THAT(
@@ -197,7 +197,7 @@ TEST(LoadStateDict, NamesAPrefix) {
 
 // A head that the file lacks does not hide it; and it would load nothing without a word.
 TEST(LoadStateDict, WarnsOfAPrefixThatLoadsNothing) {
-  const auto net = small_net();
+  auto net = small_net();
   auto tensors = with_prefix("model.", state_dict(*small_net()));
   tensors.pop_back();
   const testing::CapturedWarnings warnings;

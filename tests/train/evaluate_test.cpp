@@ -359,10 +359,10 @@ TEST(Evaluate, ScoresTheModelThatACheckpointHas) {
   const auto sum = [](const at::Tensor& output, const at::Tensor&) { return output.sum(); };
   for (const int ranks : {1, 2, 3}) {
     run_rank_threads(ranks, [&](const Group& group) {
-      const auto net = trained_with_own_statistics(group);
+      auto net = trained_with_own_statistics(group);
       const DistributedSampler sampler(12, group, {.shuffle = false});
       MemoryLoader loader(data, targets, sampler, {.batch_size = 2});
-      const auto mean = net->named_buffers()["0.running_mean"];
+      auto mean = net->named_buffers()["0.running_mean"];
       const auto of_ranks = all_gather_object(mean.item<float>(), group);
       const auto expect_scored = [&](float expected, const EvaluateOptions& options) {
         mean.fill_(of_ranks[group->rank()]);
