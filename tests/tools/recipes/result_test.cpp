@@ -183,9 +183,10 @@ TEST(Comparison, IsJsonWithRows) {
   const auto json = nlohmann::json::parse(to_json(some_comparison()));
   std::vector<std::string> keys;
   for (const auto& [key, value] : json.items()) keys.push_back(key);
-  EXPECT_THAT(keys,
-              ElementsAre("batch_size", "cores", "device", "epochs", "global_batch_size", "recipe",
-                          "rows", "rows_same_rank_batch", "schema_version", "seed", "versions"));
+  EXPECT_THAT(keys, ElementsAre("batch_size", "cores", "device", "epochs", "global_batch_size",
+                                "load", "recipe", "rows", "rows_same_rank_batch", "schema_version",
+                                "seed", "versions"));
+  EXPECT_THAT(json["load"].get<std::string>(), HasSubstr("waited for one 43 % of its time"));
   ASSERT_THAT(json.at("rows"), SizeIs(2));
   EXPECT_EQ(json["rows"][1]["speedup"], 2.0);
   EXPECT_EQ(json["rows"][1]["mode"], "ddp");
