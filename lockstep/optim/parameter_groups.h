@@ -36,7 +36,7 @@ std::vector<torch::optim::OptimizerParamGroup> without_repeats(
     std::string_view who, std::vector<torch::optim::OptimizerParamGroup> groups);
 
 // UsageError, which begins with the optimizer's name, if two parameters are different tensors in
-// the same memory, such as the tied weights of a loaded TorchScript module.
+// the same memory, such as one and its detach().
 void require_separate_memory(std::string_view name, const torch::optim::Optimizer& optimizer);
 
 // UsageError, which begins with the optimizer's name, unless `whole` has the same parameters in the

@@ -398,7 +398,6 @@ TEST(Sharding, AGroupThatIsAddedTooLateIsAnError) {
   });
 }
 
-// As the tied weights of a TorchScript module that was loaded.
 TEST(Sharding, ParametersInTheSameMemoryAreAnError) {
   run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
     const at::Tensor one = at::ones({3}).set_requires_grad(true);

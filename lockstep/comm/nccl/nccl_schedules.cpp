@@ -5,8 +5,6 @@
 #include <functional>
 #include <utility>
 
-#include <ATen/ops/view_as_real.h>
-
 #include "lockstep/comm/nccl/nccl_transport.h"
 
 namespace lockstep {
@@ -44,17 +42,6 @@ Tensors only_with(int root, const at::Tensor& tensor, Position position) {
   return tensors;
 }
 
-// NCCL adds complex elements as pairs of real ones.
-at::Tensor as_real(const at::Tensor& tensor) {
-  return tensor.is_complex() ? at::view_as_real(tensor.detach()) : tensor;
-}
-
-Tensors as_real(at::TensorList tensors) {
-  Tensors real;
-  for (const at::Tensor& tensor : tensors) real.push_back(as_real(tensor));
-  return real;
-}
-
 // A schedule for each output: start(transport, call, output).
 template <class StartOutput>
 std::vector<SchedulePtr> for_each_output(const CollectiveArgs& args, StartOutput start) {
@@ -81,12 +68,12 @@ std::vector<SchedulePtr> schedule_nccl(const CollectiveArgs& args, Position posi
     case Collective::all_reduce:
       return for_each_output(
           args, [](NcclTransport& transport, const Call& call, const at::Tensor& output) {
-            return transport.all_reduce(as_real(output), call.op, call.scale);
+            return transport.all_reduce(output, call.op, call.scale);
           });
     case Collective::reduce:
       return for_each_output(
           args, [](NcclTransport& transport, const Call& call, const at::Tensor& output) {
-            return transport.reduce(as_real(output), call.root, call.op, call.scale);
+            return transport.reduce(output, call.root, call.op, call.scale);
           });
     case Collective::broadcast:
       return for_each_output(
@@ -94,8 +81,8 @@ std::vector<SchedulePtr> schedule_nccl(const CollectiveArgs& args, Position posi
             return transport.broadcast(output, call.root);
           });
     case Collective::reduce_scatter:
-      return {whole(call, [call, inputs = as_real(args.inputs),
-                           output = as_real(args.outputs[0])](NcclTransport& transport) {
+      return {whole(call, [call, inputs = args.inputs.vec(),
+                           output = args.outputs[0]](NcclTransport& transport) {
         return transport.reduce_scatter(inputs, output, call.op, call.scale);
       })};
     case Collective::all_gather:

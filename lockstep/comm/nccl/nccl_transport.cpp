@@ -49,13 +49,19 @@ std::optional<ncclDataType_t> find_type(at::ScalarType type) {
   }
 }
 
+// Elements as NCCL counts them: a complex one is a pair of real ones.
+std::size_t elements_in(const at::Tensor& tensor) {
+  return static_cast<std::size_t>(tensor.numel()) * (tensor.is_complex() ? 2 : 1);
+}
+
 // How the ranks' elements are combined. A scale takes an NCCL operator, which is made here and
 // destroyed with this object.
 class Reduction {
  public:
-  Reduction(const NcclLibrary& nccl, ncclComm_t communicator, at::ScalarType type, ReduceOp op,
+  Reduction(const NcclLibrary& nccl, ncclComm_t communicator, at::ScalarType of, ReduceOp op,
             double scale, int size)
-      : nccl_(nccl), communicator_(communicator), type_(*find_type(type)) {
+      : nccl_(nccl), communicator_(communicator), type_(*find_type(c10::toRealValueType(of))) {
+    const at::ScalarType type = c10::toRealValueType(of);
     if (scale != 1) {
       result_ = scaled(type, scale_over(size, op, scale));
     } else if (type == at::kBool) {  // "or" and "and"
@@ -204,7 +210,7 @@ class StreamTransport final : public NcclTransport {
                                               cudaStream_t stream) {
       const Reduction by(nccl, communicator, tensor.scalar_type(), op, scale, size);
       if (by.result() != ncclSuccess) return by.result();
-      return nccl.all_reduce(begin(tensor), begin(tensor), tensor.numel(), by.type(), by.op(),
+      return nccl.all_reduce(begin(tensor), begin(tensor), elements_in(tensor), by.type(), by.op(),
                              communicator, stream);
     });
   }
@@ -216,8 +222,8 @@ class StreamTransport final : public NcclTransport {
                                               cudaStream_t stream) {
       const Reduction by(nccl, communicator, tensor.scalar_type(), op, scale, size);
       if (by.result() != ncclSuccess) return by.result();
-      return nccl.reduce(begin(tensor), begin(tensor), tensor.numel(), by.type(), by.op(), root,
-                         communicator, stream);
+      return nccl.reduce(begin(tensor), begin(tensor), elements_in(tensor), by.type(), by.op(),
+                         root, communicator, stream);
     });
   }
 
@@ -232,8 +238,8 @@ class StreamTransport final : public NcclTransport {
       if (by.result() != ncclSuccess) return by.result();
       nccl.group_start();
       for (int root = 0; root < size; ++root) {
-        nccl.reduce(begin(tensors[static_cast<std::size_t>(root)]), begin(result), result.numel(),
-                    by.type(), by.op(), root, communicator, stream);
+        nccl.reduce(begin(tensors[static_cast<std::size_t>(root)]), begin(result),
+                    elements_in(result), by.type(), by.op(), root, communicator, stream);
       }
       return nccl.group_end();
     });

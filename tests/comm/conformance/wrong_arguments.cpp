@@ -71,8 +71,8 @@ std::vector<WrongCall> wrong_calls(int ranks) {
                           ReduceOp::max)
              .wait();
        }},
-      {"a type without arithmetic",
-       {"all_reduce", "ComplexHalf", "cannot be reduced"},
+      {"a sum of complex halves",
+       {"all_reduce", "ComplexHalf have no sum"},
        [=](auto& g) { g.all_reduce(at::empty({3}, at::kComplexHalf)).wait(); }},
       {"mean of ints",
        {"all_reduce", "mean", "Int"},
