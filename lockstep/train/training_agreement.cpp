@@ -53,6 +53,7 @@ void add_options(Lines& lines, const TrainerOptions& options) {
   add("check_finite", options.check_finite);
   add("check_in_sync", options.check_in_sync);
   add("shard_optimizer", options.shard_optimizer);
+  add("sync_batchnorm", options.sync_batchnorm);
   add("evaluation_buffers", word(kBuffers, options.evaluation_buffers));
   const LearningRateSchedule& schedule = options.schedule;
   add("schedule.base", schedule.base);
