@@ -33,14 +33,6 @@ using Json = nlohmann::json;
 
 constexpr int kSteps = 4;
 
-std::shared_ptr<ProcessGroup> join(Rank& rank) {
-  return init_process_group({.backend = "shm",
-                             .init_method = rank.rendezvous_url(),
-                             .rank = rank.rank(),
-                             .world_size = rank.size(),
-                             .device = at::kCPU});
-}
-
 void train(const std::shared_ptr<ProcessGroup>& group,
            std::optional<TrainerCheckpointOptions> checkpoints = {}) {
   Trainer trainer(Mlp(), group,
@@ -101,7 +93,7 @@ void expect_nested(const Json& events) {
 
 TEST(Trace, ShowsTheStepsOfEveryRank) {
   const auto outcomes = run_ranks(3, [](Rank& rank) {
-    const auto group = join(rank);
+    const auto group = join(rank, {.backend = "shm", .device = at::kCPU});
     Trace trace(rank.folder() + "/trace.json", group);
     {
       const Trace::Span own("own", 9);
@@ -148,7 +140,7 @@ TEST(Trace, ShowsTheStepsOfEveryRank) {
 
 TEST(Trace, ShowsWhenEachRankSavesAndWritesCheckpoints) {
   const auto outcomes = run_ranks(2, [](Rank& rank) {
-    const auto group = join(rank);
+    const auto group = join(rank, {.backend = "shm", .device = at::kCPU});
     Trace trace(rank.folder() + "/trace.json", group);
     train(group, TrainerCheckpointOptions{.folder = rank.folder() + "/run", .every_steps = 3});
     trace.finish();
@@ -175,7 +167,7 @@ TEST(Trace, ShowsWhenEachRankSavesAndWritesCheckpoints) {
 // The ranks take turns, which barriers order.
 TEST(Trace, ShowsAllRanksOnOneClock) {
   const auto outcomes = run_ranks(2, [](Rank& rank) {
-    const auto group = join(rank);
+    const auto group = join(rank, {.backend = "shm", .device = at::kCPU});
     Trace trace(rank.folder() + "/trace.json", group);
     for (int turn = 0; turn < 10; ++turn) {
       if (rank.rank() == turn % 2) const Trace::Span span("turn", turn);
@@ -197,7 +189,7 @@ TEST(Trace, ShowsAllRanksOnOneClock) {
 
 TEST(Trace, ShowsWaits) {
   const auto outcomes = run_ranks(2, [](Rank& rank) {
-    const auto group = join(rank);
+    const auto group = join(rank, {.backend = "shm", .device = at::kCPU});
     Trace trace(rank.folder() + "/trace.json", group);
     {
       const Trace::Span span("many barriers");
@@ -214,7 +206,7 @@ TEST(Trace, ShowsWaits) {
 
 TEST(Trace, SaysHowManySpansItDropped) {
   const auto outcomes = run_ranks(1, [](Rank& rank) {
-    const auto group = join(rank);
+    const auto group = join(rank, {.backend = "shm", .device = at::kCPU});
     Trace trace(rank.folder() + "/trace.json", group, {.spans = 5});
     for (int i = 0; i < 12; ++i) const Trace::Span span("span", i);
     trace.finish();
@@ -226,7 +218,7 @@ TEST(Trace, SaysHowManySpansItDropped) {
 
 TEST(Trace, HasRank0sSpansAfterAnException) {
   const auto outcomes = run_ranks(2, [](Rank& rank) {
-    const auto group = join(rank);
+    const auto group = join(rank, {.backend = "shm", .device = at::kCPU});
     const std::string file = rank.folder() + "/trace.json";
     try {
       const Trace trace(file, group);
@@ -245,7 +237,8 @@ TEST(Trace, HasRank0sSpansAfterAnException) {
 TEST(Trace, EveryRankSaysThatTheFileCannotBeWritten) {
   const auto outcomes = run_ranks(2,
                                   [](Rank& rank) {
-                                    const auto group = join(rank);
+                                    const auto group =
+                                        join(rank, {.backend = "shm", .device = at::kCPU});
                                     const Trace trace("/absent/trace.json", group);
                                   },
                                   {.errors_are_outcomes = true});
