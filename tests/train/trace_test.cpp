@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "tests/parallel/models.h"
+#include "tests/support/join.h"
 #include "tests/support/rank_processes.h"
 #include "tests/support/thread_group.h"
 #include <gmock/gmock.h>
