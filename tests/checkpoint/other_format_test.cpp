@@ -45,7 +45,7 @@ TEST(OtherFormat, IsNamedByBothReaders) {
        "it is a pointer of Git LFS instead of the file; get the file with `git lfs pull`"},
       {"<!DOCTYPE html><html>Sign in</html>", "it is a web page, as a failed download leaves it"},
       {onnx + zeros, "it is an ONNX model"},
-      {"\x80\x04\x95\x10" + zeros, "files from before PyTorch 1.6 are not read"},
+      {"\x80\x04\x95\x10" + zeros, "it is a pickle that is not in a zip archive"},
       {R"({"metadata": {"total_size": 8}, "weight_map": {"a": "b.bin"}})",
        "it is an index of sharded files"},
       {R"({"architectures": ["Llama"]})", "it is a text of JSON; name the file that has the"},

@@ -6,6 +6,7 @@
 #include <barrier>
 #include <set>
 
+#include "tests/support/rank_processes.h"
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/InferenceMode.h>
@@ -13,7 +14,7 @@
 
 #include "lockstep/libtorch_version.h"
 
-namespace lockstep {
+namespace lockstep::testing {
 namespace {
 
 using ::testing::AllOf;
@@ -117,9 +118,10 @@ TEST(ReplicaWorkers, KeepNothingOfWhatJobsLeaveBehind) {
   for (const Modes& modes : modes_of(workers)) EXPECT_EQ(modes, before);
 }
 
+// In a process of its own: libraries keep the threads, and a later fork of this process, which has
+// none of them, would wait for them at its exit.
 TEST(ReplicaWorkers, ShareTheCallersIntraOpThreads) {
-  const int before = at::get_num_threads();
-  std::thread([] {  // set_num_threads stays set
+  run_ranks(1, [](Rank&) {
     at::set_num_threads(6);
     ReplicaWorkers workers;
     for (const int count : {2, 3, 8}) {
@@ -129,9 +131,7 @@ TEST(ReplicaWorkers, ShareTheCallersIntraOpThreads) {
       EXPECT_THAT(threads, ::testing::Each(std::max(1, 6 / count)));
       EXPECT_EQ(at::get_num_threads(), 6);
     }
-  })
-      .join();
-  at::set_num_threads(before);
+  });
 }
 
 TEST(ReplicaWorkers, ReportTheFirstErrorOnceAndGoOn) {
@@ -200,4 +200,4 @@ TEST(ReplicaWorkers, TakeCallsFromSeveralThreadsInTurn) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::testing
