@@ -357,14 +357,27 @@ TEST(Train, EndsWithTheFirstGradientThatIsNotFiniteIfAskedTo) {
   }
 }
 
+// Its options say nothing of its shorter steps.
+class HalfSgd final : public torch::optim::SGD {
+ public:
+  using SGD::SGD;
+  at::Tensor step(LossClosure closure = nullptr) override {
+    for (const at::Tensor& parameter : param_groups()[0].params()) parameter.grad().mul_(0.5);
+    return SGD::step(std::move(closure));
+  }
+};
+
 TEST(Train, EndsWhenRanksAreOutOfSyncIfAskedTo) {
   const auto train_two = [](bool alike, std::int64_t every) {
     spawn(2,
           [&](int rank) {
             Recipe recipe = linear_recipe();
-            recipe.make_optimizer = [&](const Trained& trained, double rate) {
-              return std::make_unique<torch::optim::SGD>(trained.parameters,
-                                                         alike || rank == 0 ? rate : rate / 2);
+            recipe.make_optimizer = [&](const Trained& trained,
+                                        double rate) -> std::unique_ptr<torch::optim::Optimizer> {
+              if (alike || rank == 0) {
+                return std::make_unique<torch::optim::SGD>(trained.parameters, rate);
+              }
+              return std::make_unique<HalfSgd>(trained.parameters, rate);
             };
             const auto group = init_process_group(on_cpu());
             (void)train(recipe, TrainMode::ddp,
