@@ -357,14 +357,18 @@ TEST(Train, EndsWithTheFirstGradientThatIsNotFiniteIfAskedTo) {
   }
 }
 
-// Its options say nothing of its shorter steps.
-class HalfSgd final : public torch::optim::SGD {
+// Its options say nothing of its factor.
+class ScaledSgd final : public torch::optim::SGD {
  public:
-  using SGD::SGD;
+  ScaledSgd(std::vector<at::Tensor> parameters, double rate, double factor)
+      : SGD(std::move(parameters), rate), factor_(factor) {}
   at::Tensor step(LossClosure closure = nullptr) override {
-    for (const at::Tensor& parameter : param_groups()[0].params()) parameter.grad().mul_(0.5);
+    for (const at::Tensor& parameter : param_groups()[0].params()) parameter.grad().mul_(factor_);
     return SGD::step(std::move(closure));
   }
+
+ private:
+  double factor_;
 };
 
 TEST(Train, EndsWhenRanksAreOutOfSyncIfAskedTo) {
@@ -372,12 +376,9 @@ TEST(Train, EndsWhenRanksAreOutOfSyncIfAskedTo) {
     spawn(2,
           [&](int rank) {
             Recipe recipe = linear_recipe();
-            recipe.make_optimizer = [&](const Trained& trained,
-                                        double rate) -> std::unique_ptr<torch::optim::Optimizer> {
-              if (alike || rank == 0) {
-                return std::make_unique<torch::optim::SGD>(trained.parameters, rate);
-              }
-              return std::make_unique<HalfSgd>(trained.parameters, rate);
+            recipe.make_optimizer = [&](const Trained& trained, double rate) {
+              return std::make_unique<ScaledSgd>(trained.parameters, rate,
+                                                 alike || rank == 0 ? 1 : 0.5);
             };
             const auto group = init_process_group(on_cpu());
             (void)train(recipe, TrainMode::ddp,
