@@ -4,7 +4,6 @@
 #include "lockstep/rendezvous/local_store_server.h"
 
 #include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -20,6 +19,7 @@
 
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/system_error.h"
 #include "lockstep/core/unix_socket.h"
 
 namespace lockstep {
@@ -102,10 +102,10 @@ LocalStoreServer::Folder::Folder() {
     if (create(pattern)) return;
     if (errno != EEXIST) break;
   }
+  const int error = errno;
   throw BackendError(fmt::format(
-      "cannot make a folder for the launcher's socket in {}: {}; set TMPDIR to a folder that can "
-      "be written to",
-      parent, std::strerror(errno)));
+      "cannot make a folder for the launcher's socket in {}: {}{}", parent, reason_of(error),
+      error == EMFILE ? "" : "; set TMPDIR to a folder that can be written to"));
 }
 
 // A new folder that only this user may enter. False with EEXIST if another server took it for a

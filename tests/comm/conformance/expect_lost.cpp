@@ -8,9 +8,10 @@
 
 namespace lockstep::testing {
 
-std::string beginning(const TestedBackend& backend, const Rank& rank, std::string_view operation) {
-  return fmt::format("^\\[{}\\] {} #[0-9]+, rank {} of {}: ", backend.name, operation, rank.rank(),
-                     rank.size());
+std::string beginning(const TestedBackend& backend, const Rank& rank, std::string_view operation,
+                      std::string_view origin) {
+  return fmt::format("^\\[{}\\] {} #[0-9]+{}, rank {} of {}: ", backend.name, operation, origin,
+                     rank.rank(), rank.size());
 }
 
 std::string beginning_of_ring(const TestedBackend& backend, const Rank& rank) {

@@ -16,7 +16,8 @@ namespace lockstep::testing {
 inline constexpr std::chrono::seconds kLongBeforeTimeout{15};
 
 // A pattern for the beginning of the messages of this rank in such a call.
-std::string beginning(const TestedBackend& backend, const Rank& rank, std::string_view operation);
+std::string beginning(const TestedBackend& backend, const Rank& rank, std::string_view operation,
+                      std::string_view origin = "");
 // The same in a ring, which either was under way or found the rank missing when it began.
 std::string beginning_of_ring(const TestedBackend& backend, const Rank& rank);
 

@@ -80,13 +80,15 @@ TEST_P(FaultConformance, ARankKilledAmongStepsOfAShardedOptimizerIsNamed) {
         parameter.mutable_grad() = at::ones_like(parameter);
         optim::Adam optimizer({parameter}, 0.1, group);
         const std::string_view waits_in = stores_directly ? "(all_reduce|barrier)" : "all_gather";
-        expect_lost(rank, *group, victim, {"died before", beginning(backend(), rank, waits_in)},
-                    [&] {
-                      for (int round = 0;; ++round) {
-                        if (rank.rank() == victim && round == 20) rank.cue("in step");
-                        optimizer.step();
-                      }
-                    });
+        expect_lost(
+            rank, *group, victim,
+            {"died before", beginning(backend(), rank, waits_in, " of an optimizer's step\\(\\)")},
+            [&] {
+              for (int round = 0;; ++round) {
+                if (rank.rank() == victim && round == 20) rank.cue("in step");
+                optimizer.step();
+              }
+            });
         expect_soon(rank, victim);
         // No rank that is still in its step can store anything there.
         EXPECT_TRUE(GroupAccess(*group).symmetric_memory(parameter).empty());
