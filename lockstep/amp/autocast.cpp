@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/core/error.h"
-#include "lockstep/libtorch_version.h"
+#include "lockstep/libtorch_compat.h"
 
 namespace lockstep {
 namespace {

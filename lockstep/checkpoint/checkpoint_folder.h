@@ -25,7 +25,7 @@
 #include "lockstep/amp/grad_scaler.h"
 #include "lockstep/comm/group_argument.h"
 #include "lockstep/data/epoch_sampler.h"
-#include "lockstep/parallel/named_tensor.h"
+#include "lockstep/tensor/named_tensor.h"
 
 namespace lockstep {
 

@@ -20,10 +20,10 @@
 #include "lockstep/checkpoint/sha256.h"
 #include "lockstep/checkpoint/tensor_bytes.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/remove_folder.h"
+#include "lockstep/core/file/remove_folder.h"
+#include "lockstep/core/file/whole_file.h"
 #include "lockstep/core/system_error.h"
-#include "lockstep/core/whole_file.h"
-#include "lockstep/data/stored_bytes.h"
+#include "lockstep/tensor/stored_bytes.h"
 
 namespace lockstep {
 namespace {

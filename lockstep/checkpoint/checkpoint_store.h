@@ -16,7 +16,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/core/unique_fd.h"
-#include "lockstep/parallel/named_tensor.h"
+#include "lockstep/tensor/named_tensor.h"
 
 namespace lockstep {
 

@@ -15,7 +15,7 @@
 
 #include "lockstep/checkpoint/in_quotes.h"
 #include "lockstep/core/error.h"
-#include "lockstep/libtorch_version.h"
+#include "lockstep/libtorch_compat.h"
 
 namespace lockstep {
 namespace {

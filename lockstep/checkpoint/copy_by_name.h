@@ -6,7 +6,7 @@
 #include <string>
 
 #include "lockstep/checkpoint/state_dict.h"
-#include "lockstep/parallel/named_tensor.h"
+#include "lockstep/tensor/named_tensor.h"
 
 namespace lockstep {
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <array>
 
-#include "lockstep/libtorch_version.h"
+#include "lockstep/libtorch_compat.h"
 
 namespace lockstep {
 namespace {

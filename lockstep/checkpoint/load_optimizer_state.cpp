@@ -23,7 +23,7 @@
 #include "lockstep/checkpoint/optimizer_fields.h"
 #include "lockstep/checkpoint/prepare_optimizer_state.h"
 #include "lockstep/checkpoint/state_dict.h"
-#include "lockstep/libtorch_version.h"
+#include "lockstep/libtorch_compat.h"
 #include "lockstep/optim/kernels/element_types.h"
 #include "lockstep/optim/optimizers.h"
 #include "lockstep/optim/parameter_groups.h"

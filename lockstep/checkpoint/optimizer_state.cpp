@@ -12,7 +12,7 @@
 
 #include "lockstep/checkpoint/optimizer_fields.h"
 #include "lockstep/checkpoint/state_dict.h"
-#include "lockstep/libtorch_version.h"
+#include "lockstep/libtorch_compat.h"
 #include "lockstep/optim/optimizers.h"
 #include "lockstep/optim/parameter_groups.h"
 

@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <string>
 
-#include "lockstep/data/stored_bytes.h"
+#include "lockstep/tensor/stored_bytes.h"
 
 namespace lockstep {
 

@@ -13,7 +13,7 @@
 #include "lockstep/checkpoint/safetensors_layout.h"
 #include "lockstep/checkpoint/tensor_bytes.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/whole_file.h"
+#include "lockstep/core/file/whole_file.h"
 
 namespace lockstep {
 

@@ -9,7 +9,7 @@
 
 #include "lockstep/checkpoint/element_type.h"
 #include "lockstep/checkpoint/safetensors.h"
-#include "lockstep/data/stored_bytes.h"
+#include "lockstep/tensor/stored_bytes.h"
 
 namespace lockstep {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "lockstep/checkpoint/safetensors_header.h"
-#include "lockstep/data/stored_bytes.h"
+#include "lockstep/tensor/stored_bytes.h"
 
 namespace lockstep {
 

@@ -18,7 +18,7 @@
 #include <torch/optim/optimizer.h>
 
 #include "lockstep/checkpoint/torch_file.h"
-#include "lockstep/parallel/named_tensor.h"
+#include "lockstep/tensor/named_tensor.h"
 
 namespace lockstep {
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "lockstep/checkpoint/tensor_bytes.h"
-#include "lockstep/comm/core/device_copies.h"
+#include "lockstep/tensor/device_copies.h"
 
 namespace lockstep {
 namespace {

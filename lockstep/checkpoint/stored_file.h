@@ -10,7 +10,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "lockstep/checkpoint/element_type.h"
-#include "lockstep/parallel/named_tensor.h"
+#include "lockstep/tensor/named_tensor.h"
 
 namespace lockstep {
 

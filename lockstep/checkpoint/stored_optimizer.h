@@ -13,7 +13,7 @@
 #include "lockstep/checkpoint/stored_file.h"
 #include "lockstep/checkpoint/torch_file.h"
 #include "lockstep/comm/process_group.h"
-#include "lockstep/parallel/named_tensor.h"
+#include "lockstep/tensor/named_tensor.h"
 
 namespace lockstep {
 

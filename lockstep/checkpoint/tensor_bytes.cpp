@@ -10,9 +10,9 @@
 #include <fmt/format.h>
 
 #include "lockstep/checkpoint/in_quotes.h"
-#include "lockstep/comm/core/device_copies.h"
-#include "lockstep/core/cpu.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/process/cpu.h"
+#include "lockstep/tensor/device_copies.h"
 
 namespace lockstep {
 namespace {

@@ -15,7 +15,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "lockstep/parallel/named_tensor.h"
+#include "lockstep/tensor/named_tensor.h"
 
 namespace lockstep {
 

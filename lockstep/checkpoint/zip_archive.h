@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/data/stored_bytes.h"
+#include "lockstep/tensor/stored_bytes.h"
 
 namespace lockstep {
 

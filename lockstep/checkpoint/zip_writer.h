@@ -7,7 +7,7 @@
 #include <span>
 #include <string>
 
-#include "lockstep/core/whole_file.h"
+#include "lockstep/core/file/whole_file.h"
 
 namespace lockstep {
 

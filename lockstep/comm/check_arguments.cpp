@@ -10,9 +10,9 @@
 #include <fmt/format.h>
 
 #include "lockstep/comm/core/call.h"
-#include "lockstep/comm/core/device_count.h"
-#include "lockstep/comm/kernels/reduce.h"
 #include "lockstep/core/error.h"
+#include "lockstep/tensor/device_copies.h"
+#include "lockstep/tensor/kernels/reduce.h"
 
 namespace lockstep {
 namespace {

@@ -11,9 +11,9 @@
 #include <ATen/ops/zeros.h>
 #include <unistd.h>
 
-#include "lockstep/comm/core/call_origin.h"
 #include "lockstep/comm/objects.h"
-#include "lockstep/core/tcp_socket.h"
+#include "lockstep/comm/types/call_origin.h"
+#include "lockstep/core/net/tcp_socket.h"
 #include "lockstep/core/trace_span.h"
 
 namespace lockstep {

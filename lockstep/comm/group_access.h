@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "lockstep/comm/core/piece.h"
 #include "lockstep/comm/process_group.h"
+#include "lockstep/tensor/piece.h"
 
 namespace lockstep {
 

@@ -14,13 +14,13 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include "lockstep/comm/core/device_count.h"
-#include "lockstep/core/cpu.h"
 #include "lockstep/core/environment.h"
-#include "lockstep/core/load.h"
+#include "lockstep/core/process/cpu.h"
+#include "lockstep/core/process/load.h"
 #include "lockstep/launch/start_anew.h"
-#include "lockstep/libtorch_version.h"
+#include "lockstep/libtorch_compat.h"
 #include "lockstep/rendezvous/launchers.h"
+#include "lockstep/tensor/device_copies.h"
 
 namespace lockstep {
 namespace {

@@ -10,11 +10,11 @@
 
 #include "lockstep/comm/backends.h"
 #include "lockstep/comm/choose_backend.h"
-#include "lockstep/comm/core/device_count.h"
 #include "lockstep/comm/group_warnings.h"
 #include "lockstep/core/error.h"
 #include "lockstep/rendezvous/losses.h"
 #include "lockstep/rendezvous/rendezvous.h"
+#include "lockstep/tensor/device_copies.h"
 
 namespace lockstep {
 namespace {

@@ -9,7 +9,7 @@
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
-#include "lockstep/comm/core/call_origin.h"
+#include "lockstep/comm/types/call_origin.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep {

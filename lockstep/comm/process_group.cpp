@@ -10,13 +10,13 @@
 
 #include "lockstep/comm/check_arguments.h"
 #include "lockstep/comm/core/backend.h"
-#include "lockstep/comm/core/device_copies.h"
 #include "lockstep/comm/core/progress.h"
 #include "lockstep/comm/group_access.h"
 #include "lockstep/comm/ring_all_reduce.h"
 #include "lockstep/core/error.h"
 #include "lockstep/rendezvous/launchers.h"
 #include "lockstep/rendezvous/losses.h"
+#include "lockstep/tensor/device_copies.h"
 
 namespace lockstep {
 

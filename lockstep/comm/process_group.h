@@ -28,10 +28,10 @@
 #include <ATen/core/Tensor.h>
 #include <sys/types.h>
 
-#include "lockstep/comm/core/group_options.h"
-#include "lockstep/comm/core/reduce_op.h"
-#include "lockstep/comm/core/work.h"
+#include "lockstep/comm/types/group_options.h"
+#include "lockstep/comm/types/work.h"
 #include "lockstep/rendezvous/membership.h"
+#include "lockstep/tensor/reduce_op.h"
 
 namespace lockstep {
 

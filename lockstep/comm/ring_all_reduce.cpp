@@ -7,10 +7,10 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
 
-#include "lockstep/comm/core/device_copies.h"
-#include "lockstep/comm/kernels/reduce.h"
+#include "lockstep/core/process/spinning.h"
 #include "lockstep/core/rethrow.h"
-#include "lockstep/core/spin_guard.h"
+#include "lockstep/tensor/device_copies.h"
+#include "lockstep/tensor/kernels/reduce.h"
 
 namespace lockstep {
 

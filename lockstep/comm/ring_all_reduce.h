@@ -14,7 +14,7 @@
 
 #include "lockstep/comm/core/call.h"
 #include "lockstep/comm/core/progress.h"
-#include "lockstep/comm/core/work.h"
+#include "lockstep/comm/types/work.h"
 
 namespace lockstep {
 

@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Reads environment variables; errors name the variable and its value.
+// Environment variables: reads them, with errors that name the variable and its value; and the type
+// of those that a started program gets.
 #pragma once
 
 #include <limits>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "lockstep/core/number.h"
 
 namespace lockstep {
+
+// Names and values.
+using EnvironmentVariables = std::vector<std::pair<std::string, std::string>>;
 
 // nullopt if the variable is unset or empty.
 std::optional<std::string> environment(const char* name);

@@ -16,9 +16,9 @@
 #include <fmt/ranges.h>
 #include <torch/serialize/archive.h>
 
-#include "lockstep/comm/core/device_copies.h"
 #include "lockstep/core/error.h"
 #include "lockstep/data/sample_order.h"
+#include "lockstep/tensor/device_copies.h"
 
 namespace lockstep {
 namespace {

@@ -9,7 +9,7 @@
 #include <torch/serialize/archive.h>
 
 #include "lockstep/core/error.h"
-#include "lockstep/libtorch_version.h"
+#include "lockstep/libtorch_compat.h"
 
 namespace lockstep {
 

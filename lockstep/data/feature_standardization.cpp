@@ -7,10 +7,10 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
-#include "lockstep/comm/core/call_origin.h"
-#include "lockstep/comm/core/device_copies.h"
+#include "lockstep/comm/types/call_origin.h"
 #include "lockstep/core/error.h"
 #include "lockstep/data/standardization.h"
+#include "lockstep/tensor/device_copies.h"
 
 namespace lockstep {
 namespace {

@@ -8,7 +8,7 @@
 #include <span>
 #include <string>
 
-#include "lockstep/data/stored_bytes.h"
+#include "lockstep/tensor/stored_bytes.h"
 
 namespace lockstep {
 

@@ -14,7 +14,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "lockstep/data/stored_bytes.h"
+#include "lockstep/tensor/stored_bytes.h"
 
 namespace lockstep {
 

@@ -11,9 +11,9 @@
 #include <fmt/ranges.h>
 #include <sys/mman.h>
 
-#include "lockstep/comm/core/device_copies.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/trace_span.h"
+#include "lockstep/tensor/device_copies.h"
 
 namespace lockstep {
 namespace {

@@ -8,7 +8,7 @@
 #include <ATen/ops/tensor.h>
 #include <fmt/format.h>
 
-#include "lockstep/comm/core/call_origin.h"
+#include "lockstep/comm/types/call_origin.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep {

@@ -8,8 +8,8 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
-#include "lockstep/comm/core/call_origin.h"
 #include "lockstep/comm/hierarchical/host_map.h"
+#include "lockstep/comm/types/call_origin.h"
 #include "lockstep/core/error.h"
 #include "lockstep/hooks/comm_hooks.h"
 #include "lockstep/hooks/hook_group.h"

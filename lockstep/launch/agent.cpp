@@ -12,8 +12,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include "lockstep/core/cpu.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/process/cpu.h"
 #include "lockstep/launch/rank_watch.h"
 
 namespace lockstep {

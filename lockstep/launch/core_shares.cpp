@@ -2,7 +2,7 @@
 // Splits the cores, and pins ranks only if the launch can claim all of them.
 #include "lockstep/launch/core_shares.h"
 
-#include "lockstep/core/cpu.h"
+#include "lockstep/core/process/cpu.h"
 
 namespace lockstep {
 

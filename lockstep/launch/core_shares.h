@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "lockstep/core/core_claim.h"
+#include "lockstep/core/process/core_claim.h"
 
 namespace lockstep {
 

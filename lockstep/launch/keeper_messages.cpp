@@ -11,7 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "lockstep/core/stream_socket.h"
+#include "lockstep/core/net/stream_socket.h"
 #include "lockstep/core/system_error.h"
 
 namespace lockstep {

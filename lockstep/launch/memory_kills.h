@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "lockstep/core/cgroup.h"
+#include "lockstep/core/process/cgroup.h"
 
 namespace lockstep {
 

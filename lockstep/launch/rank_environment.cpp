@@ -10,9 +10,9 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
-#include "lockstep/core/cpu.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/process/cpu.h"
 #include "lockstep/core/system_error.h"
 #include "lockstep/core/unique_fd.h"
 

@@ -5,12 +5,10 @@
 
 #include <optional>
 #include <string>
-#include <utility>
-#include <vector>
+
+#include "lockstep/core/environment.h"
 
 namespace lockstep {
-
-using EnvironmentVariables = std::vector<std::pair<std::string, std::string>>;
 
 // One of several machines whose launchers start the ranks of one job, equally many on each.
 struct Node {

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "lockstep/core/deadline.h"
-#include "lockstep/core/stream_socket.h"
+#include "lockstep/core/net/stream_socket.h"
 #include "lockstep/core/system_error.h"
 #include "lockstep/launch/keep_ranks.h"
 #include "lockstep/launch/keeper_messages.h"

@@ -8,11 +8,11 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include "lockstep/core/cpu.h"
 #include "lockstep/core/environment.h"
+#include "lockstep/core/process/cpu.h"
+#include "lockstep/core/process/freed_memory.h"
 #include "lockstep/launch/agent.h"
 #include "lockstep/launch/exit_status.h"
-#include "lockstep/launch/freed_memory.h"
 #include "lockstep/launch/new_threads.h"
 #include "lockstep/launch/spawn_outcomes.h"
 #include "lockstep/launch/start_anew.h"

@@ -14,7 +14,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/packed_strings.h"
 #include "lockstep/launch/spawn.h"
-#include "lockstep/libtorch_version.h"
+#include "lockstep/libtorch_compat.h"
 
 namespace lockstep::spawn_detail {
 namespace {

@@ -13,10 +13,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "lockstep/core/cpu.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/packed_strings.h"
-#include "lockstep/launch/freed_memory.h"
+#include "lockstep/core/process/cpu.h"
+#include "lockstep/core/process/freed_memory.h"
 #include "lockstep/launch/rank_process.h"
 #include "lockstep/launch/spawn.h"
 

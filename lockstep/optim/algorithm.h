@@ -12,9 +12,9 @@
 #include <ATen/core/Tensor.h>
 #include <torch/optim/optimizer.h>
 
-#include "lockstep/comm/kernels/stream_copy.h"
-#include "lockstep/libtorch_version.h"
+#include "lockstep/libtorch_compat.h"
 #include "lockstep/optim/dense_parameter.h"
+#include "lockstep/tensor/kernels/stream_copy.h"
 
 namespace lockstep::optim {
 

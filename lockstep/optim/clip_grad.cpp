@@ -11,7 +11,7 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
-#include "lockstep/comm/core/call_origin.h"
+#include "lockstep/comm/types/call_origin.h"
 #include "lockstep/core/error.h"
 #include "lockstep/parallel/distinct_parameters.h"
 #include "lockstep/parallel/reduction_access.h"

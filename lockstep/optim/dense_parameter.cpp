@@ -10,11 +10,11 @@
 #include <c10/core/TensorImpl.h>
 #include <c10/util/SmallVector.h>
 
-#include "lockstep/comm/core/device_copies.h"
-#include "lockstep/comm/core/reduce_op.h"
-#include "lockstep/comm/kernels/reduce.h"
-#include "lockstep/comm/kernels/stream_copy.h"
 #include "lockstep/optim/kernels/element_types.h"
+#include "lockstep/tensor/device_copies.h"
+#include "lockstep/tensor/kernels/reduce.h"
+#include "lockstep/tensor/kernels/stream_copy.h"
+#include "lockstep/tensor/reduce_op.h"
 
 namespace lockstep::optim {
 namespace {

@@ -8,7 +8,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "lockstep/comm/core/piece.h"
+#include "lockstep/tensor/piece.h"
 
 namespace lockstep::optim {
 

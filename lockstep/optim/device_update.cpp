@@ -7,7 +7,7 @@
 
 #include <ATen/ATen.h>
 
-#include "lockstep/libtorch_version.h"
+#include "lockstep/libtorch_compat.h"
 #include "lockstep/optim/kernels/element_types.h"
 
 namespace lockstep::optim {

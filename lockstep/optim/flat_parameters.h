@@ -9,11 +9,11 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "lockstep/comm/core/piece.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/backward_reduction.h"
 #include "lockstep/parallel/bucket.h"
 #include "lockstep/parallel/bucket_plan.h"
+#include "lockstep/tensor/piece.h"
 
 namespace lockstep::optim {
 

@@ -14,7 +14,7 @@
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
-#include "lockstep/comm/core/call_origin.h"
+#include "lockstep/comm/types/call_origin.h"
 #include "lockstep/core/error.h"
 #include "lockstep/optim/algorithm.h"
 #include "lockstep/optim/dense_parameter.h"

@@ -25,7 +25,7 @@
 
 #include "lockstep/comm/group_argument.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
-#include "lockstep/parallel/named_tensor.h"
+#include "lockstep/tensor/named_tensor.h"
 
 namespace lockstep {
 class BackwardReduction;

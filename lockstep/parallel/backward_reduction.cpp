@@ -11,13 +11,13 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 
-#include "lockstep/comm/core/call_origin.h"
 #include "lockstep/comm/core/calls_differ.h"
 #include "lockstep/comm/group_access.h"
+#include "lockstep/comm/types/call_origin.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/process/freed_memory.h"
 #include "lockstep/core/rethrow.h"
 #include "lockstep/core/trace_span.h"
-#include "lockstep/launch/freed_memory.h"
 #include "lockstep/parallel/model_checks.h"
 #include "lockstep/parallel/uneven_batches.h"
 

@@ -2,7 +2,7 @@
 // Warns of ranks that draw the same random numbers.
 #include <fmt/format.h>
 
-#include "lockstep/libtorch_version.h"
+#include "lockstep/libtorch_compat.h"
 #include "lockstep/parallel/backward_reduction.h"
 
 namespace lockstep {

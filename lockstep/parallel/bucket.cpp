@@ -9,9 +9,9 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
-#include "lockstep/comm/core/device_copies.h"
 #include "lockstep/comm/group_access.h"
-#include "lockstep/comm/kernels/stream_copy.h"
+#include "lockstep/tensor/device_copies.h"
+#include "lockstep/tensor/kernels/stream_copy.h"
 
 namespace lockstep {
 namespace {

@@ -10,7 +10,7 @@
 #include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
 
-#include "lockstep/comm/core/piece.h"
+#include "lockstep/tensor/piece.h"
 
 namespace lockstep {
 

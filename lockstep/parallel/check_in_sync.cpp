@@ -9,7 +9,7 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
-#include "lockstep/comm/core/call_origin.h"
+#include "lockstep/comm/types/call_origin.h"
 #include "lockstep/parallel/distinct_parameters.h"
 #include "lockstep/parallel/model_agreement.h"
 #include "lockstep/parallel/model_checks.h"

@@ -8,7 +8,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "lockstep/comm/core/work.h"
+#include "lockstep/comm/types/work.h"
 
 namespace lockstep {
 

@@ -8,14 +8,14 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
 
-#include "lockstep/comm/core/device_count.h"
-#include "lockstep/core/cpu.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/process/cpu.h"
 #include "lockstep/parallel/distinct_parameters.h"
 #include "lockstep/parallel/replica_workers.h"
 #include "lockstep/parallel/replicas.h"
 #include "lockstep/parallel/scatter.h"
 #include "lockstep/parallel/sync_batch_norm.h"
+#include "lockstep/tensor/device_copies.h"
 
 namespace lockstep {
 namespace {

@@ -14,7 +14,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 
-#include "lockstep/parallel/named_tensor.h"
+#include "lockstep/tensor/named_tensor.h"
 
 namespace lockstep {
 

@@ -10,7 +10,7 @@
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
-#include "lockstep/comm/core/call_origin.h"
+#include "lockstep/comm/types/call_origin.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/rethrow.h"
 #include "lockstep/parallel/announced_step.h"

@@ -13,7 +13,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 
-#include "lockstep/comm/core/device_copies.h"
+#include "lockstep/tensor/device_copies.h"
 
 namespace lockstep {
 namespace {

@@ -13,9 +13,9 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 
-#include "lockstep/comm/core/call_origin.h"
+#include "lockstep/comm/types/call_origin.h"
 #include "lockstep/core/error.h"
-#include "lockstep/libtorch_version.h"
+#include "lockstep/libtorch_compat.h"
 
 namespace lockstep::functional {
 namespace {

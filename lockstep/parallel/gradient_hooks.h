@@ -6,7 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "lockstep/libtorch_version.h"
+#include "lockstep/libtorch_compat.h"
 
 namespace lockstep {
 

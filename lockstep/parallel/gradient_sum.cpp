@@ -8,8 +8,8 @@
 
 #include <ATen/ATen.h>
 
-#include "lockstep/comm/core/device_copies.h"
-#include "lockstep/comm/kernels/reduce.h"
+#include "lockstep/tensor/device_copies.h"
+#include "lockstep/tensor/kernels/reduce.h"
 
 namespace lockstep {
 namespace {

@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/comm/core/call_origin.h"
+#include "lockstep/comm/types/call_origin.h"
 #include "lockstep/parallel/announced_step.h"
 #include "lockstep/parallel/distinct_parameters.h"
 #include "lockstep/parallel/model_checks.h"

@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/libtorch_version.h"
+#include "lockstep/libtorch_compat.h"
 #include "lockstep/parallel/distinct_parameters.h"
 
 namespace lockstep {

@@ -11,7 +11,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "lockstep/comm/process_group.h"
-#include "lockstep/parallel/named_tensor.h"
+#include "lockstep/tensor/named_tensor.h"
 
 namespace lockstep {
 

@@ -9,7 +9,7 @@
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
-#include "lockstep/comm/core/call_origin.h"
+#include "lockstep/comm/types/call_origin.h"
 #include "lockstep/core/error.h"
 #include "lockstep/parallel/announced_step.h"
 #include "lockstep/parallel/backward_entry.h"

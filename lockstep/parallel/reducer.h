@@ -13,7 +13,7 @@
 #include "lockstep/comm/group_argument.h"
 #include "lockstep/parallel/comm_hook.h"
 #include "lockstep/parallel/distributed_data_parallel_options.h"
-#include "lockstep/parallel/named_tensor.h"
+#include "lockstep/tensor/named_tensor.h"
 
 namespace lockstep {
 

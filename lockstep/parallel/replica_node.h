@@ -12,7 +12,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "lockstep/libtorch_version.h"
+#include "lockstep/libtorch_compat.h"
 #include "lockstep/parallel/replica_workers.h"
 #include "lockstep/parallel/scatter.h"
 

@@ -12,9 +12,9 @@
 #include <ATen/ThreadLocalState.h>
 #include <fmt/format.h>
 
-#include "lockstep/core/cpu.h"
-#include "lockstep/core/pause_core.h"
-#include "lockstep/libtorch_version.h"
+#include "lockstep/core/process/cpu.h"
+#include "lockstep/core/process/spinning.h"
+#include "lockstep/libtorch_compat.h"
 #include "lockstep/parallel/thread_share.h"
 
 namespace lockstep {

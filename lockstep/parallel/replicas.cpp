@@ -12,9 +12,9 @@
 #include <fmt/format.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include "lockstep/comm/core/device_copies.h"
 #include "lockstep/core/error.h"
 #include "lockstep/parallel/distinct_parameters.h"
+#include "lockstep/tensor/device_copies.h"
 
 namespace lockstep {
 namespace {

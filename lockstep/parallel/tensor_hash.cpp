@@ -9,7 +9,7 @@
 
 #include <ATen/ATen.h>
 
-#include "lockstep/comm/core/device_copies.h"
+#include "lockstep/tensor/device_copies.h"
 
 namespace lockstep {
 namespace {

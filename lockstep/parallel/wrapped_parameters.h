@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "lockstep/parallel/bucket_plan.h"
-#include "lockstep/parallel/named_tensor.h"
+#include "lockstep/tensor/named_tensor.h"
 
 namespace lockstep {
 

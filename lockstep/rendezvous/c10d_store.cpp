@@ -16,10 +16,10 @@
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include "lockstep/core/endpoint.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/service_thread.h"
-#include "lockstep/libtorch_version.h"
+#include "lockstep/core/net/endpoint.h"
+#include "lockstep/core/net/service_thread.h"
+#include "lockstep/libtorch_compat.h"
 
 namespace lockstep {
 namespace {

@@ -2,7 +2,7 @@
 // Connects to the launcher's Unix socket.
 #include "lockstep/rendezvous/local_store.h"
 
-#include "lockstep/core/unix_socket.h"
+#include "lockstep/core/net/unix_socket.h"
 
 namespace lockstep {
 

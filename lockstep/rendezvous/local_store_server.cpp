@@ -19,8 +19,8 @@
 
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/net/unix_socket.h"
 #include "lockstep/core/system_error.h"
-#include "lockstep/core/unix_socket.h"
 
 namespace lockstep {
 namespace {

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-#include "lockstep/core/listener.h"
+#include "lockstep/core/net/listener.h"
 #include "lockstep/core/unique_fd.h"
 #include "lockstep/rendezvous/store_server.h"
 

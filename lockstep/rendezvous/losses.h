@@ -13,7 +13,7 @@
 
 #include <sys/types.h>
 
-#include "lockstep/core/process_watch.h"
+#include "lockstep/core/process/process_watch.h"
 #include "lockstep/rendezvous/membership.h"
 
 namespace lockstep {

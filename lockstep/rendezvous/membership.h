@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/core/process_identity.h"
+#include "lockstep/core/process/process_identity.h"
 #include "lockstep/rendezvous/store.h"
 
 namespace lockstep {

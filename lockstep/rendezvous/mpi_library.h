@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "lockstep/core/deadline.h"
-#include "lockstep/core/service_thread.h"
+#include "lockstep/core/net/service_thread.h"
 
 namespace lockstep {
 

@@ -12,7 +12,7 @@
 
 #include "lockstep/core/deadline.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/tcp_socket.h"
+#include "lockstep/core/net/tcp_socket.h"
 #include "lockstep/rendezvous/mpi_library.h"
 
 namespace lockstep {

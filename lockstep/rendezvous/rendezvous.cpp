@@ -15,11 +15,11 @@
 #include <fmt/ranges.h>
 
 #include "lockstep/built_with.h"
-#include "lockstep/core/endpoint.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/secret.h"
-#include "lockstep/core/tcp_socket.h"
+#include "lockstep/core/net/endpoint.h"
+#include "lockstep/core/net/secret.h"
+#include "lockstep/core/net/tcp_socket.h"
 #include "lockstep/rendezvous/c10d_store.h"
 #include "lockstep/rendezvous/launchers.h"
 #include "lockstep/rendezvous/local_store.h"

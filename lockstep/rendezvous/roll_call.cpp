@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "lockstep/core/error.h"
-#include "lockstep/core/tcp_socket.h"
+#include "lockstep/core/net/tcp_socket.h"
 #include "lockstep/rendezvous/watched_wait.h"
 
 namespace lockstep {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "lockstep/core/deadline.h"
-#include "lockstep/core/process_identity.h"
+#include "lockstep/core/process/process_identity.h"
 #include "lockstep/rendezvous/membership.h"
 
 namespace lockstep {

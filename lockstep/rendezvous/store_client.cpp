@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/core/stream_socket.h"
+#include "lockstep/core/net/stream_socket.h"
 #include "lockstep/rendezvous/store_memory.h"
 #include "lockstep/rendezvous/store_protocol.h"
 

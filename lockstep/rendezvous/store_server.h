@@ -11,8 +11,8 @@
 #include <string>
 #include <string_view>
 
-#include "lockstep/core/epoll.h"
-#include "lockstep/core/fork_safe_fd.h"
+#include "lockstep/core/file/fork_safe_fd.h"
+#include "lockstep/core/net/epoll.h"
 #include "lockstep/rendezvous/store.h"
 #include "lockstep/rendezvous/store_memory.h"
 

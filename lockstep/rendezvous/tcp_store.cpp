@@ -4,8 +4,8 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/core/authenticating_acceptor.h"
-#include "lockstep/core/tcp_socket.h"
+#include "lockstep/core/net/authenticating_acceptor.h"
+#include "lockstep/core/net/tcp_socket.h"
 #include "lockstep/rendezvous/store_client.h"
 #include "lockstep/rendezvous/tcp_store_server.h"
 

@@ -2,8 +2,8 @@
 // Serves a store over TCP from its own thread.
 #pragma once
 
-#include "lockstep/core/authenticating_acceptor.h"
-#include "lockstep/core/service_thread.h"
+#include "lockstep/core/net/authenticating_acceptor.h"
+#include "lockstep/core/net/service_thread.h"
 #include "lockstep/rendezvous/store_server.h"
 
 namespace lockstep {

@@ -19,8 +19,8 @@
 #include <c10/util/SmallVector.h>
 #include <torch/nn/module.h>
 
-#include "lockstep/comm/core/call_origin.h"
 #include "lockstep/comm/group_argument.h"
+#include "lockstep/comm/types/call_origin.h"
 #include "lockstep/data/distributed_sampler.h"
 #include "lockstep/parallel/for_each_tensor.h"
 #include "lockstep/parallel/parallel_module.h"

@@ -8,8 +8,8 @@
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/grad_mode.h>
 
-#include "lockstep/comm/core/call_origin.h"
 #include "lockstep/comm/process_group.h"
+#include "lockstep/comm/types/call_origin.h"
 
 namespace lockstep {
 namespace {

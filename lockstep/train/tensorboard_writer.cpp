@@ -13,12 +13,12 @@
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
-#include "lockstep/comm/core/device_copies.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/net/tcp_socket.h"
 #include "lockstep/core/system_error.h"
-#include "lockstep/core/tcp_socket.h"
 #include "lockstep/core/unique_fd.h"
-#include "lockstep/libtorch_version.h"
+#include "lockstep/libtorch_compat.h"
+#include "lockstep/tensor/device_copies.h"
 #include "lockstep/train/event_encoding.h"
 
 namespace lockstep {

@@ -13,12 +13,12 @@
 #include <fmt/format.h>
 
 #include "lockstep/comm/clock_offset.h"
-#include "lockstep/comm/core/call_origin.h"
 #include "lockstep/comm/objects.h"
+#include "lockstep/comm/types/call_origin.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/tcp_socket.h"
+#include "lockstep/core/file/whole_file.h"
+#include "lockstep/core/net/tcp_socket.h"
 #include "lockstep/core/trace_span.h"
-#include "lockstep/core/whole_file.h"
 #include "lockstep/train/trace_events.h"
 
 namespace lockstep {

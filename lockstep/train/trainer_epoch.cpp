@@ -8,8 +8,8 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
-#include "lockstep/comm/core/call_origin.h"
 #include "lockstep/comm/objects.h"
+#include "lockstep/comm/types/call_origin.h"
 #include "lockstep/core/error.h"
 #include "lockstep/train/over_ranks.h"
 

@@ -15,7 +15,7 @@
 #include "lockstep/data/epoch_sampler.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/distributed_data_parallel_options.h"
-#include "lockstep/parallel/named_tensor.h"
+#include "lockstep/tensor/named_tensor.h"
 #include "lockstep/train/learning_rate.h"
 #include "lockstep/train/share_buffers.h"
 

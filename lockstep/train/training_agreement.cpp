@@ -16,8 +16,8 @@
 #include <fmt/format.h>
 
 #include "lockstep/checkpoint/optimizer_fields.h"
-#include "lockstep/comm/core/call_origin.h"
 #include "lockstep/comm/objects.h"
+#include "lockstep/comm/types/call_origin.h"
 #include "lockstep/core/error.h"
 #include "lockstep/parallel/model_agreement.h"
 

@@ -15,7 +15,7 @@
 #include <torch/utils.h>
 
 #include "lockstep/core/error.h"
-#include "lockstep/libtorch_version.h"
+#include "lockstep/libtorch_compat.h"
 #include "lockstep/parallel/data_parallel.h"
 
 namespace lockstep {

@@ -22,7 +22,7 @@
 #include "lockstep/checkpoint/safetensors_layout.h"
 #include "lockstep/checkpoint/sha256.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/remove_folder.h"
+#include "lockstep/core/file/remove_folder.h"
 
 namespace lockstep {
 namespace {

@@ -8,8 +8,8 @@
 
 #include <torch/types.h>
 
-#include "lockstep/libtorch_version.h"
-#include "lockstep/parallel/named_tensor.h"
+#include "lockstep/libtorch_compat.h"
+#include "lockstep/tensor/named_tensor.h"
 
 namespace lockstep::testing {
 

@@ -26,7 +26,7 @@
 
 #include "lockstep/comm/remote/gloo/gloo_backend.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/service_thread.h"
+#include "lockstep/core/net/service_thread.h"
 #include "lockstep/core/unique_fd.h"
 #include "lockstep/rendezvous/local_store.h"
 #include "lockstep/rendezvous/local_store_server.h"

@@ -27,8 +27,8 @@
 #include <unistd.h>
 
 #include "lockstep/comm/init_process_group.h"
-#include "lockstep/core/cpu.h"
-#include "lockstep/core/pause_core.h"
+#include "lockstep/core/process/cpu.h"
+#include "lockstep/core/process/spinning.h"
 #include "lockstep/core/unique_fd.h"
 #include "lockstep/launch/spawn.h"
 

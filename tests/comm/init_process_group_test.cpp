@@ -10,7 +10,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
-#include "lockstep/core/unix_socket.h"
+#include "lockstep/core/net/unix_socket.h"
 
 namespace lockstep::testing {
 namespace {

@@ -17,7 +17,7 @@
 #include <torch/types.h>
 
 #include "lockstep/comm/single_process_groups.h"
-#include "lockstep/core/cpu.h"
+#include "lockstep/core/process/cpu.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 
 namespace lockstep::testing {

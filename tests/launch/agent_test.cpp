@@ -14,10 +14,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "lockstep/core/cpu.h"
 #include "lockstep/core/deadline.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/remove_folder.h"
+#include "lockstep/core/file/remove_folder.h"
+#include "lockstep/core/process/cpu.h"
 #include "lockstep/rendezvous/local_store.h"
 
 namespace lockstep {

@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "lockstep/core/cpu.h"
+#include "lockstep/core/process/cpu.h"
 
 namespace lockstep {
 namespace {

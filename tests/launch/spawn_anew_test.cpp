@@ -15,7 +15,7 @@
 #include <signal.h>
 #include <stdlib.h>
 
-#include "lockstep/core/cpu.h"
+#include "lockstep/core/process/cpu.h"
 
 namespace lockstep {
 namespace {

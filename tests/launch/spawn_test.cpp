@@ -24,8 +24,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "lockstep/core/cpu.h"
 #include "lockstep/core/environment.h"
+#include "lockstep/core/process/cpu.h"
 #include "lockstep/rendezvous/local_store.h"
 
 namespace lockstep {

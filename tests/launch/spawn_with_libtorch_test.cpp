@@ -13,7 +13,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/launch/spawn.h"
-#include "lockstep/libtorch_version.h"
+#include "lockstep/libtorch_compat.h"
 
 namespace lockstep {
 namespace {

@@ -13,8 +13,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "lockstep/core/cpu.h"
 #include "lockstep/core/environment.h"
+#include "lockstep/core/process/cpu.h"
 #include "lockstep/launch/spawn.h"
 #include "lockstep/launch/start_anew.h"
 #include "lockstep/rendezvous/local_store.h"

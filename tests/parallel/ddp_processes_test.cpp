@@ -11,7 +11,7 @@
 
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/peak_memory.h"
+#include "lockstep/core/process/peak_memory.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "lockstep/train/over_ranks.h"
 

@@ -12,7 +12,7 @@
 #include <c10/core/InferenceMode.h>
 #include <gmock/gmock.h>
 
-#include "lockstep/libtorch_version.h"
+#include "lockstep/libtorch_compat.h"
 
 namespace lockstep::testing {
 namespace {

@@ -18,7 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "lockstep/core/unix_socket.h"
+#include "lockstep/core/net/unix_socket.h"
 #include "lockstep/rendezvous/local_store_server.h"
 #include "lockstep/rendezvous/store_protocol.h"
 

@@ -19,7 +19,7 @@
 #include "lockstep/comm/backends.h"
 #include "lockstep/comm/hierarchical/host_map.h"
 #include "lockstep/comm/local/shm/shm_backend.h"
-#include "lockstep/core/handshake.h"
+#include "lockstep/core/net/handshake.h"
 #include "lockstep/rendezvous/rendezvous.h"
 #include "lockstep/rendezvous/tcp_store.h"
 

@@ -15,10 +15,10 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
-#include "lockstep/core/authenticating_acceptor.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/handshake.h"
-#include "lockstep/core/tcp_socket.h"
+#include "lockstep/core/net/authenticating_acceptor.h"
+#include "lockstep/core/net/handshake.h"
+#include "lockstep/core/net/tcp_socket.h"
 #include "lockstep/rendezvous/store_protocol.h"
 
 namespace lockstep {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/libtorch_version.h"
+#include "lockstep/libtorch_compat.h"
 
 namespace lockstep::testing {
 

@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-#include "lockstep/core/remove_folder.h"
+#include "lockstep/core/file/remove_folder.h"
 
 namespace lockstep::testing {
 

@@ -26,7 +26,7 @@
 #include <unistd.h>
 
 #include "lockstep/core/deadline.h"
-#include "lockstep/core/remove_folder.h"
+#include "lockstep/core/file/remove_folder.h"
 #include "lockstep/core/trace_span.h"
 #include "lockstep/core/unique_fd.h"
 

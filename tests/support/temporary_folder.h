@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "lockstep/core/remove_folder.h"
+#include "lockstep/core/file/remove_folder.h"
 
 namespace lockstep::testing {
 

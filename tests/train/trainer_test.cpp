@@ -24,7 +24,7 @@
 
 #include "lockstep/comm/single_process_groups.h"
 #include "lockstep/core/error.h"
-#include "lockstep/libtorch_version.h"
+#include "lockstep/libtorch_compat.h"
 #include "lockstep/optim/optimizers.h"
 #include "lockstep/parallel/distinct_parameters.h"
 #include "lockstep/parallel/sync_batch_norm.h"

@@ -11,8 +11,8 @@
 
 #include "lockstep/comm/objects.h"
 #include "lockstep/comm/single_process_groups.h"
-#include "lockstep/core/cpu.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/process/cpu.h"
 #include "tools/bench/known_elements.h"
 #include "tools/bench/statistics.h"
 #include "tools/bench/stopwatch.h"

@@ -7,7 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "lockstep/comm/core/reduce_op.h"
+#include "lockstep/tensor/reduce_op.h"
 
 namespace lockstep::bench {
 

@@ -12,7 +12,7 @@
 #include "lockstep/checkpoint/other_format.h"
 #include "lockstep/checkpoint/torch_file.h"
 #include "lockstep/core/error.h"
-#include "lockstep/data/stored_bytes.h"
+#include "lockstep/tensor/stored_bytes.h"
 
 namespace lockstep {
 namespace {

@@ -15,8 +15,8 @@
 #include <fmt/format.h>
 
 #include "lockstep/comm/init_process_group.h"
-#include "lockstep/core/cpu.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/process/cpu.h"
 #include "lockstep/launch/spawn.h"
 #include "tools/bench/bench_output.h"
 #include "tools/bench/bench_progress.h"

@@ -11,8 +11,8 @@
 #include "this_program.h"
 #include <fmt/format.h>
 
-#include "lockstep/core/cpu.h"
-#include "lockstep/core/whole_file.h"
+#include "lockstep/core/file/whole_file.h"
+#include "lockstep/core/process/cpu.h"
 #include "tools/compare/comparison.h"
 #include "tools/compare/comparison_report.h"
 #include "tools/recipes/choose_device.h"

@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "lockstep/core/error.h"
-#include "lockstep/launch/freed_memory.h"
+#include "lockstep/core/process/freed_memory.h"
 
 namespace lockstep::cli {
 namespace {

@@ -17,8 +17,8 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
-#include "lockstep/core/cpu.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/process/cpu.h"
 #include "lockstep/launch/console.h"
 #include "lockstep/launch/stack_trace.h"
 #include "tools/recipes/local_training.h"

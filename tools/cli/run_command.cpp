@@ -14,11 +14,11 @@
 #include "print.h"
 #include <fmt/format.h>
 
-#include "lockstep/core/cpu.h"
-#include "lockstep/core/endpoint.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/secret.h"
+#include "lockstep/core/net/endpoint.h"
+#include "lockstep/core/net/secret.h"
+#include "lockstep/core/process/cpu.h"
 #include "lockstep/launch/console.h"
 #include "lockstep/launch/orphans.h"
 

@@ -12,9 +12,9 @@
 #include <fmt/format.h>
 
 #include "lockstep/comm/init_process_group.h"
-#include "lockstep/core/cpu.h"
 #include "lockstep/core/environment.h"
-#include "lockstep/core/whole_file.h"
+#include "lockstep/core/file/whole_file.h"
+#include "lockstep/core/process/cpu.h"
 #include "lockstep/rendezvous/rendezvous.h"
 #include "tools/recipes/choose_device.h"
 #include "tools/recipes/launch_plan.h"

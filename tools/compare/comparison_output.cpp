@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/core/load.h"
+#include "lockstep/core/process/load.h"
 #include "tools/compare/comparison_cells.h"
 #include "tools/recipes/json_fields.h"
 

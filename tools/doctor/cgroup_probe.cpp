@@ -2,7 +2,7 @@
 // The control group's limits.
 #include <fmt/format.h>
 
-#include "lockstep/core/cgroup.h"
+#include "lockstep/core/process/cgroup.h"
 #include "tools/doctor/bytes.h"
 #include "tools/doctor/probes.h"
 

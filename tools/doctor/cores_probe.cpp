@@ -6,8 +6,8 @@
 #include <fmt/ranges.h>
 #include <unistd.h>
 
-#include "lockstep/core/cpu.h"
-#include "lockstep/core/load.h"
+#include "lockstep/core/process/cpu.h"
+#include "lockstep/core/process/load.h"
 #include "tools/doctor/probes.h"
 
 namespace lockstep {

@@ -7,7 +7,7 @@
 
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/unix_socket.h"
+#include "lockstep/core/net/unix_socket.h"
 #include "lockstep/rendezvous/launchers.h"
 #include "lockstep/rendezvous/rendezvous.h"
 #include "tools/doctor/probes.h"

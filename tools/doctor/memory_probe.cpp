@@ -5,7 +5,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include "lockstep/core/cpu.h"
+#include "lockstep/core/process/cpu.h"
 #include "tools/doctor/bytes.h"
 #include "tools/doctor/probes.h"
 

@@ -6,9 +6,9 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
-#include "lockstep/core/cpu.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/process/cpu.h"
 #include "tools/doctor/probes.h"
 
 namespace lockstep {

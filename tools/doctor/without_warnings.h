@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "lockstep/libtorch_version.h"
+#include "lockstep/libtorch_compat.h"
 
 namespace lockstep {
 

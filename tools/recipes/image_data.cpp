@@ -5,8 +5,8 @@
 #include <ATen/ops/scalar_tensor.h>
 #include <fmt/format.h>
 
-#include "lockstep/core/cpu.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/process/cpu.h"
 #include "lockstep/data/mnist_dataset.h"
 #include "lockstep/data/standardization.h"
 

@@ -14,7 +14,7 @@
 #include <torch/optim/optimizer.h>
 
 #include "lockstep/comm/process_group.h"
-#include "lockstep/parallel/named_tensor.h"
+#include "lockstep/tensor/named_tensor.h"
 #include "tools/recipes/trained.h"
 
 namespace lockstep {

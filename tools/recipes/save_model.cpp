@@ -9,7 +9,7 @@
 #include <torch/serialize.h>
 
 #include "lockstep/core/error.h"
-#include "lockstep/core/whole_file.h"
+#include "lockstep/core/file/whole_file.h"
 
 namespace lockstep {
 namespace {

@@ -8,7 +8,7 @@
 
 #include <torch/nn/module.h>
 
-#include "lockstep/parallel/named_tensor.h"
+#include "lockstep/tensor/named_tensor.h"
 
 namespace lockstep {
 

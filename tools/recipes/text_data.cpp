@@ -13,9 +13,9 @@
 #include <fmt/format.h>
 
 #include "lockstep/comm/objects.h"
-#include "lockstep/core/cpu.h"
 #include "lockstep/core/error.h"
-#include "lockstep/data/stored_bytes.h"
+#include "lockstep/core/process/cpu.h"
+#include "lockstep/tensor/stored_bytes.h"
 
 namespace lockstep {
 namespace {

@@ -8,8 +8,8 @@
 #include <ATen/ATen.h>
 
 #include "lockstep/comm/objects.h"
-#include "lockstep/core/peak_memory.h"
-#include "lockstep/libtorch_version.h"
+#include "lockstep/core/process/peak_memory.h"
+#include "lockstep/libtorch_compat.h"
 #include "tools/recipes/json_fields.h"
 
 namespace lockstep {

@@ -11,9 +11,9 @@
 #include <unistd.h>
 
 #include "lockstep/core/error.h"
-#include "lockstep/core/peak_memory.h"
+#include "lockstep/core/process/peak_memory.h"
 #include "lockstep/core/system_error.h"
-#include "lockstep/libtorch_version.h"
+#include "lockstep/libtorch_compat.h"
 #include "tools/recipes/json_fields.h"
 
 namespace lockstep {

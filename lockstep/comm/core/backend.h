@@ -13,8 +13,8 @@
 #include <ATen/core/Tensor.h>
 
 #include "lockstep/comm/core/collective_args.h"
-#include "lockstep/comm/core/group_options.h"
-#include "lockstep/comm/core/work.h"
+#include "lockstep/comm/types/group_options.h"
+#include "lockstep/comm/types/work.h"
 #include "lockstep/rendezvous/membership.h"
 
 namespace lockstep {

@@ -9,8 +9,8 @@
 
 #include <c10/core/ScalarType.h>
 
-#include "lockstep/comm/core/call_origin.h"
-#include "lockstep/comm/core/reduce_op.h"
+#include "lockstep/comm/types/call_origin.h"
+#include "lockstep/tensor/reduce_op.h"
 
 namespace lockstep {
 

@@ -6,8 +6,8 @@
 
 #include <ATen/core/grad_mode.h>
 
-#include "lockstep/comm/core/device_copies.h"
-#include "lockstep/comm/core/reduce_op.h"
+#include "lockstep/tensor/device_copies.h"
+#include "lockstep/tensor/reduce_op.h"
 
 namespace lockstep {
 namespace {

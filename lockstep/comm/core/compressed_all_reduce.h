@@ -6,7 +6,7 @@
 #include <functional>
 
 #include "lockstep/comm/core/collective_args.h"
-#include "lockstep/comm/core/work.h"
+#include "lockstep/comm/types/work.h"
 
 namespace lockstep {
 

@@ -9,11 +9,11 @@
 
 #include <c10/util/SmallVector.h>
 
-#include "lockstep/comm/core/device_copies.h"
 #include "lockstep/comm/core/task.h"
 #include "lockstep/comm/core/task_engine.h"
-#include "lockstep/comm/core/work.h"
+#include "lockstep/comm/types/work.h"
 #include "lockstep/core/deadline.h"
+#include "lockstep/tensor/device_copies.h"
 
 namespace lockstep {
 

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/core/device_copies.h"
 #include "lockstep/comm/hierarchical/hierarchy_levels.h"
 #include "lockstep/comm/hierarchical/phases.h"
+#include "lockstep/tensor/device_copies.h"
 
 namespace lockstep {
 

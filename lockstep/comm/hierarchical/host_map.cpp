@@ -8,7 +8,7 @@
 
 #include <unistd.h>
 
-#include "lockstep/core/tcp_socket.h"
+#include "lockstep/core/net/tcp_socket.h"
 #include "lockstep/rendezvous/exchange.h"
 
 namespace lockstep {

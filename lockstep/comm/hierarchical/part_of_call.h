@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "lockstep/comm/core/call.h"
-#include "lockstep/comm/core/work.h"
 #include "lockstep/comm/hierarchical/hierarchy_levels.h"
+#include "lockstep/comm/types/work.h"
 
 namespace lockstep {
 

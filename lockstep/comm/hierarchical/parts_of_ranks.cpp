@@ -8,9 +8,9 @@
 
 #include <ATen/ops/empty.h>
 
-#include "lockstep/comm/core/piece.h"
 #include "lockstep/comm/hierarchical/part_of_call.h"
 #include "lockstep/comm/hierarchical/phases.h"
+#include "lockstep/tensor/piece.h"
 
 namespace lockstep {
 namespace {

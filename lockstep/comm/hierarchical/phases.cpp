@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "lockstep/core/spin_guard.h"
+#include "lockstep/core/process/spinning.h"
 
 namespace lockstep {
 

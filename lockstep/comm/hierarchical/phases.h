@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "lockstep/comm/core/progress.h"
-#include "lockstep/comm/core/work.h"
+#include "lockstep/comm/types/work.h"
 #include "lockstep/core/deadline.h"
 
 namespace lockstep {

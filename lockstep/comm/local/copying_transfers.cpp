@@ -2,8 +2,8 @@
 // Transfers of the collectives that copy the ranks' elements unchanged.
 #include <cstring>
 
-#include "lockstep/comm/kernels/stream_copy.h"
 #include "lockstep/comm/local/transfers.h"
+#include "lockstep/tensor/kernels/stream_copy.h"
 
 namespace lockstep::local {
 namespace {

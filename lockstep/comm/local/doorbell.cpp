@@ -12,7 +12,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "lockstep/core/pause_core.h"
+#include "lockstep/core/process/spinning.h"
 
 namespace lockstep::local {
 namespace {

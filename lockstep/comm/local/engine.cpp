@@ -9,8 +9,8 @@
 
 #include "lockstep/comm/local/doorbell.h"
 #include "lockstep/comm/local/transfers.h"
-#include "lockstep/core/cpu.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/process/cpu.h"
 
 namespace lockstep::local {
 namespace {

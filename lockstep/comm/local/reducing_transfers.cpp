@@ -5,10 +5,10 @@
 
 #include <c10/util/SmallVector.h>
 
-#include "lockstep/comm/kernels/reduce.h"
-#include "lockstep/comm/kernels/stream_copy.h"
 #include "lockstep/comm/local/control_block.h"
 #include "lockstep/comm/local/transfers.h"
+#include "lockstep/tensor/kernels/reduce.h"
+#include "lockstep/tensor/kernels/stream_copy.h"
 
 namespace lockstep::local {
 namespace {

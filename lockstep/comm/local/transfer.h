@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <span>
 
-#include "lockstep/comm/core/piece.h"
 #include "lockstep/comm/core/task.h"
+#include "lockstep/tensor/piece.h"
 
 namespace lockstep::local {
 

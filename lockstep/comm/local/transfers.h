@@ -6,9 +6,9 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/comm/core/piece.h"
 #include "lockstep/comm/local/host_tensor.h"
 #include "lockstep/comm/local/transfer.h"
+#include "lockstep/tensor/piece.h"
 
 namespace lockstep::local {
 

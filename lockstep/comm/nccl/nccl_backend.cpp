@@ -9,7 +9,7 @@
 #include "lockstep/comm/nccl/nccl_transport.h"
 #include "lockstep/comm/remote/remote_backend.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/network_interfaces.h"
+#include "lockstep/core/net/network_interfaces.h"
 
 namespace lockstep {
 

@@ -10,8 +10,8 @@
 #include <fmt/format.h>
 
 #include "lockstep/core/error.h"
-#include "lockstep/core/service_thread.h"
-#include "lockstep/libtorch_version.h"
+#include "lockstep/core/net/service_thread.h"
+#include "lockstep/libtorch_compat.h"
 
 namespace lockstep {
 namespace {

@@ -6,11 +6,11 @@
 #include <memory>
 #include <vector>
 
-#include "lockstep/comm/core/reduce_op.h"
 #include "lockstep/comm/remote/joining.h"
 #include "lockstep/comm/remote/transport.h"
 #include "lockstep/core/deadline.h"
 #include "lockstep/rendezvous/membership.h"
+#include "lockstep/tensor/reduce_op.h"
 
 namespace lockstep {
 

@@ -18,10 +18,10 @@
 #include <poll.h>
 #include <sys/socket.h>
 
-#include "lockstep/core/authenticating_acceptor.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/handshake.h"
-#include "lockstep/core/tcp_socket.h"
+#include "lockstep/core/net/authenticating_acceptor.h"
+#include "lockstep/core/net/handshake.h"
+#include "lockstep/core/net/tcp_socket.h"
 
 namespace lockstep::remote {
 namespace {

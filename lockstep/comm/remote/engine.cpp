@@ -7,7 +7,7 @@
 
 #include <unistd.h>
 
-#include "lockstep/comm/remote/keep_for_ever.h"
+#include "lockstep/comm/remote/leak_until_exit.h"
 #include "lockstep/comm/remote/payload.h"
 #include "lockstep/comm/remote/schedules.h"
 #include "lockstep/core/error.h"
@@ -53,7 +53,7 @@ Engine::~Engine() {
   monitor_->say_farewell(calls_.last_number());
   monitor_->wait_for_farewells();
   // Transmissions under way may never arrive, so they stay until the process ends.
-  if (state_.failed()) keep_for_ever(std::move(transport_));
+  if (state_.failed()) leak_until_exit(std::move(transport_));
 }
 
 void Engine::start(const SchedulePtr& schedule) {

@@ -9,7 +9,7 @@
 
 #include "lockstep/comm/core/absent.h"
 #include "lockstep/comm/remote/engine.h"
-#include "lockstep/comm/remote/keep_for_ever.h"
+#include "lockstep/comm/remote/leak_until_exit.h"
 #include "lockstep/comm/remote/monitor_message.h"
 #include "lockstep/core/error.h"
 
@@ -181,9 +181,9 @@ std::exception_ptr Engine::reported_difference(const Call& call, const AbortNoti
 void Engine::fail(std::exception_ptr error, int culprit) {
   state_.fail(std::move(error));
   transport_->abort();
-  for (auto& transmission : calls_.clear()) keep_for_ever(std::move(transmission));
+  for (auto& transmission : calls_.clear()) leak_until_exit(std::move(transmission));
   for (auto& [key, line] : messages_) {
-    for (auto& transmission : line.clear()) keep_for_ever(std::move(transmission));
+    for (auto& transmission : line.clear()) leak_until_exit(std::move(transmission));
   }
   state_.note_loss(culprit);
 }

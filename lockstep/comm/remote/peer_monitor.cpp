@@ -14,11 +14,11 @@
 #include <unistd.h>
 
 #include "lockstep/comm/core/call.h"
-#include "lockstep/core/authenticating_acceptor.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/handshake.h"
+#include "lockstep/core/net/authenticating_acceptor.h"
+#include "lockstep/core/net/handshake.h"
+#include "lockstep/core/net/tcp_socket.h"
 #include "lockstep/core/rethrow.h"
-#include "lockstep/core/tcp_socket.h"
 #include "lockstep/rendezvous/watched_wait.h"
 
 namespace lockstep::remote {

@@ -18,9 +18,9 @@
 #include "lockstep/comm/remote/monitor_message.h"
 #include "lockstep/comm/remote/peer_monitor_server.h"
 #include "lockstep/core/deadline.h"
-#include "lockstep/core/fork_safe_fd.h"
-#include "lockstep/core/handshake.h"
-#include "lockstep/core/process_watch.h"
+#include "lockstep/core/file/fork_safe_fd.h"
+#include "lockstep/core/net/handshake.h"
+#include "lockstep/core/process/process_watch.h"
 #include "lockstep/rendezvous/membership.h"
 
 namespace lockstep::remote {

@@ -12,12 +12,12 @@
 #include <vector>
 
 #include "lockstep/comm/remote/monitor_message.h"
-#include "lockstep/core/authenticating_acceptor.h"
 #include "lockstep/core/deadline.h"
-#include "lockstep/core/fork_safe_fd.h"
-#include "lockstep/core/process_identity.h"
-#include "lockstep/core/process_watch.h"
-#include "lockstep/core/service_thread.h"
+#include "lockstep/core/file/fork_safe_fd.h"
+#include "lockstep/core/net/authenticating_acceptor.h"
+#include "lockstep/core/net/service_thread.h"
+#include "lockstep/core/process/process_identity.h"
+#include "lockstep/core/process/process_watch.h"
 
 namespace lockstep::remote {
 

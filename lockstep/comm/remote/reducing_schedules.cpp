@@ -5,10 +5,10 @@
 #include <numeric>
 #include <utility>
 
-#include "lockstep/comm/core/piece.h"
-#include "lockstep/comm/kernels/reduce.h"
 #include "lockstep/comm/remote/payload.h"
 #include "lockstep/comm/remote/schedules.h"
+#include "lockstep/tensor/kernels/reduce.h"
+#include "lockstep/tensor/piece.h"
 
 namespace lockstep::remote {
 namespace {

@@ -12,14 +12,14 @@
 
 #include "lockstep/comm/core/compressed_all_reduce.h"
 #include "lockstep/comm/core/exchange_sizes.h"
-#include "lockstep/comm/core/ordinary_tensor.h"
 #include "lockstep/comm/core/staged_operation.h"
 #include "lockstep/comm/remote/engine.h"
 #include "lockstep/comm/self/self_backend.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/service_thread.h"
+#include "lockstep/core/net/service_thread.h"
 #include "lockstep/rendezvous/prefix_store.h"
+#include "lockstep/tensor/ordinary_tensor.h"
 
 namespace lockstep::remote {
 namespace {

@@ -8,8 +8,8 @@
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
-#include "lockstep/comm/core/ordinary_tensor.h"
 #include "lockstep/core/error.h"
+#include "lockstep/tensor/ordinary_tensor.h"
 
 namespace lockstep {
 namespace {

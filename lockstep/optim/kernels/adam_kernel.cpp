@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "lockstep/core/instruction_set.h"
+#include "lockstep/core/process/instruction_set.h"
 #include "lockstep/optim/kernels/element_types.h"
 
 namespace lockstep::optim {

@@ -2,7 +2,7 @@
 // A plain loop, which the compiler vectorizes for several instruction sets.
 #include "lockstep/optim/kernels/sgd_kernel.h"
 
-#include "lockstep/core/instruction_set.h"
+#include "lockstep/core/process/instruction_set.h"
 #include "lockstep/optim/kernels/element_types.h"
 
 namespace lockstep::optim {

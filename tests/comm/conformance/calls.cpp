@@ -8,7 +8,7 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
-#include "lockstep/core/cpu.h"
+#include "lockstep/core/process/cpu.h"
 
 namespace lockstep::testing {
 namespace {

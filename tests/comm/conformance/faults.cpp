@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "lockstep/comm/group_access.h"
-#include "lockstep/core/process_watch.h"
+#include "lockstep/core/process/process_watch.h"
 #include "lockstep/optim/optimizers.h"
 
 namespace lockstep::testing {

@@ -14,7 +14,7 @@
 #include <fmt/format.h>
 #include <malloc.h>
 
-#include "lockstep/launch/freed_memory.h"
+#include "lockstep/core/process/freed_memory.h"
 
 namespace lockstep::testing {
 namespace {

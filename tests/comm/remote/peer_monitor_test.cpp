@@ -17,7 +17,7 @@
 
 #include "lockstep/comm/remote/joining.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/tcp_socket.h"
+#include "lockstep/core/net/tcp_socket.h"
 
 namespace lockstep::remote {
 namespace {

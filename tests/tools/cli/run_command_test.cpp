@@ -10,8 +10,8 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
-#include "lockstep/core/cpu.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/process/cpu.h"
 
 namespace lockstep::cli {
 namespace {

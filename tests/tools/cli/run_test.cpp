@@ -12,8 +12,8 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
-#include "lockstep/core/cpu.h"
-#include "lockstep/core/remove_folder.h"
+#include "lockstep/core/file/remove_folder.h"
+#include "lockstep/core/process/cpu.h"
 
 namespace lockstep {
 namespace {

@@ -15,7 +15,7 @@
 #include <signal.h>
 #include <stdlib.h>
 
-#include "lockstep/core/remove_folder.h"
+#include "lockstep/core/file/remove_folder.h"
 #include "tools/recipes/tiny_images.h"
 
 namespace lockstep {

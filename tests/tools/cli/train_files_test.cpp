@@ -20,7 +20,7 @@
 #include <signal.h>
 #include <stdlib.h>
 
-#include "lockstep/core/remove_folder.h"
+#include "lockstep/core/file/remove_folder.h"
 #include "lockstep/train/trace_events.h"
 
 namespace lockstep {

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <sys/resource.h>
 
-#include "lockstep/core/cpu.h"
+#include "lockstep/core/process/cpu.h"
 #include "tools/doctor/bytes.h"
 #include "tools/doctor/probes.h"
 

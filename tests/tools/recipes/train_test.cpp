@@ -16,7 +16,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/trace_span.h"
 #include "lockstep/launch/spawn.h"
-#include "lockstep/libtorch_version.h"
+#include "lockstep/libtorch_compat.h"
 #include "lockstep/optim/optimizers.h"
 #include "tools/recipes/tiny_images.h"
 #include "tools/recipes/tiny_text.h"

@@ -14,8 +14,8 @@
 
 #include "lockstep/comm/local/control_block.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/handshake.h"
-#include "lockstep/core/unix_socket.h"
+#include "lockstep/core/net/handshake.h"
+#include "lockstep/core/net/unix_socket.h"
 #include "lockstep/rendezvous/watched_wait.h"
 
 namespace lockstep::shm {

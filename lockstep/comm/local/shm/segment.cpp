@@ -9,8 +9,8 @@
 #include <fmt/format.h>
 #include <sys/mman.h>
 
-#include "lockstep/core/cpu.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/process/cpu.h"
 #include "lockstep/core/system_error.h"
 
 namespace lockstep::shm {

@@ -10,8 +10,8 @@
 #include "lockstep/comm/local/shm/peer_mesh.h"
 #include "lockstep/comm/local/shm/segment.h"
 #include "lockstep/comm/local/shm/shared_tensors.h"
-#include "lockstep/core/cpu.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/process/cpu.h"
 #include "lockstep/core/rethrow.h"
 
 namespace lockstep::shm {

@@ -8,9 +8,9 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/comm/core/ordinary_tensor.h"
 #include "lockstep/comm/local/doorbell.h"
-#include "lockstep/core/cpu.h"
+#include "lockstep/core/process/cpu.h"
+#include "lockstep/tensor/ordinary_tensor.h"
 
 namespace lockstep::thread {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "lockstep/comm/remote/gloo/gloo_transport.h"
 #include "lockstep/comm/remote/remote_backend.h"
-#include "lockstep/core/network_interfaces.h"
+#include "lockstep/core/net/network_interfaces.h"
 #include "lockstep/core/system_error.h"
 
 namespace lockstep {

@@ -20,7 +20,7 @@
 #include "lockstep/comm/remote/gloo/waiting_threads.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/network_interfaces.h"
+#include "lockstep/core/net/network_interfaces.h"
 
 namespace lockstep {
 namespace {

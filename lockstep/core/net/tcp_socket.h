@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Stream sockets between machines; stream_socket.h says how they fail. A host is a name, or an IPv4
+// or IPv6 address.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "lockstep/core/net/endpoint.h"
+#include "lockstep/core/net/stream_socket.h"
+
+namespace lockstep {
+
+class AddressInUse : public BackendError {
+ public:
+  using BackendError::BackendError;
+};
+
+// Listens on one address of this machine only; of a name with several, on one that other machines
+// can reach. Port 0 takes a free one. BackendError if the host is
+// not an address of this machine, AddressInUse if the port is taken.
+UniqueFd listen_tcp(const std::string& host, std::uint16_t port);
+// ConnectionRefused if nobody listens there, HostUnreachable if it cannot be reached for another
+// reason, TimeoutError if nothing answers by the deadline.
+UniqueFd connect_tcp_at_once(const std::string& host, std::uint16_t port, const Deadline& deadline);
+// Retries until the deadline while the connection is refused or the host cannot be reached.
+UniqueFd connect_tcp(const std::string& host, std::uint16_t port, const Deadline& deadline);
+
+// The local end of a listening or connected socket. The host is numeric.
+Endpoint local_address(int socket);
+// The other end's numeric host; empty if the other end has gone.
+std::string peer_host(int socket);
+// Whether both ends of a connection are on this machine.
+bool is_within_machine(int socket);
+
+// The host by which other machines reach `host`. If `host` is a name that resolves to loopback here
+// (as Debian sets up a machine's own name), this machine's own name and unknown here, or 0.0.0.0 or
+// "::", the result is the numeric address of another interface; otherwise it is `host` itself.
+// Waits at most a minute for another machine's name to appear, since Kubernetes creates names while
+// it starts their machines. BackendError if it stays unknown.
+std::string reachable_host(const std::string& host, const Deadline& deadline);
+
+// The name by which other machines know this one.
+std::string host_name();
+
+// Disables Nagle's algorithm, so that small messages leave at once. Has the kernel probe the other
+// machine every few seconds, so that a connection to a vanished machine fails after about ten
+// seconds.
+void keep_alive(int socket);
+
+}  // namespace lockstep
