@@ -8,8 +8,8 @@ import re
 
 
 def choose_cores(count=2):
-    """Restricts this process, and what it starts, to so many cores; returns them. They are not
-    hardware threads of one core where there is a choice."""
+    """Restricts this process, and what it starts, to `count` cores, and returns them. If there is a
+    choice, they are not hardware threads of one core."""
     allowed = sorted(os.sched_getaffinity(0))
     by_core = {}
     for cpu in allowed:

@@ -17,8 +17,8 @@ SIZES_ON_HOSTS = ("1 KiB", "64 KiB", "1 MiB", "25 MiB")
 
 @dataclass(frozen=True)
 class Command:
-    """Prints JSON with rows. With launches nothing is read: how long it takes is what counts, the
-    median of so many."""
+    """Prints JSON with rows. If `launches` is not 0, its output is not read: it is started that
+    often, and the figure is the median of the times."""
     program: str
     arguments: tuple
     launches: int = 0
@@ -60,7 +60,7 @@ def step(program, model, set_to_none, mode="ddp", ranks=2, batch=None, field="us
 
 
 def step_with(optimizer, model, mode="ddp"):
-    """With one of lockstep's optimizers; all are measured in turns. "peer": with PyTorch's."""
+    """A step with one of Lockstep's optimizers, which alternate, or with PyTorch's ("peer")."""
     if optimizer == "peer":
         script = (str(PEERS / "ddp_step.py"), model, "--ranks", "2", "--fused")
         return Figure(Command("pip", script), "us_median", (("model", model), ("mode", mode)))
@@ -71,7 +71,7 @@ def step_with(optimizer, model, mode="ddp"):
 
 
 def all_reduce_on_hosts(program, size, backend=""):
-    """Of 2 hosts with a rank each; a backend of Lockstep's, or a peer."""
+    """An all-reduce over 2 hosts with a rank each, by a backend of Lockstep or by a peer."""
     started = "lockstep by mpirun" if backend == "mpi" else program
     name = f"{started} on hosts, 1"
     row = (("bytes", SIZES[size]),)
@@ -86,7 +86,7 @@ def all_reduce_on_hosts(program, size, backend=""):
 
 
 def step_on_hosts(program, model):
-    """Of 2 hosts with 2 ranks each, over the hierarchical group and over Gloo."""
+    """A DDP step on 2 hosts with 2 ranks each, over the hierarchical group or over Gloo."""
     arguments = (("bench", "step", model, "--backend", "hierarchical", "--json")
                  if program == "lockstep" else
                  (str(PEERS / "ddp_step.py"), model, "--ranks", "4"))
@@ -95,7 +95,7 @@ def step_on_hosts(program, model):
 
 
 def replicas(model, batch, mode="dp", threads=1):
-    """Of two replicas with a thread each, or of one process on the same batch."""
+    """A DP step of two replicas with a thread each, or of one process on the same batch."""
     arguments = ("bench", "dp", model, "--ranks", "2", "--batch-size", str(batch), "--json")
     return Figure(Command("lockstep", arguments), "us_median",
                   (("mode", mode), ("threads", threads)))
@@ -111,10 +111,7 @@ def torchrun_launch(program):
 
 
 def _allocator_settings(lockstep):
-    """What `lockstep` sets for its ranks, its peers are to have too.
-
-    docs/decisions/0007-ranks-keep-freed-memory.md says why it sets them.
-    """
+    """What `lockstep` sets for its ranks, so that its peers keep freed memory too."""
     output, _ = children.run([*lockstep.command, "run", "-n", "1", "--no-prefix", "env"], LIMIT)
     return dict(line.split("=", 1) for line in output.splitlines() if line.startswith("MALLOC_"))
 

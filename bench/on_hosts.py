@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""Runs a command as ranks on hosts that are network namespaces of this machine, each with so many
-megabits a second out, and prints what rank 0 prints. Needs root and iproute2."""
+"""Runs a command as ranks on hosts that are network namespaces of this machine, each of which sends
+a limited number of megabits a second, and prints what rank 0 prints. Needs root and iproute2."""
 
 import argparse
 import itertools
@@ -78,7 +78,7 @@ class Hosts:
         self._run(f"ip netns exec {self._spaces[host]} tc qdisc replace dev eth0 root {discipline}")
 
     def packets_dropped(self, host):
-        """Of those that this discipline was to send."""
+        """The number of packets that the host's discipline has dropped."""
         told = subprocess.run(["ip", "netns", "exec", self._spaces[host], "tc", "-s", "-j", "qdisc",
                                "show", "dev", "eth0"], check=True, capture_output=True)
         return sum(discipline["drops"] for discipline in json.loads(told.stdout))

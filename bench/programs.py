@@ -24,8 +24,8 @@ class Program:
 
 
 def find_lockstep(path):
-    """The `lockstep` at the path; without one that of a release build, preferably with the libtorch
-    of Python's current release. None if there is none."""
+    """The `lockstep` at the path. Without a path, the one of a release build, preferably with the
+    libtorch of Python's current release. None if there is none."""
     if path:
         found = shutil.which(path)
         return pathlib.Path(found).resolve() if found else None
@@ -36,7 +36,7 @@ def find_lockstep(path):
 
 
 def on_hosts(program, way, ranks):
-    """The program as so many ranks on each of two hosts, which are network namespaces."""
+    """The program as `ranks` ranks on each of two hosts, which are network namespaces."""
     if missing := program.missing or hosts.why_not():
         return Program(f"{program.name} on 2 hosts", missing=missing)
     start = (sys.executable, str(ROOT / "bench" / "on_hosts.py"), "--ranks", str(ranks), way)

@@ -30,7 +30,7 @@ class TimesAsFast(Rule):
 
 @dataclass(frozen=True)
 class Longer(Rule):
-    """At most by so many microseconds and so many percent together."""
+    """Longer by at most `microseconds` and `percent` together."""
     microseconds: float = 0
     percent: float = 0
 

@@ -42,7 +42,7 @@ def _rank(rank, ranks, store_file, backend, function, arguments):
 
 
 def agreed_repetitions(turn, seconds, least, most):
-    """How often turn() fits into so many seconds, by rank 0's clock; the same on all ranks."""
+    """How often turn() fits into `seconds`, by the clock of rank 0; the same on all ranks."""
     warm_up = []
     for _ in range(5):
         start = time.perf_counter()

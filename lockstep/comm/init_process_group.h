@@ -35,8 +35,8 @@ struct InitOptions {
 // loaded, or the system refuses what it needs. TORCH_WARN, once each, for an unrequested group
 // of one on a terminal, for more ranks on a machine than cores, and if a group of one on CPU, whose
 // environment says nothing about OpenMP, finds the cores in use: libtorch then gets only as many
-// threads as cores are idle (docs/decisions/0004-idle-threads-sleep.md). Destroying the group
-// leaves it and never hangs; there is no destroy_process_group.
+// threads as cores are idle (docs/modes.md, Threads). Destroying the group leaves it and never
+// hangs; there is no destroy_process_group.
 std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options = {});
 
 // The names of the backends: docs/launchers.md describes them. "auto" takes the fastest backend

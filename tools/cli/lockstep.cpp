@@ -34,7 +34,7 @@ void open_standard_streams() {
 // Programs started from here inherit these variables; values that the user has set stay.
 void set_environment() {
   // libtorch and OpenBLAS each have a pool of threads on the same cores. While one pool computes,
-  // the other must not spin (docs/decisions/0004-idle-threads-sleep.md).
+  // the other must not spin (docs/modes.md, Threads).
   ::setenv("OMP_WAIT_POLICY", "passive", /*overwrite=*/0);
   for (const auto& [name, value] : keep_freed_memory_environment()) {
     ::setenv(name.c_str(), value.c_str(), /*overwrite=*/0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Keeps memory that one training step frees for the next step
-// (docs/decisions/0007-ranks-keep-freed-memory.md).
+// Keeps memory that one training step frees for the next step. Otherwise glibc returns it if it
+// lies at the heap's end, and every step faults its pages in again.
 #pragma once
 
 #include "lockstep/core/environment.h"
@@ -16,7 +16,9 @@ EnvironmentVariables keep_freed_memory_environment();
 void keep_freed_memory();
 
 // Returns memory that is free now to the system, if glibc allocates. Callable from any thread. Do
-// not call it in every step: the system must clear returned memory before it can be used again.
+// not call it in every step: the system must clear returned memory before it can be used again. The
+// first backward does, once for each bucket, since the gradients that a bucket has taken in would
+// add to a rank's peak.
 void give_back_freed_memory();
 
 }  // namespace lockstep
