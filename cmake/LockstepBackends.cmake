@@ -9,8 +9,7 @@ endforeach()
 # linked: libtorch may contain another version of it.
 find_path(LOCKSTEP_GLOO_INCLUDE gloo/transport/device.h)
 if(LOCKSTEP_GLOO_INCLUDE)
-  set(gloo_sources comm/remote/gloo/gloo_transport.cpp comm/remote/gloo/gloo_device.cpp
-                   comm/remote/gloo/gloo_backend.cpp comm/remote/gloo/gloo_sockets.cpp
+  set(gloo_sources comm/remote/gloo/gloo_backend.cpp comm/remote/gloo/gloo_sockets.cpp
                    comm/remote/gloo/gloo_store.cpp comm/remote/gloo/waiting_threads.cpp)
   # Adding a system include folder again would put it before the compiler's own folders.
   if(NOT LOCKSTEP_GLOO_INCLUDE IN_LIST CMAKE_CXX_IMPLICIT_INCLUDE_DIRECTORIES)
@@ -45,8 +44,8 @@ if(LOCKSTEP_WITH_MPI)
   endforeach()
 endif()
 if(LOCKSTEP_MPI_SONAME)
-  set(mpi_sources comm/remote/mpi/mpi_transport.cpp comm/remote/mpi/mpi_backend.cpp
-                  rendezvous/mpi_functions.cpp rendezvous/mpi_library.cpp)
+  set(mpi_sources comm/remote/mpi/mpi_backend.cpp rendezvous/mpi_functions.cpp
+                  rendezvous/mpi_library.cpp)
   # For these files only, so that switching MPI recompiles nothing else. Without the C++ bindings,
   # which MPI has dropped.
   list(TRANSFORM MPI_C_INCLUDE_DIRS PREPEND -isystem OUTPUT_VARIABLE mpi_includes)

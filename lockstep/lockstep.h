@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Everything that a training program needs, in order of use. Each header can also be included by
-// itself, which compiles faster.
+// Public. Everything that a training program needs, in order of use. Each header can also be
+// included by itself, which compiles faster.
 #pragma once
 
 // clang-format off
@@ -9,7 +9,6 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/comm/group_argument.h"
 #include "lockstep/comm/init_process_group.h"
-#include "lockstep/comm/single_process_groups.h"
 #include "lockstep/comm/objects.h"
 #include "lockstep/data/distributed_sampler.h"
 #include "lockstep/data/distributed_weighted_sampler.h"

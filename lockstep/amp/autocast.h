@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Runs operations in half precision where that pays off, as Python's torch.autocast does:
+// Public. Runs operations in half precision where that pays off, as Python's torch.autocast does:
 //
 //   at::Tensor loss;
 //   {

@@ -13,7 +13,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/optim/optimizers.h"
 #include "lockstep/optim/parameter_groups.h"
-#include "lockstep/parallel/finite_check.h"
+#include "lockstep/parallel/finite_gradients.h"
 
 namespace lockstep {
 namespace {
@@ -46,7 +46,7 @@ void check_rules(const GradScalerOptions& options) {
   }
 }
 
-// The elements of gradients that have any: those that sparse ones have.
+// Returns the gradients, as their stored elements if they are sparse; leaves out empty ones.
 std::vector<at::Tensor> gradients_to_scale(const torch::optim::Optimizer& optimizer) {
   std::vector<at::Tensor> gradients;
   for (const auto& group : optimizer.param_groups()) {
@@ -95,7 +95,7 @@ at::Tensor GradScaler::scale(const at::Tensor& loss) const {
   return loss * at::full({}, scale_, loss.options().dtype(at::kFloat).requires_grad(false));
 }
 
-// As PyTorch rounds it.
+// Rounds as PyTorch does.
 double GradScaler::inverse_scale() const {
   return static_cast<float>(1 / static_cast<double>(scale_));
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Scales the loss, so that small gradients do not vanish in float16, and skips steps whose
+// Public. Scales the loss, so that small gradients do not vanish in float16, and skips steps whose
 // gradients overflowed. Python's torch.amp.GradScaler for C++, with the same constants:
 //
 //   lockstep::GradScaler scaler;
@@ -24,7 +24,7 @@ struct GradScalerOptions {
   double init_scale = 65536;
   // Multiplies the scale after growth_interval steps in a row whose gradients were finite.
   double growth_factor = 2;
-  // Multiplies the scale after a step whose gradients were not.
+  // Multiplies the scale after a step whose gradients were not finite.
   double backoff_factor = 0.5;
   std::int64_t growth_interval = 2000;
   // If false, all calls behave as in a program without scaling.
@@ -55,7 +55,8 @@ class GradScaler {
   // between 0 and 1, and growth_interval at least 1.
   explicit GradScaler(const GradScalerOptions& options = {});
 
-  // The loss times the scale. A float16 loss without dimensions becomes float, in which it fits.
+  // Returns the loss times the scale. A float16 loss without dimensions becomes float, in which it
+  // fits.
   at::Tensor scale(const at::Tensor& loss) const;
 
   // Divides the gradients of the optimizer's parameters by the scale, so that they can be looked at
@@ -70,7 +71,7 @@ class GradScaler {
   // stepped since the last update(), if no parameter has a gradient, or if one is in two groups.
   bool step(torch::optim::Optimizer& optimizer);
 
-  // Forgets what has been unscaled or stepped since the last update(): for a program that goes on
+  // Forgets what has been unscaled or stepped since the last update(): for a program that continues
   // after an error in the middle of a step, with new gradients.
   void abandon_step() { stages_.clear(); }
 

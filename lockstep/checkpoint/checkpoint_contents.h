@@ -1,49 +1,54 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a run's objects put into a checkpoint, and take out of it.
+// Public. What a checkpoint consists of: the objects of a training run, and how far the run has
+// come.
 #pragma once
 
-#include <functional>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include <nlohmann/json.hpp>
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
 
-#include "lockstep/checkpoint/checkpoint_folder.h"
-#include "lockstep/checkpoint/checkpoint_store.h"
-#include "lockstep/checkpoint/stored_file.h"
-#include "lockstep/comm/process_group.h"
+#include "lockstep/amp/grad_scaler.h"
+#include "lockstep/data/epoch_sampler.h"
+#include "lockstep/tensor/named_tensor.h"
 
 namespace lockstep {
 
-struct CheckpointSnapshot {
-  // With this rank's parts, which share the objects' memory.
-  std::vector<StoredFile> files;
-  // Without the files' hashes.
-  nlohmann::json manifest;
+// The objects that are saved and restored; they must live during the call. A checkpoint also has
+// the state of torch's default generators, for the CPU and for the GPUs with the parameters.
+struct CheckpointContents {
+  // Its state_dict is saved; for a wrapper, the wrapped module's state_dict. Parameters are the
+  // same on every rank; buffers are taken from rank 0.
+  std::shared_ptr<torch::nn::Module> module;
+  // May be null. Any type that optimizer_state_dict() takes; sharded ones need no consolidation.
+  // load() and save() remove a parameter that a group lists again, as parameters() lists tied
+  // weights; UsageError if one is in two groups.
+  torch::optim::Optimizer* optimizer = nullptr;
+  // May be null.
+  GradScaler* scaler = nullptr;
+  // May be null. The numbers of a learning-rate scheduler of any kind, as in the state_dict() of a
+  // PyTorch scheduler: finite, and the same on every rank. load() replaces the whole map. It leaves
+  // the map unchanged if the checkpoint is of an older version, which has no such numbers.
+  std::map<std::string, double>* scheduler = nullptr;
+  // Further tensors that belong to the model, such as the mean and standard deviation of a
+  // standardization, the same on every rank. load() copies into them.
+  std::vector<NamedTensor> tensors = {};
 };
 
-// Not collective. UsageError for contents that a checkpoint cannot keep, before training has begun.
-void check_savable(const CheckpointContents& contents);
-
-// Collective. UsageError for contents that cannot be saved.
-CheckpointSnapshot snapshot(const CheckpointContents& contents, const CheckpointPosition& position,
-                            ProcessGroup& group);
-
-// CheckpointError if the manifest has none.
-CheckpointPosition position_in(const StoredCheckpoint& stored);
-
-// A checkpoint on its way into the contents: module and tensors have been restored, and the rest
-// is only known to fit. One of the functions must be called, while the contents exist.
-struct PreparedRestore {
-  // Restores optimizer, scaler, scheduler and random numbers.
-  std::function<void()> complete;
-  // Brings module and tensors back, since another rank has failed.
-  std::function<void()> undo;
+// How far the run has come; the same on every rank.
+struct CheckpointPosition {
+  // The optimizer step; also the checkpoint's name.
+  std::int64_t step = 0;
+  DataCursor data = {};
+  // Higher is better.
+  std::optional<double> score = {};
+  // Any text of the program.
+  std::map<std::string, std::string> notes = {};
 };
-
-// Not collective, although every rank calls it. CheckpointError, and nothing has changed, if the
-// contents do not fit.
-PreparedRestore prepare_restore(const StoredCheckpoint& stored, const CheckpointContents& contents,
-                                const ProcessGroup& group);
 
 }  // namespace lockstep

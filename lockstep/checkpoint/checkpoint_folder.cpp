@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Rank 0 finds, reads and writes; a thread of each rank brings its parts to rank 0.
+// Rank 0 finds, reads and writes checkpoints; a thread of each rank sends its parts to rank 0.
 #include "lockstep/checkpoint/checkpoint_folder.h"
 
 #include <algorithm>
@@ -13,10 +13,10 @@
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
 
-#include "lockstep/checkpoint/checkpoint_contents.h"
+#include "lockstep/checkpoint/checkpoint_snapshot.h"
 #include "lockstep/checkpoint/checkpoint_store.h"
-#include "lockstep/checkpoint/in_quotes.h"
 #include "lockstep/checkpoint/staged_checkpoint.h"
+#include "lockstep/checkpoint/tensor_file/in_quotes.h"
 #include "lockstep/comm/objects.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/comm/types/call_origin.h"
@@ -29,14 +29,15 @@ namespace {
 
 using nlohmann::json;
 
-// A group for the threads that write, whose calls do not mix with those of training.
+// Makes a group for the threads that write, so that their calls do not mix with the calls of
+// training.
 std::shared_ptr<ProcessGroup> group_of_writers(ProcessGroup& group) {
   std::vector<int> all(static_cast<std::size_t>(group.size()));
   std::iota(all.begin(), all.end(), 0);
   return group.split(all);
 }
 
-// Of a checkpoint, what the other ranks need in order to receive its tensors.
+// Returns what the other ranks need to know of a checkpoint in order to receive its tensors.
 json contents_of(const StoredCheckpoint& stored) {
   json files = json::object();
   for (const auto& [file, tensors] : stored.tensors) {
@@ -61,7 +62,7 @@ StoredCheckpoint with_empty_tensors(const json& contents) {
   return stored;
 }
 
-// Collective. Each tensor becomes a copy of rank 0's.
+// Collective. Makes each tensor a copy of the tensor on rank 0.
 void broadcast(const StoredCheckpoint& stored, ProcessGroup& group) {
   for (const auto& [file, tensors] : stored.tensors) {
     for (const auto& [name, tensor] : tensors) {
@@ -70,7 +71,7 @@ void broadcast(const StoredCheckpoint& stored, ProcessGroup& group) {
   }
 }
 
-// What the function throws; empty if nothing.
+// Returns the message of what the function throws; empty if it throws nothing.
 template <class Function>
 std::string error_of(const Function& function) {
   try {
@@ -91,7 +92,7 @@ void agree_on(const std::string& error, ProcessGroup& group) {
   }
 }
 
-// What rank 0 tells the others, or the error that all of them throw.
+// Collective. Returns what the function returns on rank 0, or throws on every rank what it throws.
 template <class Function>
 json from_rank_0(ProcessGroup& group, const Function& function) {
   json reply;
@@ -120,7 +121,7 @@ void require_module(const CheckpointContents& contents) {
     throw UsageError("a checkpoint needs a module, and this one is null; set .module");
 }
 
-// Before the first step of a run that begins with load().
+// load() calls this before the first step of a run.
 void list_parameters_once(const CheckpointContents& contents) {
   if (contents.optimizer != nullptr) optim::remove_repeats("CheckpointFolder", *contents.optimizer);
 }
@@ -133,7 +134,7 @@ void check_options(const CheckpointFolderOptions& options, const ProcessGroup& g
       group.rank(), group.size(), options.keep_last, options.keep_best));
 }
 
-// JSON has no other numbers: the library would write null.
+// JSON has only finite numbers: the library would write null.
 void require_finite_scheduler(const CheckpointContents& contents, const ProcessGroup& group) {
   if (contents.scheduler == nullptr) return;
   for (const auto& [name, number] : *contents.scheduler) {
@@ -151,7 +152,7 @@ void require_utf8(const json& json, const char* what) {
   }
 }
 
-// Collective. What save() would refuse after hours is refused now, on all ranks.
+// Collective. Refuses on all ranks, before training, what save() would refuse after hours.
 void agree_on_savable(const CheckpointContents& contents, ProcessGroup& group) {
   const std::string fault = error_of([&] { check_savable(contents); });
   const std::vector<std::string> faults = all_gather_object(std::string_view(fault), group);
@@ -161,8 +162,8 @@ void agree_on_savable(const CheckpointContents& contents, ProcessGroup& group) {
                                first - faults.begin(), *first));
 }
 
-struct SetsTimeAtEnd {
-  ~SetsTimeAtEnd() { time = monotonic_nanoseconds(); }
+struct StampEndTime {
+  ~StampEndTime() { time = monotonic_nanoseconds(); }
   std::int64_t& time;
 };
 
@@ -183,7 +184,8 @@ struct CheckpointFolder::State {
     writers = group_of_writers(*group);
   }
 
-  // Of this rank. Why its part of the last checkpoint was not written; empty if it was.
+  // Waits until this rank has done its part of the last checkpoint. Returns why that failed; empty
+  // if it did not.
   std::string finish_writing() {
     if (!writing.valid()) return "";
     writing.wait();
@@ -196,8 +198,8 @@ struct CheckpointFolder::State {
     });
   }
 
-  // Collective: when it returns, no rank is writing. Returns rank 0's error. However long a disk
-  // takes, no rank waits for another longer than the group's timeout.
+  // Collective: when it returns, no rank is writing. Returns the error of this rank. However long
+  // the disk takes, no rank waits for another longer than the group's timeout.
   std::string finish_writing_on_all_ranks() {
     const auto patience = group->timeout() / 4;
     for (bool done = false; !done;) {
@@ -211,14 +213,14 @@ struct CheckpointFolder::State {
     return error;
   }
 
-  // If a trace has been recording all the time.
+  // Adds a span to the trace if the same trace has been recording since the writing began.
   void record_writing() const {
     SpanRecorder* const recorder = SpanRecorder::active();
     if (recorder == nullptr || recorder != recorder_of_writing) return;
     recorder->record("checkpoint write", -1, writing_began, writing_ended, RecordedSpan::kWriting);
   }
 
-  // In the thread.
+  // Runs in the writing thread.
   void collect() {
     const CallScope scope(CallOrigin::save_checkpoint);
     try {
@@ -234,7 +236,7 @@ struct CheckpointFolder::State {
     options.log(fmt::format("a checkpoint was not written, and older ones stay: {}", error));
   }
 
-  // The newest that is not damaged, with its name; log says what is wrong with the others.
+  // Returns the newest undamaged checkpoint and its name; `log` says what is wrong with newer ones.
   std::pair<std::string, StoredCheckpoint> read_newest() const {
     const auto names = checkpoint_names(folder);
     if (names.empty()) return {};
@@ -255,14 +257,14 @@ struct CheckpointFolder::State {
   std::shared_ptr<ProcessGroup> group;
   CheckpointFolderOptions options;
   std::unique_ptr<CheckpointStore> store;  // on rank 0
-  // The newest checkpoint from before this object, until one is loaded; else empty.
+  // The newest checkpoint of an earlier run, until one has been loaded; otherwise empty.
   std::string not_loaded;
   std::shared_ptr<ProcessGroup> writers;
   StagedCheckpoint staged;
   std::future<std::string> writing;
   SpanRecorder* recorder_of_writing = nullptr;
   std::int64_t writing_began = 0;
-  // Set by the thread.
+  // Set by the writing thread.
   std::int64_t writing_ended = 0;
   bool writers_are_broken = false;
 };
@@ -273,10 +275,10 @@ CheckpointFolder::CheckpointFolder(std::filesystem::path folder, GroupArgument g
 
 CheckpointFolder::~CheckpointFolder() {
   const std::string error = state_->finish_writing();
-  error_of([&] { state_->report(error); });  // the user's function may throw
+  error_of([&] { state_->report(error); });  // the function `log` may throw
 }
 
-bool CheckpointFolder::is_new() const {
+bool CheckpointFolder::can_save() const {
   return state_->not_loaded.empty();
 }
 
@@ -318,7 +320,7 @@ std::optional<CheckpointPosition> CheckpointFolder::load(
     throw;
   }
   restored.complete();
-  if (state.store) state.store->go_on_from(name);
+  if (state.store) state.store->continue_from(name);
   state.not_loaded.clear();
   state.options.log(fmt::format("going on from {}, saved at step {}", path, position.step));
   return position;
@@ -330,7 +332,7 @@ void CheckpointFolder::save(const CheckpointContents& contents,
   State& state = *state_;
   require_module(contents);
   list_parameters_once(contents);
-  if (!is_new()) {
+  if (!can_save()) {
     throw UsageError(fmt::format(
         "{} has checkpoints of an earlier run, the newest of which is {}; load it first to go "
         "on, or choose another folder",
@@ -352,7 +354,7 @@ void CheckpointFolder::save(const CheckpointContents& contents,
       std::launch::async,
       [&state, step = position.step, score = position.score, manifest = std::move(taken.manifest)] {
         const UntracedThread untraced;
-        const SetsTimeAtEnd ending{state.writing_ended};
+        const StampEndTime ending{state.writing_ended};
         state.collect();
         if (!state.store) return std::string();
         return state.store->write(step, score, manifest, state.staged.files());

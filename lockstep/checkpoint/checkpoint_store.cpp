@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Writes into a folder of another name, renames it, and removes old ones last.
+// Writes a checkpoint into a folder of another name, renames the folder, then removes old ones.
 #include "lockstep/checkpoint/checkpoint_store.h"
 
 #include <algorithm>
@@ -15,10 +15,10 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-#include "lockstep/checkpoint/in_quotes.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/checkpoint/sha256.h"
-#include "lockstep/checkpoint/tensor_bytes.h"
+#include "lockstep/checkpoint/tensor_file/in_quotes.h"
+#include "lockstep/checkpoint/tensor_file/tensor_bytes.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/file/remove_folder.h"
 #include "lockstep/core/file/whole_file.h"
@@ -37,7 +37,7 @@ constexpr std::string_view kReplaced = ".unfinished-replaced-";
 constexpr const char* kLock = ".lock";
 constexpr const char* kLatest = "latest";
 constexpr const char* kManifest = "manifest.json";
-// As sha256sum writes it, so that `sha256sum -c` checks the manifest.
+// In the format of sha256sum, so that `sha256sum -c` checks the manifest.
 constexpr const char* kManifestHash = "manifest.json.sha256";
 constexpr std::size_t kMostManifestBytes = 64 << 20;
 constexpr int kMostManifestDepth = 20;
@@ -79,7 +79,7 @@ void write_file(const fs::path& file, std::string_view text) {
   out.commit();
 }
 
-// The file's description in the manifest.
+// Writes the file, and returns its description for the manifest.
 json write_hashed(const fs::path& folder, const CheckpointFile& file) {
   WholeFile out(folder / file.name);
   Sha256 hash;
@@ -93,7 +93,7 @@ json write_hashed(const fs::path& folder, const CheckpointFile& file) {
   return {{"bytes", bytes}, {"sha256", hash.finish()}};
 }
 
-// A lack of memory says nothing about the file.
+// BackendError, since a lack of memory does not mean that the file is damaged.
 void require_memory(std::uint64_t bytes, const fs::path& file) {
   try {
     require_memory_for(bytes, file.string());
@@ -169,7 +169,7 @@ std::vector<NamedTensor> read_hashed(const fs::path& file, const json& descripti
   return tensors;
 }
 
-// Whether two folders have changed places; some file systems cannot do that.
+// Swaps two folders. Returns false if the file system cannot do that.
 bool exchange(const fs::path& left, const fs::path& right) {
   if (::renameat2(AT_FDCWD, left.c_str(), AT_FDCWD, right.c_str(), RENAME_EXCHANGE) == 0) {
     return true;
@@ -267,7 +267,7 @@ void CheckpointStore::remove_unfinished() {
     if (name.starts_with(kUnfinished)) unfinished.push_back(name);
   });
   for (const auto& name : unfinished) {
-    // Where folders cannot be exchanged, a kill leaves the old one under this name only.
+    // On a file system that cannot swap folders, a kill leaves the old one only under this name.
     if (name.starts_with(kReplaced)) {
       const fs::path original = in(name.substr(kReplaced.size()));
       if (!fs::exists(fs::symlink_status(original))) rename_to(in(name), original);
@@ -276,7 +276,7 @@ void CheckpointStore::remove_unfinished() {
   }
 }
 
-void CheckpointStore::go_on_from(const std::string& name) {
+void CheckpointStore::continue_from(const std::string& name) {
   const auto current = std::ranges::find(kept_, name, &Kept::name);
   if (current == kept_.end()) return;
   // Later ones are damaged.
@@ -314,7 +314,7 @@ std::string CheckpointStore::write(std::int64_t step, std::optional<double> scor
       warnings += (warnings.empty() ? "" : "; ") + std::string(failure.what());
     }
   };
-  attempt([&] { remove_tree(unfinished); });  // the one that it replaced
+  attempt([&] { remove_tree(unfinished); });  // the replaced checkpoint
   attempt([&] { point_latest_to(name); });
   attempt([&] { remove_old(); });
   return warnings;
@@ -336,8 +336,8 @@ void CheckpointStore::publish(const fs::path& unfinished, const std::string& nam
   flush_folder(folder_);
 }
 
-// For people and scripts: load() looks at the checkpoints themselves. A file system without links
-// has none.
+// The link is for people and scripts: load() looks at the checkpoints themselves. A file system
+// without links gets none.
 void CheckpointStore::point_latest_to(const std::string& name) {
   const fs::path link = in(std::string(kUnfinished) + kLatest);
   remove_tree(link);
@@ -356,13 +356,13 @@ void CheckpointStore::remember(const std::string& name, std::optional<double> sc
 }
 
 void CheckpointStore::remove_old() {
-  // Those that somebody has moved or removed meanwhile are no longer this run's.
+  // Checkpoints that somebody has moved or removed meanwhile no longer belong to this run.
   std::erase_if(kept_, [&](const Kept& kept) { return is_missing(in(kept.name)); });
   std::vector<const Kept*> best;
   for (const Kept& kept : kept_) {
     if (kept.score) best.push_back(&kept);
   }
-  // Of equal scores, the newest.
+  // Among equal scores, the newest come first.
   std::ranges::reverse(best);
   std::ranges::stable_sort(best, std::greater{}, [](const Kept* kept) { return *kept->score; });
   best.resize(std::min(best.size(), keep_best_));
@@ -370,7 +370,8 @@ void CheckpointStore::remove_old() {
   for (std::size_t i = 0; i + keep_last_ < kept_.size(); ++i) {
     if (std::ranges::find(best, &kept_[i]) == best.end()) removed.push_back(kept_[i].name);
   }
-  // One that cannot be removed stays in kept_, for the next time, and does not keep the others.
+  // A checkpoint that cannot be removed stays in kept_, for the next attempt; the others are
+  // removed.
   std::exception_ptr failure;
   for (const auto& name : removed) {
     try {
@@ -383,7 +384,7 @@ void CheckpointStore::remove_old() {
   if (failure) std::rethrow_exception(failure);
 }
 
-// First its name, at once: a checkpoint that lacks files would look damaged.
+// Renames it first: a checkpoint that lacks files would look damaged.
 void CheckpointStore::remove(const std::string& name) {
   const fs::path unfinished = in(std::string(kUnfinished) + name);
   remove_tree(unfinished);  // what an earlier removal has left

@@ -6,12 +6,12 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/checkpoint/in_quotes.h"
-#include "lockstep/checkpoint/other_format.h"
-#include "lockstep/checkpoint/safetensors_header.h"
-#include "lockstep/checkpoint/safetensors_index.h"
-#include "lockstep/checkpoint/safetensors_layout.h"
-#include "lockstep/checkpoint/tensor_bytes.h"
+#include "lockstep/checkpoint/safetensors/safetensors_header.h"
+#include "lockstep/checkpoint/safetensors/safetensors_index.h"
+#include "lockstep/checkpoint/safetensors/safetensors_layout.h"
+#include "lockstep/checkpoint/tensor_file/in_quotes.h"
+#include "lockstep/checkpoint/tensor_file/other_format.h"
+#include "lockstep/checkpoint/tensor_file/tensor_bytes.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/file/whole_file.h"
 
@@ -59,15 +59,14 @@ struct SafetensorsFile::Content {
 
   std::string name;
   std::vector<SafetensorsPart> parts;
-  // Of all parts.
-  std::vector<SafetensorsEntry> entries;
-  std::vector<std::size_t> part_of;
+  std::vector<SafetensorsEntry> entries;  // the entries of all parts
+  std::vector<std::size_t> part_of;       // for each entry, the index of its part
   std::map<std::string, std::string> metadata;
 };
 
 namespace {
 
-// What is wrong with the type of an entry that cannot be read.
+// Returns the type of an entry that cannot be read, and why it cannot.
 std::string type_fault(const SafetensorsEntry& entry) {
   const bool is_known = find_safetensors_type(entry.dtype) != nullptr;
   return fmt::format("{} ({})", in_quotes(entry.dtype),
@@ -75,7 +74,7 @@ std::string type_fault(const SafetensorsEntry& entry) {
                               : "Lockstep does not know it");
 }
 
-// All that cannot be read, and how to read the others.
+// CheckpointError, listing the entries that cannot be read, and how to read the others.
 void require_readable(const SafetensorsFile& opened, const std::string& file) {
   constexpr std::size_t kMost = 5;
   std::size_t count = 0;
@@ -142,7 +141,7 @@ at::Tensor SafetensorsFile::read_bytes(std::size_t index) const {
 Safetensors read_safetensors(const std::filesystem::path& file) {
   const SafetensorsFile opened(file);
   require_readable(opened, file.string());
-  // Each may fit by itself, but they stay in memory together.
+  // Each tensor may fit by itself, but all stay in memory together.
   std::uint64_t bytes = 0;
   for (const auto& entry : opened.entries()) bytes += entry.end - entry.begin;
   require_memory_for(bytes, fmt::format("{}: the sum of its tensors", file.string()));
@@ -155,7 +154,7 @@ Safetensors read_safetensors(const std::filesystem::path& file) {
 
 void write_safetensors(const std::filesystem::path& file, std::span<const NamedTensor> tensors,
                        const std::map<std::string, std::string>& metadata) {
-  std::vector<SafetensorsItem> items;
+  std::vector<TensorToSave> items;
   for (const auto& [name, tensor] : tensors) {
     items.push_back({name, &element_type_of(tensor, name), tensor.sizes().vec()});
   }

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Reads and writes safetensors files: named tensors and metadata, which Python's package
+// Public. Reads and writes safetensors files: named tensors and metadata, which Python's package
 // safetensors reads and writes too.
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -15,20 +13,10 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "lockstep/checkpoint/safetensors/safetensors_entry.h"
 #include "lockstep/tensor/named_tensor.h"
 
 namespace lockstep {
-
-struct SafetensorsEntry {
-  std::string name;
-  std::string dtype;  // as the file has it: "F32", "BF16", "I64", ...
-  std::vector<std::int64_t> shape;
-  // Bytes, counted from the start of the data.
-  std::uint64_t begin = 0;
-  std::uint64_t end = 0;
-  // The name of the file that has it, if an index was opened; else empty.
-  std::string part = {};
-};
 
 // A file whose header has been read and checked completely; tensors are read one by one. Keeps the
 // file open. Const functions may be called from several threads at once.
@@ -44,8 +32,8 @@ struct SafetensorsEntry {
 // the header for its entries, and no more than the data's size for tensors. Names may have up to
 // 4,096 bytes; a file may have up to 250,000 tensors.
 //
-// An entry of a type that this libtorch lacks, or that the format has got since (F4), does not keep
-// the others from being read.
+// An entry whose type this libtorch lacks, or that was added to the format later (F4), does not
+// keep the others from being read.
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::filesystem::path& file);
@@ -57,7 +45,7 @@ class SafetensorsFile {
 
   // In the header's order.
   const std::vector<SafetensorsEntry>& entries() const;
-  // Of sharded files that of all of them; the first one's value counts.
+  // For an index, the metadata of all its files; of a key in several files, the first file's value.
   const std::map<std::string, std::string>& metadata() const;
 
   // Whether this libtorch has the entry's type.
@@ -81,8 +69,8 @@ struct Safetensors {
   std::map<std::string, std::string> metadata;
 };
 
-// Reads all tensors, of an index those of all its files. Throws what SafetensorsFile throws; the
-// error for entries of types that this libtorch lacks names them.
+// Reads all tensors; for an index, the tensors of all its files. Throws what SafetensorsFile
+// throws; the error for entries of types that this libtorch lacks names them.
 Safetensors read_safetensors(const std::filesystem::path& file);
 
 // Writes the tensors, in their order, and the metadata. Replaces the file atomically: if the

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// SHA-256, of bytes that come in pieces.
+// SHA-256 of bytes that are added in pieces.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Copies parts to their places, and sends them to rank 0.
+// Copies parts into memory, and sends them to rank 0.
 #include "lockstep/checkpoint/staged_checkpoint.h"
 
 #include <algorithm>
@@ -11,15 +11,14 @@
 #include <ATen/ops/tensor.h>
 #include <c10/core/GradMode.h>
 
-#include "lockstep/checkpoint/safetensors_layout.h"
-#include "lockstep/checkpoint/tensor_bytes.h"
+#include "lockstep/checkpoint/tensor_file/tensor_bytes.h"
 
 namespace lockstep {
 namespace {
 
-// Every type's elements are aligned at multiples of this.
+// A multiple of the size of every element type, which aligns its elements.
 constexpr std::int64_t kWidest = 16;
-// What rank 0 receives at once, so that it needs little memory besides the checkpoint's.
+// Bytes that rank 0 receives at once, so that it needs little memory besides the checkpoint's.
 constexpr std::int64_t kPiece = 8 << 20;
 
 constexpr std::int64_t aligned(std::int64_t bytes) {
@@ -38,31 +37,23 @@ at::Tensor receive(at::IntArrayRef sizes, at::ScalarType type, int rank, Process
   return tensor;
 }
 
-SafetensorsLayout layout_of(const StoredFile& file) {
-  std::vector<SafetensorsItem> items;
-  for (const StoredTensor& tensor : file.tensors) {
-    items.push_back({tensor.name, tensor.type, tensor.shape});
-  }
-  return lay_out_safetensors(items, {{"format", "pt"}});
-}
-
 }  // namespace
 
-void StagedCheckpoint::copy(const std::vector<StoredFile>& files, int rank) {
+void StagedCheckpoint::copy(const std::vector<FileToSave>& files, int rank) {
   const at::NoGradGuard no_grad;
   files_.clear();
   runs_.clear();
   std::vector<at::Tensor> sources;
   std::int64_t total = 0;
   std::int64_t own = 0;
-  for (const StoredFile& file : files) {
-    const SafetensorsLayout layout = layout_of(file);
+  for (const FileToSave& file : files) {
+    const SafetensorsLayout layout = lay_out_safetensors(file.tensors, {{"format", "pt"}});
     const auto bytes = static_cast<std::int64_t>(layout.data_bytes);
     files_.push_back({file.name, layout.head, total, bytes});
     for (std::size_t i = 0; i < file.tensors.size(); ++i) {
       const std::int64_t begin = total + static_cast<std::int64_t>(layout.entries[i].begin);
       const auto width = static_cast<std::int64_t>(file.tensors[i].type->bytes);
-      for (const StoredPart& part : file.tensors[i].parts) {
+      for (const PartToSave& part : file.tensors[i].parts) {
         runs_.push_back({begin + part.begin * width, part.elements.numel() * width});
         sources.push_back(part.elements);
         own += aligned(runs_.back().bytes);
@@ -115,7 +106,7 @@ void StagedCheckpoint::receive_from(int rank, ProcessGroup& group) {
     std::memcpy(runs.data(), table.data_ptr(), runs.size() * sizeof(Run));
   }
   auto* const memory = static_cast<std::byte*>(memory_.data_ptr());
-  // Of the run that comes next: what precedes it in the peer's memory, and what has arrived of it.
+  // The next run to fill, and the byte at which it begins in the peer's memory.
   std::size_t run = 0;
   std::int64_t run_begin = 0;
   for (std::int64_t begin = 0; begin < bytes; begin += kPiece) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A copy of what a checkpoint will hold, so that training can go on while it is written. Each rank
-// copies its parts; rank 0 then collects those of the others.
+// A copy of a checkpoint's contents, so that training can continue while it is written. Each rank
+// copies its parts; rank 0 then collects the other ranks' parts.
 #pragma once
 
 #include <cstddef>
@@ -11,26 +11,26 @@
 #include <ATen/core/Tensor.h>
 
 #include "lockstep/checkpoint/checkpoint_store.h"
-#include "lockstep/checkpoint/stored_file.h"
+#include "lockstep/checkpoint/safetensors/file_to_save.h"
 #include "lockstep/comm/process_group.h"
 
 namespace lockstep {
 
-// Its memory serves one checkpoint after another. On rank 0 it has the size of the checkpoint, on
-// other ranks that of their parts.
+// The buffer is reused by successive checkpoints. On rank 0 it has the size of the checkpoint, on
+// the other ranks the size of their parts.
 class StagedCheckpoint {
  public:
   // Replaces what was staged before.
-  void copy(const std::vector<StoredFile>& files, int rank);
+  void copy(const std::vector<FileToSave>& files, int rank);
 
-  // Collective over a group whose rank 0 is that of copy(): completes rank 0's copy.
+  // Completes the copy on rank 0. Collective; the group has the ranks that called copy().
   void collect(ProcessGroup& group);
 
-  // On rank 0, after collect(); valid until the next copy().
+  // Returns the files on rank 0, after collect(); valid until the next copy().
   std::vector<CheckpointFile> files() const;
 
  private:
-  // A piece of memory, and its place in rank 0's.
+  // A piece of memory, and where it belongs in the memory of rank 0.
   struct Run {
     std::int64_t offset;
     std::int64_t bytes;
@@ -38,7 +38,7 @@ class StagedCheckpoint {
   struct StagedFile {
     std::string name;
     std::string head;
-    std::int64_t offset;  // of its data in rank 0's memory
+    std::int64_t offset;  // of the data, in the memory of rank 0
     std::int64_t bytes;
   };
 
@@ -46,9 +46,9 @@ class StagedCheckpoint {
   void receive_from(int rank, ProcessGroup& group);
 
   std::vector<StagedFile> files_;
-  std::vector<Run> runs_;  // this rank's, in the order in which they lie in its memory
+  std::vector<Run> runs_;  // the pieces of this rank, in the order of its memory
   at::Tensor memory_;      // bytes
-  std::int64_t used_ = 0;  // of it
+  std::int64_t used_ = 0;  // bytes of memory_
 };
 
 }  // namespace lockstep

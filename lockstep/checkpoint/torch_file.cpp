@@ -9,12 +9,11 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/checkpoint/in_quotes.h"
-#include "lockstep/checkpoint/other_format.h"
-#include "lockstep/checkpoint/pickle_machine.h"
-#include "lockstep/checkpoint/safetensors_header.h"
-#include "lockstep/checkpoint/tensor_bytes.h"
-#include "lockstep/checkpoint/zip_archive.h"
+#include "lockstep/checkpoint/tensor_file/in_quotes.h"
+#include "lockstep/checkpoint/tensor_file/other_format.h"
+#include "lockstep/checkpoint/tensor_file/tensor_bytes.h"
+#include "lockstep/checkpoint/torch_file/pickle_machine.h"
+#include "lockstep/checkpoint/torch_file/zip_archive.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep {
@@ -35,7 +34,7 @@ void require_zip(const StoredBytes& bytes, const std::string& name) {
                   : why));
 }
 
-// For archives that others write. TorchScript's are also compressed.
+// Names archives of other programs. TorchScript archives are also compressed.
 void refuse_other_archives(const ZipArchive& archive) {
   for (const ZipEntry& entry : archive.entries()) {
     const std::string_view name = entry.name;
@@ -58,7 +57,7 @@ void refuse_other_archives(const ZipArchive& archive) {
   }
 }
 
-// "archive/" of the one entry "archive/data.pkl".
+// Returns the folder of the only pickle: "archive/" if that is "archive/data.pkl".
 std::string folder_in(const ZipArchive& archive) {
   constexpr std::string_view kPickle = "/data.pkl";
   std::string folder;
@@ -139,7 +138,7 @@ TorchValue read_archive(StoredBytes bytes, const std::string& name) {
     archive.fail(fmt::format("its pickle has {} bytes, and at most {} are read", pickle.size,
                              kMostPickleBytes));
   }
-  // Each storage may fit by itself, but they stay in memory together.
+  // Each storage may fit by itself, but all stay in memory together.
   std::uint64_t stored = 0;
   for (const ZipEntry& entry : archive.entries()) stored += entry.size;
   require_memory_for(stored, fmt::format("{}: the sum of its entries", name));
@@ -174,7 +173,7 @@ bool is_state_dict(const TorchValue& value) {
   return dict != nullptr && std::ranges::all_of(*dict, is_named_tensor);
 }
 
-// What a dict of names and tensors has besides, as the state of modules with an extra state may;
+// Describes what keeps a dict with tensors from being a state dict, such as a module's extra state;
 // empty for any other value.
 std::string entry_in_the_way(const TorchValue& value) {
   const auto* dict = std::get_if<TorchValue::Dict>(&value.data);
@@ -192,7 +191,7 @@ std::string entry_in_the_way(const TorchValue& value) {
       others == 1 ? "" : fmt::format(" (and there are {} more)", others - 1));
 }
 
-// The parts that state_dict_of takes.
+// Lists the parts that state_dict_of() takes.
 std::string parts_text(const TorchValue& value) {
   constexpr int kMost = 20;
   int parts = 0;
@@ -226,7 +225,7 @@ void append_tensors(const TorchValue& value, const std::string& name,
   const auto append_items = [&](const TorchValue::List& items) {
     for (std::size_t i = 0; i < items.size(); ++i) append_tensors(items[i], below(i), tensors);
   };
-  // Keys of a hostile file could repeat in more names than memory holds.
+  // The names of a hostile file could repeat its keys until they fill the memory.
   if (name.size() > kMostNameBytes || tensors.size() > kMostStoredTensors) {
     throw CheckpointError(
         fmt::format("it has more than {} tensors, or a name longer than {} bytes: {}",
@@ -250,16 +249,6 @@ void append_tensors(const TorchValue& value, const std::string& name,
 }
 
 }  // namespace
-
-const TorchValue* TorchValue::find(std::string_view key) const {
-  const auto* dict = std::get_if<Dict>(&data);
-  if (dict == nullptr) return nullptr;
-  for (const auto& [name, value] : *dict) {
-    const auto* text = std::get_if<std::string>(&name.data);
-    if (text != nullptr && *text == key) return &value;
-  }
-  return nullptr;
-}
 
 TorchValue read_torch_file(const std::filesystem::path& file) {
   return with_memory_errors(

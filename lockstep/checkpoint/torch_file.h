@@ -1,51 +1,19 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Reads what Python's torch.save writes, without executing anything, and writes files that Python's
-// torch.load(weights_only=True) reads.
+// Public. Reads what Python's torch.save writes, without executing anything, and writes files that
+// Python's torch.load(weights_only=True) reads.
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <filesystem>
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
-#include <variant>
 #include <vector>
 
-#include <ATen/core/Tensor.h>
-
+#include "lockstep/checkpoint/torch_file/torch_value.h"
 #include "lockstep/tensor/named_tensor.h"
 
 namespace lockstep {
-
-// A value of Python.
-struct TorchValue {
-  using List = std::vector<TorchValue>;
-  struct Tuple {
-    List items;
-  };
-  // In Python's order. Keys are strings or integers, without repetition.
-  using Dict = std::vector<std::pair<TorchValue, TorchValue>>;
-
-  // std::monostate is None. An OrderedDict is a Dict, and a Parameter a tensor.
-  std::variant<std::monostate, bool, std::int64_t, double, std::string, at::Tensor, List, Tuple,
-               Dict>
-      data;
-
-  // The value at this key if this is a Dict that has it; otherwise null.
-  const TorchValue* find(std::string_view key) const;
-};
-
-namespace detail {
-
-// Makes Clang complete TorchValue here. Otherwise it does so inside the pair of two TorchValues,
-// and fails.
-inline TorchValue none() {
-  return {};
-}
-
-}  // namespace detail
 
 // Reads a file of torch.save: tensors, lists, tuples, dicts, OrderedDicts, numbers, strings, bools
 // and None, at any depth up to 100. Tensors are on the CPU, do not require grad, and share memory
@@ -61,16 +29,16 @@ inline TorchValue none() {
 // Allocates no more than the size of the file for tensors, and a fixed multiple of the pickle's
 // size, which is at most 32 MiB, for the rest.
 TorchValue read_torch_file(const std::filesystem::path& file);
-// From memory; `name` replaces the file's name in errors.
+// Reads the bytes of such a file; `name` replaces the file's name in errors.
 TorchValue read_torch_file(std::span<const std::byte> bytes, const std::string& name);
 
-// The tensors of a state dict: of the value itself, or of its part, such as "model" in
+// Returns the tensors of a state dict: the value itself, or its part `part`, such as "model" in
 // {"model": net.state_dict(), "epoch": 3}. CheckpointError if there is no such part, or if it is
-// not a dict of names and tensors; the message lists the parts that are, or names the entry that is
-// no tensor, such as the extra state of a module of Python, without which it would be one.
+// not a dict of names and tensors. The message lists the parts that are, or names an entry that is
+// not a tensor, such as the extra state of a Python module.
 std::vector<NamedTensor> state_dict_of(const TorchValue& value, std::string_view part = "");
 
-// Every tensor at any depth, with the keys and positions that lead to it as its name:
+// Returns every tensor at any depth. Its name consists of the keys and positions that lead to it:
 // "model.0.weight", "optimizer.state.0.exp_avg". CheckpointError if two have the same name, if a
 // name is longer than 4,096 bytes, or if there are more than 250,000.
 std::vector<NamedTensor> all_tensors(const TorchValue& value);
@@ -86,15 +54,15 @@ std::vector<NamedTensor> all_tensors(const TorchValue& value);
 // fails or is full. write_safetensors says which file is then in place.
 void write_torch_file(const std::filesystem::path& file, std::span<const NamedTensor> tensors);
 
-// The same for any value: read_torch_file gives it back. A Dict becomes a dict of Python, which
+// Writes any value, which read_torch_file then returns. A Dict becomes a dict of Python, which
 // keeps the order too; net.load_state_dict takes it like an OrderedDict. With weights_only=True,
 // PyTorch 1.13 refuses every float, even in its own files.
 //
-// UsageError as above for a tensor at any depth; if a string is not UTF-8, a Dict has a key that is
+// UsageError as above for a tensor at any depth, if a string is not UTF-8, a Dict has a key that is
 // neither a string nor an integer or has one twice, or values are nested more than 100 deep.
 void write_torch_file(const std::filesystem::path& file, const TorchValue& value);
 
-// The tensors as a Dict, in their order: the inverse of state_dict_of.
+// Returns a Dict of the tensors, in their order: the inverse of state_dict_of.
 TorchValue dict_of(std::span<const NamedTensor> tensors);
 
 }  // namespace lockstep

@@ -12,12 +12,11 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "lockstep/checkpoint/in_quotes.h"
-#include "lockstep/checkpoint/pickle_machine.h"
-#include "lockstep/checkpoint/safetensors_header.h"
-#include "lockstep/checkpoint/tensor_bytes.h"
+#include "lockstep/checkpoint/tensor_file/in_quotes.h"
+#include "lockstep/checkpoint/tensor_file/tensor_bytes.h"
 #include "lockstep/checkpoint/torch_file.h"
-#include "lockstep/checkpoint/zip_writer.h"
+#include "lockstep/checkpoint/torch_file/pickle_machine.h"
+#include "lockstep/checkpoint/torch_file/zip_writer.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep {
@@ -31,12 +30,12 @@ void check_torch_text(const std::string& text) {
   }
 }
 
-// What Python's pickler writes for these values with protocol 2.
+// Writes the pickle that Python makes of these values with protocol 2.
 class PickleWriter {
  public:
   PickleWriter() { text_ = "\x80\x02"; }
 
-  // Until end_dict(), values are in turn keys and their values.
+  // Until end_dict(), the values added are alternately keys and their values.
   void begin_ordered_dict() {
     global("collections\nOrderedDict");
     text_ += ")R(";
@@ -61,9 +60,9 @@ class PickleWriter {
   }
   void string(const std::string& text) {
     check_torch_text(text);
-    // Its length has 32 bits.
+    // The length field has 32 bits.
     if (text.size() > kMostPickleBytes) {
-      throw UsageError(fmt::format("a text of {} bytes is too long for a file", text.size()));
+      throw UsageError(fmt::format("string of {} bytes exceeds the format's limit", text.size()));
     }
     text_ += 'X';
     little_endian(text.size(), 4);
@@ -107,7 +106,7 @@ class PickleWriter {
   void little_endian(std::uint64_t value, int bytes) {
     for (int i = 0; i < bytes; ++i) text_ += static_cast<char>((value >> (8 * i)) & 0xff);
   }
-  // The first time by its name, then from the memo.
+  // Refers to a function or class: the first time by its name, then from the memo.
   void global(const std::string& name) {
     const auto [slot, is_new] = memo_.try_emplace(name, memo_.size());
     if (is_new) text_ += "c" + name + "\n";
@@ -124,7 +123,7 @@ class PickleWriter {
   std::unordered_map<std::string, std::size_t> memo_;
 };
 
-// Tensors with the same elements in memory have the same key.
+// Returns the same key for tensors with the same elements in memory.
 auto memory_key(const at::Tensor& tensor) {
   return std::tuple(tensor.data_ptr(), tensor.device().str(), tensor.scalar_type(),
                     tensor.sizes().vec(), tensor.strides().vec(), tensor.is_conj(),
@@ -143,7 +142,7 @@ class TorchFileWriter {
           fmt::format("a file has at most {} tensors; write several files", kMostStoredTensors));
     }
     const ElementType& type = element_type_of(tensor, name);
-    // Empty tensors have no memory that they could share.
+    // Empty tensors have no memory to share.
     std::size_t storage = storages_.size();
     if (tensor.numel() > 0) {
       storage = known_.try_emplace(memory_key(tensor), storage).first->second;
@@ -153,9 +152,9 @@ class TorchFileWriter {
     check_size();
   }
 
-  // Of a value within `path`, the keys and positions that lead to it.
+  // `path` is for messages: the keys and positions that lead to the value.
   void add(const TorchValue& value, const std::string& path, int depth) {
-    // As read_torch_file.
+    // read_torch_file has the same limit.
     constexpr int kMostDepth = 100;
     if (depth > kMostDepth) {
       throw UsageError(fmt::format("values are nested more than {} deep", kMostDepth));
@@ -183,7 +182,7 @@ class TorchFileWriter {
 
  private:
   void check_size() const {
-    // One byte more is the end.
+    // The final opcode takes one more byte.
     if (pickle_.size() < kMostPickleBytes) return;
     throw UsageError(
         fmt::format("the names and values take a pickle of more than {} bytes, which is not read; "

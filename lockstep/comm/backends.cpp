@@ -6,12 +6,8 @@
 #include <array>
 
 #include "lockstep/built_with.h"
-#include "lockstep/comm/hierarchical/hierarchical_backend.h"
-#include "lockstep/comm/hierarchical/host_map.h"
-#include "lockstep/comm/local/shm/shm_backend.h"
-#include "lockstep/comm/nccl/nccl_backend.h"
-#include "lockstep/comm/remote/gloo/gloo_backend.h"
-#include "lockstep/comm/remote/mpi/mpi_backend.h"
+#include "lockstep/comm/core/host_map.h"
+#include "lockstep/comm/core/make_backends.h"
 #include "lockstep/core/error.h"
 #include "lockstep/rendezvous/mpi_library.h"
 #include "lockstep/rendezvous/mpi_rendezvous.h"

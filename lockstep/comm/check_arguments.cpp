@@ -26,7 +26,7 @@ bool can_hold_elements(at::Device device) {
 }  // namespace
 
 std::string ArgumentChecks::where() const {
-  return where_in(group_.backend(), operation_, group_.rank(), group_.size());
+  return where_in(backend_.name(), operation_, rank(), size());
 }
 
 void ArgumentChecks::new_tensor(at::IntArrayRef sizes, const at::TensorOptions& options) const {
@@ -46,7 +46,7 @@ void ArgumentChecks::new_tensor(at::IntArrayRef sizes, const at::TensorOptions& 
     throw UsageError(where() +
                      fmt::format("there is no device {} that could hold a tensor here; omit the "
                                  "device to use the group's, {}",
-                                 options.device().str(), group_.device().str()));
+                                 options.device().str(), device_.str()));
   }
 }
 
@@ -111,15 +111,15 @@ void ArgumentChecks::contiguous(const at::Tensor& output) const {
 }
 
 void ArgumentChecks::root(int root) const {
-  if (root >= 0 && root < group_.size()) return;
-  throw UsageError(where() + fmt::format("root {} is not a rank of this group; give 0 to {}", root,
-                                         group_.size() - 1));
+  if (root >= 0 && root < size()) return;
+  throw UsageError(
+      where() + fmt::format("root {} is not a rank of this group; give 0 to {}", root, size() - 1));
 }
 
 void ArgumentChecks::one_each(at::TensorList tensors, const at::Tensor& like) const {
-  if (static_cast<int>(tensors.size()) != group_.size()) {
+  if (static_cast<int>(tensors.size()) != size()) {
     throw UsageError(where() + fmt::format("{} tensors were given for {} ranks; give one for each",
-                                           tensors.size(), group_.size()));
+                                           tensors.size(), size()));
   }
   for (std::size_t rank = 0; rank < tensors.size(); ++rank) {
     const auto& tensor = tensors[rank];
@@ -134,14 +134,13 @@ void ArgumentChecks::one_each(at::TensorList tensors, const at::Tensor& like) co
 }
 
 void ArgumentChecks::parts(const at::Tensor& all, const at::Tensor& part) const {
-  if (all.scalar_type() == part.scalar_type() && all.numel() == group_.size() * part.numel())
-    return;
+  if (all.scalar_type() == part.scalar_type() && all.numel() == size() * part.numel()) return;
   throw UsageError(
       where() +
       fmt::format("the tensor of all ranks has {} elements of {}, but {} ranks have {} of "
                   "{} each; give it {} elements of that type",
-                  all.numel(), c10::toString(all.scalar_type()), group_.size(), part.numel(),
-                  c10::toString(part.scalar_type()), group_.size() * part.numel()));
+                  all.numel(), c10::toString(all.scalar_type()), size(), part.numel(),
+                  c10::toString(part.scalar_type()), size() * part.numel()));
 }
 
 void ArgumentChecks::none(std::string_view list, at::TensorList tensors, int root) const {
@@ -153,15 +152,15 @@ void ArgumentChecks::none(std::string_view list, at::TensorList tensors, int roo
 }
 
 void ArgumentChecks::exchange(at::TensorList outputs, at::TensorList inputs) const {
-  const auto ranks = static_cast<std::size_t>(group_.size());
+  const auto ranks = static_cast<std::size_t>(size());
   if (inputs.size() != ranks || outputs.size() != ranks) {
     throw UsageError(where() +
                      fmt::format("{} outputs and {} inputs were given for {} ranks; give one "
                                  "output and one input per rank",
                                  outputs.size(), inputs.size(), ranks));
   }
-  const auto& from = inputs[static_cast<std::size_t>(group_.rank())];
-  const auto& to = outputs[static_cast<std::size_t>(group_.rank())];
+  const auto& from = inputs[static_cast<std::size_t>(rank())];
+  const auto& to = outputs[static_cast<std::size_t>(rank())];
   if (from.numel() != to.numel() || from.scalar_type() != to.scalar_type()) {
     throw UsageError(
         where() +
@@ -173,9 +172,9 @@ void ArgumentChecks::exchange(at::TensorList outputs, at::TensorList inputs) con
 }
 
 void ArgumentChecks::peer(int peer) const {
-  if (peer >= 0 && peer < group_.size() && peer != group_.rank()) return;
+  if (peer >= 0 && peer < size() && peer != rank()) return;
   throw UsageError(where() + fmt::format("rank {} is not a peer; name another rank from 0 to {}",
-                                         peer, group_.size() - 1));
+                                         peer, size() - 1));
 }
 
 void ArgumentChecks::pieces(const at::Tensor& tensor, const std::vector<Piece>& pieces) const {

@@ -7,16 +7,20 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/comm/process_group.h"
+#include "lockstep/comm/core/backend.h"
+#include "lockstep/rendezvous/membership.h"
 #include "lockstep/tensor/piece.h"
+#include "lockstep/tensor/reduce_op.h"
 
 namespace lockstep {
 
 // For one call; lives only while the call is checked.
 class ArgumentChecks {
  public:
-  ArgumentChecks(const ProcessGroup& group, std::string_view operation)
-      : group_(group), operation_(operation) {}
+  // `device`: where the tensors of the group live.
+  ArgumentChecks(const Backend& backend, const Membership& membership, at::Device device,
+                 std::string_view operation)
+      : backend_(backend), membership_(membership), device_(device), operation_(operation) {}
 
   // The beginning of every message: "[shm] all_reduce, rank 1 of 4: ".
   std::string where() const;
@@ -44,7 +48,12 @@ class ArgumentChecks {
   void pieces(const at::Tensor& tensor, const std::vector<Piece>& pieces) const;
 
  private:
-  const ProcessGroup& group_;
+  int rank() const { return membership_.rank; }
+  int size() const { return membership_.world_size; }
+
+  const Backend& backend_;
+  const Membership& membership_;
+  const at::Device device_;
   const std::string_view operation_;
 };
 

@@ -9,9 +9,9 @@
 #include <fmt/format.h>
 
 #include "lockstep/comm/backends.h"
+#include "lockstep/comm/core/host_map.h"
+#include "lockstep/comm/core/make_backends.h"
 #include "lockstep/comm/group_warnings.h"
-#include "lockstep/comm/hierarchical/host_map.h"
-#include "lockstep/comm/self/self_backend.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "lockstep/rendezvous/exchange.h"

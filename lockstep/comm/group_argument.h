@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A process group as an argument.
+// Public. A process group as an argument.
 #pragma once
 
 #include <cstddef>

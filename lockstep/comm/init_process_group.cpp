@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Rendezvous, choice of the device, and creation of the group, in that order.
+// Makes groups: of the processes of a job, of this process alone, and of its threads.
 #include "lockstep/comm/init_process_group.h"
 
 #include <algorithm>
@@ -10,6 +10,7 @@
 
 #include "lockstep/comm/backends.h"
 #include "lockstep/comm/choose_backend.h"
+#include "lockstep/comm/core/make_backends.h"
 #include "lockstep/comm/group_warnings.h"
 #include "lockstep/core/error.h"
 #include "lockstep/rendezvous/losses.h"
@@ -87,6 +88,32 @@ const std::vector<std::string>& backends() {
     return all;
   }();
   return names;
+}
+
+std::shared_ptr<ProcessGroup> make_self_group(GroupOptions options) {
+  const Membership alone;
+  auto backend = make_self_backend(alone, options);
+  return std::make_shared<ProcessGroup>(alone, std::move(options), std::move(backend));
+}
+
+std::vector<std::shared_ptr<ProcessGroup>> make_thread_groups(int size, GroupOptions options) {
+  if (size < 1) {
+    throw UsageError(fmt::format("make_thread_groups: {} ranks; give at least 1", size));
+  }
+  warn_of_oversubscription(size);
+  const auto join = join_threads(size);
+  std::vector<std::shared_ptr<ProcessGroup>> groups;
+  for (int rank = 0; rank < size; ++rank) {
+    const Membership membership{.rank = rank,
+                                .world_size = size,
+                                .local_rank = rank,
+                                .local_world_size = size,
+                                .generation = 0,
+                                .store = nullptr};
+    groups.push_back(
+        std::make_shared<ProcessGroup>(membership, options, join(membership, options)));
+  }
+  return groups;
 }
 
 }  // namespace lockstep

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Makes this process a rank, as torch.distributed.init_process_group does.
+// Public. How a program gets a group: of the processes of a job, of this process alone, or of its
+// threads.
 #pragma once
 
 #include <chrono>
@@ -43,5 +44,13 @@ std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options = {}
 // that can join these ranks. Asking for a backend that is not built in throws an error that says
 // how to get it.
 const std::vector<std::string>& backends();
+
+// A group of this process alone.
+std::shared_ptr<ProcessGroup> make_self_group(GroupOptions options = {});
+
+// One group object per rank, in rank order, each for use by one thread. A rank leaves the group
+// when its object is destroyed. UsageError if size is less than 1. TORCH_WARN, once, if it exceeds
+// the cores.
+std::vector<std::shared_ptr<ProcessGroup>> make_thread_groups(int size, GroupOptions options = {});
 
 }  // namespace lockstep

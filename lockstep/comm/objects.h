@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Strings and other objects between ranks, like torch.distributed's broadcast_object_list and
-// all_gather_object. Collective calls, blocking; errors as for tensors.
+// Public. Strings and other objects between ranks, like torch.distributed's broadcast_object_list
+// and all_gather_object. Collective calls, blocking; errors as for tensors.
 #pragma once
 
 #include <concepts>

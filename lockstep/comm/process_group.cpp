@@ -11,12 +11,12 @@
 #include "lockstep/comm/check_arguments.h"
 #include "lockstep/comm/core/backend.h"
 #include "lockstep/comm/core/progress.h"
-#include "lockstep/comm/group_access.h"
 #include "lockstep/comm/ring_all_reduce.h"
 #include "lockstep/core/error.h"
 #include "lockstep/rendezvous/launchers.h"
 #include "lockstep/rendezvous/losses.h"
 #include "lockstep/tensor/device_copies.h"
+#include "lockstep/tensor/piece.h"
 
 namespace lockstep {
 
@@ -78,7 +78,7 @@ void ProcessGroup::leave_if_failing() noexcept try {
     tell_torchrun(reason);
   }
   backend_->leave_failing(reason);
-  losses.let_lost_rank_end_first();
+  losses.wait_for_lost_rank();
 } catch (...) {
   // The peers see a farewell.
 }
@@ -94,8 +94,12 @@ void ProcessGroup::abort(const std::string& reason) {
 at::Tensor ProcessGroup::empty(at::IntArrayRef sizes, const at::TensorOptions& options) {
   const at::TensorOptions placed =
       options.device(options.has_device() ? options.device() : device());
-  ArgumentChecks(*this, "empty").new_tensor(sizes, placed);
+  checks_of("empty").new_tensor(sizes, placed);
   return backend_->empty(sizes, placed);
+}
+
+ArgumentChecks ProcessGroup::checks_of(std::string_view operation) const {
+  return {*backend_, membership_, device(), operation};
 }
 
 Work ProcessGroup::start(const CollectiveArgs& args) {
@@ -113,7 +117,7 @@ Work ProcessGroup::start_all_reduce(const CollectiveArgs& args) {
 }
 
 Work ProcessGroup::all_reduce(at::TensorList tensors, AllReduceOptions options) {
-  const ArgumentChecks checks(*this, "all_reduce");
+  const ArgumentChecks checks = checks_of("all_reduce");
   checks.outputs(tensors);
   for (const auto& tensor : tensors) checks.reducible(tensor, options);
   const CollectiveArgs args{.call = reducing(Collective::all_reduce, options), .outputs = tensors};
@@ -121,11 +125,11 @@ Work ProcessGroup::all_reduce(at::TensorList tensors, AllReduceOptions options) 
   return ring ? start_ring(args) : start_all_reduce(args);
 }
 
-Work GroupAccess::all_reduce_pieces(const at::Tensor& tensor, std::vector<Piece> pieces,
-                                    AllReduceOptions options) {
-  if (pieces.empty()) return group_.all_reduce(tensor, options);
+Work ProcessGroup::all_reduce_pieces(const at::Tensor& tensor, std::vector<Piece> pieces,
+                                     AllReduceOptions options) {
+  if (pieces.empty()) return all_reduce(tensor, options);
   std::ranges::sort(pieces, {}, &Piece::begin);
-  const ArgumentChecks checks(group_, "all_reduce");
+  const ArgumentChecks checks = checks_of("all_reduce");
   checks.outputs(tensor);
   checks.reducible(tensor, options);
   checks.pieces(tensor, pieces);
@@ -136,31 +140,31 @@ Work GroupAccess::all_reduce_pieces(const at::Tensor& tensor, std::vector<Piece>
     if (!stays) bring_in(tensor, piece);
     return !stays;
   });
-  if (ring) return group_.all_reduce(tensor, options);
-  return group_.start_all_reduce(
+  if (ring) return all_reduce(tensor, options);
+  return start_all_reduce(
       {.call = reducing(Collective::all_reduce, options), .outputs = tensor, .pieces = pieces});
 }
 
-Work GroupAccess::all_reduce_compressed(const at::Tensor& tensor, at::ScalarType wire_type,
-                                        AllReduceOptions options) {
-  const ArgumentChecks checks(group_, "all_reduce");
+Work ProcessGroup::all_reduce_compressed(const at::Tensor& tensor, at::ScalarType wire_type,
+                                         AllReduceOptions options) {
+  const ArgumentChecks checks = checks_of("all_reduce");
   checks.outputs(tensor);
   checks.reducible(tensor, options);
-  return group_.start_all_reduce({.call = reducing(Collective::all_reduce, options),
-                                  .outputs = tensor,
-                                  .wire_type = wire_type});
+  return start_all_reduce({.call = reducing(Collective::all_reduce, options),
+                           .outputs = tensor,
+                           .wire_type = wire_type});
 }
 
-ElementRange GroupAccess::own_share(const at::Tensor& tensor) const {
-  return group_.backend_->own_share(tensor);
+ElementRange ProcessGroup::own_share(const at::Tensor& tensor) const {
+  return backend_->own_share(tensor);
 }
 
-std::vector<std::byte*> GroupAccess::symmetric_memory(const at::Tensor& tensor) const {
-  return group_.backend_->symmetric_memory(tensor);
+std::vector<std::byte*> ProcessGroup::symmetric_memory(const at::Tensor& tensor) const {
+  return backend_->symmetric_memory(tensor);
 }
 
 Work ProcessGroup::reduce(at::TensorList tensors, int root, AllReduceOptions options) {
-  const ArgumentChecks checks(*this, "reduce");
+  const ArgumentChecks checks = checks_of("reduce");
   checks.outputs(tensors);
   checks.root(root);
   for (const auto& tensor : tensors) checks.reducible(tensor, options);
@@ -168,14 +172,14 @@ Work ProcessGroup::reduce(at::TensorList tensors, int root, AllReduceOptions opt
 }
 
 Work ProcessGroup::broadcast(at::TensorList tensors, int root) {
-  const ArgumentChecks checks(*this, "broadcast");
+  const ArgumentChecks checks = checks_of("broadcast");
   checks.outputs(tensors);
   checks.root(root);
   return start({.call = {.collective = Collective::broadcast, .root = root}, .outputs = tensors});
 }
 
 Work ProcessGroup::all_gather(std::vector<at::Tensor> outputs, const at::Tensor& input) {
-  const ArgumentChecks checks(*this, "all_gather");
+  const ArgumentChecks checks = checks_of("all_gather");
   checks.tensors(input);
   checks.outputs(outputs);
   checks.one_each(outputs, input);
@@ -183,7 +187,7 @@ Work ProcessGroup::all_gather(std::vector<at::Tensor> outputs, const at::Tensor&
 }
 
 Work ProcessGroup::all_gather_into_tensor(const at::Tensor& output, const at::Tensor& input) {
-  const ArgumentChecks checks(*this, "all_gather_into_tensor");
+  const ArgumentChecks checks = checks_of("all_gather_into_tensor");
   checks.tensors(input);
   checks.outputs(output);
   checks.contiguous(output);
@@ -197,7 +201,7 @@ Work ProcessGroup::start_all_gather(at::TensorList outputs, const at::Tensor& in
 }
 
 Work ProcessGroup::gather(std::vector<at::Tensor> outputs, const at::Tensor& input, int root) {
-  const ArgumentChecks checks(*this, "gather");
+  const ArgumentChecks checks = checks_of("gather");
   checks.root(root);
   checks.tensors(input);
   if (rank() == root) {
@@ -210,7 +214,7 @@ Work ProcessGroup::gather(std::vector<at::Tensor> outputs, const at::Tensor& inp
 }
 
 Work ProcessGroup::scatter(const at::Tensor& output, std::vector<at::Tensor> inputs, int root) {
-  const ArgumentChecks checks(*this, "scatter");
+  const ArgumentChecks checks = checks_of("scatter");
   checks.root(root);
   checks.outputs(output);
   if (rank() == root) {
@@ -225,7 +229,7 @@ Work ProcessGroup::scatter(const at::Tensor& output, std::vector<at::Tensor> inp
 
 Work ProcessGroup::reduce_scatter(const at::Tensor& output, std::vector<at::Tensor> inputs,
                                   AllReduceOptions options) {
-  const ArgumentChecks checks(*this, "reduce_scatter");
+  const ArgumentChecks checks = checks_of("reduce_scatter");
   checks.outputs(output);
   checks.tensors(inputs);
   checks.one_each(inputs, output);
@@ -235,7 +239,7 @@ Work ProcessGroup::reduce_scatter(const at::Tensor& output, std::vector<at::Tens
 
 Work ProcessGroup::reduce_scatter_tensor(const at::Tensor& output, const at::Tensor& input,
                                          AllReduceOptions options) {
-  const ArgumentChecks checks(*this, "reduce_scatter_tensor");
+  const ArgumentChecks checks = checks_of("reduce_scatter_tensor");
   checks.tensors(input);
   checks.outputs(output);
   checks.parts(input, output);
@@ -253,7 +257,7 @@ Work ProcessGroup::start_reduce_scatter(const at::Tensor& output, at::TensorList
 }
 
 Work ProcessGroup::all_to_all(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs) {
-  const ArgumentChecks checks(*this, "all_to_all");
+  const ArgumentChecks checks = checks_of("all_to_all");
   checks.tensors(inputs);
   checks.outputs(outputs);
   checks.exchange(outputs, inputs);
@@ -262,7 +266,7 @@ Work ProcessGroup::all_to_all(std::vector<at::Tensor> outputs, std::vector<at::T
 }
 
 Work ProcessGroup::send(const at::Tensor& tensor, int to) {
-  const ArgumentChecks checks(*this, "send");
+  const ArgumentChecks checks = checks_of("send");
   checks.tensors(tensor);
   checks.peer(to);
   bytes_sent_ += static_cast<std::uint64_t>(tensor.numel() * tensor.element_size());
@@ -270,7 +274,7 @@ Work ProcessGroup::send(const at::Tensor& tensor, int to) {
 }
 
 Work ProcessGroup::recv(const at::Tensor& tensor, int from) {
-  const ArgumentChecks checks(*this, "recv");
+  const ArgumentChecks checks = checks_of("recv");
   checks.outputs(tensor);
   checks.peer(from);
   return start({.call = of(Collective::recv, tensor, from), .outputs = tensor});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Ranks that run collectives together, like torch.distributed's ProcessGroup.
+// Public. Ranks that run collectives together, like torch.distributed's ProcessGroup.
 //
 // Every rank of a group makes the same calls in the same order. A call returns at once with a Work;
 // results are ready after Work::wait(), and until then the tensors must not be touched. Tensors may
@@ -17,6 +17,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -35,19 +36,12 @@
 
 namespace lockstep {
 
-// Calls that reduce also take an operation alone: all_reduce(tensor, ReduceOp::mean).
-struct AllReduceOptions {
-  ReduceOp op = ReduceOp::sum;
-  // Used only by all_reduce.
-  Algorithm algorithm = Algorithm::automatic;
-  // A factor for the result, applied in the same pass. Only for sums and means of floating and
-  // complex types.
-  double scale = 1;
-};
-
+class ArgumentChecks;
 class Backend;
 class RingAllReduce;
 struct CollectiveArgs;
+struct ElementRange;
+struct Piece;
 
 class ProcessGroup final : public std::enable_shared_from_this<ProcessGroup> {
  public:
@@ -150,10 +144,37 @@ class ProcessGroup final : public std::enable_shared_from_this<ProcessGroup> {
   // called from any thread.
   void abort(const std::string& reason);
 
- private:
-  // What the reducer, the optimizers and the communication hooks need further (group_access.h).
-  friend class GroupAccess;
+  // Internal, and subject to change in any version: what the reducer, sharded optimizers and
+  // communication hooks need beyond the calls above. The types of parts of tensors are in piece.h.
 
+  // all_reduce of a 1-D tensor, parts of which come from other buffers on this rank. Pieces are
+  // contiguous, of the type of the tensor, and do not overlap. Those that lie wholly in own_share()
+  // are read in place, and must not change until the Work is done; the others are copied in at
+  // once. A ring copies all pieces.
+  Work all_reduce_pieces(const at::Tensor& tensor, std::vector<Piece> pieces,
+                         AllReduceOptions options = {});
+  // all_reduce, a sum or a mean, that scales elements and rounds them to `wire_type` on their way
+  // between hosts. Rounded elements are added up in float, by NCCL in 16 bits; the result is
+  // rounded again. A group on one host whose ranks share memory or are GPUs rounds nothing, and a
+  // hierarchical group rounds the sums of its hosts. Half-precision elements are not rounded; sums
+  // of hosts travel in the same type.
+  Work all_reduce_compressed(const at::Tensor& tensor, at::ScalarType wire_type,
+                             AllReduceOptions options);
+  // The elements of the tensor of this rank that no other rank reads in an all_reduce: a part of a
+  // large tensor that all ranks can reach; none in groups that share no memory.
+  ElementRange own_share(const at::Tensor& tensor) const;
+  // Addresses in this process, by rank, of the tensors of all ranks that the same call of empty()
+  // made; this process can read and write them. Like the symmetric memory of PyTorch. They stay
+  // valid as long as the tensor of this rank exists, even if the others are gone. Empty in groups
+  // that share no memory between processes.
+  std::vector<std::byte*> symmetric_memory(const at::Tensor& tensor) const;
+  // Adds to bytes_sent() what the caller has moved through symmetric memory.
+  void count_sent(std::int64_t bytes) { bytes_sent_ += static_cast<std::uint64_t>(bytes); }
+  // The number of calls that this rank has made, except those of empty().
+  std::uint64_t calls_made() const { return calls_made_; }
+
+ private:
+  ArgumentChecks checks_of(std::string_view operation) const;
   void leave_if_failing() noexcept;
   Work start(const CollectiveArgs& args);
   Work start_all_reduce(const CollectiveArgs& args);

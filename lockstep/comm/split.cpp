@@ -32,7 +32,7 @@ std::vector<int> as_list(const at::Tensor& tensor) {
 }  // namespace
 
 std::shared_ptr<ProcessGroup> ProcessGroup::split(const std::vector<int>& ranks) {
-  const ArgumentChecks checks(*this, "split");
+  const ArgumentChecks checks = checks_of("split");
   const bool possible =
       std::ranges::all_of(ranks, [&](int member) { return member >= 0 && member < size(); }) &&
       std::set(ranks.begin(), ranks.end()).size() == ranks.size();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The time by which a wait must end. Every wait takes one.
+// Public. The time by which a wait must end. Every wait takes one.
 #pragma once
 
 #include <algorithm>

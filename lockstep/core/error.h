@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The errors that Lockstep throws. Each message says what happened, on which rank, in which
+// Public. The errors that Lockstep throws. Each message says what happened, on which rank, in which
 // operation, and what to do. The library does not print errors, and never exits.
 #pragma once
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Tells which types another process can read from their bytes.
+// Public. Tells which types another process can read from their bytes.
 #pragma once
 
 #include <array>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Distributes samples over the ranks of a group from easy to hard: training starts with the easiest
-// samples, and the pool widens until it holds all of them.
+// Public. Distributes samples over the ranks of a group from easy to hard: training starts with the
+// easiest samples, and the pool widens until it holds all of them.
 #pragma once
 
 #include <cstddef>
@@ -53,7 +53,7 @@ struct CurriculumState {
   std::int64_t epoch = 0;
   // In this epoch, on all ranks together.
   std::int64_t samples_consumed = 0;
-  // The sampler's, which decide the draw.
+  // The options of the sampler, which decide the draw.
   std::int64_t global_batch_size = 0;
   std::int64_t samples = 0;
 };
@@ -64,7 +64,7 @@ struct CurriculumState {
 // first. Steps are independent of each other while the pool grows, so a sample may come several
 // times in an epoch, or not at all.
 //
-// An epoch has as many samples as the data set. Step s of epoch e has the number
+// An epoch has the number of samples of the data set. Step s of epoch e has the number
 // e * ceil(size / global_batch_size) + s. Its samples are the same for any number of ranks, each on
 // one rank only; the padding of an epoch's last step is the exception, as in DistributedSampler.
 // From the step that completes the pool to the end of its epoch, no sample comes twice. Each later
@@ -88,23 +88,23 @@ class CurriculumSampler : public EpochSampler {
   // least a global batch, so that the ranks' samples differ. `step` counts over all epochs.
   std::size_t pool_size(std::int64_t step) const;
 
-  // The state after that many steps of the current epoch. Training counts them: a loader may
+  // Returns the state after `steps` steps of the current epoch. Training counts them: a loader may
   // have drawn more batches in advance. UsageError if the epoch has fewer steps.
   CurriculumState state_after(std::int64_t steps) const;
   // Sets the epoch. The next reset() of this sampler or of one of its copies, which a loader calls
   // in begin(), then starts at the state's sample, if the epoch is still the same. Any number of
   // ranks may have trained before. The order of the scores, full_at_step, pacing, start_share and
-  // stages must be those of the sampler that made the state, which cannot be checked: others draw
-  // other samples. UsageError if the state has another seed, global_batch_size or number of
-  // samples, or its consumed samples are not those of whole steps.
+  // stages must equal those of the sampler that made the state, which cannot be checked: others
+  // draw other samples. UsageError if the state has another seed, global_batch_size or number of
+  // samples, or its consumed samples are not whole steps.
   void resume(const CurriculumState& state);
-  // The same for a cursor, which does not know the global batch size.
+  // Resumes from a cursor, which does not know the global batch size.
   void resume(const DataCursor& cursor) override;
 
   std::string description() const override;
-  // As EpochSampler. UsageError if a new size is not the number of scores.
+  // EpochSampler::reset(). UsageError if a new size is not the number of scores.
   void reset(c10::optional<std::size_t> new_size = c10::nullopt) override;
-  // As EpochSampler. UsageError unless batch_size is this rank's part of the global batch.
+  // EpochSampler::next(). UsageError unless batch_size is this rank's part of the global batch.
   c10::optional<std::vector<std::size_t>> next(std::size_t batch_size) override;
   // Saves this copy's CurriculumState, or the state at which its next reset() starts. load()
   // resumes there: in this copy at once, and in a loader's copy at begin(), unless this copy draws

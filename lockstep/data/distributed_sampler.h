@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Distributes the samples of a data set over the ranks of a group, like Python's
+// Public. Distributes the samples of a data set over the ranks of a group, like Python's
 // torch.utils.data.DistributedSampler: the same arguments give the same indices.
 #pragma once
 

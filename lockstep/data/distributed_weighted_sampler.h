@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Draws samples at random with given weights and distributes them over the ranks of a group, like
-// Python's torch.utils.data.WeightedRandomSampler followed by a DistributedSampler.
+// Public. Draws samples at random with given weights and distributes them over the ranks of a
+// group, like Python's torch.utils.data.WeightedRandomSampler followed by a DistributedSampler.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +27,8 @@ struct DistributedWeightedSamplerOptions {
 
 // Each epoch draws num_samples samples over all ranks, by torch.multinomial with a CPU generator
 // with the seed seed + epoch; rank r takes draws r, r + ranks, and so on. The sequence of draws
-// does not depend on the number of ranks, and equals that of Python's WeightedRandomSampler.
+// does not depend on the number of ranks, and equals the sequence of Python's
+// WeightedRandomSampler.
 //
 // weights: [N], one for each sample of the data set, of any real type on any device, the same on
 // every rank; at most 2^24. They need not sum to 1. They are copied, and copies of the sampler
@@ -45,7 +46,7 @@ class DistributedWeightedSampler : public EpochSampler {
                              int rank, const DistributedWeightedSamplerOptions& options = {});
 
   std::string description() const override;
-  // As EpochSampler::reset. UsageError if a new size is not the number of weights.
+  // EpochSampler::reset(). UsageError if a new size is not the number of weights.
   void reset(c10::optional<std::size_t> new_size = c10::nullopt) override;
 
  private:

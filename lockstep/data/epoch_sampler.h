@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The base of DistributedSampler, DistributedWeightedSampler and CurriculumSampler: deals the
-// samples of each epoch to the ranks.
+// Public. The base of DistributedSampler, DistributedWeightedSampler and CurriculumSampler: deals
+// the samples of each epoch to the ranks.
 #pragma once
 
 #include <atomic>
@@ -19,7 +19,7 @@ namespace lockstep {
 void require_rank(const char* who, int num_replicas, int rank);
 
 // How an order's positions are distributed over ranks: rank r takes positions r, r + ranks, r + 2
-// ranks, and so on, and all ranks take equally many. If the size is not a multiple of the ranks,
+// ranks, and so on, and all ranks take the same number. If the size is not a multiple of the ranks,
 // positions from the front are repeated as often as needed (padding); with drop_last the remainder
 // is dropped instead. From a first position other than 0, ranks take turns from there.
 struct RankShare {
@@ -27,7 +27,7 @@ struct RankShare {
   int ranks = 1;
   int rank = 0;
   bool drop_last = false;
-  // The first position that is shared out; those before it have been taken.
+  // The first position that is distributed; the positions before it have been taken.
   std::size_t first = 0;
 
   // The number of samples that each rank takes.
@@ -46,7 +46,7 @@ struct DataCursor {
   std::int64_t epoch = 0;
   // In this epoch, on all ranks together.
   std::int64_t samples_consumed = 0;
-  // Of an epoch.
+  // Of one epoch, over all ranks.
   std::int64_t samples = 0;
 };
 
@@ -60,8 +60,8 @@ class EpochSampler : public torch::data::samplers::Sampler<> {
   void set_epoch(std::int64_t epoch);
   std::int64_t epoch() const { return epoch_->number; }
 
-  // The cursor after that many samples of the current epoch. Training counts them: a loader may
-  // have drawn more in advance.
+  // Returns the cursor after `samples_consumed` samples of the current epoch. Training counts them:
+  // a loader may have drawn more in advance.
   DataCursor cursor_after(std::int64_t samples_consumed) const;
   // Sets the epoch. Until the next set_epoch, reset() starts at the cursor's sample. The number of
   // ranks may differ from before; if it does not, each rank sees the samples that it would have
@@ -69,7 +69,7 @@ class EpochSampler : public torch::data::samplers::Sampler<> {
   // or more samples consumed than an epoch has.
   virtual void resume(const DataCursor& cursor);
 
-  // All that decides the order of the samples, for a comparison between ranks, such as
+  // Returns everything that decides the order of the samples, for comparison between ranks, such as
   // "DistributedSampler of 60000 samples over 2 ranks, seed 0".
   virtual std::string description() const;
 
@@ -93,7 +93,8 @@ class EpochSampler : public torch::data::samplers::Sampler<> {
   // without set_epoch.
   void reset(c10::optional<std::size_t> new_size = c10::nullopt) override;
 
-  // The next batch_size samples, fewer at the end, then nullopt. UsageError if batch_size is 0.
+  // Returns the next batch_size samples, fewer at the end, then nullopt. UsageError if batch_size
+  // is 0.
   c10::optional<std::vector<std::size_t>> next(std::size_t batch_size) override;
 
   // The current epoch and this rank's position in it.
@@ -111,7 +112,7 @@ class EpochSampler : public torch::data::samplers::Sampler<> {
  private:
   struct Epoch {
     std::atomic<std::int64_t> number = 0;
-    // Of this epoch's samples on all ranks, those that are skipped.
+    // The number of samples, over all ranks, that this epoch skips.
     std::atomic<std::size_t> consumed = 0;
     // Counts the calls of set_epoch.
     std::atomic<std::uint64_t> times_set = 0;
@@ -130,13 +131,13 @@ class EpochSampler : public torch::data::samplers::Sampler<> {
   // The epoch of indices_, once started_.
   std::int64_t running_epoch_ = 0;
   bool started_ = false;
-  // Whether next() has given the running epoch's last sample.
+  // Whether next() has returned the running epoch's last sample.
   bool completed_ = false;
   // Epoch::times_set when the running epoch began.
   std::uint64_t times_set_ = 0;
   std::vector<std::size_t> indices_;
   std::size_t position_ = 0;
-  // What the running epoch has skipped.
+  // The number of samples that the running epoch has skipped.
   std::size_t consumed_ = 0;
 };
 

@@ -12,7 +12,7 @@
 
 namespace lockstep {
 
-// Whether the bytes begin like a gzip member.
+// Whether the bytes begin with the signature of gzip.
 bool is_gzip(const StoredBytes& bytes);
 
 // Reads one gzip member, which ends where the bytes end; fetches them as needed. Errors are

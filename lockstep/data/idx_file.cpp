@@ -37,8 +37,8 @@ std::vector<std::int64_t> read_dimensions(const ReadOn& read, const std::string&
   }
   const int count = std::to_integer<int>(magic[3]);
   if (count < 1 || count > kMaxDimensions) {
-    throw UsageError(fmt::format("{}: its header says {} dimensions; 1 to {} are read", name, count,
-                                 kMaxDimensions));
+    throw UsageError(fmt::format("{}: header declares {} dimensions; 1 to {} are supported", name,
+                                 count, kMaxDimensions));
   }
   std::vector<std::int64_t> dimensions;
   for (int i = 0; i < count; ++i) {

@@ -33,7 +33,7 @@ class IdxFile {
   IdxFile(const IdxFile&) = delete;
   IdxFile& operator=(const IdxFile&) = delete;
 
-  // As announced by the header.
+  // The dimensions in the header.
   const std::vector<std::int64_t>& dimensions() const { return dimensions_; }
   // Reads the elements as a uint8 tensor of these dimensions. Call it once.
   at::Tensor read();

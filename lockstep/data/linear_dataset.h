@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Points on a noisy line, y = slope x + intercept + noise: a data set for linear regression that
-// needs no files and has a known answer.
+// Public. Points on a noisy line, y = slope x + intercept + noise: a data set for linear regression
+// that needs no files and has a known answer.
 #pragma once
 
 #include <cstddef>

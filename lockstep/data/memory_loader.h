@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Yields batches of a data set that fits in memory, in a sampler's order, at the cost of copying
-// the rows.
+// Public. Yields batches of a data set that fits in memory, in a sampler's order, at the cost of
+// copying the rows.
 #pragma once
 
 #include <concepts>

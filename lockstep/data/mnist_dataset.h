@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// MNIST, and data sets in its format such as Fashion-MNIST and KMNIST.
+// Public. MNIST, and data sets in its format such as Fashion-MNIST and KMNIST.
 #pragma once
 
 #include <cstddef>

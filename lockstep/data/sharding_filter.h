@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Deals the items of a stream of unknown length to the ranks, like Python's
+// Public. Deals the items of a stream of unknown length to the ranks, like Python's
 // itertools.islice(stream, rank, None, world_size) and the sharding_filter of PyTorch's data pipes.
 #pragma once
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Scales images, or each feature of rows of numbers, to mean 0 and standard deviation 1, with
-// bitwise equal statistics on every rank and for any number of ranks and threads.
+// Public. Scales images, or each feature of rows of numbers, to mean 0 and standard deviation 1,
+// with bitwise equal statistics on every rank and for any number of ranks and threads.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Ready-made communication hooks, for register_comm_hook; docs/comm_hooks.md compares them, also
-// with those of torch.distributed.algorithms.ddp_comm_hooks, whose options and constants they have.
-// A hook takes the model's group and is registered on every rank; UsageError in backward if its
-// group has another size. In the first backward ranks compare whether they have a hook, and the
+// Public. Ready-made communication hooks, for register_comm_hook; docs/comm_hooks.md compares them,
+// also with those of torch.distributed.algorithms.ddp_comm_hooks, whose options and constants they
+// have. A hook takes the model's group and is registered on every rank; UsageError in backward if
+// its group has another size. In the first backward ranks compare whether they have a hook, and the
 // options of power_sgd_hook and post_local_sgd_hook: UsageError on every rank, which ends the
 // group. A hook that is registered later, and what a hook of your own does, are not compared. Make
 // a hook for each model: power_sgd_hook and post_local_sgd_hook keep a model's memory and count its

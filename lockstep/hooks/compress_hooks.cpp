@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The hooks that round gradients to 16 bits between hosts.
-#include "lockstep/comm/group_access.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/hooks/comm_hooks.h"
 #include "lockstep/hooks/hook_group.h"
 
@@ -9,8 +9,8 @@ namespace {
 
 CommHook compress_hook(const HookGroup& group, at::ScalarType type) {
   return [group, type](GradBucket& bucket) {
-    return GroupAccess(group.for_bucket(bucket))
-        .all_reduce_compressed(bucket.buffer(), type, {.op = ReduceOp::mean});
+    return group.for_bucket(bucket).all_reduce_compressed(bucket.buffer(), type,
+                                                          {.op = ReduceOp::mean});
   };
 }
 

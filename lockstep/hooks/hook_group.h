@@ -4,20 +4,31 @@
 
 #include <memory>
 #include <string_view>
-#include <utility>
+
+#include <fmt/format.h>
 
 #include "lockstep/comm/group_argument.h"
+#include "lockstep/core/error.h"
 #include "lockstep/parallel/comm_hook.h"
 
 namespace lockstep {
 
 class HookGroup {
  public:
-  // `hook` is the hook's name, for errors, and outlives this object. UsageError for a null group.
-  HookGroup(std::string_view hook, const GroupArgument& group);
+  // `hook` is the name of the hook, for errors, and outlives this object. UsageError for a null
+  // group.
+  HookGroup(std::string_view hook, const GroupArgument& group)
+      : hook_(hook), group_(group.get().shared_from_this()) {}
 
-  // UsageError if the reducer's group has another size.
-  ProcessGroup& for_bucket(const GradBucket& bucket) const;
+  // UsageError if the group of the reducer has another size.
+  ProcessGroup& for_bucket(const GradBucket& bucket) const {
+    const ProcessGroup& reducers = bucket.group();
+    if (group_->size() == reducers.size()) return *group_;
+    throw UsageError(fmt::format(
+        "[{}] rank {} of {}: the hook's group has {} ranks, the model's has {}. Make the hook with "
+        "the model's group: model->group()",
+        hook_, reducers.rank(), reducers.size(), group_->size(), reducers.size()));
+  }
 
  private:
   std::string_view hook_;

@@ -21,7 +21,7 @@ constexpr std::chrono::milliseconds kReaderGrace{500};
 class LineMixer {
  public:
   // The bytes to write for a part. `prefix` begins each line. It is repeated after a carriage
-  // return, from where programs draw their line anew.
+  // return, from where programs redraw their line.
   std::string add(int writer, std::string_view prefix, std::string_view part, bool ends_line);
   // The bytes that end an unfinished line; empty if there is none.
   std::string end_line();

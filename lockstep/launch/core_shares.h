@@ -1,14 +1,23 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Decides whether the ranks of a launch are pinned, and to which cores
-// (docs/decisions/0003-pin-only-whole-machines.md).
+// How the ranks of a launch share this machine's cores: the threads of each rank, and whether ranks
+// are pinned, and to which cores (docs/decisions/0003-pin-only-whole-machines.md).
 #pragma once
 
 #include <optional>
 #include <vector>
 
+#include "lockstep/core/environment.h"
 #include "lockstep/core/process/core_claim.h"
 
 namespace lockstep {
+
+// The number of threads that each rank uses: `threads` if given, else OMP_NUM_THREADS, else an
+// equal share of this process's cores.
+int threads_per_rank(int ranks, std::optional<int> threads);
+
+// OMP_NUM_THREADS and OPENBLAS_NUM_THREADS for that number. Without `threads`, only those that the
+// environment does not set.
+EnvironmentVariables thread_environment(int ranks, std::optional<int> threads);
 
 // Splits the cores evenly among the ranks, in order. nullopt for a single rank, or if the ranks'
 // threads need more cores or fewer.

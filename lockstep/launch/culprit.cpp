@@ -35,7 +35,7 @@ std::optional<Culprit> find_culprit(const std::vector<RankEnd>& ranks, int first
   const auto of_this_machine = [&](int rank) {
     return rank >= first_rank && rank - first_rank < static_cast<int>(ranks.size());
   };
-  // Other ranks wait in vain for a rank that a signal has stopped. When they give up, they may
+  // A rank that a signal has stopped keeps other ranks waiting. When they give up, they may
   // blame another late rank.
   for (const RankEnd& stopped : ranks) {
     if (stopped.status || stopped.stopped_by == 0) continue;

@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Encodes messages as fixed-size packets, and passes descriptors with them.
+// Packs messages, one a packet, and passes descriptors with them.
 #include "lockstep/launch/keeper_messages.h"
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <span>
+#include <string_view>
 
 #include <fmt/format.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "lockstep/core/net/stream_socket.h"
+#include "lockstep/core/packing.h"
 #include "lockstep/core/system_error.h"
 
 namespace lockstep {
@@ -19,37 +21,46 @@ namespace {
 
 enum class Topic { started, changed, failed };
 
-struct Payload {
-  Topic topic;
-  int rank;
-  pid_t pid;
-  int terminal_error;
-  int code;
-  int status;
-  std::array<char, 1024> text;
-};
+// The largest packet has a text of this size.
+constexpr std::size_t kLongestReason = 1024;
+constexpr std::size_t kLargestPacket = kLongestReason + 64;
 
 // A rank's standard output, standard error and last words.
-constexpr std::size_t kDescriptorCount = 3;
-using Descriptors = std::array<int, kDescriptorCount>;
+using Descriptors = std::array<int, 3>;
 
-struct Packet {
-  Payload payload{};
-  iovec part{&payload, sizeof payload};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(Descriptors))] = {};
-  msghdr header{};
-
-  Packet() {
-    header.msg_iov = &part;
-    header.msg_iovlen = 1;
+struct Encoder {
+  std::string operator()(const StartedRank& started) const {
+    return pack(Topic::started, started.rank, started.pid, started.terminal_error);
   }
-  Packet(const Packet&) = delete;
-  Packet& operator=(const Packet&) = delete;
+  std::string operator()(const RankChange& change) const {
+    return pack(Topic::changed, change.rank, change.code, change.status);
+  }
+  std::string operator()(const StartFailed& failed) const {
+    return pack(Topic::failed, std::string_view(failed.what).substr(0, kLongestReason));
+  }
+};
+
+// The header of a packet, with room for descriptors.
+struct Header {
+  iovec part{};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(Descriptors))] = {};
+  msghdr message{};
+
+  explicit Header(std::span<char> bytes) : part{bytes.data(), bytes.size()} {
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+  }
+  Header(const Header&) = delete;
+  Header& operator=(const Header&) = delete;
+
+  void make_room_for_descriptors() {
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+  }
 
   void attach(const Descriptors& descriptors) {
-    header.msg_control = control;
-    header.msg_controllen = sizeof control;
-    cmsghdr* item = CMSG_FIRSTHDR(&header);
+    make_room_for_descriptors();
+    cmsghdr* item = CMSG_FIRSTHDR(&message);
     item->cmsg_level = SOL_SOCKET;
     item->cmsg_type = SCM_RIGHTS;
     item->cmsg_len = CMSG_LEN(sizeof descriptors);
@@ -66,23 +77,40 @@ struct Packet {
     }
   }
 
-  StartedRank started() {
-    const cmsghdr* item = CMSG_FIRSTHDR(&header);
+  void move_descriptors_to(StartedRank& started) {
+    const cmsghdr* item = CMSG_FIRSTHDR(&message);
     if (item == nullptr || item->cmsg_len != CMSG_LEN(sizeof(Descriptors))) {
       if (item != nullptr) close_all(*item);
       throw BackendError(fmt::format("cannot take over the output of rank {} (pid {}): {}",
-                                     payload.rank, payload.pid, reason_of(EMFILE)));
+                                     started.rank, started.pid, reason_of(EMFILE)));
     }
     Descriptors descriptors;
     std::memcpy(&descriptors, CMSG_DATA(item), sizeof descriptors);
-    return {.rank = payload.rank,
-            .pid = payload.pid,
-            .terminal_error = payload.terminal_error,
-            .output = UniqueFd(descriptors[0]),
-            .error_output = UniqueFd(descriptors[1]),
-            .last_words = UniqueFd(descriptors[2])};
+    started.output.reset(descriptors[0]);
+    started.error_output.reset(descriptors[1]);
+    started.last_words.reset(descriptors[2]);
   }
 };
+
+KeeperMessage decode(std::string_view bytes, Header& header) {
+  Unpacking packed(bytes);
+  switch (packed.next<Topic>()) {
+    case Topic::started: {
+      StartedRank started;
+      packed.read_all(started.rank, started.pid, started.terminal_error);
+      header.move_descriptors_to(started);
+      return started;
+    }
+    case Topic::changed: {
+      RankChange change;
+      packed.read_all(change.rank, change.code, change.status);
+      return change;
+    }
+    case Topic::failed:
+      return StartFailed{packed.next<std::string>()};
+  }
+  throw BackendError("a message of the ranks' keeper has an unknown topic");
+}
 
 template <class Call>
 ssize_t repeat(const Call& call) {
@@ -95,52 +123,36 @@ ssize_t repeat(const Call& call) {
 }  // namespace
 
 void send_to_launcher(int socket, const KeeperMessage& message) {
-  Packet packet;
-  Payload& payload = packet.payload;
+  std::string bytes = std::visit(Encoder(), message);
+  Header header(bytes);
   if (const auto* started = std::get_if<StartedRank>(&message)) {
-    payload.topic = Topic::started;
-    payload.rank = started->rank;
-    payload.pid = started->pid;
-    payload.terminal_error = started->terminal_error;
-    packet.attach({started->output.get(), started->error_output.get(), started->last_words.get()});
-  } else if (const auto* changed = std::get_if<RankChange>(&message)) {
-    payload.topic = Topic::changed;
-    payload.rank = changed->rank;
-    payload.code = changed->code;
-    payload.status = changed->status;
-  } else {
-    payload.topic = Topic::failed;
-    const std::string& what = std::get<StartFailed>(message).what;
-    what.copy(payload.text.data(), payload.text.size() - 1);
+    header.attach({started->output.get(), started->error_output.get(), started->last_words.get()});
   }
-  repeat([&] { return ::sendmsg(socket, &packet.header, MSG_NOSIGNAL); });
+  repeat([&] { return ::sendmsg(socket, &header.message, MSG_NOSIGNAL); });
 }
 
 std::optional<KeeperMessage> receive_from_keeper(int socket) {
-  Packet packet;
-  packet.header.msg_control = packet.control;
-  packet.header.msg_controllen = sizeof packet.control;
+  std::array<char, kLargestPacket> bytes;
+  Header header(bytes);
+  header.make_room_for_descriptors();
   const ssize_t count =
-      repeat([&] { return ::recvmsg(socket, &packet.header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC); });
+      repeat([&] { return ::recvmsg(socket, &header.message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC); });
   if (count < 0 && errno == EAGAIN) return std::nullopt;
-  if (count != sizeof(Payload)) throw ConnectionClosed("the keeper of the ranks is gone");
-  const Payload& payload = packet.payload;
-  if (payload.topic == Topic::started) return packet.started();
-  if (payload.topic == Topic::failed) return StartFailed{payload.text.data()};
-  return RankChange{.rank = payload.rank, .code = payload.code, .status = payload.status};
+  if (count <= 0) throw ConnectionClosed("the keeper of the ranks is gone");
+  return decode({bytes.data(), static_cast<std::size_t>(count)}, header);
 }
 
 void send_to_keeper(int socket, std::chrono::milliseconds grace) {
-  const auto count = grace.count();
-  repeat([&] { return ::send(socket, &count, sizeof count, MSG_NOSIGNAL | MSG_DONTWAIT); });
+  const std::string bytes = pack(grace.count());
+  repeat([&] { return ::send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT); });
 }
 
 std::optional<std::chrono::milliseconds> receive_from_launcher(int socket) {
-  std::chrono::milliseconds::rep count = 0;
-  if (repeat([&] { return ::recv(socket, &count, sizeof count, 0); }) != sizeof count) {
-    return std::nullopt;
-  }
-  return std::chrono::milliseconds(count);
+  std::array<char, kLargestPacket> bytes;
+  const ssize_t count = repeat([&] { return ::recv(socket, bytes.data(), bytes.size(), 0); });
+  if (count <= 0) return std::nullopt;
+  Unpacking packed({bytes.data(), static_cast<std::size_t>(count)});
+  return std::chrono::milliseconds(packed.next<std::chrono::milliseconds::rep>());
 }
 
 }  // namespace lockstep

@@ -1,18 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Builds torchrun's variables and the thread counts for one rank.
+// Builds the variables of one rank, and finds a free port.
 #include "lockstep/launch/rank_environment.h"
 
-#include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 
 #include <fmt/format.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
-#include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/process/cpu.h"
 #include "lockstep/core/system_error.h"
 #include "lockstep/core/unique_fd.h"
 
@@ -43,30 +39,6 @@ EnvironmentVariables rank_environment(const LaunchFacts& facts, int local_rank) 
       {"LOCKSTEP_STORE", alone ? facts.store : ""},
       {"LOCKSTEP_LAUNCHER", facts.store},
   };
-}
-
-namespace {
-
-constexpr const char* kOpenMp = "OMP_NUM_THREADS";
-constexpr const char* kOpenBlas = "OPENBLAS_NUM_THREADS";
-
-}  // namespace
-
-int threads_per_rank(int ranks, std::optional<int> threads) {
-  if (threads) return *threads;
-  return omp_num_threads().value_or(std::max(1, available_cores() / ranks));
-}
-
-EnvironmentVariables thread_environment(int ranks, std::optional<int> threads) {
-  const std::string count = std::to_string(threads_per_rank(ranks, threads));
-  if (threads) return {{kOpenMp, count}, {kOpenBlas, count}};
-  EnvironmentVariables variables;
-  // OpenBLAS follows OMP_NUM_THREADS if its own variable is unset.
-  if (!environment(kOpenMp)) {
-    variables.emplace_back(kOpenMp, count);
-    if (!environment(kOpenBlas)) variables.emplace_back(kOpenBlas, count);
-  }
-  return variables;
 }
 
 int free_port() {

@@ -37,14 +37,6 @@ struct LaunchFacts {
 // The variables of one rank of this machine.
 EnvironmentVariables rank_environment(const LaunchFacts& facts, int local_rank);
 
-// How many threads each rank uses: `threads` if given, else OMP_NUM_THREADS, else an equal share of
-// this process's cores.
-int threads_per_rank(int ranks, std::optional<int> threads);
-
-// OMP_NUM_THREADS and OPENBLAS_NUM_THREADS for that number. Without `threads`, only those that the
-// environment does not set.
-EnvironmentVariables thread_environment(int ranks, std::optional<int> threads);
-
 // A TCP port of 127.0.0.1 that is free at this moment.
 int free_port();
 

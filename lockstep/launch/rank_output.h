@@ -60,7 +60,7 @@ class RankOutput {
   void leave_to_parent() { log_.reset(); }
 
  private:
-  // Of one stream.
+  // The state of one stream.
   struct Line {
     // The bytes that have not been passed on, and when they will be, unfinished or not.
     std::string held{};

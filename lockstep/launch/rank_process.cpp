@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Sets up a forked rank's process group, streams and last words.
+// Opens a rank's channels, and sets up its process group, streams and last words.
 #include "lockstep/launch/rank_process.h"
 
 #include <array>
@@ -10,16 +10,55 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/system_error.h"
-#include "lockstep/launch/output_channel.h"
 #include "lockstep/launch/stack_trace.h"
 
 namespace lockstep {
 namespace {
+
+// A channel that a rank writes to and its launcher reads. Both ends close on exec. Only the reader
+// is non-blocking: a rank's own output blocks, as a program expects.
+struct OutputChannel {
+  UniqueFd reader;
+  UniqueFd writer;
+};
+
+// BackendError if no descriptor is left.
+OutputChannel open_pipe() {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) {
+    throw BackendError(fmt::format("cannot make a pipe: {}", reason_of(errno)));
+  }
+  ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
+  return {UniqueFd(ends[0]), UniqueFd(ends[1])};
+}
+
+// A pseudo-terminal, so that a program's stdio writes each line when it is complete; into a pipe it
+// would write in blocks. It is in raw mode, so that bytes pass unchanged, and as wide as this
+// process's own terminal, if it has one. At the end, reading fails with EIO instead of returning 0.
+// nullopt, with the reason in errno, if the system has no pseudo-terminals or none is left.
+std::optional<OutputChannel> open_terminal() {
+  OutputChannel channel{UniqueFd(::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC | O_NONBLOCK)), {}};
+  if (!channel.reader || ::unlockpt(channel.reader.get()) != 0) return std::nullopt;
+  // Opened through its master, not by name: a container may have no /dev/pts.
+  channel.writer.reset(::ioctl(channel.reader.get(), TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC));
+  termios settings{};
+  if (!channel.writer || ::tcgetattr(channel.writer.get(), &settings) != 0) return std::nullopt;
+  ::cfmakeraw(&settings);
+  if (::tcsetattr(channel.writer.get(), TCSANOW, &settings) != 0) return std::nullopt;
+  winsize size{};
+  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0) {
+    ::ioctl(channel.writer.get(), TIOCSWINSZ, &size);
+  }
+  return channel;
+}
 
 // The rank's stdout is line-buffered; in the process that forked it, stdout may be block-buffered.
 std::array<char, BUFSIZ> line_buffer;

@@ -5,11 +5,11 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include <sys/types.h>
 
 #include "lockstep/core/unique_fd.h"
-#include "lockstep/launch/console.h"
 #include "lockstep/launch/exit_status.h"
 
 namespace lockstep {
@@ -28,7 +28,7 @@ void flush_streams();
 // reason goes to the pipe behind RankProcess::last_words().
 [[noreturn]] void run_rank(const UniqueFd& last_words, const std::function<void()>& body);
 
-// A started rank, with the read ends of its streams.
+// A started rank, with the read ends of its streams, which do not block.
 struct StartedRank {
   int rank = 0;
   pid_t pid = -1;
@@ -52,8 +52,9 @@ struct RankChange {
   int status = 0;
 };
 
-// A rank as seen by its launcher. After its end it stays a zombie until the keeper ends, so that no
-// other process gets its pid, which names its process group.
+// A rank as seen by its launcher. After its end it stays a
+// zombie until the keeper ends, so that no other process gets its pid, which names its process
+// group.
 class RankProcess {
  public:
   explicit RankProcess(StartedRank started) : started_(std::move(started)) {}
@@ -61,10 +62,9 @@ class RankProcess {
   int rank() const { return started_.rank; }
   pid_t pid() const { return started_.pid; }
   int terminal_error() const { return started_.terminal_error; }
-  // The non-blocking read ends of its standard output and error.
-  UniqueFd& output(OutputStream stream) {
-    return stream == OutputStream::out ? started_.output : started_.error_output;
-  }
+  // The read ends of its standard output and error.
+  UniqueFd take_output() { return std::move(started_.output); }
+  UniqueFd take_error_output() { return std::move(started_.error_output); }
 
   void take(const RankChange& change);
   // How it ended; nullopt while it runs.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What the launcher passes on about its ranks: their lines, a status line, and why the job ended.
+// Public. What the launcher passes on about its ranks: their lines, a status line, and why the job
+// ended.
 #pragma once
 
 #include <functional>

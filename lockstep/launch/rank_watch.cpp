@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The launch's event loop: signals, output, the store, deadlines and the ranks' ends.
+// The launch's event loop: signals, the store, deadlines and the ranks' ends.
 #include "lockstep/launch/rank_watch.h"
 
 #include <algorithm>
@@ -11,9 +11,7 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <stdlib.h>
-#include <unistd.h>
 
-#include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/system_error.h"
 
@@ -29,15 +27,7 @@ constexpr milliseconds kStarvedWait{100};
 // How long the keeper may be stopped before it is continued.
 constexpr milliseconds kKeeperSleep{1000};
 // GNU timeout signals its child and then its whole group: that is one request, not two.
-constexpr milliseconds kSameWish{100};
-// More than a pipe holds: further output comes from a process that left its group.
-constexpr int kReadsAfterEnd = 32;
-
-constexpr std::array kStreams{OutputStream::out, OutputStream::err};
-
-bool is_terminal(OutputStream stream) {
-  return ::isatty(stream == OutputStream::out ? STDOUT_FILENO : STDERR_FILENO) == 1;
-}
+constexpr milliseconds kRepeatedSignalWindow{100};
 
 }  // namespace
 
@@ -45,70 +35,50 @@ RankWatch::RankWatch(const AgentOptions& options, const RankBody& body,
                      std::vector<std::string>& warnings)
     : options_(options),
       body_(body),
-      warnings_(warnings),
+      first_rank_(options.node ? options.node->number * options.ranks : 0),
       cores_(options.ranks, threads_per_rank(options.ranks, options.threads)),
       master_port_(free_port()),
-      shows_status_(options.status && !options.on_line && can_show_status(options.status->stream)) {
-  if (options.end_orphans) orphans_.emplace();
-  if (!options.log_dir.empty()) {
-    std::error_code error;
-    std::filesystem::create_directories(options.log_dir, error);
-    if (error) {
-      throw UsageError(
-          fmt::format("cannot make the log folder {}: {}", options.log_dir, error.message()));
-    }
-  }
-}
+      output_(options, first_rank_, warnings),
+      ranks_(first_rank_, options.end_orphans) {}
 
 RankWatch::~RankWatch() {
-  if (!keeper_) return;
-  if (shows_status_) {
-    console_.set_status(options_.status->stream, "");
-    console_.write_some();
-  }
-  signal_all(SIGKILL);
-  keeper_.reset();
-  // Ends processes that a killed keeper has left to this one.
-  if (orphans_) end_children(milliseconds(0));
+  if (!ranks_.has_keeper() || !output_.shows_status()) return;
+  output_.hide_status();
+  output_.write_some();
 }
 
 AgentResult RankWatch::run() {
-  print_earlier_warnings();
   start();
-  while (running()) {
+  while (ranks_.running()) {
     wait();
     take_signals();
     take_changes();
     store_.serve();
-    update_status();
+    if (output_.shows_status()) output_.show_status(store_.value(options_.status->key));
     warn_of_starved_store();
-    read_outputs();
+    output_.read();
     // When the job is ending already, ranks that save their work may keep writing although the
     // reader has left.
-    if (!console_.write_some() && result_.signal == 0 && !culprit_) interrupt(SIGPIPE);
-    take_ends();
+    if (!output_.write_some() && !stopping()) interrupt(SIGPIPE);
+    ranks_.take_ends(notices_);
     take_failure();
+    take_absence();
     take_deadlines();
   }
-  end_leftovers();
-  drain();
-  fill_in_result();
-  return std::move(result_);
+  if (stopping()) ranks_.signal(SIGKILL);
+  ranks_.end(stopping() ? milliseconds(0) : options_.stop_grace);
+  output_.drain([this] { write_all_output(); });
+  return make_result();
 }
 
 void RankWatch::start() {
-  std::vector<RankOutput> outputs;
   std::vector<EnvironmentVariables> variables;
-  for (int rank = 0; rank < options_.ranks; ++rank) {
-    const int of_all = first_rank() + rank;
-    outputs.emplace_back(of_all, make_sink(rank),
-                         options_.log_dir.empty() ? "" : log_file(options_.log_dir, of_all));
-    variables.push_back(variables_of(rank));
-  }
+  for (int rank = 0; rank < options_.ranks; ++rank) variables.push_back(variables_of(rank));
   SignalsBlocked blocked;
   const auto body = [&](int rank, const UniqueFd& last_words) {
-    for (RankOutput& output : outputs) output.leave_to_parent();
-    leave_to_parent();
+    output_.leave_to_parent();
+    signals_.restore();
+    store_.leave_to_parent();
     blocked.restore();
     cores_.pin(rank);
     for (const auto& [name, value] : variables[static_cast<std::size_t>(rank)]) {
@@ -116,14 +86,15 @@ void RankWatch::start() {
     }
     body_(rank, last_words);
   };
-  const Keeping keeping{options_.ranks, body, store_.path(), store_.folder()};
-  keeper_.emplace(keeping, memory_kills_);
+  const KeeperConfig config{options_.ranks, body, store_.path(), store_.folder()};
+  ranks_.fork_keeper(config);
   blocked.restore();
-  for (RankOutput& output : outputs) {
-    ranks_.push_back({RankProcess(keeper_->next_started()), std::move(output)});
+  for (int rank = 0; rank < options_.ranks; ++rank) {
+    RankProcess& started = ranks_.add_started();
+    output_.connect(rank, started.take_output(), started.take_error_output());
   }
-  if (options_.arrival) arrive_by_ = Deadline::after(options_.arrival->span);
-  warn_of_late_output();
+  if (options_.arrival) deadlines_.set(JobDeadline::arrival, options_.arrival->span);
+  warn_of_missing_terminal();
 }
 
 EnvironmentVariables RankWatch::variables_of(int rank) const {
@@ -137,105 +108,35 @@ EnvironmentVariables RankWatch::variables_of(int rank) const {
   add(thread_environment(options_.ranks, options_.threads));
   // Ranks write to a pseudo-terminal even if their output goes to a file, where colours are
   // unwanted.
-  if (!on_terminal()) variables.emplace_back("TERM", "dumb");
+  if (!output_.on_terminal()) variables.emplace_back("TERM", "dumb");
   add(options_.environment);
   return variables;
 }
 
-bool RankWatch::on_terminal() const {
-  if (options_.on_line) return false;
-  return is_terminal(options_.merged ? options_.merged->stream : OutputStream::out);
-}
-
-void RankWatch::warn(const std::string& warning) {
-  if (options_.on_warning) return warnings_.push_back(warning);
-  console_.add(OutputStream::err, fmt::format("lockstep: warning: {}\n", warning));
-}
-
-void RankWatch::print_earlier_warnings() {
-  if (options_.on_warning) return;
-  for (const std::string& warning : std::exchange(warnings_, {})) warn(warning);
-}
-
-void RankWatch::warn_of_late_output() {
-  const auto piped = std::ranges::find_if(
-      ranks_, [](const Rank& rank) { return rank.process.terminal_error() != 0; });
-  if (piped == ranks_.end()) return;
-  warn(fmt::format(
-      "no pseudo-terminal for rank {} ({}); what it prints comes in blocks, and the "
-      "last one is lost if a signal ends it",
-      first_rank() + piped->process.rank(), reason_of(piped->process.terminal_error())));
+void RankWatch::warn_of_missing_terminal() {
+  for (const LocalRanks::Rank& rank : ranks_.all()) {
+    const int error = rank.process.terminal_error();
+    if (error == 0) continue;
+    return output_.warn(fmt::format(
+        "no pseudo-terminal for rank {} ({}); what it prints comes in blocks, and the last one is "
+        "lost if a signal ends it",
+        ranks_.job_rank(rank), reason_of(error)));
+  }
 }
 
 void RankWatch::warn_of_starved_store() {
   if (!store_.starved() || std::exchange(starvation_reported_, true)) return;
-  warn(
+  output_.warn(
       fmt::format("this launcher cannot answer its ranks: {}; raise ulimit -n", reason_of(EMFILE)));
-}
-
-void RankWatch::update_status() {
-  if (!shows_status_) return;
-  auto value = store_.value(options_.status->key);
-  if (!value) return;
-  const OutputStream stream = options_.status->stream;
-  // The console redraws the text below each line of output: one for a wider terminal would wrap.
-  const int columns = terminal_columns(stream);
-  if (value == status_ && columns == status_columns_) return;
-  status_ = std::move(value);
-  status_columns_ = columns;
-  console_.set_status(stream, options_.status->render(*status_, columns));
-}
-
-void RankWatch::leave_to_parent() {
-  signals_.restore();
-  store_.leave_to_parent();
-}
-
-RankOutput::Sink RankWatch::make_sink(int rank) {
-  if (options_.on_line) {
-    return [this](const OutputPart& part) { options_.on_line(part.line); };
-  }
-  if (options_.shown_ranks && std::ranges::count(*options_.shown_ranks, rank) == 0) return {};
-  const int of_all = first_rank() + rank;
-  std::array<std::string, 2> prefixes;
-  for (const OutputStream stream : kStreams) {
-    prefixes[stream == OutputStream::err] = options_.merged ? options_.merged->prefix
-                                            : !options_.prefix
-                                                ? ""
-                                                : rank_prefix(of_all, coloured(stream));
-  }
-  return [this, rank, prefixes](const OutputPart& part) {
-    const bool err = part.line.stream == OutputStream::err;
-    console_.add_part(options_.merged ? options_.merged->stream : part.line.stream, 2 * rank + err,
-                      prefixes[err], part.line.text, part.ends_line);
-  };
-}
-
-bool RankWatch::running() const {
-  return std::ranges::any_of(ranks_, [](const Rank& rank) { return !rank.ended; });
 }
 
 void RankWatch::wait() {
   std::vector<pollfd> entries{{signals_.descriptor(), POLLIN, 0},
                               {store_.descriptor(), POLLIN, 0},
-                              {keeper_->descriptor(), POLLIN, 0}};
-  if (!console_.empty()) entries.push_back({console_.descriptor(), POLLOUT, 0});
-  for (Rank& rank : ranks_) {
-    if (console_.full()) continue;
-    for (const OutputStream stream : kStreams) {
-      const UniqueFd& pipe = rank.process.output(stream);
-      if (pipe) entries.push_back({pipe.get(), POLLIN, 0});
-    }
-  }
-  milliseconds timeout = store_.starved() ? kStarvedWait : kKeeperSleep;
-  for (const auto& deadline : {arrive_by_, decide_at_, kill_at_, give_up_at_}) {
-    if (deadline) timeout = std::min(timeout, deadline->remaining());
-  }
-  for (const Rank& rank : ranks_) {
-    if (!shows_unfinished() || console_.full()) break;
-    if (const auto due = rank.output.next_unfinished())
-      timeout = std::min(timeout, due->remaining());
-  }
+                              {ranks_.descriptor(), POLLIN, 0}};
+  output_.add_to(entries);
+  const milliseconds longest = store_.starved() ? kStarvedWait : kKeeperSleep;
+  const milliseconds timeout = output_.sleep_time(deadlines_.sleep_time(longest));
   ::poll(entries.data(), entries.size(), static_cast<int>(timeout.count()));
 }
 
@@ -253,197 +154,149 @@ void RankWatch::take_signal(int signal) {
       return resume();
     case SignalMeaning::notice:
       notices_.insert(signal);
-      signal_all(signal);
+      ranks_.signal(signal);
   }
 }
 
 void RankWatch::suspend() {
-  for (auto* deadline :
-       {&arrive_by_, &decide_at_, &repeat_after_, &kill_at_, &give_up_at_, &discard_at_}) {
-    if (!*deadline) continue;
-    halted_.emplace_back(deadline, (*deadline)->remaining());
-    deadline->reset();
-  }
-  signal_all(SIGTSTP);
+  deadlines_.suspend();
+  ranks_.signal(SIGTSTP);
   signals_.suspend_process();
 }
 
 void RankWatch::resume() {
-  restart_deadlines();
-  signal_all(SIGCONT);
+  deadlines_.resume();
+  ranks_.signal(SIGCONT);
 }
 
-void RankWatch::restart_deadlines() {
-  for (const auto& [deadline, left] : std::exchange(halted_, {})) {
-    *deadline = Deadline::after(left);
+void RankWatch::interrupt(int signal) {
+  deadlines_.resume();
+  if (deadlines_.is_set(JobDeadline::repeated_signal)) {
+    if (deadlines_.passed(JobDeadline::repeated_signal)) kill_all();
+    return;
   }
+  deadlines_.set(JobDeadline::repeated_signal, kRepeatedSignalWindow);
+  // Ranks get SIGTERM for SIGPIPE, which is about this process's output.
+  const int passed_on = signal == SIGPIPE ? SIGTERM : signal;
+  // The survivors of a failure keep the grace that they have.
+  if (failure_) return ranks_.signal(passed_on);
+  signal_ = signal;
+  stop(passed_on, options_.interrupt_grace);
 }
 
 void RankWatch::take_changes() {
-  keeper_->keep_awake();
   try {
-    while (const auto change = keeper_->next_change()) {
-      ranks_[static_cast<std::size_t>(change->rank)].process.take(*change);
-    }
+    ranks_.take_changes();
   } catch (const BackendError&) {
     // The keeper was killed, and the ranks with it.
-    discard_at_ = Deadline::after(kReaderGrace);
-    drain();
+    deadlines_.set(JobDeadline::output, kReaderGrace);
+    output_.drain([this] { write_all_output(); });
     throw;
   }
 }
 
-void RankWatch::interrupt(int signal) {
-  restart_deadlines();
-  if (repeat_after_) {
-    if (repeat_after_->passed()) kill_all();
-    return;
+void RankWatch::take_failure() {
+  if (stopping()) return;
+  if (std::ranges::none_of(ranks_.all(), &LocalRanks::Rank::failed)) return;
+  const auto decision = decide_failure(ranks_.ends(store_), first_rank_, options_.node.has_value());
+  if (decision->grace.count() > 0) {
+    deadlines_.set_earlier(JobDeadline::decision, decision->grace);
+    if (!deadlines_.passed(JobDeadline::decision)) return;
   }
-  repeat_after_ = Deadline::after(kSameWish);
-  // Ranks get SIGTERM for SIGPIPE, which is about this process's output.
-  const int passed_on = signal == SIGPIPE ? SIGTERM : signal;
-  // The survivors of a failure keep the grace that they have.
-  if (culprit_) return signal_all(passed_on);
-  result_.signal = signal;
-  stop(passed_on, options_.interrupt_grace);
+  failure_ = decision;
+  deadlines_.clear(JobDeadline::decision);
+  stop(SIGTERM, options_.stop_grace);
 }
 
-bool RankWatch::read_some(Rank& rank, OutputStream stream) {
-  UniqueFd& pipe = rank.process.output(stream);
-  if (!pipe) return false;
-  std::array<char, 65536> bytes;
-  const ssize_t count = ::read(pipe.get(), bytes.data(), bytes.size());
-  if (count > 0) {
-    rank.output.add(stream, {bytes.data(), static_cast<std::size_t>(count)});
-  } else if (count == 0 || (errno != EAGAIN && errno != EINTR)) {
-    rank.output.finish(stream);
-    pipe.reset();
-  }
-  warn_of_lost_log(rank);
-  return count > 0;
-}
-
-void RankWatch::warn_of_lost_log(Rank& rank) {
-  if (rank.log_lost || rank.output.log_error().empty()) return;
-  rank.log_lost = true;
-  if (result_.output_error.empty()) result_.output_error = rank.output.log_error();
-  warn(rank.output.log_error() + "; it keeps no more of the rank's output");
-}
-
-void RankWatch::read_outputs() {
-  for (Rank& rank : ranks_) {
-    for (const OutputStream stream : kStreams) {
-      if (console_.full()) return;
-      if (!read_some(rank, stream) && shows_unfinished()) rank.output.pass_on_unfinished(stream);
-    }
-  }
-}
-
-void RankWatch::take_arrivals() {
-  if (!options_.arrival || culprit_ || result_.signal != 0) return;
-  const bool too_late = arrive_by_ && arrive_by_->passed();
-  if (too_late) arrive_by_.reset();
-  const auto missed = [&](const Rank& rank) {
-    if (rank.ended ? !rank.process.status()->success() : !too_late) return false;
-    return !store_.value(options_.arrival->key + std::to_string(rank.process.rank()));
+void RankWatch::take_absence() {
+  if (!options_.arrival || stopping()) return;
+  const bool late = deadlines_.passed(JobDeadline::arrival);
+  if (!late && std::ranges::none_of(ranks_.all(), &LocalRanks::Rank::ended)) return;
+  if (late) deadlines_.clear(JobDeadline::arrival);
+  const auto has_arrived = [&](int rank) {
+    return store_.value(options_.arrival->key + std::to_string(rank)).has_value();
   };
-  const auto first = std::ranges::find_if(ranks_, missed);
-  if (first == ranks_.end()) return;
-  first->end = first->ended ? options_.arrival->never : options_.arrival->late;
-  culprit_ = Culprit{.rank = first_rank() + first->process.rank()};
-  culprits_end_ = end_of(*first);
+  failure_ = decide_absence(ranks_.ends(store_), first_rank_, late, has_arrived);
+  if (!failure_) return;
+  const auto index = static_cast<std::size_t>(failure_->culprit.rank - first_rank_);
+  LocalRanks::Rank& absent = ranks_.all()[index];
+  absent.end = absent.ended ? options_.arrival->never : options_.arrival->late;
   stop(SIGTERM, options_.stop_grace);
 }
 
 void RankWatch::take_deadlines() {
-  take_arrivals();
-  if (look_for_kills_at_.passed()) {
-    memory_kills_.look();
-    look_for_kills_at_ = Deadline::after(MemoryKills::kTimeToEnd / 2);
-  }
-  if (kill_at_ && kill_at_->passed()) kill_all();
-  if (!give_up_at_ || !give_up_at_->passed()) return;
-  for (const Rank& rank : ranks_) {
+  ranks_.look_for_memory_kills();
+  if (deadlines_.passed(JobDeadline::kill)) kill_all();
+  if (!deadlines_.passed(JobDeadline::kill_effect)) return;
+  for (const LocalRanks::Rank& rank : ranks_.all()) {
     if (rank.ended) continue;
-    throw BackendError(fmt::format(
-        "rank {} (pid {}) did not end within {:.1f} s of SIGKILL: it hangs in the "
-        "kernel; look at its state with ps",
-        first_rank() + rank.process.rank(), rank.process.pid(), kKillTimeout.count() / 1000.0));
+    throw BackendError(
+        fmt::format("rank {} (pid {}) did not end within {:.1f} s of SIGKILL: it hangs in the "
+                    "kernel; look at its state with ps",
+                    ranks_.job_rank(rank), rank.process.pid(), kKillTimeout.count() / 1000.0));
   }
-}
-
-void RankWatch::signal_all(int signal) {
-  // Without the keeper, the ranks' pids may belong to other processes.
-  if (!keeper_) return;
-  for (const Rank& rank : ranks_) rank.process.signal(signal);
 }
 
 void RankWatch::stop(int signal, milliseconds grace) {
-  restart_deadlines();
-  signal_all(signal);
+  deadlines_.resume();
+  ranks_.signal(signal);
   // A stopped rank would not react to the signal.
-  signal_all(SIGCONT);
-  kill_at_ = Deadline::after(grace);
+  ranks_.signal(SIGCONT);
+  deadlines_.set(JobDeadline::kill, grace);
 }
 
 void RankWatch::kill_all() {
-  signal_all(SIGKILL);
-  kill_at_.reset();
-  if (!give_up_at_) give_up_at_ = Deadline::after(kKillTimeout);
-}
-
-void RankWatch::end_leftovers() {
-  const bool at_once = culprit_ || result_.signal != 0;
-  if (at_once) signal_all(SIGKILL);
-  keeper_->end(at_once ? milliseconds(0) : options_.stop_grace);
-  keeper_.reset();
-}
-
-void RankWatch::drain() {
-  if (shows_status_) console_.set_status(options_.status->stream, "");
-  for (Rank& rank : ranks_) {
-    for (const OutputStream stream : kStreams) {
-      for (int i = 0; i < kReadsAfterEnd && read_some(rank, stream); ++i) {
-        if (console_.full()) flush_console();
-      }
-      rank.output.finish(stream);
-    }
-    warn_of_lost_log(rank);
+  ranks_.signal(SIGKILL);
+  deadlines_.clear(JobDeadline::kill);
+  if (!deadlines_.is_set(JobDeadline::kill_effect)) {
+    deadlines_.set(JobDeadline::kill_effect, kKillTimeout);
   }
-  flush_console();
 }
 
-void RankWatch::flush_console() {
-  while (!console_.empty()) {
-    if (!discard_at_ && (culprit_ || result_.signal != 0)) {
-      discard_at_ = Deadline::after(kReaderGrace);
+void RankWatch::write_all_output() {
+  while (!output_.all_written()) {
+    if (!deadlines_.is_set(JobDeadline::output) && stopping()) {
+      deadlines_.set(JobDeadline::output, kReaderGrace);
     }
-    if (discard_at_ && discard_at_->passed()) return console_.discard();
+    const bool limited = deadlines_.is_set(JobDeadline::output);
+    if (deadlines_.passed(JobDeadline::output)) return output_.discard();
     std::array<pollfd, 2> entries{
-        {{console_.descriptor(), POLLOUT, 0}, {signals_.descriptor(), POLLIN, 0}}};
-    const int timeout = discard_at_ ? static_cast<int>(discard_at_->remaining().count()) : -1;
-    ::poll(entries.data(), entries.size(), timeout);
+        {{output_.descriptor(), POLLOUT, 0}, {signals_.descriptor(), POLLIN, 0}}};
+    const auto timeout = limited ? deadlines_.remaining(JobDeadline::output) : milliseconds(-1);
+    ::poll(entries.data(), entries.size(), static_cast<int>(timeout.count()));
     std::optional<int> stopped = signals_.next();
     if (stopped && meaning_of(*stopped) != SignalMeaning::stop) {
       take_signal(*stopped);
       stopped.reset();
     }
-    if (!console_.write_some()) stopped = SIGPIPE;
-    if (stopped && !culprit_ && result_.signal == 0) result_.signal = *stopped;
+    if (!output_.write_some()) stopped = SIGPIPE;
+    if (stopped && !stopping()) signal_ = *stopped;
   }
 }
 
-void RankWatch::fill_in_result() {
-  result_.store = store_.values();
-  if (const int error = console_.error(OutputStream::out); error != 0) {
-    result_.output_error = fmt::format("cannot write standard output: {}", reason_of(error));
+RankFailure RankWatch::describe_failure() {
+  const int rank = failure_->culprit.rank - first_rank_;
+  if (rank < 0 || rank >= options_.ranks) return report_of(*failure_, nullptr);
+  LocalRanks::Rank& culprit = ranks_.all()[static_cast<std::size_t>(rank)];
+  const RankRecord record{.pid = culprit.process.pid(),
+                          .end = culprit.end,
+                          .last_words = culprit.process.last_words(),
+                          .last_lines = output_.last_lines(rank)};
+  return report_of(*failure_, &record);
+}
+
+AgentResult RankWatch::make_result() {
+  AgentResult result;
+  result.signal = signal_;
+  result.store = store_.values();
+  result.output_error = output_.error();
+  if (!result.output_error.empty()) result.exit_code = 1;
+  if (failure_) {
+    result.failure = describe_failure();
+    result.exit_code = std::max(1, result.failure->exit_code);
   }
-  if (!result_.output_error.empty()) result_.exit_code = 1;
-  if (culprit_) {
-    result_.failure = failure_of(*culprit_);
-    result_.exit_code = std::max(1, result_.failure->exit_code);
-  }
-  if (result_.signal != 0) result_.exit_code = 128 + result_.signal;
+  if (signal_ != 0) result.exit_code = 128 + signal_;
+  return result;
 }
 
 }  // namespace lockstep

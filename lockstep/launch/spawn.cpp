@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Starts the ranks of a call by fork or by running the program again, and collects their results.
+// Starts the ranks of a call by fork or by running the program again, collects their results, and
+// repeats the outcomes of earlier calls in ranks that run the program again.
 #include "lockstep/launch/spawn.h"
 
 #include <algorithm>
@@ -9,22 +10,23 @@
 #include <unistd.h>
 
 #include "lockstep/core/environment.h"
+#include "lockstep/core/packing.h"
 #include "lockstep/core/process/cpu.h"
 #include "lockstep/core/process/freed_memory.h"
 #include "lockstep/launch/agent.h"
 #include "lockstep/launch/exit_status.h"
-#include "lockstep/launch/new_threads.h"
-#include "lockstep/launch/spawn_outcomes.h"
+#include "lockstep/launch/may_fork.h"
 #include "lockstep/launch/start_anew.h"
-#include "lockstep/rendezvous/local_store.h"
 #include "lockstep/rendezvous/store_client.h"
-#include "lockstep/rendezvous/store_memory.h"
 
 namespace lockstep::spawn_detail {
 namespace {
 
 using Body = std::function<std::string(int)>;
 using OnWarning = std::function<void(const std::string&)>;
+
+// The results of one call, by rank.
+using SpawnResults = std::vector<std::string>;
 
 std::string result_key(int rank) {
   return fmt::format("lockstep/spawn/result/{}", rank);
@@ -113,8 +115,8 @@ void run_and_store(int rank, const Body& body) {
         "the function returned {:.1f} MiB, and spawn takes nearly {} MiB from a rank and nearly {} "
         "MiB from all ranks together; save the result to a file and return the file's name, or "
         "return values that all ranks share from rank 0 only",
-        static_cast<double>(result.size()) / (1 << 20), StoreClient::kMaxSize >> 20,
-        StoreMemory::kBound >> 20));
+        static_cast<double>(result.size()) / (1 << 20), store_protocol::kMaxEntry >> 20,
+        store_protocol::kMaxStore >> 20));
   }
 }
 
@@ -126,24 +128,6 @@ RankBody forked(const AgentOptions& agent, const Body& body) {
     if (agent.threads) limit_threads(*agent.threads);
     keep_freed_memory();
     run_and_store(rank, body);
-  };
-}
-
-// `number` is this call's index among the program's calls of spawn.
-RankBody anew(const AgentOptions& agent, const std::string& which, int number,
-              const SpawnOutcomes& outcomes) {
-  return [&, number, before = all_variables(), cores = allowed_cores()](
-             int rank, const UniqueFd& last_words) {
-    const RankStart start{.call = number,
-                          .which = which,
-                          .rank = rank,
-                          .variables = added_to(before),
-                          .cores = allowed_cores(),
-                          .threads = agent.threads,
-                          .earlier = outcomes.packed()};
-    // Until the call, the program must find the cores that its parent found.
-    pin_to_cores(cores);
-    start_anew(start, last_words);
   };
 }
 
@@ -192,6 +176,117 @@ SpawnResults run_ranks(int ranks, const std::string& call, const AgentOptions& a
   return results;
 }
 
+// The outcomes of this program's calls so far, in order, kept until it ends. A rank that runs the
+// program again also makes the calls before its own, and each ends as it did in its parent.
+class SpawnOutcomes {
+ public:
+  // Makes a call, records its result or exception, and returns or rethrows that.
+  SpawnResults remember(const std::string& call, const std::function<SpawnResults()>& make);
+  const std::string& packed() const { return packed_; }
+
+ private:
+  std::string packed_;
+};
+
+// The outcomes that the parent process recorded.
+class EarlierOutcomes {
+ public:
+  explicit EarlierOutcomes(std::string_view packed) : packed_(packed) {}
+  // Returns the result or throws the exception of the parent's next call. UsageError if that was a
+  // different call.
+  SpawnResults next(const std::string& call);
+
+ private:
+  Unpacking packed_;
+};
+
+enum class Outcome { returned, rank_failed, usage_error, backend_error, other_error };
+
+std::string pack_failure(const RankFailed& error) {
+  const RankFailure& failure = error.failure();
+  return pack(error.what(), failure.rank, failure.pid, failure.exit_code, failure.signal,
+              failure.cause, failure.last_lines);
+}
+
+RankFailed unpack_failure(std::string_view packed) {
+  std::string message;
+  RankFailure failure{};
+  unpack(packed, message, failure.rank, failure.pid, failure.exit_code, failure.signal,
+         failure.cause, failure.last_lines);
+  return {std::move(failure), message};
+}
+
+// A rank that runs the program again makes the call `here` where its parent made `in_parent`.
+[[noreturn]] void throw_other_call(const std::string& here, const std::string& in_parent) {
+  throw UsageError(
+      fmt::format("a rank that was started anew calls {} where its parent called {}; what the "
+                  "program does before a call of spawn must be the same in each rank",
+                  here, in_parent));
+}
+
+SpawnResults SpawnOutcomes::remember(const std::string& call,
+                                     const std::function<SpawnResults()>& make) {
+  const auto add = [&](Outcome outcome, std::string_view details) {
+    packed_ += pack(call, outcome, details);
+  };
+  try {
+    SpawnResults results = make();
+    add(Outcome::returned, join(results));
+    return results;
+  } catch (const RankFailed& error) {
+    add(Outcome::rank_failed, pack_failure(error));
+    throw;
+  } catch (const UsageError& error) {
+    add(Outcome::usage_error, error.what());
+    throw;
+  } catch (const BackendError& error) {
+    add(Outcome::backend_error, error.what());
+    throw;
+  } catch (const std::exception& error) {
+    add(Outcome::other_error, error.what());
+    throw;
+  }
+}
+
+SpawnResults EarlierOutcomes::next(const std::string& call) {
+  std::string in_parent;
+  Outcome outcome{};
+  std::string details;
+  packed_.read_all(in_parent, outcome, details);
+  if (call != in_parent) throw_other_call(call, in_parent);
+  switch (outcome) {
+    case Outcome::returned:
+      return split(details);
+    case Outcome::rank_failed:
+      throw unpack_failure(details);
+    case Outcome::usage_error:
+      throw UsageError(details);
+    case Outcome::backend_error:
+      throw BackendError(details);
+    case Outcome::other_error:
+      break;
+  }
+  throw Error(details);
+}
+
+// `number` is this call's index among the program's calls of spawn.
+RankBody anew(const AgentOptions& agent, const std::string& which, int number,
+              const SpawnOutcomes& outcomes) {
+  return [&, number, before = all_variables(), cores = allowed_cores()](
+             int rank, const UniqueFd& last_words) {
+    const RankStart start{.call = number,
+                          .which = which,
+                          .rank = rank,
+                          .variables = added_to(before),
+                          .cores = allowed_cores(),
+                          .threads = agent.threads,
+                          .earlier = outcomes.packed()};
+    // Until the call, the program must find the cores that its parent found.
+    pin_to_cores(cores);
+    start_anew(start, last_words);
+  };
+}
+
 // The calls of spawn that this process has made.
 struct Calls {
   int made = 0;
@@ -205,6 +300,23 @@ Calls& calls() {
 }
 
 }  // namespace
+
+std::string join(const std::vector<std::string>& texts) {
+  return pack(texts);
+}
+
+std::vector<std::string> split(std::string_view joined) {
+  std::vector<std::string> texts;
+  unpack(joined, texts);
+  return texts;
+}
+
+void refuse_bytes(std::size_t bytes, std::string_view expected) {
+  throw BackendError(
+      fmt::format("spawn: a rank's result has {} bytes, and its type needs {}; was the program "
+                  "replaced while it ran?",
+                  bytes, expected));
+}
 
 std::vector<std::string> run(int ranks, const Body& body, const std::type_info& function,
                              const SpawnOptions& options, const OnWarning& on_warning) {
@@ -233,3 +345,11 @@ std::vector<std::string> run(int ranks, const Body& body, const std::type_info& 
 }
 
 }  // namespace lockstep::spawn_detail
+
+namespace lockstep {
+
+bool is_rank() {
+  return in_rank() || started_anew() != nullptr;
+}
+
+}  // namespace lockstep

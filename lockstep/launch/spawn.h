@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Runs a function as several local ranks. Follows torch.multiprocessing.start_processes, and
-// returns the ranks' results.
+// Public. Runs a function as several local ranks. Follows torch.multiprocessing.start_processes,
+// and returns the ranks' results.
 #pragma once
 
 #include <chrono>
@@ -189,7 +189,7 @@ bool is_rank();
 // values, or undefined; they require no gradient and share no memory with each other. A rank's
 // result may have nearly 64 MiB, and all together nearly 256 MiB: save larger ones to a file in fn.
 // This process keeps its own copy of every call's results until it ends, whatever the start method,
-// since a rank of a later call may be started anew and then gets them: many calls with large
+// since a rank of a later call may run the program again and then gets them: many calls with large
 // results take up memory.
 //
 // RankFailed for the rank that failed first, such as one with too large a result or a sparse
@@ -200,7 +200,7 @@ bool is_rank();
 //
 // SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on to the ranks and, once the ranks have ended,
 // raised here; then Error is thrown. SIGTSTP and SIGCONT suspend and continue the ranks with this
-// process. SIGUSR1, SIGUSR2, SIGALRM, SIGXCPU and their like are passed on, and the ranks go on.
+// process. SIGUSR1, SIGUSR2, SIGALRM, SIGXCPU and their like are passed on, and the ranks continue.
 // These and SIGTSTP and SIGCONT stay with this program if it handles or ignores them; to handle one
 // in each rank, do so in fn. Call spawn only from the main thread.
 template <class Function>

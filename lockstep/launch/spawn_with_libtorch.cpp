@@ -12,14 +12,12 @@
 #include <fmt/format.h>
 
 #include "lockstep/core/error.h"
-#include "lockstep/core/packed_strings.h"
+#include "lockstep/core/packing.h"
 #include "lockstep/launch/spawn.h"
 #include "lockstep/libtorch_compat.h"
 
 namespace lockstep::spawn_detail {
 namespace {
-
-using Sizes = ResultBytes<std::vector<std::int64_t>>;
 
 at::Tensor contiguous_on_cpu(const at::Tensor& tensor) {
   if (tensor.layout() != at::kStrided || tensor.is_quantized() || tensor.is_meta()) {
@@ -38,22 +36,19 @@ at::Tensor contiguous_on_cpu(const at::Tensor& tensor) {
 
 // Type, sizes and elements; nothing for an undefined tensor.
 std::string ResultBytes<at::Tensor>::pack(const at::Tensor& tensor) {
-  std::string packed;
-  if (!tensor.defined()) return packed;
+  if (!tensor.defined()) return "";
   const at::Tensor elements = contiguous_on_cpu(tensor);
-  lockstep::pack(packed, static_cast<int>(elements.scalar_type()));
-  lockstep::pack(packed, Sizes::pack(elements.sizes().vec()));
-  lockstep::pack(
-      packed, std::string_view(static_cast<const char*>(elements.data_ptr()), elements.nbytes()));
-  return packed;
+  const std::string_view bytes(static_cast<const char*>(elements.data_ptr()), elements.nbytes());
+  return lockstep::pack(elements.scalar_type(), elements.sizes().vec(), bytes);
 }
 
 at::Tensor ResultBytes<at::Tensor>::unpack(const std::string& bytes) {
   if (bytes.empty()) return {};
-  Unpacking packed(bytes);
-  const auto type = static_cast<at::ScalarType>(packed.number());
-  at::Tensor tensor = at::empty(Sizes::unpack(packed.text()), type);
-  const std::string elements = packed.text();
+  at::ScalarType type{};
+  std::vector<std::int64_t> sizes;
+  std::string_view elements;
+  lockstep::unpack(bytes, type, sizes, elements);
+  at::Tensor tensor = at::empty(sizes, type);
   if (elements.size() != tensor.nbytes()) {
     refuse_bytes(elements.size(), std::to_string(tensor.nbytes()));
   }

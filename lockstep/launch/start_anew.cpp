@@ -14,11 +14,10 @@
 #include <unistd.h>
 
 #include "lockstep/core/error.h"
-#include "lockstep/core/packed_strings.h"
+#include "lockstep/core/packing.h"
 #include "lockstep/core/process/cpu.h"
 #include "lockstep/core/process/freed_memory.h"
 #include "lockstep/launch/rank_process.h"
-#include "lockstep/launch/spawn.h"
 
 namespace lockstep {
 namespace {
@@ -54,21 +53,8 @@ std::vector<std::string> started_with(const char* file) {
 }
 
 std::string pack_start(const RankStart& start, int last_words) {
-  std::string packed;
-  pack(packed, last_words);
-  pack(packed, start.call);
-  pack(packed, start.which);
-  pack(packed, start.rank);
-  pack(packed, start.threads.value_or(0));
-  pack(packed, static_cast<int>(start.cores.size()));
-  for (const int core : start.cores) pack(packed, core);
-  pack(packed, static_cast<int>(start.variables.size()));
-  for (const auto& [name, value] : start.variables) {
-    pack(packed, name);
-    pack(packed, value);
-  }
-  pack(packed, start.earlier);
-  return packed;
+  return pack(last_words, start.call, start.which, start.rank, start.variables, start.cores,
+              start.threads, start.earlier);
 }
 
 // This process as it was when the program was loaded.
@@ -94,25 +80,17 @@ struct Beginning {
     const auto name = std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", fd), error);
     if (error || name.string().find(kFile) == std::string::npos) return;
     const UniqueFd file(fd);
-    const std::string packed = read_all(file.get());
-    take(Unpacking(packed));
+    take(read_all(file.get()));
   }
 
-  void take(Unpacking packed) {
-    last_words.reset(packed.number());
+  void take(std::string_view packed) {
+    int words = -1;
+    start.emplace();
+    unpack(packed, words, start->call, start->which, start->rank, start->variables, start->cores,
+           start->threads, start->earlier);
+    last_words.reset(words);
     // Programs that main starts before the call must not inherit it.
     ::fcntl(last_words.get(), F_SETFD, FD_CLOEXEC);
-    start.emplace();
-    start->call = packed.number();
-    start->which = packed.text();
-    start->rank = packed.number();
-    if (const int threads = packed.number(); threads > 0) start->threads = threads;
-    for (int count = packed.number(); count > 0; --count) start->cores.push_back(packed.number());
-    for (int count = packed.number(); count > 0; --count) {
-      std::string name = packed.text();
-      start->variables.emplace_back(std::move(name), packed.text());
-    }
-    start->earlier = packed.text();
   }
 };
 
@@ -169,7 +147,7 @@ std::chrono::milliseconds time_since_load() {
 }
 
 std::string why_not_anew() {
-  if (is_rank()) return "this process is a rank itself";
+  if (in_rank() || started_anew() != nullptr) return "this process is a rank itself";
   if (::getpid() != beginning().pid) return "this process was forked from the program's";
   if (::access("/proc/self/exe", X_OK) != 0) return "/proc is not mounted";
   return "";
@@ -214,8 +192,8 @@ void enter_rank() {
   beginning().in_rank = true;
 }
 
-bool is_rank() {
-  return beginning().in_rank || started_anew() != nullptr;
+bool in_rank() {
+  return beginning().in_rank;
 }
 
 }  // namespace lockstep

@@ -26,7 +26,7 @@ struct RankStart {
   // The cores that it is limited to.
   std::vector<int> cores{};
   std::optional<int> threads{};
-  // How the earlier calls ended, packed by spawn_outcomes.h.
+  // How the earlier calls ended, packed by SpawnOutcomes in spawn.cpp.
   std::string earlier{};
 };
 
@@ -47,7 +47,8 @@ const RankStart* started_anew();
 // process like a forked rank.
 [[noreturn]] void end_as_rank(const std::function<void()>& function);
 
-// Tells why_not_anew() that this process is inside a rank's function from now on.
+// Records that this process is inside a rank's function from now on, and whether it is.
 void enter_rank();
+bool in_rank();
 
 }  // namespace lockstep

@@ -14,7 +14,7 @@
 #include "lockstep/comm/types/call_origin.h"
 #include "lockstep/core/error.h"
 #include "lockstep/parallel/distinct_parameters.h"
-#include "lockstep/parallel/reduction_access.h"
+#include "lockstep/parallel/divided_reduction.h"
 
 namespace lockstep {
 namespace {
@@ -29,9 +29,9 @@ std::vector<at::Tensor> all_gradients(const DistributedDataParallelBase& model) 
 
 // What this rank contributes to the norm: with the other ranks' parts, each element once.
 std::vector<at::Tensor> own_gradients(const DistributedDataParallelBase& model) {
-  const auto reduction = ReductionAccess::of(model);
-  if (model.group()->size() == 1 || !reduction) return all_gradients(model);
-  if (reduction->plan().empty() && !all_gradients(model).empty()) {
+  if (model.group()->size() == 1) return all_gradients(model);
+  const auto reduction = model.divided_reduction();
+  if (reduction->buckets().plan().empty() && !all_gradients(model).empty()) {
     throw UsageError(fmt::format("clip_grad: rank {} of {}: {}", model.group()->rank(),
                                  model.group()->size(), not_reduced("clipping")));
   }
@@ -40,8 +40,7 @@ std::vector<at::Tensor> own_gradients(const DistributedDataParallelBase& model) 
 
 // What this rank uses: its share if the means are divided.
 std::vector<at::Tensor> used_gradients(const DistributedDataParallelBase& model) {
-  const auto reduction = ReductionAccess::of(model);
-  return reduction && reduction->divides() ? own_gradients(model) : all_gradients(model);
+  return model.divided_reduction()->divides() ? own_gradients(model) : all_gradients(model);
 }
 
 // Norms of parts become the norm of the whole.

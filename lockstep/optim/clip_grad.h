@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Clips the gradients of a wrapped model between backward and the optimizer's step:
+// Public. Clips the gradients of a wrapped model between backward and the optimizer's step:
 //
 //   loss.backward();
 //   lockstep::clip_grad_norm_(model, 1.0);
@@ -32,7 +32,7 @@ double clip_grad_norm_(DistributedDataParallelBase& model, double max_norm, doub
 // same on every rank.
 void clip_grad_value_(DistributedDataParallelBase& model, double clip_value);
 
-// Not of a list of parameters.
+// Explains that a list of parameters cannot be clipped.
 template <std::same_as<std::vector<at::Tensor>> Parameters, class... Limits>
 double clip_grad_norm_(const Parameters&, Limits...) {
   static_assert(sizeof(Parameters) == 0,

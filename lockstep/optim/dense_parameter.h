@@ -12,14 +12,15 @@
 
 namespace lockstep::optim {
 
-// The part of a tensor of a parameter's shape that belongs to a part of the parameter: a copy.
+// Copies the elements of `tensor`, which has the shape of the parameter, that belong to `part`.
 at::Tensor part_of(const at::Tensor& tensor, const at::Tensor& parameter, ElementRange part);
 
 // Where the elements of a part of a parameter lie on the ranks that share memory.
 struct OtherRanks {
-  // Of every rank, by rank, if the gradients are still to be averaged; otherwise empty.
+  // The addresses on every rank, by rank, if the gradients are still to be averaged; otherwise
+  // empty.
   std::span<std::byte* const> gradients = {};
-  // Of the other ranks, which get the new values as well.
+  // The addresses on the other ranks, which get the new values as well.
   std::span<std::byte* const> copies = {};
 };
 

@@ -13,7 +13,6 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <fmt/format.h>
 
-#include "lockstep/comm/group_access.h"
 #include "lockstep/core/error.h"
 #include "lockstep/optim/kernels/element_types.h"
 #include "lockstep/optim/parameter_groups.h"
@@ -24,7 +23,7 @@ namespace {
 // Stands in a plan for a parameter that the optimizer does not have.
 constexpr int kForeign = -1;
 
-// Dense strides: the parameter's own unless it has gaps.
+// The strides of the parameter, or dense ones if it has gaps.
 std::vector<std::int64_t> strides_of(const at::Tensor& parameter) {
   if (parameter.is_non_overlapping_and_dense()) return parameter.strides().vec();
   return at::empty(parameter.sizes(), at::kMeta).strides().vec();
@@ -50,14 +49,15 @@ Numbers numbers_of(const std::vector<at::Tensor>& parameters) {
   return numbers;
 }
 
-// The reduction's plan, with parameters counted as in the list.
-std::vector<PlannedBucket> plan_of(const BackwardReduction& reduction,
+// The plan of the gradients, with parameters counted as in the list.
+std::vector<PlannedBucket> plan_of(const GradientBuckets& gradients,
                                    const std::vector<at::Tensor>& parameters) {
   const Numbers numbers = numbers_of(parameters);
-  std::vector<PlannedBucket> plan = reduction.plan();
+  std::vector<PlannedBucket> plan = gradients.plan();
   for (PlannedBucket& bucket : plan) {
     for (int& parameter : bucket.parameters) {
-      const auto number = numbers.find(reduction.tensor(parameter).unsafeGetTensorImpl());
+      const auto number = numbers.find(
+          gradients.parameters()[static_cast<std::size_t>(parameter)].unsafeGetTensorImpl());
       parameter = number == numbers.end() ? kForeign : number->second;
     }
   }
@@ -66,11 +66,11 @@ std::vector<PlannedBucket> plan_of(const BackwardReduction& reduction,
 
 }  // namespace
 
-void require_parameters_of(const BackwardReduction& reduction,
+void require_parameters_of(const GradientBuckets& gradients,
                            const std::vector<at::Tensor>& parameters, std::string_view owner) {
   std::unordered_set<const at::TensorImpl*> known;
-  for (int i = 0; i < reduction.parameters(); ++i) {
-    known.insert(reduction.tensor(i).unsafeGetTensorImpl());
+  for (const at::Tensor& parameter : gradients.parameters()) {
+    known.insert(parameter.unsafeGetTensorImpl());
   }
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const at::Tensor& parameter = parameters[i];
@@ -84,17 +84,16 @@ void require_parameters_of(const BackwardReduction& reduction,
 }
 
 FlatParameters::FlatParameters(std::string_view owner, std::vector<at::Tensor> parameters,
-                               ProcessGroup& group, const BackwardReduction* reduction)
+                               ProcessGroup& group, const GradientBuckets* gradients)
     : owner_(owner), parameters_(std::move(parameters)), group_(group) {
-  const auto plan = reduction ? plan_of(*reduction, parameters_) : plan_in_order(parameters_);
-  reaches_gradients_ = reduction != nullptr;
+  const auto plan = gradients ? plan_of(*gradients, parameters_) : plan_in_order(parameters_);
+  reaches_gradients_ = gradients != nullptr;
   for (std::size_t i = 0; i < plan.size(); ++i) {
-    add_bucket(plan[i], reduction ? &reduction->bucket(i) : nullptr);
+    add_bucket(plan[i], gradients ? &(*gradients)[i] : nullptr);
   }
   if (!any_is_mapped_) return;
   // Rank 0's number of calls has named no other.
-  const at::Tensor name =
-      at::full({1}, static_cast<std::int64_t>(GroupAccess(group_).calls_made()), at::kLong);
+  const at::Tensor name = at::full({1}, static_cast<std::int64_t>(group_.calls_made()), at::kLong);
   group_.broadcast(name, 0).wait();
   number_ = name.item<std::int64_t>();
 }
@@ -126,10 +125,9 @@ void FlatParameters::add_bucket(const PlannedBucket& plan, const Bucket* gradien
 }
 
 void FlatParameters::add_own_parts(FlatBucket& bucket, const Bucket* gradients) {
-  const GroupAccess access(group_);
-  std::vector<std::byte*> copies = access.symmetric_memory(bucket.memory);
+  std::vector<std::byte*> copies = group_.symmetric_memory(bucket.memory);
   std::vector<std::byte*> reduced_from;
-  if (gradients != nullptr) reduced_from = access.symmetric_memory(gradients->flat());
+  if (gradients != nullptr) reduced_from = group_.symmetric_memory(gradients->flat());
   reaches_gradients_ = reaches_gradients_ && !reduced_from.empty();
   bucket.is_mapped = !copies.empty();
   any_is_mapped_ = any_is_mapped_ || bucket.is_mapped;
@@ -146,7 +144,7 @@ void FlatParameters::add_own_parts(FlatBucket& bucket, const Bucket* gradients) 
   }
 }
 
-// Into the bucket's memory.
+// Copies the parameters into the memory of the bucket, and lets them live there.
 void FlatParameters::move_members(const FlatBucket& bucket) {
   // As in Bucket: views below autograd are independent tensors that share the memory.
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
@@ -198,7 +196,7 @@ void FlatParameters::exchange(std::size_t bucket) {
       memory.narrow(0, buckets_[bucket].share.begin, buckets_[bucket].share.count);
   if (buckets_[bucket].is_mapped) {
     const int passes = averages_ ? 2 : 1;  // gradients and values
-    GroupAccess(group_).count_sent(passes * (memory.numel() - own.numel()) * own.element_size());
+    group_.count_sent(passes * (memory.numel() - own.numel()) * own.element_size());
   } else {
     exchanges_.push_back(group_.all_gather_into_tensor(memory, own));
   }

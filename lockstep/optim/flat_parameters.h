@@ -10,7 +10,6 @@
 #include <ATen/core/Tensor.h>
 
 #include "lockstep/comm/process_group.h"
-#include "lockstep/parallel/backward_reduction.h"
 #include "lockstep/parallel/bucket.h"
 #include "lockstep/parallel/bucket_plan.h"
 #include "lockstep/tensor/piece.h"
@@ -29,8 +28,8 @@ struct ParameterPart {
 };
 
 // UsageError, which begins with `owner` and names the parameter, if one requires a gradient that
-// the reduction does not reduce.
-void require_parameters_of(const BackwardReduction& reduction,
+// is in none of the buckets.
+void require_parameters_of(const GradientBuckets& gradients,
                            const std::vector<at::Tensor>& parameters, std::string_view owner);
 
 // Parameters are counted as in the list that the constructor takes. They lie in buckets like those
@@ -38,10 +37,10 @@ void require_parameters_of(const BackwardReduction& reduction,
 class FlatParameters {
  public:
   // Collective. Moves the parameters' values into memory from group.empty; the tensors stay the
-  // same objects. A parameter with gaps between its elements becomes contiguous. The reduction may
-  // be null; otherwise it has a plan. Errors begin with `owner`.
+  // same objects. A parameter with gaps between its elements becomes contiguous. The buckets of
+  // gradients may be null; otherwise all have been made. Errors begin with `owner`.
   FlatParameters(std::string_view owner, std::vector<at::Tensor> parameters, ProcessGroup& group,
-                 const BackwardReduction* reduction);
+                 const GradientBuckets* gradients);
 
   std::size_t parameters() const { return parameters_.size(); }
   std::size_t buckets() const { return buckets_.size(); }
@@ -50,8 +49,8 @@ class FlatParameters {
     return buckets_[bucket].own_parts;
   }
 
-  // Whether every gradient that the reduction reduces is one of a parameter here, and can be
-  // reached on every rank.
+  // Whether every gradient in the buckets is one of a parameter here, and can be reached on every
+  // rank.
   bool reaches_gradients() const { return reaches_gradients_; }
 
   // An update, which is collective: begin_update(), new values for this rank's own parts and their

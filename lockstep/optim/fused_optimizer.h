@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The members of FusedOptimizer, for the files that instantiate it: how it is made, and its step.
+// The members of FusedOptimizer, for the files that instantiate it: its constructors and its step.
 #pragma once
 
 #include <cstddef>
@@ -24,13 +24,54 @@
 #include "lockstep/optim/fused_optimizer_state.h"
 #include "lockstep/optim/optimizers.h"
 #include "lockstep/optim/parameter_groups.h"
-#include "lockstep/optim/updates.h"
 #include "lockstep/parallel/distinct_parameters.h"
-#include "lockstep/parallel/finite_check.h"
+#include "lockstep/parallel/divided_reduction.h"
+#include "lockstep/parallel/finite_gradients.h"
 #include "lockstep/parallel/model_agreement.h"
-#include "lockstep/parallel/reduction_access.h"
 
 namespace lockstep::optim {
+
+// The updates of parameters that have these options: in host memory one by one, elsewhere in lists
+// of one device and one type.
+template <class Options, class State>
+class Updates {
+ public:
+  // Options are read when parameters are updated. Gradients are multiplied by the factor.
+  Updates(torch::optim::Optimizer& optimizer, const torch::optim::OptimizerOptions& options,
+          double gradient_factor)
+      : optimizer_(optimizer),
+        options_(static_cast<const Options&>(options)),
+        gradient_factor_(gradient_factor) {}
+
+  void add(const DenseParameter& parameter) {
+    const at::Tensor& values = parameter.values();
+    if (values.is_cpu()) {
+      Algorithm<State>::update(optimizer_, parameter, options_, gradient_factor_);
+      return parameter.commit();
+    }
+    for (std::vector<DenseParameter>& list : lists_) {
+      const at::Tensor& other = list.front().values();
+      if (other.device() == values.device() && other.scalar_type() == values.scalar_type()) {
+        return list.push_back(parameter);
+      }
+    }
+    lists_.push_back({parameter});
+  }
+
+  void finish() {
+    for (const std::vector<DenseParameter>& list : lists_) {
+      Algorithm<State>::update_on_device(optimizer_, list, options_, gradient_factor_);
+      for (const DenseParameter& parameter : list) parameter.commit();
+    }
+    lists_.clear();
+  }
+
+ private:
+  torch::optim::Optimizer& optimizer_;
+  const Options& options_;
+  double gradient_factor_;
+  std::vector<std::vector<DenseParameter>> lists_;
+};
 
 template <class Base, class Options, class State>
 FusedOptimizer<Base, Options, State>::FusedOptimizer(
@@ -62,7 +103,7 @@ FusedOptimizer<Base, Options, State>::FusedOptimizer(
     std::vector<torch::optim::OptimizerParamGroup> groups, Options defaults,
     DistributedDataParallelBase& model)
     : FusedOptimizer(std::move(groups), std::move(defaults)) {
-  reduction_ = ReductionAccess::of(model);
+  reduction_ = model.divided_reduction();
   shard(model.group());
 }
 
@@ -89,7 +130,7 @@ void FusedOptimizer<Base, Options, State>::shard(GroupArgument group) {
   compared_options_ = detail::options_of_groups<Options>(*this);
   group_ = group.shared();
   if (reduction_) {
-    require_parameters_of(*reduction_, parameters_of(*this), Algorithm<State>::name());
+    require_parameters_of(reduction_->buckets(), parameters_of(*this), Algorithm<State>::name());
     reduction_->expect_shares();
   }
   lay_out();
@@ -100,9 +141,10 @@ void FusedOptimizer<Base, Options, State>::shard(GroupArgument group) {
 template <class Base, class Options, class State>
 bool FusedOptimizer<Base, Options, State>::lay_out() {
   if (!flat_) {
-    if (reduction_ && !reduction_->has_buckets()) return false;
-    flat_ = std::make_unique<FlatParameters>(Algorithm<State>::name(), parameters_of(*this),
-                                             *group_, reduction_.get());
+    if (reduction_ && !reduction_->buckets().are_complete()) return false;
+    flat_ =
+        std::make_unique<FlatParameters>(Algorithm<State>::name(), parameters_of(*this), *group_,
+                                         reduction_ ? &reduction_->buckets() : nullptr);
     if (flat_->reaches_gradients()) reduction_->defer_shares();
   }
   if (loaded_) take_own_parts();

@@ -114,7 +114,7 @@ StatePart state_part(const ParameterPart& part, State& state, bool is_divided) {
   return result;
 }
 
-// Of every parameter of one that is not sharded.
+// The state of every parameter of an optimizer that is not sharded.
 template <class State>
 std::vector<StatePart> whole_parts(torch::optim::Optimizer& optimizer) {
   std::vector<StatePart> parts;
@@ -166,7 +166,7 @@ void FusedOptimizer<Base, Options, State>::gather_state(Base* consolidated, int 
   // For each parameter: which tensors its state has on any rank, and its number of steps.
   const at::Tensor found = at::zeros({parameters, kinds + 1}, at::kLong);
   auto rows = found.accessor<std::int64_t, 2>();
-  // Of each kind the parts of each bucket.
+  // For each kind of tensor, the parts of each bucket.
   using Parts = std::vector<std::vector<at::Tensor>>;
   std::vector<Parts> parts(static_cast<std::size_t>(kinds), Parts(flat_->buckets()));
   for (std::size_t bucket = 0; bucket < flat_->buckets(); ++bucket) {

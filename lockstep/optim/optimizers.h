@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// SGD, Adam and AdamW that read and write each element once a step, where libtorch's own run about
-// ten small kernels a parameter:
+// Public. SGD, Adam and AdamW that read and write each element once a step, where libtorch's own
+// run about ten small kernels a parameter:
 //
 //   lockstep::optim::Adam optimizer(net->parameters(), 1e-3);  // one process, or DataParallel
 //   lockstep::optim::Adam optimizer(model, 1e-3);              // sharded over the ranks of a
@@ -28,7 +28,7 @@
 #include "lockstep/tensor/named_tensor.h"
 
 namespace lockstep {
-class BackwardReduction;
+class DividedReduction;
 }
 
 namespace lockstep::optim {
@@ -53,7 +53,7 @@ struct StatePart {
   // Elements of the parameter, counted in the order in which they lie in its memory.
   std::int64_t begin = 0;
   std::int64_t end = 0;
-  // Of the parameter, without gaps: they say which element lies where.
+  // The layout of the parameter, without gaps: where each element lies.
   std::vector<std::int64_t> sizes;
   std::vector<std::int64_t> strides;
   // By their names in Python, such as "exp_avg". One dimension with end - begin elements. They may
@@ -162,12 +162,12 @@ class FusedOptimizer : public Base, public UnscalingOptimizer, public ShardedOpt
   std::unique_ptr<Base> plain_copy() const;
   std::string where() const;
 
-  std::shared_ptr<ProcessGroup> group_;           // null unless sharded
-  std::shared_ptr<BackwardReduction> reduction_;  // of the model, if there is one
-  std::unique_ptr<FlatParameters> flat_;          // once parameters have moved
-  std::unique_ptr<Base> loaded_;                  // a state that waits for that
-  std::vector<std::string> loaded_lines_;         // of that state, to be compared between ranks
-  std::vector<Options> compared_options_;         // of the groups, equal on all ranks
+  std::shared_ptr<ProcessGroup> group_;          // null unless sharded
+  std::shared_ptr<DividedReduction> reduction_;  // of the model, if there is one
+  std::unique_ptr<FlatParameters> flat_;         // once parameters have moved
+  std::unique_ptr<Base> loaded_;                 // a state that waits for that
+  std::vector<std::string> loaded_lines_;        // of that state, to be compared between ranks
+  std::vector<Options> compared_options_;        // of the groups, equal on all ranks
   std::unique_ptr<Base> consolidated_;
 };
 

@@ -15,7 +15,7 @@ namespace lockstep::optim {
 // Over all groups, in their order.
 std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer);
 
-// Those that are defined.
+// The gradients that are defined.
 std::vector<at::Tensor> gradients_of(const torch::optim::Optimizer& optimizer);
 
 // The index of the group that has the parameter of this number.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Lays the gradients' views over a bucket's buffer, and copies gradients into it.
+// Lays the views of gradients over the buffer of a bucket, copies gradients into it, and shows it
+// to communication hooks.
 #include "lockstep/parallel/bucket.h"
 
 #include <algorithm>
@@ -9,7 +10,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
-#include "lockstep/comm/group_access.h"
+#include "lockstep/parallel/comm_hook.h"
 #include "lockstep/tensor/device_copies.h"
 #include "lockstep/tensor/kernels/stream_copy.h"
 
@@ -62,7 +63,7 @@ Bucket::Bucket(int index, const PlannedBucket& plan, std::span<const at::Tensor>
   flat_ = group.empty({elements * reals}, options);
   flat_.zero_();  // padding is reduced too: no slow or trapping bit patterns
   means_ = divided ? flat_.narrow(0, share_.begin, share_.count) : flat_;
-  if (reals == 1 && !divided) in_place_ = GroupAccess(group).own_share(flat_);
+  if (reals == 1 && !divided) in_place_ = group.own_share(flat_);
   const at::Tensor typed = real == dtype ? flat_ : at::view_as_complex(flat_.view({-1, 2}));
 
   const std::int64_t start = typed.storage_offset();
@@ -208,6 +209,38 @@ bool Bucket::has_one_update_code() const {
     if (is_nonzero(parameters_.size() + code)) ++found;
   }
   return found == 1;
+}
+
+void GradientBuckets::set_plan(std::vector<PlannedBucket> plan) {
+  plan_ = std::move(plan);
+  buckets_.reserve(plan_.size());
+}
+
+Bucket& GradientBuckets::add(ProcessGroup& group) {
+  const PlannedBucket& planned = plan_[buckets_.size()];
+  const int number = static_cast<int>(buckets_.size());
+  buckets_.emplace_back(number, planned, parameters_, group, divided_);
+  int index = 0;
+  for (const int parameter : planned.parameters) {
+    places_[static_cast<std::size_t>(parameter)] = {number, index++};
+  }
+  return buckets_.back();
+}
+
+int GradBucket::index() const {
+  return bucket_.index();
+}
+const at::Tensor& GradBucket::buffer() const {
+  return bucket_.flat();
+}
+const std::vector<at::Tensor>& GradBucket::gradients() const {
+  return bucket_.gradients();
+}
+const at::Tensor& GradBucket::trailer() const {
+  return bucket_.trailer();
+}
+const std::vector<int>& GradBucket::parameters() const {
+  return bucket_.parameters();
 }
 
 }  // namespace lockstep

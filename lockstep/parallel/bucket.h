@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A flat buffer that holds several gradients and is reduced as a whole.
+// Flat buffers that hold several gradients each and are reduced as a whole.
 #pragma once
 
 #include <array>
@@ -31,7 +31,7 @@ class Bucket {
 
   // The whole buffer: gradients, padding and trailer. One dimension, real type.
   const at::Tensor& flat() const { return flat_; }
-  // Where a reduction leaves the mean over the ranks: all of flat(), or this rank's share of it.
+  // Where a reduction leaves the mean over the ranks: all of flat(), or the share of this rank.
   const at::Tensor& means() const { return means_; }
   bool is_divided() const { return divided_; }
   // The elements of a gradient that lie in this rank's share, divided or not, in one dimension. May
@@ -91,6 +91,52 @@ class Bucket {
   std::byte* trailer_bytes_ = nullptr;
   std::size_t element_size_ = 0;
   std::array<std::byte, 16> one_ = {};
+};
+
+// The buckets of a list of parameters, which are counted as in that list. Planned in the first
+// backward, and then made one after another.
+class GradientBuckets {
+ public:
+  // Where a gradient is: at `index` in a bucket, which is -1 until the bucket has been made.
+  struct Place {
+    int bucket = -1;
+    int index = 0;
+  };
+
+  // The parameters require gradients. `divided`: as in Bucket, for all of them.
+  GradientBuckets(std::vector<at::Tensor> parameters, bool divided)
+      : parameters_(std::move(parameters)), divided_(divided), places_(parameters_.size()) {}
+
+  const std::vector<at::Tensor>& parameters() const { return parameters_; }
+  bool are_divided() const { return divided_; }
+
+  // What each bucket holds; empty until the first backward.
+  const std::vector<PlannedBucket>& plan() const { return plan_; }
+  void set_plan(std::vector<PlannedBucket> plan);
+  // Collective: makes the next bucket of the plan.
+  Bucket& add(ProcessGroup& group);
+  // Whether all buckets of the plan have been made.
+  bool are_complete() const { return !plan_.empty() && buckets_.size() == plan_.size(); }
+
+  std::size_t size() const { return buckets_.size(); }
+  Bucket& operator[](std::size_t index) { return buckets_[index]; }
+  const Bucket& operator[](std::size_t index) const { return buckets_[index]; }
+  std::vector<Bucket>::iterator begin() { return buckets_.begin(); }
+  std::vector<Bucket>::iterator end() { return buckets_.end(); }
+
+  Place place(int parameter) const { return places_[static_cast<std::size_t>(parameter)]; }
+  // The view of a gradient in its bucket, which has been made.
+  const at::Tensor& gradient(int parameter) const {
+    const Place at = place(parameter);
+    return buckets_[static_cast<std::size_t>(at.bucket)].gradient(at.index);
+  }
+
+ private:
+  std::vector<at::Tensor> parameters_;
+  bool divided_;
+  std::vector<PlannedBucket> plan_;
+  std::vector<Bucket> buckets_;
+  std::vector<Place> places_;  // of each gradient
 };
 
 }  // namespace lockstep

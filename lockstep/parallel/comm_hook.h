@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Communication hooks, like PyTorch's: functions that reduce a bucket of gradients instead of
-// all_reduce with ReduceOp::mean. Ready-made ones are in comm_hooks.h.
+// Public. Communication hooks, like PyTorch's: functions that reduce a bucket of gradients instead
+// of all_reduce with ReduceOp::mean. Ready-made ones are in comm_hooks.h.
 #pragma once
 
 #include <functional>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Wraps a module so that each batch is split among copies of it in this process, on several GPUs or
-// several cores, like torch.nn.DataParallel.
+// Public. Wraps a module so that each batch is split among copies of it in this process, on several
+// GPUs or several cores, like torch.nn.DataParallel.
 //
 //   auto model = lockstep::DataParallel(net, {.replicas = 4});
 //   loss(model(input), target).backward();   // net's gradients are those of the whole batch
@@ -21,10 +21,11 @@
 
 #include <torch/nn/cloneable.h>
 
+#include "lockstep/parallel/errors.h"
 #include "lockstep/parallel/moved_input.h"
 #include "lockstep/parallel/parallel_module.h"
+#include "lockstep/parallel/replica_factory.h"
 #include "lockstep/parallel/replica_forward.h"
-#include "lockstep/parallel/wrapped_module.h"
 
 namespace lockstep {
 
@@ -129,7 +130,7 @@ class DataParallelImpl final : public DataParallelBase {
   // per replica; everything else is replica 0's. A single replica or a single sample goes straight
   // through the module.
   //
-  // Blocks until all replicas have ended; so does backward. ReplicaFailed (replica_forward.h) if
+  // Blocks until all replicas have ended; so does backward. ReplicaFailed (errors.h) if
   // one threw, in forward or in backward; the model can be used again. UsageError if the module
   // cannot be replicated, if inputs differ in their number of samples, if outputs do not fit
   // together, and in backward for create_graph.

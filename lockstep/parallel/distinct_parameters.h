@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The parameters of a module, each once. C++'s parameters() and named_parameters() list a tensor
-// for each of its names, such as the tied weight of an embedding and an output layer, where
+// Public. The parameters of a module, each once. C++'s parameters() and named_parameters() list a
+// tensor for each of its names, such as the tied weight of an embedding and an output layer, where
 // Python's list it once. libtorch's own functions then count, clip or step it twice:
 //
 //   torch::optim::Adam optimizer(lockstep::distinct_parameters(*net), 1e-3);

@@ -13,14 +13,12 @@
 #include "lockstep/comm/types/call_origin.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/rethrow.h"
-#include "lockstep/parallel/announced_step.h"
-#include "lockstep/parallel/backward_entry.h"
+#include "lockstep/parallel/backward_hooks.h"
+#include "lockstep/parallel/backward_reduction.h"
 #include "lockstep/parallel/distinct_parameters.h"
-#include "lockstep/parallel/first_draw.h"
-#include "lockstep/parallel/known_parameters.h"
+#include "lockstep/parallel/misuse_checks.h"
 #include "lockstep/parallel/model_agreement.h"
 #include "lockstep/parallel/sync_batch_norm.h"
-#include "lockstep/parallel/tensor_hash.h"
 #include "lockstep/parallel/uneven_batches.h"
 
 namespace lockstep {
@@ -161,12 +159,13 @@ DistributedDataParallelBase::~DistributedDataParallelBase() = default;
 
 std::uint64_t DistributedDataParallelBase::before_forward() {
   const CallScope scope(CallOrigin::forward);
-  reducer_.check();
+  BackwardReduction& reduction = *reducer_.reduction();
+  reduction.check();
   if (at::GradMode::is_enabled() && reducer_.synchronizes()) {
     if (known_parameters_) known_parameters_->warn_of_new();
     // The wrapped module's own mode counts: evaluating it on one rank must not block.
     if (!buffers_.empty() && inner().is_training()) {
-      broadcast_buffers(reducer_.announce(JoinStep::broadcast_buffers).root);
+      broadcast_buffers(reduction.group().announce(JoinStep::broadcast_buffers).root);
     }
     if (first_draw_) first_draw_->before_forward();
   }
@@ -175,9 +174,10 @@ std::uint64_t DistributedDataParallelBase::before_forward() {
 
 JoinStep DistributedDataParallelBase::follow_step() {
   const CallScope scope(CallOrigin::join);
-  const AnnouncedStep next = reducer_.announce(JoinStep::none);
+  BackwardReduction& reduction = *reducer_.reduction();
+  const AnnouncedStep next = reduction.group().announce(JoinStep::none);
   if (next.step == JoinStep::broadcast_buffers) broadcast_buffers(next.root);
-  if (next.step == JoinStep::reduce_gradients) reducer_.follow_backward();
+  if (next.step == JoinStep::reduce_gradients) reduction.follow_backward();
   return next.step;
 }
 
@@ -194,7 +194,7 @@ void DistributedDataParallelBase::broadcast_buffers(int root) {
     group_->broadcast(aliases, root).wait();
   } catch (const Error&) {
     const std::string before = where(*group_) + "broadcasting buffers: ";
-    if (reducer_.announces_steps()) rethrow_with(before);
+    if (reducer_.reduction()->group().announces_steps()) rethrow_with(before);
     rethrow_with_hint_at_batches(before);
   }
 }
@@ -219,10 +219,15 @@ void DistributedDataParallelBase::after_forward(c10::ArrayRef<at::Tensor*> outpu
   }
   const bool trains = inner().is_training() && at::GradMode::is_enabled();
   if (first_draw_ && trains && reducer_.synchronizes()) {
-    reducer_.set_first_draw(first_draw_->after_forward());
+    reducer_.reduction()->set_first_draw(first_draw_->after_forward());
     first_draw_.reset();
   }
-  reducer_.prepare_in_place({outputs.data(), outputs.size()}, before_forward);
+  reducer_.reduction()->watch({outputs.data(), outputs.size()}, before_forward);
+}
+
+std::shared_ptr<DividedReduction> DistributedDataParallelBase::divided_reduction() const {
+  const std::shared_ptr<BackwardReduction>& reduction = reducer_.reduction();
+  return {reduction, &reduction->divided()};
 }
 
 void DistributedDataParallelBase::pretty_print(std::ostream& stream) const {

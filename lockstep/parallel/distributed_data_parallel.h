@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Wraps a module so that backward averages its gradients over the ranks, like
+// Public. Wraps a module so that backward averages its gradients over the ranks, like
 // torch.nn.parallel.DistributedDataParallel.
 //
 //   auto model = lockstep::DistributedDataParallel(net, group);
@@ -30,11 +30,12 @@
 #include "lockstep/parallel/moved_input.h"
 #include "lockstep/parallel/parallel_module.h"
 #include "lockstep/parallel/reducer.h"
-#include "lockstep/parallel/wrapped_module.h"
 
 namespace lockstep {
 
+class DividedReduction;
 class FirstDraw;
+enum class JoinStep : std::int32_t;
 class KnownParameters;
 
 // The part that does not depend on the module's type, for functions that take any model:
@@ -58,6 +59,9 @@ class DistributedDataParallelBase : public ParallelModule {
 
   void pretty_print(std::ostream& stream) const override;
 
+  // Internal: what optimizers and clipping use.
+  std::shared_ptr<DividedReduction> divided_reduction() const;
+
  protected:
   DistributedDataParallelBase(std::shared_ptr<torch::nn::Module> module,
                               std::shared_ptr<ProcessGroup> group,
@@ -68,13 +72,11 @@ class DistributedDataParallelBase : public ParallelModule {
   const std::optional<at::Device>& input_device() const { return input_device_; }
 
  private:
-  friend class ReductionAccess;
+  // Follows the steps of ranks that have batches left.
   friend void join(DistributedDataParallelBase& model, const std::function<void()>& body,
                    const std::function<void()>& follow);
 
-  // For join(): steps are announced, and a rank without batches follows those of the others.
-  void announce_steps(bool on) { reducer_.announce_steps(on); }
-  int last_root() const { return reducer_.last_root(); }
+  // Takes part in the next step that another rank announces.
   JoinStep follow_step();
   void broadcast_buffers(int root);
   // Gives every rank the root's parameters, including frozen ones, and buffers.

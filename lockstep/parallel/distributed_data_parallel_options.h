@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The options of DistributedDataParallel and of the Reducer under it.
+// Public. The options of DistributedDataParallel and of the Reducer under it.
 #pragma once
 
 #include <optional>

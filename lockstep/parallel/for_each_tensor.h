@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Calls a function with every tensor inside a value, whatever structure a forward takes or returns:
-// tensors, tuples, pairs, arrays, vectors and other sequences, optionals, maps (their values), and
-// any nesting of these. Numbers, enumerations and strings hold no tensors. TorchScript's IValue may
-// hold tensors, tuples, lists and dictionaries.
+// Public. Calls a function with every tensor inside a value, whatever structure a forward takes or
+// returns: tensors, tuples, pairs, arrays, vectors and other sequences, optionals, maps (their
+// values), and any nesting of these. Numbers, enumerations and strings hold no tensors.
+// TorchScript's IValue may hold tensors, tuples, lists and dictionaries.
 //
 // Your own type takes part if its namespace has
 //   template <class F> void for_each_tensor(Mine& value, F&& function)

@@ -22,7 +22,7 @@ namespace {
 
 using torch::autograd::variable_list;
 using Group = std::shared_ptr<ProcessGroup>;
-// From the gradients of the outputs to that of the input.
+// Computes the gradient of the input from the gradients of the outputs.
 using Backward = std::function<at::Tensor(const variable_list&)>;
 
 class CollectiveNode : public torch::autograd::Node {

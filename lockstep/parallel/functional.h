@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Collectives that gradients pass through, like torch.distributed.nn.functional: for losses over
-// the samples of all ranks, such as contrastive ones.
+// Public. Collectives that gradients pass through, like torch.distributed.nn.functional: for losses
+// over the samples of all ranks, such as contrastive ones.
 //
 //   auto own = model(images);
 //   auto all = torch::cat(lockstep::functional::all_gather(own, group));

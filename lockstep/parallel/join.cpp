@@ -8,9 +8,10 @@
 #include <fmt/format.h>
 
 #include "lockstep/comm/types/call_origin.h"
-#include "lockstep/parallel/announced_step.h"
+#include "lockstep/parallel/backward_reduction.h"
 #include "lockstep/parallel/distinct_parameters.h"
-#include "lockstep/parallel/model_checks.h"
+#include "lockstep/parallel/errors.h"
+#include "lockstep/parallel/uneven_batches.h"
 
 namespace lockstep {
 namespace {
@@ -49,22 +50,23 @@ void join(DistributedDataParallelBase& model, const std::function<void()>& body,
   const auto drop_gradients = [&] {
     for (const at::Tensor& parameter : distinct_parameters(model)) parameter.mutable_grad().reset();
   };
-  model.announce_steps(true);
+  ReducerGroup& steps = model.reducer_.reduction()->group();
+  steps.announce_steps(true);
   try {
     body();
     follow_all([&] { return model.follow_step(); }, follow ? follow : drop_gradients);
   } catch (const std::exception& error) {
-    model.announce_steps(false);
+    steps.announce_steps(false);
     end_group(group, error.what());
     throw;
   } catch (...) {
-    model.announce_steps(false);
+    steps.announce_steps(false);
     end_group(group, "not derived from std::exception");
     throw;
   }
-  model.announce_steps(false);
+  steps.announce_steps(false);
   const CallScope scope(CallOrigin::join);
-  model.broadcast_state(model.last_root());
+  model.broadcast_state(steps.last_root());
 }
 
 }  // namespace lockstep

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Training with different numbers of batches on the ranks, like torch.distributed.algorithms.join.
+// Public. Training with different numbers of batches on the ranks, like
+// torch.distributed.algorithms.join.
 //
 //   lockstep::join(model, [&] {
 //     for (auto& batch : loader) step(batch);

@@ -11,8 +11,8 @@
 
 namespace lockstep {
 
-// Those of PyTorch's default generators of the CPU and, if it is another one, of a device. Restores
-// them at its end.
+// Keeps the states of the default generators of the CPU and, if it is another one, of a device, and
+// restores them in its destructor.
 class KeptRandomNumbers {
  public:
   explicit KeptRandomNumbers(at::Device device = at::kCPU) {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Makes sure that all ranks have the same model or optimizer, before a difference causes garbage or
-// a hang.
+// Compares models and optimizers between ranks, before a difference causes garbage or a hang: their
+// descriptions, and hashes of their tensors.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -24,5 +25,13 @@ std::vector<std::string> describe(std::string_view kind, std::span<const NamedTe
 // agreement only a hash is exchanged.
 void check_agreement(ProcessGroup& group, std::string_view who,
                      const std::vector<std::string>& lines, std::string_view what = "model");
+
+// A hash of the elements' bits in index order, independent of the memory layout; never 0. The same
+// on every machine of the same byte order. Tensors that differ in one element of up to eight bytes
+// always have different hashes, others almost always. Not cryptographic.
+std::uint64_t tensor_hash(const at::Tensor& tensor);
+
+// "rank 2", "ranks 0 and 1", "ranks 0, 3 and 5".
+std::string rank_list(const std::vector<int>& ranks);
 
 }  // namespace lockstep

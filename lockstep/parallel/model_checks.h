@@ -1,34 +1,21 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Checks that gradients are finite and that all ranks still have the same model. A flipped bit, or
-// a change on one rank only, silently makes the models differ.
+// Public. Checks that gradients are finite and that all ranks still have the same model. A flipped
+// bit, or a change on one rank only, silently makes the models differ.
 #pragma once
 
 #include <torch/nn/module.h>
 
 #include "lockstep/comm/group_argument.h"
-#include "lockstep/core/error.h"
-#include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/parallel/errors.h"
 
 namespace lockstep {
 
-// Gradients have infinite or NaN elements. Backward throws this on every rank after all gradients
-// have been reduced, so the group and the model can be used again. Clear the gradients before the
-// next backward, and do not step with them.
-class NonFiniteGradient : public Error {
- public:
-  using Error::Error;
-};
+class DistributedDataParallelBase;
 
 // For training in one process, between backward and the optimizer's step. NonFiniteGradient, naming
 // the parameters, if the module has such gradients. With DistributedDataParallel set .check_finite,
 // which also names the rank.
 void check_finite_gradients(const torch::nn::Module& module);
-
-// The ranks have different parameters, buffers or gradients.
-class OutOfSync : public Error {
- public:
-  using Error::Error;
-};
 
 struct InSyncOptions {
   // Compares all buffers except running_mean and running_var, which are statistics of each rank's

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Devices of a module, and tensors and arguments of forward that are moved to them.
+// Public. Devices of a module, and tensors and arguments of forward that are moved to them.
 #pragma once
 
 #include <concepts>

@@ -1,22 +1,19 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Checks parameters and options, and delegates to BackwardReduction.
+// Checks parameters and options, and compares them between ranks.
 #include "lockstep/parallel/reducer.h"
 
 #include <algorithm>
 #include <cmath>
 #include <utility>
 
-#include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
 #include "lockstep/comm/types/call_origin.h"
 #include "lockstep/core/error.h"
-#include "lockstep/parallel/announced_step.h"
-#include "lockstep/parallel/backward_entry.h"
+#include "lockstep/parallel/backward_hooks.h"
 #include "lockstep/parallel/backward_reduction.h"
 #include "lockstep/parallel/distinct_parameters.h"
 #include "lockstep/parallel/model_agreement.h"
-#include "lockstep/parallel/wrapped_parameters.h"
 
 namespace lockstep {
 namespace {
@@ -88,85 +85,34 @@ Reducer::Reducer(const std::vector<NamedTensor>& parameters, GroupArgument argum
         "[reducer] no parameter requires a gradient, so that there is nothing to "
         "reduce; use the module without wrapping it");
   }
-  parameters_ = std::make_shared<WrappedParameters>(
-      taken, fmt::format("[reducer] rank {} of {}: ", group->rank(), group->size()));
-  if (group->size() > 1 || options.check_finite) {
-    reduction_ = std::make_shared<BackwardReduction>(taken, std::move(group), limits, options,
-                                                     no_sync_depth_);
-  }
+  reduction_ =
+      std::make_shared<BackwardReduction>(taken, std::move(group), limits, options, no_sync_depth_);
 }
 
 Reducer::Reducer(const std::vector<at::Tensor>& parameters, GroupArgument group,
                  const ReducerOptions& options)
     : Reducer(numbered(parameters), std::move(group), options) {}
 
-void Reducer::check() const {
-  parameters_->check();
-  if (reduction_) reduction_->check();
-}
-
-void Reducer::announce_steps(bool on) {
-  if (reduction_) reduction_->announce_steps(on);
-}
-
-bool Reducer::announces_steps() const {
-  return reduction_ && reduction_->announces_steps();
-}
-
-AnnouncedStep Reducer::announce(JoinStep mine) {
-  return reduction_ ? reduction_->announce(mine) : AnnouncedStep();
-}
-
-int Reducer::last_root() const {
-  return reduction_ ? reduction_->last_root() : 0;
-}
-
-void Reducer::follow_backward() {
-  if (reduction_) reduction_->follow_backward();
-}
-
-void Reducer::set_first_draw(std::int64_t state) {
-  if (reduction_) reduction_->set_first_draw(state);
-}
-
-void Reducer::prepare_in_place(std::span<at::Tensor* const> outputs,
-                               std::uint64_t before_forward) const {
-  if (!reduction_ || !at::GradMode::is_enabled()) return;
-  const bool synchronized = synchronizes();
-  if (synchronized) reduction_->expect_backwards();
-  const std::shared_ptr<BackwardListener> listener =
-      synchronized ? reduction_ : reduction_->unsynchronized_entry();
-  for (at::Tensor* output : outputs) {
-    if (output->defined() && output->requires_grad()) {
-      watch_entry(*output, listener, before_forward);
-    }
-  }
-}
-
 at::Tensor Reducer::prepare(const at::Tensor& output) {
-  check();
-  at::Tensor result = output;
-  at::Tensor* const pointer = &result;
-  prepare_in_place({&pointer, 1}, next_node_number());
-  return result;
+  return std::move(prepare(std::vector{output}).front());
 }
 
 std::vector<at::Tensor> Reducer::prepare(std::vector<at::Tensor> outputs) {
-  check();
+  reduction_->check();
   for (at::Tensor& output : outputs) {
     at::Tensor* const pointer = &output;
-    prepare_in_place({&pointer, 1}, next_node_number());
+    reduction_->watch({&pointer, 1}, next_node_number());
   }
   return outputs;
 }
 
 void Reducer::register_comm_hook(CommHook hook) {
   if (!hook) throw UsageError("[reducer] the communication hook is empty");
-  if (reduction_) reduction_->register_comm_hook(std::move(hook));
+  reduction_->register_comm_hook(std::move(hook));
 }
 
 std::vector<std::string> Reducer::unused_parameters() const {
-  return reduction_ ? reduction_->unused_parameters() : std::vector<std::string>();
+  return reduction_->unused_parameters();
 }
 
 }  // namespace lockstep

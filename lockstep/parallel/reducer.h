@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Averages the gradients of a list of parameters over the ranks during backward.
+// Public. Averages the gradients of a list of parameters over the ranks during backward.
 // DistributedDataParallel builds on it; use it directly if there is no module.
 #pragma once
 
-#include <cstdint>
 #include <memory>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,9 +16,6 @@
 namespace lockstep {
 
 class BackwardReduction;
-enum class JoinStep : std::int32_t;
-struct AnnouncedStep;
-class WrappedParameters;
 
 // While it lives, forwards are not synchronized: their backwards accumulate gradients on this rank
 // only. The next synchronized backward reduces the sum. As in PyTorch, it matters whether the
@@ -124,25 +119,12 @@ class Reducer {
   // Names of the parameters that no rank used between the last two reductions.
   std::vector<std::string> unused_parameters() const;
 
- private:
-  friend class ReductionAccess;
-  // The wrapper checks before forward and prepares the outputs afterwards.
-  friend class DistributedDataParallelBase;
-  void check() const;
-  // For join(), as in BackwardReduction.
-  void announce_steps(bool on);
-  bool announces_steps() const;
-  AnnouncedStep announce(JoinStep mine);
-  int last_root() const;
-  void follow_backward();
-  // See FirstDraw.
-  void set_first_draw(std::int64_t state);
-  // `before_forward` is autograd's next node number, read before forward.
-  void prepare_in_place(std::span<at::Tensor* const> outputs, std::uint64_t before_forward) const;
+  // Internal: what the wrapper, join() and optimizers use.
+  const std::shared_ptr<BackwardReduction>& reduction() const { return reduction_; }
 
-  std::shared_ptr<const WrappedParameters> parameters_;
-  std::shared_ptr<BackwardReduction> reduction_;  // null if nothing is reduced or checked
+ private:
   std::shared_ptr<int> no_sync_depth_ = std::make_shared<int>(0);
+  std::shared_ptr<BackwardReduction> reduction_;
 };
 
 }  // namespace lockstep

@@ -7,14 +7,17 @@
 #include <functional>
 #include <vector>
 
+#include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/edge.h>
 #include <torch/nn/module.h>
-
-#include "lockstep/parallel/replica_forward.h"
 
 namespace lockstep {
 
 class Replicas;
+
+// Returns the tensors in what the module returns for the first `samples` samples of a batch.
+using OutputsOf =
+    std::function<std::vector<at::Tensor>(torch::nn::Module& module, std::int64_t samples)>;
 
 // Runs another replica, which is dropped afterwards, on replica 0's samples, and again with one
 // sample more. UsageError if

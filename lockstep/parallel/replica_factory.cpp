@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Tries the user's function, clone() and the default constructor, and checks their modules.
+// Tries the function of the user, clone() and the default constructor, and checks what they make.
+#include "lockstep/parallel/replica_factory.h"
+
 #include <sstream>
 #include <string>
 #include <typeindex>
@@ -10,7 +12,6 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/parallel/kept_random_numbers.h"
-#include "lockstep/parallel/replica_forward.h"
 #include "lockstep/parallel/scatter.h"
 
 namespace lockstep {

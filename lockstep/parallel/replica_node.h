@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// One forward through replicas as a single node of the autograd graph. Its edges lead to the inputs
-// and to the module's own parameters, so that accumulation, hooks and the graph before the model
-// work as without replicas. The replicas' graphs are differentiated when backward reaches the node.
+// One forward through replicas as a single node of the autograd graph, and the sum of gradients in
+// its backward. Its edges lead to the inputs and to the parameters of the module itself, so that
+// accumulation, hooks and the graph before the model work as without replicas. The graphs of the
+// replicas are differentiated when backward reaches the node.
 #pragma once
 
 #include <cstddef>
@@ -59,5 +60,14 @@ void set_replica_history(std::vector<at::Tensor>& outputs, std::vector<GatheredO
 // Makes the input the start of a replica's graph, and returns the edge of its gradient. Unlike a
 // leaf, it may be changed in place.
 torch::autograd::Edge start_history(at::Tensor& input);
+
+// Returns for each element of `terms` the sum of its tensors, added from left to right, so that the
+// bits do not depend on the replicas' timing; undefined if it has none. The terms of one sum have
+// the same sizes and device. Dense terms on CPU are added by the collectives' kernels, a part of
+// the elements per worker; sparse and lazy terms (is_lazy) and terms on a GPU by at::add.
+//
+// Consumes the tensors: a sum may reuse the memory of its first term.
+std::vector<at::Tensor> sum_gradients(std::vector<std::vector<at::Tensor>> terms,
+                                      ReplicaWorkers& workers, int count);
 
 }  // namespace lockstep

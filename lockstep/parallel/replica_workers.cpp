@@ -1,24 +1,114 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Keeps threads that run successive rounds of jobs.
+// Keeps threads that run successive rounds of jobs, and gives each its share of the intra-op
+// threads.
 #include "lockstep/parallel/replica_workers.h"
 
 #include <algorithm>
 #include <chrono>
+#include <mutex>
 #include <system_error>
 #include <utility>
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <ATen/ThreadLocalState.h>
+#include <dlfcn.h>
 #include <fmt/format.h>
 
+#include "lockstep/core/error.h"
 #include "lockstep/core/process/cpu.h"
 #include "lockstep/core/process/spinning.h"
 #include "lockstep/libtorch_compat.h"
-#include "lockstep/parallel/thread_share.h"
+#include "lockstep/parallel/errors.h"
 
 namespace lockstep {
 namespace {
+
+// A function of a library that libtorch may have been built with; null without it.
+template <class Function>
+Function* find(const char* name) {
+  return reinterpret_cast<Function*>(dlsym(RTLD_DEFAULT, name));
+}
+
+// The lower-case name is Fortran's, which takes an address.
+int set_mkl_threads(int threads) {
+  static auto* const set = find<int(int)>("MKL_Set_Num_Threads_Local");
+  return set ? set(threads) : 0;
+}
+
+void set_openmp_threads(int threads) {
+  static auto* const set = find<void(int)>("omp_set_num_threads");
+  if (set) set(threads);
+}
+
+struct OpenBlas {
+  void (*set_threads)(int) = find<void(int)>("openblas_set_num_threads");
+  int (*threads)() = find<int()>("openblas_get_num_threads");
+
+  bool is_there() const { return set_threads && threads; }
+};
+
+const OpenBlas& open_blas() {
+  static const OpenBlas library;
+  return library;
+}
+
+std::mutex blas_shares_mutex;
+int blas_shares = 0;
+int blas_threads_before = 0;
+
+// For the calling thread, while this object lives: its OpenMP regions, and MKL.
+class ThreadShare {
+ public:
+  explicit ThreadShare(int threads);
+  ~ThreadShare();
+  ThreadShare(const ThreadShare&) = delete;
+  ThreadShare& operator=(const ThreadShare&) = delete;
+
+ private:
+  int threads_;
+  int threads_before_;
+  int mkl_before_ = 0;
+};
+
+// For OpenBLAS in all threads, while any such object lives: OpenBLAS has only one number per
+// process, and with more than one thread it computes one product after another.
+class BlasShare {
+ public:
+  explicit BlasShare(int threads);
+  ~BlasShare();
+  BlasShare(const BlasShare&) = delete;
+  BlasShare& operator=(const BlasShare&) = delete;
+};
+
+// at::get_num_threads also makes libtorch set this thread's number; libtorch does so once, and
+// would otherwise do it later.
+ThreadShare::ThreadShare(int threads) : threads_(threads), threads_before_(at::get_num_threads()) {
+  if (threads_ == threads_before_) return;
+  set_openmp_threads(threads_);
+  mkl_before_ = set_mkl_threads(threads_);
+}
+
+ThreadShare::~ThreadShare() {
+  if (threads_ == threads_before_) return;
+  set_mkl_threads(mkl_before_);
+  set_openmp_threads(threads_before_);
+}
+
+BlasShare::BlasShare(int threads) {
+  if (!open_blas().is_there()) return;
+  const std::lock_guard lock(blas_shares_mutex);
+  if (blas_shares++ > 0) return;
+  blas_threads_before = open_blas().threads();
+  if (threads < blas_threads_before) open_blas().set_threads(threads);
+}
+
+BlasShare::~BlasShare() {
+  if (!open_blas().is_there()) return;
+  const std::lock_guard lock(blas_shares_mutex);
+  if (--blas_shares > 0) return;
+  if (open_blas().threads() < blas_threads_before) open_blas().set_threads(blas_threads_before);
+}
 
 // The object whose job this thread is running.
 thread_local const ReplicaWorkers* at_work_for = nullptr;

@@ -16,8 +16,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "lockstep/parallel/replica_forward.h"
-
 namespace lockstep {
 
 class ReplicaWorkers {

@@ -10,7 +10,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 
-#include "lockstep/parallel/replica_forward.h"
+#include "lockstep/parallel/replica_factory.h"
 
 namespace lockstep {
 

@@ -21,7 +21,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/parallel/normalize_over_ranks.h"
-#include "lockstep/parallel/wrapped_module.h"
+#include "lockstep/parallel/parallel_module.h"
 
 namespace lockstep {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Batch normalization over the batches of all ranks, like torch.nn.SyncBatchNorm: for ranks whose
-// own batches are too small for good statistics.
+// Public. Batch normalization over the batches of all ranks, like torch.nn.SyncBatchNorm: for ranks
+// whose own batches are too small for good statistics.
 //
 //   lockstep::convert_sync_batchnorm(net, group->split(all_ranks));
 //   auto model = lockstep::DistributedDataParallel(net, group);
@@ -16,7 +16,7 @@
 #include <torch/nn/pimpl.h>
 
 #include "lockstep/comm/group_argument.h"
-#include "lockstep/parallel/wrapped_module.h"
+#include "lockstep/parallel/parallel_module.h"
 
 namespace lockstep {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Each rank sets its text under a numbered key, and reads those of all ranks.
+// Each rank sets its text under a numbered key, and reads the texts of all ranks.
 #include "lockstep/rendezvous/exchange.h"
 
 #include <fmt/format.h>

@@ -116,7 +116,7 @@ class HostList {
     return {*first, *last, static_cast<int>(low.size())};
   }
 
-  // Adds each name that begins with `name` and goes on with the parts from this one. Parts are
+  // Adds each name that begins with `name` and continues with the parts from this one. Parts are
   // fewer than the characters of a name.
   void add_hosts(std::size_t number, const std::string& name) {
     if (hosts_.size() >= at_most_) return;

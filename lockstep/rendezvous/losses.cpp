@@ -2,14 +2,14 @@
 // Encodes losses, keeps the one that counts, and tells the launcher.
 #include "lockstep/rendezvous/losses.h"
 
-#include <charconv>
 #include <map>
 
 #include <fmt/format.h>
 
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
-#include "lockstep/rendezvous/local_store.h"
+#include "lockstep/core/packing.h"
+#include "lockstep/rendezvous/store_client.h"
 
 namespace lockstep {
 namespace {
@@ -32,22 +32,19 @@ std::string loss_key(int rank) {
 }
 
 std::string encode(const Loss& loss) {
-  return fmt::format("{}{} {}", loss.silent ? 's' : 'l', loss.rank, loss.text);
+  return pack(loss.rank, loss.silent, loss.text);
 }
 
-std::optional<Loss> decode_loss(std::string_view text) {
-  if (text.empty() || (text.front() != 's' && text.front() != 'l')) return std::nullopt;
-  Loss loss{.silent = text.front() == 's'};
-  const auto [end, error] = std::from_chars(text.data() + 1, text.data() + text.size(), loss.rank);
-  if (error != std::errc() || end == text.data() + text.size() || *end != ' ' || loss.rank < 0) {
-    return std::nullopt;
-  }
-  loss.text = text.substr(static_cast<std::size_t>(end - text.data()) + 1);
-  return loss;
+std::optional<Loss> decode_loss(std::string_view bytes) try {
+  Loss loss;
+  unpack(bytes, loss.rank, loss.silent, loss.text);
+  return loss.rank < 0 ? std::nullopt : std::optional(std::move(loss));
+} catch (const BackendError&) {
+  return std::nullopt;
 }
 
-// One map for the whole process: groups are made by independent calls, and those of one rank must
-// agree on its loss. Never destroyed, since groups may outlive static destructors.
+// One map for the whole process: groups are made by independent calls, and the groups of one rank
+// must agree on its loss. Never destroyed, since groups may outlive static destructors.
 std::shared_ptr<LossRecord> LossRecord::of(const std::string& job, int rank, int world_size) {
   static std::mutex mutex;
   static auto& records = *new std::map<std::string, std::weak_ptr<LossRecord>>;
@@ -93,7 +90,7 @@ void LossRecord::tell_launcher() const noexcept try {
   // The rank's own error names the loss too.
 }
 
-void LossRecord::let_lost_rank_end_first() noexcept {
+void LossRecord::wait_for_lost_rank() noexcept {
   ProcessWatch process;
   {
     const std::lock_guard lock(mutex_);

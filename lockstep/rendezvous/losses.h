@@ -31,9 +31,10 @@ struct Loss {
 
 // The key under which the launcher's store holds this rank's loss.
 std::string loss_key(int rank);
+// The loss as that store holds it, without the process id; an empty value stands for no loss.
 std::string encode(const Loss& loss);
-// nullopt if the text is not a loss.
-std::optional<Loss> decode_loss(std::string_view text);
+// nullopt if the bytes are not a loss.
+std::optional<Loss> decode_loss(std::string_view bytes);
 
 // The loss that ends a rank, whichever of its groups saw it. Thread-safe.
 class LossRecord {
@@ -45,18 +46,18 @@ class LossRecord {
   // them lives. It tells the launcher if the launcher started this process as that rank.
   static std::shared_ptr<LossRecord> of(const std::string& job, int rank, int world_size);
 
-  // Keeps the first rank that died or left; until there is one, the last silent rank. Of several
-  // texts about one rank, the last counts: of a hierarchical group's inner groups, the one of all
-  // ranks reports last. Ignores a loss of this rank itself. Tells the launcher, which may block for
-  // a second.
+  // Keeps the first rank that died or left; until there is one, the last silent rank. A later text
+  // about the same rank replaces the earlier one: in a hierarchical group, the group of all ranks
+  // reports last and wins. Ignores a loss of this rank itself. Tells the launcher, which may block
+  // for a second.
   void note(const Loss& loss) noexcept;
-  // The job goes on: the loss does not end this rank. Tells the launcher as note() does.
+  // The job continues: the loss does not end this rank. Tells the launcher as note() does.
   void withdraw() noexcept;
   std::optional<Loss> loss() const;
 
   // For a rank that ends because of its loss: blocks once, for at most a second, until the lost
   // rank's process has ended. Launchers other than Lockstep's blame the rank that ends first.
-  void let_lost_rank_end_first() noexcept;
+  void wait_for_lost_rank() noexcept;
 
  private:
   void tell_launcher() const noexcept;
@@ -89,8 +90,8 @@ class GroupLosses {
   // that another group lost. -1 if there is none.
   int culprit(int lost_rank = -1) const;
   std::optional<Loss> loss() const;
-  void let_lost_rank_end_first() const noexcept {
-    if (record_) record_->let_lost_rank_end_first();
+  void wait_for_lost_rank() const noexcept {
+    if (record_) record_->wait_for_lost_rank();
   }
 
  private:

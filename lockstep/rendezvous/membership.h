@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The result of a rendezvous: which rank of the job this process is, and where the others are.
+// Public. The result of a rendezvous: which rank of the job this process is, and where the others
+// are.
 #pragma once
 
 #include <algorithm>
@@ -49,7 +50,7 @@ struct Membership {
     return member;
   }
   // Whether all ranks are known to share one machine; the same answer on every rank. A PID
-  // namespace, as of a container, counts as a machine of its own.
+  // namespace, such as a container has, counts as a machine of its own.
   bool on_one_machine() const {
     const std::string machine = process(0).machine;
     if (machine.empty()) return false;

@@ -22,12 +22,12 @@
 #include "lockstep/core/net/tcp_socket.h"
 #include "lockstep/rendezvous/c10d_store.h"
 #include "lockstep/rendezvous/launchers.h"
-#include "lockstep/rendezvous/local_store.h"
 #include "lockstep/rendezvous/losses.h"
 #include "lockstep/rendezvous/mpi_library.h"
 #include "lockstep/rendezvous/mpi_rendezvous.h"
 #include "lockstep/rendezvous/prefix_store.h"
 #include "lockstep/rendezvous/roll_call.h"
+#include "lockstep/rendezvous/store_client.h"
 #include "lockstep/rendezvous/tcp_store.h"
 
 namespace lockstep {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The interface of a store: ranks leave small values for each other before they are connected, such
-// as addresses, tokens and results. Keys and values are bytes.
+// Public. The interface of a store: ranks leave small values for each other before they are
+// connected, such as addresses, tokens and results. Keys and values are bytes.
 #pragma once
 
 #include <cstdint>

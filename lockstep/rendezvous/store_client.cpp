@@ -5,8 +5,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/core/net/stream_socket.h"
-#include "lockstep/rendezvous/store_memory.h"
-#include "lockstep/rendezvous/store_protocol.h"
+#include "lockstep/core/net/unix_socket.h"
 
 namespace lockstep {
 namespace {
@@ -14,11 +13,11 @@ namespace {
 using store_protocol::Operation;
 
 void check_size(const std::string& key, const std::string& value) {
-  if (key.size() + value.size() <= StoreClient::kMaxSize) return;
+  if (key.size() + value.size() <= store_protocol::kMaxEntry) return;
   throw UsageError(fmt::format(
       "store: key \"{}\" and its value have {} bytes together, more than {}; write large values "
       "to a file and store its name",
-      key.substr(0, 100), key.size() + value.size(), StoreClient::kMaxSize));
+      key.substr(0, 100), key.size() + value.size(), store_protocol::kMaxEntry));
 }
 
 }  // namespace
@@ -35,9 +34,10 @@ std::string StoreClient::ask(Operation operation, const std::string& key, const 
     throw UsageError(fmt::format(
         "{}store {}: there is no room for key \"{}\" with {} bytes: all keys and values of a job "
         "may have at most {} MiB together; write large values to a file and store its name",
-        user_.name, address_, key.substr(0, 100), value.size(), StoreMemory::kBound >> 20));
+        user_.name, address_, key.substr(0, 100), value.size(), store_protocol::kMaxStore >> 20));
   }
-  if (size > kMaxSize) throw BackendError("the server that answered is not a Lockstep store");
+  if (size > store_protocol::kMaxEntry)
+    throw BackendError("the server that answered is not a Lockstep store");
   std::string reply(size, '\0');
   receive_all(connection.get(), std::as_writable_bytes(std::span(reply)), deadline);
   return reply;
@@ -91,6 +91,10 @@ std::string StoreClient::get(const std::string& key, const Deadline& deadline) {
   } catch (const BackendError& error) {
     throw_gone(key, error);
   }
+}
+
+UniqueFd LocalStore::connect(const Deadline& deadline) const {
+  return connect_unix(path_, deadline);
 }
 
 }  // namespace lockstep

@@ -1,20 +1,18 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The client of a StoreServer.
+// The clients of a StoreServer: the base class, and the store of ranks that one launcher started on
+// this machine. tcp_store.h has the client of rank 0's store.
 #pragma once
 
 #include <chrono>
-#include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "lockstep/core/unique_fd.h"
 #include "lockstep/rendezvous/store.h"
+#include "lockstep/rendezvous/store_protocol.h"
 
 namespace lockstep {
-
-namespace store_protocol {
-enum class Operation : char;
-}  // namespace store_protocol
 
 // `name` begins all messages ("rank 1 of 2: "). `patience` bounds the wait for an answer that
 // depends on no other rank.
@@ -27,12 +25,9 @@ struct StoreUser {
 // may use it.
 class StoreClient : public Store {
  public:
-  // The maximum size of a key and its value together, in bytes.
-  static constexpr std::size_t kMaxSize = std::size_t{64} << 20;
-
   // Returns when the server has stored the value; TimeoutError if it does not answer in time.
-  // UsageError if key and value exceed kMaxSize, or if the server has no room for them
-  // (StoreMemory::kBound).
+  // UsageError if key and value exceed store_protocol::kMaxEntry, or if the server has no room for
+  // them (kMaxStore).
   void set(const std::string& key, const std::string& value) override;
 
   // The number is stored as decimal text, as in libtorch's stores. UsageError if the key holds
@@ -63,6 +58,20 @@ class StoreClient : public Store {
   std::string address_;
   Server server_;
   StoreUser user_;
+};
+
+// The client of the launcher's LocalStoreServer, whose Unix socket path the ranks find in
+// LOCKSTEP_STORE.
+class LocalStore final : public StoreClient {
+ public:
+  // `path` is the server's socket. Connects at the first call.
+  explicit LocalStore(std::string path, StoreUser user = {})
+      : StoreClient(path, Server::launcher, std::move(user)), path_(std::move(path)) {}
+
+ private:
+  UniqueFd connect(const Deadline& deadline) const override;
+
+  std::string path_;
 };
 
 }  // namespace lockstep

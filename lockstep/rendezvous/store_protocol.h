@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The bytes between StoreClient and StoreServer. A connection carries one request and one reply.
-// Both begin with their length; integers are in this machine's byte order.
+// The bytes between StoreClient and StoreServer, and their limits. A connection carries one request
+// and one reply. Both begin with their length; integers are in this machine's byte order.
 //   request: length of the rest | operation | length of the key | key | value
 //   reply:   length of the value | value
 // The reply to a set is empty. An add sends and receives decimal text; its reply is empty if the
@@ -8,13 +8,12 @@
 #pragma once
 
 #include <charconv>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <optional>
 #include <string>
 #include <string_view>
-
-#include "lockstep/rendezvous/store_client.h"
 
 namespace lockstep::store_protocol {
 
@@ -22,10 +21,16 @@ using Length = std::uint32_t;
 
 enum class Operation : char { set = 's', get = 'g', add = 'a' };
 
+// The maximum size of a key and its value together, in bytes.
+inline constexpr std::size_t kMaxEntry = std::size_t{64} << 20;
+// The maximum size of all keys and values of a server, and of requests that have arrived in part,
+// in bytes. Enough for a few values of the maximum size.
+inline constexpr std::size_t kMaxStore = std::size_t{256} << 20;
+
 inline constexpr Length kNoRoom = 0xffff'ffff;
 
 // The largest length that may begin a request.
-inline constexpr std::size_t kMaxRequest = sizeof(char) + sizeof(Length) + StoreClient::kMaxSize;
+inline constexpr std::size_t kMaxRequest = sizeof(char) + sizeof(Length) + kMaxEntry;
 
 inline std::string encode_length(std::size_t length) {
   const auto value = static_cast<Length>(length);

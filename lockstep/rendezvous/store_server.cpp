@@ -12,7 +12,6 @@
 #include <sys/socket.h>
 
 #include "lockstep/core/error.h"
-#include "lockstep/rendezvous/store_protocol.h"
 
 namespace lockstep {
 namespace {
@@ -163,7 +162,7 @@ bool StoreServer::keep(std::string key, std::string value) {
 void StoreServer::set(std::string key, std::string value) {
   if (keep(std::move(key), std::move(value))) return;
   throw UsageError(
-      fmt::format("store: it is full; it holds at most {} MiB", StoreMemory::kBound >> 20));
+      fmt::format("store: it is full; it holds at most {} MiB", store_protocol::kMaxStore >> 20));
 }
 
 StoreServer::Values StoreServer::values() const {

@@ -14,13 +14,49 @@
 #include "lockstep/core/file/fork_safe_fd.h"
 #include "lockstep/core/net/epoll.h"
 #include "lockstep/rendezvous/store.h"
-#include "lockstep/rendezvous/store_memory.h"
+#include "lockstep/rendezvous/store_protocol.h"
 
 namespace lockstep {
 
+// Bounds the memory of a store's server (store_protocol::kMaxStore): values, and requests that have
+// arrived in part.
+class StoreMemory {
+ public:
+  // The overhead of an entry beyond its key and value, in bytes.
+  static constexpr std::size_t kPerEntry = 256;
+
+  // A part of the memory, returned when this object is destroyed.
+  class Share {
+   public:
+    explicit Share(StoreMemory& memory) : memory_(memory) {}
+    Share(const Share&) = delete;
+    Share& operator=(const Share&) = delete;
+    ~Share() { clear(); }
+
+    // Returns false and changes nothing if the bound would be exceeded.
+    bool grow(std::size_t bytes) {
+      if (bytes > store_protocol::kMaxStore - memory_.held_) return false;
+      memory_.held_ += bytes;
+      bytes_ += bytes;
+      return true;
+    }
+    void clear() {
+      memory_.held_ -= bytes_;
+      bytes_ = 0;
+    }
+
+   private:
+    StoreMemory& memory_;
+    std::size_t bytes_ = 0;
+  };
+
+ private:
+  std::size_t held_ = 0;
+};
+
 // Has no thread: its owner polls descriptor() for POLLIN and then calls serve(). A connection that
 // sends anything but a request is closed, at no cost to the others. Holds at most
-// StoreMemory::kBound bytes and refuses more. Not thread-safe.
+// store_protocol::kMaxStore bytes and refuses more. Not thread-safe.
 class StoreServer {
  public:
   using Values = StoreValues;

@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Both ends of rank 0's store: serving it, and connecting to it.
+// Both ends of rank 0's store: the server and its thread, and the client of all ranks.
 #include "lockstep/rendezvous/tcp_store.h"
 
+#include <array>
+
 #include <fmt/format.h>
+#include <poll.h>
 
 #include "lockstep/core/net/authenticating_acceptor.h"
+#include "lockstep/core/net/service_thread.h"
 #include "lockstep/core/net/tcp_socket.h"
 #include "lockstep/rendezvous/store_client.h"
-#include "lockstep/rendezvous/tcp_store_server.h"
+#include "lockstep/rendezvous/store_server.h"
 
 namespace lockstep {
 namespace {
@@ -27,6 +31,53 @@ std::string why_not_served(const TcpStoreOptions& options, const BackendError& e
 
 Key store_key(const TcpStoreOptions& options) {
   return make_key("store", options.secret);
+}
+
+// No event signals that a silent pending peer has run out of time, or that descriptors are free
+// again for connections in the kernel's queue.
+constexpr int kPollMilliseconds = 200;
+// How long an ending server waits for clients to take the replies that they asked for.
+constexpr std::chrono::milliseconds kLinger(300);
+// Each request has its own connection, and several threads of one client may make one at once.
+// Without a secret, foreign connections must not take all descriptors of rank 0.
+constexpr std::size_t kPlacesOfAClient = 4;
+constexpr std::size_t kFurtherPlaces = 256;
+
+// Serves a store from its own thread.
+class TcpStoreServer {
+ public:
+  // Serves until it is destroyed. Has room for `clients` clients at once, and answers only those
+  // that know the key.
+  TcpStoreServer(UniqueFd listener, const Key& key, int clients);
+
+  // See AuthenticatingAcceptor::refused().
+  std::string refused() const { return acceptor_.refused(); }
+
+ private:
+  void run(int stop);
+
+  AuthenticatingAcceptor acceptor_;
+  StoreServer answers_;
+  ServiceThread thread_;
+};
+
+TcpStoreServer::TcpStoreServer(UniqueFd listener, const Key& key, int clients)
+    : acceptor_(std::move(listener), key, clients),
+      answers_(acceptor_.descriptor(),
+               kFurtherPlaces + kPlacesOfAClient * static_cast<std::size_t>(clients)),
+      thread_([this](int stop) { run(stop); }) {}
+
+void TcpStoreServer::run(int stop) {
+  std::array<pollfd, 2> entries{{{stop, POLLIN, 0}, {answers_.descriptor(), POLLIN, 0}}};
+  while (entries[0].revents == 0) {
+    ::poll(entries.data(), entries.size(), kPollMilliseconds);
+    for (auto& socket : acceptor_.serve()) answers_.admit(std::move(socket));
+    answers_.serve();
+  }
+  for (const Deadline end = Deadline::after(kLinger); answers_.replying() && !end.passed();) {
+    ::poll(&entries[1], 1, static_cast<int>(end.remaining().count()));
+    answers_.serve();
+  }
 }
 
 class TcpStore final : public StoreClient {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A parameter or buffer and the name that messages use for it.
+// Public. A parameter or buffer and the name that messages use for it.
 #pragma once
 
 #include <string>

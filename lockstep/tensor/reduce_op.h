@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How the ranks' elements are combined into one.
+// Public. How the elements of the ranks are combined into one.
 #pragma once
 
 #include <cstdint>
@@ -31,5 +31,15 @@ enum class Algorithm : std::uint8_t {
 };
 
 std::string_view name(Algorithm algorithm);
+
+// Calls that reduce also take an operation alone: all_reduce(tensor, ReduceOp::mean).
+struct AllReduceOptions {
+  ReduceOp op = ReduceOp::sum;
+  // Used only by all_reduce.
+  Algorithm algorithm = Algorithm::automatic;
+  // A factor for the result, applied in the same pass. Only for sums and means of floating and
+  // complex types.
+  double scale = 1;
+};
 
 }  // namespace lockstep

@@ -23,7 +23,7 @@ std::string shape_of(const at::Tensor& tensor) {
   return fmt::format("[{}]", fmt::join(tensor.sizes(), ", "));
 }
 
-// What one rank did, in numbers of samples and of the metric's sums.
+// The numbers of samples and of the metric's sums on one rank.
 struct Share {
   std::int64_t loaded;
   std::int64_t expected;
@@ -31,12 +31,12 @@ struct Share {
   std::int64_t sums;  // 0 if the rank has only padding
   int sampler_rank;
   int sampler_ranks;
-  // Of the sampler, over all ranks; the seed is 0 if it does not shuffle.
+  // The sampler's number of samples over all ranks, and its seed; 0 if it does not shuffle.
   std::int64_t samples;
   std::int64_t seed;
 };
 
-// Every rank throws for a mistake of one.
+// Every rank throws if one rank made a mistake.
 std::int64_t agreed_number_of_sums(const std::vector<Share>& shares, const ProcessGroup& group) {
   std::int64_t sums = 0;
   for (std::size_t rank = 0; rank < shares.size(); ++rank) {

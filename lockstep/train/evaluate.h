@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Evaluates a model on a data set that the ranks share, and counts each sample once.
+// Public. Evaluates a model on a data set that the ranks share, and counts each sample once.
 //
 //   lockstep::DistributedSampler sampler(tests, group, {.shuffle = false});
 //   auto loader = torch::data::make_data_loader(tests.map(Stack<>()), sampler, 500);
@@ -24,19 +24,18 @@
 #include "lockstep/data/distributed_sampler.h"
 #include "lockstep/parallel/for_each_tensor.h"
 #include "lockstep/parallel/parallel_module.h"
-#include "lockstep/parallel/wrapped_module.h"
 #include "lockstep/train/share_buffers.h"
 
 namespace lockstep {
 
 struct EvaluateOptions {
-  // What the buffers of the module become on every rank before the first batch.
+  // The values that the buffers of the module get on every rank before the first batch.
   EvaluationBuffers buffers = EvaluationBuffers::of_rank_0;
 };
 
-// The same bits on every rank.
+// The result of an evaluation, with the same bits on every rank.
 struct Evaluation {
-  // The metric's sums over all samples, one entry per element.
+  // The sums of the metric over all samples, one entry per element.
   std::vector<double> sums = {};
   // The size of the data set, unless the sampler drops a remainder.
   std::int64_t samples = 0;
@@ -47,8 +46,8 @@ struct Evaluation {
 
 namespace detail {
 
-// Puts a module and its submodules into eval mode, and each back into its own mode. Gradients are
-// off while it lives.
+// Puts a module and its submodules into eval mode, and turns gradients off; the destructor restores
+// the mode of each.
 class EvaluationMode {
  public:
   // Null if the model is a function.
@@ -67,14 +66,14 @@ class EvaluationMode {
   std::vector<Mode> modes_ = {};
 };
 
-// Where the module's first parameter is, or without any its first buffer. nullopt if it has neither
-// or is null.
+// Returns the device of the module's first parameter, or of its first buffer if it has no
+// parameters; nullopt if it has neither or is null.
 std::optional<at::Device> device_of(const torch::nn::Module* module);
 
 // This rank's batches of an evaluation, and the sums that the metric returned.
 class EvaluatedBatches {
  public:
-  // Keeps neither the sampler nor the group alive. Without a device, batches stay where they are.
+  // Keeps neither the sampler nor the group alive. Without a device, batches are not moved.
   EvaluatedBatches(const DistributedSampler& sampler, ProcessGroup& group,
                    std::optional<at::Device> device);
 
@@ -96,7 +95,7 @@ class EvaluatedBatches {
 
 // UsageError if batches may come in another order than the sampler's.
 void require_order(bool ordered, const ProcessGroup& group);
-// How many samples of a batch have their greatest output at their target.
+// Counts the samples of a batch whose greatest output is at their target.
 at::Tensor count_right(const at::Tensor& output, const at::Tensor& target,
                        const ProcessGroup& group);
 
@@ -105,7 +104,7 @@ concept PointsToModule = requires(Model& model) {
   { *model } -> std::convertible_to<const torch::nn::Module&>;
 };
 
-// Whether a model is a module, a holder or a pointer to a module, and not a function.
+// A module, a holder or a pointer to a module: not a function.
 template <class Model>
 concept HasModule = PlainModule<Model> || ModuleHolder<Model> || PointsToModule<Model>;
 
@@ -120,7 +119,7 @@ auto& module_of(Model& model) {
   }
 }
 
-// Null if the model is a function.
+// Returns the module of the model; null if the model is a function.
 template <class Model>
 torch::nn::Module* module_in(Model& model) {
   if constexpr (HasModule<Model>) {
@@ -169,11 +168,11 @@ auto output_of(Model& model, const Input& input) {
 // mode, its submodules too; afterwards, also after an exception, each is in the mode that it had. A
 // function sets no mode. Gradients are off.
 //
-// First the buffers of the module, such as a BatchNorm's statistics, become rank 0's on every rank
-// (share_buffers.h), as a DistributedDataParallel makes them in its next training forward: the
-// model that is scored is the one that a checkpoint has. Not so for a function: call
-// share_buffers() before. Parameters that differ between ranks, as post_local_sgd_hook leaves them,
-// stay different: average them before.
+// First every rank gets the module's buffers, such as the statistics of a BatchNorm, from rank 0
+// (share_buffers.h), as in the next training forward of a DistributedDataParallel: the model that
+// is scored is the one that a checkpoint has. For a function, call share_buffers() yourself.
+// Parameters that differ between ranks, as post_local_sgd_hook leaves them, stay different: average
+// them before.
 //
 // The loader is a MemoryLoader or a torch::data loader with stacked batches, made with a copy of
 // this sampler; data and target are tensors or structures of tensors (for_each_tensor.h), with the
@@ -181,8 +180,8 @@ auto output_of(Model& model, const Input& input) {
 // any, of its first buffer); for a function they stay where the loader put them. The model never
 // sees padding.
 //
-// Collective: after that exchange each rank runs its own batches, and the ranks exchange their sums
-// once at the end. Blocking. UsageError on every rank if a sampler was made for another rank or
+// Collective, blocking: after that exchange each rank runs its own batches, and the ranks exchange
+// their sums once at the end. UsageError on every rank if a sampler was made for another rank or
 // number of ranks, if samplers differ in their number of samples or their seeds, if a loader does
 // not yield the sampler's samples (another sampler, or drop_last), if no rank has any, or if the
 // ranks' metrics return different numbers of sums. UsageError on this rank alone for a loader whose

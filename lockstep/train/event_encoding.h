@@ -13,7 +13,8 @@ namespace lockstep {
 // CRC-32C (Castagnoli), as in RFC 3720.
 std::uint32_t crc32c(std::string_view bytes);
 
-// One record of TensorFlow's file format: length, its masked checksum, data, its masked checksum.
+// Returns a record of TensorFlow's file format: length, its masked checksum, data, its masked
+// checksum.
 std::string event_record(std::string_view data);
 
 // A message of protocol buffers, built field by field. Field numbers are below 16.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The learning rate of one step.
+// Checks a schedule, and computes the rate of one step.
 #include "lockstep/train/learning_rate.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 namespace lockstep {
 namespace {
 
-// A number of steps after the warm-up, of `steps` in all.
+// `step` and `steps` exclude the warm-up.
 double decayed(const LearningRateSchedule& schedule, std::int64_t step, std::int64_t steps) {
   const double rate = schedule.base * schedule.scale;
   switch (schedule.decay) {

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The learning rate of each step: the linear scaling rule with gradual warm-up of Goyal et al. 2017
-// ("Accurate, Large Minibatch SGD"), by which k times the global batch takes k times the rate, and
-// how the rate falls afterwards.
+// Public. Learning-rate schedules: the linear scaling rule with gradual warm-up of Goyal et al.
+// 2017 ("Accurate, Large Minibatch SGD"), which takes k times the rate for k times the global
+// batch, and a decay after it.
 #pragma once
 
 #include <cstdint>
 
 namespace lockstep {
 
-// What happens to the rate after the warm-up.
+// How the rate changes after the warm-up.
 enum class LearningRateDecay {
   none,
-  step,    // as PyTorch's StepLR: after every decay_steps it is multiplied by decay_factor
-  cosine,  // as PyTorch's CosineAnnealingLR: it falls to `minimum` at the end of training
+  step,    // like PyTorch's StepLR: multiplied by decay_factor every decay_steps steps
+  cosine,  // like PyTorch's CosineAnnealingLR: falls to `minimum` at the end of training
 };
 
 struct LearningRateSchedule {
   double base = 1;
-  // k: the global batch as a multiple of the one for which base is meant. 1 leaves base unchanged.
+  // k: the global batch divided by the batch for which `base` was chosen. 1 leaves base unchanged.
   double scale = 1;
   // The number of steps of the whole run; needed for a warm-up and for a cosine.
   std::int64_t steps = 0;
@@ -35,8 +35,8 @@ struct LearningRateSchedule {
 // without decay_steps.
 void check_schedule(const LearningRateSchedule& schedule);
 
-// For a step counted from 0: grows linearly from base at step 0 to base * scale at step
-// warmup_steps(), from which on the decay counts its steps.
+// Returns the rate for `step` (counted from 0): grows linearly from base at step 0 to base * scale
+// at step warmup_steps(), where the decay starts counting.
 double learning_rate_at(const LearningRateSchedule& schedule, std::int64_t step);
 
 }  // namespace lockstep

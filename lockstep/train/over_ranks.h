@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Small things that a loop of several ranks needs: seeds, lines that appear once, means over all
-// samples.
+// Public. Helpers for a training loop on several ranks: seeds, lines that appear once, means over
+// all samples.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@ namespace lockstep {
 
 // Seeds libtorch's generators, on the CPU and all GPUs, with seed + rank: ranks draw different
 // dropout masks and augmentations. Rank 0 draws the same numbers as a run with a single process,
-// and DistributedDataParallel gives its weights to all ranks. A Reducer does not: with one, first
-// seed all ranks alike with torch::manual_seed, make the model, then call this.
+// and DistributedDataParallel gives its weights to all ranks. A Reducer does not: before making its
+// model, seed all ranks alike with torch::manual_seed; then call this.
 void seed_everything(std::uint64_t seed, const ProcessGroup& group);
 void seed_everything(std::uint64_t seed, const std::shared_ptr<ProcessGroup>& group);
 
@@ -26,9 +26,9 @@ void seed_everything(std::uint64_t seed, const std::shared_ptr<ProcessGroup>& gr
 void print0(const ProcessGroup& group, std::string_view line);
 void print0(const std::shared_ptr<ProcessGroup>& group, std::string_view line);
 
-// Each rank passes sums over its own samples, and the number of samples in each sum; both 1-D and
-// of the same length on every rank. Returns the mean for each entry, in double on the CPU, the same
-// bits on every rank; NaN for an entry without samples. A collective call, blocking.
+// Collective, blocking. Each rank passes sums over its own samples, and the number of samples in
+// each sum; both 1-D and of the same length on every rank. Returns the mean for each entry, in
+// double on the CPU, the same bits on every rank; NaN for an entry without samples.
 at::Tensor mean_over_ranks(const at::Tensor& sums, const at::Tensor& samples, GroupArgument group);
 
 }  // namespace lockstep

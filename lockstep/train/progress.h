@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Progress lines for a training loop.
+// Public. Progress lines for a training loop.
 #pragma once
 
 #include <chrono>
@@ -18,12 +18,12 @@ class Progress {
  public:
   using Log = std::function<void(const std::string&)>;
 
-  // Each line goes to log, on the thread that calls step(). UsageError if steps_per_line is not
-  // positive. One rank's lines are usually enough: the others need no Progress.
+  // Each line goes to `log`, on the thread that calls step(). UsageError if steps_per_line is not
+  // positive. Usually only one rank needs a Progress.
   explicit Progress(Log log, std::int64_t steps_per_line = 100);
 
-  // Call it after each step. `where` gives the line's beginning, "epoch 1/2, step 100/938". loss
-  // has one element, on any device; only a step with a line waits for it.
+  // Call it after each step. `where` returns the start of the line, "epoch 1/2, step 100/938".
+  // `loss` has one element, on any device; only a step with a line waits for it.
   void step(const std::function<std::string()>& where, const at::Tensor& loss);
 
  private:

@@ -1,33 +1,58 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The learning rates that a Trainer's schedule gives to the optimizer's parameter groups.
+// Applies a Trainer's schedule to the learning rates of the optimizer, and keeps both in a
+// checkpoint.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
 #include <torch/optim/optimizer.h>
 
 #include "lockstep/train/learning_rate.h"
-#include "lockstep/train/schedule_numbers.h"
 
 namespace lockstep {
+
+// A learning-rate schedule as the numbers of a checkpoint: the options by their names, `decay` by
+// its position in the enum, and the rate of each parameter group before the schedule.
+// "initial_lr.0" is PyTorch's initial_lr of group 0.
+using ScheduleNumbers = std::map<std::string, double>;
+
+ScheduleNumbers schedule_numbers(const LearningRateSchedule& schedule,
+                                 const std::vector<double>& rates);
+
+// Whether the schedule leaves every rate unchanged.
+bool is_flat(const LearningRateSchedule& schedule);
+// Whether the schedule of the checkpoint did.
+bool was_flat(const ScheduleNumbers& checkpoint);
+
+// Returns the initial rates for a resumed run: those of the checkpoint, or `rates` where it has
+// none.
+std::vector<double> initial_rates(const ScheduleNumbers& checkpoint, std::vector<double> rates);
+
+// Returns a line about the schedule if it differs from the checkpoint's, and one about the initial
+// rates if they do. Two flat schedules do not differ, nor does a number that the checkpoint lacks.
+std::vector<std::string> schedule_differences(const LearningRateSchedule& schedule,
+                                              const std::vector<double>& rates,
+                                              const ScheduleNumbers& checkpoint);
 
 class ScheduledRates {
  public:
   // Keeps a reference to the schedule.
   explicit ScheduledRates(const LearningRateSchedule& schedule) : schedule_(schedule) {}
 
-  // Once: begins with the optimizer's rates. The optimizer must outlive this object.
+  // Call it once. Takes the optimizer's rates as the initial ones. The optimizer must outlive this
+  // object.
   void use(torch::optim::Optimizer& optimizer);
-  // Sets the rates of the step that follows so many others. A flat schedule does not override a
-  // rate that somebody else set.
-  void set(std::int64_t steps);
+  // Sets the rates for step number `step` (counted from 0). A flat schedule does not override a
+  // rate that was set elsewhere.
+  void set(std::int64_t step);
 
-  // For a checkpoint, which may replace them.
+  // For a checkpoint to save, or to replace.
   ScheduleNumbers& numbers() { return numbers_; }
-  // After a checkpoint was loaded into the optimizer and the numbers: the initial rates are then
-  // the checkpoint's. Returns lines that say how the program's schedule and rates differ.
+  // Call it after a checkpoint was loaded into the optimizer and the numbers: takes the initial
+  // rates of the checkpoint. Returns schedule_differences().
   std::vector<std::string> resume();
 
  private:
@@ -35,7 +60,7 @@ class ScheduledRates {
 
   const LearningRateSchedule& schedule_;
   torch::optim::Optimizer* optimizer_ = nullptr;
-  std::vector<double> initial_;  // of each parameter group
+  std::vector<double> initial_;  // one for each parameter group
   ScheduleNumbers numbers_;
 };
 

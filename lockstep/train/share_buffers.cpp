@@ -14,8 +14,8 @@
 namespace lockstep {
 namespace {
 
-// Each once, with its own version counter: a graph that has saved a buffer must not take this for a
-// change of its inputs.
+// Returns each buffer once, with a version counter of its own: a graph that has saved a buffer must
+// not report a change of its inputs.
 std::vector<at::Tensor> writable_buffers(const torch::nn::Module& module) {
   std::vector<at::Tensor> buffers;
   std::unordered_set<const at::TensorImpl*> seen;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Gives all ranks the same buffers before they evaluate a model together.
+// Public. Gives all ranks the same buffers before they evaluate a model together.
 #pragma once
 
 #include <cstdint>
@@ -8,18 +8,19 @@
 #include <torch/nn/module.h>
 
 #include "lockstep/comm/group_argument.h"
-#include "lockstep/parallel/wrapped_module.h"
+#include "lockstep/parallel/parallel_module.h"
 
 namespace lockstep {
 
-// A BatchNorm's running statistics are those of a rank's own batches since the last synchronized
-// forward. Without an exchange, ranks would evaluate models that differ, and no checkpoint has.
+// The running statistics of a BatchNorm cover a rank's own batches since the last synchronized
+// forward. Without an exchange, ranks would evaluate different models, none of them in a
+// checkpoint.
 enum class EvaluationBuffers : std::uint8_t {
-  // Rank 0's, which checkpoints have.
+  // The buffers of rank 0, which checkpoints have.
   of_rank_0,
-  // The means over the ranks, of floating-point buffers; the others are rank 0's.
+  // The means over the ranks for floating-point buffers, the values of rank 0 for the others.
   mean,
-  // Each rank keeps its own.
+  // Each rank keeps its own buffers.
   own,
 };
 

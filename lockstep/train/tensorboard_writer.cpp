@@ -65,7 +65,7 @@ const std::vector<double>& bucket_limits() {
   return limits;
 }
 
-// Each byte that is part of no character becomes U+FFFD.
+// Replaces each byte that is not part of a character by U+FFFD.
 std::string as_utf8(std::string_view text) {
   const nlohmann::json json(text);
   return nlohmann::json::parse(json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace))
@@ -162,7 +162,7 @@ class TensorBoardWriter::File {
 
   const std::filesystem::path& path() const { return path_; }
 
-  // Why events have been dropped; empty if none have.
+  // Why events were dropped; empty if none were.
   std::string fault() const {
     if (error_ == 0) return "";
     return fmt::format("cannot write the event file {}: {}", path_.string(), reason_of(error_));

@@ -24,7 +24,7 @@
 namespace lockstep {
 namespace {
 
-// Every rank throws rank 0's error.
+// Every rank throws the error of rank 0.
 void require_writable_file(const std::filesystem::path& file, ProcessGroup& group) {
   std::string fault;
   if (group.rank() == 0) {
@@ -119,7 +119,7 @@ struct Trace::Recording {
                          .spans = recorder->spans()});
   }
 
-  // Only rank 0; the other ranks' texts are taken even if the file cannot be written.
+  // Called on rank 0. Receives the texts of the other ranks even if the file cannot be written.
   void write(bool of_all_ranks) {
     std::exception_ptr error;
     std::optional<WholeFile> whole;
@@ -145,7 +145,7 @@ struct Trace::Recording {
   std::shared_ptr<ProcessGroup> group;
   std::size_t capacity;
   ClockOffset offset;
-  std::int64_t start = 0;  // of the first rank's recording, on rank 0's clock
+  std::int64_t start = 0;  // the first rank to record started then, on the clock of rank 0
   std::optional<SpanRecorder> recorder;
 };
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Records what every rank does, and when, for Perfetto (ui.perfetto.dev) and chrome://tracing:
+// Public. Records what every rank does, and when, for Perfetto (ui.perfetto.dev) and
+// chrome://tracing:
 //
 //   lockstep::Trace trace("trace.json", group);
 //   ... train ...
@@ -17,8 +18,8 @@
 namespace lockstep {
 
 struct TraceOptions {
-  // How many spans each rank keeps, of 32 bytes in memory and about 90 in the file. Later ones are
-  // counted and dropped. The default lasts for about 30,000 steps.
+  // The number of spans that each rank keeps, each 32 bytes in memory and about 90 in the file.
+  // Later spans are counted and dropped. The default lasts for about 30,000 steps.
   std::int64_t spans = 262'144;
 };
 
@@ -29,12 +30,12 @@ struct TraceOptions {
 // any thread, must have ended before finish() and destruction.
 class Trace {
  public:
-  // A part of the program's time, from construction to destruction, on this thread. Costs an atomic
-  // load if there is no Trace. Does not throw.
+  // Marks the time from construction to destruction, on this thread. Costs an atomic load if there
+  // is no Trace. Does not throw.
   class [[nodiscard]] Span {
    public:
-    // The name, usually a literal, must outlive the Trace. The number, such as that of an epoch, is
-    // shown with it unless it is negative.
+    // `name`, usually a literal, must outlive the Trace. `number`, such as an epoch's, is shown
+    // with it unless it is negative.
     explicit Span(const char* name, std::int64_t number = -1);
     ~Span();
     Span(const Span&) = delete;
@@ -45,7 +46,7 @@ class Trace {
     std::unique_ptr<State> state_;  // null unless something is recorded
   };
 
-  // Collective. Ranks on different machines compare their clocks with rank 0's. UsageError on every
+  // Collective. Measures the offset of each machine's clock to that of rank 0. UsageError on every
   // rank if rank 0 cannot write the file, for ranks that are threads, and if this process has
   // another Trace; BackendError as from WholeFile.
   Trace(std::filesystem::path file, GroupArgument group, const TraceOptions& options = {});
@@ -55,9 +56,9 @@ class Trace {
   Trace(const Trace&) = delete;
   Trace& operator=(const Trace&) = delete;
 
-  // Collective, once. Ends the recording; rank 0 writes all ranks' spans as a JSON array, and
-  // replaces an older file only when all is on the disk. UsageError or BackendError on rank 0 if
-  // that fails.
+  // Collective; call it once. Ends the recording. Rank 0 writes the spans of all ranks as a JSON
+  // array, and replaces an older file only when the new one is on the disk; UsageError or
+  // BackendError on rank 0 if that fails.
   void finish();
 
  private:

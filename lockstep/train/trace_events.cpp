@@ -12,11 +12,11 @@
 namespace lockstep {
 namespace {
 
-// Numbers of threads, in the order in which a viewer shows them. None is that of a process, which
-// Perfetto would take for the process's main thread.
+// Numbers of threads, in the order in which a viewer shows them. They differ from those of
+// processes: Perfetto would take such a thread for the process's main thread.
 constexpr int kTraining = 1;
-constexpr int kFirstTrack = 2;   // of reductions in flight
-constexpr int kWriter = 10'000;  // of checkpoints
+constexpr int kFirstTrack = 2;   // reductions in flight
+constexpr int kWriter = 10'000;  // writes checkpoints
 constexpr int kFirstOtherThread = 10'001;
 
 // A name may be any bytes.
@@ -36,7 +36,7 @@ std::string event_microseconds(std::int64_t nanoseconds) {
   return fmt::format("{}{}.{:03}", nanoseconds < 0 ? "-" : "", magnitude / 1000, magnitude % 1000);
 }
 
-// Threads of spans in flight: the first on which none is under way.
+// Assigns spans in flight to threads: each gets the first thread that is free when it begins.
 class Tracks {
  public:
   int take(const RecordedSpan& span) {

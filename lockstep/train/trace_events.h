@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// One rank's spans as events of Chrome's trace format, which Perfetto and chrome://tracing show.
+// The spans of one rank as events of Chrome's trace format, for Perfetto and chrome://tracing.
 #pragma once
 
 #include <cstdint>
@@ -12,20 +12,20 @@ namespace lockstep {
 
 struct TracedRank {
   int rank = 0;
-  // A line of text beside the rank's name: its host, and what is missing.
+  // The text beside the rank's name: its host, and what is missing.
   std::string label = {};
-  // Added to the spans' times, so that all ranks' times begin near 0.
+  // Nanoseconds to add to the times of the spans, so that those of all ranks begin near 0.
   std::int64_t shift = 0;
   std::vector<RecordedSpan> spans = {};
 };
 
-// The process (pid) of rank 0; the other ranks follow. Perfetto takes process 0 for the idle
-// process of a kernel.
+// The process number (pid) of rank 0 in a trace; the other ranks follow. Not 0: Perfetto takes
+// process 0 for the idle process of a kernel.
 inline constexpr int kFirstTracedProcess = 1'000'000;
 
-// The events, separated by ",\n". The first thread of a rank trains; reductions in flight
-// are on threads of their own, as few as they need without overlapping; the writer of checkpoints
-// and other threads follow.
+// Returns the events, separated by ",\n". The first thread of a rank trains. Reductions in flight
+// follow, on as few threads as show them without overlap, then the writer of checkpoints and other
+// threads.
 std::string trace_events(TracedRank traced);
 
 }  // namespace lockstep

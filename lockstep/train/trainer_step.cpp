@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The order of what one step does to gradients and parameters.
+// Orders what one step does to gradients and parameters.
 #include "lockstep/train/trainer_step.h"
 
 #include <optional>

@@ -26,27 +26,28 @@ class TrainerStep {
   TrainerStep(const TrainerStep&) = delete;
   TrainerStep& operator=(const TrainerStep&) = delete;
 
-  // The model is null unless distributed. UsageError if this was called before, or if the device of
-  // the parameters cannot compute with .amp.
+  // Call it once. `model` is null unless distributed. UsageError for a second call, and if the
+  // device of the parameters cannot compute with .amp.
   void use(std::shared_ptr<torch::nn::Module> module,
            std::shared_ptr<DistributedDataParallelBase> model,
            std::unique_ptr<torch::optim::Optimizer> optimizer);
-  // Both after use(); before, the optimizer is a UsageError.
+  // Call both after use(). optimizer() throws UsageError before it.
   torch::nn::Module& module() const { return *module_; }
   torch::optim::Optimizer& optimizer() const;
-  // Of the first parameter group.
+  // The rate of the first parameter group.
   double learning_rate() const;
   GradScaler& scaler() { return scaler_; }
-  // All that a step changes, and what its learning rates follow from.
+  // Returns everything that a step changes, and the numbers that determine its learning rates.
   CheckpointContents contents();
   ScheduledRates& rates() { return rates_; }
 
-  // Forgets a step that ended with an error.
+  // Discards a step that ended with an error.
   void abandon();
-  // Returns the loss of one batch, detached. Gradients are whole or divided, and already means over
-  // the ranks, when it returns from a batch that synchronizes.
+  // Returns the loss of one batch, detached. With `synchronize`, the gradients, whole or divided,
+  // are means over the ranks when it returns.
   at::Tensor backward(const std::function<at::Tensor()>& loss, bool synchronize);
-  // Updates the parameters after so many steps, and counts the step. False if it was skipped.
+  // Updates the parameters at the rates for step number `steps`, and increments `steps`. Returns
+  // false if the step was skipped.
   bool update(std::int64_t& steps);
 
  private:
@@ -57,7 +58,7 @@ class TrainerStep {
   std::shared_ptr<torch::nn::Module> module_;
   std::shared_ptr<DistributedDataParallelBase> model_;  // null unless distributed
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
-  at::Device device_ = at::kCPU;  // of the parameters
+  at::Device device_ = at::kCPU;  // holds the parameters
   ScheduledRates rates_;
 };
 

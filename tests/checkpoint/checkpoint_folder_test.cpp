@@ -31,7 +31,6 @@
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/checkpoint/sha256.h"
 #include "lockstep/comm/init_process_group.h"
-#include "lockstep/comm/single_process_groups.h"
 #include "lockstep/core/error.h"
 #include "lockstep/data/standardization.h"
 

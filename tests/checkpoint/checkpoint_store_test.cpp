@@ -19,7 +19,7 @@
 #include <sys/mount.h>
 #include <sys/syscall.h>
 
-#include "lockstep/checkpoint/safetensors_layout.h"
+#include "lockstep/checkpoint/safetensors/safetensors_layout.h"
 #include "lockstep/checkpoint/sha256.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/file/remove_folder.h"
@@ -214,7 +214,7 @@ TEST(CheckpointStore, RemovesThoseAfterTheOneItGoesOnFromFirst) {
     for (const int step : {10, 20, 30}) write(store, step);
   }
   CheckpointStore store(folder.path(), 2, 0);
-  store.go_on_from("step-000000000020");
+  store.continue_from("step-000000000020");
   write(store, 25);
   EXPECT_THAT(checkpoint_names(folder.path()),
               ElementsAre("step-000000000025", "step-000000000020"));

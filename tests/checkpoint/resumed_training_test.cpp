@@ -25,7 +25,7 @@
 #include "lockstep/checkpoint/checkpoint_folder.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/checkpoint/state_dict.h"
-#include "lockstep/comm/single_process_groups.h"
+#include "lockstep/comm/init_process_group.h"
 #include "lockstep/core/error.h"
 #include "lockstep/data/distributed_sampler.h"
 #include "lockstep/optim/optimizers.h"
@@ -81,7 +81,7 @@ class Training {
 
   CheckpointContents contents() { return {.module = model_.ptr(), .optimizer = optimizer_.get()}; }
 
-  void go_on_from(const CheckpointPosition& position) {
+  void continue_from(const CheckpointPosition& position) {
     step_ = position.step;
     sampler_.resume(position.data);
     consumed_ = static_cast<std::size_t>(position.data.samples_consumed);
@@ -155,7 +155,7 @@ std::vector<at::Tensor> interrupted(int ranks_before, int ranks_after, bool shar
     const auto position = checkpoints.load(training.contents());
     ASSERT_TRUE(position);
     EXPECT_EQ(position->step, first);
-    training.go_on_from(*position);
+    training.continue_from(*position);
     training.train_to(last);
     if (group->rank() == 0) weights = training.weights();
   });

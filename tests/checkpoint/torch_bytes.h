@@ -9,7 +9,7 @@
 
 #include <zlib.h>
 
-#include "lockstep/checkpoint/zip_records.h"
+#include "lockstep/checkpoint/torch_file/zip_records.h"
 
 namespace lockstep::testing {
 

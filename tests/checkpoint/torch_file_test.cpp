@@ -15,8 +15,8 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/serialize.h>
 
-#include "lockstep/checkpoint/zip_archive.h"
-#include "lockstep/checkpoint/zip_writer.h"
+#include "lockstep/checkpoint/torch_file/zip_archive.h"
+#include "lockstep/checkpoint/torch_file/zip_writer.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::testing {

@@ -24,13 +24,13 @@
 #include <poll.h>
 #include <sys/socket.h>
 
-#include "lockstep/comm/remote/gloo/gloo_backend.h"
+#include "lockstep/comm/core/make_backends.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/net/service_thread.h"
 #include "lockstep/core/unique_fd.h"
-#include "lockstep/rendezvous/local_store.h"
 #include "lockstep/rendezvous/local_store_server.h"
 #include "lockstep/rendezvous/prefix_store.h"
+#include "lockstep/rendezvous/store_client.h"
 
 namespace lockstep::testing {
 namespace {

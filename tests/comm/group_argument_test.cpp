@@ -4,7 +4,7 @@
 
 #include <gmock/gmock.h>
 
-#include "lockstep/comm/single_process_groups.h"
+#include "lockstep/comm/init_process_group.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep {

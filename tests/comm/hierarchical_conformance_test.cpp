@@ -5,7 +5,7 @@
 #include "comm/join_on_hosts.h"
 #include <ATen/ATen.h>
 
-#include "lockstep/comm/remote/gloo/gloo_backend.h"
+#include "lockstep/comm/core/make_backends.h"
 
 namespace lockstep::testing {
 namespace {

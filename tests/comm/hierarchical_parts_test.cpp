@@ -11,7 +11,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/comm/core/backend.h"
-#include "lockstep/comm/remote/gloo/gloo_backend.h"
+#include "lockstep/comm/core/make_backends.h"
 
 namespace lockstep::testing {
 namespace {

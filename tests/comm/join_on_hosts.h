@@ -8,7 +8,7 @@
 #include "support/join.h"
 #include <fmt/format.h>
 
-#include "lockstep/comm/hierarchical/hierarchical_backend.h"
+#include "lockstep/comm/core/make_backends.h"
 #include "lockstep/rendezvous/rendezvous.h"
 
 namespace lockstep::testing {

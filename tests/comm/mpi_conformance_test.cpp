@@ -12,7 +12,7 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
-#include "lockstep/comm/remote/mpi/mpi_backend.h"
+#include "lockstep/comm/core/make_backends.h"
 #include "lockstep/rendezvous/mpi_library.h"
 
 namespace lockstep::testing {

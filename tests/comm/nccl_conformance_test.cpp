@@ -10,8 +10,7 @@
 #include <ATen/ATen.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include "lockstep/comm/group_access.h"
-#include "lockstep/comm/nccl/nccl_backend.h"
+#include "lockstep/comm/core/make_backends.h"
 #include "lockstep/core/error.h"
 #include "lockstep/rendezvous/c10d_store.h"
 
@@ -125,9 +124,7 @@ TEST(NcclGroup, RoundsInPartsOfTheJobThatSpanHosts) {
                                 {.timeout = options.timeout, .device = gpu_of(rank)}, "nccl");
     const auto sum_in = [&](const std::vector<int>& ranks) {
       const at::Tensor tensor = at::full({3}, 1 + 1. / 4096).to(group->device());
-      GroupAccess(*group->split(ranks))
-          .all_reduce_compressed(tensor, at::kHalf, {.op = ReduceOp::mean})
-          .wait();
+      group->split(ranks)->all_reduce_compressed(tensor, at::kHalf, {.op = ReduceOp::mean}).wait();
       return tensor[0].item<double>();
     };
     EXPECT_EQ(sum_in(rank.rank() < 2 ? std::vector{0, 1} : std::vector{2, 3}), 1 + 1. / 4096);

@@ -16,7 +16,7 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 
-#include "lockstep/comm/single_process_groups.h"
+#include "lockstep/comm/init_process_group.h"
 #include "lockstep/core/process/cpu.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 

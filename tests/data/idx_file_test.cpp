@@ -51,8 +51,8 @@ TEST(IdxFile, RefusesAnotherFormat) {
   EXPECT_REFUSED(std::string("\0\0\x08", 3), "ends within its magic number");
   EXPECT_REFUSED("PK\x03\x04 and so on", "begins with 50 4b 03 04");
   EXPECT_REFUSED(idx_header({1}, 0x0d), "begins with 00 00 0d 01");
-  EXPECT_REFUSED(std::string("\0\0\x08\0", 4), "says 0 dimensions");
-  EXPECT_REFUSED(std::string("\0\0\x08\xc8", 4), "says 200 dimensions");
+  EXPECT_REFUSED(std::string("\0\0\x08\0", 4), "header declares 0 dimensions");
+  EXPECT_REFUSED(std::string("\0\0\x08\xc8", 4), "header declares 200 dimensions");
   EXPECT_REFUSED(gzip("hello, world"), "begins with 68 65 6c 6c");
 }
 

@@ -9,7 +9,6 @@
 #include <sched.h>
 #include <unistd.h>
 
-#include "lockstep/comm/group_access.h"
 #include "lockstep/core/error.h"
 #include "lockstep/hooks/comm_hooks.h"
 #include "lockstep/optim/optimizers.h"
@@ -129,9 +128,9 @@ TEST(PeriodicModelAverager, AveragesEveryTypeAndLayoutByOneCallPerType) {
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       EXPECT_TRUE(torch::allclose(parameters[i], expected[i])) << i;
     }
-    const auto before = GroupAccess(*group).calls_made();
+    const auto before = group->calls_made();
     averager.average_parameters(parameters);
-    EXPECT_EQ(GroupAccess(*group).calls_made() - before, 2);
+    EXPECT_EQ(group->calls_made() - before, 2);
   });
 }
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Gram-Schmidt orthogonalization: of any matrix, of columns that depend on each other, and of none.
-#include "lockstep/hooks/orthogonalize.h"
-
 #include <cmath>
 #include <limits>
 
 #include "tests/parallel/models.h"
+
+#include "lockstep/hooks/low_rank_bucket.h"
 
 namespace lockstep::testing {
 namespace {

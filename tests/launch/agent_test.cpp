@@ -18,7 +18,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/file/remove_folder.h"
 #include "lockstep/core/process/cpu.h"
-#include "lockstep/rendezvous/local_store.h"
+#include "lockstep/rendezvous/store_client.h"
 
 namespace lockstep {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Which rank is at fault, from how ranks ended and whom they lost.
+// Which rank is at fault, from the ends of ranks and the losses that they report.
 #include "lockstep/launch/culprit.h"
 
 #include <gtest/gtest.h>
@@ -91,14 +91,20 @@ TEST(Culprit, IsTheFirstOfThoseThatLostEachOther) {
   EXPECT_EQ(find({lost(1, ended(2, 1)), lost(0, ended(1, 1))}), (Found{1, -1, false}));
 }
 
-TEST(Loss, TravelsAsText) {
-  const auto loss = decode_loss(encode({.rank = 12, .silent = true, .text = "waited 5 s"})).value();
+TEST(Loss, TravelsInTheStore) {
+  const std::string bytes = encode({.rank = 12, .silent = true, .text = "waited 5 s"});
+  const auto loss = decode_loss(bytes).value();
   EXPECT_EQ(loss.rank, 12);
   EXPECT_TRUE(loss.silent);
   EXPECT_EQ(loss.text, "waited 5 s");
   for (const char* wrong : {"", "l", "x1 text", "l1", "l-1 text", "l text"}) {
     EXPECT_FALSE(decode_loss(wrong)) << wrong;
   }
+  for (std::size_t length = 0; length < bytes.size(); ++length) {
+    EXPECT_FALSE(decode_loss(bytes.substr(0, length))) << length;
+  }
+  EXPECT_FALSE(decode_loss(bytes + "more"));
+  EXPECT_FALSE(decode_loss(encode({.rank = -1, .text = "of nobody"})));
 }
 
 }  // namespace

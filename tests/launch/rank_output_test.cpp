@@ -11,7 +11,6 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/core/error.h"
-#include "lockstep/launch/exit_status.h"
 
 namespace lockstep {
 namespace {
@@ -173,17 +172,6 @@ TEST(RankPrefix, IsColouredOnlyIfWanted) {
   EXPECT_EQ(rank_prefix(2, false), "[rank 2] ");
   EXPECT_THAT(rank_prefix(2, true), HasSubstr("[rank 2]\033[0m "));
   EXPECT_NE(rank_prefix(2, true).substr(0, 5), rank_prefix(3, true).substr(0, 5));
-}
-
-TEST(ExitStatus, SaysHowAProcessEnded) {
-  const MemoryKills kills;
-  EXPECT_EQ((ExitStatus{.exit_code = 3}.words(kills)), "exit code 3");
-  EXPECT_EQ((ExitStatus{.exit_code = 3}.code()), 3);
-  EXPECT_EQ((ExitStatus{.signal = SIGKILL}.words(kills)), kills.words());
-  EXPECT_EQ((ExitStatus{.signal = SIGKILL}.code()), 137);
-  EXPECT_THAT((ExitStatus{.signal = SIGSEGV}.words(kills)), HasSubstr("(SIGSEGV)"));
-  EXPECT_TRUE(ExitStatus{}.success());
-  EXPECT_FALSE((ExitStatus{.signal = SIGTERM}.success()));
 }
 
 }  // namespace

@@ -26,7 +26,7 @@
 
 #include "lockstep/core/environment.h"
 #include "lockstep/core/process/cpu.h"
-#include "lockstep/rendezvous/local_store.h"
+#include "lockstep/rendezvous/store_client.h"
 
 namespace lockstep {
 namespace {

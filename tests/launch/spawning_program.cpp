@@ -17,7 +17,7 @@
 #include "lockstep/core/process/cpu.h"
 #include "lockstep/launch/spawn.h"
 #include "lockstep/launch/start_anew.h"
-#include "lockstep/rendezvous/local_store.h"
+#include "lockstep/rendezvous/store_client.h"
 
 namespace lockstep {
 namespace {

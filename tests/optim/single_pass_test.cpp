@@ -18,7 +18,6 @@
 #include <torch/optim/optimizer.h>
 
 #include "lockstep/amp/grad_scaler.h"
-#include "lockstep/comm/group_access.h"
 #include "lockstep/core/error.h"
 #include "lockstep/optim/clip_grad.h"
 #include "lockstep/optim/optimizers.h"
@@ -167,7 +166,7 @@ TEST(SinglePass, RanksThatStepDifferentOptimizersAreToldSo) {
     EXPECT_THAT(message_of<UsageError>([&] { mine.step(); }),
                 HasSubstr("other ranks have called step() of another optimizer"));
     EXPECT_TRUE((parameter == 0).all().item<bool>());
-    EXPECT_TRUE(GroupAccess(*group).symmetric_memory(parameter).empty());
+    EXPECT_TRUE(group->symmetric_memory(parameter).empty());
   });
 }
 

@@ -10,7 +10,6 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/optim/sgd.h>
 
-#include "lockstep/comm/group_access.h"
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/core/error.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
@@ -160,11 +159,11 @@ TEST(BypassingGradients, StayOnTheirRankInAStepWithoutAForwardOfTheWrapper) {
       reset_gradients(*net);
       model(input_of(group->rank(), step)).mean().backward();
       optimizer.step();
-      const auto before = GroupAccess(*group).calls_made();
+      const auto before = group->calls_made();
       for (int i = 0; i < 2; ++i) {
         model->module()->forward(input_of(group->rank(), 3)).mean().backward();
       }
-      EXPECT_EQ(GroupAccess(*group).calls_made(), before);
+      EXPECT_EQ(group->calls_made(), before);
     }
     EXPECT_THAT(warnings.messages(), IsEmpty());
   });
@@ -177,7 +176,7 @@ TEST(BypassingGradients, StayOnTheirRankUnderNoSync) {
     const at::Tensor x = input_of(group->rank(), 0);
     model(x).mean().backward();
     for (int step = 0; step < 2; ++step) {
-      const auto before = GroupAccess(*group).calls_made();
+      const auto before = group->calls_made();
       at::Tensor output;
       {
         const NoSync guard = model->no_sync();
@@ -186,7 +185,7 @@ TEST(BypassingGradients, StayOnTheirRankUnderNoSync) {
       }
       output.mean().backward();
       update(*net);  // as in local SGD
-      EXPECT_EQ(GroupAccess(*group).calls_made(), before);
+      EXPECT_EQ(group->calls_made(), before);
     }
     EXPECT_NO_THROW(model(x).mean().backward());
   });

@@ -9,8 +9,8 @@
 #include <gmock/gmock.h>
 #include <torch/nn/modules/batchnorm.h>
 
+#include "lockstep/parallel/model_agreement.h"
 #include "lockstep/parallel/model_checks.h"
-#include "lockstep/parallel/tensor_hash.h"
 
 namespace lockstep::testing {
 namespace {

@@ -10,7 +10,6 @@
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/batchnorm.h>
 
-#include "lockstep/comm/group_access.h"
 #include "lockstep/core/error.h"
 #include "lockstep/parallel/model_checks.h"
 
@@ -390,7 +389,7 @@ TEST(DistributedDataParallel, BuffersAreRankZerosBeforeEachForwardInTraining) {
 
     // Not under no_sync, not in eval, not without gradients.
     net.norm->running_mean.fill_(group->rank());
-    const int before = GroupAccess(*group).calls_made();
+    const int before = group->calls_made();
     {
       const NoSync guard = model->no_sync();
       model(mine);
@@ -401,7 +400,7 @@ TEST(DistributedDataParallel, BuffersAreRankZerosBeforeEachForwardInTraining) {
     }
     model->eval();
     model(mine);
-    EXPECT_EQ(GroupAccess(*group).calls_made(), before);
+    EXPECT_EQ(group->calls_made(), before);
   });
 }
 
@@ -409,10 +408,10 @@ TEST(DistributedDataParallel, BuffersStayIfAskedTo) {
   run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
     Normed net;
     DistributedDataParallel model(net, group, {.broadcast_buffers = false});
-    const int before = GroupAccess(*group).calls_made();
+    const int before = group->calls_made();
     net.norm->running_mean.fill_(group->rank());
     model(values({8, 6}));
-    EXPECT_EQ(GroupAccess(*group).calls_made(), before);
+    EXPECT_EQ(group->calls_made(), before);
   });
 }
 
@@ -474,11 +473,11 @@ TEST(DistributedDataParallel, OneRankMayEvaluateAlone) {
       model(values({8, 6}, group->rank())).sum().backward();
       if (group->rank() != 0) continue;
       net.eval();
-      const int before = GroupAccess(*group).calls_made();
+      const int before = group->calls_made();
       EXPECT_EQ(model(values({8, 6})).size(1), 3);
       const torch::NoGradGuard no_grad;
       EXPECT_EQ(model(values({8, 6})).size(1), 3);
-      EXPECT_EQ(GroupAccess(*group).calls_made(), before);
+      EXPECT_EQ(group->calls_made(), before);
     }
   });
 }

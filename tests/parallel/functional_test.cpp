@@ -14,7 +14,7 @@
 #include <gmock/gmock.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "lockstep/comm/single_process_groups.h"
+#include "lockstep/comm/init_process_group.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::testing {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Sums of the replicas' gradients, to the bit.
-#include "lockstep/parallel/gradient_sum.h"
-
 #include "tests/parallel/models.h"
 #include <gtest/gtest.h>
+
+#include "lockstep/parallel/replica_node.h"
 
 namespace lockstep::testing {
 namespace {

@@ -7,7 +7,6 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/modules/activation.h>
 
-#include "lockstep/comm/group_access.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 
 namespace lockstep::testing {
@@ -104,7 +103,7 @@ TEST(ReducerBackward, AGroupOfOneIsLeftAlone) {
     EXPECT_NE(output.grad_fn()->name(), "LockstepOutput");
     output.sum().backward();
     const NoSync guard = model->no_sync();
-    EXPECT_EQ(GroupAccess(*group).calls_made(), 0);
+    EXPECT_EQ(group->calls_made(), 0);
     EXPECT_THAT(model->unused_parameters(), IsEmpty());
   });
 }
@@ -120,16 +119,16 @@ TEST(ReducerBackward, NoSyncAccumulatesUntilTheNextSynchronizedOne) {
     for (int round = 0; round < 3; ++round) {
       reset_gradients(*net);
       reset_gradients(*reference);
-      const int before = GroupAccess(*group).calls_made();
+      const int before = group->calls_made();
       {
         const NoSync outer = model->no_sync();
         const NoSync inner = model->no_sync();
         model(mine).square().mean().backward();
         model(mine * 2).square().mean().backward();
       }
-      EXPECT_EQ(GroupAccess(*group).calls_made(), before);
+      EXPECT_EQ(group->calls_made(), before);
       model(mine * 3).square().mean().backward();
-      EXPECT_GT(GroupAccess(*group).calls_made(), before);
+      EXPECT_GT(group->calls_made(), before);
       for (const int factor : {1, 2, 3}) {
         reference->forward(batch * factor).square().mean().backward();
       }
@@ -148,12 +147,12 @@ TEST(ReducerBackward, NoSyncIsDecidedAtForward) {
       unsynchronized = model(values({2, 6}));
     }
     const at::Tensor synchronized = model(values({2, 6}));
-    const int before = GroupAccess(*group).calls_made();
+    const int before = group->calls_made();
     unsynchronized.sum().backward();
-    EXPECT_EQ(GroupAccess(*group).calls_made(), before);
+    EXPECT_EQ(group->calls_made(), before);
     const NoSync guard = model->no_sync();
     synchronized.sum().backward();
-    EXPECT_GT(GroupAccess(*group).calls_made(), before);
+    EXPECT_GT(group->calls_made(), before);
   });
 }
 
@@ -312,9 +311,9 @@ TEST(ReducerBackward, OutsideOfTheOutputsOnlyAccumulates) {
     DistributedDataParallel model(net, group);
     const at::Tensor batch = values({4, 6});
     const at::Tensor mine = part(batch, group->rank(), 2);
-    const int before = GroupAccess(*group).calls_made();
+    const int before = group->calls_made();
     net->forward(mine).square().mean().backward();
-    EXPECT_EQ(GroupAccess(*group).calls_made(), before);
+    EXPECT_EQ(group->calls_made(), before);
     model(mine).square().mean().backward();
     Mlp reference;
     copy_state(*reference, *net);
@@ -328,14 +327,14 @@ TEST(ReducerBackward, TheGradientOfAnInputIsNotReduced) {
     Mlp net;
     DistributedDataParallel model(net, group);
     const at::Tensor x = values({4, 6}, group->rank()).requires_grad_();
-    const int before = GroupAccess(*group).calls_made();
+    const int before = group->calls_made();
     // Also with create_graph, as for a gradient penalty.
     const at::Tensor slope = torch::autograd::grad({model(x).sum()}, {x}, {}, {}, true)[0];
-    EXPECT_EQ(GroupAccess(*group).calls_made(), before);
+    EXPECT_EQ(group->calls_made(), before);
     const at::Tensor alone = torch::autograd::grad({net->forward(x).sum()}, {x})[0];
     expect_close(slope, alone, "slope");
     (model(x).sum() + slope.square().sum()).backward();
-    EXPECT_GT(GroupAccess(*group).calls_made(), before);
+    EXPECT_GT(group->calls_made(), before);
   });
 }
 

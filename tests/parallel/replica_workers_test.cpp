@@ -13,6 +13,7 @@
 #include <gmock/gmock.h>
 
 #include "lockstep/libtorch_compat.h"
+#include "lockstep/parallel/errors.h"
 
 namespace lockstep::testing {
 namespace {

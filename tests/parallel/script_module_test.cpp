@@ -8,7 +8,7 @@
 
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
-#include "lockstep/parallel/wrapped_module.h"
+#include "lockstep/parallel/parallel_module.h"
 
 namespace lockstep::testing {
 namespace {

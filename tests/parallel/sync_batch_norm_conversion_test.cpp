@@ -18,8 +18,8 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/parallel/data_parallel.h"
+#include "lockstep/parallel/parallel_module.h"
 #include "lockstep/parallel/sync_batch_norm.h"
-#include "lockstep/parallel/wrapped_module.h"
 
 namespace lockstep::testing {
 namespace {

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Ranks whose loops are in different steps get an error, and others do not.
-#include "lockstep/parallel/update_count.h"
-
 #include <functional>
 #include <set>
 
@@ -17,6 +15,7 @@
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/core/error.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/parallel/misuse_checks.h"
 
 namespace lockstep::testing {
 namespace {

@@ -17,8 +17,8 @@
 #include <unistd.h>
 
 #include "lockstep/comm/backends.h"
-#include "lockstep/comm/hierarchical/host_map.h"
-#include "lockstep/comm/local/shm/shm_backend.h"
+#include "lockstep/comm/core/host_map.h"
+#include "lockstep/comm/core/make_backends.h"
 #include "lockstep/core/net/handshake.h"
 #include "lockstep/rendezvous/rendezvous.h"
 #include "lockstep/rendezvous/tcp_store.h"

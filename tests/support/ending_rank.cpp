@@ -15,7 +15,7 @@
 #include <signal.h>
 
 #include "lockstep/comm/backends.h"
-#include "lockstep/comm/hierarchical/hierarchical_backend.h"
+#include "lockstep/comm/core/make_backends.h"
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/launch/spawn.h"

@@ -5,7 +5,7 @@
 #include <exception>
 #include <thread>
 
-#include "lockstep/comm/single_process_groups.h"
+#include "lockstep/comm/init_process_group.h"
 
 namespace lockstep::testing {
 

@@ -22,7 +22,7 @@
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
 
-#include "lockstep/comm/single_process_groups.h"
+#include "lockstep/comm/init_process_group.h"
 #include "lockstep/core/error.h"
 #include "lockstep/libtorch_compat.h"
 #include "lockstep/optim/optimizers.h"

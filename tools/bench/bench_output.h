@@ -1,29 +1,53 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Formats measurements as text and as JSON; docs/cli.md documents the fields.
+// What a measurement shows: its progress on a terminal, and its results as text and as JSON, whose
+// fields docs/cli.md documents.
 #pragma once
 
+#include <chrono>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "lockstep/launch/rank_reports.h"
+#include "lockstep/rendezvous/store.h"
 #include "tools/bench/collective_bench.h"
 #include "tools/bench/dp_bench.h"
 #include "tools/bench/step_bench.h"
 
 namespace lockstep::bench {
 
-// The measured collective and the column names; ends with a newline.
+// Returns, for SpawnOptions, a progress bar that begins with `what`, on this stream.
+StatusLine bench_status(OutputStream stream, const std::string& what);
+
+// Reports progress from a rank. Does nothing under a launcher, which shows no bar.
+class BenchProgress {
+ public:
+  // `start` is when the first of all measurements began, for the remaining time.
+  explicit BenchProgress(
+      std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now());
+
+  // `measured` of `all` measurements are done. Takes up to a millisecond: call it between
+  // measurements. Never throws.
+  void done(int measured, int all);
+
+ private:
+  std::unique_ptr<Store> store_;
+  std::chrono::steady_clock::time_point start_;
+};
+
+// Returns the measured collective and the column names; ends with a newline.
 std::string heading(const CollectiveBench& bench, int ranks);
-// A row that is as wide as the heading's columns; ends with a newline.
+// Returns a row that is as wide as the heading's columns; ends with a newline.
 std::string to_line(const CollectiveRow& row);
-// One object, on one line.
+// Returns one object, on one line.
 std::string to_json(const CollectiveBench& bench, int ranks,
                     const std::vector<CollectiveRow>& rows);
 
-// A model's steps. DDP's cost is its difference from the floor, which is the second row.
+// Formats the steps of a model. The cost of DDP is its difference from the floor, the second row.
 std::string to_table(const TrainingStep& step, const StepRows& rows);
 std::string to_json(const TrainingStep& step, const StepRows& rows);
 
-// With each row's speedup over the first.
+// Formats the rows with the speedup of each over the first.
 std::string to_table(const TrainingStep& step, const std::vector<DpRow>& rows);
 std::string to_json(const TrainingStep& step, const std::vector<DpRow>& rows);
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Repeats a collective on known elements, times it in turns with the triad, and checks the results.
+// Repeats a collective on known elements, times it alternately with the triad, and checks the
+// results.
 #include "tools/bench/collective_bench.h"
 
 #include <algorithm>
@@ -9,13 +10,12 @@
 #include <ATen/Functions.h>
 #include <fmt/format.h>
 
+#include "lockstep/comm/init_process_group.h"
 #include "lockstep/comm/objects.h"
-#include "lockstep/comm/single_process_groups.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/process/cpu.h"
 #include "tools/bench/known_elements.h"
-#include "tools/bench/statistics.h"
-#include "tools/bench/stopwatch.h"
+#include "tools/bench/measurements.h"
 #include "tools/bench/triad.h"
 
 namespace lockstep::bench {
@@ -28,10 +28,10 @@ constexpr double kMebibyte = 1024 * 1024;
 constexpr int kTurns = 4;
 constexpr int kWarmUps = 5;
 constexpr double kSecondsAMeasurement = 0.1;
-// The clock would dominate shorter ones.
+// The clock would dominate shorter measurements.
 constexpr double kShortestMeasurement = 20e-6;
 
-// One rank's tensors, with their contents before and after.
+// The tensors of this rank, with their contents before and after a call.
 class Run {
  public:
   Run(ProcessGroup& group, const CollectiveBench& bench, std::int64_t bytes)
@@ -56,7 +56,7 @@ class Run {
     return elements_ * static_cast<std::int64_t>(at::elementSize(bench_.type));
   }
 
-  // With memcpy, as a C program would: the time of copy_() varies by as much as a small sum takes,
+  // Uses memcpy, as a C program would: the time of copy_() varies by as much as a small sum takes,
   // and ranks that reach the barrier at different times also leave it at different times.
   void rewrite(int round) {
     const at::Tensor& original = originals_[round];
@@ -143,7 +143,7 @@ class Run {
   std::array<at::Tensor, kRounds> originals_;
 };
 
-// Ranks must repeat equally often: rank 0 decides.
+// All ranks must repeat the same number of times: rank 0 decides.
 int agree(ProcessGroup& group, double repetitions, int least, int most) {
   return static_cast<int>(
       broadcast_object(std::clamp(repetitions, double(least), double(most)), 0, group));
@@ -158,8 +158,9 @@ double triad_seconds(ProcessGroup& group, Triad& triad, Triad::Stores stores) {
   return median(slowest_of_ranks(group, std::move(seconds)));
 }
 
-// Needed besides the tensor: the contents to rewrite it from, and the triad's arrays. Ranks check
-// when all have freed the last measurement's memory and none has allocated for the next.
+// BackendError unless the tensor, the contents to rewrite it from and the triad's arrays fit into
+// memory. Ranks check when all have freed the memory of the last measurement, and none has
+// allocated memory for the next.
 void require_memory(ProcessGroup& group, std::int64_t bytes) {
   const std::int64_t needed = (1 + Run::kRounds + 1) * bytes;
   const int ranks = group.local_world_size();
@@ -200,8 +201,8 @@ void check(const CollectiveBench& bench) {
     throw UsageError("the ring is an algorithm of all-reduce; leave it out for other collectives");
   }
   if (bench.op != ReduceOp::sum && !reduces(bench.collective)) {
-    throw UsageError(fmt::format("{} combines nothing; leave out the operation {}",
-                                 name(bench.collective), name(bench.op)));
+    throw UsageError(fmt::format("{} is not a reduction; remove --op {}", name(bench.collective),
+                                 name(bench.op)));
   }
   const auto alone = make_self_group();
   Run(*alone, bench, 1).perform();

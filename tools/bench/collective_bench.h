@@ -42,7 +42,7 @@ struct CollectiveRow {
   std::optional<double> percent_of_bound;
 };
 
-// UsageError for types and operations that no group accepts, so that it comes before ranks start.
+// UsageError for types and operations that no group accepts. Call it before ranks start.
 void check(const CollectiveBench& bench);
 
 // Collective, with the same arguments on every rank; blocks for about a second. Rounds the bytes
@@ -50,10 +50,10 @@ void check(const CollectiveBench& bench);
 // arguments that the group refuses.
 CollectiveRow measure(ProcessGroup& group, const CollectiveBench& bench, std::int64_t bytes);
 
-// The minimum of bytes that the ranks together read and write.
+// Returns the minimum number of bytes that the ranks together read and write.
 double least_traffic(Collective collective, int ranks, double bytes);
 
-// The ratio of busbw to algbw.
+// Returns the ratio of busbw to algbw.
 double bus_factor(Collective collective, int ranks);
 
 }  // namespace lockstep::bench

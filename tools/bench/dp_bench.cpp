@@ -8,9 +8,7 @@
 #include <torch/utils.h>
 
 #include "lockstep/parallel/data_parallel.h"
-#include "tools/bench/libtorch_data_parallel.h"
-#include "tools/bench/statistics.h"
-#include "tools/bench/stopwatch.h"
+#include "tools/bench/measurements.h"
 
 namespace lockstep::bench {
 namespace {

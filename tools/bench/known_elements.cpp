@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Fills tensors with formulas of rank, position and round, and counts deviating elements.
+// The table of types; fills tensors by formulas of rank, position and round; counts deviations.
 #include "tools/bench/known_elements.h"
 
 #include <algorithm>
@@ -25,6 +25,19 @@ double within_range(double value) {
 }
 
 }  // namespace
+
+const std::map<std::string, at::ScalarType>& element_types() {
+  static const std::map<std::string, at::ScalarType> types{
+      {"float", at::kFloat},       {"double", at::kDouble}, {"half", at::kHalf},
+      {"bfloat16", at::kBFloat16}, {"int32", at::kInt},     {"int64", at::kLong},
+      {"uint8", at::kByte},        {"bool", at::kBool}};
+  return types;
+}
+
+const std::string& name_of(at::ScalarType type) {
+  return std::ranges::find(element_types(), type, [](const auto& named) { return named.second; })
+      ->first;
+}
 
 double known_element(Reduction reduction, int rank, std::int64_t position, int round) {
   const std::int64_t mixed = position + round;

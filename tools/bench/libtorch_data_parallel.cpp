@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Calls torch::nn::parallel::data_parallel.
-#include "tools/bench/libtorch_data_parallel.h"
-
 #include <torch/nn/parallel/data_parallel.h>
+
+#include "tools/bench/dp_bench.h"
 
 namespace lockstep::bench {
 

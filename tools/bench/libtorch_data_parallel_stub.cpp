@@ -2,7 +2,7 @@
 // Replaces libtorch_data_parallel.cpp in builds with a libtorch without CUDA, or without the
 // headers of CUDA's libraries.
 #include "lockstep/core/error.h"
-#include "tools/bench/libtorch_data_parallel.h"
+#include "tools/bench/dp_bench.h"
 
 namespace lockstep::bench {
 

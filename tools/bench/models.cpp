@@ -9,7 +9,7 @@
 #include <torch/optim/adam.h>
 #include <torch/optim/sgd.h>
 
-#include "lockstep/comm/single_process_groups.h"
+#include "lockstep/comm/init_process_group.h"
 #include "lockstep/core/error.h"
 #include "lockstep/optim/optimizers.h"
 #include "lockstep/parallel/sync_batch_norm.h"

@@ -12,12 +12,13 @@
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/optim/optimizer.h>
 
-#include "tools/recipes/trained.h"
+#include "tools/recipes/recipe.h"
 
 namespace lockstep::bench {
 
-// torch: libtorch's own optimizers. fused: those of lockstep::optim. sharded: the same, sharded
-// over the ranks of a DistributedDataParallel. divided: sharded, with whole_gradients = false.
+// torch: libtorch's own optimizers. fused: the optimizers of lockstep::optim. sharded: the same,
+// sharded over the ranks of a DistributedDataParallel. divided: sharded, with whole_gradients =
+// false.
 enum class OptimizerKind : std::uint8_t { torch, fused, sharded, divided };
 
 constexpr bool is_sharded(OptimizerKind kind) {
@@ -30,7 +31,7 @@ struct Model {
   std::string name;
   // A one-line description.
   std::string summary;
-  // A rank's default.
+  // Samples per rank, by default.
   std::int64_t batch_size;
 
   // Weights and batches are drawn from the default generator.
@@ -42,10 +43,10 @@ struct Model {
   std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)> loss;
 };
 
-// linear: one weight, one bias, SGD, 32 samples. mlp: 784-256-10, Adam, 64. cnn: the recipe's, 64.
-// mlp25m: 6 layers of 2048 x 2048, SGD, 64; mlp25m-adam: the same with Adam. resnet18: He et al.
-// 2015 on 64 images of 32 x 32, SGD with momentum. For GPUs: resnet50 on 32 images of 224 x 224,
-// and transformer, an encoder of 6 layers on 32 sequences.
+// linear: one weight, one bias, SGD, 32 samples. mlp: 784-256-10, Adam, 64. cnn: the net of the
+// recipe, 64. mlp25m: 6 layers of 2048 x 2048, SGD, 64; mlp25m-adam: the same with Adam. resnet18:
+// He et al. 2015 on 64 images of 32 x 32, SGD with momentum. For GPUs: resnet50 on 32 images of 224
+// x 224, and transformer, an encoder of 6 layers on 32 sequences.
 std::vector<Model> all_models();
 
 // UsageError, listing the models, if there is none of this name.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Runs modes, optimizers, types and hooks in turns, and measures their steps and memory.
+// Alternates between modes, optimizers, types and hooks, and measures their steps and memory.
 #include "tools/bench/step_bench.h"
 
 #include <algorithm>
@@ -12,8 +12,7 @@
 #include "lockstep/core/process/peak_memory.h"
 #include "lockstep/hooks/comm_hooks.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
-#include "tools/bench/statistics.h"
-#include "tools/bench/stopwatch.h"
+#include "tools/bench/measurements.h"
 
 namespace lockstep::bench {
 namespace {
@@ -58,7 +57,7 @@ struct Schedule {
   int turns;
 };
 
-// By rank 0's clock, so that it is the same on all ranks.
+// Rank 0 plans by its clock, so that all ranks have the same plan.
 Schedule plan(ProcessGroup& group, double seconds_a_step) {
   const double steps = std::clamp(kSecondsATurn / seconds_a_step, 1.0, 100.0);
   const double turns = std::clamp(kSecondsAMode / (steps * seconds_a_step), double(kFewestTurns),

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Measures the cost of a training step with DistributedDataParallel against one process and against
-// the floor: as many independent training runs side by side, where a step ends when all have ended.
-// With each of several optimizers, types of mixed precision and communication hooks.
+// the floor: the same number of independent training runs side by side, where a step ends when all
+// have ended. Repeats this for several optimizers, types of mixed precision and communication
+// hooks.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +34,8 @@ struct StepRow {
   std::optional<double> peak_mb = {};
 };
 
-// For each optimizer and type a row for single, one for the floor, and one of DDP for each hook;
-// for a sharded optimizer only those of DDP.
+// For each optimizer and type, one row for single, one for the floor, and one of DDP for each hook.
+// A sharded optimizer has only the rows of DDP.
 using StepRows = std::vector<StepRow>;
 
 // All combinations are measured.
@@ -44,9 +45,10 @@ struct StepChoices {
   std::vector<CommHookKind> comm_hooks = {CommHookKind::none};
 };
 
-// Measures the modes with each of the choices in turns; those of the step do not count. Collective,
-// with the same arguments on every rank; blocks for some seconds per combination. Leaves peak_mb
-// empty. Between turns, rank 0 calls on_turn with the numbers of those done and of all.
+// Measures the modes with each of the choices, alternating between them; the step's own choices
+// have no effect. Collective, with the same arguments on every rank; blocks for some seconds per
+// combination. Leaves peak_mb empty. Between turns, rank 0 calls on_turn with the number of turns
+// done and of all turns.
 StepRows measure_steps(const std::shared_ptr<ProcessGroup>& group, const TrainingStep& step,
                        const StepChoices& choices = {},
                        const std::function<void(int done, int all)>& on_turn = {});

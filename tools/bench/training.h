@@ -29,7 +29,7 @@ std::string_view name(AmpKind kind);
 
 struct TrainingStep {
   Model model;
-  // By default the model's.
+  // Default: the model's batch size.
   std::optional<std::int64_t> batch_size = {};
   OptimizerKind optimizer = OptimizerKind::torch;
   // Resets gradients to none before each step, instead of zeroing them in place.
@@ -47,10 +47,10 @@ class Training {
  public:
   struct Wrapped {
     std::function<at::Tensor(const at::Tensor&)> forward;
-    // If it is what computes forward.
+    // The wrapper, if one computes `forward`.
     std::shared_ptr<DistributedDataParallelBase> model = nullptr;
   };
-  // By default the net's own forward is used.
+  // Wraps the net; without it, the net's own forward is used.
   using Wrap = std::function<Wrapped(torch::nn::Sequential&)>;
 
   explicit Training(const TrainingStep& step, const Wrap& wrap = {});

@@ -9,10 +9,11 @@
 #include <fmt/format.h>
 
 #include "lockstep/checkpoint/checkpoint_store.h"
-#include "lockstep/checkpoint/in_quotes.h"
-#include "lockstep/checkpoint/other_format.h"
+#include "lockstep/checkpoint/tensor_file/in_quotes.h"
+#include "lockstep/checkpoint/tensor_file/other_format.h"
 #include "lockstep/core/error.h"
-#include "tools/checkpoint/inspected_tensors.h"
+#include "tools/checkpoint/inspection.h"
+#include "tools/recipes/json_fields.h"
 #include "tools/report/text_table.h"
 
 namespace lockstep {
@@ -24,7 +25,7 @@ bool has_manifest(const fs::path& folder) {
   return fs::exists(folder / "manifest.json") || fs::exists(folder / "manifest.json.sha256");
 }
 
-// Newest first. UsageError if there are none.
+// Returns the checkpoints, newest first. UsageError if there are none.
 std::vector<fs::path> checkpoints_in(const fs::path& folder) {
   if (has_manifest(folder)) return {folder};
   std::vector<fs::path> found;
@@ -41,7 +42,7 @@ std::vector<fs::path> checkpoints_in(const fs::path& folder) {
   return found;
 }
 
-// A field of the manifest, as text for people.
+// Formats a field of the manifest for people.
 std::string shown(const nlohmann::json& value) {
   return value.is_string() ? in_quotes(value.get<std::string>()) : value.dump();
 }
@@ -70,7 +71,7 @@ std::string head_of(const fs::path& checkpoint, const nlohmann::json& manifest) 
   return text;
 }
 
-// CheckpointError instead of the JSON library's errors.
+// Calls the function with the manifest. CheckpointError instead of the JSON library's errors.
 template <class Function>
 std::string from_manifest(const fs::path& checkpoint, const Function& function) {
   const nlohmann::json manifest = read_manifest(checkpoint);
@@ -82,7 +83,7 @@ std::string from_manifest(const fs::path& checkpoint, const Function& function) 
   }
 }
 
-// One of the files that the manifest names.
+// Opens one of the files that the manifest names.
 TensorSource source_in(const fs::path& checkpoint, const std::string& name) {
   try {
     return TensorSource(checkpoint / name, "");

@@ -9,8 +9,8 @@
 #include <fmt/format.h>
 #include <torch/types.h>
 
-#include "lockstep/checkpoint/in_quotes.h"
-#include "lockstep/checkpoint/tensor_bytes.h"
+#include "lockstep/checkpoint/tensor_file/in_quotes.h"
+#include "lockstep/checkpoint/tensor_file/tensor_bytes.h"
 #include "tools/recipes/json_fields.h"
 
 namespace lockstep {
@@ -36,9 +36,9 @@ std::string_view kind_name(DifferenceKind kind) {
 
 constexpr std::int64_t kSignBit = std::numeric_limits<std::int64_t>::min();
 
-// The same values in a type that every libtorch compares and subtracts exactly. A complex number is
-// two values in a last dimension. Unsigned integers of 64 bits lose 2^63 each, which keeps their
-// order and their differences.
+// Returns the same values in a type that every libtorch compares and subtracts exactly. A complex
+// number becomes two values in a last dimension. Unsigned integers of 64 bits lose 2^63 each, which
+// keeps their order and their differences.
 at::Tensor comparable(const at::Tensor& tensor) {
   if (tensor.is_complex()) return at::view_as_real(tensor.to(at::kComplexDouble));
   if (tensor.is_floating_point()) return tensor.to(at::kDouble);
@@ -122,7 +122,7 @@ std::vector<TensorDifference> differences(const TensorSource& first, const Tenso
           {.name = name, .kind = DifferenceKind::dtype, .first = dtype, .second = other_dtype});
     }
     if (shape != other_shape || dtype != other_dtype) continue;
-    // Of a type that this libtorch lacks, bytes are compared.
+    // If this libtorch lacks the type, the bytes are compared.
     const at::Tensor a = first.read_or_bytes(i);
     const at::Tensor b = second.read_or_bytes(*other);
     TensorDifference values{

@@ -15,7 +15,7 @@ struct TensorDifference {
   enum class Kind { missing, unexpected, shape, dtype, values };
   std::string name;
   Kind kind;
-  // Of the first and the second file; for shape and dtype.
+  // For shape and dtype: the values in the first and the second file.
   std::string first;
   std::string second;
   // For values: elements that are not equal, where NaN equals NaN and 0 equals -0.
@@ -23,12 +23,12 @@ struct TensorDifference {
   std::int64_t elements = 0;
   // NaN if an element is NaN in one file only.
   double largest = 0;
-  // The largest of integers, exactly; that of 64 bits does not fit into a double.
+  // For integers, the exact largest difference: 64 bits do not fit into a double.
   std::optional<std::uint64_t> largest_integer = std::nullopt;
 };
 
-// By the first file's order, then what only the second has ("unexpected"). Reads a tensor at a
-// time.
+// Returns the differences in the order of the first file, then the tensors that only the second has
+// ("unexpected"). Reads one tensor at a time.
 std::vector<TensorDifference> differences(const TensorSource& first, const TensorSource& second);
 
 std::string difference_text(const std::vector<TensorDifference>& differences);

@@ -8,8 +8,8 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/checkpoint/element_type.h"
-#include "lockstep/checkpoint/other_format.h"
+#include "lockstep/checkpoint/tensor_file/other_format.h"
+#include "lockstep/checkpoint/tensor_file/tensor_bytes.h"
 #include "lockstep/checkpoint/torch_file.h"
 #include "lockstep/core/error.h"
 #include "lockstep/tensor/stored_bytes.h"
@@ -58,7 +58,7 @@ std::variant<SafetensorsFile, std::vector<NamedTensor>> open_tensors(
 
 }  // namespace
 
-// A zip archive, or a pickle, whose error says what to do.
+// A pickle outside an archive counts too: the reader's error says what to do.
 bool is_torch_file(const std::filesystem::path& file) {
   const StoredBytes bytes = bytes_in_tensor_file(file);
   std::array<unsigned char, 9> begin{};

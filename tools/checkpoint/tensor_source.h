@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The named tensors of a file, or of sharded files by their index, whichever of the two formats it
-// has.
+// The named tensors of a file of either format, or of sharded files by their index.
 #pragma once
 
 #include <cstddef>
@@ -32,24 +31,25 @@ class TensorSource {
   std::string format() const { return is_safetensors() ? "safetensors" : "torch"; }
   const std::string& file() const { return file_; }
   const std::vector<std::string>& names() const { return names_; }
-  // As Python calls it, or as a safetensors file has it if Lockstep does not know it.
+  // Returns Python's name of the type, or the file's own name if Lockstep does not know the type.
   std::string dtype(std::size_t index) const;
   std::vector<std::int64_t> shape(std::size_t index) const;
   // Whether this libtorch has the type.
   bool can_read(std::size_t index) const;
-  // Reads the tensor from a safetensors file now; those of a torch.save file have been read.
-  // CheckpointError unless can_read().
+  // Reads the tensor from a safetensors file now; the tensors of a torch.save file have been read
+  // already. CheckpointError unless can_read().
   at::Tensor read(std::size_t index) const;
-  // What there is to read of it: the tensor, or the bytes of one of another type.
+  // Returns the tensor if can_read(), otherwise its bytes.
   at::Tensor read_or_bytes(std::size_t index) const;
-  // How many tensors can_read() is false for.
+  // Returns the number of tensors for which can_read() is false.
   std::size_t unreadable() const;
   std::optional<std::size_t> find(const std::string& name) const;
-  // Of sharded files, else 1.
+  // Returns the number of files: 1 unless an index was opened.
   std::size_t files() const;
   // Empty for torch.save.
   std::map<std::string, std::string> metadata() const;
-  // Values of a torch.save file that are no tensors, as numbers and strings, outside its part too.
+  // Returns how many values of a torch.save file are not tensors, such as numbers and strings; also
+  // counts those outside the part.
   std::size_t other_values() const { return other_values_; }
 
  private:
@@ -60,7 +60,7 @@ class TensorSource {
   std::map<std::string, std::size_t> by_name_;
 };
 
-// All tensors, for a writer.
+// Reads all tensors, for a writer.
 std::vector<NamedTensor> read_all(const TensorSource& source);
 
 }  // namespace lockstep

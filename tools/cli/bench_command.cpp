@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The options of `lockstep bench`, and its runs on ranks.
-#include "bench_command.h"
+#include "tools/cli/bench_command.h"
 
 #include <algorithm>
 #include <cctype>
@@ -9,21 +9,20 @@
 #include <limits>
 #include <map>
 
-#include "number_option.h"
-#include "own_ranks.h"
-#include "print.h"
 #include <fmt/format.h>
 
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/process/cpu.h"
 #include "lockstep/launch/spawn.h"
+#include "lockstep/rendezvous/rendezvous.h"
 #include "tools/bench/bench_output.h"
-#include "tools/bench/bench_progress.h"
-#include "tools/bench/element_types.h"
-#include "tools/cli/backend_option.h"
-#include "tools/recipes/batch_size.h"
-#include "tools/recipes/choose_device.h"
+#include "tools/bench/known_elements.h"
+#include "tools/cli/option_values.h"
+#include "tools/cli/print.h"
+#include "tools/cli/rank_options.h"
+#include "tools/recipes/launch_plan.h"
+#include "tools/recipes/recipe_options.h"
 
 namespace lockstep::cli {
 namespace {
@@ -75,7 +74,7 @@ std::int64_t read_size(const std::string& text) {
   return *count * *bytes;
 }
 
-// Reads one of the kinds by its name; `choices` says which there are.
+// Reads one of the kinds by its name; `choices` lists them.
 template <class Kind>
 std::function<Kind(const std::string&)> reader_of(const char* option, std::vector<Kind> kinds,
                                                   const char* choices) {
@@ -98,15 +97,16 @@ void BenchCommand::describe(::CLI::App& app) {
       {"reduce-scatter", Collective::reduce_scatter}};
   for (const auto& [verb, collective] : verbs) {
     ::CLI::App* sub = app.add_subcommand(
-        verb, "Measure time and bandwidth for each size, and compare them with the memory's");
+        verb, "Measure time and bandwidth for each size, and compare with memory bandwidth");
     describe_collective(*sub);
     collectives_.emplace_back(sub, collective);
   }
   step_ = app.add_subcommand(
       "step", "Measure a training step in one process, in processes side by side, and with DDP");
   describe_step(*step_);
-  step_->add_flag("--check-finite", check_finite,
-                  "Let DistributedDataParallel look for infinite and NaN gradients");
+  step_->add_flag(
+      "--check-finite", check_finite,
+      "Search for infinite and NaN gradients in DistributedDataParallel (default: off)");
   using Optimizer = bench::OptimizerKind;
   add_list<Optimizer>(
       *step_, "--optimizer", optimizers,
@@ -114,17 +114,17 @@ void BenchCommand::describe(::CLI::App& app) {
           "--optimizer",
           {Optimizer::torch, Optimizer::fused, Optimizer::sharded, Optimizer::divided},
           "torch, fused, sharded or divided, or several, as in torch,sharded"),
-      "Update parameters by libtorch's optimizers (torch), by those of lockstep::optim (fused), by "
-      "those sharded over the ranks (sharded), the same with whole_gradients = false (divided), or "
-      "by several in turns, as in torch,sharded")
+      "Optimizer: libtorch's (torch), that of lockstep::optim (fused), sharded over the ranks "
+      "(sharded), or sharded with whole_gradients = false (divided); several alternate, as in "
+      "torch,sharded (default: torch)")
       ->allow_extra_args(false)
       ->type_name("OPTIMIZERS");
   using Amp = bench::AmpKind;
   add_list<Amp>(*step_, "--amp", amps,
                 reader_of<Amp>("--amp", {Amp::none, Amp::bf16, Amp::fp16},
                                "none, bf16, fp16, or some as in none,bf16"),
-                "Compute layers in the parameters' type (none), in bf16 or fp16, or in several in "
-                "turns (none,bf16)")
+                "Type in which layers compute: the parameters' (none), bf16 or fp16; several "
+                "alternate, as in none,bf16 (default: none)")
       ->allow_extra_args(false)
       ->type_name("TYPES");
   using Hook = bench::CommHookKind;
@@ -132,64 +132,60 @@ void BenchCommand::describe(::CLI::App& app) {
       *step_, "--comm-hook", comm_hooks,
       reader_of<Hook>("--comm-hook", {Hook::none, Hook::fp16, Hook::bf16, Hook::power_sgd},
                       "none, fp16, bf16, power_sgd, or some as in none,bf16"),
-      "Reduce gradients without a hook (none), by fp16_compress_hook (fp16), bf16_compress_hook "
-      "(bf16) or power_sgd_hook (power_sgd), or by several in turns (none,bf16)")
+      "Communication hook: none, fp16_compress_hook (fp16), bf16_compress_hook (bf16) or "
+      "power_sgd_hook (power_sgd); several alternate, as in none,bf16 (default: none)")
       ->allow_extra_args(false)
       ->type_name("HOOKS");
-  describe_ranks(*step_, kCounts, "Start this many ranks; by default one per core, but at least 2");
-  describe_group(*step_);
+  describe_ranks(*step_, kCounts, "Number of ranks (default: one per core, but at least 2)");
+  rank_options.describe(*step_);
   dp_ = app.add_subcommand("dp",
                            "Measure a training step in one thread, in several, and in replicas");
   describe_step(*dp_);
   describe_ranks(*dp_, {2, kCounts.most},
-                 "Use this many replicas, and threads; by default one per core, but at least 2");
+                 "Number of replicas, and of threads (default: one per core, but at least 2)");
 }
 
 void BenchCommand::describe_step(::CLI::App& app) {
-  std::string models = "Train this model:";
+  std::string models = "Model to train:";
   for (const auto& known : bench::all_models()) {
     models += fmt::format("\n  {}: {}", known.name, known.summary);
   }
   app.add_option("MODEL", model, models)->required();
-  app.add_option("--device", device, "Train on cpu, cuda (a GPU for each rank) or cuda:N")
-      ->capture_default_str()
+  app.add_option(
+         "--device", device,
+         fmt::format("Device: cpu, cuda (a GPU for each rank) or cuda:N (default: {})", device))
       ->type_name("DEVICE");
   add_number(app, "--batch-size", batch_size, kBatchSizes,
-             "Take this many samples per rank, or for all replicas together");
+             "Number of samples per rank, or for all replicas together (default: the model's)");
   app.add_flag("--set-to-none", set_to_none,
-               "Reset gradients to none before each step, instead of zeroing them in place");
+               "Gradients reset to none before each step (default: zeroed in place)");
 }
 
 void BenchCommand::describe_ranks(::CLI::App& app, const Range<int>& range, const char* what) {
   add_number(app, "--ranks", ranks, range, what);
-  app.add_flag("--json", json, "Print one JSON object and nothing else on standard output");
+  app.add_flag("--json", json, "One JSON object, and nothing else, on standard output");
 }
 
 void BenchCommand::describe_collective(::CLI::App& app) {
-  add_list<std::int64_t>(
-      app, "--sizes", sizes, read_size,
-      "Measure these sizes in bytes, as in 1KiB,4MiB; by default 1 KiB to 100 MiB")
+  add_list<std::int64_t>(app, "--sizes", sizes, read_size,
+                         "Sizes in bytes, as in 1KiB,4MiB (default: eleven from 1 KiB to 100 MiB)")
       ->allow_extra_args(false)
       ->type_name("SIZES");
-  app.add_option("--dtype", type, "Use elements of this type")
+  app.add_option("--dtype", type, fmt::format("Type of the elements (default: {})", type))
       ->check(::CLI::IsMember(names(bench::element_types())));
-  app.add_option("--op", op, "Reduce elements by this operation")
+  app.add_option("--op", op, fmt::format("Operation that reduces elements (default: {})", op))
       ->check(::CLI::IsMember(names(kOps)));
-  app.add_option("--algorithm", algorithm, "Run all-reduce by this algorithm")
+  app.add_option("--algorithm", algorithm,
+                 fmt::format("Algorithm of all-reduce (default: {})", algorithm))
       ->check(::CLI::IsMember(names(kAlgorithms)));
-  app.add_flag("--ordinary", ordinary,
-               "Measure ordinary tensors instead of those from group->empty");
-  describe_ranks(app, kCounts, "Start this many ranks; by default one per core, but at least 2");
-  describe_group(app);
-}
-
-void BenchCommand::describe_group(::CLI::App& app) {
-  add_backend_option(app, backend);
-  timeout.describe(app);
+  app.add_flag("--ordinary", ordinary, "Ordinary tensors (default: tensors from group->empty)");
+  describe_ranks(app, kCounts, "Number of ranks (default: one per core, but at least 2)");
+  rank_options.describe(app);
 }
 
 std::shared_ptr<ProcessGroup> BenchCommand::join(std::optional<at::Device> on) const {
-  return init_process_group({.backend = backend, .timeout = timeout.value(), .device = on});
+  return init_process_group(
+      {.backend = rank_options.backend, .timeout = rank_options.timeout, .device = on});
 }
 
 StatusLine BenchCommand::status(const std::string& what) const {
@@ -210,9 +206,9 @@ auto BenchCommand::on_ranks(const std::string& what, const Function& function) c
   if (ranks) {
     throw UsageError(fmt::format("--ranks {}: a launcher has started the ranks already", *ranks));
   }
-  const auto group = join(choose_device(device, member->local_rank));
-  auto result = function(group);
-  if (group->rank() != 0) return std::nullopt;
+  const auto joined = join(choose_device(device, member->local_rank));
+  auto result = function(joined);
+  if (joined->rank() != 0) return std::nullopt;
   return result;
 }
 

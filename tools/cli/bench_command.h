@@ -9,20 +9,20 @@
 #include <type_traits>
 #include <vector>
 
-#include "timeout_option.h"
 #include <CLI/CLI.hpp>
 
+#include "lockstep/core/number.h"
 #include "lockstep/launch/rank_reports.h"
 #include "tools/bench/collective_bench.h"
 #include "tools/bench/step_bench.h"
 #include "tools/bench/training.h"
+#include "tools/cli/rank_options.h"
 
 namespace lockstep::cli {
 
 struct BenchCommand {
   std::optional<int> ranks;
-  std::string backend = "auto";
-  TimeoutOption timeout;
+  RankOptions rank_options;
   bool json = false;
   // The following options are for collectives.
   std::string type = "float";
@@ -47,7 +47,6 @@ struct BenchCommand {
  private:
   void describe_ranks(::CLI::App& app, const Range<int>& range, const char* what);
   void describe_collective(::CLI::App& app);
-  void describe_group(::CLI::App& app);
   int rank_count() const;
   at::Device device_of(int local_rank) const;
   // The bar on a terminal says what is measured.
@@ -56,8 +55,8 @@ struct BenchCommand {
   // The peak memory of the fullest of `count` ranks, in 10^6 bytes.
   double peak_mb(const bench::TrainingStep& step, bench::StepMode mode, int count) const;
   // Runs the function on every rank, on the requested device: in processes of its own, or, under a
-  // launcher, in this process, which is then a rank. Returns rank 0's result; nullopt on a
-  // launcher's other ranks.
+  // launcher, in this process, which is then a rank. Returns the result of rank 0; nullopt on the
+  // other ranks of a launcher.
   template <class Function>
   auto on_ranks(const std::string& what, const Function& function) const
       -> std::optional<std::invoke_result_t<Function, const std::shared_ptr<ProcessGroup>&>>;

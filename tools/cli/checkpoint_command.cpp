@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Prints what is in files of tensors and in checkpoints, as text or JSON.
-#include "checkpoint_command.h"
+#include "tools/cli/checkpoint_command.h"
 
 #include <cstdio>
 #include <filesystem>
 
-#include "print.h"
 #include <fmt/format.h>
 
 #include "lockstep/checkpoint/safetensors.h"
@@ -15,6 +14,7 @@
 #include "tools/checkpoint/difference.h"
 #include "tools/checkpoint/inspection.h"
 #include "tools/checkpoint/tensor_source.h"
+#include "tools/cli/print.h"
 
 namespace lockstep::cli {
 
@@ -44,13 +44,14 @@ void CheckpointCommand::describe(::CLI::App& app) {
       ", a checkpoint, or a folder of checkpoints (the newest is used), whose model is exported");
   export_->add_option("OUTPUT", second, "The new file")->required();
   for (::CLI::App* verb : {inspect_, diff_, export_}) {
-    verb->add_option("--part", part,
-                     "Take only this part of a torch.save file, such as model in "
-                     "{\"model\": ..., \"epoch\": 3}")
+    verb->add_option(
+            "--part", part,
+            "Part of a torch.save file, such as model in {\"model\": ..., \"epoch\": 3} (default: "
+            "the whole file)")
         ->type_name("NAME");
   }
   for (::CLI::App* verb : {inspect_, diff_}) {
-    verb->add_flag("--json", json, "Print one JSON object and nothing else on standard output");
+    verb->add_flag("--json", json, "One JSON object, and nothing else, on standard output");
   }
 }
 
@@ -106,8 +107,8 @@ int CheckpointCommand::verify_file() const {
   return 0;
 }
 
-// A file of parts is compared with one that is a state dict: the part is taken where there is one.
-// Against a file, a checkpoint stands for its model.
+// Takes the part of a torch.save file only, so that a file of parts can be compared with a state
+// dict in safetensors. Against a file, a checkpoint stands for its model.
 int CheckpointCommand::diff() const {
   const auto open = [this](const std::filesystem::path& name) {
     return TensorSource(name, is_torch_file(name) ? part : "");
@@ -129,7 +130,7 @@ int CheckpointCommand::convert() const {
   } else {
     write_safetensors(second, tensors, {{"format", "pt"}});
   }
-  // What the other format does not have, or this command does not write.
+  // Values that the other format lacks, or that this command does not write.
   const std::size_t left_out = source.other_values() + source.metadata().size();
   check_output(print(
       stdout,

@@ -2,19 +2,22 @@
 // `lockstep compare`: trains a recipe in several modes and shows them side by side.
 #pragma once
 
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "training_options.h"
+#include <CLI/CLI.hpp>
+
+#include "tools/cli/recipe_flags.h"
 
 namespace lockstep::cli {
 
 struct CompareCommand {
-  TrainingOptions training;
+  RecipeFlags flags;
   std::vector<std::string> modes{"single", "dp", "ddp"};
   std::vector<int> ranks;
-  std::optional<std::string> report;
+  std::optional<std::filesystem::path> report;
 
   // Describes the verb to the parser. The object must outlive it.
   void describe(::CLI::App& app);

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Prints the diagnosis as text or JSON.
-#include "doctor_command.h"
+#include "tools/cli/doctor_command.h"
 
 #include <cstdio>
 
-#include "print.h"
-
+#include "tools/cli/print.h"
 #include "tools/doctor/diagnosis.h"
 
 namespace lockstep::cli {
 
 void DoctorCommand::describe(::CLI::App& app) {
-  app.add_flag("--json", json, "Print one JSON object and nothing else on standard output");
+  app.add_flag("--json", json, "One JSON object, and nothing else, on standard output");
 }
 
 int DoctorCommand::run() const {

@@ -7,15 +7,15 @@
 #include <string_view>
 #include <vector>
 
-#include "print.h"
-#include "run_command.h"
-#include "second_program.h"
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/process/freed_memory.h"
+#include "tools/cli/print.h"
+#include "tools/cli/programs.h"
+#include "tools/cli/run_command.h"
 
 namespace lockstep::cli {
 namespace {
@@ -41,6 +41,27 @@ void set_environment() {
   }
 }
 
+// Describes the verbs of the second program for --help.
+std::string footer() {
+  std::string text =
+      "Subcommands of lockstep-torch, which is installed beside this program; each has its own "
+      "--help:";
+  for (const Verb& verb : kVerbs) {
+    if (verb.needs_libtorch) text += fmt::format("\n  {:<10}  {}", verb.name, verb.summary);
+  }
+  return text;
+}
+
+// "run, train and compare", with all verbs.
+std::string names_of_verbs() {
+  std::string names;
+  for (const Verb& verb : kVerbs) {
+    const bool is_last = &verb == &kVerbs.back();
+    names += fmt::format("{}{}", names.empty() ? "" : is_last ? " and " : ", ", verb.name);
+  }
+  return names;
+}
+
 int complain(const ::CLI::App& run, const std::string& what) {
   const bool in_run = run.parsed();
   const char* verb = in_run ? " run" : "";
@@ -49,21 +70,16 @@ int complain(const ::CLI::App& run, const std::string& what) {
 }
 
 int main(int argc, char** argv) {
-  if (argc > 1 && is_second_program_verb(argv[1])) become_second_program(argv);
+  const Verb* const verb = argc > 1 ? find_verb(argv[1]) : nullptr;
+  if (verb != nullptr && verb->needs_libtorch) become_second_program(argv);
   ::CLI::App app("Data-parallel training for C++ on libtorch.", "lockstep");
   app.set_version_flag("--version", "lockstep " LOCKSTEP_VERSION);
   app.require_subcommand(1);
   RunCommand command;
-  ::CLI::App& run = *app.add_subcommand("run", "Start a program as several ranks on this machine");
+  const Verb& run_verb = *find_verb("run");
+  ::CLI::App& run = *app.add_subcommand(std::string(run_verb.name), std::string(run_verb.summary));
   command.describe(run);
-  app.footer(
-      "Subcommands of lockstep-torch, which is installed beside this program; each has its own "
-      "--help:\n"
-      "  train       Train one of the recipes\n"
-      "  compare     Train a recipe in several modes, one after another, and compare them\n"
-      "  bench       Measure collectives and training steps\n"
-      "  doctor      Report anything that would prevent training on this machine\n"
-      "  checkpoint  Inspect, verify, compare and convert files of tensors and checkpoints");
+  app.footer(footer());
   std::vector<std::string> arguments(argv + 1, argv + argc);
   try {
     if (!arguments.empty() && arguments.front() == run.get_name()) {
@@ -73,9 +89,8 @@ int main(int argc, char** argv) {
     }
     if (!arguments.empty() && !arguments.front().starts_with('-') &&
         arguments.front() != run.get_name()) {
-      return complain(run, fmt::format("there is no subcommand {}; the subcommands are run, train, "
-                                       "compare, bench, doctor and checkpoint",
-                                       arguments.front()));
+      return complain(run, fmt::format("there is no subcommand {}; the subcommands are {}",
+                                       arguments.front(), names_of_verbs()));
     }
     // The parser takes arguments from the back.
     std::ranges::reverse(arguments);

@@ -5,15 +5,9 @@
 #include <cstdlib>
 #include <exception>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "bench_command.h"
-#include "checkpoint_command.h"
-#include "compare_command.h"
-#include "doctor_command.h"
-#include "print.h"
-#include "settings.h"
-#include "train_command.h"
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
@@ -21,6 +15,14 @@
 #include "lockstep/core/process/cpu.h"
 #include "lockstep/launch/console.h"
 #include "lockstep/launch/stack_trace.h"
+#include "tools/cli/bench_command.h"
+#include "tools/cli/checkpoint_command.h"
+#include "tools/cli/compare_command.h"
+#include "tools/cli/doctor_command.h"
+#include "tools/cli/print.h"
+#include "tools/cli/programs.h"
+#include "tools/cli/recipe_flags.h"
+#include "tools/cli/train_command.h"
 #include "tools/recipes/local_training.h"
 
 namespace lockstep::cli {
@@ -28,7 +30,8 @@ namespace {
 
 constexpr int kWrongUse = 2;
 
-// An error takes the form that the results would have had.
+// Reports an error in the form of the results: to the process that started this one, as JSON, or as
+// text.
 void complain(const std::string& verb, const std::exception& error, bool json) {
   if (started_by_local_training()) {
     try {
@@ -58,7 +61,7 @@ void require_address_space() {
 
 int main(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + 1, argv + argc);
-  // Searched for by hand, since the error may be in the command line itself.
+  // Not from the parser: the error may be in the command line itself.
   const bool json = std::ranges::count(arguments, "--json") > 0;
   const std::string verb = arguments.empty() ? "" : arguments.front();
   try {
@@ -69,26 +72,23 @@ int main(int argc, char** argv) {
   }
   ::CLI::App app("The subcommands of Lockstep that need libtorch.", "lockstep");
   app.require_subcommand(1);
+  const auto describe = [&](std::string_view name, auto& command) -> ::CLI::App& {
+    ::CLI::App& sub = *app.add_subcommand(std::string(name), std::string(find_verb(name)->summary));
+    command.describe(sub);
+    return sub;
+  };
   TrainCommand train;
-  ::CLI::App& train_app = *app.add_subcommand("train", "Train a recipe");
-  train.describe(train_app);
   CompareCommand compare;
-  ::CLI::App& compare_app = *app.add_subcommand(
-      "compare", "Train a recipe in several modes, one after another, and compare them");
-  compare.describe(compare_app);
+  BenchCommand bench;
+  DoctorCommand doctor;
+  CheckpointCommand checkpoint;
+  ::CLI::App& train_app = describe("train", train);
+  ::CLI::App& compare_app = describe("compare", compare);
+  ::CLI::App& bench_app = describe("bench", bench);
+  ::CLI::App& doctor_app = describe("doctor", doctor);
+  ::CLI::App& checkpoint_app = describe("checkpoint", checkpoint);
   describe_settings(train_app);
   describe_settings(compare_app);
-  BenchCommand bench;
-  ::CLI::App& bench_app = *app.add_subcommand("bench", "Measure collectives and training steps");
-  bench.describe(bench_app);
-  DoctorCommand doctor;
-  ::CLI::App& doctor_app =
-      *app.add_subcommand("doctor", "Report anything that would prevent training on this machine");
-  doctor.describe(doctor_app);
-  CheckpointCommand checkpoint;
-  ::CLI::App& checkpoint_app = *app.add_subcommand(
-      "checkpoint", "Inspect, verify, compare and convert files of tensors and checkpoints");
-  checkpoint.describe(checkpoint_app);
   try {
     try {
       std::vector<std::string> expanded = arguments;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Writes text to a stream, and reports what could not be written.
-#include "print.h"
+#include "tools/cli/print.h"
 
 #include <cerrno>
 #include <cstring>

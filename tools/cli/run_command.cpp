@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The options of `lockstep run`, and their translation for the agent.
-#include "run_command.h"
+#include "tools/cli/run_command.h"
 
 #include <algorithm>
 #include <chrono>
@@ -10,8 +10,6 @@
 #include <filesystem>
 #include <sstream>
 
-#include "number_option.h"
-#include "print.h"
 #include <fmt/format.h>
 
 #include "lockstep/core/environment.h"
@@ -21,11 +19,13 @@
 #include "lockstep/core/process/cpu.h"
 #include "lockstep/launch/console.h"
 #include "lockstep/launch/orphans.h"
+#include "tools/cli/option_values.h"
+#include "tools/cli/print.h"
 
 namespace lockstep::cli {
 namespace {
 
-// In seconds; 0 kills at once.
+// Seconds; 0 kills at once.
 constexpr Range<double> kGraces{0, 1e6};
 
 bool is_gpu(const std::string& name) {
@@ -69,45 +69,45 @@ int parse_ranks(const std::string& text) {
 
 void RunCommand::describe(::CLI::App& app) {
   app.add_option("-n,--nproc-per-node,--nproc_per_node", ranks,
-                 "Start this many ranks: a number, gpu (one per GPU), cpu (one per core), or auto "
-                 "(gpu if there is one, else cpu)")
-      ->capture_default_str()
+                 fmt::format("Number of ranks, or gpu (one per GPU), cpu (one per core) or auto "
+                             "(gpu if there is one, else cpu) (default: {})",
+                             ranks))
       ->type_name("N|auto|gpu|cpu");
-  add_number(
-      app, "--nnodes", nodes, kCounts,
-      "Use this many machines, each with its own `lockstep run` and the same number of ranks");
+  add_number(app, "--nnodes", nodes, kCounts,
+             fmt::format("Number of machines, each with its own `lockstep run` and the same number "
+                         "of ranks (default: {})",
+                         nodes));
   add_number(app, "--node-rank,--node_rank", node_rank, kFrom0,
-             "Set this machine's number among them, from 0");
-  app.add_option(
-         "--rdzv-endpoint,--rdzv_endpoint", endpoint,
-         "Rendezvous at this host name of machine 0 and this free port, the same on all machines")
+             "Number of this machine among them, from 0 (default: 0 if there is one machine)");
+  app.add_option("--rdzv-endpoint,--rdzv_endpoint", endpoint,
+                 "Host name of machine 0 and a free port there, the same on all machines")
       ->type_name("HOST:PORT");
-  app.add_option(
-         "--secret-file", secret_file,
-         "Make ranks prove that they know this file's contents; only you may have read permission")
+  app.add_option("--secret-file", secret_file,
+                 "File with the secret that authenticates ranks, readable only by you (default: no "
+                 "authentication)")
       ->type_name("FILE");
   add_number(app, "--secret-fd", secret_fd, kFrom0,
-             "Do the same with an open file descriptor, for example from 3<FILE in a shell")
+             "Open descriptor with that secret, such as from 3<FILE in a shell")
       ->excludes("--secret-file");
   add_number(app, "--threads", threads, kCounts,
-             "Give each rank this many threads; by default ranks share the cores, unless "
-             "OMP_NUM_THREADS is set");
-  add_number(
-      app, "--stop-grace,--stop_grace", stop_grace, kGraces,
-      "Give ranks this time from the signal that ends them to SIGKILL; by default 10 after a "
-      "signal to the launcher, and 0.5 after another rank has failed")
+             "Number of threads of each rank (default: OMP_NUM_THREADS, or an equal share of the "
+             "cores)");
+  add_number(app, "--stop-grace,--stop_grace", stop_grace, kGraces,
+             "Time from the signal that ends ranks to SIGKILL (default: 10 after a signal to the "
+             "launcher, 0.5 after the failure of another rank)")
       ->type_name("SECONDS");
-  app.add_flag("--no-prefix", no_prefix, "Omit the prefix [rank N] from lines of output");
-  app.add_option("--log-dir,--log_dir", log_dir, "Write each rank's output to DIR/rank_N.log")
+  app.add_flag("--no-prefix", no_prefix,
+               "Lines of output without the prefix [rank N] (default: with it)");
+  app.add_option("--log-dir,--log_dir", log_dir,
+                 "Folder for each rank's output, as rank_N.log (default: none)")
       ->type_name("DIR");
   add_numbers(app, "--local-ranks-filter,--local_ranks_filter", shown_ranks, kFrom0,
-              "Show the output of these ranks only, as in 0,2")
+              "Ranks whose output is shown, as in 0,2 (default: all)")
       ->allow_extra_args(false)
       ->type_name("RANKS");
-  app.add_flag("--standalone", standalone,
-               "Change nothing; accepted for compatibility with torchrun");
+  app.add_flag("--standalone", standalone, "No effect; accepted for compatibility with torchrun");
   app.add_option("PROGRAM", program,
-                 "Run this program with the arguments that follow it; -- may precede it");
+                 "Program to run, with the arguments that follow it; -- may precede it");
 }
 
 void RunCommand::take_program(const ::CLI::App& app, std::vector<std::string>& arguments) {

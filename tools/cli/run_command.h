@@ -12,7 +12,7 @@
 
 namespace lockstep::cli {
 
-// The options as typed, and what they mean.
+// The options as typed, and their meaning.
 struct RunCommand {
   std::string ranks = "auto";
   int nodes = 1;
@@ -39,15 +39,15 @@ struct RunCommand {
   int run() const;
 
  private:
-  // Which of how many machines this is, from the options; nullopt if there is one machine.
+  // Returns this machine's place among the machines; nullopt if there is one machine.
   std::optional<Node> node() const;
 };
 
-// "3", or "auto" (one rank per GPU, or per core if there is no GPU), "gpu", "cpu". UsageError for
-// anything else, for less than one, and for "gpu" without a GPU.
+// Reads --nproc-per-node: "3", "auto" (one rank per GPU, or per core if there is no GPU), "gpu" or
+// "cpu". UsageError for other texts, for less than one, and for "gpu" without a GPU.
 int parse_ranks(const std::string& text);
 
-// The number of GPUs on this machine that CUDA_VISIBLE_DEVICES leaves visible.
+// Returns the number of GPUs on this machine that CUDA_VISIBLE_DEVICES leaves visible.
 int count_gpus(const std::string& device_folder = "/dev");
 
 }  // namespace lockstep::cli

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Passes lines and the bar to a console, and waits for the terminal.
-#include "terminal_log.h"
+#include "tools/cli/terminal_log.h"
 
 #include <array>
 #include <csignal>
@@ -52,8 +52,8 @@ void TerminalLog::line(const std::string& text) {
   write_all();
 }
 
-void TerminalLog::step(const StepSeen& seen) {
-  const auto state = meter_.step(seen);
+void TerminalLog::step(const RunSteps& run, const StepSummary& step) {
+  const auto state = meter_.step(run, step);
   if (!state) return;
   console_.set_status(stream_, progress_bar(*state, terminal_columns(stream_), coloured(stream_)));
   write_all();

@@ -10,7 +10,7 @@
 namespace lockstep::cli {
 
 // The stream is a terminal that can_show_status(). Blocks until it takes the text. A signal that
-// ends the process removes the bar, too. One at a time.
+// ends the process removes the bar, too. Only one object at a time.
 class TerminalLog {
  public:
   explicit TerminalLog(OutputStream stream);
@@ -19,9 +19,9 @@ class TerminalLog {
   TerminalLog(const TerminalLog&) = delete;
   TerminalLog& operator=(const TerminalLog&) = delete;
 
-  // Without its line ending.
+  // `text` has no line ending.
   void line(const std::string& text);
-  void step(const StepSeen& seen);
+  void step(const RunSteps& run, const StepSummary& step);
 
   // The errno of the first failed write; 0 if none failed.
   int error() const { return console_.error(stream_); }

@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The options of `lockstep train`, and the choice between training here and starting ranks.
-#include "train_command.h"
+#include "tools/cli/train_command.h"
 
-#include <algorithm>
+#include <cstdint>
 #include <cstdio>
+#include <utility>
 
-#include "number_option.h"
-#include "print.h"
-#include "terminal_log.h"
-#include "this_program.h"
 #include <fmt/format.h>
 
 #include "lockstep/comm/init_process_group.h"
@@ -16,113 +13,135 @@
 #include "lockstep/core/file/whole_file.h"
 #include "lockstep/core/process/cpu.h"
 #include "lockstep/rendezvous/rendezvous.h"
-#include "tools/recipes/choose_device.h"
+#include "lockstep/train/trace.h"
+#include "tools/cli/option_values.h"
+#include "tools/cli/print.h"
+#include "tools/cli/programs.h"
+#include "tools/cli/terminal_log.h"
 #include "tools/recipes/launch_plan.h"
 #include "tools/recipes/local_training.h"
+#include "tools/recipes/train.h"
 #include "tools/report/page.h"
 #include "tools/report/training_report.h"
 
 namespace lockstep::cli {
 
 void TrainCommand::describe(::CLI::App& app) {
-  training.describe(app);
-  app.add_option("--mode", mode,
-                 "Train in this mode: single (one process), dp (one process, several copies of the "
-                 "net) or ddp (several processes); by default ddp if there is more than one rank")
+  flags.describe(app);
+  RecipeOptions& options = flags.options;
+  const auto set_mode = [&](const std::string& name) { options.trainer.mode = find_mode(name); };
+  app.add_option_function<std::string>(
+         "--mode", set_mode,
+         "Mode: single (one process), dp (one process, several copies of the net) or ddp (several "
+         "processes) (default: ddp if there is more than one rank, else single)")
       ->check(::CLI::IsMember({"single", "dp", "ddp"}))
       ->type_name("MODE");
-  add_number(
-      app, "--ranks", ranks, kCounts,
-      "Start this many ranks, or replicas for dp; by default 1, or with --mode dp or ddp one per "
-      "GPU, or per core if there is no GPU");
-  app.add_option("--save", save, "Save the trained net of rank 0 to this file, as torch::save does")
+  add_number(app, "--ranks", ranks, kCounts,
+             "Number of ranks, or of replicas for dp (default: 1; with --mode dp or ddp one per "
+             "GPU, or per core if there is no GPU)");
+  add_path(app, "--save", options.save_file,
+           "File for the trained net of rank 0, as torch::save writes it")
       ->type_name("FILE");
-  auto* const checkpoints =
-      app.add_option(
-             "--checkpoint-dir", checkpoint_folder,
-             "Save the state of training in this folder after each epoch, while training goes on")
+  auto* const folder =
+      app.add_option_function<std::string>(
+             "--checkpoint-dir", [this](const std::string& path) { checkpoints().folder = path; },
+             "Folder for the state of training, saved after each epoch while training continues")
           ->type_name("DIR");
-  add_number(app, "--checkpoint-every", checkpoint_every, kStepIntervals,
-             "Also save every so many steps")
-      ->needs(checkpoints)
+  add_number_to<std::int64_t>(
+      app, "--checkpoint-every", [this](std::int64_t steps) { checkpoints().every_steps = steps; },
+      kStepIntervals, "Number of steps between two further saves (default: none within an epoch)")
+      ->needs(folder)
       ->type_name("STEPS");
-  app.add_flag("--resume", resume,
-               "Go on from the newest checkpoint in the folder, if there is one")
-      ->needs(checkpoints);
-  app.add_option("--metrics", metrics,
-                 "Append a line of JSON to this file every 10 steps and after each epoch")
+  app.add_flag_callback(
+         "--resume", [this] { checkpoints().resume = true; },
+         "Resumption from the newest checkpoint in the folder, if there is one (default: a folder "
+         "with checkpoints is refused)")
+      ->needs(folder);
+  add_path(app, "--metrics", options.metrics_file,
+           "File to append a line of JSON to, every 10 steps and after each epoch")
       ->type_name("FILE");
-  app.add_option(
-         "--tensorboard", tensorboard,
-         "Write loss, learning rate, speed and accuracy to a TensorBoard event file in this folder")
+  add_path(app, "--tensorboard", options.tensorboard_folder,
+           "Folder for a TensorBoard event file of loss, learning rate, speed and accuracy")
       ->type_name("DIR");
-  app.add_option("--trace", trace,
-                 "Write what every rank did, and when, to this file for ui.perfetto.dev or "
-                 "chrome://tracing: the first 262144 spans of each rank, and how many followed")
+  add_path(app, "--trace", options.trace_file,
+           fmt::format("File for a timeline of every rank, for ui.perfetto.dev or "
+                       "chrome://tracing: the first {} spans of each rank, and the number of the "
+                       "others",
+                       TraceOptions().spans))
       ->type_name("FILE.json");
-  app.add_option("--report", report,
-                 "Write charts of loss, speed, memory and the time of a step on each rank to this "
-                 "file, as a page for any browser")
+  add_path(app, "--report", report,
+           "File for a page with charts of loss, speed, memory and the time of a step on each rank")
       ->type_name("FILE.html");
-  app.add_option("--curriculum", curriculum,
-                 "Visit images from easy to hard, by the loss of a small linear classifier; the "
-                 "pool of images grows as a linear function of the step, as a root, or in steps")
+  app.add_option_function<std::string>(
+         "--curriculum",
+         [this](const std::string& name) { curriculum().pacing = find_pacing(name); },
+         "Growth of the pool of images, which are visited from easy to hard by the loss of a small "
+         "linear classifier: linear in the step, as a root, or in steps (default: all images, "
+         "shuffled)")
       ->check(::CLI::IsMember({"linear", "root", "steps"}))
       ->type_name("PACING");
-  add_number(app, "--curriculum-start", curriculum_start, kStartShares,
-             "Begin with this share of the images, the easiest; by default 0.2")
+  add_number_to<double>(
+      app, "--curriculum-start", [this](double share) { curriculum().start_share = share; },
+      kStartShares,
+      fmt::format("Share of the images in the first step, the easiest (default: {})",
+                  Curriculum().start_share))
       ->needs("--curriculum")
       ->type_name("SHARE");
-  add_number(app, "--curriculum-steps", curriculum_steps, kCurriculumSteps,
-             "Draw from all images after this many steps; by default after half of all steps")
+  add_number_to<std::int64_t>(
+      app, "--curriculum-steps", [this](std::int64_t step) { curriculum().full_at_step = step; },
+      kCurriculumSteps,
+      "Number of steps before the first that draws from all images (default: half of all steps)")
       ->needs("--curriculum");
-  app.add_option("--amp", amp,
-                 "Compute layers in bf16 or fp16 (automatic mixed precision); parameters and "
-                 "gradients stay in float")
+  const auto set_amp = [&](const std::string& name) { options.trainer.amp = find_amp(name); };
+  app.add_option_function<std::string>(
+         "--amp", set_amp,
+         "Type in which layers compute (automatic mixed precision), bf16 or fp16; parameters and "
+         "gradients stay in float (default: float)")
       ->check(::CLI::IsMember({"bf16", "fp16"}))
       ->type_name("TYPE");
   app.add_flag(
-      "--check-finite", check_finite,
-      "Stop training if a gradient is infinite or NaN, and name the parameter and the rank");
-  add_number(app, "--check-in-sync", check_in_sync, kStepIntervals,
-             "Every N steps, stop training unless all ranks have the same parameters, "
-             "buffers and gradients, bit for bit; for ddp");
-  add_number(app, "--lr-scale", learning_rate_scale, kLearningRateScales, "")->group("");
+      "--check-finite", options.trainer.check_finite,
+      "Check for infinite and NaN gradients, which ends training and names the parameter and "
+      "the rank (default: off)");
+  add_number(app, "--check-in-sync", options.trainer.check_in_sync, kStepIntervals,
+             "Number of steps after which training stops unless all ranks have the same "
+             "parameters, buffers and gradients, bit for bit; for ddp (default: never)");
+  // Set by `lockstep compare`, which scales all its runs alike.
+  add_number(app, "--lr-scale", options.trainer.schedule.scale, kLearningRateScales, "")->group("");
+}
+
+Curriculum& TrainCommand::curriculum() {
+  auto& curriculum = flags.options.curriculum;
+  return curriculum ? *curriculum : curriculum.emplace();
+}
+
+TrainerCheckpointOptions& TrainCommand::checkpoints() {
+  auto& checkpoints = flags.options.trainer.checkpoints;
+  return checkpoints ? *checkpoints : checkpoints.emplace();
 }
 
 int TrainCommand::run(const std::vector<std::string>& arguments) const {
-  const Recipe recipe = find_recipe(training.recipe);
+  const Recipe recipe = find_recipe(flags.recipe);
   const auto member = membership_in_environment();
-  LaunchRequest request{.ranks = ranks, .default_ranks = available_cores()};
+  RecipeOptions options = flags.options;
+  LaunchRequest request{
+      .mode = options.trainer.mode, .ranks = ranks, .default_ranks = available_cores()};
   if (member) request.world_size = member->world_size;
-  if (mode) request.mode = find_mode(*mode);
-  const int gpus = training.device == "cpu" ? 0 : usable_gpus();
+  const int gpus = flags.device == "cpu" ? 0 : usable_gpus();
   if (gpus > 0) request.default_ranks = gpus;
   const LaunchPlan plan = plan_launch(request);
 
   const int parts = plan.ranks * plan.replicas;
-  TrainOptions options = training.train_options(parts);
-  options.replicas = plan.replicas;
-  if (learning_rate_scale) options.learning_rate_scale = *learning_rate_scale;
-  if (amp) options.amp = find_amp(*amp);
-  options.check_finite = check_finite;
-  options.check_in_sync = check_in_sync;
-  options.curriculum = chosen_curriculum();
-  if (checkpoint_folder) {
-    options.checkpoints = {.folder = *checkpoint_folder,
-                           .every_steps = checkpoint_every.value_or(0),
-                           .resume = resume};
-  }
-  if (metrics) options.metrics_file = *metrics;
-  if (tensorboard) options.tensorboard_folder = *tensorboard;
-  if (save) options.save_file = *save;
-  if (trace) options.trace_file = *trace;
+  options.trainer.mode = plan.mode;
+  options.trainer.data_parallel.replicas = plan.replicas;
+  double& scale = options.trainer.schedule.scale;
+  if (flags.scale_learning_rate && scale == 1) scale = parts;
   if (report) options.on_course = report_writer(arguments, !member || member->rank == 0);
-  check_train_options(recipe, options, parts);
+  check_recipe_options(recipe, options, parts);
 
   const int local_rank = member ? member->local_rank : 0;
   const TrainResult result = plan.start_ranks ? start_ranks(arguments, plan.ranks)
-                                              : train_here(plan.mode, options, local_rank);
+                                              : train_here(std::move(options), local_rank);
   if (member && member->rank != 0) return 0;
   if (!plan.start_ranks && started_by_local_training()) {
     hand_over(result);
@@ -131,19 +150,11 @@ int TrainCommand::run(const std::vector<std::string>& arguments) const {
   for (const std::string& why : result.not_written) {
     print(stderr, fmt::format("lockstep train: {}\n", why));
   }
-  if (training.json) check_output(print(stdout, to_json(result) + "\n"));
+  if (flags.json) check_output(print(stdout, to_json(result) + "\n"));
   return result.not_written.empty() ? 0 : 1;
 }
 
-std::optional<Curriculum> TrainCommand::chosen_curriculum() const {
-  if (!curriculum) return std::nullopt;
-  Curriculum chosen{.pacing = find_pacing(*curriculum), .full_at_step = curriculum_steps};
-  if (curriculum_start) chosen.start_share = *curriculum_start;
-  return chosen;
-}
-
-// UsageError if the page cannot be made or written: before training, on the rank that writes
-// it.
+// UsageError if the page cannot be made or written, before training, on the rank that writes it.
 CourseObserver TrainCommand::report_writer(const std::vector<std::string>& arguments,
                                            bool writes) const {
   if (!writes) return [](const TrainResult&, const std::vector<RankCourse>&) {};
@@ -161,8 +172,8 @@ CourseObserver TrainCommand::report_writer(const std::vector<std::string>& argum
 
 TrainResult TrainCommand::start_ranks(const std::vector<std::string>& arguments, int count) const {
   // The last rank's GPU is the first that may be missing.
-  choose_device(training.device, count - 1);
-  for (const auto& file : {save, trace}) {
+  choose_device(flags.device, count - 1);
+  for (const auto& file : {flags.options.save_file, flags.options.trace_file}) {
     if (file) check_can_write(*file);
   }
   std::vector<std::string> program{this_program()};
@@ -170,39 +181,39 @@ TrainResult TrainCommand::start_ranks(const std::vector<std::string>& arguments,
   return run_local_training(
       {.program = std::move(program),
        .ranks = count,
-       .output = {.stream = training.json ? OutputStream::err : OutputStream::out}});
+       .output = {.stream = flags.json ? OutputStream::err : OutputStream::out}});
 }
 
-TrainResult TrainCommand::train_here(TrainMode train_mode, const TrainOptions& options,
-                                     int local_rank) const {
-  if (train_mode == TrainMode::dp && !environment("OMP_NUM_THREADS")) {
-    limit_threads(threads_for_replicas(available_cores(), options.replicas));
+TrainResult TrainCommand::train_here(RecipeOptions options, int local_rank) const {
+  if (options.trainer.mode == TrainingMode::data_parallel && !environment("OMP_NUM_THREADS")) {
+    limit_threads(threads_for_replicas(available_cores(), options.trainer.data_parallel.replicas));
   }
   InitOptions init;
-  init.backend = training.backend;
-  init.timeout = training.timeout.value();
-  init.device = choose_device(training.device, local_rank);
+  init.backend = flags.ranks.backend;
+  init.timeout = flags.ranks.timeout;
+  init.device = choose_device(flags.device, local_rank);
   // `lockstep train` is meant to train alone, even on a terminal.
   if (!membership_in_environment()) init.world_size = 1;
   const auto group = init_process_group(init);
   // A full disk costs the lines, not the run, but it counts as an error.
   int output_error = 0;
-  TrainOptions shown = options;
-  shown.on_step = launcher_progress();
+  options.on_step = launcher_progress();
   // A launcher's terminal shows the lines of several ranks.
   std::optional<TerminalLog> terminal;
-  const OutputStream stream = training.json ? OutputStream::err : OutputStream::out;
+  const OutputStream stream = flags.json ? OutputStream::err : OutputStream::out;
   if (!membership_in_environment() && can_show_status(stream)) {
     terminal.emplace(stream);
-    shown.on_step = [&](const StepSeen& seen) { terminal->step(seen); };
+    options.on_step = [&](const RunSteps& run, const StepSummary& step) {
+      terminal->step(run, step);
+    };
   }
   TrainResult result =
-      train(find_recipe(training.recipe), train_mode, shown, group, [&](const std::string& line) {
+      train(find_recipe(flags.recipe), std::move(options), group, [&](const std::string& line) {
         if (terminal) return terminal->line(line);
-        const int error = print(training.json ? stderr : stdout, line + "\n");
-        if (error != 0 && !training.json) output_error = error;
+        const int error = print(flags.json ? stderr : stdout, line + "\n");
+        if (error != 0 && !flags.json) output_error = error;
       });
-  if (terminal && !training.json) output_error = terminal->error();
+  if (terminal && !flags.json) output_error = terminal->error();
   check_output(output_error);
   return result;
 }

@@ -3,36 +3,23 @@
 // starts.
 #pragma once
 
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "training_options.h"
+#include <CLI/CLI.hpp>
 
+#include "tools/cli/recipe_flags.h"
 #include "tools/recipes/train_result.h"
 
 namespace lockstep::cli {
 
 struct TrainCommand {
-  TrainingOptions training;
-  std::optional<std::string> mode;
+  RecipeFlags flags;
+  // The number of ranks, or of replicas for dp.
   std::optional<int> ranks;
-  std::optional<std::string> save;
-  std::optional<std::string> curriculum;
-  std::optional<double> curriculum_start;
-  std::optional<std::int64_t> curriculum_steps;
-  std::optional<std::string> checkpoint_folder;
-  std::optional<std::int64_t> checkpoint_every;
-  bool resume = false;
-  std::optional<std::string> metrics;
-  std::optional<std::string> tensorboard;
-  std::optional<std::string> trace;
-  std::optional<std::string> report;
-  std::optional<std::string> amp;
-  bool check_finite = false;
-  std::optional<std::int64_t> check_in_sync;
-  // Set by `lockstep compare`, which scales all its runs alike.
-  std::optional<double> learning_rate_scale;
+  std::optional<std::filesystem::path> report;
 
   // Describes the verb to the parser. The object must outlive it.
   void describe(::CLI::App& app);
@@ -41,10 +28,12 @@ struct TrainCommand {
   int run(const std::vector<std::string>& arguments) const;
 
  private:
-  std::optional<Curriculum> chosen_curriculum() const;
+  // The options as they are parsed: each of two is set by several flags.
+  Curriculum& curriculum();
+  TrainerCheckpointOptions& checkpoints();
   CourseObserver report_writer(const std::vector<std::string>& arguments, bool writes) const;
   TrainResult start_ranks(const std::vector<std::string>& arguments, int count) const;
-  TrainResult train_here(TrainMode mode, const TrainOptions& options, int local_rank) const;
+  TrainResult train_here(RecipeOptions options, int local_rank) const;
 };
 
 }  // namespace lockstep::cli

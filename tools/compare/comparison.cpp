@@ -10,7 +10,6 @@
 
 #include "lockstep/core/error.h"
 #include "tools/build_facts.h"
-#include "tools/recipes/batch_size.h"
 #include "tools/recipes/launch_plan.h"
 #include "tools/recipes/local_training.h"
 
@@ -19,21 +18,21 @@ namespace {
 
 // For dp, `ranks` counts replicas in one process.
 struct Run {
-  TrainMode mode;
+  TrainingMode mode;
   int ranks = 1;
   std::optional<int> threads = {};
   std::int64_t global_batch_size = 0;
 
   bool operator==(const Run&) const = default;
-  int processes() const { return mode == TrainMode::ddp ? ranks : 1; }
+  int processes() const { return mode == TrainingMode::distributed ? ranks : 1; }
 };
 
 int most(const std::vector<int>& ranks) {
   return *std::ranges::max_element(ranks);
 }
 
-std::vector<Run> runs_of(TrainMode mode, const ComparisonOptions& options) {
-  if (mode == TrainMode::single) {
+std::vector<Run> runs_of(TrainingMode mode, const ComparisonOptions& options) {
+  if (mode == TrainingMode::single) {
     if (options.on_gpu) return {{.mode = mode}};
     std::vector<Run> runs{{.mode = mode, .threads = 1}};
     if (options.cores > 1) runs.push_back({.mode = mode, .threads = options.cores});
@@ -44,7 +43,8 @@ std::vector<Run> runs_of(TrainMode mode, const ComparisonOptions& options) {
   for (const int ranks : options.ranks) {
     Run& run = runs.emplace_back(Run{.mode = mode, .ranks = ranks});
     if (options.on_gpu) continue;
-    run.threads = mode == TrainMode::dp ? threads_for_replicas(threads * ranks, ranks) : threads;
+    run.threads = mode == TrainingMode::data_parallel ? threads_for_replicas(threads * ranks, ranks)
+                                                      : threads;
   }
   return runs;
 }
@@ -52,7 +52,7 @@ std::vector<Run> runs_of(TrainMode mode, const ComparisonOptions& options) {
 // Without batch sizes.
 std::vector<Run> plan_runs(const ComparisonOptions& options) {
   std::vector<Run> all;
-  for (const TrainMode mode : options.modes) {
+  for (const TrainingMode mode : options.modes) {
     const std::vector<Run> runs = runs_of(mode, options);
     all.insert(all.end(), runs.begin(), runs.end());
   }
@@ -64,9 +64,9 @@ std::string counted(int number, const char* what) {
 }
 
 std::string title(const Run& run) {
-  std::string text(name(run.mode));
-  if (run.mode == TrainMode::dp) text += counted(run.ranks, "replica");
-  if (run.mode == TrainMode::ddp) text += counted(run.ranks, "rank");
+  std::string text(mode_name(run.mode));
+  if (run.mode == TrainingMode::data_parallel) text += counted(run.ranks, "replica");
+  if (run.mode == TrainingMode::distributed) text += counted(run.ranks, "rank");
   if (run.threads) text += counted(*run.threads, "thread");
   return text + fmt::format(", global batch {}", run.global_batch_size);
 }
@@ -75,10 +75,10 @@ std::string title(const Run& run) {
 std::vector<std::string> train_arguments(const Recipe& recipe, const Run& run,
                                          const ComparisonOptions& options,
                                          double learning_rate_scale) {
-  const TrainOptions& training = options.training;
+  const RecipeOptions& training = options.training;
   std::vector<std::string> arguments{recipe.name,
                                      "--mode",
-                                     std::string(name(run.mode)),
+                                     std::string(mode_name(run.mode)),
                                      "--ranks",
                                      std::to_string(run.ranks),
                                      "--global-batch-size",
@@ -95,7 +95,7 @@ std::vector<std::string> train_arguments(const Recipe& recipe, const Run& run,
   if (training.learning_rate) add("--lr", fmt::format("{}", *training.learning_rate));
   if (training.data_folder) add("--data", training.data_folder->string());
   if (options.device) add("--device", *options.device);
-  if (run.mode == TrainMode::ddp) {
+  if (run.mode == TrainingMode::distributed) {
     add("--backend", options.backend);
     add("--timeout", fmt::format("{}", options.timeout.count() / 1000.0));
   }
@@ -137,11 +137,11 @@ class Trainings {
     return run_local_training(training);
   }
 
-  // The given scale is that of the greatest batch; an unscaled rate stays so.
+  // The options have the scale for the largest batch; an unscaled rate stays unscaled.
   double learning_rate_scale(const Run& run) const {
     const double part =
         static_cast<double>(run.global_batch_size) / static_cast<double>(batch_.global);
-    return std::max(1.0, options_.training.learning_rate_scale * part);
+    return std::max(1.0, options_.training.trainer.schedule.scale * part);
   }
 
   const Recipe& recipe_;
@@ -173,13 +173,15 @@ std::vector<ComparisonRow> rows_of(const std::vector<Run>& runs, const Compariso
 }  // namespace
 
 // The build counts the lines in examples/ when it is configured.
-ModeNeeds needs_of(TrainMode mode) {
+ModeNeeds needs_of(TrainingMode mode) {
   switch (mode) {
-    case TrainMode::single:
+    case TrainingMode::automatic:
+      break;
+    case TrainingMode::single:
       return {.lines = 0, .reach = "one device"};
-    case TrainMode::dp:
+    case TrainingMode::data_parallel:
       return {.lines = kLinesOfDp, .reach = "one machine"};
-    case TrainMode::ddp:
+    case TrainingMode::distributed:
       return {.lines = kLinesOfDdp, .reach = "many machines"};
   }
   return {};
@@ -187,7 +189,7 @@ ModeNeeds needs_of(TrainMode mode) {
 
 Comparison compare(const Recipe& recipe, const ComparisonOptions& options) {
   check_ranks(options);
-  check_train_options(recipe, options.training, most(options.ranks));
+  check_recipe_options(recipe, options.training, most(options.ranks));
   const auto batch =
       resolve_batch_sizes(options.training.batch_size, options.training.global_batch_size,
                           recipe.batch_size, most(options.ranks));

@@ -8,7 +8,9 @@
 #include <string_view>
 #include <vector>
 
-#include "tools/recipes/train.h"
+#include "tools/recipes/recipe.h"
+#include "tools/recipes/recipe_options.h"
+#include "tools/recipes/train_result.h"
 
 namespace lockstep {
 
@@ -16,32 +18,34 @@ struct ComparisonOptions {
   // Starts one run; the options of `lockstep train` are appended.
   std::vector<std::string> train_program;
   // The modes to compare, in the order of their rows.
-  std::vector<TrainMode> modes = {TrainMode::single, TrainMode::dp, TrainMode::ddp};
-  // For dp and ddp; each number gets a row.
+  std::vector<TrainingMode> modes = {TrainingMode::single, TrainingMode::data_parallel,
+                                     TrainingMode::distributed};
+  // The numbers of ranks of ddp and of replicas of dp; each gets a row.
   std::vector<int> ranks = {2};
   // The cores that training runs may use.
   int cores = 1;
   // On GPUs thread counts are not changed, and single runs once. On CPU each rank and each replica
-  // gets cores / max(ranks), so that rows of a mode differ only in their number; single runs with
-  // one thread, and again with all cores.
+  // gets cores / max(ranks), so that the rows of a mode differ only in the number of ranks; single
+  // runs with one thread, and again with all cores.
   bool on_gpu = false;
   std::optional<std::string> device = {};
-  // The backend of ddp's ranks.
+  // The backend of the ranks of ddp.
   std::string backend = "auto";
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
-  // Batch sizes and the learning rate's scale are those of the rows with the most ranks.
-  TrainOptions training = {};
+  // Its batch sizes and trainer.schedule.scale are for the rows with the most ranks; `modes` and
+  // `ranks` replace its mode and replicas.
+  RecipeOptions training = {};
 };
 
-// A mode's demands on a program, and its reach.
+// What a mode demands of a program, and where it can run.
 struct ModeNeeds {
-  // Lines of its example that the single-device one does not have.
+  // Lines of its example that the single-device example lacks.
   int lines = 0;
   // "one device", "one machine" or "many machines".
   std::string_view reach;
 };
 
-ModeNeeds needs_of(TrainMode mode);
+ModeNeeds needs_of(TrainingMode mode);
 
 struct ComparisonRow {
   TrainResult result = {};
@@ -54,28 +58,23 @@ struct ComparisonRow {
   ModeNeeds needs = {};
 };
 
-// Two views of the same runs, in the same order: what a given training gains, and what more ranks
-// add.
+// Two views of the same runs, in the same order: with the same global batch, and with the same
+// batch on each rank.
 struct Comparison {
   std::int64_t global_batch_size = 0;
-  // Of each rank and replica, where the ranks are most.
+  // The batch of each rank and replica in the rows with the most ranks.
   std::int64_t batch_size = 0;
   int cores = 1;
-  // With global_batch_size in every row: all make the same steps.
+  // Every row has the global batch global_batch_size: all make the same steps.
   std::vector<ComparisonRow> rows = {};
-  // With batch_size in every row: N ranks take N times the samples a step.
+  // Every row has batch_size on each rank: N ranks take N times the samples per step.
   std::vector<ComparisonRow> rows_same_rank_batch = {};
 };
 
 // Starts the runs one after another, each in new processes, with the same seed, data and
 // learning rate; a scaled learning rate is proportional to the global batch. A run that is in both
-// views is made once. Their output goes to this process's standard error. UsageError if a number
-// of ranks does not divide the global batch; other errors are run_local_training's.
+// views is made once. The output of the runs goes to standard error. UsageError if a number of
+// ranks does not divide the global batch; other errors as from run_local_training.
 Comparison compare(const Recipe& recipe, const ComparisonOptions& options);
-
-// Human-readable tables, at most 100 characters wide; ends with a newline.
-std::string to_table(const Comparison& comparison);
-// One object, on one line; documented in docs/cli.md.
-std::string to_json(const Comparison& comparison);
 
 }  // namespace lockstep

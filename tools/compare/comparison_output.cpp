@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Formats a comparison as a table and as JSON.
+// Formats the figures of a comparison once, for tables and page.
+#include "tools/compare/comparison_output.h"
+
 #include <algorithm>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
+#include "lockstep/core/error.h"
 #include "lockstep/core/process/load.h"
-#include "tools/compare/comparison_cells.h"
 #include "tools/recipes/json_fields.h"
+#include "tools/report/page.h"
+#include "tools/report/text_table.h"
 
 namespace lockstep {
 namespace {
@@ -71,8 +77,6 @@ Json rows_json(const std::vector<ComparisonRow>& rows) {
   return json;
 }
 
-}  // namespace
-
 std::string global_batch_heading(const Comparison& comparison) {
   return fmt::format("Global batch of {} in every row, so that all take the same steps",
                      comparison.global_batch_size);
@@ -84,6 +88,7 @@ std::string rank_batch_heading(const Comparison& comparison) {
       comparison.batch_size);
 }
 
+// Time, loss, accuracy, speedup: one line for each row, after a line of names.
 std::vector<Cells> figures(const std::vector<ComparisonRow>& rows) {
   std::vector<Cells> lines;
   for (const auto& row : rows) {
@@ -93,6 +98,7 @@ std::vector<Cells> figures(const std::vector<ComparisonRow>& rows) {
   return lines;
 }
 
+// Memory, traffic, lines of code, reach of comparison.rows, after a line of names.
 std::vector<Cells> costs(const Comparison& comparison) {
   std::vector<Cells> lines{
       {"mode", "ranks", "peak MB", "fullest rank", "MB moved per step", "lines changed", "reach"}};
@@ -100,6 +106,7 @@ std::vector<Cells> costs(const Comparison& comparison) {
   return lines;
 }
 
+// Says that the load exceeded the cores during a run; empty if it did not.
 std::string load_note(const Comparison& comparison) {
   std::optional<double> greatest;
   for (const auto* rows : {&comparison.rows, &comparison.rows_same_rank_batch}) {
@@ -107,6 +114,37 @@ std::string load_note(const Comparison& comparison) {
   }
   return overload(greatest);
 }
+
+bool on_gpu(const Comparison& comparison) {
+  return !comparison.rows.empty() && comparison.rows.front().result.device != "cpu";
+}
+
+std::string label(const TrainResult& result) {
+  const int parts = result.ranks * result.replicas;
+  if (parts > 1) return fmt::format("{} x {}", result.mode, parts);
+  return fmt::format("{}, {} thread{}", result.mode, result.threads,
+                     result.threads == 1 ? "" : "s");
+}
+
+std::string data(const Comparison& comparison) {
+  Json json = Json::parse(to_json(comparison));
+  const auto add_labels = [&](const char* view, const std::vector<ComparisonRow>& rows) {
+    for (std::size_t i = 0; i < rows.size(); ++i) json[view][i]["label"] = label(rows[i].result);
+  };
+  add_labels("rows", comparison.rows);
+  add_labels("rows_same_rank_batch", comparison.rows_same_rank_batch);
+  return json.dump();
+}
+
+std::string summary(const Comparison& comparison) {
+  const TrainResult& first = comparison.rows.front().result;
+  const std::string note = load_note(comparison);
+  return fmt::format("{} epoch{}, seed {}, learning rate {:g}{}{}", first.epochs,
+                     first.epochs == 1 ? "" : "s", first.seed, first.learning_rate,
+                     note.empty() ? "" : ". ", note);
+}
+
+}  // namespace
 
 std::string to_table(const Comparison& comparison) {
   if (comparison.rows.empty()) return {};
@@ -136,6 +174,28 @@ std::string to_json(const Comparison& comparison) {
   }
   if (const auto note = load_note(comparison); !note.empty()) json["load"] = note;
   return json.dump();
+}
+
+std::string to_html(const Comparison& comparison, const std::string& command,
+                    const std::string& chart_library) {
+  if (comparison.rows.empty()) throw UsageError("a report needs at least one training run");
+  const std::string title = fmt::format("{}: single, DataParallel and DistributedDataParallel",
+                                        comparison.rows.front().result.recipe);
+  return filled(comparison_page,
+                {{"TITLE", escaped(title)},
+                 {"SUMMARY", escaped(summary(comparison))},
+                 {"UNITS", on_gpu(comparison) ? "GPUs" : "cores"},
+                 {"GLOBAL_BATCH", global_batch_heading(comparison)},
+                 {"GLOBAL_BATCH_SIZE", std::to_string(comparison.global_batch_size)},
+                 {"FIGURES", html_table(figures(comparison.rows))},
+                 {"RANK_BATCH", rank_batch_heading(comparison)},
+                 {"FIGURES_SAME_RANK_BATCH", html_table(figures(comparison.rows_same_rank_batch))},
+                 {"COSTS", html_table(costs(comparison))},
+                 {"HOW", how_it_was_made(command, comparison.rows.front().result.device,
+                                         fmt::format("{} core{}", comparison.cores,
+                                                     comparison.cores == 1 ? "" : "s"))},
+                 {"DATA", inside_script(data(comparison))},
+                 {"CHART_LIBRARY", inside_script(chart_library)}});
 }
 
 }  // namespace lockstep

@@ -5,12 +5,12 @@
 #include <string>
 #include <vector>
 
-#include "tools/doctor/finding.h"
+#include "tools/doctor/probes.h"
 
 namespace lockstep {
 
 struct Diagnosis {
-  // One per topic; always all topics, in the same order.
+  // One for each topic, always in the same order.
   std::vector<Finding> findings;
 
   bool broken() const;

@@ -70,7 +70,8 @@ struct ResidualBlockImpl : torch::nn::Cloneable<ResidualBlockImpl> {
 };
 TORCH_MODULE(ResidualBlock);
 
-// As torchvision draws them, after the layers' own constructors.
+// Draws the weights of convolutions again, as torchvision does after the constructors of the
+// layers.
 void draw_convolutions(torch::nn::Module& net) {
   for (const auto& module : net.modules()) {
     if (const auto* layer = module->as<torch::nn::Conv2d>()) {

@@ -9,8 +9,8 @@
 
 namespace lockstep::nets {
 
-// The networks map images [N, channels, H, W] to [N, classes]. Names and first weights of
-// parameters and buffers are those of torchvision's models, for the same seed.
+// The networks map images [N, channels, H, W] to [N, classes]. Parameters and buffers have the
+// names and, for the same seed, the first weights of torchvision's models.
 //
 // Their normalizations are lockstep::SyncBatchNorms without a group, which compute what
 // torch::nn::BatchNorm2d computes until convert_sync_batchnorm gives them one.

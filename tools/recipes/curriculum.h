@@ -22,16 +22,16 @@ struct Curriculum {
   Pacing pacing = Pacing::linear;
   // The share of the samples that the first step draws from.
   double start_share = 0.2;
-  // The first step that draws from all samples; by default the one after half of the run.
+  // The first step that draws from all samples (default: the first of the second half).
   std::optional<std::int64_t> full_at_step = {};
 };
 
-// "linear", "root" or "steps". UsageError, listing them, for other names.
+// Reads "linear", "root" or "steps". UsageError, listing them, for other names.
 Pacing find_pacing(const std::string& name);
 
-// Collective. The loss of each sample, float [N] on the CPU, under a linear classifier that rank 0
-// trains for one pass over at most 20,000 images. The same on every rank. Depends only on the data
-// and the seed.
+// Collective. Returns the loss of each sample, float [N] on the CPU, under a linear classifier that
+// rank 0 trains for one pass over at most 20,000 images. The result is the same on every rank, and
+// depends only on the data and the seed.
 at::Tensor probe_losses(const TrainingData& data, std::int64_t seed, ProcessGroup& group);
 
 // Collective with a curriculum. `epochs` is the length of the run.

@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Derives mode, ranks and replicas from the options and the launcher.
+// Derives mode, ranks, replicas and devices from the options and the launcher.
 #include "tools/recipes/launch_plan.h"
 
+#include <limits>
+#include <string_view>
+
 #include <fmt/format.h>
+#include <torch/cuda.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/number.h"
 
 namespace lockstep {
-
 namespace {
 
 // The replicas run in this process, whoever started it.
@@ -18,7 +22,15 @@ LaunchPlan plan_replicas(const LaunchRequest& request) {
                     "without the launcher",
                     *request.world_size));
   }
-  return {TrainMode::dp, 1, request.ranks.value_or(request.default_ranks), false};
+  return {TrainingMode::data_parallel, 1, request.ranks.value_or(request.default_ranks), false};
+}
+
+// Returns the number after "cuda:"; nullopt if there is none.
+std::optional<int> gpu_index(const std::string& text) {
+  constexpr std::string_view kPrefix = "cuda:";
+  if (!text.starts_with(kPrefix)) return std::nullopt;
+  constexpr Range<int> kIndices{0, std::numeric_limits<at::DeviceIndex>::max()};
+  return parse_number(std::string_view(text).substr(kPrefix.size()), kIndices);
 }
 
 }  // namespace
@@ -27,7 +39,7 @@ LaunchPlan plan_launch(const LaunchRequest& request) {
   if (request.ranks && *request.ranks < 1) {
     throw UsageError(fmt::format("--ranks {}: give at least 1", *request.ranks));
   }
-  if (request.mode == TrainMode::dp) return plan_replicas(request);
+  if (request.mode == TrainingMode::data_parallel) return plan_replicas(request);
   if (request.ranks && request.world_size && *request.ranks != *request.world_size) {
     throw UsageError(
         fmt::format("--ranks {} contradicts WORLD_SIZE={} of the launcher that started this "
@@ -35,18 +47,46 @@ LaunchPlan plan_launch(const LaunchRequest& request) {
                     *request.ranks, *request.world_size));
   }
   const auto given = request.world_size ? request.world_size : request.ranks;
-  const TrainMode mode =
-      request.mode.value_or(given.value_or(1) > 1 ? TrainMode::ddp : TrainMode::single);
-  if (mode == TrainMode::single && given.value_or(1) > 1) {
+  TrainingMode mode = request.mode;
+  if (mode == TrainingMode::automatic) {
+    mode = given.value_or(1) > 1 ? TrainingMode::distributed : TrainingMode::single;
+  }
+  if (mode == TrainingMode::single && given.value_or(1) > 1) {
     throw UsageError(fmt::format("--mode single runs as one rank; {}{} needs --mode ddp",
                                  request.world_size ? "WORLD_SIZE=" : "--ranks ", *given));
   }
-  const int ranks = given.value_or(mode == TrainMode::ddp ? request.default_ranks : 1);
+  const int ranks = given.value_or(mode == TrainingMode::distributed ? request.default_ranks : 1);
   return {mode, ranks, 1, !request.world_size && ranks > 1};
 }
 
 int threads_for_replicas(int cores, int replicas) {
   return cores < 2 * replicas ? 1 : cores / replicas * replicas;
+}
+
+int usable_gpus() {
+  return torch::cuda::is_available() ? static_cast<int>(torch::cuda::device_count()) : 0;
+}
+
+std::optional<at::Device> choose_device(const std::optional<std::string>& text, int local_rank) {
+  return choose_device(text, local_rank, usable_gpus());
+}
+
+std::optional<at::Device> choose_device(const std::optional<std::string>& text, int local_rank,
+                                        int gpus) {
+  if (!text) return std::nullopt;
+  if (*text == "cpu") return at::Device(at::kCPU);
+  const auto index = *text == "cuda" ? std::optional(local_rank) : gpu_index(*text);
+  if (!index) {
+    throw UsageError(
+        fmt::format("--device {}: there is no such device; give cpu, cuda or cuda:N", *text));
+  }
+  if (*index >= gpus) {
+    throw UsageError(fmt::format(
+        "--device {} on local rank {} means GPU {}, but libtorch sees {} GPU{}; use --device cpu, "
+        "fewer ranks, or a libtorch with CUDA on a machine with that GPU",
+        *text, local_rank, *index, gpus, gpus == 1 ? "" : "s"));
+  }
+  return at::Device(at::kCUDA, static_cast<at::DeviceIndex>(*index));
 }
 
 }  // namespace lockstep

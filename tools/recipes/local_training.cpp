@@ -7,7 +7,7 @@
 #include "lockstep/core/environment.h"
 #include "lockstep/launch/console.h"
 #include "lockstep/parallel/model_checks.h"
-#include "lockstep/rendezvous/local_store.h"
+#include "lockstep/rendezvous/store_client.h"
 #include "tools/recipes/json_fields.h"
 #include "tools/recipes/progress_bar.h"
 
@@ -20,9 +20,9 @@ constexpr const char* kProgressVariable = "LOCKSTEP_SHOWS_PROGRESS";
 constexpr const char* kProgressKey = "train/progress";
 
 // The launcher answers at once, unless it is affected by the same problem as this error.
-constexpr std::chrono::seconds kToTellAnError{5};
-// Training waits once for a launcher that is stopped, and no longer than a glance at its bar.
-constexpr std::chrono::milliseconds kToShowProgress{100};
+constexpr std::chrono::seconds kErrorPatience{5};
+// The only wait for a launcher that is stopped: it delays training once.
+constexpr std::chrono::milliseconds kProgressPatience{100};
 
 std::string error_key(int rank) {
   return fmt::format("train/error/{}", rank);
@@ -107,10 +107,10 @@ TrainResult run_local_training(const LocalTrainingOptions& options) {
 
 StepObserver launcher_progress() {
   if (!environment(kProgressVariable) || !started_by_local_training()) return {};
-  return [store = std::make_shared<LocalStore>(launcher_store({.patience = kToShowProgress})),
-          meter = ProgressMeter()](const StepSeen& seen) mutable {
+  return [store = std::make_shared<LocalStore>(launcher_store({.patience = kProgressPatience})),
+          meter = ProgressMeter()](const RunSteps& run, const StepSummary& step) mutable {
     if (!store) return;
-    const auto state = meter.step(seen);
+    const auto state = meter.step(run, step);
     if (!state) return;
     try {
       store->set(kProgressKey, to_text(*state));
@@ -129,7 +129,7 @@ void hand_over(const TrainResult& result) {
 }
 
 void hand_over(const std::exception& error) {
-  launcher_store({.patience = kToTellAnError})
+  launcher_store({.patience = kErrorPatience})
       .set(error_key(environment_int("RANK").value_or(0)), error_to_json(error));
 }
 

@@ -8,7 +8,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/launch/agent.h"
-#include "tools/recipes/step_seen.h"
+#include "tools/recipes/observation.h"
 #include "tools/recipes/train_result.h"
 
 namespace lockstep {
@@ -24,10 +24,10 @@ class TrainingStopped : public Error {
 };
 
 struct LocalTrainingOptions {
-  // A training program that calls the functions below, with its arguments.
+  // The training program, which calls the functions below, and its arguments.
   std::vector<std::string> program;
   int ranks = 1;
-  // Threads of each rank, whatever the environment says; if empty, the ranks share the cores.
+  // The threads of each rank, which override the environment; if empty, the ranks share the cores.
   std::optional<int> threads = {};
   // The destination of the ranks' output. On a terminal, a progress bar stays below it.
   MergedOutput output = {};
@@ -40,12 +40,13 @@ struct LocalTrainingOptions {
 // output cannot be written. Call it only from the main thread.
 TrainResult run_local_training(const LocalTrainingOptions& options);
 
-// In a rank: the observer that shows each step in the progress bar of the process that started it;
-// empty if that shows none. It stops showing them once that process does not answer within 0.1 s.
+// In a rank: returns the observer that shows each step in the progress bar of the process that
+// started it; empty if that process shows none. Shows no more steps once that process does not
+// answer within 0.1 s.
 StepObserver launcher_progress();
 
-// In a rank: true if run_local_training started this process. Then the rank hands over its result
-// or error instead of printing it.
+// In a rank: returns whether run_local_training started this process. If so, the rank hands over
+// its result or error instead of printing it.
 bool started_by_local_training();
 void hand_over(const TrainResult& result);
 void hand_over(const std::exception& error);

@@ -53,7 +53,7 @@ std::string laid_out(const std::string& what, std::int64_t done, std::int64_t al
   for (int importance = 0; importance < static_cast<int>(parts.size()); ++importance) {
     for (Part& part : parts) {
       if (part.importance != importance) continue;
-      // No part replaces a more important one.
+      // A part is never shown instead of a more important one.
       fits = fits && used + part.text.size() <= room;
       if (!fits) continue;
       part.shown = true;
@@ -108,37 +108,37 @@ std::optional<ProgressState> progress_from_text(const std::string& text) {
   return state;
 }
 
-std::optional<ProgressState> ProgressMeter::step(const StepSeen& seen) {
+std::optional<ProgressState> ProgressMeter::step(const RunSteps& run, const StepSummary& step) {
   const auto now = Clock::now();
+  const std::int64_t number = run.in_run(step);
   if (!last_) {
     start_ = now;
-    first_step_ = seen.step();
+    first_step_ = number;
   }
-  samples_ += seen.samples;
-  const bool last_step = seen.step() == seen.steps();
+  samples_ += step.samples * run.ranks;
+  const bool last_step = number == run.all();
   if (last_ && now - *last_ < kRedraw && !last_step) return std::nullopt;
-  const double loss = seen.loss.item<double>();  // waits for pending work on a GPU
+  const double loss = step.loss.item<double>();  // waits for pending work on a GPU
   if (last_) {
     const double since = std::chrono::duration<double>(now - *last_).count();
     const double rate = static_cast<double>(samples_) / std::max(since, 1e-9);
-    // The mean of the last second or so, which a reader can follow.
+    // A moving mean over about a second, which a reader can follow.
     rate_ = rate_ == 0 ? rate : 0.8 * rate_ + 0.2 * rate;
   }
   last_ = now;
   samples_ = 0;
   const double elapsed = std::chrono::duration<double>(now - start_).count();
-  const auto left = static_cast<double>(seen.steps() - seen.step());
+  const auto left = static_cast<double>(run.all() - number);
   return ProgressState{
-      .epoch = seen.epoch,
-      .epochs = seen.epochs,
-      .step_of_epoch = seen.step_of_epoch,
-      .steps_per_epoch = seen.steps_per_epoch,
+      .epoch = step.epoch + 1,
+      .epochs = run.epochs,
+      .step_of_epoch = run.in_epoch(step),
+      .steps_per_epoch = run.per_epoch,
       .loss = loss,
       .samples_per_second = rate_,
-      // The first step, from which the clock runs, is not in the elapsed time.
-      .seconds_left = elapsed /
-                      static_cast<double>(std::max<std::int64_t>(seen.step() - first_step_, 1)) *
-                      left};
+      // The elapsed time starts after the first step.
+      .seconds_left =
+          elapsed / static_cast<double>(std::max<std::int64_t>(number - first_step_, 1)) * left};
 }
 
 }  // namespace lockstep

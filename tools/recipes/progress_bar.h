@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "tools/recipes/step_seen.h"
+#include "tools/recipes/observation.h"
 
 namespace lockstep {
 
@@ -21,17 +21,17 @@ struct ProgressState {
   double seconds_left = 0;
 };
 
-// One line of printable characters for so many columns, the last of which stays empty, since a
-// terminal may wrap a full line: "epoch 2/5 [===>    ] 469/938, loss 0.4312, 51234 samples/s, 1:05
+// Returns a line of printable characters, shorter than `columns`, since a terminal may wrap a full
+// line: "epoch 2/5 [===>    ] 469/938, loss 0.4312, 51234 samples/s, 1:05
 // left". On a narrow terminal, parts are left out. Green if `coloured`.
 std::string progress_bar(const ProgressState& state, int columns, bool coloured);
 
-// The same for work that is counted: "all-reduce [===>   ] 3/11, 0:05 left". Without the time while
+// Returns a line about counted work: "all-reduce [===>   ] 3/11, 0:05 left". Without the time while
 // it is unknown.
 std::string count_bar(const std::string& what, std::int64_t done, std::int64_t all,
                       std::optional<double> seconds_left, int columns, bool coloured);
 
-// Text that passes through a store. from_text gives nullopt for anything else.
+// Text that passes through a store. progress_from_text() returns nullopt for any other text.
 std::string to_text(const ProgressState& state);
 std::optional<ProgressState> progress_from_text(const std::string& text);
 
@@ -39,7 +39,7 @@ std::optional<ProgressState> progress_from_text(const std::string& text);
 class ProgressMeter {
  public:
   // nullopt if the previous state is too recent.
-  std::optional<ProgressState> step(const StepSeen& seen);
+  std::optional<ProgressState> step(const RunSteps& run, const StepSummary& step);
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -47,7 +47,7 @@ class ProgressMeter {
   Clock::time_point start_ = Clock::now();
   std::int64_t first_step_ = 1;  // later if the run was resumed
   std::optional<Clock::time_point> last_;
-  std::int64_t samples_ = 0;  // since last_
+  std::int64_t samples_ = 0;  // counted since last_
   double rate_ = 0;
 };
 

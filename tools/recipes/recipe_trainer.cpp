@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Translates the options of a recipe's training into those of a Trainer.
+// Completes the options of the Trainer for a recipe, its data and its group.
 #include "tools/recipes/recipe_trainer.h"
 
 #include <utility>
@@ -13,28 +13,14 @@
 namespace lockstep {
 namespace {
 
-TrainingMode trainer_mode(TrainMode mode) {
-  switch (mode) {
-    case TrainMode::single:
-      return TrainingMode::single;
-    case TrainMode::dp:
-      return TrainingMode::data_parallel;
-    case TrainMode::ddp:
-      return TrainingMode::distributed;
-  }
-  return TrainingMode::automatic;
+// On GPUs, names the replicas by their devices.
+void place_replicas(DataParallelOptions& options, at::Device first) {
+  if (!first.is_cuda()) return;
+  for (int i = 0; i < options.replicas; ++i) options.device_ids.emplace_back(first.index() + i);
+  options.replicas = 0;
 }
 
-DataParallelOptions replica_options(int replicas, at::Device first) {
-  if (!first.is_cuda()) return {.replicas = replicas};
-  DataParallelOptions options;
-  for (int i = 0; i < replicas; ++i) {
-    options.device_ids.emplace_back(first.index() + i);
-  }
-  return options;
-}
-
-// The group of the net's batch normalization; null if it has none over ranks.
+// Returns the group of the net's batch normalization; null if no layer normalizes over ranks.
 std::shared_ptr<ProcessGroup> group_of_norms(const torch::nn::Module& net) {
   std::shared_ptr<ProcessGroup> group;
   net.apply([&](const torch::nn::Module& module) {
@@ -48,34 +34,32 @@ std::vector<NamedTensor> clones(std::vector<NamedTensor> tensors) {
   return tensors;
 }
 
-TrainerOptions trainer_options(const Recipe& recipe, TrainMode mode, const TrainOptions& options,
+TrainerOptions trainer_options(const Recipe& recipe, const RecipeOptions& options,
                                const TrainResult& start, std::int64_t steps,
                                const ProcessGroup& group) {
-  const bool shards = recipe.shards_optimizer && mode == TrainMode::ddp;
-  TrainerOptions result{.mode = trainer_mode(mode),
-                        .epochs = start.epochs,
-                        .schedule = {.base = 1, .scale = start.learning_rate_scale, .steps = steps},
-                        .check_finite = options.check_finite,
-                        .check_in_sync = options.check_in_sync.value_or(0),
-                        // The statistics of the same batch as in one process.
-                        .sync_batchnorm = mode == TrainMode::ddp,
-                        // A rank that updates a part of the parameters needs only that part's
-                        // gradients, except where ranks compare theirs.
-                        .distributed = {.whole_gradients = !shards || options.check_in_sync},
-                        .checkpoints = options.checkpoints,
-                        .shard_optimizer = shards,
-                        .batches_per_line = options.on_step ? 0 : 100};
-  if (options.amp) result.amp = *options.amp == Amp::bf16 ? at::kBFloat16 : at::kHalf;
-  if (mode == TrainMode::dp) {
-    result.data_parallel = replica_options(options.replicas, group.device());
+  TrainerOptions made = options.trainer;
+  const bool distributed = made.mode == TrainingMode::distributed;
+  made.epochs = start.epochs;
+  made.schedule.steps = steps;
+  // Gives a batch the statistics that it has in one process.
+  made.sync_batchnorm = distributed;
+  made.shard_optimizer = recipe.shards_optimizer && distributed;
+  // A rank that updates a part of the parameters needs only the gradients of that part, unless
+  // ranks compare gradients.
+  made.distributed.whole_gradients = !made.shard_optimizer || made.check_in_sync > 0;
+  if (made.mode == TrainingMode::data_parallel) {
+    place_replicas(made.data_parallel, group.device());
+  } else {
+    made.data_parallel.replicas = 0;
   }
-  return result;
+  made.batches_per_line = options.on_step ? 0 : 100;
+  return made;
 }
 
 }  // namespace
 
-RecipeTrainer::RecipeTrainer(const Recipe& recipe, torch::nn::Sequential net, TrainMode mode,
-                             const TrainOptions& options, const TrainingData& data,
+RecipeTrainer::RecipeTrainer(const Recipe& recipe, torch::nn::Sequential net,
+                             const RecipeOptions& options, const TrainingData& data,
                              const TrainResult& start, std::int64_t steps,
                              std::shared_ptr<ProcessGroup> group,
                              std::function<void(const std::string&)> log)
@@ -83,7 +67,7 @@ RecipeTrainer::RecipeTrainer(const Recipe& recipe, torch::nn::Sequential net, Tr
       of_data_(data.statistics),
       of_checkpoint_(clones(data.statistics)),
       trainer_(net, group_, [&] {
-        TrainerOptions made = trainer_options(recipe, mode, options, start, steps, *group_);
+        TrainerOptions made = trainer_options(recipe, options, start, steps, *group_);
         if (made.checkpoints) made.checkpoints->tensors = of_checkpoint_;
         made.log = std::move(log);
         return made;

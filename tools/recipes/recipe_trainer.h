@@ -3,32 +3,32 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include <torch/nn/modules/container/sequential.h>
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/train/trainer.h"
 #include "tools/recipes/recipe.h"
-#include "tools/recipes/train.h"
+#include "tools/recipes/recipe_options.h"
 #include "tools/recipes/train_result.h"
 
 namespace lockstep {
 
 class RecipeTrainer {
  public:
-  // Collective. `start` describes the run; the schedule has `steps` steps. On GPUs, dp's
-  // replicas are on the group's device and the following ones.
-  RecipeTrainer(const Recipe& recipe, torch::nn::Sequential net, TrainMode mode,
-                const TrainOptions& options, const TrainingData& data, const TrainResult& start,
-                std::int64_t steps, std::shared_ptr<ProcessGroup> group,
-                std::function<void(const std::string&)> log);
+  // Collective. `start` describes the run; the schedule has `steps` steps.
+  RecipeTrainer(const Recipe& recipe, torch::nn::Sequential net, const RecipeOptions& options,
+                const TrainingData& data, const TrainResult& start, std::int64_t steps,
+                std::shared_ptr<ProcessGroup> group, std::function<void(const std::string&)> log);
 
   Trainer<torch::nn::Sequential>& trainer() { return trainer_; }
-  // UsageError if a checkpoint has brought other statistics than those with which the data were
-  // standardized.
+  // UsageError if the data were standardized with other statistics than those of the checkpoint.
   void check_statistics() const;
-  // Exchanged with other ranks or devices since the start.
+  // Returns the bytes exchanged with other ranks or devices since the start.
   std::uint64_t bytes_moved() const;
 
  private:
@@ -36,7 +36,7 @@ class RecipeTrainer {
   std::vector<NamedTensor> of_data_;
   std::vector<NamedTensor> of_checkpoint_;
   Trainer<torch::nn::Sequential> trainer_;
-  std::shared_ptr<ProcessGroup> group_of_norms_;  // null if they need none
+  std::shared_ptr<ProcessGroup> group_of_norms_;  // null without a group of their own
 };
 
 }  // namespace lockstep

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Saves a net so that its file is never incomplete.
+// Saves a net; the file is never incomplete.
 #pragma once
 
 #include <filesystem>
@@ -12,7 +12,7 @@
 
 namespace lockstep {
 
-// Like torch::save, with more tensors, which torch::load(net, file) passes over. In the file, a
+// Like torch::save, with more tensors, which torch::load(net, file) skips. In the file, a
 // name such as "standardization.mean" is the entry mean of an archive standardization. Throws what
 // WholeFile throws; check_can_write detects errors in the path beforehand.
 void save_model(const std::shared_ptr<torch::nn::Module>& net, const std::filesystem::path& file,

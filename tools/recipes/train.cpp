@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Checks options, sets up data, net and loop, and fills in the result.
+// Sets up data, net and loop, and fills in the result.
 #include "tools/recipes/train.h"
 
-#include <algorithm>
-#include <array>
 #include <numbers>
 
 #include <ATen/Parallel.h>
@@ -17,38 +15,21 @@
 #include "lockstep/core/trace_span.h"
 #include "lockstep/data/distributed_sampler.h"
 #include "lockstep/data/memory_loader.h"
-#include "lockstep/data/mnist_dataset.h"
 #include "lockstep/libtorch_compat.h"
 #include "lockstep/parallel/distinct_parameters.h"
 #include "lockstep/train/evaluate.h"
 #include "lockstep/train/progress.h"
 #include "lockstep/train/trace.h"
-#include "tools/recipes/batch_size.h"
 #include "tools/recipes/curriculum.h"
+#include "tools/recipes/metrics_writer.h"
 #include "tools/recipes/recipe_trainer.h"
+#include "tools/recipes/run_observer.h"
 #include "tools/recipes/save_model.h"
-#include "tools/recipes/text_data.h"
-#include "tools/recipes/training_records.h"
-#include "tools/recipes/training_watch.h"
 
 namespace lockstep {
 namespace {
 
 using Log = Progress::Log;
-
-// Empty for a recipe that reads nothing.
-std::filesystem::path data_of(const Recipe& recipe, const TrainOptions& options) {
-  if (options.data_folder) return *options.data_folder;
-  switch (recipe.data) {
-    case RecipeData::generated:
-      return {};
-    case RecipeData::images:
-      return "/usr/share/datasets/fashion-mnist";
-    case RecipeData::text:
-      return "/usr/share/common-licenses";
-  }
-  return {};
-}
 
 double bits(double nats) {
   return nats / std::numbers::ln2;
@@ -60,30 +41,34 @@ std::int64_t count_parameters(const torch::nn::Sequential& net) {
   return count;
 }
 
-// The number of parts into which a batch is divided.
-int parts(TrainMode mode, const TrainOptions& options, const ProcessGroup& group) {
-  return mode == TrainMode::dp ? options.replicas : group.size();
+bool has_replicas(const RecipeOptions& options) {
+  return options.trainer.mode == TrainingMode::data_parallel;
 }
 
-// The training's starting point, as the result reports it.
-TrainResult describe(const Recipe& recipe, TrainMode mode, const TrainOptions& options,
+// The number of parts into which a batch is divided.
+int parts(const RecipeOptions& options, const ProcessGroup& group) {
+  return has_replicas(options) ? options.trainer.data_parallel.replicas : group.size();
+}
+
+// Returns a result with everything that is known before training.
+TrainResult describe(const Recipe& recipe, const RecipeOptions& options,
                      const ProcessGroup& group) {
   const auto batch = resolve_batch_sizes(options.batch_size, options.global_batch_size,
-                                         recipe.batch_size, parts(mode, options, group));
+                                         recipe.batch_size, parts(options, group));
   TrainResult result;
   result.recipe = recipe.name;
-  result.mode = name(mode);
+  result.mode = mode_name(options.trainer.mode);
   result.ranks = group.size();
-  result.replicas = mode == TrainMode::dp ? options.replicas : 1;
+  result.replicas = has_replicas(options) ? options.trainer.data_parallel.replicas : 1;
   result.threads = at::get_num_threads();
   result.device = group.device().str();
   result.seed = options.seed;
   result.batch_size = batch.rank;
   result.global_batch_size = batch.global;
   result.learning_rate = options.learning_rate.value_or(recipe.learning_rate);
-  result.learning_rate_scale = options.learning_rate_scale;
+  result.learning_rate_scale = options.trainer.schedule.scale;
   result.epochs = options.epochs.value_or(recipe.epochs);
-  if (options.amp) result.amp = name(*options.amp);
+  if (options.trainer.amp) result.amp = amp_name(*options.trainer.amp);
   return result;
 }
 
@@ -152,7 +137,7 @@ void note_learned(TrainResult& result, const Recipe& recipe, const torch::nn::Mo
   result.bias = parameters.at(1).item<double>();
 }
 
-// Peaks of this rank's devices, in bytes; empty if one is unknown.
+// Returns the peak memory of each device of this rank, in bytes; empty if one is unknown.
 std::vector<std::int64_t> peaks(const TrainResult& result, at::Device device) {
   if (device.is_cpu()) return {peak_memory()};
   std::vector<std::int64_t> peaks;
@@ -183,16 +168,8 @@ void measure_core_wait(TrainResult& result, const CoreWait& wait, ProcessGroup& 
   if (const auto share = greatest.item<double>(); share >= 0) result.core_wait = share;
 }
 
-template <class Number>
-void require_within(const char* what, std::optional<Number> value, const Range<Number>& range) {
-  if (!value || range.contains(*value)) return;
-  throw UsageError(fmt::format("{} {}: give {}", what, *value, in_words(range)));
-}
-
-constexpr std::array kModes{TrainMode::single, TrainMode::dp, TrainMode::ddp};
-
-// Calls the function on rank 0, on whose machine files are written. All ranks throw its UsageError
-// or BackendError, so that none waits for rank 0.
+// Calls the function on rank 0, which writes the files. All ranks throw its UsageError or
+// BackendError, so that none waits for rank 0.
 void on_rank_0(ProcessGroup& group, const std::function<void()>& function) {
   // Begins with U for a UsageError, B for a BackendError.
   std::string wrong;
@@ -223,86 +200,27 @@ void note_unwritten(TrainResult& result, const std::function<void()>& write) {
 
 }  // namespace
 
-std::string_view name(TrainMode mode) {
-  switch (mode) {
-    case TrainMode::single:
-      return "single";
-    case TrainMode::dp:
-      return "dp";
-    case TrainMode::ddp:
-      return "ddp";
-  }
-  return "unknown";
-}
-
-TrainMode find_mode(const std::string& wanted) {
-  const auto found =
-      std::ranges::find_if(kModes, [&](TrainMode mode) { return name(mode) == wanted; });
-  if (found != kModes.end()) return *found;
-  throw UsageError(fmt::format("there is no mode {}; the modes are single, dp and ddp", wanted));
-}
-
-std::string_view name(Amp amp) {
-  return amp == Amp::bf16 ? "bf16" : "fp16";
-}
-
-Amp find_amp(const std::string& wanted) {
-  for (const Amp amp : {Amp::bf16, Amp::fp16}) {
-    if (name(amp) == wanted) return amp;
-  }
-  throw UsageError(fmt::format("there is no half precision {}; give bf16 or fp16", wanted));
-}
-
-void check_train_options(const Recipe& recipe, const TrainOptions& options, int parts) {
-  resolve_batch_sizes(options.batch_size, options.global_batch_size, recipe.batch_size, parts);
-  require_within("epochs", options.epochs, kEpochs);
-  require_within("check_in_sync", options.check_in_sync, kStepIntervals);
-  require_within("learning rate", options.learning_rate, kLearningRates);
-  if (options.amp == Amp::fp16 && options.check_finite) {
-    throw UsageError(
-        "training in fp16 skips steps whose gradients are not finite, so it cannot end at one; "
-        "leave out the check, or train in bf16");
-  }
-  const bool reads_images = recipe.data == RecipeData::images;
-  if (options.data_folder && recipe.data == RecipeData::generated) {
-    throw UsageError(fmt::format("recipe {} makes its own data; leave out the data folder {}",
-                                 recipe.name, options.data_folder->string()));
-  }
-  if (options.curriculum) {
-    require_within("curriculum's share at the start",
-                   std::optional(options.curriculum->start_share), kStartShares);
-    require_within("curriculum's steps", options.curriculum->full_at_step, kCurriculumSteps);
-    if (!reads_images) {
-      throw UsageError(fmt::format(
-          "recipe {} has no images to sort by difficulty; leave out the curriculum", recipe.name));
-    }
-  }
-  if (reads_images) require_data_folder(data_of(recipe, options));
-  if (recipe.data == RecipeData::text) require_text(data_of(recipe, options));
-}
-
-TrainResult train(const Recipe& recipe, TrainMode mode, const TrainOptions& options,
+TrainResult train(const Recipe& recipe, RecipeOptions options,
                   const std::shared_ptr<ProcessGroup>& group, const Log& log) {
-  if (mode != TrainMode::ddp && group->size() != 1) {
+  TrainingMode& mode = options.trainer.mode;
+  if (mode == TrainingMode::automatic) {
+    mode = group->size() > 1 ? TrainingMode::distributed : TrainingMode::single;
+  }
+  if (mode != TrainingMode::distributed && group->size() != 1) {
     throw UsageError(fmt::format("rank {} of {}: training in mode {} takes one rank; use mode ddp",
-                                 group->rank(), group->size(), name(mode)));
+                                 group->rank(), group->size(), mode_name(mode)));
   }
-  if (mode == TrainMode::dp && options.replicas < 1) {
-    throw UsageError(fmt::format("{} replicas cannot train; give at least 1", options.replicas));
+  if (has_replicas(options) && options.trainer.data_parallel.replicas < 1) {
+    throw UsageError(fmt::format("{} replicas cannot train; give at least 1",
+                                 options.trainer.data_parallel.replicas));
   }
-  if (mode != TrainMode::ddp && options.check_in_sync) {
-    throw UsageError(
-        fmt::format("{} training has one net, which is always in sync with itself; leave out the "
-                    "comparison of ranks, or train with ddp",
-                    name(mode)));
-  }
-  check_train_options(recipe, options, parts(mode, options, *group));
+  check_recipe_options(recipe, options, parts(options, *group));
   if (options.save_file) on_rank_0(*group, [&] { check_can_write(*options.save_file); });
-  const bool keeps_records = options.metrics_file || options.tensorboard_folder;
-  std::optional<TrainingRecords> records;
-  if (keeps_records) {
+  const bool keeps_metrics = options.metrics_file || options.tensorboard_folder;
+  std::optional<MetricsWriter> metrics;
+  if (keeps_metrics) {
     on_rank_0(*group, [&] {
-      records.emplace(options.metrics_file, options.tensorboard_folder, group->device());
+      metrics.emplace(options.metrics_file, options.tensorboard_folder, group->device());
     });
   }
   std::optional<Trace> trace;
@@ -310,9 +228,9 @@ TrainResult train(const Recipe& recipe, TrainMode mode, const TrainOptions& opti
   std::optional<CourseRecorder> course;
   if (options.on_course) course.emplace(*group);
   const Log rank_0_log = group->rank() == 0 ? log : [](const std::string&) {};
-  TrainResult result = describe(recipe, mode, options, *group);
+  TrainResult result = describe(recipe, options, *group);
   const auto data =
-      recipe.load(data_of(recipe, options), static_cast<std::uint64_t>(options.seed), *group);
+      recipe.load(data_path(recipe, options), static_cast<std::uint64_t>(options.seed), *group);
 
   torch::manual_seed(static_cast<std::uint64_t>(options.seed));
   auto net = recipe.make_net();
@@ -324,30 +242,30 @@ TrainResult train(const Recipe& recipe, TrainMode mode, const TrainOptions& opti
   const auto steps = static_cast<std::int64_t>((sampler.size() + batch - 1) / batch);
   MemoryLoader loader(data.inputs, data.targets, std::move(made_sampler),
                       {.batch_size = batch, .device = group->device()});
-  RecipeTrainer model(recipe, net, mode, options, data, result, steps * result.epochs, group,
-                      rank_0_log);
+  RecipeTrainer model(recipe, net, options, data, result, steps * result.epochs, group, rank_0_log);
   log_start(result, data, net, *group, rank_0_log);
 
-  TrainingWatch watch(result, steps, model, *group,
-                      {.records = records ? &*records : nullptr,
-                       .course = course ? &*course : nullptr,
-                       .on_step = group->rank() == 0 ? options.on_step : nullptr});
+  RunObserver observer(result, steps, model, *group,
+                       {.metrics = metrics ? &*metrics : nullptr,
+                        .course = course ? &*course : nullptr,
+                        .on_step = group->rank() == 0 ? options.on_step : nullptr});
   FitOptions fit{.sampler = &sampler,
                  .resumed =
                      [&](std::int64_t after) {
-                       if (records) records->resume_after(after);
+                       if (metrics) metrics->resume_after(after);
                      },
                  .begin_epoch =
                      [&](std::int64_t) {
                        model.check_statistics();
-                       watch.begin_epoch();
+                       observer.begin_epoch();
                      },
-                 .after_step = [&](const StepSummary& step) { watch.step(step); },
-                 .end_epoch = [&](const EpochSummary& epoch) { watch.end_epoch(epoch); }};
-  const bool evaluates = (keeps_records || options.checkpoints) && data.test_inputs.defined();
+                 .after_step = [&](const StepSummary& step) { observer.step(step); },
+                 .end_epoch = [&](const EpochSummary& epoch) { observer.end_epoch(epoch); }};
+  const bool evaluates =
+      (keeps_metrics || options.trainer.checkpoints) && data.test_inputs.defined();
   if (evaluates) {
     fit.evaluate = [&] {
-      watch.end_steps();
+      observer.end_steps();
       measure(result, recipe, net, data, *group);
       return *result.accuracy;
     };
@@ -367,10 +285,10 @@ TrainResult train(const Recipe& recipe, TrainMode mode, const TrainOptions& opti
         },
         fit);
   } catch (const BackendError&) {
-    if (watch.has_ended()) save();  // the last checkpoint could not be written
+    if (observer.has_ended()) save();  // the last checkpoint could not be written
     throw;
   }
-  watch.finish(data.inputs.size(0));
+  observer.finish(data.inputs.size(0));
   measure_memory(result, *group);
   measure_core_wait(result, wait, *group);
   if (!result.accuracy) {
@@ -380,8 +298,8 @@ TrainResult train(const Recipe& recipe, TrainMode mode, const TrainOptions& opti
   note_learned(result, recipe, *net);
   log_end(result, !epochs.empty(), rank_0_log);
   save();
-  // What is only for looking at comes last, and costs nothing else.
-  if (records) result.not_written = records->errors();
+  // Records for readers come last, so that an error costs nothing else.
+  if (metrics) result.not_written = metrics->errors();
   if (trace) note_unwritten(result, [&] { trace->finish(); });
   if (course) {
     const std::vector<RankCourse> ranks = course->of_all_ranks();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A training run's result, and its JSON form, which docs/cli.md documents.
+// The result of a training run, and its JSON form, which docs/cli.md documents.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace lockstep {
 
-// The mean loss over a section of an epoch, and where the section ends: 1.5 is in the middle of the
+// The mean loss over a section of an epoch, and the end of the section: 1.5 is in the middle of the
 // second epoch.
 struct LossPoint {
   double epoch = 0;
@@ -24,25 +24,25 @@ struct TrainResult {
   int ranks = 1;
   // Replicas of the net in one rank; more than one only for dp.
   int replicas = 1;
-  // Per rank.
+  // The threads of each rank.
   int threads = 1;
   std::string device;
   std::int64_t seed = 0;
-  // Per rank, or per replica.
+  // The samples per step of each rank or replica.
   std::int64_t batch_size = 0;
   std::int64_t global_batch_size = 0;
   // The initial rate, before scaling.
   double learning_rate = 0;
   double learning_rate_scale = 1;
   std::int64_t epochs = 0;
-  // "bf16" or "fp16"; empty if all is computed in the parameters' type.
+  // "bf16" or "fp16"; empty if layers compute in the type of the parameters.
   std::string amp;
 
   // Time of the training steps, including drawing batches from memory but not reading or
   // evaluation: the sum over the epochs, and the median epoch. Measured on the slowest rank.
   double seconds = 0;
   double seconds_per_epoch = 0;
-  // In the median epoch, over all ranks, without padding.
+  // The rate of all ranks in the median epoch, without padding.
   double samples_per_second = 0;
   // The mean over the samples of the last epoch, over all ranks. NaN if no epoch was left to train.
   double loss = std::numeric_limits<double>::quiet_NaN();
@@ -53,19 +53,19 @@ struct TrainResult {
   // GPU libtorch's allocations. nullopt if unknown (GPUs before libtorch 2.9).
   std::optional<double> peak_mb;
   std::optional<double> fullest_peak_mb;
-  // The greatest share of its time, from 0 to 1, for which a rank waited for a core. nullopt if
-  // unknown.
+  // The largest share of its time, from 0 to 1, that a rank waited for a core. nullopt if unknown.
   std::optional<double> core_wait;
   // Bytes that the busiest rank or device exchanges with the others: see ProcessGroup::bytes_sent
   // and DataParallel::bytes_moved.
   std::int64_t bytes_moved_per_step = 0;
-  // The test set's accuracy, from 0 to 1, if the recipe has one; for text, of the next byte.
+  // The accuracy on the test set, from 0 to 1, if the recipe has one; for text, the share of next
+  // bytes that are right.
   std::optional<double> accuracy;
   // For text, -log2 of the probability of each byte: the mean over the last epoch, as it trained,
   // and over the test text after it.
   std::optional<double> bits_per_character;
   std::optional<double> test_bits_per_character;
-  // What linear has learned.
+  // The line that `linear` has learned.
   std::optional<double> weight;
   std::optional<double> bias;
   // Why metrics, events, a trace or a report are missing or incomplete; usually nothing.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Takes a point every so many steps, and gathers the ranks' points as JSON.
+// Takes points at equal numbers of steps, and gathers the points of all ranks as JSON.
 #include "tools/recipes/training_course.h"
 
 #include <algorithm>
@@ -8,14 +8,12 @@
 #include <ATen/ATen.h>
 
 #include "lockstep/comm/objects.h"
-#include "lockstep/core/process/peak_memory.h"
-#include "lockstep/libtorch_compat.h"
 #include "tools/recipes/json_fields.h"
 
 namespace lockstep {
 namespace {
 
-// More would not be seen on a chart.
+// A chart cannot show more points.
 constexpr std::int64_t kPoints = 200;
 
 Json as_json(const RankCourse& course) {
@@ -55,7 +53,7 @@ RankCourse course_from(const Json& json) {
 
 }  // namespace
 
-CourseRecorder::CourseRecorder(ProcessGroup& group) : group_(group) {
+CourseRecorder::CourseRecorder(ProcessGroup& group) : group_(group), peak_(group.device()) {
   if (SpanRecorder::active() == nullptr) recorder_.emplace(/*capacity=*/0);
 }
 
@@ -80,38 +78,31 @@ void CourseRecorder::begin_epoch() {
   epoch_began_ = since_ = Clock::now();
 }
 
-void CourseRecorder::step(const StepSeen& seen) {
-  const std::int64_t own_samples = seen.samples / group_.size();
-  losses_ = losses_.defined() ? losses_.add_(seen.loss) : seen.loss.to(at::kDouble, false, true);
-  samples_ += own_samples;
-  course_.samples += own_samples;
+void CourseRecorder::step(const RunSteps& run, const StepSummary& step) {
+  losses_ = losses_.defined() ? losses_.add_(step.loss) : step.loss.to(at::kDouble, false, true);
+  samples_ += step.samples;
+  course_.samples += step.samples;
   ++steps_;
   ++course_.steps;
   // Points divide all steps evenly, whatever the length of an epoch.
-  const std::int64_t points = std::min(kPoints, seen.steps());
-  const auto points_until = [&](std::int64_t step) { return step * points / seen.steps(); };
-  if (points_until(seen.step()) > points_until(seen.step() - 1)) add_point(seen);
+  const std::int64_t points = std::min(kPoints, run.all());
+  const auto points_until = [&](std::int64_t number) { return number * points / run.all(); };
+  const std::int64_t number = run.in_run(step);
+  if (points_until(number) > points_until(number - 1)) add_point(run, step);
 }
 
-void CourseRecorder::add_point(const StepSeen& seen) {
+void CourseRecorder::add_point(const RunSteps& run, const StepSummary& step) {
   const double loss = losses_.item<double>() / static_cast<double>(steps_);  // waits for a GPU
   const auto now = Clock::now();
   seconds_ += std::chrono::duration<double>(now - since_).count();
-  // The kernel takes up to a millisecond to count a process's pages.
-  if (!peak_seen_ || now - *peak_seen_ >= std::chrono::seconds(1)) {
-    const at::Device device = group_.device();
-    const auto bytes =
-        device.is_cpu() ? std::optional(peak_memory()) : libtorch::peak_memory(device);
-    peak_mb_ = bytes ? std::optional(static_cast<double>(*bytes) / 1e6) : std::nullopt;
-    peak_seen_ = now;
-  }
+  const std::int64_t number = run.in_run(step);
   course_.points.push_back(
-      {.step = seen.step(),
-       .epoch = static_cast<double>(seen.step()) / static_cast<double>(seen.steps_per_epoch),
+      {.step = number,
+       .epoch = static_cast<double>(number) / static_cast<double>(run.per_epoch),
        .loss = loss,
-       .learning_rate = seen.learning_rate,
+       .learning_rate = step.learning_rate,
        .samples_per_second = static_cast<double>(samples_) / seconds_,
-       .peak_mb = peak_mb_});
+       .peak_mb = peak_.megabytes()});
   losses_.reset();
   seconds_ = 0;
   samples_ = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How a training run went on each rank, for its report: loss, rates and memory over the steps, and
-// what the time of the steps was spent on.
+// The course of a training run on each rank, for its report: loss, rates and memory over the steps,
+// and how the time of the steps was spent.
 #pragma once
 
 #include <chrono>
@@ -15,22 +15,22 @@
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/core/trace_span.h"
-#include "tools/recipes/step_seen.h"
+#include "tools/recipes/observation.h"
 #include "tools/recipes/train_result.h"
 
 namespace lockstep {
 
-// The steps since the previous point of their rank.
+// The steps of a rank since its previous point.
 struct CoursePoint {
-  // The last one, and where it is: 1.5 is in the middle of the second epoch.
+  // The last of the steps, and its place: 1.5 is in the middle of the second epoch.
   std::int64_t step = 0;
   double epoch = 0;
-  // The mean over this rank's steps, and the last step's rate.
+  // The mean loss over the steps, and the rate of the last one.
   double loss = 0;
   double learning_rate = 0;
-  // Of this rank.
+  // The samples of this rank.
   double samples_per_second = 0;
-  // In 10^6 bytes, as in TrainingRecords.
+  // In 10^6 bytes; nullopt if unknown.
   std::optional<double> peak_mb = {};
 };
 
@@ -38,13 +38,12 @@ struct RankCourse {
   std::vector<CoursePoint> points = {};
   std::int64_t steps = 0;
   std::int64_t samples = 0;
-  // Of the epochs, without what is done between them.
+  // The time of the epochs, without the time between them.
   double seconds = 0;
-  // What they were spent on, by the names of the spans (docs/trace.md); what no span covers is
-  // left out.
+  // The parts of that time by the names of the spans (docs/trace.md), without time outside spans.
   std::map<std::string, double> seconds_in = {};
-  // From the launches of the gradients' buckets to their arrivals, added up over the buckets, and
-  // those seconds of them in which the rank waited.
+  // The time from the launch of a bucket of gradients to its arrival, added up over the buckets,
+  // and the part of it in which the rank waited.
   double seconds_in_flight = 0;
   double seconds_waited_in_flight = 0;
 };
@@ -52,23 +51,23 @@ struct RankCourse {
 using CourseObserver =
     std::function<void(const TrainResult& result, const std::vector<RankCourse>& ranks)>;
 
-// On every rank, used by one thread. Records spans if nobody else does.
+// Every rank has one, used by one thread. Records spans unless a recorder is active.
 class CourseRecorder {
  public:
   explicit CourseRecorder(ProcessGroup& group);
 
   void begin_epoch();
-  void step(const StepSeen& seen);
+  void step(const RunSteps& run, const StepSummary& step);
   void end_epoch();
 
-  // Collective. Every rank's course, in their order.
+  // Collective. Returns the courses of all ranks, in their order.
   std::vector<RankCourse> of_all_ranks() const;
 
  private:
   using Clock = std::chrono::steady_clock;
   using Totals = std::map<std::string, double>;
 
-  void add_point(const StepSeen& seen);
+  void add_point(const RunSteps& run, const StepSummary& step);
   static Totals totals();
   static ReductionTimes reductions();
 
@@ -78,14 +77,13 @@ class CourseRecorder {
   Clock::time_point epoch_began_;
   Totals totals_before_;
   ReductionTimes reductions_before_;
-  // Since the previous point; seconds_ up to since_, without what is done between epochs.
+  // Counted since the previous point; seconds_ up to since_, without the time between epochs.
   Clock::time_point since_;
   double seconds_ = 0;
   std::int64_t samples_ = 0;
   std::int64_t steps_ = 0;
   at::Tensor losses_;
-  std::optional<Clock::time_point> peak_seen_;
-  std::optional<double> peak_mb_;
+  PeakGauge peak_;
 };
 
 }  // namespace lockstep

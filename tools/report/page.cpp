@@ -14,7 +14,6 @@
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "tools/recipes/json_fields.h"
-#include "tools/report/texts.h"
 
 namespace lockstep {
 namespace {

@@ -11,12 +11,11 @@
 #include "lockstep/core/error.h"
 #include "tools/recipes/json_fields.h"
 #include "tools/report/page.h"
-#include "tools/report/texts.h"
 
 namespace lockstep {
 namespace {
 
-// The spans that a step is made of, and how the page calls them.
+// The spans of a step, and their names on the page.
 struct StepPart {
   const char* span;
   const char* name;
@@ -30,7 +29,7 @@ std::string plural(std::int64_t count, std::string_view what) {
   return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
 }
 
-// Milliseconds of a mean step: those of kStepParts, and the rest.
+// Returns the milliseconds of a mean step: each of kStepParts, and the rest.
 std::vector<double> milliseconds_of_step(const RankCourse& course) {
   const double steps = static_cast<double>(std::max<std::int64_t>(course.steps, 1));
   std::vector<double> parts;
@@ -53,12 +52,12 @@ std::string megabytes_or_unknown(std::optional<double> number) {
   return number ? fmt::format("{:.0f}", *number) : "?";
 }
 
-// "none" where there were no steps to measure, as in a training run that was complete before.
+// Returns "none" without steps to measure, as after resuming a completed training run.
 std::string figure(double number, int digits, bool is_measured) {
   return is_measured ? fmt::format("{:.{}f}", number, digits) : "none";
 }
 
-// Of the time in which the gradients' reductions were under way.
+// Returns the share of the time of the gradients' reductions in which the rank did not wait.
 std::string hidden_share(const RankCourse& course) {
   if (course.seconds_in_flight <= 0) return "none";
   return fmt::format("{:.0f} %",

@@ -37,9 +37,9 @@ class Backend {
   // Uninitialized memory on the device that the options name. A blocking collective call. The ranks
   // agree whether all of them have the memory: BackendError on each if one does not.
   virtual at::Tensor empty(at::IntArrayRef sizes, const at::TensorOptions& options) = 0;
-  // See GroupAccess::own_share.
+  // See ProcessGroup::own_share.
   virtual ElementRange own_share(const at::Tensor&) const { return {}; }
-  // See GroupAccess::symmetric_memory.
+  // See ProcessGroup::symmetric_memory.
   virtual std::vector<std::byte*> symmetric_memory(const at::Tensor&) const { return {}; }
 
   // Joins the ranks of the membership, all of them ranks of this group. The name distinguishes the

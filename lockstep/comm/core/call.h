@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // One rank's description of one call: what must agree between ranks, and what messages say about
-// it.
+// it; and the error of two ranks whose calls differ.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,7 @@
 #include <c10/core/ScalarType.h>
 
 #include "lockstep/comm/types/call_origin.h"
+#include "lockstep/core/error.h"
 #include "lockstep/tensor/reduce_op.h"
 
 namespace lockstep {
@@ -143,5 +144,30 @@ std::string describe(const Call& call);
 
 // "[gloo] all_reduce #42, rank 1 of 4: ", the beginning of messages about a call.
 std::string where_in(std::string_view backend, std::string_view operation, int rank, int size);
+
+// "this rank called broadcast #3 (...), but rank 1 called barrier #3; every rank must ...". Names
+// the function that only one of them called, if that is not a step of training.
+std::string describe_difference(const std::string& name, const Call& call,
+                                const std::string& others_name, const Call& others_call);
+
+// The same for a send and a recv that do not fit each other, of this rank and a peer.
+std::string describe_message_difference(const Call& own, const std::string& peers_name,
+                                        const Call& peers_call);
+
+class CallsDiffer : public UsageError {
+ public:
+  // `where` begins the message, and `name` names the peer in it.
+  CallsDiffer(const std::string& where, const Call& own, int peer, const std::string& name,
+              const Call& peers_call);
+
+  const Call& own() const { return own_; }
+  int peer() const { return peer_; }
+  const Call& peers_call() const { return peers_call_; }
+
+ private:
+  Call own_;
+  int peer_;
+  Call peers_call_;
+};
 
 }  // namespace lockstep

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -15,7 +16,6 @@
 #include <sys/types.h>
 
 #include "lockstep/comm/core/abort_notice.h"
-#include "lockstep/comm/core/absent.h"
 #include "lockstep/comm/core/call.h"
 #include "lockstep/core/deadline.h"
 #include "lockstep/core/error.h"
@@ -23,6 +23,13 @@
 #include "lockstep/rendezvous/membership.h"
 
 namespace lockstep {
+
+// Ranks by the call that they were last seen waiting in, as describe(Call) puts it; "" if that call
+// is unknown or past.
+using Absent = std::map<std::string, std::vector<int>>;
+
+// "rank 3 (pid 12), and rank 1 (pid 10), rank 2 (pid 11), last seen waiting in barrier #1"
+std::string describe(const Absent& absent, const std::function<std::string(int rank)>& name);
 
 // How a peer went away. `connection_lost`: nothing more is known about its process.
 enum class PeerEnd { died, connection_lost, left, failed };

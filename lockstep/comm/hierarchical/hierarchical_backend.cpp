@@ -1,23 +1,21 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Carries out all-reduce, broadcast, all-gather and reduce-scatter in phases, and delegates all
 // other calls.
-#include "lockstep/comm/hierarchical/hierarchical_backend.h"
-
 #include <algorithm>
 
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
 
 #include "lockstep/comm/core/group_state.h"
+#include "lockstep/comm/core/make_backends.h"
 #include "lockstep/comm/hierarchical/hierarchical_operation.h"
 #include "lockstep/comm/hierarchical/hierarchy_levels.h"
 #include "lockstep/comm/hierarchical/part_of_call.h"
 #include "lockstep/comm/hierarchical/parts_of_ranks.h"
 #include "lockstep/comm/hierarchical/phases.h"
-#include "lockstep/comm/self/self_backend.h"
 #include "lockstep/core/error.h"
 
-namespace lockstep {
+namespace lockstep::hierarchical {
 namespace {
 
 // Tensors up to this size go as one slice.
@@ -101,9 +99,9 @@ class HierarchicalBackend final : public Backend {
   std::shared_ptr<Backend> split(const std::string& name, Membership membership) override {
     if (membership.world_size == 1) return make_self_backend(membership, options_);
     auto all = levels_->all->split(name, membership);
-    auto levels = join_levels(membership, options_, host_, std::move(all));
-    return std::make_shared<HierarchicalBackend>(membership.rank, membership.world_size, options_,
-                                                 host_, std::move(levels));
+    auto levels = hierarchical::join_levels(membership, options_, host_, std::move(all));
+    return std::make_shared<hierarchical::HierarchicalBackend>(
+        membership.rank, membership.world_size, options_, host_, std::move(levels));
   }
 
   void abort(const std::string& reason) override { end_groups(*levels_, reason); }
@@ -292,14 +290,17 @@ class HierarchicalBackend final : public Backend {
 };
 
 }  // namespace
+}  // namespace lockstep::hierarchical
+
+namespace lockstep {
 
 std::shared_ptr<Backend> make_hierarchical_backend(const Membership& membership,
                                                    const GroupOptions& options,
                                                    const std::string& host, JoinHosts join_hosts) {
   auto all = join_hosts(membership, options, "hierarchical");
-  auto levels = join_levels(membership, options, host, std::move(all));
-  return std::make_shared<HierarchicalBackend>(membership.rank, membership.world_size, options,
-                                               host, std::move(levels));
+  auto levels = hierarchical::join_levels(membership, options, host, std::move(all));
+  return std::make_shared<hierarchical::HierarchicalBackend>(membership.rank, membership.world_size,
+                                                             options, host, std::move(levels));
 }
 
 }  // namespace lockstep

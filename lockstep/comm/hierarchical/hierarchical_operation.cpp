@@ -8,10 +8,10 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/comm/core/calls_differ.h"
+#include "lockstep/comm/core/call.h"
 #include "lockstep/core/error.h"
 
-namespace lockstep {
+namespace lockstep::hierarchical {
 namespace {
 
 using namespace std::chrono_literals;
@@ -140,4 +140,4 @@ void HierarchicalOperation::explain(const std::exception_ptr& error, const Deadl
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::hierarchical

@@ -12,7 +12,7 @@
 #include "lockstep/comm/hierarchical/phases.h"
 #include "lockstep/tensor/device_copies.h"
 
-namespace lockstep {
+namespace lockstep::hierarchical {
 
 class HierarchicalOperation final : public Operation {
  public:
@@ -61,4 +61,4 @@ class HierarchicalOperation final : public Operation {
   DeviceCopies copies_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::hierarchical

@@ -9,14 +9,13 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "lockstep/comm/core/calls_differ.h"
-#include "lockstep/comm/local/shm/shm_backend.h"
-#include "lockstep/comm/self/self_backend.h"
+#include "lockstep/comm/core/call.h"
+#include "lockstep/comm/core/make_backends.h"
 #include "lockstep/core/error.h"
 #include "lockstep/rendezvous/losses.h"
 #include "lockstep/rendezvous/prefix_store.h"
 
-namespace lockstep {
+namespace lockstep::hierarchical {
 namespace {
 
 // Joins these ranks of a group with the function. Errors name a rank by its number in the group,
@@ -148,4 +147,4 @@ void end_groups_if_calls_differ(HierarchyLevels& levels, const std::exception_pt
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::hierarchical

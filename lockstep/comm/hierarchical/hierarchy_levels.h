@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "lockstep/comm/core/backend.h"
-#include "lockstep/comm/hierarchical/host_map.h"
+#include "lockstep/comm/core/host_map.h"
 
-namespace lockstep {
+namespace lockstep::hierarchical {
 
 // The groups of one rank. Two of them consist of the ranks of its host, since each phase needs its
 // own order.
@@ -49,4 +49,4 @@ void end_groups(HierarchyLevels& levels, const std::string& reason);
 // every rank. Ranks that wait in another group's call cannot see the difference.
 void end_groups_if_calls_differ(HierarchyLevels& levels, const std::exception_ptr& error);
 
-}  // namespace lockstep
+}  // namespace lockstep::hierarchical

@@ -7,9 +7,9 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/comm/core/calls_differ.h"
+#include "lockstep/comm/core/call.h"
 
-namespace lockstep {
+namespace lockstep::hierarchical {
 namespace {
 
 class PartOfCall final : public Operation {
@@ -67,4 +67,4 @@ std::vector<Work> works_of(Work work) {
   return works;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::hierarchical

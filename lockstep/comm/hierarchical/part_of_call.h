@@ -10,7 +10,7 @@
 #include "lockstep/comm/hierarchical/hierarchy_levels.h"
 #include "lockstep/comm/types/work.h"
 
-namespace lockstep {
+namespace lockstep::hierarchical {
 
 // Starts the work. If it throws CallsDiffer, then or later, the error names the peer by its rank in
 // the hierarchical group, and both calls by the number of `whole`: ranks that have agreed so far
@@ -27,4 +27,4 @@ std::vector<Work> between_hosts_part(const HierarchyLevels& levels, const Call& 
                                      const std::function<Work()>& start);
 std::vector<Work> works_of(Work work);
 
-}  // namespace lockstep
+}  // namespace lockstep::hierarchical

@@ -12,7 +12,7 @@
 #include "lockstep/comm/hierarchical/phases.h"
 #include "lockstep/tensor/piece.h"
 
-namespace lockstep {
+namespace lockstep::hierarchical {
 namespace {
 
 using Parts = std::vector<at::Tensor>;
@@ -130,4 +130,4 @@ void reduce_parts(HierarchicalOperation& operation, const std::shared_ptr<Hierar
   });
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::hierarchical

@@ -12,7 +12,7 @@
 #include "lockstep/comm/hierarchical/hierarchical_operation.h"
 #include "lockstep/comm/hierarchical/hierarchy_levels.h"
 
-namespace lockstep {
+namespace lockstep::hierarchical {
 
 // Adds the phases to the operation, for each piece of large parts. `call` is the call that ranks
 // compare between hosts.
@@ -22,4 +22,4 @@ void gather_parts(HierarchicalOperation& operation, const std::shared_ptr<Hierar
 void reduce_parts(HierarchicalOperation& operation, const std::shared_ptr<HierarchyLevels>& levels,
                   const Call& call, const CollectiveArgs& args);
 
-}  // namespace lockstep
+}  // namespace lockstep::hierarchical

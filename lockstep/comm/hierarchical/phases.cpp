@@ -6,7 +6,7 @@
 
 #include "lockstep/core/process/spinning.h"
 
-namespace lockstep {
+namespace lockstep::hierarchical {
 
 void PhasedCalls::start(const std::shared_ptr<PhasedCall>& call) {
   const SpinGuard guard(busy_);
@@ -81,4 +81,4 @@ void PhasedCalls::keep(std::exception_ptr error) noexcept {
   calls_.clear();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::hierarchical

@@ -18,7 +18,7 @@
 #include "lockstep/comm/types/work.h"
 #include "lockstep/core/deadline.h"
 
-namespace lockstep {
+namespace lockstep::hierarchical {
 
 // Larger tensors go in pieces, so that the phases of one piece overlap with those of the next.
 inline constexpr std::int64_t kPieceBytes = 8 * 1024 * 1024;
@@ -71,4 +71,4 @@ class PhasedCalls final : public Progressing {
   std::exception_ptr error_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::hierarchical

@@ -9,7 +9,6 @@
 #include <fmt/format.h>
 
 #include "lockstep/comm/core/call.h"
-#include "lockstep/comm/core/calls_differ.h"
 #include "lockstep/comm/local/doorbell.h"
 
 namespace lockstep::local {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "lockstep/comm/local/peers.h"
-#include "lockstep/comm/local/transfer.h"
+#include "lockstep/comm/local/transfers.h"
 
 namespace lockstep::local {
 

@@ -44,9 +44,9 @@ class Engine final : public TaskEngine {
   at::Tensor make_tensor(at::IntArrayRef sizes, const at::TensorOptions& options,
                          const Deadline& deadline);
 
-  // See GroupAccess::own_share.
+  // See ProcessGroup::own_share.
   ElementRange own_share(const at::Tensor& tensor);
-  // See GroupAccess::symmetric_memory.
+  // See ProcessGroup::symmetric_memory.
   std::vector<std::byte*> symmetric_memory(const at::Tensor& tensor) const;
   const std::string& backend() const { return state_.backend(); }
 

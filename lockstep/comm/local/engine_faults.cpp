@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/comm/core/absent.h"
+#include "lockstep/comm/core/group_state.h"
 #include "lockstep/comm/local/doorbell.h"
 #include "lockstep/comm/local/engine.h"
 #include "lockstep/core/error.h"

@@ -10,8 +10,8 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
+#include "lockstep/comm/core/copying_operation.h"
 #include "lockstep/comm/core/exchange_sizes.h"
-#include "lockstep/comm/core/staged_operation.h"
 #include "lockstep/comm/local/engine.h"
 #include "lockstep/comm/local/transfers.h"
 
@@ -28,7 +28,7 @@ class StartedCall {
   StartedCall(const std::shared_ptr<Engine>& engine, std::chrono::milliseconds timeout, int rank,
               int size)
       : engine_(*engine),
-        operation_(std::make_shared<StagedOperation>(engine, timeout, at::kCPU)),
+        operation_(std::make_shared<CopyingOperation>(engine, timeout, at::kCPU)),
         rank_(rank),
         size_(size) {}
 
@@ -118,7 +118,7 @@ class StartedCall {
   }
 
   Engine& engine_;
-  std::shared_ptr<StagedOperation> operation_;  // keeps the engine
+  std::shared_ptr<CopyingOperation> operation_;  // keeps the engine
   int rank_;
   int size_;
 };

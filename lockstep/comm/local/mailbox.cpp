@@ -8,7 +8,6 @@
 #include <fmt/format.h>
 
 #include "lockstep/comm/core/call.h"
-#include "lockstep/comm/core/calls_differ.h"
 #include "lockstep/comm/local/doorbell.h"
 #include "lockstep/core/error.h"
 

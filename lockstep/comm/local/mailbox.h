@@ -1,14 +1,35 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// One end of a channel. The n-th message sent matches the n-th received; size and type must agree.
+// One end of a channel, and the messages that go through it. The n-th message sent matches the n-th
+// received; size and type must agree.
 #pragma once
 
 #include <deque>
 #include <memory>
+#include <optional>
+#include <utility>
 
-#include "lockstep/comm/local/message.h"
+#include "lockstep/comm/core/task_engine.h"
 #include "lockstep/comm/local/peers.h"
+#include "lockstep/comm/local/transfers.h"
 
 namespace lockstep::local {
+
+class Message final : public Task {
+ public:
+  // `call` is a send or recv. `part_of` is the collective that the message belongs to, if any.
+  Message(const Call& call, HostTensor tensor, std::optional<Call> part_of = {})
+      : Task(call), tensor_(std::move(tensor)), part_of_(part_of) {}
+
+  // The call that the user made: the collective, or else the send or recv.
+  const Call& known_as() const { return part_of_ ? *part_of_ : call(); }
+
+  std::byte* data() const { return tensor_.data(); }
+  std::int64_t bytes() const { return tensor_.bytes(); }
+
+ private:
+  HostTensor tensor_;
+  std::optional<Call> part_of_;
+};
 
 // Not thread-safe: its engine holds a lock.
 class Mailbox {

@@ -12,7 +12,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "lockstep/comm/core/task.h"
+#include "lockstep/comm/core/task_engine.h"
 #include "lockstep/comm/local/control_block.h"
 #include "lockstep/core/deadline.h"
 

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Checks that NCCL can be used, and joins ranks over it.
-#include "lockstep/comm/nccl/nccl_backend.h"
-
 #include <fmt/format.h>
 
+#include "lockstep/comm/core/make_backends.h"
 #include "lockstep/comm/nccl/nccl_library.h"
 #include "lockstep/comm/nccl/nccl_schedules.h"
 #include "lockstep/comm/nccl/nccl_transport.h"
@@ -14,7 +13,7 @@
 namespace lockstep {
 
 std::string nccl_version() {
-  return NcclLibrary::get().version();
+  return nccl::NcclLibrary::get().version();
 }
 
 std::shared_ptr<Backend> make_nccl_backend(const Membership& membership,
@@ -42,14 +41,14 @@ std::shared_ptr<Backend> make_nccl_backend(const Membership& membership,
       {.check =
            [on_device](const Membership& member, const std::string& where) {
              check_interfaces(where, "NCCL_SOCKET_IFNAME", nccl_uses);
-             on_device(member, [] { NcclLibrary::get(); });
+             on_device(member, [] { nccl::NcclLibrary::get(); });
            },
        .join = [on_device, device](const Membership& member, remote::Joining& joining,
                                    const Deadline& deadline) -> std::unique_ptr<remote::Transport> {
-         return on_device(member,
-                          [&] { return make_nccl_transport(member, device, joining, deadline); });
+         return on_device(
+             member, [&] { return nccl::make_nccl_transport(member, device, joining, deadline); });
        },
-       .schedule = schedule_nccl,
+       .schedule = nccl::schedule_nccl,
        .device = device});
 }
 

@@ -13,7 +13,7 @@
 #include "lockstep/core/net/service_thread.h"
 #include "lockstep/libtorch_compat.h"
 
-namespace lockstep {
+namespace lockstep::nccl {
 namespace {
 
 using namespace std::chrono_literals;
@@ -172,4 +172,4 @@ void NcclCommunicator::check(ncclResult_t result, const char* what) {
   throw BackendError(failure_);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::nccl

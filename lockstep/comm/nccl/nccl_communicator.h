@@ -16,7 +16,7 @@
 #include "lockstep/comm/nccl/nccl_library.h"
 #include "lockstep/rendezvous/store.h"
 
-namespace lockstep {
+namespace lockstep::nccl {
 
 // A point in a stream's work.
 using StreamMark = std::shared_ptr<c10::Event>;
@@ -84,4 +84,4 @@ class NcclCommunicator {
   bool launching_ = false;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::nccl

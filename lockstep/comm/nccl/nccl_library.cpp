@@ -8,7 +8,7 @@
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 
-namespace lockstep {
+namespace lockstep::nccl {
 namespace {
 
 // Never unloaded: NCCL's threads may run in the library until the process ends.
@@ -69,4 +69,4 @@ std::string NcclLibrary::version() const {
   return fmt::format("{}.{}.{}", code / 10000, code / 100 % 100, code % 100);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::nccl

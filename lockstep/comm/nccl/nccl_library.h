@@ -7,7 +7,7 @@
 
 #include <nccl.h>
 
-namespace lockstep {
+namespace lockstep::nccl {
 
 struct NcclLibrary {
   // Thread-safe. BackendError if it cannot be loaded, or lacks a function.
@@ -36,4 +36,4 @@ struct NcclLibrary {
   std::string version() const;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::nccl

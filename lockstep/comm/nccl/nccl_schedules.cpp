@@ -7,7 +7,7 @@
 
 #include "lockstep/comm/nccl/nccl_transport.h"
 
-namespace lockstep {
+namespace lockstep::nccl {
 namespace {
 
 using remote::make_schedule;
@@ -104,4 +104,4 @@ std::vector<SchedulePtr> schedule_nccl(const CollectiveArgs& args, Position posi
   return {};
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::nccl

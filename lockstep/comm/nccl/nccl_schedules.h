@@ -7,10 +7,10 @@
 
 #include "lockstep/comm/remote/schedules.h"
 
-namespace lockstep {
+namespace lockstep::nccl {
 
 // For a backend whose transport is an NcclTransport. UsageError for types that NCCL cannot reduce.
 std::vector<remote::SchedulePtr> schedule_nccl(const CollectiveArgs& args,
                                                remote::Position position);
 
-}  // namespace lockstep
+}  // namespace lockstep::nccl

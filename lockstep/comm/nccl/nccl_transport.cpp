@@ -16,7 +16,7 @@
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 
-namespace lockstep {
+namespace lockstep::nccl {
 namespace {
 
 using namespace std::chrono_literals;
@@ -416,4 +416,4 @@ std::unique_ptr<NcclTransport> make_nccl_transport(const Membership& membership,
   return transport;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::nccl

@@ -12,7 +12,7 @@
 #include "lockstep/rendezvous/membership.h"
 #include "lockstep/tensor/reduce_op.h"
 
-namespace lockstep {
+namespace lockstep::nccl {
 
 // Collectives have one communicator. Messages have one for each sender, receiver and tag, made at
 // their first message, since NCCL's messages would otherwise wait for each other.
@@ -44,4 +44,4 @@ std::unique_ptr<NcclTransport> make_nccl_transport(const Membership& membership,
                                                    remote::Joining& joining,
                                                    const Deadline& deadline);
 
-}  // namespace lockstep
+}  // namespace lockstep::nccl

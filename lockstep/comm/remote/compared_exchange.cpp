@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/comm/core/calls_differ.h"
+#include "lockstep/comm/core/call.h"
 #include "lockstep/comm/core/exchange_sizes.h"
 #include "lockstep/comm/remote/schedules.h"
 

@@ -14,7 +14,7 @@
 
 #include <sys/types.h>
 
-#include "lockstep/comm/core/calls_differ.h"
+#include "lockstep/comm/core/call.h"
 #include "lockstep/comm/core/group_state.h"
 #include "lockstep/comm/core/task_engine.h"
 #include "lockstep/comm/remote/peer_monitor.h"

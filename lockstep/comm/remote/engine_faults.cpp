@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/comm/core/absent.h"
+#include "lockstep/comm/core/group_state.h"
 #include "lockstep/comm/remote/engine.h"
 #include "lockstep/comm/remote/leak_until_exit.h"
 #include "lockstep/comm/remote/monitor_message.h"

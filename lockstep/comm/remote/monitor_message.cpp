@@ -4,28 +4,27 @@
 
 #include <cstring>
 #include <sstream>
+#include <string_view>
 #include <vector>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/packing.h"
 
 namespace lockstep::remote {
 namespace {
 
-struct Head {
-  std::uint32_t length;
-  MonitorMessage::Kind kind;
-  AbortCause cause;
-  std::int32_t rank;
-  std::int32_t lost_rank;
-  std::int32_t culprit;
-  std::uint64_t number;
-};
+using Length = std::uint32_t;
 
 // Enough for the process ids of 10,000 ranks.
 constexpr std::size_t kMaxText = 128 * 1024;
+
+std::string pack_body(const MonitorMessage& message, std::string_view text) {
+  return pack(message.kind, message.cause, message.rank, message.lost_rank, message.culprit,
+              message.number, text);
+}
 
 }  // namespace
 
@@ -34,18 +33,11 @@ BackendError malformed_message() {
 }
 
 std::string encode(const MonitorMessage& message) {
-  const std::string_view text = std::string_view(message.text).substr(0, kMaxText);
-  const Head head{static_cast<std::uint32_t>(sizeof(Head) - sizeof(Head::length) + text.size()),
-                  message.kind,
-                  message.cause,
-                  message.rank,
-                  message.lost_rank,
-                  message.culprit,
-                  message.number};
-  std::string bytes(sizeof head, '\0');
-  std::memcpy(bytes.data(), &head, sizeof head);
-  bytes += text;
-  return bytes;
+  const std::string body = pack_body(message, std::string_view(message.text).substr(0, kMaxText));
+  const auto length = static_cast<Length>(body.size());
+  std::string bytes(sizeof length, '\0');
+  std::memcpy(bytes.data(), &length, sizeof length);
+  return bytes + body;
 }
 
 std::string as_text(std::span<const int> numbers) {
@@ -64,22 +56,18 @@ void MonitorReader::add(std::span<const std::byte> bytes) {
 }
 
 std::optional<MonitorMessage> MonitorReader::next() {
-  Head head{};
-  if (received_.size() < sizeof head) return std::nullopt;
-  std::memcpy(&head, received_.data(), sizeof head);
-  constexpr std::size_t kLeast = sizeof(Head) - sizeof(Head::length);
-  if (head.length < kLeast || head.length > kLeast + kMaxText) {
-    throw BackendError(fmt::format("a message of {} bytes", head.length));
+  Length length = 0;
+  if (received_.size() < sizeof length) return std::nullopt;
+  std::memcpy(&length, received_.data(), sizeof length);
+  static const std::size_t least = pack_body({}, "").size();
+  if (length < least || length > least + kMaxText) {
+    throw BackendError(fmt::format("a message of {} bytes", length));
   }
-  const std::size_t whole = sizeof(Head::length) + head.length;
+  const std::size_t whole = sizeof length + length;
   if (received_.size() < whole) return std::nullopt;
-  MonitorMessage message{head.kind,
-                         head.cause,
-                         head.rank,
-                         head.lost_rank,
-                         head.culprit,
-                         head.number,
-                         received_.substr(sizeof head, whole - sizeof head)};
+  MonitorMessage message;
+  unpack(std::string_view(received_).substr(sizeof length, length), message.kind, message.cause,
+         message.rank, message.lost_rank, message.culprit, message.number, message.text);
   received_.erase(0, whole);
   return message;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // What ranks and the server of their peer monitors tell each other: frames of bounded length, on a
-// connection whose ends have authenticated each other. Integers are in this machine's byte order.
-//   length of the rest | kind | cause | rank | lost rank | culprit | number | text
+// connection whose ends have authenticated each other.
+//   length of the rest (4 bytes) | kind, cause, rank, lost_rank, culprit, number and text, packed
 #pragma once
 
 #include <chrono>

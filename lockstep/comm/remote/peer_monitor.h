@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "lockstep/comm/core/abort_notice.h"
-#include "lockstep/comm/core/absent.h"
+#include "lockstep/comm/core/group_state.h"
 #include "lockstep/comm/remote/monitor_message.h"
 #include "lockstep/comm/remote/peer_monitor_server.h"
 #include "lockstep/core/deadline.h"

@@ -11,7 +11,7 @@
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
-#include "lockstep/comm/core/absent.h"
+#include "lockstep/comm/core/group_state.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/net/tcp_socket.h"
 

@@ -11,10 +11,10 @@
 #include <poll.h>
 
 #include "lockstep/comm/core/compressed_all_reduce.h"
+#include "lockstep/comm/core/copying_operation.h"
 #include "lockstep/comm/core/exchange_sizes.h"
-#include "lockstep/comm/core/staged_operation.h"
+#include "lockstep/comm/core/make_backends.h"
 #include "lockstep/comm/remote/engine.h"
-#include "lockstep/comm/self/self_backend.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/net/service_thread.h"
@@ -60,7 +60,7 @@ class RemoteBackend final : public Backend {
   std::string_view name() const override { return engine_->state().backend(); }
 
   Work start(const CollectiveArgs& args) override {
-    auto operation = std::make_shared<StagedOperation>(engine_, timeout_, parts_.device);
+    auto operation = std::make_shared<CopyingOperation>(engine_, timeout_, parts_.device);
     if (args.moves_nothing()) {
       begin(*operation, args, schedule_vote(args.call, true, votes(), position()));
     } else if (is_message(args.call.collective)) {
@@ -127,13 +127,13 @@ class RemoteBackend final : public Backend {
     return asks_for_compression(args) && !(within_host && !parts_.device.is_cpu());
   }
 
-  void begin(StagedOperation& operation, const CollectiveArgs& args, SchedulePtr schedule) {
+  void begin(CopyingOperation& operation, const CollectiveArgs& args, SchedulePtr schedule) {
     if (args.part_of != nullptr) schedule->part_of(*args.part_of);
     engine_->start(schedule);
     operation.add(std::move(schedule));
   }
 
-  void start_staged(StagedOperation& operation, const CollectiveArgs& args) {
+  void start_staged(CopyingOperation& operation, const CollectiveArgs& args) {
     // A reduce leaves the tensors of ranks other than root alone.
     const bool only_read =
         args.call.collective == Collective::reduce && args.call.root != position().rank;

@@ -1,19 +1,94 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The stages of each collective. The kernels compute sums in rank order: each rank gets its share
-// of every rank's elements, adds them up, and passes the result to all ranks. This moves 2(N-1)/N
-// of the tensor in and out of each of N ranks, as a ring does. Two ranks need only one stage, in
-// which each sends all that it has. Tensors are contiguous and in host memory.
+// The stages of a collective that is made of messages, and the makers of each collective's
+// schedule.
 #pragma once
 
+#include <chrono>
+#include <cstddef>
+#include <functional>
 #include <memory>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
 #include "lockstep/comm/core/collective_args.h"
-#include "lockstep/comm/remote/schedule.h"
+#include "lockstep/comm/core/task_engine.h"
+#include "lockstep/comm/remote/transport.h"
 
 namespace lockstep::remote {
+
+struct Stage {
+  std::function<std::unique_ptr<Transmission>(Transport&)> start;
+  std::function<void()> finish = {};
+  // The stage that must have finished before this one starts; -1 if there is none. Stages always
+  // start in order.
+  int after = -1;
+};
+
+class Schedule final : public Task {
+ public:
+  Schedule(const Call& call, std::vector<Stage> stages);
+
+  // Makes ranks compare `whole`, which this call is a part of, instead of this call.
+  void part_of(const Call& whole) { replace_call(whole); }
+  // The sizes that an all_to_all sends and expects, as in exchange_sizes.h.
+  void exchanges(std::vector<std::int64_t> sizes) { sizes_ = std::move(sizes); }
+  // Adds a stage before all others.
+  void begin_with(Stage stage);
+  // What the caller's device must have done before any stage starts.
+  void mark(std::shared_ptr<void> mark) { mark_ = std::move(mark); }
+  // Makes the calling thread's current stream wait for all that is left; false if that is
+  // impossible.
+  bool order_current_stream();
+  // When it was started on the group.
+  std::chrono::steady_clock::time_point since() const { return since_; }
+
+  // Finishes the stages whose transmissions have arrived, but none before the first stage, in which
+  // ranks may find that their calls differ. True if a stage finished.
+  bool finish_arrived();
+  // Starts the stages that may start. True if any did. A stage that throws is not started again:
+  // part of it may be in transit.
+  bool start_next(Transport& transport);
+  bool empty() const { return stages_.empty(); }
+  bool all_started() const { return started_ == stages_.size(); }
+
+  // Takes all transmissions under way from a group that has failed; they still access the tensors.
+  std::vector<std::unique_ptr<Transmission>> take_transmissions();
+
+ private:
+  struct Progress {
+    Stage stage;
+    std::unique_ptr<Transmission> transmission;
+    bool finished = false;
+  };
+
+  std::vector<std::int64_t> sizes_;
+  std::shared_ptr<void> mark_;
+  std::chrono::steady_clock::time_point since_ = std::chrono::steady_clock::now();
+  std::vector<Progress> stages_;
+  std::size_t started_ = 0;
+  bool refused_ = false;
+  std::size_t finished_ = 0;
+};
+
+// Calls that start in order, which is the same on all ranks.
+class CallLine {
+ public:
+  std::uint64_t last_number() const { return last_number_; }
+  bool empty() const { return calls_.empty(); }
+  const Schedule& oldest() const { return *calls_.front(); }
+  // The call of this number if it is under way, else null.
+  const Call* find(std::uint64_t number) const;
+  void push(std::shared_ptr<Schedule> call);
+  // True if anything moved.
+  bool advance(Transport& transport);
+  // Forgets all calls, and returns their transmissions under way.
+  std::vector<std::unique_ptr<Transmission>> clear();
+
+ private:
+  std::vector<std::shared_ptr<Schedule>> calls_;
+  std::uint64_t last_number_ = 0;
+};
 
 // Sums of larger tensors go in chunks, so that one is added up while the next is on its way. The
 // best size between machines depends on the transport.

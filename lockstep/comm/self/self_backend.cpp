@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Copies and scales the tensors of a group's only rank.
-#include "lockstep/comm/self/self_backend.h"
-
 #include <mutex>
 #include <optional>
 
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
+#include "lockstep/comm/core/make_backends.h"
 #include "lockstep/core/error.h"
 #include "lockstep/tensor/ordinary_tensor.h"
 

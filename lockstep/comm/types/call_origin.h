@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The function of the library that makes a collective, so that errors name what the program called.
+// Public. The function of the library that makes a collective, so that errors name what the program
+// called.
 #pragma once
 
 #include <cstdint>

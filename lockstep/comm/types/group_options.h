@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The options that every backend takes when it joins ranks.
+// Public. The options that every backend takes when it joins ranks.
 #pragma once
 
 #include <chrono>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A collective that has been started. Follows torch.distributed's Work, but owns its tensors.
+// Public. A collective that has been started. Follows torch.distributed's Work, but owns its
+// tensors.
 #pragma once
 
 #include <memory>

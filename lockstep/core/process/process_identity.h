@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Identifies a process across reuse of its id and across machines.
+// Public. Identifies a process across reuse of its id and across machines.
 #pragma once
 
 #include <string>

@@ -10,10 +10,10 @@
 
 #include <ATen/ops/zeros.h>
 
-#include "lockstep/checkpoint/pickle_machine.h"
 #include "lockstep/checkpoint/safetensors.h"
-#include "lockstep/checkpoint/safetensors_index.h"
+#include "lockstep/checkpoint/safetensors/safetensors_index.h"
 #include "lockstep/checkpoint/torch_file.h"
+#include "lockstep/checkpoint/torch_file/pickle_machine.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::testing {

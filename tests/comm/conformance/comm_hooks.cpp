@@ -12,7 +12,6 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 
-#include "lockstep/comm/group_access.h"
 #include "lockstep/core/error.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 
@@ -113,7 +112,7 @@ TEST_P(TrainingConformance, CompressHooksLeaveHalfTypesAsTheyAre) {
       for (const CompressHook& hook : kCompressHooks) {
         const at::Tensor tensor =
             at::full({5}, c.value, at::TensorOptions(c.type).device(device_of_nets(group)));
-        GroupAccess(group).all_reduce_compressed(tensor, hook.type, {.op = ReduceOp::mean}).wait();
+        group.all_reduce_compressed(tensor, hook.type, {.op = ReduceOp::mean}).wait();
         EXPECT_NEAR(tensor[0].item<double>(), c.value, c.tolerance * c.value)
             << c.type << " with " << hook.name;
       }

@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-#include "lockstep/comm/core/calls_differ.h"
+#include "lockstep/comm/core/call.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::testing {

@@ -14,7 +14,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "lockstep/comm/group_access.h"
 #include "lockstep/core/process/process_watch.h"
 #include "lockstep/optim/optimizers.h"
 
@@ -75,7 +74,7 @@ TEST_P(FaultConformance, ARankKilledAmongStepsOfAShardedOptimizerIsNamed) {
       [&](Rank& rank) {
         const auto group = join(rank);
         const bool stores_directly =
-            !GroupAccess(*group).symmetric_memory(group->empty({1}, at::kFloat)).empty();
+            !group->symmetric_memory(group->empty({1}, at::kFloat)).empty();
         const at::Tensor parameter = at::zeros({400'000}).set_requires_grad(true);
         parameter.mutable_grad() = at::ones_like(parameter);
         optim::Adam optimizer({parameter}, 0.1, group);
@@ -91,7 +90,7 @@ TEST_P(FaultConformance, ARankKilledAmongStepsOfAShardedOptimizerIsNamed) {
             });
         expect_soon(rank, victim);
         // No rank that is still in its step can store anything there.
-        EXPECT_TRUE(GroupAccess(*group).symmetric_memory(parameter).empty());
+        EXPECT_TRUE(group->symmetric_memory(parameter).empty());
       },
       {.signals = {{.rank = victim, .cue = "in step", .signal = SIGKILL}}});
 }

@@ -5,8 +5,6 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
-#include "lockstep/comm/group_access.h"
-
 namespace lockstep::testing {
 namespace {
 
@@ -100,8 +98,8 @@ TEST_P(ResultsConformance, SymmetricMemoryIsEveryRanksTensor) {
     const at::Tensor first = group.empty({1000}, at::kFloat);
     const at::Tensor tensor = group.empty({2, 500}, at::kFloat).fill_(rank.rank());
     const at::Tensor part = tensor[1];
-    const auto memory = GroupAccess(group).symmetric_memory(part);
-    EXPECT_TRUE(GroupAccess(group).symmetric_memory(at::empty({1000})).empty());
+    const auto memory = group.symmetric_memory(part);
+    EXPECT_TRUE(group.symmetric_memory(at::empty({1000})).empty());
     EXPECT_EQ(memory.empty(), backend().name != "shm");
     if (memory.empty()) return;
     EXPECT_EQ(memory[rank.rank()], part.data_ptr());

@@ -10,7 +10,7 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
-#include "lockstep/comm/group_access.h"
+#include "lockstep/tensor/piece.h"
 
 namespace lockstep::testing {
 namespace {
@@ -132,7 +132,7 @@ TEST_P(ResultsConformance, AllReduceTakesPiecesFromElsewhere) {
         const auto inputs = inputs_of_all(group.size(), type, {count});
         const at::Tensor& input = inputs[rank.rank()];
         const at::Tensor shared = group.empty({count}, type);
-        const ElementRange share = GroupAccess(group).own_share(shared);
+        const ElementRange share = group.own_share(shared);
         if (backend().shares_memory && shared.nbytes() > 4096) {
           EXPECT_GT(share.count, 0) << what;
         }
@@ -148,7 +148,7 @@ TEST_P(ResultsConformance, AllReduceTakesPiecesFromElsewhere) {
               tensor.narrow(0, piece.begin, piece.values.numel()).fill_(77);
             }
             std::ranges::reverse(pieces);  // any order will do
-            GroupAccess(group).all_reduce_pieces(tensor, pieces).wait();
+            group.all_reduce_pieces(tensor, pieces).wait();
             expect_reduced(tensor.cpu(), inputs, {}, what);
           }
         }

@@ -5,7 +5,7 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
-#include "lockstep/comm/group_access.h"
+#include "lockstep/tensor/piece.h"
 
 namespace lockstep::testing {
 namespace {
@@ -97,22 +97,22 @@ std::vector<WrongCall> wrong_calls(int ranks) {
       {"a piece beyond the tensor's end",
        {"all_reduce", "3 elements from 2", "4"},
        [=](auto& g) {
-         GroupAccess(g).all_reduce_pieces(some(4), {{2, some(3)}}).wait();
+         g.all_reduce_pieces(some(4), {{2, some(3)}}).wait();
        }},
       {"pieces that overlap",
        {"all_reduce", "2 elements from 1", "overlaps"},
        [=](auto& g) {
-         GroupAccess(g).all_reduce_pieces(some(4), {{1, some(2)}, {0, some(2)}}).wait();
+         g.all_reduce_pieces(some(4), {{1, some(2)}, {0, some(2)}}).wait();
        }},
       {"a piece of another type",
        {"all_reduce", "Double", "Float"},
        [=](auto& g) {
-         GroupAccess(g).all_reduce_pieces(some(4), {{0, some(2, at::kDouble)}}).wait();
+         g.all_reduce_pieces(some(4), {{0, some(2, at::kDouble)}}).wait();
        }},
       {"pieces of a matrix",
        {"all_reduce", "one dimension", "2"},
        [=](auto& g) {
-         GroupAccess(g).all_reduce_pieces(at::zeros({2, 2}), {{0, some(2)}}).wait();
+         g.all_reduce_pieces(at::zeros({2, 2}), {{0, some(2)}}).wait();
        }},
       {"receiving in an expanded tensor",
        {"broadcast", "expand"},

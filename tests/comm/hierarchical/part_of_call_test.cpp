@@ -6,9 +6,9 @@
 
 #include <gmock/gmock.h>
 
-#include "lockstep/comm/core/calls_differ.h"
+#include "lockstep/comm/core/call.h"
 
-namespace lockstep {
+namespace lockstep::hierarchical {
 namespace {
 
 using namespace std::chrono_literals;
@@ -60,4 +60,4 @@ TEST(PartOfCall, ADifferenceFoundAtTheStartNamesTheRankOfTheWholeGroup) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::hierarchical

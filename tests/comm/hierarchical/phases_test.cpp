@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-namespace lockstep {
+namespace lockstep::hierarchical {
 namespace {
 
 using namespace std::chrono_literals;
@@ -51,4 +51,4 @@ TEST(PhasedCalls, TheFirstErrorEndsAllCallsEvenIfItCannotBePassedOn) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::hierarchical

@@ -10,7 +10,7 @@
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 
-#include "lockstep/comm/core/calls_differ.h"
+#include "lockstep/comm/core/call.h"
 
 namespace lockstep::remote {
 namespace {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Calls whose transport takes some stages and refuses others.
-#include "lockstep/comm/remote/schedule.h"
-
 #include <stdexcept>
 
 #include <gmock/gmock.h>
+
+#include "lockstep/comm/remote/schedules.h"
 
 namespace lockstep::remote {
 namespace {

@@ -10,7 +10,6 @@
 #include <torch/types.h>
 
 #include "lockstep/comm/init_process_group.h"
-#include "lockstep/comm/single_process_groups.h"
 #include "lockstep/core/error.h"
 #include "lockstep/optim/optimizers.h"
 #include "lockstep/parallel/data_parallel.h"

@@ -11,8 +11,8 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/checkpoint/checkpoint_store.h"
-#include "lockstep/checkpoint/element_type.h"
-#include "lockstep/checkpoint/safetensors_layout.h"
+#include "lockstep/checkpoint/safetensors/safetensors_layout.h"
+#include "lockstep/checkpoint/tensor_file/tensor_bytes.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep {

@@ -182,7 +182,7 @@ TEST(BenchCommand, RefusesWrongUse) {
       {{"bench", "all-reduce", "--sizes", "99999999999999999999"}, "give 1 byte to 1 TiB"},
       {{"bench", "all-reduce", "--sizes", "18014398509481985KiB"}, "give 1 byte to 1 TiB"},
       {{"bench", "all-reduce", "--sizes", "1,,2"}, "--sizes \"\": give 1 byte to 1 TiB"},
-      {{"bench", "broadcast", "--op", "max"}, "broadcast combines nothing"},
+      {{"bench", "broadcast", "--op", "max"}, "broadcast is not a reduction; remove --op max"},
       {{"bench", "all-reduce", "--ranks", "2000000000"},
        "--ranks \"2000000000\": give a whole number from 1 to 32768"},
       {{"bench", "all-reduce", "--timeout", "0"},

@@ -7,10 +7,9 @@
 
 #include "support/program.h"
 #include "support/skip_or_fail.h"
+#include "tests/tools/recipes/tiny_images.h"
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
-
-#include "tools/recipes/tiny_images.h"
 
 namespace lockstep::testing {
 namespace {

@@ -7,9 +7,8 @@
 #include "support/process_table.h"
 #include "support/program.h"
 #include "support/skip_or_fail.h"
+#include "tests/tools/recipes/tiny_images.h"
 #include <gmock/gmock.h>
-
-#include "tools/recipes/tiny_images.h"
 
 namespace lockstep::testing {
 namespace {

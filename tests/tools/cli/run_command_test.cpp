@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The command line of `lockstep run`, and the number of ranks that it means.
-#include "run_command.h"
+#include "tools/cli/run_command.h"
 
 #include <filesystem>
 #include <fstream>

@@ -10,13 +10,13 @@
 #include "support/process_table.h"
 #include "support/program.h"
 #include "support/temporary_folder.h"
+#include "tests/tools/recipes/tiny_images.h"
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 #include <signal.h>
 #include <stdlib.h>
 
 #include "lockstep/core/file/remove_folder.h"
-#include "tools/recipes/tiny_images.h"
 
 namespace lockstep {
 namespace {

@@ -9,10 +9,9 @@
 #include "support/process_table.h"
 #include "support/skip_or_fail.h"
 #include "tests/tools/cli/train_fixture.h"
+#include "tests/tools/recipes/tiny_text.h"
 #include <gmock/gmock.h>
 #include <signal.h>
-
-#include "tools/recipes/tiny_text.h"
 
 namespace lockstep {
 namespace {

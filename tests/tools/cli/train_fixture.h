@@ -7,10 +7,9 @@
 
 #include "support/program.h"
 #include "support/temporary_folder.h"
+#include "tests/tools/recipes/tiny_images.h"
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
-
-#include "tools/recipes/tiny_images.h"
 
 namespace lockstep {
 

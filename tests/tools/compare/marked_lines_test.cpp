@@ -113,7 +113,7 @@ std::vector<int> numbers_in(const std::string& file, const std::string& pattern)
 struct Mode {
   const char* example;
   const char* mark;
-  TrainMode mode;
+  TrainingMode mode;
   // The line of docs/modes.md, with the number as a group.
   const char* in_modes;
 };
@@ -128,11 +128,11 @@ TEST_P(MarkedLines, AreTheOnlyOnesThatDifferAndCompareCountsThem) {
   const auto& [example, mark, mode, in_modes] = GetParam();
   const int count = count_marked(program_of(example), mark);
   EXPECT_EQ(needs_of(mode).lines, count);
-  EXPECT_THAT(numbers_in("README.md", fmt::format("[|] `{}`: .* ([0-9]+) [|]", name(mode))),
+  EXPECT_THAT(numbers_in("README.md", fmt::format("[|] `{}`: .* ([0-9]+) [|]", mode_name(mode))),
               ElementsAre(count))
       << "README.md, the table's column \"lines changed\"";
   EXPECT_THAT(numbers_in("docs/comparison.md",
-                         fmt::format("{} .* ([0-9]+) +{}", name(mode), needs_of(mode).reach)),
+                         fmt::format("{} .* ([0-9]+) +{}", mode_name(mode), needs_of(mode).reach)),
               ElementsAre(count))
       << "docs/comparison.md, the column \"lines changed\"";
   EXPECT_THAT(numbers_in("docs/modes.md", in_modes), ElementsAre(count)) << in_modes;
@@ -142,11 +142,11 @@ INSTANTIATE_TEST_SUITE_P(
     Modes, MarkedLines,
     ::testing::Values(Mode{.example = "data_parallel",
                            .mark = "DP",
-                           .mode = TrainMode::dp,
+                           .mode = TrainingMode::data_parallel,
                            .in_modes = "[|] changes to a program [|] none [|] ([0-9]+) lines .*"},
                       Mode{.example = "ddp",
                            .mark = "DDP",
-                           .mode = TrainMode::ddp,
+                           .mode = TrainingMode::distributed,
                            .in_modes = "[|] changes to a program [|].*[|] ([0-9]+) lines, .*"}),
     [](const auto& info) { return std::string(info.param.example); });
 

@@ -103,16 +103,17 @@ TEST(ProgressBar, PassesThroughAStore) {
 
 TEST(ProgressMeter, SkipsStepsThatComeTooSoonButNotTheLast) {
   ProgressMeter meter;
-  StepSeen seen{.epochs = 1, .steps_per_epoch = 1000, .loss = torch::tensor(0.25), .samples = 32};
-  const auto first = meter.step(seen);
+  const RunSteps run{.epochs = 1, .per_epoch = 1000};
+  StepSummary step{.loss = torch::tensor(0.25), .samples = 32, .samples_of_epoch = 1};
+  const auto first = meter.step(run, step);
   ASSERT_TRUE(first);
   EXPECT_EQ(first->loss, 0.25);
   int states = 0;
-  for (seen.step_of_epoch = 2; seen.step_of_epoch < 1000; ++seen.step_of_epoch) {
-    states += meter.step(seen) ? 1 : 0;
+  for (step.samples_of_epoch = 2; step.samples_of_epoch < 1000; ++step.samples_of_epoch) {
+    states += meter.step(run, step) ? 1 : 0;
   }
   EXPECT_LT(states, 900);
-  const auto last = meter.step(seen);
+  const auto last = meter.step(run, step);
   ASSERT_TRUE(last);
   EXPECT_EQ(last->seconds_left, 0);
   EXPECT_GT(last->samples_per_second, 0);
@@ -120,12 +121,12 @@ TEST(ProgressMeter, SkipsStepsThatComeTooSoonButNotTheLast) {
 
 TEST(ProgressMeter, StepsBeforeAResumptionTookNoTime) {
   ProgressMeter meter;
-  StepSeen seen{
-      .epoch = 10, .epochs = 10, .steps_per_epoch = 1'000'000, .loss = torch::tensor(0.25)};
-  meter.step(seen);
+  const RunSteps run{.epochs = 10, .per_epoch = 1'000'000};
+  StepSummary step{.epoch = 9, .loss = torch::tensor(0.25), .samples_of_epoch = 1};
+  meter.step(run, step);
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
-  ++seen.step_of_epoch;
-  const auto second = meter.step(seen);
+  ++step.samples_of_epoch;
+  const auto second = meter.step(run, step);
   ASSERT_TRUE(second);
   EXPECT_GE(second->seconds_left, 0.2 * 999'998);
 }

@@ -9,7 +9,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/launch/spawn.h"
 #include "lockstep/parallel/model_checks.h"
-#include "tools/compare/comparison.h"
+#include "tools/compare/comparison_output.h"
 #include "tools/recipes/train_result.h"
 
 namespace lockstep {
@@ -134,9 +134,11 @@ Comparison some_comparison() {
   single.bytes_moved_per_step = 0;
   single.peak_mb = {};
   single.core_wait = {};
-  comparison.rows.push_back({.result = single, .needs = needs_of(TrainMode::single)});
-  comparison.rows.push_back(
-      {.result = some_result(), .speedup = 2, .efficiency = 1, .needs = needs_of(TrainMode::ddp)});
+  comparison.rows.push_back({.result = single, .needs = needs_of(TrainingMode::single)});
+  comparison.rows.push_back({.result = some_result(),
+                             .speedup = 2,
+                             .efficiency = 1,
+                             .needs = needs_of(TrainingMode::distributed)});
   comparison.rows_same_rank_batch = comparison.rows;
   comparison.rows_same_rank_batch[0].result.batch_size = 64;
   comparison.rows_same_rank_batch[1].speedup = 1.75;
@@ -174,9 +176,9 @@ TEST(Comparison, IsTablesOfAlignedColumns) {
 }
 
 TEST(Comparison, NeedsMoreLinesTheFurtherItReaches) {
-  EXPECT_EQ(needs_of(TrainMode::single).lines, 0);
-  EXPECT_GT(needs_of(TrainMode::dp).lines, 0);
-  EXPECT_GT(needs_of(TrainMode::ddp).lines, needs_of(TrainMode::dp).lines);
+  EXPECT_EQ(needs_of(TrainingMode::single).lines, 0);
+  EXPECT_GT(needs_of(TrainingMode::data_parallel).lines, 0);
+  EXPECT_GT(needs_of(TrainingMode::distributed).lines, needs_of(TrainingMode::data_parallel).lines);
 }
 
 TEST(Comparison, IsJsonWithRows) {

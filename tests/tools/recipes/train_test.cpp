@@ -2,9 +2,12 @@
 // Trainings, alone and by rank processes: what they learn, and that both learn the same.
 #include "tools/recipes/train.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 
+#include "tests/tools/recipes/tiny_images.h"
+#include "tests/tools/recipes/tiny_text.h"
 #include <gmock/gmock.h>
 #include <torch/optim/optimizer.h>
 #include <torch/optim/sgd.h>
@@ -18,8 +21,6 @@
 #include "lockstep/launch/spawn.h"
 #include "lockstep/libtorch_compat.h"
 #include "lockstep/optim/optimizers.h"
-#include "tools/recipes/tiny_images.h"
-#include "tools/recipes/tiny_text.h"
 
 namespace lockstep {
 namespace {
@@ -36,16 +37,19 @@ InitOptions on_cpu() {
   return options;
 }
 
-// In processes of its own, so that the test itself starts no threads of libtorch's. What rank 0
-// said is put before its result, one line each.
-TrainResult train_with(TrainMode mode, int ranks, const std::string& recipe,
-                       const TrainOptions& options, std::vector<std::string>* lines = nullptr) {
+// Trains in new processes, so that the test itself starts no threads of libtorch. `lines` gets what
+// rank 0 logs.
+TrainResult train_with(TrainingMode mode, int ranks, const std::string& recipe,
+                       RecipeOptions options, std::vector<std::string>* lines = nullptr) {
+  options.trainer.mode = mode;
+  int& replicas = options.trainer.data_parallel.replicas;
+  replicas = std::max(replicas, 1);
   const auto results = spawn(ranks,
                              [&](int) {
                                const auto group = init_process_group(on_cpu());
                                std::string log;
                                const auto result =
-                                   train(find_recipe(recipe), mode, options, group,
+                                   train(find_recipe(recipe), options, group,
                                          [&](const std::string& line) { log += line + "\n"; });
                                return log + to_json(result);
                              },
@@ -59,9 +63,10 @@ TrainResult train_with(TrainMode mode, int ranks, const std::string& recipe,
   return train_result_from_json(last);
 }
 
-TrainResult train_with(int ranks, const std::string& recipe, const TrainOptions& options,
+TrainResult train_with(int ranks, const std::string& recipe, const RecipeOptions& options,
                        std::vector<std::string>* lines = nullptr) {
-  return train_with(ranks == 1 ? TrainMode::single : TrainMode::ddp, ranks, recipe, options, lines);
+  return train_with(ranks == 1 ? TrainingMode::single : TrainingMode::distributed, ranks, recipe,
+                    options, lines);
 }
 
 class LinearRecipe : public ::testing::TestWithParam<int> {};
@@ -126,7 +131,7 @@ void expect_close(const TrainResult& result, const TrainResult& single,
 TEST_P(SameTraining, AloneAndInTwoParts) {
   const testing::TemporaryFolder folder;
   const Recipe recipe = find_recipe(GetParam());
-  TrainOptions options{.epochs = 3, .global_batch_size = 20, .seed = 5};
+  RecipeOptions options{.epochs = 3, .global_batch_size = 20, .seed = 5};
   // Whole batches, so that no rank is given a sample twice.
   options.data_folder = tiny_data(recipe, folder, 300);
 
@@ -134,11 +139,12 @@ TEST_P(SameTraining, AloneAndInTwoParts) {
   const TrainResult single = train_with(1, GetParam(), options);
   EXPECT_EQ(single.batch_size, 20);
   options.save_file = folder.path() / "ddp.pt";
-  expect_close(train_with(TrainMode::ddp, 2, GetParam(), options), single, folder.path());
+  expect_close(train_with(TrainingMode::distributed, 2, GetParam(), options), single,
+               folder.path());
 
   options.save_file = folder.path() / "dp.pt";
-  options.replicas = 2;
-  const TrainResult dp = train_with(TrainMode::dp, 1, GetParam(), options);
+  options.trainer.data_parallel.replicas = 2;
+  const TrainResult dp = train_with(TrainingMode::data_parallel, 1, GetParam(), options);
   expect_close(dp, single, folder.path());
   EXPECT_EQ(dp.ranks, 1);
   EXPECT_EQ(dp.replicas, 2);
@@ -151,15 +157,15 @@ INSTANTIATE_TEST_SUITE_P(Recipes, SameTraining,
 // replicas, which normalize their own parts of a batch.
 TEST(Train, NormalizesTheBatchesOfAllRanksTogether) {
   const testing::TemporaryFolder folder;
-  const TrainOptions options{.epochs = 1,
-                             .global_batch_size = 20,
-                             .data_folder = tiny_data(resnet18_recipe(), folder, 60),
-                             .seed = 5};
+  const RecipeOptions options{.epochs = 1,
+                              .global_batch_size = 20,
+                              .data_folder = tiny_data(resnet18_recipe(), folder, 60),
+                              .seed = 5};
   const TrainResult single = train_with(1, "resnet18", options);
-  const TrainResult ddp = train_with(TrainMode::ddp, 2, "resnet18", options);
-  TrainOptions in_parts = options;
-  in_parts.replicas = 2;
-  const TrainResult dp = train_with(TrainMode::dp, 1, "resnet18", in_parts);
+  const TrainResult ddp = train_with(TrainingMode::distributed, 2, "resnet18", options);
+  RecipeOptions in_parts = options;
+  in_parts.trainer.data_parallel.replicas = 2;
+  const TrainResult dp = train_with(TrainingMode::data_parallel, 1, "resnet18", in_parts);
   ASSERT_EQ(single.losses.size(), 3u);
   EXPECT_NEAR(ddp.losses[0].loss, single.losses[0].loss, 1e-4);
   EXPECT_NEAR(ddp.losses[2].loss, single.losses[2].loss, 0.05);
@@ -170,9 +176,9 @@ TEST(Train, NormalizesTheBatchesOfAllRanksTogether) {
 TEST(Train, LearnsText) {
   const testing::TemporaryFolder folder;
   std::vector<std::string> lines;
-  TrainOptions options{.epochs = 3,
-                       .batch_size = 5,
-                       .data_folder = tiny_data(char_transformer_recipe(), folder, 301)};
+  RecipeOptions options{.epochs = 3,
+                        .batch_size = 5,
+                        .data_folder = tiny_data(char_transformer_recipe(), folder, 301)};
   const TrainResult result = train_with(2, "char-transformer", options, &lines);
   EXPECT_LT(*result.bits_per_character, 1);
   EXPECT_NEAR(*result.bits_per_character, result.loss / std::log(2.0), 1e-9);
@@ -187,11 +193,12 @@ TEST(Train, LearnsText) {
 
 TEST(Train, HasNoLossIfNoEpochIsLeftToTrain) {
   const testing::TemporaryFolder folder;
-  const TrainOptions options{
+  const RecipeOptions options{
+      .trainer = {.checkpoints =
+                      TrainerCheckpointOptions{.folder = folder.path() / "run", .resume = true}},
       .epochs = 1,
       .batch_size = 30,
-      .data_folder = tiny_data(char_transformer_recipe(), folder, 60),
-      .checkpoints = TrainerCheckpointOptions{.folder = folder.path() / "run", .resume = true}};
+      .data_folder = tiny_data(char_transformer_recipe(), folder, 60)};
   const TrainResult first = train_with(1, "char-transformer", options);
   EXPECT_GT(first.loss, 0);
   std::vector<std::string> lines;
@@ -226,11 +233,11 @@ TEST(Train, LearnsImagesAndReportsItsProgress) {
 TEST(Train, FollowsACurriculumInEachMode) {
   const testing::TemporaryFolder folder;
   testing::write_tiny_images(folder, 300);
-  TrainOptions options{.epochs = 3,
-                       .global_batch_size = 20,
-                       .data_folder = folder.path(),
-                       .seed = 5,
-                       .save_file = folder.path() / "shuffled.pt"};
+  RecipeOptions options{.epochs = 3,
+                        .global_batch_size = 20,
+                        .data_folder = folder.path(),
+                        .seed = 5,
+                        .save_file = folder.path() / "shuffled.pt"};
   const TrainResult shuffled = train_with(1, "mlp", options);
   options.curriculum = Curriculum{.pacing = Pacing::root, .start_share = 0.3, .full_at_step = 30};
   options.save_file = folder.path() / "single.pt";
@@ -243,10 +250,10 @@ TEST(Train, FollowsACurriculumInEachMode) {
   };
   EXPECT_GT(second_epoch(single), 2 * second_epoch(shuffled));
   options.save_file = folder.path() / "ddp.pt";
-  expect_close(train_with(TrainMode::ddp, 2, "mlp", options), single, folder.path());
+  expect_close(train_with(TrainingMode::distributed, 2, "mlp", options), single, folder.path());
   options.save_file = folder.path() / "dp.pt";
-  options.replicas = 2;
-  expect_close(train_with(TrainMode::dp, 1, "mlp", options), single, folder.path());
+  options.trainer.data_parallel.replicas = 2;
+  expect_close(train_with(TrainingMode::data_parallel, 1, "mlp", options), single, folder.path());
 }
 
 TEST(ProbeLosses, AreTheSameOnEveryRankAndLowerForEasyImages) {
@@ -281,11 +288,11 @@ TEST(ProbeLosses, AreTheSameOnEveryRankAndLowerForEasyImages) {
 
 TEST(Train, ScalesTheLearningRate) {
   // So small a rate that the way is proportional to the sum of the rates.
-  TrainOptions options{.epochs = 1, .learning_rate = 1e-12, .seed = 3};
+  RecipeOptions options{.epochs = 1, .learning_rate = 1e-12, .seed = 3};
   const double start = *train_with(1, "linear", options).bias;
   options.learning_rate = 2e-6;
   const double once = *train_with(1, "linear", options).bias - start;
-  options.learning_rate_scale = 4;
+  options.trainer.schedule.scale = 4;
   const double scaled = *train_with(1, "linear", options).bias - start;
   // 31 of the 313 steps warm up, with 2.45 times the rate on average; 4 would be without.
   EXPECT_NEAR(scaled / once, (31 * 2.45 + 282 * 4) / 313, 0.06);
@@ -294,8 +301,10 @@ TEST(Train, ScalesTheLearningRate) {
 TEST(Train, LearnsInHalfPrecision) {
   const testing::TemporaryFolder folder;
   testing::write_tiny_images(folder);
-  TrainOptions options{
-      .epochs = 4, .batch_size = 1, .data_folder = folder.path(), .amp = Amp::bf16};
+  RecipeOptions options{.trainer = {.amp = at::kBFloat16},
+                        .epochs = 4,
+                        .batch_size = 1,
+                        .data_folder = folder.path()};
   const TrainResult exact =
       train_with(2, "mlp", {.epochs = 4, .batch_size = 1, .data_folder = folder.path()});
   EXPECT_EQ(exact.amp, "");
@@ -304,7 +313,7 @@ TEST(Train, LearnsInHalfPrecision) {
   EXPECT_GT(*rounded.accuracy, 0.9);
   EXPECT_NE(rounded.loss, exact.loss);
   EXPECT_NEAR(rounded.loss, exact.loss, 0.05);
-  options.amp = Amp::fp16;
+  options.trainer.amp = at::kHalf;
   if (libtorch::kHasHalfOnCpu) {
     // cnn's optimizer is sharded, and gets divided gradients.
     for (const char* recipe : {"mlp", "cnn"}) {
@@ -319,36 +328,37 @@ TEST(Train, LearnsInHalfPrecision) {
 TEST(Train, TrainsTheLargerNetsInHalfPrecision) {
   for (const Recipe& recipe : {resnet18_recipe(), char_transformer_recipe()}) {
     const testing::TemporaryFolder folder;
-    TrainOptions options{
+    RecipeOptions options{
         .epochs = 1, .global_batch_size = 20, .data_folder = tiny_data(recipe, folder, 40)};
     const TrainResult exact = train_with(2, recipe.name, options);
-    options.amp = Amp::bf16;
+    options.trainer.amp = at::kBFloat16;
     const TrainResult ddp = train_with(2, recipe.name, options);
     EXPECT_NE(ddp.loss, exact.loss) << recipe.name;
     EXPECT_NEAR(ddp.loss, exact.loss, 0.1 * exact.loss) << recipe.name;
-    options.replicas = 2;
-    const TrainResult dp = train_with(TrainMode::dp, 1, recipe.name, options);
+    options.trainer.data_parallel.replicas = 2;
+    const TrainResult dp = train_with(TrainingMode::data_parallel, 1, recipe.name, options);
     EXPECT_NEAR(dp.loss, exact.loss, 0.3 * exact.loss) << recipe.name;
   }
 }
 
 TEST(Train, SkippingStepsRulesOutEndingAtOne) {
   EXPECT_THAT(
-      [] { train_with(1, "linear", {.amp = Amp::fp16, .check_finite = true}); },
+      [] { train_with(1, "linear", {.trainer = {.amp = at::kHalf, .check_finite = true}}); },
       ThrowsMessage<RankFailed>(HasSubstr("training in fp16 skips steps whose gradients are not")));
 }
 
 // So large a rate that the weights overflow within a few steps.
-const TrainOptions kDiverging{.epochs = 1, .learning_rate = 1e30, .check_finite = true};
+const RecipeOptions kDiverging{
+    .trainer = {.check_finite = true}, .epochs = 1, .learning_rate = 1e30};
 
 TEST(Train, EndsWithTheFirstGradientThatIsNotFiniteIfAskedTo) {
   EXPECT_THAT([] { train_with(2, "linear", kDiverging); },
               ThrowsMessage<RankFailed>(
                   AllOf(HasSubstr("epoch 1/1, step "), HasSubstr("/157: [reducer] rank "),
                         HasSubstr("the gradient of 0.weight is not finite on ranks 0 and 1"))));
-  for (const TrainMode mode : {TrainMode::single, TrainMode::dp}) {
-    TrainOptions options = kDiverging;
-    if (mode == TrainMode::dp) options.replicas = 2;
+  for (const TrainingMode mode : {TrainingMode::single, TrainingMode::data_parallel}) {
+    RecipeOptions options = kDiverging;
+    if (mode == TrainingMode::data_parallel) options.trainer.data_parallel.replicas = 2;
     EXPECT_THAT(
         [&] { train_with(mode, 1, "linear", options); },
         ThrowsMessage<RankFailed>(
@@ -381,9 +391,11 @@ TEST(Train, EndsWhenRanksAreOutOfSyncIfAskedTo) {
                                                  alike || rank == 0 ? 1 : 0.5);
             };
             const auto group = init_process_group(on_cpu());
-            (void)train(recipe, TrainMode::ddp,
-                        {.epochs = 1, .batch_size = 500, .check_in_sync = every}, group,
-                        [](const auto&) {});
+            (void)train(recipe,
+                        {.trainer = {.mode = TrainingMode::distributed, .check_in_sync = every},
+                         .epochs = 1,
+                         .batch_size = 500},
+                        group, [](const auto&) {});
           },
           {.threads = 1, .prefix = false});
   };
@@ -407,12 +419,15 @@ bool is_sharded(torch::optim::Optimizer& optimizer) {
 }
 
 TEST(Train, ShardsTheOptimizerOverTheRanks) {
-  const auto sharded = [](const std::string& name, TrainMode mode, int ranks) {
+  const auto sharded = [](const std::string& name, TrainingMode mode, int ranks) {
     const testing::TemporaryFolder folder;
     const auto data = tiny_data(find_recipe(name), folder, 40);
     const auto train_one = [&](int) {
       Recipe recipe = find_recipe(name);
-      const TrainOptions options{.epochs = 1, .batch_size = 100, .data_folder = data};
+      const RecipeOptions options{.trainer = {.mode = mode, .data_parallel = {.replicas = 1}},
+                                  .epochs = 1,
+                                  .batch_size = 100,
+                                  .data_folder = data};
       int result = 0;
       recipe.make_optimizer = [&, make = recipe.make_optimizer](const Trained& trained,
                                                                 double rate) {
@@ -420,22 +435,23 @@ TEST(Train, ShardsTheOptimizerOverTheRanks) {
         result = is_sharded<optim::SGD, optim::Adam, optim::AdamW>(*optimizer) ? 1 : 0;
         return optimizer;
       };
-      (void)train(recipe, mode, options, init_process_group(on_cpu()), [](const auto&) {});
+      (void)train(recipe, options, init_process_group(on_cpu()), [](const auto&) {});
       return result;
     };
     return spawn(ranks, train_one, {.threads = 1, .prefix = false});
   };
   for (const Recipe& recipe : all_recipes()) {
-    EXPECT_EQ(sharded(recipe.name, TrainMode::single, 1), std::vector{0}) << recipe.name;
-    EXPECT_EQ(sharded(recipe.name, TrainMode::dp, 1), std::vector{0}) << recipe.name;
+    EXPECT_EQ(sharded(recipe.name, TrainingMode::single, 1), std::vector{0}) << recipe.name;
+    EXPECT_EQ(sharded(recipe.name, TrainingMode::data_parallel, 1), std::vector{0}) << recipe.name;
     const int worthwhile = recipe.name == "linear" || recipe.name == "mlp" ? 0 : 1;
-    EXPECT_EQ(sharded(recipe.name, TrainMode::ddp, 2), std::vector(2, worthwhile)) << recipe.name;
+    EXPECT_EQ(sharded(recipe.name, TrainingMode::distributed, 2), std::vector(2, worthwhile))
+        << recipe.name;
   }
 }
 
 TEST(Train, RefusesToCompareTheRanksOfASingleNet) {
-  for (const TrainMode mode : {TrainMode::single, TrainMode::dp}) {
-    EXPECT_THAT([&] { train_with(mode, 1, "linear", {.check_in_sync = 1}); },
+  for (const TrainingMode mode : {TrainingMode::single, TrainingMode::data_parallel}) {
+    EXPECT_THAT([&] { train_with(mode, 1, "linear", {.trainer = {.check_in_sync = 1}}); },
                 ThrowsMessage<RankFailed>(HasSubstr("training has one net")));
   }
 }
@@ -446,7 +462,8 @@ TEST(Train, RefusesSingleWithTwoRanks) {
         spawn(2,
               [](int) {
                 const auto group = init_process_group(on_cpu());
-                (void)train(linear_recipe(), TrainMode::single, {}, group, [](const auto&) {});
+                (void)train(linear_recipe(), {.trainer = {.mode = TrainingMode::single}}, group,
+                            [](const auto&) {});
               },
               {.threads = 1, .prefix = false});
       },
@@ -455,21 +472,21 @@ TEST(Train, RefusesSingleWithTwoRanks) {
 
 TEST(Train, RecordsSpansOnlyIfATraceOrAReportNeedsThem) {
   const testing::TemporaryFolder folder;
-  const TrainOptions plain{.epochs = 1, .on_step = [](const StepSeen&) {
-                             if (SpanRecorder::active()) throw std::runtime_error("it records");
-                           }};
+  const RecipeOptions plain{.epochs = 1, .on_step = [](const RunSteps&, const StepSummary&) {
+                              if (SpanRecorder::active()) throw std::runtime_error("it records");
+                            }};
   EXPECT_NO_THROW(train_with(1, "linear", plain));
-  TrainOptions traced = plain;
+  RecipeOptions traced = plain;
   traced.trace_file = folder.path() / "trace.json";
   EXPECT_ANY_THROW(train_with(1, "linear", traced));
-  TrainOptions reported = plain;
+  RecipeOptions reported = plain;
   reported.on_course = [](const TrainResult&, const std::vector<RankCourse>&) {};
   EXPECT_ANY_THROW(train_with(1, "linear", reported));
 }
 
 // 5,000 samples on each rank, 313 steps of 16 in an epoch.
 TEST(Train, GivesTheCourseOfEachRank) {
-  const TrainOptions options{
+  const RecipeOptions options{
       .epochs = 2,
       .batch_size = 16,
       .on_course = [](const TrainResult& result, const std::vector<RankCourse>& ranks) {
@@ -491,40 +508,6 @@ TEST(Train, GivesTheCourseOfEachRank) {
   EXPECT_THAT([&] { train_with(2, "linear", options); },
               ::testing::Throws<std::exception>(
                   ::testing::Property(&std::exception::what, HasSubstr("the course is right"))));
-}
-
-TEST(CheckTrainOptions, NamesWhatCannotBe) {
-  const auto check = [](const Recipe& recipe, const TrainOptions& options) {
-    return [recipe, options] { check_train_options(recipe, options, 2); };
-  };
-  EXPECT_THAT(check(linear_recipe(), {.epochs = 0}),
-              ThrowsMessage<UsageError>(HasSubstr("epochs 0: give a whole number from 1 to")));
-  EXPECT_THAT(
-      check(linear_recipe(), {.check_in_sync = 0}),
-      ThrowsMessage<UsageError>(HasSubstr("check_in_sync 0: give a whole number from 1 to")));
-  EXPECT_THAT(check(linear_recipe(), {.learning_rate = -1}),
-              ThrowsMessage<UsageError>(HasSubstr("learning rate -1: give a number from 1e-30")));
-  EXPECT_THAT(check(linear_recipe(), {.learning_rate = 1e308}),
-              ThrowsMessage<UsageError>(HasSubstr("learning rate 1e+308: give a number")));
-  EXPECT_THAT(check(linear_recipe(), {.data_folder = "/tmp"}),
-              ThrowsMessage<UsageError>(HasSubstr("makes its own data")));
-  EXPECT_THAT(check(mlp_recipe(), {.data_folder = "/absent"}),
-              ThrowsMessage<UsageError>(HasSubstr("/absent: there is no such data folder")));
-  EXPECT_THAT(check(linear_recipe(), {.global_batch_size = 3}),
-              ThrowsMessage<UsageError>(HasSubstr("the number of ranks, 2")));
-  EXPECT_THAT(check(linear_recipe(), {.curriculum = Curriculum{}}),
-              ThrowsMessage<UsageError>(HasSubstr("no images to sort by difficulty")));
-  EXPECT_THAT(check(mlp_recipe(), {.curriculum = Curriculum{.start_share = 0}}),
-              ThrowsMessage<UsageError>(HasSubstr("share at the start 0: give a number")));
-  EXPECT_THAT(check(char_transformer_recipe(), {.data_folder = "/absent"}),
-              ThrowsMessage<UsageError>(HasSubstr("/absent: there is no such file")));
-  EXPECT_THAT(check(char_transformer_recipe(),
-                    {.data_folder = "/proc/self/exe", .curriculum = Curriculum{}}),
-              ThrowsMessage<UsageError>(
-                  HasSubstr("recipe char-transformer has no images to sort by difficulty")));
-  EXPECT_THAT([] { find_recipe("resnet"); },
-              ThrowsMessage<UsageError>(HasSubstr(
-                  "\"resnet\"; choose one of linear, mlp, cnn, resnet18, char-transformer")));
 }
 
 }  // namespace

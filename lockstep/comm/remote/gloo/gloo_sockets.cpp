@@ -22,7 +22,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/system_error.h"
 
-namespace lockstep {
+namespace lockstep::gloo {
 namespace {
 
 // 127.(1 + connection).(rank / 256).(rank % 256): all of 127.0.0.0/8 is this machine.
@@ -144,4 +144,4 @@ void GlooSockets::replace(remote::Connections connections) {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::gloo

@@ -11,7 +11,7 @@
 #include "lockstep/comm/remote/connections.h"
 #include "lockstep/core/unique_fd.h"
 
-namespace lockstep {
+namespace lockstep::gloo {
 
 // Where Gloo connects at first: one address for each connection to each rank.
 struct StandIns {
@@ -35,4 +35,4 @@ class GlooSockets {
   StandIns stand_ins_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::gloo

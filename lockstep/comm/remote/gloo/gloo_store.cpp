@@ -11,10 +11,9 @@
 
 #include <arpa/inet.h>
 
-#include "lockstep/comm/remote/gloo/gloo_device.h"
 #include "lockstep/core/error.h"
 
-namespace lockstep {
+namespace lockstep::gloo {
 namespace {
 
 // Gloo's key "0/2" holds what rank 2 says about its connection 0: addresses and more, in a form
@@ -86,8 +85,8 @@ class GlooStore final : public c10d::Store {
 
 }  // namespace
 
-c10::intrusive_ptr<c10d::Store> make_gloo_store(StandIns stand_ins) {
+c10::intrusive_ptr<c10d::Store> make_store(StandIns stand_ins) {
   return c10::make_intrusive<GlooStore>(stand_ins, std::make_shared<GlooStore::Said>());
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::gloo

@@ -2,7 +2,7 @@
 // Starts threads as functions need them, and joins them at the end.
 #include "lockstep/comm/remote/gloo/waiting_threads.h"
 
-namespace lockstep {
+namespace lockstep::gloo {
 
 WaitingThreads::~WaitingThreads() {
   {
@@ -38,4 +38,4 @@ void WaitingThreads::work() {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::gloo

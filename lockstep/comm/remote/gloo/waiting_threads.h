@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::gloo {
 
 class WaitingThreads {
  public:
@@ -34,4 +34,4 @@ class WaitingThreads {
   std::vector<std::thread> threads_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::gloo

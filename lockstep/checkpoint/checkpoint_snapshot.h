@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Turns the contents of a checkpoint into files and a manifest, and restores them from these.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "lockstep/checkpoint/checkpoint_contents.h"
+#include "lockstep/checkpoint/checkpoint_store.h"
+#include "lockstep/checkpoint/safetensors/file_to_save.h"
+#include "lockstep/comm/process_group.h"
+
+namespace lockstep {
+
+struct CheckpointSnapshot {
+  // With the parts that this rank provides, which share the objects' memory.
+  std::vector<FileToSave> files;
+  // Does not have the files' sizes and hashes yet.
+  nlohmann::json manifest;
+};
+
+// Not collective. UsageError for contents that cannot be saved, before training has begun.
+void check_savable(const CheckpointContents& contents);
+
+// Collective. UsageError for contents that cannot be saved.
+CheckpointSnapshot snapshot(const CheckpointContents& contents, const CheckpointPosition& position,
+                            ProcessGroup& group);
+
+// CheckpointError if the manifest lacks a part of the position.
+CheckpointPosition position_in(const StoredCheckpoint& stored);
+
+// A half-restored checkpoint: module and tensors have been restored; the other contents have only
+// been checked. Call one of the functions while the contents exist.
+struct PreparedRestore {
+  // Restores optimizer, scaler, scheduler and generators.
+  std::function<void()> complete;
+  // Restores the former module and tensors, if another rank has failed.
+  std::function<void()> undo;
+};
+
+// Not collective, although every rank calls it. CheckpointError if the contents do not fit; they
+// are then unchanged.
+PreparedRestore prepare_restore(const StoredCheckpoint& stored, const CheckpointContents& contents,
+                                const ProcessGroup& group);
+
+}  // namespace lockstep

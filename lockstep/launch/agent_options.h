@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The parameters and the result of a launch (agent.h).
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/core/environment.h"
+#include "lockstep/core/unique_fd.h"
+#include "lockstep/launch/rank_environment.h"
+#include "lockstep/launch/rank_reports.h"
+#include "lockstep/rendezvous/store.h"
+
+namespace lockstep {
+
+// All ranks' output on one stream of this process.
+struct MergedOutput {
+  OutputStream stream = OutputStream::out;
+  // Begins each line.
+  std::string prefix{};
+};
+
+// A deadline for each rank: within `span` of its start it must set the store's key `key`, followed
+// by its number.
+struct Arrival {
+  std::string key;
+  std::chrono::milliseconds span{};
+  // The reported causes: for a rank that has not set the key in time, and for one that ended with
+  // code 0 without setting it.
+  std::string late;
+  std::string never;
+};
+
+// Members have initializers so that g++ does not warn about those that a caller omits.
+struct AgentOptions {
+  // The program, found in PATH as by a shell, and its arguments.
+  std::vector<std::string> program{};
+  // On this machine.
+  int ranks = 1;
+  // If empty, this machine is the only one.
+  std::optional<Node> node{};
+  // The values of OMP_NUM_THREADS and OPENBLAS_NUM_THREADS. If empty, each rank gets an equal share
+  // of this process's cores, unless the environment sets the variables.
+  std::optional<int> threads{};
+  // Further variables, which override this process's and the ranks' own.
+  EnvironmentVariables environment{};
+
+  // Ranks' output goes to this process's standard output and error in lines that begin with
+  // "[rank 2] ", in colour on a terminal unless NO_COLOR is set. A line without an end, such as a
+  // progress bar or a prompt, appears within half a second; another rank's output then ends it.
+  // With a status line or on_line, it appears once it has ended. A slow reader gets all of it and
+  // slows the ranks down. If the ranks fail or are stopped, it has half a second for the rest,
+  // which is then dropped. A reader that goes away ends the job.
+  bool prefix = true;
+  // Replaces the prefix and merges both streams.
+  std::optional<MergedOutput> merged{};
+  // Not with on_line.
+  std::optional<StatusLine> status{};
+  // Only these ranks' output is shown; if empty, all.
+  std::optional<std::vector<int>> shown_ranks{};
+  // Gets every line instead of the standard streams. Must not throw or block: meanwhile no signal
+  // and no rank's end is noticed.
+  LineSink on_line{};
+  // Gets the agent's own warnings, instead of lines on standard error: more ranks than cores before
+  // the ranks start; others after they have ended and their output is written, unless run_agent
+  // throws. May block or throw; run_agent then throws the same.
+  std::function<void(const std::string&)> on_warning{};
+  // A folder for rank_0.log and so on, with both streams. Created if it does not exist.
+  std::string log_dir{};
+
+  // Time from SIGTERM to SIGKILL after a rank has failed, and for processes that ranks leave
+  // behind.
+  std::chrono::milliseconds stop_grace{500};
+  // Time from passing on the signal that told this process to stop, until SIGKILL.
+  std::chrono::milliseconds interrupt_grace{10000};
+  // A rank that misses it, or ends without it, counts as failed, and the job ends.
+  std::optional<Arrival> arrival{};
+  // The keeper ends processes that ranks leave behind. If the keeper is killed and this is set,
+  // this process adopts the remaining ones and ends them; set it only in a program without other
+  // children. If it is not set, processes that have left their rank's group or session stay.
+  bool end_orphans = false;
+};
+
+struct AgentResult {
+  // 128 + signal if this process was told to stop; else the first failure's exit code, or 1 if that
+  // is 0; else 1 if output was lost; else 0.
+  int exit_code = 0;
+  // The signal that told this process to stop, and that it passed on to the ranks; SIGPIPE if the
+  // reader of standard output went away.
+  int signal = 0;
+  // The rank that failed first. If a rank failed because it lost another, as its groups tell the
+  // launcher, this is the lost rank, even if that ended with code 0, was stopped, or runs on
+  // another machine. If several failed at once, one that a signal killed counts as first.
+  std::optional<RankFailure> failure;
+  // Why some of the ranks' lines are missing on standard output or in a log file: "cannot write
+  // standard output: No space left on device". Empty if none are missing.
+  std::string output_error;
+  // The values that the ranks left in the store.
+  StoreValues store;
+};
+
+// Called in a forked rank; the rank ends when it returns or throws. A body that executes a program
+// may pass on the pipe for the rank's last words (run_rank).
+using RankBody = std::function<void(int rank, const UniqueFd& last_words)>;
+
+}  // namespace lockstep

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The keeper: the process between a launcher and its ranks, as it runs in itself. Its launcher's
+// end is in keeper_client.h.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include <sys/types.h>
+
+#include "lockstep/core/unique_fd.h"
+#include "lockstep/launch/exit_status.h"
+
+namespace lockstep {
+
+struct KeeperConfig {
+  int ranks = 0;
+  // Called in each rank; see fork_rank().
+  std::function<void(int rank, const UniqueFd& last_words)> body;
+  // The keeper removes these if the launcher is killed.
+  std::string store_socket{};
+  std::string store_folder{};
+};
+
+// Forks the ranks and reports every change of their state over the socket. When the launcher says
+// so or is gone, ends all remaining descendants and exits. If the launcher is gone, first kills the
+// ranks, removes the store's folder, and says so on standard error.
+//
+// All signals must be blocked (SignalsBlocked) in the calling process, which keeps only the socket
+// and standard error of the launcher's descriptors.
+[[noreturn]] void run_keeper(const KeeperConfig& config, pid_t launcher, UniqueFd socket,
+                             const MemoryKills& memory_kills) noexcept;
+
+}  // namespace lockstep

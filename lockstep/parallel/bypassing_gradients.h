@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Gradients that reach parameters around the outputs of the wrapper: by a penalty in a backward of
+// its own, a loss that the module keeps, or a forward of the module itself. Decides whether they
+// belong to the step, and refuses updates with gradients that were not reduced.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "lockstep/parallel/misuse_checks.h"
+#include "lockstep/tensor/named_tensor.h"
+
+namespace lockstep {
+
+// Parameters are counted as in the list that the constructor takes.
+class BypassingGradients {
+ public:
+  // `where` begins the messages of errors.
+  BypassingGradients(const std::vector<NamedTensor>& parameters, std::string where);
+
+  // A synchronized forward has run. Until the parameters change, every backward belongs to its
+  // step.
+  void begin_step();
+  bool belongs_to_step(int parameter) const;
+  // The gradient of the parameter gets a part of this rank only. UsageError if the parameter has
+  // changed since it last got one.
+  void keep_on_this_rank(int parameter);
+  // All gradients have been reduced.
+  void clear();
+
+  // UsageError if a parameter has been updated with a gradient that was not reduced.
+  void refuse_updates() const;
+  // UsageError, which begins with `who`, if a gradient to step with has parts that were not
+  // reduced.
+  void require_reduced(const std::string& who) const;
+
+  // Counts the changes of parameters from one begin_step() to the next.
+  UpdateCount& updates() { return updates_; }
+
+ private:
+  // Shows whether a parameter has changed. torch::optim::SGD changes data(), which autograd does
+  // not count.
+  struct Snapshot {
+    std::int64_t version = -1;              // autograd's count of changes; -1: no snapshot
+    std::array<std::byte, 64> values = {};  // the first ones, in the memory of a CPU
+
+    bool operator==(const Snapshot&) const = default;
+  };
+  struct Parameter {
+    NamedTensor named;
+    Snapshot at_forward = {};  // after the last synchronized forward
+    Snapshot at_bypass = {};   // when its gradient last got a part that was not reduced since
+  };
+
+  static Snapshot snapshot_of(const at::Tensor& parameter);
+  [[noreturn]] void refuse_update(const Parameter& parameter) const;
+
+  std::vector<Parameter> parameters_;
+  std::string where_;
+  bool any_kept_ = false;  // whether a parameter has a snapshot at_bypass
+  UpdateCount updates_;
+};
+
+}  // namespace lockstep

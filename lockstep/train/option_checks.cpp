@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Finds the first option at fault, and describes a training in lines that the ranks compare.
+#include "lockstep/train/option_checks.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <typeinfo>
+#include <vector>
+
+#include <c10/util/Type.h>
+#include <fmt/format.h>
+
+#include "lockstep/checkpoint/optimizer/optimizer_fields.h"
+#include "lockstep/comm/objects.h"
+#include "lockstep/comm/types/call_origin.h"
+#include "lockstep/core/error.h"
+#include "lockstep/parallel/model_agreement.h"
+#include "lockstep/train/learning_rate.h"
+
+namespace lockstep {
+namespace {
+
+struct OptionRule {
+  bool is_broken;
+  std::string fault;
+};
+
+std::vector<OptionRule> rules_for(const TrainerOptions& options, const ProcessGroup& group) {
+  const bool distributed = options.mode == TrainingMode::distributed;
+  const bool data_parallel = options.mode == TrainingMode::data_parallel;
+  const bool divides = !options.distributed.whole_gradients;
+  const bool compares = options.check_in_sync > 0;
+  const double max_norm = options.max_grad_norm.value_or(0);
+  const std::int64_t every = options.checkpoints ? options.checkpoints->every_steps : 0;
+  return {
+      {options.epochs < 1, fmt::format("{} epochs; train for at least 1", options.epochs)},
+      {options.accumulation_steps < 1,
+       fmt::format("accumulation_steps is {}; a step needs at least 1 batch",
+                   options.accumulation_steps)},
+      {options.patience < 0,
+       fmt::format("patience is {}; give a number of epochs, or 0", options.patience)},
+      {!(max_norm >= 0), fmt::format("max_grad_norm is {}; it must not be negative", max_norm)},
+      {!distributed && group.size() > 1,
+       "single and data_parallel train in one process; use TrainingMode::distributed"},
+      {divides && !options.shard_optimizer, "divided gradients need .shard_optimizer = true"},
+      {!data_parallel && options.data_parallel.replicas > 0,
+       fmt::format("{} replicas need TrainingMode::data_parallel", options.data_parallel.replicas)},
+      {every < 0, fmt::format("checkpoints every {} steps; give a positive number, or 0", every)},
+      {options.batches_per_line < 0 || options.check_in_sync < 0,
+       fmt::format("a line every {} batches, ranks compared every {} steps; give positive "
+                   "numbers, or 0",
+                   options.batches_per_line, options.check_in_sync)},
+      {compares && !distributed,
+       "check_in_sync compares ranks, and needs TrainingMode::distributed"},
+      {compares && divides, "check_in_sync compares gradients; leave whole_gradients on"},
+      {options.amp == at::kHalf && options.check_finite,
+       "training in float16 skips steps that overflow; leave out check_finite"},
+  };
+}
+
+using Lines = std::vector<std::string>;
+
+constexpr const char* kModes[] = {"automatic", "single", "data_parallel", "distributed"};
+constexpr const char* kBuffers[] = {"of_rank_0", "mean", "own"};
+constexpr const char* kDecays[] = {"none", "step", "cosine"};
+
+template <class Enumeration, std::size_t n>
+const char* word(const char* const (&words)[n], Enumeration value) {
+  return words[static_cast<std::size_t>(value)];
+}
+
+template <class Value>
+std::string optional_text(const std::optional<Value>& value) {
+  return value ? fmt::format("{}", *value) : "none";
+}
+
+void add_options(Lines& lines, const TrainerOptions& options) {
+  const auto add = [&](std::string_view name, const auto& value) {
+    lines.push_back(fmt::format("{} {}", name, value));
+  };
+  add("mode", word(kModes, options.mode));
+  add("epochs", options.epochs);
+  add("accumulation_steps", options.accumulation_steps);
+  add("max_grad_norm", optional_text(options.max_grad_norm));
+  add("amp", options.amp ? c10::toString(*options.amp) : "none");
+  add("patience", options.patience);
+  add("check_finite", options.check_finite);
+  add("check_in_sync", options.check_in_sync);
+  add("shard_optimizer", options.shard_optimizer);
+  add("sync_batchnorm", options.sync_batchnorm);
+  add("evaluation_buffers", word(kBuffers, options.evaluation_buffers));
+  const LearningRateSchedule& schedule = options.schedule;
+  add("schedule.base", schedule.base);
+  add("schedule.scale", schedule.scale);
+  add("schedule.steps", schedule.steps);
+  add("schedule.decay", word(kDecays, schedule.decay));
+  add("schedule.decay_steps", schedule.decay_steps);
+  add("schedule.decay_factor", schedule.decay_factor);
+  add("schedule.minimum", schedule.minimum);
+  add("checkpoints", options.checkpoints ? "yes" : "none");
+  if (!options.checkpoints) return;
+  add("checkpoints.every_steps", options.checkpoints->every_steps);
+  add("checkpoints.resume", options.checkpoints->resume);
+  for (const NamedTensor& named : options.checkpoints->tensors) {
+    add("checkpoints.tensors with", named.name);
+  }
+}
+
+// A visitor of OptimizerFields.
+class FieldLines {
+ public:
+  FieldLines(Lines& lines, std::size_t group) : lines_(lines), group_(group) {}
+
+  void number(std::string_view name, double value, const NumberBounds&) { add(name, value); }
+  void flag(std::string_view name, bool value) { add(name, value); }
+  void pair(std::string_view name, const std::tuple<double, double>& value, const NumberBounds&) {
+    add(name, fmt::format("({}, {})", std::get<0>(value), std::get<1>(value)));
+  }
+  void fixed(std::string_view, bool, bool, std::string_view) {}
+  void fault(std::string_view) {}
+
+ private:
+  template <class Value>
+  void add(std::string_view name, const Value& value) {
+    lines_.push_back(
+        fmt::format("{} {} in the optimizer's parameter group {}", name, value, group_));
+  }
+
+  Lines& lines_;
+  std::size_t group_;
+};
+
+bool is_known(const torch::optim::Optimizer& optimizer) {
+  try {
+    with_fields_of(optimizer, [](auto) {});
+    return true;
+  } catch (const UsageError&) {
+    return false;
+  }
+}
+
+// Only the learning rates are readable if the optimizer has an unknown type.
+void add_optimizer(Lines& lines, const torch::optim::Optimizer& optimizer) {
+  lines.push_back(fmt::format("an optimizer {}", c10::demangle(typeid(optimizer).name())));
+  const auto& groups = optimizer.param_groups();
+  const bool known = is_known(optimizer);
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    lines.push_back(fmt::format("{} parameters in the optimizer's parameter group {}",
+                                groups[i].params().size(), i));
+    if (known) {
+      with_fields_of(optimizer, [&]<class Fields>(Fields) {
+        auto options = static_cast<const typename Fields::Options&>(groups[i].options());
+        FieldLines visitor(lines, i);
+        Fields::visit(options, visitor);
+      });
+    } else {
+      const double rate = groups[i].options().get_lr();
+      lines.push_back(fmt::format("lr {} in the optimizer's parameter group {}", rate, i));
+    }
+  }
+}
+
+void add_scaler(Lines& lines, const GradScaler& scaler) {
+  if (!scaler.is_enabled()) return;
+  const GradScalerState state = scaler.state();
+  lines.push_back(
+      fmt::format("scaler with scale {}, growth_factor {}, backoff_factor {}, "
+                  "growth_interval {}",
+                  state.scale, state.growth_factor, state.backoff_factor, state.growth_interval));
+}
+
+void add_fit(Lines& lines, const FitOptions& fit) {
+  lines.push_back("sampler " + (fit.sampler != nullptr ? fit.sampler->description() : "none"));
+  lines.push_back(fmt::format("{} evaluate", fit.evaluate ? "a function" : "no function"));
+}
+
+}  // namespace
+
+TrainerOptions resolved(TrainerOptions options, const ProcessGroup& group) {
+  if (options.mode == TrainingMode::automatic) {
+    options.mode = group.size() > 1 ? TrainingMode::distributed : TrainingMode::single;
+  }
+  options.check_finite = options.check_finite || options.distributed.check_finite;
+  options.distributed.check_finite = options.check_finite;
+  if (group.rank() != 0 || !options.log) options.log = [](const std::string&) {};
+
+  const std::vector<OptionRule> rules = rules_for(options, group);
+  const auto broken = std::ranges::find(rules, true, &OptionRule::is_broken);
+  if (broken != rules.end()) {
+    throw UsageError(
+        fmt::format("[Trainer] rank {} of {}: {}", group.rank(), group.size(), broken->fault));
+  }
+  check_schedule(options.schedule);
+  return options;
+}
+
+void check_same_training(ProcessGroup& group, const TrainerOptions& options, const FitOptions& fit,
+                         const torch::optim::Optimizer& optimizer, const GradScaler& scaler) {
+  if (group.size() == 1) return;
+  const CallScope scope(CallOrigin::trainer);
+  Lines lines;
+  add_options(lines, options);
+  add_optimizer(lines, optimizer);
+  add_scaler(lines, scaler);
+  add_fit(lines, fit);
+  check_agreement(group, "Trainer", lines, "training");
+}
+
+void check_same_number(ProcessGroup& group, double number, const char* what, const char* remedy) {
+  if (group.size() == 1) return;
+  const CallScope scope(CallOrigin::trainer);
+  const std::vector<double> numbers = all_gather_object(number, group);
+  const auto bits = [](double value) { return std::bit_cast<std::uint64_t>(value); };
+  for (std::size_t rank = 1; rank < numbers.size(); ++rank) {
+    if (bits(numbers[rank]) == bits(numbers[0])) continue;
+    throw UsageError(
+        fmt::format("[Trainer] rank {} of {}: {} is {} on rank 0 and {} on rank {}; {}",
+                    group.rank(), group.size(), what, numbers[0], numbers[rank], rank, remedy));
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Sums up losses without waiting for the device, and translates the progress into a checkpoint's
+// position and notes.
+#include "lockstep/train/trainer_progress.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <utility>
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include "lockstep/comm/objects.h"
+#include "lockstep/comm/types/call_origin.h"
+#include "lockstep/core/error.h"
+#include "lockstep/core/number.h"
+#include "lockstep/train/over_ranks.h"
+
+namespace lockstep {
+namespace {
+
+// The ranks exchange these at the end of an epoch. A callback may have changed the rate since the
+// ranks compared it when training began.
+struct EndOfRank {
+  double seconds;
+  double learning_rate;
+};
+
+using Notes = std::map<std::string, std::string>;
+
+constexpr const char* kRanks = "ranks";
+constexpr const char* kBatches = "batches";
+constexpr const char* kBest = "best";
+constexpr const char* kEpochsSinceBest = "epochs_since_best";
+
+template <class Number>
+std::optional<Number> find_note(const Notes& notes, const char* name) {
+  const auto found = notes.find(name);
+  if (found == notes.end()) return {};
+  constexpr Range<Number> kAny{std::numeric_limits<Number>::lowest(),
+                               std::numeric_limits<Number>::max()};
+  const auto number = parse_number(found->second, kAny);
+  if (!number) {
+    throw CheckpointError(
+        fmt::format("the checkpoint's note {} is {}, which is not a number", name, found->second));
+  }
+  return number;
+}
+
+std::int64_t note(const Notes& notes, const char* name) {
+  const auto number = find_note<std::int64_t>(notes, name);
+  if (number) return *number;
+  throw CheckpointError(
+      fmt::format("the checkpoint has no note of {}: a Trainer did not save it", name));
+}
+
+}  // namespace
+
+TrainerEpoch::TrainerEpoch(TrainerProgress& progress, const TrainerOptions& options,
+                           const EpochSampler* sampler, ProcessGroup& group)
+    : progress_(progress), options_(options), sampler_(sampler), group_(group) {
+  summary_.epoch = progress.epoch;
+}
+
+void TrainerEpoch::count_batch(std::int64_t samples) {
+  ++batches_;
+  ++progress_.batches;
+  if (samples < 0) samples_of_step_ = -1;
+  if (samples_of_step_ < 0) return;
+  const std::int64_t of_all_ranks = samples * group_.size();
+  samples_of_step_ += samples;
+  progress_.samples += of_all_ranks;
+  if (batches_ == 1) samples_of_batch_ = of_all_ranks;
+}
+
+void TrainerEpoch::add_loss(const at::Tensor& loss, std::int64_t samples) {
+  const auto weight = static_cast<double>(samples >= 0 ? samples : 1);
+  // A tensor of its own: the loss belongs to the user.
+  if (!losses_.defined()) losses_ = at::zeros({}, loss.options().dtype(at::kDouble));
+  losses_.add_(loss.reshape({}), weight);
+  weights_ += weight;
+}
+
+StepSummary TrainerEpoch::count_step(bool skipped) {
+  ++summary_.steps;
+  if (skipped) ++summary_.skipped;
+  StepSummary step{.epoch = summary_.epoch,
+                   .step = progress_.steps,
+                   .loss = {},
+                   .samples = samples_of_step_,
+                   .samples_of_epoch = samples_of_step_ < 0 ? -1 : progress_.samples};
+  if (samples_of_step_ > 0) samples_of_step_ = 0;
+  return step;
+}
+
+bool TrainerEpoch::has_all_samples() const {
+  return sampler_ != nullptr && progress_.samples >= samples_of_all_ranks();
+}
+
+std::string TrainerEpoch::label() const {
+  return fmt::format("epoch {}/{}", summary_.epoch + 1, options_.epochs);
+}
+
+std::string TrainerEpoch::where() const {
+  const char* const what = options_.accumulation_steps == 1 ? "step" : "batch";
+  if (sampler_ == nullptr || samples_of_batch_ <= 0) {
+    return fmt::format("{}, {} {}", label(), what, progress_.batches);
+  }
+  const auto batches_in = [&](std::int64_t samples) {
+    return (samples + samples_of_batch_ - 1) / samples_of_batch_;
+  };
+  return fmt::format("{}, {} {}/{}", label(), what, batches_in(progress_.samples),
+                     batches_in(samples_of_all_ranks()));
+}
+
+EpochSummary TrainerEpoch::finish(double learning_rate) {
+  const CallScope scope(CallOrigin::trainer);
+  const at::Tensor sum = losses_.defined()
+                             ? losses_.cpu().view({1})
+                             : at::zeros({1}, at::kDouble);  // waits for pending work on a GPU
+  const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start_;
+  summary_.loss = mean_over_ranks(sum, at::full({1}, weights_, at::kDouble), group_).item<double>();
+  const auto ends = all_gather_object(EndOfRank{time.count(), learning_rate}, group_);
+  for (std::size_t rank = 1; rank < ends.size(); ++rank) {
+    if (ends[rank].learning_rate == ends[0].learning_rate) continue;
+    throw UsageError(fmt::format(
+        "[Trainer] rank {} of {}: {} ends with the learning rate {} on rank 0 and {} on rank {}; "
+        "change it alike on every rank",
+        group_.rank(), group_.size(), label(), ends[0].learning_rate, ends[rank].learning_rate,
+        rank));
+  }
+  summary_.seconds = std::ranges::max(ends, {}, &EndOfRank::seconds).seconds;
+  return summary_;
+}
+
+// The samples of a whole epoch. Needs a sampler.
+std::int64_t TrainerEpoch::samples_of_all_ranks() const {
+  return static_cast<std::int64_t>(sampler_->size()) * group_.size();
+}
+
+TrainerSaves::TrainerSaves(const TrainerCheckpointOptions& options, CheckpointContents contents,
+                           ProcessGroup& group, std::function<void(const std::string&)> log)
+    : contents_(std::move(contents)),
+      group_(group),
+      path_(options.folder.string()),
+      folder_(
+          options.folder, group,
+          {.keep_last = options.keep_last, .keep_best = options.keep_best, .log = std::move(log)}) {
+}
+
+void TrainerSaves::require_new_folder() const {
+  if (folder_.can_save()) return;
+  throw UsageError(fmt::format(
+      "{} has checkpoints of an earlier run; resume it (.resume, or --resume of lockstep), or "
+      "choose another folder",
+      path_));
+}
+
+std::optional<TrainerProgress> TrainerSaves::load(EpochSampler* sampler) {
+  TrainerProgress progress;
+  const auto position = folder_.load(
+      contents_, [&](const CheckpointPosition& found) { progress = progress_at(found, sampler); });
+  return position ? std::optional(progress) : std::nullopt;
+}
+
+TrainerProgress TrainerSaves::progress_at(const CheckpointPosition& position,
+                                          EpochSampler* sampler) const {
+  TrainerProgress progress{.steps = position.step,
+                           .epoch = position.data.epoch,
+                           .batches = note(position.notes, kBatches),
+                           .samples = position.data.samples_consumed,
+                           .best = find_note<double>(position.notes, kBest),
+                           .epochs_since_best = note(position.notes, kEpochsSinceBest)};
+  if (sampler != nullptr) {
+    sampler->resume(position.data);
+    progress.batches = 0;  // the sampler skips them
+    return progress;
+  }
+  const std::int64_t ranks = note(position.notes, kRanks);
+  if (progress.batches > 0 && ranks != group_.size()) {
+    throw CheckpointError(fmt::format(
+        "the checkpoint of step {} was saved in the middle of an epoch by {} rank{}, and there {} "
+        "{} now; give fit() the sampler, which then goes on at the right sample",
+        position.step, ranks, ranks == 1 ? "" : "s", group_.size() == 1 ? "is" : "are",
+        group_.size()));
+  }
+  return progress;
+}
+
+void TrainerSaves::save(const TrainerProgress& progress, std::optional<double> score,
+                        const EpochSampler* sampler) {
+  Notes notes{{kRanks, std::to_string(group_.size())},
+              {kBatches, std::to_string(progress.batches)},
+              {kEpochsSinceBest, std::to_string(progress.epochs_since_best)}};
+  if (progress.best && std::isfinite(*progress.best))
+    notes[kBest] = fmt::format("{}", *progress.best);
+  DataCursor cursor{.samples_consumed = progress.samples, .samples = progress.samples};
+  if (sampler != nullptr) {
+    cursor = sampler->cursor_after(progress.samples);
+    cursor.samples_consumed = std::min(progress.samples, cursor.samples);  // without padding
+  }
+  cursor.epoch = progress.epoch;
+  folder_.save(contents_,
+               {.step = progress.steps, .data = cursor, .score = score, .notes = std::move(notes)});
+}
+
+}  // namespace lockstep

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Where a Trainer stands: counted over an epoch, saved in checkpoints and found again.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include <ATen/core/Tensor.h>
+
+#include "lockstep/checkpoint/checkpoint_folder.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/data/epoch_sampler.h"
+#include "lockstep/train/trainer_options.h"
+
+namespace lockstep {
+
+// The same on every rank.
+struct TrainerProgress {
+  std::int64_t steps = 0;  // over all epochs
+  std::int64_t epoch = 0;
+  // Counts of this epoch: batches of each rank, samples of all ranks together.
+  std::int64_t batches = 0;
+  std::int64_t samples = 0;
+  // The best evaluation; empty before the first.
+  std::optional<double> best = {};
+  std::int64_t epochs_since_best = 0;
+};
+
+// The batches, samples, steps and losses of an epoch.
+class TrainerEpoch {
+ public:
+  // Starts timing. Continues counting from `progress` and updates it. Keeps references; `sampler`
+  // may be null.
+  TrainerEpoch(TrainerProgress& progress, const TrainerOptions& options,
+               const EpochSampler* sampler, ProcessGroup& group);
+
+  // Counts a batch. `samples`: samples per rank, or -1 if unknown.
+  void count_batch(std::int64_t samples);
+  // The number of batches counted by this object.
+  std::int64_t batches() const { return batches_; }
+  // Adds the mean loss of a batch of `samples` samples.
+  void add_loss(const at::Tensor& loss, std::int64_t samples);
+  // Counts a step. The summary lacks the loss and the learning rate.
+  StepSummary count_step(bool skipped);
+
+  // Whether all samples have been counted; false without a sampler.
+  bool has_all_samples() const;
+  // "epoch 2/5"
+  std::string label() const;
+  // "epoch 2/5, step 100/938"; without a sampler, the number of batches is not known.
+  std::string where() const;
+
+  // Collective. The summary lacks the evaluation. UsageError on every rank if the learning rates of
+  // the ranks differ.
+  EpochSummary finish(double learning_rate);
+
+ private:
+  std::int64_t samples_of_all_ranks() const;
+
+  TrainerProgress& progress_;
+  const TrainerOptions& options_;
+  const EpochSampler* sampler_;
+  ProcessGroup& group_;
+  EpochSummary summary_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  std::int64_t batches_ = 0;
+  std::int64_t samples_of_step_ = 0;   // of this rank since the last step; -1 if unknown
+  std::int64_t samples_of_batch_ = 0;  // of all ranks in a full batch
+  at::Tensor losses_;                  // the weighted sum, on the device
+  double weights_ = 0;
+};
+
+// The checkpoints of a Trainer.
+class TrainerSaves {
+ public:
+  // Collective. The group and the objects to which `contents` points must outlive this object.
+  TrainerSaves(const TrainerCheckpointOptions& options, CheckpointContents contents,
+               ProcessGroup& group, std::function<void(const std::string&)> log);
+
+  // UsageError if the folder has checkpoints of an earlier run.
+  void require_new_folder() const;
+
+  // Collective. Returns where to resume, or nullopt to start from scratch. Positions `sampler` (may
+  // be null). CheckpointError if `sampler` is null and another number of ranks saved the checkpoint
+  // in the middle of an epoch.
+  std::optional<TrainerProgress> load(EpochSampler* sampler);
+  // Collective. `score`: the evaluation of the epoch that has just ended, if there was one.
+  void save(const TrainerProgress& progress, std::optional<double> score,
+            const EpochSampler* sampler);
+  // Collective. Blocks until the last checkpoint is written; BackendError if that failed.
+  void wait() { folder_.wait(); }
+
+ private:
+  TrainerProgress progress_at(const CheckpointPosition& position, EpochSampler* sampler) const;
+
+  CheckpointContents contents_;
+  ProcessGroup& group_;
+  std::string path_;
+  CheckpointFolder folder_;
+};
+
+}  // namespace lockstep

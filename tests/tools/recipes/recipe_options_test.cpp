@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The checks of a recipe's options, and the batch sizes that follow from them.
+#include "tools/recipes/recipe_options.h"
+
+#include <gmock/gmock.h>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+TEST(BatchSizes, FollowFromWhatIsGiven) {
+  EXPECT_EQ(resolve_batch_sizes({}, {}, 128, 2).global, 256);
+  EXPECT_EQ(resolve_batch_sizes(10, {}, 128, 3).rank, 10);
+  EXPECT_EQ(resolve_batch_sizes(10, {}, 128, 3).global, 30);
+  EXPECT_EQ(resolve_batch_sizes({}, 300, 128, 3).rank, 100);
+  EXPECT_EQ(resolve_batch_sizes({}, 300, 128, 3).global, 300);
+}
+
+TEST(BatchSizes, RefuseWhatCannotBe) {
+  EXPECT_THAT([] { resolve_batch_sizes(5, 10, 128, 2); },
+              ThrowsMessage<UsageError>(AllOf(HasSubstr("(5)"), HasSubstr("(10)"))));
+  EXPECT_THAT(
+      [] { resolve_batch_sizes({}, 100, 128, 3); },
+      ThrowsMessage<UsageError>(HasSubstr("100 is not a multiple of the number of ranks, 3")));
+  EXPECT_THROW(resolve_batch_sizes({}, 0, 128, 3), UsageError);
+  EXPECT_THROW(resolve_batch_sizes({}, -3, 128, 3), UsageError);
+  EXPECT_THAT([] { resolve_batch_sizes(0, {}, 128, 3); },
+              ThrowsMessage<UsageError>(HasSubstr("batch size 0 is not positive")));
+}
+
+TEST(CheckRecipeOptions, NamesWhatCannotBe) {
+  const auto check = [](const Recipe& recipe, const RecipeOptions& options) {
+    return [recipe, options] { check_recipe_options(recipe, options, 2); };
+  };
+  EXPECT_THAT(check(linear_recipe(), {.epochs = 0}),
+              ThrowsMessage<UsageError>(HasSubstr("epochs 0: give a whole number from 1 to")));
+  EXPECT_THAT(
+      check(linear_recipe(), {.trainer = {.check_in_sync = -1}}),
+      ThrowsMessage<UsageError>(HasSubstr("check_in_sync -1: give a whole number from 1 to")));
+  EXPECT_THAT(check(linear_recipe(), {.learning_rate = -1}),
+              ThrowsMessage<UsageError>(HasSubstr("learning rate -1: give a number from 1e-30")));
+  EXPECT_THAT(check(linear_recipe(), {.learning_rate = 1e308}),
+              ThrowsMessage<UsageError>(HasSubstr("learning rate 1e+308: give a number")));
+  EXPECT_THAT(check(linear_recipe(), {.data_folder = "/tmp"}),
+              ThrowsMessage<UsageError>(HasSubstr("makes its own data")));
+  EXPECT_THAT(check(mlp_recipe(), {.data_folder = "/absent"}),
+              ThrowsMessage<UsageError>(HasSubstr("/absent: there is no such data folder")));
+  EXPECT_THAT(check(linear_recipe(), {.global_batch_size = 3}),
+              ThrowsMessage<UsageError>(HasSubstr("the number of ranks, 2")));
+  EXPECT_THAT(check(linear_recipe(), {.curriculum = Curriculum{}}),
+              ThrowsMessage<UsageError>(HasSubstr("no images to sort by difficulty")));
+  EXPECT_THAT(check(mlp_recipe(), {.curriculum = Curriculum{.start_share = 0}}),
+              ThrowsMessage<UsageError>(HasSubstr("share at the start 0: give a number")));
+  EXPECT_THAT(check(char_transformer_recipe(), {.data_folder = "/absent"}),
+              ThrowsMessage<UsageError>(HasSubstr("/absent: there is no such file")));
+  EXPECT_THAT(check(char_transformer_recipe(),
+                    {.data_folder = "/proc/self/exe", .curriculum = Curriculum{}}),
+              ThrowsMessage<UsageError>(
+                  HasSubstr("recipe char-transformer has no images to sort by difficulty")));
+  EXPECT_THAT([] { find_recipe("resnet"); },
+              ThrowsMessage<UsageError>(HasSubstr(
+                  "\"resnet\"; choose one of linear, mlp, cnn, resnet18, char-transformer")));
+}
+
+}  // namespace
+}  // namespace lockstep
