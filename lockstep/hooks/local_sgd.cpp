@@ -3,6 +3,7 @@
 // all, and the averager of the parameters that drift apart since.
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <utility>
@@ -155,10 +156,14 @@ void PeriodicModelAverager::average_parameters(const std::vector<at::Tensor>& pa
   }
   const CallScope scope(CallOrigin::average_parameters);
   if (step_ == 0) {
-    check_agreement(*group_, "PeriodicModelAverager",
-                    {fmt::format("period {}", options_.period),
-                     fmt::format("warmup_steps {}", options_.warmup_steps)},
-                    "averager");
+    std::vector<std::string> lines{fmt::format("period {}", options_.period),
+                                   fmt::format("warmup_steps {}", options_.warmup_steps)};
+    std::vector<NamedTensor> numbered;
+    for (const at::Tensor& parameter : parameters) {
+      numbered.push_back({std::to_string(numbered.size()), parameter});
+    }
+    std::ranges::move(describe("parameter", numbered), std::back_inserter(lines));
+    check_agreement(*group_, "PeriodicModelAverager", lines, "averager");
   }
   const std::int64_t since_warm_up = step_++ - options_.warmup_steps;
   if (since_warm_up < 0 || since_warm_up % options_.period != 0) return;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "lockstep/core/error.h"
+#include "lockstep/parallel/model_agreement.h"
 
 namespace lockstep {
 namespace {
@@ -34,6 +35,11 @@ BypassingGradients::Snapshot BypassingGradients::snapshot_of(const at::Tensor& p
   return snapshot;
 }
 
+std::uint64_t BypassingGradients::values_of(const at::Tensor& parameter) {
+  return parameter.is_cpu() ? tensor_hash(parameter)
+                            : static_cast<std::uint64_t>(snapshot_of(parameter).version);
+}
+
 void BypassingGradients::begin_step() {
   std::int64_t changes = 0;
   bool any_uncounted = false;
@@ -54,8 +60,8 @@ bool BypassingGradients::belongs_to_step(int number) const {
 
 void BypassingGradients::keep_on_this_rank(int number) {
   Parameter& parameter = parameters_[static_cast<std::size_t>(number)];
-  const Snapshot now = snapshot_of(parameter.named.tensor);
-  if (parameter.at_bypass.version >= 0 && parameter.at_bypass != now) refuse_update(parameter);
+  const std::uint64_t now = values_of(parameter.named.tensor);
+  if (parameter.at_bypass && parameter.at_bypass != now) refuse_update(parameter);
   parameter.at_bypass = now;
   any_kept_ = true;
 }
@@ -68,8 +74,8 @@ void BypassingGradients::clear() {
 void BypassingGradients::refuse_updates() const {
   if (!any_kept_) return;
   for (const Parameter& parameter : parameters_) {
-    if (parameter.at_bypass.version < 0) continue;
-    if (parameter.at_bypass != snapshot_of(parameter.named.tensor)) refuse_update(parameter);
+    if (!parameter.at_bypass) continue;
+    if (parameter.at_bypass != values_of(parameter.named.tensor)) refuse_update(parameter);
   }
 }
 
@@ -77,14 +83,14 @@ void BypassingGradients::refuse_update(const Parameter& parameter) const {
   throw UsageError(where_ + "parameter " + parameter.named.name +
                    " has changed after a backward that computed its gradient on this rank only, "
                    "since it did not start from an output of the wrapped model. The ranks' "
-                   "parameters may differ now. " +
+                   "parameters differ now, unless the program changed it alike on every rank. " +
                    kRemedy);
 }
 
 void BypassingGradients::require_reduced(const std::string& who) const {
   if (!any_kept_) return;
   for (const auto& [named, at_forward, at_bypass] : parameters_) {
-    if (at_bypass.version < 0 || !named.tensor.grad().defined()) continue;
+    if (!at_bypass || !named.tensor.grad().defined()) continue;
     throw UsageError(who + "the gradient of " + named.name +
                      " has parts that were not reduced, since their backward did not start from an "
                      "output of the wrapped model. " +

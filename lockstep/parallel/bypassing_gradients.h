@@ -7,6 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -54,15 +55,19 @@ class BypassingGradients {
   struct Parameter {
     NamedTensor named;
     Snapshot at_forward = {};  // after the last synchronized forward
-    Snapshot at_bypass = {};   // when its gradient last got a part that was not reduced since
+    // values_of() when its gradient last got a part that was not reduced since.
+    std::optional<std::uint64_t> at_bypass = {};
   };
 
   static Snapshot snapshot_of(const at::Tensor& parameter);
+  // Shows any change of the values, for what ordinary steps do not do: a hash of them; on a GPU,
+  // whose values nobody waits for, autograd's count of changes.
+  static std::uint64_t values_of(const at::Tensor& parameter);
   [[noreturn]] void refuse_update(const Parameter& parameter) const;
 
   std::vector<Parameter> parameters_;
   std::string where_;
-  bool any_kept_ = false;  // whether a parameter has a snapshot at_bypass
+  bool any_kept_ = false;  // whether a parameter has an at_bypass
   UpdateCount updates_;
 };
 

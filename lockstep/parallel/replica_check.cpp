@@ -26,25 +26,31 @@ using at::Tensor;
 using torch::nn::Module;
 using ReplicaOutputs = std::vector<Tensor>;
 
-// The buffers as they were, without a trace in their version counters: earlier forwards may still
-// need them in backward.
-class KeptBuffers {
+// The tensors that a forward may write as they were, without a trace in their version counters:
+// earlier forwards may still need them in backward.
+class KeptState {
  public:
-  explicit KeptBuffers(const Module& module) {
-    for (Tensor& buffer : module.buffers()) {
-      if (buffer.layout() == at::kStrided) kept_.push_back({buffer, buffer.detach().clone()});
+  explicit KeptState(const Module& module) {
+    for (Tensor& buffer : module.buffers()) keep(buffer);
+    // A codebook, or an average of weights. A replica's share the memory of the module's.
+    for (Tensor& parameter : module.parameters()) {
+      if (!parameter.requires_grad()) keep(parameter);
     }
   }
-  KeptBuffers(const KeptBuffers&) = delete;
-  KeptBuffers& operator=(const KeptBuffers&) = delete;
-  ~KeptBuffers() {
+  KeptState(const KeptState&) = delete;
+  KeptState& operator=(const KeptState&) = delete;
+  ~KeptState() {
     const at::AutoDispatchBelowADInplaceOrView without_versions;
-    for (auto& [buffer, before] : kept_) {
-      if (!at::equal(buffer, before)) buffer.copy_(before);
+    for (auto& [tensor, before] : kept_) {
+      if (!at::equal(tensor, before)) tensor.copy_(before);
     }
   }
 
  private:
+  void keep(const Tensor& tensor) {
+    if (tensor.layout() == at::kStrided) kept_.push_back({tensor, tensor.detach().clone()});
+  }
+
   std::vector<std::pair<Tensor, Tensor>> kept_;
 };
 
@@ -141,12 +147,13 @@ void check_replica(const Replicas& replicas, Module* module, std::int64_t sample
   std::optional<ReplicaOutputs> seen;
   {
     const auto replica = replicas.another();
+    const KeptState state(*replica);
     seen = outputs(*replica, samples);
     if (!seen) return;
     if (const auto grown = outputs(*replica, samples + 1)) check_dimensions(*seen, *grown, dim);
   }
   if (module == nullptr) return;
-  const KeptBuffers buffers(*module);
+  const KeptState state(*module);
   const auto own = outputs(*module, samples);
   if (!own) return;
   const std::string found = output_difference(*own, *seen);

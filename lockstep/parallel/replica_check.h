@@ -26,13 +26,13 @@ using OutputsOf =
 //   get the same random numbers. Outputs without floating-point numbers are not compared, nor those
 //   of a module that does not repeat its own.
 //
-// Exceptions of a forward are left to the real one. Random numbers, the buffers of `module`, grad
-// mode and autocast's cache are afterwards as before.
+// Exceptions of a forward are left to the real one. Random numbers, the buffers of `module` and its
+// parameters without a gradient, grad mode and autocast's cache are afterwards as before.
 void check_replica(const Replicas& replicas, torch::nn::Module* module, std::int64_t samples,
                    std::int64_t dim, const OutputsOf& outputs_of);
 
 // UsageError if the graph that leads to a replica's outputs begins at a tensor that is neither an
-// input's part nor one of the replica's parameters: nobody would get its gradient.
+// input's part nor one of the replica's parameters: its gradient is lost.
 void check_leaves(const Replicas& replicas, int replica,
                   const std::vector<torch::autograd::Edge>& roots);
 

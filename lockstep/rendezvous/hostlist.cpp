@@ -16,6 +16,7 @@ namespace {
 
 constexpr std::string_view kSeparators = ", \t\n";
 constexpr std::size_t kLongestName = 255;
+constexpr const char* kTooLong = "a name is longer than host names may be";
 constexpr Range<std::int64_t> kNumbers{0, std::numeric_limits<std::int64_t>::max() - 1};
 
 // "007-012"; a single number is a range of one.
@@ -87,7 +88,7 @@ class HostList {
         name.remove_prefix(close + 1);
         length += 1;
       }
-      if (length > kLongestName) refuse("a name is longer than host names may be");
+      if (length > kLongestName) refuse(kTooLong);
       parts.push_back(std::move(part));
     }
     return parts;
@@ -121,6 +122,7 @@ class HostList {
   void add_hosts(std::size_t number, const std::string& name) {
     if (hosts_.size() >= at_most_) return;
     if (number == parts_.size()) {
+      if (name.size() > kLongestName) refuse(kTooLong);
       hosts_.push_back(name);
       return;
     }

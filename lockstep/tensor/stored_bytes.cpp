@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/system_error.h"
 #include "lockstep/core/unique_fd.h"
 
 namespace lockstep {
@@ -31,28 +32,27 @@ StoredBytes bytes_in_file(const std::filesystem::path& path) {
   if (!*fd) {
     throw UsageError(errno == ENOENT ? fmt::format("{}: there is no such file", name)
                                      : fmt::format("{}: cannot be opened for reading: {}", name,
-                                                   std::strerror(errno)));
+                                                   reason_of(errno)));
   }
   struct stat status {};
   if (::fstat(fd->get(), &status) != 0 || !S_ISREG(status.st_mode)) {
     throw UsageError(fmt::format("{}: this is not a regular file", name));
   }
   const auto size = static_cast<std::size_t>(status.st_size);
-  return {
-      size, [fd, name, size](std::size_t offset, std::span<std::byte> output) {
-        while (!output.empty()) {
-          const ssize_t got =
-              ::pread(fd->get(), output.data(), output.size(), static_cast<off_t>(offset));
-          if (got < 0 && errno == EINTR) continue;
-          if (got <= 0) {
-            throw BackendError(fmt::format(
-                "{}: only {} of {} bytes could be read{}", name, offset, size,
-                got < 0 ? ": " + std::string(std::strerror(errno)) : ", it has become shorter"));
-          }
-          offset += static_cast<std::size_t>(got);
-          output = output.subspan(static_cast<std::size_t>(got));
-        }
-      }};
+  return {size, [fd, name, size](std::size_t offset, std::span<std::byte> output) {
+            while (!output.empty()) {
+              const ssize_t got =
+                  ::pread(fd->get(), output.data(), output.size(), static_cast<off_t>(offset));
+              if (got < 0 && errno == EINTR) continue;
+              if (got <= 0) {
+                throw BackendError(
+                    fmt::format("{}: only {} of {} bytes could be read{}", name, offset, size,
+                                got < 0 ? ": " + reason_of(errno) : ", it has become shorter"));
+              }
+              offset += static_cast<std::size_t>(got);
+              output = output.subspan(static_cast<std::size_t>(got));
+            }
+          }};
 }
 
 }  // namespace lockstep

@@ -72,6 +72,14 @@ std::string as_utf8(std::string_view text) {
       .get<std::string>();
 }
 
+// Of a tensor of any layout, as it is used.
+at::Tensor all_elements(const at::Tensor& values) {
+  at::Tensor dense = values.detach();
+  if (dense.is_quantized()) dense = dense.dequantize();
+  if (dense.layout() != at::kStrided) dense = dense.to_dense();
+  return on_host(dense.to(at::kDouble));
+}
+
 EventMessage histogram_of(const at::Tensor& elements) {
   const auto* begin = elements.data_ptr<double>();
   const auto* end = begin + elements.numel();
@@ -212,14 +220,19 @@ void TensorBoardWriter::add_histogram(std::string_view tag, const at::Tensor& va
   if (!values.defined() || values.numel() == 0 || values.is_complex()) {
     throw UsageError(fmt::format(
         "add_histogram(\"{}\"): the tensor is undefined, empty or complex; give real numbers",
-        tag));
+        as_utf8(tag)));
   }
-  const at::Tensor elements = on_host(values.detach().to(at::kDouble));
-  if (!elements.isfinite().all().item<bool>()) {
-    throw UsageError(fmt::format(
-        "add_histogram(\"{}\"), step {}: an element is infinite or NaN, which has no bucket", tag,
-        step));
+  const at::Tensor all = all_elements(values);
+  const at::Tensor elements = all.masked_select(all.isfinite());
+  if (const std::int64_t left_out = all.numel() - elements.numel(); left_out > 0) {
+    static std::atomic_flag warned;
+    libtorch::warn_once(
+        warned, "TensorBoardWriter::add_histogram",
+        fmt::format("add_histogram(\"{}\"), step {}: {} of {} elements are infinite or NaN; "
+                    "histograms leave such elements out",
+                    as_utf8(tag), step, left_out, all.numel()));
   }
+  if (elements.numel() == 0) return;
   EventMessage message;
   message.bytes(fields::kValueTag, as_utf8(tag))
       .message(fields::kValueHistogram, histogram_of(elements));

@@ -37,9 +37,10 @@ class TensorBoardWriter {
   // TensorBoard keeps scalars as floats.
   void add_scalar(std::string_view tag, double value, std::int64_t step);
 
-  // Adds the distribution of a tensor's elements, of any real type, shape and device, with Python's
-  // default buckets: their limits grow by 10 % from 1e-12 to 1e20, and the same for negative
-  // numbers. UsageError if the tensor is empty, or an element is infinite or NaN.
+  // Adds the distribution of a tensor's elements, of any real type, layout, shape and device, with
+  // Python's default buckets: their limits grow by 10 % from 1e-12 to 1e20, and the same for
+  // negative numbers. Infinite and NaN elements, as in a gradient that GradScaler skips, are left
+  // out, with a warning the first time. UsageError if the tensor is undefined, empty or complex.
   void add_histogram(std::string_view tag, const at::Tensor& values, std::int64_t step);
 
   // Adds a text that is shown as Markdown.

@@ -17,6 +17,7 @@
 namespace lockstep::testing {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 bool same_on_all_ranks(const at::Tensor& tensor, ProcessGroup& group) {
@@ -131,6 +132,25 @@ TEST(PeriodicModelAverager, AveragesEveryTypeAndLayoutByOneCallPerType) {
     const auto before = group->calls_made();
     averager.average_parameters(parameters);
     EXPECT_EQ(group->calls_made() - before, 2);
+  });
+}
+
+TEST(PeriodicModelAverager, RefusesOtherParametersOnOneRank) {
+  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    std::vector<at::Tensor> parameters{torch::ones({4, 8}), torch::ones({8})};
+    if (group->rank() == 1) std::swap(parameters[0], parameters[1]);
+    PeriodicModelAverager averager({.period = 1}, *group);
+    EXPECT_THAT(message_of<UsageError>([&] { averager.average_parameters(parameters); }),
+                AllOf(HasSubstr("rank 0 has parameter 0: Float [4, 8]"),
+                      HasSubstr("rank 1 has parameter 0: Float [8]")));
+  });
+}
+
+TEST(PeriodicModelAverager, RefusesAnotherPeriodOnOneRank) {
+  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    PeriodicModelAverager averager({.period = 2 + group->rank()}, *group);
+    EXPECT_THAT(message_of<UsageError>([&] { averager.average_parameters({torch::ones({2})}); }),
+                AllOf(HasSubstr("rank 0 has period 2"), HasSubstr("rank 1 has period 3")));
   });
 }
 

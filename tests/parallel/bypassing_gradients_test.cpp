@@ -8,6 +8,7 @@
 #include "tests/support/thread_group.h"
 #include <gmock/gmock.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/nn/modules/embedding.h>
 #include <torch/optim/sgd.h>
 
 #include "lockstep/comm/init_process_group.h"
@@ -230,6 +231,36 @@ TEST(BypassingGradients, AreAnErrorOnceTheParametersAreUpdated) {
                   HasSubstr("no_sync()")));
       }
     }
+  });
+}
+
+// torch::optim::SGD changes data(), which autograd does not count, and the padding row, which comes
+// first in memory, has no gradient.
+TEST(BypassingGradients, AreAnErrorWhicheverValuesTheUpdateChanges) {
+  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    torch::nn::Embedding net(torch::nn::EmbeddingOptions(10, 16).padding_idx(0));
+    set_weights(*net, 1);
+    DistributedDataParallel model(net, group);
+    torch::optim::SGD optimizer(net->parameters(), 0.1);
+    const at::Tensor x = torch::tensor({1 + group->rank(), 3});
+    net->forward(x).mean().backward();
+    optimizer.step();
+    EXPECT_THAT(message_of<UsageError>([&] { model(x); }),
+                HasSubstr("parameter weight has changed after a backward"));
+  });
+}
+
+// Clamping that changes nothing, as between two steps of WGAN's critic.
+TEST(BypassingGradients, AreNoErrorIfTheValuesStay) {
+  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    Mlp net;
+    DistributedDataParallel model(net, group);
+    net->forward(input_of(group->rank(), 0)).mean().backward();
+    {
+      const torch::NoGradGuard no_grad;
+      for (at::Tensor& parameter : net->parameters()) parameter.clamp_(-100, 100);
+    }
+    EXPECT_NO_THROW(model(input_of(group->rank(), 1)));
   });
 }
 

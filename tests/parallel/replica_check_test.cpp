@@ -190,9 +190,14 @@ struct StatefulImpl : torch::nn::Cloneable<StatefulImpl> {
     linear = register_module("linear", torch::nn::Linear(4, 4));
     norm = register_module("norm", torch::nn::BatchNorm1d(4));
     dropout = register_module("dropout", torch::nn::Dropout(0.5));
+    forwards = register_parameter("forwards", torch::zeros({}), /*requires_grad=*/false);
   }
-  Tensor forward(const Tensor& x) { return dropout(norm(linear(x))) + ++calls; }
+  Tensor forward(const Tensor& x) {
+    forwards.add_(1);
+    return dropout(norm(linear(x))) + ++calls;
+  }
   int calls = 0;
+  Tensor forwards;
   torch::nn::Linear linear{nullptr};
   torch::nn::BatchNorm1d norm{nullptr};
   torch::nn::Dropout dropout{nullptr};
@@ -218,6 +223,7 @@ TEST(ReplicaCheck, ChangesNothing) {
   expect_close(net->norm->running_mean, reference->norm->running_mean, "mean");
   EXPECT_EQ(net->norm->num_batches_tracked.item<int>(), 2);
   EXPECT_EQ(net->calls, 0);
+  EXPECT_EQ(net->forwards.item<float>(), 2);  // of the replicas
   EXPECT_TRUE(net->linear->weight.grad().defined());
   earlier.sum().backward();
 }

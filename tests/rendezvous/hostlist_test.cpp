@@ -69,6 +69,7 @@ TEST(HostList, ThatIsNoneIsRefused) {
   expect_refused("", "has no host");
   expect_refused(" ,, ", "has no host");
   expect_refused(std::string(100'000, 'n'), "longer than host names");
+  expect_refused(std::string(250, 'n') + "[000007]", "longer than host names");
   std::string sets;
   for (int i = 0; i < 100'000; ++i) sets += "[1]";
   expect_refused(sets, "longer than host names");

@@ -80,8 +80,11 @@ bool is_onnx(std::string_view begin) {
   return version >= kLeast && version <= kMost && (begin[2] == '\x12' || begin[2] == '\x1a');
 }
 
-// Whether the text begins with an object of JSON.
+// Whether the text begins with an object of JSON, after the byte order mark that some editors
+// write.
 bool begins_object(std::string_view text) {
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   const auto first = text.find_first_not_of(" \t\r\n");
   return first != std::string_view::npos && text[first] == '{';
 }
@@ -119,8 +122,13 @@ std::string other_format(const StoredBytes& bytes) {
 
 fs::path tensor_file_in(const fs::path& folder) {
   constexpr int kMostEntries = 10'000;
-  constexpr std::array kEndings{
-      ".safetensors.index.json"sv, ".safetensors"sv, ".pt"sv, ".pth"sv, ".ckpt"sv, ".bin"sv};
+  constexpr std::array kEndings{".safetensors.index.json"sv,
+                                "model.safetensors"sv,
+                                ".safetensors"sv,
+                                ".pt"sv,
+                                ".pth"sv,
+                                ".ckpt"sv,
+                                ".bin"sv};
   std::error_code error;
   if (fs::exists(folder / "latest" / "model.safetensors", error)) {
     return folder / "latest" / "model.safetensors";

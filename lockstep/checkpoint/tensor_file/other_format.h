@@ -18,9 +18,9 @@ std::string other_format(const StoredBytes& bytes);
 // for a safetensors file, though it may begin with the same byte.
 bool is_json_text(const StoredBytes& bytes);
 
-// Returns the file in this folder that has the tensors, judged by names: an index,
-// "model.safetensors", another file of tensors, or the model of the latest checkpoint. Empty if
-// there is none.
+// Returns the file in this folder that has the tensors, judged by names: the latest
+// checkpoint's model, an index, "model.safetensors", or another file of tensors. Empty if there is
+// none.
 std::filesystem::path tensor_file_in(const std::filesystem::path& folder);
 
 // bytes_in_file(), but the error for a folder names a file in it.

@@ -63,6 +63,11 @@ TEST_F(ShardedSafetensors, AreReadByTheirIndex) {
   EXPECT_EQ(SafetensorsFile(path(kFirst)).entries().at(0).part, "");
 }
 
+TEST_F(ShardedSafetensors, MayHaveAnIndexWithAByteOrderMark) {
+  folder_.write(kIndex, "\xEF\xBB\xBF{\"weight_map\": {" + kGoodMap + "}}");
+  EXPECT_EQ(read_safetensors(path(kIndex)).tensors.size(), 3u);
+}
+
 TEST_F(ShardedSafetensors, MayBeLinks) {
   std::filesystem::create_directory(path("blobs"));
   std::filesystem::rename(path(kFirst), path("blobs/1"));

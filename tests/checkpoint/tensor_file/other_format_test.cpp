@@ -102,6 +102,9 @@ TEST(OtherFormat, OfAFolderNamesAFileInIt) {
   folder.write("model-2.safetensors", "");
   folder.write("model-1.safetensors", "");
   expect_named("model-1.safetensors");
+  folder.write("adapter.safetensors", "");
+  folder.write("model.safetensors", "");
+  expect_named("model.safetensors");
   folder.write("model.safetensors.index.json", "{}");
   expect_named("model.safetensors.index.json");
   std::filesystem::create_directory(folder.path() / "latest");
