@@ -2,7 +2,7 @@
 // How long a launcher sleeps, and deadlines of a suspended job.
 #include "lockstep/launch/job_deadlines.h"
 
-#include <thread>
+#include <chrono>
 
 #include <gtest/gtest.h>
 
@@ -35,18 +35,18 @@ TEST(JobDeadlines, CanOnlyBeMovedForwardsBySetEarlier) {
 
 TEST(JobDeadlines, StandStillWhileTheJobIsSuspended) {
   JobDeadlines deadlines;
-  deadlines.set(JobDeadline::kill, 50ms);
+  deadlines.set(JobDeadline::kill, 10min);
+  deadlines.set(JobDeadline::kill_effect, 0ms);
   deadlines.suspend();
-  std::this_thread::sleep_for(60ms);
-  EXPECT_FALSE(deadlines.passed(JobDeadline::kill));
+  EXPECT_FALSE(deadlines.passed(JobDeadline::kill_effect));
   EXPECT_EQ(deadlines.sleep_time(1h), 1h);
   deadlines.suspend();
-  deadlines.resume();
-  EXPECT_TRUE(deadlines.is_set(JobDeadline::kill));
-  EXPECT_GT(deadlines.remaining(JobDeadline::kill), 0ms);
-  deadlines.resume();
-  EXPECT_TRUE(deadlines.is_set(JobDeadline::kill)) << "a second time changes nothing";
-  EXPECT_FALSE(deadlines.is_set(JobDeadline::arrival));
+  for (int times = 0; times < 2; ++times) {  // a second time changes nothing
+    deadlines.resume();
+    EXPECT_GT(deadlines.remaining(JobDeadline::kill), 9min);
+    EXPECT_TRUE(deadlines.passed(JobDeadline::kill_effect));
+    EXPECT_FALSE(deadlines.is_set(JobDeadline::arrival));
+  }
 }
 
 }  // namespace
