@@ -3,15 +3,54 @@
 // operation, and what to do. The library does not print errors, and never exits.
 #pragma once
 
+#include <cstdint>
 #include <exception>
 #include <stdexcept>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace lockstep {
 
+// Where an error occurred. What does not apply keeps its default.
+struct ErrorContext {
+  // "gloo", "DistributedDataParallel"
+  std::string component = {};
+  // "all_reduce", "reducing gradients"
+  std::string operation = {};
+  // The number of the group's call.
+  std::int64_t call = -1;
+  // The function of the library that made the call: "accuracy()".
+  std::string caller = {};
+  // This rank, in a group of `size` ranks.
+  int rank = -1;
+  int size = 0;
+
+  // The beginning of a message: "[gloo] all_reduce #42, rank 1 of 4: ".
+  std::string prefix() const;
+};
+
+// What an error's message is made of.
+struct ErrorDetails {
+  std::string cause = {};
+  std::string remedy = {};
+  // The other rank that the error is about, numbered within the group that reports it; -1 if none.
+  int peer = -1;
+  // From the outermost to the innermost.
+  std::vector<ErrorContext> contexts = {};
+};
+
 class Error : public std::runtime_error {
  public:
-  using std::runtime_error::runtime_error;
+  explicit Error(const std::string& cause);
+  // The message is "[component] operation #call, rank R of S: cause; remedy".
+  Error(ErrorContext context, const std::string& cause, const std::string& remedy = {});
+  explicit Error(ErrorDetails details);
+
+  const ErrorDetails& details() const { return details_; }
+
+ private:
+  ErrorDetails details_;
 };
 
 // The caller asked for something impossible, such as a wrong option. Unless the function says
@@ -28,27 +67,27 @@ class PeerLost : public Error {
   // left: the rank left the group normally. failed: it died or gave up.
   enum class How { failed, left };
 
-  PeerLost(int rank, const std::string& message, How how = How::failed)
-      : Error(message), rank_(rank), how_(how) {}
+  PeerLost(int rank, const std::string& cause, How how = How::failed)
+      : PeerLost(ErrorDetails{.cause = cause, .peer = rank}, how) {}
+  explicit PeerLost(ErrorDetails details, How how = How::failed)
+      : Error(std::move(details)), how_(how) {}
   // The lost rank, numbered within the group that reports it.
-  int rank() const { return rank_; }
+  int rank() const { return details().peer; }
   How how() const { return how_; }
 
  private:
-  int rank_;
   How how_;
 };
 
 // A wait reached its deadline. The message says what was waited for.
 class TimeoutError : public Error {
  public:
-  explicit TimeoutError(const std::string& message, int rank = -1) : Error(message), rank_(rank) {}
+  using Error::Error;
+  explicit TimeoutError(const std::string& cause, int rank = -1)
+      : Error(ErrorDetails{.cause = cause, .peer = rank}) {}
   // The first missing rank, numbered within the group that reports it; -1 if no rank is known to be
   // at fault.
-  int rank() const { return rank_; }
-
- private:
-  int rank_;
+  int rank() const { return details().peer; }
 };
 
 // The system, the network or a library failed: no memory, no socket, no GPU.
@@ -63,6 +102,11 @@ class CheckpointError : public Error {
  public:
   using Error::Error;
 };
+
+// Rethrows the exception being handled. PeerLost, TimeoutError, UsageError and BackendError are
+// thrown anew with `context` outside the contexts that they have, and `hint` behind their remedy;
+// any other exception stays as it is.
+[[noreturn]] void rethrow_within(const ErrorContext& context, const std::string& hint = {});
 
 // libtorch appends a stack trace below the first line of its messages.
 inline std::string first_line(const std::exception& error) {
