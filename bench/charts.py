@@ -19,7 +19,7 @@ def can_draw(outcome):
 
 
 def ddp_step(outcome):
-    """How long a step takes over shared memory, beside PyTorch's DDP and the floor."""
+    """The time of a step over shared memory, beside PyTorch's DDP and the floor."""
     left, right, top, pitch = 110, 520, 76, 58
     models = ("linear", "mlp", "mlp25m", "resnet18")
     bottom = top + pitch * len(models)
@@ -52,7 +52,7 @@ def ddp_step(outcome):
 
 
 def all_reduce(outcome):
-    """How long an all-reduce takes, by size, beside Gloo's and Open MPI's."""
+    """The time of an all-reduce by size, beside Gloo's and Open MPI's."""
     left, right, top, bottom = 78, 600, 92, 404
     picture = Picture(WIDTH, 464, "An all-reduce over shared memory, Gloo and Open MPI",
                       "2 ranks on 2 cores, float32, summed in place; lower is better. "
@@ -90,7 +90,7 @@ def all_reduce(outcome):
 
 
 def all_runs(outcomes):
-    """Which targets each run met, of those that compare with a peer in times as fast."""
+    """The targets that each run met, among those that require to be N times as fast as a peer."""
     groups = (("DDP, beside PyTorch's DDP", "DDP step {}, gradients zeroed in place; PyTorch",
                ("linear", "mlp", "mlp25m")),
               ("DDP on 2 hosts, beside PyTorch's DDP", "DDP step {}, 2 hosts x 2 ranks",
@@ -147,7 +147,7 @@ def _percent_axis(picture, left, right, top, bottom, title):
 
 
 def _peer(line):
-    """What its figure is compared with."""
+    """The name of what the target compares its figure with."""
     return line.what.partition("; ")[2]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Runs programs, each within a time limit, and sees to it that nothing of them stays behind."""
+"""Runs programs, each within a time limit, and ends all processes that they leave behind."""
 
 import ctypes
 import os
@@ -21,12 +21,13 @@ class NotRun(Exception):
 
 
 def adopt_orphans():
-    """What programs leave behind becomes this process's child, so that it can be ended."""
+    """Makes this process adopt what programs leave behind, so that it can end it."""
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def run(command, limit, environment=None):
-    """Its standard output and the seconds that it took. NotRun if it fails or takes longer."""
+    """Runs a program, and returns its standard output and its seconds. NotRun if it fails or takes
+    too long."""
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         start = time.perf_counter()
         try:
@@ -49,7 +50,7 @@ def run(command, limit, environment=None):
 
 
 def _ended_within(process, seconds):
-    # Popen.wait(timeout) looks only now and then; that would show in short times.
+    # Popen.wait(timeout) polls at intervals that would distort short times.
     descriptor = os.pidfd_open(process.pid)
     try:
         return bool(select.select([descriptor], [], [], seconds)[0])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What is run to get a figure, and the figures of all rounds."""
+"""The commands whose output gives the figures, and the figures of all rounds."""
 
 import json
 import os
@@ -17,8 +17,8 @@ SIZES_ON_HOSTS = ("1 KiB", "64 KiB", "1 MiB", "25 MiB")
 
 @dataclass(frozen=True)
 class Command:
-    """Prints JSON with rows. If `launches` is not 0, its output is not read: it is started that
-    often, and the figure is the median of the times."""
+    """A command that prints JSON with rows. If `launches` is not 0, its output is not read: it is
+    started `launches` times, and the figure is the median of the times."""
     program: str
     arguments: tuple
     launches: int = 0
@@ -111,13 +111,13 @@ def torchrun_launch(program):
 
 
 def _allocator_settings(lockstep):
-    """What `lockstep` sets for its ranks, so that its peers keep freed memory too."""
+    """The variables that `lockstep` sets for its ranks, so that its peers keep freed memory too."""
     output, _ = children.run([*lockstep.command, "run", "-n", "1", "--no-prefix", "env"], LIMIT)
     return dict(line.split("=", 1) for line in output.splitlines() if line.startswith("MALLOC_"))
 
 
 class Measurements:
-    """Runs commands, a round after the other, and keeps the figures that are wanted of them."""
+    """Runs commands, one round after another, and keeps the wanted figures of their output."""
 
     def __init__(self, programs, figures, scratch, quick):
         self._programs = programs
@@ -133,7 +133,7 @@ class Measurements:
             **_allocator_settings(programs["lockstep"])}
 
     def run(self, command):
-        """Once. A command that fails is not run again."""
+        """Runs the command once. A command that has failed is not run again."""
         if command in self.failures:
             return
         if broken := self._programs[command.program].broken:
@@ -152,7 +152,7 @@ class Measurements:
         return f"{self._programs[command.program].name} {arguments}"
 
     def median(self, figure):
-        """Over the rounds; None if it was not measured."""
+        """The median of a figure over the rounds; None if it was not measured."""
         if figure is None or figure.command in self.failures or not self._rounds[figure]:
             return None
         return statistics.median(self._rounds[figure])

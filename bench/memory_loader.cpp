@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a batch of Fashion-MNIST's size costs to draw from memory, beside the training step of the
-// mlp that uses it. The loader is to cost at most 3 % of the step. Run it with OMP_NUM_THREADS=1
-// and OPENBLAS_NUM_THREADS=1.
+// Measures the cost of drawing a batch of Fashion-MNIST's size from memory, beside the training
+// step of the mlp that uses it. The loader is to cost at most 3 % of the step. Run it with
+// OMP_NUM_THREADS=1 and OPENBLAS_NUM_THREADS=1.
 #include "lockstep/data/memory_loader.h"
 
 #include <benchmark/benchmark.h>
@@ -28,7 +28,7 @@ MemoryLoader make_loader(std::size_t batch_size) {
           {.batch_size = batch_size}};
 }
 
-// Goes on over the epochs; making an epoch's order counts, as it does in training.
+// Draws batches over the epochs; making an epoch's order counts, as it does in training.
 void draw_batches(benchmark::State& state) {
   auto loader = make_loader(static_cast<std::size_t>(state.range(0)));
   auto it = loader.begin();
@@ -39,7 +39,7 @@ void draw_batches(benchmark::State& state) {
 }
 BENCHMARK(draw_batches)->Arg(64)->Arg(128)->Arg(256)->Unit(benchmark::kMicrosecond);
 
-// The same rows by index_select, for comparison.
+// Draws the same rows by index_select, for comparison.
 void index_select(benchmark::State& state) {
   const auto order = torch::randperm(kSamples, torch::kLong);
   std::int64_t at = 0;
@@ -51,7 +51,7 @@ void index_select(benchmark::State& state) {
 }
 BENCHMARK(index_select)->Arg(64)->Unit(benchmark::kMicrosecond);
 
-// Steps of 784-256-10 with Adam; with the loader, and on one batch over and over.
+// Times steps of 784-256-10 with Adam: with the loader, and on one repeated batch.
 void train_mlp(benchmark::State& state, bool with_loader) {
   auto loader = make_loader(static_cast<std::size_t>(state.range(0)));
   torch::nn::Sequential net(torch::nn::Linear(784, 256), torch::nn::ReLU(),

@@ -29,7 +29,7 @@ def why_not():
 
 
 class Hosts:
-    """Connected by a bridge, which has a namespace of its own."""
+    """Hosts that a bridge connects, which has a namespace of its own."""
 
     _numbers = itertools.count()
 
@@ -63,18 +63,18 @@ class Hosts:
         return f"10.78.0.{host + 1}"
 
     def in_shell(self, host):
-        """What a shell's command line follows that is to run on that host."""
+        """The beginning of a shell's command line that runs on that host."""
         return f"ip netns exec {self._spaces[host]} unshare -u sh -c"
 
     def on(self, host, command):
-        """With a name of the host's own, by which MPI knows it."""
+        """The arguments that run a command on the host, under a host name by which MPI knows it."""
         return [*self.in_shell(host).split(), f'hostname host{host} && exec "$@"', "sh", *command]
 
     def cut(self, host):
         self._run(f"ip -n {self._spaces[host]} link set eth0 down")
 
     def limit(self, host, discipline):
-        """What limits its sending from now on, as tc says it."""
+        """Limits the host's sending from now on, by a discipline in tc's words."""
         self._run(f"ip netns exec {self._spaces[host]} tc qdisc replace dev eth0 root {discipline}")
 
     def packets_dropped(self, host):
@@ -89,7 +89,7 @@ class Hosts:
 
 
 def by_lockstep(hosts, options, _folder):
-    """One launcher on each host."""
+    """Yields the command of a launcher for each host."""
     program, *arguments = options.command
     for host in range(options.hosts):
         yield hosts.on(host, [
@@ -99,7 +99,7 @@ def by_lockstep(hosts, options, _folder):
 
 
 def by_themselves(hosts, options, folder):
-    """Ranks of torch.distributed, as bench/peers/torch_ranks.py knows them."""
+    """Yields the commands of ranks that bench/peers/torch_ranks.py joins."""
     for rank in range(options.hosts * options.ranks):
         yield hosts.on(rank // options.ranks, options.command), {
             "RANK": str(rank), "WORLD_SIZE": str(options.hosts * options.ranks),
@@ -107,7 +107,7 @@ def by_themselves(hosts, options, folder):
 
 
 def by_mpirun(hosts, options, folder):
-    """mpirun on the first host. Its agent stands in for ssh."""
+    """Yields the command of mpirun on the first host, with an agent that replaces ssh."""
     agent = pathlib.Path(folder) / "agent"
     cases = "\n".join(f'  {hosts.address(host)}) exec {hosts.in_shell(host)} "hostname host{host}; '
                       f'$*" ;;' for host in range(options.hosts))

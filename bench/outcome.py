@@ -28,7 +28,7 @@ class Outcome:
                             table.as_markdown(self.lines), "\n\n".join(self._after())))
 
     def as_json(self):
-        """With a row of the text for each line of the table."""
+        """JSON text, with a row for each line of the table."""
         fields = asdict(self)
         rows = ",\n".join(f"  {json.dumps(line)}" for line in fields.pop("lines"))
         return f'{json.dumps(fields, indent=1)[:-2]},\n "lines": [\n{rows}\n ]\n}}'

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Finds what is compared: Lockstep's release build, both torches of Python, Open MPI."""
+"""Finds the programs to compare: Lockstep's release build, both torches of Python, Open MPI."""
 
 import pathlib
 import re
@@ -24,8 +24,8 @@ class Program:
 
 
 def find_lockstep(path):
-    """The `lockstep` at the path. Without a path, the one of a release build, preferably with the
-    libtorch of Python's current release. None if there is none."""
+    """The `lockstep` at the path. Without a path, a release build's, preferably with the libtorch
+    of Python's current release. None if there is none."""
     if path:
         found = shutil.which(path)
         return pathlib.Path(found).resolve() if found else None
@@ -94,6 +94,6 @@ def open_mpi(folder):
                       str(PEERS / "mpi_all_reduce.cpp")], LIMIT)
     except children.NotRun as error:
         return Program(name, broken=f"{compiler}: {error}")
-    # With fewer slots than ranks Open MPI would give its cores away while it waits; the ranks pin
+    # With fewer slots than ranks Open MPI would yield its cores while it waits; the ranks pin
     # themselves.
     return Program(name, (mpirun, "-n", "2", "--host", "localhost:2", "--bind-to", "none", binary))

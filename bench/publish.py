@@ -28,7 +28,7 @@ def page(path, run):
 
 
 def files():
-    """What each file is to contain."""
+    """The expected contents of each file."""
     runs = {path: outcome.from_json(path.read_text(encoding="utf-8"))
             for path in sorted(RESULTS.glob("*.json"))}
     shown = [run for run in runs.values() if charts.can_draw(run)]

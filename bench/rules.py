@@ -16,7 +16,7 @@ class Rule:
     limits = True  # can be missed
 
     def ratio(self, own, peer):
-        """How many times as fast."""
+        """The ratio of the speeds."""
         return times(peer / own)
 
 
@@ -30,7 +30,7 @@ class TimesAsFast(Rule):
 
 @dataclass(frozen=True)
 class Longer(Rule):
-    """Longer by at most `microseconds` and `percent` together."""
+    """Allows a figure to exceed another by `microseconds` and `percent` together."""
     microseconds: float = 0
     percent: float = 0
 
@@ -84,7 +84,7 @@ class AtLeast(Rule):
 
 
 class NoTarget(Rule):
-    """For a peer's figure that is only shown."""
+    """No limit, for a peer's figure that is only shown."""
     limits = False
 
     def __str__(self):

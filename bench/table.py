@@ -12,7 +12,7 @@ MET, MISSED, NOT_MEASURED = "met", "MISSED", "not measured"
 
 @dataclass(frozen=True)
 class Line:
-    """A target and what was measured for it. A figure is a number in `unit`, a text that says why
+    """A target and its measured figures. A figure is a number in `unit`, a text that says why
     there is none, or None if the target has no such figure."""
     part: str
     what: str
@@ -43,7 +43,7 @@ def lines(targets, measurements, programs):
 def _line(target, measurements, programs):
     own = measurements.median(target.own)
     peer = measurements.median(target.peer)
-    # A peer may be there only to be seen beside a limit.
+    # A peer may be shown only for comparison with a limit.
     measured = own is not None and (peer is not None or not target.rule.compares)
     ratio = target.rule.ratio(own, peer) if measured else ""
     return Line(target.part, target.what, _figure(target.own, own, programs),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What Lockstep is meant to reach, and whether it does."""
+"""The targets of Lockstep, and whether it reaches them."""
 
 from dataclasses import dataclass
 
@@ -23,7 +23,7 @@ PARTS = ("all-reduce", "ordinary", "floor", "pytorch", "one-rank", "optimizer", 
 
 
 def targets(names):
-    """All of them, in the table's order; names: what each program is to be called."""
+    """All targets, in the table's order. `names`: the displayed name of each program."""
     return [*_all_reduce(names), *_ordinary(names), *_floor(), *_pytorch(names), *_one_rank(),
             *_optimizer(names), *_dp(), *_hosts(names), *_launch(names)]
 
@@ -122,7 +122,7 @@ def _dp():
 
 
 def _hosts(names):
-    """At 1 Gbit/s between hosts."""
+    """The targets between hosts, at 1 Gbit/s."""
     for model in ("mlp", "mlp25m"):
         yield Target("hosts", f"DDP step {model}, 2 hosts x 2 ranks, hierarchical; Gloo of "
                      f"{names['pip']}", step_on_hosts("lockstep", model),

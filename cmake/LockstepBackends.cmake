@@ -9,8 +9,7 @@ endforeach()
 # linked: libtorch may contain another version of it.
 find_path(LOCKSTEP_GLOO_INCLUDE gloo/transport/device.h)
 if(LOCKSTEP_GLOO_INCLUDE)
-  set(gloo_sources comm/remote/gloo/gloo_backend.cpp comm/remote/gloo/gloo_sockets.cpp
-                   comm/remote/gloo/gloo_store.cpp comm/remote/gloo/waiting_threads.cpp)
+  set(gloo_sources comm/remote/gloo/gloo_backend.cpp comm/remote/gloo/gloo_sockets.cpp)
   # Adding a system include folder again would put it before the compiler's own folders.
   if(NOT LOCKSTEP_GLOO_INCLUDE IN_LIST CMAKE_CXX_IMPLICIT_INCLUDE_DIRECTORIES)
     target_include_directories(lockstep SYSTEM PRIVATE ${LOCKSTEP_GLOO_INCLUDE})
@@ -52,7 +51,7 @@ if(LOCKSTEP_MPI_SONAME)
   set_source_files_properties(${mpi_sources} PROPERTIES
     COMPILE_OPTIONS "${mpi_includes}"
     COMPILE_DEFINITIONS "OMPI_SKIP_MPICXX;MPICH_SKIP_MPICXX")
-  target_sources(lockstep PRIVATE ${mpi_sources} rendezvous/mpi_rendezvous.cpp)
+  target_sources(lockstep PRIVATE ${mpi_sources})
   target_link_libraries(lockstep PRIVATE ${CMAKE_DL_LIBS})
   set(LOCKSTEP_HAS_MPI TRUE PARENT_SCOPE)
   set(LOCKSTEP_BUILT_WITH_MPI true)
@@ -71,8 +70,7 @@ find_path(LOCKSTEP_CUDA_INCLUDE crt/host_config.h
   PATH_SUFFIXES include)
 if(LOCKSTEP_NCCL_INCLUDE AND LOCKSTEP_CUDA_INCLUDE)
   set(nccl_sources comm/nccl/nccl_transport.cpp comm/nccl/nccl_communicator.cpp
-                   comm/nccl/nccl_backend.cpp comm/nccl/nccl_library.cpp
-                   comm/nccl/nccl_schedules.cpp)
+                   comm/nccl/nccl_backend.cpp comm/nccl/nccl_library.cpp)
   target_include_directories(lockstep SYSTEM PRIVATE ${LOCKSTEP_NCCL_INCLUDE}
                                                      ${LOCKSTEP_CUDA_INCLUDE})
   target_link_libraries(lockstep PRIVATE ${CMAKE_DL_LIBS})

@@ -2,8 +2,8 @@
 // Trains a small network on Fashion-MNIST with an Adam whose work and state are divided among the
 // ranks, clips the gradients, and writes a checkpoint that any number of ranks can load.
 //
-//   lockstep run -n 2 sharded_optimizer            starts anew
-//   lockstep run -n 4 sharded_optimizer resume     goes on
+//   lockstep run -n 2 sharded_optimizer            starts from the beginning
+//   lockstep run -n 4 sharded_optimizer resume     continues
 #include <cstdio>
 #include <cstring>
 

@@ -8,8 +8,8 @@ pip_torch=${LOCKSTEP_PIP_TORCH:-2.13.0}
 torch_index=${LOCKSTEP_TORCH_INDEX:-}
 # PyTorch's own index of builds without CUDA, which the general index does not have.
 cpu_index=https://download.pytorch.org/whl/cpu
-# name_venv: sets pip_venv, a virtual environment that all clones of one user share. An index has
-# one of its own, since its builds are others.
+# name_venv: sets pip_venv, a virtual environment that all clones of one user share. Each index has
+# its own, since its builds differ.
 name_venv() {
   pip_venv=${XDG_CACHE_HOME:-$HOME/.cache}/lockstep/torch-$pip_torch
   [[ -z $torch_index ]] || pip_venv+=-$(cksum <<<"$torch_index" | cut -d ' ' -f 1)
@@ -17,7 +17,7 @@ name_venv() {
 name_venv
 data_folder=/usr/share/datasets/fashion-mnist
 
-# How many of the test slots (see CMakeLists.txt) ctest fills at a time.
+# The number of test slots (see CMakeLists.txt) that ctest fills at a time.
 export CTEST_PARALLEL_LEVEL=${CTEST_PARALLEL_LEVEL:-6}
 
 extra_packages=()
@@ -71,7 +71,7 @@ join_values() {
   done
 }
 
-# option ARGUMENT: takes an option that most scripts know; false for others.
+# option ARGUMENT: takes an option that most scripts know; false for any other.
 option() {
   case $1 in
     --yes | -y) yes=yes ;;
@@ -90,7 +90,7 @@ option() {
 
 # --- packages ------------------------------------------------------------------------------------
 
-# missing PACKAGE...: prints those that dpkg does not have.
+# missing PACKAGE...: prints the packages that dpkg does not have.
 missing() {
   local package installed
   installed=$(dpkg-query --show --showformat '${db:Status-Status} ${Package}\n' "$@" 2>/dev/null |
@@ -114,7 +114,8 @@ at_least() { [[ $(printf '%s\n%s\n' "$2" "$1" | sort -V | head -n 1) == "$2" ]];
 lists_are_empty() { [[ -z $(find /var/lib/apt/lists -name '*Packages*' -print -quit 2>/dev/null) ]]; }
 
 # is_offered PACKAGE MINIMUM: whether apt has it in this version. A fresh container's package lists
-# are empty: then this assumes so, and the caller's list is made again after apt-get update.
+# are empty: then this assumes that it is offered, and the caller's list is made again after apt-get
+# update.
 is_offered() {
   local version
   version=$(candidate "$1")
@@ -168,7 +169,7 @@ torch_lacks() {
     paste -sd ' ' || true
 }
 
-# A torch that python3 could import; finding it takes 0.1 s, importing it far longer.
+# A torch that python3 could import. Finding it takes 0.1 s, importing it far longer.
 python_torch() {
   local init
   init=$(python3 -c 'import importlib.util as u; print(u.find_spec("torch").origin)' 2>/dev/null) ||
@@ -176,7 +177,7 @@ python_torch() {
   torch_config_in "${init%/*}"
 }
 
-# Whether libtorch-dev is installed, or could be, and new enough.
+# Whether libtorch-dev is installed or can be, and is new enough.
 system_has_torch() {
   local version
   version=$(dpkg-query --show --showformat '${Version}' libtorch-dev 2>/dev/null || true)
@@ -321,7 +322,7 @@ choose_cmake() {
 list_missing() {
   choose_torch
   local wanted=(libcli11-dev nlohmann-json3-dev libfmt-dev libgtest-dev libgmock-dev zlib1g-dev
-    libsodium-dev libgloo-dev libopenmpi-dev openmpi-bin iproute2
+    libsodium-dev libgloo-dev libjpeg-dev libpng-dev libopenmpi-dev openmpi-bin iproute2
     dataset-fashion-mnist libjs-chart.js "${torch_packages[@]}" "${extra_packages[@]}")
   packages=()
   if command -v dpkg-query >/dev/null; then

@@ -81,7 +81,7 @@ def resnet50():
 
 
 class EncoderLayer(nn.Module):
-    """Attention and a hidden layer, each behind a normalization (Vaswani et al., 2017)."""
+    """Attention and a hidden layer, each after a normalization (Vaswani et al., 2017)."""
 
     def __init__(self, width, heads, hidden):
         super().__init__()
@@ -158,7 +158,7 @@ WORK = {
 }
 
 
-# "none" is not enabled, but autocast wants a type.
+# With "none", autocast is disabled, but needs a type.
 AMP_TYPES = {"none": torch.bfloat16, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 

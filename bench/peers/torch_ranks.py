@@ -16,8 +16,8 @@ TIMEOUT = datetime.timedelta(minutes=2)
 
 
 def run_ranks(function, ranks, *arguments, backend="gloo"):
-    """Calls function(rank, *arguments), of a module's top level, in as many processes; only in this
-    one, if that is a rank which bench/on_hosts.py started."""
+    """Calls function(rank, *arguments), of a module's top level, in `ranks` processes; only in this
+    process, if it is a rank that bench/on_hosts.py started."""
     if "BENCH_STORE" in os.environ:
         _rank(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), os.environ["BENCH_STORE"],
               backend, function, arguments)
@@ -35,14 +35,15 @@ def _rank(rank, ranks, store_file, backend, function, arguments):
     dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=TIMEOUT)
     function(rank, *arguments)
     sys.stdout.flush()
-    # Whoever leaves while another still reads would reset its connection.
+    # A rank that leaves while another still reads would reset its connection.
     store.set(f"done {rank}", "yes")
     store.wait([f"done {other}" for other in range(ranks)], TIMEOUT)
     os._exit(0)  # the destructor of PyTorch 1.13's Gloo group may hang
 
 
 def agreed_repetitions(turn, seconds, least, most):
-    """How often turn() fits into `seconds`, by the clock of rank 0; the same on all ranks."""
+    """The number of calls of turn() that fit into `seconds` by rank 0's clock; the same on all
+    ranks."""
     warm_up = []
     for _ in range(5):
         start = time.perf_counter()

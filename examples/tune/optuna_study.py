@@ -5,7 +5,7 @@
     python3 examples/tune/optuna_study.py [--recipe mlp] [--trials 20] [--ranks 2]
 
 Each trial is a `lockstep train` in a process of its own. The study follows its --metrics file: after
-each epoch it reports the mean loss, and the pruner decides whether the trial may go on.
+each epoch it reports the mean loss, and the pruner decides whether the trial may continue.
 """
 import argparse
 import json

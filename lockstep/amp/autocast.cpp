@@ -11,25 +11,29 @@
 namespace lockstep {
 namespace {
 
+constexpr const char* kAutocast = "Autocast";
+
 at::ScalarType& type_for(at::DeviceType device, libtorch::AutocastTypes& types) {
   return device == at::kCPU ? types.cpu : types.cuda;
 }
 
 void check_autocast(at::DeviceType device, at::ScalarType type) {
   if (device != at::kCPU && device != at::kCUDA) {
-    throw UsageError(fmt::format("Autocast: there is no autocast for {}; give cpu or cuda",
-                                 c10::DeviceTypeName(device, /*lower_case=*/true)));
+    throw UsageError({.component = kAutocast},
+                     fmt::format("there is no autocast for {}",
+                                 c10::DeviceTypeName(device, /*lower_case=*/true)),
+                     "give cpu or cuda");
   }
   if (type != at::kHalf && type != at::kBFloat16) {
-    throw UsageError(
-        fmt::format("Autocast: it converts to float16 (at::kHalf) or bfloat16 "
-                    "(at::kBFloat16), not to {}",
-                    c10::toString(type)));
+    throw UsageError({.component = kAutocast},
+                     fmt::format("converts to float16 (at::kHalf) or bfloat16 "
+                                 "(at::kBFloat16), not to {}",
+                                 c10::toString(type)));
   }
   if (device == at::kCPU && type == at::kHalf && !libtorch::kHasHalfOnCpu) {
-    throw UsageError(
-        "Autocast: this libtorch lacks the kernels for float16 on CPUs. Use bfloat16, or libtorch "
-        "2.3 or newer");
+    throw UsageError({.component = kAutocast},
+                     "this libtorch lacks the kernels for float16 on CPUs",
+                     "use bfloat16, or libtorch 2.3 or newer");
   }
 }
 

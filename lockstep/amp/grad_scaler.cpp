@@ -18,31 +18,33 @@
 namespace lockstep {
 namespace {
 
+constexpr const char* kScaler = "GradScaler";
+
 void check_scale(double scale) {
   // The scale is a float.
   if (scale > 0 && std::isfinite(static_cast<float>(scale)) && static_cast<float>(scale) > 0)
     return;
-  throw UsageError(
-      fmt::format("GradScaler: the scale {} is not a positive finite float; PyTorch begins with "
-                  "65536",
-                  scale));
+  throw UsageError({.component = kScaler},
+                   fmt::format("the scale {} is not a positive finite float", scale),
+                   "PyTorch begins with 65536");
 }
 
 void check_rules(const GradScalerOptions& options) {
   check_scale(options.init_scale);
   if (!(options.growth_factor > 1) || !std::isfinite(options.growth_factor)) {
-    throw UsageError(fmt::format("GradScaler: growth_factor is {}; it must be above 1, such as 2",
-                                 options.growth_factor));
+    throw UsageError({.component = kScaler},
+                     fmt::format("growth_factor is {}", options.growth_factor),
+                     "it must be above 1, such as 2");
   }
   if (!(options.backoff_factor > 0 && options.backoff_factor < 1)) {
-    throw UsageError(
-        fmt::format("GradScaler: backoff_factor is {}; it must be between 0 and 1, such as 0.5",
-                    options.backoff_factor));
+    throw UsageError({.component = kScaler},
+                     fmt::format("backoff_factor is {}", options.backoff_factor),
+                     "it must be between 0 and 1, such as 0.5");
   }
   if (options.growth_interval < 1) {
-    throw UsageError(
-        fmt::format("GradScaler: growth_interval is {}; it must be at least 1, such as 2000",
-                    options.growth_interval));
+    throw UsageError({.component = kScaler},
+                     fmt::format("growth_interval is {}", options.growth_interval),
+                     "it must be at least 1, such as 2000");
   }
 }
 
@@ -57,9 +59,8 @@ std::vector<at::Tensor> gradients_to_scale(const torch::optim::Optimizer& optimi
     }
   }
   if (gradients.empty()) {
-    throw UsageError(
-        "GradScaler: no parameter of the optimizer has a gradient. Call "
-        "scaler.scale(loss).backward() before");
+    throw UsageError({.component = kScaler}, "no parameter of the optimizer has a gradient",
+                     "call scaler.scale(loss).backward() before");
   }
   std::erase_if(gradients, [](const at::Tensor& gradient) { return gradient.numel() == 0; });
   return gradients;
@@ -68,9 +69,9 @@ std::vector<at::Tensor> gradients_to_scale(const torch::optim::Optimizer& optimi
 void refuse_half(const std::vector<at::Tensor>& gradients) {
   for (const at::Tensor& gradient : gradients) {
     if (gradient.scalar_type() != at::kHalf) continue;
-    throw UsageError(
-        "GradScaler: gradients of type float16 cannot be unscaled without losing small ones. Keep "
-        "the parameters in float, and convert within Autocast");
+    throw UsageError({.component = kScaler},
+                     "gradients of type float16 cannot be unscaled without losing small ones",
+                     "keep the parameters in float, and convert within Autocast");
   }
 }
 
@@ -103,13 +104,13 @@ double GradScaler::inverse_scale() const {
 void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
   if (!options_.enabled) return;
   if (const auto known = stages_.find(&optimizer); known != stages_.end()) {
-    throw UsageError(
-        fmt::format("GradScaler: unscale_() was called after {} of the same optimizer. Call "
-                    "update() in between",
-                    known->second.stepped ? "step()" : "unscale_()"));
+    throw UsageError({.component = kScaler},
+                     fmt::format("unscale_() was called after {} of the same optimizer",
+                                 known->second.stepped ? "step()" : "unscale_()"),
+                     "call update() in between");
   }
   const at::NoGradGuard no_grad;
-  optim::remove_repeats("GradScaler", optimizer);
+  optim::remove_repeats(kScaler, optimizer);
   refuse_half(gradients_to_scale(optimizer));
   const bool finite = are_finite(optimizer, gradients_to_scale(optimizer));
   // That may have reduced gradients, and made views of buckets of those that had been replaced.
@@ -119,15 +120,15 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
 }
 
 bool GradScaler::step(torch::optim::Optimizer& optimizer) {
-  optim::remove_repeats("GradScaler", optimizer);
+  optim::remove_repeats(kScaler, optimizer);
   if (!options_.enabled) {
     optimizer.step();
     return true;
   }
   const auto known = stages_.find(&optimizer);
   if (known != stages_.end() && known->second.stepped) {
-    throw UsageError(
-        "GradScaler: step() was called twice for one optimizer. Call update() after each step");
+    throw UsageError({.component = kScaler}, "step() was called twice for one optimizer",
+                     "call update() after each step");
   }
   auto* const unscales = unscaling(optimizer);
   if (unscales != nullptr && known == stages_.end()) {
@@ -153,7 +154,7 @@ void GradScaler::update(std::optional<double> new_scale) {
     return;
   }
   if (stages_.empty()) {
-    throw UsageError("GradScaler: update() needs a step() or an unscale_() before it");
+    throw UsageError({.component = kScaler}, "update() needs a step() or an unscale_() before it");
   }
   const bool finite =
       std::ranges::all_of(stages_, [](const auto& entry) { return entry.second.finite; });
@@ -191,8 +192,8 @@ void GradScaler::load_state(const GradScalerState& state) {
   check_rules(loaded);
   if (state.growth_tracker < 0 || state.growth_tracker >= state.growth_interval) {
     throw UsageError(
-        fmt::format("GradScaler: growth_tracker is {}; it counts from 0 to below "
-                    "growth_interval, {}",
+        {.component = kScaler},
+        fmt::format("growth_tracker is {}, but it counts from 0 to below growth_interval, {}",
                     state.growth_tracker, state.growth_interval));
   }
   options_ = loaded;

@@ -25,7 +25,8 @@ struct CheckpointContents {
   // Its state_dict is saved; for a wrapper, the wrapped module's state_dict. Parameters are the
   // same on every rank; buffers are taken from rank 0.
   std::shared_ptr<torch::nn::Module> module;
-  // May be null. Any type that optimizer_state_dict() takes; sharded ones need no consolidation.
+  // May be null. Has any type that optimizer_state_dict() takes; a sharded one needs no
+  // consolidate_state().
   // load() and save() remove a parameter that a group lists again, as parameters() lists tied
   // weights; UsageError if one is in two groups.
   torch::optim::Optimizer* optimizer = nullptr;
@@ -45,9 +46,9 @@ struct CheckpointPosition {
   // The optimizer step; also the checkpoint's name.
   std::int64_t step = 0;
   DataCursor data = {};
-  // Higher is better.
+  // The evaluation, for keep_best; higher is better.
   std::optional<double> score = {};
-  // Any text of the program.
+  // Texts of the program, by names of its choice.
   std::map<std::string, std::string> notes = {};
 };
 

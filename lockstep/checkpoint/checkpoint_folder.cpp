@@ -29,6 +29,10 @@ namespace {
 
 using nlohmann::json;
 
+ErrorContext folder_on(const ProcessGroup& group) {
+  return {.component = "CheckpointFolder", .rank = group.rank(), .size = group.size()};
+}
+
 // Makes a group for the threads that write, so that their calls do not mix with the calls of
 // training.
 std::shared_ptr<ProcessGroup> group_of_writers(ProcessGroup& group) {
@@ -86,9 +90,11 @@ std::string error_of(const Function& function) {
 void agree_on(const std::string& error, ProcessGroup& group) {
   const std::vector<std::string> errors = all_gather_object(std::string_view(error), group);
   if (!error.empty()) throw CheckpointError(error);
-  for (std::size_t rank = 0; rank < errors.size(); ++rank) {
-    if (!errors[rank].empty())
-      throw CheckpointError(fmt::format("rank {}: {}", rank, errors[rank]));
+  for (int rank = 0; rank < group.size(); ++rank) {
+    const std::string& cause = errors[static_cast<std::size_t>(rank)];
+    if (cause.empty()) continue;
+    throw CheckpointError(
+        ErrorDetails{.cause = fmt::format("rank {}: {}", rank, cause), .peer = rank});
   }
 }
 
@@ -128,10 +134,10 @@ void list_parameters_once(const CheckpointContents& contents) {
 
 void check_options(const CheckpointFolderOptions& options, const ProcessGroup& group) {
   if (options.keep_last >= 1 && options.keep_best >= 0) return;
-  throw UsageError(fmt::format(
-      "CheckpointFolder, rank {} of {}: keep_last is {} and keep_best {}; keep at least the last "
-      "one",
-      group.rank(), group.size(), options.keep_last, options.keep_best));
+  throw UsageError(
+      folder_on(group),
+      fmt::format("keep_last is {} and keep_best {}", options.keep_last, options.keep_best),
+      "keep at least the last one");
 }
 
 // JSON has only finite numbers: the library would write null.
@@ -139,10 +145,10 @@ void require_finite_scheduler(const CheckpointContents& contents, const ProcessG
   if (contents.scheduler == nullptr) return;
   for (const auto& [name, number] : *contents.scheduler) {
     if (std::isfinite(number)) continue;
-    throw UsageError(fmt::format(
-        "a checkpoint cannot keep {} of the scheduler, which is {} on rank {} of {}; give it a "
-        "finite number, or leave it out",
-        in_quotes(name), number, group.rank(), group.size()));
+    throw UsageError(folder_on(group),
+                     fmt::format("a checkpoint cannot keep {} of the scheduler, which is {}",
+                                 in_quotes(name), number),
+                     "give it a finite number, or leave it out");
   }
 }
 
@@ -158,8 +164,11 @@ void agree_on_savable(const CheckpointContents& contents, ProcessGroup& group) {
   const std::vector<std::string> faults = all_gather_object(std::string_view(fault), group);
   const auto first = std::ranges::find_if(faults, [](const auto& text) { return !text.empty(); });
   if (first == faults.end()) return;
-  throw UsageError(fmt::format("a checkpoint cannot keep what rank {} trains: {}",
-                               first - faults.begin(), *first));
+  const auto rank = static_cast<int>(first - faults.begin());
+  throw UsageError(ErrorDetails{
+      .cause = fmt::format("a checkpoint cannot keep what rank {} trains: {}", rank, *first),
+      .peer = rank,
+      .contexts = {folder_on(group)}});
 }
 
 struct StampEndTime {
@@ -201,9 +210,10 @@ struct CheckpointFolder::State {
   // Collective: when it returns, no rank is writing. Returns the error of this rank. However long
   // the disk takes, no rank waits for another longer than the group's timeout.
   std::string finish_writing_on_all_ranks() {
-    const auto patience = group->timeout() / 4;
+    const auto poll_interval = group->timeout() / 4;
     for (bool done = false; !done;) {
-      const bool own = !writing.valid() || writing.wait_for(patience) == std::future_status::ready;
+      const bool own =
+          !writing.valid() || writing.wait_for(poll_interval) == std::future_status::ready;
       done = broadcast_object(own, 0, *group);
     }
     const std::string error = finish_writing();
@@ -256,7 +266,7 @@ struct CheckpointFolder::State {
   std::filesystem::path folder;
   std::shared_ptr<ProcessGroup> group;
   CheckpointFolderOptions options;
-  std::unique_ptr<CheckpointStore> store;  // on rank 0
+  std::unique_ptr<CheckpointStore> store;  // null except on rank 0
   // The newest checkpoint of an earlier run, until one has been loaded; otherwise empty.
   std::string not_loaded;
   std::shared_ptr<ProcessGroup> writers;
@@ -264,7 +274,7 @@ struct CheckpointFolder::State {
   std::future<std::string> writing;
   SpanRecorder* recorder_of_writing = nullptr;
   std::int64_t writing_began = 0;
-  // Set by the writing thread.
+  // The writing thread sets these two.
   std::int64_t writing_ended = 0;
   bool writers_are_broken = false;
 };
@@ -322,7 +332,7 @@ std::optional<CheckpointPosition> CheckpointFolder::load(
   restored.complete();
   if (state.store) state.store->continue_from(name);
   state.not_loaded.clear();
-  state.options.log(fmt::format("going on from {}, saved at step {}", path, position.step));
+  state.options.log(fmt::format("resuming from {}, saved at step {}", path, position.step));
   return position;
 }
 
@@ -333,13 +343,15 @@ void CheckpointFolder::save(const CheckpointContents& contents,
   require_module(contents);
   list_parameters_once(contents);
   if (!can_save()) {
-    throw UsageError(fmt::format(
-        "{} has checkpoints of an earlier run, the newest of which is {}; load it first to go "
-        "on, or choose another folder",
-        state.folder.string(), state.not_loaded));
+    throw UsageError(folder_on(*state.group),
+                     fmt::format("{} has checkpoints of an earlier run, the newest of which is {}",
+                                 state.folder.string(), state.not_loaded),
+                     "load it first to resume, or choose another folder");
   }
   if (position.step < 0) {
-    throw UsageError(fmt::format("a checkpoint cannot be of step {}; count from 0", position.step));
+    throw UsageError(folder_on(*state.group),
+                     fmt::format("a checkpoint cannot be of step {}", position.step),
+                     "count from 0");
   }
   require_utf8(position.notes, "the notes of a checkpoint");
   require_finite_scheduler(contents, *state.group);

@@ -23,16 +23,16 @@
 namespace lockstep {
 
 struct CheckpointFolderOptions {
-  // How many of the newest checkpoints are kept, at least 1.
+  // The number of newest checkpoints to keep, at least 1.
   int keep_last = 2;
-  // How many checkpoints with the highest scores are kept, which may be among the newest.
+  // The number of checkpoints to keep for their scores; they may be among the newest.
   int keep_best = 0;
-  // Called on rank 0 with lines of text: what was loaded, is damaged, or could not be written.
+  // Rank 0 calls this with lines of text: what was loaded, is damaged, or could not be written.
   std::function<void(const std::string&)> log = {};
 };
 
 // Only rank 0 reads and writes the folder: it need not be on the other ranks' machines. All calls
-// and the constructor are collective. For one thread at a time.
+// and the constructor are collective. Used by one thread at a time.
 class CheckpointFolder {
  public:
   // Makes the folder if it is missing, and removes unfinished checkpoints of killed processes.

@@ -14,8 +14,8 @@
 #include <torch/version.h>
 
 #include "lockstep/built_with.h"
-#include "lockstep/checkpoint/optimizer/load_optimizer_state.h"
 #include "lockstep/checkpoint/optimizer/optimizer_fields.h"
+#include "lockstep/checkpoint/optimizer/optimizer_state.h"
 #include "lockstep/checkpoint/optimizer/stored_optimizer.h"
 #include "lockstep/checkpoint/safetensors/safetensors_layout.h"
 #include "lockstep/checkpoint/state_dict.h"
@@ -55,7 +55,7 @@ std::string random_name(const std::string& device, int rank) {
 }
 
 // Buffers may differ between ranks: a BatchNorm has the statistics of its rank's own batches until
-// DistributedDataParallel broadcasts those of rank 0.
+// DistributedDataParallel broadcasts the statistics of rank 0.
 std::set<std::string> buffer_names(const torch::nn::Module& module) {
   std::set<const void*> parameters;
   for (const at::Tensor& parameter : distinct_parameters(module)) {
@@ -87,8 +87,8 @@ FileToSave random_numbers_to_save(const torch::nn::Module& module, const Process
 }
 
 // Skips a state of another size: another libtorch saved it, whose numbers this one cannot continue.
-void rerandom_numbers_to_save(const std::vector<NamedTensor>& tensors,
-                              const torch::nn::Module& module, const ProcessGroup& group) {
+void restore_random_numbers(const std::vector<NamedTensor>& tensors,
+                            const torch::nn::Module& module, const ProcessGroup& group) {
   for (auto& [device, generator] : generators(module, group)) {
     for (const auto& [name, state] : tensors) {
       if (name != random_name(device, group.rank())) continue;
@@ -185,7 +185,7 @@ std::function<void()> prepare_optimizer(const StoredCheckpoint& stored,
   const json& description = stored.manifest.at("optimizer");
   check_parameter_names(description.at("parameter_names"),
                         parameter_names(*contents.optimizer, state_dict(*contents.module)));
-  return prepare_optimizer_state(
+  return detail::prepare_optimizer_state(
       *contents.optimizer,
       saved_optimizer_state(file_of(stored, kOptimizerFile), description.at("param_groups")));
 }
@@ -206,7 +206,7 @@ std::map<std::string, double> restored_scheduler(const json& manifest,
 }
 
 void load_tensors(const CheckpointContents& contents, const std::vector<NamedTensor>& tensors) {
-  detail::copy_by_name(contents.tensors, tensors, /*strict=*/true, "those of the program");
+  detail::copy_by_name(contents.tensors, tensors, /*strict=*/true, "the program's tensors");
 }
 
 std::vector<NamedTensor> copies(std::vector<NamedTensor> tensors) {
@@ -312,7 +312,7 @@ PreparedRestore prepare_restore(const StoredCheckpoint& stored, const Checkpoint
         optimizer();
         if (contents.scaler != nullptr) *contents.scaler = scaler;
         if (contents.scheduler != nullptr) *contents.scheduler = scheduler;
-        rerandom_numbers_to_save(random, *contents.module, group);
+        restore_random_numbers(random, *contents.module, group);
       };
       return {complete, undo};
     } catch (...) {

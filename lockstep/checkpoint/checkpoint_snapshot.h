@@ -9,15 +9,15 @@
 
 #include "lockstep/checkpoint/checkpoint_contents.h"
 #include "lockstep/checkpoint/checkpoint_store.h"
-#include "lockstep/checkpoint/safetensors/file_to_save.h"
+#include "lockstep/checkpoint/safetensors/safetensors_layout.h"
 #include "lockstep/comm/process_group.h"
 
 namespace lockstep {
 
 struct CheckpointSnapshot {
-  // With the parts that this rank provides, which share the objects' memory.
+  // The files, with the parts that this rank provides; these share the objects' memory.
   std::vector<FileToSave> files;
-  // Does not have the files' sizes and hashes yet.
+  // The manifest, still without the files' sizes and hashes.
   nlohmann::json manifest;
 };
 
@@ -40,7 +40,7 @@ struct PreparedRestore {
   std::function<void()> undo;
 };
 
-// Not collective, although every rank calls it. CheckpointError if the contents do not fit; they
+// Every rank calls this, but it is not collective. CheckpointError if the contents do not fit; they
 // are then unchanged.
 PreparedRestore prepare_restore(const StoredCheckpoint& stored, const CheckpointContents& contents,
                                 const ProcessGroup& group);

@@ -37,7 +37,7 @@ constexpr std::string_view kReplaced = ".unfinished-replaced-";
 constexpr const char* kLock = ".lock";
 constexpr const char* kLatest = "latest";
 constexpr const char* kManifest = "manifest.json";
-// In the format of sha256sum, so that `sha256sum -c` checks the manifest.
+// The hash is in the format of sha256sum, so that `sha256sum -c` checks the manifest.
 constexpr const char* kManifestHash = "manifest.json.sha256";
 constexpr std::size_t kMostManifestBytes = 64 << 20;
 constexpr int kMostManifestDepth = 20;
@@ -159,7 +159,7 @@ std::vector<NamedTensor> read_hashed(const fs::path& file, const json& descripti
   }
   if (sha256_of(bytes) != description.at("sha256").get<std::string>()) {
     throw CheckpointError(
-        fmt::format("{} is damaged: its SHA-256 is not that of {}", file.string(), kManifest));
+        fmt::format("{} is damaged: its SHA-256 does not match {}", file.string(), kManifest));
   }
   const SafetensorsFile opened(bytes, file.string());
   std::vector<NamedTensor> tensors;
@@ -211,7 +211,7 @@ json read_manifest(const fs::path& checkpoint) {
   const std::string hash = read_text(checkpoint / kManifestHash, 256);
   if (hash != fmt::format("{}  {}\n", sha256_of(std::as_bytes(std::span(text))), kManifest)) {
     throw CheckpointError(
-        fmt::format("{} is damaged: its SHA-256 is not that of {}", file.string(), kManifestHash));
+        fmt::format("{} is damaged: its SHA-256 does not match {}", file.string(), kManifestHash));
   }
   return parse_manifest(text, file);
 }
@@ -279,7 +279,7 @@ void CheckpointStore::remove_unfinished() {
 void CheckpointStore::continue_from(const std::string& name) {
   const auto current = std::ranges::find(kept_, name, &Kept::name);
   if (current == kept_.end()) return;
-  // Later ones are damaged.
+  // Later checkpoints are damaged.
   for (auto later = current + 1; later != kept_.end(); ++later) later->score.reset();
   std::rotate(kept_.begin(), current + 1, kept_.end());
 }
@@ -356,7 +356,7 @@ void CheckpointStore::remember(const std::string& name, std::optional<double> sc
 }
 
 void CheckpointStore::remove_old() {
-  // Checkpoints that somebody has moved or removed meanwhile no longer belong to this run.
+  // Checkpoints that somebody has moved or removed no longer belong to this run.
   std::erase_if(kept_, [&](const Kept& kept) { return is_missing(in(kept.name)); });
   std::vector<const Kept*> best;
   for (const Kept& kept : kept_) {

@@ -39,7 +39,7 @@ struct StoredCheckpoint {
 // version that this Lockstep does not read.
 StoredCheckpoint read_checkpoint(const std::filesystem::path& checkpoint);
 
-// Reads only the manifest, and compares it with its own hash. CheckpointError as above.
+// Reads only the manifest, and compares it with its own hash. Throws what read_checkpoint() throws.
 nlohmann::json read_manifest(const std::filesystem::path& checkpoint);
 
 // A file of a checkpoint: the concatenation of its pieces.
@@ -55,15 +55,15 @@ class CheckpointStore {
   // UsageError if that is impossible or if another run writes there.
   CheckpointStore(std::filesystem::path folder, int keep_last, int keep_best);
 
-  // Call it when training continues from this checkpoint: later ones, which are damaged, are then
-  // the first to be removed.
+  // Call it after training has resumed from the checkpoint `name`. The later ones, which are
+  // damaged, are removed first.
   void continue_from(const std::string& name);
 
   // Writes the checkpoint of a step, completes the manifest with the files' sizes and hashes, and
-  // then removes old checkpoints. One of the same step is replaced. Blocks until everything is on
-  // the disk. BackendError if the disk fails or is full; older checkpoints then remain as they
-  // were. Returns what failed after the checkpoint was complete, such as the removal of an old one;
-  // usually empty.
+  // then removes old checkpoints. A checkpoint of the same step is replaced. Blocks until
+  // everything is on the disk. BackendError if the disk fails or is full; older checkpoints then
+  // remain as they were. Returns what failed after the checkpoint was complete, such as the removal
+  // of an old one; usually empty.
   std::string write(std::int64_t step, std::optional<double> score, nlohmann::json manifest,
                     const std::vector<CheckpointFile>& files);
 

@@ -37,26 +37,26 @@ namespace lockstep {
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::filesystem::path& file);
-  // From memory, which must outlive this object; `name` replaces the file's name in errors.
+  // Reads from memory, which must outlive this object; `name` replaces the file's name in errors.
   SafetensorsFile(std::span<const std::byte> bytes, std::string name);
   ~SafetensorsFile();
   SafetensorsFile(SafetensorsFile&&) noexcept;
   SafetensorsFile& operator=(SafetensorsFile&&) noexcept;
 
-  // In the header's order.
+  // The entries, in the header's order.
   const std::vector<SafetensorsEntry>& entries() const;
-  // For an index, the metadata of all its files; of a key in several files, the first file's value.
+  // For an index, the metadata of all its files; a key in several files has the value of the first.
   const std::map<std::string, std::string>& metadata() const;
 
   // Whether this libtorch has the entry's type.
   bool can_read(std::size_t index) const;
 
-  // The tensor of this entry, on the CPU and contiguous, in memory of its own. CheckpointError
-  // unless can_read(index), if memory is lacking, or if an element of type bool is neither 0 nor 1;
-  // BackendError if the disk fails.
+  // Returns the tensor of this entry, on the CPU and contiguous, in memory of its own.
+  // CheckpointError unless can_read(index), if memory is lacking, or if an element of type bool is
+  // neither 0 nor 1; BackendError if the disk fails.
   at::Tensor read(std::size_t index) const;
 
-  // The bytes of an entry of any type, as a tensor of one dimension and of type kByte.
+  // Returns the bytes of an entry of any type, as a tensor of one dimension and of type kByte.
   at::Tensor read_bytes(std::size_t index) const;
 
  private:

@@ -11,7 +11,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "lockstep/checkpoint/checkpoint_store.h"
-#include "lockstep/checkpoint/safetensors/file_to_save.h"
+#include "lockstep/checkpoint/safetensors/safetensors_layout.h"
 #include "lockstep/comm/process_group.h"
 
 namespace lockstep {
@@ -20,7 +20,7 @@ namespace lockstep {
 // the other ranks the size of their parts.
 class StagedCheckpoint {
  public:
-  // Replaces what was staged before.
+  // Copies this rank's parts; replaces what was staged before.
   void copy(const std::vector<FileToSave>& files, int rank);
 
   // Completes the copy on rank 0. Collective; the group has the ranks that called copy().
@@ -38,7 +38,7 @@ class StagedCheckpoint {
   struct StagedFile {
     std::string name;
     std::string head;
-    std::int64_t offset;  // of the data, in the memory of rank 0
+    std::int64_t offset;  // where the data begins in the memory of rank 0
     std::int64_t bytes;
   };
 

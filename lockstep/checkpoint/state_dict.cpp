@@ -190,7 +190,7 @@ StateDifferences detail::copy_by_name(std::span<const NamedTensor> targets,
     if (!hint.empty()) text += "\n" + hint;
     throw CheckpointError(text);
   }
-  // Almost nothing is loaded then.
+  // With such names, almost nothing is loaded.
   if (!hint.empty()) libtorch::warn("load_state_dict", "[load_state_dict] " + hint);
   const at::NoGradGuard no_grad;
   separate_sources(copies);

@@ -175,7 +175,7 @@ bool is_state_dict(const TorchValue& value) {
 
 // Describes what keeps a dict with tensors from being a state dict, such as a module's extra state;
 // empty for any other value.
-std::string entry_in_the_way(const TorchValue& value) {
+std::string describe_other_entry(const TorchValue& value) {
   const auto* dict = std::get_if<TorchValue::Dict>(&value.data);
   if (dict == nullptr) return "";
   const auto named = std::ranges::count_if(*dict, is_named_tensor);
@@ -196,15 +196,15 @@ std::string parts_text(const TorchValue& value) {
   constexpr int kMost = 20;
   int parts = 0;
   std::string text;
-  std::string in_the_way;
+  std::string other_entry;
   if (const auto* dict = std::get_if<TorchValue::Dict>(&value.data)) {
     for (const auto& [key, item] : *dict) {
       const auto* name = std::get_if<std::string>(&key.data);
       if (name == nullptr) continue;
-      if (in_the_way.empty()) {
-        in_the_way = entry_in_the_way(item);
-        if (!in_the_way.empty())
-          in_the_way = fmt::format("of {}, {}", in_quotes(*name), in_the_way);
+      if (other_entry.empty()) {
+        other_entry = describe_other_entry(item);
+        if (!other_entry.empty())
+          other_entry = fmt::format("of {}, {}", in_quotes(*name), other_entry);
       }
       if (!is_state_dict(item) || ++parts > kMost) continue;
       text += fmt::format("{}{}", text.empty() ? "" : ", ", in_quotes(*name));
@@ -212,9 +212,9 @@ std::string parts_text(const TorchValue& value) {
   }
   if (parts > kMost) text += fmt::format(" and {} more", parts - kMost);
   if (!text.empty()) return "these parts are: " + text;
-  if (in_the_way.empty()) return "no part of it is one";
+  if (other_entry.empty()) return "no part of it is one";
   return fmt::format("no part of it is one: {}; take the tensors alone with all_tensors(part)",
-                     in_the_way);
+                     other_entry);
 }
 
 void append_tensors(const TorchValue& value, const std::string& name,
@@ -268,13 +268,13 @@ std::vector<NamedTensor> state_dict_of(const TorchValue& value, std::string_view
         in_quotes(part)));
   }
   if (found == nullptr || !is_state_dict(*found)) {
-    const std::string in_the_way = found == nullptr ? "" : entry_in_the_way(*found);
+    const std::string other_entry = found == nullptr ? "" : describe_other_entry(*found);
     throw CheckpointError(fmt::format(
         "{} is not a dict of names and tensors{}",
         part.empty() ? "the saved value" : fmt::format("the part {}", in_quotes(part)),
-        in_the_way.empty()
+        other_entry.empty()
             ? "; " + parts_text(value)
-            : fmt::format(": {}; take the tensors alone with all_tensors(value)", in_the_way)));
+            : fmt::format(": {}; take the tensors alone with all_tensors(value)", other_entry)));
   }
   std::vector<NamedTensor> tensors;
   for (const auto& [key, item] : std::get<TorchValue::Dict>(found->data)) {

@@ -21,7 +21,7 @@ namespace lockstep {
 //
 // CheckpointError, naming the file and the cause, if the file is damaged or contains anything else:
 // Python's pickle can call any function, and this reader calls none. It refuses archives that are
-// compressed, TorchScript archives (also those of C++'s torch::save), files from before
+// compressed, TorchScript archives (C++'s torch::save writes them too), files from before
 // PyTorch 1.6, and tensors with more elements than their storage, as expand() makes them. The error
 // for a file of another known format names that. UsageError if there is no such file, or if it is a
 // folder; BackendError if the disk fails.

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The rows of the table, with the backends that this build contains.
+// The rows of the table, with the backends that this build contains, and the rule of "auto".
 #include "lockstep/comm/backends.h"
 
 #include <algorithm>
 #include <array>
 
+#include <fmt/format.h>
+
 #include "lockstep/built_with.h"
-#include "lockstep/comm/core/host_map.h"
 #include "lockstep/comm/core/make_backends.h"
 #include "lockstep/core/error.h"
+#include "lockstep/rendezvous/exchange.h"
 #include "lockstep/rendezvous/mpi_library.h"
-#include "lockstep/rendezvous/mpi_rendezvous.h"
 
 namespace lockstep {
 namespace {
@@ -125,6 +126,20 @@ bool is_usable(const BackendRow& row) {
   } catch (const BackendError&) {
     return false;
   }
+}
+
+Choice choose_backend(const Placement& placement) {
+  if (placement.ranks == 1) return {"self", "there is one rank"};
+  if (placement.gpu_for_each_rank) return {"nccl", "each rank has a GPU of its own"};
+  if (placement.hosts == 1) return {"shm", "all ranks share this machine"};
+  const std::string why = fmt::format("the ranks are on {} hosts", placement.hosts);
+  if (placement.hosts == placement.ranks) return {placement.between_hosts, why};
+  if (placement.between_hosts == "gloo") return {std::string("hierarchical"), why};
+  return {"hierarchical:" + placement.between_hosts, why};
+}
+
+std::string backend_between_hosts() {
+  return !backend_row("gloo").built_in() && backend_row("mpi").built_in() ? "mpi" : "gloo";
 }
 
 }  // namespace lockstep

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The table of backends, one row for each that can be asked for. --help, `lockstep doctor` and
-// errors about missing backends use it; "auto" asks it which backends can be used.
+// The table of backends, one row for each that can be asked for, and the choice that "auto" stands
+// for. --help, `lockstep doctor` and errors about missing backends use the table.
 #pragma once
 
 #include <memory>
@@ -39,5 +39,27 @@ std::span<const BackendRow> backend_rows();
 const BackendRow& backend_row(std::string_view name);
 // Whether the backend is built in, and its library can be used.
 bool is_usable(const BackendRow& row);
+
+// Where the ranks of a group are.
+struct Placement {
+  int ranks = 1;
+  int hosts = 1;
+  // Each rank has a GPU that no other rank has, and NCCL can be loaded.
+  bool gpu_for_each_rank = false;
+  // The backend that joins hosts: gloo, or mpi if gloo is not built in.
+  std::string between_hosts = "gloo";
+};
+
+// The backend that joins hosts in this build.
+std::string backend_between_hosts();
+
+struct Choice {
+  std::string backend;
+  // The reason, as text: "all ranks share this machine".
+  std::string why;
+};
+
+// The backend that "auto" stands for.
+Choice choose_backend(const Placement& placement);
 
 }  // namespace lockstep

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lockstep/comm/core/backend.h"
+#include "lockstep/core/error.h"
 #include "lockstep/rendezvous/membership.h"
 #include "lockstep/tensor/piece.h"
 #include "lockstep/tensor/reduce_op.h"
@@ -22,13 +23,13 @@ class ArgumentChecks {
                  std::string_view operation)
       : backend_(backend), membership_(membership), device_(device), operation_(operation) {}
 
-  // The beginning of every message: "[shm] all_reduce, rank 1 of 4: ".
-  std::string where() const;
+  // Where every error of this call occurs: "[shm] all_reduce, rank 1 of 4".
+  ErrorContext context() const;
 
   void new_tensor(at::IntArrayRef sizes, const at::TensorOptions& options) const;
   // There is at least one tensor, and all are defined and dense.
   void tensors(at::TensorList tensors) const;
-  // The same, and no two elements of a tensor share memory.
+  // As tensors(), and no two elements of a tensor share memory.
   void outputs(at::TensorList tensors) const;
   void contiguous(const at::Tensor& output) const;
   // The tensor's type suits the operation and the scale.
@@ -48,6 +49,8 @@ class ArgumentChecks {
   void pieces(const at::Tensor& tensor, const std::vector<Piece>& pieces) const;
 
  private:
+  [[noreturn]] void refuse(const std::string& cause, const std::string& remedy = {}) const;
+
   int rank() const { return membership_.rank; }
   int size() const { return membership_.world_size; }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Measures offsets as Cristian's algorithm does: the middle of the shortest round trip.
+// Measures offsets by Cristian's algorithm: the middle of the shortest round trip.
 #include "lockstep/comm/clock_offset.h"
 
 #include <algorithm>

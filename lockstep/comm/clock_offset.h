@@ -12,7 +12,7 @@
 namespace lockstep {
 
 struct ClockOffset {
-  // Rank 0's clock minus this rank's.
+  // The time on rank 0's clock minus the time on this rank's clock.
   std::int64_t nanoseconds = 0;
   // The offset was at most this far from the true one when it was measured. 0 for a rank that
   // shares rank 0's clock. Clocks of different machines drift apart afterwards.

@@ -16,8 +16,7 @@
 
 #include "lockstep/core/environment.h"
 #include "lockstep/core/process/cpu.h"
-#include "lockstep/core/process/load.h"
-#include "lockstep/launch/start_anew.h"
+#include "lockstep/launch/start_method.h"
 #include "lockstep/libtorch_compat.h"
 #include "lockstep/rendezvous/launchers.h"
 #include "lockstep/tensor/device_copies.h"
@@ -27,7 +26,7 @@ namespace {
 
 // A rank that reruns main repeats its parent's calls, including those that warn.
 bool repeats_its_parent() {
-  return started_anew() != nullptr;
+  return pending_start() != nullptr;
 }
 
 // One flag, so that it warns once whatever the kind of ranks.

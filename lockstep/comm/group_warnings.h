@@ -10,7 +10,7 @@
 namespace lockstep {
 
 // For an unrequested group of one on a terminal: no launcher started this process, and it may use
-// several cores or GPUs. `device` is the group's.
+// several cores or GPUs. `device` is the group's device.
 void warn_of_group_of_one(at::Device device);
 
 // For a process that no launcher started, and whose user has set nothing about OpenMP: idle threads
@@ -25,7 +25,7 @@ void spare_busy_cores();
 // warn themselves.
 void warn_of_oversubscription(const Membership& member);
 
-// The same for ranks that are threads of this process.
+// Warns in the same way about ranks that are threads of this process.
 void warn_of_oversubscription(int threads);
 
 }  // namespace lockstep

@@ -3,18 +3,22 @@
 #include "lockstep/comm/init_process_group.h"
 
 #include <algorithm>
+#include <sstream>
 
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "lockstep/comm/backends.h"
-#include "lockstep/comm/choose_backend.h"
 #include "lockstep/comm/core/make_backends.h"
 #include "lockstep/comm/group_warnings.h"
+#include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
+#include "lockstep/rendezvous/exchange.h"
 #include "lockstep/rendezvous/losses.h"
 #include "lockstep/rendezvous/rendezvous.h"
+#include "lockstep/rendezvous/roll_call.h"
 #include "lockstep/tensor/device_copies.h"
 
 namespace lockstep {
@@ -35,15 +39,75 @@ at::Device choose_device(std::optional<at::Device> wanted, const Membership& mem
   }
   if (device.is_cuda()) {
     if (device.index() >= gpus) {
-      throw UsageError(fmt::format(
-          "rank {} of {}: device {} was asked for, but {}; ask for cpu, or use a libtorch with "
-          "CUDA on a machine with that GPU",
-          member.rank, member.world_size, device.str(),
-          gpus == 0 ? "this libtorch sees no GPU" : fmt::format("there are only {} GPUs", gpus)));
+      throw UsageError({.rank = member.rank, .size = member.world_size},
+                       fmt::format("device {} was asked for, but {}", device.str(),
+                                   gpus == 0 ? "this libtorch sees no GPU"
+                                             : fmt::format("there are only {} GPUs", gpus)),
+                       "ask for cpu, or use a libtorch with CUDA on a machine with that GPU");
     }
     c10::impl::VirtualGuardImpl(at::kCUDA).setDevice(device);
   }
   return device;
+}
+
+// The GPU's name, the same in all processes of this machine: CUDA_VISIBLE_DEVICES renumbers GPUs.
+std::string gpu_name(at::Device device) {
+  std::istringstream visible(environment("CUDA_VISIBLE_DEVICES").value_or(""));
+  std::string name = std::to_string(device.index());
+  std::string entry;
+  for (int index = 0; std::getline(visible, entry, ','); ++index) {
+    if (index == device.index()) name = entry;
+  }
+  return name;
+}
+
+// Whether NCCL can join the ranks, which needs a GPU for each. All ranks get the same answer, even
+// if they were given different devices.
+bool has_gpu_for_each_rank(const Membership& member, const GroupOptions& options) {
+  if (!c10::impl::hasDeviceGuardImpl(at::kCUDA)) return false;
+  const bool can = options.device.is_cuda() && is_usable(backend_row("nccl"));
+  auto gpus = exchange(member, "gpus", can ? this_host() + " " + gpu_name(options.device) : "",
+                       Deadline::after(options.timeout));
+  std::ranges::sort(gpus);
+  return !gpus.front().empty() && std::ranges::adjacent_find(gpus) == gpus.end();
+}
+
+Placement find_placement(const Membership& member, const GroupOptions& options) {
+  Placement placement{.ranks = member.world_size,
+                      .gpu_for_each_rank = has_gpu_for_each_rank(member, options),
+                      .between_hosts = backend_between_hosts()};
+  if (!member.address.empty()) {
+    placement.hosts =
+        static_cast<int>(map_hosts(member, this_host(), Deadline::after(options.timeout)).size());
+  }
+  return placement;
+}
+
+// `backend` is one of backends(). A blocking collective call. With "auto", the ranks tell each
+// other where they are.
+std::shared_ptr<ProcessGroup> make_group(std::string backend, Membership member,
+                                         GroupOptions options) {
+  if (member.store) {
+    member.processes = call_roll(member, backend, Deadline::after(options.timeout));
+    warn_of_oversubscription(member);
+  }
+  if (member.world_size == 1) {
+    options.why = choose_backend({}).why;
+    auto alone = make_self_backend(member, options);
+    return std::make_shared<ProcessGroup>(std::move(member), std::move(options), std::move(alone));
+  }
+  if (backend == "auto") {
+    const Choice choice = choose_backend(find_placement(member, options));
+    backend = choice.backend;
+    options.why = choice.why;
+  }
+  const BackendRow& row = backend_row(backend);
+  if (!row.built_in()) {
+    throw BackendError(
+        fmt::format("backend \"{}\" is not built into this Lockstep: {}", backend, row.how_to_get));
+  }
+  auto joined = row.join(member, options, backend);
+  return std::make_shared<ProcessGroup>(std::move(member), std::move(options), std::move(joined));
 }
 
 }  // namespace
@@ -64,7 +128,7 @@ std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
                                   .timeout = options.timeout});
   const GroupOptions group{.timeout = options.timeout,
                            .device = choose_device(options.device, member)};
-  // There is no store if no variable and no option says which rank this is.
+  // There is no store if no variable and no option gives this process a rank.
   if (!member.store && !options.world_size) warn_of_group_of_one(group.device);
   if (member.world_size == 1 && group.device.is_cpu()) spare_busy_cores();
   const GroupLosses losses(member);
@@ -74,7 +138,9 @@ std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
     return made;
   } catch (const StoreLost& error) {
     losses.note(error);
-    throw PeerLost(0, error.what());
+    ErrorDetails details = error.details();
+    details.peer = 0;
+    throw PeerLost(std::move(details));
   } catch (const Error&) {
     losses.note(std::current_exception());
     throw;

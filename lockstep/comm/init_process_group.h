@@ -31,8 +31,8 @@ struct InitOptions {
 };
 
 // Blocks until all ranks have joined. UsageError if options or environment are contradictory or
-// conflict with those of other ranks; PeerLost names a rank that joined and died, TimeoutError the
-// ranks that did not join; BackendError if the backend is not built in or its library cannot be
+// conflict with those of the other ranks; PeerLost names a rank that joined and died, TimeoutError
+// the ranks that did not join; BackendError if the backend is not built in or its library cannot be
 // loaded, or the system refuses what it needs. TORCH_WARN, once each, for an unrequested group
 // of one on a terminal, for more ranks on a machine than cores, and if a group of one on CPU, whose
 // environment says nothing about OpenMP, finds the cores in use: libtorch then gets only as many

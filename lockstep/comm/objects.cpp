@@ -34,6 +34,10 @@ std::string string_of(const at::Tensor& bytes) {
   return std::string(static_cast<const char*>(bytes.data_ptr()), bytes.nbytes());
 }
 
+ErrorContext context_of(const ProcessGroup& group) {
+  return {.rank = group.rank(), .size = group.size()};
+}
+
 }  // namespace
 
 std::string broadcast_object(std::string_view object, int root, GroupArgument argument) {
@@ -52,7 +56,7 @@ std::vector<std::string> all_gather_object(std::string_view object, GroupArgumen
   ProcessGroup& group = argument.get();
   const at::Tensor lengths = at::empty({group.size()}, at::kLong);
   group.all_gather_into_tensor(lengths, length_of(object)).wait();
-  // Every rank passes as many bytes as the longest object has.
+  // Every rank passes `longest` bytes, the length of the longest object.
   const std::int64_t longest = lengths.max().item<std::int64_t>();
   const at::Tensor all = at::empty({group.size(), longest}, at::kByte);
   group.all_gather_into_tensor(all, bytes_of(object, longest)).wait();
@@ -65,13 +69,13 @@ std::vector<std::string> all_gather_object(std::string_view object, GroupArgumen
 
 void detail::check_object_size(std::size_t bytes, std::size_t expected, const ProcessGroup& group) {
   if (bytes == expected) return;
-  throw UsageError(fmt::format(
-      "rank {} of {}: an object has {} bytes here and {} on another rank; all ranks must name the "
-      "same type",
-      group.rank(), group.size(), expected, bytes));
+  throw UsageError(
+      context_of(group),
+      fmt::format("an object has {} bytes here and {} on another rank", expected, bytes),
+      "all ranks must name the same type");
 }
 
-// One byte before what follows tells the two kinds apart, and from objects of another type.
+// The first byte distinguishes the two kinds from each other, and from objects of another type.
 std::string detail::packed_json(const std::vector<std::uint8_t>& message) {
   std::string bytes(1, kJson);
   bytes.append(message.begin(), message.end());
@@ -85,10 +89,10 @@ std::string detail::packed_fault(const std::string& place, const std::exception&
 std::vector<std::uint8_t> detail::unpacked_json(const std::string& bytes, int from,
                                                 const ProcessGroup& group) {
   if (bytes.starts_with(kFault)) {
-    throw UsageError(fmt::format(
-        "rank {} of {}: the JSON that rank {} passed has text that is not UTF-8, {}; convert the "
-        "text, or pass bytes as nlohmann::json::binary",
-        group.rank(), group.size(), from, bytes.substr(1)));
+    throw UsageError(context_of(group),
+                     fmt::format("the JSON that rank {} passed has text that is not UTF-8, {}",
+                                 from, bytes.substr(1)),
+                     "convert the text, or pass bytes as nlohmann::json::binary");
   }
   if (!bytes.starts_with(kJson)) {
     refuse_json(fmt::format("{} bytes of something else", bytes.size()), group);
@@ -97,9 +101,8 @@ std::vector<std::uint8_t> detail::unpacked_json(const std::string& bytes, int fr
 }
 
 void detail::refuse_json(const std::string& why, const ProcessGroup& group) {
-  throw UsageError(fmt::format(
-      "rank {} of {}: what another rank passed is not JSON; all ranks must name the same type: {}",
-      group.rank(), group.size(), why));
+  throw UsageError(context_of(group), fmt::format("another rank did not pass JSON: {}", why),
+                   "all ranks must name the same type");
 }
 
 }  // namespace lockstep

@@ -16,9 +16,9 @@
 
 namespace lockstep {
 
-// Root's string, on every rank; the other ranks' arguments are ignored.
+// Returns root's string on every rank; the other ranks' arguments are ignored.
 std::string broadcast_object(std::string_view object, int root, GroupArgument group);
-// Every rank's string, in rank order. Lengths may differ.
+// Returns every rank's string, in rank order. Lengths may differ.
 std::vector<std::string> all_gather_object(std::string_view object, GroupArgument group);
 
 // nlohmann::json, or a type with the same interface.
@@ -32,11 +32,11 @@ concept JsonObject = requires(const T& object, const std::vector<std::uint8_t>& 
 
 namespace detail {
 
-// A JSON value as bytes, or why it has none. Its numbers stay what they are, also NaN and infinity,
-// for which JSON's text has no words.
+// A JSON value as bytes, or the reason why it cannot be packed. Numbers keep their values, also NaN
+// and infinity, which JSON's text cannot express.
 std::string packed_json(const std::vector<std::uint8_t>& message);
 std::string packed_fault(const std::string& place, const std::exception& fault);
-// The bytes of packed_json(), which rank `from` passed. UsageError for those of packed_fault(), or
+// The bytes of packed_json(), which rank `from` passed. UsageError for bytes of packed_fault(), or
 // of another type.
 std::vector<std::uint8_t> unpacked_json(const std::string& bytes, int from,
                                         const ProcessGroup& group);
@@ -74,7 +74,7 @@ std::string packed(const T& object) {
   }
 }
 
-// What rank `from` passed.
+// The object that rank `from` passed.
 template <class T>
 T unpacked(const std::string& bytes, int from, const ProcessGroup& group) {
   if constexpr (JsonObject<T>) {

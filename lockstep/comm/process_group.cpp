@@ -4,22 +4,25 @@
 
 #include <algorithm>
 #include <exception>
+#include <set>
 
+#include <ATen/ops/full.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include "lockstep/comm/check_arguments.h"
 #include "lockstep/comm/core/backend.h"
-#include "lockstep/comm/core/progress.h"
+#include "lockstep/comm/core/task_engine.h"
 #include "lockstep/comm/ring_all_reduce.h"
 #include "lockstep/core/error.h"
 #include "lockstep/rendezvous/launchers.h"
 #include "lockstep/rendezvous/losses.h"
+#include "lockstep/rendezvous/prefix_store.h"
 #include "lockstep/tensor/device_copies.h"
 #include "lockstep/tensor/piece.h"
 
 namespace lockstep {
-
 namespace {
 
 // First line of the exception that is being handled. One that still unwinds cannot be inspected.
@@ -45,9 +48,21 @@ Call reducing(Collective collective, const AllReduceOptions& options, int root =
   return {.collective = collective, .op = options.op, .root = root, .scale = options.scale};
 }
 
-// By each rank, if parts of this size go round to all ranks.
+// The bytes that each rank sends if parts of this size travel around a ring of all ranks.
 std::uint64_t sent_in_a_ring(const at::Tensor& part, int ranks) {
   return static_cast<std::uint64_t>(ranks - 1) * part.nbytes();
+}
+
+// Pads the lists of ranks in a split to the same length.
+constexpr std::int32_t kNoRank = -1;
+// Tells every rank that this rank's list cannot form a group.
+constexpr std::int32_t kImpossibleList = -2;
+
+std::vector<int> as_list(const at::Tensor& tensor) {
+  const auto* begin = tensor.data_ptr<std::int32_t>();
+  std::vector<int> ranks(begin, begin + tensor.numel());
+  ranks.erase(std::remove(ranks.begin(), ranks.end(), kNoRank), ranks.end());
+  return ranks;
 }
 
 }  // namespace
@@ -137,7 +152,7 @@ Work ProcessGroup::all_reduce_pieces(const at::Tensor& tensor, std::vector<Piece
   const ElementRange share = ring ? ElementRange() : own_share(tensor);
   std::erase_if(pieces, [&](const Piece& piece) {
     const bool stays = share.contains(piece.range()) && is_usable_on(at::kCPU, piece.values);
-    if (!stays) bring_in(tensor, piece);
+    if (!stays) copy_into(tensor, piece);
     return !stays;
   });
   if (ring) return all_reduce(tensor, options);
@@ -320,6 +335,67 @@ Work ProcessGroup::start_ring(const CollectiveArgs& args) {
   share_progress(ring);
   ring->try_advance();
   return Work(std::move(ring));
+}
+
+// All ranks agree on the new groups before any rank joins one.
+std::shared_ptr<ProcessGroup> ProcessGroup::split(const std::vector<int>& ranks) {
+  const ArgumentChecks checks = checks_of("split");
+  const bool possible =
+      std::ranges::all_of(ranks, [&](int member) { return member >= 0 && member < size(); }) &&
+      std::set(ranks.begin(), ranks.end()).size() == ranks.size();
+  // Compared first, so that errors mention the split and not the all_gather.
+  backend_->start({.call = {.collective = Collective::split}}).wait();
+  const at::Tensor own = at::full({size()}, possible ? kNoRank : kImpossibleList, at::kInt);
+  if (possible) std::copy(ranks.begin(), ranks.end(), own.data_ptr<std::int32_t>());
+  std::vector<at::Tensor> lists;
+  for (int peer = 0; peer < size(); ++peer) lists.push_back(at::full({size()}, kNoRank, at::kInt));
+  all_gather(lists, own).wait();
+  const int number = ++splits_;
+
+  if (!possible) {
+    throw UsageError(checks.context(),
+                     fmt::format("the list [{}] names a rank twice, or one that is not in this "
+                                 "group, whose ranks are 0 to {}",
+                                 fmt::join(ranks, ", "), size() - 1));
+  }
+  for (int peer = 0; peer < size(); ++peer) {
+    if (lists[peer][0].item<int>() != kImpossibleList) continue;
+    throw UsageError(checks.context(), fmt::format("rank {} passed an invalid list", peer),
+                     "its own error says why");
+  }
+  // Every rank sees all lists, so all of them find the same fault.
+  for (int peer = 0; peer < size(); ++peer) {
+    const auto list = as_list(lists[peer]);
+    for (const int member : list) {
+      const auto other = as_list(lists[member]);
+      if (other == list || std::ranges::find(list, peer) == list.end()) continue;
+      throw UsageError(checks.context(),
+                       fmt::format("rank {} names the ranks [{}], but rank {}, which is one of "
+                                   "them, names [{}]",
+                                   peer, fmt::join(list, ", "), member, fmt::join(other, ", ")),
+                       "ranks of one new group must pass the same list");
+    }
+  }
+  if (std::ranges::find(ranks, rank()) == ranks.end()) return nullptr;
+  // Its ranks rendezvous where the group's did, under a name of their own.
+  const std::string name = fmt::format("{}/{}", number, fmt::join(ranks, "-"));
+  Membership member = membership_.part(ranks);
+  if (member.store) {
+    member.store = std::make_shared<PrefixStore>(name + "/", std::move(member.store));
+  }
+  const GroupLosses losses(member);
+  try {
+    auto backend = backend_->split(name, member);
+    return std::make_shared<ProcessGroup>(std::move(member),
+                                          GroupOptions{.timeout = timeout(), .device = device()},
+                                          std::move(backend));
+  } catch (const StoreLost& error) {
+    losses.note(error);
+    throw;
+  } catch (const Error&) {
+    losses.note(std::current_exception());
+    throw;
+  }
 }
 
 }  // namespace lockstep

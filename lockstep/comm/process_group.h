@@ -7,8 +7,8 @@
 // accepted for a list. Tensors of one call must not overlap, except that an output may be the input
 // itself, or, in all_gather_into_tensor and reduce_scatter_tensor, one may be this rank's part of
 // the other. A group may be used from several threads, as long as all ranks agree on the order.
-// After an error the group is unusable and says so, except after a UsageError about this rank's own
-// arguments, or where a function says that the group stays usable.
+// After an error the group is unusable, and later calls throw that error, except after a UsageError
+// about this rank's own arguments, or where a function says that the group stays usable.
 //
 // Ranks compare each call before they use its result, also over a network; if calls differ, each
 // rank throws a UsageError that names both. On nccl they do so only with
@@ -73,19 +73,19 @@ class ProcessGroup final : public std::enable_shared_from_this<ProcessGroup> {
   Work all_reduce(at::TensorList tensors, AllReduceOptions options = {});
   Work all_reduce(at::TensorList tensors, ReduceOp op) { return all_reduce(tensors, {.op = op}); }
 
-  // Root's tensors become the reduction; the other ranks' tensors do not change.
+  // The tensors of root become the reduction; the other ranks' tensors do not change.
   Work reduce(at::TensorList tensors, int root, AllReduceOptions options = {});
   Work reduce(at::TensorList tensors, int root, ReduceOp op) {
     return reduce(tensors, root, {.op = op});
   }
 
-  // Each tensor becomes a copy of root's.
+  // Each tensor becomes a copy of root's tensor.
   Work broadcast(at::TensorList tensors, int root);
 
   // outputs[r] becomes rank r's input. All have the same number of elements and the same type.
   Work all_gather(std::vector<at::Tensor> outputs, const at::Tensor& input);
 
-  // The same into one contiguous tensor, in rank order: of shape {size() * n, ...} or {size(), n,
+  // all_gather into one contiguous tensor, in rank order: of shape {size() * n, ...} or {size(), n,
   // ...} for inputs of shape {n, ...}.
   Work all_gather_into_tensor(const at::Tensor& output, const at::Tensor& input);
 
@@ -103,7 +103,7 @@ class ProcessGroup final : public std::enable_shared_from_this<ProcessGroup> {
     return reduce_scatter(output, std::move(inputs), {.op = op});
   }
 
-  // The same from one tensor that holds the inputs for all ranks, in rank order.
+  // reduce_scatter from one tensor that holds the inputs for all ranks, in rank order.
   Work reduce_scatter_tensor(const at::Tensor& output, const at::Tensor& input,
                              AllReduceOptions options = {});
   Work reduce_scatter_tensor(const at::Tensor& output, const at::Tensor& input, ReduceOp op) {
@@ -170,7 +170,7 @@ class ProcessGroup final : public std::enable_shared_from_this<ProcessGroup> {
   std::vector<std::byte*> symmetric_memory(const at::Tensor& tensor) const;
   // Adds to bytes_sent() what the caller has moved through symmetric memory.
   void count_sent(std::int64_t bytes) { bytes_sent_ += static_cast<std::uint64_t>(bytes); }
-  // The number of calls that this rank has made, except those of empty().
+  // The number of calls that this rank has made, except calls of empty().
   std::uint64_t calls_made() const { return calls_made_; }
 
  private:
@@ -187,7 +187,7 @@ class ProcessGroup final : public std::enable_shared_from_this<ProcessGroup> {
   GroupOptions options_;
   std::shared_ptr<Backend> backend_;
   const pid_t owner_;  // a forked child has the object too
-  // Counted when the group was formed.
+  // std::uncaught_exceptions() when the group was formed.
   const int exceptions_in_flight_;
   const bool in_handler_;
   std::atomic<std::uint64_t> calls_made_ = 0;

@@ -7,8 +7,8 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
 
+#include "lockstep/core/error.h"
 #include "lockstep/core/process/spinning.h"
-#include "lockstep/core/rethrow.h"
 #include "lockstep/tensor/device_copies.h"
 #include "lockstep/tensor/kernels/reduce.h"
 
@@ -100,7 +100,9 @@ void RingAllReduce::wait(const Deadline& deadline) {
 // about these messages, so the error names the ring.
 void RingAllReduce::fail() {
   try {
-    rethrow_with(agreed_ ? "all_reduce by a ring: " : "");
+    if (!agreed_) throw;
+    rethrow_within(
+        {.operation = "all_reduce by a ring", .rank = neighbours_.rank, .size = neighbours_.size});
   } catch (...) {
     error_ = std::current_exception();
   }

@@ -13,7 +13,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "lockstep/comm/core/call.h"
-#include "lockstep/comm/core/progress.h"
+#include "lockstep/comm/core/task_engine.h"
 #include "lockstep/comm/types/work.h"
 
 namespace lockstep {

@@ -13,7 +13,7 @@
 namespace lockstep {
 namespace {
 
-// The Service whose port Kubernetes puts into the variable: MASTER_PORT is of "master".
+// The Service whose port Kubernetes puts into the variable: "master" for MASTER_PORT.
 std::string service_of(std::string_view variable) {
   std::string service(variable.substr(0, variable.rfind('_')));
   for (char& c : service) c = c == '_' ? '-' : static_cast<char>(std::tolower(c));

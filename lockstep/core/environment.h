@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Environment variables: reads them, with errors that name the variable and its value; and the type
-// of those that a started program gets.
+// Reads environment variables, with errors that name the variable and its value; and the type of a
+// started program's variables.
 #pragma once
 
 #include <limits>

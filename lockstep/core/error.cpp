@@ -2,7 +2,10 @@
 // Makes the messages of errors from their parts.
 #include "lockstep/core/error.h"
 
+#include <ranges>
+
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 namespace lockstep {
 namespace {
@@ -32,30 +35,22 @@ std::string describe(const std::vector<ErrorContext>& contexts) {
   if (contexts.empty()) return "";
   const ErrorContext& outer = contexts.front();
   std::string text = activity(outer);
-  for (std::size_t i = 1; i < contexts.size(); ++i) {
-    text += fmt::format("{}{}", i == 1 ? " (" : ", ", describe_inner(contexts[i], outer));
+  std::vector<std::string> inner;
+  for (const ErrorContext& context : contexts | std::views::drop(1)) {
+    if (!activity(context).empty()) inner.push_back(describe_inner(context, outer));
   }
-  if (contexts.size() > 1) text += ')';
+  if (!inner.empty()) text += fmt::format(" ({})", fmt::join(inner, ", "));
+  // "[Trainer] ", "[Trainer] rank 0 of 2: ", "[Trainer] epoch 1, rank 0 of 2: "
+  const bool only_component = !outer.component.empty() && outer.operation.empty() && inner.empty();
   const std::string rank = rank_of(outer);
-  if (!rank.empty()) {
-    // "[Trainer] rank 0 of 2", but "[Trainer] epoch 1, rank 0 of 2"
-    const bool separate =
-        !outer.operation.empty() || contexts.size() > 1 || outer.component.empty();
-    text += fmt::format("{}{}", text.empty() ? "" : (separate ? ", " : " "), rank);
-  }
-  return text.empty() ? "" : text + ": ";
+  if (rank.empty()) return text.empty() ? "" : text + (only_component ? " " : ": ");
+  const char* separator = only_component ? " " : ", ";
+  return fmt::format("{}{}{}: ", text, text.empty() ? "" : separator, rank);
 }
 
 std::string message(const ErrorDetails& details) {
   const char* separator = details.remedy.empty() ? "" : "; ";
   return describe(details.contexts) + details.cause + separator + details.remedy;
-}
-
-ErrorDetails within(const Error& error, const ErrorContext& context, const std::string& hint) {
-  ErrorDetails details = error.details();
-  details.contexts.insert(details.contexts.begin(), context);
-  if (!hint.empty()) details.remedy += (details.remedy.empty() ? "" : "; ") + hint;
-  return details;
 }
 
 }  // namespace
@@ -72,17 +67,56 @@ Error::Error(ErrorContext context, const std::string& cause, const std::string& 
 Error::Error(ErrorDetails details)
     : std::runtime_error(message(details)), details_(std::move(details)) {}
 
+std::exception_ptr Error::with(ErrorDetails details) const {
+  return std::make_exception_ptr(Error(std::move(details)));
+}
+std::exception_ptr UsageError::with(ErrorDetails details) const {
+  return std::make_exception_ptr(UsageError(std::move(details)));
+}
+std::exception_ptr PeerLost::with(ErrorDetails details) const {
+  return std::make_exception_ptr(PeerLost(std::move(details), how_));
+}
+std::exception_ptr TimeoutError::with(ErrorDetails details) const {
+  return std::make_exception_ptr(TimeoutError(std::move(details)));
+}
+std::exception_ptr BackendError::with(ErrorDetails details) const {
+  return std::make_exception_ptr(BackendError(std::move(details)));
+}
+std::exception_ptr CheckpointError::with(ErrorDetails details) const {
+  return std::make_exception_ptr(CheckpointError(std::move(details)));
+}
+
+std::string first_line(const std::exception& error) {
+  const std::string text = error.what();
+  return text.substr(0, text.find('\n'));
+}
+
+ErrorDetails within(const ErrorContext& context, const std::exception& error) {
+  const auto* const own = dynamic_cast<const Error*>(&error);
+  ErrorDetails details = own ? own->details() : ErrorDetails{.cause = first_line(error)};
+  details.contexts.insert(details.contexts.begin(), context);
+  return details;
+}
+
+std::string short_message(const std::exception& error) {
+  const auto* const own = dynamic_cast<const Error*>(&error);
+  if (own == nullptr) return first_line(error);
+  ErrorDetails details{.cause = own->details().cause};
+  if (!own->details().contexts.empty()) {
+    const ErrorContext& inner = own->details().contexts.back();
+    details.contexts = {{.operation = inner.operation, .call = inner.call, .caller = inner.caller}};
+  }
+  return message(details);
+}
+
 void rethrow_within(const ErrorContext& context, const std::string& hint) {
   try {
     throw;
-  } catch (const PeerLost& error) {
-    throw PeerLost(within(error, context, hint), error.how());
-  } catch (const TimeoutError& error) {
-    throw TimeoutError(within(error, context, hint));
-  } catch (const UsageError& error) {
-    throw UsageError(within(error, context, hint));
-  } catch (const BackendError& error) {
-    throw BackendError(within(error, context, hint));
+  } catch (const Error& error) {
+    ErrorDetails details = within(context, error);
+    std::string& end = details.remedy.empty() ? details.cause : details.remedy;
+    end += hint;
+    std::rethrow_exception(error.with(std::move(details)));
   }
 }
 

@@ -48,6 +48,8 @@ class Error : public std::runtime_error {
   explicit Error(ErrorDetails details);
 
   const ErrorDetails& details() const { return details_; }
+  // Returns an error of this one's type with other parts.
+  virtual std::exception_ptr with(ErrorDetails details) const;
 
  private:
   ErrorDetails details_;
@@ -59,6 +61,7 @@ class Error : public std::runtime_error {
 class UsageError : public Error {
  public:
   using Error::Error;
+  std::exception_ptr with(ErrorDetails details) const override;
 };
 
 // Another rank ended, left its group or gave up. The group that reports it is unusable.
@@ -74,6 +77,7 @@ class PeerLost : public Error {
   // The lost rank, numbered within the group that reports it.
   int rank() const { return details().peer; }
   How how() const { return how_; }
+  std::exception_ptr with(ErrorDetails details) const override;
 
  private:
   How how_;
@@ -88,12 +92,14 @@ class TimeoutError : public Error {
   // The first missing rank, numbered within the group that reports it; -1 if no rank is known to be
   // at fault.
   int rank() const { return details().peer; }
+  std::exception_ptr with(ErrorDetails details) const override;
 };
 
 // The system, the network or a library failed: no memory, no socket, no GPU.
 class BackendError : public Error {
  public:
   using Error::Error;
+  std::exception_ptr with(ErrorDetails details) const override;
 };
 
 // A file of tensors is damaged, incomplete or hostile, or does not fit. The message names the file
@@ -101,17 +107,22 @@ class BackendError : public Error {
 class CheckpointError : public Error {
  public:
   using Error::Error;
+  std::exception_ptr with(ErrorDetails details) const override;
 };
 
-// Rethrows the exception being handled. PeerLost, TimeoutError, UsageError and BackendError are
-// thrown anew with `context` outside the contexts that they have, and `hint` behind their remedy;
-// any other exception stays as it is.
-[[noreturn]] void rethrow_within(const ErrorContext& context, const std::string& hint = {});
-
 // libtorch appends a stack trace below the first line of its messages.
-inline std::string first_line(const std::exception& error) {
-  const std::string text = error.what();
-  return text.substr(0, text.find('\n'));
-}
+std::string first_line(const std::exception& error);
+
+// The parts of an error, with `context` outside the contexts that it has; any other exception's
+// first line becomes the cause.
+ErrorDetails within(const ErrorContext& context, const std::exception& error);
+
+// What a rank tells others about its error, without its own rank and the remedy: "all_reduce #42:
+// waited 5.0 s for rank 3".
+std::string short_message(const std::exception& error);
+
+// Rethrows the exception being handled: an Error with `context` outside the contexts that it has,
+// and `hint` behind its message; any other exception as it is.
+[[noreturn]] void rethrow_within(const ErrorContext& context, const std::string& hint = {});
 
 }  // namespace lockstep

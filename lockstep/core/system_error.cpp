@@ -10,7 +10,6 @@
 #include <sys/eventfd.h>
 #include <sys/resource.h>
 
-#include "lockstep/core/error.h"
 #include "lockstep/core/unique_fd.h"
 
 namespace lockstep {
@@ -23,13 +22,14 @@ std::string reason_of(int error) {
                      std::strerror(error), limit.rlim_cur);
 }
 
-void require_descriptors(const std::string& where, int count) {
+void require_descriptors(const ErrorContext& context, int count) {
   std::vector<UniqueFd> opened;
   for (int i = 0; i < count; ++i) {
     opened.emplace_back(::eventfd(0, EFD_CLOEXEC));
     if (opened.back()) continue;
-    throw BackendError(fmt::format("{}{} more descriptors are needed, but only {} can be had: {}",
-                                   where, count, i, reason_of(errno)));
+    throw BackendError(
+        context, fmt::format("{} more descriptors are needed, but only {} can be had: {}", count, i,
+                             reason_of(errno)));
   }
 }
 

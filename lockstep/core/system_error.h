@@ -4,13 +4,15 @@
 
 #include <string>
 
+#include "lockstep/core/error.h"
+
 namespace lockstep {
 
 // strerror(error); if a descriptor limit was reached, also which one and its value.
 std::string reason_of(int error);
 
-// Throws BackendError, beginning with `where`, unless this process can open `count` more
-// descriptors. For libraries that do not say what they lack.
-void require_descriptors(const std::string& where, int count);
+// Throws BackendError in `context` unless this process can open `count` more descriptors. For
+// libraries that do not say what they lack.
+void require_descriptors(const ErrorContext& context, int count);
 
 }  // namespace lockstep

@@ -19,15 +19,17 @@ namespace lockstep {
 std::int64_t monotonic_nanoseconds() noexcept;
 
 struct RecordedSpan {
-  // A reduction is between its launch and its arrival, while a thread does something else.
+  // The `thread` of a reduction between its launch and its arrival, while the thread that launched
+  // it does something else.
   static constexpr std::int32_t kInFlight = -1;
-  // A checkpoint is written by a thread of its own; the one that waits for it records the span.
+  // The `thread` of the writing of a checkpoint, which runs in a thread of its own. The thread that
+  // waits for it records the span.
   static constexpr std::int32_t kWriting = -2;
 
   const char* name;
   std::int64_t begin;
   std::int64_t end;
-  // Counts or numbers what the span is about, such as a bucket; negative if there is nothing.
+  // A count or number of the span's subject, such as a bucket's number; negative if it has none.
   std::int32_t number;
   // 0 is the thread that made the recorder.
   std::int32_t thread;
@@ -39,8 +41,8 @@ struct Launch {
   std::int64_t waited_before = 0;
 };
 
-// Nanoseconds from the launches of reductions to their arrivals, added up over the reductions, and
-// those of them in which threads waited for any collective ("wait"). The difference is hidden.
+// Nanoseconds from the launches of reductions to their arrivals, summed over the reductions, and
+// the part of them in which threads waited for any collective ("wait"). Computation hides the rest.
 struct ReductionTimes {
   std::int64_t in_flight = 0;
   std::int64_t waited = 0;
@@ -64,17 +66,19 @@ class SpanRecorder {
   void record(const char* name, std::int32_t number, std::int64_t begin, std::int64_t end,
               std::int32_t thread) noexcept;
   void add_to_total(const char* name, std::int64_t nanoseconds) noexcept;
-  // A reduction from its launch to its arrival, by one thread.
+  // These two record a reduction from its launch to its arrival. One thread calls both.
   Launch launch() const noexcept { return {monotonic_nanoseconds(), total("wait")}; }
   void arrive(const char* name, std::int32_t number, const Launch& launch) noexcept;
 
-  // The functions below expect that no thread records meanwhile. In the order of their ends.
+  // The functions below expect that no thread records meanwhile.
+
+  // The kept spans, in the order of their ends.
   std::vector<RecordedSpan> spans() const;
   std::int64_t dropped() const noexcept;
   // For each name, the nanoseconds in its spans on threads but not in spans inside them. Not
   // limited by the capacity. Names after the first 32 are left out.
   std::vector<std::pair<std::string, std::int64_t>> totals() const;
-  // Of the reductions that have arrived. Not limited by the capacity either.
+  // The times of the reductions that have arrived. Not limited by the capacity either.
   ReductionTimes reductions() const noexcept { return {in_flight_.load(), waited_.load()}; }
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A file descriptor that closes itself.
+// File descriptors that close themselves, and a kind of them that forked children cannot use.
 #pragma once
 
 #include <utility>
@@ -8,6 +8,7 @@
 
 namespace lockstep {
 
+// Owns a descriptor; -1 for none.
 class UniqueFd {
  public:
   UniqueFd() = default;
@@ -28,6 +29,24 @@ class UniqueFd {
 
  private:
   int fd_ = -1;
+};
+
+// A descriptor that a forked child cannot use: its number stays open there, but leads nowhere. So a
+// connection ends with the process that made it, even if a child lives on.
+class ForkSafeFd {
+ public:
+  ForkSafeFd() = default;
+  explicit ForkSafeFd(UniqueFd fd);
+  ForkSafeFd(ForkSafeFd&& other) noexcept = default;
+  ForkSafeFd& operator=(ForkSafeFd&& other) noexcept;
+  ~ForkSafeFd();
+
+  int get() const { return fd_.get(); }
+  explicit operator bool() const { return bool(fd_); }
+  void reset();
+
+ private:
+  UniqueFd fd_;
 };
 
 }  // namespace lockstep

@@ -23,66 +23,54 @@
 namespace lockstep {
 namespace {
 
-constexpr const char* kCurriculum = "CurriculumSampler";
-
-[[noreturn]] void refuse_curriculum(int ranks, int rank, const std::string& fault) {
-  throw UsageError(fmt::format("{}, rank {} of {}: {}", kCurriculum, rank, ranks, fault));
-}
-
-// The error and its remedy; empty if the options are valid.
-std::string fault_of_options(const CurriculumSamplerOptions& options, int ranks) {
-  if (options.global_batch_size < 1 || options.global_batch_size % ranks != 0) {
-    return fmt::format(
-        "global_batch_size is {}; give the samples of one step on all ranks together, a positive "
-        "multiple of {}",
-        options.global_batch_size, ranks);
+void check_curriculum(const CurriculumSamplerOptions& options, const ErrorContext& sampler) {
+  if (options.global_batch_size < 1 || options.global_batch_size % sampler.size != 0) {
+    throw UsageError(
+        sampler, fmt::format("global_batch_size is {}", options.global_batch_size),
+        fmt::format("give the samples of one step on all ranks together, a positive multiple of {}",
+                    sampler.size));
   }
   if (options.full_at_step < 1) {
-    return fmt::format(
-        "full_at_step is {}; give the number of steps until all samples are in, at "
-        "least 1",
-        options.full_at_step);
+    throw UsageError(sampler, fmt::format("full_at_step is {}", options.full_at_step),
+                     "give the number of steps until all samples are in, at least 1");
   }
   if (!(options.start_share > 0 && options.start_share <= 1)) {
-    return fmt::format("start_share is {}; give a share above 0 and at most 1",
-                       options.start_share);
+    throw UsageError(sampler, fmt::format("start_share is {}", options.start_share),
+                     "give a share above 0 and at most 1");
   }
   if (options.pacing == Pacing::steps && options.stages < 1) {
-    return fmt::format("stages is {}; give at least 1", options.stages);
+    throw UsageError(sampler, fmt::format("stages is {}", options.stages), "give at least 1");
   }
-  return {};
 }
 
-std::string fault_of_scores(const at::Tensor& scores, std::size_t samples) {
-  if (!scores.defined()) return "scores are undefined; give a tensor with one for each sample";
+void require_scores(const at::Tensor& scores, std::size_t samples, const ErrorContext& sampler) {
+  if (!scores.defined()) {
+    throw UsageError(sampler, "scores are undefined", "give a tensor with one for each sample");
+  }
   if (scores.layout() != at::kStrided || scores.is_quantized() || scores.is_meta() ||
       scores.is_complex() || scores.dim() != 1) {
-    return fmt::format(
-        "scores of shape [{}] and type {}; give one real number for each sample, in an ordinary "
-        "tensor of one dimension",
-        fmt::join(scores.sizes(), ", "), at::toString(scores.scalar_type()));
+    throw UsageError(
+        sampler,
+        fmt::format("scores of shape [{}] and type {}", fmt::join(scores.sizes(), ", "),
+                    at::toString(scores.scalar_type())),
+        "give one real number for each sample, in an ordinary tensor of one dimension");
   }
-  if (samples == 0) return "the data set has no samples; give one that has";
+  if (samples == 0) throw UsageError(sampler, "the data set has no samples", "give one that has");
   if (static_cast<std::size_t>(scores.numel()) != samples) {
-    return fmt::format("{} scores for {} samples; give one for each", scores.numel(), samples);
+    throw UsageError(sampler, fmt::format("{} scores for {} samples", scores.numel(), samples),
+                     "give one for each");
   }
-  return {};
 }
 
-std::vector<std::size_t> sorted_by_score(const at::Tensor& scores, std::size_t samples, int ranks,
-                                         int rank) {
-  if (const auto fault = fault_of_scores(scores, samples); !fault.empty()) {
-    refuse_curriculum(ranks, rank, fault);
-  }
+std::vector<std::size_t> sorted_by_score(const at::Tensor& scores, std::size_t samples,
+                                         const ErrorContext& sampler) {
+  require_scores(scores, samples, sampler);
   const at::Tensor values = on_host(scores.detach().to(at::kDouble));
   const auto* score = values.data_ptr<double>();
   const auto* nan = std::find_if(score, score + samples, [](double s) { return std::isnan(s); });
   if (nan != score + samples) {
-    refuse_curriculum(
-        ranks, rank,
-        fmt::format("score {} of {} is nan; give each sample a number, such as infinity for the "
-                    "hardest",
-                    nan - score, samples));
+    throw UsageError(sampler, fmt::format("score {} of {} is nan", nan - score, samples),
+                     "give each sample a number, such as infinity for the hardest");
   }
   std::vector<std::size_t> sorted(samples);
   std::iota(sorted.begin(), sorted.end(), std::size_t{0});
@@ -109,7 +97,7 @@ double share_at(const CurriculumSamplerOptions& options, std::int64_t step) {
 
 struct CurriculumSampler::Resumption {
   std::mutex mutex;
-  // Until a reset takes it.
+  // Where to resume; empty once a reset has taken it.
   std::optional<CurriculumState> at;
 
   std::optional<CurriculumState> take() {
@@ -125,22 +113,19 @@ CurriculumSampler::CurriculumSampler(DatasetSize dataset, const at::Tensor& scor
 CurriculumSampler::CurriculumSampler(DatasetSize dataset, const at::Tensor& scores,
                                      int num_replicas, int rank,
                                      const CurriculumSamplerOptions& options)
-    : EpochSampler(kCurriculum, {dataset.get(), num_replicas, rank, options.drop_last},
+    : EpochSampler("CurriculumSampler", {dataset.get(), num_replicas, rank, options.drop_last},
                    options.seed),
       by_score_(std::make_shared<const std::vector<std::size_t>>(
-          sorted_by_score(scores, dataset.get(), num_replicas, rank))),
+          sorted_by_score(scores, dataset.get(), context()))),
       options_(options),
       resumption_(std::make_shared<Resumption>()) {
-  if (const auto fault = fault_of_options(options, num_replicas); !fault.empty()) {
-    refuse_curriculum(num_replicas, rank, fault);
-  }
+  check_curriculum(options, context());
 }
 
 std::string CurriculumSampler::description() const {
   return fmt::format(
       "{}, global_batch_size {}, full_at_step {}, pacing {}, start_share {}, stages {}, scores "
-      "whose "
-      "order has the hash {:x}",
+      "whose order has the hash {:x}",
       EpochSampler::description(), options_.global_batch_size, options_.full_at_step,
       static_cast<int>(options_.pacing), options_.start_share, options_.stages,
       order_hash(std::as_bytes(std::span(*by_score_))));
@@ -150,9 +135,9 @@ std::size_t CurriculumSampler::pool_size(std::int64_t step) const {
   const std::size_t samples = by_score_->size();
   const double share = share_at(options_, std::max<std::int64_t>(step, 0));
   // The last bits of a share differ between machines, and must not add a sample on some of them.
-  constexpr double kBelow = 1 - 1e-12;
+  constexpr double kRoundingMargin = 1 - 1e-12;
   const auto paced =
-      static_cast<std::size_t>(std::ceil(share * static_cast<double>(samples) * kBelow));
+      static_cast<std::size_t>(std::ceil(share * static_cast<double>(samples) * kRoundingMargin));
   const auto batch = static_cast<std::size_t>(options_.global_batch_size);
   return std::min(samples, std::max(paced, batch));
 }
@@ -174,13 +159,15 @@ std::vector<std::size_t> CurriculumSampler::order(std::size_t size, std::int64_t
   std::vector<std::size_t> drawn;
   drawn.reserve(size);
   const auto batch = static_cast<std::size_t>(options_.global_batch_size);
-  std::size_t taken = 0;  // of the pool, by this step, or by all steps with a complete pool
+  // The number of samples that were drawn from the pool: by this step while the pool grows, by all
+  // steps since it is complete.
+  std::size_t taken = 0;
   for (std::int64_t step = first_step; drawn.size() < size; ++step) {
     const std::size_t pool = pool_size(step);
     if (step == first_step || pool_size(step - 1) < size) taken = 0;
     const std::size_t end = std::min(size, drawn.size() + batch);
     for (; drawn.size() < end; ++taken) {
-      // The modulus favours small numbers by less than one part in 2^32.
+      // The modulus prefers small numbers by less than one part in 2^32.
       std::swap(samples[taken], samples[taken + random() % (pool - taken)]);
       drawn.push_back(samples[taken]);
     }
@@ -190,9 +177,9 @@ std::vector<std::size_t> CurriculumSampler::order(std::size_t size, std::int64_t
 
 CurriculumState CurriculumSampler::state_after(std::int64_t steps) const {
   if (steps < 0 || steps > steps_per_epoch()) {
-    refuse_curriculum(num_replicas(), rank(),
-                      fmt::format("the state after {} steps was asked for, but an epoch has {}",
-                                  steps, steps_per_epoch()));
+    throw UsageError(
+        context(), fmt::format("the state after {} steps was asked for, but an epoch has {}", steps,
+                               steps_per_epoch()));
   }
   const auto samples = static_cast<std::int64_t>(by_score_->size());
   return {.seed = options_.seed,
@@ -206,10 +193,10 @@ void CurriculumSampler::resume(const CurriculumState& state) {
   const auto samples = static_cast<std::int64_t>(by_score_->size());
   const auto require_same = [&](const char* what, std::int64_t of_state, std::int64_t own) {
     if (of_state == own) return;
-    refuse_curriculum(num_replicas(), rank(),
-                      fmt::format("the state's {0} is {1}, but the sampler's is {2}; make the "
-                                  "sampler with the state's {0}",
-                                  what, of_state, own));
+    throw UsageError(
+        context(),
+        fmt::format("the state's {} is {}, but the sampler's is {}", what, of_state, own),
+        fmt::format("make the sampler with the state's {}", what));
   };
   require_same("seed", state.seed, options_.seed);
   require_same("global_batch_size", state.global_batch_size, options_.global_batch_size);
@@ -217,11 +204,11 @@ void CurriculumSampler::resume(const CurriculumState& state) {
   const bool whole_steps =
       state.samples_consumed % options_.global_batch_size == 0 || state.samples_consumed == samples;
   if (state.samples_consumed < 0 || state.samples_consumed > samples || !whole_steps) {
-    refuse_curriculum(
-        num_replicas(), rank(),
-        fmt::format("the state has consumed {} samples, which are not whole steps of {} out of "
-                    "{}; give a state that state_after() or save() made",
-                    state.samples_consumed, options_.global_batch_size, samples));
+    throw UsageError(
+        context(),
+        fmt::format("the state has consumed {} samples, which are not whole steps of {} out of {}",
+                    state.samples_consumed, options_.global_batch_size, samples),
+        "give a state that state_after() or save() made");
   }
   set_epoch(state.epoch);
   const std::lock_guard lock(resumption_->mutex);
@@ -239,11 +226,10 @@ void CurriculumSampler::resume(const DataCursor& cursor) {
 
 void CurriculumSampler::reset(c10::optional<std::size_t> new_size) {
   if (new_size && *new_size != by_score_->size()) {
-    refuse_curriculum(
-        num_replicas(), rank(),
-        fmt::format("a data set of {} samples, but {} scores; make a sampler with a score for "
-                    "each sample",
-                    *new_size, by_score_->size()));
+    throw UsageError(
+        context(),
+        fmt::format("a data set of {} samples, but {} scores", *new_size, by_score_->size()),
+        "make a sampler with a score for each sample");
   }
   const std::int64_t wanted = epoch();
   const std::optional<CurriculumState> resumed = resumption_->take();
@@ -260,11 +246,11 @@ void CurriculumSampler::reset(c10::optional<std::size_t> new_size) {
 c10::optional<std::vector<std::size_t>> CurriculumSampler::next(std::size_t batch_size) {
   const auto own = static_cast<std::size_t>(options_.global_batch_size / num_replicas());
   if (batch_size != own) {
-    refuse_curriculum(
-        num_replicas(), rank(),
-        fmt::format("a batch of {} samples was asked for, but this rank's part of the global "
-                    "batch of {} is {}; give the loader this batch size",
-                    batch_size, options_.global_batch_size, own));
+    throw UsageError(context(),
+                     fmt::format("a batch of {} samples was asked for, but this rank's part of the "
+                                 "global batch of {} is {}",
+                                 batch_size, options_.global_batch_size, own),
+                     "give the loader this batch size");
   }
   // This copy is used itself: a later reset() of it starts an epoch from the beginning.
   if (std::exchange(loaded_, false)) resumption_->take();
@@ -300,7 +286,7 @@ void CurriculumSampler::load(torch::serialize::InputArchive& archive) {
                               .samples = read("samples")};
   resume(state);
   reset();
-  // Once more, for a loader, whose begin() resets its copy.
+  // The reset has taken the state; a loader's begin() resets its own copy and needs it again.
   resume(state);
   loaded_ = true;
 }

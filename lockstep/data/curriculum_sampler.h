@@ -33,12 +33,12 @@ struct CurriculumSamplerOptions {
   // samples to steps.
   std::int64_t global_batch_size = 0;
   // From this step on, counted over all epochs, each step draws from all samples. Since the pool's
-  // size is rounded up, earlier ones may, too. Required.
+  // size is rounded up, earlier steps may do so too. Required.
   std::int64_t full_at_step = 0;
   Pacing pacing = Pacing::linear;
-  // In (0, 1]; 1 is a DistributedSampler.
+  // The pool's share at step 0: above 0 and at most 1, at which the order is DistributedSampler's.
   double start_share = 0.2;
-  // For Pacing::steps.
+  // The number of stages of Pacing::steps.
   int stages = 5;
   // Must be the same on every rank. seed + epoch determines an epoch's draw.
   std::int64_t seed = 0;
@@ -51,7 +51,7 @@ struct CurriculumSamplerOptions {
 struct CurriculumState {
   std::int64_t seed = 0;
   std::int64_t epoch = 0;
-  // In this epoch, on all ranks together.
+  // The samples consumed in this epoch, over all ranks.
   std::int64_t samples_consumed = 0;
   // The options of the sampler, which decide the draw.
   std::int64_t global_batch_size = 0;
@@ -61,26 +61,26 @@ struct CurriculumState {
 // A curriculum after Bengio et al. 2009, with the scoring and pacing functions of Hacohen and
 // Weinshall 2019: step s draws its global batch uniformly, without replacement, from the pool of
 // the pool_size(s) samples with the lowest scores. Among equal scores, the lower index comes
-// first. Steps are independent of each other while the pool grows, so a sample may come several
-// times in an epoch, or not at all.
+// first. Steps are independent of each other while the pool grows, so an epoch may have a sample
+// several times, or not at all.
 //
 // An epoch has the number of samples of the data set. Step s of epoch e has the number
 // e * ceil(size / global_batch_size) + s. Its samples are the same for any number of ranks, each on
 // one rank only; the padding of an epoch's last step is the exception, as in DistributedSampler.
-// From the step that completes the pool to the end of its epoch, no sample comes twice. Each later
+// From the step that completes the pool to the end of its epoch, no sample is repeated. Each later
 // epoch is exactly DistributedSampler's with the same seed: every sample once.
 //
 // Under DataParallel, use it as for a group of one.
 class CurriculumSampler : public EpochSampler {
  public:
-  // For this rank of the group, which the sampler does not keep alive. scores: [N], one for each
-  // sample, lower for easier ones, of any real type on any device. They must be the same on every
-  // rank, bit for bit: compute them on one and broadcast them. They may be infinite. They are not
-  // kept. UsageError if there is not one for each sample, if one is NaN, or for options outside
-  // their range.
+  // Makes the sampler of this rank of the group, which it does not keep alive. scores: [N], one
+  // for each sample, lower for easier samples, of any real type on any device. They must be the
+  // same on every rank, bit for bit: compute them on one rank and broadcast them. They may be
+  // infinite. They are not kept. UsageError if there is not one for each sample, if one is NaN, or
+  // for options outside their range.
   CurriculumSampler(DatasetSize dataset, const at::Tensor& scores, GroupArgument group,
                     const CurriculumSamplerOptions& options);
-  // For rank `rank` of `num_replicas`. UsageError unless 0 <= rank < num_replicas.
+  // Makes the sampler of rank `rank` of `num_replicas`. UsageError unless 0 <= rank < num_replicas.
   CurriculumSampler(DatasetSize dataset, const at::Tensor& scores, int num_replicas, int rank,
                     const CurriculumSamplerOptions& options);
 
@@ -94,9 +94,9 @@ class CurriculumSampler : public EpochSampler {
   // Sets the epoch. The next reset() of this sampler or of one of its copies, which a loader calls
   // in begin(), then starts at the state's sample, if the epoch is still the same. Any number of
   // ranks may have trained before. The order of the scores, full_at_step, pacing, start_share and
-  // stages must equal those of the sampler that made the state, which cannot be checked: others
-  // draw other samples. UsageError if the state has another seed, global_batch_size or number of
-  // samples, or its consumed samples are not whole steps.
+  // stages must be the same as in the sampler that made the state; this cannot be checked, and
+  // other values draw other samples. UsageError if the state has another seed, global_batch_size or
+  // number of samples, or its consumed samples are not whole steps.
   void resume(const CurriculumState& state);
   // Resumes from a cursor, which does not know the global batch size.
   void resume(const DataCursor& cursor) override;
@@ -113,7 +113,7 @@ class CurriculumSampler : public EpochSampler {
   void load(torch::serialize::InputArchive& archive) override;
 
  private:
-  // What all copies share.
+  // The state that all copies share.
   struct Resumption;
 
   std::vector<std::size_t> order(std::size_t size, std::int64_t epoch) const override;
@@ -123,11 +123,11 @@ class CurriculumSampler : public EpochSampler {
   std::shared_ptr<const std::vector<std::size_t>> by_score_;
   CurriculumSamplerOptions options_;
   std::shared_ptr<Resumption> resumption_;
-  // Since the first reset.
+  // The epoch that next() draws from; empty before the first reset().
   std::optional<std::int64_t> running_epoch_;
-  // Steps of the running epoch that next() has given.
+  // The number of steps of the running epoch that next() has returned.
   std::int64_t steps_given_ = 0;
-  // Whether load() has set the position, from which next() has not drawn yet.
+  // Whether load() has set the position, and next() has not been called since.
   bool loaded_ = false;
 };
 

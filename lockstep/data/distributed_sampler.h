@@ -55,10 +55,10 @@ struct DistributedSamplerOptions {
 // Keeps neither the data set nor the group alive.
 class DistributedSampler : public EpochSampler {
  public:
-  // For this rank of the group.
+  // Makes the sampler of this rank of the group.
   DistributedSampler(DatasetSize dataset, GroupArgument group,
                      const DistributedSamplerOptions& options = {});
-  // For rank `rank` of `num_replicas`. UsageError unless 0 <= rank < num_replicas.
+  // Makes the sampler of rank `rank` of `num_replicas`. UsageError unless 0 <= rank < num_replicas.
   DistributedSampler(DatasetSize dataset, int num_replicas, int rank,
                      const DistributedSamplerOptions& options = {});
 

@@ -15,63 +15,67 @@
 namespace lockstep {
 namespace {
 
-constexpr const char* kName = "DistributedWeightedSampler";
 // torch.multinomial's limit.
 constexpr std::int64_t kMostWeights = 1 << 24;
 
-// The error and its remedy; empty if the weights are valid.
-std::string fault_of_shape(const at::Tensor& weights) {
-  if (!weights.defined()) return "weights are undefined; give a tensor with one for each sample";
+void require_shape(const at::Tensor& weights, const ErrorContext& sampler) {
+  if (!weights.defined()) {
+    throw UsageError(sampler, "weights are undefined", "give a tensor with one for each sample");
+  }
   if (weights.layout() != at::kStrided || weights.is_quantized() || weights.is_meta()) {
-    return "weights are sparse, quantized or on the device meta; give an ordinary tensor, as "
-           "to_dense() and dequantize() make it";
+    throw UsageError(sampler, "weights are sparse, quantized or on the device meta",
+                     "give an ordinary tensor, as to_dense() and dequantize() make it");
   }
   const std::int64_t count = weights.numel();
-  if (weights.dim() == 1 && !weights.is_complex() && count > 0 && count <= kMostWeights) return {};
-  return fmt::format(
-      "weights of shape [{}] and type {}; give one real number for each sample, at most {}, in a "
-      "tensor of one dimension",
-      fmt::join(weights.sizes(), ", "), at::toString(weights.scalar_type()), kMostWeights);
+  if (weights.dim() == 1 && !weights.is_complex() && count > 0 && count <= kMostWeights) return;
+  throw UsageError(
+      sampler,
+      fmt::format("weights of shape [{}] and type {}", fmt::join(weights.sizes(), ", "),
+                  at::toString(weights.scalar_type())),
+      fmt::format("give one real number for each sample, at most {}, in a tensor of one dimension",
+                  kMostWeights));
 }
 
-std::string fault_of_values(std::span<const double> weights, std::int64_t num_samples,
-                            bool replacement) {
+void require_values(std::span<const double> weights, std::int64_t num_samples, bool replacement,
+                    const ErrorContext& sampler) {
   std::int64_t positive = 0;
   double sum = 0;
   for (std::size_t i = 0; i < weights.size(); ++i) {
     if (!std::isfinite(weights[i]) || weights[i] < 0) {
-      return fmt::format("weight {} of {} is {}; weights must be finite and not negative", i,
-                         weights.size(), weights[i]);
+      throw UsageError(sampler, fmt::format("weight {} of {} is {}", i, weights.size(), weights[i]),
+                       "weights must be finite and not negative");
     }
     positive += weights[i] > 0 ? 1 : 0;
     sum += weights[i];
   }
   if (positive == 0) {
-    return fmt::format("all {} weights are 0; give one that is positive", weights.size());
+    throw UsageError(sampler, fmt::format("all {} weights are 0", weights.size()),
+                     "give one that is positive");
   }
-  if (!std::isfinite(sum)) return "the weights' sum is infinite; scale them down";
-  if (num_samples < 1) return fmt::format("num_samples is {}; give at least 1", num_samples);
+  if (!std::isfinite(sum)) {
+    throw UsageError(sampler, "the weights' sum is infinite", "scale them down");
+  }
+  if (num_samples < 1) {
+    throw UsageError(sampler, fmt::format("num_samples is {}", num_samples), "give at least 1");
+  }
   if (!replacement && num_samples > positive) {
-    return fmt::format(
-        "{} samples were asked for without replacement, but {} weights are positive; ask for no "
-        "more than these, or set .replacement = true",
-        num_samples, positive);
+    throw UsageError(
+        sampler,
+        fmt::format("{} samples were asked for without replacement, but {} weights are positive",
+                    num_samples, positive),
+        "ask for no more than these, or set .replacement = true");
   }
-  return {};
 }
 
-// A copy, which later changes to the caller's tensor do not reach.
-at::Tensor checked(const at::Tensor& weights, std::int64_t num_samples, int num_replicas, int rank,
-                   bool replacement) {
-  at::Tensor copy;
-  std::string fault = fault_of_shape(weights);
-  if (fault.empty()) {
-    copy = weights.detach().cpu().to(at::kDouble).clone(at::MemoryFormat::Contiguous);
-    const auto count = static_cast<std::size_t>(copy.numel());
-    fault = fault_of_values({copy.data_ptr<double>(), count}, num_samples, replacement);
-  }
-  if (fault.empty()) return copy;
-  throw UsageError(fmt::format("{}, rank {} of {}: {}", kName, rank, num_replicas, fault));
+// Returns a checked copy, which later changes to the caller's tensor do not reach.
+at::Tensor checked(const at::Tensor& weights, std::int64_t num_samples, bool replacement,
+                   const ErrorContext& sampler) {
+  require_shape(weights, sampler);
+  const at::Tensor copy =
+      weights.detach().cpu().to(at::kDouble).clone(at::MemoryFormat::Contiguous);
+  const auto count = static_cast<std::size_t>(copy.numel());
+  require_values({copy.data_ptr<double>(), count}, num_samples, replacement, sampler);
+  return copy;
 }
 
 }  // namespace
@@ -85,10 +89,10 @@ DistributedWeightedSampler::DistributedWeightedSampler(
 DistributedWeightedSampler::DistributedWeightedSampler(
     const at::Tensor& weights, std::int64_t num_samples, int num_replicas, int rank,
     const DistributedWeightedSamplerOptions& options)
-    : EpochSampler(kName,
+    : EpochSampler("DistributedWeightedSampler",
                    {static_cast<std::size_t>(num_samples), num_replicas, rank, options.drop_last},
                    options.seed),
-      weights_(checked(weights, num_samples, num_replicas, rank, options.replacement)),
+      weights_(checked(weights, num_samples, options.replacement, context())),
       replacement_(options.replacement),
       seed_(options.seed) {}
 
@@ -102,10 +106,9 @@ std::string DistributedWeightedSampler::description() const {
 void DistributedWeightedSampler::reset(c10::optional<std::size_t> new_size) {
   const auto count = static_cast<std::size_t>(weights_.numel());
   if (new_size && *new_size != count) {
-    throw UsageError(
-        fmt::format("{}: a data set of {} samples, but {} weights; make a sampler with a weight "
-                    "for each sample",
-                    kName, *new_size, count));
+    throw UsageError(context(),
+                     fmt::format("a data set of {} samples, but {} weights", *new_size, count),
+                     "make a sampler with a weight for each sample");
   }
   EpochSampler::reset();
 }

@@ -37,11 +37,11 @@ struct DistributedWeightedSamplerOptions {
 // number of positive weights.
 class DistributedWeightedSampler : public EpochSampler {
  public:
-  // For this rank of the group, which the sampler does not keep alive.
+  // Makes the sampler of this rank of the group, which it does not keep alive.
   DistributedWeightedSampler(const at::Tensor& weights, std::int64_t num_samples,
                              GroupArgument group,
                              const DistributedWeightedSamplerOptions& options = {});
-  // For rank `rank` of `num_replicas`. UsageError unless 0 <= rank < num_replicas.
+  // Makes the sampler of rank `rank` of `num_replicas`. UsageError unless 0 <= rank < num_replicas.
   DistributedWeightedSampler(const at::Tensor& weights, std::int64_t num_samples, int num_replicas,
                              int rank, const DistributedWeightedSamplerOptions& options = {});
 

@@ -8,17 +8,15 @@
 #include <fmt/format.h>
 #include <torch/serialize/archive.h>
 
-#include "lockstep/core/error.h"
 #include "lockstep/libtorch_compat.h"
 
 namespace lockstep {
 
-void require_rank(const char* who, int num_replicas, int rank) {
+void require_rank(const char* component, int num_replicas, int rank) {
   if (num_replicas >= 1 && rank >= 0 && rank < num_replicas) return;
-  throw UsageError(
-      fmt::format("{}: rank {} of {} replicas does not exist; give num_replicas >= 1 and 0 <= rank "
-                  "< num_replicas",
-                  who, rank, num_replicas));
+  throw UsageError({.component = component},
+                   fmt::format("rank {} of {} replicas does not exist", rank, num_replicas),
+                   "give num_replicas >= 1 and 0 <= rank < num_replicas");
 }
 
 std::size_t RankShare::count() const {
@@ -68,23 +66,24 @@ void EpochSampler::check(const DataCursor& cursor) const {
                                 const std::string& remedy) {
     if (of_cursor == own) return;
     throw UsageError(
-        fmt::format("{}, rank {} of {}: the checkpoint's {} is {}, but the sampler's is {}; {}",
-                    name_, share_.rank, share_.ranks, what, of_cursor, own, remedy));
+        context(),
+        fmt::format("the checkpoint's {} is {}, but the sampler's is {}", what, of_cursor, own),
+        remedy);
   };
   const DataCursor own = cursor_after(0);
   require_same(
       "seed", cursor.seed, own.seed,
       fmt::format("make the sampler with seed {0} (--seed {0} of lockstep train)", cursor.seed));
   require_same("number of samples", cursor.samples, own.samples,
-               "go on with the data that the checkpoint was trained on");
+               "use the data that the checkpoint was trained on");
   if (cursor.epoch >= 0 && cursor.samples_consumed >= 0 &&
       cursor.samples_consumed <= cursor.samples) {
     return;
   }
-  throw UsageError(fmt::format(
-      "{}, rank {} of {}: a cursor at sample {} of {} of epoch {}; give one that cursor_after() "
-      "made",
-      name_, share_.rank, share_.ranks, cursor.samples_consumed, cursor.samples, cursor.epoch));
+  throw UsageError(context(),
+                   fmt::format("a cursor at sample {} of {} of epoch {}", cursor.samples_consumed,
+                               cursor.samples, cursor.epoch),
+                   "give one that cursor_after() made");
 }
 
 void EpochSampler::resume(const DataCursor& cursor) {
@@ -106,16 +105,16 @@ std::vector<std::size_t> EpochSampler::indices() const {
   return indices_of(epoch(), epoch_->consumed);
 }
 
-// A loop that ended early may repeat its epoch on purpose. All ranks repeat theirs together: one
-// warns.
+// A loop that ended early may repeat its epoch on purpose. All ranks repeat their epochs together,
+// so only rank 0 warns.
 void EpochSampler::warn_if_order_repeats() const {
   if (!seed_ || share_.rank != 0 || !completed_ || epoch_->times_set != times_set_) return;
   static std::atomic_flag warned;
   libtorch::warn_once(
       warned, "reset",
-      fmt::format("{}, rank {} of {}: set_epoch was not called since the last epoch, so this epoch "
-                  "has the same order; call sampler.set_epoch(epoch) before each epoch",
-                  name_, share_.rank, share_.ranks));
+      context().prefix() +
+          "set_epoch was not called since the last epoch, so this epoch has the same order; call "
+          "sampler.set_epoch(epoch) before each epoch");
 }
 
 void EpochSampler::reset(c10::optional<std::size_t> new_size) {
@@ -132,9 +131,8 @@ void EpochSampler::reset(c10::optional<std::size_t> new_size) {
 
 c10::optional<std::vector<std::size_t>> EpochSampler::next(std::size_t batch_size) {
   if (batch_size == 0) {
-    throw UsageError(fmt::format(
-        "{}, rank {} of {}: a batch of 0 samples was asked for; use a batch size of at least 1",
-        name_, share_.rank, share_.ranks));
+    throw UsageError(context(), "a batch of 0 samples was asked for",
+                     "use a batch size of at least 1");
   }
   if (!started_) reset();
   if (position_ == indices_.size()) return c10::nullopt;
@@ -165,10 +163,10 @@ void EpochSampler::load(torch::serialize::InputArchive& archive) {
   RankShare rest = share_;
   rest.first = static_cast<std::size_t>(consumed.toInt());
   if (position.toInt() < 0 || at > rest.count()) {
-    throw UsageError(
-        fmt::format("{}, rank {} of {}: the saved position {} lies outside this rank's {} samples; "
-                    "load it with the data set and the number of ranks that it was saved with",
-                    name_, share_.rank, share_.ranks, position.toInt(), rest.count()));
+    throw UsageError(context(),
+                     fmt::format("the saved position {} lies outside this rank's {} samples",
+                                 position.toInt(), rest.count()),
+                     "load it with the data set and the number of ranks that it was saved with");
   }
   EpochSampler::resume(cursor);
   EpochSampler::reset();

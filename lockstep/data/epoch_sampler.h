@@ -13,15 +13,17 @@
 
 #include <torch/data/samplers/base.h>
 
+#include "lockstep/core/error.h"
+
 namespace lockstep {
 
-// UsageError that begins with `who` unless 0 <= rank < num_replicas.
-void require_rank(const char* who, int num_replicas, int rank);
+// UsageError of the component `component` unless 0 <= rank < num_replicas.
+void require_rank(const char* component, int num_replicas, int rank);
 
 // How an order's positions are distributed over ranks: rank r takes positions r, r + ranks, r + 2
 // ranks, and so on, and all ranks take the same number. If the size is not a multiple of the ranks,
 // positions from the front are repeated as often as needed (padding); with drop_last the remainder
-// is dropped instead. From a first position other than 0, ranks take turns from there.
+// is dropped instead. If the first position is not 0, the distribution starts there.
 struct RankShare {
   std::size_t size = 0;
   int ranks = 1;
@@ -32,8 +34,8 @@ struct RankShare {
 
   // The number of samples that each rank takes.
   std::size_t count() const;
-  // How many of this rank's first samples are not padding. Summed over all ranks: size -
-  // first, or ranks * count() with drop_last.
+  // The number of this rank's samples before its padding. Summed over all ranks: size - first, or
+  // ranks * count() with drop_last.
   std::size_t unpadded_count() const;
   // The position, below size, of this rank's i-th sample.
   std::size_t position(std::size_t i) const;
@@ -44,9 +46,9 @@ struct RankShare {
 struct DataCursor {
   std::int64_t seed = 0;
   std::int64_t epoch = 0;
-  // In this epoch, on all ranks together.
+  // The samples consumed in this epoch, over all ranks.
   std::int64_t samples_consumed = 0;
-  // Of one epoch, over all ranks.
+  // The samples of one epoch, over all ranks.
   std::int64_t samples = 0;
 };
 
@@ -55,8 +57,8 @@ struct DataCursor {
 // set_epoch may be called from any thread, everything else from one thread per copy.
 class EpochSampler : public torch::data::samplers::Sampler<> {
  public:
-  // Without this call every epoch has the same order. Takes effect at the next reset(), which a
-  // loader calls in begin().
+  // Sets the epoch, which determines the order; without this call every epoch has the same one.
+  // Takes effect at the next reset(), which a loader calls in begin().
   void set_epoch(std::int64_t epoch);
   std::int64_t epoch() const { return epoch_->number; }
 
@@ -80,12 +82,12 @@ class EpochSampler : public torch::data::samplers::Sampler<> {
   // The number of this rank's samples in a whole epoch, padding included; the same on every rank.
   std::size_t size() const { return share_.count(); }
 
-  // How many of this rank's first samples in an epoch are not padding. An evaluation that counts
+  // The number of this rank's samples in an epoch before its padding. An evaluation that counts
   // only these counts every sample once; the rest repeat samples that another rank counts.
   std::size_t unpadded_size() const { return share_.unpadded_count(); }
 
-  // This rank's samples in the current epoch, in order, from the cursor on. Does not move the
-  // position.
+  // Returns this rank's samples in the current epoch, in order, from the cursor on. Does not move
+  // the position.
   std::vector<std::size_t> indices() const;
 
   // Starts the current epoch from the beginning, or from the cursor; a new size replaces the data
@@ -97,7 +99,8 @@ class EpochSampler : public torch::data::samplers::Sampler<> {
   // is 0.
   c10::optional<std::vector<std::size_t>> next(std::size_t batch_size) override;
 
-  // The current epoch and this rank's position in it.
+  // Saves and loads the current epoch and this rank's position in it. UsageError for a position
+  // that this sampler does not have.
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
 
@@ -108,6 +111,11 @@ class EpochSampler : public torch::data::samplers::Sampler<> {
 
   // UsageError if the cursor belongs to another sampler.
   void check(const DataCursor& cursor) const;
+
+  // The context of this sampler's errors.
+  ErrorContext context() const {
+    return {.component = name_, .rank = share_.rank, .size = share_.ranks};
+  }
 
  private:
   struct Epoch {

@@ -27,7 +27,7 @@ namespace lockstep {
 class IdxFile {
  public:
   explicit IdxFile(const std::filesystem::path& path);
-  // From memory; `name` replaces the file's name in errors.
+  // Reads from memory; `name` replaces the file's name in errors.
   IdxFile(std::span<const std::byte> bytes, std::string name);
   ~IdxFile();
   IdxFile(const IdxFile&) = delete;

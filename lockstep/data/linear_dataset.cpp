@@ -12,8 +12,8 @@ namespace lockstep {
 
 LinearDataset::LinearDataset(const LinearDatasetOptions& options) {
   if (options.size < 0) {
-    throw UsageError(
-        fmt::format("LinearDataset: size {} is negative; give at least 0 samples", options.size));
+    throw UsageError({.component = "LinearDataset"},
+                     fmt::format("size {} is negative", options.size), "give at least 0 samples");
   }
   // Its own generator: the data must not depend on the program's earlier draws.
   auto generator = at::make_generator<at::CPUGeneratorImpl>(options.seed);

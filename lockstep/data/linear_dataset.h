@@ -25,7 +25,7 @@ class LinearDataset : public torch::data::datasets::Dataset<LinearDataset> {
  public:
   explicit LinearDataset(const LinearDatasetOptions& options = {});
 
-  // x and y of one point, each float32 [1].
+  // Returns x and y of one point, each float32 [1].
   torch::data::Example<> get(std::size_t index) override;
   c10::optional<std::size_t> size() const override;
 

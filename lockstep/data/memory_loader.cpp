@@ -20,7 +20,7 @@ namespace {
 
 // Random rows miss the TLB at every page: huge pages make gathering them a quarter cheaper. If the
 // kernel has none, nothing changes.
-void ask_for_huge_pages(const at::Tensor& tensor) {
+void request_huge_pages(const at::Tensor& tensor) {
   constexpr std::uintptr_t kHugePage = 2 << 20;
   const auto begin = reinterpret_cast<std::uintptr_t>(tensor.data_ptr());
   const std::uintptr_t first = (begin + kHugePage - 1) / kHugePage * kHugePage;
@@ -70,17 +70,19 @@ MemoryLoader::MemoryLoader(at::Tensor data, at::Tensor target, std::unique_ptr<S
       sampler_(std::move(sampler)),
       options_(options) {
   if (options_.batch_size == 0) {
-    throw UsageError("MemoryLoader: batch_size is 0; give at least 1");
+    throw UsageError({.component = "MemoryLoader"}, "batch_size is 0", "give at least 1");
   }
   if (data_.dim() == 0 || target_.dim() == 0 || data_.size(0) != target_.size(0)) {
-    throw UsageError(fmt::format(
-        "MemoryLoader: data of shape [{}] and target of shape [{}] do not have the same "
-        "number of rows; give one row per sample in both",
-        fmt::join(data_.sizes(), ", "), fmt::join(target_.sizes(), ", ")));
+    throw UsageError(
+        {.component = "MemoryLoader"},
+        fmt::format("data of shape [{}] and target of shape [{}] do not have the same number of "
+                    "rows",
+                    fmt::join(data_.sizes(), ", "), fmt::join(target_.sizes(), ", ")),
+        "give one row per sample in both");
   }
   data_ = usable_on(data_.device(), data_);
   target_ = usable_on(target_.device(), target_);
-  ask_for_huge_pages(data_);
+  request_huge_pages(data_);
 }
 
 std::optional<MemoryLoader::Batch> MemoryLoader::next() {
@@ -90,10 +92,9 @@ std::optional<MemoryLoader::Batch> MemoryLoader::next() {
   const auto total = static_cast<std::size_t>(data_.size(0));
   for (const std::size_t row : *rows) {
     if (row >= total) {
-      throw UsageError(
-          fmt::format("MemoryLoader: the sampler asks for sample {} of {}; make it for the size of "
-                      "this data set",
-                      row, total));
+      throw UsageError({.component = "MemoryLoader"},
+                       fmt::format("the sampler asks for sample {} of {}", row, total),
+                       "make it for the size of this data set");
     }
   }
   return Batch{take_rows(data_, *rows, options_.device),

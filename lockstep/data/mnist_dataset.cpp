@@ -7,12 +7,13 @@
 #include <fmt/format.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/data/data_files.h"
 #include "lockstep/data/idx_file.h"
 
 namespace lockstep {
 namespace {
 
-constexpr const char* kWayOut =
+constexpr const char* kGetData =
     "install the package dataset-fashion-mnist and name /usr/share/datasets/fashion-mnist, or put "
     "the four files of MNIST (train-images-idx3-ubyte.gz and so on) into a folder and name that";
 
@@ -23,7 +24,7 @@ std::filesystem::path find_file(const std::filesystem::path& folder, const std::
   if (std::filesystem::exists(raw, ignored)) return raw;
   if (std::filesystem::exists(zipped, ignored)) return zipped;
   throw UsageError(
-      fmt::format("{}: neither {} nor {}.gz is there; {}", folder.string(), name, name, kWayOut));
+      fmt::format("{}: neither {} nor {}.gz is there; {}", folder.string(), name, name, kGetData));
 }
 
 void require_dimensions(const IdxFile& file, std::size_t expected,
@@ -65,9 +66,7 @@ const char* prefix_of(MnistSplit split) {
 }  // namespace
 
 void require_data_folder(const std::filesystem::path& folder) {
-  std::error_code ignored;
-  if (std::filesystem::is_directory(folder, ignored)) return;
-  throw UsageError(fmt::format("{}: there is no such data folder; {}", folder.string(), kWayOut));
+  require_folder(folder, kGetData);
 }
 
 MnistDataset::MnistDataset(const std::filesystem::path& folder, MnistSplit split) {

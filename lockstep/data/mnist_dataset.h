@@ -19,7 +19,8 @@ class MnistDataset : public torch::data::datasets::Dataset<MnistDataset> {
  public:
   explicit MnistDataset(const std::filesystem::path& folder, MnistSplit split = MnistSplit::train);
 
-  // One image as float32 [1, H, W] from 0 to 1, and its label as int64 [], like torch's MNIST.
+  // Returns one image as float32 [1, H, W] from 0 to 1, and its label as int64 [], like torch's
+  // MNIST.
   torch::data::Example<> get(std::size_t index) override;
   c10::optional<std::size_t> size() const override;
 
@@ -32,7 +33,7 @@ class MnistDataset : public torch::data::datasets::Dataset<MnistDataset> {
   at::Tensor labels_;
 };
 
-// The shape in a split's headers, checked as by MnistDataset, before memory is allocated for it.
+// The shape of a split's images.
 struct MnistShape {
   std::int64_t images;
   std::int64_t height;
@@ -40,6 +41,7 @@ struct MnistShape {
 
   std::int64_t pixels() const { return images * height * width; }
 };
+// Reads the shape from the headers, with MnistDataset's checks, before memory is allocated.
 MnistShape mnist_shape(const std::filesystem::path& folder, MnistSplit split);
 
 // Former names.

@@ -12,17 +12,18 @@
 
 namespace lockstep {
 
-// The sample at each position of the epoch. If shuffled, it is torch.randperm(size) from a CPU
-// generator with the seed seed + epoch, so it equals Python's order; otherwise it counts up.
+// Returns the sample at each position of the epoch. If shuffled, the order is torch.randperm(size)
+// from a CPU generator with the seed seed + epoch, so it equals Python's; otherwise it counts up.
 std::vector<std::size_t> sample_order(std::size_t size, bool shuffle, std::int64_t seed,
                                       std::int64_t epoch);
 
-// The samples that torch.multinomial draws with these weights, double [N] on the CPU, from the same
-// generator: num_samples of them, in the order in which they are drawn.
+// Returns the `num_samples` samples that torch.multinomial draws from the same generator, in the
+// order in which they are drawn. `weights`: double [N] on the CPU.
 std::vector<std::size_t> weighted_order(const at::Tensor& weights, std::size_t num_samples,
                                         bool replacement, std::int64_t seed, std::int64_t epoch);
 
-// FNV-1a of the bytes, for a comparison between ranks: the same on every machine of one byte order.
+// Returns FNV-1a of the bytes, for a comparison between ranks: the same on every machine of one
+// byte order.
 std::uint64_t order_hash(std::span<const std::byte> bytes);
 
 }  // namespace lockstep

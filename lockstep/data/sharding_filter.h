@@ -33,7 +33,7 @@ struct ShardingFilterOptions {
 // round: a rank reads a whole round, keeping a copy of its item, before it yields the item.
 //
 // An lvalue is referred to and must outlive the filter; an rvalue is moved into it. Each begin()
-// begins the range again. One loop at a time; the filter must not move during it.
+// starts the range again. One loop at a time; the filter must not move during it.
 template <class Stream>
 class ShardingFilter {
   using Source = decltype(std::begin(std::declval<Stream&>()));
@@ -41,11 +41,11 @@ class ShardingFilter {
   using Item = std::remove_cvref_t<decltype(*std::declval<Source&>())>;
 
  public:
-  // For this rank of the group, which the filter does not keep alive.
+  // Makes the filter of this rank of the group, which it does not keep alive.
   ShardingFilter(Stream&& stream, GroupArgument group, const ShardingFilterOptions& options = {})
       : ShardingFilter(std::forward<Stream>(stream), group.get().size(), group.get().rank(),
                        options) {}
-  // For rank `rank` of `num_replicas`. UsageError unless 0 <= rank < num_replicas.
+  // Makes the filter of rank `rank` of `num_replicas`. UsageError unless 0 <= rank < num_replicas.
   ShardingFilter(Stream&& stream, int num_replicas, int rank,
                  const ShardingFilterOptions& options = {})
       : stream_(std::forward<Stream>(stream)),

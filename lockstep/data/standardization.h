@@ -10,7 +10,8 @@
 namespace lockstep {
 
 struct Standardization {
-  // Over all bytes of all training images, in units of a byte (0 to 255).
+  // The mean and the standard deviation of all bytes of all training images, in units of a byte (0
+  // to 255).
   double mean = 0;
   double deviation = 1;
 
@@ -31,7 +32,7 @@ struct FeatureStandardization {
   at::Tensor mean;       // float64 on the CPU, of one row's shape
   at::Tensor deviation;  // the same; 1 where all rows are equal
 
-  // (rows - mean) / deviation as float32, computed in float64. One row, or several of them.
+  // (rows - mean) / deviation as float32, computed in float64. `rows` is one row or several.
   at::Tensor apply(const at::Tensor& rows) const;
 };
 

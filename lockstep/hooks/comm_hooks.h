@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Public. Ready-made communication hooks, for register_comm_hook; docs/comm_hooks.md compares them,
-// also with those of torch.distributed.algorithms.ddp_comm_hooks, whose options and constants they
-// have. A hook takes the model's group and is registered on every rank; UsageError in backward if
-// its group has another size. In the first backward ranks compare whether they have a hook, and the
-// options of power_sgd_hook and post_local_sgd_hook: UsageError on every rank, which ends the
-// group. A hook that is registered later, and what a hook of your own does, are not compared. Make
-// a hook for each model: power_sgd_hook and post_local_sgd_hook keep a model's memory and count its
-// iterations.
+// also with torch.distributed.algorithms.ddp_comm_hooks, whose options and constants they have.
+//
+// Make a hook for each model, with the model's group, and register it on every rank: some hooks
+// keep a model's memory and count its iterations. UsageError in backward if the group has another
+// size. In the first backward, ranks compare whether they have a hook, and the options of
+// power_sgd_hook and post_local_sgd_hook: UsageError on every rank, which ends the group. A hook
+// that is registered later, and what a hook of your own does, are not compared.
 #pragma once
 
 #include <cstdint>
@@ -48,16 +48,16 @@ struct PowerSGDState {
   bool warm_start = true;
   // Added to the norm of each column that is orthogonalized.
   double orthogonalization_epsilon = 0;
-  // The same on every rank.
+  // The seed of the random Q. Pass the same on every rank.
   std::uint64_t random_seed = 0;
 };
 
 // Gradients become products of two narrow matrices, and only those are reduced (Vogels, Karimireddy
 // and Jaggi, "PowerSGD", 2019, arXiv:1905.13727). The result approximates the mean; every rank has
-// the same bits. Complex gradients, those of one dimension and those too small to gain are reduced
-// as they are, in one buffer. Half types are compressed in float. If gradients are not finite, the
-// result is not either, and error feedback and warm start begin anew. UsageError for options out of
-// range or in contradiction.
+// the same bits. Gradients that are complex, have one dimension or are too small to gain are
+// reduced as they are, in one buffer. Half types are compressed in float. If gradients are not
+// finite, the result is not either, and error feedback and warm start restart. UsageError for
+// options out of range or in contradiction.
 CommHook power_sgd_hook(PowerSGDState state);
 
 struct PostLocalSGDState {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -24,10 +25,11 @@ class HookGroup {
   ProcessGroup& for_bucket(const GradBucket& bucket) const {
     const ProcessGroup& reducers = bucket.group();
     if (group_->size() == reducers.size()) return *group_;
-    throw UsageError(fmt::format(
-        "[{}] rank {} of {}: the hook's group has {} ranks, the model's has {}. Make the hook with "
-        "the model's group: model->group()",
-        hook_, reducers.rank(), reducers.size(), group_->size(), reducers.size()));
+    throw UsageError(
+        {.component = std::string(hook_), .rank = reducers.rank(), .size = reducers.size()},
+        fmt::format("the hook's group has {} ranks, the model's has {}", group_->size(),
+                    reducers.size()),
+        "make the hook with the model's group: model->group()");
   }
 
  private:

@@ -13,15 +13,22 @@
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
-#include "lockstep/comm/core/host_map.h"
 #include "lockstep/comm/types/call_origin.h"
 #include "lockstep/core/error.h"
 #include "lockstep/hooks/comm_hooks.h"
 #include "lockstep/hooks/hook_group.h"
 #include "lockstep/parallel/model_agreement.h"
+#include "lockstep/rendezvous/exchange.h"
 
 namespace lockstep {
 namespace {
+
+constexpr const char* kPostLocalSgd = "post_local_sgd_hook";
+constexpr const char* kAverager = "PeriodicModelAverager";
+
+ErrorContext context_of(const char* component, const ProcessGroup& group) {
+  return {.component = component, .rank = group.rank(), .size = group.size()};
+}
 
 // Collective. The ranks that share this rank's host.
 std::shared_ptr<ProcessGroup> split_by_host(ProcessGroup& group) {
@@ -41,12 +48,12 @@ std::shared_ptr<ProcessGroup> split_by_host(ProcessGroup& group) {
 class PostLocalSgd {
  public:
   explicit PostLocalSgd(const PostLocalSGDState& options)
-      : options_(options), group_("post_local_sgd_hook", options.group) {
+      : options_(options), group_(kPostLocalSgd, options.group) {
     ProcessGroup& group = options.group.get();
     if (options.start_localSGD_iter < 0) {
-      throw UsageError(fmt::format(
-          "[post_local_sgd_hook] rank {} of {}: start_localSGD_iter is {}; set it to 0 or more",
-          group.rank(), group.size(), options.start_localSGD_iter));
+      throw UsageError(context_of(kPostLocalSgd, group),
+                       fmt::format("start_localSGD_iter is {}", options.start_localSGD_iter),
+                       "set it to 0 or more");
     }
     if (!options.post_local_gradient_allreduce) return;
     subgroup_ = options.subgroup.shared() ? options.subgroup.shared() : split_by_host(group);
@@ -66,7 +73,7 @@ class PostLocalSgd {
   // Ranks that differ would wait for each other in different groups.
   void compare_options(ProcessGroup& group) const {
     check_agreement(
-        group, "post_local_sgd_hook",
+        group, kPostLocalSgd,
         {fmt::format("start_localSGD_iter {}", options_.start_localSGD_iter),
          fmt::format("post_local_gradient_allreduce {}", options_.post_local_gradient_allreduce)},
         "hook");
@@ -74,12 +81,11 @@ class PostLocalSgd {
 
   void check_subgroup_is(const ProcessGroup& group) const {
     if (subgroup_ && subgroup_->size() == group.size()) return;
-    throw UsageError(fmt::format(
-        "[post_local_sgd_hook] rank {} of {}: a sharded optimizer was made from the model. Each "
-        "rank "
-        "updates a share of the parameters for all ranks, so all ranks would train that share on "
-        "this rank's gradients only. Make the optimizer from the parameters instead of the model",
-        group.rank(), group.size()));
+    throw UsageError(
+        context_of(kPostLocalSgd, group),
+        "a sharded optimizer was made from the model. Each rank updates a share of the parameters "
+        "for all ranks, so all ranks would train that share on this rank's gradients only",
+        "make the optimizer from the parameters instead of the model");
   }
 
   const PostLocalSGDState options_;
@@ -139,20 +145,19 @@ PeriodicModelAverager::PeriodicModelAverager(PeriodicModelAveragerOptions option
                                              GroupArgument group)
     : options_(options), group_(group.get().shared_from_this()) {
   if (options_.period >= 1 && options_.warmup_steps >= 0) return;
-  throw UsageError(fmt::format(
-      "[PeriodicModelAverager] rank {} of {}: period is {} and warmup_steps is {}; set period to 1 "
-      "or more, and warmup_steps to 0 or more",
-      group_->rank(), group_->size(), options_.period, options_.warmup_steps));
+  throw UsageError(
+      context_of(kAverager, *group_),
+      fmt::format("period is {} and warmup_steps is {}", options_.period, options_.warmup_steps),
+      "set period to 1 or more, and warmup_steps to 0 or more");
 }
 
 void PeriodicModelAverager::average_parameters(const std::vector<at::Tensor>& parameters) {
   const auto undefined = std::ranges::find_if_not(parameters, &at::Tensor::defined);
   if (undefined != parameters.end()) {
     throw UsageError(
-        fmt::format("[PeriodicModelAverager] rank {} of {}: parameter {} is an undefined tensor; "
-                    "leave it out on "
-                    "every rank",
-                    group_->rank(), group_->size(), undefined - parameters.begin()));
+        context_of(kAverager, *group_),
+        fmt::format("parameter {} is an undefined tensor", undefined - parameters.begin()),
+        "leave it out on every rank");
   }
   const CallScope scope(CallOrigin::average_parameters);
   if (step_ == 0) {
@@ -163,7 +168,7 @@ void PeriodicModelAverager::average_parameters(const std::vector<at::Tensor>& pa
       numbered.push_back({std::to_string(numbered.size()), parameter});
     }
     std::ranges::move(describe("parameter", numbered), std::back_inserter(lines));
-    check_agreement(*group_, "PeriodicModelAverager", lines, "averager");
+    check_agreement(*group_, kAverager, lines, "averager");
   }
   const std::int64_t since_warm_up = step_++ - options_.warmup_steps;
   if (since_warm_up < 0 || since_warm_up % options_.period != 0) return;

@@ -46,7 +46,7 @@ at::Tensor product(const at::Tensor& large, const at::Tensor& narrow) {
 }
 
 // out = p q^T. Products and sums are rounded one by one, so that the bits do not depend on the
-// processor or on the number of threads, as those of at::mm do.
+// processor or on the number of threads, as the bits of at::mm do.
 void multiply(const at::Tensor& out, const at::Tensor& p, const at::Tensor& q) {
   const std::int64_t all_rows = out.size(0);
   const std::int64_t rows_at_once =

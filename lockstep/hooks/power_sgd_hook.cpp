@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Runs the two reductions of each bucket, those of one bucket behind those of the one before.
+// Runs the two reductions of each bucket, after the reductions of the bucket before it.
 #include <memory>
 #include <string_view>
 #include <utility>
@@ -131,26 +131,26 @@ class PowerSgd {
 
 void check_options(const PowerSGDState& options) {
   const ProcessGroup& group = options.group.get();
-  const auto refuse = [&](std::string_view what) {
-    throw UsageError(
-        fmt::format("[{}] rank {} of {}: {}", kPowerSgd, group.rank(), group.size(), what));
-  };
+  const ErrorContext context{
+      .component = std::string(kPowerSgd), .rank = group.rank(), .size = group.size()};
   if (options.matrix_approximation_rank < 1) {
-    refuse(fmt::format("matrix_approximation_rank is {}; set it to 1 or more",
-                       options.matrix_approximation_rank));
+    throw UsageError(
+        context, fmt::format("matrix_approximation_rank is {}", options.matrix_approximation_rank),
+        "set it to 1 or more");
   }
   if (!(options.min_compression_rate >= 0) || !(options.orthogonalization_epsilon >= 0)) {
-    refuse(
-        fmt::format("min_compression_rate is {} and orthogonalization_epsilon is {}; neither "
-                    "may be negative",
-                    options.min_compression_rate, options.orthogonalization_epsilon));
+    throw UsageError(context,
+                     fmt::format("min_compression_rate is {} and orthogonalization_epsilon is {}",
+                                 options.min_compression_rate, options.orthogonalization_epsilon),
+                     "neither may be negative");
   }
   if (options.start_powerSGD_iter <= 1 && (options.use_error_feedback || options.warm_start)) {
-    refuse(
+    throw UsageError(
+        context,
         fmt::format("start_powerSGD_iter is {}, but error feedback and warm start need plain "
-                    "iterations first. Set it to 2 or more, or set use_error_feedback and "
-                    "warm_start to false",
-                    options.start_powerSGD_iter));
+                    "iterations first",
+                    options.start_powerSGD_iter),
+        "set it to 2 or more, or set use_error_feedback and warm_start to false");
   }
 }
 

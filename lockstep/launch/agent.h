@@ -27,7 +27,7 @@ namespace lockstep {
 // process or the keeper is killed, the ranks die with it; a killed keeper is a BackendError.
 AgentResult run_agent(const AgentOptions& options);
 
-// The same for ranks that call a function; spawn() uses it.
+// Like the function above, for ranks that call a function; spawn() uses it.
 AgentResult run_agent(const AgentOptions& options, const RankBody& body);
 
 // The message for the user: the rank that failed first, the cause, and its last lines. Ends with a

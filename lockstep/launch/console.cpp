@@ -18,7 +18,8 @@
 namespace lockstep {
 namespace {
 
-constexpr const char* kEraseLine = "\r\033[K";
+// Also erases the lines below: a terminal that became narrower may have wrapped the status line.
+constexpr const char* kEraseStatus = "\r\033[J";
 
 int descriptor_of(OutputStream stream) {
   return stream == OutputStream::out ? STDOUT_FILENO : STDERR_FILENO;
@@ -85,7 +86,7 @@ void Console::add_text(OutputStream stream, const std::string& text) {
   const int fd = descriptor_of(stream);
   // The other stream's text may go to the same terminal; text for a file leaves the terminal alone.
   const bool erase = drawn_ && (fd == status_fd_ || ::isatty(fd) == 1);
-  enqueue(fd, erase ? kEraseLine + text : text);
+  enqueue(fd, erase ? kEraseStatus + text : text);
   if (!erase) return;
   drawn_ = false;
   redraw_ = true;
@@ -95,7 +96,7 @@ void Console::set_status(OutputStream stream, const std::string& text) {
   status_fd_ = descriptor_of(stream);
   status_ = text;
   redraw_ = !text.empty();
-  if (text.empty() && std::exchange(drawn_, false)) enqueue(status_fd_, kEraseLine);
+  if (text.empty() && std::exchange(drawn_, false)) enqueue(status_fd_, kEraseStatus);
 }
 
 void Console::enqueue(int fd, const std::string& text) {
@@ -124,7 +125,8 @@ bool Console::write_some() {
   // A slow terminal gets the newest status only.
   if (redraw_ && waiting_bytes_ <= PIPE_BUF) {
     // Written over the old one, whose rest is then erased: an empty line in between would flicker.
-    enqueue(status_fd_, "\r" + status_ + "\033[K");
+    // The cursor returns to the line's start, where it stays if the terminal wraps the line.
+    enqueue(status_fd_, "\r" + status_ + "\033[J\r");
     drawn_ = true;
     redraw_ = false;
   }

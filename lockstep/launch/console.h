@@ -13,7 +13,7 @@
 
 namespace lockstep {
 
-// How long a reader may take for the rest when a program has to end.
+// How long a program waits at its end for a reader of its output.
 constexpr std::chrono::milliseconds kReaderGrace{500};
 
 // Puts the lines of several writers into one text. A line may come in parts; another writer's part

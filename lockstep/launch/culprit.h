@@ -44,7 +44,7 @@ struct Culprit {
   bool may_change = false;
 };
 
-// `ranks` are those of this machine, numbered from `first_rank`. nullopt if none has failed.
+// `ranks` are this machine's ranks, numbered from `first_rank`. nullopt if none has failed.
 // If several ranks failed by themselves, returns the first; if several did at once, one that a
 // signal killed.
 std::optional<Culprit> find_culprit(const std::vector<RankEnd>& ranks, int first_rank);

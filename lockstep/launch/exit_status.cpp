@@ -56,13 +56,13 @@ void MemoryKills::look() {
 
 std::string MemoryKills::words() const {
   const std::string signal = "killed by " + signal_words(SIGKILL);
-  const std::string by_kernel = words_of_late();
+  const std::string by_kernel = recent_kill_words();
   if (!by_kernel.empty()) return by_kernel;
   if (!seen_ || risen_) return signal + ", likely out of memory or kill -9";
   return signal + ", by kill -9 or the like: its control group did not run out of memory";
 }
 
-std::string MemoryKills::words_of_late() const {
+std::string MemoryKills::recent_kill_words() const {
   // The kernel counts before it kills.
   const bool now = seen_ && count() != *seen_;
   const bool just = risen_ && Clock::now() - *risen_ < kTimeToEnd;

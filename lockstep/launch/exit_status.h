@@ -28,8 +28,8 @@ struct ExitStatus {
   bool success() const { return signal == 0 && exit_code == 0; }
   // As a shell reports it: 128 + signal, or the exit code.
   int code() const { return signal != 0 ? 128 + signal : exit_code; }
-  // "exit code 3", "killed by signal 11 (SIGSEGV), an invalid memory access"; for
-  // SIGKILL, its likely sender.
+  // "exit code 3", "killed by signal 11 (SIGSEGV), an invalid memory access"; for SIGKILL, its
+  // likely sender.
   std::string words(const MemoryKills& kills) const;
 };
 
@@ -53,12 +53,12 @@ class MemoryKills {
 
   // The cause of a SIGKILL just seen, as text. If the kernel killed in the last kTimeToEnd: "killed
   // by the kernel: out of memory, the control group's limit is 512 MiB". If it has killed nothing
-  // since construction: somebody else. Otherwise, or if no control group counts kills: both
-  // possibilities.
+  // since construction, the text says that it was another sender. Otherwise, or if no control group
+  // counts kills, it names both possibilities.
   std::string words() const;
   // For a process whose exit status is unknown: "killed by the kernel: ...". Empty if the kernel
   // has killed nothing in the last kTimeToEnd, or no control group counts.
-  std::string words_of_late() const;
+  std::string recent_kill_words() const;
 
  private:
   using Clock = std::chrono::steady_clock;

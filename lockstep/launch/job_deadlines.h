@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The deadlines of one launch. They stand still while the job is suspended.
+// The deadlines of one launch. They stop running while the job is suspended.
 #pragma once
 
 #include <algorithm>

@@ -33,7 +33,7 @@ class JobOutput {
   void warn(const std::string& warning);
   // Whether the ranks' output appears on a terminal.
   bool on_terminal() const;
-  // Call it in a forked child.
+  // Closes this process's copies of the log files. Call it in a forked child.
   void leave_to_parent();
 
   // Takes over the read ends of the rank's streams. `rank` is its number on this machine, as in all
@@ -46,8 +46,8 @@ class JobOutput {
   // Reads what ranks have written, unless a slow reader has left too much in the console.
   void read();
 
-  // Renders the status line again if the value or the terminal's width has changed. `value` is that
-  // of the key in options.status; nullopt if there is none yet.
+  // Renders the status line again if the value or the terminal's width has changed. `value` is the
+  // value of options.status's key; nullopt if there is none yet.
   bool shows_status() const { return shows_status_; }
   void show_status(std::optional<std::string> value);
   void hide_status();

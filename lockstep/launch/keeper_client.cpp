@@ -23,10 +23,10 @@ namespace lockstep {
 namespace {
 
 constexpr std::chrono::seconds kStartTimeout{30};
-// How long the keeper may take to end, beyond its patience with processes that it has killed.
-constexpr std::chrono::seconds kFarewellTimeout{2};
+// How long the keeper may take to end, beyond its wait for processes that it has killed.
+constexpr std::chrono::seconds kEndTimeout{2};
 // How often to check whether the keeper has ended, if there is no pidfd.
-constexpr std::chrono::milliseconds kKeeperLookInterval{10};
+constexpr std::chrono::milliseconds kKeeperPollInterval{10};
 
 // Keeps the descriptor clear of the standard streams, which the keeper replaces.
 UniqueFd above_standard_streams(int fd) {
@@ -100,13 +100,13 @@ std::optional<ExitStatus> KeeperClient::await_end(const Deadline& deadline) cons
     if (info.si_pid == pid_) return ExitStatus::from(info.si_code, info.si_status);
     if (deadline.passed()) return std::nullopt;
     pollfd entry{pidfd_.get(), POLLIN, 0};
-    const auto patience = pidfd_ ? deadline.remaining() : kKeeperLookInterval;
-    ::poll(&entry, 1, static_cast<int>(patience.count()));
+    const auto timeout = pidfd_ ? deadline.remaining() : kKeeperPollInterval;
+    ::poll(&entry, 1, static_cast<int>(timeout.count()));
   }
 }
 
 void KeeperClient::throw_lost() {
-  const auto status = await_end(Deadline::after(kFarewellTimeout));
+  const auto status = await_end(Deadline::after(kEndTimeout));
   const std::string how =
       status ? status->words(memory_kills_) : "its connection ended before it did";
   throw BackendError(fmt::format(
@@ -119,7 +119,7 @@ void KeeperClient::end(std::chrono::milliseconds grace) {
   if (pid_ < 0) return;
   send_to_keeper(socket_.get(), grace);
   // The keeper may be stopped (SIGSTOP). The ranks die with it.
-  if (!await_end(Deadline::after(grace + kKillPatience + kFarewellTimeout))) {
+  if (!await_end(Deadline::after(grace + kKillTimeout + kEndTimeout))) {
     ::kill(pid_, SIGKILL);
   }
   while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {

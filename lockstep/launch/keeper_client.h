@@ -40,7 +40,7 @@ class KeeperClient {
   // A rank that ended, stopped or continued; nullopt if there is no news. BackendError, at every
   // call, if the keeper was killed.
   std::optional<RankChange> next_change();
-  // Continues the keeper if somebody has stopped it, since a stopped keeper reports nothing.
+  // Continues the keeper if a signal has stopped it, since a stopped keeper reports nothing.
   void keep_awake();
 
   // Ends the remaining ranks and their descendants, with SIGKILL after the grace, and then the

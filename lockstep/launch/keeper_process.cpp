@@ -27,7 +27,7 @@
 namespace lockstep {
 namespace {
 
-constexpr int kMemoryLookInterval = static_cast<int>(MemoryKills::kTimeToEnd.count()) / 2;
+constexpr int kMemoryPollInterval = static_cast<int>(MemoryKills::kTimeToEnd.count()) / 2;
 
 class Keeper {
  public:
@@ -106,7 +106,7 @@ void Keeper::close_unneeded_descriptors() {
 void Keeper::watch() {
   while (true) {
     std::array<pollfd, 2> entries{{{socket_.get(), POLLIN, 0}, {changes_.get(), POLLIN, 0}}};
-    ::poll(entries.data(), entries.size(), kMemoryLookInterval);
+    ::poll(entries.data(), entries.size(), kMemoryPollInterval);
     memory_kills_.look();
     if (entries[1].revents != 0) report_changes();
     if (entries[0].revents == 0) continue;
@@ -142,7 +142,7 @@ void Keeper::clean_up_after_launcher() {
   end_children(std::chrono::milliseconds(0));
   ::unlink(config_.store_socket.c_str());
   ::rmdir(config_.store_folder.c_str());
-  const std::string by_kernel = memory_kills_.words_of_late();
+  const std::string by_kernel = memory_kills_.recent_kill_words();
   write_last(OutputStream::err,
              fmt::format("lockstep: the launcher (pid {}) {}; its ranks were ended\n", launcher_,
                          by_kernel.empty() ? "ended before its ranks, by kill -9 or a crash"

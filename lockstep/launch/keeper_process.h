@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The keeper: the process between a launcher and its ranks, as it runs in itself. Its launcher's
-// end is in keeper_client.h.
+// The code of the keeper, the process between a launcher and its ranks. The launcher's end is in
+// keeper_client.h.
 #pragma once
 
 #include <functional>

@@ -58,8 +58,7 @@ class LocalRanks {
   // Notices ranks that have ended since the last call; those noticed together ended in one round. A
   // rank that one of the `notices` killed, which this process has passed on, gets a hint.
   void take_ends(const std::set<int>& notices);
-  // Lets the time of kills by the kernel be known. Call it once a second at least; it looks no more
-  // often than it must.
+  // Notices kills by the kernel. Call it at least once a second; most calls do nothing.
   void look_for_memory_kills();
 
   std::vector<Rank>& all() { return ranks_; }

@@ -83,7 +83,7 @@ bool children_can_be_seen() {
 
 void end_children(std::chrono::milliseconds grace) {
   const Deadline polite = Deadline::after(grace);
-  const Deadline last = Deadline::after(grace + kKillPatience);
+  const Deadline last = Deadline::after(grace + kKillTimeout);
   std::set<pid_t> asked;
   while (!last.passed()) {
     std::vector<pid_t> left;

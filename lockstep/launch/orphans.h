@@ -26,10 +26,10 @@ class AdoptsOrphans {
 bool children_can_be_seen();
 
 // How long a killed process may take to end; one that takes longer hangs in the kernel.
-constexpr std::chrono::seconds kKillPatience{2};
+constexpr std::chrono::seconds kKillTimeout{2};
 
 // For a process that adopts orphans: ends all its descendants with SIGTERM, and with SIGKILL after
-// the grace. Gives up on processes that survive SIGKILL for kKillPatience. Does nothing if it
+// the grace. Gives up on processes that survive SIGKILL for kKillTimeout. Does nothing if it
 // cannot list its children.
 void end_children(std::chrono::milliseconds grace);
 

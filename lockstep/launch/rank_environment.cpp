@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Builds the variables of one rank, and finds a free port.
+// Builds the variables of one rank, finds a free port, divides cores among ranks as threads, and
+// pins ranks only if the launch can claim all cores.
 #include "lockstep/launch/rank_environment.h"
 
+#include <algorithm>
 #include <cerrno>
 
 #include <fmt/format.h>
@@ -9,10 +11,17 @@
 #include <sys/socket.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/net/unix_socket.h"
+#include "lockstep/core/process/cpu.h"
 #include "lockstep/core/system_error.h"
-#include "lockstep/core/unique_fd.h"
 
 namespace lockstep {
+namespace {
+
+constexpr const char* kOpenMp = "OMP_NUM_THREADS";
+constexpr const char* kOpenBlas = "OPENBLAS_NUM_THREADS";
+
+}  // namespace
 
 EnvironmentVariables rank_environment(const LaunchFacts& facts, int local_rank) {
   const bool alone = !facts.node;
@@ -52,6 +61,57 @@ int free_port() {
     throw BackendError(fmt::format("cannot find a free port on 127.0.0.1: {}", reason_of(errno)));
   }
   return ntohs(address.sin_port);
+}
+
+int threads_per_rank(int ranks, std::optional<int> threads) {
+  if (threads) return *threads;
+  return omp_num_threads().value_or(std::max(1, available_cores() / ranks));
+}
+
+EnvironmentVariables thread_environment(int ranks, std::optional<int> threads) {
+  const std::string count = std::to_string(threads_per_rank(ranks, threads));
+  if (threads) return {{kOpenMp, count}, {kOpenBlas, count}};
+  EnvironmentVariables variables;
+  // OpenBLAS follows OMP_NUM_THREADS if its own variable is unset.
+  if (!environment(kOpenMp)) {
+    variables.emplace_back(kOpenMp, count);
+    if (!environment(kOpenBlas)) variables.emplace_back(kOpenBlas, count);
+  }
+  return variables;
+}
+
+std::optional<std::vector<std::vector<int>>> split_cores(const std::vector<int>& cores, int ranks,
+                                                         int threads_per_rank) {
+  const auto share = static_cast<std::size_t>(threads_per_rank);
+  if (ranks < 2 || cores.size() != static_cast<std::size_t>(ranks) * share) return std::nullopt;
+  std::vector<std::vector<int>> shares;
+  for (auto first = cores.begin(); first != cores.end(); first += threads_per_rank) {
+    shares.emplace_back(first, first + threads_per_rank);
+  }
+  return shares;
+}
+
+CoreClaim::CoreClaim(const std::vector<int>& cores) {
+  try {
+    for (int core : cores) {
+      sockets_.push_back(listen_unix(fmt::format("@lockstep-core-{}", core)));
+    }
+  } catch (const BackendError&) {
+    sockets_.clear();
+  }
+}
+
+CoreShares::CoreShares(int ranks, int threads_per_rank) {
+  const std::vector<int> cores = allowed_cores();
+  auto shares = split_cores(cores, ranks, threads_per_rank);
+  // Under a quota, a rank that may move between cores is throttled less often.
+  if (!shares || available_cores() < static_cast<int>(cores.size())) return;
+  claim_.emplace(cores);
+  if (claim_->held()) shares_ = std::move(*shares);
+}
+
+void CoreShares::pin(int rank) const {
+  if (!shares_.empty()) pin_to_cores(shares_[static_cast<std::size_t>(rank)]);
 }
 
 }  // namespace lockstep

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The environment variables that tell a rank which it is: torchrun's; LOCKSTEP_STORE, the store for
-// rendezvous; and LOCKSTEP_LAUNCHER, the store in which ranks report losses.
+// What a launch gives each of its ranks: the environment variables that identify it, a number of
+// threads, and the cores that it is pinned to (docs/decisions/0003-pin-only-whole-machines.md).
 #pragma once
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "lockstep/core/environment.h"
+#include "lockstep/core/unique_fd.h"
 
 namespace lockstep {
 
-// One of several machines whose launchers start the ranks of one job, equally many on each.
+// One of several machines whose launchers start the ranks of one job, the same number on each.
 struct Node {
   int number = 0;
   int nodes = 2;
@@ -34,10 +36,54 @@ struct LaunchFacts {
   std::optional<Node> node{};
 };
 
-// The variables of one rank of this machine.
+// The variables that tell a rank of this machine which one it is: torchrun's; LOCKSTEP_STORE, the
+// store for rendezvous; and LOCKSTEP_LAUNCHER, the store in which ranks report losses.
 EnvironmentVariables rank_environment(const LaunchFacts& facts, int local_rank);
 
 // A TCP port of 127.0.0.1 that is free at this moment.
 int free_port();
+
+// The number of threads that each rank uses: `threads` if given, else OMP_NUM_THREADS, else an
+// equal share of this process's cores.
+int threads_per_rank(int ranks, std::optional<int> threads);
+
+// OMP_NUM_THREADS and OPENBLAS_NUM_THREADS with the number of threads per rank. Without `threads`,
+// leaves out variables that the environment sets.
+EnvironmentVariables thread_environment(int ranks, std::optional<int> threads);
+
+// Splits the cores evenly among the ranks, in order. nullopt for a single rank, or if the ranks'
+// threads need more cores or fewer.
+std::optional<std::vector<std::vector<int>>> split_cores(const std::vector<int>& cores, int ranks,
+                                                         int threads_per_rank);
+
+// Decides which job may pin its ranks: two jobs pinned to the same cores would share them even
+// while other cores are idle. Holds cores of this machine until it is destroyed or the process
+// ends. A claim is an abstract Unix socket: it leaves nothing behind, and all processes of one
+// network namespace see it. Containers with their own networks do not see each other's claims. So
+// only a job that would use all of its allowed cores should claim and pin: two such jobs share
+// cores with or without pinning.
+class CoreClaim {
+ public:
+  // Claims all of the cores, or none if one is taken.
+  explicit CoreClaim(const std::vector<int>& cores);
+
+  bool held() const { return !sockets_.empty(); }
+
+ private:
+  std::vector<UniqueFd> sockets_;
+};
+
+// The shares of one launch. The cores stay claimed while this object lives.
+class CoreShares {
+ public:
+  CoreShares(int ranks, int threads_per_rank);
+
+  // Pins the calling process to its rank's cores, if the launch could claim them.
+  void pin(int rank) const;
+
+ private:
+  std::vector<std::vector<int>> shares_;  // empty if no rank is pinned
+  std::optional<CoreClaim> claim_;
+};
 
 }  // namespace lockstep

@@ -46,7 +46,7 @@ void RankOutput::add(OutputStream stream, std::string_view bytes) {
     bytes.remove_prefix(end + 1);
   }
   if (bytes.empty()) return;
-  if (unfinished.held.empty()) unfinished.pass_on_at = Deadline::after(kLinePatience);
+  if (unfinished.held.empty()) unfinished.pass_on_at = Deadline::after(kUnfinishedLineDelay);
   unfinished.held += bytes;
   if (unfinished.held.size() >= kLongestLine) finish(stream);
 }

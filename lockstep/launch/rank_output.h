@@ -33,7 +33,7 @@ class RankOutput {
   static constexpr std::size_t kRememberedLineBytes = 1000;
   static constexpr std::size_t kLongestLine = std::size_t{1} << 20;
   // How long the beginning of a line waits for the rest.
-  static constexpr std::chrono::milliseconds kLinePatience{400};
+  static constexpr std::chrono::milliseconds kUnfinishedLineDelay{400};
 
   // Each whole line goes to the sink. A log file, unless its name is empty, gets the lines of both
   // streams; BackendError if it cannot be opened.
@@ -56,7 +56,7 @@ class RankOutput {
 
   // The last lines, without libtorch's stack traces, which would displace the lines before them.
   std::vector<std::string> last_lines() const { return {last_lines_.begin(), last_lines_.end()}; }
-  // Call it in a forked child.
+  // Closes this process's copy of the log file. Call it in a forked child.
   void leave_to_parent() { log_.reset(); }
 
  private:

@@ -52,9 +52,8 @@ struct RankChange {
   int status = 0;
 };
 
-// A rank as seen by its launcher. After its end it stays a
-// zombie until the keeper ends, so that no other process gets its pid, which names its process
-// group.
+// A rank as seen by its launcher. After its end it stays a zombie until the keeper ends, so that no
+// other process gets its pid, which names its process group.
 class RankProcess {
  public:
   explicit RankProcess(StartedRank started) : started_(std::move(started)) {}

@@ -21,11 +21,11 @@ namespace {
 using std::chrono::milliseconds;
 
 // A killed process that is still there hangs in the kernel.
-constexpr milliseconds kKillTimeout{5000};
+constexpr milliseconds kKillEffectTimeout{5000};
 // How long to wait before retrying clients of the store for which no descriptor was free.
 constexpr milliseconds kStarvedWait{100};
-// How long the keeper may be stopped before it is continued.
-constexpr milliseconds kKeeperSleep{1000};
+// How often to continue a keeper that a signal has stopped.
+constexpr milliseconds kKeeperCheckInterval{1000};
 // GNU timeout signals its child and then its whole group: that is one request, not two.
 constexpr milliseconds kRepeatedSignalWindow{100};
 
@@ -135,7 +135,7 @@ void RankWatch::wait() {
                               {store_.descriptor(), POLLIN, 0},
                               {ranks_.descriptor(), POLLIN, 0}};
   output_.add_to(entries);
-  const milliseconds longest = store_.starved() ? kStarvedWait : kKeeperSleep;
+  const milliseconds longest = store_.starved() ? kStarvedWait : kKeeperCheckInterval;
   const milliseconds timeout = output_.sleep_time(deadlines_.sleep_time(longest));
   ::poll(entries.data(), entries.size(), static_cast<int>(timeout.count()));
 }
@@ -230,10 +230,10 @@ void RankWatch::take_deadlines() {
   if (!deadlines_.passed(JobDeadline::kill_effect)) return;
   for (const LocalRanks::Rank& rank : ranks_.all()) {
     if (rank.ended) continue;
-    throw BackendError(
-        fmt::format("rank {} (pid {}) did not end within {:.1f} s of SIGKILL: it hangs in the "
-                    "kernel; look at its state with ps",
-                    ranks_.job_rank(rank), rank.process.pid(), kKillTimeout.count() / 1000.0));
+    throw BackendError(fmt::format(
+        "rank {} (pid {}) did not end within {:.1f} s of SIGKILL: it hangs in the "
+        "kernel; look at its state with ps",
+        ranks_.job_rank(rank), rank.process.pid(), kKillEffectTimeout.count() / 1000.0));
   }
 }
 
@@ -249,7 +249,7 @@ void RankWatch::kill_all() {
   ranks_.signal(SIGKILL);
   deadlines_.clear(JobDeadline::kill);
   if (!deadlines_.is_set(JobDeadline::kill_effect)) {
-    deadlines_.set(JobDeadline::kill_effect, kKillTimeout);
+    deadlines_.set(JobDeadline::kill_effect, kKillEffectTimeout);
   }
 }
 

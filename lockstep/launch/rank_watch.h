@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "lockstep/launch/agent_options.h"
-#include "lockstep/launch/core_shares.h"
 #include "lockstep/launch/failure_decision.h"
 #include "lockstep/launch/job_deadlines.h"
 #include "lockstep/launch/job_output.h"
 #include "lockstep/launch/local_ranks.h"
+#include "lockstep/launch/rank_environment.h"
 #include "lockstep/launch/signal_watch.h"
 #include "lockstep/rendezvous/local_store_server.h"
 

@@ -21,7 +21,7 @@ namespace {
 // A handler can reach only globals.
 std::atomic<int> signal_pipe{-1};
 
-void write_down(int signal) {
+void record_signal(int signal) {
   const int error = errno;
   const auto byte = static_cast<unsigned char>(signal);
   // A full pipe drops the signal. It holds thousands of earlier ones.
@@ -54,10 +54,10 @@ SignalWatch::SignalWatch() {
     writer_.reset();
     throw UsageError("this process already runs ranks; wait until they have ended");
   }
-  for (const int signal : kStops) change(signal, write_down);
-  for (const int signal : {SIGTSTP, SIGCONT}) change(signal, write_down);
-  for (const int signal : kNotices) change(signal, write_down);
-  for (int signal = SIGRTMIN; signal <= SIGRTMAX; ++signal) change(signal, write_down);
+  for (const int signal : kStops) change(signal, record_signal);
+  for (const int signal : {SIGTSTP, SIGCONT}) change(signal, record_signal);
+  for (const int signal : kNotices) change(signal, record_signal);
+  for (int signal = SIGRTMIN; signal <= SIGRTMAX; ++signal) change(signal, record_signal);
   change(SIGPIPE, SIG_IGN);
   change(SIGXFSZ, SIG_IGN);
   change(SIGCHLD, SIG_DFL);
@@ -69,7 +69,7 @@ void SignalWatch::change(int signal, void (*handler)(int)) {
   const bool has_handler = (entry.before.sa_flags & SA_SIGINFO) != 0;
   const bool ignored = !has_handler && entry.before.sa_handler == SIG_IGN;
   const bool by_default = !has_handler && entry.before.sa_handler == SIG_DFL;
-  if (handler == write_down) {
+  if (handler == record_signal) {
     if (ignored) return;
     if (!by_default && meaning_of(signal) != SignalMeaning::stop) return;
   }

@@ -21,7 +21,7 @@ enum class SignalMeaning {
   resume,
   // To tell the ranks something: SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGXCPU, SIGIO,
   // SIGPWR, SIGSTKFLT, SIGURG and the real-time signals. Batch systems announce the end of a job's
-  // time so.
+  // time with one of them.
   notice,
 };
 

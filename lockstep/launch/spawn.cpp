@@ -12,11 +12,10 @@
 #include "lockstep/core/environment.h"
 #include "lockstep/core/packing.h"
 #include "lockstep/core/process/cpu.h"
-#include "lockstep/core/process/freed_memory.h"
+#include "lockstep/core/process/memory.h"
 #include "lockstep/launch/agent.h"
 #include "lockstep/launch/exit_status.h"
-#include "lockstep/launch/may_fork.h"
-#include "lockstep/launch/start_anew.h"
+#include "lockstep/launch/start_method.h"
 #include "lockstep/rendezvous/store_client.h"
 
 namespace lockstep::spawn_detail {
@@ -71,18 +70,17 @@ Arrival arrival(const SpawnOptions& options) {
 }
 
 StartMethod choose(StartMethod asked, const std::string& call) {
-  if (asked == StartMethod::automatic && !may_fork() && why_not_anew().empty()) {
+  if (asked == StartMethod::automatic && !may_fork() && why_no_rerun().empty()) {
     asked = StartMethod::spawn;
   }
   if (asked != StartMethod::spawn) {
     require_may_fork(call);
     return StartMethod::fork;
   }
-  if (const std::string why_not = why_not_anew(); !why_not.empty()) {
-    throw UsageError(fmt::format(
-        "{}: ranks cannot be started anew, by running this program again: {}. Call spawn in main, "
-        "or use StartMethod::fork before anything uses libtorch",
-        call, why_not));
+  if (const std::string why_not = why_no_rerun(); !why_not.empty()) {
+    throw UsageError({.operation = call},
+                     fmt::format("ranks cannot run this program again: {}", why_not),
+                     "call spawn in main, or use StartMethod::fork before anything uses libtorch");
   }
   return StartMethod::spawn;
 }
@@ -131,8 +129,8 @@ RankBody forked(const AgentOptions& agent, const Body& body) {
   };
 }
 
-// The message of RankFailed. An exception that leaves the function says why the rank failed; of any
-// other end, the rank's last lines may tell.
+// The message of RankFailed. An exception that leaves the function says why the rank failed; for
+// any other end, the rank's last lines may say it.
 std::string report(const RankFailure& failure, const std::string& call) {
   std::string text = fmt::format("{}: rank {} (pid {}) failed first: {}", call, failure.rank,
                                  failure.pid, failure.cause);
@@ -152,24 +150,22 @@ SpawnResults run_ranks(int ranks, const std::string& call, const AgentOptions& a
   AgentResult result = run_agent(agent, body);
   if (result.signal != 0) {
     ::raise(result.signal);
-    throw Error(fmt::format("{}: stopped by {}", call, signal_words(result.signal)));
+    throw Error({.operation = call}, fmt::format("stopped by {}", signal_words(result.signal)));
   }
   if (result.failure) {
     const std::string message = report(*result.failure, call);
     throw RankFailed(std::move(*result.failure), message);
   }
   if (!result.output_error.empty()) {
-    throw BackendError(
-        fmt::format("{}: {}; the ranks ran to their end", call, result.output_error));
+    throw BackendError({.operation = call}, result.output_error + "; the ranks ran to their end");
   }
   SpawnResults results;
   for (int rank = 0; rank < ranks; ++rank) {
     const auto found = result.store.find(result_key(rank));
     if (found == result.store.end()) {
-      throw Error(
-          fmt::format("{}: rank {} ended with exit code 0 before its function returned; does it "
-                      "call exit()?",
-                      call, rank));
+      throw Error({.operation = call},
+                  fmt::format("rank {} ended with exit code 0 before its function returned", rank),
+                  "does it call exit()?");
     }
     results.push_back(std::move(found->second));
   }
@@ -218,10 +214,10 @@ RankFailed unpack_failure(std::string_view packed) {
 
 // A rank that runs the program again makes the call `here` where its parent made `in_parent`.
 [[noreturn]] void throw_other_call(const std::string& here, const std::string& in_parent) {
-  throw UsageError(
-      fmt::format("a rank that was started anew calls {} where its parent called {}; what the "
-                  "program does before a call of spawn must be the same in each rank",
-                  here, in_parent));
+  throw UsageError(ErrorDetails{
+      .cause = fmt::format("a rank that runs the program again calls {} where its parent called {}",
+                           here, in_parent),
+      .remedy = "what the program does before a call of spawn must be the same in each rank"});
 }
 
 SpawnResults SpawnOutcomes::remember(const std::string& call,
@@ -270,8 +266,8 @@ SpawnResults EarlierOutcomes::next(const std::string& call) {
 }
 
 // `number` is this call's index among the program's calls of spawn.
-RankBody anew(const AgentOptions& agent, const std::string& which, int number,
-              const SpawnOutcomes& outcomes) {
+RankBody rerunning(const AgentOptions& agent, const std::string& which, int number,
+                   const SpawnOutcomes& outcomes) {
   return [&, number, before = all_variables(), cores = allowed_cores()](
              int rank, const UniqueFd& last_words) {
     const RankStart start{.call = number,
@@ -283,7 +279,7 @@ RankBody anew(const AgentOptions& agent, const std::string& which, int number,
                           .earlier = outcomes.packed()};
     // Until the call, the program must find the cores that its parent found.
     pin_to_cores(cores);
-    start_anew(start, last_words);
+    rerun_program(start, last_words);
   };
 }
 
@@ -313,9 +309,9 @@ std::vector<std::string> split(std::string_view joined) {
 
 void refuse_bytes(std::size_t bytes, std::string_view expected) {
   throw BackendError(
-      fmt::format("spawn: a rank's result has {} bytes, and its type needs {}; was the program "
-                  "replaced while it ran?",
-                  bytes, expected));
+      {.operation = "spawn"},
+      fmt::format("a rank's result has {} bytes, and its type needs {}", bytes, expected),
+      "was the program replaced while it ran?");
 }
 
 std::vector<std::string> run(int ranks, const Body& body, const std::type_info& function,
@@ -324,7 +320,7 @@ std::vector<std::string> run(int ranks, const Body& body, const std::type_info& 
   const std::string which = fmt::format("{} of {}", call, function.name());
   Calls& known = calls();
   const int number = known.made++;
-  if (const RankStart* start = started_anew()) {
+  if (const RankStart* start = pending_start()) {
     if (!known.earlier) known.earlier.emplace(start->earlier);
     if (number < start->call) return known.earlier->next(which);
     end_as_rank([&] {
@@ -340,7 +336,7 @@ std::vector<std::string> run(int ranks, const Body& body, const std::type_info& 
       return run_ranks(ranks, call, agent, forked(agent, body));
     }
     agent.arrival = arrival(options);
-    return run_ranks(ranks, call, agent, anew(agent, which, number, known.outcomes));
+    return run_ranks(ranks, call, agent, rerunning(agent, which, number, known.outcomes));
   });
 }
 
@@ -349,7 +345,7 @@ std::vector<std::string> run(int ranks, const Body& body, const std::type_info& 
 namespace lockstep {
 
 bool is_rank() {
-  return in_rank() || started_anew() != nullptr;
+  return in_rank() || pending_start() != nullptr;
 }
 
 }  // namespace lockstep

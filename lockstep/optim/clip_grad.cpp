@@ -19,6 +19,10 @@
 namespace lockstep {
 namespace {
 
+ErrorContext clip_context(const char* function, const ProcessGroup& group) {
+  return {.component = function, .rank = group.rank(), .size = group.size()};
+}
+
 std::vector<at::Tensor> all_gradients(const DistributedDataParallelBase& model) {
   std::vector<at::Tensor> gradients;
   for (const at::Tensor& parameter : distinct_parameters(model)) {
@@ -32,8 +36,8 @@ std::vector<at::Tensor> own_gradients(const DistributedDataParallelBase& model) 
   if (model.group()->size() == 1) return all_gradients(model);
   const auto reduction = model.divided_reduction();
   if (reduction->buckets().plan().empty() && !all_gradients(model).empty()) {
-    throw UsageError(fmt::format("clip_grad: rank {} of {}: {}", model.group()->rank(),
-                                 model.group()->size(), not_reduced("clipping")));
+    throw UsageError(clip_context("clip_grad", *model.group()), kNotReduced,
+                     remedy_of_not_reduced("clipping"));
   }
   return reduction->own_gradients();
 }
@@ -100,11 +104,11 @@ double norm_over_ranks(const OwnNorm& own, ProcessGroup& group) {
   for (const OwnNorm& of_rank : norms_of_ranks(own, group)) {
     if (of_rank.max_norm != own.max_norm || of_rank.norm_type != own.norm_type) {
       throw UsageError(
-          fmt::format("clip_grad_norm_: rank {} of {}: max_norm is {} and norm_type {} on this "
-                      "rank, but {} and "
-                      "{} on rank {}; pass the same on every rank",
-                      group.rank(), group.size(), own.max_norm, own.norm_type, of_rank.max_norm,
-                      of_rank.norm_type, norms.size()));
+          clip_context("clip_grad_norm_", group),
+          fmt::format("max_norm is {} and norm_type {} on this rank, but {} and {} on rank {}",
+                      own.max_norm, own.norm_type, of_rank.max_norm, of_rank.norm_type,
+                      norms.size()),
+          "pass the same on every rank");
     }
     norms.push_back(of_rank.norm);
   }
@@ -119,19 +123,18 @@ double clip_grad_norm_(DistributedDataParallelBase& model, double max_norm, doub
   const at::NoGradGuard no_grad;
   ProcessGroup& group = *model.group();
   if (!(max_norm >= 0) || !(norm_type > 0)) {
-    throw UsageError(
-        fmt::format("clip_grad_norm_: rank {} of {}: max_norm is {} and norm_type {}; "
-                    "the first must not be negative, the second must be positive",
-                    group.rank(), group.size(), max_norm, norm_type));
+    throw UsageError(clip_context("clip_grad_norm_", group),
+                     fmt::format("max_norm is {} and norm_type {}", max_norm, norm_type),
+                     "the first must not be negative, the second must be positive");
   }
   const double norm =
       norm_over_ranks({norm_of(own_gradients(model), norm_type), max_norm, norm_type}, group);
   if (error_if_nonfinite && !std::isfinite(norm)) {
-    throw Error(
-        fmt::format("clip_grad_norm_: the norm of order {} of the gradients is {}, on every "
-                    "rank. Clear the gradients and skip the step, or lower the learning "
-                    "rate; DistributedDataParallel's check_finite names the parameter",
-                    norm_type, std::isnan(norm) ? "NaN" : "infinite"));
+    throw Error(clip_context("clip_grad_norm_", group),
+                fmt::format("the norm of order {} of the gradients is {}, on every rank", norm_type,
+                            std::isnan(norm) ? "NaN" : "infinite"),
+                "clear the gradients and skip the step, or lower the learning rate; "
+                "DistributedDataParallel's check_finite names the parameter");
   }
   const double coefficient = max_norm / (norm + 1e-6);
   if (coefficient >= 1) return norm;
@@ -142,10 +145,8 @@ double clip_grad_norm_(DistributedDataParallelBase& model, double max_norm, doub
 void clip_grad_value_(DistributedDataParallelBase& model, double clip_value) {
   const at::NoGradGuard no_grad;
   if (!(clip_value >= 0)) {
-    throw UsageError(
-        fmt::format("clip_grad_value_: rank {} of {}: clip_value is {}; it must not "
-                    "be negative",
-                    model.group()->rank(), model.group()->size(), clip_value));
+    throw UsageError(clip_context("clip_grad_value_", *model.group()),
+                     fmt::format("clip_value is {}", clip_value), "it must not be negative");
   }
   for (const at::Tensor& gradient : used_gradients(model)) gradient.clamp_(-clip_value, clip_value);
 }

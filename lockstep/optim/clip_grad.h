@@ -16,14 +16,14 @@
 
 namespace lockstep {
 
-// Collective. Scales the gradients so that their norm is at most max_norm, and returns what it was
-// before: that of all parameters together, each once, also if it has several names. A norm_type of
-// infinity is the largest absolute value. Each rank computes the norm of its share, and the shares
-// are added in rank order. Throws Error on every rank if error_if_nonfinite is set and the norm is
-// infinite or NaN; otherwise such gradients are scaled as in PyTorch. UsageError on every rank,
-// before a gradient is scaled, if ranks pass different max_norm or norm_type; on this rank for a
-// negative max_norm, for a norm_type that is not positive, and if there are gradients, but no
-// backward of the model has reduced them.
+// Collective. Scales the gradients so that their norm is at most max_norm, and returns the norm
+// before that. It is the norm over all parameters, each counted once even if it has several names.
+// With a norm_type of infinity it is the largest absolute value. Each rank computes the norm of its
+// share, and the shares are added in rank order. Throws Error on every rank if error_if_nonfinite
+// is set and the norm is infinite or NaN; otherwise such gradients are scaled as in PyTorch.
+// UsageError on every rank, before a gradient is scaled, if ranks pass different max_norm or
+// norm_type; on this rank for a negative max_norm, for a norm_type that is not positive, and if
+// there are gradients, but no backward of the model has reduced them.
 double clip_grad_norm_(DistributedDataParallelBase& model, double max_norm, double norm_type = 2,
                        bool error_if_nonfinite = false);
 

@@ -19,8 +19,8 @@
 namespace lockstep::optim {
 namespace {
 
-// A part of so many bytes would not stay in another rank's cache until its next forward, so it is
-// stored past the caches.
+// In bytes. A part of this size would not stay in another rank's cache until its next forward, so
+// it is stored past the caches.
 constexpr std::size_t kLarge = 1024 * 1024;
 
 constexpr std::size_t kFewRanks = 8;

@@ -75,11 +75,12 @@ void require_parameters_of(const GradientBuckets& gradients,
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const at::Tensor& parameter = parameters[i];
     if (!parameter.requires_grad() || known.contains(parameter.unsafeGetTensorImpl())) continue;
-    throw UsageError(
-        fmt::format("{}: parameter {}, {}, is not one that the wrapped model had and "
-                    "trained when it was wrapped. Wrap the model that has it, or give "
-                    "the optimizer the group instead of the model",
-                    owner, i, description(parameter)));
+    throw UsageError({.component = std::string(owner)},
+                     fmt::format("parameter {}, {}, is not one that the wrapped model had and "
+                                 "trained when it was wrapped",
+                                 i, description(parameter)),
+                     "wrap the model that has it, or give the optimizer the group instead of the "
+                     "model");
   }
 }
 
@@ -92,7 +93,7 @@ FlatParameters::FlatParameters(std::string_view owner, std::vector<at::Tensor> p
     add_bucket(plan[i], gradients ? &(*gradients)[i] : nullptr);
   }
   if (!any_is_mapped_) return;
-  // Rank 0's number of calls has named no other.
+  // The number of calls that rank 0 has made identifies this object: no other has the same.
   const at::Tensor name = at::full({1}, static_cast<std::int64_t>(group_.calls_made()), at::kLong);
   group_.broadcast(name, 0).wait();
   number_ = name.item<std::int64_t>();
@@ -157,6 +158,10 @@ void FlatParameters::move_members(const FlatBucket& bucket) {
   }
 }
 
+ErrorContext FlatParameters::context() const {
+  return {.component = std::string(owner_), .rank = group_.rank(), .size = group_.size()};
+}
+
 void FlatParameters::check() const {
   for (const FlatBucket& bucket : buckets_) {
     for (const auto& [number, offset] : bucket.members) {
@@ -165,11 +170,13 @@ void FlatParameters::check() const {
           parameter.storage_offset() == bucket.memory.storage_offset() + offset) {
         continue;
       }
-      throw UsageError(fmt::format(
-          "{}, rank {} of {}: parameter {} has been moved out of the optimizer's memory, by to(), "
-          "set_data() or another sharded optimizer. Convert and load a model before you make its "
-          "one optimizer, and copy values into parameters instead of replacing them",
-          owner_, group_.rank(), group_.size(), number));
+      throw UsageError(
+          context(),
+          fmt::format("parameter {} has been moved out of the optimizer's memory, by to(), "
+                      "set_data() or another sharded optimizer",
+                      number),
+          "convert and load a model before you make its one optimizer, and copy values into "
+          "parameters instead of replacing them");
     }
   }
 }
@@ -184,10 +191,13 @@ void FlatParameters::begin_update(bool averages) {
   const at::Tensor shared = at::from_blob(bounds.data(), {6}, at::kLong);
   group_.all_reduce(shared, ReduceOp::max).wait();
   if (bounds[0] == -bounds[3] && bounds[1] == -bounds[4] && bounds[2] == -bounds[5]) return;
-  throw UsageError(fmt::format(
-      "{}, rank {} of {}: other ranks have called step() of another optimizer, or of this one more "
-      "or less often (here: step {}). Make the same calls on every rank",
-      owner_, group_.rank(), group_.size(), updates_));
+  throw UsageError(
+      context(),
+      fmt::format(
+          "other ranks have called step() of another optimizer, or of this one more or less "
+          "often (here: step {})",
+          updates_),
+      "make the same calls on every rank");
 }
 
 void FlatParameters::exchange(std::size_t bucket) {

@@ -10,6 +10,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "lockstep/comm/process_group.h"
+#include "lockstep/core/error.h"
 #include "lockstep/parallel/bucket.h"
 #include "lockstep/parallel/bucket_plan.h"
 #include "lockstep/tensor/piece.h"
@@ -27,7 +28,7 @@ struct ParameterPart {
   std::vector<std::byte*> gradients = {};
 };
 
-// UsageError, which begins with `owner` and names the parameter, if one requires a gradient that
+// UsageError of the component `owner`, which names the parameter, if one requires a gradient that
 // is in none of the buckets.
 void require_parameters_of(const GradientBuckets& gradients,
                            const std::vector<at::Tensor>& parameters, std::string_view owner);
@@ -38,7 +39,8 @@ class FlatParameters {
  public:
   // Collective. Moves the parameters' values into memory from group.empty; the tensors stay the
   // same objects. A parameter with gaps between its elements becomes contiguous. The buckets of
-  // gradients may be null; otherwise all have been made. Errors begin with `owner`.
+  // gradients may be null; otherwise all have been made. `owner` is the component
+  // of errors.
   FlatParameters(std::string_view owner, std::vector<at::Tensor> parameters, ProcessGroup& group,
                  const GradientBuckets* gradients);
 
@@ -90,6 +92,7 @@ class FlatParameters {
     std::vector<ParameterPart> own_parts;
   };
 
+  ErrorContext context() const;
   void add_bucket(const PlannedBucket& plan, const Bucket* gradients);
   void move_members(const FlatBucket& bucket);
   void add_own_parts(FlatBucket& bucket, const Bucket* gradients);

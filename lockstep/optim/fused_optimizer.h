@@ -203,9 +203,10 @@ void FusedOptimizer<Base, Options, State>::update(double gradient_factor) {
 }
 
 template <class Base, class Options, class State>
-std::string FusedOptimizer<Base, Options, State>::where() const {
-  return fmt::format("{}, rank {} of {}: ", Algorithm<State>::name(), group_->rank(),
-                     group_->size());
+ErrorContext FusedOptimizer<Base, Options, State>::context() const {
+  return {.component = std::string(Algorithm<State>::name()),
+          .rank = group_->rank(),
+          .size = group_->size()};
 }
 
 // False if there is nothing to update yet.
@@ -213,7 +214,7 @@ template <class Base, class Options, class State>
 bool FusedOptimizer<Base, Options, State>::is_laid_out() {
   if (lay_out()) return true;
   if (gradients_of(*this).empty()) return false;
-  throw UsageError(where() + not_reduced("step()"));
+  throw UsageError(context(), kNotReduced, remedy_of_not_reduced("step()"));
 }
 
 template <class Base, class Options, class State>
@@ -221,18 +222,19 @@ void FusedOptimizer<Base, Options, State>::update_own_parts(double gradient_fact
   const CallScope scope(CallOrigin::optimizer_step);
   if (!is_laid_out()) return;
   if (parameters_of(*this).size() != flat_->parameters()) {
-    throw UsageError(where() +
-                     "a parameter group was added after the parameters had been divided among the "
-                     "ranks. Give all groups to the constructor");
+    throw UsageError(
+        context(),
+        "a parameter group was added after the parameters had been divided among the ranks",
+        "give all groups to the constructor");
   }
   flat_->check();
-  if (reduction_) reduction_->require_reduced(where());
+  if (reduction_) reduction_->require_reduced(context());
   compare_ranks();
   consolidated_.reset();
   try {
     update_and_exchange(gradient_factor);
   } catch (const std::exception& error) {
-    give_up(error.what());
+    give_up(short_message(error));
     throw;
   }
 }
@@ -241,7 +243,7 @@ void FusedOptimizer<Base, Options, State>::update_own_parts(double gradient_fact
 template <class Base, class Options, class State>
 void FusedOptimizer<Base, Options, State>::give_up(const std::string& reason) noexcept {
   try {
-    group_->abort(where() + reason);
+    group_->abort(context().prefix() + reason);
   } catch (...) {
     // Then they notice when this rank leaves the group, or at their deadline.
   }
@@ -266,10 +268,11 @@ void FusedOptimizer<Base, Options, State>::compare_ranks() {
   try {
     check_agreement(*group_, name, lines, "optimizer");
   } catch (const UsageError& error) {
-    throw UsageError(fmt::format(
-        "{}this rank's options have changed, to {}, and every rank's must change alike before the "
-        "same step: {}",
-        where(), fmt::join(lines, ", "), error.what()));
+    throw UsageError(context(),
+                     fmt::format("this rank's options have changed, to {}, and every rank's must "
+                                 "change alike before the same step: {}",
+                                 fmt::join(lines, ", "), error.details().cause),
+                     error.details().remedy);
   }
   compared_options_ = std::move(options);
 }

@@ -81,10 +81,10 @@ void check_shapes(torch::optim::Optimizer& loaded) {
     if (state == nullptr) continue;
     for (const at::Tensor* tensor : Algorithm<State>::tensors(*state)) {
       if (!tensor->defined() || tensor->sizes() == parameters[i].sizes()) continue;
-      throw UsageError(fmt::format(
-          "{}: the file has {} as the state of parameter {}, which is {}. "
-          "Load the file of an optimizer of the same model",
-          Algorithm<State>::name(), description(*tensor), i, description(parameters[i])));
+      throw UsageError({.component = std::string(Algorithm<State>::name())},
+                       fmt::format("the file has {} as the state of parameter {}, which is {}",
+                                   description(*tensor), i, description(parameters[i])),
+                       "load the file of an optimizer of the same model");
     }
   }
 }
@@ -94,7 +94,7 @@ void check_shapes(torch::optim::Optimizer& loaded) {
 template <class State>
 StatePart state_part(const ParameterPart& part, State& state, bool is_divided) {
   const at::Tensor& parameter = part.parameter;
-  // A parameter with gaps is not updated in its own order, but in that of a copy.
+  // A parameter with gaps is not updated in its own order, but in the order of a copy.
   const at::Tensor dense =
       parameter.is_non_overlapping_and_dense() ? parameter : at::empty_like(parameter);
   StatePart result{.parameter = part.number,
@@ -143,8 +143,8 @@ template <class Base, class Options, class State>
 void FusedOptimizer<Base, Options, State>::consolidate_state(int to) {
   if (!group_) return;
   if (to < 0 || to >= group_->size()) {
-    throw UsageError(where() + fmt::format("consolidate_state({}): give a rank from 0 to {}", to,
-                                           group_->size() - 1));
+    throw UsageError(context(), fmt::format("consolidate_state({}) names no rank", to),
+                     fmt::format("give a rank from 0 to {}", group_->size() - 1));
   }
   const at::NoGradGuard no_grad;
   consolidated_.reset();
@@ -198,7 +198,7 @@ void FusedOptimizer<Base, Options, State>::gather_state(Base* consolidated, int 
   }
 }
 
-// One of libtorch's, with the same parameters and options, and without state.
+// Returns an optimizer of libtorch with the same parameters and options, without state.
 template <class Base, class Options, class State>
 std::unique_ptr<Base> FusedOptimizer<Base, Options, State>::plain_copy() const {
   auto copy =
@@ -218,9 +218,9 @@ template <class Base, class Options, class State>
 const torch::optim::Optimizer& FusedOptimizer<Base, Options, State>::with_whole_state() const {
   if (!group_) return *this;
   if (!consolidated_) {
-    throw UsageError(where() +
-                     "this rank has only its part of the state. Call consolidate_state(to) on "
-                     "every rank after the last step, and then save on rank `to` (0 by default)");
+    throw UsageError(context(), "this rank has only its part of the state",
+                     "call consolidate_state(to) on every rank after the last step, and then save "
+                     "on rank `to` (0 by default)");
   }
   detail::copy_options<Options>(*this, *consolidated_);
   return *consolidated_;
@@ -264,8 +264,8 @@ void FusedOptimizer<Base, Options, State>::load_whole(
   const std::string_view name = Algorithm<State>::name();
   auto* const same = dynamic_cast<Base*>(whole.get());
   if (same == nullptr || dynamic_cast<FusedOptimizer*>(same) != nullptr) {
-    throw UsageError(
-        fmt::format("{}: load_whole takes an optimizer as without_state() makes it", name));
+    throw UsageError({.component = std::string(name)},
+                     "load_whole takes an optimizer as without_state() makes it");
   }
   require_same_parameters(name, *same, *this);
   detail::check_shapes<State>(*same);

@@ -24,6 +24,7 @@
 #include <torch/optim/sgd.h>
 
 #include "lockstep/comm/group_argument.h"
+#include "lockstep/core/error.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "lockstep/tensor/named_tensor.h"
 
@@ -70,13 +71,13 @@ class ShardedOptimizer {
   virtual bool is_sharded() const = 0;
   // What this rank keeps; the whole state if the optimizer is not sharded. Over all ranks, the
   // parts contain each element that has a state once. A state that was loaded and is not yet
-  // divided counts as rank 0's. Not collective.
+  // divided belongs to rank 0. Not collective.
   virtual std::vector<StatePart> own_state() = 0;
   // The whole state in an optimizer of libtorch: itself unless it is sharded; otherwise what
   // consolidate_state() has made, valid until the next step, consolidate_state() or load.
   // UsageError on a rank that does not have it.
   virtual const torch::optim::Optimizer& with_whole_state() const = 0;
-  // One of libtorch's with the same parameters and options, and without state.
+  // Returns an optimizer of libtorch with the same parameters and options, without state.
   virtual std::unique_ptr<torch::optim::Optimizer> without_state() const = 0;
   // Takes the options and the state of such an optimizer, or this rank's part of the state. Every
   // rank must be given the same: the next step() compares the numbers of steps and the options.
@@ -126,8 +127,8 @@ class FusedOptimizer : public Base, public UnscalingOptimizer, public ShardedOpt
   //
   // Sharded: PeerLost or TimeoutError if another rank does not take part. This rank's parameters
   // must then not be used: some are new, and some may be wrong. No other rank changes them any
-  // more. Go on from a checkpoint. UsageError if there are gradients, but the model has not run a
-  // backward.
+  // more. Continue from a checkpoint. UsageError if there are gradients, but the model has not run
+  // a backward.
   at::Tensor step(torch::optim::Optimizer::LossClosure closure = nullptr) override;
 
   bool gradients_are_finite() override;
@@ -138,8 +139,8 @@ class FusedOptimizer : public Base, public UnscalingOptimizer, public ShardedOpt
   void consolidate_state(int to = 0);
 
   // A sharded optimizer saves on the rank that has the consolidated state; UsageError on others.
-  // The file is that of an optimizer that is not sharded, so any number of ranks can load it. Every
-  // rank must load it: the next step() compares what the ranks have loaded.
+  // The file is the same as without sharding, so any number of ranks can load it. Every rank must
+  // load it: the next step() compares what the ranks have loaded.
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
 
@@ -160,7 +161,7 @@ class FusedOptimizer : public Base, public UnscalingOptimizer, public ShardedOpt
   void give_up(const std::string& reason) noexcept;
   void gather_state(Base* consolidated, int to);
   std::unique_ptr<Base> plain_copy() const;
-  std::string where() const;
+  ErrorContext context() const;
 
   std::shared_ptr<ProcessGroup> group_;          // null unless sharded
   std::shared_ptr<DividedReduction> reduction_;  // of the model, if there is one

@@ -52,8 +52,10 @@ void remove_repeats(std::string_view who, std::vector<torch::optim::OptimizerPar
     for (std::size_t i = 0; i < listed.size(); ++i) {
       const auto [known, is_new] = group_of.emplace(listed[i].unsafeGetTensorImpl(), group);
       if (known->second == group) continue;
-      throw UsageError(fmt::format("{}: {} is in group {} too; list it in one of them", who,
-                                   description(i, group, listed[i]), known->second));
+      throw UsageError(
+          {.component = std::string(who)},
+          fmt::format("{} is in group {} too", description(i, group, listed[i]), known->second),
+          "list it in one of them");
     }
   }
   for (auto& group : groups) {
@@ -123,11 +125,12 @@ void require_separate_memory(std::string_view name, const torch::optim::Optimize
     if (parameters[i].numel() == 0 || !parameters[i].has_storage()) continue;
     const auto [other, is_new] = at_address.emplace(parameters[i].data_ptr(), i);
     if (is_new) continue;
-    throw UsageError(fmt::format(
-        "{}: parameters {} and {} are two tensors in the same memory, and would become independent "
-        "when the optimizer divides them among the ranks. Register one tensor under both names, or "
-        "use an optimizer that is not sharded",
-        name, other->second, i));
+    throw UsageError(
+        {.component = std::string(name)},
+        fmt::format("parameters {} and {} are two tensors in the same memory, and would become "
+                    "independent when the optimizer divides them among the ranks",
+                    other->second, i),
+        "register one tensor under both names, or use an optimizer that is not sharded");
   }
 }
 
@@ -141,10 +144,9 @@ void require_same_parameters(std::string_view name, const torch::optim::Optimize
     fits = std::ranges::equal(groups[i].params(), own_groups[i].params(), is_same);
   }
   if (fits) return;
-  throw UsageError(
-      fmt::format("{}: load_whole was given an optimizer of other parameters. Give it the one of "
-                  "without_state(), with a state",
-                  name));
+  throw UsageError({.component = std::string(name)},
+                   "load_whole was given an optimizer of other parameters",
+                   "give it the one of without_state(), with a state");
 }
 
 void require_updatable(std::string_view name, const torch::optim::Optimizer& optimizer) {
@@ -161,7 +163,8 @@ void require_updatable(std::string_view name, const torch::optim::Optimizer& opt
         fault = obstacle(parameter);
       }
       if (fault.empty()) continue;
-      throw UsageError(fmt::format("{}: {} {}", name, description(i, group, parameter), fault));
+      throw UsageError({.component = std::string(name)},
+                       fmt::format("{} {}", description(i, group, parameter), fault));
     }
   }
 }

@@ -12,7 +12,7 @@
 
 namespace lockstep::optim {
 
-// Over all groups, in their order.
+// The parameters of all groups, in the order of the groups.
 std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer);
 
 // The gradients that are defined.
@@ -28,19 +28,19 @@ std::string description(const at::Tensor& parameter);
 bool has_repeats(const torch::optim::Optimizer& optimizer);
 
 // Leaves each parameter once in its group, so that a step updates it once: libtorch's optimizers
-// update one that is listed twice, as parameters() lists tied weights, twice. UsageError, which
-// begins with `who`, and nothing has changed, if a parameter is in two groups.
+// update one that is listed twice, as parameters() lists tied weights, twice. UsageError of
+// the component `who`, and nothing has changed, if a parameter is in two groups.
 void remove_repeats(std::string_view who, torch::optim::Optimizer& optimizer);
 // The same for groups of which an optimizer will be made.
 std::vector<torch::optim::OptimizerParamGroup> without_repeats(
     std::string_view who, std::vector<torch::optim::OptimizerParamGroup> groups);
 
-// UsageError, which begins with the optimizer's name, if two parameters are different tensors in
-// the same memory, such as one and its detach().
+// UsageError of the component `name` if two parameters are different tensors in the same memory,
+// such as one and its detach().
 void require_separate_memory(std::string_view name, const torch::optim::Optimizer& optimizer);
 
-// UsageError, which begins with the optimizer's name, unless `whole` has the same parameters in the
-// same groups as `own`.
+// UsageError of the component `name` unless `whole` has the same parameters in the same groups as
+// `own`.
 void require_same_parameters(std::string_view name, const torch::optim::Optimizer& whole,
                              const torch::optim::Optimizer& own);
 

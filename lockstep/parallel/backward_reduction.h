@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
-#include "lockstep/core/trace_span.h"
 #include "lockstep/parallel/backward_hooks.h"
 #include "lockstep/parallel/bucket.h"
 #include "lockstep/parallel/bypassing_gradients.h"
@@ -21,7 +20,9 @@
 #include "lockstep/parallel/distributed_data_parallel_options.h"
 #include "lockstep/parallel/divided_reduction.h"
 #include "lockstep/parallel/finite_gradients.h"
+#include "lockstep/parallel/first_backward.h"
 #include "lockstep/parallel/misuse_checks.h"
+#include "lockstep/parallel/reduced_parameters.h"
 #include "lockstep/parallel/reducer_group.h"
 #include "lockstep/tensor/named_tensor.h"
 
@@ -35,7 +36,7 @@ class BackwardReduction final : public BackwardListener,
                                 public std::enable_shared_from_this<BackwardReduction> {
  public:
   // The parameters are distinct leaves. Those that require no gradient are left out.
-  // `no_sync_depth` counts the NoSync guards that live.
+  // `no_sync_depth`: the number of live NoSync guards.
   BackwardReduction(const std::vector<NamedTensor>& parameters, std::shared_ptr<ProcessGroup> group,
                     BucketLimits limits, const ReducerOptions& options,
                     std::shared_ptr<const int> no_sync_depth);
@@ -51,10 +52,10 @@ class BackwardReduction final : public BackwardListener,
   // The hook replaces the all_reduce.
   void register_comm_hook(CommHook hook) { hook_ = std::move(hook); }
   // Names of the parameters that no rank used between the last two reductions.
-  std::vector<std::string> unused_parameters() const;
+  std::vector<std::string> unused_parameters() const { return parameters_.unused(); }
   // The state from which the first forward has drawn random numbers, 0 if it drew none; compared
   // between the ranks in the first backward.
-  void set_first_draw(std::int64_t state) { first_draw_ = state; }
+  void set_first_draw(std::int64_t state) { first_backward_.set_first_draw(state); }
 
   ReducerGroup& group() { return group_; }
   DividedReduction& divided() { return divided_; }
@@ -68,86 +69,43 @@ class BackwardReduction final : public BackwardListener,
   bool is_reducing() override;
 
  private:
-  struct Parameter {
-    Parameter(const NamedTensor& named, int position, GradientListener& listener)
-        : number(position),
-          name(named.name),
-          tensor(named.tensor),
-          hooks(tensor, position, listener) {}
-
-    int number;
-    std::string name;
-    at::Tensor tensor;
-    GradientHooks hooks;
-    std::vector<GradientHooks> earlier_hooks{};  // on accumulators that the tensor had before
-    // How often its gradient has been accumulated in this backward, and how often in a complete
-    // one; nested backwards accumulate several times.
-    int count = 0;
-    int whole_count = 0;
-    int last_tick = 0;  // when it was last accumulated, in the first backward
-    bool used = false;  // on this rank since the last reduction, even under no_sync()
-    bool unused_everywhere = false;
-    at::Tensor kept{};  // the bits of the gradient, in case no rank used the parameter
-  };
-  // The reduction of a bucket.
-  struct Slot {
-    int missing;  // gradients that are not ready yet
-    bool launched = false;
-    std::optional<Launch> launch = {};  // only if this process is traced
-    Work work = {};
-  };
-  class UnsynchronizedEntry;
-
-  // `all` are checked before each forward, `reduced` are hooked.
+  // All parameters are checked before each forward; the ones in `reduced` are also hooked.
   BackwardReduction(const std::vector<NamedTensor>& all, const std::vector<NamedTensor>& reduced,
                     ReducerGroup group, BucketLimits limits, const ReducerOptions& options,
                     std::shared_ptr<const int> no_sync_depth);
-  Parameter& at(int number) { return parameters_[static_cast<std::size_t>(number)]; }
   template <class Function>
   void reducing(Function&& function);
-  bool accumulates_nothing() const;
   void refuse_create_graph() const;
   void begin();
-  void contribute(Parameter& parameter);
+  void contribute(ReducedParameter& parameter);
   void launch_next();
   Work reduce(Bucket& bucket);
-  void trace_arrival(Slot& slot) const;
-  void bypassed_outputs(const Parameter& parameter);
+  void bypassed_outputs(const ReducedParameter& parameter);
   void finish_bypass();
-  void end_unsynchronized() noexcept { unsynchronized_ = false; }
   void finish();
-  void make_plan();
   void launch_rest();
   Findings exchange_findings();
   void settle(std::size_t bucket, const Findings* findings);
-  std::string compare_updates();
   void clear() noexcept;
   void backward_failed() noexcept;
 
-  const WrappedParameters wrapped_;
   ReducerGroup group_;
-  const ReducerOptions options_;
-  const BucketLimits limits_;
-  std::vector<Parameter> parameters_;
+  const WrappedParameters wrapped_;
+  ReducedParameters parameters_;
+  FirstBackward first_backward_;
   GradientBuckets buckets_;
-  std::vector<Slot> slots_;  // of the buckets
+  BucketLaunches launches_;
   BypassingGradients bypassing_;
   DividedReduction divided_;
   CommHook hook_;                                    // empty unless the user has registered one
   std::optional<FiniteGradients> finite_gradients_;  // empty unless checked
-  std::int64_t first_draw_ = 0;
   std::shared_ptr<const int> no_sync_depth_;
-  std::shared_ptr<BackwardListener> unsynchronized_entry_;  // made when first needed
+  std::shared_ptr<UnsynchronizedBackward> unsynchronized_;  // made when first needed
 
   // The backward that runs now.
   bool active_ = false;
-  // It has entered through an output of a forward under no_sync().
-  bool unsynchronized_ = false;
-  // It has reached parameters around the outputs, and will be reduced at its end.
+  // It bypassed the outputs, and will be reduced at its end.
   bool reduces_at_end_ = false;
-  int tick_ = 0;
-  std::size_t next_ = 0;     // the bucket to launch next
-  std::size_t waiting_ = 0;  // the oldest bucket that is launched and not known to be done
   // A model on several devices computes gradients on several threads.
   std::mutex mutex_;
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Lays the views of gradients over the buffer of a bucket, copies gradients into it, and shows it
-// to communication hooks.
+// Lays the views of gradients over the buffer of a bucket, copies gradients into it, traces its
+// reduction, and shows it to communication hooks.
 #include "lockstep/parallel/bucket.h"
 
 #include <algorithm>
@@ -157,7 +157,7 @@ void Bucket::take_zeros(int i) {
 void Bucket::complete(int i) {
   std::erase_if(pieces_, [&](const Piece& piece) {
     if (!range_of(i).contains(piece.range())) return false;
-    bring_in(flat_, piece);
+    copy_into(flat_, piece);
     return true;
   });
 }
@@ -211,6 +211,11 @@ bool Bucket::has_one_update_code() const {
   return found == 1;
 }
 
+GradientBuckets::GradientBuckets(const std::vector<NamedTensor>& parameters, bool divided)
+    : divided_(divided), places_(parameters.size()) {
+  for (const NamedTensor& parameter : parameters) parameters_.push_back(parameter.tensor);
+}
+
 void GradientBuckets::set_plan(std::vector<PlannedBucket> plan) {
   plan_ = std::move(plan);
   buckets_.reserve(plan_.size());
@@ -225,6 +230,44 @@ Bucket& GradientBuckets::add(ProcessGroup& group) {
     places_[static_cast<std::size_t>(parameter)] = {number, index++};
   }
   return buckets_.back();
+}
+
+std::size_t BucketLaunches::launch(bool travels) {
+  State& bucket = buckets_[next_];
+  const SpanRecorder* const recorder = SpanRecorder::active();
+  bucket.launch = travels && recorder ? std::optional(recorder->launch()) : std::nullopt;
+  bucket.launched = true;
+  return next_++;
+}
+
+void BucketLaunches::poll() {
+  if (oldest_ < next_ && buckets_[oldest_].reduction.poll()) trace_arrival(oldest_++);
+}
+
+void BucketLaunches::wait(std::size_t bucket) {
+  buckets_[bucket].reduction.wait();
+  trace_arrival(bucket);
+}
+
+void BucketLaunches::restart() {
+  for (State& bucket : buckets_) {
+    bucket.missing = bucket.gradients;
+    bucket.launched = false;
+  }
+  next_ = 0;
+  oldest_ = 0;
+}
+
+void BucketLaunches::drop() noexcept {
+  for (State& bucket : buckets_) bucket.reduction = Work();
+}
+
+void BucketLaunches::trace_arrival(std::size_t bucket) {
+  SpanRecorder* const recorder = SpanRecorder::active();
+  std::optional<Launch>& launch = buckets_[bucket].launch;
+  if (recorder == nullptr || !launch) return;
+  recorder->arrive("bucket", static_cast<std::int32_t>(bucket), *launch);
+  launch.reset();
 }
 
 int GradBucket::index() const {

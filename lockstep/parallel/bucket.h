@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Flat buffers that hold several gradients each and are reduced as a whole.
+// Flat buffers that hold several gradients each and are reduced as a whole, and the state of their
+// reductions.
 #pragma once
 
 #include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -10,7 +14,10 @@
 #include <ATen/core/Tensor.h>
 
 #include "lockstep/comm/process_group.h"
+#include "lockstep/comm/types/work.h"
+#include "lockstep/core/trace_span.h"
 #include "lockstep/parallel/bucket_plan.h"
+#include "lockstep/tensor/named_tensor.h"
 #include "lockstep/tensor/piece.h"
 
 namespace lockstep {
@@ -104,8 +111,7 @@ class GradientBuckets {
   };
 
   // The parameters require gradients. `divided`: as in Bucket, for all of them.
-  GradientBuckets(std::vector<at::Tensor> parameters, bool divided)
-      : parameters_(std::move(parameters)), divided_(divided), places_(parameters_.size()) {}
+  GradientBuckets(const std::vector<NamedTensor>& parameters, bool divided);
 
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
   bool are_divided() const { return divided_; }
@@ -137,6 +143,50 @@ class GradientBuckets {
   std::vector<PlannedBucket> plan_;
   std::vector<Bucket> buckets_;
   std::vector<Place> places_;  // of each gradient
+};
+
+// The reductions of the buckets in one backward: which bucket is complete, launched, or done.
+// Buckets are counted from 0 and launched in that order; each arrival appears in the trace.
+class BucketLaunches {
+ public:
+  void reserve(std::size_t buckets) { buckets_.reserve(buckets); }
+  // The next bucket of the plan has been made, for `gradients` gradients.
+  void add(int gradients) { buckets_.push_back({.gradients = gradients, .missing = gradients}); }
+
+  // One more gradient of the bucket is ready.
+  void gradient_is_ready(std::size_t bucket) { --buckets_[bucket].missing; }
+  // The bucket to launch next.
+  std::size_t next() const { return next_; }
+  bool next_is_complete() const { return next_ < buckets_.size() && buckets_[next_].missing == 0; }
+  bool is_launched(std::size_t bucket) const { return buckets_[bucket].launched; }
+  // Returns the next bucket, whose reduction the caller starts and passes to started(). It is
+  // traced if its gradients travel to other ranks.
+  std::size_t launch(bool travels);
+  void started(std::size_t bucket, Work reduction) {
+    buckets_[bucket].reduction = std::move(reduction);
+  }
+
+  // Looks, without waiting, whether the oldest reduction under way is done.
+  void poll();
+  void wait(std::size_t bucket);
+  // All are done: prepares for the next backward.
+  void restart();
+  // Drops the reductions after an error.
+  void drop() noexcept;
+
+ private:
+  struct State {
+    int gradients;
+    int missing;  // gradients that are not ready yet
+    bool launched = false;
+    std::optional<Launch> launch = {};  // only if this process is traced
+    Work reduction = {};
+  };
+  void trace_arrival(std::size_t bucket);
+
+  std::vector<State> buckets_;
+  std::size_t next_ = 0;
+  std::size_t oldest_ = 0;  // the first bucket that is launched and not known to be done
 };
 
 }  // namespace lockstep

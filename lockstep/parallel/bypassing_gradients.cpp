@@ -6,22 +6,21 @@
 #include <cstring>
 #include <utility>
 
-#include "lockstep/core/error.h"
 #include "lockstep/parallel/model_agreement.h"
 
 namespace lockstep {
 namespace {
 
 constexpr const char* kRemedy =
-    "Compute each loss from the outputs of the wrapper, or after a call of the wrapper in the same "
+    "compute each loss from the outputs of the wrapper, or after a call of the wrapper in the same "
     "step. To keep gradients on this rank only, hold no_sync() during that backward, or set "
     "requires_grad to false";
 
 }  // namespace
 
 BypassingGradients::BypassingGradients(const std::vector<NamedTensor>& parameters,
-                                       std::string where)
-    : where_(std::move(where)) {
+                                       ErrorContext context)
+    : context_(std::move(context)) {
   for (const NamedTensor& parameter : parameters) parameters_.push_back({parameter});
 }
 
@@ -66,6 +65,14 @@ void BypassingGradients::keep_on_this_rank(int number) {
   any_kept_ = true;
 }
 
+std::string BypassingGradients::compare_updates(ProcessGroup& group) {
+  std::vector<at::Tensor> parameters;
+  for (const Parameter& parameter : parameters_) {
+    parameters.push_back(parameter.named.tensor.detach());
+  }
+  return updates_.compare(group, parameters);
+}
+
 void BypassingGradients::clear() {
   if (!std::exchange(any_kept_, false)) return;
   for (Parameter& parameter : parameters_) parameter.at_bypass = {};
@@ -80,20 +87,23 @@ void BypassingGradients::refuse_updates() const {
 }
 
 void BypassingGradients::refuse_update(const Parameter& parameter) const {
-  throw UsageError(where_ + "parameter " + parameter.named.name +
-                   " has changed after a backward that computed its gradient on this rank only, "
-                   "since it did not start from an output of the wrapped model. The ranks' "
-                   "parameters differ now, unless the program changed it alike on every rank. " +
+  throw UsageError(context_,
+                   "parameter " + parameter.named.name +
+                       " has changed after a backward that computed its gradient on this rank "
+                       "only, since it did not start from an output of the wrapped model. The "
+                       "ranks' parameters differ now, unless the program changed it alike on every "
+                       "rank",
                    kRemedy);
 }
 
-void BypassingGradients::require_reduced(const std::string& who) const {
+void BypassingGradients::require_reduced(const ErrorContext& caller) const {
   if (!any_kept_) return;
   for (const auto& [named, at_forward, at_bypass] : parameters_) {
     if (!at_bypass || !named.tensor.grad().defined()) continue;
-    throw UsageError(who + "the gradient of " + named.name +
-                     " has parts that were not reduced, since their backward did not start from an "
-                     "output of the wrapped model. " +
+    throw UsageError(caller,
+                     "the gradient of " + named.name +
+                         " has parts that were not reduced, since their backward did not start "
+                         "from an output of the wrapped model",
                      kRemedy);
   }
 }

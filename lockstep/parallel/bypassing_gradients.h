@@ -13,6 +13,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "lockstep/core/error.h"
 #include "lockstep/parallel/misuse_checks.h"
 #include "lockstep/tensor/named_tensor.h"
 
@@ -21,8 +22,7 @@ namespace lockstep {
 // Parameters are counted as in the list that the constructor takes.
 class BypassingGradients {
  public:
-  // `where` begins the messages of errors.
-  BypassingGradients(const std::vector<NamedTensor>& parameters, std::string where);
+  BypassingGradients(const std::vector<NamedTensor>& parameters, ErrorContext context);
 
   // A synchronized forward has run. Until the parameters change, every backward belongs to its
   // step.
@@ -36,12 +36,12 @@ class BypassingGradients {
 
   // UsageError if a parameter has been updated with a gradient that was not reduced.
   void refuse_updates() const;
-  // UsageError, which begins with `who`, if a gradient to step with has parts that were not
-  // reduced.
-  void require_reduced(const std::string& who) const;
+  // UsageError in the caller's context if a gradient to step with has parts that were not reduced.
+  void require_reduced(const ErrorContext& caller) const;
 
-  // Counts the changes of parameters from one begin_step() to the next.
-  UpdateCount& updates() { return updates_; }
+  // UpdateCount, of the changes of parameters from one begin_step() to the next.
+  int update_code() const { return updates_.code(); }
+  std::string compare_updates(ProcessGroup& group);
 
  private:
   // Shows whether a parameter has changed. torch::optim::SGD changes data(), which autograd does
@@ -55,18 +55,18 @@ class BypassingGradients {
   struct Parameter {
     NamedTensor named;
     Snapshot at_forward = {};  // after the last synchronized forward
-    // values_of() when its gradient last got a part that was not reduced since.
+    // values_of() at the gradient's last contribution that has not been reduced.
     std::optional<std::uint64_t> at_bypass = {};
   };
 
   static Snapshot snapshot_of(const at::Tensor& parameter);
-  // Shows any change of the values, for what ordinary steps do not do: a hash of them; on a GPU,
-  // whose values nobody waits for, autograd's count of changes.
+  // Detects any change: a hash of the values; on a GPU, where reading values would synchronize,
+  // autograd's version.
   static std::uint64_t values_of(const at::Tensor& parameter);
   [[noreturn]] void refuse_update(const Parameter& parameter) const;
 
   std::vector<Parameter> parameters_;
-  std::string where_;
+  ErrorContext context_;
   bool any_kept_ = false;  // whether a parameter has an at_bypass
   UpdateCount updates_;
 };

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <ostream>
 
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
 
 #include "lockstep/core/error.h"
@@ -19,12 +18,6 @@
 
 namespace lockstep {
 namespace {
-
-// Adds the current index if none is given, since tensors have one.
-at::Device with_index(at::Device device) {
-  if (device.is_cpu() || device.has_index()) return device.is_cpu() ? at::Device(at::kCPU) : device;
-  return c10::impl::VirtualGuardImpl(device.type()).getDevice();
-}
 
 DataParallelOptions checked(DataParallelOptions options) {
   if (options.replicas < 0) {

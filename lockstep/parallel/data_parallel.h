@@ -3,7 +3,7 @@
 // GPUs or several cores, like torch.nn.DataParallel.
 //
 //   auto model = lockstep::DataParallel(net, {.replicas = 4});
-//   loss(model(input), target).backward();   // net's gradients are those of the whole batch
+//   loss(model(input), target).backward();   // net gets the gradients of the whole batch
 //   optimizer.step();                         // an ordinary optimizer of net->parameters()
 #pragma once
 
@@ -119,7 +119,7 @@ class DataParallelImpl final : public DataParallelBase {
   using Impl = std::remove_reference_t<decltype(*std::declval<Handle&>())>;
 
   DataParallelImpl(Handle module, DataParallelOptions options)
-      : DataParallelBase(pointer_of(module), std::move(options), default_factory(module)),
+      : DataParallelBase(pointer_of(module), std::move(options), by_default(module)),
         module_(std::move(module)) {}
 
   // Takes the arguments of the module's forward and returns its result. Tensors among the
@@ -127,8 +127,8 @@ class DataParallelImpl final : public DataParallelBase {
   // dimension, into parts that differ by at most one sample; a batch with fewer samples than
   // replicas uses fewer replicas. All other arguments are copied for each replica. Tensors in the
   // results are concatenated along dim; tensors without dimensions become a vector with one element
-  // per replica; everything else is replica 0's. A single replica or a single sample goes straight
-  // through the module.
+  // per replica; everything else comes from replica 0. A single replica or a single sample goes
+  // straight through the module.
   //
   // Blocks until all replicas have ended; so does backward. ReplicaFailed (errors.h) if
   // one threw, in forward or in backward; the model can be used again. UsageError if the module
@@ -203,15 +203,9 @@ class DataParallelImpl final : public DataParallelBase {
     }
   }
 
-  // A default-constructed M may replace the wrapped module only if that is exactly an M.
-  static ModuleFactory default_factory(const Handle& module) {
-    if constexpr (std::is_default_constructible_v<Impl>) {
-      const std::shared_ptr<torch::nn::Module> pointer = pointer_of(module);
-      if (const auto* wrapped = pointer.get(); wrapped && typeid(*wrapped) == typeid(Impl)) {
-        return [] { return std::make_shared<Impl>(); };
-      }
-    }
-    return {};
+  static ModuleFactory by_default(const Handle& module) {
+    const std::shared_ptr<torch::nn::Module> pointer = pointer_of(module);
+    return pointer ? default_factory<Impl>(*pointer) : ModuleFactory();
   }
 
   // A copy of the module that shares its tensors and submodules, so that a forward does not change

@@ -18,8 +18,9 @@
 
 namespace lockstep {
 
-// In the order of parameters(), those of submodules included. A tensor that has several names is
-// listed under the first, as in Python. Tensors that only share memory are different parameters.
+// Returns them in the order of parameters(), with the parameters of submodules. A tensor that has
+// several names is listed under the first, as in Python. Tensors that only share memory are
+// different parameters.
 std::vector<at::Tensor> distinct_parameters(const torch::nn::Module& module);
 std::vector<NamedTensor> distinct_named_parameters(const torch::nn::Module& module);
 

@@ -12,7 +12,6 @@
 
 #include "lockstep/comm/types/call_origin.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/rethrow.h"
 #include "lockstep/parallel/backward_hooks.h"
 #include "lockstep/parallel/backward_reduction.h"
 #include "lockstep/parallel/distinct_parameters.h"
@@ -24,7 +23,7 @@
 namespace lockstep {
 namespace {
 
-constexpr std::string_view kWho = "DistributedDataParallel";
+constexpr std::string_view kComponent = "DistributedDataParallel";
 
 std::vector<NamedTensor> named(const torch::OrderedDict<std::string, at::Tensor>& tensors) {
   std::vector<NamedTensor> result;
@@ -38,8 +37,8 @@ std::shared_ptr<ProcessGroup> checked(std::shared_ptr<ProcessGroup> group) {
   return group;
 }
 
-std::string where(const ProcessGroup& group) {
-  return fmt::format("[{}] rank {} of {}: ", kWho, group.rank(), group.size());
+ErrorContext wrapper_context(const ProcessGroup& group) {
+  return {.component = std::string(kComponent), .rank = group.rank(), .size = group.size()};
 }
 
 // The device of device_ids, after checking that the parameters are there.
@@ -48,10 +47,11 @@ std::optional<at::Device> checked_input_device(const DistributedDataParallelOpti
                                                const ProcessGroup& group) {
   if (options.device_ids.empty()) return {};
   if (options.device_ids.size() > 1) {
-    throw UsageError(fmt::format(
-        "{}device_ids names {} devices. A rank computes on one: start a rank for each device, or "
-        "leave device_ids empty for a module that spreads itself over several",
-        where(group), options.device_ids.size()));
+    throw UsageError(wrapper_context(group),
+                     fmt::format("device_ids names {} devices, but a rank computes on one",
+                                 options.device_ids.size()),
+                     "start a rank for each device, or leave device_ids empty for a module that "
+                     "spreads itself over several");
   }
   const at::Device device = options.device_ids.front();
   for (const auto& [name, parameter] : distinct_named_parameters(module)) {
@@ -59,10 +59,10 @@ std::optional<at::Device> checked_input_device(const DistributedDataParallelOpti
     const bool same_index = !device.has_index() || device.index() == actual.index() ||
                             (actual.is_cpu() && device.index() == 0);
     if (actual.type() != device.type() || !same_index) {
-      throw UsageError(fmt::format(
-          "{}device_ids says {}, but parameter {} is on {}. Move the module there before wrapping "
-          "it, or leave device_ids empty",
-          where(group), device.str(), name, actual.str()));
+      throw UsageError(wrapper_context(group),
+                       fmt::format("device_ids says {}, but parameter {} is on {}", device.str(),
+                                   name, actual.str()),
+                       "move the module there before wrapping it, or leave device_ids empty");
     }
   }
   return device;
@@ -102,10 +102,9 @@ void require_dense(const std::vector<NamedTensor>& buffers, const ProcessGroup& 
   for (const auto& [name, buffer] : buffers) {
     const std::string fault = broadcast_fault(buffer);
     if (fault.empty()) continue;
-    throw UsageError(
-        fmt::format("{}buffer {} {}. Set .broadcast_buffers = false, and build the buffer alike on "
-                    "every rank, or register a dense one",
-                    where(group), name, fault));
+    throw UsageError(wrapper_context(group), fmt::format("buffer {} {}", name, fault),
+                     "set .broadcast_buffers = false, and build the buffer alike on every rank, or "
+                     "register a dense one");
   }
 }
 
@@ -115,9 +114,9 @@ void require_groups_of_norms(const torch::nn::Module& module, const ProcessGroup
     const auto* norm = submodule.as<SyncBatchNorm>();
     if (!norm || norm->group()) return;
     throw UsageError(
-        fmt::format("{}SyncBatchNorm {} has no group. Before you wrap the net, call "
-                    "convert_sync_batchnorm(net, group), which gives the group to all of them",
-                    where(group), name));
+        wrapper_context(group), fmt::format("SyncBatchNorm {} has no group", name),
+        "before you wrap the net, call convert_sync_batchnorm(net, group), which gives "
+        "the group to all of them");
   });
 }
 
@@ -132,14 +131,14 @@ std::unique_ptr<FirstDraw> first_draw(const torch::nn::Module& module, const Pro
 DistributedDataParallelBase::DistributedDataParallelBase(
     std::shared_ptr<torch::nn::Module> module, std::shared_ptr<ProcessGroup> group,
     const DistributedDataParallelOptions& options)
-    : ParallelModule(std::string(kWho), std::move(module)),
+    : ParallelModule(std::string(kComponent), std::move(module)),
       group_(checked(std::move(group))),
       options_(options),
       input_device_(checked_input_device(options_, inner(), *group_)),
       reducer_(distinct_named_parameters(inner()), group_, options_),
       // All ranks build the same module: one of them warns.
       known_parameters_(group_->rank() == 0
-                            ? std::make_unique<KnownParameters>(inner(), where(*group_))
+                            ? std::make_unique<KnownParameters>(inner(), wrapper_context(*group_))
                             : nullptr),
       first_draw_(first_draw(inner(), *group_)) {
   const CallScope scope(CallOrigin::wrapping);
@@ -148,7 +147,7 @@ DistributedDataParallelBase::DistributedDataParallelBase(
   const std::vector<NamedTensor> buffers = buffers_of(inner());
   std::vector<std::string> lines = lines_of(buffers);
   lines.insert(lines.begin(), fmt::format("broadcast_buffers {}", options_.broadcast_buffers));
-  check_agreement(*group_, kWho, lines);
+  check_agreement(*group_, kComponent, lines);
   if (options_.broadcast_buffers) require_dense(buffers, *group_);
   broadcast_state(0);
   if (!options_.broadcast_buffers) return;
@@ -183,7 +182,7 @@ JoinStep DistributedDataParallelBase::follow_step() {
 
 void DistributedDataParallelBase::broadcast_buffers(int root) {
   // Broadcasts through tensors with their own version counters: a graph that has saved a buffer,
-  // such as that of a second forward before backward, must not take this for a change of its
+  // such as the graph of a second forward before backward, must not take this for a change of its
   // inputs.
   std::vector<at::Tensor> aliases;
   aliases.reserve(buffers_.size());
@@ -193,9 +192,10 @@ void DistributedDataParallelBase::broadcast_buffers(int root) {
   try {
     group_->broadcast(aliases, root).wait();
   } catch (const Error&) {
-    const std::string before = where(*group_) + "broadcasting buffers: ";
-    if (reducer_.reduction()->group().announces_steps()) rethrow_with(before);
-    rethrow_with_hint_at_batches(before);
+    ErrorContext context = wrapper_context(*group_);
+    context.operation = "broadcasting buffers";
+    if (reducer_.reduction()->group().announces_steps()) rethrow_within(context);
+    rethrow_within_batches(context);
   }
 }
 

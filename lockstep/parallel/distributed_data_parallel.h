@@ -6,10 +6,10 @@
 //   loss(model(input), target).backward();   // every rank with its own batch
 //   optimizer.step();                         // the same step on every rank
 //
-// Every backward of a step is averaged once the wrapper has been called in it, also that of a
-// penalty or of the module itself; torch::autograd::grad() is not (functional::grad() is). A .grad
-// that the program keeps stays as it is if gradients are then reset to none, not zeroed in place.
-// Reducer (reducer.h) has the exact rules.
+// Every backward of a step is averaged once the wrapper has been called in it, also the backward
+// of a penalty or of the module itself; torch::autograd::grad() is not (functional::grad() is). A
+// .grad that the program keeps stays as it is if gradients are then reset to none, not zeroed in
+// place. Reducer (reducer.h) has the exact rules.
 #pragma once
 
 #include <concepts>
@@ -167,8 +167,8 @@ class DistributedDataParallel : public WrapperHolder<DistributedDataParallelImpl
   // What register_module returns.
   DistributedDataParallel(std::shared_ptr<DistributedDataParallelImpl<M>> model)
       : Holder(std::move(model)) {}
-  // Collective: afterwards parameters and buffers are rank 0's on every rank. Optimizers may be
-  // made before or after. UsageError on every rank if the modules differ, and for options that
+  // Collective: gives every rank the parameters and buffers of rank 0. Optimizers may be made
+  // before or after. UsageError on every rank if the modules differ, and for options that
   // contradict the module. The group is passed as `group` or `*group`.
   template <class Group, class Options = DistributedDataParallelOptions>
   DistributedDataParallel(Handle module, Group&& group, const Options& options = {})

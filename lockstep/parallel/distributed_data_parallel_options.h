@@ -35,9 +35,10 @@ struct DistributedDataParallelOptions {
   // gradients before each synchronized backward, accumulate under no_sync(), and clip by
   // lockstep::clip_grad_norm_ (docs/optimizers.md).
   bool whole_gradients = true;
-  // Before each training forward with gradients enabled, buffers (BatchNorm's statistics) become
-  // rank 0's. Never in eval(), so that one rank may evaluate alone. If false, they become rank 0's
-  // once, when the module is wrapped, except sparse ones, which must be equal on all ranks then.
+  // Before each training forward with gradients enabled, buffers (BatchNorm's statistics) are
+  // copied from rank 0. Never in eval(), so that one rank may evaluate alone. If false, they are
+  // copied once, when the module is wrapped, except sparse ones, which must be equal on all ranks
+  // then.
   bool broadcast_buffers = true;
 };
 

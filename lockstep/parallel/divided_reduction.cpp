@@ -43,17 +43,17 @@ DividedReduction::DividedReduction(GradientBuckets& buckets, ReducerGroup& group
       bypassing_(bypassing),
       versions_(buckets.parameters().size(), -1) {}
 
-void DividedReduction::require_reduced(const std::string& who) const {
-  bypassing_.require_reduced(who);
+void DividedReduction::require_reduced(const ErrorContext& caller) const {
+  bypassing_.require_reduced(caller);
 }
 
 void DividedReduction::require_owner_of_shares() const {
   if (!divides() || buckets_.plan().empty() || expected_) return;
-  throw UsageError(group_.where() +
+  throw UsageError(group_.context(),
                    "with whole_gradients = false each rank has only a part of the means, and no "
-                   "optimizer was made that updates this part only. Make a lockstep::optim "
-                   "optimizer from the wrapped model (Adam optimizer(model, 1e-3)), or leave "
-                   "whole_gradients true");
+                   "optimizer was made that updates this part only",
+                   "make a lockstep::optim optimizer from the wrapped model (Adam optimizer(model, "
+                   "1e-3)), or leave whole_gradients true");
 }
 
 Work DividedReduction::reduce(Bucket& bucket) {
@@ -93,6 +93,17 @@ bool DividedReduction::is_unchanged_share(int parameter) const {
   const at::Tensor& gradient = buckets_.parameters()[number].grad();
   return gradient.is_same(buckets_.gradient(parameter)) &&
          static_cast<std::int64_t>(gradient._version()) == versions_[number];
+}
+
+void DividedReduction::refuse_addition(const std::string& parameter, bool reduction_runs) {
+  const std::string cause = "parameter " + parameter +
+                            " would add its gradient to one that is divided among the ranks "
+                            "(whole_gradients = false)";
+  const std::string remedy =
+      "add up the losses and call backward() once, accumulate under no_sync(), or call "
+      "optimizer.zero_grad() before the next backward";
+  if (reduction_runs) group_.refuse(cause, remedy);
+  throw UsageError(group_.context(), cause, remedy);
 }
 
 void DividedReduction::reduce_shares() {
@@ -137,11 +148,8 @@ std::vector<at::Tensor> DividedReduction::own_gradients() {
   return parts;
 }
 
-std::string not_reduced(std::string_view what) {
-  return fmt::format(
-      "parameters have gradients, but no backward of the wrapped model has reduced them. Call the "
-      "wrapper, and backward() of its result, before {}",
-      what);
+std::string remedy_of_not_reduced(std::string_view what) {
+  return fmt::format("call the wrapper, and backward() of its result, before {}", what);
 }
 
 }  // namespace lockstep

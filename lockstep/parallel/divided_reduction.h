@@ -20,6 +20,7 @@
 namespace lockstep {
 
 class BypassingGradients;
+struct ErrorContext;
 class ReducerGroup;
 
 // What ranks tell each other after a backward whose means are divided, where none sees all of them:
@@ -54,16 +55,15 @@ class DividedReduction {
   void defer_shares() { defers_ = divides(); }
   // Collective if shares are still to be reduced; then each rank gets its own.
   void reduce_shares();
-  // Whether shares were still to be reduced. The caller does so, from the buckets of all ranks,
-  // into which this rank copies its gradients.
+  // Copies this rank's gradients into the buckets, and leaves the pending reduction to the caller.
+  // False if none was pending.
   bool take_over_shares();
   // Views of the elements of gradients that lie in the shares of this rank. The views of all ranks
   // together are all gradients, each element once. A gradient that was replaced becomes a view of
   // its bucket. Collective if shares are still to be reduced.
   std::vector<at::Tensor> own_gradients();
-  // UsageError, which begins with `who`, if a gradient to step with has parts that were not
-  // reduced.
-  void require_reduced(const std::string& who) const;
+  // UsageError in the caller's context if a gradient to step with has parts that were not reduced.
+  void require_reduced(const ErrorContext& caller) const;
 
   // For BackwardReduction.
 
@@ -86,6 +86,8 @@ class DividedReduction {
   bool is_share(int parameter) const {
     return versions_[static_cast<std::size_t>(parameter)] >= 0 && is_unchanged_share(parameter);
   }
+  // UsageError: a gradient would be added to such a share. If a reduction runs, it ends the group.
+  [[noreturn]] void refuse_addition(const std::string& parameter, bool reduction_runs);
 
  private:
   bool is_unchanged_share(int parameter) const;
@@ -104,7 +106,10 @@ class DividedReduction {
   std::vector<std::int64_t> versions_;
 };
 
-// What to tell a user who wants to do `what` with gradients that did not come from a wrapped model.
-std::string not_reduced(std::string_view what);
+// Cause and remedy of the error if `what`, such as "step()", is to use gradients that did not come
+// from the wrapped model.
+inline constexpr const char* kNotReduced =
+    "parameters have gradients, but no backward of the wrapped model has reduced them";
+std::string remedy_of_not_reduced(std::string_view what);
 
 }  // namespace lockstep

@@ -17,12 +17,18 @@ namespace lockstep {
 class NonFiniteGradient : public Error {
  public:
   using Error::Error;
+  std::exception_ptr with(ErrorDetails details) const override {
+    return std::make_exception_ptr(NonFiniteGradient(std::move(details)));
+  }
 };
 
 // The ranks have different parameters, buffers or gradients.
 class OutOfSync : public Error {
  public:
   using Error::Error;
+  std::exception_ptr with(ErrorDetails details) const override {
+    return std::make_exception_ptr(OutOfSync(std::move(details)));
+  }
 };
 
 // The forward or backward of a replica threw. The message names the replica and contains the first

@@ -82,8 +82,8 @@ bool can_be_checked_together(const at::Tensor& tensor) {
          (type == at::kFloat || type == at::kDouble || type == at::kHalf);
 }
 
-// Whether all are finite, as a bool on their GPU. They have one type. The kernel, that of PyTorch's
-// GradScaler, would also unscale them: it multiplies them by 1.
+// Whether all are finite, as a bool on their GPU. They have one type. PyTorch's GradScaler
+// uses the same kernel, which would also unscale them: it multiplies them by 1.
 at::Tensor check_together(const std::vector<at::Tensor>& tensors) {
   const at::TensorOptions options = tensors.front().options().dtype(at::kFloat);
   at::Tensor found_inf = at::zeros({}, options);
@@ -130,7 +130,9 @@ bool all_finite(const std::vector<at::Tensor>& tensors) {
       on_devices.push_back(at::isfinite(tensor).all());
     }
   }
-  for (const auto& [of, some] : together) on_devices.push_back(check_together(some));
+  for (const auto& [kind, same_kind] : together) {
+    on_devices.push_back(check_together(same_kind));
+  }
   if (on_devices.empty()) return true;
   for (at::Tensor& finite : on_devices) finite = finite.to(on_devices.front().device());
   return at::stack(on_devices).all().item<bool>();
@@ -149,7 +151,7 @@ std::string first_of(const std::vector<std::string>& findings) {
 }
 
 FiniteGradients::FiniteGradients(std::vector<std::string> parameters)
-    : names_(std::move(parameters)), contributed_(names_.size()) {}
+    : names_(std::move(parameters)), contributed_(names_.size()), found_(names_.size()) {}
 
 void FiniteGradients::contributed(int parameter, const at::Tensor& gradient) {
   contributed_[static_cast<std::size_t>(parameter)] =
@@ -161,14 +163,15 @@ void FiniteGradients::reduced(const Bucket& bucket) {
   for (int index = 0; index < bucket.size(); ++index) {
     const at::Tensor means = bucket.is_divided() ? bucket.own_part(index) : bucket.gradient(index);
     if (FiniteCheck(means).passes()) continue;
-    found_.push_back(bucket.parameters()[static_cast<std::size_t>(index)]);
+    const int parameter = bucket.parameters()[static_cast<std::size_t>(index)];
+    found_[static_cast<std::size_t>(parameter)] = 1;
   }
 }
 
 std::string FiniteGradients::conclude(ProcessGroup& group) {
-  std::vector<int> found = std::exchange(found_, {});
-  if (found.empty()) return {};
-  std::sort(found.begin(), found.end());
+  if (std::ranges::count(found_, 1) == 0) return {};
+  const std::vector<std::uint8_t> found =
+      std::exchange(found_, std::vector<std::uint8_t>(names_.size()));
   const at::Tensor mine = at::zeros({static_cast<std::int64_t>(names_.size())}, at::kByte);
   for (std::size_t i = 0; i < names_.size(); ++i) {
     if (!contributed_[i].passes()) mine.data_ptr<std::uint8_t>()[i] = 1;
@@ -176,12 +179,13 @@ std::string FiniteGradients::conclude(ProcessGroup& group) {
   const at::Tensor all = at::empty({group.size(), mine.numel()}, at::kByte);
   group.all_gather_into_tensor(all, mine).wait();
   std::vector<std::string> findings;
-  for (const int parameter : found) {
+  for (std::size_t parameter = 0; parameter < names_.size(); ++parameter) {
+    if (found[parameter] == 0) continue;
     std::vector<int> ranks;
     for (int rank = 0; rank < group.size(); ++rank) {
       if (all[rank].data_ptr<std::uint8_t>()[parameter] != 0) ranks.push_back(rank);
     }
-    findings.push_back(finding(names_[static_cast<std::size_t>(parameter)], ranks));
+    findings.push_back(finding(names_[parameter], ranks));
   }
   return first_of(findings);
 }

@@ -3,6 +3,7 @@
 // finite if one of its terms is not.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -47,9 +48,9 @@ class FiniteGradients {
   void contributed(int parameter, const at::Tensor& gradient);
   // Checks what a reduction has left in the bucket.
   void reduced(const Bucket& bucket);
-  // The parameters whose reduced gradients are not finite. They must be the same on every rank
-  // before conclude() is called.
-  std::vector<int>& found() { return found_; }
+  // For each parameter whether its reduced gradient is not finite, 1 or 0. It must be the same on
+  // every rank before conclude() is called.
+  std::vector<std::uint8_t>& found() { return found_; }
   // Call it after all buckets have been reduced. Returns which gradients are not finite and on
   // which ranks, with the same text on every rank; empty if all are finite. Collective only if a
   // sum is not finite. Afterwards this object is ready for the next backward.
@@ -58,7 +59,7 @@ class FiniteGradients {
  private:
   std::vector<std::string> names_;
   std::vector<FiniteCheck> contributed_;
-  std::vector<int> found_;  // parameters with a non-finite reduced gradient
+  std::vector<std::uint8_t> found_;
 };
 
 }  // namespace lockstep

@@ -52,10 +52,14 @@ void set_history(std::vector<at::Tensor>& outputs, const at::Tensor& input, Back
   for (at::Tensor& output : outputs) torch::autograd::set_history(output, node);
 }
 
-void require_defined(const at::Tensor& tensor, const char* what, const ProcessGroup& group) {
+ErrorContext function_context(const char* function, const ProcessGroup& group) {
+  return {
+      .component = "functional", .operation = function, .rank = group.rank(), .size = group.size()};
+}
+
+void require_defined(const at::Tensor& tensor, const char* function, const ProcessGroup& group) {
   if (tensor.defined()) return;
-  throw UsageError(fmt::format("[functional] {}, rank {} of {}: the tensor is undefined", what,
-                               group.rank(), group.size()));
+  throw UsageError(function_context(function, group), "the tensor is undefined");
 }
 
 // The backward of a mean is a scaled sum, with the same bits. A reducer's calls are means, so a
@@ -107,9 +111,9 @@ at::Tensor all_reduce(const at::Tensor& tensor, GroupArgument argument, ReduceOp
   require_defined(tensor, "all_reduce", *group);
   if (needs_history(tensor) && op != ReduceOp::sum && op != ReduceOp::mean) {
     throw UsageError(
-        fmt::format("[functional] all_reduce, rank {} of {}: gradients pass through a sum or a "
-                    "mean, not through {}; choose one of these, or pass tensor.detach()",
-                    group->rank(), group->size(), name(op)));
+        function_context("all_reduce", *group),
+        fmt::format("gradients pass through a sum or a mean, not through {}", name(op)),
+        "choose one of these, or pass tensor.detach()");
   }
   return reduced(tensor, group, {.op = op});
 }

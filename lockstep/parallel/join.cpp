@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/comm/types/call_origin.h"
+#include "lockstep/core/error.h"
 #include "lockstep/parallel/backward_reduction.h"
 #include "lockstep/parallel/distinct_parameters.h"
 #include "lockstep/parallel/errors.h"
@@ -34,8 +35,8 @@ void follow_all(const FollowStep& follow_step, const std::function<void()>& foll
 // The others wait for this rank's next step.
 void end_group(ProcessGroup& group, std::string_view why) noexcept {
   try {
-    group.abort(fmt::format("[join] rank {} of {} has ended with an exception: {}", group.rank(),
-                            group.size(), why));
+    const ErrorContext context{.component = "join", .rank = group.rank(), .size = group.size()};
+    group.abort(fmt::format("{}ended with an exception: {}", context.prefix(), why));
   } catch (...) {
     // Then the peers notice when this rank leaves the group, or at their deadline.
   }
@@ -57,7 +58,7 @@ void join(DistributedDataParallelBase& model, const std::function<void()>& body,
     follow_all([&] { return model.follow_step(); }, follow ? follow : drop_gradients);
   } catch (const std::exception& error) {
     steps.announce_steps(false);
-    end_group(group, error.what());
+    end_group(group, short_message(error));
     throw;
   } catch (...) {
     steps.announce_steps(false);

@@ -31,7 +31,7 @@ namespace lockstep {
 // step's losses. Gradients accumulated under no_sync() when the loop ends count only if no other
 // rank has batches left. Each synchronized backward, and each forward that broadcasts buffers,
 // costs one more exchange of a few bytes. Other calls of the group in the loop are not followed.
-// Errors are those of forward and backward; if `body` or `follow` throws, the group ends for every
+// Throws what forward and backward throw; if `body` or `follow` throws, the group ends for every
 // rank.
 void join(DistributedDataParallelBase& model, const std::function<void()>& body,
           const std::function<void()>& follow = {});

@@ -12,7 +12,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "lockstep/core/error.h"
 #include "lockstep/libtorch_compat.h"
 #include "lockstep/parallel/distinct_parameters.h"
 #include "lockstep/parallel/model_agreement.h"
@@ -38,18 +37,11 @@ std::string change_since(const GradientSize& then, at::IntArrayRef sizes_then,
   return "";
 }
 
-[[noreturn]] void refuse_change(const std::string& where, const std::string& parameter,
-                                const std::string& change) {
-  throw UsageError(
-      fmt::format("{}parameter {} {} after the model was wrapped, so its gradients would not be "
-                  "reduced. Change the model first, then wrap it",
-                  where, parameter, change));
-}
-
 }  // namespace
 
-WrappedParameters::WrappedParameters(const std::vector<NamedTensor>& parameters, std::string where)
-    : where_(std::move(where)) {
+WrappedParameters::WrappedParameters(const std::vector<NamedTensor>& parameters,
+                                     ErrorContext context)
+    : context_(std::move(context)) {
   for (const NamedTensor& parameter : parameters) {
     const at::Tensor& tensor = parameter.tensor;
     parameters_.push_back({.named = parameter,
@@ -63,16 +55,26 @@ void WrappedParameters::check() const {
   for (const Parameter& parameter : parameters_) {
     const at::Tensor& now = parameter.named.tensor;
     if (!parameter.requires_grad) {
-      if (now.requires_grad()) refuse_change(where_, parameter.named.name, "was unfrozen");
+      if (now.requires_grad()) refuse_change(parameter.named.name, "was unfrozen");
       continue;
     }
     const std::string change = change_since(parameter.size, parameter.sizes, now);
-    if (!change.empty()) refuse_change(where_, parameter.named.name, change);
+    if (!change.empty()) refuse_change(parameter.named.name, change);
   }
 }
 
-KnownParameters::KnownParameters(const torch::nn::Module& module, std::string where)
-    : module_(&module), where_(std::move(where)) {
+void WrappedParameters::refuse_change(const std::string& parameter,
+                                      const std::string& change) const {
+  throw UsageError(
+      context_,
+      fmt::format("parameter {} {} after the model was wrapped, so its gradients would "
+                  "not be reduced",
+                  parameter, change),
+      "change the model first, then wrap it");
+}
+
+KnownParameters::KnownParameters(const torch::nn::Module& module, ErrorContext context)
+    : module_(&module), context_(std::move(context)) {
   for (const at::Tensor& parameter : distinct_parameters(module)) {
     known_.push_back(parameter.unsafeGetTensorImpl());
   }
@@ -92,7 +94,7 @@ void KnownParameters::warn_of_new() {
         fmt::format(
             "{}the module got parameter {} after it was wrapped. Its gradients are not reduced, "
             "and the ranks' values of it will differ. Build the whole model first, then wrap it",
-            where_, name));
+            context_.prefix(), name));
     return;
   }
 }
@@ -108,11 +110,11 @@ std::int64_t FirstDraw::state_hash() const {
 void warn_of_equal_draws(const ProcessGroup& group, std::int64_t own_draw,
                          std::int64_t draw_of_rank_0) {
   if (group.rank() != 1 || own_draw == 0 || own_draw != draw_of_rank_0) return;
-  libtorch::warn("forward",
-                 fmt::format("[reducer] rank {} of {}: forward drew the same random numbers as on "
-                             "rank 0, so that both drop the same elements. Seed the ranks "
-                             "differently: lockstep::seed_everything(seed, group)",
-                             group.rank(), group.size()));
+  const ErrorContext context{.component = "reducer", .rank = group.rank(), .size = group.size()};
+  libtorch::warn("forward", context.prefix() +
+                                "forward drew the same random numbers as on rank 0, so that both "
+                                "drop the same elements. Seed the ranks differently: "
+                                "lockstep::seed_everything(seed, group)");
 }
 
 int UpdateCount::code() const {

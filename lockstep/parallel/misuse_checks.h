@@ -13,6 +13,7 @@
 #include <torch/nn/module.h>
 
 #include "lockstep/comm/process_group.h"
+#include "lockstep/core/error.h"
 #include "lockstep/parallel/bucket_plan.h"
 #include "lockstep/tensor/named_tensor.h"
 
@@ -21,8 +22,7 @@ namespace lockstep {
 // The parameters of a model as they were when it was wrapped.
 class WrappedParameters {
  public:
-  // `where` begins the message of the error.
-  WrappedParameters(const std::vector<NamedTensor>& parameters, std::string where);
+  WrappedParameters(const std::vector<NamedTensor>& parameters, ErrorContext context);
 
   // UsageError if a parameter has been frozen, unfrozen, converted, moved or resized since.
   void check() const;
@@ -35,15 +35,17 @@ class WrappedParameters {
     std::vector<std::int64_t> sizes;
   };
 
+  [[noreturn]] void refuse_change(const std::string& parameter, const std::string& change) const;
+
   std::vector<Parameter> parameters_;
-  std::string where_;
+  ErrorContext context_;
 };
 
 // Warns of parameters that a module got after it was wrapped: their gradients are not reduced.
 class KnownParameters {
  public:
-  // `where` begins the warning. The module outlives this object.
-  KnownParameters(const torch::nn::Module& module, std::string where);
+  // The module outlives this object.
+  KnownParameters(const torch::nn::Module& module, ErrorContext context);
 
   // Called before each synchronized forward; looks in the first one and then in each 64th. Warns
   // once, through TORCH_WARN, of parameters that require a gradient.
@@ -51,7 +53,7 @@ class KnownParameters {
 
  private:
   const torch::nn::Module* module_;
-  std::string where_;
+  ErrorContext context_;
   std::vector<const at::TensorImpl*> known_;
   std::uint64_t forwards_ = 0;
   bool warned_ = false;
@@ -75,7 +77,7 @@ class FirstDraw {
 };
 
 // Warns, on rank 1 only, that the first forward drew the same random numbers as on rank 0. The
-// draws are those of FirstDraw, 0 if nothing was drawn.
+// draws come from FirstDraw; 0 if nothing was drawn.
 void warn_of_equal_draws(const ProcessGroup& group, std::int64_t own_draw,
                          std::int64_t draw_of_rank_0);
 

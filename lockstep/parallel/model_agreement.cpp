@@ -117,10 +117,12 @@ void check_agreement(ProcessGroup& group, std::string_view who,
     line_of_first = take_line(of_first);
     line_of_other = take_line(of_other);
   } while (line_of_first == line_of_other);
-  throw UsageError(fmt::format(
-      "[{}] rank {} of {}: the ranks have different {}s. The first difference: rank 0 "
-      "has {}; rank {} has {}. Build the same {}, with the same options, on every rank",
-      who, group.rank(), group.size(), what, line_of_first, other_rank, line_of_other, what));
+  throw UsageError(
+      {.component = std::string(who), .rank = group.rank(), .size = group.size()},
+      fmt::format(
+          "the ranks have different {}s. The first difference: rank 0 has {}; rank {} has {}", what,
+          line_of_first, other_rank, line_of_other),
+      fmt::format("build the same {}, with the same options, on every rank", what));
 }
 
 std::uint64_t tensor_hash(const at::Tensor& tensor) {

@@ -109,9 +109,10 @@ void check_finite_gradients(const torch::nn::Module& module) {
     findings.push_back(fmt::format("the gradient of {} is not finite", name));
   }
   if (findings.empty()) return;
-  throw NonFiniteGradient(first_of(findings) +
-                          ". Clear the gradients (optimizer.zero_grad()) and skip the step, or "
-                          "lower the learning rate");
+  throw NonFiniteGradient(
+      ErrorDetails{.cause = first_of(findings),
+                   .remedy = "clear the gradients (optimizer.zero_grad()) and skip the step, or "
+                             "lower the learning rate"});
 }
 
 void check_in_sync(const torch::nn::Module& module, GroupArgument argument,
@@ -138,12 +139,14 @@ void check_in_sync(const torch::nn::Module& module, GroupArgument argument,
     ++more;
   }
   if (first.empty()) return;
-  throw OutOfSync(fmt::format(
-      "[check_in_sync] rank {} of {}: the ranks are out of sync: {}{}. Only some ranks changed "
-      "it (`if (rank == 0)`, another optimizer, faulty memory): go back to a checkpoint, or wrap "
-      "the module again, which gives every rank what rank 0 has",
-      group.rank(), group.size(), first,
-      more == 0 ? "" : fmt::format("; {} more {}", more, more == 1 ? "differs" : "differ")));
+  throw OutOfSync(
+      {.component = "check_in_sync", .rank = group.rank(), .size = group.size()},
+      fmt::format(
+          "the ranks are out of sync: {}{}. Only some ranks changed it (`if (rank == 0)`, another "
+          "optimizer, faulty memory)",
+          first,
+          more == 0 ? "" : fmt::format("; {} more {}", more, more == 1 ? "differs" : "differ")),
+      "go back to a checkpoint, or wrap the module again, which gives every rank what rank 0 has");
 }
 
 void check_in_sync(const DistributedDataParallelBase& model, const InSyncOptions& options) {

@@ -16,7 +16,6 @@
 
 #include "lockstep/comm/types/call_origin.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/rethrow.h"
 #include "lockstep/libtorch_compat.h"
 
 namespace lockstep {
@@ -25,8 +24,11 @@ namespace {
 using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
 
-std::string who(const ProcessGroup& group) {
-  return fmt::format("[SyncBatchNorm] rank {} of {}: ", group.rank(), group.size());
+ErrorContext norm_context(const ProcessGroup& group, const char* operation = "") {
+  return {.component = "SyncBatchNorm",
+          .operation = operation,
+          .rank = group.rank(),
+          .size = group.size()};
 }
 
 // Half types are too coarse for statistics.
@@ -72,15 +74,17 @@ BatchStatistics statistics_of_all_ranks(const at::Tensor& input, ProcessGroup& g
   try {
     group.all_gather_into_tensor(all, own).wait();
   } catch (const Error&) {
-    rethrow_with(who(group) + "forward: ");
+    rethrow_within(norm_context(group, "forward"));
   }
   const BatchStatistics statistics = combined(all);
   // A rank with two values need not wait for its GPU to know that there are enough.
   if (values_per_channel(input) < 2 && statistics.count.item<double>() < 2) {
-    throw UsageError(fmt::format(
-        "{}Expected more than 1 value per channel when training, got {} over all ranks; the input "
-        "of this rank has the sizes {}. Use larger batches, or call net->eval()",
-        who(group), statistics.count.item<std::int64_t>(), c10::str(input.sizes())));
+    throw UsageError(
+        norm_context(group),
+        fmt::format("Expected more than 1 value per channel when training, got {} over all ranks; "
+                    "the input of this rank has the sizes {}",
+                    statistics.count.item<std::int64_t>(), c10::str(input.sizes())),
+        "use larger batches, or call net->eval()");
   }
   return statistics;
 }
@@ -137,7 +141,7 @@ at::Tensor SyncBatchNormNode::through_statistics(const at::Tensor& input, const 
   try {
     group_->all_reduce(sums).wait();
   } catch (const Error&) {
-    rethrow_with(who(*group_) + "backward: ");
+    rethrow_within(norm_context(*group_, "backward"));
   }
   const at::Tensor scale = weight * (var_ + eps_).rsqrt() / -count_;
   return normalized(input, scale * sums[1], scale * sums[0], mean_, var_, eps_);
@@ -145,10 +149,10 @@ at::Tensor SyncBatchNormNode::through_statistics(const at::Tensor& input, const 
 
 variable_list SyncBatchNormNode::apply(variable_list&& gradients) {
   if (at::GradMode::is_enabled()) {
-    throw UsageError(who(*group_) +
+    throw UsageError(norm_context(*group_),
                      "backward with create_graph=true is not supported: gradients of gradients "
-                     "cannot pass through other ranks' statistics. Compute them on a net that has "
-                     "BatchNorms, or in evaluation mode");
+                     "cannot pass through other ranks' statistics",
+                     "compute them on a net that has BatchNorms, or in evaluation mode");
   }
   const std::lock_guard lock(mutex_);
   const at::ScalarType type = mean_.scalar_type();

@@ -72,8 +72,8 @@ class [[nodiscard]] NoSync {
 // ranks are in different steps: their parameters were changed differently often, and differ. A
 // closure that each rank calls as often as its own loss demands (LBFGS) does that. If backward
 // throws on this rank, the group is aborted so that no peer waits for it, and the next prepare()
-// reports that. Only the errors that every rank has, NonFiniteGradient (check_finite) and that of
-// different steps, leave the group and the reducer usable.
+// reports that. Only the errors that every rank has, NonFiniteGradient (check_finite) and the
+// error of different steps, leave the group and the reducer usable.
 //
 // The first backward launches nothing before its end: it learns the order
 // (docs/decisions/0001-first-step-plans-the-buckets.md). In a group of one rank nothing is hooked

@@ -2,41 +2,40 @@
 // Keeps the first failure, and adds to messages where and why it happened.
 #include "lockstep/parallel/reducer_group.h"
 
-#include <fmt/format.h>
-
 #include "lockstep/core/error.h"
-#include "lockstep/core/rethrow.h"
 
 namespace lockstep {
 
-std::string ReducerGroup::where() const {
-  return fmt::format("[reducer] rank {} of {}: ", group_->rank(), group_->size());
+ErrorContext ReducerGroup::context(const std::string& operation) const {
+  return {.component = "reducer",
+          .operation = operation,
+          .rank = group_->rank(),
+          .size = group_->size()};
 }
 
 void ReducerGroup::require_usable() const {
   if (failure_.empty()) return;
-  throw Error(where() + "an earlier backward failed and ended the group: " + failure_ +
-              ". Form a new group and wrap the model again, or start the job anew");
+  throw Error(context(), "an earlier backward failed and ended the group: " + failure_,
+              "form a new group and wrap the model again, or start the job again");
 }
 
-void ReducerGroup::refuse(const std::string& reason) {
-  failure_ = reason;
-  throw UsageError(where() + reason);
+void ReducerGroup::refuse(const std::string& cause, const std::string& remedy) {
+  failure_ = cause;
+  throw UsageError(context(), cause, remedy);
 }
 
 void ReducerGroup::rethrow(const std::exception& error) {
   const bool refused_here = !failure_.empty();
-  end(error.what());
+  end(short_message(error));
   if (refused_here) throw;
-  const std::string before = where() + "reducing gradients: ";
-  if (announces_) rethrow_with(before);
-  rethrow_with_hint_at_batches(before);
+  if (announces_) rethrow_within(context(kReducingGradients));
+  rethrow_within_batches(context(kReducingGradients));
 }
 
 void ReducerGroup::end(const std::string& reason) noexcept {
   try {
     if (failure_.empty()) failure_ = reason;
-    group_->abort(where() + failure_);
+    group_->abort(failure_);
   } catch (...) {
     // Then the peers notice when this rank leaves the group, or at their deadline.
   }

@@ -9,9 +9,13 @@
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/comm/types/call_origin.h"
+#include "lockstep/core/error.h"
 #include "lockstep/parallel/uneven_batches.h"
 
 namespace lockstep {
+
+// The operation of errors in a backward.
+inline constexpr const char* kReducingGradients = "reducing gradients";
 
 class ReducerGroup {
  public:
@@ -19,8 +23,8 @@ class ReducerGroup {
 
   ProcessGroup& operator*() const { return *group_; }
   ProcessGroup* operator->() const { return group_.get(); }
-  // "[reducer] rank 0 of 4: ", with which messages begin.
-  std::string where() const;
+  // Of errors in a step of the operation, such as "reducing gradients".
+  ErrorContext context(const std::string& operation = {}) const;
 
   // Runs a function that uses the group. An error ends the group, and is rethrown with a hint at
   // its most frequent cause.
@@ -35,9 +39,9 @@ class ReducerGroup {
   }
   // Throws a UsageError that has nothing to do with the other ranks. To be called where an
   // exception ends the backward, or within reduce().
-  [[noreturn]] void refuse(const std::string& reason);
+  [[noreturn]] void refuse(const std::string& cause, const std::string& remedy = {});
   // Lets the exception that is being handled leave reduce() as it is.
-  void note_refusal(const std::exception& error) { failure_ = error.what(); }
+  void note_refusal(const std::exception& error) { failure_ = short_message(error); }
   // Ends the group, with the first reason.
   void end(const std::string& reason) noexcept;
   // Error if the group has ended in this way.

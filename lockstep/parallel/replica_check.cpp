@@ -32,7 +32,7 @@ class KeptState {
  public:
   explicit KeptState(const Module& module) {
     for (Tensor& buffer : module.buffers()) keep(buffer);
-    // A codebook, or an average of weights. A replica's share the memory of the module's.
+    // Such as a codebook or averaged weights. In a replica they share the memory of the module.
     for (Tensor& parameter : module.parameters()) {
       if (!parameter.requires_grad()) keep(parameter);
     }

@@ -22,9 +22,9 @@ using OutputsOf =
 // Runs another replica, which is dropped afterwards, on replica 0's samples, and again with one
 // sample more. UsageError if
 // - an output's samples are not in the dimension along which parts are put together;
-// - `module` is given and its outputs for replica 0's samples are others than the replica's. Both
-//   get the same random numbers. Outputs without floating-point numbers are not compared, nor those
-//   of a module that does not repeat its own.
+// - `module` is given and its outputs for replica 0's samples differ from the replica's. Both
+//   get the same random numbers. Outputs without floating-point numbers are not compared, nor the
+//   outputs of a module that computes others when it is called again.
 //
 // Exceptions of a forward are left to the real one. Random numbers, the buffers of `module` and its
 // parameters without a gradient, grad mode and autocast's cache are afterwards as before.

@@ -154,20 +154,20 @@ std::shared_ptr<Module> make_replica(const Module& original, const ReplicaSource
     const auto replica = sources.make_replica();  // its exceptions are the user's own
     const std::string lack = replica ? difference_of_users(original, *replica) : "it is null";
     if (lack.empty()) return replica;
-    throw UsageError("[DataParallel] make_replica did not make a module like the wrapped one: " +
-                     lack);
+    throw UsageError(fmt::format("[{}] make_replica did not make a module like the wrapped one: {}",
+                                 sources.owner, lack));
   }
   const Attempt clone = by_clone(original, sources.trust_constructors);
   if (clone.lack.empty()) return clone.replica;
   const Attempt constructed = by_default_constructor(original, sources);
   if (constructed.lack.empty()) return constructed.replica;
   throw UsageError(fmt::format(
-      "[DataParallel] cannot make a replica of {}. By its clone(): {}. By its default constructor: "
+      "[{}] cannot make a replica of {}. By its clone(): {}. By its default constructor: "
       "{}. Derive your modules from torch::nn::Cloneable; or pass a function that makes one: "
       "{{.make_replica = [=] {{ return std::make_shared<NetImpl>(options); }}}}; or, if "
       "constructors give all members the values that they have here, say so: "
       "{{.trust_constructors = true}}",
-      original.name(), clone.lack, constructed.lack));
+      sources.owner, original.name(), clone.lack, constructed.lack));
 }
 
 }  // namespace lockstep

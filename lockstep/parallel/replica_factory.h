@@ -4,12 +4,25 @@
 
 #include <functional>
 #include <memory>
+#include <string>
+#include <type_traits>
+#include <typeinfo>
 
 #include <torch/nn/module.h>
 
 namespace lockstep {
 
 using ModuleFactory = std::function<std::shared_ptr<torch::nn::Module>()>;
+
+// The default constructor of M, which may stand in for `original` only if that is exactly an M;
+// empty if it is not, or M has none.
+template <class M>
+ModuleFactory default_factory(const torch::nn::Module& original) {
+  if constexpr (std::is_default_constructible_v<M>) {
+    if (typeid(original) == typeid(M)) return [] { return std::make_shared<M>(); };
+  }
+  return {};
+}
 
 // The possible sources of another module like a given one.
 struct ReplicaSources {
@@ -19,6 +32,8 @@ struct ReplicaSources {
   ModuleFactory by_default = {};
   // Whether constructors give unregistered members the original's values.
   bool trust_constructors = false;
+  // Who needs the replica, for errors.
+  std::string owner = "DataParallel";
 };
 
 // A module with the original's names and shapes of parameters, buffers and submodules; the caller

@@ -73,9 +73,9 @@ class ReplicaForward {
 
   // Whether check() is due: the replicas are new.
   bool is_unchecked() const;
-  // UsageError if the outputs of a replica do not fit together, or differ from those of `module`
-  // (replica_check.h), which is null if they are not to be compared. `outputs_of` returns the
-  // tensors in what a module returns for the first `samples` samples of the batch.
+  // UsageError if the outputs of a replica do not fit together, or differ from the outputs of
+  // `module` (replica_check.h), which is null if they are not to be compared. `outputs_of` returns
+  // the tensors in what a module returns for the first `samples` samples of the batch.
   void check(torch::nn::Module* module,
              const std::function<std::vector<at::Tensor>(torch::nn::Module& module,
                                                          std::int64_t samples)>& outputs_of);
@@ -87,10 +87,10 @@ class ReplicaForward {
   // Call it within run: replaces the inputs by the replica's parts.
   void scatter(int replica, const TensorPointers& inputs);
 
-  // Concatenates the outputs of the replicas along the dimension of the scatter, in place of those
-  // of replica 0. Tensors without dimensions become a vector with one element per replica, as in
-  // PyTorch. UsageError if the replicas' outputs do not fit together, and once for new replicas if
-  // their graphs begin elsewhere than at inputs and parameters.
+  // Concatenates the outputs of the replicas along the dimension of the scatter, in place of the
+  // outputs of replica 0. Tensors without dimensions become a vector with one element per replica,
+  // as in PyTorch. UsageError if the replicas' outputs do not fit together, and once for new
+  // replicas if their graphs begin elsewhere than at inputs and parameters.
   void gather(const std::vector<TensorPointers>& outputs, at::Device device);
 
  private:

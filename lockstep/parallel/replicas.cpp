@@ -21,7 +21,7 @@ namespace {
 
 using torch::nn::Module;
 
-// A sparse tensor has several memories, and is never the same.
+// A sparse tensor consists of several tensors in memory, and is never the same.
 bool same_memory(const at::Tensor& one, const at::Tensor& other) {
   if (one.layout() != at::kStrided || other.layout() != at::kStrided) return false;
   return one.data_ptr() == other.data_ptr() && one.scalar_type() == other.scalar_type() &&

@@ -39,7 +39,7 @@ class Replicas {
   // Call it before each forward: gives the replicas the module's current memory, values, buffers,
   // modes (train, eval) and requires_grad. Memory that is no longer shared (to(), set_data() and
   // similar calls replace it) is shared again; a module with other parameters or submodules is
-  // replicated anew. Sharing costs one comparison per tensor. Copies go to each replica in one
+  // replicated again. Sharing costs one comparison per tensor. Copies go to each replica in one
   // transfer per element type. Returns the number of copied bytes.
   std::uint64_t refresh();
 

@@ -34,7 +34,7 @@ class Scatter {
   // see a replica's in-place changes, and nobody would notice that the program changes its batch
   // before backward.
   at::Tensor part(const at::Tensor& tensor, int part, at::Device device) const;
-  // The same of other samples than a part's.
+  // The same for `length` samples from `begin` on.
   at::Tensor copy(const at::Tensor& tensor, std::int64_t begin, std::int64_t length,
                   at::Device device) const;
 
@@ -44,8 +44,8 @@ class Scatter {
   int parts_;
 };
 
-// The split for inputs with their samples along dim: at most as many parts as samples, and at least
-// one. nullopt if no input has that dimension. UsageError if they disagree on the number of
+// The split for inputs with their samples along dim: at most one part per sample, and at least one
+// part. nullopt if no input has that dimension. UsageError if they disagree on the number of
 // samples.
 std::optional<Scatter> plan_scatter(const std::vector<at::Tensor>& inputs, std::int64_t dim,
                                     int most_parts);

@@ -28,7 +28,7 @@ namespace {
 
 using torch::nn::Module;
 
-// Moves running statistics towards those of a batch.
+// Moves running statistics towards the statistics of a batch.
 void follow(at::Tensor& running, const at::Tensor& batch, double momentum) {
   running.mul_(1 - momentum).add_(batch.to(running.scalar_type()), momentum);
 }
@@ -88,12 +88,14 @@ void refuse_norms_called_by_type(const Module& net, const std::vector<FoundNorm>
       refused.push_back(found_norm.path);
   }
   if (refused.empty()) return;
-  throw UsageError(fmt::format(
-      "[convert_sync_batchnorm] rank {} of {}: cannot replace {}: only what is in a "
-      "torch::nn::Sequential can be replaced, since other C++ code calls a BatchNorm by its type. "
-      "Declare such members as lockstep::SyncBatchNorm, which convert_sync_batchnorm gives the "
-      "group. The net is unchanged",
-      group.rank(), group.size(), fmt::join(refused, ", ")));
+  throw UsageError(
+      {.component = "convert_sync_batchnorm", .rank = group.rank(), .size = group.size()},
+      fmt::format(
+          "cannot replace {}: only what is in a torch::nn::Sequential can be replaced, since other "
+          "C++ code calls a BatchNorm by its type. The net is unchanged",
+          fmt::join(refused, ", ")),
+      "declare such members as lockstep::SyncBatchNorm, which convert_sync_batchnorm gives the "
+      "group");
 }
 
 }  // namespace
@@ -162,12 +164,14 @@ void SyncBatchNormImpl::reset_parameters() {
 void SyncBatchNormImpl::check(const at::Tensor& input) const {
   const std::int64_t channels = options.num_features();
   if (input.defined() && input.dim() >= 2 && input.size(1) == channels && channels > 0) return;
-  throw UsageError(fmt::format(
-      "[SyncBatchNorm] {}the input must have the sizes {{N, {}, ...}}, since num_features is {}; "
-      "it {}",
-      group_ ? fmt::format("rank {} of {}: ", group_->rank(), group_->size()) : "", channels,
-      channels,
-      input.defined() ? "has the sizes " + c10::str(input.sizes()) : std::string("is undefined")));
+  throw UsageError(
+      {.component = "SyncBatchNorm",
+       .rank = group_ ? group_->rank() : -1,
+       .size = group_ ? group_->size() : 0},
+      fmt::format("the input {}, but num_features is {}",
+                  input.defined() ? "has the sizes " + c10::str(input.sizes()) : "is undefined",
+                  channels),
+      fmt::format("give it the sizes {{N, {}, ...}}", channels));
 }
 
 at::Tensor SyncBatchNormImpl::forward(const at::Tensor& input) {

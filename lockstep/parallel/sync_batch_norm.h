@@ -21,21 +21,21 @@
 namespace lockstep {
 
 // In training mode, forward normalizes with the mean and the variance of all ranks' batches, and
-// running_mean and running_var follow these. Outputs, gradients and running statistics are those of
-// a BatchNorm of one process that computes the whole batch; the gradients of weight and bias are
-// this rank's terms, as of any parameter. In evaluation mode, with a group of one, or without a
-// group, it is libtorch's BatchNorm.
+// running_mean and running_var follow these. Outputs, gradients and running statistics are the same
+// as with a BatchNorm of one process that computes the whole batch; the gradients of weight and
+// bias are this rank's terms, as for any parameter. In evaluation mode, with a group of one, or
+// without a group, it is libtorch's BatchNorm.
 //
 // Inputs have the shape {N, C, ...} with C == num_features. N and the sizes after C may differ
 // between ranks, and N may be 0. Statistics are computed in double for double, otherwise in float.
 //
 // Forward in training mode is a collective call, blocking, also under NoGradGuard and no_sync(); so
-// is backward, if the input requires grad, which it must on all ranks or on none. The calls on the
-// group are those of lockstep/parallel/functional.h, whose rules for use beside a
-// DistributedDataParallel apply: if ranks may use different parameters, the layers need a group of
-// their own (group->split). It also lets their calls in backward overtake the buckets of gradients
-// that are under way, which is faster between machines. Within join() or the replicas of a
-// DataParallel, it cannot be used.
+// is backward, if the input requires grad, which it must on all ranks or on none. The rules of
+// lockstep/parallel/functional.h for collective calls beside a DistributedDataParallel apply: if
+// ranks may use different parameters, the layers need a group of their own (group->split). With
+// such a group, their calls in backward also overtake the buckets of gradients that are under way,
+// which is faster between machines. Within join() or the replicas of a DataParallel, it cannot be
+// used.
 //
 // UsageError for an input of another shape; on every rank if all ranks' batches together have fewer
 // than two values per channel, or if ranks have different numbers of channels; in backward for

@@ -9,7 +9,6 @@
 
 #include "lockstep/comm/core/call.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/rethrow.h"
 
 namespace lockstep {
 namespace {
@@ -67,16 +66,16 @@ AnnouncedStep announce_step(ProcessGroup& group, JoinStep mine) {
       announced = {step, rank};
       continue;
     }
-    throw UsageError(fmt::format(
-        "[join] rank {} of {}: rank {} {} of the model while rank {} {}. Ranks with batches left "
-        "must all make the same calls",
-        group.rank(), group.size(), announced.root, name(announced.step), rank, name(step)));
+    throw UsageError({.component = "join", .rank = group.rank(), .size = group.size()},
+                     fmt::format("rank {} {} of the model while rank {} {}", announced.root,
+                                 name(announced.step), rank, name(step)),
+                     "ranks with batches left must all make the same calls");
   }
   return announced;
 }
 
-void rethrow_with_hint_at_batches(const std::string& before) {
-  rethrow_with(before, hint());
+void rethrow_within_batches(const ErrorContext& context) {
+  rethrow_within(context, hint());
 }
 
 }  // namespace lockstep

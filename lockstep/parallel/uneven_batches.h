@@ -25,8 +25,7 @@ struct AnnouncedStep {
 // are about to do different things.
 AnnouncedStep announce_step(ProcessGroup& group, JoinStep mine);
 
-// Rethrows the exception being handled, like rethrow_with(before), with the hint if different
-// numbers of batches may be the cause.
-[[noreturn]] void rethrow_with_hint_at_batches(const std::string& before);
+// rethrow_within(context), with a hint if different numbers of batches may be the cause.
+[[noreturn]] void rethrow_within_batches(const ErrorContext& context);
 
 }  // namespace lockstep

@@ -17,17 +17,17 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "lockstep/core/error.h"
-#include "lockstep/core/net/endpoint.h"
 #include "lockstep/core/net/service_thread.h"
+#include "lockstep/core/net/tcp_socket.h"
 #include "lockstep/libtorch_compat.h"
 
 namespace lockstep {
 namespace {
 
-constexpr std::chrono::milliseconds kAskAgain(2);
-constexpr std::chrono::milliseconds kLongestAnswer = std::chrono::seconds(30);
-// A departed launcher or a broken file is not worth a longer wait.
-constexpr std::chrono::milliseconds kLongestGoodbye = std::chrono::seconds(2);
+constexpr std::chrono::milliseconds kStorePollInterval(2);
+constexpr std::chrono::milliseconds kAnswerTimeout = std::chrono::seconds(30);
+// A longer wait would help neither with a launcher that has ended nor with a broken file.
+constexpr std::chrono::milliseconds kCloseTimeout = std::chrono::seconds(2);
 
 // A store's description for messages, and the time that one call may take.
 struct StoreTerms {
@@ -63,7 +63,7 @@ class C10dStore final : public Store {
 
   // Closing a file store writes to the file once more.
   ~C10dStore() override {
-    terms_.patience = std::min(terms_.patience, kLongestGoodbye);
+    terms_.patience = std::min(terms_.patience, kCloseTimeout);
     try {
       in_time(terms_, [store = std::move(store_)]() mutable { store.reset(); });
     } catch (const Error&) {  // the group no longer needs it
@@ -84,10 +84,10 @@ class C10dStore final : public Store {
     // Polls, since the store's own wait would block other threads' access.
     while (!ask([key](c10d::Store& store) { return store.check({key}); })) {
       if (deadline.passed()) {
-        throw TimeoutError(fmt::format("{}: \"{}\" was not there after {:.1f} s",
+        throw TimeoutError(fmt::format("{}: key \"{}\" did not appear within {:.1f} s",
                                        terms_.description, key, deadline.span().count() / 1000.0));
       }
-      std::this_thread::sleep_for(kAskAgain);
+      std::this_thread::sleep_for(kStorePollInterval);
     }
     const auto value = ask([key](c10d::Store& store) { return store.get(key); });
     return {value.begin(), value.end()};
@@ -135,7 +135,7 @@ std::shared_ptr<Store> join_c10d_store(const std::string& host, std::uint16_t po
   // torchrun serves its store before it starts ranks.
   const StoreTerms terms{
       .description = "torchrun's store at tcp://" + in_words(Endpoint{host, port}),
-      .patience = std::min(timeout, kLongestAnswer),
+      .patience = std::min(timeout, kAnswerTimeout),
       .remedy = fmt::format("is torchrun still running? {}", kSameVersion),
   };
   c10d::TCPStoreOptions options;
@@ -152,7 +152,7 @@ std::shared_ptr<Store> make_file_store(const std::string& path, int world_size,
                                        std::chrono::milliseconds timeout) {
   const StoreTerms terms{
       .description = fmt::format("the store in file://{}", path),
-      .patience = std::min(timeout, kLongestAnswer),
+      .patience = std::min(timeout, kAnswerTimeout),
       .remedy =
           "another process may have ended while it wrote to the file; remove the file, or "
           "take another path, and start all ranks again",

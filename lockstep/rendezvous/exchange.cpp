@@ -2,10 +2,16 @@
 // Each rank sets its text under a numbered key, and reads the texts of all ranks.
 #include "lockstep/rendezvous/exchange.h"
 
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <utility>
+
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include "lockstep/core/error.h"
-#include "lockstep/core/rethrow.h"
+#include "lockstep/core/net/tcp_socket.h"
 #include "lockstep/rendezvous/watched_wait.h"
 
 namespace lockstep {
@@ -13,8 +19,7 @@ namespace lockstep {
 std::vector<std::string> exchange(const Membership& membership, std::string_view topic,
                                   const std::string& text, const Deadline& deadline) {
   Store& store = *membership.store;
-  const std::string where =
-      fmt::format("joining, rank {} of {}: ", membership.rank, membership.world_size);
+  const ErrorContext context = joining_context(membership);
   const std::string prefix = fmt::format("{}/{}", topic, membership.generation);
   const auto time = store.add(fmt::format("{}/{}/times", prefix, membership.rank), 1);
   store.set(fmt::format("{}/{}/{}", prefix, time, membership.rank), text);
@@ -24,14 +29,42 @@ std::vector<std::string> exchange(const Membership& membership, std::string_view
     try {
       texts.push_back(watched_get(membership, key, deadline));
     } catch (const PeerLost&) {
-      rethrow_with(where);
+      rethrow_within(context);
     } catch (const StoreSilent&) {
       throw;
     } catch (const TimeoutError&) {
-      throw TimeoutError(where + did_not_join({rank}, deadline).what(), rank);
+      ErrorDetails details = did_not_join({rank}, deadline).details();
+      details.contexts = {context};
+      throw TimeoutError(std::move(details));
     }
   }
   return texts;
+}
+
+std::string this_host() {
+  std::string boot;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
+  if (boot.empty()) boot = host_name();
+  // Ranks pass each other memory over Unix sockets, which end at a network namespace.
+  std::array<char, 64> space{};
+  if (::readlink("/proc/self/ns/net", space.data(), space.size() - 1) < 0) space[0] = '\0';
+  return boot + " " + space.data();
+}
+
+HostMap map_hosts(const Membership& membership, const std::string& host, const Deadline& deadline) {
+  HostMap map;
+  std::vector<std::string> names;
+  int rank = 0;
+  for (auto& name : exchange(membership, "hosts", host, deadline)) {
+    const auto found = std::ranges::find(names, name);
+    const auto index = static_cast<std::size_t>(found - names.begin());
+    if (found == names.end()) {
+      names.push_back(std::move(name));
+      map.emplace_back();
+    }
+    map[index].push_back(rank++);
+  }
+  return map;
 }
 
 }  // namespace lockstep

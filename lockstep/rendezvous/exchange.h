@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Exchanges a text between all ranks before they are connected.
+// What ranks tell each other through the store before they are connected: texts, and their hosts.
 #pragma once
 
 #include <string>
@@ -16,5 +16,16 @@ namespace lockstep {
 // did not contribute.
 std::vector<std::string> exchange(const Membership& membership, std::string_view topic,
                                   const std::string& text, const Deadline& deadline);
+
+// Identifies this host. Two processes with the same answer can share memory, unless something other
+// than a network namespace keeps them apart.
+std::string this_host();
+
+// The ranks of each host in ascending order; hosts are in the order of their first ranks.
+using HostMap = std::vector<std::vector<int>>;
+
+// Collective and blocking, over the membership's store. `host` identifies this rank's host.
+// TimeoutError names a rank that did not contribute.
+HostMap map_hosts(const Membership& membership, const std::string& host, const Deadline& deadline);
 
 }  // namespace lockstep

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Reads the whole list, and expands as much of it as is wanted.
+// Reads the whole list, and expands its first hosts.
 #include "lockstep/rendezvous/hostlist.h"
 
 #include <cstdint>

@@ -16,13 +16,14 @@ struct ForeignLauncher {
   std::string rank_variable;
   int rank = 0;
   std::string size_variable;
-  // nullopt if the launcher does not say.
+  // nullopt if the launcher does not set the variable.
   std::optional<int> size;
   std::optional<int> local_rank;
   std::optional<int> local_size;
 };
 
-// Open MPI, MPICH, Slurm, Kubernetes. UsageError if one of their variables is not a whole number.
+// Looks for Open MPI, MPICH, Slurm and Kubernetes. UsageError if one of their variables is not a
+// whole number.
 std::vector<ForeignLauncher> foreign_launchers();
 
 // The launcher that started this process as one of several ranks. If mpirun starts its ranks

@@ -84,7 +84,7 @@ void LossRecord::tell_launcher() const noexcept try {
   // One at a time, so that the launcher's last value is the newest.
   const std::lock_guard lock(telling_);
   const auto known = loss();
-  LocalStore(*launcher_, {.name = {}, .patience = kLauncherPatience})
+  LocalStore(*launcher_, {.patience = kLauncherPatience})
       .set(loss_key(rank_), known ? encode(*known) : "");
 } catch (...) {
   // The rank's own error names the loss too.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Records which rank this one lost, if the loss ends it: for its peers in other groups, and for the
-// launcher, which must not blame this rank for it.
+// Records the rank that this one lost, if the loss ends it: for its peers in other groups, and for
+// the launcher, which must not blame this rank for the loss.
 #pragma once
 
 #include <exception>
@@ -70,7 +70,7 @@ class LossRecord {
   ProcessWatch lost_process_;
 };
 
-// The record as seen by one group, whose rank numbers may differ from the job's.
+// One group's view of the record. The group's rank numbers may differ from the job's numbers.
 class GroupLosses {
  public:
   // Records nothing.
@@ -84,7 +84,7 @@ class GroupLosses {
   void note(const std::exception_ptr& error, int culprit = -1) const noexcept;
   // Notes the loss of the job's rank 0.
   void note(const StoreLost& error) const noexcept;
-  // For a new group that all ranks of the job have joined again.
+  // Withdraws the loss when all ranks of the job have joined a new group.
   void withdraw() const noexcept;
   // The job rank responsible if this group ends now: the lost rank of this group, or else the rank
   // that another group lost. -1 if there is none.

@@ -18,7 +18,7 @@ class LossRecord;
 struct Membership {
   int rank = 0;
   int world_size = 1;
-  // In the job, also in the membership of a subgroup.
+  // These count ranks of the job, also in the membership of a subgroup.
   int local_rank = 0;
   int local_world_size = 1;
   // Reserved for the number of this membership within its job; always 0 today.

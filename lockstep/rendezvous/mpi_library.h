@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// This process's MPI library. Starts MPI on first use, and finalizes it at the end of the process
-// unless an operation is unfinished. Defined only if MPI is built in (built_with.h).
+// MPI in this process: the library, which is started on first use and finalized at the end of the
+// process unless an operation is unfinished, and the rendezvous of ranks that mpirun started. The
+// functions are defined only if MPI is built in (built_with.h).
 #pragma once
 
 #include <algorithm>
@@ -9,13 +10,20 @@
 #include <functional>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 
 #include "lockstep/core/deadline.h"
 #include "lockstep/core/net/service_thread.h"
+#include "lockstep/rendezvous/membership.h"
+#include "lockstep/rendezvous/tcp_store.h"
 
 namespace lockstep {
+
+inline constexpr std::string_view kHowToGetMpi =
+    "it needs an MPI (Debian: apt-get install libopenmpi-dev openmpi-bin, or libmpich-dev mpich) "
+    "when Lockstep is configured";
 
 class MpiLibrary {
  public:
@@ -51,12 +59,12 @@ class MpiLibrary {
   static auto in_time(
       const Deadline& deadline, Function function, const std::function<void()>& look = [] {})
       -> std::invoke_result_t<Function> {
-    constexpr std::chrono::milliseconds between_looks(200);
+    constexpr std::chrono::milliseconds poll_interval(200);
     auto result = ask_in_thread(std::move(function));
     const auto ready_within = [&](std::chrono::milliseconds span) {
       return result.wait_for(span) == std::future_status::ready;
     };
-    while (!ready_within(std::min(deadline.remaining(), between_looks))) {
+    while (!ready_within(std::min(deadline.remaining(), poll_interval))) {
       try {
         look();
         if (deadline.passed()) throw_late(deadline);
@@ -79,5 +87,10 @@ class MpiLibrary {
   static inline std::atomic<int> in_use_ = 0;
   std::mutex mutex_;
 };
+
+// The rendezvous of ranks that mpirun started without an address: sets the member's store and
+// address, since MPI broadcasts where rank 0 listens. Collective and blocking; TimeoutError after
+// the store's timeout.
+void rendezvous_by_mpi(Membership& member, TcpStoreOptions store_options);
 
 }  // namespace lockstep

@@ -17,14 +17,12 @@
 #include "lockstep/built_with.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/net/endpoint.h"
 #include "lockstep/core/net/secret.h"
 #include "lockstep/core/net/tcp_socket.h"
 #include "lockstep/rendezvous/c10d_store.h"
 #include "lockstep/rendezvous/launchers.h"
 #include "lockstep/rendezvous/losses.h"
 #include "lockstep/rendezvous/mpi_library.h"
-#include "lockstep/rendezvous/mpi_rendezvous.h"
 #include "lockstep/rendezvous/prefix_store.h"
 #include "lockstep/rendezvous/roll_call.h"
 #include "lockstep/rendezvous/store_client.h"
@@ -63,10 +61,11 @@ void check_member(const Membership& member) {
   }
   if (member.local_world_size < 1 || member.local_world_size > member.world_size ||
       member.local_rank < 0 || member.local_rank >= member.local_world_size) {
-    throw UsageError(
-        fmt::format("rank {} of {} has LOCAL_RANK={} and LOCAL_WORLD_SIZE={}; LOCAL_RANK must be "
-                    "less than LOCAL_WORLD_SIZE, which must be at most the world size",
-                    member.rank, member.world_size, member.local_rank, member.local_world_size));
+    throw UsageError({.rank = member.rank, .size = member.world_size},
+                     fmt::format("LOCAL_RANK={} and LOCAL_WORLD_SIZE={}", member.local_rank,
+                                 member.local_world_size),
+                     "LOCAL_RANK must be less than LOCAL_WORLD_SIZE, which must be at most the "
+                     "world size");
   }
 }
 
@@ -140,7 +139,7 @@ std::optional<LaunchInfo> read_environment(std::optional<int> given_rank,
   const auto port = environment_int("MASTER_PORT", kPorts);
   const auto local_store = environment("LOCKSTEP_STORE");
   const auto launcher = launcher_beside(rank, world_size);
-  // A world size of 1 in the options says that no launcher is expected.
+  // With a world size of 1 in the options, no launcher is expected.
   const bool unnumbered = !environment("RANK") && !environment("WORLD_SIZE") &&
                           (given_world_size == 1 ? rank.value_or(0) == 0 : !rank && !world_size);
   const bool alone = unnumbered && !address && !port && !local_store;
@@ -236,9 +235,9 @@ Membership rendezvous_by_environment(const RendezvousOptions& options) {
   const TcpStoreOptions store_options =
       tcp_store_options(result, options, launch->address, launch->port);
   if (launch->via == LaunchInfo::Via::local_store) {
-    const std::string name = fmt::format("rank {} of {}: ", result.rank, result.world_size);
     result.store = std::make_shared<LocalStore>(
-        launch->address, StoreUser{.name = name, .patience = options.timeout});
+        launch->address, StoreUser{.context = {.rank = result.rank, .size = result.world_size},
+                                   .patience = options.timeout});
   } else if (launch->via == LaunchInfo::Via::mpi) {
     rendezvous_of_mpirun(result, store_options);
   } else if (environment("TORCHELASTIC_USE_AGENT_STORE") == "True") {
@@ -254,7 +253,8 @@ Membership rendezvous_by_environment(const RendezvousOptions& options) {
   return result;
 }
 
-// For methods that give an address, and take rank and size from the options or the environment.
+// The membership for methods that give an address: rank and size come from the options or the
+// environment.
 Membership numbered(const RendezvousOptions& options) {
   const auto rank = given_or_environment("rank", "RANK", options.rank);
   const auto world_size =

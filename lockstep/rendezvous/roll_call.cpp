@@ -24,15 +24,15 @@ namespace {
 using namespace std::chrono_literals;
 
 // How often rank 0, while it waits for a rank, checks whether the group was refused.
-constexpr std::chrono::milliseconds kLookAround = 100ms;
+constexpr std::chrono::milliseconds kRefusalPollInterval = 100ms;
 // How often the other ranks check whether rank 0 is alive, at first and later.
-constexpr std::chrono::milliseconds kLookForRank0 = 500ms;
-constexpr std::chrono::milliseconds kLongestTurn = 2s;
+constexpr std::chrono::milliseconds kRank0PollInterval = 500ms;
+constexpr std::chrono::milliseconds kMaxRank0PollInterval = 2s;
 // The wait for something that another process has written or is about to write.
 constexpr std::chrono::milliseconds kWriteTimeout = 5s;
 // How long a rank that has just joined may take to read why the group ends.
 constexpr auto kReadTimeout = 2s;
-// How much longer the others wait than rank 0, which knows the missing ranks.
+// How much longer than rank 0 the others wait: rank 0 knows the missing ranks.
 constexpr auto kExtraWait = 1s;
 
 // A process's entry in the roll.
@@ -123,9 +123,9 @@ class Roll {
     return store_.get(prefix_ + "/verdict", deadline);
   }
 
-  // Counts the ranks that have read a verdict which ends the group.
-  void say_heard() const { store_.add(prefix_ + "/heard", 1); }
-  std::int64_t heard() const { return store_.add(prefix_ + "/heard", 0); }
+  // Counts the ranks that have read a verdict that ends the group.
+  void acknowledge() const { store_.add(prefix_ + "/acknowledged", 1); }
+  std::int64_t acknowledged() const { return store_.add(prefix_ + "/acknowledged", 0); }
 
  private:
   std::string entry_key(int rank) const { return fmt::format("{}/{}", prefix_, rank); }
@@ -195,7 +195,8 @@ class Collection {
     for (int rank = 1; rank < membership_.world_size; ++rank) {
       while (!find(rank, deadline)) {
         if (roll_.over()) return "";
-        // Checks later ranks in turn, to notice one that joins and dies while this one is late.
+        // Also checks one of the later ranks each time, to notice one that joins and dies while
+        // this one is late.
         if (look_at_ < rank || ++look_at_ == membership_.world_size) look_at_ = rank;
         if (roll_.here(membership_, look_at_)) find(look_at_, deadline);
         if (const std::string verdict = against(); !verdict.empty()) return verdict;
@@ -213,9 +214,10 @@ class Collection {
   bool find(int rank, const Deadline& deadline) {
     if (entries_.contains(rank)) return true;
     // The entry of a rank that has joined is read even after the deadline.
-    const auto patience = roll_.here(membership_, rank)
-                              ? std::clamp(deadline.remaining(), kLookAround, kWriteTimeout)
-                              : std::min(deadline.remaining(), kLookAround);
+    const auto patience =
+        roll_.here(membership_, rank)
+            ? std::clamp(deadline.remaining(), kRefusalPollInterval, kWriteTimeout)
+            : std::min(deadline.remaining(), kRefusalPollInterval);
     auto entry = roll_.find(rank, Deadline::after(patience));
     if (entry) entries_.emplace(rank, *std::move(entry));
     return entry.has_value();
@@ -239,17 +241,18 @@ class Collection {
 
 // Waits for the ranks that have joined to read the verdict, since the store may end with this
 // process.
-void let_all_hear(const Membership& membership, const Roll& roll) {
+void wait_for_acknowledgements(const Membership& membership, const Roll& roll) {
   const auto others =
       membership.world_size - 1 - static_cast<int>(absent_from(membership, roll).size());
   const Deadline deadline = Deadline::after(kReadTimeout);
-  while (roll.heard() < others && !deadline.passed()) ::usleep(10'000);
+  while (roll.acknowledged() < others && !deadline.passed()) ::usleep(10'000);
 }
 
 // Names another process that had this rank number in the previous group, which may be complete by
-// now.
+// now; "" if there is none.
 std::string holder_before(const Membership& membership, const Roll& roll, const Entry& own) {
-  const auto holder = roll.before(membership).find(membership.rank, Deadline::after(kLookAround));
+  const auto holder =
+      roll.before(membership).find(membership.rank, Deadline::after(kRefusalPollInterval));
   if (!holder || holder->same_process(own)) return "";
   return fmt::format("; pid {} on host {} was rank {} here before: is it still running?",
                      holder->process.pid, holder->host, membership.rank);
@@ -258,19 +261,18 @@ std::string holder_before(const Membership& membership, const Roll& roll, const 
 [[noreturn]] void throw_no_verdict(const Membership& membership, const Roll& roll, const Entry& own,
                                    const Deadline& deadline) {
   const double seconds = deadline.span().count() / 1000.0;
-  const std::string where =
-      fmt::format("joining, rank {} of {}: ", membership.rank, membership.world_size);
-  const std::string explanation = holder_before(membership, roll, own);
+  ErrorDetails details{.peer = 0, .contexts = {joining_context(membership)}};
   if (roll.here(membership, 0)) {
-    throw TimeoutError(
-        fmt::format("{}rank 0, which waits for all ranks, did not report within {:.1f} s that "
-                    "all have joined; it is stopped, or was given a longer timeout{}",
-                    where, seconds, explanation),
-        0);
+    details.cause = fmt::format(
+        "rank 0, which waits for all ranks, did not report within {:.1f} s that all have joined",
+        seconds);
+    details.remedy = "it is stopped, or was given a longer timeout";
+  } else {
+    details.cause = fmt::format("rank 0 did not join within {:.1f} s", seconds);
+    details.remedy = kFindWhy;
   }
-  throw TimeoutError(fmt::format("{}rank 0 did not join within {:.1f} s; {}{}", where, seconds,
-                                 kFindWhy, explanation),
-                     0);
+  details.remedy += holder_before(membership, roll, own);
+  throw TimeoutError(std::move(details));
 }
 
 // The other ranks' part. If rank 0 does not serve the store, only this check notices its end.
@@ -279,11 +281,12 @@ std::string wait_for_verdict(const Membership& membership, const Roll& roll, con
   const Deadline patience = Deadline::after(deadline.remaining() + kExtraWait);
   std::optional<Entry> rank_0;
   // The waits get longer, since the store may be far away.
-  for (std::chrono::milliseconds turn = kLookForRank0;; turn = std::min(2 * turn, kLongestTurn)) {
+  for (std::chrono::milliseconds wait = kRank0PollInterval;;
+       wait = std::min(2 * wait, kMaxRank0PollInterval)) {
     const bool rank_0_ended = rank_0 && rank_0->process.has_ended();
-    const bool last = rank_0_ended || patience.remaining() <= turn;
+    const bool last = rank_0_ended || patience.remaining() <= wait;
     try {
-      return roll.verdict(Deadline::after(std::min(turn, patience.remaining())));
+      return roll.verdict(Deadline::after(std::min(wait, patience.remaining())));
     } catch (const StoreSilent&) {
       throw;
     } catch (const TimeoutError&) {
@@ -309,17 +312,16 @@ std::string reached_from_home_only(const Membership& membership) {
 }
 
 // Returns the processes of all ranks if the verdict is that all have joined; throws otherwise.
-std::vector<ProcessIdentity> heed(const std::string& verdict, const Membership& membership,
-                                  const Deadline& deadline) {
-  const std::string where =
-      fmt::format("joining, rank {} of {}: ", membership.rank, membership.world_size);
-  if (verdict.starts_with(kRefused)) throw UsageError(where + verdict.substr(kRefused.size()));
+std::vector<ProcessIdentity> apply_verdict(const std::string& verdict, const Membership& membership,
+                                           const Deadline& deadline) {
+  const ErrorContext context = joining_context(membership);
+  if (verdict.starts_with(kRefused)) throw UsageError(context, verdict.substr(kRefused.size()));
   if (verdict.starts_with(kComplete)) {
     std::istringstream lines(verdict.substr(kComplete.size()));
     std::string size;
     std::getline(lines, size);
     if (size != std::to_string(membership.world_size)) {
-      throw UsageError(where + different_sizes(membership.rank, membership.world_size, size));
+      throw UsageError(context, different_sizes(membership.rank, membership.world_size, size));
     }
     std::vector<ProcessIdentity> processes;
     for (std::string line; std::getline(lines, line);) {
@@ -333,8 +335,11 @@ std::vector<ProcessIdentity> heed(const std::string& verdict, const Membership& 
     int pid = 0;
     std::string host;
     lines >> rank >> pid >> host;
-    throw PeerLost(rank, fmt::format("{}rank {} (pid {} on host {}) died while the ranks connected",
-                                     where, rank, pid, host));
+    throw PeerLost(ErrorDetails{
+        .cause = fmt::format("rank {} (pid {} on host {}) died while the ranks connected", rank,
+                             pid, host),
+        .peer = rank,
+        .contexts = {context}});
   }
   const auto line = verdict.find('\n');
   const std::string absent = verdict.substr(kLate.size(), line - kLate.size());
@@ -344,9 +349,11 @@ std::vector<ProcessIdentity> heed(const std::string& verdict, const Membership& 
           ? fmt::format("rank {} did not join within {:.1f} s", absent,
                         deadline.span().count() / 1000.0)
           : fmt::format("rank {} did not join; rank 0, which waited for all, gave up", absent);
-  throw TimeoutError(fmt::format("{}{}; {}{}{}", where, late, kFindWhy, refused,
-                                 reached_from_home_only(membership)),
-                     std::atoi(absent.c_str()));
+  throw TimeoutError(ErrorDetails{
+      .cause = late,
+      .remedy = fmt::format("{}{}{}", kFindWhy, refused, reached_from_home_only(membership)),
+      .peer = std::atoi(absent.c_str()),
+      .contexts = {context}});
 }
 
 // Refuses the group if two processes have this rank number. A process joins one group after
@@ -359,7 +366,7 @@ void refuse_second(const Membership& membership, const Roll& forming, const Entr
   if (!holder || holder->same_process(own) || holder->process.has_ended()) return;
   const std::string refusal =
       fmt::format("{}{}", kRefused, two_processes(membership, *holder, own));
-  if (forming.end(refusal)) heed(refusal, membership, deadline);
+  if (forming.end(refusal)) apply_verdict(refusal, membership, deadline);
 }
 
 }  // namespace
@@ -374,13 +381,13 @@ std::vector<ProcessIdentity> call_roll(const Membership& membership, const std::
   std::string verdict;
   if (membership.rank != 0) {
     verdict = wait_for_verdict(membership, roll, own, deadline);
-    if (!verdict.starts_with(kComplete)) roll.say_heard();
+    if (!verdict.starts_with(kComplete)) roll.acknowledge();
   } else {
     verdict = Collection(membership, roll, own).run(deadline);
     if (!roll.end(verdict)) verdict = roll.verdict(Deadline::after(kWriteTimeout));
-    if (!verdict.starts_with(kComplete)) let_all_hear(membership, roll);
+    if (!verdict.starts_with(kComplete)) wait_for_acknowledgements(membership, roll);
   }
-  return heed(verdict, membership, deadline);
+  return apply_verdict(verdict, membership, deadline);
 }
 
 void refuse_second_rank_0(const Membership& membership, const std::string& error) {
@@ -391,8 +398,9 @@ void refuse_second_rank_0(const Membership& membership, const std::string& error
   if (!holder) throw BackendError(error);
   refuse_second(membership, roll, own_entry(membership, holder->backend),
                 Deadline::after(kWriteTimeout));
-  throw BackendError(fmt::format("{}: rank 0 of another job, pid {} on host {}, serves it there",
-                                 error, holder->process.pid, holder->host));
+  throw BackendError(fmt::format(
+      "{}: another job's rank 0 (pid {} on host {}) is already serving a store at this address",
+      error, holder->process.pid, holder->host));
 }
 
 }  // namespace lockstep

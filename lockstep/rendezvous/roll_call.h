@@ -22,9 +22,10 @@ namespace lockstep {
 std::vector<ProcessIdentity> call_roll(const Membership& membership, const std::string& backend,
                                        const Deadline& deadline);
 
-// For a rank 0 that finds another rank 0's store at its own address; `membership` has that store.
+// Call it on a rank 0 that finds the store of another rank 0 at its own address; `membership` has
+// that store.
 // UsageError names both, and the other's group is told if it still waits for ranks. Otherwise the
-// store belongs to another job, and BackendError says so after `error`.
+// store belongs to another job, and the BackendError adds that to `error`.
 [[noreturn]] void refuse_second_rank_0(const Membership& membership, const std::string& error);
 
 }  // namespace lockstep

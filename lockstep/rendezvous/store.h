@@ -19,7 +19,7 @@ class StoreLost : public BackendError {
   using BackendError::BackendError;
 };
 
-// The store does not answer, which says nothing about the missing ranks.
+// The store does not answer. This tells nothing about missing ranks.
 class StoreSilent : public TimeoutError {
  public:
   using TimeoutError::TimeoutError;

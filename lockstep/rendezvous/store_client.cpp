@@ -12,12 +12,15 @@ namespace {
 
 using store_protocol::Operation;
 
+constexpr const char* kUseFile = "write large values to a file and store its name";
+
 void check_size(const std::string& key, const std::string& value) {
   if (key.size() + value.size() <= store_protocol::kMaxEntry) return;
-  throw UsageError(fmt::format(
-      "store: key \"{}\" and its value have {} bytes together, more than {}; write large values "
-      "to a file and store its name",
-      key.substr(0, 100), key.size() + value.size(), store_protocol::kMaxEntry));
+  throw UsageError(
+      {},
+      fmt::format("store: key \"{}\" and its value have {} bytes together, more than {}",
+                  key.substr(0, 100), key.size() + value.size(), store_protocol::kMaxEntry),
+      kUseFile);
 }
 
 }  // namespace
@@ -31,10 +34,12 @@ std::string StoreClient::ask(Operation operation, const std::string& key, const 
   receive_all(connection.get(), std::as_writable_bytes(std::span(length)), deadline);
   const std::size_t size = store_protocol::decode_length(length);
   if (size == store_protocol::kNoRoom) {
-    throw UsageError(fmt::format(
-        "{}store {}: there is no room for key \"{}\" with {} bytes: all keys and values of a job "
-        "may have at most {} MiB together; write large values to a file and store its name",
-        user_.name, address_, key.substr(0, 100), value.size(), store_protocol::kMaxStore >> 20));
+    throw UsageError(
+        user_.context,
+        fmt::format("store {}: there is no room for key \"{}\" with {} bytes: all keys and values "
+                    "of a job may have at most {} MiB together",
+                    address_, key.substr(0, 100), value.size(), store_protocol::kMaxStore >> 20),
+        kUseFile);
   }
   if (size > store_protocol::kMaxEntry)
     throw BackendError("the server that answered is not a Lockstep store");
@@ -44,14 +49,14 @@ std::string StoreClient::ask(Operation operation, const std::string& key, const 
 }
 
 void StoreClient::throw_gone(const std::string& key, const std::exception& error) const {
-  const std::string message = fmt::format("{}store {}, key \"{}\": {}; has {} ended?", user_.name,
-                                          address_, key, error.what(), server());
+  const std::string cause = fmt::format("store {}, key \"{}\": {}", address_, key, error.what());
+  const std::string remedy = fmt::format("has {} ended?", server());
   const bool gone = dynamic_cast<const ConnectionClosed*>(&error) != nullptr;
-  if (gone && server_ == Server::rank_0) throw StoreLost(message);
-  throw BackendError(message);
+  if (gone && server_ == Server::rank_0) throw StoreLost(user_.context, cause, remedy);
+  throw BackendError(user_.context, cause, remedy);
 }
 
-// For requests that a working server answers at once.
+// Sends a request that a working server answers at once, and returns the reply.
 std::string StoreClient::change(Operation operation, const std::string& key,
                                 const std::string& value) const {
   check_size(key, value);
@@ -60,9 +65,11 @@ std::string StoreClient::change(Operation operation, const std::string& key,
     return ask(operation, key, value, deadline);
   } catch (const TimeoutError&) {
     throw TimeoutError(
-        fmt::format("{}store {}: setting key \"{}\" was not answered for {} ms; is {}, which "
-                    "serves it, stopped, or at its limit of open files (ulimit -n)?",
-                    user_.name, address_, key, deadline.span().count(), server()));
+        user_.context,
+        fmt::format("store {}: setting key \"{}\" was not answered for {} ms", address_, key,
+                    deadline.span().count()),
+        fmt::format("is {}, which serves it, stopped, or at its limit of open files (ulimit -n)?",
+                    server()));
   } catch (const BackendError& error) {
     throw_gone(key, error);
   }
@@ -76,6 +83,7 @@ std::int64_t StoreClient::add(const std::string& key, std::int64_t amount) {
   const std::string reply = change(Operation::add, key, std::to_string(amount));
   if (const auto sum = store_protocol::decode_number(reply)) return *sum;
   throw UsageError(
+      user_.context,
       fmt::format("store {}: cannot add {} to key \"{}\": it does not hold a number, or the sum "
                   "does not fit 64 bits",
                   address_, amount, key));
@@ -86,8 +94,8 @@ std::string StoreClient::get(const std::string& key, const Deadline& deadline) {
   try {
     return ask(Operation::get, key, "", deadline);
   } catch (const TimeoutError&) {
-    throw TimeoutError(fmt::format("{}store {}: nobody set key \"{}\" within {} ms", user_.name,
-                                   address_, key, deadline.span().count()));
+    throw TimeoutError(user_.context, fmt::format("store {}: nobody set key \"{}\" within {} ms",
+                                                  address_, key, deadline.span().count()));
   } catch (const BackendError& error) {
     throw_gone(key, error);
   }

@@ -8,16 +8,16 @@
 #include <string>
 #include <utility>
 
+#include "lockstep/core/error.h"
 #include "lockstep/core/unique_fd.h"
 #include "lockstep/rendezvous/store.h"
 #include "lockstep/rendezvous/store_protocol.h"
 
 namespace lockstep {
 
-// `name` begins all messages ("rank 1 of 2: "). `patience` bounds the wait for an answer that
-// depends on no other rank.
+// Who asks a store, for messages, and how long to wait for an answer that depends on no other rank.
 struct StoreUser {
-  std::string name = {};
+  ErrorContext context = {};
   std::chrono::milliseconds patience = std::chrono::minutes(1);
 };
 

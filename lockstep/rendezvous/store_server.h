@@ -11,8 +11,8 @@
 #include <string>
 #include <string_view>
 
-#include "lockstep/core/file/fork_safe_fd.h"
-#include "lockstep/core/net/epoll.h"
+#include "lockstep/core/net/listener.h"
+#include "lockstep/core/unique_fd.h"
 #include "lockstep/rendezvous/store.h"
 #include "lockstep/rendezvous/store_protocol.h"
 

@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 #include <poll.h>
 
-#include "lockstep/core/net/authenticating_acceptor.h"
+#include "lockstep/core/net/authentication.h"
 #include "lockstep/core/net/service_thread.h"
 #include "lockstep/core/net/tcp_socket.h"
 #include "lockstep/rendezvous/store_client.h"
@@ -20,13 +20,17 @@ std::string describe(const std::string& host, std::uint16_t port) {
   return "tcp://" + in_words(Endpoint{host, port});
 }
 
-std::string user(const TcpStoreOptions& options) {
-  return fmt::format("rank {} of {}: ", options.rank, options.world_size);
+ErrorContext context_of(const TcpStoreOptions& options) {
+  return {.rank = options.rank, .size = options.world_size};
 }
 
-std::string why_not_served(const TcpStoreOptions& options, const BackendError& error) {
-  return fmt::format("{}the store at {} cannot be served: {}; choose another host or port",
-                     user(options), describe(options.host, options.port), error.what());
+// Throws an error of this type.
+template <class SomeError>
+[[noreturn]] void throw_not_served(const TcpStoreOptions& options, const SomeError& error) {
+  throw SomeError(context_of(options),
+                  fmt::format("the store at {} cannot be served: {}",
+                              describe(options.host, options.port), error.what()),
+                  "choose another host or port");
 }
 
 Key store_key(const TcpStoreOptions& options) {
@@ -84,7 +88,7 @@ class TcpStore final : public StoreClient {
  public:
   TcpStore(const TcpStoreOptions& options, std::uint16_t port)
       : StoreClient(describe(options.host, port), Server::rank_0,
-                    {.name = user(options), .patience = options.timeout}),
+                    {.context = context_of(options), .patience = options.timeout}),
         host_(options.host),
         port_(port),
         key_(store_key(options)) {}
@@ -115,9 +119,9 @@ ServedStore serve_tcp_store(const TcpStoreOptions& options) {
     store->serve(std::move(listener), options.world_size);
     return {std::move(store), port};
   } catch (const AddressInUse& error) {
-    throw AddressInUse(why_not_served(options, error));
+    throw_not_served(options, error);
   } catch (const BackendError& error) {
-    throw BackendError(why_not_served(options, error));
+    throw_not_served(options, error);
   }
 }
 
@@ -126,13 +130,13 @@ std::shared_ptr<Store> join_tcp_store(const TcpStoreOptions& options) {
   try {
     enter(options.host, options.port, store_key(options), Deadline::after(options.timeout));
   } catch (const TimeoutError&) {
-    throw TimeoutError(
-        fmt::format("{}the store at {} did not answer within {:.1f} s: is rank 0, which serves it, "
-                    "running there?",
-                    user(options), address, options.timeout.count() / 1000.0));
+    throw TimeoutError(context_of(options),
+                       fmt::format("the store at {} did not answer within {:.1f} s", address,
+                                   options.timeout.count() / 1000.0),
+                       "is rank 0, which serves it, running there?");
   } catch (const BackendError& error) {
-    throw BackendError(fmt::format("{}the store at {} cannot be reached: {}", user(options),
-                                   address, error.what()));
+    throw BackendError(context_of(options),
+                       fmt::format("the store at {} cannot be reached: {}", address, error.what()));
   }
   return std::make_shared<TcpStore>(options, options.port);
 }

@@ -13,7 +13,7 @@ namespace {
 
 [[noreturn]] void throw_died(const Membership& membership, int rank) {
   // Lets the other ranks look first, so that they do not blame this rank when it ends.
-  std::this_thread::sleep_for(kFirstTurn);
+  std::this_thread::sleep_for(kFirstWait);
   throw PeerLost(rank, fmt::format("rank {} (pid {}) died while the ranks connected", rank,
                                    membership.process(rank).pid));
 }
@@ -30,25 +30,30 @@ void check_all_live(const Membership& membership) {
   if (rank_0) throw_died(membership, *rank_0);
 }
 
+ErrorContext joining_context(const Membership& membership) {
+  return {.operation = "joining", .rank = membership.rank, .size = membership.world_size};
+}
+
 TimeoutError did_not_join(const std::vector<int>& ranks, const Deadline& deadline,
                           const std::string& more) {
   return TimeoutError(
-      fmt::format("rank {} did not join within {:.1f} s; {}{}", fmt::join(ranks, ", "),
-                  deadline.span().count() / 1000.0, kFindWhy, more),
-      ranks.empty() ? -1 : ranks.front());
+      ErrorDetails{.cause = fmt::format("rank {} did not join within {:.1f} s",
+                                        fmt::join(ranks, ", "), deadline.span().count() / 1000.0),
+                   .remedy = fmt::format("{}{}", kFindWhy, more),
+                   .peer = ranks.empty() ? -1 : ranks.front()});
 }
 
-std::chrono::milliseconds longest_turn(const Membership& membership) {
+std::chrono::milliseconds longest_wait(const Membership& membership) {
   const std::string here = ProcessIdentity::own().machine;
   const auto is_here = [&](const ProcessIdentity& process) { return process.machine == here; };
   const bool all_here = !membership.processes.empty() && !here.empty() &&
                         std::ranges::all_of(membership.processes, is_here);
-  return all_here ? kFirstTurn : std::chrono::seconds(2);
+  return all_here ? kFirstWait : std::chrono::seconds(2);
 }
 
 std::string watched_get(const Membership& membership, const std::string& key,
                         const Deadline& deadline) {
-  return watched_wait(membership, deadline, longest_turn(membership),
+  return watched_wait(membership, deadline, longest_wait(membership),
                       [&](const Deadline& turn) { return membership.store->get(key, turn); });
 }
 

@@ -18,6 +18,9 @@ namespace lockstep {
 // named last, since the others end too without its store.
 void check_all_live(const Membership& membership);
 
+// Where the errors of a rank occur that joins the others: "joining, rank 1 of 4".
+ErrorContext joining_context(const Membership& membership);
+
 // What to do about a rank that did not join.
 inline constexpr std::string_view kFindWhy =
     "check whether it was started, and whether it failed before it joined";
@@ -25,18 +28,18 @@ inline constexpr std::string_view kFindWhy =
 TimeoutError did_not_join(const std::vector<int>& ranks, const Deadline& deadline,
                           const std::string& more = "");
 
-// How long the first wait for a rank lasts before all ranks are checked.
-constexpr std::chrono::milliseconds kFirstTurn(250);
+// The length of the first wait for a rank, after which all ranks are checked.
+constexpr std::chrono::milliseconds kFirstWait(250);
 // The longest later wait. It is longer if the store may be on another machine, since a wait shorter
 // than the round trip would never succeed.
-std::chrono::milliseconds longest_turn(const Membership& membership);
+std::chrono::milliseconds longest_wait(const Membership& membership);
 
 // Repeats wait(deadline), which throws TimeoutError at its deadline, and after each call checks
 // that all ranks are alive.
 template <class Wait>
 auto watched_wait(const Membership& membership, const Deadline& deadline,
                   std::chrono::milliseconds longest, const Wait& wait) {
-  for (std::chrono::milliseconds turn = kFirstTurn;; turn = std::min(2 * turn, longest)) {
+  for (std::chrono::milliseconds turn = kFirstWait;; turn = std::min(2 * turn, longest)) {
     const bool last = deadline.remaining() <= turn;
     try {
       return wait(last ? deadline : Deadline::after(turn));

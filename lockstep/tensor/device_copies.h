@@ -17,6 +17,14 @@ inline int device_count(c10::DeviceType type) {
   return c10::impl::VirtualGuardImpl(type).deviceCount();
 }
 
+// Adds the current index to a device of a GPU that has none, since tensors have one, and since
+// another thread may have another current GPU.
+inline at::Device with_index(at::Device device) {
+  if (device.is_cpu()) return at::kCPU;
+  if (device.has_index()) return device;
+  return c10::impl::VirtualGuardImpl(device.type()).getDevice();
+}
+
 // Whether the elements differ from what the tensor's memory holds: libtorch conjugates and negates
 // when the elements are used, and a tensor of zeros that it made for a derivative has no memory.
 // Whoever reads data_ptr() must ask. Autograd hands over such gradients, and conj(), imag() and

@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/core/error.h"
-#include "lockstep/core/process/cpu.h"
+#include "lockstep/core/process/memory.h"
 
 namespace lockstep {
 namespace {

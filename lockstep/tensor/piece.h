@@ -35,7 +35,7 @@ struct Piece {
 };
 
 // Copies the piece to its place in a 1-D tensor.
-inline void bring_in(const at::Tensor& tensor, const Piece& piece) {
+inline void copy_into(const at::Tensor& tensor, const Piece& piece) {
   const at::NoGradGuard no_grad;
   tensor.narrow(0, piece.begin, piece.values.numel()).copy_(piece.values.view(-1));
 }

@@ -15,8 +15,8 @@
 namespace lockstep::detail {
 namespace {
 
-std::string where(const ProcessGroup& group) {
-  return fmt::format("[evaluate] rank {} of {}: ", group.rank(), group.size());
+ErrorContext evaluation_on(const ProcessGroup& group) {
+  return {.component = "evaluate", .rank = group.rank(), .size = group.size()};
 }
 
 std::string shape_of(const at::Tensor& tensor) {
@@ -42,36 +42,36 @@ std::int64_t agreed_number_of_sums(const std::vector<Share>& shares, const Proce
   for (std::size_t rank = 0; rank < shares.size(); ++rank) {
     const Share& share = shares[rank];
     if (share.sampler_ranks != group.size() || share.sampler_rank != static_cast<int>(rank)) {
-      throw UsageError(where(group) +
-                       fmt::format("the sampler of rank {} deals the samples of rank {} of {}; "
-                                   "make it for this group: DistributedSampler(data, group)",
-                                   rank, share.sampler_rank, share.sampler_ranks));
+      throw UsageError(evaluation_on(group),
+                       fmt::format("the sampler of rank {} deals the samples of rank {} of {}",
+                                   rank, share.sampler_rank, share.sampler_ranks),
+                       "make it for this group: DistributedSampler(data, group)");
     }
     if (share.samples != shares.front().samples || share.seed != shares.front().seed) {
-      throw UsageError(where(group) +
-                       fmt::format("the sampler of rank 0 has {} samples and the seed {}, that of "
-                                   "rank {} has {} and {}; make it with the same data set and "
-                                   "options on every rank",
-                                   shares.front().samples, shares.front().seed, rank, share.samples,
-                                   share.seed));
+      throw UsageError(
+          evaluation_on(group),
+          fmt::format("the sampler of rank 0 has {} samples and the seed {}, the "
+                      "sampler of rank {} has {} and {}",
+                      shares.front().samples, shares.front().seed, rank, share.samples, share.seed),
+          "make it with the same data set and options on every rank");
     }
     if (share.loaded != share.expected) {
-      throw UsageError(where(group) +
-                       fmt::format("the loader of rank {} yields {} samples, the sampler {}; pass "
-                                   "the sampler that the loader was made with, and leave the "
-                                   "loader's drop_last off",
-                                   rank, share.loaded, share.expected));
+      throw UsageError(evaluation_on(group),
+                       fmt::format("the loader of rank {} yields {} samples, the sampler {}", rank,
+                                   share.loaded, share.expected),
+                       "pass the sampler that the loader was made with, and leave the loader's "
+                       "drop_last off");
     }
     if (sums != 0 && share.sums != 0 && share.sums != sums) {
-      throw UsageError(where(group) +
-                       fmt::format("the metric returned {} sums on rank {} and {} on a lower one; "
-                                   "return the same number on all ranks",
-                                   share.sums, rank, sums));
+      throw UsageError(evaluation_on(group),
+                       fmt::format("the metric returned {} sums on rank {} and {} on a lower one",
+                                   share.sums, rank, sums),
+                       "return the same number on all ranks");
     }
     sums = std::max(sums, share.sums);
   }
   if (sums != 0) return sums;
-  throw UsageError(where(group) +
+  throw UsageError(evaluation_on(group),
                    "there is nothing to evaluate: the data set is empty, or the metric returned a "
                    "tensor without elements");
 }
@@ -88,7 +88,7 @@ EvaluationMode::EvaluationMode(torch::nn::Module* module) {
   module->eval();
 }
 
-// train() reaches a module's submodules too, which come after it.
+// train() changes submodules too, so each module comes before its submodules.
 EvaluationMode::~EvaluationMode() {
   for (const Mode& mode : modes_) mode.module->train(mode.training);
 }
@@ -115,13 +115,13 @@ bool EvaluatedBatches::take(c10::ArrayRef<at::Tensor*> tensors) {
   for (const at::Tensor* tensor : tensors) {
     if (tensor->dim() > 0 && samples < 0) samples = tensor->size(0);
     if (tensor->dim() == 0 || tensor->size(0) != samples) {
-      throw UsageError(where(group_) +
-                       fmt::format("a batch has a tensor of shape {} and {} samples; the samples "
-                                   "must be in dimension 0 of each tensor",
-                                   shape_of(*tensor), std::max<std::int64_t>(samples, 0)));
+      throw UsageError(evaluation_on(group_),
+                       fmt::format("a batch has a tensor of shape {} and {} samples",
+                                   shape_of(*tensor), std::max<std::int64_t>(samples, 0)),
+                       "the samples must be in dimension 0 of each tensor");
     }
   }
-  if (samples < 0) throw UsageError(where(group_) + "a batch holds no tensor");
+  if (samples < 0) throw UsageError(evaluation_on(group_), "a batch holds no tensor");
   const std::int64_t counted = std::clamp<std::int64_t>(padding_starts_ - loaded_, 0, samples);
   loaded_ += samples;
   for (at::Tensor* tensor : tensors) {
@@ -138,9 +138,10 @@ void EvaluatedBatches::add(const at::Tensor& sums) {
   } else if (flat.numel() == sums_.numel()) {
     sums_ += flat;
   } else {
-    throw UsageError(where(group_) + fmt::format("the metric returned {} sums for one batch and {} "
-                                                 "for another; return the same number each time",
-                                                 sums_.numel(), flat.numel()));
+    throw UsageError(evaluation_on(group_),
+                     fmt::format("the metric returned {} sums for one batch and {} for another",
+                                 sums_.numel(), flat.numel()),
+                     "return the same number each time");
   }
 }
 
@@ -169,18 +170,20 @@ Evaluation EvaluatedBatches::over_ranks() const {
 
 void require_order(bool ordered, const ProcessGroup& group) {
   if (ordered) return;
-  throw UsageError(where(group) +
-                   "the loader's enforce_ordering is off; padding could come before other samples "
-                   "and be counted: leave it on");
+  throw UsageError(evaluation_on(group),
+                   "the loader's enforce_ordering is off: padding could come before other samples "
+                   "and be counted",
+                   "leave it on");
 }
 
 at::Tensor count_right(const at::Tensor& output, const at::Tensor& target,
                        const ProcessGroup& group) {
   if (output.dim() != 2 || target.dim() != 1 || output.size(0) != target.size(0)) {
-    throw UsageError(where(group) +
+    throw UsageError(evaluation_on(group),
                      fmt::format("accuracy() takes outputs {{samples, classes}} and targets "
-                                 "{{samples}}, not {} and {}; give evaluate() a metric for others",
-                                 shape_of(output), shape_of(target)));
+                                 "{{samples}}, not {} and {}",
+                                 shape_of(output), shape_of(target)),
+                     "give evaluate() a metric for others");
   }
   return output.argmax(1).eq(target.to(output.device())).sum();
 }

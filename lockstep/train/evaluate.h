@@ -50,7 +50,7 @@ namespace detail {
 // the mode of each.
 class EvaluationMode {
  public:
-  // Null if the model is a function.
+  // `module` is null if the model is a function.
   explicit EvaluationMode(torch::nn::Module* module);
   EvaluationMode(const EvaluationMode&) = delete;
   EvaluationMode& operator=(const EvaluationMode&) = delete;
@@ -80,8 +80,9 @@ class EvaluatedBatches {
   // Cuts padding off the tensors of a batch and moves them to the device. Returns whether samples
   // are left.
   bool take(c10::ArrayRef<at::Tensor*> tensors);
+  // Adds what the metric returned for a batch.
   void add(const at::Tensor& sums);
-  // Collective.
+  // Collective. Adds up the sums and the samples of all ranks.
   Evaluation over_ranks() const;
 
  private:
@@ -125,7 +126,7 @@ torch::nn::Module* module_in(Model& model) {
   if constexpr (HasModule<Model>) {
     constexpr bool kConst = std::is_const_v<std::remove_reference_t<decltype(module_of(model))>>;
     static_assert(!kConst,
-                  "an evaluation changes the module's mode for a while: pass a module "
+                  "an evaluation changes the module's mode until it ends: pass a module "
                   "that is not const");
     if constexpr (!kConst) return &module_of(model);
   }

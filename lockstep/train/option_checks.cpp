@@ -19,7 +19,6 @@
 #include "lockstep/checkpoint/optimizer/optimizer_fields.h"
 #include "lockstep/comm/objects.h"
 #include "lockstep/comm/types/call_origin.h"
-#include "lockstep/core/error.h"
 #include "lockstep/parallel/model_agreement.h"
 #include "lockstep/train/learning_rate.h"
 
@@ -29,6 +28,7 @@ namespace {
 struct OptionRule {
   bool is_broken;
   std::string fault;
+  std::string remedy;
 };
 
 std::vector<OptionRule> rules_for(const TrainerOptions& options, const ProcessGroup& group) {
@@ -39,28 +39,30 @@ std::vector<OptionRule> rules_for(const TrainerOptions& options, const ProcessGr
   const double max_norm = options.max_grad_norm.value_or(0);
   const std::int64_t every = options.checkpoints ? options.checkpoints->every_steps : 0;
   return {
-      {options.epochs < 1, fmt::format("{} epochs; train for at least 1", options.epochs)},
+      {options.epochs < 1, fmt::format("{} epochs", options.epochs), "train for at least 1"},
       {options.accumulation_steps < 1,
-       fmt::format("accumulation_steps is {}; a step needs at least 1 batch",
-                   options.accumulation_steps)},
-      {options.patience < 0,
-       fmt::format("patience is {}; give a number of epochs, or 0", options.patience)},
-      {!(max_norm >= 0), fmt::format("max_grad_norm is {}; it must not be negative", max_norm)},
-      {!distributed && group.size() > 1,
-       "single and data_parallel train in one process; use TrainingMode::distributed"},
-      {divides && !options.shard_optimizer, "divided gradients need .shard_optimizer = true"},
+       fmt::format("accumulation_steps is {}", options.accumulation_steps),
+       "a step needs at least 1 batch"},
+      {options.patience < 0, fmt::format("patience is {}", options.patience),
+       "give a number of epochs, or 0"},
+      {!(max_norm >= 0), fmt::format("max_grad_norm is {}", max_norm), "it must not be negative"},
+      {!distributed && group.size() > 1, "single and data_parallel train in one process",
+       "use TrainingMode::distributed"},
+      {divides && !options.shard_optimizer, "divided gradients need .shard_optimizer = true", {}},
       {!data_parallel && options.data_parallel.replicas > 0,
-       fmt::format("{} replicas need TrainingMode::data_parallel", options.data_parallel.replicas)},
-      {every < 0, fmt::format("checkpoints every {} steps; give a positive number, or 0", every)},
+       fmt::format("{} replicas need TrainingMode::data_parallel", options.data_parallel.replicas),
+       {}},
+      {every < 0, fmt::format("checkpoints every {} steps", every), "give a positive number, or 0"},
       {options.batches_per_line < 0 || options.check_in_sync < 0,
-       fmt::format("a line every {} batches, ranks compared every {} steps; give positive "
-                   "numbers, or 0",
-                   options.batches_per_line, options.check_in_sync)},
+       fmt::format("a line every {} batches, ranks compared every {} steps",
+                   options.batches_per_line, options.check_in_sync),
+       "give positive numbers, or 0"},
       {compares && !distributed,
-       "check_in_sync compares ranks, and needs TrainingMode::distributed"},
-      {compares && divides, "check_in_sync compares gradients; leave whole_gradients on"},
+       "check_in_sync compares ranks, and needs TrainingMode::distributed",
+       {}},
+      {compares && divides, "check_in_sync compares gradients", "leave whole_gradients on"},
       {options.amp == at::kHalf && options.check_finite,
-       "training in float16 skips steps that overflow; leave out check_finite"},
+       "training in float16 skips steps that overflow", "leave out check_finite"},
   };
 }
 
@@ -182,6 +184,10 @@ void add_fit(Lines& lines, const FitOptions& fit) {
 
 }  // namespace
 
+ErrorContext trainer_on(const ProcessGroup& group) {
+  return {.component = "Trainer", .rank = group.rank(), .size = group.size()};
+}
+
 TrainerOptions resolved(TrainerOptions options, const ProcessGroup& group) {
   if (options.mode == TrainingMode::automatic) {
     options.mode = group.size() > 1 ? TrainingMode::distributed : TrainingMode::single;
@@ -193,8 +199,7 @@ TrainerOptions resolved(TrainerOptions options, const ProcessGroup& group) {
   const std::vector<OptionRule> rules = rules_for(options, group);
   const auto broken = std::ranges::find(rules, true, &OptionRule::is_broken);
   if (broken != rules.end()) {
-    throw UsageError(
-        fmt::format("[Trainer] rank {} of {}: {}", group.rank(), group.size(), broken->fault));
+    throw UsageError(trainer_on(group), broken->fault, broken->remedy);
   }
   check_schedule(options.schedule);
   return options;
@@ -220,8 +225,9 @@ void check_same_number(ProcessGroup& group, double number, const char* what, con
   for (std::size_t rank = 1; rank < numbers.size(); ++rank) {
     if (bits(numbers[rank]) == bits(numbers[0])) continue;
     throw UsageError(
-        fmt::format("[Trainer] rank {} of {}: {} is {} on rank 0 and {} on rank {}; {}",
-                    group.rank(), group.size(), what, numbers[0], numbers[rank], rank, remedy));
+        trainer_on(group),
+        fmt::format("{} is {} on rank 0 and {} on rank {}", what, numbers[0], numbers[rank], rank),
+        remedy);
   }
 }
 

@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Checks of a Trainer's options: against each other and the group, and between the ranks, before a
-// difference trains another net on each.
+// difference trains another net on each. Also the context of a Trainer's errors.
 #pragma once
 
 #include <torch/optim/optimizer.h>
 
 #include "lockstep/amp/grad_scaler.h"
 #include "lockstep/comm/process_group.h"
+#include "lockstep/core/error.h"
 #include "lockstep/train/trainer_options.h"
 
 namespace lockstep {
+
+// Returns the context of a Trainer's errors on this rank.
+ErrorContext trainer_on(const ProcessGroup& group);
 
 // Returns the options with their defaults resolved: `automatic` becomes the mode that it selects,
 // both members check_finite are equal, and log can be called on every rank. UsageError for options

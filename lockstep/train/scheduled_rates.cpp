@@ -129,7 +129,7 @@ void ScheduledRates::set(std::int64_t step) {
 std::vector<std::string> ScheduledRates::resume() {
   auto lines = schedule_differences(schedule_, initial_, numbers_);
   initial_ = initial_rates(numbers_, std::move(initial_));
-  // A flat schedule sets no rate, and the loaded ones are those of the checkpoint's last step.
+  // A flat schedule sets no rate, and the loaded rates are from the checkpoint's last step.
   if (is_flat(schedule_) && !was_flat(numbers_)) scale(1);
   numbers_ = schedule_numbers(schedule_, initial_);
   return lines;

@@ -24,10 +24,10 @@ ScheduleNumbers schedule_numbers(const LearningRateSchedule& schedule,
 
 // Whether the schedule leaves every rate unchanged.
 bool is_flat(const LearningRateSchedule& schedule);
-// Whether the schedule of the checkpoint did.
+// Whether the schedule of the checkpoint left every rate unchanged.
 bool was_flat(const ScheduleNumbers& checkpoint);
 
-// Returns the initial rates for a resumed run: those of the checkpoint, or `rates` where it has
+// Returns the initial rates for a resumed run: the rates of the checkpoint, or `rates` where it has
 // none.
 std::vector<double> initial_rates(const ScheduleNumbers& checkpoint, std::vector<double> rates);
 
@@ -49,7 +49,7 @@ class ScheduledRates {
   // rate that was set elsewhere.
   void set(std::int64_t step);
 
-  // For a checkpoint to save, or to replace.
+  // The numbers that a checkpoint saves, and replaces when it is loaded.
   ScheduleNumbers& numbers() { return numbers_; }
   // Call it after a checkpoint was loaded into the optimizer and the numbers: takes the initial
   // rates of the checkpoint. Returns schedule_differences().

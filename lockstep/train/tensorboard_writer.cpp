@@ -24,8 +24,8 @@
 namespace lockstep {
 namespace {
 
-constexpr std::size_t kGathered = std::size_t{64} << 10;
-constexpr std::chrono::seconds kUnwritten{2};
+constexpr std::size_t kFlushBytes = std::size_t{64} << 10;
+constexpr std::chrono::seconds kFlushInterval{2};
 
 // Field numbers of tensorboard/compat/proto: event (also its session log), summary, histogram,
 // tensor, tensor_shape.
@@ -72,7 +72,7 @@ std::string as_utf8(std::string_view text) {
       .get<std::string>();
 }
 
-// Of a tensor of any layout, as it is used.
+// Returns the elements of a tensor of any layout on the host, in double.
 at::Tensor all_elements(const at::Tensor& values) {
   at::Tensor dense = values.detach();
   if (dense.is_quantized()) dense = dense.dequantize();
@@ -157,7 +157,7 @@ class TensorBoardWriter::File {
         .integer(fields::kEventStep, step)
         .message(field, message);
     gathered_ += event_record(event.encoded());
-    if (gathered_.size() >= kGathered || Clock::now() - written_at_ >= kUnwritten) write();
+    if (gathered_.size() >= kFlushBytes || Clock::now() - written_at_ >= kFlushInterval) write();
   }
 
   void write() {

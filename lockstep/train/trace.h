@@ -46,8 +46,8 @@ class Trace {
     std::unique_ptr<State> state_;  // null unless something is recorded
   };
 
-  // Collective. Measures the offset of each machine's clock to that of rank 0. UsageError on every
-  // rank if rank 0 cannot write the file, for ranks that are threads, and if this process has
+  // Collective. Measures the offset of each machine's clock to the clock of rank 0. UsageError on
+  // every rank if rank 0 cannot write the file, for ranks that are threads, and if this process has
   // another Trace; BackendError as from WholeFile.
   Trace(std::filesystem::path file, GroupArgument group, const TraceOptions& options = {});
   // Without finish(), as after an exception, rank 0 writes its own spans. Never throws, and does

@@ -12,8 +12,8 @@
 namespace lockstep {
 namespace {
 
-// Numbers of threads, in the order in which a viewer shows them. They differ from those of
-// processes: Perfetto would take such a thread for the process's main thread.
+// Numbers of threads, in the order in which a viewer shows them. They differ from the numbers
+// of processes: Perfetto would take such a thread for the process's main thread.
 constexpr int kTraining = 1;
 constexpr int kFirstTrack = 2;   // reductions in flight
 constexpr int kWriter = 10'000;  // writes checkpoints

@@ -14,7 +14,7 @@ struct TracedRank {
   int rank = 0;
   // The text beside the rank's name: its host, and what is missing.
   std::string label = {};
-  // Nanoseconds to add to the times of the spans, so that those of all ranks begin near 0.
+  // Nanoseconds to add to the times of the spans, so that the spans of all ranks begin near 0.
   std::int64_t shift = 0;
   std::vector<RecordedSpan> spans = {};
 };

@@ -64,8 +64,8 @@ class Trainer : public TrainerCore {
   // batches, once per epoch: libtorch's data loaders, MemoryLoader, a std::vector. `loss(model,
   // batch)` returns the mean loss over the batch as a tensor of one element. The range or the
   // function chooses the device of a batch. Every rank needs the same number of batches. Returns a
-  // summary per epoch; that of an epoch resumed in its middle covers the rest of it. Exceptions of
-  // the functions pass through and leave the trainer usable, unless the group is unusable.
+  // summary per epoch; for an epoch that was resumed in its middle, it covers the rest. Exceptions
+  // of the functions pass through and leave the trainer usable, unless the group is unusable.
   //
   // With checkpoints, fit() can be called once, and the last checkpoint is on the disk when it
   // returns: BackendError if it could not be written.

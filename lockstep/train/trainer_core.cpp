@@ -1,25 +1,172 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Runs the epochs of a Trainer.
+// Runs the epochs of a Trainer. TrainerStep orders what one step does to gradients and parameters.
 #include "lockstep/train/trainer_core.h"
 
 #include <cmath>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include <ATen/ATen.h>
 #include <fmt/format.h>
+#include <torch/nn/module.h>
+#include <torch/nn/utils/clip_grad.h>
 
+#include "lockstep/amp/autocast.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/trace_span.h"
+#include "lockstep/optim/clip_grad.h"
+#include "lockstep/optim/parameter_groups.h"
 #include "lockstep/parallel/model_checks.h"
 #include "lockstep/parallel/sync_batch_norm.h"
 #include "lockstep/train/option_checks.h"
+#include "lockstep/train/scheduled_rates.h"
 #include "lockstep/train/share_buffers.h"
 #include "lockstep/train/trainer_progress.h"
-#include "lockstep/train/trainer_step.h"
 
 namespace lockstep {
+namespace {
+
+ErrorDetails within_step(const Error& error, std::string step, const ProcessGroup& group) {
+  ErrorContext context = trainer_on(group);
+  context.operation = std::move(step);
+  return within(context, error);
+}
+
+}  // namespace
+
+// A step: forward, backward, clipping, rate, optimizer.
+class TrainerStep {
+ public:
+  // Keeps a reference to the options.
+  explicit TrainerStep(const TrainerOptions& options);
+  TrainerStep(const TrainerStep&) = delete;
+  TrainerStep& operator=(const TrainerStep&) = delete;
+
+  // Call it once. `model` is null unless distributed. UsageError for a second call, and if the
+  // device of the parameters cannot compute with .amp.
+  void use(std::shared_ptr<torch::nn::Module> module,
+           std::shared_ptr<DistributedDataParallelBase> model,
+           std::unique_ptr<torch::optim::Optimizer> optimizer);
+  // Call both after use(). optimizer() throws UsageError before it.
+  torch::nn::Module& module() const { return *module_; }
+  torch::optim::Optimizer& optimizer() const;
+  // The rate of the first parameter group.
+  double learning_rate() const;
+  GradScaler& scaler() { return scaler_; }
+  // Returns everything that a step changes, and the numbers that determine its learning rates.
+  CheckpointContents contents();
+  ScheduledRates& rates() { return rates_; }
+
+  // Discards a step that ended with an error.
+  void abandon();
+  // Returns the loss of one batch, detached. With `synchronize`, the gradients, whole or divided,
+  // are means over the ranks when it returns.
+  at::Tensor backward(const std::function<at::Tensor()>& loss, bool synchronize);
+  // Updates the parameters at the rates for step number `steps`, and increments `steps`. Returns
+  // false if the step was skipped.
+  bool update(std::int64_t& steps);
+
+ private:
+  void clip_gradients();
+
+  const TrainerOptions& options_;
+  GradScaler scaler_;
+  std::shared_ptr<torch::nn::Module> module_;
+  std::shared_ptr<DistributedDataParallelBase> model_;  // null unless distributed
+  std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  at::Device device_ = at::kCPU;  // holds the parameters
+  ScheduledRates rates_;
+};
+
+TrainerStep::TrainerStep(const TrainerOptions& options)
+    : options_(options), scaler_({.enabled = options.amp == at::kHalf}), rates_(options.schedule) {}
+
+void TrainerStep::use(std::shared_ptr<torch::nn::Module> module,
+                      std::shared_ptr<DistributedDataParallelBase> model,
+                      std::unique_ptr<torch::optim::Optimizer> optimizer) {
+  if (optimizer_) {
+    throw UsageError("[Trainer] optimize_with() was called before. A trainer has one optimizer");
+  }
+  if (optimizer) optim::remove_repeats("Trainer", *optimizer);
+  const std::vector<at::Tensor> parameters =
+      optimizer ? optim::parameters_of(*optimizer) : std::vector<at::Tensor>();
+  if (parameters.empty()) {
+    throw UsageError("[Trainer] optimize_with() needs an optimizer that has parameters");
+  }
+  device_ = parameters.front().device();
+  if (options_.amp) const Autocast is_possible(device_, options_.amp);
+  module_ = std::move(module);
+  model_ = std::move(model);
+  optimizer_ = std::move(optimizer);
+  rates_.use(*optimizer_);
+}
+
+torch::optim::Optimizer& TrainerStep::optimizer() const {
+  if (optimizer_) return *optimizer_;
+  throw UsageError("[Trainer] there is no optimizer yet. Call optimize_with() first");
+}
+
+double TrainerStep::learning_rate() const {
+  return optimizer().param_groups().front().options().get_lr();
+}
+
+CheckpointContents TrainerStep::contents() {
+  return {.module = module_,
+          .optimizer = optimizer_.get(),
+          .scaler = scaler_.is_enabled() ? &scaler_ : nullptr,
+          .scheduler = &rates_.numbers()};
+}
+
+void TrainerStep::abandon() {
+  optimizer().zero_grad();
+  scaler_.abandon_step();
+}
+
+at::Tensor TrainerStep::backward(const std::function<at::Tensor()>& loss, bool synchronize) {
+  std::optional<NoSync> no_sync;
+  if (model_ && !synchronize) no_sync.emplace(model_->no_sync());
+  at::Tensor value;
+  {
+    std::optional<Autocast> autocast;
+    if (options_.amp) autocast.emplace(device_, options_.amp);
+    const TracedSpan span("forward");
+    value = loss();
+  }
+  const TracedSpan span("backward");
+  const bool accumulates = options_.accumulation_steps > 1;
+  scaler_.scale(accumulates ? value / options_.accumulation_steps : value).backward();
+  if (options_.check_finite && !model_) check_finite_gradients(*module_);
+  return value.detach();
+}
+
+bool TrainerStep::update(std::int64_t& steps) {
+  const TracedSpan span("optimizer");
+  rates_.set(steps);
+  if (options_.max_grad_norm) clip_gradients();
+  const bool stepped = scaler_.step(*optimizer_);
+  scaler_.update();
+  ++steps;
+  if (options_.check_in_sync > 0 && steps % options_.check_in_sync == 0) {
+    check_in_sync(*model_, {.gradients = true});
+  }
+  optimizer_->zero_grad();
+  return stepped;
+}
+
+void TrainerStep::clip_gradients() {
+  scaler_.unscale_(*optimizer_);
+  if (model_) {
+    clip_grad_norm_(*model_, *options_.max_grad_norm);
+  } else {
+    torch::nn::utils::clip_grad_norm_(distinct_parameters(*module_), *options_.max_grad_norm);
+  }
+}
 
 void detail::sync_batchnorm(torch::nn::Module& net, ProcessGroup& group) {
   convert_sync_batchnorm(net, group);
@@ -56,7 +203,7 @@ void TrainerCore::use(std::shared_ptr<torch::nn::Module> module,
 std::vector<EpochSummary> TrainerCore::run_epochs(const detail::RunBatches& run_batches,
                                                   const FitOptions& fit) {
   if (options_.patience > 0 && !fit.evaluate) {
-    throw UsageError("[Trainer] .patience needs the function evaluate");
+    throw UsageError(trainer_on(*group_), ".patience needs the function evaluate");
   }
   step_->abandon();  // an earlier call may have ended with an error
   check_same_training(*group_, options_, fit, step_->optimizer(), step_->scaler());
@@ -76,7 +223,7 @@ std::vector<EpochSummary> TrainerCore::run_epochs(const detail::RunBatches& run_
     ++progress_->epoch;
     progress_->batches = 0;
     progress_->samples = 0;
-    // Comes first: it may change what the checkpoint keeps, such as learning rates.
+    // This comes before the checkpoint, of which it may change contents, such as learning rates.
     if (fit.end_epoch) fit.end_epoch(summary);
     if (saves_) save(summary.evaluation, fit.sampler);
   }
@@ -88,9 +235,10 @@ std::vector<EpochSummary> TrainerCore::run_epochs(const detail::RunBatches& run_
 bool TrainerCore::open_checkpoints(EpochSampler* sampler) {
   if (!options_.checkpoints) return false;
   if (saves_) {
-    throw UsageError(
-        "[Trainer] fit() of a trainer with checkpoints can be called once, since a checkpoint does "
-        "not record which call wrote it; make another trainer, with another folder");
+    throw UsageError(trainer_on(*group_),
+                     "fit() of a trainer with checkpoints can be called once, since a checkpoint "
+                     "does not record which call wrote it",
+                     "make another trainer, with another folder");
   }
   const TrainerCheckpointOptions& checkpoints = *options_.checkpoints;
   CheckpointContents contents = step_->contents();
@@ -128,8 +276,7 @@ EpochSummary TrainerCore::run_epoch(const detail::RunBatches& run_batches, const
     }
   });
   if (epoch.batches() == 0 && !resumed) {
-    throw UsageError(fmt::format("[Trainer] rank {} of {}: {} has no batches", group_->rank(),
-                                 group_->size(), epoch.label()));
+    throw UsageError(trainer_on(*group_), epoch.label() + " has no batches");
   }
   EpochSummary summary = epoch.finish(step_->learning_rate());
   if (fit.evaluate) summary.evaluation = evaluated(fit);
@@ -166,9 +313,9 @@ void TrainerCore::train_on(const detail::TrainerBatch& batch, TrainerEpoch& epoc
     epoch.add_loss(loss, batch.samples);
     if (steps) finish_step(loss, batch.is_last, epoch, fit);
   } catch (const NonFiniteGradient& error) {
-    throw NonFiniteGradient(fmt::format("{}: {}", epoch.where(), error.what()));
+    throw NonFiniteGradient(within_step(error, epoch.where(), *group_));
   } catch (const OutOfSync& error) {
-    throw OutOfSync(fmt::format("{}: {}", epoch.where(), error.what()));
+    throw OutOfSync(within_step(error, epoch.where(), *group_));
   }
   if (lines_) lines_->step([&] { return epoch.where(); }, loss);
 }
@@ -192,10 +339,10 @@ void TrainerCore::finish_step(const at::Tensor& loss, bool is_last, TrainerEpoch
 void TrainerCore::require_size(const detail::TrainerBatch& batch,
                                const EpochSampler* sampler) const {
   if (batch.samples >= 0 || sampler == nullptr || saves_ == nullptr) return;
-  throw UsageError(
-      "[Trainer] a checkpoint with a sampler counts samples, and this type of batch does not say "
-      "how many it has; give it a member data, whose first dimension is that of samples, or "
-      "size()");
+  throw UsageError(trainer_on(*group_),
+                   "a checkpoint with a sampler counts samples, and this type of batch does not "
+                   "say how many it has",
+                   "give it a member data, whose first dimension counts samples, or size()");
 }
 
 void TrainerCore::save(const std::optional<double>& score, const EpochSampler* sampler) {

@@ -41,10 +41,10 @@ struct TrainerBatch {
 };
 
 using TrainOn = std::function<void(const TrainerBatch&)>;
-// Passes each batch of an epoch to the function.
+// Calls the function with each batch of an epoch.
 using RunBatches = std::function<void(const TrainOn&)>;
 
-// The number of samples in a batch; -1 if its type does not tell.
+// Returns the number of samples in a batch; -1 if its type does not tell.
 template <class Batch>
 std::int64_t samples_in(const Batch& batch) {
   if constexpr (requires { batch.data.size(0); }) {

@@ -46,14 +46,14 @@ struct TrainerCheckpointOptions {
   std::vector<NamedTensor> tensors = {};
 };
 
-// Ranks compare the options when fit() begins, together with those of the optimizer, the scaler and
-// the sampler: UsageError on every rank, which names the first difference. At the end of an epoch
-// they also compare the learning rate, and the number that evaluate() returned if it decides
-// something. Not compared: log, batches_per_line, the checkpoints' folder, keep_last and keep_best,
-// which only rank 0 uses; the devices of `distributed`, whose other options are compared when the
-// model is wrapped; the order of batches without a sampler; what callbacks do; and the options of
-// an optimizer other than libtorch's SGD, Adam, AdamW, RMSprop and Adagrad, except its learning
-// rates.
+// Ranks compare the options when fit() begins, together with the options of the optimizer, the
+// scaler and the sampler: UsageError on every rank, which names the first difference. At the end of
+// an epoch they also compare the learning rate, and the number that evaluate() returned if it
+// decides something. Not compared: log, batches_per_line, the checkpoints' folder, keep_last and
+// keep_best, which only rank 0 uses; the devices of `distributed`, whose other options are compared
+// when the model is wrapped; the order of batches without a sampler; what callbacks do; and the
+// options of an optimizer other than libtorch's SGD, Adam, AdamW, RMSprop and Adagrad, except its
+// learning rates.
 struct TrainerOptions {
   TrainingMode mode = TrainingMode::automatic;
   std::int64_t epochs = 1;
@@ -121,20 +121,21 @@ struct StepSummary {
 struct FitOptions {
   // The sampler that the loader was made with. fit() sets its epoch, and can resume in the middle
   // of an epoch with any number of ranks. Without it, a resumed fit() skips batches of the range,
-  // which must not depend on random numbers, and needs as many ranks as before. It must outlive
+  // which must not depend on random numbers, and needs the former number of ranks. It must outlive
   // fit().
   EpochSampler* sampler = nullptr;
-  // With .resume, called before the first epoch with the number of steps in the checkpoint; 0
-  // without a checkpoint. Training repeats the later steps of a killed run, so the program should
-  // drop its records of them, for example by purge(steps + 1) of a TensorBoardWriter.
+  // fit() with .resume calls this before the first epoch with the number of steps in the
+  // checkpoint; 0 without a checkpoint. Training repeats the later steps of a killed run, so the
+  // program should drop its records of them, for example by purge(steps + 1) of a
+  // TensorBoardWriter.
   std::function<void(std::int64_t steps)> resumed = {};
   std::function<void(std::int64_t epoch)> begin_epoch = {};
   std::function<void(const StepSummary&)> after_step = {};
-  // Called after each epoch. Returns a number that is the same on every rank, as accuracy() does;
-  // higher is better.
+  // fit() calls this after each epoch. Returns a number that is the same on every rank, as
+  // accuracy() does; higher is better.
   std::function<double()> evaluate = {};
-  // Called before the checkpoint of the epoch, which includes the changes made here, such as
-  // learning rates.
+  // fit() calls this before it saves the checkpoint of the epoch, which includes the changes made
+  // here, such as learning rates.
   std::function<void(const EpochSummary&)> end_epoch = {};
 };
 

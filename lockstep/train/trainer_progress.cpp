@@ -16,6 +16,7 @@
 #include "lockstep/comm/types/call_origin.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/number.h"
+#include "lockstep/train/option_checks.h"
 #include "lockstep/train/over_ranks.h"
 
 namespace lockstep {
@@ -125,17 +126,16 @@ EpochSummary TrainerEpoch::finish(double learning_rate) {
   const auto ends = all_gather_object(EndOfRank{time.count(), learning_rate}, group_);
   for (std::size_t rank = 1; rank < ends.size(); ++rank) {
     if (ends[rank].learning_rate == ends[0].learning_rate) continue;
-    throw UsageError(fmt::format(
-        "[Trainer] rank {} of {}: {} ends with the learning rate {} on rank 0 and {} on rank {}; "
-        "change it alike on every rank",
-        group_.rank(), group_.size(), label(), ends[0].learning_rate, ends[rank].learning_rate,
-        rank));
+    throw UsageError(trainer_on(group_),
+                     fmt::format("{} ends with the learning rate {} on rank 0 and {} on rank {}",
+                                 label(), ends[0].learning_rate, ends[rank].learning_rate, rank),
+                     "change it alike on every rank");
   }
   summary_.seconds = std::ranges::max(ends, {}, &EndOfRank::seconds).seconds;
   return summary_;
 }
 
-// The samples of a whole epoch. Needs a sampler.
+// Returns the number of samples in a whole epoch. Needs a sampler.
 std::int64_t TrainerEpoch::samples_of_all_ranks() const {
   return static_cast<std::int64_t>(sampler_->size()) * group_.size();
 }
@@ -152,10 +152,8 @@ TrainerSaves::TrainerSaves(const TrainerCheckpointOptions& options, CheckpointCo
 
 void TrainerSaves::require_new_folder() const {
   if (folder_.can_save()) return;
-  throw UsageError(fmt::format(
-      "{} has checkpoints of an earlier run; resume it (.resume, or --resume of lockstep), or "
-      "choose another folder",
-      path_));
+  throw UsageError(trainer_on(group_), path_ + " has checkpoints of an earlier run",
+                   "resume it (.resume, or --resume of lockstep), or choose another folder");
 }
 
 std::optional<TrainerProgress> TrainerSaves::load(EpochSampler* sampler) {
@@ -180,11 +178,12 @@ TrainerProgress TrainerSaves::progress_at(const CheckpointPosition& position,
   }
   const std::int64_t ranks = note(position.notes, kRanks);
   if (progress.batches > 0 && ranks != group_.size()) {
-    throw CheckpointError(fmt::format(
-        "the checkpoint of step {} was saved in the middle of an epoch by {} rank{}, and there {} "
-        "{} now; give fit() the sampler, which then goes on at the right sample",
-        position.step, ranks, ranks == 1 ? "" : "s", group_.size() == 1 ? "is" : "are",
-        group_.size()));
+    throw CheckpointError(ErrorDetails{
+        .cause = fmt::format("the checkpoint of step {} was saved in the middle of an epoch by {} "
+                             "rank{}, and there {} {} now",
+                             position.step, ranks, ranks == 1 ? "" : "s",
+                             group_.size() == 1 ? "is" : "are", group_.size()),
+        .remedy = "give fit() the sampler, which then resumes at the right sample"});
   }
   return progress;
 }

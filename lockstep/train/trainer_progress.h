@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Where a Trainer stands: counted over an epoch, saved in checkpoints and found again.
+// The progress of a Trainer: counted over an epoch, saved in checkpoints and loaded from them.
 #pragma once
 
 #include <chrono>
@@ -17,7 +17,7 @@
 
 namespace lockstep {
 
-// The same on every rank.
+// How far training has come; the same on every rank.
 struct TrainerProgress {
   std::int64_t steps = 0;  // over all epochs
   std::int64_t epoch = 0;
@@ -67,8 +67,8 @@ class TrainerEpoch {
   EpochSummary summary_;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::int64_t batches_ = 0;
-  std::int64_t samples_of_step_ = 0;   // of this rank since the last step; -1 if unknown
-  std::int64_t samples_of_batch_ = 0;  // of all ranks in a full batch
+  std::int64_t samples_of_step_ = 0;   // this rank's samples since the last step; -1 if unknown
+  std::int64_t samples_of_batch_ = 0;  // the samples of all ranks in a full batch
   at::Tensor losses_;                  // the weighted sum, on the device
   double weights_ = 0;
 };

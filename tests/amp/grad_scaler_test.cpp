@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The scale and the skipped steps: those of PyTorch's scaler, and the same on every rank.
+// The scale and the skipped steps are equal to PyTorch's, and the same on every rank.
 #include "lockstep/amp/grad_scaler.h"
 
 #include <cmath>
@@ -364,7 +364,7 @@ TEST(GradScaler, RanksWithWholeGradientsExchangeNothing) {
   });
 }
 
-// Of this rank, during the function.
+// Bytes that this rank sends during the function.
 template <class Function>
 std::uint64_t bytes_sent_by(ProcessGroup& group, const Function& function) {
   const std::uint64_t before = group.bytes_sent();

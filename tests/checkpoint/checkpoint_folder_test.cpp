@@ -108,10 +108,12 @@ TEST_F(CheckpointFolderAlone, ASchedulersNumbersMustBeFiniteAndTheirNamesUtf8) {
     checkpoints.save({.module = net.ptr(), .scheduler = &scheduler}, {.step = 1});
     checkpoints.wait();
   };
-  EXPECT_THAT(message_of<UsageError>([&] {
-                save({{"base", 1}, {"minimum", std::nan("")}});
-              }),
-              HasSubstr("cannot keep \"minimum\" of the scheduler, which is nan on rank 0 of 1"));
+  EXPECT_THAT(
+      message_of<UsageError>([&] {
+        save({{"base", 1}, {"minimum", std::nan("")}});
+      }),
+      HasSubstr("[CheckpointFolder] rank 0 of 1: a checkpoint cannot keep \"minimum\" of the "
+                "scheduler, which is nan"));
   EXPECT_THAT(message_of<UsageError>([&] {
                 save({{"base", -HUGE_VAL}});
               }),

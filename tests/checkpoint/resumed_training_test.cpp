@@ -308,7 +308,7 @@ TEST_F(ResumedTrainingAlone, TheNewestThatIsNotDamagedIsLoadedAndAMessageSaysWhy
                                         HasSubstr("model.safetensors has 10 bytes instead of")),
                                   AllOf(HasSubstr("step-000000000002 is not used"),
                                         HasSubstr("manifest.json")),
-                                  HasSubstr("going on from")));
+                                  HasSubstr("resuming from")));
   EXPECT_THAT(lines_.back(), HasSubstr("step-000000000001, saved at step 1"));
 }
 

@@ -112,7 +112,7 @@ TEST(Objects, OfDifferentTypesAreRefused) {
     };
     testing::expect_error<UsageError>("two types", {"rank", "bytes", "same type"}, gather);
     if (rank.rank() == 1) {
-      testing::expect_error<UsageError>("no JSON", {"not JSON", "same type"},
+      testing::expect_error<UsageError>("no JSON", {"did not pass JSON", "same type"},
                                         [&] { broadcast_object(nlohmann::json(), 0, *group); });
     } else {
       EXPECT_EQ(broadcast_object("{", 0, *group), "{");

@@ -354,7 +354,7 @@ TEST(CurriculumSampler, TakesTheValuesOfLazilyNegatedScores) {
 template <class Call>
 void expect_refused(Call call, const std::string& value) {
   EXPECT_THAT(call, ThrowsMessage<UsageError>(
-                        AllOf(HasSubstr("CurriculumSampler, rank 1 of 2: "), HasSubstr(value))));
+                        AllOf(HasSubstr("[CurriculumSampler] rank 1 of 2: "), HasSubstr(value))));
 }
 
 TEST(CurriculumSampler, NamesWrongArguments) {

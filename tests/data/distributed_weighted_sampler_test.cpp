@@ -154,7 +154,7 @@ void expect_refused(const at::Tensor& bad, std::int64_t num_samples, const std::
   EXPECT_THAT(
       [&] { DistributedWeightedSampler(bad, num_samples, 3, 1, {.replacement = replacement}); },
       ThrowsMessage<UsageError>(
-          AllOf(HasSubstr("DistributedWeightedSampler, rank 1 of 3: "), HasSubstr(message))));
+          AllOf(HasSubstr("[DistributedWeightedSampler] rank 1 of 3: "), HasSubstr(message))));
 }
 
 TEST(DistributedWeightedSampler, RefusesBadWeights) {
@@ -182,8 +182,8 @@ TEST(DistributedWeightedSampler, RefusesWhatCannotBeDrawn) {
   expect_refused(weights(), 6, "6 samples were asked for without replacement, but 5 weights are",
                  /*replacement=*/false);
   EXPECT_THAT([] { DistributedWeightedSampler(weights(), 4, 2, 2); },
-              ThrowsMessage<UsageError>(
-                  HasSubstr("DistributedWeightedSampler: rank 2 of 2 replicas does not exist")));
+              ThrowsMessage<UsageError>(AllOf(HasSubstr("[DistributedWeightedSampler]"),
+                                              HasSubstr("rank 2 of 2 replicas does not exist"))));
   DistributedWeightedSampler sampler(weights(), 30, 2, 0);
   EXPECT_THAT([&] { sampler.reset(7); },
               ThrowsMessage<UsageError>(HasSubstr("a data set of 7 samples, but 6 weights")));

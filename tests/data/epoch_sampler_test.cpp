@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The warning about epochs that all have the same order, and going on from a cursor.
+// The warning about epochs that all have the same order, and resuming from a cursor.
 #include "lockstep/data/epoch_sampler.h"
 
 #include <algorithm>
@@ -43,7 +43,7 @@ TEST(EpochSampler, WarnsWhenASecondEpochRepeatsTheFirst) {
   sampler.reset();
   EXPECT_THAT(
       warnings.messages(),
-      ElementsAre("DistributedSampler, rank 0 of 2: set_epoch was not called since the last "
+      ElementsAre("[DistributedSampler] rank 0 of 2: set_epoch was not called since the last "
                   "epoch, so this epoch has the same order; call "
                   "sampler.set_epoch(epoch) before each epoch"));
 }
@@ -72,7 +72,7 @@ TEST(EpochSampler, WarnsOfWeightedDrawsToo) {
   run_epoch(sampler);
   run_epoch(sampler);
   EXPECT_THAT(warnings.messages(),
-              ElementsAre(HasSubstr("DistributedWeightedSampler, rank 0 of 2: set_epoch")));
+              ElementsAre(HasSubstr("[DistributedWeightedSampler] rank 0 of 2: set_epoch")));
 }
 
 // In a process that runs nothing else: another test, or this one before, may have caused the

@@ -147,7 +147,7 @@ TEST(ShardingFilter, DealsALoadersBatchesInEachEpoch) {
 
 TEST(ShardingFilter, RefusesARankThatDoesNotExist) {
   EXPECT_THAT([] { ShardingFilter(Numbers{}, 2, 2); },
-              ThrowsMessage<UsageError>(HasSubstr("ShardingFilter: rank 2 of 2 replicas")));
+              ThrowsMessage<UsageError>(HasSubstr("[ShardingFilter] rank 2 of 2 replicas")));
   ShardingFilter empty(Numbers{}, 2, 1);
   EXPECT_THAT(items_of(empty), IsEmpty());
 }

@@ -34,7 +34,7 @@ using ::testing::IsEmpty;
 using ::testing::StartsWith;
 using ::testing::ThrowsMessage;
 
-// For scripts: waits until somebody has made that file.
+// For scripts: waits until the file exists.
 const std::string kMeet = "meet() { until test -e $TMPDIR/$1; do sleep 0.01; done; }; ";
 
 class Agent : public ::testing::Test {

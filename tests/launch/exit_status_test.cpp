@@ -69,11 +69,11 @@ TEST_F(MemoryKillsTest, AKillOfLongAgoNeedNotBeTheReason) {
   write("sys/fs/cgroup/job/memory.events", "oom 5\noom_kill 3\n");
   kills.look();
   EXPECT_EQ(kills.words(), "killed by the kernel: the machine is out of memory");
-  EXPECT_EQ(kills.words_of_late(), kills.words());
+  EXPECT_EQ(kills.recent_kill_words(), kills.words());
   std::this_thread::sleep_for(MemoryKills::kTimeToEnd);
   kills.look();
   EXPECT_EQ(kills.words(), "killed by signal 9 (SIGKILL), likely out of memory or kill -9");
-  EXPECT_EQ(kills.words_of_late(), "");
+  EXPECT_EQ(kills.recent_kill_words(), "");
 }
 
 TEST_F(MemoryKillsTest, NamesBothGuessesWithoutACount) {

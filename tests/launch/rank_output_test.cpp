@@ -81,7 +81,7 @@ TEST(LineMixer, EndsALineForAnotherWriter) {
   EXPECT_EQ(mixer.end_line(), "");
 }
 
-TEST(LineMixer, RepeatsThePrefixWhereALineIsDrawnAnew) {
+TEST(LineMixer, RepeatsThePrefixWhereALineIsDrawnAgain) {
   LineMixer mixer;
   EXPECT_EQ(mixer.add(0, "[0] ", "\r1 %", false), "\r[0] 1 %");
   EXPECT_EQ(mixer.add(0, "[0] ", "\r", false), "\r");

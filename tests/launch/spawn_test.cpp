@@ -264,7 +264,7 @@ TEST_F(Spawn, DoesNotForkAProcessThatHasStartedThreads) {
   std::promise<void> end;
   std::jthread thread([&] { end.get_future().wait(); });
   EXPECT_THAT([] { spawn(2, [](int) {}, {.start_method = StartMethod::fork}); },
-              ThrowsMessage<UsageError>(AllOf(HasSubstr("Call spawn before"),
+              ThrowsMessage<UsageError>(AllOf(HasSubstr("call spawn before"),
                                               HasSubstr("one thread"), HasSubstr("lockstep run"))));
   end.set_value();
   thread.join();

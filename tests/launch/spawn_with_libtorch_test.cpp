@@ -22,7 +22,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-const auto refuses = ThrowsMessage<UsageError>(HasSubstr("Call spawn before"));
+const auto refuses = ThrowsMessage<UsageError>(HasSubstr("call spawn before"));
 
 // The tensor that a rank makes, as it comes back.
 template <class Function>
@@ -98,7 +98,7 @@ TEST(SpawnWithLibtorch, WarnsThroughLibtorch) {
 }
 
 // The fork has ended those that OpenBLAS started at load.
-TEST(SpawnWithLibtorch, CountsThreadsAnewAfterAFork) {
+TEST(SpawnWithLibtorch, CountsThreadsAgainAfterAFork) {
   const auto nothing = [](int) {};
   spawn(1, nothing);
   {
@@ -123,7 +123,7 @@ TEST(SpawnWithLibtorch, ThreadsOfARankMayComputeThoughTheParentHasSetTheirNumber
 }
 
 // After cuInit() CUDA does not work in a fork, whether CUDA has threads or not.
-TEST(SpawnWithLibtorch, StartsRanksAnewOnceAGpuHasBeenUsed) {
+TEST(SpawnWithLibtorch, RunsTheProgramAgainOnceAGpuHasBeenUsed) {
   if (!at::hasCUDA()) GTEST_SKIP() << "there is no GPU";
   const auto sum = [] { return at::ones({8}, at::Device(at::kCUDA, 0)).sum().item<double>(); };
   const auto on_the_gpu = [&](int rank) { return rank + sum(); };
@@ -133,7 +133,7 @@ TEST(SpawnWithLibtorch, StartsRanksAnewOnceAGpuHasBeenUsed) {
 }
 
 // The last one here: these threads stay.
-TEST(SpawnWithLibtorch, StartsRanksAnewOnceLibtorchHasComputedWithThreads) {
+TEST(SpawnWithLibtorch, RunsTheProgramAgainOnceLibtorchHasComputedWithThreads) {
   at::set_num_threads(2);
   const auto sum = [] { return at::ones({4, 500'000}).sum().item<double>(); };
   EXPECT_EQ(sum(), 2e6);

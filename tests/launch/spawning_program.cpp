@@ -16,7 +16,7 @@
 #include "lockstep/core/environment.h"
 #include "lockstep/core/process/cpu.h"
 #include "lockstep/launch/spawn.h"
-#include "lockstep/launch/start_anew.h"
+#include "lockstep/launch/start_method.h"
 #include "lockstep/rendezvous/store_client.h"
 
 namespace lockstep {
@@ -24,7 +24,7 @@ namespace {
 
 using Arguments = std::vector<std::string>;
 
-const SpawnOptions kAnew{.start_method = StartMethod::spawn};
+const SpawnOptions kRerun{.start_method = StartMethod::spawn};
 
 void say(const std::string& line) {
   std::puts(line.c_str());
@@ -34,12 +34,12 @@ void say(const std::string& line) {
 void results(const Arguments& arguments) {
   say(fmt::format("main of {}", fmt::join(arguments, "|")));
   const auto numbers = spawn(
-      2, [](int rank) { return rank * 1.5; }, kAnew);
+      2, [](int rank) { return rank * 1.5; }, kRerun);
   const auto strings = spawn(
       2, [](int rank) { return std::string(static_cast<std::size_t>(rank) * 1000000, 'x'); },
-      kAnew);
+      kRerun);
   spawn(
-      2, [](int) {}, kAnew);
+      2, [](int) {}, kRerun);
   say(fmt::format("{} {} {}", numbers[0], numbers[1], strings[1].size()));
 }
 
@@ -79,10 +79,10 @@ void earlier_calls(const Arguments&) {
   seen += outcome(2, fails, quiet) + "\n";
   seen += outcome(0, [](int) { return 0; }, {}) + "\n";
   seen += outcome(
-              2, [](int) { return ::getpid(); }, kAnew) +
+              2, [](int) { return ::getpid(); }, kRerun) +
           "\n";
   const auto in_ranks = spawn(
-      2, [&](int) { return seen; }, kAnew);
+      2, [&](int) { return seen; }, kRerun);
   say(in_ranks[0] == seen && in_ranks[1] == seen ? "the same:" : "other:");
   say(seen);
 }
@@ -96,7 +96,7 @@ void throws(const Arguments&) {
         LocalStore(*environment("LOCKSTEP_STORE"))
             .get("never", Deadline::after(std::chrono::seconds(60)));
       },
-      kAnew);
+      kRerun);
 }
 
 void nested(const Arguments&) {
@@ -107,14 +107,14 @@ void nested(const Arguments&) {
         for (const int value : spawn(2, [&](int inner) { return 10 * rank + inner; })) sum += value;
         return sum;
       },
-      kAnew);
+      kRerun);
   say(fmt::format("{} {}", sums[0], sums[1]));
   for (const StartMethod method : {StartMethod::fork, StartMethod::spawn}) {
     try {
       spawn(1,
             [](int) {
               spawn(
-                  1, [](int) {}, kAnew);
+                  1, [](int) {}, kRerun);
             },
             {.start_method = method});
     } catch (const RankFailed& error) {
@@ -130,7 +130,7 @@ void forked(const Arguments&) {
   }
   try {
     spawn(
-        1, [](int) {}, kAnew);
+        1, [](int) {}, kRerun);
   } catch (const UsageError& error) {
     say(error.what());
   }
@@ -158,19 +158,19 @@ void environments(const Arguments&) {
 
 void another_call(const Arguments&) {
   spawn(
-      is_rank() ? 3 : 2, [](int) {}, kAnew);
+      is_rank() ? 3 : 2, [](int) {}, kRerun);
 }
 
 void no_call(const Arguments&) {
   if (is_rank()) return;
   spawn(
-      2, [](int) {}, kAnew);
+      2, [](int) {}, kRerun);
 }
 
 void no_call_of_rank_1(const Arguments&) {
-  if (const RankStart* start = started_anew(); start != nullptr && start->rank == 1) return;
+  if (const RankStart* start = pending_start(); start != nullptr && start->rank == 1) return;
   spawn(
-      2, [](int) { ::pause(); }, kAnew);
+      2, [](int) { ::pause(); }, kRerun);
 }
 
 // For what its parent holds.
@@ -183,7 +183,7 @@ void waits_before(const Arguments&) {
 void removed(const Arguments&) {
   if (!is_rank()) std::filesystem::remove(std::filesystem::read_symlink("/proc/self/exe"));
   const auto numbers = spawn(
-      2, [](int rank) { return rank; }, kAnew);
+      2, [](int rank) { return rank; }, kRerun);
   say(fmt::format("{} {}", numbers[0], numbers[1]));
 }
 
@@ -192,7 +192,7 @@ void overwrites_its_name(const Arguments&) {
   const std::string name = program_invocation_name;
   std::ranges::fill_n(program_invocation_name, static_cast<std::ptrdiff_t>(name.size()), 'x');
   const auto names = spawn(
-      1, [&](int) { return name; }, kAnew);
+      1, [&](int) { return name; }, kRerun);
   say(names[0] == name ? "the same" : names[0]);
 }
 
@@ -204,7 +204,7 @@ void waits(const Arguments&) {
         LocalStore(*environment("LOCKSTEP_STORE"))
             .get("never", Deadline::after(std::chrono::seconds(600)));
       },
-      kAnew);
+      kRerun);
 }
 
 // A rank for each of two cores first, then too many, twice.

@@ -84,7 +84,7 @@ struct Maker {
   std::function<std::unique_ptr<torch::optim::Optimizer>(Parameters)> alone;
   std::function<std::unique_ptr<torch::optim::Optimizer>(Parameters, std::shared_ptr<ProcessGroup>)>
       sharded;
-  // Of a sharded one.
+  // Calls consolidate_state() of a sharded optimizer.
   std::function<void(torch::optim::Optimizer&)> consolidate;
 };
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Gradients equal those of the unwrapped module with the whole batch, whatever autograd is asked.
+// Gradients equal the gradients of the unwrapped module with the whole batch, in every use of
+// autograd.
 #include "tests/parallel/models.h"
 #include "tests/support/thread_group.h"
 #include <gtest/gtest.h>

@@ -202,7 +202,7 @@ TEST(DataParallel, TakesAnyArgumentsAndReturnsAnyStructureOfTensors) {
   expect_close(both.at(1), std::get<1>(expected)[1], "both 1");
   ASSERT_EQ(sums.at("sums").sizes(), (std::vector<std::int64_t>{2}));  // one for each replica
   expect_close(sums.at("sums").sum(), std::get<2>(expected).at("sums"), "sums");
-  EXPECT_EQ(samples, 3);  // replica 0's
+  EXPECT_EQ(samples, 3);  // from replica 0
   EXPECT_EQ(*anything, 3);
 
   // Each output leads back to the parameters, together or alone.

@@ -11,7 +11,7 @@
 
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/process/peak_memory.h"
+#include "lockstep/core/process/memory.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "lockstep/train/over_ranks.h"
 
@@ -184,7 +184,7 @@ TEST(DdpProcesses, AStopInBackwardIsATimeoutThatNamesIt) {
 
 // Sanitizers hold memory of their own.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-// Of its own and of what the ranks share, now.
+// Returns the memory that this process holds now, with what the ranks share.
 std::int64_t held_memory() {
   reset_peak_memory();
   return peak_memory();

@@ -247,10 +247,11 @@ TEST(DistributedDataParallel, OutputsMayBeChangedInPlaceBeforeTheLoss) {
   expect_structure<Tensor>(view, change_a_view);
 }
 
-// Of a graph that lasts, such as that of a prompt that is learned elsewhere; another thread may
-// have made it, which numbers its nodes by itself.
+// The node belongs to a graph that lasts, such as one for a prompt that is learned elsewhere.
+// Another thread, which numbers its own nodes, may have made it.
 TEST(DistributedDataParallel, ANodeThatWasThereBeforeForwardGetsNoHooks) {
-  // Of this thread, one for each rank: libtorch does not let threads share a node as an input.
+  // Nodes made on this thread, one for each rank: libtorch does not let threads share a node as an
+  // input.
   const auto make_one_each = [] {
     const auto make = [] { return torch::ones({1, 2}, at::requires_grad()) * 2; };
     return std::vector{make(), make()};
@@ -433,7 +434,7 @@ TEST(DistributedDataParallel, SparseBuffersStayOrAreNamed) {
       };
       wrap(mask, false);
       EXPECT_THAT(testing::message_of<UsageError>([&] { wrap(mask, true); }),
-                  HasSubstr("buffer mask is sparse, and only dense tensors can be broadcast. Set "
+                  HasSubstr("buffer mask is sparse, and only dense tensors can be broadcast; set "
                             ".broadcast_buffers = false"));
       EXPECT_THAT(testing::message_of<UsageError>([&] { wrap(mask * (group->rank() + 1), false); }),
                   HasSubstr("rank 0 has buffer mask: elements with the hash"));

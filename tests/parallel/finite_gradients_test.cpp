@@ -115,11 +115,11 @@ TEST_P(CheckFinite, NamesTheParameterAndItsRankOnEveryRankAndGoesOn) {
           std::vector<std::optional<double>> gradients(3, group->rank());
           if (group->rank() == 1) gradients[parameter] = bad;
           const std::string named = fmt::format(
-              "reducing gradients: the gradient of {} is not finite on rank 1. Every rank",
-              "abc"[parameter]);
+              ": the gradient of {} is not finite on rank 1; every rank", "abc"[parameter]);
           EXPECT_THAT(model.error(gradients),
                       AllOf(HasSubstr(named),
-                            HasSubstr(fmt::format("[reducer] rank {} of 3", group->rank()))));
+                            HasSubstr(fmt::format("[reducer] reducing gradients, rank {} of 3",
+                                                  group->rank()))));
           model.clear(++step % 2 == 0);
           model.backward({0, group->rank(), 3 * group->rank()});
           for (int i = 0; i < 3; ++i) EXPECT_EQ(model.last_element(i), (i > 1 ? 3 : i));
@@ -139,7 +139,7 @@ TEST_P(CheckFinite, NamesAllRanksAndTheFirstParameters) {
           {kInf, kNan, 1}, {1, 1, 1}, {-kInf, 1, kNan}};
       EXPECT_THAT(model.error(gradients[static_cast<std::size_t>(group->rank())]),
                   HasSubstr("the gradient of a is not finite on ranks 0 and 2; the gradient of b "
-                            "is not finite on rank 0; the gradient of c is not finite on rank 2."));
+                            "is not finite on rank 0; the gradient of c is not finite on rank 2;"));
       model.clear(true);
       EXPECT_THAT(model.error(std::vector<std::optional<double>>(3, kNan)),
                   HasSubstr("the gradient of a is not finite on ranks 0, 1 and 2;"));
@@ -153,7 +153,7 @@ TEST_P(CheckFinite, TellsAnOverflowInTheSumFromATermThatIsNotFinite) {
     for (int step = 0; step < 2; ++step) {
       const std::string error = model.error({1, 3e38, group->rank() == 1 ? kInf : 3e38});
       EXPECT_THAT(error, HasSubstr("the gradient of b overflows in the sum, though it is finite on "
-                                   "every rank; the gradient of c is not finite on rank 1."));
+                                   "every rank; the gradient of c is not finite on rank 1;"));
       EXPECT_THAT(error, Not(HasSubstr("of a")));
       model.clear(step == 0);
     }
@@ -167,7 +167,7 @@ TEST_P(CheckFinite, CountsWhatARankHasAccumulatedBefore) {
     for (int step = 0; step < 3; ++step) {
       model.accumulate({1, group->rank() == 0 ? kInf : 1, std::nullopt});
       EXPECT_THAT(model.error({1, 1, std::nullopt}),
-                  HasSubstr("the gradient of b is not finite on rank 0."));
+                  HasSubstr("the gradient of b is not finite on rank 0; every"));
       model.clear(step % 2 == 0);
     }
   });
@@ -182,7 +182,7 @@ TEST_P(CheckFinite, KnowsParametersThatNotAllRanksUse) {
         using Gradients = std::vector<std::optional<double>>;
         EXPECT_THAT(model.error(last ? Gradients{std::nullopt, kNan, std::nullopt}
                                      : Gradients{1, std::nullopt, std::nullopt}),
-                    AllOf(HasSubstr("the gradient of b is not finite on rank 1."),
+                    AllOf(HasSubstr("the gradient of b is not finite on rank 1;"),
                           Not(HasSubstr("gradient of a")), Not(HasSubstr("gradient of c"))));
         model.clear(step % 2 == 0);
         model.backward({1, last ? std::nullopt : std::optional(4.), 1});
@@ -199,7 +199,7 @@ TEST_P(CheckFinite, ChecksEveryTypeAndTensorsThatArePartlyReadInPlace) {
       Controlled model(group, kOneChecked, type);
       for (int step = 0; step < 2; ++step) {
         EXPECT_THAT(model.error({1, group->rank() == 0 ? kInf : 1, 1}),
-                    HasSubstr("the gradient of b is not finite on rank 0."))
+                    HasSubstr("the gradient of b is not finite on rank 0; every"))
             << type;
         model.clear(false);
       }
@@ -208,7 +208,7 @@ TEST_P(CheckFinite, ChecksEveryTypeAndTensorsThatArePartlyReadInPlace) {
     Controlled large(group, kManyChecked, at::kFloat, 3 << 20);
     for (int step = 0; step < 4; ++step) {
       EXPECT_THAT(large.error({1, 1, group->rank() == step % 2 ? kNan : 1}),
-                  HasSubstr(fmt::format("the gradient of c is not finite on rank {}.", step % 2)));
+                  HasSubstr(fmt::format("the gradient of c is not finite on rank {};", step % 2)));
       large.clear(step == 2);
     }
   });
@@ -250,10 +250,10 @@ TEST(CheckFiniteInOneProcess, NamesParametersAsWell) {
         message_of<NonFiniteGradient>([&] { loss.backward(); }),
         AllOf(HasSubstr("the gradient of hidden.weight is not finite on rank 0; the gradient of "
                         "hidden.bias"),
-              HasSubstr("; 2 more parameters. Every rank")));
+              HasSubstr("; 2 more parameters; every rank")));
     EXPECT_THAT(message_of<NonFiniteGradient>([&] { check_finite_gradients(*net); }),
                 AllOf(HasSubstr("the gradient of hidden.weight is not finite; the gradient of "),
-                      HasSubstr("; 2 more parameters. Clear the gradients")));
+                      HasSubstr("; 2 more parameters; clear the gradients")));
     (step == 0 ? reset_gradients : zero_gradients)(*net);
   }
 }
@@ -277,7 +277,7 @@ TEST(FiniteCheck, FindsOneElementAnywhere) {
   EXPECT_TRUE(FiniteCheck(torch::full({9}, 1e-42)).passes());
   EXPECT_TRUE(FiniteCheck(torch::zeros({0})).passes());
   EXPECT_TRUE(FiniteCheck().passes());
-  // Of a view only its own elements count.
+  // Only the elements of the view count, not its memory.
   const Tensor whole = torch::zeros({4, 4});
   whole[0][1] = kNan;
   EXPECT_FALSE(FiniteCheck(whole).passes());

@@ -254,7 +254,7 @@ void train_with_gathers_within(const Group& group, const Group& for_gathers, boo
     model(part(batch, group->rank(), group->size()), whole).square().sum().backward();
   }
   if (differ) return;
-  // Each rank's loss is that of the whole batch, and so is the mean of their sum's gradients.
+  // Each rank has the loss of the whole batch, so the mean over the ranks has its gradients.
   const auto alone = make_self_group();
   GathersWithin reference(alone);
   set_weights(*reference, 0.5);
@@ -289,7 +289,8 @@ TEST(Functional, CallsAfterTheLastForwardComeBeforeTheBucketsWhateverARankUses) 
       reset_gradients(*net);
       const auto [features, scores] = model(part(batch, group->rank(), 2));
       at::Tensor loss = torch::cat(functional::all_gather(features, group)).square().sum();
-      // The last layer's gradients, and so its buckets, are ready before those of the features.
+      // The last layer's gradients, and so its buckets, are ready before the gradients of the
+      // features.
       if (step < 3 || step % 2 == group->rank()) loss = loss + scores.square().sum();
       loss.backward();
     }

@@ -223,7 +223,7 @@ TEST(Join, AnExceptionInALoopEndsTheGroup) {
     });
     FAIL() << "rank 0 went on";
   } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("rank 1 of 2 has ended with an exception: no more disk"));
+    EXPECT_THAT(error.what(), HasSubstr("rank 1 of 2: ended with an exception: no more disk"));
   }
 }
 
@@ -240,7 +240,7 @@ TEST(Join, AnExceptionOfAnyTypeEndsTheGroup) {
     } catch (int) {
       EXPECT_EQ(group->rank(), 0);
     } catch (const Error& error) {
-      EXPECT_THAT(error.what(), HasSubstr("rank 0 of 2 has ended with an exception"));
+      EXPECT_THAT(error.what(), HasSubstr("rank 0 of 2: ended with an exception"));
     }
   });
 }

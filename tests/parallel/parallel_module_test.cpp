@@ -94,7 +94,7 @@ TEST(ParallelModule, ForwardWithOtherArgumentsIsAUsageError) {
   EXPECT_EQ(model(values({1, 6}), values({1, 6})).size(1), 2);
 }
 
-// A wrapper's file is that of the module alone, and is read by either.
+// A wrapper and its module write the same file, and both read it.
 TEST(ParallelModule, AWrapperIsSavedAsItsModule) {
   run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
     Mlp net;

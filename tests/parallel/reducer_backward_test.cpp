@@ -353,7 +353,7 @@ TEST(ReducerBackward, AfterTheModelIsGoneStillReduces) {
     const at::Tensor x = values({2, 6});
     ((reference->forward(x).sum() + reference->forward(x * 2).sum()) / 2).backward();
     expect_same_gradients(*net, *reference);
-    // And hooks are gone with it: wrapping anew works.
+    // And hooks are gone with it: wrapping again works.
     DistributedDataParallel again(net, group, kManyBuckets);
     for (int step = 0; step < 2; ++step) {
       reset_gradients(*net);

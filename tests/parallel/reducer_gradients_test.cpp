@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Gradients of all kinds of models equal those of one process with the whole batch.
+// Gradients of all kinds of models equal the gradients of one process with the whole batch.
 #include "tests/parallel/models.h"
 #include "tests/support/thread_group.h"
 #include <gtest/gtest.h>

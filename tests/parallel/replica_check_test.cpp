@@ -50,7 +50,7 @@ struct ResetScaleImpl : torch::nn::Cloneable<ResetScaleImpl> {
 };
 TORCH_MODULE(ResetScale);
 
-// Its own scale is right; that of its submodule may not be.
+// Its own scale is right; the scale of its submodule may not be.
 struct ResetScaleInsideImpl : torch::nn::Cloneable<ResetScaleInsideImpl> {
   ResetScaleInsideImpl() { reset(); }
   void reset() override { inner = register_module("inner", ResetScale()); }

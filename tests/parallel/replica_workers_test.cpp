@@ -32,7 +32,7 @@ std::vector<std::thread::id> threads_of(ReplicaWorkers& workers, int count,
 
 TEST(ReplicaWorkers, RunAtOnce) {
   ReplicaWorkers workers;
-  std::barrier all(4);  // would wait for ever if one came after another
+  std::barrier all(4);  // would never return if one came after another
   workers.run("test", 4, [&](int) { all.arrive_and_wait(); });
 }
 

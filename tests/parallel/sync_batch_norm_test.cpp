@@ -55,7 +55,7 @@ SyncBatchNorm make_norm(const Options& options, at::ScalarType type, const Group
   return norm;
 }
 
-// Of the gradient of the input, before the statistics' part is subtracted.
+// The largest term of the input's gradient, before the statistics' part is subtracted.
 double largest_term(const at::Tensor& input, const at::Tensor& gradient, const at::Tensor& weight) {
   const at::Tensor factor = input.transpose(0, 1).flatten(1).std(1).reciprocal();
   const at::Tensor weighted = weight.defined() ? factor * weight.abs() : factor;
@@ -80,7 +80,7 @@ void expect_as_in_one_process(const Case& c) {
   const auto batch = [&](int step) {
     return (3 * values(sizes, 7. * step) + 2).to(c.type).contiguous(c.format);
   };
-  // Of another frequency: gradients along the input itself would vanish.
+  // Factors of another frequency: gradients along the input itself would vanish.
   const auto factors = [&](int step) { return values(sizes, 50. + step).square().to(c.type); };
 
   run_rank_threads(static_cast<int>(c.samples.size()), [&](const Group& group) {
@@ -299,7 +299,7 @@ TEST(SyncBatchNorm, RefusesInputsThatItCannotNormalize) {
     EXPECT_THAT(message_of<UsageError>([&] {
                   norm(values({2, 3 + group->rank()}));
                 }),
-                AllOf(HasSubstr("forward: "), HasSubstr("all_gather")));
+                AllOf(HasSubstr("[SyncBatchNorm] forward"), HasSubstr("all_gather")));
   });
 }
 

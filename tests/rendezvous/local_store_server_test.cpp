@@ -150,7 +150,7 @@ TEST(LocalStore, RefusesValuesThatFindNoRoom) {
   LocalStoreServer::Values initial;
   for (const char* key : {"0", "1", "2", "3"}) initial[key] = std::string(kMebibyte * 63, 'x');
   Serving serving(std::move(initial));
-  LocalStore store(serving.server.path(), {.name = "rank 1 of 2: "});
+  LocalStore store(serving.server.path(), {.context = {.rank = 1, .size = 2}});
   const std::string large(kMebibyte * 5, 'x');
   EXPECT_THAT([&] { store.set("4", large); },
               ThrowsMessage<UsageError>(
@@ -202,7 +202,7 @@ TEST(LocalStore, AServerThatDoesNotAnswerIsNamedWithTheRankThatAsked) {
   const LocalStoreServer neighbour;
   const std::string path = neighbour.folder() + "/mute";
   const UniqueFd mute = listen_unix(path);
-  LocalStore store(path, {.name = "rank 1 of 2: ", .patience = 100ms});
+  LocalStore store(path, {.context = {.rank = 1, .size = 2}, .patience = 100ms});
   EXPECT_THAT([&] { store.set("key", "value"); },
               ThrowsMessage<TimeoutError>(AllOf(StartsWith("rank 1 of 2: store " + path),
                                                 HasSubstr("not answered for 100 ms"),

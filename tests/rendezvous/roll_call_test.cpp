@@ -17,9 +17,9 @@
 #include <unistd.h>
 
 #include "lockstep/comm/backends.h"
-#include "lockstep/comm/core/host_map.h"
 #include "lockstep/comm/core/make_backends.h"
-#include "lockstep/core/net/handshake.h"
+#include "lockstep/core/net/authentication.h"
+#include "lockstep/rendezvous/exchange.h"
 #include "lockstep/rendezvous/rendezvous.h"
 #include "lockstep/rendezvous/tcp_store.h"
 

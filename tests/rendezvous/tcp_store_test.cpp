@@ -16,8 +16,7 @@
 #include <sys/socket.h>
 
 #include "lockstep/core/error.h"
-#include "lockstep/core/net/authenticating_acceptor.h"
-#include "lockstep/core/net/handshake.h"
+#include "lockstep/core/net/authentication.h"
 #include "lockstep/core/net/tcp_socket.h"
 #include "lockstep/rendezvous/store_protocol.h"
 

@@ -419,8 +419,9 @@ TEST(Evaluate, RefusesSamplersThatDifferBetweenRanks) {
     };
     EXPECT_THAT(
         message(group->rank() == 1 ? 8 : 6, 0),
-        HasSubstr("the sampler of rank 0 has 6 samples and the seed 0, that of rank 1 has 8"));
-    EXPECT_THAT(message(6, group->rank()), HasSubstr("that of rank 1 has 6 and 1"));
+        HasSubstr(
+            "the sampler of rank 0 has 6 samples and the seed 0, the sampler of rank 1 has 8"));
+    EXPECT_THAT(message(6, group->rank()), HasSubstr("the sampler of rank 1 has 6 and 1"));
   });
 }
 

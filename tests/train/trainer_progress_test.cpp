@@ -381,7 +381,7 @@ TEST_F(TrainerSavesAlone, MoreEpochsGoOnFromTheEndOfAnEarlierTraining) {
   const auto summaries = fit({0.5, 0.6, 0.7});
   ASSERT_THAT(summaries, SizeIs(1));
   EXPECT_EQ(summaries[0].epoch, 2);
-  EXPECT_THAT(lines_, Contains(HasSubstr("going on from")));
+  EXPECT_THAT(lines_, Contains(HasSubstr("resuming from")));
 }
 
 TEST_F(TrainerSavesAlone, KeepsTheBestEvaluation) {

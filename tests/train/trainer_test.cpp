@@ -203,10 +203,9 @@ TEST(Trainer, RefusesAParameterOfTwoGroups) {
   groups.emplace_back(net->in->parameters());
   groups.emplace_back(std::vector{net->bias, net->weight});
   auto optimizer = std::make_unique<torch::optim::SGD>(groups, SGDOptions(1));
-  EXPECT_THAT(
-      message_of<UsageError>([&] { trainer.optimize_with(std::move(optimizer)); }),
-      HasSubstr("optimize_with(): parameter 1 of group 1, of shape [6, 6] is in group 0 too; "
-                "list it in one of them"));
+  EXPECT_THAT(message_of<UsageError>([&] { trainer.optimize_with(std::move(optimizer)); }),
+              HasSubstr("[Trainer] parameter 1 of group 1, of shape [6, 6] is in group 0 too; "
+                        "list it in one of them"));
 }
 
 TEST(Trainer, AccumulatesBatches) {

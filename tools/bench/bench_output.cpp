@@ -32,10 +32,11 @@ std::string title(const CollectiveBench& bench, int ranks) {
 }
 
 std::string title(const TrainingStep& step) {
-  return fmt::format("{}: {}; batches of {} on {}, gradients {}{}\n", step.model.name,
-                     step.model.summary, step.samples(), step.device.str(),
-                     step.set_to_none ? "reset to none" : "zeroed in place",
-                     step.check_finite ? " and checked to be finite" : "");
+  const std::string line = fmt::format(
+      "{}: {}; batches of {} on {}, gradients {}{}", step.model.name, step.model.summary,
+      step.samples(), step.device.str(), step.set_to_none ? "reset to none" : "zeroed in place",
+      step.check_finite ? " and checked to be finite" : "");
+  return wrapped(line, 0) + "\n";
 }
 
 Json shared_fields(const TrainingStep& step) {

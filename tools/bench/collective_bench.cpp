@@ -13,7 +13,7 @@
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/comm/objects.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/process/cpu.h"
+#include "lockstep/core/process/memory.h"
 #include "tools/bench/known_elements.h"
 #include "tools/bench/measurements.h"
 #include "tools/bench/triad.h"
@@ -167,12 +167,13 @@ void require_memory(ProcessGroup& group, std::int64_t bytes) {
   group.barrier().wait();
   const std::int64_t available = available_memory(ranks);
   if (needed > available) {
-    throw BackendError(fmt::format(
-        "[bench] rank {} of {}: to measure {:.1f} MiB takes {:.1f} MiB on each of {} ranks of this "
-        "machine, where {:.1f} MiB are available to each; choose smaller --sizes or fewer --ranks",
-        group.rank(), group.size(), static_cast<double>(bytes) / kMebibyte,
-        static_cast<double>(needed) / kMebibyte, ranks,
-        static_cast<double>(available) / kMebibyte));
+    throw BackendError(
+        {.component = "bench", .rank = group.rank(), .size = group.size()},
+        fmt::format("to measure {:.1f} MiB takes {:.1f} MiB on each of {} ranks of this machine, "
+                    "where {:.1f} MiB are available to each",
+                    static_cast<double>(bytes) / kMebibyte, static_cast<double>(needed) / kMebibyte,
+                    ranks, static_cast<double>(available) / kMebibyte),
+        "choose smaller --sizes or fewer --ranks");
   }
   group.barrier().wait();
 }

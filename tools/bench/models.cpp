@@ -89,7 +89,7 @@ Model mlp() {
 
 Model cnn() {
   return {.name = "cnn",
-          .summary = "that of lockstep train, Adam, 64 images of 28 x 28",
+          .summary = "the net of lockstep train cnn, Adam, 64 images of 28 x 28",
           .batch_size = 64,
           .make_net = cnn_recipe().make_net,
           .make_optimizer = adam,

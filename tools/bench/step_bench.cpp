@@ -9,7 +9,7 @@
 #include <torch/utils.h>
 
 #include "lockstep/comm/objects.h"
-#include "lockstep/core/process/peak_memory.h"
+#include "lockstep/core/process/memory.h"
 #include "lockstep/hooks/comm_hooks.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "tools/bench/measurements.h"

@@ -21,9 +21,9 @@ bool is_torch_file(const std::filesystem::path& file);
 
 class TensorSource {
  public:
-  // Recognizes the format by the file's content. `part` names a part of a torch.save file, as
-  // "model"; empty for every tensor in it. UsageError for a part of a safetensors file, which has
-  // none; CheckpointError as the readers say.
+  // Recognizes the format by the file's content. `part`: an entry of a torch.save file, such
+  // as "model"; if it is empty, every tensor in the file. UsageError for a part of a safetensors
+  // file, which has none; CheckpointError if the file cannot be read.
   TensorSource(const std::filesystem::path& file, const std::string& part);
 
   bool is_safetensors() const { return std::holds_alternative<SafetensorsFile>(content_); }

@@ -18,6 +18,7 @@
 #include "lockstep/rendezvous/rendezvous.h"
 #include "tools/bench/bench_output.h"
 #include "tools/bench/known_elements.h"
+#include "tools/cli/help.h"
 #include "tools/cli/option_values.h"
 #include "tools/cli/print.h"
 #include "tools/cli/rank_options.h"
@@ -90,6 +91,8 @@ std::function<Kind(const std::string&)> reader_of(const char* option, std::vecto
 
 void BenchCommand::describe(::CLI::App& app) {
   app.require_subcommand(1);
+  add_examples(app, {{"lockstep bench all-reduce --ranks 2", "Measure all_reduce on two ranks"},
+                     {"lockstep bench step mlp --ranks 2", "Measure a training step"}});
   const std::vector<std::pair<std::string, Collective>> verbs{
       {"all-reduce", Collective::all_reduce},
       {"all-gather", Collective::all_gather},
@@ -99,14 +102,23 @@ void BenchCommand::describe(::CLI::App& app) {
     ::CLI::App* sub = app.add_subcommand(
         verb, "Measure time and bandwidth for each size, and compare with memory bandwidth");
     describe_collective(*sub);
+    add_examples(*sub, {{fmt::format("lockstep bench {} --ranks 2", verb),
+                         "Measure eleven sizes from 1 KiB to 100 MiB on two ranks"},
+                        {fmt::format("lockstep bench {} --sizes 4MiB --backend gloo", verb),
+                         "Measure one size over a chosen backend"}});
     collectives_.emplace_back(sub, collective);
   }
   step_ = app.add_subcommand(
       "step", "Measure a training step in one process, in processes side by side, and with DDP");
   describe_step(*step_);
+  add_examples(*step_, {{"lockstep bench step mlp --ranks 2",
+                         "Compare a step of two ranks with one of a single process"},
+                        {"lockstep bench step cnn --optimizer torch,sharded --amp none,bf16",
+                         "Measure four combinations, alternating"}});
   step_->add_flag(
       "--check-finite", check_finite,
       "Search for infinite and NaN gradients in DistributedDataParallel (default: off)");
+  step_->option_defaults()->group("Variants");
   using Optimizer = bench::OptimizerKind;
   add_list<Optimizer>(
       *step_, "--optimizer", optimizers,
@@ -114,7 +126,7 @@ void BenchCommand::describe(::CLI::App& app) {
           "--optimizer",
           {Optimizer::torch, Optimizer::fused, Optimizer::sharded, Optimizer::divided},
           "torch, fused, sharded or divided, or several, as in torch,sharded"),
-      "Optimizer: libtorch's (torch), that of lockstep::optim (fused), sharded over the ranks "
+      "Optimizer: libtorch's (torch), lockstep::optim's (fused), sharded over the ranks "
       "(sharded), or sharded with whole_gradients = false (divided); several alternate, as in "
       "torch,sharded (default: torch)")
       ->allow_extra_args(false)
@@ -141,6 +153,9 @@ void BenchCommand::describe(::CLI::App& app) {
   dp_ = app.add_subcommand("dp",
                            "Measure a training step in one thread, in several, and in replicas");
   describe_step(*dp_);
+  add_examples(*dp_, {{"lockstep bench dp mlp --ranks 2", "Compare two replicas with one thread"},
+                      {"lockstep bench dp cnn --batch-size 256 --json",
+                       "Measure with another batch, for a program"}});
   describe_ranks(*dp_, {2, kCounts.most},
                  "Number of replicas, and of threads (default: one per core, but at least 2)");
 }
@@ -151,6 +166,7 @@ void BenchCommand::describe_step(::CLI::App& app) {
     models += fmt::format("\n  {}: {}", known.name, known.summary);
   }
   app.add_option("MODEL", model, models)->required();
+  app.option_defaults()->group("Measured step");
   app.add_option(
          "--device", device,
          fmt::format("Device: cpu, cuda (a GPU for each rank) or cuda:N (default: {})", device))
@@ -162,11 +178,14 @@ void BenchCommand::describe_step(::CLI::App& app) {
 }
 
 void BenchCommand::describe_ranks(::CLI::App& app, const Range<int>& range, const char* what) {
+  app.option_defaults()->group("Ranks and devices");
   add_number(app, "--ranks", ranks, range, what);
+  app.option_defaults()->group("Output");
   app.add_flag("--json", json, "One JSON object, and nothing else, on standard output");
 }
 
 void BenchCommand::describe_collective(::CLI::App& app) {
+  app.option_defaults()->group("Measured calls");
   add_list<std::int64_t>(app, "--sizes", sizes, read_size,
                          "Sizes in bytes, as in 1KiB,4MiB (default: eleven from 1 KiB to 100 MiB)")
       ->allow_extra_args(false)

@@ -14,9 +14,22 @@
 #include "tools/checkpoint/difference.h"
 #include "tools/checkpoint/inspection.h"
 #include "tools/checkpoint/tensor_source.h"
+#include "tools/cli/help.h"
 #include "tools/cli/print.h"
 
 namespace lockstep::cli {
+namespace {
+
+// The format of a new file by the extension of its name; without one that says it, the other format
+// than the source's.
+bool writes_safetensors(const std::filesystem::path& file, const TensorSource& source) {
+  const std::filesystem::path extension = file.extension();
+  if (extension == ".safetensors") return true;
+  if (extension == ".pt" || extension == ".pth" || extension == ".bin") return false;
+  return !source.is_safetensors();
+}
+
+}  // namespace
 
 ::CLI::App* CheckpointCommand::add_verb(::CLI::App& app, const std::string& name,
                                         const std::string& what, const std::string& folders) {
@@ -40,9 +53,13 @@ void CheckpointCommand::describe(::CLI::App& app) {
                    ", a checkpoint, or a folder of checkpoints (the newest is used)");
   diff_->add_option("SECOND", second, "The other file or checkpoint")->required();
   export_ = add_verb(
-      app, "export", "Convert a safetensors file to one for torch.load, or the other way round",
+      app, "export",
+      "Write a file's tensors in the format of the new name: .safetensors, or .pt, .pth or .bin "
+      "for "
+      "torch.load; else in the other format",
       ", a checkpoint, or a folder of checkpoints (the newest is used), whose model is exported");
-  export_->add_option("OUTPUT", second, "The new file")->required();
+  export_->add_option("OUTPUT", second, "The new file, whose extension names its format")
+      ->required();
   for (::CLI::App* verb : {inspect_, diff_, export_}) {
     verb->add_option(
             "--part", part,
@@ -53,6 +70,25 @@ void CheckpointCommand::describe(::CLI::App& app) {
   for (::CLI::App* verb : {inspect_, diff_}) {
     verb->add_flag("--json", json, "One JSON object, and nothing else, on standard output");
   }
+  add_examples(app, {{"lockstep checkpoint verify checkpoints",
+                      "Check all checkpoints of a folder for damage"},
+                     {"lockstep checkpoint export checkpoints net.safetensors",
+                      "Take the model out of the newest checkpoint"}});
+  add_examples(*inspect_, {{"lockstep checkpoint inspect net.safetensors",
+                            "List the tensors of a file, with their hashes"},
+                           {"lockstep checkpoint inspect epoch.pt --part model",
+                            "List only the state dict under the key \"model\""}});
+  add_examples(*verify_,
+               {{"lockstep checkpoint verify net.pt", "Read all of a file, with its checksums"},
+                {"lockstep checkpoint verify checkpoints", "Read all checkpoints of a folder"}});
+  add_examples(*diff_, {{"lockstep checkpoint diff before.pt after.safetensors",
+                         "Find the tensors in which two files differ"},
+                        {"lockstep checkpoint diff checkpoints/latest net.pt --json",
+                         "Compare a checkpoint's model with a file, for a program"}});
+  add_examples(*export_, {{"lockstep checkpoint export net.safetensors net.pt",
+                           "Convert a file for torch.load(weights_only=True)"},
+                          {"lockstep checkpoint export checkpoints net.safetensors",
+                           "Take the model out of the newest checkpoint"}});
 }
 
 int CheckpointCommand::run() const {
@@ -125,13 +161,17 @@ int CheckpointCommand::diff() const {
 int CheckpointCommand::convert() const {
   const TensorSource source(model_file(file), part);
   const auto tensors = read_all(source);
-  if (source.is_safetensors()) {
-    write_torch_file(second, tensors);
-  } else {
-    write_safetensors(second, tensors, {{"format", "pt"}});
-  }
+  const bool to_safetensors = writes_safetensors(second, source);
+  auto metadata = source.metadata();
   // Values that the other format lacks, or that this command does not write.
-  const std::size_t left_out = source.other_values() + source.metadata().size();
+  std::size_t left_out = source.other_values();
+  if (to_safetensors) {
+    metadata.emplace("format", "pt");
+    write_safetensors(second, tensors, metadata);
+  } else {
+    left_out += metadata.size();
+    write_torch_file(second, tensors);
+  }
   check_output(print(
       stdout,
       fmt::format("{}: {} tensor{}{}\n", second, tensors.size(), tensors.size() == 1 ? "" : "s",

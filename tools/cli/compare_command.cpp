@@ -10,6 +10,7 @@
 
 #include "lockstep/core/file/whole_file.h"
 #include "lockstep/core/process/cpu.h"
+#include "tools/cli/help.h"
 #include "tools/cli/option_values.h"
 #include "tools/cli/print.h"
 #include "tools/cli/programs.h"
@@ -23,6 +24,7 @@ namespace lockstep::cli {
 
 void CompareCommand::describe(::CLI::App& app) {
   flags.describe(app);
+  app.option_defaults()->group("Ranks and devices");
   app.add_option("--modes", modes,
                  fmt::format("Modes to compare, separated by commas; the first is the baseline "
                              "(default: {})",
@@ -33,8 +35,13 @@ void CompareCommand::describe(::CLI::App& app) {
   add_numbers(app, "--ranks", ranks, kCounts,
               "Numbers of ranks for ddp and of replicas for dp, as in 2 or 1,2,4 (default: one per "
               "GPU; without GPUs one per core, but at least 2)");
+  app.option_defaults()->group("Output");
   add_path(app, "--report", report, "File for a page of charts and figures, for any browser")
       ->type_name("FILE.html");
+  add_examples(app, {{"lockstep compare mlp --ranks 2 --epochs 1",
+                      "See what two ranks gain over one process"},
+                     {"lockstep compare resnet18 --ranks 1,2,4 --report scaling.html",
+                      "Write a page with the speedup by the number of ranks"}});
 }
 
 int CompareCommand::run(const std::vector<std::string>& arguments) const {

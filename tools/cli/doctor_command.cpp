@@ -4,6 +4,7 @@
 
 #include <cstdio>
 
+#include "tools/cli/help.h"
 #include "tools/cli/print.h"
 #include "tools/doctor/diagnosis.h"
 
@@ -11,6 +12,9 @@ namespace lockstep::cli {
 
 void DoctorCommand::describe(::CLI::App& app) {
   app.add_flag("--json", json, "One JSON object, and nothing else, on standard output");
+  add_examples(app, {{"lockstep doctor", "Look for what would prevent training here"},
+                     {"lockstep run -n 2 lockstep doctor",
+                      "See which ranks and backend a launcher's environment gives"}});
 }
 
 int DoctorCommand::run() const {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The `lockstep` command: runs `run` itself, and hands all other verbs to lockstep-torch.
+// The `lockstep` command: runs the verbs that need no libtorch, and hands the others to
+// lockstep-torch.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -12,7 +13,9 @@
 #include <unistd.h>
 
 #include "lockstep/core/error.h"
-#include "lockstep/core/process/freed_memory.h"
+#include "lockstep/core/process/memory.h"
+#include "tools/cli/help.h"
+#include "tools/cli/new_command.h"
 #include "tools/cli/print.h"
 #include "tools/cli/programs.h"
 #include "tools/cli/run_command.h"
@@ -41,67 +44,56 @@ void set_environment() {
   }
 }
 
-// Describes the verbs of the second program for --help.
-std::string footer() {
-  std::string text =
-      "Subcommands of lockstep-torch, which is installed beside this program; each has its own "
-      "--help:";
-  for (const Verb& verb : kVerbs) {
-    if (verb.needs_libtorch) text += fmt::format("\n  {:<10}  {}", verb.name, verb.summary);
-  }
-  return text;
-}
-
-// "run, train and compare", with all verbs.
-std::string names_of_verbs() {
-  std::string names;
-  for (const Verb& verb : kVerbs) {
-    const bool is_last = &verb == &kVerbs.back();
-    names += fmt::format("{}{}", names.empty() ? "" : is_last ? " and " : ", ", verb.name);
-  }
-  return names;
-}
-
-int complain(const ::CLI::App& run, const std::string& what) {
-  const bool in_run = run.parsed();
-  const char* verb = in_run ? " run" : "";
-  print(stderr, fmt::format("lockstep{}: {} (see lockstep{} --help)\n", verb, what, verb));
-  return kWrongUse;
+// Rewrites `lockstep help VERB` as `lockstep VERB --help`.
+void ask_for_help(int argc, char** argv) {
+  static std::string flag = "--help";
+  if (argc < 2 || std::string_view(argv[1]) != "help") return;
+  std::rotate(argv + 1, argv + 2, argv + argc);
+  argv[argc - 1] = flag.data();
 }
 
 int main(int argc, char** argv) {
+  ask_for_help(argc, argv);
   const Verb* const verb = argc > 1 ? find_verb(argv[1]) : nullptr;
   if (verb != nullptr && verb->needs_libtorch) become_second_program(argv);
   ::CLI::App app("Data-parallel training for C++ on libtorch.", "lockstep");
+  use_wrapped_help(app);
   app.set_version_flag("--version", "lockstep " LOCKSTEP_VERSION);
   app.require_subcommand(1);
-  RunCommand command;
-  const Verb& run_verb = *find_verb("run");
-  ::CLI::App& run = *app.add_subcommand(std::string(run_verb.name), std::string(run_verb.summary));
-  command.describe(run);
-  app.footer(footer());
+  for (const Verb& known : kVerbs) {
+    if (known.is_shown) app.add_subcommand(std::string(known.name), std::string(known.summary));
+  }
+  add_first_examples(app);
+  RunCommand run;
+  NewCommand new_project;
+  ::CLI::App& run_app = *app.get_subcommand("run");
+  run.describe(run_app);
+  new_project.describe(*app.get_subcommand("new"));
   std::vector<std::string> arguments(argv + 1, argv + argc);
+  const std::string name = verb == nullptr ? "" : std::string(verb->name);
   try {
-    if (!arguments.empty() && arguments.front() == run.get_name()) {
+    if (name == "run") {
       arguments.erase(arguments.begin());
-      command.take_program(run, arguments);
-      arguments.insert(arguments.begin(), run.get_name());
-    }
-    if (!arguments.empty() && !arguments.front().starts_with('-') &&
-        arguments.front() != run.get_name()) {
-      return complain(run, fmt::format("there is no subcommand {}; the subcommands are {}",
-                                       arguments.front(), names_of_verbs()));
+      run.take_program(run_app, arguments);
+      arguments.insert(arguments.begin(), name);
     }
     // The parser takes arguments from the back.
     std::ranges::reverse(arguments);
-    app.parse(arguments);
-    return command.run();
-  } catch (const ::CLI::ParseError& error) {
-    if (error.get_exit_code() != 0) return complain(run, error.what());
-    print_answer(app, error);
-    return 0;
+    try {
+      app.parse(arguments);
+    } catch (const ::CLI::ParseError& error) {
+      if (error.get_exit_code() != 0) throw_complaint(app, error, name);
+      print_answer(app, error);
+      return 0;
+    }
+    return run_app.parsed() ? run.run() : new_project.run();
   } catch (const UsageError& error) {
-    return complain(run, error.what());
+    const std::string command = name.empty() ? "lockstep" : "lockstep " + name;
+    const std::string what = error.what();
+    // Errors of the parser have it already.
+    const std::string hint = fmt::format(" (see {} --help)", command);
+    print(stderr, fmt::format("{}: {}{}\n", command, what, what.ends_with(hint) ? "" : hint));
+    return kWrongUse;
   }
 }
 

@@ -12,16 +12,20 @@
 #include <fmt/format.h>
 
 #include "lockstep/core/error.h"
-#include "lockstep/core/process/cpu.h"
+#include "lockstep/core/process/memory.h"
 #include "lockstep/launch/console.h"
 #include "lockstep/launch/stack_trace.h"
 #include "tools/cli/bench_command.h"
 #include "tools/cli/checkpoint_command.h"
 #include "tools/cli/compare_command.h"
 #include "tools/cli/doctor_command.h"
+#include "tools/cli/help.h"
+#include "tools/cli/new_command.h"
 #include "tools/cli/print.h"
 #include "tools/cli/programs.h"
 #include "tools/cli/recipe_flags.h"
+#include "tools/cli/reference.h"
+#include "tools/cli/run_command.h"
 #include "tools/cli/train_command.h"
 #include "tools/recipes/local_training.h"
 
@@ -71,22 +75,36 @@ int main(int argc, char** argv) {
     std::_Exit(1);  // does not pass through the BLAS
   }
   ::CLI::App app("The subcommands of Lockstep that need libtorch.", "lockstep");
+  use_wrapped_help(app);
   app.require_subcommand(1);
   const auto describe = [&](std::string_view name, auto& command) -> ::CLI::App& {
     ::CLI::App& sub = *app.add_subcommand(std::string(name), std::string(find_verb(name)->summary));
     command.describe(sub);
     return sub;
   };
+  NewCommand new_project;
+  RunCommand run;
   TrainCommand train;
   CompareCommand compare;
   BenchCommand bench;
   DoctorCommand doctor;
   CheckpointCommand checkpoint;
+  ReferenceCommand reference;
+  if (verb == "reference") {
+    // It describes the other program's verbs and options, too.
+    app.description("Data-parallel training for C++ on libtorch.");
+    app.set_version_flag("--version", LOCKSTEP_VERSION);
+    add_first_examples(app);
+    describe("new", new_project);
+    describe("run", run);
+  }
   ::CLI::App& train_app = describe("train", train);
   ::CLI::App& compare_app = describe("compare", compare);
   ::CLI::App& bench_app = describe("bench", bench);
   ::CLI::App& doctor_app = describe("doctor", doctor);
   ::CLI::App& checkpoint_app = describe("checkpoint", checkpoint);
+  ::CLI::App& reference_app = describe("reference", reference);
+  reference_app.group("");
   describe_settings(train_app);
   describe_settings(compare_app);
   try {
@@ -98,15 +116,17 @@ int main(int argc, char** argv) {
       std::ranges::reverse(expanded);
       app.parse(expanded);
     } catch (const ::CLI::ParseError& error) {
-      if (error.get_exit_code() != 0) {
-        throw UsageError(fmt::format("{} (see lockstep {} --help)", error.what(), verb));
-      }
+      if (error.get_exit_code() != 0) throw_complaint(app, error, verb);
       print_answer(app, error);
       return 0;
     }
     if (bench_app.parsed()) return bench.run();
     if (doctor_app.parsed()) return doctor.run();
     if (checkpoint_app.parsed()) return checkpoint.run();
+    if (reference_app.parsed()) {
+      reference.run(app);
+      return 0;
+    }
     return train_app.parsed() ? train.run(arguments) : compare.run(arguments);
   } catch (const UsageError& error) {
     complain(verb, error, json);

@@ -14,6 +14,7 @@
 namespace lockstep::cli {
 
 void RankOptions::describe(::CLI::App& app) {
+  app.option_defaults()->group("Ranks and devices");
   std::string help = fmt::format(
       "Backend that joins the ranks (default: {})\n  auto: the fastest that joins them", backend);
   for (const BackendRow& row : backend_rows()) {

@@ -52,18 +52,19 @@ void RecipeFlags::describe(::CLI::App& app) {
     recipes += fmt::format("\n  {}: {}", known.name, known.summary);
   }
   app.add_option("RECIPE", recipe, recipes)->required();
+  app.option_defaults()->group("Ranks and devices");
   app.add_option("--device", device,
                  "Device: cpu, cuda (a GPU for each rank) or cuda:N (default: a GPU if there is "
                  "one, else cpu)")
       ->type_name("DEVICE");
   ranks.describe(app);
+  app.option_defaults()->group("Training");
   add_number(app, "--epochs", options.epochs, kEpochs, "Number of epochs (default: the recipe's)");
   add_number(app, "--batch-size", options.batch_size, kBatchSizes,
              "Number of samples per step on each rank (default: the recipe's)");
-  add_number(
-      app, "--global-batch-size", options.global_batch_size, kGlobalBatchSizes,
-      "Number of samples per step on all ranks together (default: that of --batch-size times "
-      "the number of ranks)");
+  add_number(app, "--global-batch-size", options.global_batch_size, kGlobalBatchSizes,
+             "Number of samples per step on all ranks together (default: --batch-size times "
+             "the number of ranks)");
   add_number(app, "--lr", options.learning_rate, kLearningRates,
              "Learning rate (default: the recipe's)")
       ->type_name("RATE");
@@ -77,6 +78,7 @@ void RecipeFlags::describe(::CLI::App& app) {
   add_number(
       app, "--seed", options.seed, kSeeds,
       fmt::format("Seed of the weights and the order of samples (default: {})", options.seed));
+  app.option_defaults()->group("Output");
   app.add_flag("--json", json, "One JSON object, and nothing else, on standard output");
 }
 
@@ -84,7 +86,8 @@ void describe_settings(::CLI::App& app) {
   app.add_option("--set")
       ->description(
           fmt::format("One of the options {}; may be repeated", fmt::join(keys_of(app), ", ")))
-      ->type_name("KEY=VALUE");
+      ->type_name("KEY=VALUE")
+      ->group("Training");
 }
 
 std::vector<std::string> expand_settings(const std::vector<std::string>& arguments,

@@ -14,11 +14,12 @@
 
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/net/endpoint.h"
 #include "lockstep/core/net/secret.h"
+#include "lockstep/core/net/tcp_socket.h"
 #include "lockstep/core/process/cpu.h"
 #include "lockstep/launch/console.h"
 #include "lockstep/launch/orphans.h"
+#include "tools/cli/help.h"
 #include "tools/cli/option_values.h"
 #include "tools/cli/print.h"
 
@@ -68,11 +69,13 @@ int parse_ranks(const std::string& text) {
 }
 
 void RunCommand::describe(::CLI::App& app) {
+  app.option_defaults()->group("Ranks");
   app.add_option("-n,--nproc-per-node,--nproc_per_node", ranks,
                  fmt::format("Number of ranks, or gpu (one per GPU), cpu (one per core) or auto "
                              "(gpu if there is one, else cpu) (default: {})",
                              ranks))
       ->type_name("N|auto|gpu|cpu");
+  app.option_defaults()->group("Several machines");
   add_number(app, "--nnodes", nodes, kCounts,
              fmt::format("Number of machines, each with its own `lockstep run` and the same number "
                          "of ranks (default: {})",
@@ -89,6 +92,7 @@ void RunCommand::describe(::CLI::App& app) {
   add_number(app, "--secret-fd", secret_fd, kFrom0,
              "Open descriptor with that secret, such as from 3<FILE in a shell")
       ->excludes("--secret-file");
+  app.option_defaults()->group("Ranks");
   add_number(app, "--threads", threads, kCounts,
              "Number of threads of each rank (default: OMP_NUM_THREADS, or an equal share of the "
              "cores)");
@@ -96,6 +100,7 @@ void RunCommand::describe(::CLI::App& app) {
              "Time from the signal that ends ranks to SIGKILL (default: 10 after a signal to the "
              "launcher, 0.5 after the failure of another rank)")
       ->type_name("SECONDS");
+  app.option_defaults()->group("Output");
   app.add_flag("--no-prefix", no_prefix,
                "Lines of output without the prefix [rank N] (default: with it)");
   app.add_option("--log-dir,--log_dir", log_dir,
@@ -105,9 +110,13 @@ void RunCommand::describe(::CLI::App& app) {
               "Ranks whose output is shown, as in 0,2 (default: all)")
       ->allow_extra_args(false)
       ->type_name("RANKS");
+  app.option_defaults()->group("Ranks");
   app.add_flag("--standalone", standalone, "No effect; accepted for compatibility with torchrun");
   app.add_option("PROGRAM", program,
                  "Program to run, with the arguments that follow it; -- may precede it");
+  add_examples(app, {{"lockstep run -n 4 ./train", "Train with four ranks on this machine"},
+                     {"lockstep run --nnodes 2 --node-rank 0 --rdzv-endpoint node0:29400 ./train",
+                      "Train on two machines; the other one gives --node-rank 1"}});
 }
 
 void RunCommand::take_program(const ::CLI::App& app, std::vector<std::string>& arguments) {

@@ -2,6 +2,7 @@
 // The lines of a training run in this process, and on a terminal a progress bar below them.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "lockstep/launch/console.h"
@@ -10,7 +11,7 @@
 namespace lockstep::cli {
 
 // The stream is a terminal that can_show_status(). Blocks until it takes the text. A signal that
-// ends the process removes the bar, too. Only one object at a time.
+// ends the process removes the bar, too, during EndingSignals. Only one object at a time.
 class TerminalLog {
  public:
   explicit TerminalLog(OutputStream stream);
@@ -27,11 +28,14 @@ class TerminalLog {
   int error() const { return console_.error(stream_); }
 
  private:
+  void draw();
   void write_all();
 
   OutputStream stream_;
   Console console_;
   ProgressMeter meter_;
+  // The newest; nullopt before the first step.
+  std::optional<ProgressState> state_;
 };
 
 }  // namespace lockstep::cli

@@ -14,6 +14,8 @@
 #include "lockstep/core/process/cpu.h"
 #include "lockstep/rendezvous/rendezvous.h"
 #include "lockstep/train/trace.h"
+#include "tools/cli/ending_signals.h"
+#include "tools/cli/help.h"
 #include "tools/cli/option_values.h"
 #include "tools/cli/print.h"
 #include "tools/cli/programs.h"
@@ -29,6 +31,7 @@ namespace lockstep::cli {
 void TrainCommand::describe(::CLI::App& app) {
   flags.describe(app);
   RecipeOptions& options = flags.options;
+  app.option_defaults()->group("Ranks and devices");
   const auto set_mode = [&](const std::string& name) { options.trainer.mode = find_mode(name); };
   app.add_option_function<std::string>(
          "--mode", set_mode,
@@ -39,9 +42,12 @@ void TrainCommand::describe(::CLI::App& app) {
   add_number(app, "--ranks", ranks, kCounts,
              "Number of ranks, or of replicas for dp (default: 1; with --mode dp or ddp one per "
              "GPU, or per core if there is no GPU)");
+  app.option_defaults()->group("Output");
   add_path(app, "--save", options.save_file,
-           "File for the trained net of rank 0, as torch::save writes it")
+           "File for the trained net of rank 0, as torch::save writes it, or in safetensors format "
+           "if its name ends with .safetensors")
       ->type_name("FILE");
+  app.option_defaults()->group("Checkpoints");
   auto* const folder =
       app.add_option_function<std::string>(
              "--checkpoint-dir", [this](const std::string& path) { checkpoints().folder = path; },
@@ -57,6 +63,7 @@ void TrainCommand::describe(::CLI::App& app) {
          "Resumption from the newest checkpoint in the folder, if there is one (default: a folder "
          "with checkpoints is refused)")
       ->needs(folder);
+  app.option_defaults()->group("Output");
   add_path(app, "--metrics", options.metrics_file,
            "File to append a line of JSON to, every 10 steps and after each epoch")
       ->type_name("FILE");
@@ -72,6 +79,7 @@ void TrainCommand::describe(::CLI::App& app) {
   add_path(app, "--report", report,
            "File for a page with charts of loss, speed, memory and the time of a step on each rank")
       ->type_name("FILE.html");
+  app.option_defaults()->group("Training");
   app.add_option_function<std::string>(
          "--curriculum",
          [this](const std::string& name) { curriculum().pacing = find_pacing(name); },
@@ -99,6 +107,7 @@ void TrainCommand::describe(::CLI::App& app) {
          "gradients stay in float (default: float)")
       ->check(::CLI::IsMember({"bf16", "fp16"}))
       ->type_name("TYPE");
+  app.option_defaults()->group("Checks");
   app.add_flag(
       "--check-finite", options.trainer.check_finite,
       "Check for infinite and NaN gradients, which ends training and names the parameter and "
@@ -106,6 +115,10 @@ void TrainCommand::describe(::CLI::App& app) {
   add_number(app, "--check-in-sync", options.trainer.check_in_sync, kStepIntervals,
              "Number of steps after which training stops unless all ranks have the same "
              "parameters, buffers and gradients, bit for bit; for ddp (default: never)");
+  add_examples(app, {{"lockstep train mlp --ranks 2 --save net.pt",
+                      "Train on two ranks of this machine, and save the net"},
+                     {"lockstep train cnn --checkpoint-dir checkpoints --resume",
+                      "Start a run, or continue it where it stopped"}});
   // Set by `lockstep compare`, which scales all its runs alike.
   add_number(app, "--lr-scale", options.trainer.schedule.scale, kLearningRateScales, "")->group("");
 }
@@ -178,10 +191,17 @@ TrainResult TrainCommand::start_ranks(const std::vector<std::string>& arguments,
   }
   std::vector<std::string> program{this_program()};
   program.insert(program.end(), arguments.begin(), arguments.end());
-  return run_local_training(
-      {.program = std::move(program),
-       .ranks = count,
-       .output = {.stream = flags.json ? OutputStream::err : OutputStream::out}});
+  const auto& checkpoints = flags.options.trainer.checkpoints;
+  try {
+    return run_local_training(
+        {.program = std::move(program),
+         .ranks = count,
+         .output = {.stream = flags.json ? OutputStream::err : OutputStream::out}});
+  } catch (const TrainingStopped& stopped) {
+    if (!checkpoints) throw;
+    throw TrainingStopped(stopped.signal(),
+                          fmt::format("{}; {}", stopped.what(), resume_note(checkpoints->folder)));
+  }
 }
 
 TrainResult TrainCommand::train_here(RecipeOptions options, int local_rank) const {
@@ -195,6 +215,13 @@ TrainResult TrainCommand::train_here(RecipeOptions options, int local_rank) cons
   // `lockstep train` is meant to train alone, even on a terminal.
   if (!membership_in_environment()) init.world_size = 1;
   const auto group = init_process_group(init);
+  // The process that started this one says it for all ranks.
+  const auto& checkpoints = options.trainer.checkpoints;
+  std::optional<EndingSignals> signals;
+  if (!started_by_local_training()) {
+    signals.emplace(checkpoints && group->rank() == 0 ? std::optional(checkpoints->folder)
+                                                      : std::nullopt);
+  }
   // A full disk costs the lines, not the run, but it counts as an error.
   int output_error = 0;
   options.on_step = launcher_progress();

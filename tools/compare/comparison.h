@@ -32,8 +32,8 @@ struct ComparisonOptions {
   // The backend of the ranks of ddp.
   std::string backend = "auto";
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
-  // Its batch sizes and trainer.schedule.scale are for the rows with the most ranks; `modes` and
-  // `ranks` replace its mode and replicas.
+  // `training` has the batch sizes and trainer.schedule.scale of the rows with the most ranks;
+  // `modes` and `ranks` replace its mode and replicas.
   RecipeOptions training = {};
 };
 

@@ -10,7 +10,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/core/error.h"
-#include "lockstep/core/process/load.h"
+#include "lockstep/core/process/cpu.h"
 #include "tools/recipes/json_fields.h"
 #include "tools/report/page.h"
 #include "tools/report/text_table.h"
@@ -148,13 +148,13 @@ std::string summary(const Comparison& comparison) {
 
 std::string to_table(const Comparison& comparison) {
   if (comparison.rows.empty()) return {};
-  const std::string note = load_note(comparison);
-  return fmt::format("{}:\n{}\n{}:\n{}\nCosts, with the global batch of {}:\n{}{}{}",
-                     global_batch_heading(comparison), align_columns(figures(comparison.rows)),
-                     rank_batch_heading(comparison),
-                     align_columns(figures(comparison.rows_same_rank_batch)),
-                     comparison.global_batch_size, align_columns(costs(comparison)),
-                     note.empty() ? "" : "\n" + note, note.empty() ? "" : "\n");
+  const std::string note = wrapped(load_note(comparison), 0);
+  return fmt::format(
+      "{}\n{}\n{}\n{}\nCosts, with the global batch of {}:\n{}{}{}",
+      wrapped(global_batch_heading(comparison) + ":", 0), align_columns(figures(comparison.rows)),
+      wrapped(rank_batch_heading(comparison) + ":", 0),
+      align_columns(figures(comparison.rows_same_rank_batch)), comparison.global_batch_size,
+      align_columns(costs(comparison)), note.empty() ? "" : "\n" + note, note.empty() ? "" : "\n");
 }
 
 std::string to_json(const Comparison& comparison) {

@@ -13,6 +13,7 @@
 #include "lockstep/core/error.h"
 #include "tools/doctor/probes.h"
 #include "tools/recipes/json_fields.h"
+#include "tools/report/text_table.h"
 
 namespace lockstep {
 namespace {
@@ -95,10 +96,12 @@ std::string to_text(const Diagnosis& diagnosis) {
       fmt::format("Lockstep {} for libtorch {}\n\n", versions.at("lockstep").get<std::string>(),
                   versions.at("libtorch").get<std::string>());
   for (const auto& finding : diagnosis.findings) {
+    const std::size_t indent = 6 + 2 + width + 2;
     text += fmt::format("{:<6}  {:<{}}  {}\n", state_name(finding.state), finding.topic, width,
-                        finding.found);
-    if (!finding.advice.empty())
-      text += fmt::format("{:{}}-> {}\n", "", width + 10, finding.advice);
+                        wrapped(finding.found, indent));
+    if (!finding.advice.empty()) {
+      text += fmt::format("{:{}}-> {}\n", "", indent, wrapped(finding.advice, indent + 3));
+    }
   }
   return fmt::format("{}\n{}\n", text, summary(diagnosis));
 }

@@ -12,7 +12,6 @@
 #include <unistd.h>
 
 #include "lockstep/comm/backends.h"
-#include "lockstep/comm/choose_backend.h"
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/core/environment.h"
@@ -40,9 +39,11 @@ void reduce_and_check(ProcessGroup& group, const at::Tensor& tensor) {
   const int sum = group.size() * (group.size() + 1) / 2;
   const auto wrong = tensor.ne(sum).sum().item<std::int64_t>();
   if (wrong == 0) return;
-  throw Error(
-      fmt::format("[{}] all_reduce of {} elements on rank {} of {}: {} of the sums are wrong",
-                  group.backend(), tensor.numel(), group.rank(), group.size(), wrong));
+  throw Error({.component = std::string(group.backend()),
+               .operation = "all_reduce",
+               .rank = group.rank(),
+               .size = group.size()},
+              fmt::format("{} of the {} sums are wrong", wrong, tensor.numel()));
 }
 
 // Reduces a small and a large tensor and one from group.empty, and checks the sums. Collective.
@@ -210,8 +211,9 @@ Finding probe_auto_backend() {
                                .hosts = 2,
                                .gpu_for_each_rank = gpus,
                                .between_hosts = backend_between_hosts()};
-  return {.found = fmt::format("{} ranks on this machine: {}; as many on each of two machines: {}",
-                               kTrialRanks, in_words(here), in_words(on_two_hosts))};
+  return {.found = fmt::format(
+              "{} ranks on this machine: {}; the same number on each of two machines: {}",
+              kTrialRanks, in_words(here), in_words(on_two_hosts))};
 }
 
 Finding probe_environment() {

@@ -15,7 +15,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/process/cgroup.h"
 #include "lockstep/core/process/cpu.h"
-#include "lockstep/core/process/load.h"
+#include "lockstep/core/process/memory.h"
 #include "tools/doctor/probes.h"
 
 namespace lockstep {
@@ -68,7 +68,7 @@ Finding probe_cores() {
     finding.advice =
         "the load exceeds the cores if a job uses all of them: its ranks wait for each other and "
         "for a core, and steps of less than a millisecond take many times as long. Stop other "
-        "programs, or start as many ranks as cores are idle";
+        "programs, or start at most one rank for each idle core";
   }
   return finding;
 }

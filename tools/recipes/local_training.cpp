@@ -20,9 +20,9 @@ constexpr const char* kProgressVariable = "LOCKSTEP_SHOWS_PROGRESS";
 constexpr const char* kProgressKey = "train/progress";
 
 // The launcher answers at once, unless it is affected by the same problem as this error.
-constexpr std::chrono::seconds kErrorPatience{5};
+constexpr std::chrono::seconds kErrorTimeout{5};
 // The only wait for a launcher that is stopped: it delays training once.
-constexpr std::chrono::milliseconds kProgressPatience{100};
+constexpr std::chrono::milliseconds kProgressTimeout{100};
 
 std::string error_key(int rank) {
   return fmt::format("train/error/{}", rank);
@@ -107,7 +107,7 @@ TrainResult run_local_training(const LocalTrainingOptions& options) {
 
 StepObserver launcher_progress() {
   if (!environment(kProgressVariable) || !started_by_local_training()) return {};
-  return [store = std::make_shared<LocalStore>(launcher_store({.patience = kProgressPatience})),
+  return [store = std::make_shared<LocalStore>(launcher_store({.patience = kProgressTimeout})),
           meter = ProgressMeter()](const RunSteps& run, const StepSummary& step) mutable {
     if (!store) return;
     const auto state = meter.step(run, step);
@@ -129,7 +129,7 @@ void hand_over(const TrainResult& result) {
 }
 
 void hand_over(const std::exception& error) {
-  launcher_store({.patience = kErrorPatience})
+  launcher_store({.patience = kErrorTimeout})
       .set(error_key(environment_int("RANK").value_or(0)), error_to_json(error));
 }
 

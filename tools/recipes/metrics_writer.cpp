@@ -110,7 +110,7 @@ void MetricsWriter::try_write_line(const std::string& line) {
   } catch (const BackendError& error) {
     metrics_error_ = error.what();
     metrics_.reset();
-    libtorch::warn("train", fmt::format("{}; training goes on without it", error.what()));
+    libtorch::warn("train", fmt::format("{}; training continues without it", error.what()));
   }
 }
 

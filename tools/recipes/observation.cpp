@@ -2,7 +2,7 @@
 // Reads the peak memory of a process or a GPU.
 #include "tools/recipes/observation.h"
 
-#include "lockstep/core/process/peak_memory.h"
+#include "lockstep/core/process/memory.h"
 #include "lockstep/libtorch_compat.h"
 
 namespace lockstep {

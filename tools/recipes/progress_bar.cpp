@@ -14,7 +14,7 @@
 namespace lockstep {
 namespace {
 
-constexpr std::chrono::milliseconds kRedraw{100};
+constexpr std::chrono::milliseconds kRedrawInterval{100};
 constexpr std::size_t kWidestBar = 40;
 constexpr std::size_t kNarrowestBar = 6;
 
@@ -117,7 +117,7 @@ std::optional<ProgressState> ProgressMeter::step(const RunSteps& run, const Step
   }
   samples_ += step.samples * run.ranks;
   const bool last_step = number == run.all();
-  if (last_ && now - *last_ < kRedraw && !last_step) return std::nullopt;
+  if (last_ && now - *last_ < kRedrawInterval && !last_step) return std::nullopt;
   const double loss = step.loss.item<double>();  // waits for pending work on a GPU
   if (last_) {
     const double since = std::chrono::duration<double>(now - *last_).count();

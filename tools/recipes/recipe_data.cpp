@@ -15,7 +15,7 @@
 
 #include "lockstep/comm/objects.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/process/cpu.h"
+#include "lockstep/core/process/memory.h"
 #include "lockstep/data/mnist_dataset.h"
 #include "lockstep/data/standardization.h"
 #include "lockstep/tensor/stored_bytes.h"

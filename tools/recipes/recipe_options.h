@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The options of a recipe's training: those of its Trainer, and those that only a recipe needs.
+// The options of a recipe's training: its Trainer's, and those that only a recipe needs.
 #pragma once
 
 #include <cstdint>
@@ -40,8 +40,8 @@ struct RecipeOptions {
   // and the mode: epochs, schedule.steps, sync_batchnorm, shard_optimizer, whole_gradients, the
   // checkpoints' tensors, log and batches_per_line. With TrainingMode::data_parallel,
   // data_parallel.replicas is at least 1; on GPUs, the replicas use the group's device and the
-  // following ones. schedule.scale multiplies the learning rate. Files and folders are those of
-  // rank 0.
+  // following ones. schedule.scale multiplies the learning rate. Rank 0 reads and writes
+  // the files and folders.
   TrainerOptions trainer = {};
   std::optional<std::int64_t> epochs = {};
   // See resolve_batch_sizes.

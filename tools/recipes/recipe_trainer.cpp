@@ -84,10 +84,10 @@ void RecipeTrainer::check_statistics() const {
     const auto own = of_data_[i].tensor.item<double>();
     const auto saved = of_checkpoint_[i].tensor.item<double>();
     if (own == saved) continue;
-    throw UsageError(
-        fmt::format("rank {} of {}: {} is {} for these data, but {} in the checkpoint; continue "
-                    "with the same data, or train anew",
-                    group_->rank(), group_->size(), of_data_[i].name, own, saved));
+    throw UsageError({.component = "train", .rank = group_->rank(), .size = group_->size()},
+                     fmt::format("{} is {} for these data, but {} in the checkpoint",
+                                 of_data_[i].name, own, saved),
+                     "continue with the same data, or train from the beginning");
   }
 }
 

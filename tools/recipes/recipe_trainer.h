@@ -26,7 +26,7 @@ class RecipeTrainer {
                 std::shared_ptr<ProcessGroup> group, std::function<void(const std::string&)> log);
 
   Trainer<torch::nn::Sequential>& trainer() { return trainer_; }
-  // UsageError if the data were standardized with other statistics than those of the checkpoint.
+  // UsageError if the data were standardized with other statistics than the checkpoint's.
   void check_statistics() const;
   // Returns the bytes exchanged with other ranks or devices since the start.
   std::uint64_t bytes_moved() const;

@@ -8,6 +8,8 @@
 #include <fmt/format.h>
 #include <torch/serialize.h>
 
+#include "lockstep/checkpoint/safetensors.h"
+#include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/file/whole_file.h"
 
@@ -35,6 +37,11 @@ void add_tensors(OutputArchive& archive, const std::vector<NamedTensor>& tensors
 
 void save_model(const std::shared_ptr<torch::nn::Module>& net, const std::filesystem::path& file,
                 const std::vector<NamedTensor>& more) {
+  if (file.extension() == ".safetensors") {
+    std::vector<NamedTensor> tensors = state_dict(*net);
+    tensors.insert(tensors.end(), more.begin(), more.end());
+    return write_safetensors(file, tensors, {{"format", "pt"}});
+  }
   WholeFile out(file);
   try {
     OutputArchive archive;

@@ -12,9 +12,11 @@
 
 namespace lockstep {
 
-// Like torch::save, with more tensors, which torch::load(net, file) skips. In the file, a
-// name such as "standardization.mean" is the entry mean of an archive standardization. Throws what
-// WholeFile throws; check_can_write detects errors in the path beforehand.
+// A file named *.safetensors gets the state_dict and `more` in that format, for readers in any
+// language. Any other is written like torch::save, with more tensors, which torch::load(net, file)
+// skips. In the file, a name such as "standardization.mean" is the entry mean of an archive
+// standardization. Throws what WholeFile throws; check_can_write detects errors in the path
+// beforehand.
 void save_model(const std::shared_ptr<torch::nn::Module>& net, const std::filesystem::path& file,
                 const std::vector<NamedTensor>& more = {});
 

@@ -10,8 +10,8 @@
 #include "lockstep/comm/objects.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/file/whole_file.h"
-#include "lockstep/core/process/load.h"
-#include "lockstep/core/process/peak_memory.h"
+#include "lockstep/core/process/cpu.h"
+#include "lockstep/core/process/memory.h"
 #include "lockstep/core/trace_span.h"
 #include "lockstep/data/distributed_sampler.h"
 #include "lockstep/data/memory_loader.h"
@@ -108,9 +108,9 @@ void log_end(const TrainResult& result, bool has_trained, const Log& log) {
   }
 }
 
-void measure(TrainResult& result, const Recipe& recipe, torch::nn::Sequential& net,
-             const TrainingData& data, ProcessGroup& group) {
-  if (!data.test_inputs.defined()) return;
+// Evaluates the test set, of which there must be one. Returns the mean loss over its samples.
+double measure(TrainResult& result, const Recipe& recipe, torch::nn::Sequential& net,
+               const TrainingData& data, ProcessGroup& group) {
   constexpr std::size_t kBatch = 500;
   const DistributedSampler sampler(static_cast<std::size_t>(data.test_inputs.size(0)), group,
                                    {.shuffle = false});
@@ -127,6 +127,7 @@ void measure(TrainResult& result, const Recipe& recipe, torch::nn::Sequential& n
   const Evaluation tested = evaluate(net, loader, sampler, group, sums);
   result.accuracy = tested.sums[0] / tested.sums[1];
   if (recipe.data == RecipeData::text) result.test_bits_per_character = bits(tested.mean(2));
+  return tested.mean(2);
 }
 
 void note_learned(TrainResult& result, const Recipe& recipe, const torch::nn::Module& net) {
@@ -207,8 +208,9 @@ TrainResult train(const Recipe& recipe, RecipeOptions options,
     mode = group->size() > 1 ? TrainingMode::distributed : TrainingMode::single;
   }
   if (mode != TrainingMode::distributed && group->size() != 1) {
-    throw UsageError(fmt::format("rank {} of {}: training in mode {} takes one rank; use mode ddp",
-                                 group->rank(), group->size(), mode_name(mode)));
+    throw UsageError({.component = "train", .rank = group->rank(), .size = group->size()},
+                     fmt::format("training in mode {} takes one rank", mode_name(mode)),
+                     "use mode ddp");
   }
   if (has_replicas(options) && options.trainer.data_parallel.replicas < 1) {
     throw UsageError(fmt::format("{} replicas cannot train; give at least 1",
@@ -249,24 +251,32 @@ TrainResult train(const Recipe& recipe, RecipeOptions options,
                        {.metrics = metrics ? &*metrics : nullptr,
                         .course = course ? &*course : nullptr,
                         .on_step = group->rank() == 0 ? options.on_step : nullptr});
-  FitOptions fit{.sampler = &sampler,
-                 .resumed =
-                     [&](std::int64_t after) {
-                       if (metrics) metrics->resume_after(after);
-                     },
-                 .begin_epoch =
-                     [&](std::int64_t) {
-                       model.check_statistics();
-                       observer.begin_epoch();
-                     },
-                 .after_step = [&](const StepSummary& step) { observer.step(step); },
-                 .end_epoch = [&](const EpochSummary& epoch) { observer.end_epoch(epoch); }};
+  double test_loss = 0;
+  FitOptions fit{
+      .sampler = &sampler,
+      .resumed =
+          [&](std::int64_t after) {
+            if (metrics) metrics->resume_after(after);
+          },
+      .begin_epoch =
+          [&](std::int64_t) {
+            model.check_statistics();
+            observer.begin_epoch();
+          },
+      .after_step = [&](const StepSummary& step) { observer.step(step); },
+      .end_epoch =
+          [&](const EpochSummary& epoch) {
+            observer.end_epoch(epoch);
+            if (!course || !epoch.evaluation) return;
+            course->evaluated(
+                {.epoch = epoch.epoch + 1, .loss = test_loss, .accuracy = *epoch.evaluation});
+          }};
   const bool evaluates =
-      (keeps_metrics || options.trainer.checkpoints) && data.test_inputs.defined();
+      (keeps_metrics || course || options.trainer.checkpoints) && data.test_inputs.defined();
   if (evaluates) {
     fit.evaluate = [&] {
       observer.end_steps();
-      measure(result, recipe, net, data, *group);
+      test_loss = measure(result, recipe, net, data, *group);
       return *result.accuracy;
     };
   }
@@ -291,7 +301,7 @@ TrainResult train(const Recipe& recipe, RecipeOptions options,
   observer.finish(data.inputs.size(0));
   measure_memory(result, *group);
   measure_core_wait(result, wait, *group);
-  if (!result.accuracy) {
+  if (!result.accuracy && data.test_inputs.defined()) {
     const TracedSpan span("evaluation");
     measure(result, recipe, net, data, *group);
   }

@@ -6,7 +6,7 @@
 #include <torch/version.h>
 
 #include "lockstep/core/error.h"
-#include "lockstep/core/process/load.h"
+#include "lockstep/core/process/cpu.h"
 #include "lockstep/launch/spawn.h"
 #include "lockstep/launch/stack_trace.h"
 #include "lockstep/parallel/model_checks.h"

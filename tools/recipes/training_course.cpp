@@ -23,11 +23,15 @@ Json as_json(const RankCourse& course) {
             {"seconds_in", course.seconds_in},
             {"seconds_in_flight", course.seconds_in_flight},
             {"seconds_waited_in_flight", course.seconds_waited_in_flight},
-            {"points", Json::array()}};
+            {"points", Json::array()},
+            {"evaluations", Json::array()}};
   for (const CoursePoint& point : course.points) {
     json["points"].push_back({point.step, point.epoch, point.loss, point.learning_rate,
                               point.samples_per_second,
                               point.peak_mb ? Json(*point.peak_mb) : Json(nullptr)});
+  }
+  for (const EvaluationPoint& point : course.evaluations) {
+    json["evaluations"].push_back({point.epoch, point.loss, point.accuracy});
   }
   return json;
 }
@@ -47,6 +51,9 @@ RankCourse course_from(const Json& json) {
          .learning_rate = point[3],
          .samples_per_second = point[4],
          .peak_mb = point[5].is_null() ? std::nullopt : std::optional(point[5].get<double>())});
+  }
+  for (const Json& point : json.at("evaluations")) {
+    course.evaluations.push_back({.epoch = point[0], .loss = point[1], .accuracy = point[2]});
   }
   return course;
 }

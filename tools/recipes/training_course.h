@@ -22,7 +22,7 @@ namespace lockstep {
 
 // The steps of a rank since its previous point.
 struct CoursePoint {
-  // The last of the steps, and its place: 1.5 is in the middle of the second epoch.
+  // The last of the steps, and its position in epochs: 1.5 is halfway through the second.
   std::int64_t step = 0;
   double epoch = 0;
   // The mean loss over the steps, and the rate of the last one.
@@ -34,8 +34,19 @@ struct CoursePoint {
   std::optional<double> peak_mb = {};
 };
 
+// The test set after an epoch.
+struct EvaluationPoint {
+  // Counted from 1.
+  std::int64_t epoch = 0;
+  // The mean loss over the samples, and the share of right predictions, from 0 to 1.
+  double loss = 0;
+  double accuracy = 0;
+};
+
 struct RankCourse {
   std::vector<CoursePoint> points = {};
+  // The same on every rank; empty without a test set.
+  std::vector<EvaluationPoint> evaluations = {};
   std::int64_t steps = 0;
   std::int64_t samples = 0;
   // The time of the epochs, without the time between them.
@@ -59,6 +70,7 @@ class CourseRecorder {
   void begin_epoch();
   void step(const RunSteps& run, const StepSummary& step);
   void end_epoch();
+  void evaluated(const EvaluationPoint& point) { course_.evaluations.push_back(point); }
 
   // Collective. Returns the courses of all ranks, in their order.
   std::vector<RankCourse> of_all_ranks() const;

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/process/cpu.h"
 #include "tools/recipes/json_fields.h"
 #include "tools/report/page.h"
 
@@ -118,7 +119,24 @@ std::string course_data(const std::vector<RankCourse>& ranks) {
     json["ranks"].push_back(
         {{"milliseconds", milliseconds_of_step(course)}, {"points", std::move(points)}});
   }
+  json["evaluations"] = Json::array();
+  for (const EvaluationPoint& point : ranks.front().evaluations) {
+    json["evaluations"].push_back(
+        {{"epoch", point.epoch}, {"loss", point.loss}, {"accuracy", point.accuracy}});
+  }
   return json.dump();
+}
+
+// What the speeds of the ranks say about them: nothing about waiting, if they waited for cores.
+std::string speed_note(const TrainResult& result) {
+  const std::string note = overload(result.core_wait);
+  if (!note.empty()) {
+    return note +
+           " The parts of a step include waiting for a core, so that they do not show which rank "
+           "the others waited for.";
+  }
+  return "Ranks that take part in the same steps have the same speed. The one that the others wait "
+         "for is the one that waits least itself.";
 }
 
 std::string training_title(const TrainResult& result) {
@@ -145,10 +163,11 @@ std::string to_html(const TrainResult& result, const std::vector<RankCourse>& ra
        {"SUMMARY", escaped(training_summary(result))},
        {"RESULT", html_table(result_cells(result))},
        {"RANKS", html_table(rank_cells(ranks))},
+       {"SPEED", escaped(speed_note(result))},
        // A bar for each rank, the axis and the legend.
        {"BARS_HEIGHT", fmt::format("{:.1f}", 7 + 2.5 * static_cast<double>(ranks.size()))},
        {"ON_GPU",
-        on_gpu ? " On a GPU, times are those of the host, which starts the GPU's work." : ""},
+        on_gpu ? " On a GPU, times are measured on the host, which starts the GPU's work." : ""},
        {"HOW", how_it_was_made(command, result.device,
                                fmt::format("{} of {}", plural(result.ranks, "rank"),
                                            plural(result.threads, "thread")))},

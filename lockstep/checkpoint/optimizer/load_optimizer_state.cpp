@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Compares a state dict of Python with an optimizer, and then gives the optimizer its state.
-#include "lockstep/checkpoint/optimizer/load_optimizer_state.h"
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -189,7 +187,7 @@ class ParameterStateReader : public FieldReader {
     }
     target = static_cast<std::int64_t>(*found);
   }
-  // Refers to the tensor in the file.
+  // `target` then refers to the tensor in the file.
   void tensor(std::string_view name, at::Tensor& target, bool required) {
     known_.push_back(name);
     const TorchValue* const value = required ? require(name) : find(name);
@@ -421,8 +419,8 @@ std::function<void()> prepare_for(torch::optim::Optimizer& optimizer, const Torc
 
 }  // namespace
 
-std::function<void()> prepare_optimizer_state(torch::optim::Optimizer& optimizer,
-                                              const TorchValue& state) {
+std::function<void()> detail::prepare_optimizer_state(torch::optim::Optimizer& optimizer,
+                                                      const TorchValue& state) {
   optim::remove_repeats("load_optimizer_state_dict", optimizer);
   auto* const sharded = dynamic_cast<optim::ShardedOptimizer*>(&optimizer);
   if (sharded == nullptr) return prepare_for(optimizer, state, /*is_fused=*/false);
@@ -434,7 +432,7 @@ std::function<void()> prepare_optimizer_state(torch::optim::Optimizer& optimizer
 }
 
 void load_optimizer_state_dict(torch::optim::Optimizer& optimizer, const TorchValue& state) {
-  prepare_optimizer_state(optimizer, state)();
+  detail::prepare_optimizer_state(optimizer, state)();
 }
 
 }  // namespace lockstep

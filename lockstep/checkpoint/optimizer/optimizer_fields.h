@@ -189,8 +189,8 @@ void with_fields_of(const torch::optim::Optimizer& optimizer, const Function& fu
                      call_for(OptimizerFields<torch::optim::Adagrad>());
   if (found) return;
   throw UsageError(fmt::format(
-      "Lockstep does not know Python's names for the state of {}, only for that of SGD, "
-      "Adam, AdamW, RMSprop and Adagrad; save other optimizers with torch::save",
+      "Lockstep does not know Python's names for the state of {}, only of SGD, Adam, AdamW, "
+      "RMSprop and Adagrad; save other optimizers with torch::save",
       c10::demangle(typeid(optimizer).name())));
 }
 

@@ -9,6 +9,8 @@
 // adam.load_state_dict(torch.load("adam.pt", weights_only=True)).
 #pragma once
 
+#include <functional>
+
 #include <torch/optim/optimizer.h>
 
 #include "lockstep/checkpoint/torch_file/torch_value.h"
@@ -19,7 +21,7 @@ namespace lockstep {
 //
 //   {"state": {0: {"step": ..., "exp_avg": ...}}, "param_groups": [{"lr": ..., "params": [0, 1]}]}
 //
-// For torch::optim::SGD, Adam, AdamW, RMSprop and Adagrad, and the optimizers of lockstep::optim;
+// Takes torch::optim::SGD, Adam, AdamW, RMSprop and Adagrad, and the optimizers of lockstep::optim;
 // UsageError for any other. Parameters are numbered over all groups, in their order, each once, as
 // in Python; if one is listed twice, a warning says that step() updates it twice. A parameter
 // without state is not in "state". The tensors share the optimizer's memory: write them to a file,
@@ -44,4 +46,13 @@ TorchValue optimizer_state_dict(const torch::optim::Optimizer& optimizer);
 // part.
 void load_optimizer_state_dict(torch::optim::Optimizer& optimizer, const TorchValue& state);
 
+namespace detail {
+
+// The first half of load_optimizer_state_dict(), for ranks that must all succeed or all remain
+// unchanged: checks the state and copies its tensors, with the same errors. The returned function
+// is the second half: it moves the copies into the optimizer, which must still exist. Call it once.
+std::function<void()> prepare_optimizer_state(torch::optim::Optimizer& optimizer,
+                                              const TorchValue& state);
+
+}  // namespace detail
 }  // namespace lockstep

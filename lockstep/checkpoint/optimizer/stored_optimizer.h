@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <torch/optim/optimizer.h>
 
-#include "lockstep/checkpoint/safetensors/file_to_save.h"
+#include "lockstep/checkpoint/safetensors/safetensors_layout.h"
 #include "lockstep/checkpoint/torch_file/torch_value.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/tensor/named_tensor.h"

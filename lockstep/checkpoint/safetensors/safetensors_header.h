@@ -26,8 +26,8 @@ struct SafetensorsHeader {
 // `name` is the file's name, for messages.
 SafetensorsHeader read_safetensors_header(const StoredBytes& bytes, const std::string& name);
 
-// The text of the header, without its length, padded so that the data is aligned to 8 bytes.
-// UsageError for text that is not UTF-8, and for a header that would be too long.
+// Returns the text of the header, without its length, padded so that the data is aligned to 8
+// bytes. UsageError for text that is not UTF-8, and for a header that would be too long.
 std::string safetensors_header_text(const std::vector<SafetensorsEntry>& entries,
                                     const std::map<std::string, std::string>& metadata);
 

@@ -190,7 +190,7 @@ std::vector<SafetensorsPart> open_safetensors_parts(const fs::path& index) {
       const auto named = file_of.find(entry.name);
       if (named == file_of.end() || named->second != file) {
         throw CheckpointError(fmt::format(
-            "{}: {} has entry {}, which the index {}; make the index anew, or read each file by "
+            "{}: {} has entry {}, which the index {}; recreate the index, or read each file by "
             "itself",
             index.string(), in_quotes(file), in_quotes(entry.name),
             named == file_of.end() ? "does not name" : "expects in " + in_quotes(named->second)));

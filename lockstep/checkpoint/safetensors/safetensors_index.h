@@ -19,7 +19,7 @@ namespace lockstep {
 std::map<std::string, std::string> read_safetensors_index(const StoredBytes& bytes,
                                                           const std::string& name);
 
-// One of the files, held open.
+// One of the files that the index names, held open.
 struct SafetensorsPart {
   std::string file;  // as the index names it; empty without an index
   std::string path;

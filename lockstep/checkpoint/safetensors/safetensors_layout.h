@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The tensors to write into a safetensors file, and where each of them lies in it.
+// The tensors to write into a safetensors file: which elements each rank provides, and where each
+// tensor lies in the file.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -12,6 +14,7 @@
 
 #include "lockstep/checkpoint/safetensors/safetensors_entry.h"
 #include "lockstep/checkpoint/tensor_file/tensor_bytes.h"
+#include "lockstep/tensor/named_tensor.h"
 
 namespace lockstep {
 
@@ -30,10 +33,23 @@ struct TensorToSave {
   std::vector<PartToSave> parts = {};
 };
 
+// A safetensors file that the ranks of a group write together. Every rank has the same tensors, in
+// the same order, each with parts of its own. All ranks' parts together are the tensor.
+struct FileToSave {
+  std::string name;
+  std::vector<TensorToSave> tensors;
+};
+
+// Describes a file of tensors that all ranks have: each of `ranks` ranks provides an equal share of
+// the bytes. Rank 0 alone provides the tensors named in `only_rank_0`, since they may differ
+// between ranks.
+FileToSave share_out(std::string name, const std::vector<NamedTensor>& tensors, int rank, int ranks,
+                     const std::set<std::string>& only_rank_0 = {});
+
 struct SafetensorsLayout {
   // Everything that precedes the data.
   std::string head;
-  // One for each tensor, in the same order; offsets count from the start of the data.
+  // The entries, one for each tensor in the same order; offsets count from the start of the data.
   std::vector<SafetensorsEntry> entries;
   // The tensors' indices in the order of their data: wide elements first, so that every tensor is
   // aligned.

@@ -9,7 +9,7 @@
 namespace lockstep {
 namespace {
 
-// The first character of a text, and how many bytes it takes. If the text does not begin with a
+// The first character of a text, and the number of its bytes. If the text does not begin with a
 // UTF-8 character, `valid` is false and `bytes` is 1.
 struct QuotedCharacter {
   std::uint32_t code;

@@ -71,7 +71,7 @@ std::string first_bytes(const StoredBytes& bytes, std::size_t most) {
 }
 
 // A message of protobuf whose first field is a version of ONNX, and whose next is a string or a
-// number. TensorFlow's saved_model.pb begins alike with version 1.
+// number. TensorFlow's saved_model.pb begins in the same way, with version 1.
 bool is_onnx(std::string_view begin) {
   constexpr unsigned char kLeast = 3;
   constexpr unsigned char kMost = 30;

@@ -12,7 +12,7 @@
 
 #include "lockstep/checkpoint/tensor_file/in_quotes.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/process/cpu.h"
+#include "lockstep/core/process/memory.h"
 #include "lockstep/libtorch_compat.h"
 #include "lockstep/tensor/device_copies.h"
 
@@ -119,8 +119,8 @@ std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
 }
 
 void require_memory_for(std::uint64_t bytes, const std::string& what) {
-  constexpr std::uint64_t kAlways = 16 << 20;  // asking would cost more than such a tensor
-  if (bytes <= kAlways) return;
+  constexpr std::uint64_t kUnchecked = 16 << 20;  // asking would cost more than such a tensor
+  if (bytes <= kUnchecked) return;
   const auto available = static_cast<std::uint64_t>(available_memory());
   if (bytes <= available) return;
   throw CheckpointError(

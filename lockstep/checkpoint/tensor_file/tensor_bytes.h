@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The elements of tensors in files: their types in each format, their bytes on the way to a file
-// and back, and how many a file may have.
+// and back, and the limits of one file.
 #pragma once
 
 #include <cstddef>
@@ -37,28 +37,28 @@ const ElementType* find_storage_type(std::string_view name);
 const ElementType* find_dtype(std::string_view name);
 const ElementType* find_element_type(at::ScalarType type);
 
-// The type of the tensor's elements. UsageError, naming the tensor, if it is undefined, sparse,
-// quantized or on the device meta, or if files have no such type.
+// Returns the type of the tensor's elements. UsageError, naming the tensor, if it is undefined,
+// sparse, quantized or on the device meta, or if files have no such type.
 const ElementType& element_type_of(const at::Tensor& tensor, const std::string& name);
 
-// The elements in index order, in this machine's memory. Shares the tensor's memory if they are
-// already there in this order; otherwise a copy.
+// Returns the elements in index order, in this machine's memory. The result shares the tensor's
+// memory if they are already there in this order; otherwise it is a copy.
 at::Tensor in_index_order(const at::Tensor& tensor);
 
-// The address of the first element, which tells parameters apart. Null if there are no elements, or
-// if they have no memory of their own, as in a sparse tensor.
+// Returns the address of the first element, which tells parameters apart. Null if there are no
+// elements, or if they have no memory of their own, as in a sparse tensor.
 const void* memory_of(const at::Tensor& tensor);
 
-// The bytes of a tensor that in_index_order() returned.
+// Returns the bytes of a tensor that in_index_order() returned.
 std::span<const std::byte> bytes_of(const at::Tensor& tensor);
 
-// CheckpointError if less than `bytes` bytes of memory are available. `what` is for messages: what
-// needs them.
+// CheckpointError if less than `bytes` bytes of memory are available. `what` is what
+// needs them, for messages.
 void require_memory_for(std::uint64_t bytes, const std::string& what);
 
-// A new tensor of one dimension, filled by `read`. `entry` is for messages: the file and the entry.
-// CheckpointError if this libtorch has no such type, if memory is lacking, or if an element of type
-// bool is neither 0 nor 1, which C++ cannot hold.
+// Returns a new tensor of one dimension, filled by `read`. `entry` is for messages: the file and
+// the entry. CheckpointError if this libtorch has no such type, if memory is lacking, or if an
+// element of type bool is neither 0 nor 1, which C++ cannot hold.
 at::Tensor tensor_from_bytes(const ElementType& type, std::uint64_t elements,
                              const std::function<void(std::span<std::byte> output)>& read,
                              const std::string& entry);

@@ -19,7 +19,7 @@ struct TorchValue {
   struct Tuple {
     List items;
   };
-  // In Python's order. Keys are strings or integers, without repetition.
+  // Entries are in Python's order. Keys are strings or integers, without repetition.
   using Dict = std::vector<std::pair<TorchValue, TorchValue>>;
 
   // std::monostate is None. An OrderedDict is a Dict, and a Parameter a tensor.

@@ -11,10 +11,10 @@
 namespace lockstep {
 namespace {
 
-constexpr std::uint64_t kEntryAlignment = 64;  // of data, as in torch.save
-constexpr std::uint16_t kVersion = 45;         // the first one that knows zip64
+constexpr std::uint64_t kEntryAlignment = 64;  // where data begins, as in torch.save
+constexpr std::uint16_t kVersion = 45;         // the first version with zip64
 constexpr std::uint16_t kPaddingId = 0x4246;
-constexpr std::uint32_t kNoTime = 0x00210000;  // 1980-01-01, the first day there is
+constexpr std::uint32_t kNoTime = 0x00210000;  // 1980-01-01, the earliest date
 
 }  // namespace
 
@@ -74,7 +74,8 @@ void ZipWriter::finish() {
   write(directory_);
   const std::uint64_t end = written_;
   std::string records;
-  // Always written, as by torch.save, so that readers meet the wide records in small files too.
+  // The wide records are always written, as by torch.save, so that readers meet them in small files
+  // too.
   zip::append(records, zip::kZip64EndRecord, std::uint64_t{44}, kVersion, kVersion,
               std::uint32_t{0}, std::uint32_t{0}, entries_, entries_, size, offset);
   zip::append(records, zip::kZip64Locator, std::uint32_t{0}, end, std::uint32_t{1});

@@ -2,6 +2,8 @@
 // Describes calls, and the difference between two of them, for messages.
 #include "lockstep/comm/core/call.h"
 
+#include <utility>
+
 #include <fmt/format.h>
 
 namespace lockstep {
@@ -31,14 +33,19 @@ std::string describe(const Call& call) {
   return fmt::format("{} ({})", title(call), details);
 }
 
-std::string where_in(std::string_view backend, std::string_view operation, int rank, int size) {
-  return fmt::format("[{}] {}, rank {} of {}: ", backend, operation, rank, size);
+ErrorContext context_of(std::string_view backend, const Call& call, int rank, int size) {
+  return {.component = std::string(backend),
+          .operation = std::string(name(call.collective)),
+          .call = static_cast<std::int64_t>(call.number),
+          .caller = std::string(name(call.origin)),
+          .rank = rank,
+          .size = size};
 }
 
 namespace {
 
-// Which functions of the library all ranks must call, if only one of the two calls is of them.
-std::string remedy(const Call& call, const Call& others_call) {
+// The library functions that only one of the two calls came from.
+std::string missing_calls(const Call& call, const Call& others_call) {
   const CallOrigin origins[] = {call.origin, others_call.origin};
   std::string functions;
   for (const CallOrigin origin : origins) {
@@ -51,12 +58,14 @@ std::string remedy(const Call& call, const Call& others_call) {
 
 }  // namespace
 
-std::string describe_difference(const std::string& name, const Call& call,
-                                const std::string& others_name, const Call& others_call) {
-  return fmt::format(
-      "{} called {}, but {} called {}; every rank must make the same calls, with the same sizes "
-      "and types, in the same order{}",
-      name, describe(call), others_name, describe(others_call), remedy(call, others_call));
+ErrorDetails describe_difference(const std::string& name, const Call& call,
+                                 const std::string& others_name, const Call& others_call) {
+  return {.cause = fmt::format("{} called {}, but {} called {}", name, describe(call), others_name,
+                               describe(others_call)),
+          .remedy =
+              "every rank must make the same calls, with the same sizes and types, in the same "
+              "order" +
+              missing_calls(call, others_call)};
 }
 
 std::string describe_message_difference(const Call& own, const std::string& peers_name,
@@ -68,11 +77,22 @@ std::string describe_message_difference(const Call& own, const std::string& peer
       c10::toString(own.type));
 }
 
-CallsDiffer::CallsDiffer(const std::string& where, const Call& own, int peer,
+CallsDiffer::CallsDiffer(const ErrorContext& context, const Call& own, int peer,
                          const std::string& name, const Call& peers_call)
-    : UsageError(where + describe_difference("this rank", own, name, peers_call)),
-      own_(own),
-      peer_(peer),
-      peers_call_(peers_call) {}
+    : CallsDiffer(
+          [&] {
+            ErrorDetails details = describe_difference("this rank", own, name, peers_call);
+            details.peer = peer;
+            details.contexts = {context};
+            return details;
+          }(),
+          own, peers_call) {}
+
+CallsDiffer::CallsDiffer(ErrorDetails details, const Call& own, const Call& peers_call)
+    : UsageError(std::move(details)), own_(own), peers_call_(peers_call) {}
+
+std::exception_ptr CallsDiffer::with(ErrorDetails details) const {
+  return std::make_exception_ptr(CallsDiffer(std::move(details), own_, peers_call_));
+}
 
 }  // namespace lockstep

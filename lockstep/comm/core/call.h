@@ -142,31 +142,35 @@ std::string title(const Call& call);
 // "all_reduce #42 (sum of 128 Float elements)"
 std::string describe(const Call& call);
 
-// "[gloo] all_reduce #42, rank 1 of 4: ", the beginning of messages about a call.
-std::string where_in(std::string_view backend, std::string_view operation, int rank, int size);
+// Where an error about a call occurred: on rank `rank` of a group of `size`.
+ErrorContext context_of(std::string_view backend, const Call& call, int rank, int size);
 
-// "this rank called broadcast #3 (...), but rank 1 called barrier #3; every rank must ...". Names
-// the function that only one of them called, if that is not a step of training.
-std::string describe_difference(const std::string& name, const Call& call,
-                                const std::string& others_name, const Call& others_call);
+// "this rank called broadcast #3 (...), but rank 1 called barrier #3", and as the remedy that every
+// rank must make the same calls. Names the function that only one of them called, if that is not a
+// step of training.
+ErrorDetails describe_difference(const std::string& name, const Call& call,
+                                 const std::string& others_name, const Call& others_call);
 
-// The same for a send and a recv that do not fit each other, of this rank and a peer.
+// As above, for a send and a recv of this rank and a peer that do not match.
 std::string describe_message_difference(const Call& own, const std::string& peers_name,
                                         const Call& peers_call);
 
 class CallsDiffer : public UsageError {
  public:
-  // `where` begins the message, and `name` names the peer in it.
-  CallsDiffer(const std::string& where, const Call& own, int peer, const std::string& name,
+  // The message calls the peer `name`.
+  CallsDiffer(const ErrorContext& context, const Call& own, int peer, const std::string& name,
               const Call& peers_call);
 
+  std::exception_ptr with(ErrorDetails details) const override;
+
   const Call& own() const { return own_; }
-  int peer() const { return peer_; }
+  int peer() const { return details().peer; }
   const Call& peers_call() const { return peers_call_; }
 
  private:
+  CallsDiffer(ErrorDetails details, const Call& own, const Call& peers_call);
+
   Call own_;
-  int peer_;
   Call peers_call_;
 };
 

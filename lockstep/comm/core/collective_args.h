@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The arguments of a backend's calls: one struct for all collectives and messages.
+// The arguments of a backend's calls: one struct for all collectives and messages. The sizes that
+// ranks send and expect in an all_to_all, and whether they match.
 #pragma once
 
 #include <cstdint>
 #include <span>
+#include <string>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
@@ -17,7 +20,7 @@ namespace lockstep {
 //   call                           outputs                         inputs
 //   all_reduce, reduce, broadcast  a list, reduced or sent in      none
 //                                  place; a reduce writes only
-//                                  root's
+//                                  root's tensors
 //   all_gather, gather             one per rank (gather: on root)  one
 //   scatter, reduce_scatter        one                             one per rank (scatter: on root)
 //   all_to_all                     one per rank                    one per rank
@@ -27,8 +30,8 @@ namespace lockstep {
 // A call without tensors moves no data. It completes when every rank has made it, and ranks compare
 // it like any other call. Barriers and the announcement of a ring are such calls.
 struct CollectiveArgs {
-  // What ranks compare. The backend fills in number, tensor and tensors, and for a list of tensors
-  // also type and elements.
+  // The call that ranks compare. The backend fills in number, tensor and tensors, and for a list of
+  // tensors also type and elements.
   Call call;
   // The caller owns both lists, for the duration of start(); the backend keeps what it needs.
   at::TensorList outputs = {};
@@ -36,8 +39,9 @@ struct CollectiveArgs {
   // For an all_reduce of one flat tensor: parts of this rank's own_share() that lie in other
   // buffers in host memory, in ascending order.
   std::span<const Piece> pieces = {};
-  // For an all_reduce of one tensor: what its elements are rounded to on their way between hosts;
-  // Undefined: nothing. Where it is rounded, ranks compare the call as one of this type.
+  // For an all_reduce of one tensor: the type to which its elements are rounded on their way
+  // between hosts; Undefined if they are not. Ranks that round compare the call as one of this
+  // type.
   at::ScalarType wire_type = at::ScalarType::Undefined;
   // For send and recv.
   Tag tag = Tag::user;
@@ -55,5 +59,13 @@ struct CollectiveArgs {
     return own;
   }
 };
+
+// For an all_to_all: what this rank sends to rank 0, rank 1 and so on, then what it expects from
+// each of them. Each number encodes a count of elements and their type.
+std::vector<std::int64_t> exchange_sizes(at::TensorList outputs, at::TensorList inputs);
+
+// sizes[r] are the exchange_sizes() of rank r. Describes, for a message, a pair of ranks whose
+// sizes do not match; "" if all match.
+std::string exchange_fault(std::span<const std::int64_t* const> sizes);
 
 }  // namespace lockstep

@@ -23,7 +23,7 @@ class CopyingOperation final : public Operation {
                    at::Device device)
       : engine_(std::move(engine)), timeout_(timeout), copies_(device) {}
 
-  // The tensors that the engine reads and writes in place of the caller's.
+  // The tensors that the engine reads and writes in place of the caller's tensors.
   at::Tensor input(const at::Tensor& original) const { return copies_.input(original); }
   const at::Tensor& output(const at::Tensor& original) { return copies_.output(original); }
   std::vector<at::Tensor> inputs(at::TensorList originals) const;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Why a group has ended: the first error, the rank at fault, and the text of errors about peers
+// Why a group has ended: the first error, the rank at fault, and the errors about peers
 // that died, left or do not answer. Each engine has one.
 #pragma once
 
@@ -15,7 +15,6 @@
 
 #include <sys/types.h>
 
-#include "lockstep/comm/core/abort_notice.h"
 #include "lockstep/comm/core/call.h"
 #include "lockstep/core/deadline.h"
 #include "lockstep/core/error.h"
@@ -23,6 +22,30 @@
 #include "lockstep/rendezvous/membership.h"
 
 namespace lockstep {
+
+// Why a rank ended a group for all of its ranks.
+enum class AbortCause : std::uint32_t {
+  none,
+  requested,   // ProcessGroup::abort
+  timed_out,   // its wait timed out
+  mismatched,  // ranks made different calls
+  lost,        // it saw a peer die
+  left,        // it saw a peer leave too early
+};
+
+// What the rank tells its peers.
+struct AbortNotice {
+  int rank = -1;
+  AbortCause cause = AbortCause::none;
+  // The rank that it lost or waited for; -1 if none.
+  int lost_rank = -1;
+  // The job rank at fault; -1 if unknown.
+  int culprit = -1;
+  std::string reason = {};
+};
+
+// The error that the other ranks throw; its type depends on the cause.
+std::exception_ptr error_of(const AbortNotice& notice, ErrorDetails details);
 
 // Ranks by the call that they were last seen waiting in, as describe(Call) puts it; "" if that call
 // is unknown or past.
@@ -34,8 +57,8 @@ std::string describe(const Absent& absent, const std::function<std::string(int r
 // How a peer went away. `connection_lost`: nothing more is known about its process.
 enum class PeerEnd { died, connection_lost, left, failed };
 
-// Another rank or host has no memory for a tensor that all are to have.
-BackendError lacks_memory(const std::string& where, std::string_view who);
+// Another rank or host cannot allocate its part of a tensor that every rank needs.
+BackendError lacks_memory(const ErrorContext& context, std::string_view who);
 
 // Not thread-safe: its engine holds a lock. The functions that make errors only read.
 class GroupState {
@@ -49,8 +72,7 @@ class GroupState {
   const std::string& backend() const { return backend_; }
   int rank() const { return rank_; }
   int size() const { return size_; }
-  // "[gloo] all_reduce #42, rank 1 of 4: "
-  std::string where(const Call& call) const;
+  ErrorContext context(const Call& call) const;
 
   bool failed() const { return error_ != nullptr; }
   // Throws the first error, if there is one.

@@ -4,13 +4,12 @@
 #include <algorithm>
 
 #include <ATen/ops/empty.h>
-#include <fmt/format.h>
 
 #include "lockstep/comm/core/group_state.h"
 #include "lockstep/comm/core/make_backends.h"
+#include "lockstep/comm/hierarchical/failures.h"
 #include "lockstep/comm/hierarchical/hierarchical_operation.h"
 #include "lockstep/comm/hierarchical/hierarchy_levels.h"
-#include "lockstep/comm/hierarchical/part_of_call.h"
 #include "lockstep/comm/hierarchical/parts_of_ranks.h"
 #include "lockstep/comm/hierarchical/phases.h"
 #include "lockstep/core/error.h"
@@ -82,7 +81,7 @@ class HierarchicalBackend final : public Backend {
     try {
       tensor = levels_->reducing->empty(sizes, options);
     } catch (const BackendError& error) {
-      refusal = error.what();
+      refusal = error.details().cause;
     }
     // Other hosts may have no memory for it.
     const at::Tensor granted = at::empty({1}, at::kInt).fill_(refusal.empty() ? 1 : 0);
@@ -90,9 +89,10 @@ class HierarchicalBackend final : public Backend {
         ->start({.call = {.collective = Collective::all_reduce, .op = ReduceOp::min},
                  .outputs = granted})
         .wait();
-    const std::string where = where_in(name(), "empty", rank_, size_);
-    if (!refusal.empty()) throw BackendError(where + refusal);
-    if (granted.item<int>() == 0) throw lacks_memory(where, "another host");
+    const ErrorContext context{
+        .component = std::string(name()), .operation = "empty", .rank = rank_, .size = size_};
+    if (!refusal.empty()) throw BackendError(context, refusal);
+    if (granted.item<int>() == 0) throw lacks_memory(context, "another host");
     return tensor;
   }
 
@@ -110,9 +110,8 @@ class HierarchicalBackend final : public Backend {
  private:
   std::shared_ptr<HierarchicalOperation> make_operation(Collective collective) {
     const Call call{.collective = collective, .number = ++numbers_};
-    return std::make_shared<HierarchicalOperation>(levels_, calls_,
-                                                   where_in(name(), title(call), rank_, size_),
-                                                   call.number, options_.timeout);
+    return std::make_shared<HierarchicalOperation>(
+        levels_, calls_, context_of(name(), call, rank_, size_), options_.timeout);
   }
 
   // Makes the ranks compare a call. The ranks of one host do so before anything else. The first

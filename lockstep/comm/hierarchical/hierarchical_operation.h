@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A call of a hierarchical group that is under way: its phases, and what an error in one of them
-// means for the group of all ranks.
+// A call of a hierarchical group that is under way: its tensors and its phases.
 #pragma once
 
 #include <chrono>
@@ -16,13 +15,12 @@ namespace lockstep::hierarchical {
 
 class HierarchicalOperation final : public Operation {
  public:
-  // `where` begins its errors, and `number` is the call's number in its group.
+  // `context`: of the errors that it throws.
   HierarchicalOperation(std::shared_ptr<HierarchyLevels> levels, std::shared_ptr<PhasedCalls> calls,
-                        std::string where, std::uint64_t number, std::chrono::milliseconds timeout)
+                        ErrorContext context, std::chrono::milliseconds timeout)
       : levels_(std::move(levels)),
         calls_(std::move(calls)),
-        where_(std::move(where)),
-        number_(number),
+        context_(std::move(context)),
         timeout_(timeout) {}
 
   // The tensor to read or to write in place of the original, as a 1-D tensor.
@@ -46,14 +44,9 @@ class HierarchicalOperation final : public Operation {
   bool done() const;
   // True when the operation is done. The deadline is the wait's, for messages.
   bool advance(const Deadline& deadline);
-  // Throws the error as the whole group sees it. A group within a host does not know a rank's
-  // number in the whole group, and a rank that gave up may have done so because of another rank.
-  [[noreturn]] void explain(const std::exception_ptr& error, const Deadline& waited);
-
   std::shared_ptr<HierarchyLevels> levels_;
   std::shared_ptr<PhasedCalls> calls_;
-  std::string where_;
-  std::uint64_t number_;
+  ErrorContext context_;
   std::chrono::milliseconds timeout_;
   std::int32_t tensors_ = 0;
   std::vector<std::shared_ptr<PhasedCall>> parts_;

@@ -9,7 +9,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "lockstep/comm/core/call.h"
 #include "lockstep/comm/core/make_backends.h"
 #include "lockstep/core/error.h"
 #include "lockstep/rendezvous/losses.h"
@@ -26,17 +25,21 @@ std::shared_ptr<Backend> join_part(const std::vector<int>& ranks, std::string_vi
   const auto of_all = [&](int rank) {
     return rank < 0 ? rank : ranks[static_cast<std::size_t>(rank)];
   };
-  const auto text = [&](const Error& error) {
-    return fmt::format("{} ({}: of all they are {})", error.what(), which, fmt::join(ranks, ", "));
+  const auto translated = [&](const Error& error) {
+    ErrorDetails details = error.details();
+    details.peer = of_all(details.peer);
+    std::string& end = details.remedy.empty() ? details.cause : details.remedy;
+    end += fmt::format(" ({}: of all they are {})", which, fmt::join(ranks, ", "));
+    return details;
   };
   try {
     return join();
   } catch (const StoreSilent&) {
     throw;
   } catch (const PeerLost& error) {
-    throw PeerLost(of_all(error.rank()), text(error), error.how());
+    throw PeerLost(translated(error), error.how());
   } catch (const TimeoutError& error) {
-    throw TimeoutError(text(error), of_all(error.rank()));
+    throw TimeoutError(translated(error));
   }
 }
 
@@ -129,22 +132,6 @@ void end_groups(HierarchyLevels& levels, const std::string& reason) {
   levels.all->abort(reason);
   levels.reducing->abort(reason);
   levels.sharing->abort(reason);
-}
-
-// A rank that finds another of its groups ended asks the group of all for the reason.
-void end_groups_if_calls_differ(HierarchyLevels& levels, const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const CallsDiffer& differ) {
-    const int rank = levels.ranks_of_host()[static_cast<std::size_t>(levels.index)];
-    const std::string reason =
-        describe_difference(fmt::format("rank {}", rank), differ.own(),
-                            fmt::format("rank {}", differ.peer()), differ.peers_call());
-    levels.all->abort_for_mismatch(reason);
-    end_groups(levels, reason);
-  } catch (const std::exception&) {
-    // The call that waits explains other errors.
-  }
 }
 
 }  // namespace lockstep::hierarchical

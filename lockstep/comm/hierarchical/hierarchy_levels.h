@@ -3,13 +3,12 @@
 #pragma once
 
 #include <chrono>
-#include <exception>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "lockstep/comm/core/backend.h"
-#include "lockstep/comm/core/host_map.h"
+#include "lockstep/rendezvous/exchange.h"
 
 namespace lockstep::hierarchical {
 
@@ -45,8 +44,5 @@ HierarchyLevels join_levels(const Membership& membership, const GroupOptions& op
 void leave_groups_failing(const HierarchyLevels& levels, const std::string& reason);
 // Aborts all the groups.
 void end_groups(HierarchyLevels& levels, const std::string& reason);
-// If the error says that ranks made different calls, aborts all the groups with a UsageError on
-// every rank. Ranks that wait in another group's call cannot see the difference.
-void end_groups_if_calls_differ(HierarchyLevels& levels, const std::exception_ptr& error);
 
 }  // namespace lockstep::hierarchical

@@ -8,7 +8,6 @@
 
 #include <ATen/ops/empty.h>
 
-#include "lockstep/comm/hierarchical/part_of_call.h"
 #include "lockstep/comm/hierarchical/phases.h"
 #include "lockstep/tensor/piece.h"
 

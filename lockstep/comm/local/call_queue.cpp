@@ -6,7 +6,6 @@
 #include <utility>
 
 #include <c10/util/SmallVector.h>
-#include <fmt/format.h>
 
 #include "lockstep/comm/core/call.h"
 #include "lockstep/comm/local/doorbell.h"
@@ -89,7 +88,7 @@ bool CallQueue::all_arrived(Entry& entry) {
     const Slot& slot = peers_.blocks()[peer]->slot(call.number);
     if (slot.arrived.load(std::memory_order_acquire) != call.number) return false;
     if (!(slot.arrival.call == call)) {
-      throw CallsDiffer(where_in(peers_.backend(), title(call), peers_.rank(), peers_.size()), call,
+      throw CallsDiffer(context_of(peers_.backend(), call, peers_.rank(), peers_.size()), call,
                         peer, peers_.name(peer), slot.arrival.call);
     }
     // All ranks name the same segment, so each of them still holds it and can reach the others'.
@@ -188,11 +187,11 @@ bool CallQueue::all_reached(std::atomic<std::uint64_t> ControlBlock::*counter,
 
 void CallQueue::publish(std::atomic<std::uint64_t>& counter, std::uint64_t value) {
   counter.store(value, std::memory_order_release);
-  unheard_ = true;
+  unannounced_ = true;
 }
 
 void CallQueue::ring_peers() {
-  if (!std::exchange(unheard_, false)) return;
+  if (!std::exchange(unannounced_, false)) return;
   ring(peers_.blocks(), peers_.rank());
 }
 

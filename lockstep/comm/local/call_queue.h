@@ -64,7 +64,7 @@ class CallQueue {
   std::uint64_t last_number_ = 0;
   std::uint64_t last_chunk_ = 0;
   std::uint64_t finished_by_all_ = 0;  // a lower bound
-  bool unheard_ = false;               // something was published since the last ring
+  bool unannounced_ = false;           // something was published since the last ring
 };
 
 }  // namespace lockstep::local

@@ -16,9 +16,9 @@
 
 #include <sched.h>
 
-#include "lockstep/comm/core/abort_notice.h"
 #include "lockstep/comm/core/call.h"
-#include "lockstep/comm/core/progress.h"
+#include "lockstep/comm/core/group_state.h"
+#include "lockstep/comm/core/task_engine.h"
 
 namespace lockstep::local {
 
@@ -92,7 +92,7 @@ struct Fragment {
   std::byte payload[kFragmentBytes];
 };
 
-// From a block's owner to one peer. The counts are over all messages.
+// A channel from a block's owner to one peer. It counts the fragments of all messages.
 struct Channel {
   alignas(kCacheLine) std::atomic<std::uint64_t> filled;
   alignas(kCacheLine) std::atomic<std::uint64_t> taken;  // written by the receiver

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Transfers of the collectives that copy the ranks' elements unchanged.
+// Transfers of the collectives that copy the ranks' elements unchanged, and of those that move
+// none.
 #include <cstring>
 
+#include "lockstep/comm/core/call.h"
+#include "lockstep/comm/core/collective_args.h"
 #include "lockstep/comm/local/transfers.h"
+#include "lockstep/core/error.h"
 #include "lockstep/tensor/kernels/stream_copy.h"
 
 namespace lockstep::local {
@@ -108,6 +112,44 @@ class BarrierTransfer final : public Transfer {
   void combine(ElementRange, std::span<std::byte* const>) override {}
 };
 
+// The start of an all_to_all: ranks compare the sizes that they send and expect.
+class ExchangeAgreement final : public Transfer {
+ public:
+  ExchangeAgreement(std::vector<std::int64_t> sizes, std::string_view backend, int rank)
+      : Transfer({.collective = Collective::all_to_all,
+                  .type = at::kLong,
+                  .elements = static_cast<std::int64_t>(sizes.size())},
+                 sizeof(std::int64_t)),
+        sizes_(std::move(sizes)),
+        backend_(backend),
+        rank_(rank) {}
+
+  void copy_in(ElementRange chunk, std::byte* payload) override {
+    std::memcpy(payload, sizes_.data() + chunk.begin,
+                static_cast<std::size_t>(chunk.count) * sizeof(std::int64_t));
+  }
+
+  // All sizes are in one chunk: it would take sixteen thousand ranks to fill it.
+  void combine(ElementRange, std::span<std::byte* const> payloads) override {
+    std::vector<const std::int64_t*> sizes;
+    for (const std::byte* payload : payloads) {
+      sizes.push_back(reinterpret_cast<const std::int64_t*>(payload));
+    }
+    if (const std::string fault = exchange_fault(sizes); !fault.empty()) {
+      throw UsageError({.component = backend_,
+                        .operation = title(call()),
+                        .rank = rank_,
+                        .size = static_cast<int>(payloads.size())},
+                       fault);
+    }
+  }
+
+ private:
+  std::vector<std::int64_t> sizes_;
+  std::string backend_;
+  int rank_;
+};
+
 }  // namespace
 
 std::shared_ptr<Transfer> broadcast_transfer(const Call& call, HostTensor tensor, int rank) {
@@ -126,6 +168,11 @@ std::shared_ptr<Transfer> scatter_transfer(const Call& call, HostTensor output,
 
 std::shared_ptr<Transfer> barrier_transfer(const Call& call) {
   return std::make_shared<BarrierTransfer>(call);
+}
+
+std::shared_ptr<Transfer> exchange_agreement(std::vector<std::int64_t> sizes,
+                                             std::string_view backend, int rank) {
+  return std::make_shared<ExchangeAgreement>(std::move(sizes), backend, rank);
 }
 
 }  // namespace lockstep::local

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How a rank waits for its peers: it spins, then yields, then sleeps on its doorbell.
+// A rank's wait for its peers: it spins, then yields, then sleeps on its doorbell.
 #pragma once
 
 #include <chrono>
@@ -10,9 +10,10 @@
 
 namespace lockstep::local {
 
-// Wakes every listed rank but `self` that sleeps. Call it after stores that a peer may wait for.
+// Wakes every listed rank that sleeps, except `self`. Call it after stores that a peer may wait
+// for.
 void ring(const std::vector<ControlBlock*>& blocks, int self);
-// The same for one rank.
+// Wakes one rank if it sleeps.
 void ring(ControlBlock& block);
 
 // One wait of one thread. Call progress() when something moved, and pause() when nothing did.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Carries out one rank's collectives and messages on one group. Nothing runs in the background:
 // each start, poll and wait advances everything under way as far as the peers allow. A wait also
-// advances this process's other groups (progress.h).
+// advances this process's other groups (core/task_engine.h).
 #pragma once
 
 #include <chrono>

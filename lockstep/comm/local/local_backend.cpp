@@ -10,8 +10,8 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
+#include "lockstep/comm/core/collective_args.h"
 #include "lockstep/comm/core/copying_operation.h"
-#include "lockstep/comm/core/exchange_sizes.h"
 #include "lockstep/comm/local/engine.h"
 #include "lockstep/comm/local/transfers.h"
 

@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include <fmt/format.h>
-
 #include "lockstep/comm/core/call.h"
 #include "lockstep/comm/local/doorbell.h"
 #include "lockstep/core/error.h"
@@ -61,7 +59,10 @@ bool Mailbox::take(Message& message) {
     // The exchange agreement then ends the call on every rank. Until all ranks have reached it,
     // this rank waits for the peer.
     if (tag_ == Tag::all_to_all) return false;
-    throw UsageError(where_in(peers_.backend(), title(own), peers_.rank(), peers_.size()) +
+    throw UsageError({.component = std::string(peers_.backend()),
+                      .operation = title(own),
+                      .rank = peers_.rank(),
+                      .size = peers_.size()},
                      describe_message_difference(own, peers_.name(peer_), fragment.call));
   }
   const auto bytes = std::min(kFragmentBytes, message.bytes() - transferred_);

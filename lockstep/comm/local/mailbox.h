@@ -42,7 +42,7 @@ class Mailbox {
 
   // Numbers the message and appends it.
   void push(std::shared_ptr<Message> message);
-  // Copies as much as the channel has room for, or has received. True if anything moved. UsageError
+  // Copies what the channel has room for, or has received. True if anything moved. UsageError
   // if two matching messages differ in size or type.
   bool advance();
 

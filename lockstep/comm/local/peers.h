@@ -18,8 +18,8 @@
 
 namespace lockstep::local {
 
-// A tensor from `empty` that is being made. There are two steps, so that a rank without memory says
-// so before any rank waits for it.
+// A tensor from `empty` that is being made. There are two steps, so that a rank without memory
+// reports it before any rank waits for that rank.
 class NewTensor {
  public:
   virtual ~NewTensor() = default;

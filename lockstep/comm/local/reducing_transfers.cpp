@@ -13,7 +13,8 @@
 namespace lockstep::local {
 namespace {
 
-// How many bytes are reduced and copied at a time, while they are in a core's fastest caches.
+// The number of bytes that are reduced and copied at a time, while they are in a core's fastest
+// caches.
 constexpr std::int64_t kBlockBytes = 4 * 1024;
 
 // all_reduce, or reduce if there is a root; then only root's tensor gets the result.

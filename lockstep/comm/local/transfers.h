@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a collective does with the bytes of one tensor, and the makers of each collective's
-// transfers.
+// Transfers, which define what a collective does with the bytes of one tensor, and the makers of
+// each collective's transfers.
 #pragma once
 
 #include <cstddef>
@@ -50,7 +50,7 @@ class Transfer : public Task {
   std::int64_t payload_bytes_per_element() const { return bytes_per_element_; }
   std::int64_t payload_bytes() const { return call().elements * bytes_per_element_; }
 
-  // Whether there is nothing to show and nothing to combine.
+  // Whether there is no payload to publish, and nothing to combine.
   virtual bool empty() const { return call().elements == 0; }
 
   // Writes the chunk's payload to `payload`.
@@ -59,7 +59,7 @@ class Transfer : public Task {
   // tensor.
   virtual void combine(ElementRange chunk, std::span<std::byte* const> payloads) = 0;
 
-  // The same in two steps, for large payloads: each rank may write its share into all payloads.
+  // Combines large payloads in two steps: each rank may write its share into all payloads.
   // Once every rank has done so, each copies the whole out of its own payload.
   virtual void combine_share(ElementRange chunk, std::span<std::byte* const> payloads) {
     combine(chunk, payloads);
@@ -98,7 +98,7 @@ std::shared_ptr<Transfer> scatter_transfer(const Call& call, HostTensor output,
 // Moves no data. Done when every rank has made this call.
 std::shared_ptr<Transfer> barrier_transfer(const Call& call);
 // Moves no data. Done when every rank has made this all_to_all and the ranks' sizes match
-// (exchange_sizes.h); otherwise UsageError on every rank.
+// (exchange_sizes()); otherwise UsageError on every rank.
 std::shared_ptr<Transfer> exchange_agreement(std::vector<std::int64_t> sizes,
                                              std::string_view backend, int rank);
 

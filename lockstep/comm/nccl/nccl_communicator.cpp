@@ -159,7 +159,7 @@ void NcclCommunicator::abort() noexcept {
       }
     });
   } catch (const BackendError&) {
-    // Without a thread, NCCL's work goes on until the process ends.
+    // Without a thread, NCCL's work continues until the process ends.
   }
   communicator_ = nullptr;
 }

@@ -22,7 +22,7 @@ namespace {
 using namespace std::chrono_literals;
 
 // NCCL does not announce the end of its work, so a waiting thread polls this often.
-constexpr auto kLookAgain = 20us;
+constexpr auto kPollInterval = 20us;
 
 // To NCCL, bools are bytes of 0 and 1.
 std::optional<ncclDataType_t> find_type(at::ScalarType type) {
@@ -54,7 +54,7 @@ std::size_t elements_in(const at::Tensor& tensor) {
   return static_cast<std::size_t>(tensor.numel()) * (tensor.is_complex() ? 2 : 1);
 }
 
-// How the ranks' elements are combined. A scale takes an NCCL operator, which is made here and
+// How NCCL combines the ranks' elements. A scale takes an NCCL operator, which is made here and
 // destroyed with this object.
 class Reduction {
  public:
@@ -315,7 +315,7 @@ class StreamTransport final : public NcclTransport {
 
   std::uint64_t events() const override { return 0; }
   void wait_for_event(std::uint64_t, std::chrono::microseconds at_most) override {
-    std::this_thread::sleep_for(std::min<std::chrono::microseconds>(at_most, kLookAgain));
+    std::this_thread::sleep_for(std::min<std::chrono::microseconds>(at_most, kPollInterval));
   }
 
  private:

@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/comm/core/call.h"
-#include "lockstep/comm/core/exchange_sizes.h"
+#include "lockstep/comm/core/collective_args.h"
 #include "lockstep/comm/remote/schedules.h"
 
 namespace lockstep::remote {
@@ -88,7 +88,7 @@ void ComparedExchange::compare() const {
     Call theirs;
     std::memcpy(&theirs, slot(peer), sizeof theirs);
     if (theirs == call_) continue;
-    throw CallsDiffer("", call_, peer, fmt::format("rank {}", peer), theirs);
+    throw CallsDiffer({}, call_, peer, fmt::format("rank {}", peer), theirs);
   }
   if (!sizes_.empty()) compare_sizes();
 }

@@ -54,17 +54,17 @@ class HeadMemory {
 // different call, UsageError if the sizes of an all_to_all do not match.
 class ComparedExchange final : public Transmission {
  public:
-  // `sizes` are those of exchange_sizes.h for an all_to_all, else empty.
+  // `sizes`: the exchange_sizes() of an all_to_all, else empty.
   ComparedExchange(const Call& call, int rank, std::vector<std::int64_t> sizes,
                    std::shared_ptr<Blocks> blocks, HeadMemory& memory);
 
-  // Where the peer's message arrives.
+  // The memory in which the peer's message arrives.
   std::byte* slot(int peer) const { return memory_.get() + peer * slot_bytes_; }
   // Writes the message for a peer; returns its address and its size in bytes.
   std::pair<std::byte*, std::int64_t> write(int peer, bool with_block);
   const std::shared_ptr<std::byte[]>& memory() const { return memory_; }
 
-  // Takes the transmission of the messages and that of the long blocks; null if there are none.
+  // Takes the transmissions of the messages and of the long blocks; null if there are none.
   void start(std::unique_ptr<Transmission> heads, std::unique_ptr<Transmission> long_blocks);
   bool done() override;
 

@@ -19,8 +19,7 @@
 #include <sys/socket.h>
 
 #include "lockstep/core/error.h"
-#include "lockstep/core/net/authenticating_acceptor.h"
-#include "lockstep/core/net/handshake.h"
+#include "lockstep/core/net/authentication.h"
 #include "lockstep/core/net/tcp_socket.h"
 
 namespace lockstep::remote {
@@ -29,10 +28,10 @@ namespace {
 using namespace std::chrono_literals;
 
 // How long a rank waits at first before it checks again whether the others are alive.
-constexpr std::chrono::milliseconds kLookInterval(200);
+constexpr std::chrono::milliseconds kFirstPollInterval(200);
 // The longest attempt. One attempt takes several round trips to the other rank.
 constexpr std::chrono::milliseconds kLongestAttempt(2000);
-constexpr int kPauseMs = 20;
+constexpr int kRetryPauseMs = 20;
 
 // The first message of a connecting rank, in this machine's byte order, like the peer monitors'
 // messages.
@@ -41,7 +40,7 @@ struct Hello {
   std::int32_t connection;
 };
 
-// A connection whose peer has proved that it knows the key, but has not yet said which rank it is.
+// A connection whose peer has proved that it knows the key, but has not yet sent its rank.
 struct Arrival {
   ForkSafeFd socket;
   std::array<std::byte, sizeof(Hello)> received{};
@@ -57,7 +56,7 @@ struct Door {
 
 // Turns keep-alive off. Transports have timeouts of their own, and a stopped rank must not look
 // like a lost machine, which the peer monitors report.
-void be_quiet(int socket) {
+void disable_keep_alive(int socket) {
   const int off = 0;
   ::setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &off, sizeof off);
   ::setsockopt(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &off, sizeof off);
@@ -86,7 +85,7 @@ class Connecting {
     for (std::size_t rank = 0; rank < own_rank_; ++rank) enter(rank);
     while (!missing().empty()) {
       check(missing());
-      let_in();
+      accept_arrivals();
     }
     return std::move(connections_);
   }
@@ -94,8 +93,8 @@ class Connecting {
  private:
   std::size_t ranks() const { return static_cast<std::size_t>(membership_.world_size); }
   static std::string key_of(std::size_t rank) { return fmt::format("door/{}", rank); }
-  // The deadline of one attempt, which starts anew if it fails. After attempts that were too short,
-  // the next one is longer.
+  // The deadline of one attempt. An attempt that fails is repeated, and gets more time if it was
+  // too short.
   Deadline next_attempt() const {
     return Deadline::after(std::min(deadline_.remaining(), attempt_));
   }
@@ -127,31 +126,31 @@ class Connecting {
           UniqueFd entered = enter_at_once(door.host, door.port, key, deadline);
           const Hello hello{membership_.rank, static_cast<std::int32_t>(connection)};
           send_all(entered.get(), std::as_bytes(std::span(&hello, 1)), deadline);
-          be_quiet(entered.get());
+          disable_keep_alive(entered.get());
           socket = ForkSafeFd(std::move(entered));
         } catch (const TimeoutError& error) {
           last_failure_ = error.what();
           take_longer();
         } catch (const ConnectionClosed& error) {
           last_failure_ = error.what();
-          ::poll(nullptr, 0, kPauseMs);
+          ::poll(nullptr, 0, kRetryPauseMs);
         }
       }
     }
   }
 
   // Waits briefly for connections and for their first messages.
-  void let_in() {
+  void accept_arrivals() {
     std::vector<pollfd> entries{{acceptor_->descriptor(), POLLIN, 0}};
     for (const auto& arrival : arrivals_) entries.push_back({arrival.socket.get(), POLLIN, 0});
     ::poll(entries.data(), entries.size(),
-           static_cast<int>(std::min(deadline_.remaining(), kLookInterval).count()));
-    for (auto& arrival : arrivals_) hear(arrival);
+           static_cast<int>(std::min(deadline_.remaining(), kFirstPollInterval).count()));
+    for (auto& arrival : arrivals_) receive_hello(arrival);
     std::erase_if(arrivals_, [](const Arrival& arrival) { return !arrival.socket; });
     for (auto& socket : acceptor_->serve()) arrivals_.push_back({std::move(socket)});
   }
 
-  void hear(Arrival& arrival) {
+  void receive_hello(Arrival& arrival) {
     std::byte* free_space = arrival.received.data() + arrival.count;
     const std::size_t left = arrival.received.size() - arrival.count;
     const ssize_t count = ::recv(arrival.socket.get(), free_space, left, MSG_DONTWAIT);
@@ -165,7 +164,7 @@ class Connecting {
     const auto rank = static_cast<std::size_t>(hello.rank);
     const auto connection = static_cast<std::size_t>(hello.connection);
     if (rank <= own_rank_ || rank >= ranks() || connection >= connections_.size()) return;
-    be_quiet(socket.get());
+    disable_keep_alive(socket.get());
     connections_[connection][rank] = std::move(socket);
   }
 
@@ -195,7 +194,7 @@ class Connecting {
   const Deadline& deadline_;
   const std::string token_;
   const std::size_t own_rank_;
-  std::chrono::milliseconds attempt_ = kLookInterval;
+  std::chrono::milliseconds attempt_ = kFirstPollInterval;
   std::optional<AuthenticatingAcceptor> acceptor_;
   std::list<Arrival> arrivals_;
   Connections connections_;

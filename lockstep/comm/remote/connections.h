@@ -8,7 +8,7 @@
 
 #include "lockstep/comm/remote/joining.h"
 #include "lockstep/core/deadline.h"
-#include "lockstep/core/file/fork_safe_fd.h"
+#include "lockstep/core/unique_fd.h"
 #include "lockstep/rendezvous/membership.h"
 
 namespace lockstep::remote {

@@ -85,7 +85,7 @@ class Engine final : public TaskEngine {
   // A rank that said farewell, so that this call never completes; -1 if there is none.
   int left_before(const Call& call) const;
   void explain_transport(const Call& call);
-  void say_waiting(Clock::duration waited);
+  void report_waiting(Clock::duration waited);
   // Ends the group because a wait for this call has timed out.
   void give_up(const Call& waited, const Deadline& deadline);
   void fail_for_difference(const CallsDiffer& difference);
@@ -113,7 +113,7 @@ class Engine final : public TaskEngine {
   std::string transport_failure_;
   Clock::time_point transport_failed_;
   // The call that this rank last said it waits in.
-  std::optional<Call> said_waiting_;
+  std::optional<Call> reported_wait_;
 };
 
 }  // namespace lockstep::remote

@@ -10,8 +10,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "lockstep/comm/core/abort_notice.h"
-#include "lockstep/comm/core/call.h"
+#include "lockstep/comm/core/group_state.h"
 #include "lockstep/core/deadline.h"
 #include "lockstep/core/error.h"
 
@@ -20,7 +19,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// How long after a rank's connections end the news of its death may arrive.
+// The news of a rank's death may arrive this long after its connections ended.
 constexpr auto kNewsDelay = 500ms;
 
 AbortCause cause_of(const std::exception& error) {
@@ -38,16 +37,21 @@ int rank_at_fault(const std::exception& error) {
 
 Joining::Joining(PeerMonitor& monitor, std::string_view backend, const Membership& membership)
     : monitor_(monitor),
-      where_(where_in(backend, "joining", membership.rank, membership.world_size)) {}
+      context_{.component = std::string(backend),
+               .operation = "joining",
+               .rank = membership.rank,
+               .size = membership.world_size} {}
 
 // Ranks that wait for the one at fault have not connected either: only a single one is known.
 TimeoutError Joining::did_not_connect(const std::vector<int>& ranks, const Deadline& deadline,
                                       std::string_view other_end) const {
-  return TimeoutError(
-      fmt::format("{}rank {} did not connect within {:.1f} s; it is stopped or stuck, or the "
-                  "network carries nothing between it and {}",
-                  where_, fmt::join(ranks, ", "), deadline.span().count() / 1000.0, other_end),
-      ranks.size() == 1 ? ranks.front() : -1);
+  return TimeoutError(ErrorDetails{
+      .cause = fmt::format("rank {} did not connect within {:.1f} s", fmt::join(ranks, ", "),
+                           deadline.span().count() / 1000.0),
+      .remedy = fmt::format(
+          "it is stopped or stuck, or the network carries nothing between it and {}", other_end),
+      .peer = ranks.size() == 1 ? ranks.front() : -1,
+      .contexts = {context_}});
 }
 
 void Joining::check() {
@@ -58,11 +62,13 @@ void Joining::check() {
   const auto lost = monitor_.lost();
   // The monitor's server soon loses a rank that gives up as well, but that rank has not died.
   if (lost && !(abort && abort->rank == *lost)) {
-    throw PeerLost(*lost, where_ + monitor_.lost_while_joining());
+    throw PeerLost(ErrorDetails{
+        .cause = monitor_.lost_while_joining(), .peer = *lost, .contexts = {context_}});
   }
   if (!abort) return;
   std::rethrow_exception(error_of(
-      *abort, fmt::format("{}{} could not connect: {}", where_, name(abort->rank), abort->reason)));
+      *abort, {.cause = fmt::format("{} could not connect: {}", name(abort->rank), abort->reason),
+               .contexts = {context_}}));
 }
 
 void Joining::wait_for_all(const Deadline& deadline) {
@@ -78,17 +84,17 @@ void Joining::wait_for_all(const Deadline& deadline) {
       throw did_not_connect(*monitor_.absent_ranks(), deadline, "another rank");
     }
     if (patience.passed()) {
-      throw TimeoutError(where_ +
-                         fmt::format("rank 0 did not report within {:.1f} s that all ranks "
-                                     "had connected; a rank is stopped or stuck, or was "
-                                     "given a longer timeout",
-                                     deadline.span().count() / 1000.0));
+      throw TimeoutError(
+          context_,
+          fmt::format("rank 0 did not report within {:.1f} s that all ranks had connected",
+                      deadline.span().count() / 1000.0),
+          "a rank is stopped or stuck, or was given a longer timeout");
     }
   }
 }
 
 void Joining::cannot_begin(const std::exception& error) {
-  monitor_.tell(cause_of(error), rank_at_fault(error), -1, error.what());
+  monitor_.tell(cause_of(error), rank_at_fault(error), -1, short_message(error));
   monitor_.flush();
 }
 

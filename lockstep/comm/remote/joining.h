@@ -23,8 +23,8 @@ class Joining {
   const std::string& own_host() const { return monitor_.own_host(); }
   // "rank 3 (pid 4711)"
   std::string name(int rank) const { return monitor_.name(rank); }
-  // "[gloo] joining, rank 1 of 4: "
-  const std::string& where() const { return where_; }
+  // Where the errors of this rank occur: "[gloo] joining, rank 1 of 4".
+  const ErrorContext& context() const { return context_; }
   // The error that these ranks have not connected to `other_end` by the deadline.
   TimeoutError did_not_connect(const std::vector<int>& ranks, const Deadline& deadline,
                                std::string_view other_end) const;
@@ -48,7 +48,7 @@ class Joining {
 
  private:
   PeerMonitor& monitor_;
-  std::string where_;
+  ErrorContext context_;
 };
 
 }  // namespace lockstep::remote

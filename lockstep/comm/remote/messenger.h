@@ -36,8 +36,8 @@ class Messenger {
   // buffer that waits for it; a longer one is fatal.
 
   // Starts several messages as one transmission, which keeps `memory`, the owner of their bytes.
-  // All ranks start exchanges in the same order. Tags are below tags(), and never match those of
-  // send and receive.
+  // All ranks start exchanges in the same order. Tags are below tags(), and never match the tags
+  // of send and receive.
   virtual std::unique_ptr<Transmission> exchange(std::span<const Message> outgoing,
                                                  std::span<const Message> incoming,
                                                  std::shared_ptr<void> memory) = 0;

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/core/abort_notice.h"
+#include "lockstep/comm/core/group_state.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::remote {
@@ -59,8 +59,8 @@ BackendError malformed_message();
 std::string as_text(std::span<const int> numbers);
 std::vector<int> as_numbers(const std::string& text);
 
-// How long a dying rank's process may outlive its connection, on a busy machine too. Waited for in
-// full only where the process lives on.
+// How long a dying rank's process may outlive its connection, also on a busy machine. A wait takes
+// all of it only if the process stays alive.
 inline constexpr std::chrono::milliseconds kDeathDelay(1000);
 
 // Assembles messages from the bytes of a stream.

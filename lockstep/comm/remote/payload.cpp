@@ -10,7 +10,7 @@
 
 namespace lockstep::remote {
 
-at::Tensor some_bytes(std::int64_t bytes) try {
+at::Tensor uninitialized_bytes(std::int64_t bytes) try {
   return at::empty({bytes}, at::kByte);
 } catch (const std::exception& error) {
   throw OutOfMemory(fmt::format("this rank has no memory for {} bytes on their way: {}", bytes,
@@ -41,11 +41,11 @@ at::Tensor bytes_in_place(const std::vector<at::Tensor>& tensors) {
 }
 
 at::Tensor joined(const std::vector<at::Tensor>& tensors) {
-  if (tensors.empty()) return some_bytes(0);
+  if (tensors.empty()) return uninitialized_bytes(0);
   if (at::Tensor in_place = bytes_in_place(tensors); in_place.defined()) return in_place;
   std::int64_t bytes = 0;
   for (const auto& tensor : tensors) bytes += static_cast<std::int64_t>(tensor.nbytes());
-  const at::Tensor result = some_bytes(bytes);
+  const at::Tensor result = uninitialized_bytes(bytes);
   std::byte* cursor = first_byte(result);
   for (const auto& tensor : tensors) {
     if (tensor.nbytes() > 0) std::memcpy(cursor, tensor.data_ptr(), tensor.nbytes());
@@ -54,7 +54,7 @@ at::Tensor joined(const std::vector<at::Tensor>& tensors) {
   return result;
 }
 
-void take_apart(const at::Tensor& bytes, const std::vector<at::Tensor>& tensors) {
+void scatter_bytes(const at::Tensor& bytes, const std::vector<at::Tensor>& tensors) {
   const std::byte* cursor = first_byte(bytes);
   for (const auto& tensor : tensors) {
     if (tensor.nbytes() > 0) std::memcpy(tensor.data_ptr(), cursor, tensor.nbytes());

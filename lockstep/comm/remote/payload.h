@@ -12,14 +12,14 @@
 
 namespace lockstep::remote {
 
-// Not enough memory for a schedule's temporary data.
+// There is not enough memory for a schedule's temporary data.
 class OutOfMemory : public BackendError {
  public:
   using BackendError::BackendError;
 };
 
 // Uninitialized bytes in host memory. OutOfMemory if there is not enough memory.
-at::Tensor some_bytes(std::int64_t bytes);
+at::Tensor uninitialized_bytes(std::int64_t bytes);
 
 std::byte* first_byte(const at::Tensor& tensor);
 
@@ -32,7 +32,7 @@ at::Tensor bytes_of(const at::Tensor& tensor, std::int64_t first, std::int64_t c
 at::Tensor bytes_in_place(const std::vector<at::Tensor>& tensors);
 // The tensors' bytes, one after the other: in place, or copied. All are in host memory.
 at::Tensor joined(const std::vector<at::Tensor>& tensors);
-// Copies such bytes back into the tensors.
-void take_apart(const at::Tensor& bytes, const std::vector<at::Tensor>& tensors);
+// Copies the bytes, which lie as in joined(), back into the tensors.
+void scatter_bytes(const at::Tensor& bytes, const std::vector<at::Tensor>& tensors);
 
 }  // namespace lockstep::remote

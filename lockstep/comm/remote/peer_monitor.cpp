@@ -15,10 +15,8 @@
 
 #include "lockstep/comm/core/call.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/net/authenticating_acceptor.h"
-#include "lockstep/core/net/handshake.h"
+#include "lockstep/core/net/authentication.h"
 #include "lockstep/core/net/tcp_socket.h"
-#include "lockstep/core/rethrow.h"
 #include "lockstep/rendezvous/watched_wait.h"
 
 namespace lockstep::remote {
@@ -30,7 +28,7 @@ using Kind = MonitorMessage::Kind;
 // Longer than the monitor's server waits for the last ranks to leave.
 constexpr auto kLeaving = 400ms;
 // How long a rank that waits for news sleeps between checks of its deadline.
-constexpr auto kMoment = 50ms;
+constexpr auto kPollInterval = 50ms;
 
 }  // namespace
 
@@ -42,12 +40,12 @@ PeerMonitor::PeerMonitor(const Membership& membership, std::string_view backend,
   } catch (const StoreLost&) {
     throw;
   } catch (const Error&) {
-    rethrow_with(where());
+    rethrow_within(joining());
   }
 }
 
-std::string PeerMonitor::where() const {
-  return where_in(backend_, "joining", rank_, size_);
+ErrorContext PeerMonitor::joining() const {
+  return {.component = backend_, .operation = "joining", .rank = rank_, .size = size_};
 }
 
 void PeerMonitor::join(const Membership& membership, const Deadline& deadline) {
@@ -151,7 +149,7 @@ void PeerMonitor::say_connected() {
 }
 
 void PeerMonitor::wait_for_news() {
-  receive(Deadline::after(kMoment));
+  receive(Deadline::after(kPollInterval));
   look();
 }
 
@@ -236,7 +234,7 @@ void PeerMonitor::send(const MonitorMessage& message) {
   }
 }
 
-void PeerMonitor::say_waiting(std::uint64_t number, const std::string& call) {
+void PeerMonitor::report_waiting(std::uint64_t number, const std::string& call) {
   send({.kind = Kind::waiting, .number = number, .text = call});
 }
 

@@ -13,14 +13,13 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/core/abort_notice.h"
 #include "lockstep/comm/core/group_state.h"
 #include "lockstep/comm/remote/monitor_message.h"
 #include "lockstep/comm/remote/peer_monitor_server.h"
 #include "lockstep/core/deadline.h"
-#include "lockstep/core/file/fork_safe_fd.h"
-#include "lockstep/core/net/handshake.h"
+#include "lockstep/core/net/authentication.h"
 #include "lockstep/core/process/process_watch.h"
+#include "lockstep/core/unique_fd.h"
 #include "lockstep/rendezvous/membership.h"
 
 namespace lockstep::remote {
@@ -75,7 +74,7 @@ class PeerMonitor {
   const std::map<int, Farewell>& left() const { return left_; }
 
   // Says that this rank has waited in a call for a while; number 0 for a message between two ranks.
-  void say_waiting(std::uint64_t number, const std::string& call);
+  void report_waiting(std::uint64_t number, const std::string& call);
   // The ranks that have not waited in a call with this number. Rank 0 if the monitor's server does
   // not answer within a second.
   Absent absent_from(std::uint64_t number);
@@ -97,7 +96,7 @@ class PeerMonitor {
   UniqueFd connect_to_monitor(const std::string& host, std::uint16_t port, const Key& key,
                               const Deadline& deadline) const;
   void wait_for_all(const Deadline& deadline);
-  std::string where() const;
+  ErrorContext joining() const;
   void send(const MonitorMessage& message);
   // Waits for messages; false at the deadline, or when the connection has ended.
   bool receive(const Deadline& deadline);

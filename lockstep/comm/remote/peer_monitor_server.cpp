@@ -21,9 +21,9 @@ namespace {
 using namespace std::chrono_literals;
 using Kind = MonitorMessage::Kind;
 
-// How long a peer that knows the key may take to say which rank it is.
-constexpr auto kPatience = 5s;
-// How many connections may wait to say which rank they are, besides one for each rank.
+// How long a peer that knows the key may take to send its rank.
+constexpr auto kHelloTimeout = 5s;
+// The most connections that may be open without having sent a rank, besides one for each rank.
 constexpr std::size_t kMostArrivals = 256;
 // How long the last ranks may take to leave after rank 0.
 constexpr auto kLinger = 300ms;
@@ -48,7 +48,7 @@ void PeerMonitorServer::run(int stop) {
     if (!welcomed_ && !refusal_) name_ended();
     if (!all_connected_ && !refusal_ && deadline_.passed()) name_absent();
     std::erase_if(arrivals_, [](const Arrival& arrival) {
-      return !arrival.socket || Clock::now() - arrival.since > kPatience;
+      return !arrival.socket || Clock::now() - arrival.since > kHelloTimeout;
     });
   }
   // Closing a connection with unread input would make the kernel discard unsent output.
@@ -95,7 +95,7 @@ void PeerMonitorServer::serve_once(int stop, std::chrono::milliseconds at_most) 
   for (const int rank : ranks) {
     const short events = (entry++)->revents;
     if ((events & POLLOUT) != 0) flush(rank);
-    if ((events & ~POLLOUT) != 0) hear(rank);
+    if ((events & ~POLLOUT) != 0) receive_from(rank);
   }
   for (auto& socket : acceptor_.serve()) {
     arrivals_.push_back({std::move(socket), Clock::now()});
@@ -135,7 +135,7 @@ void PeerMonitorServer::introduce(Arrival& arrival) try {
   // The peer is not a rank; its socket closes.
 }
 
-void PeerMonitorServer::hear(int rank) {
+void PeerMonitorServer::receive_from(int rank) {
   Member& member = members_[rank];
   std::array<std::byte, 4096> buffer{};
   const ssize_t count = ::recv(member.socket.get(), buffer.data(), buffer.size(), 0);
@@ -158,7 +158,7 @@ void PeerMonitorServer::lose(int rank) {
                             .rank = rank,
                             .number = died ? 1u : 0u,
                             .text = std::to_string(member.pid)};
-  // The other ranks would wait for this rank in vain.
+  // Otherwise the other ranks would wait for this rank until their timeout.
   if (!welcomed_) refusal_ = news;
   tell_all(news);
 }
@@ -225,7 +225,7 @@ MonitorMessage PeerMonitorServer::answer(int asking, const MonitorMessage& quest
   return {.kind = Kind::answer, .rank = question.rank, .number = question.number, .text = text};
 }
 
-// Ranks that wait long in different calls with the same number would wait forever.
+// Ranks that have waited a while in different calls with the same number would wait forever.
 void PeerMonitorServer::note_waiting(int rank, const MonitorMessage& message) {
   Member& member = members_[rank];
   member.last_number = message.number;

@@ -13,11 +13,11 @@
 
 #include "lockstep/comm/remote/monitor_message.h"
 #include "lockstep/core/deadline.h"
-#include "lockstep/core/file/fork_safe_fd.h"
-#include "lockstep/core/net/authenticating_acceptor.h"
+#include "lockstep/core/net/authentication.h"
 #include "lockstep/core/net/service_thread.h"
 #include "lockstep/core/process/process_identity.h"
 #include "lockstep/core/process/process_watch.h"
+#include "lockstep/core/unique_fd.h"
 
 namespace lockstep::remote {
 
@@ -32,7 +32,7 @@ class PeerMonitorServer {
  private:
   using Clock = std::chrono::steady_clock;
 
-  // Knows the key, but has not yet said which rank it is.
+  // A peer that knows the key, but has not yet sent its rank.
   struct Arrival {
     ForkSafeFd socket;
     Clock::time_point since;
@@ -46,7 +46,7 @@ class PeerMonitorServer {
     ProcessWatch process;
     bool connected = false;
     bool left = false;
-    // Number and description of the call that the rank waits in.
+    // The number and the description of the call that the rank waits in.
     std::uint64_t waits_in = 0;
     std::string call;
     // The last wait that the rank reported: in a call, or for a message, which has number 0.
@@ -56,10 +56,10 @@ class PeerMonitorServer {
 
   void run(int stop);
   void serve_once(int stop, std::chrono::milliseconds at_most);
-  // Makes the peer a member if it says which rank it is.
+  // Makes the peer a member if it sends its rank.
   void introduce(Arrival& arrival);
   void welcome();
-  void hear(int rank);
+  void receive_from(int rank);
   void take(int rank, const MonitorMessage& message);
   void note_connected(int rank);
   // The ranks that are absent from a call, and why, for a rank that waits in it.

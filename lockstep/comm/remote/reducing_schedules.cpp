@@ -13,7 +13,7 @@
 namespace lockstep::remote {
 namespace {
 
-// How many of the elements each rank adds up.
+// The number of elements that each rank adds up.
 std::vector<std::int64_t> shares(std::int64_t elements, int size) {
   std::vector<std::int64_t> result;
   for (int rank = 0; rank < size; ++rank) {
@@ -53,8 +53,8 @@ std::vector<ElementRange> chunks_of(const at::Tensor& tensor, std::int64_t bytes
   return chunks;
 }
 
-// Two ranks send each other everything, and both add it up. That moves as many bytes as shares and
-// their sums would, in one stage instead of two.
+// Two ranks send each other everything, and both add it up. That moves the same number of bytes as
+// shares and their sums would, in one stage instead of two.
 std::vector<Stage> reduce_between_two(const at::Tensor& tensor, const Call& call, double scale,
                                       Position position) {
   const auto width = static_cast<std::int64_t>(tensor.element_size());
@@ -66,7 +66,7 @@ std::vector<Stage> reduce_between_two(const at::Tensor& tensor, const Call& call
     to_other[static_cast<std::size_t>(1 - position.rank)] = chunk.count * width;
     stages.push_back({.start =
                           [=](Transport& transport) {
-                            *other = some_bytes(chunk.count * width);
+                            *other = uninitialized_bytes(chunk.count * width);
                             return transport.exchange(own, to_other, *other, to_other);
                           },
                       .finish =
@@ -87,7 +87,7 @@ std::vector<Stage> reduce_between_two(const at::Tensor& tensor, const Call& call
 std::vector<Stage> reduce_whole(const at::Tensor& tensor, const Call& call, double scale,
                                 Position position) {
   const std::int64_t bytes = static_cast<std::int64_t>(tensor.nbytes());
-  const at::Tensor all = some_bytes(position.size * bytes);
+  const at::Tensor all = uninitialized_bytes(position.size * bytes);
   const std::vector<std::int64_t> sizes(static_cast<std::size_t>(position.size), bytes);
   const bool receives = call.root < 0 || call.root == position.rank;
   return {
@@ -119,11 +119,11 @@ std::vector<Stage> reduce_in_chunks(const at::Tensor& tensor, const Call& call, 
     const at::Tensor chunk = bytes_of(tensor, first * width, count * width);
     // On ranks other than root, the tensor must not change.
     const at::Tensor sum = call.root < 0 ? bytes_of(tensor, (first + before) * width, own * width)
-                                         : some_bytes(own * width);
+                                         : uninitialized_bytes(own * width);
     exchanges.push_back(
         {.start =
              [=](Transport& transport) {
-               *runs = some_bytes(position.size * own * width);
+               *runs = uninitialized_bytes(position.size * own * width);
                return transport.exchange(
                    chunk, in_bytes(counts, width), *runs,
                    std::vector(static_cast<std::size_t>(position.size), own * width));
@@ -139,7 +139,8 @@ std::vector<Stage> reduce_in_chunks(const at::Tensor& tensor, const Call& call, 
       std::vector<std::int64_t> in(out.size(), 0);
       out[static_cast<std::size_t>(call.root)] = own * width;
       if (position.rank == call.root) in = in_bytes(counts, width);
-      return transport.exchange(sum, out, position.rank == call.root ? chunk : some_bytes(0), in);
+      return transport.exchange(sum, out,
+                                position.rank == call.root ? chunk : uninitialized_bytes(0), in);
     }});
   }
   // e0 e1 d0 e2 d1 e3 d2 ...: each exchange waits for the distribution two chunks before, each
@@ -186,7 +187,7 @@ SchedulePtr schedule_reduce_scatter(const Call& call, const at::Tensor& output,
   const std::vector<at::Tensor> parts = inputs.vec();
   return make_schedule(call, {{.start =
                                    [=](Transport& transport) {
-                                     *runs = some_bytes(position.size * bytes);
+                                     *runs = uninitialized_bytes(position.size * bytes);
                                      return transport.exchange(joined(parts), sizes, *runs, sizes);
                                    },
                                .finish =

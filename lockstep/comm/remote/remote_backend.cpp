@@ -2,24 +2,27 @@
 // Joins ranks over a transport, and carries out a process group's calls by schedules.
 #include "lockstep/comm/remote/remote_backend.h"
 
+#include <functional>
 #include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <poll.h>
 
-#include "lockstep/comm/core/compressed_all_reduce.h"
+#include "lockstep/comm/core/collective_args.h"
 #include "lockstep/comm/core/copying_operation.h"
-#include "lockstep/comm/core/exchange_sizes.h"
 #include "lockstep/comm/core/make_backends.h"
 #include "lockstep/comm/remote/engine.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/net/service_thread.h"
 #include "lockstep/rendezvous/prefix_store.h"
+#include "lockstep/tensor/device_copies.h"
 #include "lockstep/tensor/ordinary_tensor.h"
+#include "lockstep/tensor/reduce_op.h"
 
 namespace lockstep::remote {
 namespace {
@@ -39,6 +42,64 @@ class Watch {
 
   ServiceThread thread_;
 };
+
+// An all-reduce whose elements travel as 16-bit numbers.
+class CompressedAllReduce final : public Operation {
+ public:
+  CompressedAllReduce(at::Device device, std::chrono::milliseconds timeout)
+      : timeout_(timeout), rounded_(device) {}
+
+  at::Tensor rounded(const at::Tensor& original, at::ScalarType type) {
+    return rounded_.output_as(original, type);
+  }
+  void wait_for(Work sum) { sum_ = std::move(sum); }
+
+  bool finished() const override { return rounded_.empty(); }
+  bool poll() override {
+    if (!sum_.poll()) return false;
+    rounded_.copy_back();
+    return true;
+  }
+  void wait(const Deadline& deadline) override {
+    sum_.wait(deadline);
+    rounded_.copy_back();
+  }
+  Deadline default_deadline() const override { return Deadline::after(timeout_); }
+
+ private:
+  std::chrono::milliseconds timeout_;
+  DeviceCopies rounded_;
+  Work sum_;  // destroyed first, since it uses the copy
+};
+
+// Whether the call has a wire type, and its tensor's elements are wider than that type.
+bool asks_for_compression(const CollectiveArgs& args) {
+  if (args.wire_type == at::ScalarType::Undefined) return false;
+  const at::ScalarType type = args.outputs[0].scalar_type();
+  return type == at::kFloat || type == at::kDouble;
+}
+
+// Carries out such a call, of one tensor: scales and rounds the elements, calls `start` to
+// all-reduce the rounded tensor, and widens the result. A scale that comes before the sum keeps it
+// within the range of the wire type. Ranks compare the whole call.
+Work start_compressed(const CollectiveArgs& args, int ranks, std::chrono::milliseconds timeout,
+                      const std::function<Work(const CollectiveArgs&)>& start) {
+  const at::Tensor& tensor = args.outputs[0];
+  Call whole = args.call_of_output(0);
+  whole.type = args.wire_type;
+  if (args.part_of != nullptr) whole = *args.part_of;
+  const double scale = scale_over(ranks, args.call.op, args.call.scale);
+  if (scale != 1) {
+    const at::NoGradGuard no_grad;
+    tensor.detach().mul_(scale);
+  }
+  auto operation = std::make_shared<CompressedAllReduce>(tensor.device(), timeout);
+  const at::Tensor rounded = operation->rounded(tensor, args.wire_type);
+  operation->wait_for(start({.call = {.collective = Collective::all_reduce, .op = ReduceOp::sum},
+                             .outputs = rounded,
+                             .part_of = &whole}));
+  return Work(std::move(operation));
+}
 
 class RemoteBackend final : public Backend {
  public:
@@ -178,7 +239,7 @@ std::shared_ptr<Backend> make_remote_backend(std::string name, const Membership&
   transports.store = std::make_shared<PrefixStore>(monitor->store_prefix() + "/", membership.store);
   Joining joining(*monitor, name, membership);
   try {
-    if (parts.check) parts.check(transports, joining.where());
+    if (parts.check) parts.check(transports, joining.context());
   } catch (const std::exception& error) {
     joining.cannot_begin(error);
     throw;

@@ -16,9 +16,9 @@ namespace lockstep::remote {
 
 // The parts in which remote backends differ.
 struct Parts {
-  // Throws if this rank lacks something without which it cannot connect; `where` begins the
-  // message. May be empty.
-  std::function<void(const Membership& membership, const std::string& where)> check = {};
+  // Throws an error in `context` if this rank lacks something without which it cannot connect. May
+  // be empty.
+  std::function<void(const Membership& membership, const ErrorContext& context)> check = {};
   // Joins the ranks of a membership.
   std::function<std::unique_ptr<Transport>(const Membership& membership, Joining& joining,
                                            const Deadline& deadline)>

@@ -13,7 +13,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/comm/core/call.h"
-#include "lockstep/comm/core/exchange_sizes.h"
+#include "lockstep/comm/core/collective_args.h"
 #include "lockstep/comm/remote/payload.h"
 #include "lockstep/core/error.h"
 
@@ -117,7 +117,7 @@ std::vector<std::int64_t> sizes_of(const std::vector<at::Tensor>& tensors) {
   return sizes;
 }
 
-// Sends the outgoing tensors and fills the incoming ones; the sizes say how many bytes go to and
+// Sends the outgoing tensors and fills the incoming ones; the sizes are the bytes that go to and
 // come from each rank.
 Stage exchange_lists(std::vector<at::Tensor> outgoing, std::vector<std::int64_t> outgoing_bytes,
                      std::vector<at::Tensor> incoming, std::vector<std::int64_t> incoming_bytes) {
@@ -126,11 +126,11 @@ Stage exchange_lists(std::vector<at::Tensor> outgoing, std::vector<std::int64_t>
               [=](Transport& transport) {
                 const auto total =
                     std::accumulate(incoming_bytes.begin(), incoming_bytes.end(), std::int64_t{0});
-                *arrived = some_bytes(total);
+                *arrived = uninitialized_bytes(total);
                 return transport.exchange(joined(outgoing), outgoing_bytes, *arrived,
                                           incoming_bytes);
               },
-          .finish = [=] { take_apart(*arrived, incoming); }};
+          .finish = [=] { scatter_bytes(*arrived, incoming); }};
 }
 
 // `bytes` for root, 0 for the other ranks.
@@ -145,7 +145,7 @@ int transport_tag(Tag tag, bool payload) {
 }
 
 at::Tensor description_of(const Call& call) {
-  const at::Tensor bytes = some_bytes(sizeof call).zero_();
+  const at::Tensor bytes = uninitialized_bytes(sizeof call).zero_();
   std::memcpy(bytes.data_ptr(), &call, sizeof call);
   return bytes;
 }
@@ -164,7 +164,7 @@ SchedulePtr schedule_broadcast(const Call& call, const at::Tensor& tensor, Posit
   if (bytes <= kSmallBytes || position.size == 2) {
     return make_schedule(call, {{.start = [=](Transport& transport) {
                            return transport.all_gather(
-                               position.rank == root ? bytes_of(tensor) : some_bytes(0),
+                               position.rank == root ? bytes_of(tensor) : uninitialized_bytes(0),
                                bytes_of(tensor), for_root(root, bytes, position.size));
                          }}});
   }
@@ -188,10 +188,10 @@ SchedulePtr schedule_all_gather(const Call& call, const std::vector<at::Tensor>&
   const auto all = std::make_shared<at::Tensor>();
   return make_schedule(call, {{.start =
                                    [=](Transport& transport) {
-                                     *all = some_bytes(position.size * bytes);
+                                     *all = uninitialized_bytes(position.size * bytes);
                                      return transport.all_gather(bytes_of(input), *all, sizes);
                                    },
-                               .finish = [=] { take_apart(*all, outputs); }}});
+                               .finish = [=] { scatter_bytes(*all, outputs); }}});
 }
 
 SchedulePtr schedule_gather(const Call& call, const std::vector<at::Tensor>& outputs,
@@ -260,7 +260,7 @@ SchedulePtr schedule_receive(const Call& call, const at::Tensor& tensor, Tag tag
 Stage agreement(Position position) {
   const std::vector<std::int64_t> nothing(static_cast<std::size_t>(position.size), 0);
   return {.start = [=](Transport& transport) {
-    return transport.all_gather(some_bytes(0), some_bytes(0), nothing);
+    return transport.all_gather(uninitialized_bytes(0), uninitialized_bytes(0), nothing);
   }};
 }
 
@@ -269,7 +269,7 @@ SchedulePtr make_schedule(const Call& call, std::vector<Stage> stages) {
 }
 
 SchedulePtr schedule_vote(const Call& call, bool vote, const at::Tensor& votes, Position position) {
-  const at::Tensor own = some_bytes(1).fill_(vote ? 1 : 0);
+  const at::Tensor own = uninitialized_bytes(1).fill_(vote ? 1 : 0);
   return make_schedule(call, {{.start = [=](Transport& transport) {
                          return transport.all_gather(
                              own, votes,
@@ -279,7 +279,8 @@ SchedulePtr schedule_vote(const Call& call, bool vote, const at::Tensor& votes, 
 
 Stage comparison(const Call& call, Position position) {
   const at::Tensor own = description_of(call);
-  const at::Tensor all = some_bytes(position.size * static_cast<std::int64_t>(sizeof call));
+  const at::Tensor all =
+      uninitialized_bytes(position.size * static_cast<std::int64_t>(sizeof call));
   return {
       .start =
           [=](Transport& transport) {
@@ -293,7 +294,7 @@ Stage comparison(const Call& call, Position position) {
             for (int rank = 0; rank < position.size; ++rank) {
               const Call other = described_by(first_byte(all) + rank * sizeof call);
               if (other == mine) continue;
-              throw CallsDiffer("", mine, rank, fmt::format("rank {}", rank), other);
+              throw CallsDiffer({}, mine, rank, fmt::format("rank {}", rank), other);
             }
           }};
 }

@@ -31,11 +31,11 @@ class Schedule final : public Task {
 
   // Makes ranks compare `whole`, which this call is a part of, instead of this call.
   void part_of(const Call& whole) { replace_call(whole); }
-  // The sizes that an all_to_all sends and expects, as in exchange_sizes.h.
+  // The sizes that an all_to_all sends and expects, as in exchange_sizes().
   void exchanges(std::vector<std::int64_t> sizes) { sizes_ = std::move(sizes); }
   // Adds a stage before all others.
   void begin_with(Stage stage);
-  // What the caller's device must have done before any stage starts.
+  // The work that the caller's device must have done before any stage starts.
   void mark(std::shared_ptr<void> mark) { mark_ = std::move(mark); }
   // Makes the calling thread's current stream wait for all that is left; false if that is
   // impossible.
@@ -132,7 +132,7 @@ SchedulePtr schedule_message(const Call& call, const at::Tensor& tensor, Tag tag
 
 // All ranks compare their calls before they carry them out. UsageError if they differ.
 Stage comparison(const Call& call, Position position);
-// Ranks also compare the sizes of an all_to_all, as in exchange_sizes.h.
+// Ranks also compare the sizes of an all_to_all, as in exchange_sizes().
 Stage exchange_comparison(const std::vector<std::int64_t>& sizes, Position position);
 
 }  // namespace lockstep::remote

@@ -61,8 +61,8 @@ class Transport {
   virtual std::shared_ptr<void> mark() { return nullptr; }
   virtual void begin_after(const std::shared_ptr<void>& /*mark*/) {}
 
-  // Names the call and the stage that the next transmissions belong to. `sizes` are those of
-  // exchange_sizes.h for an all_to_all, else empty.
+  // Names the call and the stage that the next transmissions belong to. `sizes`: the
+  // exchange_sizes() of an all_to_all, else empty.
   virtual void begin_stage(const Call& /*call*/, std::size_t /*stage*/,
                            std::span<const std::int64_t> /*sizes*/) {}
   // Whether the first stage of a call fails, with CallsDiffer or a UsageError, if another rank
@@ -76,7 +76,7 @@ class Transport {
   // The group has failed: ends the transmissions under way, if the library can.
   virtual void abort() {}
 
-  // How many transmissions have ended, as far as the library reports that by itself.
+  // The number of transmissions that have ended, as far as the library reports that by itself.
   virtual std::uint64_t events() const = 0;
   // Returns when there are more than `events`, when there may be more, or after `at_most`.
   virtual void wait_for_event(std::uint64_t events, std::chrono::microseconds at_most) = 0;

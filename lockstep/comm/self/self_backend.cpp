@@ -62,8 +62,13 @@ class SelfBackend final : public Backend {
   void check_not_aborted(Collective collective) {
     const std::lock_guard lock(mutex_);
     if (!abort_reason_) return;
-    throw PeerLost(rank_, fmt::format("[self] {}, rank {} of 1: this rank ended the group: {}",
-                                      lockstep::name(collective), rank_, *abort_reason_));
+    throw PeerLost(
+        ErrorDetails{.cause = fmt::format("this rank ended the group: {}", *abort_reason_),
+                     .peer = rank_,
+                     .contexts = {{.component = "self",
+                                   .operation = std::string(lockstep::name(collective)),
+                                   .rank = rank_,
+                                   .size = 1}}});
   }
 
   const int rank_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What messages call the functions that make collectives.
+// The names in messages of the functions that make collectives.
 #include "lockstep/comm/types/call_origin.h"
 
 namespace lockstep {

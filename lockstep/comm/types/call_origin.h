@@ -43,7 +43,7 @@ enum class CallOrigin : std::uint8_t {
   average_parameters,
 };
 
-// As a message says it: "accuracy()", "a forward". Empty for the program.
+// The name in messages: "accuracy()", "a forward". Empty for the program.
 std::string_view name(CallOrigin origin);
 
 // Whether it is part of a training step.
@@ -60,7 +60,7 @@ class CallScope {
   CallScope& operator=(const CallScope&) = delete;
   ~CallScope();
 
-  // Of this thread.
+  // The origin of the collectives that this thread starts now.
   static CallOrigin current();
 
  private:

@@ -14,7 +14,7 @@ class Operation {
  public:
   virtual ~Operation() = default;
 
-  // Whether wait() has nothing left to do, as far as is known without advancing.
+  // Returns, without making progress, whether wait() has nothing left to do.
   virtual bool finished() const { return false; }
 
   // Advances without blocking; true once the results are ready. Throws the collective's error. A

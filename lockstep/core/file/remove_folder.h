@@ -9,8 +9,8 @@
 
 namespace lockstep {
 
-// Removes a folder with all that is in it, or a file; does nothing if there is none. Links are
-// removed, not followed. After an error it goes on with the rest, and returns the first error.
+// Removes a folder with all its contents, or a file; does nothing if there is none. Links are
+// removed, not followed. After an error it continues with the rest, and returns the first error.
 inline std::error_code remove_folder(const std::filesystem::path& path) {
   namespace fs = std::filesystem;
   std::error_code first;

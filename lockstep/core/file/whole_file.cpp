@@ -37,7 +37,7 @@ fs::path follow_links(const fs::path& file) {
 }
 
 // Errors that a user can fix by naming another file.
-bool is_of_path(int error) {
+bool is_path_error(int error) {
   constexpr std::array kErrors{ENOENT, ENOTDIR, EISDIR, EACCES,      EPERM,
                                EROFS,  ELOOP,   EINVAL, ENAMETOOLONG};
   return std::ranges::find(kErrors, error) != kErrors.end();
@@ -111,7 +111,7 @@ WholeFile::WholeFile(const fs::path& file) : file_(file) {
     open();
   } catch (const std::system_error& error) {
     const int code = error.code().value();
-    if (is_of_path(code)) refuse(file_, std::strerror(code));
+    if (is_path_error(code)) refuse(file_, std::strerror(code));
     fail(code);
   }
 }
@@ -144,8 +144,8 @@ void WholeFile::require_replaceable() const {
   struct stat folder {};
   ::fstat(folder_.get(), &folder);
   const uid_t user = ::geteuid();
-  const bool of_another = old_->st_uid != user && folder.st_uid != user && user != 0;
-  if ((folder.st_mode & S_ISVTX) != 0 && of_another) throw_errno(EPERM);
+  const bool belongs_to_other = old_->st_uid != user && folder.st_uid != user && user != 0;
+  if ((folder.st_mode & S_ISVTX) != 0 && belongs_to_other) throw_errno(EPERM);
   struct statx extended {};
   if (::statx(folder_.get(), name.c_str(), AT_SYMLINK_NOFOLLOW, 0, &extended) == 0 &&
       (extended.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0) {
@@ -183,8 +183,8 @@ void WholeFile::commit() {
 
 void WholeFile::fail(int error) const {
   std::string why = std::strerror(error);
-  const bool kNoRoom = error == ENOSPC || error == EDQUOT || error == EFBIG;
-  if (kNoRoom && needed_ > 0) why += fmt::format(": {} are needed", size_words(needed_));
+  const bool no_space = error == ENOSPC || error == EDQUOT || error == EFBIG;
+  if (no_space && needed_ > 0) why += fmt::format(": {} are needed", size_words(needed_));
   struct statvfs disk {};
   if (error == ENOSPC && folder_ && ::fstatvfs(folder_.get(), &disk) == 0) {
     std::error_code ignored;

@@ -28,7 +28,7 @@ class WholeFile {
   // refuses otherwise, as a full disk does.
   explicit WholeFile(const std::filesystem::path& file);
 
-  // Appends. Does not throw, since libtorch's archive writer aborts if it cannot go on: the first
+  // Appends. Does not throw, since libtorch's archive writer aborts if it cannot write: the first
   // error is kept for commit(), and later bytes are only counted as needed.
   void write(const void* data, std::size_t bytes) noexcept;
 

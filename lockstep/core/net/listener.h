@@ -1,16 +1,43 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Accepts connections without blocking, for an event loop.
+// For event loops over sockets: the set of descriptors that a loop watches, and a listener that
+// accepts without blocking.
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <string>
 #include <vector>
 
-#include "lockstep/core/file/fork_safe_fd.h"
-#include "lockstep/core/net/epoll.h"
+#include "lockstep/core/unique_fd.h"
 
 namespace lockstep {
 
+// A set of descriptors, in the kernel's epoll.
+class Epoll {
+ public:
+  // BackendError if the kernel refuses another one.
+  Epoll();
+
+  // Can be polled: POLLIN when a watched descriptor has an event.
+  int get() const { return fd_.get(); }
+
+  // BackendError if it cannot be watched.
+  void add(int fd, std::uint32_t events);
+  // Like add(), but returns false instead of throwing.
+  bool try_add(int fd, std::uint32_t events);
+  void change(int fd, std::uint32_t events);
+  void remove(int fd);
+
+  // The descriptors that have an event now, at most 64 per call. Does not block.
+  std::vector<int> ready() const;
+
+  void close() { fd_.reset(); }
+
+ private:
+  UniqueFd fd_;
+};
+
+// A listening socket.
 class Listener {
  public:
   // Takes a non-blocking listening socket. BackendError if it cannot be watched.

@@ -19,7 +19,6 @@
 #include <netinet/in.h>
 
 #include "lockstep/core/environment.h"
-#include "lockstep/core/error.h"
 #include "lockstep/core/system_error.h"
 
 namespace lockstep {
@@ -99,7 +98,7 @@ bool nccl_uses(const std::string& value, const std::string& name) {
   return list.has(name, list.whole) != list.excludes;
 }
 
-void check_interfaces(const std::string& where, const char* variable, UsesInterface uses) {
+void check_interfaces(const ErrorContext& context, const char* variable, UsesInterface uses) {
   const auto value = environment(variable);
   if (!value) return;
   // With the first address of each.
@@ -108,10 +107,12 @@ void check_interfaces(const std::string& where, const char* variable, UsesInterf
     if (uses(*value, one.interface)) return;
     there.emplace(one.interface, fmt::format("{} ({})", one.interface, one.address));
   }
-  throw UsageError(fmt::format(
-      "{}{}={} names no network interface of this machine that is up and has an address. There "
-      "are: {}. Set it to one of them, or unset it",
-      where, variable, *value, fmt::join(std::views::values(there), ", ")));
+  throw UsageError(
+      context,
+      fmt::format("{}={} names no network interface of this machine that is up and has an address. "
+                  "There are: {}",
+                  variable, *value, fmt::join(std::views::values(there), ", ")),
+      "set it to one of them, or unset it");
 }
 
 std::string gloo_address(const std::string& value, const std::string& own_host) {
@@ -126,10 +127,11 @@ std::string gloo_address(const std::string& value, const std::string& own_host) 
   };
   const auto best = std::ranges::min_element(usable, {}, rank);
   if (best != usable.end()) return best->address;
-  throw BackendError(
-      fmt::format("GLOO_SOCKET_IFNAME={}: its network interfaces are gone or have no address "
-                  "any more; `ip address` lists them",
-                  value));
+  throw BackendError(ErrorDetails{
+      .cause = fmt::format(
+          "GLOO_SOCKET_IFNAME={}: its network interfaces are gone or have no address any more",
+          value),
+      .remedy = "`ip address` lists them"});
 }
 
 std::optional<std::string> address_for_others() try {

@@ -36,8 +36,8 @@ class ServiceThread {
 // must not use anything that others destroy. BackendError if no thread can be started.
 void leave_to_thread(std::function<void()> body);
 
-// The same for a function; the future delivers its result or exception. The caller decides how long
-// to wait.
+// Like leave_to_thread(), for a function whose result or exception the future delivers. The caller
+// decides how long to wait.
 template <class Function>
 auto ask_in_thread(Function function) -> std::future<std::invoke_result_t<Function>> {
   using Task = std::packaged_task<std::invoke_result_t<Function>()>;

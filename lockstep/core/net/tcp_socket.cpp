@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Resolves names, listens and connects over TCP, and chooses addresses that others can reach.
+// Parses endpoints, resolves names, listens and connects over TCP, and chooses addresses that other
+// machines can reach.
 #include "lockstep/core/net/tcp_socket.h"
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include <memory>
 #include <vector>
 
+#include <arpa/inet.h>
 #include <fmt/format.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -23,7 +25,20 @@
 namespace lockstep {
 namespace {
 
-constexpr std::chrono::milliseconds kNamesAppearWithin = std::chrono::minutes(1);
+bool is_ipv6(std::string_view text) {
+  // "fe80::1%eth0" names the interface that leads to the address.
+  const auto percent = text.find('%');
+  if (percent != std::string_view::npos && percent + 1 == text.size()) return false;
+  in6_addr address{};
+  return ::inet_pton(AF_INET6, std::string(text.substr(0, percent)).c_str(), &address) == 1;
+}
+
+bool may_be_in_a_name(char c) {
+  return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' ||
+         c == '.' || c == '_';
+}
+
+constexpr std::chrono::milliseconds kNameTimeout = std::chrono::minutes(1);
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
 
@@ -56,7 +71,7 @@ bool is_known(const std::string& host) try {
 }
 
 Addresses resolve_in_time(const std::string& host, const Deadline& deadline) {
-  const Deadline patience = Deadline::after(std::min(deadline.remaining(), kNamesAppearWithin));
+  const Deadline patience = Deadline::after(std::min(deadline.remaining(), kNameTimeout));
   while (true) {
     try {
       return resolve(host, 0, 0);
@@ -131,6 +146,31 @@ std::vector<const addrinfo*> known_to_others_first(const Addresses& addresses) {
 }
 
 }  // namespace
+
+std::optional<std::string> parse_host(std::string_view text) {
+  if (text.starts_with('[') && text.ends_with(']')) {
+    text = text.substr(1, text.size() - 2);
+    return is_ipv6(text) ? std::optional<std::string>(text) : std::nullopt;
+  }
+  const bool name = !text.empty() && std::ranges::all_of(text, may_be_in_a_name);
+  return name || is_ipv6(text) ? std::optional<std::string>(text) : std::nullopt;
+}
+
+std::optional<Endpoint> parse_endpoint(std::string_view text) {
+  const auto colon = text.rfind(':');
+  // The last part of "2001:db8::1" may be a port or belong to the address.
+  if (colon == std::string_view::npos || is_ipv6(text)) return std::nullopt;
+  const auto host = parse_host(text.substr(0, colon));
+  const auto port = parse_number(text.substr(colon + 1), kPorts);
+  if (!host || !port) return std::nullopt;
+  return Endpoint{*host, static_cast<std::uint16_t>(*port)};
+}
+
+std::string in_words(const Endpoint& endpoint) {
+  const bool six = endpoint.host.find(':') != std::string::npos;
+  return six ? fmt::format("[{}]:{}", endpoint.host, endpoint.port)
+             : fmt::format("{}:{}", endpoint.host, endpoint.port);
+}
 
 UniqueFd listen_tcp(const std::string& host, std::uint16_t port) {
   const Addresses addresses = resolve(host, port, 0);

@@ -1,24 +1,48 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Stream sockets between machines; stream_socket.h says how they fail. A host is a name, or an IPv4
-// or IPv6 address.
+// Stream sockets between machines, and their endpoints as people write them: "node0:29500",
+// "[2001:db8::1]:29500". stream_socket.h says how sockets fail. A host is a name, or an IPv4 or
+// IPv6 address.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 
-#include "lockstep/core/net/endpoint.h"
 #include "lockstep/core/net/stream_socket.h"
+#include "lockstep/core/number.h"
 
 namespace lockstep {
+
+// Ports that a user can name.
+constexpr Range<int> kPorts{1, 65535};
+
+struct Endpoint {
+  // A name, or an IPv4 or IPv6 address without brackets.
+  std::string host;
+  std::uint16_t port;
+};
+
+// A host alone, for which an IPv6 address may have brackets; the result has none. nullopt if the
+// text cannot be one, such as for a port behind it, a scheme before it, or spaces.
+std::optional<std::string> parse_host(std::string_view text);
+
+// host:port, with a port from 1 to 65535. An IPv6 address goes in brackets; without them it is
+// accepted if its last number is too large for a part of the address, as in "::1:29500". nullopt
+// for anything else.
+std::optional<Endpoint> parse_endpoint(std::string_view text);
+
+// The text that parse_endpoint reads.
+std::string in_words(const Endpoint& endpoint);
 
 class AddressInUse : public BackendError {
  public:
   using BackendError::BackendError;
 };
 
-// Listens on one address of this machine only; of a name with several, on one that other machines
-// can reach. Port 0 takes a free one. BackendError if the host is
-// not an address of this machine, AddressInUse if the port is taken.
+// Listens on one address of this machine only; if a name has several, on one that other machines
+// can reach. Port 0 picks a free port. BackendError if the host is not an address of this machine,
+// AddressInUse if the port is taken.
 UniqueFd listen_tcp(const std::string& host, std::uint16_t port);
 // ConnectionRefused if nobody listens there, HostUnreachable if it cannot be reached for another
 // reason, TimeoutError if nothing answers by the deadline.

@@ -57,9 +57,9 @@ bool contains(const std::string& list, std::string_view wanted) {
   return false;
 }
 
-// The group's own folder and those above it, up to the controller's mount point. In a container the
-// path may be the host's, and only its top is visible.
-void add_way_up(const fs::path& mount, std::string path, std::vector<fs::path>& folders) {
+// Adds the group's own folder and the folders above it, up to the controller's mount point. In a
+// container the path may be the host's, and only its top is visible.
+void add_with_ancestors(const fs::path& mount, std::string path, std::vector<fs::path>& folders) {
   for (; !path.empty() && path != "/"; path.erase(path.rfind('/')))
     folders.push_back(mount / path.substr(1));
   folders.push_back(mount);
@@ -85,11 +85,12 @@ Cgroup::Cgroup(const fs::path& root) {
          std::getline(file, path)) {
     if (!path.starts_with('/')) continue;
     if (controllers.empty()) {
-      add_way_up(mounts, path, cpu_folders_);
-      add_way_up(mounts, path, memory_folders_);
+      add_with_ancestors(mounts, path, cpu_folders_);
+      add_with_ancestors(mounts, path, memory_folders_);
     }
-    if (contains(controllers, "cpu")) add_way_up(mounts / "cpu", path, cpu_folders_);
-    if (contains(controllers, "memory")) add_way_up(mounts / "memory", path, memory_folders_);
+    if (contains(controllers, "cpu")) add_with_ancestors(mounts / "cpu", path, cpu_folders_);
+    if (contains(controllers, "memory"))
+      add_with_ancestors(mounts / "memory", path, memory_folders_);
   }
 }
 

@@ -33,7 +33,7 @@ class Cgroup {
   struct MemoryUse;
   std::vector<MemoryUse> memory_uses() const;
 
-  // From the process's own group up.
+  // The folders of the process's own group and of the groups above it, in this order.
   std::vector<std::filesystem::path> cpu_folders_;
   std::vector<std::filesystem::path> memory_folders_;
 };

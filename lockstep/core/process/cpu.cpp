@@ -1,42 +1,63 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Asks the kernel, the cgroup and loaded thread libraries about cores, memory and threads.
+// Asks the kernel, the control group and loaded thread libraries about cores and threads.
 #include "lockstep/core/process/cpu.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
-#include <limits>
-#include <string>
-#include <vector>
+#include <iterator>
+#include <map>
+#include <sstream>
+#include <thread>
 
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <sched.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #include "lockstep/core/process/cgroup.h"
 
 namespace lockstep {
 namespace {
 
-std::int64_t machine_memory() {
-  std::ifstream file("/proc/meminfo");
-  for (std::string name; file >> name;) {
-    std::int64_t kibibytes = 0;
-    file >> kibibytes;
-    if (name == "MemAvailable:") return kibibytes * 1024;
-    file.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
-  }
-  return std::numeric_limits<std::int64_t>::max();
-}
-
 template <class... Arguments>
 void call_if_loaded(const char* function, Arguments... arguments) {
   if (auto* address = dlsym(RTLD_DEFAULT, function)) {
     reinterpret_cast<void (*)(Arguments...)>(address)(arguments...);
   }
+}
+
+struct CoreTicks {
+  double idle = 0;
+  double all = 0;
+};
+
+// "cpu1 user nice system idle iowait irq softirq steal ...", a line for each core.
+std::map<int, CoreTicks> ticks_of_cores(const std::string& stat) {
+  std::map<int, CoreTicks> cores;
+  std::istringstream lines(stat);
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with("cpu") || line.starts_with("cpu ")) continue;
+    std::istringstream fields(line.substr(3));
+    int core = 0;
+    fields >> core;
+    CoreTicks ticks;
+    double number = 0;
+    constexpr int kIdle = 3;
+    constexpr int kIoWait = 4;
+    constexpr int kGuest = 8;  // counted in user and nice
+    for (int i = 0; i < kGuest && fields >> number; ++i) {
+      ticks.all += number;
+      if (i == kIdle || i == kIoWait) ticks.idle += number;
+    }
+    cores[core] = ticks;
+  }
+  return cores;
+}
+
+std::string text_of(const char* path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 }  // namespace
@@ -70,29 +91,6 @@ void pin_to_cores(const std::vector<int>& cores, pid_t thread) {
   sched_setaffinity(thread, sizeof mask, &mask);
 }
 
-std::int64_t available_memory(int processes) {
-  const std::int64_t machine = machine_memory();
-  const std::int64_t all = std::min(machine, Cgroup().available_memory().value_or(machine));
-  return std::min(all / processes, address_space_left().value_or(all));
-}
-
-std::optional<std::int64_t> address_space_left() {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return {};
-  std::int64_t pages = 0;
-  std::ifstream("/proc/self/statm") >> pages;
-  const auto used = pages * ::sysconf(_SC_PAGESIZE);
-  return std::max<std::int64_t>(0, static_cast<std::int64_t>(limit.rlim_cur) - used);
-}
-
-std::string oversubscription(int ranks, int cores) {
-  if (ranks <= cores) return "";
-  return fmt::format(
-      "{} ranks share {} core{} and take turns, which slows them down; start at most {} on this "
-      "machine (`lockstep doctor` shows what limits its cores)",
-      ranks, cores, cores == 1 ? "" : "s", cores);
-}
-
 void limit_threads(int threads) {
   const std::string count = std::to_string(threads);
   setenv("OMP_NUM_THREADS", count.c_str(), 1);
@@ -107,6 +105,60 @@ void limit_loaded_threads(int threads) {
 
 void renew_libtorchs_threads() {
   call_if_loaded("_ZN2at16init_num_threadsEv");  // at::init_num_threads()
+}
+
+std::string oversubscription(int ranks, int cores) {
+  if (ranks <= cores) return "";
+  return fmt::format(
+      "{} ranks share {} core{} and take turns, which slows them down; start at most {} on this "
+      "machine (`lockstep doctor` shows what limits its cores)",
+      ranks, cores, cores == 1 ? "" : "s", cores);
+}
+
+std::optional<double> idle_cores(const std::string& before, const std::string& after,
+                                 const std::vector<int>& cores) {
+  const auto then = ticks_of_cores(before);
+  const auto now = ticks_of_cores(after);
+  double idle = 0;
+  for (const int core : cores) {
+    if (!then.contains(core) || !now.contains(core)) return {};
+    const double all = now.at(core).all - then.at(core).all;
+    if (all <= 0) return {};
+    idle += (now.at(core).idle - then.at(core).idle) / all;
+  }
+  return idle;
+}
+
+std::optional<double> idle_cores(std::chrono::milliseconds window) {
+  const std::string before = text_of("/proc/stat");
+  std::this_thread::sleep_for(window);
+  return idle_cores(before, text_of("/proc/stat"), allowed_cores());
+}
+
+CoreWait::CoreWait() : start_(times()) {}
+
+std::optional<CoreWait::Times> CoreWait::times() {
+  std::ifstream file("/proc/thread-self/schedstat");
+  Times times;
+  if (!(file >> times.running >> times.waiting)) return {};
+  return times;
+}
+
+std::optional<double> CoreWait::share() const {
+  const auto now = times();
+  if (!start_ || !now) return {};
+  const double waiting = now->waiting - start_->waiting;
+  const double all = waiting + now->running - start_->running;
+  return all > 0 ? waiting / all : 0;
+}
+
+std::string overload(std::optional<double> core_wait) {
+  constexpr double kNoticeable = 0.1;
+  if (core_wait.value_or(0) < kNoticeable) return {};
+  return fmt::format(
+      "The load exceeds the cores: a rank waited for one {:.0f} % of its time. Stop other "
+      "programs.",
+      *core_wait * 100);
 }
 
 }  // namespace lockstep

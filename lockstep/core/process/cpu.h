@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The cores, memory and threads that this process may use.
+// The cores and threads that this process may use, and whether the load exceeds the cores.
 #pragma once
 
-#include <cstdint>
+#include <chrono>
 #include <optional>
 #include <string>
 #include <vector>
@@ -25,23 +25,12 @@ int available_cores();
 // it starts to these cores. If the system refuses, nothing changes.
 void pin_to_cores(const std::vector<int>& cores, pid_t thread = 0);
 
-// Bytes that each of `processes` processes, including this one, can still allocate. Assumes that
-// they share equally what the machine and their control group have left. This process's
-// address-space limit applies too.
-std::int64_t available_memory(int processes = 1);
-
-// Bytes left of this process's address-space limit (RLIMIT_AS, ulimit -v); nullopt if there is
-// none.
-std::optional<std::int64_t> address_space_left();
-
-// A warning with the remedy if there are more ranks than cores; else empty.
-std::string oversubscription(int ranks, int cores);
-
 // Sets the number of OpenMP and OpenBLAS threads in this process, through the environment and, if
 // the libraries are loaded, through their own functions.
 void limit_threads(int threads);
 
-// The same in loaded libraries only: programs that are started from here do not inherit it.
+// Like limit_threads(), but only in loaded libraries: programs that are started from here do not
+// inherit it.
 void limit_loaded_threads(int threads);
 
 // Call it in the only thread of a forked process. If the parent had called at::set_num_threads, the
@@ -50,5 +39,38 @@ void limit_loaded_threads(int threads);
 // function makes it recreate the pool now. Like that operation, it sets OpenMP's number of threads
 // to libtorch's.
 void renew_libtorchs_threads();
+
+// A warning with the remedy if there are more ranks than cores; else empty.
+std::string oversubscription(int ranks, int cores);
+
+// The number of this process's cores that were idle during the window, such as 1.5. The caller
+// sleeps meanwhile. nullopt if /proc does not tell.
+std::optional<double> idle_cores(std::chrono::milliseconds window);
+
+// Like the function above, for the given cores, between two texts of /proc/stat.
+std::optional<double> idle_cores(const std::string& before, const std::string& after,
+                                 const std::vector<int>& cores);
+
+// Measures how long the thread that made it waits for a core while it could run.
+class CoreWait {
+ public:
+  CoreWait();
+  // The share of the time since construction, from 0 to 1. Call it in the same thread. nullopt if
+  // /proc does not tell.
+  std::optional<double> share() const;
+
+ private:
+  struct Times {
+    double running = 0;
+    double waiting = 0;
+  };
+  static std::optional<Times> times();
+
+  std::optional<Times> start_;
+};
+
+// A sentence with the remedy if a rank waited for a core for a tenth of its time or more; else
+// empty. At most 100 characters.
+std::string overload(std::optional<double> core_wait);
 
 }  // namespace lockstep

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What waits without sleeping: a lock that spins on a flag, and a hint for loops of one's own.
+// Waiting without sleep: a lock that spins on a flag, and a hint for other loops that wait.
 #pragma once
 
 #include <atomic>
@@ -19,13 +19,13 @@ inline void pause_core() {
 #endif
 }
 
-// Holds a flag while it lives.
+// A lock on a flag, held while this object lives.
 class SpinGuard {
  public:
   explicit SpinGuard(std::atomic_flag& flag) : flag_(flag) {
     while (flag_.test_and_set(std::memory_order_acquire)) ::sched_yield();
   }
-  // For progress, which may be re-entered: does not wait, but may hold nothing.
+  // For progress, which may be re-entered: does not wait; holds() tells whether it got the flag.
   SpinGuard(std::atomic_flag& flag, std::try_to_lock_t /*try*/)
       : flag_(flag), holds_(!flag.test_and_set(std::memory_order_acquire)) {}
   ~SpinGuard() {

@@ -8,13 +8,13 @@
 
 namespace lockstep::optim {
 
-// What is the same for all elements of a parameter in one step.
+// The constants of one step of a parameter.
 struct AdamConstants {
   double beta1;
   double beta2;
   double eps;
   double l2;          // Adam's weight decay, which is added to the gradient
-  double keep;        // AdamW's: the factor that decays the parameter itself, 1 without decay
+  double keep;        // AdamW: the factor that decays the parameter itself, 1 without decay
   double step_size;   // the learning rate over the first moment's bias correction
   double root_scale;  // one over the root of the second moment's bias correction
   double gradient_factor = 1;  // gradients are multiplied by it first

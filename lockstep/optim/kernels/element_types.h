@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The types of parameters that can be updated, and what their state and arithmetic are of.
+// The types of parameters that can be updated, and the types of their state and arithmetic.
 #pragma once
 
 #include <type_traits>

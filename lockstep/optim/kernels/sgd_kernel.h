@@ -8,7 +8,7 @@
 
 namespace lockstep::optim {
 
-// What is the same for all elements of a parameter in one step.
+// The constants of one step of a parameter.
 struct SgdConstants {
   double lr;
   double l2;              // the weight decay, which is added to the gradient

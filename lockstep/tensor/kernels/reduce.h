@@ -11,7 +11,8 @@
 
 namespace lockstep {
 
-// Whether tensors of this type can be reduced so: complex ones only by sums and means.
+// Whether tensors of this type can be reduced by this operation: complex ones only by sums and
+// means.
 bool can_reduce(at::ScalarType type, ReduceOp op);
 
 // For each i below count, every destination's element i becomes

@@ -8,7 +8,7 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
-#include "lockstep/core/process/cpu.h"
+#include "lockstep/core/process/memory.h"
 
 namespace lockstep::testing {
 namespace {

@@ -15,7 +15,8 @@ std::string beginning(const TestedBackend& backend, const Rank& rank, std::strin
 }
 
 std::string beginning_of_ring(const TestedBackend& backend, const Rank& rank) {
-  return fmt::format("(^all_reduce by a ring: |{})", beginning(backend, rank, "all_reduce"));
+  return fmt::format("(^all_reduce by a ring( \\(|, rank )|{})",
+                     beginning(backend, rank, "all_reduce"));
 }
 
 void expect_lost(Rank& rank, ProcessGroup& group, int victim,

@@ -14,7 +14,7 @@
 #include <fmt/format.h>
 #include <malloc.h>
 
-#include "lockstep/core/process/freed_memory.h"
+#include "lockstep/core/process/memory.h"
 
 namespace lockstep::testing {
 namespace {

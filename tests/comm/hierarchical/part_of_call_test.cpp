@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Works whose group finds that its ranks differ: when they are started, or later.
-#include "lockstep/comm/hierarchical/part_of_call.h"
-
 #include <functional>
 
 #include <gmock/gmock.h>
 
 #include "lockstep/comm/core/call.h"
+#include "lockstep/comm/hierarchical/phases.h"
 
 namespace lockstep::hierarchical {
 namespace {
@@ -20,7 +19,7 @@ const Call kWhole{.collective = Collective::all_reduce, .elements = 8, .number =
 [[noreturn]] void differ() {
   Call own = kWhole;
   own.number = kPeersCall.number;
-  throw CallsDiffer("", own, 1, "rank 1", kPeersCall);
+  throw CallsDiffer({}, own, 1, "rank 1", kPeersCall);
 }
 
 class DiffersLater final : public Operation {

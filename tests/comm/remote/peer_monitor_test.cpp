@@ -124,10 +124,10 @@ TEST_F(PeerMonitorTest, TellsWhoEndedTheGroupAndWhy) {
 
 TEST_F(PeerMonitorTest, TellsWhoDoesNotWait) {
   const auto ranks = join_all(3);
-  ranks[0]->say_waiting(7, "all_reduce #7");
+  ranks[0]->report_waiting(7, "all_reduce #7");
   ranks[0]->look();
   const std::string message = "recv #1 (3 Float elements, from rank 2)";
-  ranks[1]->say_waiting(0, message);
+  ranks[1]->report_waiting(0, message);
   expect_soon(*ranks[2], [&] { return ranks[2]->absent_from(7) == Absent{{message, {1}}}; });
   const Absent to_rank_0{{message, {1}}, {"", {2}}};
   expect_soon(*ranks[0], [&] { return ranks[0]->absent_from(7) == to_rank_0; });
@@ -137,15 +137,15 @@ TEST_F(PeerMonitorTest, TellsWhoDoesNotWait) {
 
 TEST_F(PeerMonitorTest, WhatARankHasWaitedInBeforeIsPast) {
   const auto ranks = join_all(3);
-  ranks[1]->say_waiting(5, "all_reduce #5");
+  ranks[1]->report_waiting(5, "all_reduce #5");
   expect_soon(*ranks[0], [&] { return ranks[0]->absent(1) == Absent{{"all_reduce #5", {1}}}; });
   EXPECT_EQ(ranks[0]->absent_from(6), (Absent{{"", {1, 2}}}));
 }
 
 TEST_F(PeerMonitorTest, RanksThatWaitInDifferentCallsAreTold) {
   const auto ranks = join_all(2);
-  ranks[0]->say_waiting(7, "all_reduce #7 (sum of 3 Float elements)");
-  ranks[1]->say_waiting(7, "barrier #7");
+  ranks[0]->report_waiting(7, "all_reduce #7 (sum of 3 Float elements)");
+  ranks[1]->report_waiting(7, "barrier #7");
   for (const auto& rank : ranks) {
     expect_soon(*rank, [&] { return rank->aborted().has_value(); });
     EXPECT_EQ(rank->aborted()->cause, AbortCause::mismatched);

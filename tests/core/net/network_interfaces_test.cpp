@@ -61,11 +61,12 @@ TEST(NetworkInterfaces, GlooPrefersTheFamilyThatLeadsToRank0) {
 
 TEST(NetworkInterfaces, RefusesAnUnknownNameAndListsThoseThatExist) {
   constexpr const char* kVariable = "LOCKSTEP_TEST_IFNAME";
-  check_interfaces("", kVariable, gloo_uses);
+  check_interfaces({}, kVariable, gloo_uses);
   ::setenv(kVariable, "lo", 1);
-  check_interfaces("", kVariable, gloo_uses);
+  check_interfaces({}, kVariable, gloo_uses);
   ::setenv(kVariable, "no-such-wire", 1);
-  EXPECT_THAT([&] { check_interfaces("[gloo] rank 1 of 2: ", kVariable, gloo_uses); },
+  const ErrorContext context{.component = "gloo", .rank = 1, .size = 2};
+  EXPECT_THAT([&] { check_interfaces(context, kVariable, gloo_uses); },
               ThrowsMessage<UsageError>(AllOf(StartsWith("[gloo] rank 1 of 2: "),
                                               HasSubstr("LOCKSTEP_TEST_IFNAME=no-such-wire"),
                                               HasSubstr("lo (127.0.0.1)"))));

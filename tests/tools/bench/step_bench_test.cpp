@@ -135,7 +135,7 @@ TEST(Models, HaveTheParametersThatTheyNameThemselvesFor) {
   // torchvision's has 11,689,512 for 1,000 classes instead of 10.
   EXPECT_EQ(count("resnet18"), 11'689'512 - 990 * 513);
   EXPECT_EQ(count("resnet50"), 25'557'032 - 990 * 2049);
-  // Of each layer 12 matrices of the width squared, their biases, two normalizations.
+  // Each layer has 12 matrices of the width squared, their biases, and two normalizations.
   EXPECT_EQ(count("transformer"), 6 * (12 * 512 * 512 + 9 * 512 + 4 * 512) + 2 * 512 + 10 * 513);
 }
 

@@ -67,8 +67,9 @@ TEST_F(CheckpointCommand, InspectsBothFormatsAlike) {
     const auto path = write(name, bytes);
     const Ended text = run_checkpoint({"inspect", path});
     EXPECT_EQ(text.code, 0) << text.err;
-    EXPECT_THAT(text.out, AllOf(HasSubstr("w\"  "), HasSubstr("float32    [2]      8  " + kHash),
-                                HasSubstr("1 tensors, 2 elements, 8 bytes")));
+    EXPECT_THAT(text.out,
+                AllOf(HasSubstr("w\"  "), HasSubstr("float32    [2]      8\n    " + kHash),
+                      HasSubstr("1 tensors, 2 elements, 8 bytes")));
     const Ended json = run_checkpoint({"inspect", path, "--json"});
     const auto tensor = Json::parse(json.out)["tensors"].at(0);
     EXPECT_EQ(tensor["dtype"], "float32");
@@ -238,6 +239,20 @@ TEST_F(CheckpointCommand, ConvertsBothWays) {
   const Ended same = run_checkpoint({"diff", file("net.safetensors"), file("net.pt")});
   EXPECT_EQ(same.code, 0) << same.out << same.err;
   EXPECT_THAT(run_checkpoint({"inspect", file("net.pt")}).out, HasSubstr("net.pt: torch\n"));
+}
+
+TEST_F(CheckpointCommand, ExportsTheFormatThatTheNewNameSays) {
+  const auto net = write("net", safetensors_with("w"));
+  EXPECT_EQ(run_checkpoint({"export", net, file("copy.safetensors")}).out,
+            file("copy.safetensors") + ": 1 tensor\n");
+  const auto copy =
+      Json::parse(run_checkpoint({"inspect", file("copy.safetensors"), "--json"}).out);
+  EXPECT_EQ(copy["format"], "safetensors");
+  EXPECT_EQ(copy["metadata"]["format"], "pt");
+  for (const char* name : {"net.pt", "net.pth", "net.bin"}) {
+    EXPECT_EQ(run_checkpoint({"export", net, file(name)}).code, 0);
+    EXPECT_THAT(run_checkpoint({"inspect", file(name)}).out, HasSubstr(": torch\n")) << name;
+  }
 }
 
 TEST_F(CheckpointCommand, SaysHowManyValuesAnExportLeavesOut) {

@@ -61,7 +61,7 @@ TEST_P(ProgressOnTerminal, RedrawsOneLineBelowTheOutputAndRemovesIt) {
 TEST_P(ProgressOnTerminal, FollowsTheTerminalsWidth) {
   Program program(linear(GetParam(), "1000000"), Program::Output::terminal);
   program.resize(120);
-  program.wait_for(" left\033[K", 5);
+  program.wait_for(" left\033[J", 5);
   program.resize(40);
   const auto before = program.out().size();
   program.wait_for("epoch ", testing::occurrences(program.out(), "epoch ") + 200);
@@ -146,7 +146,7 @@ TEST(ProgressOfBench, StaysOutOfALaunchersLogFiles) {
                   Program::Output::terminal);
   EXPECT_EQ(program.wait(), 0) << program.out() << program.err();
   EXPECT_EQ(testing::occurrences(program.out(), "     4096 "), 2u) << program.out();
-  EXPECT_THAT(program.out(), Not(HasSubstr("\033[K")));
+  EXPECT_THAT(program.out(), Not(HasSubstr("\033[J")));
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ struct Screen {
   std::string fault;
 };
 
-// Understands carriage return, line feed, erase to the end of the line, and colours.
+// Understands carriage return, line feed, erase to the end of the screen, and colours.
 inline Screen screen_of(std::string_view output) {
   Screen screen;
   std::size_t column = 0;
@@ -29,7 +29,7 @@ inline Screen screen_of(std::string_view output) {
       column = 0;
     } else if (output[i] == '\r') {
       column = 0;
-    } else if (output.substr(i, 3) == "\033[K") {
+    } else if (output.substr(i, 3) == "\033[J") {
       line.resize(column);
       if (column > 0) screen.redrawn.push_back(line);
       i += 2;

@@ -201,5 +201,20 @@ TEST_F(TrainCheckpoints, RefusesWrongUseOnOneLine) {
   }
 }
 
+TEST_F(TrainCheckpoints, SaysFromWhichCheckpointAStoppedRunWouldContinue) {
+  for (const std::string ranks : {"1", "2"}) {
+    const std::string folder = path("checkpoints-" + ranks);
+    Program program({LOCKSTEP_PROGRAM, "train", "mlp", "--ranks", ranks, "--device", "cpu",
+                     "--data", path(""), "--epochs", "100000", "--checkpoint-dir", folder});
+    ASSERT_TRUE(testing::eventually([&] { return fs::exists(folder + "/latest"); }));
+    program.signal(SIGINT);
+    EXPECT_EQ(program.wait(), 128 + SIGINT);
+    // A later checkpoint may have become whole since.
+    EXPECT_THAT(program.err(), HasSubstr("; --resume would continue from " + folder + "/step-"))
+        << ranks;
+    EXPECT_EQ(testing::occurrences(program.err(), "--resume"), 1) << ranks;
+  }
+}
+
 }  // namespace
 }  // namespace lockstep

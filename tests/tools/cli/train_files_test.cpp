@@ -151,7 +151,7 @@ TEST_F(TrainFiles, AFullDiskOfTheMetricsIsNamedAtOnce) {
       run_lockstep({"train", "linear", "--device", "cpu", "--metrics", "/dev/full"});
   EXPECT_EQ(ended.code, 1);
   const std::string error = "cannot write the metrics file /dev/full: No space left on device";
-  EXPECT_THAT(ended.err, AllOf(HasSubstr(error + "; training goes on without it"),
+  EXPECT_THAT(ended.err, AllOf(HasSubstr(error + "; training continues without it"),
                                HasSubstr("lockstep train: " + error + "\n")));
   EXPECT_THAT(ended.out, HasSubstr("learned weight"));
 }

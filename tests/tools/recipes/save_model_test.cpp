@@ -15,6 +15,7 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::testing {
@@ -69,6 +70,19 @@ TEST(SaveModel, KeepsTheStandardizationBesideTheNet) {
   standardization.read("deviation", deviation, /*is_buffer=*/true);
   EXPECT_EQ(mean.item<double>(), 72.5);
   EXPECT_EQ(deviation.item<double>(), 90.25);
+}
+
+TEST(SaveModel, WritesSafetensorsIfTheNameSaysSo) {
+  const TemporaryFolder folder;
+  const auto file = folder.path() / "net.safetensors";
+  save_model(net_of(5).ptr(), file,
+             {{"standardization.mean", torch::scalar_tensor(72.5, torch::kDouble)}});
+  const auto saved = read_safetensors(file).tensors;
+  ASSERT_EQ(saved.size(), 3u);
+  EXPECT_EQ(saved[0].name, "0.weight");
+  EXPECT_EQ(saved[0].tensor[0][0].item<float>(), 5);
+  EXPECT_EQ(saved[1].name, "0.bias");
+  EXPECT_EQ(saved[2].name, "standardization.mean");
 }
 
 TEST(SaveModel, RefusesAPathThatCannotBeWritten) {

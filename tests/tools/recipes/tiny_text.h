@@ -12,8 +12,8 @@ namespace lockstep::testing {
 // The same as kTextWindow: a test that links no libtorch cannot include its header.
 constexpr std::size_t kBytesOfWindow = 64;
 
-// The file "text": one sentence, again and again, cut so that it gives this many windows and a
-// tenth of as many tests.
+// Writes the file "text": a repeated sentence, cut so that it gives `windows` windows and a tenth
+// of that for the test.
 inline void write_tiny_text(const TemporaryFolder& folder, std::size_t windows) {
   const std::size_t bytes = (windows + (windows - 1) / 9) * kBytesOfWindow + 1;
   std::string text;

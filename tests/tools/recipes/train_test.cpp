@@ -153,8 +153,8 @@ TEST_P(SameTraining, AloneAndInTwoParts) {
 INSTANTIATE_TEST_SUITE_P(Recipes, SameTraining,
                          ::testing::Values("linear", "mlp", "cnn", "char-transformer"));
 
-// Without SyncBatchNorm, the ranks' losses would differ from the first step on; so do those of
-// replicas, which normalize their own parts of a batch.
+// Without SyncBatchNorm, the ranks' losses would differ from the first step on, as the losses of
+// replicas do, which normalize their own parts of a batch.
 TEST(Train, NormalizesTheBatchesOfAllRanksTogether) {
   const testing::TemporaryFolder folder;
   const RecipeOptions options{.epochs = 1,
@@ -352,17 +352,18 @@ const RecipeOptions kDiverging{
     .trainer = {.check_finite = true}, .epochs = 1, .learning_rate = 1e30};
 
 TEST(Train, EndsWithTheFirstGradientThatIsNotFiniteIfAskedTo) {
-  EXPECT_THAT([] { train_with(2, "linear", kDiverging); },
-              ThrowsMessage<RankFailed>(
-                  AllOf(HasSubstr("epoch 1/1, step "), HasSubstr("/157: [reducer] rank "),
-                        HasSubstr("the gradient of 0.weight is not finite on ranks 0 and 1"))));
+  EXPECT_THAT(
+      [] { train_with(2, "linear", kDiverging); },
+      ThrowsMessage<RankFailed>(
+          AllOf(HasSubstr("[Trainer] epoch 1/1, step "), HasSubstr("/157"), HasSubstr("[reducer]"),
+                HasSubstr("the gradient of 0.weight is not finite on ranks 0 and 1"))));
   for (const TrainingMode mode : {TrainingMode::single, TrainingMode::data_parallel}) {
     RecipeOptions options = kDiverging;
     if (mode == TrainingMode::data_parallel) options.trainer.data_parallel.replicas = 2;
     EXPECT_THAT(
         [&] { train_with(mode, 1, "linear", options); },
         ThrowsMessage<RankFailed>(
-            AllOf(HasSubstr("epoch 1/1, step "),
+            AllOf(HasSubstr("[Trainer] epoch 1/1, step "),
                   HasSubstr(": the gradient of 0.weight is not finite; the gradient of 0.bias"))));
   }
 }
@@ -401,7 +402,7 @@ TEST(Train, EndsWhenRanksAreOutOfSyncIfAskedTo) {
   };
   train_two(true, 1);
   EXPECT_THAT([&] { train_two(false, 7); },
-              ThrowsMessage<RankFailed>(AllOf(HasSubstr("epoch 1/1, step 7/10: "),
+              ThrowsMessage<RankFailed>(AllOf(HasSubstr("[Trainer] epoch 1/1, step 7/10"),
                                               HasSubstr("parameter 0.weight has one value on rank "
                                                         "0, another on rank 1"))));
   train_two(false, 11);  // never comes to that

@@ -36,7 +36,7 @@ TrainResult reported_result() {
   return result;
 }
 
-// Steps of 2 ms, of which rank 2 waits least.
+// Steps of 2 ms. Rank 2 waits least.
 std::vector<RankCourse> reported_ranks(int count = 3) {
   std::vector<RankCourse> ranks;
   for (int rank = 0; rank < count; ++rank) {
@@ -55,6 +55,9 @@ std::vector<RankCourse> reported_ranks(int count = 3) {
                                .learning_rate = 0.001 * std::min(1.0, epoch),
                                .samples_per_second = 32'000 + 900 * std::sin(point * 0.7 + rank),
                                .peak_mb = 290.0 + 10 * rank + std::min(point, 20)});
+    }
+    for (std::int64_t epoch = 1; epoch <= 5; ++epoch) {
+      course.evaluations.push_back({.epoch = epoch, .loss = 1.0 / epoch, .accuracy = 0.19 * epoch});
     }
     ranks.push_back(std::move(course));
   }
@@ -111,7 +114,22 @@ TEST(TrainingReport, HasNoFiguresOfATrainingWithNothingLeftToTrain) {
 TEST(TrainingReport, SaysWhatTheTimesOfAGpuAre) {
   TrainResult result = reported_result();
   result.device = "cuda:0";
-  EXPECT_THAT(to_html(result, reported_ranks(), "", ""), HasSubstr("On a GPU, times are those of"));
+  EXPECT_THAT(to_html(result, reported_ranks(), "", ""),
+              HasSubstr("On a GPU, times are measured on"));
+}
+
+TEST(TrainingReport, HasTheEvaluationOfEachEpoch) {
+  EXPECT_THAT(to_html(reported_result(), reported_ranks(), "", ""),
+              HasSubstr("\"evaluations\":[{\"epoch\":1,\"loss\":1.0,\"accuracy\":0.19},"));
+}
+
+TEST(TrainingReport, ClaimsNothingAboutWaitingIfTheLoadExceededTheCores) {
+  TrainResult result = reported_result();
+  EXPECT_THAT(to_html(result, reported_ranks(), "", ""), HasSubstr("is the one that waits least"));
+  result.core_wait = 0.3;
+  const std::string page = to_html(result, reported_ranks(), "", "");
+  EXPECT_THAT(page, HasSubstr("<p>The load exceeds the cores"));
+  EXPECT_THAT(page, Not(HasSubstr("is the one that waits least")));
 }
 
 TEST(TrainingReport, NeedsARank) {
@@ -134,8 +152,8 @@ TEST(TrainingReport, DrawsItsChartsInABrowser) {
         std::tuple(390, "", "false"), std::tuple(390, "--force-dark-mode", "true")}) {
     const std::string seen = testing::page_in_browser(page, width, options);
     EXPECT_THAT(seen, Not(HasSubstr("data-error")));
-    EXPECT_THAT(seen, HasSubstr("data-drawn=\"5\"")) << width;
-    EXPECT_THAT(seen, HasSubstr("data-painted=\"5\"")) << width;
+    EXPECT_THAT(seen, HasSubstr("data-drawn=\"6\"")) << width;
+    EXPECT_THAT(seen, HasSubstr("data-painted=\"6\"")) << width;
     EXPECT_THAT(seen, HasSubstr("data-width=\"" + std::to_string(width)));
     EXPECT_THAT(seen, HasSubstr("data-too-wide=\"false\"")) << width;
     EXPECT_THAT(seen, HasSubstr(std::string("data-dark=\"") + dark)) << width;

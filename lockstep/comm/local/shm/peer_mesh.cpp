@@ -14,7 +14,7 @@
 
 #include "lockstep/comm/local/control_block.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/net/handshake.h"
+#include "lockstep/core/net/authentication.h"
 #include "lockstep/core/net/unix_socket.h"
 #include "lockstep/rendezvous/watched_wait.h"
 
@@ -22,10 +22,10 @@ namespace lockstep::shm {
 namespace {
 
 constexpr std::byte kDescriptor{0};  // the byte that send_fd sends
-constexpr std::chrono::milliseconds kLookAround(100);
-constexpr std::chrono::seconds kTimeToEnd(2);
-// How long a connecting process may take to say which rank it is.
-constexpr std::chrono::seconds kTimeToGreet(5);
+constexpr std::chrono::milliseconds kPollInterval(100);
+constexpr std::chrono::seconds kEndTimeout(2);
+// How long a connecting process may take to send its first message.
+constexpr std::chrono::seconds kHelloTimeout(5);
 
 // The first message of a connecting rank. The token shows that it read the same store. The size of
 // the block shows that it was built with the same layout of shared memory.
@@ -45,10 +45,10 @@ std::string key_of(const Membership& membership, int rank, std::int64_t group) {
   return fmt::format("shm/{}/{}/{}", membership.generation, group, rank);
 }
 
-// Receives the first message of a connecting process. False if none comes: the process is not a
+// Receives the first message of a connecting process. False if none arrives: the process is not a
 // rank, or it died.
-bool greets(int socket, Hello& hello, const Deadline& deadline) try {
-  const auto patience = std::min<std::chrono::milliseconds>(kTimeToGreet, deadline.remaining());
+bool receive_hello(int socket, Hello& hello, const Deadline& deadline) try {
+  const auto patience = std::min<std::chrono::milliseconds>(kHelloTimeout, deadline.remaining());
   receive_all(socket, std::as_writable_bytes(std::span(&hello, 1)), Deadline::after(patience));
   return true;
 } catch (const ConnectionClosed&) {
@@ -107,7 +107,7 @@ void PeerMesh::connect(int peer, const Membership& membership, const std::string
   hello.world_size = size();
   hello.block_bytes = local::ControlBlock::bytes(size());
   try {
-    peers_[peer].socket = watched_wait(membership, deadline, kFirstTurn, [&](const Deadline& look) {
+    peers_[peer].socket = watched_wait(membership, deadline, kFirstWait, [&](const Deadline& look) {
       return connect_unix(entry.substr(0, space), look);
     });
     send_all(peers_[peer].socket.get(), std::as_bytes(std::span(&hello, 1)), deadline);
@@ -115,7 +115,7 @@ void PeerMesh::connect(int peer, const Membership& membership, const std::string
     throw did_not_join({peer}, deadline);
   } catch (const BackendError& error) {
     // The kernel closes a dying process's sockets before the process has ended.
-    for (const Deadline soon = Deadline::after(kTimeToEnd); !soon.passed(); ::usleep(1000)) {
+    for (const Deadline soon = Deadline::after(kEndTimeout); !soon.passed(); ::usleep(1000)) {
       check_all_live(membership);
     }
     throw BackendError(
@@ -132,12 +132,12 @@ void PeerMesh::accept_higher(int listener, const Membership& membership, const s
     UniqueFd socket;
     Hello hello;
     try {
-      socket = watched_wait(membership, deadline, kFirstTurn, [&](const Deadline& look) {
+      socket = watched_wait(membership, deadline, kFirstWait, [&](const Deadline& look) {
         return accept_connection(listener, look);
       });
       // Another user may connect and then say nothing, so check the user first.
       if (peer_of(socket.get()).uid != ::geteuid()) continue;
-      if (!greets(socket.get(), hello, deadline)) continue;
+      if (!receive_hello(socket.get(), hello, deadline)) continue;
     } catch (const ConnectionClosed&) {
       continue;
     } catch (const TimeoutError&) {
@@ -196,16 +196,16 @@ std::vector<UniqueFd> PeerMesh::exchange(int fd, const Deadline& deadline) {
 // to check all ranks.
 UniqueFd PeerMesh::receive_from(int peer, const Deadline& deadline) const {
   while (true) {
-    const bool last_look = deadline.remaining() <= kLookAround;
+    const bool last_poll = deadline.remaining() <= kPollInterval;
     try {
       return receive_fd(peers_[peer].socket.get(),
-                        last_look ? deadline : Deadline::after(kLookAround));
+                        last_poll ? deadline : Deadline::after(kPollInterval));
     } catch (const ConnectionClosed&) {
       throw_gone(cause_of_end(peer));
     } catch (const TimeoutError&) {
       const int cause = cause_of_end(peer);
       if (cause != peer || state(peer) == State::lost) throw_gone(cause);
-      if (!last_look) continue;
+      if (!last_poll) continue;
       throw TimeoutError(fmt::format("rank {} (pid {}) did not answer within {:.1f} s", peer,
                                      pid(peer), deadline.span().count() / 1000.0),
                          peer);

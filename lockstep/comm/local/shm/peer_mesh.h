@@ -32,8 +32,8 @@ class PeerMesh {
   int size() const { return static_cast<int>(peers_.size()); }
   pid_t pid(int rank) const { return peers_[rank].pid; }
 
-  // Sends the descriptor to every peer and returns theirs, by rank; this rank's place is empty. A
-  // collective call. TimeoutError and PeerLost name the peer.
+  // Sends the descriptor to every peer and returns the peers' descriptors, by rank; this rank's
+  // place is empty. A collective call. TimeoutError and PeerLost name the peer.
   std::vector<UniqueFd> exchange(int fd, const Deadline& deadline);
 
   using State = local::Peers::State;

@@ -5,15 +5,12 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/comm/core/call.h"
 #include "lockstep/comm/core/make_backends.h"
 #include "lockstep/comm/local/local_backend.h"
 #include "lockstep/comm/local/shm/peer_mesh.h"
-#include "lockstep/comm/local/shm/segment.h"
-#include "lockstep/comm/local/shm/shared_tensors.h"
+#include "lockstep/comm/local/shm/shared_memory.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/process/cpu.h"
-#include "lockstep/core/rethrow.h"
 
 namespace lockstep::shm {
 namespace {
@@ -119,7 +116,10 @@ std::unique_ptr<local::Peers> join(const Membership& membership, const Deadline&
 } catch (const StoreLost&) {
   throw;
 } catch (const Error&) {
-  rethrow_with(where_in("shm", "joining", membership.rank, membership.world_size));
+  rethrow_within({.component = "shm",
+                  .operation = "joining",
+                  .rank = membership.rank,
+                  .size = membership.world_size});
 }
 
 std::shared_ptr<Backend> make_subgroup(const std::string& /*name*/, const Membership& membership,

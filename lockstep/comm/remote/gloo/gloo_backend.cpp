@@ -4,8 +4,13 @@
 #include <atomic>
 #include <condition_variable>
 #include <csignal>
+#include <deque>
 #include <exception>
+#include <functional>
+#include <limits>
 #include <mutex>
+#include <thread>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/from_blob.h>
@@ -16,8 +21,6 @@
 #include "lockstep/comm/remote/comparing_transport.h"
 #include "lockstep/comm/remote/connections.h"
 #include "lockstep/comm/remote/gloo/gloo_sockets.h"
-#include "lockstep/comm/remote/gloo/gloo_store.h"
-#include "lockstep/comm/remote/gloo/waiting_threads.h"
 #include "lockstep/comm/remote/remote_backend.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
@@ -69,6 +72,63 @@ class Bell {
   std::condition_variable rung_;
   std::atomic<std::uint64_t> count_ = 0;
 };
+
+// A reused pool of threads for blocking functions, capped if wanted.
+class WaitingThreads {
+ public:
+  explicit WaitingThreads(std::size_t most = std::numeric_limits<std::size_t>::max())
+      : most_(most) {}
+  // Joins all threads; functions must end by themselves.
+  ~WaitingThreads();
+
+  // Runs the function on a free thread, at once or when one is free.
+  void run(std::function<void()> function);
+
+ private:
+  void work();
+
+  const std::size_t most_;
+  std::mutex mutex_;
+  std::condition_variable there_is_more_;
+  std::deque<std::function<void()>> functions_;
+  std::size_t idle_ = 0;
+  bool ending_ = false;
+  std::vector<std::thread> threads_;
+};
+
+WaitingThreads::~WaitingThreads() {
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  there_is_more_.notify_all();
+  for (auto& thread : threads_) thread.join();
+}
+
+void WaitingThreads::run(std::function<void()> function) {
+  const std::lock_guard lock(mutex_);
+  functions_.push_back(std::move(function));
+  if (functions_.size() > idle_ && threads_.size() < most_) {
+    threads_.emplace_back([this] { work(); });
+  }
+  there_is_more_.notify_one();
+}
+
+void WaitingThreads::work() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    ++idle_;
+    there_is_more_.wait(lock, [this] { return ending_ || !functions_.empty(); });
+    --idle_;
+    if (functions_.empty()) return;
+    auto function = std::move(functions_.front());
+    functions_.pop_front();
+    lock.unlock();
+    function();
+    function = nullptr;  // destroys its captures while the lock is not held
+    lock.lock();
+  }
+}
 
 // A collective, which Gloo runs on a thread of its own. Its future completes before its Work does,
 // so a thread that the future woke must not ask the Work.
@@ -269,11 +329,11 @@ std::unique_ptr<Transport> join(const Membership& membership, Joining& joining,
 } catch (const TimeoutError&) {
   throw;
 } catch (const std::exception& error) {
-  throw BackendError(joining.where() + first_line(error));
+  throw BackendError(joining.context(), first_line(error));
 }
 
-// How many descriptors joining takes: for this rank itself, and for each other rank (two
-// connections and their stand-ins). Checked first, since Gloo's errors do not say what is lacking.
+// The descriptors that joining takes: for this rank itself, and for each other rank (two
+// connections and their stand-ins). Checked first, since Gloo's errors do not name what is lacking.
 constexpr int kOwnDescriptors = 12;
 constexpr int kDescriptorsToEach = 4;
 
@@ -288,10 +348,10 @@ std::shared_ptr<Backend> make_gloo_backend(const Membership& membership,
   return remote::make_remote_backend(
       name, membership, options,
       {.check =
-           [](const Membership& member, const std::string& where) {
-             check_interfaces(where, "GLOO_SOCKET_IFNAME", gloo_uses);
-             require_descriptors(
-                 where, gloo::kOwnDescriptors + gloo::kDescriptorsToEach * (member.world_size - 1));
+           [](const Membership& member, const ErrorContext& context) {
+             check_interfaces(context, "GLOO_SOCKET_IFNAME", gloo_uses);
+             require_descriptors(context, gloo::kOwnDescriptors +
+                                              gloo::kDescriptorsToEach * (member.world_size - 1));
            },
        .join =
            [timeout](const Membership& member, remote::Joining& joining, const Deadline& deadline) {

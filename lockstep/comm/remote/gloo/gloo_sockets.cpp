@@ -1,17 +1,22 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Finds Gloo's stand-in sockets in /proc, and replaces them with real connections.
+// Gives Gloo the addresses of stand-ins, finds the stand-in sockets in /proc, and replaces them
+// with real connections.
 #include "lockstep/comm/remote/gloo/gloo_sockets.h"
 
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/epoll.h>
@@ -59,8 +64,8 @@ struct Watch {
   epoll_event event{};
 };
 
-// What the kernel says about an epoll's sockets, by their inode: "tfd: 7 events: 19 data: 55d0c8
-// pos:0 ino:eb70 sdev:9", all but the first number in hexadecimal.
+// Reads what the kernel shows about an epoll's sockets, by their inode: "tfd: 7 events: 19 data:
+// 55d0c8 pos:0 ino:eb70 sdev:9", all but the first number in hexadecimal.
 void read_watches(int epoll, std::map<ino_t, Watch>& watches) {
   std::ifstream lines(fmt::format("/proc/self/fdinfo/{}", epoll));
   for (std::string line; std::getline(lines, line);) {
@@ -87,7 +92,80 @@ void check(int result, const char* what) {
   throw BackendError(fmt::format("cannot give Gloo a connection ({}): {}", what, reason_of(errno)));
 }
 
+// Gloo's key "0/2" holds what rank 2 publishes about its connection 0: addresses and more, in a
+// form that depends on Gloo's version. "0/rank_2" holds that rank's host name. All ranks publish
+// the same except for their addresses, so this rank's own values stand for all.
+class GlooStore final : public c10d::Store {
+ public:
+  using Bytes = std::vector<std::uint8_t>;
+
+  using Values = std::map<std::string, Bytes>;
+
+  GlooStore(StandIns stand_ins, std::shared_ptr<Values> values)
+      : stand_ins_(stand_ins), values_(std::move(values)) {}
+
+  // libtorch 2.6 and later call this.
+  virtual c10::intrusive_ptr<c10d::Store> clone() {
+    return c10::make_intrusive<GlooStore>(stand_ins_, values_);
+  }
+
+  void set(const std::string& key, const Bytes& value) override {
+    (*values_)[kind_of(key)] = value;
+  }
+
+  Bytes get(const std::string& key) override {
+    const auto found = values_->find(kind_of(key));
+    if (found == values_->end()) return not_needed<Bytes>();
+    const int rank = std::stoi(key.substr(digits_of_rank(key)));
+    return moved(found->second, stand_ins_.address(std::stoi(key), rank));
+  }
+
+  void wait(const std::vector<std::string>&) override {}
+  void wait(const std::vector<std::string>&, const std::chrono::milliseconds&) override {}
+
+  bool check(const std::vector<std::string>&) override { return true; }
+  std::int64_t add(const std::string&, std::int64_t) override { return not_needed<std::int64_t>(); }
+  bool deleteKey(const std::string&) override { return not_needed<bool>(); }
+  std::int64_t getNumKeys() override { return not_needed<std::int64_t>(); }
+  Bytes compareSet(const std::string&, const Bytes&, const Bytes&) override {
+    return not_needed<Bytes>();
+  }
+
+ private:
+  template <class Result>
+  Result not_needed() const {
+    throw BackendError(
+        "Gloo asks its store for more than addresses: Lockstep does not know this version of it; "
+        "use a libtorch that README names, or another backend");
+  }
+
+  static std::size_t digits_of_rank(const std::string& key) {
+    return key.find_last_not_of("0123456789") + 1;
+  }
+  static std::string kind_of(const std::string& key) { return key.substr(0, digits_of_rank(key)); }
+
+  // Replaces this rank's own address, with any port, by the given address.
+  static Bytes moved(Bytes value, const sockaddr_in& address) {
+    in_addr own{};
+    ::inet_pton(AF_INET, kGlooHost, &own);
+    sockaddr_in here{};
+    for (std::size_t at = 0; at + sizeof here <= value.size(); ++at) {
+      std::memcpy(&here, &value[at], sizeof here);
+      if (here.sin_family != AF_INET || here.sin_addr.s_addr != own.s_addr) continue;
+      std::memcpy(&value[at], &address, sizeof address);
+    }
+    return value;
+  }
+
+  const StandIns stand_ins_;
+  const std::shared_ptr<Values> values_;
+};
+
 }  // namespace
+
+c10::intrusive_ptr<c10d::Store> make_store(StandIns stand_ins) {
+  return c10::make_intrusive<GlooStore>(stand_ins, std::make_shared<GlooStore::Values>());
+}
 
 GlooSockets::GlooSockets() : listener_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
   check(listener_.get(), "socket");

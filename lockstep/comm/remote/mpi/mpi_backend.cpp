@@ -27,10 +27,10 @@ using remote::Transport;
 constexpr std::int64_t kPieceBytes = std::int64_t{1} << 30;
 // Lower tags belong to single messages.
 constexpr int kFirstTag = 64;
-// How often a waiting thread has polled in vain since something arrived: up to kEagerness it polls
-// again at once, up to kPatience it yields first, and then it sleeps.
-constexpr int kEagerness = 50;
-constexpr int kPatience = 2000;
+// A waiting thread counts its polls since something arrived: up to kBusyPolls it polls again at
+// once, up to kYieldingPolls it yields first, and then it sleeps.
+constexpr int kBusyPolls = 50;
+constexpr int kYieldingPolls = 2000;
 constexpr std::chrono::microseconds kPollInterval(50);
 
 void check(int code) {
@@ -41,14 +41,14 @@ void check(int code) {
   throw BackendError(std::string(text.data(), static_cast<std::size_t>(length)));
 }
 
-// How often threads have polled in vain since something arrived.
-using VainLooks = std::shared_ptr<std::atomic<int>>;
+// The number of polls since something arrived.
+using IdlePolls = std::shared_ptr<std::atomic<int>>;
 
 class MpiTransmission final : public Transmission {
  public:
   // `memory` owns the bytes that are sent and received.
-  MpiTransmission(std::shared_ptr<void> memory, VainLooks vain_looks)
-      : memory_(std::move(memory)), vain_looks_(std::move(vain_looks)) {}
+  MpiTransmission(std::shared_ptr<void> memory, IdlePolls idle_polls)
+      : memory_(std::move(memory)), idle_polls_(std::move(idle_polls)) {}
 
   // Splits the bytes in the same way on both sides.
   void send(const std::byte* data, std::int64_t bytes, int to, int tag, MPI_Comm comm) {
@@ -75,18 +75,18 @@ class MpiTransmission final : public Transmission {
     const auto locked = MpiLibrary::get().lock();
     check(mpi_.testall(static_cast<int>(requests_.size()), requests_.data(), &all,
                        MPI_STATUSES_IGNORE));
-    if (all != 0) *vain_looks_ = 0;
+    if (all != 0) *idle_polls_ = 0;
     return all != 0;
   }
 
  private:
   const MpiFunctions& mpi_ = MpiFunctions::get();
   std::shared_ptr<void> memory_;
-  VainLooks vain_looks_;
+  IdlePolls idle_polls_;
   std::vector<MPI_Request> requests_;
 };
 
-// All of this MPI's tags except those of single messages.
+// The number of this MPI's tags, without the tags of single messages.
 int tags_for_exchanges() {
   const MpiFunctions& mpi = MpiFunctions::get();
   const auto locked = MpiLibrary::get().lock();
@@ -115,7 +115,7 @@ class MpiMessenger final : public Messenger {
   std::unique_ptr<Transmission> exchange(std::span<const Message> outgoing,
                                          std::span<const Message> incoming,
                                          std::shared_ptr<void> memory) override {
-    auto transmission = std::make_unique<MpiTransmission>(std::move(memory), vain_looks_);
+    auto transmission = std::make_unique<MpiTransmission>(std::move(memory), idle_polls_);
     const auto locked = MpiLibrary::get().lock();
     for (const auto& [data, bytes, peer, tag] : incoming) {
       transmission->receive(data, bytes, peer, kFirstTag + tag, comm_);
@@ -153,9 +153,9 @@ class MpiMessenger final : public Messenger {
   // MPI does not report events. It has to be polled, first often and then less often.
   std::uint64_t events() const override { return 0; }
   void wait_for_event(std::uint64_t /*events*/, std::chrono::microseconds at_most) override {
-    const int looks = ++*vain_looks_;
-    if (looks < kEagerness) return;
-    if (looks < kPatience) {
+    const int polls = ++*idle_polls_;
+    if (polls < kBusyPolls) return;
+    if (polls < kYieldingPolls) {
       std::this_thread::yield();
     } else {
       std::this_thread::sleep_for(std::min(kPollInterval, at_most));
@@ -164,12 +164,12 @@ class MpiMessenger final : public Messenger {
 
  private:
   std::unique_ptr<MpiTransmission> make_transmission(const at::Tensor& tensor) const {
-    return std::make_unique<MpiTransmission>(std::make_shared<at::Tensor>(tensor), vain_looks_);
+    return std::make_unique<MpiTransmission>(std::make_shared<at::Tensor>(tensor), idle_polls_);
   }
 
   MPI_Comm comm_;
   const int tags_;
-  VainLooks vain_looks_ = std::make_shared<std::atomic<int>>(0);
+  IdlePolls idle_polls_ = std::make_shared<std::atomic<int>>(0);
 };
 
 // A communicator of these MPI ranks, in this order. A blocking collective call.
@@ -198,10 +198,11 @@ std::unique_ptr<Transport> join(const Membership& membership, remote::Joining& j
       deadline, [] { return &MpiLibrary::get(); }, look);
   if (mpi.size() < membership.world_size) {
     throw BackendError(
-        joining.where() +
-        fmt::format("MPI knows of {} process{} only; start the ranks with mpirun, or with "
-                    "srun --mpi=pmix, of the MPI that this process loaded ({})",
-                    mpi.size(), mpi.size() == 1 ? "" : "es", MpiLibrary::version()));
+        joining.context(),
+        fmt::format("MPI knows of {} process{} only", mpi.size(), mpi.size() == 1 ? "" : "es"),
+        fmt::format("start the ranks with mpirun, or with srun --mpi=pmix, of the MPI that this "
+                    "process loaded ({})",
+                    MpiLibrary::version()));
   }
   // This group's ranks may be some of MPI's, in another order.
   std::vector<int> ranks;
@@ -220,7 +221,7 @@ std::shared_ptr<Backend> make_mpi_backend(const Membership& membership, const Gr
                                           const std::string& name) {
   return remote::make_remote_backend(
       name, membership, options,
-      {.check = [](const Membership&, const std::string&) { MpiLibrary::load(); }, .join = join});
+      {.check = [](const Membership&, const ErrorContext&) { MpiLibrary::load(); }, .join = join});
 }
 
 }  // namespace lockstep
