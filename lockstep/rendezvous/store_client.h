@@ -15,7 +15,7 @@
 
 namespace lockstep {
 
-// Who asks a store, for messages, and how long to wait for an answer that depends on no other rank.
+// The client of a store, for its errors, and the limit for an answer that depends on no other rank.
 struct StoreUser {
   ErrorContext context = {};
   std::chrono::milliseconds patience = std::chrono::minutes(1);
