@@ -47,9 +47,9 @@ int main(int argc, char** argv) {
       {.mode = replicas ? TrainingMode::data_parallel : TrainingMode::automatic,
        .epochs = 3,
        .max_grad_norm = 5,
-       .schedule = {.base = 1,
-                    .steps = 3 * (60'000 / 128 + 1),
-                    .decay = lockstep::LearningRateDecay::cosine},
+       .lr_schedule =
+           [](std::int64_t steps) { return lockstep::optim::CosineAnnealingLR{.T_max = steps}; },
+       .progress = true,
        .log = [](const std::string& line) { std::printf("%s\n", line.c_str()); }});
   trainer.optimize_with<lockstep::optim::Adam>(torch::optim::AdamOptions(2e-3));
   trainer.fit(

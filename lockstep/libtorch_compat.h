@@ -11,6 +11,7 @@
 
 #include <ATen/autocast_mode.h>
 #include <ATen/ops/_fused_adam.h>
+#include <c10/core/Allocator.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
@@ -124,6 +125,12 @@ inline std::optional<std::int64_t> peak_memory(at::Device) {
   return {};
 }
 #endif
+
+// The type of the totals that allocators report to MemoryReportingInfoBase.
+template <class Total>
+Total type_of_total(void (c10::MemoryReportingInfoBase::*report)(void*, std::int64_t, Total, Total,
+                                                                 c10::Device));
+using ReportedTotal = decltype(type_of_total(&c10::MemoryReportingInfoBase::reportMemoryUsage));
 
 // Receives the warnings on a thread while a warnings::WarningHandlerGuard lives.
 #if TORCH_VERSION_MAJOR >= 2

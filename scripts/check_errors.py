@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""Checks that docs/errors.md quotes messages that some source still has.
+"""Checks that docs/errors.md quotes messages that some source still has, and that no error's text
+begins with "[component]", which an ErrorContext provides.
 
 Much of a quotation is a value that the message gets when it is made. So a quotation passes if three
 words of it in a row are in one text of a source; those of five words or fewer are skipped.
@@ -44,6 +45,19 @@ def runs(quotation):
     return [" ".join(parts[i:i + 3]) for i in range(len(parts) - 2)]
 
 
+def handmade_prefixes():
+    """Where an exception is made of a text that begins with "[component]"."""
+    made = re.compile(r'\b\w*(?:Error|Failed|Lost|Late)\(\s*(?:fmt::format\(\s*)?"\[\w')
+    for pattern in SOURCES:
+        for path in ROOT.glob(pattern):
+            if path.suffix not in (".h", ".cpp"):
+                continue
+            source = path.read_text()
+            for found in made.finditer(source):
+                line = source.count("\n", 0, found.start()) + 1
+                yield f"{path.relative_to(ROOT)}:{line}"
+
+
 def main():
     texts = [words(re.sub(r"\{[^}]*\}|\$\{?\w+\}?", " ", text)) for text in source_texts()]
     everything = "\n".join(texts)
@@ -58,6 +72,9 @@ def main():
             if len(runs(quotation)) > 3 and not found and not quotation.startswith(SKIPPED):
                 print(f"docs/errors.md: no source has three words in a row of: {quotation}")
                 faults += 1
+    for place in handmade_prefixes():
+        print(f"{place}: give the error an ErrorContext instead of a text that begins with \"[\"")
+        faults += 1
     return 1 if faults else 0
 
 

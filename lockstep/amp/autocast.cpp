@@ -28,7 +28,8 @@ void check_autocast(at::DeviceType device, at::ScalarType type) {
     throw UsageError({.component = kAutocast},
                      fmt::format("converts to float16 (at::kHalf) or bfloat16 "
                                  "(at::kBFloat16), not to {}",
-                                 c10::toString(type)));
+                                 c10::toString(type)),
+                     "choose one of the two");
   }
   if (device == at::kCPU && type == at::kHalf && !libtorch::kHasHalfOnCpu) {
     throw UsageError({.component = kAutocast},

@@ -7,7 +7,6 @@
 #include <exception>
 #include <future>
 #include <numeric>
-#include <tuple>
 #include <utility>
 
 #include <ATen/ops/empty.h>
@@ -16,11 +15,12 @@
 #include "lockstep/checkpoint/checkpoint_snapshot.h"
 #include "lockstep/checkpoint/checkpoint_store.h"
 #include "lockstep/checkpoint/staged_checkpoint.h"
-#include "lockstep/checkpoint/tensor_file/in_quotes.h"
 #include "lockstep/comm/objects.h"
+#include "lockstep/comm/on_rank_0.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/comm/types/call_origin.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/in_quotes.h"
 #include "lockstep/core/trace_span.h"
 #include "lockstep/optim/parameter_groups.h"
 
@@ -28,10 +28,6 @@ namespace lockstep {
 namespace {
 
 using nlohmann::json;
-
-ErrorContext folder_on(const ProcessGroup& group) {
-  return {.component = "CheckpointFolder", .rank = group.rank(), .size = group.size()};
-}
 
 // Makes a group for the threads that write, so that their calls do not mix with the calls of
 // training.
@@ -86,40 +82,16 @@ std::string error_of(const Function& function) {
   }
 }
 
-// Collective: all ranks throw if one of them has an error.
-void agree_on(const std::string& error, ProcessGroup& group) {
+// Collective: all ranks throw if one of them has an error. `remedy` ends the message.
+void agree_on(const std::string& error, const std::string& remedy, ProcessGroup& group) {
   const std::vector<std::string> errors = all_gather_object(std::string_view(error), group);
-  if (!error.empty()) throw CheckpointError(error);
+  if (!error.empty()) throw CheckpointError(ErrorDetails{.cause = error, .remedy = remedy});
   for (int rank = 0; rank < group.size(); ++rank) {
     const std::string& cause = errors[static_cast<std::size_t>(rank)];
     if (cause.empty()) continue;
-    throw CheckpointError(
-        ErrorDetails{.cause = fmt::format("rank {}: {}", rank, cause), .peer = rank});
+    throw CheckpointError(ErrorDetails{
+        .cause = fmt::format("rank {}: {}", rank, cause), .remedy = remedy, .peer = rank});
   }
-}
-
-// Collective. Returns what the function returns on rank 0, or throws on every rank what it throws.
-template <class Function>
-json from_rank_0(ProcessGroup& group, const Function& function) {
-  json reply;
-  if (group.rank() == 0) {
-    try {
-      reply = {{"value", function()}};
-    } catch (const UsageError& error) {
-      reply = {{"usage", error.what()}};
-    } catch (const CheckpointError& error) {
-      reply = {{"checkpoint", error.what()}};
-    } catch (const std::exception& error) {
-      reply = {{"other", error.what()}};
-    }
-  }
-  // Paths in messages may not be UTF-8.
-  reply = json::parse(broadcast_object(
-      std::string_view(reply.dump(-1, ' ', false, json::error_handler_t::replace)), 0, group));
-  if (reply.contains("usage")) throw UsageError(reply["usage"].get<std::string>());
-  if (reply.contains("checkpoint")) throw CheckpointError(reply["checkpoint"].get<std::string>());
-  if (reply.contains("other")) throw BackendError(reply["other"].get<std::string>());
-  return reply.at("value");
 }
 
 void require_module(const CheckpointContents& contents) {
@@ -135,7 +107,7 @@ void list_parameters_once(const CheckpointContents& contents) {
 void check_options(const CheckpointFolderOptions& options, const ProcessGroup& group) {
   if (options.keep_last >= 1 && options.keep_best >= 0) return;
   throw UsageError(
-      folder_on(group),
+      group.context("CheckpointFolder"),
       fmt::format("keep_last is {} and keep_best {}", options.keep_last, options.keep_best),
       "keep at least the last one");
 }
@@ -145,7 +117,7 @@ void require_finite_scheduler(const CheckpointContents& contents, const ProcessG
   if (contents.scheduler == nullptr) return;
   for (const auto& [name, number] : *contents.scheduler) {
     if (std::isfinite(number)) continue;
-    throw UsageError(folder_on(group),
+    throw UsageError(group.context("CheckpointFolder"),
                      fmt::format("a checkpoint cannot keep {} of the scheduler, which is {}",
                                  in_quotes(name), number),
                      "give it a finite number, or leave it out");
@@ -168,8 +140,14 @@ void agree_on_savable(const CheckpointContents& contents, ProcessGroup& group) {
   throw UsageError(ErrorDetails{
       .cause = fmt::format("a checkpoint cannot keep what rank {} trains: {}", rank, *first),
       .peer = rank,
-      .contexts = {folder_on(group)}});
+      .contexts = {group.context("CheckpointFolder")}});
 }
+
+// A checkpoint and its name; without one, the name is empty.
+struct FoundCheckpoint {
+  std::string name;
+  StoredCheckpoint stored;
+};
 
 struct StampEndTime {
   ~StampEndTime() { time = monotonic_nanoseconds(); }
@@ -184,12 +162,12 @@ struct CheckpointFolder::State {
     const CallScope scope(CallOrigin::open_checkpoints);
     check_options(options, *group);
     if (group->rank() != 0 || !options.log) options.log = [](const std::string&) {};
-    const json newest = from_rank_0(*group, [&]() -> json {
-      store = std::make_unique<CheckpointStore>(folder, options.keep_last, options.keep_best);
+    not_loaded = text_of_rank_0(*group, [&] {
+      store = std::make_unique<CheckpointStore>(folder, options.keep_last, options.keep_best,
+                                                options.counts_score);
       const auto names = checkpoint_names(folder);
-      return names.empty() ? "" : names.front();
+      return names.empty() ? std::string() : names.front();
     });
-    not_loaded = newest.get<std::string>();
     writers = group_of_writers(*group);
   }
 
@@ -246,9 +224,8 @@ struct CheckpointFolder::State {
     options.log(fmt::format("a checkpoint was not written, and older ones stay: {}", error));
   }
 
-  // Returns the newest undamaged checkpoint and its name; `log` says what is wrong with newer ones.
-  std::pair<std::string, StoredCheckpoint> read_newest() const {
-    const auto names = checkpoint_names(folder);
+  // Returns the first undamaged checkpoint of these; `log` says what is wrong with those before it.
+  FoundCheckpoint read_first(const std::vector<std::string>& names) const {
     if (names.empty()) return {};
     std::string reason;
     for (const std::string& name : names) {
@@ -259,9 +236,55 @@ struct CheckpointFolder::State {
         if (reason.empty()) reason = error.what();
       }
     }
-    throw CheckpointError(fmt::format("{}: all {} checkpoints are damaged; of the newest, {}",
-                                      folder.string(), names.size(), reason));
+    throw CheckpointError(ErrorDetails{
+        .cause = fmt::format("all {} checkpoints are damaged; the first: {}", names.size(), reason),
+        .remedy = "restore the folder from a backup, or choose another one"});
   }
+
+  // Collective. Returns what the function returns on rank 0, without its tensors' elements on other
+  // ranks; nullopt if it returns none.
+  template <class Read>
+  std::optional<FoundCheckpoint> find(const Read& read) const {
+    FoundCheckpoint found;
+    const json reply = json::parse(text_of_rank_0(*group, [&] {
+      found = read();
+      return json{{"name", found.name}, {"contents", contents_of(found.stored)}}.dump(
+          -1, ' ', false, json::error_handler_t::replace);
+    }));
+    found.name = reply.at("name").get<std::string>();
+    if (found.name.empty()) return std::nullopt;
+    agree(found, error_of([&] {
+            if (group->rank() != 0) found.stored = with_empty_tensors(reply.at("contents"));
+          }));
+    return found;
+  }
+
+  // Collective. CheckpointError on every rank if one of them has an error.
+  void agree(const FoundCheckpoint& found, const std::string& error,
+             const std::string& remedy = {}) const {
+    agree_on(error.empty() ? "" : fmt::format("{} cannot be loaded: {}", path_of(found), error),
+             remedy, *group);
+  }
+
+  // Collective. Gives every rank the tensors, and calls a function that restores with them. If it
+  // throws on a rank, all ranks throw, and nothing has changed.
+  template <class Restore>
+  PreparedRestore restore(const FoundCheckpoint& found, const Restore& prepare) const {
+    broadcast(found.stored, *group);
+    PreparedRestore restored;
+    const std::string error = error_of([&] { restored = prepare(); });
+    try {
+      agree(
+          found, error,
+          "make the model, optimizer and tensors that it was saved from, or choose another folder");
+    } catch (...) {
+      if (error.empty()) restored.undo();
+      throw;
+    }
+    return restored;
+  }
+
+  std::string path_of(const FoundCheckpoint& found) const { return (folder / found.name).string(); }
 
   std::filesystem::path folder;
   std::shared_ptr<ProcessGroup> group;
@@ -301,38 +324,39 @@ std::optional<CheckpointPosition> CheckpointFolder::load(
   require_module(contents);
   list_parameters_once(contents);
   agree_on_savable(contents, *state.group);
-  StoredCheckpoint stored;
-  std::string name;
-  const json reply = from_rank_0(*state.group, [&] {
-    std::tie(name, stored) = state.read_newest();
-    return json{{"name", name}, {"contents", contents_of(stored)}};
-  });
-  if (reply.at("name") == "") return std::nullopt;
-  const std::string path = (state.folder / reply.at("name").get<std::string>()).string();
-  const auto agree = [&](const std::string& error) {
-    agree_on(error.empty() ? "" : fmt::format("{} cannot be loaded: {}", path, error),
-             *state.group);
-  };
+  const auto found = state.find([&] { return state.read_first(checkpoint_names(state.folder)); });
+  if (!found) return std::nullopt;
   CheckpointPosition position;
-  agree(error_of([&] {
-    if (state.group->rank() != 0) stored = with_empty_tensors(reply.at("contents"));
-    position = position_in(stored);
+  state.agree(*found, error_of([&] {
+    position = position_in(found->stored);
     if (accept) accept(position);
   }));
-  broadcast(stored, *state.group);
-  PreparedRestore restored;
-  const std::string error =
-      error_of([&] { restored = prepare_restore(stored, contents, *state.group); });
-  try {
-    agree(error);
-  } catch (...) {
-    if (error.empty()) restored.undo();
-    throw;
-  }
-  restored.complete();
-  if (state.store) state.store->continue_from(name);
+  state.restore(*found, [&] { return prepare_restore(found->stored, contents, *state.group); })
+      .complete();
+  if (state.store) state.store->continue_from(found->name);
   state.not_loaded.clear();
-  state.options.log(fmt::format("resuming from {}, saved at step {}", path, position.step));
+  state.options.log(
+      fmt::format("resuming from {}, saved at step {}", state.path_of(*found), position.step));
+  return position;
+}
+
+std::optional<CheckpointPosition> CheckpointFolder::load_best(
+    std::shared_ptr<torch::nn::Module> module, std::vector<NamedTensor> tensors) {
+  const CallScope scope(CallOrigin::load_checkpoint);
+  State& state = *state_;
+  state.report(state.finish_writing_on_all_ranks());
+  const CheckpointContents contents{.module = std::move(module), .tensors = std::move(tensors)};
+  require_module(contents);
+  const auto found = state.find([&] {
+    FoundCheckpoint best = state.read_first(state.store->names_by_score());
+    keep_weights(best.stored);
+    return best;
+  });
+  if (!found) return std::nullopt;
+  CheckpointPosition position;
+  state.agree(*found, error_of([&] { position = position_in(found->stored); }));
+  state.restore(*found, [&] { return restore_weights(found->stored, contents); });
+  state.options.log(fmt::format("the weights are those of {}, the best", state.path_of(*found)));
   return position;
 }
 
@@ -343,13 +367,13 @@ void CheckpointFolder::save(const CheckpointContents& contents,
   require_module(contents);
   list_parameters_once(contents);
   if (!can_save()) {
-    throw UsageError(folder_on(*state.group),
+    throw UsageError(state.group->context("CheckpointFolder"),
                      fmt::format("{} has checkpoints of an earlier run, the newest of which is {}",
                                  state.folder.string(), state.not_loaded),
                      "load it first to resume, or choose another folder");
   }
   if (position.step < 0) {
-    throw UsageError(folder_on(*state.group),
+    throw UsageError(state.group->context("CheckpointFolder"),
                      fmt::format("a checkpoint cannot be of step {}", position.step),
                      "count from 0");
   }
@@ -377,9 +401,8 @@ void CheckpointFolder::wait() {
   const CallScope scope(CallOrigin::wait_for_checkpoint);
   State& state = *state_;
   const std::string error = state.finish_writing_on_all_ranks();
-  from_rank_0(*state.group, [&]() -> json {
+  on_rank_0(*state.group, [&] {
     if (!error.empty()) throw BackendError(error);
-    return true;
   });
 }
 

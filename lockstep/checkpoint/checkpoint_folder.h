@@ -13,20 +13,29 @@
 
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
+
+#include <torch/nn/module.h>
 
 #include "lockstep/checkpoint/checkpoint_contents.h"
 #include "lockstep/comm/group_argument.h"
+#include "lockstep/tensor/named_tensor.h"
 
 namespace lockstep {
 
 struct CheckpointFolderOptions {
   // The number of newest checkpoints to keep, at least 1.
   int keep_last = 2;
-  // The number of checkpoints to keep for their scores; they may be among the newest.
+  // The number of checkpoints to keep for their scores; they may be among the newest. With at least
+  // 1, the link `best` in the folder points to the best.
   int keep_best = 0;
+  // Whether the score of an earlier checkpoint with these notes counts: return false if it measures
+  // something else than the scores of this run. Without a function, every score counts.
+  std::function<bool(const std::map<std::string, std::string>& notes)> counts_score = {};
   // Rank 0 calls this with lines of text: what was loaded, is damaged, or could not be written.
   std::function<void(const std::string&)> log = {};
 };
@@ -66,6 +75,16 @@ class CheckpointFolder {
   std::optional<CheckpointPosition> load(
       const CheckpointContents& contents,
       const std::function<void(const CheckpointPosition&)>& accept = {});
+
+  // Gives the module and the tensors their values in the checkpoint with the highest score, of
+  // those that are there and undamaged; of equal scores, the first. The checkpoint may have
+  // further tensors. The optimizer and random numbers stay as they are: this is for a model that is
+  // trained, and training that goes on needs load(). Waits for the last checkpoint, and may be
+  // called at any time. Returns nullopt if no checkpoint has a score.
+  //
+  // CheckpointError on every rank as in load(), with nothing changed.
+  std::optional<CheckpointPosition> load_best(std::shared_ptr<torch::nn::Module> module,
+                                              std::vector<NamedTensor> tensors = {});
 
   // Blocks while the contents are copied, each rank copying a part, and until the previous
   // checkpoint is written. A thread then writes the files, and renames the complete checkpoint

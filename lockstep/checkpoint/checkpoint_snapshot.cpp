@@ -2,6 +2,7 @@
 // Divides the contents into files, and restores them from the files.
 #include "lockstep/checkpoint/checkpoint_snapshot.h"
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <mutex>
@@ -19,9 +20,9 @@
 #include "lockstep/checkpoint/optimizer/stored_optimizer.h"
 #include "lockstep/checkpoint/safetensors/safetensors_layout.h"
 #include "lockstep/checkpoint/state_dict.h"
-#include "lockstep/checkpoint/tensor_file/in_quotes.h"
 #include "lockstep/checkpoint/tensor_file/tensor_bytes.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/in_quotes.h"
 #include "lockstep/optim/parameter_groups.h"
 #include "lockstep/parallel/distinct_parameters.h"
 
@@ -214,6 +215,26 @@ std::vector<NamedTensor> copies(std::vector<NamedTensor> tensors) {
   return tensors;
 }
 
+// Loads the module and the contents' tensors, of which `tensors` are the saved ones. Returns what
+// undoes it. Changes nothing if it throws.
+std::function<void()> restored_weights(const StoredCheckpoint& stored,
+                                       const CheckpointContents& contents,
+                                       const std::vector<NamedTensor>& tensors) {
+  const auto undo = [&contents, module_before = copies(state_dict(*contents.module)),
+                     tensors_before = copies(contents.tensors)] {
+    load_state_dict(*contents.module, module_before);
+    load_tensors(contents, tensors_before);
+  };
+  try {
+    load_state_dict(*contents.module, file_of(stored, kModelFile));
+    load_tensors(contents, tensors);
+  } catch (...) {
+    undo();
+    throw;
+  }
+  return undo;
+}
+
 void check_tensors(const std::vector<NamedTensor>& tensors) {
   std::vector<TensorToSave> items;
   for (const auto& [name, tensor] : tensors) {
@@ -297,14 +318,8 @@ PreparedRestore prepare_restore(const StoredCheckpoint& stored, const Checkpoint
     if (const std::string fault = missing_part(stored, contents); !fault.empty()) {
       throw CheckpointError(fault);
     }
-    const auto undo = [&contents, module_before = copies(state_dict(*contents.module)),
-                       tensors_before = copies(contents.tensors)] {
-      load_state_dict(*contents.module, module_before);
-      load_tensors(contents, tensors_before);
-    };
+    const auto undo = restored_weights(stored, contents, file_of(stored, kTensorsFile));
     try {
-      load_state_dict(*contents.module, file_of(stored, kModelFile));
-      load_tensors(contents, file_of(stored, kTensorsFile));
       const auto complete = [&contents, &group, optimizer = prepare_optimizer(stored, contents),
                              scaler = restored_scaler(stored.manifest, contents),
                              scheduler = restored_scheduler(stored.manifest, contents),
@@ -322,7 +337,27 @@ PreparedRestore prepare_restore(const StoredCheckpoint& stored, const Checkpoint
   } catch (const json::exception& error) {
     throw CheckpointError(fmt::format("its manifest is incomplete: {}", first_line(error)));
   } catch (const UsageError& error) {
-    throw CheckpointError(error.what());
+    throw CheckpointError(error.details());
+  }
+}
+
+void keep_weights(StoredCheckpoint& stored) {
+  std::erase_if(stored.tensors, [](const auto& file) {
+    return file.first != kModelFile && file.first != kTensorsFile;
+  });
+}
+
+PreparedRestore restore_weights(const StoredCheckpoint& stored,
+                                const CheckpointContents& contents) {
+  std::vector<NamedTensor> tensors = file_of(stored, kTensorsFile);
+  std::erase_if(tensors, [&](const NamedTensor& saved) {
+    return std::ranges::find(contents.tensors, saved.name, &NamedTensor::name) ==
+           contents.tensors.end();
+  });
+  try {
+    return {[] {}, restored_weights(stored, contents, tensors)};
+  } catch (const UsageError& error) {
+    throw CheckpointError(error.details());
   }
 }
 

@@ -45,4 +45,11 @@ struct PreparedRestore {
 PreparedRestore prepare_restore(const StoredCheckpoint& stored, const CheckpointContents& contents,
                                 const ProcessGroup& group);
 
+// Drops the tensors of the optimizer and of the random numbers.
+void keep_weights(StoredCheckpoint& stored);
+
+// Restores the module and those tensors that the contents have; `complete` does nothing. Throws and
+// leaves as prepare_restore() does.
+PreparedRestore restore_weights(const StoredCheckpoint& stored, const CheckpointContents& contents);
+
 }  // namespace lockstep

@@ -6,6 +6,8 @@
 #include <cerrno>
 #include <cmath>
 #include <exception>
+#include <functional>
+#include <iterator>
 #include <system_error>
 #include <utility>
 
@@ -17,11 +19,11 @@
 
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/checkpoint/sha256.h"
-#include "lockstep/checkpoint/tensor_file/in_quotes.h"
 #include "lockstep/checkpoint/tensor_file/tensor_bytes.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/file/remove_folder.h"
 #include "lockstep/core/file/whole_file.h"
+#include "lockstep/core/in_quotes.h"
 #include "lockstep/core/system_error.h"
 #include "lockstep/tensor/stored_bytes.h"
 
@@ -36,6 +38,7 @@ constexpr std::string_view kUnfinished = ".unfinished-";
 constexpr std::string_view kReplaced = ".unfinished-replaced-";
 constexpr const char* kLock = ".lock";
 constexpr const char* kLatest = "latest";
+constexpr const char* kBestLink = "best";
 constexpr const char* kManifest = "manifest.json";
 // The hash is in the format of sha256sum, so that `sha256sum -c` checks the manifest.
 constexpr const char* kManifestHash = "manifest.json.sha256";
@@ -98,7 +101,7 @@ void require_memory(std::uint64_t bytes, const fs::path& file) {
   try {
     require_memory_for(bytes, file.string());
   } catch (const CheckpointError& error) {
-    throw BackendError(error.what());
+    throw BackendError(error.details());
   }
 }
 
@@ -114,7 +117,7 @@ std::vector<std::byte> read_bytes(const fs::path& file, std::size_t limit) {
     stored.read(0, bytes);
     return bytes;
   } catch (const UsageError& error) {  // it is missing, or is no file
-    throw CheckpointError(error.what());
+    throw CheckpointError(error.details());
   }
 }
 
@@ -146,7 +149,9 @@ json parse_manifest(const std::string& text, const fs::path& file) {
   } catch (const json::exception& error) {
     throw CheckpointError(fmt::format("{}: {}", file.string(), first_line(error)));
   } catch (const CheckpointError& error) {
-    throw CheckpointError(fmt::format("{}: {}", file.string(), error.what()));
+    ErrorDetails details = error.details();
+    details.cause = fmt::format("{}: {}", file.string(), details.cause);
+    throw CheckpointError(std::move(details));
   }
 }
 
@@ -167,6 +172,16 @@ std::vector<NamedTensor> read_hashed(const fs::path& file, const json& descripti
     tensors.push_back({opened.entries()[i].name, opened.read(i)});
   }
   return tensors;
+}
+
+// Returns the score of a checkpoint; nullopt if it has none, or one that does not count.
+std::optional<double> score_in(const json& manifest, const ScoreFilter& counts) {
+  if (!manifest.at("score").is_number()) return {};
+  if (counts) {
+    const json& notes = manifest.at("position").at("notes");
+    if (!counts(notes.get<std::map<std::string, std::string>>())) return {};
+  }
+  return manifest["score"].get<double>();
 }
 
 // Swaps two folders. Returns false if the file system cannot do that.
@@ -229,7 +244,8 @@ StoredCheckpoint read_checkpoint(const fs::path& checkpoint) {
   return stored;
 }
 
-CheckpointStore::CheckpointStore(fs::path folder, int keep_last, int keep_best)
+CheckpointStore::CheckpointStore(fs::path folder, int keep_last, int keep_best,
+                                 const ScoreFilter& counts)
     : folder_(std::move(folder)),
       keep_last_(static_cast<std::size_t>(keep_last)),
       keep_best_(static_cast<std::size_t>(keep_best)) {
@@ -253,8 +269,7 @@ CheckpointStore::CheckpointStore(fs::path folder, int keep_last, int keep_best)
   for (auto name = names.rbegin(); name != names.rend(); ++name) {
     std::optional<double> score;
     try {
-      const json manifest = read_manifest(in(*name));
-      if (manifest.at("score").is_number()) score = manifest["score"].get<double>();
+      score = score_in(read_manifest(in(*name)), counts);
     } catch (const std::exception&) {  // load() says what is wrong with it
     }
     kept_.push_back({*name, score});
@@ -315,8 +330,9 @@ std::string CheckpointStore::write(std::int64_t step, std::optional<double> scor
     }
   };
   attempt([&] { remove_tree(unfinished); });  // the replaced checkpoint
-  attempt([&] { point_latest_to(name); });
+  attempt([&] { point_to(name, kLatest); });
   attempt([&] { remove_old(); });
+  attempt([&] { point_to_best(); });
   return warnings;
 }
 
@@ -336,17 +352,28 @@ void CheckpointStore::publish(const fs::path& unfinished, const std::string& nam
   flush_folder(folder_);
 }
 
-// The link is for people and scripts: load() looks at the checkpoints themselves. A file system
+// The links are for people and scripts: load() looks at the checkpoints themselves. A file system
 // without links gets none.
-void CheckpointStore::point_latest_to(const std::string& name) {
-  const fs::path link = in(std::string(kUnfinished) + kLatest);
-  remove_tree(link);
-  if (::symlink(name.c_str(), link.c_str()) != 0) {
+void CheckpointStore::point_to(const std::string& name, const char* link) {
+  const fs::path made = in(std::string(kUnfinished) + link);
+  remove_tree(made);
+  if (::symlink(name.c_str(), made.c_str()) != 0) {
     if (errno == EPERM || errno == EOPNOTSUPP) return;
-    fail_to("make", link, errno);
+    fail_to("make", made, errno);
   }
-  rename_to(link, in(kLatest));
+  rename_to(made, in(link));
   flush_folder(folder_);
+}
+
+// If no checkpoint is kept for its score, the best of the run may be gone.
+void CheckpointStore::point_to_best() {
+  const auto names = names_by_score();
+  if (keep_best_ > 0 && !names.empty()) {
+    std::error_code error;
+    if (fs::read_symlink(in(kBestLink), error) != names.front()) point_to(names.front(), kBestLink);
+  } else if (!is_missing(in(kBestLink))) {
+    remove_tree(in(kBestLink));
+  }
 }
 
 void CheckpointStore::remember(const std::string& name, std::optional<double> score) {
@@ -355,20 +382,25 @@ void CheckpointStore::remember(const std::string& name, std::optional<double> sc
   kept_.push_back({name, has_score ? score : std::nullopt});
 }
 
+std::vector<std::string> CheckpointStore::names_by_score() const {
+  std::vector<Kept> scored;
+  std::ranges::copy_if(kept_, std::back_inserter(scored),
+                       [](const Kept& kept) { return kept.score.has_value(); });
+  std::ranges::stable_sort(scored, std::greater{}, [](const Kept& kept) { return *kept.score; });
+  std::vector<std::string> names;
+  for (Kept& kept : scored) names.push_back(std::move(kept.name));
+  return names;
+}
+
 void CheckpointStore::remove_old() {
   // Checkpoints that somebody has moved or removed no longer belong to this run.
   std::erase_if(kept_, [&](const Kept& kept) { return is_missing(in(kept.name)); });
-  std::vector<const Kept*> best;
-  for (const Kept& kept : kept_) {
-    if (kept.score) best.push_back(&kept);
-  }
-  // Among equal scores, the newest come first.
-  std::ranges::reverse(best);
-  std::ranges::stable_sort(best, std::greater{}, [](const Kept* kept) { return *kept->score; });
+  std::vector<std::string> best = names_by_score();
   best.resize(std::min(best.size(), keep_best_));
   std::vector<std::string> removed;
   for (std::size_t i = 0; i + keep_last_ < kept_.size(); ++i) {
-    if (std::ranges::find(best, &kept_[i]) == best.end()) removed.push_back(kept_[i].name);
+    const std::string& name = kept_[i].name;
+    if (std::ranges::find(best, name) == best.end()) removed.push_back(name);
   }
   // A checkpoint that cannot be removed stays in kept_, for the next attempt; the others are
   // removed.

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -48,19 +49,29 @@ struct CheckpointFile {
   std::vector<std::span<const std::byte>> pieces;
 };
 
+// Whether the score of a checkpoint with these notes counts.
+using ScoreFilter = std::function<bool(const std::map<std::string, std::string>& notes)>;
+
 // Writes into a folder, which it locks against other processes. Used by one thread at a time.
 class CheckpointStore {
  public:
   // Makes the folder if it is missing, and removes unfinished checkpoints of killed processes.
-  // UsageError if that is impossible or if another run writes there.
-  CheckpointStore(std::filesystem::path folder, int keep_last, int keep_best);
+  // UsageError if that is impossible or if another run writes there. Without `counts`, the scores
+  // of all earlier checkpoints count.
+  CheckpointStore(std::filesystem::path folder, int keep_last, int keep_best,
+                  const ScoreFilter& counts = {});
 
   // Call it after training has resumed from the checkpoint `name`. The later ones, which are
   // damaged, are removed first.
   void continue_from(const std::string& name);
 
+  // Returns the names of the checkpoints that have a score that counts, the highest first; of equal
+  // scores, the first.
+  std::vector<std::string> names_by_score() const;
+
   // Writes the checkpoint of a step, completes the manifest with the files' sizes and hashes, and
-  // then removes old checkpoints. A checkpoint of the same step is replaced. Blocks until
+  // then removes old checkpoints. The links `latest` and, if checkpoints are kept for their scores,
+  // `best` follow. A checkpoint of the same step is replaced. Blocks until
   // everything is on the disk. BackendError if the disk fails or is full; older checkpoints then
   // remain as they were. Returns what failed after the checkpoint was complete, such as the removal
   // of an old one; usually empty.
@@ -77,7 +88,8 @@ class CheckpointStore {
   void remember(const std::string& name, std::optional<double> score);
   void remove_unfinished();
   void publish(const std::filesystem::path& unfinished, const std::string& name);
-  void point_latest_to(const std::string& name);
+  void point_to(const std::string& name, const char* link);
+  void point_to_best();
   void remove_old();
   void remove(const std::string& name);
 

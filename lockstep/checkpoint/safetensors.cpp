@@ -9,11 +9,11 @@
 #include "lockstep/checkpoint/safetensors/safetensors_header.h"
 #include "lockstep/checkpoint/safetensors/safetensors_index.h"
 #include "lockstep/checkpoint/safetensors/safetensors_layout.h"
-#include "lockstep/checkpoint/tensor_file/in_quotes.h"
 #include "lockstep/checkpoint/tensor_file/other_format.h"
 #include "lockstep/checkpoint/tensor_file/tensor_bytes.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/file/whole_file.h"
+#include "lockstep/core/in_quotes.h"
 
 namespace lockstep {
 

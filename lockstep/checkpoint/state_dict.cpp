@@ -12,8 +12,8 @@
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
 
-#include "lockstep/checkpoint/tensor_file/in_quotes.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/in_quotes.h"
 #include "lockstep/libtorch_compat.h"
 #include "lockstep/parallel/parallel_module.h"
 

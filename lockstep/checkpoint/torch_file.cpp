@@ -9,12 +9,12 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/checkpoint/tensor_file/in_quotes.h"
 #include "lockstep/checkpoint/tensor_file/other_format.h"
 #include "lockstep/checkpoint/tensor_file/tensor_bytes.h"
 #include "lockstep/checkpoint/torch_file/pickle_machine.h"
 #include "lockstep/checkpoint/torch_file/zip_archive.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/in_quotes.h"
 
 namespace lockstep {
 namespace {

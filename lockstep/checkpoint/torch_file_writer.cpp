@@ -12,12 +12,12 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "lockstep/checkpoint/tensor_file/in_quotes.h"
 #include "lockstep/checkpoint/tensor_file/tensor_bytes.h"
 #include "lockstep/checkpoint/torch_file.h"
 #include "lockstep/checkpoint/torch_file/pickle_machine.h"
 #include "lockstep/checkpoint/torch_file/zip_writer.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/in_quotes.h"
 
 namespace lockstep {
 namespace {

@@ -39,7 +39,7 @@ void ArgumentChecks::new_tensor(at::IntArrayRef sizes, const at::TensorOptions& 
   auto bytes = static_cast<std::int64_t>(options.dtype().itemsize());
   bool countable = true;
   for (const std::int64_t size : sizes) {
-    if (size < 0) refuse(fmt::format("a size is {}", size));
+    if (size < 0) refuse(fmt::format("a size is {}", size), "sizes are 0 or more");
     countable &= size == 0 || !__builtin_mul_overflow(bytes, size, &bytes);
   }
   if (!countable) {
@@ -57,7 +57,7 @@ void ArgumentChecks::new_tensor(at::IntArrayRef sizes, const at::TensorOptions& 
 void ArgumentChecks::tensors(at::TensorList tensors) const {
   if (tensors.empty()) refuse("the list of tensors is empty", "give at least one");
   for (const auto& tensor : tensors) {
-    if (!tensor.defined()) refuse("a tensor is undefined");
+    if (!tensor.defined()) refuse("a tensor is undefined", "make one before the call");
     if (tensor.layout() != at::kStrided) {
       refuse("a tensor is sparse", "only dense ones can be sent: call to_dense() first");
     }

@@ -34,10 +34,6 @@ std::string string_of(const at::Tensor& bytes) {
   return std::string(static_cast<const char*>(bytes.data_ptr()), bytes.nbytes());
 }
 
-ErrorContext context_of(const ProcessGroup& group) {
-  return {.rank = group.rank(), .size = group.size()};
-}
-
 }  // namespace
 
 std::string broadcast_object(std::string_view object, int root, GroupArgument argument) {
@@ -70,7 +66,7 @@ std::vector<std::string> all_gather_object(std::string_view object, GroupArgumen
 void detail::check_object_size(std::size_t bytes, std::size_t expected, const ProcessGroup& group) {
   if (bytes == expected) return;
   throw UsageError(
-      context_of(group),
+      group.context(),
       fmt::format("an object has {} bytes here and {} on another rank", expected, bytes),
       "all ranks must name the same type");
 }
@@ -89,7 +85,7 @@ std::string detail::packed_fault(const std::string& place, const std::exception&
 std::vector<std::uint8_t> detail::unpacked_json(const std::string& bytes, int from,
                                                 const ProcessGroup& group) {
   if (bytes.starts_with(kFault)) {
-    throw UsageError(context_of(group),
+    throw UsageError(group.context(),
                      fmt::format("the JSON that rank {} passed has text that is not UTF-8, {}",
                                  from, bytes.substr(1)),
                      "convert the text, or pass bytes as nlohmann::json::binary");
@@ -101,7 +97,7 @@ std::vector<std::uint8_t> detail::unpacked_json(const std::string& bytes, int fr
 }
 
 void detail::refuse_json(const std::string& why, const ProcessGroup& group) {
-  throw UsageError(context_of(group), fmt::format("another rank did not pass JSON: {}", why),
+  throw UsageError(group.context(), fmt::format("another rank did not pass JSON: {}", why),
                    "all ranks must name the same type");
 }
 

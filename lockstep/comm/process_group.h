@@ -31,6 +31,7 @@
 
 #include "lockstep/comm/types/group_options.h"
 #include "lockstep/comm/types/work.h"
+#include "lockstep/core/error.h"
 #include "lockstep/rendezvous/membership.h"
 #include "lockstep/tensor/reduce_op.h"
 
@@ -64,6 +65,14 @@ class ProcessGroup final : public std::enable_shared_from_this<ProcessGroup> {
   std::string_view backend() const;
   // Why this backend was chosen: "asked for", "all ranks share this machine", ...
   const std::string& why() const { return options_.why; }
+  // Where an error of code that uses the group occurs on this rank. The message of
+  // UsageError(group.context("MyHook"), cause) begins with "[MyHook] rank 1 of 4: ".
+  ErrorContext context(std::string_view component = {}, std::string_view operation = {}) const {
+    return {.component = std::string(component),
+            .operation = std::string(operation),
+            .rank = rank(),
+            .size = size()};
+  }
 
   // Each tensor becomes the reduction of the ranks' tensors, with the same bits on every rank:
   // elements are combined in rank order, except in hierarchical and nccl groups. Half types are

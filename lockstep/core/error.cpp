@@ -67,23 +67,13 @@ Error::Error(ErrorContext context, const std::string& cause, const std::string& 
 Error::Error(ErrorDetails details)
     : std::runtime_error(message(details)), details_(std::move(details)) {}
 
+void Error::replace(ErrorDetails details) {
+  std::runtime_error::operator=(std::runtime_error(message(details)));
+  details_ = std::move(details);
+}
+
 std::exception_ptr Error::with(ErrorDetails details) const {
   return std::make_exception_ptr(Error(std::move(details)));
-}
-std::exception_ptr UsageError::with(ErrorDetails details) const {
-  return std::make_exception_ptr(UsageError(std::move(details)));
-}
-std::exception_ptr PeerLost::with(ErrorDetails details) const {
-  return std::make_exception_ptr(PeerLost(std::move(details), how_));
-}
-std::exception_ptr TimeoutError::with(ErrorDetails details) const {
-  return std::make_exception_ptr(TimeoutError(std::move(details)));
-}
-std::exception_ptr BackendError::with(ErrorDetails details) const {
-  return std::make_exception_ptr(BackendError(std::move(details)));
-}
-std::exception_ptr CheckpointError::with(ErrorDetails details) const {
-  return std::make_exception_ptr(CheckpointError(std::move(details)));
 }
 
 std::string first_line(const std::exception& error) {

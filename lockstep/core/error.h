@@ -48,24 +48,46 @@ class Error : public std::runtime_error {
   explicit Error(ErrorDetails details);
 
   const ErrorDetails& details() const { return details_; }
-  // Returns an error of this one's type with other parts.
+  // Returns a copy of this error, of its type, with other parts.
   virtual std::exception_ptr with(ErrorDetails details) const;
+
+ protected:
+  // Replaces the parts, and with them the message.
+  void replace(ErrorDetails details);
 
  private:
   ErrorDetails details_;
 };
 
+// The base of each type of error: with() returns a Type. A type that derives from another one names
+// it as Base:
+//
+//   class StoreLost : public ErrorType<StoreLost, BackendError> {
+//    public:
+//     using ErrorType::ErrorType;
+//   };
+template <class Type, class Base = Error>
+class ErrorType : public Base {
+ public:
+  using Base::Base;
+
+  std::exception_ptr with(ErrorDetails details) const override {
+    Type copy = static_cast<const Type&>(*this);
+    copy.replace(std::move(details));
+    return std::make_exception_ptr(std::move(copy));
+  }
+};
+
 // The caller asked for something impossible, such as a wrong option. Unless the function says
 // otherwise, nothing has changed. The group remains usable unless the ranks' calls differ or a
 // backward threw.
-class UsageError : public Error {
+class UsageError : public ErrorType<UsageError> {
  public:
-  using Error::Error;
-  std::exception_ptr with(ErrorDetails details) const override;
+  using ErrorType::ErrorType;
 };
 
 // Another rank ended, left its group or gave up. The group that reports it is unusable.
-class PeerLost : public Error {
+class PeerLost : public ErrorType<PeerLost> {
  public:
   // left: the rank left the group normally. failed: it died or gave up.
   enum class How { failed, left };
@@ -73,41 +95,37 @@ class PeerLost : public Error {
   PeerLost(int rank, const std::string& cause, How how = How::failed)
       : PeerLost(ErrorDetails{.cause = cause, .peer = rank}, how) {}
   explicit PeerLost(ErrorDetails details, How how = How::failed)
-      : Error(std::move(details)), how_(how) {}
+      : ErrorType(std::move(details)), how_(how) {}
   // The lost rank, numbered within the group that reports it.
   int rank() const { return details().peer; }
   How how() const { return how_; }
-  std::exception_ptr with(ErrorDetails details) const override;
 
  private:
   How how_;
 };
 
 // A wait reached its deadline. The message says what was waited for.
-class TimeoutError : public Error {
+class TimeoutError : public ErrorType<TimeoutError> {
  public:
-  using Error::Error;
+  using ErrorType::ErrorType;
   explicit TimeoutError(const std::string& cause, int rank = -1)
-      : Error(ErrorDetails{.cause = cause, .peer = rank}) {}
+      : ErrorType(ErrorDetails{.cause = cause, .peer = rank}) {}
   // The first missing rank, numbered within the group that reports it; -1 if no rank is known to be
   // at fault.
   int rank() const { return details().peer; }
-  std::exception_ptr with(ErrorDetails details) const override;
 };
 
 // The system, the network or a library failed: no memory, no socket, no GPU.
-class BackendError : public Error {
+class BackendError : public ErrorType<BackendError> {
  public:
-  using Error::Error;
-  std::exception_ptr with(ErrorDetails details) const override;
+  using ErrorType::ErrorType;
 };
 
 // A file of tensors is damaged, incomplete or hostile, or does not fit. The message names the file
 // or the model, the entry and the value.
-class CheckpointError : public Error {
+class CheckpointError : public ErrorType<CheckpointError> {
  public:
-  using Error::Error;
-  std::exception_ptr with(ErrorDetails details) const override;
+  using ErrorType::ErrorType;
 };
 
 // libtorch appends a stack trace below the first line of its messages.

@@ -71,8 +71,8 @@ struct RandomRotationOptions {
   // The value of pixels that were outside the image.
   double fill = 0;
 };
-// Rotates an image about its centre by a random angle, with bilinear interpolation, like
-// torchvision's RandomRotation; the size stays.
+// Rotates an image about its centre by a random angle, like torchvision's RandomRotation with
+// InterpolationMode.BILINEAR (its default is the nearest pixel); the size stays.
 BatchTransform random_rotation(const RandomRotationOptions& options);
 
 struct RandomErasingOptions {
@@ -94,7 +94,8 @@ BatchTransform random_erasing(const RandomErasingOptions& options = {});
 BatchTransform normalize(std::vector<double> mean, std::vector<double> deviation);
 
 struct MixupOptions {
-  // The weight of the sample itself is drawn from Beta(alpha, alpha).
+  // The weight of the sample itself is drawn from Beta(alpha, alpha). The default of torchvision's
+  // MixUp is 1.
   double alpha = 0.2;
   // The number of classes. Required.
   std::int64_t classes = 0;

@@ -15,6 +15,7 @@
 #include <fmt/ranges.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/in_quotes.h"
 #include "lockstep/core/number.h"
 #include "lockstep/data/data_files.h"
 #include "lockstep/tensor/stored_bytes.h"
@@ -93,7 +94,7 @@ class CsvLine {
     }
     rest_.remove_prefix(at + 1);
     if (const std::string_view more = trimmed(up_to_delimiter()); !more.empty()) {
-      throw UsageError(fmt::format("{}: {} follows a closing quote", where_, excerpt(more)));
+      throw UsageError(fmt::format("{}: {} follows a closing quote", where_, in_quotes(more)));
     }
     return trimmed(unquoted_);
   }
@@ -129,7 +130,7 @@ void read_names(std::string_view line, char delimiter, const std::string& where,
       throw UsageError(
           fmt::format("{} has more than {} fields; is it a table of numbers, and is "
                       "{} its delimiter?",
-                      where, kMaxColumns, excerpt({&delimiter, 1})));
+                      where, kMaxColumns, in_quotes({&delimiter, 1})));
     }
     table.names.emplace_back(*field);
     table.has_header |= !parse_number(*field, kFloats);
@@ -150,7 +151,7 @@ void read_row(std::string_view line, char delimiter, const std::string& where, C
     if (!value) {
       throw UsageError(
           fmt::format("{}, column {}: {} is not a number; give finite decimal numbers in each row",
-                      where, excerpt(table.names[count]), excerpt(*field)));
+                      where, in_quotes(table.names[count]), in_quotes(*field)));
     }
     table.values.push_back(static_cast<float>(*value));
     ++count;
@@ -186,11 +187,11 @@ std::vector<std::size_t> find_targets(const CsvTable& table, const CsvDatasetOpt
     const auto found = std::ranges::find(table.names, name);
     const auto column = static_cast<std::size_t>(found - table.names.begin());
     if (found == table.names.end() || std::ranges::count(targets, column) > 0) {
-      throw UsageError(
-          fmt::format("{}: the target {} is {}; name each target once, by {}", file, excerpt(name),
-                      found == table.names.end() ? "not one of its columns" : "named twice",
-                      table.has_header ? "its name in the header"
-                                       : "its number from 0, as there is no header"));
+      throw UsageError(fmt::format(
+          "{}: the target {} is {}; name each target once, by {}", file, in_quotes(name),
+          found == table.names.end() ? "not one of its columns" : "named twice",
+          table.has_header ? "its name in the header"
+                           : "its number from 0, as there is no header"));
     }
     targets.push_back(column);
   }
@@ -234,7 +235,7 @@ CsvDataset::CsvDataset(const std::filesystem::path& file, const CsvDatasetOption
   if (std::string_view("\"\r\n ").find(options.delimiter) != std::string_view::npos) {
     throw UsageError(
         fmt::format("{}: {} cannot be the delimiter; give a comma, a semicolon, a tab or the like",
-                    name, excerpt({&options.delimiter, 1})));
+                    name, in_quotes({&options.delimiter, 1})));
   }
   const CsvTable table = read_table(read_csv_text(file), options.delimiter, name);
   const std::vector<std::size_t> targets = find_targets(table, options, name);

@@ -15,7 +15,10 @@ namespace lockstep {
 void require_folder(const std::filesystem::path& folder, std::string_view source) {
   std::error_code ignored;
   if (std::filesystem::is_directory(folder, ignored)) return;
-  throw UsageError(fmt::format("{}: there is no such data folder; {}", folder.string(), source));
+  const bool is_file = std::filesystem::exists(folder, ignored);
+  throw UsageError(fmt::format(
+      "{}: {}; {}", folder.string(),
+      is_file ? "this is a file, not a folder of data" : "there is no such data folder", source));
 }
 
 void require_available_memory(std::size_t bytes, const std::string& name) {
@@ -25,13 +28,6 @@ void require_available_memory(std::size_t bytes, const std::string& name) {
       "{}: reading it takes {:.1f} MiB, more than the {:.1f} MiB of memory that are available; "
       "name a smaller file, or start fewer ranks",
       name, static_cast<double>(bytes) / 0x1p20, static_cast<double>(available) / 0x1p20));
-}
-
-std::string excerpt(std::string_view text) {
-  constexpr std::size_t kMost = 40;
-  std::string result = "\"";
-  for (const char c : text.substr(0, kMost)) result += c >= ' ' && c <= '~' ? c : '?';
-  return result + (text.size() > kMost ? "...\"" : "\"");
 }
 
 }  // namespace lockstep

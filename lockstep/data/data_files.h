@@ -15,8 +15,4 @@ void require_folder(const std::filesystem::path& folder, std::string_view source
 // UsageError, beginning with `name`, unless this process can allocate `bytes` more bytes.
 void require_available_memory(std::size_t bytes, const std::string& name);
 
-// A part of a file in quotes, for a message: at most 40 characters of it, and a question mark for
-// each byte that is not printable ASCII.
-std::string excerpt(std::string_view text);
-
 }  // namespace lockstep

@@ -15,7 +15,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/stack.h>
 #include <c10/core/DeviceGuard.h>
-#include <dlfcn.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <unistd.h>
@@ -24,6 +23,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/leak_until_exit.h"
 #include "lockstep/core/net/service_thread.h"
+#include "lockstep/core/process/cpu.h"
 #include "lockstep/core/trace_span.h"
 #include "lockstep/tensor/device_copies.h"
 
@@ -31,16 +31,6 @@ namespace lockstep {
 namespace {
 
 using Batch = DataLoader::Batch;
-
-// Workers load several batches at once; if each operation had threads of its own, there would be
-// more of them than cores. libtorch sets a thread's number in its first operation, so that this
-// must come later.
-void compute_with_one_thread() {
-  at::get_num_threads();
-  static auto* const set =
-      reinterpret_cast<void (*)(int)>(::dlsym(RTLD_DEFAULT, "omp_set_num_threads"));
-  if (set != nullptr) set(1);
-}
 
 // Rethrows the exception being handled, with the operation.
 [[noreturn]] void rethrow_with_context(ErrorContext context, std::string operation) {
@@ -260,7 +250,10 @@ void DataLoader::Loop::run(Job& job, BatchMaker& maker) {
 
 void DataLoader::Loop::work(Shared& shared) {
   const UntracedThread untraced;
-  compute_with_one_thread();
+  // Workers load several batches at once; if each operation had threads of its own, there would be
+  // more of them than cores.
+  at::get_num_threads();
+  set_openmp_threads(1);
   std::optional<BatchMaker> maker;
   std::unique_lock lock(shared.mutex);
   while (true) {
@@ -358,7 +351,7 @@ std::optional<Batch> DataLoader::Loop::next() {
   }
 }
 
-// Ends the workers. In a forked child there are none; their mutex may be locked for ever.
+// Ends the workers. In a forked child there are none; their mutex may stay locked.
 void DataLoader::Loop::stop() {
   if (::getpid() != owner_) return;
   {

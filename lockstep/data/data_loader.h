@@ -81,10 +81,14 @@ class DataLoader {
   // returns an index out of range during a loop, or samples of different shapes are in a batch.
   template <SampleDataset D, std::derived_from<EpochSampler> S>
   DataLoader(D dataset, S sampler, const DataLoaderOptions& options)
+      : DataLoader(std::move(dataset), std::make_unique<S>(std::move(sampler)), options) {}
+  // Takes the sampler, which must not be null.
+  template <SampleDataset D>
+  DataLoader(D dataset, std::unique_ptr<EpochSampler> sampler, const DataLoaderOptions& options)
       : DataLoader(
             DatasetSize(dataset).get(),
             [dataset] { return [copy = dataset](std::size_t i) mutable { return copy.get(i); }; },
-            std::make_unique<S>(std::move(sampler)), options) {}
+            std::move(sampler), options) {}
 
   class Iterator;
   Iterator begin();

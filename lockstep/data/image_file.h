@@ -15,10 +15,10 @@
 namespace lockstep {
 
 // The file is not a whole JPEG or PNG image, or is larger than the limits. The message names it.
-class DamagedImage : public UsageError {
+class DamagedImage : public ErrorType<DamagedImage, UsageError> {
  public:
   DamagedImage(const std::string& name, const std::string& fault)
-      : UsageError(name + ": " + fault) {}
+      : ErrorType(name + ": " + fault) {}
 };
 
 // A file that says that it has more pixels is refused before memory is allocated for them.

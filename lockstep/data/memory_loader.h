@@ -45,6 +45,8 @@ class MemoryLoader {
   Iterator begin();
   std::default_sentinel_t end() const { return {}; }
 
+  const MemoryLoaderOptions& options() const { return options_; }
+
  private:
   std::optional<Batch> next();
 

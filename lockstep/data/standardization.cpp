@@ -56,14 +56,9 @@ at::Tensor mean_of_blocks(const at::Tensor& rows, const at::Tensor& means, Proce
   return total.div_(static_cast<double>(count));
 }
 
-ErrorContext measuring_on(const ProcessGroup& group) {
-  return {
-      .component = "measure_feature_standardization", .rank = group.rank(), .size = group.size()};
-}
-
 void require_rows(const at::Tensor& rows, const ProcessGroup& group) {
   if (rows.dim() == 0 || rows.numel() == 0 || rows.is_complex()) {
-    throw UsageError(measuring_on(group),
+    throw UsageError(group.context("measure_feature_standardization"),
                      fmt::format("rows of type {} with {} elements",
                                  at::toString(rows.scalar_type()), rows.numel()),
                      "give at least one row of real numbers");
@@ -73,7 +68,7 @@ void require_rows(const at::Tensor& rows, const ProcessGroup& group) {
 void require_finite(const at::Tensor& means, const ProcessGroup& group) {
   const at::Tensor bad = at::isfinite(means).logical_not().nonzero();
   if (bad.numel() == 0) return;
-  throw UsageError(measuring_on(group),
+  throw UsageError(group.context("measure_feature_standardization"),
                    fmt::format("feature {} is infinite or NaN in some row, or too large to be "
                                "summed up",
                                bad[0][0].item<std::int64_t>()),
@@ -90,11 +85,10 @@ Standardization measure_standardization(const at::Tensor& images, GroupArgument 
   const CallScope scope(CallOrigin::standardization);
   ProcessGroup& group = argument.get();
   if (images.scalar_type() != at::kByte || images.numel() == 0) {
-    throw UsageError(
-        {.component = "measure_standardization", .rank = group.rank(), .size = group.size()},
-        fmt::format("images of type {} with {} elements", at::toString(images.scalar_type()),
-                    images.numel()),
-        "give at least one uint8 image");
+    throw UsageError(group.context("measure_standardization"),
+                     fmt::format("images of type {} with {} elements",
+                                 at::toString(images.scalar_type()), images.numel()),
+                     "give at least one uint8 image");
   }
   const std::int64_t samples = images.size(0);
   const std::int64_t first = samples * group.rank() / group.size();

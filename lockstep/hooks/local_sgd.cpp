@@ -26,10 +26,6 @@ namespace {
 constexpr const char* kPostLocalSgd = "post_local_sgd_hook";
 constexpr const char* kAverager = "PeriodicModelAverager";
 
-ErrorContext context_of(const char* component, const ProcessGroup& group) {
-  return {.component = component, .rank = group.rank(), .size = group.size()};
-}
-
 // Collective. The ranks that share this rank's host.
 std::shared_ptr<ProcessGroup> split_by_host(ProcessGroup& group) {
   const CallScope scope(CallOrigin::comm_hook);
@@ -51,7 +47,7 @@ class PostLocalSgd {
       : options_(options), group_(kPostLocalSgd, options.group) {
     ProcessGroup& group = options.group.get();
     if (options.start_localSGD_iter < 0) {
-      throw UsageError(context_of(kPostLocalSgd, group),
+      throw UsageError(group.context(kPostLocalSgd),
                        fmt::format("start_localSGD_iter is {}", options.start_localSGD_iter),
                        "set it to 0 or more");
     }
@@ -82,7 +78,7 @@ class PostLocalSgd {
   void check_subgroup_is(const ProcessGroup& group) const {
     if (subgroup_ && subgroup_->size() == group.size()) return;
     throw UsageError(
-        context_of(kPostLocalSgd, group),
+        group.context(kPostLocalSgd),
         "a sharded optimizer was made from the model. Each rank updates a share of the parameters "
         "for all ranks, so all ranks would train that share on this rank's gradients only",
         "make the optimizer from the parameters instead of the model");
@@ -146,7 +142,7 @@ PeriodicModelAverager::PeriodicModelAverager(PeriodicModelAveragerOptions option
     : options_(options), group_(group.get().shared_from_this()) {
   if (options_.period >= 1 && options_.warmup_steps >= 0) return;
   throw UsageError(
-      context_of(kAverager, *group_),
+      group_->context(kAverager),
       fmt::format("period is {} and warmup_steps is {}", options_.period, options_.warmup_steps),
       "set period to 1 or more, and warmup_steps to 0 or more");
 }
@@ -155,7 +151,7 @@ void PeriodicModelAverager::average_parameters(const std::vector<at::Tensor>& pa
   const auto undefined = std::ranges::find_if_not(parameters, &at::Tensor::defined);
   if (undefined != parameters.end()) {
     throw UsageError(
-        context_of(kAverager, *group_),
+        group_->context(kAverager),
         fmt::format("parameter {} is an undefined tensor", undefined - parameters.begin()),
         "leave it out on every rank");
   }

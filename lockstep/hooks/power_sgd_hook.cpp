@@ -131,8 +131,7 @@ class PowerSgd {
 
 void check_options(const PowerSGDState& options) {
   const ProcessGroup& group = options.group.get();
-  const ErrorContext context{
-      .component = std::string(kPowerSgd), .rank = group.rank(), .size = group.size()};
+  const ErrorContext context = group.context(kPowerSgd);
   if (options.matrix_approximation_rank < 1) {
     throw UsageError(
         context, fmt::format("matrix_approximation_rank is {}", options.matrix_approximation_rank),

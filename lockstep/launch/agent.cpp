@@ -15,6 +15,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/process/cpu.h"
 #include "lockstep/launch/rank_watch.h"
+#include "lockstep/launch/signal_watch.h"
 
 namespace lockstep {
 namespace {
@@ -73,25 +74,39 @@ void check(const AgentOptions& options) {
   }
 }
 
+RankBody program_of(const AgentOptions& options) {
+  if (options.program.empty()) throw UsageError("there is no program to run");
+  return [&options](int, const UniqueFd&) { execute(options.program); };
+}
+
 }  // namespace
 
 AgentResult run_agent(const AgentOptions& options) {
-  if (options.program.empty()) throw UsageError("there is no program to run");
-  return run_agent(options, [&](int, const UniqueFd&) { execute(options.program); });
+  return run_agent(options, program_of(options));
 }
 
 AgentResult run_agent(const AgentOptions& options, const RankBody& body) {
   check(options);
-  // The caller's function may block or throw, so it is called only while no RankWatch lives.
+  // The caller's function may block or throw, so it is called only while no SignalWatch lives.
   const auto hand_over = [&](std::vector<std::string>& warnings) {
     if (!options.on_warning) return;
     for (const std::string& warning : std::exchange(warnings, {})) options.on_warning(warning);
   };
   std::vector<std::string> warnings = warnings_before_start(options.ranks);
   hand_over(warnings);
-  AgentResult result = RankWatch(options, body, warnings).run();
+  AgentResult result = [&] {
+    SignalWatch signals;
+    return RankWatch(options, body, signals, nullptr, warnings).run();
+  }();
   hand_over(warnings);
   return result;
+}
+
+AgentResult run_agent(const AgentOptions& options, SignalWatch& signals, OtherAgents* others) {
+  check(options);
+  std::vector<std::string> warnings = warnings_before_start(options.ranks);
+  const RankBody body = program_of(options);
+  return RankWatch(options, body, signals, others, warnings).run();
 }
 
 std::string report(const AgentResult& result, int ranks) {

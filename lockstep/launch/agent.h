@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Starts local ranks, watches them until the last has ended, and leaves no process behind. Follows
-// torchrun: its environment variables, no restarts. With several machines each runs an agent, and
-// ranks detect by themselves when ranks of another machine end.
+// torchrun's environment variables; restarts.h has its restarts. With several machines each runs an
+// agent, and ranks detect by themselves when ranks of another machine end.
 #pragma once
 
 #include <string>
@@ -9,6 +9,9 @@
 #include "lockstep/launch/agent_options.h"
 
 namespace lockstep {
+
+class OtherAgents;
+class SignalWatch;
 
 // Blocks until all ranks have ended. UsageError for impossible options; BackendError if ranks
 // cannot be started. A program that cannot be executed is a failure of its rank, with exit code 127
@@ -29,6 +32,11 @@ AgentResult run_agent(const AgentOptions& options);
 
 // Like the function above, for ranks that call a function; spawn() uses it.
 AgentResult run_agent(const AgentOptions& options, const RankBody& body);
+
+// Like the first function, for an attempt that may be followed by others: takes signals from the
+// caller's `signals`. `others` is null if there is one machine; otherwise it says when ranks of
+// another machine have failed, whereupon these end with exit code 1 and without a failure.
+AgentResult run_agent(const AgentOptions& options, SignalWatch& signals, OtherAgents* others);
 
 // The message for the user: the rank that failed first, the cause, and its last lines. Ends with a
 // newline; empty if all went well. `ranks` counts the ranks of all machines.

@@ -34,6 +34,15 @@ struct Arrival {
   std::string never;
 };
 
+// One of several attempts at a job (run_with_restarts()).
+struct JobAttempt {
+  // From 0; the number of restarts before it.
+  int number = 0;
+  int max_restarts = 0;
+  // The same in all attempts. If empty, the launch chooses one.
+  std::string run_id{};
+};
+
 // Members have initializers so that g++ does not warn about those that a caller omits.
 struct AgentOptions {
   // The program, found in PATH as by a shell, and its arguments.
@@ -42,6 +51,7 @@ struct AgentOptions {
   int ranks = 1;
   // If empty, this machine is the only one.
   std::optional<Node> node{};
+  JobAttempt attempt{};
   // The values of OMP_NUM_THREADS and OPENBLAS_NUM_THREADS. If empty, each rank gets an equal share
   // of this process's cores, unless the environment sets the variables.
   std::optional<int> threads{};
@@ -91,6 +101,8 @@ struct AgentResult {
   // The signal that told this process to stop, and that it passed on to the ranks; SIGPIPE if the
   // reader of standard output went away.
   int signal = 0;
+  // Whether this process or another machine's was told to stop, also if a rank had failed before.
+  bool told_to_stop = false;
   // The rank that failed first. If a rank failed because it lost another, as its groups tell the
   // launcher, this is the lost rank, even if that ended with code 0, was stopped, or runs on
   // another machine. If several failed at once, one that a signal killed counts as first.

@@ -109,7 +109,7 @@ void KeeperClient::throw_lost() {
   const auto status = await_end(Deadline::after(kEndTimeout));
   const std::string how =
       status ? status->words(memory_kills_) : "its connection ended before it did";
-  throw BackendError(fmt::format(
+  throw KeeperLost(fmt::format(
       "the keeper of the ranks (pid {}), which starts and watches them, was lost, and they died "
       "with it: {}",
       pid_, how));

@@ -8,12 +8,19 @@
 #include <sys/types.h>
 
 #include "lockstep/core/deadline.h"
+#include "lockstep/core/error.h"
 #include "lockstep/core/unique_fd.h"
 #include "lockstep/launch/exit_status.h"
 #include "lockstep/launch/keeper_process.h"
 #include "lockstep/launch/rank_process.h"
 
 namespace lockstep {
+
+// The keeper was killed, and the ranks with it.
+class KeeperLost : public BackendError {
+ public:
+  using BackendError::BackendError;
+};
 
 // Ranks are children of the keeper, which also adopts processes that they leave behind, whatever
 // group or session those have moved to. If the launcher is killed, the keeper ends all of them,
@@ -31,13 +38,13 @@ class KeeperClient {
   KeeperClient& operator=(const KeeperClient&) = delete;
 
   pid_t pid() const { return pid_; }
-  // Blocks until the next rank, in order, has been started. BackendError if it cannot be started,
-  // if the keeper is killed, or if the keeper starts none for half a minute.
+  // Blocks until the next rank, in order, has been started. BackendError if it cannot be started
+  // or if the keeper starts none for half a minute, KeeperLost if the keeper is killed.
   StartedRank next_started();
 
   // Readable when next_change() has a change.
   int descriptor() const { return socket_.get(); }
-  // A rank that ended, stopped or continued; nullopt if there is no news. BackendError, at every
+  // A rank that ended, stopped or continued; nullopt if there is no news. KeeperLost, at every
   // call, if the keeper was killed.
   std::optional<RankChange> next_change();
   // Continues the keeper if a signal has stopped it, since a stopped keeper reports nothing.

@@ -40,8 +40,8 @@ EnvironmentVariables rank_environment(const LaunchFacts& facts, int local_rank) 
       {"ROLE_NAME", "default"},
       {"MASTER_ADDR", alone ? "127.0.0.1" : node.host},
       {"MASTER_PORT", std::to_string(alone ? facts.master_port : node.port)},
-      {"TORCHELASTIC_RESTART_COUNT", "0"},
-      {"TORCHELASTIC_MAX_RESTARTS", "0"},
+      {"TORCHELASTIC_RESTART_COUNT", std::to_string(facts.restart_count)},
+      {"TORCHELASTIC_MAX_RESTARTS", std::to_string(facts.max_restarts)},
       {"TORCHELASTIC_RUN_ID", facts.run_id},
       // An outer torchrun sets it to True; then no rank would open the store.
       {"TORCHELASTIC_USE_AGENT_STORE", "False"},

@@ -28,8 +28,11 @@ struct LaunchFacts {
   int ranks = 1;
   // The port for rank 0's c10d store.
   int master_port = 0;
-  // Distinguishes this launch from others.
+  // Distinguishes this job from others; the same in all its attempts.
   std::string run_id;
+  // The number of this attempt at the job, from 0, and of the last one that may follow.
+  int restart_count = 0;
+  int max_restarts = 0;
   // The socket path of the launcher's own store. Ranks on several machines do not rendezvous in it.
   std::string store;
   // If empty, this machine is the only one.

@@ -31,12 +31,14 @@ constexpr milliseconds kRepeatedSignalWindow{100};
 
 }  // namespace
 
-RankWatch::RankWatch(const AgentOptions& options, const RankBody& body,
-                     std::vector<std::string>& warnings)
+RankWatch::RankWatch(const AgentOptions& options, const RankBody& body, SignalWatch& signals,
+                     OtherAgents* others, std::vector<std::string>& warnings)
     : options_(options),
       body_(body),
       first_rank_(options.node ? options.node->number * options.ranks : 0),
       cores_(options.ranks, threads_per_rank(options.ranks, options.threads)),
+      signals_(signals),
+      others_(others),
       master_port_(free_port()),
       output_(options, first_rank_, warnings),
       ranks_(first_rank_, options.end_orphans) {}
@@ -63,6 +65,7 @@ AgentResult RankWatch::run() {
     ranks_.take_ends(notices_);
     take_failure();
     take_absence();
+    take_order();
     take_deadlines();
   }
   if (stopping()) ranks_.signal(SIGKILL);
@@ -98,9 +101,16 @@ void RankWatch::start() {
 }
 
 EnvironmentVariables RankWatch::variables_of(int rank) const {
-  const LaunchFacts facts{options_.ranks, master_port_,
-                          std::filesystem::path(store_.folder()).filename(), store_.path(),
-                          options_.node};
+  const std::string& run_id = options_.attempt.run_id;
+  const LaunchFacts facts{.ranks = options_.ranks,
+                          .master_port = master_port_,
+                          .run_id = run_id.empty()
+                                        ? std::filesystem::path(store_.folder()).filename().string()
+                                        : run_id,
+                          .restart_count = options_.attempt.number,
+                          .max_restarts = options_.attempt.max_restarts,
+                          .store = store_.path(),
+                          .node = options_.node};
   EnvironmentVariables variables = rank_environment(facts, rank);
   const auto add = [&](const EnvironmentVariables& more) {
     variables.insert(variables.end(), more.begin(), more.end());
@@ -133,7 +143,8 @@ void RankWatch::warn_of_starved_store() {
 void RankWatch::wait() {
   std::vector<pollfd> entries{{signals_.descriptor(), POLLIN, 0},
                               {store_.descriptor(), POLLIN, 0},
-                              {ranks_.descriptor(), POLLIN, 0}};
+                              {ranks_.descriptor(), POLLIN, 0},
+                              {others_ != nullptr ? others_->descriptor() : -1, POLLIN, 0}};
   output_.add_to(entries);
   const milliseconds longest = store_.starved() ? kStarvedWait : kKeeperCheckInterval;
   const milliseconds timeout = output_.sleep_time(deadlines_.sleep_time(longest));
@@ -176,10 +187,12 @@ void RankWatch::interrupt(int signal) {
     return;
   }
   deadlines_.set(JobDeadline::repeated_signal, kRepeatedSignalWindow);
+  told_to_stop_ = true;
+  if (others_ != nullptr) others_->say_stopping(signal);
   // Ranks get SIGTERM for SIGPIPE, which is about this process's output.
   const int passed_on = signal == SIGPIPE ? SIGTERM : signal;
   // The survivors of a failure keep the grace that they have.
-  if (failure_) return ranks_.signal(passed_on);
+  if (failure_ || ended_by_others_) return ranks_.signal(passed_on);
   signal_ = signal;
   stop(passed_on, options_.interrupt_grace);
 }
@@ -204,8 +217,7 @@ void RankWatch::take_failure() {
     if (!deadlines_.passed(JobDeadline::decision)) return;
   }
   failure_ = decision;
-  deadlines_.clear(JobDeadline::decision);
-  stop(SIGTERM, options_.stop_grace);
+  stop_after_failure();
 }
 
 void RankWatch::take_absence() {
@@ -221,7 +233,23 @@ void RankWatch::take_absence() {
   const auto index = static_cast<std::size_t>(failure_->culprit.rank - first_rank_);
   LocalRanks::Rank& absent = ranks_.all()[index];
   absent.end = absent.ended ? options_.arrival->never : options_.arrival->late;
-  stop(SIGTERM, options_.stop_grace);
+  stop_after_failure();
+}
+
+void RankWatch::take_order() {
+  if (others_ == nullptr) return;
+  const auto order = others_->order();
+  if (!order) return;
+  if (*order != 0) told_to_stop_ = true;
+  if (stopping()) return;
+  if (*order != 0) {
+    signal_ = *order;
+    return stop(*order == SIGPIPE ? SIGTERM : *order, options_.interrupt_grace);
+  }
+  // A failure here that has not been decided yet says more than the news of it from elsewhere.
+  failure_ = decide_failure(ranks_.ends(store_), first_rank_, options_.node.has_value());
+  ended_by_others_ = !failure_;
+  stop_after_failure();
 }
 
 void RankWatch::take_deadlines() {
@@ -237,8 +265,14 @@ void RankWatch::take_deadlines() {
   }
 }
 
+void RankWatch::stop_after_failure() {
+  if (others_ != nullptr) others_->say_stopping(0);
+  stop(SIGTERM, options_.stop_grace);
+}
+
 void RankWatch::stop(int signal, milliseconds grace) {
   deadlines_.resume();
+  deadlines_.clear(JobDeadline::decision);
   ranks_.signal(signal);
   // A stopped rank would not react to the signal.
   ranks_.signal(SIGCONT);
@@ -270,6 +304,7 @@ void RankWatch::write_all_output() {
       stopped.reset();
     }
     if (!output_.write_some()) stopped = SIGPIPE;
+    if (stopped) told_to_stop_ = true;
     if (stopped && !stopping()) signal_ = *stopped;
   }
 }
@@ -288,9 +323,10 @@ RankFailure RankWatch::describe_failure() {
 AgentResult RankWatch::make_result() {
   AgentResult result;
   result.signal = signal_;
+  result.told_to_stop = told_to_stop_;
   result.store = store_.values();
   result.output_error = output_.error();
-  if (!result.output_error.empty()) result.exit_code = 1;
+  if (!result.output_error.empty() || ended_by_others_) result.exit_code = 1;
   if (failure_) {
     result.failure = describe_failure();
     result.exit_code = std::max(1, result.failure->exit_code);

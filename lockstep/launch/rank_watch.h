@@ -14,6 +14,7 @@
 #include "lockstep/launch/job_deadlines.h"
 #include "lockstep/launch/job_output.h"
 #include "lockstep/launch/local_ranks.h"
+#include "lockstep/launch/other_agents.h"
 #include "lockstep/launch/rank_environment.h"
 #include "lockstep/launch/signal_watch.h"
 #include "lockstep/rendezvous/local_store_server.h"
@@ -24,8 +25,10 @@ namespace lockstep {
 // arrives or a deadline passes.
 class RankWatch {
  public:
-  // Prints `warnings` or adds its own to them, as JobOutput does.
-  RankWatch(const AgentOptions& options, const RankBody& body, std::vector<std::string>& warnings);
+  // Prints `warnings` or adds its own to them, as JobOutput does. `others` are the agents of other
+  // machines; null if there are none, or if they do not tell each other anything.
+  RankWatch(const AgentOptions& options, const RankBody& body, SignalWatch& signals,
+            OtherAgents* others, std::vector<std::string>& warnings);
   // Ends all ranks and removes the status line in any case.
   ~RankWatch();
   RankWatch(const RankWatch&) = delete;
@@ -40,7 +43,7 @@ class RankWatch {
   void warn_of_starved_store();
 
   // Whether the job failed or was told to stop.
-  bool stopping() const { return failure_ || signal_ != 0; }
+  bool stopping() const { return failure_ || signal_ != 0 || ended_by_others_; }
 
   void wait();
   void take_signals();
@@ -50,6 +53,8 @@ class RankWatch {
   // soon; and if a rank has not arrived.
   void take_failure();
   void take_absence();
+  // Ends the job if the agents of other machines say so.
+  void take_order();
   void take_deadlines();
 
   void interrupt(int signal);
@@ -58,6 +63,8 @@ class RankWatch {
   void resume();
   // Asks all ranks to end; they are killed after the grace.
   void stop(int signal, std::chrono::milliseconds grace);
+  // Does so because a rank has failed.
+  void stop_after_failure();
   void kill_all();
 
   // Waits for a slow reader, but not for long if the job failed or was stopped.
@@ -71,7 +78,8 @@ class RankWatch {
   const int first_rank_;
 
   CoreShares cores_;
-  SignalWatch signals_;
+  SignalWatch& signals_;
+  OtherAgents* const others_;
   LocalStoreServer store_;
   const int master_port_;
   JobOutput output_;
@@ -83,6 +91,10 @@ class RankWatch {
   std::optional<FailureDecision> failure_;
   // The signal that told this process to stop, or 0.
   int signal_ = 0;
+  // Whether such a signal came, also after a failure.
+  bool told_to_stop_ = false;
+  // Whether ranks of another machine failed before any of these.
+  bool ended_by_others_ = false;
   // The notices that this process got and passed on.
   std::set<int> notices_;
 };

@@ -98,6 +98,14 @@ std::optional<int> SignalWatch::next() {
   return std::nullopt;
 }
 
+std::optional<int> SignalWatch::next_stop() {
+  while (const auto signal = next()) {
+    if (meaning_of(*signal) == SignalMeaning::stop) return signal;
+    if (meaning_of(*signal) == SignalMeaning::suspend) suspend_process();
+  }
+  return std::nullopt;
+}
+
 void SignalWatch::restore() {
   if (!writer_) return;
   for (const Changed& entry : changed_) ::sigaction(entry.signal, &entry.before, nullptr);

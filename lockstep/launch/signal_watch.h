@@ -43,6 +43,9 @@ class SignalWatch {
   // Readable when next() has a signal.
   int descriptor() const { return reader_.get(); }
   std::optional<int> next();
+  // For a launcher that has no ranks at the moment: the next signal that stops it; nullopt if none
+  // has arrived. Suspends this process if a signal wants that, and drops all other signals.
+  std::optional<int> next_stop();
 
   // Stops this process as SIGTSTP does by default; returns once SIGCONT has continued it. Returns
   // at once if next() has a further signal, which may be that SIGCONT, or if the kernel does not

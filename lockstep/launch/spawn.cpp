@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "lockstep/core/environment.h"
+#include "lockstep/core/packed_error.h"
 #include "lockstep/core/packing.h"
 #include "lockstep/core/process/cpu.h"
 #include "lockstep/core/process/memory.h"
@@ -196,7 +197,7 @@ class EarlierOutcomes {
   Unpacking packed_;
 };
 
-enum class Outcome { returned, rank_failed, usage_error, backend_error, other_error };
+enum class Outcome { returned, rank_failed, failed };
 
 std::string pack_failure(const RankFailed& error) {
   const RankFailure& failure = error.failure();
@@ -232,14 +233,8 @@ SpawnResults SpawnOutcomes::remember(const std::string& call,
   } catch (const RankFailed& error) {
     add(Outcome::rank_failed, pack_failure(error));
     throw;
-  } catch (const UsageError& error) {
-    add(Outcome::usage_error, error.what());
-    throw;
-  } catch (const BackendError& error) {
-    add(Outcome::backend_error, error.what());
-    throw;
   } catch (const std::exception& error) {
-    add(Outcome::other_error, error.what());
+    add(Outcome::failed, pack_error(error));
     throw;
   }
 }
@@ -255,14 +250,10 @@ SpawnResults EarlierOutcomes::next(const std::string& call) {
       return split(details);
     case Outcome::rank_failed:
       throw unpack_failure(details);
-    case Outcome::usage_error:
-      throw UsageError(details);
-    case Outcome::backend_error:
-      throw BackendError(details);
-    case Outcome::other_error:
+    case Outcome::failed:
       break;
   }
-  throw Error(details);
+  std::rethrow_exception(unpack_error(details));
 }
 
 // `number` is this call's index among the program's calls of spawn.

@@ -153,10 +153,10 @@ struct SpawnOptions {
 
 // A rank failed, and the others were ended. The message names the rank and the cause: its
 // exception's message, or how its process ended and its last lines of output.
-class RankFailed : public Error {
+class RankFailed : public ErrorType<RankFailed> {
  public:
   RankFailed(RankFailure failure, const std::string& message)
-      : Error(message), failure_(std::move(failure)) {}
+      : ErrorType(message), failure_(std::move(failure)) {}
   const RankFailure& failure() const { return failure_; }
 
  private:

@@ -13,22 +13,15 @@
 
 #include "lockstep/comm/types/call_origin.h"
 #include "lockstep/core/error.h"
+#include "lockstep/optim/parameter_groups.h"
 #include "lockstep/parallel/distinct_parameters.h"
 #include "lockstep/parallel/divided_reduction.h"
 
 namespace lockstep {
 namespace {
 
-ErrorContext clip_context(const char* function, const ProcessGroup& group) {
-  return {.component = function, .rank = group.rank(), .size = group.size()};
-}
-
 std::vector<at::Tensor> all_gradients(const DistributedDataParallelBase& model) {
-  std::vector<at::Tensor> gradients;
-  for (const at::Tensor& parameter : distinct_parameters(model)) {
-    if (parameter.grad().defined()) gradients.push_back(parameter.grad());
-  }
-  return gradients;
+  return optim::gradients_of(distinct_parameters(model));
 }
 
 // What this rank contributes to the norm: with the other ranks' parts, each element once.
@@ -36,7 +29,7 @@ std::vector<at::Tensor> own_gradients(const DistributedDataParallelBase& model) 
   if (model.group()->size() == 1) return all_gradients(model);
   const auto reduction = model.divided_reduction();
   if (reduction->buckets().plan().empty() && !all_gradients(model).empty()) {
-    throw UsageError(clip_context("clip_grad", *model.group()), kNotReduced,
+    throw UsageError(model.group()->context("clip_grad"), kNotReduced,
                      remedy_of_not_reduced("clipping"));
   }
   return reduction->own_gradients();
@@ -104,7 +97,7 @@ double norm_over_ranks(const OwnNorm& own, ProcessGroup& group) {
   for (const OwnNorm& of_rank : norms_of_ranks(own, group)) {
     if (of_rank.max_norm != own.max_norm || of_rank.norm_type != own.norm_type) {
       throw UsageError(
-          clip_context("clip_grad_norm_", group),
+          group.context("clip_grad_norm_"),
           fmt::format("max_norm is {} and norm_type {} on this rank, but {} and {} on rank {}",
                       own.max_norm, own.norm_type, of_rank.max_norm, of_rank.norm_type,
                       norms.size()),
@@ -123,14 +116,14 @@ double clip_grad_norm_(DistributedDataParallelBase& model, double max_norm, doub
   const at::NoGradGuard no_grad;
   ProcessGroup& group = *model.group();
   if (!(max_norm >= 0) || !(norm_type > 0)) {
-    throw UsageError(clip_context("clip_grad_norm_", group),
+    throw UsageError(group.context("clip_grad_norm_"),
                      fmt::format("max_norm is {} and norm_type {}", max_norm, norm_type),
                      "the first must not be negative, the second must be positive");
   }
   const double norm =
       norm_over_ranks({norm_of(own_gradients(model), norm_type), max_norm, norm_type}, group);
   if (error_if_nonfinite && !std::isfinite(norm)) {
-    throw Error(clip_context("clip_grad_norm_", group),
+    throw Error(group.context("clip_grad_norm_"),
                 fmt::format("the norm of order {} of the gradients is {}, on every rank", norm_type,
                             std::isnan(norm) ? "NaN" : "infinite"),
                 "clear the gradients and skip the step, or lower the learning rate; "
@@ -145,7 +138,7 @@ double clip_grad_norm_(DistributedDataParallelBase& model, double max_norm, doub
 void clip_grad_value_(DistributedDataParallelBase& model, double clip_value) {
   const at::NoGradGuard no_grad;
   if (!(clip_value >= 0)) {
-    throw UsageError(clip_context("clip_grad_value_", *model.group()),
+    throw UsageError(model.group()->context("clip_grad_value_"),
                      fmt::format("clip_value is {}", clip_value), "it must not be negative");
   }
   for (const at::Tensor& gradient : used_gradients(model)) gradient.clamp_(-clip_value, clip_value);

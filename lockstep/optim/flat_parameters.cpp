@@ -159,7 +159,7 @@ void FlatParameters::move_members(const FlatBucket& bucket) {
 }
 
 ErrorContext FlatParameters::context() const {
-  return {.component = std::string(owner_), .rank = group_.rank(), .size = group_.size()};
+  return group_.context(owner_);
 }
 
 void FlatParameters::check() const {

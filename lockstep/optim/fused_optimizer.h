@@ -173,7 +173,7 @@ bool FusedOptimizer<Base, Options, State>::gradients_are_finite() {
   require_updatable(Algorithm<State>::name(), *this);
   const at::NoGradGuard no_grad;
   const bool is_divided = group_ && reduction_ && reduction_->divides();
-  if (!is_divided) return all_finite(gradients_of(*this));
+  if (!is_divided) return all_finite(gradients_of(parameters_of(*this)));
   reduction_->reduce_shares();
   std::vector<at::Tensor> own;
   for (std::size_t bucket = 0; is_laid_out() && bucket < flat_->buckets(); ++bucket) {
@@ -204,16 +204,14 @@ void FusedOptimizer<Base, Options, State>::update(double gradient_factor) {
 
 template <class Base, class Options, class State>
 ErrorContext FusedOptimizer<Base, Options, State>::context() const {
-  return {.component = std::string(Algorithm<State>::name()),
-          .rank = group_->rank(),
-          .size = group_->size()};
+  return group_->context(Algorithm<State>::name());
 }
 
 // False if there is nothing to update yet.
 template <class Base, class Options, class State>
 bool FusedOptimizer<Base, Options, State>::is_laid_out() {
   if (lay_out()) return true;
-  if (gradients_of(*this).empty()) return false;
+  if (gradients_of(parameters_of(*this)).empty()) return false;
   throw UsageError(context(), kNotReduced, remedy_of_not_reduced("step()"));
 }
 

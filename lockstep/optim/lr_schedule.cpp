@@ -276,6 +276,36 @@ template <class Schedule>
 constexpr bool kIsComposite =
     std::is_same_v<Schedule, SequentialLR> || std::is_same_v<Schedule, ChainedScheduler>;
 
+// Each returns the last step that has a rate; nullopt if every step has one.
+template <class Schedule>
+std::optional<std::int64_t> last_step_of(const Schedule&) {
+  return {};
+}
+
+std::optional<std::int64_t> last_step_of(const OneCycleLR& schedule) {
+  return schedule.total_steps;
+}
+
+std::optional<std::int64_t> last_step_of(const SequentialLR& schedule) {
+  std::int64_t start = 0;
+  for (std::size_t i = 0; i < schedule.schedulers.size(); ++i) {
+    const auto last = schedule.schedulers[i].last_step();
+    const bool is_final = i == schedule.milestones.size();
+    if (last && (is_final || start + *last + 1 < schedule.milestones[i])) return start + *last;
+    if (!is_final) start = schedule.milestones[i];
+  }
+  return {};
+}
+
+std::optional<std::int64_t> last_step_of(const ChainedScheduler& schedule) {
+  std::optional<std::int64_t> first;
+  for (const LRSchedule& part : schedule.schedulers) {
+    const auto last = part.last_step();
+    if (last) first = std::min(first.value_or(*last), *last);
+  }
+  return first;
+}
+
 // Each calls add(name, number) for every number of the schedule, except those of its parts.
 template <class Add>
 void list_numbers(const ConstantLR& schedule, const Add& add) {
@@ -367,18 +397,33 @@ ScheduledRate LRSchedule::at(std::int64_t step, double initial_lr, std::size_t g
       [&](const auto& schedule) { return rate_at(schedule, step, initial_lr, group); }, kind_);
 }
 
-bool LRSchedule::cycles_momentum() const {
+std::optional<std::int64_t> LRSchedule::last_step() const {
+  return std::visit([](const auto& schedule) { return last_step_of(schedule); }, kind_);
+}
+
+template <class Condition>
+bool LRSchedule::has_one_cycle(const Condition& condition) const {
   return std::visit(
-      []<class Schedule>(const Schedule& schedule) {
+      [&]<class Schedule>(const Schedule& schedule) {
         if constexpr (kIsComposite<Schedule>) {
-          return std::ranges::any_of(schedule.schedulers, &LRSchedule::cycles_momentum);
+          return std::ranges::any_of(schedule.schedulers, [&](const LRSchedule& part) {
+            return part.has_one_cycle(condition);
+          });
         } else if constexpr (std::is_same_v<Schedule, OneCycleLR>) {
-          return schedule.cycle_momentum;
+          return condition(schedule);
         } else {
           return false;
         }
       },
       kind_);
+}
+
+bool LRSchedule::cycles_momentum() const {
+  return has_one_cycle([](const OneCycleLR& cycle) { return cycle.cycle_momentum; });
+}
+
+bool LRSchedule::ignores_initial_lr() const {
+  return has_one_cycle([](const OneCycleLR&) { return true; });
 }
 
 std::map<std::string, double> LRSchedule::numbers() const {

@@ -150,12 +150,21 @@ class LRSchedule {
 
   // Whether it sets the momentum of the optimizer too, at some step.
   bool cycles_momentum() const;
+  // Whether it has rates of its own at some step, that of a OneCycleLR.
+  bool ignores_initial_lr() const;
+
+  // The last step that has a rate, of a OneCycleLR; nullopt if every step has one. check() must
+  // have accepted the schedule.
+  std::optional<std::int64_t> last_step() const;
 
   // Every number by its name: "SequentialLR.1.CosineAnnealingLR.T_max". For a LambdaLR, the number
   // of its functions.
   std::map<std::string, double> numbers() const;
 
  private:
+  template <class Condition>
+  bool has_one_cycle(const Condition& condition) const;
+
   Kind kind_;
 };
 

@@ -140,17 +140,14 @@ LRScheduler::LRScheduler(torch::optim::Optimizer& optimizer, LRSchedule schedule
 }
 
 void LRScheduler::step() {
-  const std::vector<double> current = rates_of(optimizer_);
-  std::vector<double> initial = initial_lr_;
-  if (current.size() != initial.size()) {
+  const std::size_t groups = optimizer_.param_groups().size();
+  if (groups != initial_lr_.size()) {
     throw UsageError(ErrorContext{.component = kScheduler},
-                     fmt::format("the optimizer has {} parameter groups, and had {}",
-                                 current.size(), initial.size()),
+                     fmt::format("the optimizer has {} parameter groups, and had {}", groups,
+                                 initial_lr_.size()),
                      "make a new scheduler after adding a group");
   }
-  for (std::size_t i = 0; i < current.size(); ++i) {
-    if (current[i] != last_lr_[i] && last_lr_[i] != 0) initial[i] *= current[i] / last_lr_[i];
-  }
+  std::vector<double> initial = changed_initial_lr();
   const auto rates = rates_at(steps_ + 1, initial);
   set(steps_ + 1, std::move(initial), rates);
 }
@@ -158,7 +155,8 @@ void LRScheduler::step() {
 std::map<std::string, double> LRScheduler::state_dict() const {
   SchedulerState state = schedule_.numbers();
   state[kSteps] = static_cast<double>(steps_);
-  for (std::size_t i = 0; i < initial_lr_.size(); ++i) state[initial_name(i)] = initial_lr_[i];
+  const std::vector<double> initial = changed_initial_lr();
+  for (std::size_t i = 0; i < initial.size(); ++i) state[initial_name(i)] = initial[i];
   return state;
 }
 
@@ -178,6 +176,17 @@ std::vector<std::string> LRScheduler::load_state_dict(const std::map<std::string
   const auto rates = rates_at(steps, initial);
   set(steps, std::move(initial), rates);
   return differences(schedule_.numbers(), state);
+}
+
+// Returns the initial rates, in proportion to what something else has made of the last ones.
+std::vector<double> LRScheduler::changed_initial_lr() const {
+  std::vector<double> initial = initial_lr_;
+  const auto& groups = optimizer_.param_groups();
+  for (std::size_t i = 0; i < std::min(initial.size(), groups.size()); ++i) {
+    const double current = groups[i].options().get_lr();
+    if (current != last_lr_[i] && last_lr_[i] != 0) initial[i] *= current / last_lr_[i];
+  }
+  return initial;
 }
 
 std::vector<ScheduledRate> LRScheduler::rates_at(std::int64_t step,

@@ -58,7 +58,8 @@ class LRScheduler {
   const std::vector<double>& get_last_lr() const { return last_lr_; }
 
   // The number of steps ("last_epoch", as PyTorch calls it), the initial rates ("initial_lr.0"),
-  // and the numbers of the schedule, so that a difference shows.
+  // and the numbers of the schedule, so that a difference shows. A rate that something else has
+  // changed since the last step() counts, as in the next one.
   std::map<std::string, double> state_dict() const;
   // Goes on where the state was saved: sets the rates and momenta of that step in the optimizer,
   // whose own state may be loaded before or after. Other entries are ignored. Returns a line for
@@ -68,6 +69,7 @@ class LRScheduler {
   std::vector<std::string> load_state_dict(const std::map<std::string, double>& state);
 
  private:
+  std::vector<double> changed_initial_lr() const;
   std::vector<ScheduledRate> rates_at(std::int64_t step, const std::vector<double>& initial) const;
   void set(std::int64_t step, std::vector<double> initial, const std::vector<ScheduledRate>& rates);
 

@@ -76,9 +76,9 @@ std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer) 
   return all;
 }
 
-std::vector<at::Tensor> gradients_of(const torch::optim::Optimizer& optimizer) {
+std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters) {
   std::vector<at::Tensor> gradients;
-  for (const at::Tensor& parameter : parameters_of(optimizer)) {
+  for (const at::Tensor& parameter : parameters) {
     if (parameter.grad().defined()) gradients.push_back(parameter.grad());
   }
   return gradients;

@@ -15,8 +15,8 @@ namespace lockstep::optim {
 // The parameters of all groups, in the order of the groups.
 std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer);
 
-// The gradients that are defined.
-std::vector<at::Tensor> gradients_of(const torch::optim::Optimizer& optimizer);
+// The gradients of these parameters that are defined.
+std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters);
 
 // The index of the group that has the parameter of this number.
 std::size_t group_of(const torch::optim::Optimizer& optimizer, std::size_t number);

@@ -21,20 +21,17 @@ namespace {
 
 DataParallelOptions checked(DataParallelOptions options) {
   if (options.replicas < 0) {
-    throw UsageError(
-        fmt::format("[DataParallel] replicas is {}; it must be 1 or more, or 0 for one per core",
-                    options.replicas));
+    throw UsageError({.component = "DataParallel"}, fmt::format("replicas is {}", options.replicas),
+                     "it must be 1 or more, or 0 for one per core");
   }
   if (options.replicas > 0 && !options.device_ids.empty()) {
-    throw UsageError(
-        "[DataParallel] both device_ids and replicas are set. Name the GPUs, or say how many "
-        "replicas there are on CPU");
+    throw UsageError({.component = "DataParallel"}, "both device_ids and replicas are set",
+                     "name the GPUs, or say how many replicas there are on CPU");
   }
   if (options.dim < 0) {
-    throw UsageError(fmt::format(
-        "[DataParallel] dim is {}; it must be 0 or more, since tensors with different numbers of "
-        "dimensions are split along the same one",
-        options.dim));
+    throw UsageError({.component = "DataParallel"}, fmt::format("dim is {}", options.dim),
+                     "it must be 0 or more, since tensors with different numbers of dimensions are "
+                     "split along the same one");
   }
   return options;
 }
@@ -50,8 +47,10 @@ std::vector<at::Device> there(std::vector<at::Device> devices) {
     if (device.is_cpu()) continue;
     const int visible = device_count(device.type());
     if (device.index() < visible) continue;
-    throw UsageError(fmt::format("[DataParallel] device_ids names {}, but {} {} visible",
-                                 device.str(), visible, visible == 1 ? "is" : "are"));
+    throw UsageError({.component = "DataParallel"},
+                     fmt::format("device_ids names {}, but {} {} visible", device.str(), visible,
+                                 visible == 1 ? "is" : "are"),
+                     "name visible devices, or leave device_ids empty for all of them");
   }
   return devices;
 }
@@ -64,10 +63,11 @@ at::Device device_of(const torch::nn::Module& module) {
   const at::Device device = tensors.front().device();
   for (const at::Tensor& tensor : tensors) {
     if (tensor.device() == device) continue;
-    throw UsageError(fmt::format(
-        "[DataParallel] parameters and buffers of the module are on several devices: {} and {}. "
-        "Move all to one: net->to(device)",
-        device.str(), tensor.device().str()));
+    throw UsageError({.component = "DataParallel"},
+                     fmt::format("parameters and buffers of the module are on several devices: {} "
+                                 "and {}",
+                                 device.str(), tensor.device().str()),
+                     "move all to one: net->to(device)");
   }
   return device;
 }
@@ -77,10 +77,11 @@ void refuse_norms_over_ranks(const torch::nn::Module& module) {
   module.apply([&](const std::string& name, const torch::nn::Module& submodule) {
     const auto* norm = submodule.as<SyncBatchNorm>();
     if (!norm || !norm->group() || norm->group()->size() == 1) return;
-    throw UsageError(fmt::format(
-        "[DataParallel] SyncBatchNorm {} exchanges statistics with other ranks, which replicas "
-        "cannot do. Use one DistributedDataParallel rank for each device, or BatchNorm",
-        name));
+    throw UsageError({.component = "DataParallel"},
+                     fmt::format("SyncBatchNorm {} exchanges statistics with other ranks, which "
+                                 "replicas cannot do",
+                                 name),
+                     "use one DistributedDataParallel rank for each device, or BatchNorm");
   });
 }
 
@@ -105,10 +106,11 @@ std::vector<at::Device> DataParallelBase::devices() const {
   const at::Device here = module_device_;
   if (!devices.empty()) {
     if (devices.front() == here) return there(devices);
-    throw UsageError(fmt::format(
-        "[DataParallel] the module is on {}, but device_ids begins with {}. Move it there: "
-        "net->to(torch::Device(\"{}\"))",
-        here.str(), devices.front().str(), devices.front().str()));
+    throw UsageError(
+        {.component = "DataParallel"},
+        fmt::format("the module is on {}, but device_ids begins with {}", here.str(),
+                    devices.front().str()),
+        fmt::format("move it there: net->to(torch::Device(\"{}\"))", devices.front().str()));
   }
   if (here.is_cpu()) {
     const int count = options_.replicas > 0 ? options_.replicas : available_cores();

@@ -22,6 +22,7 @@
 #include <torch/nn/cloneable.h>
 
 #include "lockstep/parallel/errors.h"
+#include "lockstep/parallel/for_each_tensor.h"
 #include "lockstep/parallel/moved_input.h"
 #include "lockstep/parallel/parallel_module.h"
 #include "lockstep/parallel/replica_factory.h"
@@ -137,7 +138,7 @@ class DataParallelImpl final : public DataParallelBase {
   template <class... Arguments>
   auto forward(Arguments&&... arguments) {
     using Output = std::decay_t<decltype(module_->forward(std::forward<Arguments>(arguments)...))>;
-    std::tuple<typename ReplicatedArgument<Arguments>::Copy...> whole(arguments...);
+    std::tuple<typename CopiedArgument<Arguments>::Copy...> whole(arguments...);
     std::vector<at::Tensor> tensors;
     for_each_input(whole, [&](const at::Tensor& tensor) { tensors.push_back(tensor); });
     auto replicas = begin(std::move(tensors));
@@ -152,7 +153,7 @@ class DataParallelImpl final : public DataParallelBase {
       auto& impl = dynamic_cast<Impl&>(module);
       return std::apply(
           [&](auto&... copies) -> decltype(auto) {
-            return impl.forward(ReplicatedArgument<Arguments>::pass(copies)...);
+            return impl.forward(CopiedArgument<Arguments>::pass(copies)...);
           },
           input);
     };

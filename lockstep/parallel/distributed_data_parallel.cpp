@@ -32,13 +32,11 @@ std::vector<NamedTensor> named(const torch::OrderedDict<std::string, at::Tensor>
 }
 
 std::shared_ptr<ProcessGroup> checked(std::shared_ptr<ProcessGroup> group) {
-  if (!group)
-    throw UsageError("[DistributedDataParallel] the group is null; call init_process_group()");
+  if (group == nullptr) {
+    throw UsageError({.component = std::string(kComponent)}, "the group is null",
+                     "call init_process_group()");
+  }
   return group;
-}
-
-ErrorContext wrapper_context(const ProcessGroup& group) {
-  return {.component = std::string(kComponent), .rank = group.rank(), .size = group.size()};
 }
 
 // The device of device_ids, after checking that the parameters are there.
@@ -47,7 +45,7 @@ std::optional<at::Device> checked_input_device(const DistributedDataParallelOpti
                                                const ProcessGroup& group) {
   if (options.device_ids.empty()) return {};
   if (options.device_ids.size() > 1) {
-    throw UsageError(wrapper_context(group),
+    throw UsageError(group.context(kComponent),
                      fmt::format("device_ids names {} devices, but a rank computes on one",
                                  options.device_ids.size()),
                      "start a rank for each device, or leave device_ids empty for a module that "
@@ -59,7 +57,7 @@ std::optional<at::Device> checked_input_device(const DistributedDataParallelOpti
     const bool same_index = !device.has_index() || device.index() == actual.index() ||
                             (actual.is_cpu() && device.index() == 0);
     if (actual.type() != device.type() || !same_index) {
-      throw UsageError(wrapper_context(group),
+      throw UsageError(group.context(kComponent),
                        fmt::format("device_ids says {}, but parameter {} is on {}", device.str(),
                                    name, actual.str()),
                        "move the module there before wrapping it, or leave device_ids empty");
@@ -102,7 +100,7 @@ void require_dense(const std::vector<NamedTensor>& buffers, const ProcessGroup& 
   for (const auto& [name, buffer] : buffers) {
     const std::string fault = broadcast_fault(buffer);
     if (fault.empty()) continue;
-    throw UsageError(wrapper_context(group), fmt::format("buffer {} {}", name, fault),
+    throw UsageError(group.context(kComponent), fmt::format("buffer {} {}", name, fault),
                      "set .broadcast_buffers = false, and build the buffer alike on every rank, or "
                      "register a dense one");
   }
@@ -114,7 +112,7 @@ void require_groups_of_norms(const torch::nn::Module& module, const ProcessGroup
     const auto* norm = submodule.as<SyncBatchNorm>();
     if (!norm || norm->group()) return;
     throw UsageError(
-        wrapper_context(group), fmt::format("SyncBatchNorm {} has no group", name),
+        group.context(kComponent), fmt::format("SyncBatchNorm {} has no group", name),
         "before you wrap the net, call convert_sync_batchnorm(net, group), which gives "
         "the group to all of them");
   });
@@ -137,9 +135,9 @@ DistributedDataParallelBase::DistributedDataParallelBase(
       input_device_(checked_input_device(options_, inner(), *group_)),
       reducer_(distinct_named_parameters(inner()), group_, options_),
       // All ranks build the same module: one of them warns.
-      known_parameters_(group_->rank() == 0
-                            ? std::make_unique<KnownParameters>(inner(), wrapper_context(*group_))
-                            : nullptr),
+      known_parameters_(group_->rank() == 0 ? std::make_unique<KnownParameters>(
+                                                  inner(), group_->context(kComponent))
+                                            : nullptr),
       first_draw_(first_draw(inner(), *group_)) {
   const CallScope scope(CallOrigin::wrapping);
   require_groups_of_norms(inner(), *group_);
@@ -192,7 +190,7 @@ void DistributedDataParallelBase::broadcast_buffers(int root) {
   try {
     group_->broadcast(aliases, root).wait();
   } catch (const Error&) {
-    ErrorContext context = wrapper_context(*group_);
+    ErrorContext context = group_->context(kComponent);
     context.operation = "broadcasting buffers";
     if (reducer_.reduction()->group().announces_steps()) rethrow_within(context);
     rethrow_within_batches(context);

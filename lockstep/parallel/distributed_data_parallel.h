@@ -186,6 +186,15 @@ class DistributedDataParallel : public WrapperHolder<DistributedDataParallelImpl
                           const Options& options = {}) requires TorchScript<M>
       : Holder(wrap(handle_of(std::move(module)), std::forward<Group>(group), options)) {}
 
+  // Does not compile, and says what is missing.
+  template <class Module>
+  requires std::same_as<std::remove_cvref_t<Module>, Handle> || std::same_as<Module, M&>
+  explicit DistributedDataParallel(Module&&) : Holder(nullptr) {
+    static_assert(!std::same_as<Module, Module>,
+                  "after the module comes the group: DistributedDataParallel(net, group), with "
+                  "what init_process_group() returns");
+  }
+
   template <class... Arguments>
   auto operator()(Arguments&&... arguments) const {
     return this->ptr()->forward(std::forward<Arguments>(arguments)...);
@@ -226,5 +235,9 @@ DistributedDataParallel(M*, Group&&, const Options& = {}) -> DistributedDataPara
 template <class Group, class Options = DistributedDataParallelOptions>
 DistributedDataParallel(torch::jit::Module, Group&&, const Options& = {})
     -> DistributedDataParallel<ScriptModule>;
+template <ModuleHolder M>
+DistributedDataParallel(M) -> DistributedDataParallel<M>;
+template <PlainModule M>
+DistributedDataParallel(M&) -> DistributedDataParallel<M>;
 
 }  // namespace lockstep

@@ -14,29 +14,23 @@ namespace lockstep {
 // Gradients have infinite or NaN elements. Backward throws this on every rank after all gradients
 // have been reduced, so the group and the model can be used again. Clear the gradients before the
 // next backward, and do not step with them.
-class NonFiniteGradient : public Error {
+class NonFiniteGradient : public ErrorType<NonFiniteGradient> {
  public:
-  using Error::Error;
-  std::exception_ptr with(ErrorDetails details) const override {
-    return std::make_exception_ptr(NonFiniteGradient(std::move(details)));
-  }
+  using ErrorType::ErrorType;
 };
 
 // The ranks have different parameters, buffers or gradients.
-class OutOfSync : public Error {
+class OutOfSync : public ErrorType<OutOfSync> {
  public:
-  using Error::Error;
-  std::exception_ptr with(ErrorDetails details) const override {
-    return std::make_exception_ptr(OutOfSync(std::move(details)));
-  }
+  using ErrorType::ErrorType;
 };
 
 // The forward or backward of a replica threw. The message names the replica and contains the first
 // line of the original exception, which cause() holds: std::rethrow_exception(error.cause()).
-class ReplicaFailed : public Error {
+class ReplicaFailed : public ErrorType<ReplicaFailed> {
  public:
-  ReplicaFailed(int replica, std::exception_ptr cause, const std::string& message)
-      : Error(message), replica_(replica), cause_(std::move(cause)) {}
+  ReplicaFailed(int replica, std::exception_ptr cause, ErrorDetails details)
+      : ErrorType(std::move(details)), replica_(replica), cause_(std::move(cause)) {}
   int replica() const { return replica_; }
   const std::exception_ptr& cause() const { return cause_; }
 

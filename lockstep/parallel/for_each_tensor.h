@@ -2,7 +2,8 @@
 // Public. Calls a function with every tensor inside a value, whatever structure a forward takes or
 // returns: tensors, tuples, pairs, arrays, vectors and other sequences, optionals, maps (their
 // values), and any nesting of these. Numbers, enumerations and strings hold no tensors.
-// TorchScript's IValue may hold tensors, tuples, lists and dictionaries.
+// TorchScript's IValue may hold tensors, tuples, lists and dictionaries. The same for the copies of
+// a forward's arguments.
 //
 // Your own type takes part if its namespace has
 //   template <class F> void for_each_tensor(Mine& value, F&& function)
@@ -124,6 +125,35 @@ void for_each_tensor(Value& value, Function&& function) {
                   "type: template <class F> void for_each_tensor(YourType& value, F&& function), "
                   "which calls the function with each of its tensors.");
   }
+}
+
+// The type of the copy of an argument that a replica of a DataParallel gets, or that checkpoint()
+// keeps. Tensors are handles: copies share their memory.
+template <class Argument>
+struct CopiedArgument {
+  using Copy = std::decay_t<Argument>;
+  static_assert(std::copy_constructible<Copy>,
+                "DataParallel and checkpoint() copy each argument, and this one cannot be copied. "
+                "Pass a shared_ptr, or make it a member of the module.");
+
+  // Returns the copy with the argument's value category and constness.
+  static decltype(auto) pass(Copy& copy) {
+    if constexpr (std::is_array_v<std::remove_reference_t<Argument>>) {
+      return (copy);  // decayed to a pointer
+    } else {
+      return static_cast<Argument&&>(copy);
+    }
+  }
+};
+
+// Calls the function with every tensor inside the arguments. Arguments of unknown structure have
+// none.
+template <class... Copies, class Function>
+void for_each_input(std::tuple<Copies...>& arguments, Function&& function) {
+  const auto visit = [&]<class Value>(Value& value) {
+    if constexpr (TensorStructure<Value>) for_each_tensor(value, function);
+  };
+  std::apply([&](Copies&... copies) { (visit(copies), ...); }, arguments);
 }
 
 }  // namespace lockstep

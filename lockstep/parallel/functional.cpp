@@ -52,14 +52,9 @@ void set_history(std::vector<at::Tensor>& outputs, const at::Tensor& input, Back
   for (at::Tensor& output : outputs) torch::autograd::set_history(output, node);
 }
 
-ErrorContext function_context(const char* function, const ProcessGroup& group) {
-  return {
-      .component = "functional", .operation = function, .rank = group.rank(), .size = group.size()};
-}
-
 void require_defined(const at::Tensor& tensor, const char* function, const ProcessGroup& group) {
   if (tensor.defined()) return;
-  throw UsageError(function_context(function, group), "the tensor is undefined");
+  throw UsageError(group.context("functional", function), "the tensor is undefined");
 }
 
 // The backward of a mean is a scaled sum, with the same bits. A reducer's calls are means, so a
@@ -111,7 +106,7 @@ at::Tensor all_reduce(const at::Tensor& tensor, GroupArgument argument, ReduceOp
   require_defined(tensor, "all_reduce", *group);
   if (needs_history(tensor) && op != ReduceOp::sum && op != ReduceOp::mean) {
     throw UsageError(
-        function_context("all_reduce", *group),
+        group->context("functional", "all_reduce"),
         fmt::format("gradients pass through a sum or a mean, not through {}", name(op)),
         "choose one of these, or pass tensor.detach()");
   }

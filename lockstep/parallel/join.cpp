@@ -35,7 +35,7 @@ void follow_all(const FollowStep& follow_step, const std::function<void()>& foll
 // The others wait for this rank's next step.
 void end_group(ProcessGroup& group, std::string_view why) noexcept {
   try {
-    const ErrorContext context{.component = "join", .rank = group.rank(), .size = group.size()};
+    const ErrorContext context = group.context("join");
     group.abort(fmt::format("{}ended with an exception: {}", context.prefix(), why));
   } catch (...) {
     // Then the peers notice when this rank leaves the group, or at their deadline.

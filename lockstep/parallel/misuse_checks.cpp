@@ -110,7 +110,7 @@ std::int64_t FirstDraw::state_hash() const {
 void warn_of_equal_draws(const ProcessGroup& group, std::int64_t own_draw,
                          std::int64_t draw_of_rank_0) {
   if (group.rank() != 1 || own_draw == 0 || own_draw != draw_of_rank_0) return;
-  const ErrorContext context{.component = "reducer", .rank = group.rank(), .size = group.size()};
+  const ErrorContext context = group.context("reducer");
   libtorch::warn("forward", context.prefix() +
                                 "forward drew the same random numbers as on rank 0, so that both "
                                 "drop the same elements. Seed the ranks differently: "

@@ -118,7 +118,7 @@ void check_agreement(ProcessGroup& group, std::string_view who,
     line_of_other = take_line(of_other);
   } while (line_of_first == line_of_other);
   throw UsageError(
-      {.component = std::string(who), .rank = group.rank(), .size = group.size()},
+      group.context(who),
       fmt::format(
           "the ranks have different {}s. The first difference: rank 0 has {}; rank {} has {}", what,
           line_of_first, other_rank, line_of_other),

@@ -140,7 +140,7 @@ void check_in_sync(const torch::nn::Module& module, GroupArgument argument,
   }
   if (first.empty()) return;
   throw OutOfSync(
-      {.component = "check_in_sync", .rank = group.rank(), .size = group.size()},
+      group.context("check_in_sync"),
       fmt::format(
           "the ranks are out of sync: {}{}. Only some ranks changed it (`if (rank == 0)`, another "
           "optimizer, faulty memory)",

@@ -31,7 +31,8 @@ class DeviceId {
 
 inline DeviceId::DeviceId(int gpu) : device_(c10::kCUDA) {
   if (gpu < 0 || gpu > 127) {
-    throw UsageError("device_ids names GPU " + std::to_string(gpu) + "; GPUs are numbered from 0");
+    throw UsageError("device_ids names GPU " + std::to_string(gpu) +
+                     "; give a number from 0 to 127");
   }
   device_.set_index(static_cast<c10::DeviceIndex>(gpu));
 }

@@ -21,15 +21,10 @@
 namespace lockstep {
 namespace {
 
+constexpr std::string_view kSyncBatchNorm = "SyncBatchNorm";
+
 using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
-
-ErrorContext norm_context(const ProcessGroup& group, const char* operation = "") {
-  return {.component = "SyncBatchNorm",
-          .operation = operation,
-          .rank = group.rank(),
-          .size = group.size()};
-}
 
 // Half types are too coarse for statistics.
 at::ScalarType statistics_type(const at::Tensor& input) {
@@ -74,13 +69,13 @@ BatchStatistics statistics_of_all_ranks(const at::Tensor& input, ProcessGroup& g
   try {
     group.all_gather_into_tensor(all, own).wait();
   } catch (const Error&) {
-    rethrow_within(norm_context(group, "forward"));
+    rethrow_within(group.context(kSyncBatchNorm, "forward"));
   }
   const BatchStatistics statistics = combined(all);
   // A rank with two values need not wait for its GPU to know that there are enough.
   if (values_per_channel(input) < 2 && statistics.count.item<double>() < 2) {
     throw UsageError(
-        norm_context(group),
+        group.context(kSyncBatchNorm),
         fmt::format("Expected more than 1 value per channel when training, got {} over all ranks; "
                     "the input of this rank has the sizes {}",
                     statistics.count.item<std::int64_t>(), c10::str(input.sizes())),
@@ -141,7 +136,7 @@ at::Tensor SyncBatchNormNode::through_statistics(const at::Tensor& input, const 
   try {
     group_->all_reduce(sums).wait();
   } catch (const Error&) {
-    rethrow_within(norm_context(*group_, "backward"));
+    rethrow_within(group_->context(kSyncBatchNorm, "backward"));
   }
   const at::Tensor scale = weight * (var_ + eps_).rsqrt() / -count_;
   return normalized(input, scale * sums[1], scale * sums[0], mean_, var_, eps_);
@@ -149,7 +144,7 @@ at::Tensor SyncBatchNormNode::through_statistics(const at::Tensor& input, const 
 
 variable_list SyncBatchNormNode::apply(variable_list&& gradients) {
   if (at::GradMode::is_enabled()) {
-    throw UsageError(norm_context(*group_),
+    throw UsageError(group_->context(kSyncBatchNorm),
                      "backward with create_graph=true is not supported: gradients of gradients "
                      "cannot pass through other ranks' statistics",
                      "compute them on a net that has BatchNorms, or in evaluation mode");

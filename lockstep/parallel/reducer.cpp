@@ -26,34 +26,41 @@ std::vector<NamedTensor> numbered(const std::vector<at::Tensor>& parameters) {
   return named;
 }
 
-std::vector<NamedTensor> checked(std::vector<NamedTensor> parameters) {
+std::vector<NamedTensor> checked(std::vector<NamedTensor> parameters, const ProcessGroup& group) {
   for (const NamedTensor& parameter : parameters) {
     if (!parameter.tensor.defined()) {
-      throw UsageError("[reducer] parameter " + parameter.name + " is undefined");
+      throw UsageError(group.context("reducer"),
+                       fmt::format("parameter {} is undefined", parameter.name),
+                       "give a tensor, or leave it out");
     }
     if (!parameter.tensor.is_leaf()) {
-      throw UsageError("[reducer] " + parameter.name +
-                       " was computed from other tensors: only leaves accumulate gradients");
+      throw UsageError(
+          group.context("reducer"),
+          fmt::format("parameter {} was computed from other tensors, and only leaves accumulate "
+                      "gradients",
+                      parameter.name),
+          "give the tensors that it was computed from");
     }
   }
   return each_tensor_once(std::move(parameters));
 }
 
 // A frozen one is broadcast, too.
-void require_dense_parameters(const std::vector<NamedTensor>& parameters) {
+void require_dense_parameters(const std::vector<NamedTensor>& parameters,
+                              const ProcessGroup& group) {
   for (const auto& [name, parameter] : parameters) {
     if (parameter.layout() == at::kStrided) continue;
-    throw UsageError(fmt::format(
-        "[reducer] parameter {} is sparse, and ranks can only exchange dense ones; register "
-        "parameter.to_dense()",
-        name));
+    throw UsageError(
+        group.context("reducer"),
+        fmt::format("parameter {} is sparse, and ranks can only exchange dense ones", name),
+        "register parameter.to_dense()");
   }
 }
 
-std::int64_t bytes(double mebibytes, std::string_view option) {
+std::int64_t bytes(double mebibytes, std::string_view option, const ProcessGroup& group) {
   if (!(mebibytes >= 0) || mebibytes > 1 << 20) {
-    throw UsageError(
-        fmt::format("[reducer] {} is {}; it must be a size in MiB, 0 or more", option, mebibytes));
+    throw UsageError(group.context("reducer"), fmt::format("{} is {}", option, mebibytes),
+                     "it must be a size in MiB, 0 or more");
   }
   return std::llround(mebibytes * (1 << 20));
 }
@@ -64,10 +71,12 @@ Reducer::Reducer(const std::vector<NamedTensor>& parameters, GroupArgument argum
                  const ReducerOptions& options) {
   const CallScope scope(CallOrigin::wrapping);
   std::shared_ptr<ProcessGroup> group = argument.shared();
-  if (!group) throw UsageError("[reducer] the group is null; call init_process_group()");
-  const BucketLimits limits{bytes(options.first_bucket_mb, "first_bucket_mb"),
-                            bytes(options.bucket_cap_mb, "bucket_cap_mb")};
-  const std::vector<NamedTensor> taken = checked(parameters);
+  if (group == nullptr) {
+    throw UsageError({.component = "reducer"}, "the group is null", "call init_process_group()");
+  }
+  const BucketLimits limits{bytes(options.first_bucket_mb, "first_bucket_mb", *group),
+                            bytes(options.bucket_cap_mb, "bucket_cap_mb", *group)};
+  const std::vector<NamedTensor> taken = checked(parameters, *group);
   const bool any = std::any_of(taken.begin(), taken.end(), [](const NamedTensor& parameter) {
     return parameter.tensor.requires_grad();
   });
@@ -78,12 +87,12 @@ Reducer::Reducer(const std::vector<NamedTensor>& parameters, GroupArgument argum
                                 options.check_finite ? ", check_finite" : "",
                                 options.whole_gradients ? "" : ", divided gradients"));
     check_agreement(*group, "reducer", lines);
-    require_dense_parameters(taken);
+    require_dense_parameters(taken, *group);
   }
   if (!any) {
-    throw UsageError(
-        "[reducer] no parameter requires a gradient, so that there is nothing to "
-        "reduce; use the module without wrapping it");
+    throw UsageError(group->context("reducer"),
+                     "no parameter requires a gradient, so that there is nothing to reduce",
+                     "use the module without wrapping it");
   }
   reduction_ =
       std::make_shared<BackwardReduction>(taken, std::move(group), limits, options, no_sync_depth_);
@@ -107,7 +116,10 @@ std::vector<at::Tensor> Reducer::prepare(std::vector<at::Tensor> outputs) {
 }
 
 void Reducer::register_comm_hook(CommHook hook) {
-  if (!hook) throw UsageError("[reducer] the communication hook is empty");
+  if (!hook) {
+    throw UsageError(reduction_->group().context(), "the communication hook is empty",
+                     "give a function");
+  }
   reduction_->register_comm_hook(std::move(hook));
 }
 

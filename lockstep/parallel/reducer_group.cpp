@@ -7,10 +7,7 @@
 namespace lockstep {
 
 ErrorContext ReducerGroup::context(const std::string& operation) const {
-  return {.component = "reducer",
-          .operation = operation,
-          .rank = group_->rank(),
-          .size = group_->size()};
+  return group_->context("reducer", operation);
 }
 
 void ReducerGroup::require_usable() const {

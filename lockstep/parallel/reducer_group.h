@@ -23,7 +23,7 @@ class ReducerGroup {
 
   ProcessGroup& operator*() const { return *group_; }
   ProcessGroup* operator->() const { return group_.get(); }
-  // Of errors in a step of the operation, such as "reducing gradients".
+  // The context of errors in a step of the operation, such as "reducing gradients".
   ErrorContext context(const std::string& operation = {}) const;
 
   // Runs a function that uses the group. An error ends the group, and is rethrown with a hint at

@@ -9,13 +9,12 @@
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
 #include <c10/core/DeviceGuard.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <fmt/format.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include "lockstep/core/error.h"
-#include "lockstep/parallel/kept_random_numbers.h"
+#include "lockstep/parallel/kept_state.h"
 #include "lockstep/parallel/replicas.h"
 #include "lockstep/parallel/scatter.h"
 
@@ -26,33 +25,15 @@ using at::Tensor;
 using torch::nn::Module;
 using ReplicaOutputs = std::vector<Tensor>;
 
-// The tensors that a forward may write as they were, without a trace in their version counters:
-// earlier forwards may still need them in backward.
-class KeptState {
- public:
-  explicit KeptState(const Module& module) {
-    for (Tensor& buffer : module.buffers()) keep(buffer);
-    // Such as a codebook or averaged weights. In a replica they share the memory of the module.
-    for (Tensor& parameter : module.parameters()) {
-      if (!parameter.requires_grad()) keep(parameter);
-    }
+// The tensors that a forward may write.
+std::vector<Tensor> state_of(const Module& module) {
+  std::vector<Tensor> tensors = module.buffers();
+  // Such as a codebook or averaged weights. In a replica they share the memory of the module.
+  for (const Tensor& parameter : module.parameters()) {
+    if (!parameter.requires_grad()) tensors.push_back(parameter);
   }
-  KeptState(const KeptState&) = delete;
-  KeptState& operator=(const KeptState&) = delete;
-  ~KeptState() {
-    const at::AutoDispatchBelowADInplaceOrView without_versions;
-    for (auto& [tensor, before] : kept_) {
-      if (!at::equal(tensor, before)) tensor.copy_(before);
-    }
-  }
-
- private:
-  void keep(const Tensor& tensor) {
-    if (tensor.layout() == at::kStrided) kept_.push_back({tensor, tensor.detach().clone()});
-  }
-
-  std::vector<std::pair<Tensor, Tensor>> kept_;
-};
+  return tensors;
+}
 
 // Without it, the cache would hold converted weights without a history.
 class NoAutocastCache {
@@ -120,11 +101,13 @@ void check_dimensions(const ReplicaOutputs& before, const ReplicaOutputs& after,
   for (std::size_t i = 0; i < std::min(before.size(), after.size()); ++i) {
     const auto elsewhere = samples_elsewhere(before[i], after[i], dim);
     if (!elsewhere) continue;
-    throw UsageError(fmt::format(
-        "[DataParallel] output {} has its samples in dimension {} (a part of it is {}), but parts "
-        "are put together along dimension {}. Transpose it in forward (for an RNN's states: "
-        "state.transpose(0, 1)), or set .dim if all inputs and outputs have their samples there",
-        i, *elsewhere, sizes_in_words(before[i]), dim));
+    throw UsageError(
+        {.component = "DataParallel"},
+        fmt::format("output {} has its samples in dimension {} (a part of it is {}), but parts "
+                    "are put together along dimension {}",
+                    i, *elsewhere, sizes_in_words(before[i]), dim),
+        "transpose it in forward (for an RNN's states: state.transpose(0, 1)), or set .dim if all "
+        "inputs and outputs have their samples there");
   }
 }
 
@@ -135,7 +118,7 @@ void check_replica(const Replicas& replicas, Module* module, std::int64_t sample
   const at::NoGradGuard no_grad;
   const NoAutocastCache no_cache;
   const c10::OptionalDeviceGuard current(replicas.device(0));
-  const KeptRandomNumbers random(replicas.device(0));
+  const KeptRandomNumbers random({replicas.device(0)});
   const auto outputs = [&](Module& of, std::int64_t of_samples) -> std::optional<ReplicaOutputs> {
     try {
       random.rewind();
@@ -147,13 +130,13 @@ void check_replica(const Replicas& replicas, Module* module, std::int64_t sample
   std::optional<ReplicaOutputs> seen;
   {
     const auto replica = replicas.another();
-    const KeptState state(*replica);
+    const KeptTensors state(state_of(*replica));
     seen = outputs(*replica, samples);
     if (!seen) return;
     if (const auto grown = outputs(*replica, samples + 1)) check_dimensions(*seen, *grown, dim);
   }
   if (module == nullptr) return;
-  const KeptState state(*module);
+  const KeptTensors state(state_of(*module));
   const auto own = outputs(*module, samples);
   if (!own) return;
   const std::string found = output_difference(*own, *seen);
@@ -161,13 +144,14 @@ void check_replica(const Replicas& replicas, Module* module, std::int64_t sample
   // The module may have a state, or random numbers of its own.
   const auto again = outputs(*module, samples);
   if (!again || !output_difference(*own, *again).empty()) return;
-  throw UsageError(fmt::format(
-      "[DataParallel] a replica of {} does not compute what the module computes: for the same "
-      "input, {}. Its clone() calls reset(), which gives members that are not registered other "
-      "values than the module's. Register them (register_buffer, register_parameter), or pass a "
-      "function that makes the same module: {{.make_replica = [=] {{ return "
-      "std::make_shared<NetImpl>(options); }}}}",
-      module->name(), found));
+  throw UsageError(
+      {.component = "DataParallel"},
+      fmt::format("a replica of {} does not compute what the module computes: for the same input, "
+                  "{}. Its clone() calls reset(), which gives members that are not registered "
+                  "other values than the module's",
+                  module->name(), found),
+      "register them (register_buffer, register_parameter), or pass a function that makes the same "
+      "module: {.make_replica = [=] { return std::make_shared<NetImpl>(options); }}");
 }
 
 void check_leaves(const Replicas& replicas, int replica,
@@ -190,14 +174,15 @@ void check_leaves(const Replicas& replicas, int replica,
     left.pop_back();
     if (const auto* leaf = dynamic_cast<torch::autograd::AccumulateGrad*>(&node)) {
       if (parameters.contains(leaf->variable.unsafeGetTensorImpl())) continue;
-      throw UsageError(fmt::format(
-          "[DataParallel] the outputs of replica {} depend on a tensor of shape {} that requires "
-          "grad, but is neither an input nor a registered parameter of the replica. It may have "
-          "another value than the module's, and its gradient would be lost. Use the registered "
-          "parameter in forward (linear->weight, not a second handle on it); or register the "
-          "tensor; or pass .make_replica, a function that makes a module like yours; or call "
-          "requires_grad_(false) on a constant",
-          replica, sizes_in_words(leaf->variable)));
+      throw UsageError(
+          {.component = "DataParallel"},
+          fmt::format("the outputs of replica {} depend on a tensor of shape {} that requires "
+                      "grad, but is neither an input nor a registered parameter of the replica. It "
+                      "may have another value than the module's, and its gradient would be lost",
+                      replica, sizes_in_words(leaf->variable)),
+          "use the registered parameter in forward (linear->weight, not a second handle on it); or "
+          "register the tensor; or pass .make_replica, a function that makes a module like yours; "
+          "or call requires_grad_(false) on a constant");
     }
     for (const auto& edge : node.next_edges()) add(edge);
   }

@@ -11,7 +11,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/core/error.h"
-#include "lockstep/parallel/kept_random_numbers.h"
+#include "lockstep/parallel/kept_state.h"
 #include "lockstep/parallel/scatter.h"
 
 namespace lockstep {

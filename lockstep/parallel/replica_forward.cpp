@@ -37,12 +37,13 @@ void require_fit(const at::Tensor& first, const at::Tensor& part, std::int64_t d
     fits = i == dim || part.size(i) == first.size(i);
   }
   if (fits) return;
-  throw UsageError(fmt::format(
-      "[DataParallel] output {} is {} in replica 0 and {} in another one, so that the parts cannot "
-      "be put together along dimension {}. Return tensors with their samples in that dimension "
-      "(for "
-      "an RNN's states: state.transpose(0, 1)), or set .dim",
-      number, sizes_in_words(first), sizes_in_words(part), dim));
+  throw UsageError(
+      {.component = "DataParallel"},
+      fmt::format("output {} is {} in replica 0 and {} in another one, so that the parts cannot be "
+                  "put together along dimension {}",
+                  number, sizes_in_words(first), sizes_in_words(part), dim),
+      "return tensors with their samples in that dimension (for an RNN's states: "
+      "state.transpose(0, 1)), or set .dim");
 }
 
 at::Tensor gather_one(const Parts& parts, std::int64_t dim, at::Device device, std::size_t number,
@@ -57,9 +58,11 @@ at::Tensor gather_one(const Parts& parts, std::int64_t dim, at::Device device, s
   for (const at::Tensor& part : parts) {
     if (part.dim() <= dim) {
       throw UsageError(
-          fmt::format("[DataParallel] output {} has {} dimensions, so that there is no dimension "
-                      "{} along which the replicas' parts could be put together",
-                      number, part.dim(), dim));
+          {.component = "DataParallel"},
+          fmt::format("output {} has {} dimensions, so that there is no dimension {} along which "
+                      "the replicas' parts could be put together",
+                      number, part.dim(), dim),
+          "return tensors with their samples in that dimension, or set .dim");
     }
     gathered.lengths.push_back(part.size(dim));
     require_fit(parts.front(), part, dim, number);
@@ -186,10 +189,10 @@ void ReplicaForward::gather(const std::vector<TensorPointers>& outputs, at::Devi
     Parts parts;
     for (const TensorPointers& replica : outputs) {
       if (replica.size() != pointers.size()) {
-        throw UsageError(fmt::format(
-            "[DataParallel] replica 0 returned {} tensors and another one {}. Return the same "
-            "number for every part of a batch",
-            pointers.size(), replica.size()));
+        throw UsageError({.component = "DataParallel"},
+                         fmt::format("replica 0 returned {} tensors and another one {}",
+                                     pointers.size(), replica.size()),
+                         "return the same number for every part of a batch");
       }
       workers_->count_moved(*replica[number], static_cast<int>(parts.size()));
       parts.push_back(*replica[number]);
@@ -197,8 +200,10 @@ void ReplicaForward::gather(const std::vector<TensorPointers>& outputs, at::Devi
     const auto is_defined = [](const at::Tensor& part) { return part.defined(); };
     if (std::none_of(parts.begin(), parts.end(), is_defined)) continue;
     if (!all(parts, is_defined)) {
-      throw UsageError(fmt::format(
-          "[DataParallel] output {} is undefined in some replicas and not in others", number));
+      throw UsageError(
+          {.component = "DataParallel"},
+          fmt::format("output {} is undefined in some replicas and not in others", number),
+          "return the same outputs for every part of a batch");
     }
     GatheredOutput gathered;
     *pointers[number] = [&] {

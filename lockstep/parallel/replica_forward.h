@@ -1,54 +1,20 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Public. One forward of a DataParallel, for any module: copies arguments for each replica, splits
-// inputs, runs replicas concurrently, and concatenates outputs.
+// Public. One forward of a DataParallel, for any module: splits inputs, runs replicas concurrently,
+// and concatenates outputs.
 #pragma once
 
-#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
-#include <tuple>
-#include <type_traits>
-#include <utility>
 #include <vector>
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Stream.h>
 #include <c10/util/SmallVector.h>
 #include <torch/nn/module.h>
 
-#include "lockstep/parallel/for_each_tensor.h"
-
 namespace lockstep {
-
-// The type of the copy of an argument that a replica gets. Tensors are handles: the copies share
-// their memory until they are split.
-template <class Argument>
-struct ReplicatedArgument {
-  using Copy = std::decay_t<Argument>;
-  static_assert(std::copy_constructible<Copy>,
-                "DataParallel gives every replica a copy of each argument, and this one cannot be "
-                "copied. Pass a shared_ptr, or make it a member of the module.");
-
-  // Returns the copy with the argument's value category and constness.
-  static decltype(auto) pass(Copy& copy) {
-    if constexpr (std::is_array_v<std::remove_reference_t<Argument>>) {
-      return (copy);  // decayed to a pointer
-    } else {
-      return static_cast<Argument&&>(copy);
-    }
-  }
-};
-
-// Calls the function with every tensor inside the arguments. Arguments of unknown structure have
-// none.
-template <class... Copies, class Function>
-void for_each_input(std::tuple<Copies...>& arguments, Function&& function) {
-  const auto visit = [&]<class Value>(Value& value) {
-    if constexpr (TensorStructure<Value>) for_each_tensor(value, function);
-  };
-  std::apply([&](Copies&... copies) { (visit(copies), ...); }, arguments);
-}
 
 class ReplicaWorkers;
 class Replicas;

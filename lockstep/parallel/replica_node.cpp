@@ -215,15 +215,16 @@ std::vector<int> ReplicaNode::replicas_of_this_thread(const variable_list& gradi
 
 variable_list ReplicaNode::apply(variable_list&& gradients) {
   if (at::GradMode::is_enabled()) {
-    throw UsageError(
-        "[DataParallel] backward with create_graph=true is not supported: gradients of gradients "
-        "cannot pass through the replicas. Compute them on the unwrapped module, model->module()");
+    throw UsageError({.component = "DataParallel"},
+                     "backward with create_graph=true is not supported: gradients of gradients "
+                     "cannot pass through the replicas",
+                     "compute them on the unwrapped module, model->module()");
   }
   const std::lock_guard lock(one_backward_);
   if (graphs_.empty()) {
-    throw Error(
-        "[DataParallel] backward a second time through the same forward, whose graph has been "
-        "freed. Pass retain_graph=true to the first backward, or run forward again");
+    throw Error({.component = "DataParallel"},
+                "backward a second time through the same forward, whose graph has been freed",
+                "pass retain_graph=true to the first backward, or run forward again");
   }
   const bool keep_graphs = std::exchange(keep_graphs_, true);
   std::vector<bool> wanted(targets_.size());

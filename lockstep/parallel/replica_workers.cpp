@@ -11,15 +11,14 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <ATen/ThreadLocalState.h>
 #include <dlfcn.h>
 #include <fmt/format.h>
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/process/cpu.h"
 #include "lockstep/core/process/spinning.h"
-#include "lockstep/libtorch_compat.h"
 #include "lockstep/parallel/errors.h"
+#include "lockstep/parallel/forward_state.h"
 
 namespace lockstep {
 namespace {
@@ -34,11 +33,6 @@ Function* find(const char* name) {
 int set_mkl_threads(int threads) {
   static auto* const set = find<int(int)>("MKL_Set_Num_Threads_Local");
   return set ? set(threads) : 0;
-}
-
-void set_openmp_threads(int threads) {
-  static auto* const set = find<void(int)>("omp_set_num_threads");
-  if (set) set(threads);
 }
 
 struct OpenBlas {
@@ -113,27 +107,6 @@ BlasShare::~BlasShare() {
 // The object whose job this thread is running.
 thread_local const ReplicaWorkers* at_work_for = nullptr;
 
-class AutocastState {
- public:
-  explicit AutocastState(const libtorch::AutocastTypes& types)
-      : types_(libtorch::autocast_types()), cached_(at::autocast::is_autocast_cache_enabled()) {
-    libtorch::set_autocast_types(types);
-    // The caller's thread clears the cache of converted weights when its autocast ends, and would
-    // miss this thread's entries.
-    at::autocast::set_autocast_cache_enabled(false);
-  }
-  AutocastState(const AutocastState&) = delete;
-  AutocastState& operator=(const AutocastState&) = delete;
-  ~AutocastState() {
-    libtorch::set_autocast_types(types_);
-    at::autocast::set_autocast_cache_enabled(cached_);
-  }
-
- private:
-  libtorch::AutocastTypes types_;
-  bool cached_;
-};
-
 // Polls a condition for at most a millisecond. Pauses in between, since another thread may share
 // the core, and yields the core to threads that need it.
 template <class Condition>
@@ -158,8 +131,7 @@ struct ReplicaWorkers::Round {
   std::vector<int> others;  // not the caller's
   std::atomic<std::size_t> others_left = 0;
   std::vector<std::exception_ptr> errors = std::vector<std::exception_ptr>(count);
-  at::ThreadLocalState state = {};
-  libtorch::AutocastTypes autocast = libtorch::autocast_types();
+  ForwardState state = {};
   int threads_each = std::max(1, at::get_num_threads() / count);
 };
 
@@ -184,8 +156,7 @@ void ReplicaWorkers::count_moved(const at::Tensor& tensor, int replica) {
 }
 
 void ReplicaWorkers::perform(Round& round, int index) {
-  const at::ThreadLocalStateGuard state(round.state);
-  const AutocastState autocast(round.autocast);
+  const ForwardStateGuard state(round.state);
   const ThreadShare threads(round.threads_each);
   const auto* outer = std::exchange(at_work_for, this);  // another DataParallel's replica
   try {
@@ -223,9 +194,10 @@ void ReplicaWorkers::start_threads(int count) {
     try {
       threads_.emplace_back([this, worker, seen = rounds_.load()] { serve(worker, seen); });
     } catch (const std::system_error& error) {
-      throw BackendError(fmt::format(
-          "[DataParallel] the system refused a thread for replica {} ({}). Use fewer replicas",
-          worker, error.what()));
+      throw BackendError(
+          {.component = "DataParallel"},
+          fmt::format("the system refused a thread for replica {} ({})", worker, error.what()),
+          "use fewer replicas");
     }
   }
 }
@@ -233,9 +205,9 @@ void ReplicaWorkers::start_threads(int count) {
 void ReplicaWorkers::run(const char* what, int count, const std::function<void(int)>& job,
                          const std::vector<int>& callers) {
   if (at_work_for == this) {
-    throw UsageError(
-        "[DataParallel] a replica called the DataParallel that runs it. Let the module call its "
-        "own layers, not its wrapper");
+    throw UsageError({.component = "DataParallel"},
+                     "a replica called the DataParallel that runs it",
+                     "let the module call its own layers, not its wrapper");
   }
   const std::lock_guard one_run(one_run_);
   Round round{.job = job, .count = count, .others = {}};
@@ -263,16 +235,18 @@ void ReplicaWorkers::run(const char* what, int count, const std::function<void(i
   for (int index = 0; index < count; ++index) {
     const std::exception_ptr& error = round.errors[static_cast<std::size_t>(index)];
     if (!error) continue;
-    std::string cause = "it threw an exception that is not derived from std::exception";
+    const ErrorContext context{
+        .component = "DataParallel",
+        .operation = fmt::format("{} of replica {} of {}", what, index, count)};
+    ErrorDetails details{.cause = "it threw an exception that is not derived from std::exception",
+                         .contexts = {context}};
     try {
       std::rethrow_exception(error);
     } catch (const std::exception& exception) {
-      cause = first_line(exception);
+      details = within(context, exception);
     } catch (...) {
     }
-    throw ReplicaFailed(
-        index, error,
-        fmt::format("[DataParallel] {} of replica {} of {}: {}", what, index, count, cause));
+    throw ReplicaFailed(index, error, std::move(details));
   }
 }
 

@@ -56,10 +56,11 @@ std::vector<ReplicaTensor> matched(const torch::OrderedDict<std::string, at::Ten
     if (is_new) {
       result.push_back({tensor, original});
     } else if (known->second != original) {
-      throw UsageError(fmt::format(
-          "[DataParallel] {} and another name refer to one tensor in a replica, "
-          "but to two in the module. Pass .make_replica, a function that makes a module like yours",
-          item.key()));
+      throw UsageError({.component = "DataParallel"},
+                       fmt::format("{} and another name refer to one tensor in a replica, but to "
+                                   "two in the module",
+                                   item.key()),
+                       "pass .make_replica, a function that makes a module like yours");
     }
   }
   return result;

@@ -38,11 +38,12 @@ std::optional<Scatter> plan_scatter(const std::vector<at::Tensor>& inputs, std::
     if (!input.defined() || input.dim() <= dim) continue;
     if (!samples) samples = input.size(dim);
     if (*samples == input.size(dim)) continue;
-    throw UsageError(fmt::format(
-        "[DataParallel] dimension {} has {} elements in one input and {} in another, so the batch "
-        "cannot be cut. Put the samples of every tensor in that dimension, set .dim, or make a "
-        "tensor without samples a buffer of the module",
-        dim, *samples, input.size(dim)));
+    throw UsageError({.component = "DataParallel"},
+                     fmt::format("dimension {} has {} elements in one input and {} in another, so "
+                                 "the batch cannot be cut",
+                                 dim, *samples, input.size(dim)),
+                     "put the samples of every tensor in that dimension, set .dim, or make a "
+                     "tensor without samples a buffer of the module");
   }
   if (!samples) return {};
   const auto parts = std::clamp<std::int64_t>(*samples, 1, most_parts);

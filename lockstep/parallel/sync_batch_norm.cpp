@@ -89,7 +89,7 @@ void refuse_norms_called_by_type(const Module& net, const std::vector<FoundNorm>
   }
   if (refused.empty()) return;
   throw UsageError(
-      {.component = "convert_sync_batchnorm", .rank = group.rank(), .size = group.size()},
+      group.context("convert_sync_batchnorm"),
       fmt::format(
           "cannot replace {}: only what is in a torch::nn::Sequential can be replaced, since other "
           "C++ code calls a BatchNorm by its type. The net is unchanged",
@@ -162,16 +162,28 @@ void SyncBatchNormImpl::reset_parameters() {
 }
 
 void SyncBatchNormImpl::check(const at::Tensor& input) const {
+  const ErrorContext context =
+      group_ ? group_->context("SyncBatchNorm") : ErrorContext{.component = "SyncBatchNorm"};
   const std::int64_t channels = options.num_features();
-  if (input.defined() && input.dim() >= 2 && input.size(1) == channels && channels > 0) return;
-  throw UsageError(
-      {.component = "SyncBatchNorm",
-       .rank = group_ ? group_->rank() : -1,
-       .size = group_ ? group_->size() : 0},
-      fmt::format("the input {}, but num_features is {}",
-                  input.defined() ? "has the sizes " + c10::str(input.sizes()) : "is undefined",
-                  channels),
-      fmt::format("give it the sizes {{N, {}, ...}}", channels));
+  if (!input.defined() || input.dim() < 2 || input.size(1) != channels || channels == 0) {
+    throw UsageError(
+        context,
+        fmt::format("the input {}, but num_features is {}",
+                    input.defined() ? "has the sizes " + c10::str(input.sizes()) : "is undefined",
+                    channels),
+        fmt::format("give it the sizes {{N, {}, ...}}", channels));
+  }
+  // Ranks count the values of all of them. libtorch refuses them without a remedy.
+  const bool is_alone = !group_ || group_->size() == 1;
+  if (is_alone && is_training() && input.numel() == channels) {
+    throw UsageError(
+        context,
+        fmt::format("Expected more than 1 value per channel when training, got 1: the "
+                    "input has the sizes {}",
+                    c10::str(input.sizes())),
+        "use larger batches or images, leave out the batch of the last sample, or call "
+        "net->eval()");
+  }
 }
 
 at::Tensor SyncBatchNormImpl::forward(const at::Tensor& input) {

@@ -66,7 +66,7 @@ AnnouncedStep announce_step(ProcessGroup& group, JoinStep mine) {
       announced = {step, rank};
       continue;
     }
-    throw UsageError({.component = "join", .rank = group.rank(), .size = group.size()},
+    throw UsageError(group.context("join"),
                      fmt::format("rank {} {} of the model while rank {} {}", announced.root,
                                  name(announced.step), rank, name(step)),
                      "ranks with batches left must all make the same calls");

@@ -125,7 +125,9 @@ Handle open_tcp_store(const StoreTerms& terms, const std::string& host,
   if (std::string_view(error.what()).find("timed out") != std::string_view::npos) {
     throw no_answer(terms);
   }
-  throw BackendError(fmt::format("{}; {}", error.what(), kSameVersion));
+  ErrorDetails details = error.details();
+  details.remedy = kSameVersion;
+  throw BackendError(std::move(details));
 }
 
 }  // namespace

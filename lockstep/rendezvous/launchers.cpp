@@ -82,10 +82,11 @@ std::string first_line_of_hostfile() {
 std::string first_host(const char* variable, const std::string& list) try {
   return expand_hostlist(list, 1).front();
 } catch (const UsageError& error) {
-  throw UsageError(fmt::format(
-      "{} in the environment: {}; set MASTER_ADDR to the host of rank 0 and MASTER_PORT to a port "
-      "that is free there",
-      variable, error.what()));
+  ErrorDetails details = error.details();
+  details.cause = fmt::format("{} in the environment: {}", variable, details.cause);
+  details.remedy =
+      "set MASTER_ADDR to the host of rank 0 and MASTER_PORT to a port that is free there";
+  throw UsageError(std::move(details));
 }
 
 bool disagree(const ForeignLauncher& left, const ForeignLauncher& right) {

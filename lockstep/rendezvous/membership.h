@@ -21,7 +21,8 @@ struct Membership {
   // These count ranks of the job, also in the membership of a subgroup.
   int local_rank = 0;
   int local_world_size = 1;
-  // Reserved for the number of this membership within its job; always 0 today.
+  // The number of this membership within its job, which is part of its keys in the store: 0, since
+  // no rank joins later.
   int generation = 0;
   // Null for a world size of one.
   std::shared_ptr<Store> store;

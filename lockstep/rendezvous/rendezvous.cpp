@@ -195,10 +195,12 @@ void rendezvous_of_mpirun(Membership& member, TcpStoreOptions store_options) {
       throw BackendError(fmt::format("MPI is not built into this Lockstep: {}", kHowToGetMpi));
     }
   } catch (const BackendError& error) {
-    throw BackendError(fmt::format(
-        "mpirun started this rank, but {}; or set MASTER_ADDR to the host of rank 0 and "
-        "MASTER_PORT to a port that is free there",
-        error.what()));
+    ErrorDetails details = error.details();
+    details.cause = "mpirun started this rank, but " + details.cause;
+    if (!details.remedy.empty()) details.remedy += "; ";
+    details.remedy +=
+        "or set MASTER_ADDR to the host of rank 0 and MASTER_PORT to a port that is free there";
+    throw BackendError(std::move(details));
   }
   if constexpr (built_with::mpi) rendezvous_by_mpi(member, std::move(store_options));
 }
@@ -211,14 +213,27 @@ void rendezvous_of_mpirun(Membership& member, TcpStoreOptions store_options) {
   try {
     member.store = join_tcp_store(store_options);
   } catch (const Error&) {
-    throw BackendError(error.what());
+    throw BackendError(error.details());
   }
-  refuse_second_rank_0(member, error.what());
+  refuse_second_rank_0(member, error);
+}
+
+// Returns a name or address of rank 0 that ranks on other machines can reach, too.
+std::string host_of_rank_0(const Membership& member, const std::string& host,
+                           std::chrono::milliseconds timeout) {
+  try {
+    return reachable_host(host, Deadline::after(timeout));
+  } catch (const BackendError& error) {
+    throw BackendError({.rank = member.rank, .size = member.world_size},
+                       "the host of rank 0 cannot be found: " + error.details().cause,
+                       "set MASTER_ADDR, or the host in tcp://host:port, to a name or address of "
+                       "rank 0 that this machine knows (getent hosts NAME)");
+  }
 }
 
 // Uses the store that rank 0 serves.
 void rendezvous_at_rank_0(Membership& member, TcpStoreOptions store_options) {
-  store_options.host = reachable_host(store_options.host, Deadline::after(store_options.timeout));
+  store_options.host = host_of_rank_0(member, store_options.host, store_options.timeout);
   member.address = store_options.host;
   try {
     member.store =
@@ -246,7 +261,7 @@ Membership rendezvous_by_environment(const RendezvousOptions& options) {
     result.store = std::make_shared<PrefixStore>(
         fmt::format("attempt_{}/", attempt),
         join_c10d_store(launch->address, launch->port, result.world_size, options.timeout));
-    result.address = reachable_host(launch->address, Deadline::after(options.timeout));
+    result.address = host_of_rank_0(result, launch->address, options.timeout);
   } else {
     rendezvous_at_rank_0(result, store_options);
   }

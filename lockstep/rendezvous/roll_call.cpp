@@ -390,17 +390,20 @@ std::vector<ProcessIdentity> call_roll(const Membership& membership, const std::
   return apply_verdict(verdict, membership, deadline);
 }
 
-void refuse_second_rank_0(const Membership& membership, const std::string& error) {
+void refuse_second_rank_0(const Membership& membership, const Error& error) {
   const auto groups = membership.store->add(Roll::times_key(membership, 0), 0);
   const Roll roll(membership, std::max<std::int64_t>(groups, 1));
   // The other rank 0 may be about to enter.
   const auto holder = roll.find(0, Deadline::after(kWriteTimeout));
-  if (!holder) throw BackendError(error);
+  if (!holder) throw BackendError(error.details());
   refuse_second(membership, roll, own_entry(membership, holder->backend),
                 Deadline::after(kWriteTimeout));
-  throw BackendError(fmt::format(
-      "{}: another job's rank 0 (pid {} on host {}) is already serving a store at this address",
-      error, holder->process.pid, holder->host));
+  ErrorDetails details = error.details();
+  details.cause += fmt::format(
+      ": another job's rank 0 (pid {} on host {}) is already serving a store at this "
+      "address",
+      holder->process.pid, holder->host);
+  throw BackendError(std::move(details));
 }
 
 }  // namespace lockstep

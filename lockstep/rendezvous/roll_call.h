@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lockstep/core/deadline.h"
+#include "lockstep/core/error.h"
 #include "lockstep/core/process/process_identity.h"
 #include "lockstep/rendezvous/membership.h"
 
@@ -26,6 +27,6 @@ std::vector<ProcessIdentity> call_roll(const Membership& membership, const std::
 // that store.
 // UsageError names both, and the other's group is told if it still waits for ranks. Otherwise the
 // store belongs to another job, and the BackendError adds that to `error`.
-[[noreturn]] void refuse_second_rank_0(const Membership& membership, const std::string& error);
+[[noreturn]] void refuse_second_rank_0(const Membership& membership, const Error& error);
 
 }  // namespace lockstep

@@ -14,15 +14,15 @@
 namespace lockstep {
 
 // Rank 0 no longer serves the store: it ended, or the network failed.
-class StoreLost : public BackendError {
+class StoreLost : public ErrorType<StoreLost, BackendError> {
  public:
-  using BackendError::BackendError;
+  using ErrorType::ErrorType;
 };
 
 // The store does not answer. This tells nothing about missing ranks.
-class StoreSilent : public TimeoutError {
+class StoreSilent : public ErrorType<StoreSilent, TimeoutError> {
  public:
-  using TimeoutError::TimeoutError;
+  using ErrorType::ErrorType;
 };
 
 // The contents of a store, by key.

@@ -49,11 +49,12 @@ std::string StoreClient::ask(Operation operation, const std::string& key, const 
 }
 
 void StoreClient::throw_gone(const std::string& key, const std::exception& error) const {
-  const std::string cause = fmt::format("store {}, key \"{}\": {}", address_, key, error.what());
-  const std::string remedy = fmt::format("has {} ended?", server());
+  ErrorDetails details = within(user_.context, error);
+  details.cause = fmt::format("store {}, key \"{}\": {}", address_, key, details.cause);
+  details.remedy = fmt::format("has {} ended?", server());
   const bool gone = dynamic_cast<const ConnectionClosed*>(&error) != nullptr;
-  if (gone && server_ == Server::rank_0) throw StoreLost(user_.context, cause, remedy);
-  throw BackendError(user_.context, cause, remedy);
+  if (gone && server_ == Server::rank_0) throw StoreLost(std::move(details));
+  throw BackendError(std::move(details));
 }
 
 // Sends a request that a working server answers at once, and returns the reply.

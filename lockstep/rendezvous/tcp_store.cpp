@@ -27,10 +27,11 @@ ErrorContext context_of(const TcpStoreOptions& options) {
 // Throws an error of this type.
 template <class SomeError>
 [[noreturn]] void throw_not_served(const TcpStoreOptions& options, const SomeError& error) {
-  throw SomeError(context_of(options),
-                  fmt::format("the store at {} cannot be served: {}",
-                              describe(options.host, options.port), error.what()),
-                  "choose another host or port");
+  ErrorDetails details = within(context_of(options), error);
+  details.cause = fmt::format("the store at {} cannot be served: {}",
+                              describe(options.host, options.port), details.cause);
+  details.remedy = "choose another host or port";
+  throw SomeError(std::move(details));
 }
 
 Key store_key(const TcpStoreOptions& options) {
@@ -135,8 +136,9 @@ std::shared_ptr<Store> join_tcp_store(const TcpStoreOptions& options) {
                                    options.timeout.count() / 1000.0),
                        "is rank 0, which serves it, running there?");
   } catch (const BackendError& error) {
-    throw BackendError(context_of(options),
-                       fmt::format("the store at {} cannot be reached: {}", address, error.what()));
+    ErrorDetails details = within(context_of(options), error);
+    details.cause = fmt::format("the store at {} cannot be reached: {}", address, details.cause);
+    throw BackendError(std::move(details));
   }
   return std::make_shared<TcpStore>(options, options.port);
 }

@@ -15,10 +15,6 @@
 namespace lockstep::detail {
 namespace {
 
-ErrorContext evaluation_on(const ProcessGroup& group) {
-  return {.component = "evaluate", .rank = group.rank(), .size = group.size()};
-}
-
 std::string shape_of(const at::Tensor& tensor) {
   return fmt::format("[{}]", fmt::join(tensor.sizes(), ", "));
 }
@@ -42,28 +38,28 @@ std::int64_t agreed_number_of_sums(const std::vector<Share>& shares, const Proce
   for (std::size_t rank = 0; rank < shares.size(); ++rank) {
     const Share& share = shares[rank];
     if (share.sampler_ranks != group.size() || share.sampler_rank != static_cast<int>(rank)) {
-      throw UsageError(evaluation_on(group),
+      throw UsageError(group.context("evaluate"),
                        fmt::format("the sampler of rank {} deals the samples of rank {} of {}",
                                    rank, share.sampler_rank, share.sampler_ranks),
                        "make it for this group: DistributedSampler(data, group)");
     }
     if (share.samples != shares.front().samples || share.seed != shares.front().seed) {
       throw UsageError(
-          evaluation_on(group),
+          group.context("evaluate"),
           fmt::format("the sampler of rank 0 has {} samples and the seed {}, the "
                       "sampler of rank {} has {} and {}",
                       shares.front().samples, shares.front().seed, rank, share.samples, share.seed),
           "make it with the same data set and options on every rank");
     }
     if (share.loaded != share.expected) {
-      throw UsageError(evaluation_on(group),
+      throw UsageError(group.context("evaluate"),
                        fmt::format("the loader of rank {} yields {} samples, the sampler {}", rank,
                                    share.loaded, share.expected),
                        "pass the sampler that the loader was made with, and leave the loader's "
                        "drop_last off");
     }
     if (sums != 0 && share.sums != 0 && share.sums != sums) {
-      throw UsageError(evaluation_on(group),
+      throw UsageError(group.context("evaluate"),
                        fmt::format("the metric returned {} sums on rank {} and {} on a lower one",
                                    share.sums, rank, sums),
                        "return the same number on all ranks");
@@ -71,7 +67,7 @@ std::int64_t agreed_number_of_sums(const std::vector<Share>& shares, const Proce
     sums = std::max(sums, share.sums);
   }
   if (sums != 0) return sums;
-  throw UsageError(evaluation_on(group),
+  throw UsageError(group.context("evaluate"),
                    "there is nothing to evaluate: the data set is empty, or the metric returned a "
                    "tensor without elements");
 }
@@ -115,13 +111,13 @@ bool EvaluatedBatches::take(c10::ArrayRef<at::Tensor*> tensors) {
   for (const at::Tensor* tensor : tensors) {
     if (tensor->dim() > 0 && samples < 0) samples = tensor->size(0);
     if (tensor->dim() == 0 || tensor->size(0) != samples) {
-      throw UsageError(evaluation_on(group_),
+      throw UsageError(group_.context("evaluate"),
                        fmt::format("a batch has a tensor of shape {} and {} samples",
                                    shape_of(*tensor), std::max<std::int64_t>(samples, 0)),
                        "the samples must be in dimension 0 of each tensor");
     }
   }
-  if (samples < 0) throw UsageError(evaluation_on(group_), "a batch holds no tensor");
+  if (samples < 0) throw UsageError(group_.context("evaluate"), "a batch holds no tensor");
   const std::int64_t counted = std::clamp<std::int64_t>(padding_starts_ - loaded_, 0, samples);
   loaded_ += samples;
   for (at::Tensor* tensor : tensors) {
@@ -138,7 +134,7 @@ void EvaluatedBatches::add(const at::Tensor& sums) {
   } else if (flat.numel() == sums_.numel()) {
     sums_ += flat;
   } else {
-    throw UsageError(evaluation_on(group_),
+    throw UsageError(group_.context("evaluate"),
                      fmt::format("the metric returned {} sums for one batch and {} for another",
                                  sums_.numel(), flat.numel()),
                      "return the same number each time");
@@ -170,7 +166,7 @@ Evaluation EvaluatedBatches::over_ranks() const {
 
 void require_order(bool ordered, const ProcessGroup& group) {
   if (ordered) return;
-  throw UsageError(evaluation_on(group),
+  throw UsageError(group.context("evaluate"),
                    "the loader's enforce_ordering is off: padding could come before other samples "
                    "and be counted",
                    "leave it on");
@@ -179,7 +175,7 @@ void require_order(bool ordered, const ProcessGroup& group) {
 at::Tensor count_right(const at::Tensor& output, const at::Tensor& target,
                        const ProcessGroup& group) {
   if (output.dim() != 2 || target.dim() != 1 || output.size(0) != target.size(0)) {
-    throw UsageError(evaluation_on(group),
+    throw UsageError(group.context("evaluate"),
                      fmt::format("accuracy() takes outputs {{samples, classes}} and targets "
                                  "{{samples}}, not {} and {}",
                                  shape_of(output), shape_of(target)),

@@ -191,6 +191,10 @@ auto output_of(Model& model, const Input& input) {
 template <class Model, class Loader, class Metric>
 Evaluation evaluate(Model&& model, Loader& loader, const DistributedSampler& sampler,
                     GroupArgument group, Metric&& metric, const EvaluateOptions& options = {}) {
+  static_assert(
+      requires { loader.begin(); },
+      "an evaluation takes a range of batches: *loader, if loader is what "
+      "torch::data::make_data_loader() returned");
   const CallScope scope(CallOrigin::evaluate);
   if constexpr (requires { loader.options().enforce_ordering; }) {
     detail::require_order(loader.options().enforce_ordering, group.get());

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -15,12 +16,14 @@
 
 #include <c10/util/Type.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "lockstep/checkpoint/optimizer/optimizer_fields.h"
 #include "lockstep/comm/objects.h"
 #include "lockstep/comm/types/call_origin.h"
+#include "lockstep/parallel/distinct_parameters.h"
 #include "lockstep/parallel/model_agreement.h"
-#include "lockstep/train/learning_rate.h"
+#include "lockstep/train/watched_metric.h"
 
 namespace lockstep {
 namespace {
@@ -37,6 +40,7 @@ std::vector<OptionRule> rules_for(const TrainerOptions& options, const ProcessGr
   const bool divides = !options.distributed.whole_gradients;
   const bool compares = options.check_in_sync > 0;
   const double max_norm = options.max_grad_norm.value_or(0);
+  const double ema_decay = options.ema_decay.value_or(0);
   const std::int64_t every = options.checkpoints ? options.checkpoints->every_steps : 0;
   return {
       {options.epochs < 1, fmt::format("{} epochs", options.epochs), "train for at least 1"},
@@ -45,6 +49,11 @@ std::vector<OptionRule> rules_for(const TrainerOptions& options, const ProcessGr
        "a step needs at least 1 batch"},
       {options.patience < 0, fmt::format("patience is {}", options.patience),
        "give a number of epochs, or 0"},
+      {!(options.lr_scale > 0 && std::isfinite(options.lr_scale)),
+       fmt::format("lr_scale is {}", options.lr_scale),
+       "it must be positive, such as group->size()"},
+      {!(ema_decay >= 0 && ema_decay < 1), fmt::format("ema_decay is {}", ema_decay),
+       "it must be from 0 to below 1, such as 0.999"},
       {!(max_norm >= 0), fmt::format("max_grad_norm is {}", max_norm), "it must not be negative"},
       {!distributed && group.size() > 1, "single and data_parallel train in one process",
        "use TrainingMode::distributed"},
@@ -53,6 +62,8 @@ std::vector<OptionRule> rules_for(const TrainerOptions& options, const ProcessGr
        fmt::format("{} replicas need TrainingMode::data_parallel", options.data_parallel.replicas),
        {}},
       {every < 0, fmt::format("checkpoints every {} steps", every), "give a positive number, or 0"},
+      {options.restore_best && options.checkpoints && options.checkpoints->keep_best < 1,
+       "restore_best needs the checkpoint of the best evaluation", "set keep_best to at least 1"},
       {options.batches_per_line < 0 || options.check_in_sync < 0,
        fmt::format("a line every {} batches, ranks compared every {} steps",
                    options.batches_per_line, options.check_in_sync),
@@ -70,7 +81,6 @@ using Lines = std::vector<std::string>;
 
 constexpr const char* kModes[] = {"automatic", "single", "data_parallel", "distributed"};
 constexpr const char* kBuffers[] = {"of_rank_0", "mean", "own"};
-constexpr const char* kDecays[] = {"none", "step", "cosine"};
 
 template <class Enumeration, std::size_t n>
 const char* word(const char* const (&words)[n], Enumeration value) {
@@ -82,6 +92,26 @@ std::string optional_text(const std::optional<Value>& value) {
   return value ? fmt::format("{}", *value) : "none";
 }
 
+void add_plateau(Lines& lines, const std::optional<optim::ReduceLROnPlateauOptions>& plateau) {
+  lines.push_back(fmt::format("reduce_lr_on_plateau {}", plateau ? "yes" : "none"));
+  if (!plateau) return;
+  lines.push_back(
+      fmt::format("reduce_lr_on_plateau with factor {}, patience {}, threshold {} ({}), cooldown "
+                  "{}, min_lr {}, "
+                  "eps {}",
+                  plateau->factor, plateau->patience, plateau->threshold,
+                  plateau->threshold_mode == optim::ThresholdMode::rel ? "relative" : "absolute",
+                  plateau->cooldown, fmt::join(plateau->min_lr, " "), plateau->eps));
+}
+
+void add_schedule(Lines& lines, const std::optional<optim::LRSchedule>& schedule) {
+  lines.push_back(fmt::format("lr_schedule {}", schedule ? "yes" : "none"));
+  if (!schedule) return;
+  for (const auto& [name, number] : schedule->numbers()) {
+    lines.push_back(fmt::format("lr_schedule with {} {}", name, number));
+  }
+}
+
 void add_options(Lines& lines, const TrainerOptions& options) {
   const auto add = [&](std::string_view name, const auto& value) {
     lines.push_back(fmt::format("{} {}", name, value));
@@ -91,20 +121,19 @@ void add_options(Lines& lines, const TrainerOptions& options) {
   add("accumulation_steps", options.accumulation_steps);
   add("max_grad_norm", optional_text(options.max_grad_norm));
   add("amp", options.amp ? c10::toString(*options.amp) : "none");
+  add("watch", fmt::format("'{}', {} is better", options.watch.name,
+                           options.watch.lower_is_better ? "lower" : "higher"));
   add("patience", options.patience);
+  add("ema_decay", optional_text(options.ema_decay));
+  add("evaluate_ema", options.evaluate_ema);
+  add("restore_best", options.restore_best);
   add("check_finite", options.check_finite);
   add("check_in_sync", options.check_in_sync);
   add("shard_optimizer", options.shard_optimizer);
   add("sync_batchnorm", options.sync_batchnorm);
   add("evaluation_buffers", word(kBuffers, options.evaluation_buffers));
-  const LearningRateSchedule& schedule = options.schedule;
-  add("schedule.base", schedule.base);
-  add("schedule.scale", schedule.scale);
-  add("schedule.steps", schedule.steps);
-  add("schedule.decay", word(kDecays, schedule.decay));
-  add("schedule.decay_steps", schedule.decay_steps);
-  add("schedule.decay_factor", schedule.decay_factor);
-  add("schedule.minimum", schedule.minimum);
+  add("lr_scale", options.lr_scale);
+  add_plateau(lines, options.reduce_lr_on_plateau);
   add("checkpoints", options.checkpoints ? "yes" : "none");
   if (!options.checkpoints) return;
   add("checkpoints.every_steps", options.checkpoints->every_steps);
@@ -185,7 +214,7 @@ void add_fit(Lines& lines, const FitOptions& fit) {
 }  // namespace
 
 ErrorContext trainer_on(const ProcessGroup& group) {
-  return {.component = "Trainer", .rank = group.rank(), .size = group.size()};
+  return group.context("Trainer");
 }
 
 TrainerOptions resolved(TrainerOptions options, const ProcessGroup& group) {
@@ -201,16 +230,30 @@ TrainerOptions resolved(TrainerOptions options, const ProcessGroup& group) {
   if (broken != rules.end()) {
     throw UsageError(trainer_on(group), broken->fault, broken->remedy);
   }
-  check_schedule(options.schedule);
   return options;
 }
 
-void check_same_training(ProcessGroup& group, const TrainerOptions& options, const FitOptions& fit,
+void check_fit(const ProcessGroup& group, const TrainerOptions& options, const FitOptions& fit) {
+  if (const char* const option = option_of_evaluation(options);
+      option != nullptr && !fit.evaluate) {
+    throw UsageError(trainer_on(group), fmt::format("{} needs the function evaluate", option),
+                     "give fit() .evaluate, or leave the option out");
+  }
+  const auto null = std::ranges::find(fit.callbacks, nullptr);
+  if (null == fit.callbacks.end()) return;
+  throw UsageError(trainer_on(group),
+                   fmt::format("callback {} of fit() is null", null - fit.callbacks.begin()),
+                   "make an object for it, or leave it out");
+}
+
+void check_same_training(ProcessGroup& group, const TrainerOptions& options,
+                         const std::optional<optim::LRSchedule>& schedule, const FitOptions& fit,
                          const torch::optim::Optimizer& optimizer, const GradScaler& scaler) {
   if (group.size() == 1) return;
   const CallScope scope(CallOrigin::trainer);
   Lines lines;
   add_options(lines, options);
+  add_schedule(lines, schedule);
   add_optimizer(lines, optimizer);
   add_scaler(lines, scaler);
   add_fit(lines, fit);
@@ -228,6 +271,24 @@ void check_same_number(ProcessGroup& group, double number, const char* what, con
         trainer_on(group),
         fmt::format("{} is {} on rank 0 and {} on rank {}", what, numbers[0], numbers[rank], rank),
         remedy);
+  }
+}
+
+void check_same_parameters(ProcessGroup& group, const torch::nn::Module& module,
+                           const std::string& trained) {
+  if (group.size() == 1) return;
+  const CallScope scope(CallOrigin::trainer);
+  const std::vector<std::string> all = all_gather_object(std::string_view(trained), group);
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    const auto [other, first] = std::ranges::mismatch(all[rank], all[0]);
+    if (other == all[rank].end() || first == all[0].end()) continue;
+    const auto number = static_cast<std::size_t>(first - all[0].begin());
+    const bool on_0 = *first == '1';
+    throw UsageError(trainer_on(group),
+                     fmt::format("parameter {} is {} on rank 0 and {} on rank {}",
+                                 distinct_named_parameters(module).at(number).name,
+                                 on_0 ? "trained" : "frozen", on_0 ? "frozen" : "trained", rank),
+                     "freeze and unfreeze alike on every rank");
   }
 }
 

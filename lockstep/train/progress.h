@@ -11,7 +11,7 @@
 
 namespace lockstep {
 
-// Emits a line every steps_per_line steps: "epoch 1/2, step 100/938: loss 0.4312, 0.345 ms a
+// Emits a line every steps_per_line steps: "epoch 1/2, step 100/938: loss 0.4312, 0.345 ms per
 // batch". The time is the mean since the previous line, or since the object was made. Not
 // thread-safe.
 class Progress {

@@ -14,6 +14,7 @@
 
 #include "lockstep/comm/clock_offset.h"
 #include "lockstep/comm/objects.h"
+#include "lockstep/comm/on_rank_0.h"
 #include "lockstep/comm/types/call_origin.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/file/whole_file.h"
@@ -24,28 +25,11 @@
 namespace lockstep {
 namespace {
 
-// Every rank throws the error of rank 0.
-void require_writable_file(const std::filesystem::path& file, ProcessGroup& group) {
-  std::string fault;
-  if (group.rank() == 0) {
-    try {
-      check_can_write(file);
-    } catch (const UsageError& error) {
-      fault = std::string("U") + error.what();
-    } catch (const BackendError& error) {
-      fault = std::string("B") + error.what();
-    }
-  }
-  fault = broadcast_object(fault, 0, group);
-  if (fault.starts_with('U')) throw UsageError(fault.substr(1));
-  if (fault.starts_with('B')) throw BackendError(fault.substr(1));
-}
-
-std::size_t capacity_of(const TraceOptions& options) {
+std::size_t capacity_of(const TraceOptions& options, const ProcessGroup& group) {
   constexpr std::int64_t kMost = 100'000'000;
   if (options.spans >= 0 && options.spans <= kMost) return static_cast<std::size_t>(options.spans);
-  throw UsageError(
-      fmt::format("[Trace] {} spans cannot be kept; give 0 to {}", options.spans, kMost));
+  throw UsageError(group.context("Trace"), fmt::format("{} spans cannot be kept", options.spans),
+                   fmt::format("give 0 to {}", kMost));
 }
 
 void send_text(const std::string& text, int to, ProcessGroup& group) {
@@ -83,14 +67,13 @@ Trace::Span::~Span() = default;
 
 struct Trace::Recording {
   Recording(std::filesystem::path path, GroupArgument argument, const TraceOptions& options)
-      : file(std::move(path)), group(argument.shared()), capacity(capacity_of(options)) {
+      : file(std::move(path)), group(argument.shared()), capacity(capacity_of(options, *group)) {
     if (group->size() > 1 && group->backend() == "thread") {
-      throw UsageError(
-          "[Trace] ranks that are threads share one recording; trace ranks that are "
-          "processes");
+      throw UsageError(group->context("Trace"), "ranks that are threads share one recording",
+                       "trace ranks that are processes");
     }
     const CallScope scope(CallOrigin::trace);
-    require_writable_file(file, *group);
+    on_rank_0(*group, [&] { check_can_write(file); });
     offset = measure_clock_offset(name_of_this_clock(), *group);
     recorder.emplace(capacity);
     const auto starts = all_gather_object(monotonic_nanoseconds() + offset.nanoseconds, group);
@@ -162,7 +145,9 @@ Trace::~Trace() {
 }
 
 void Trace::finish() {
-  if (!recording_) throw UsageError("[Trace] finish() was called before");
+  if (!recording_) {
+    throw UsageError({.component = "Trace"}, "finish() was called before", "call it once");
+  }
   const CallScope scope(CallOrigin::trace);
   const std::unique_ptr<Recording> recording = std::move(recording_);
   if (recording->group->rank() == 0) {

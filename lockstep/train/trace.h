@@ -23,11 +23,12 @@ struct TraceOptions {
   std::int64_t spans = 262'144;
 };
 
-// Records from construction to finish(): each batch that a MemoryLoader makes ("data"); forward,
-// backward, optimizer and evaluation of a Trainer; the launch of each bucket of gradients, and its
-// time until arrival; every wait for a collective; each save of a Trainer and the writing of each
-// checkpoint; and the program's own Spans. One Trace at a time in a process. Backward, and spans of
-// any thread, must have ended before finish() and destruction.
+// Records from construction to finish(): each batch that a MemoryLoader makes, or that the loop
+// over a DataLoader waits for ("data"); forward, backward, optimizer and evaluation of a Trainer;
+// the launch of each bucket of gradients, and its time until arrival; every wait for a collective;
+// each save of a Trainer and the writing of each checkpoint; and the program's own Spans. One Trace
+// at a time in a process. Backward, and spans of any thread, must have ended before finish() and
+// destruction.
 class Trace {
  public:
   // Marks the time from construction to destruction, on this thread. Costs an atomic load if there

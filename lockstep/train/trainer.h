@@ -10,13 +10,25 @@
 // A program can do all of this without a Trainer: docs/modes.md and the examples show the loop.
 #pragma once
 
+#include <concepts>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
+#include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
+#include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
+#include "lockstep/amp/autocast.h"
 #include "lockstep/comm/group_argument.h"
+#include "lockstep/comm/types/call_origin.h"
+#include "lockstep/data/distributed_sampler.h"
+#include "lockstep/optim/averaged_model.h"
+#include "lockstep/parallel/for_each_tensor.h"
+#include "lockstep/train/evaluate.h"
+#include "lockstep/train/share_buffers.h"
 #include "lockstep/train/trainer_core.h"
 #include "lockstep/train/trainer_options.h"
 
@@ -36,13 +48,25 @@ class Trainer : public TrainerCore {
   // other or the group.
   Trainer(Handle module, GroupArgument group, TrainerOptions options = {})
       : TrainerCore(group.shared(), std::move(options)),
-        model_(std::move(module), group, this->options()) {}
+        model_(std::move(module), group, this->options()) {
+    if (!this->options().ema_decay) return;
+    const DataParallelOptions& copies = this->options().data_parallel;
+    ema_.emplace(model_.module_,
+                 ExponentialMovingAverageOptions{.decay = *this->options().ema_decay,
+                                                 .make_replica = copies.make_replica,
+                                                 .trust_constructors = copies.trust_constructors});
+    average_with(*ema_);
+  }
   Trainer(M& module, GroupArgument group, TrainerOptions options = {}) requires PlainModule<M>
       : Trainer(handle_of(module), std::move(group), std::move(options)) {}
 
   Model& model() { return model_; }
   const Model& model() const { return model_; }
+  // The average of the weights; null without .ema_decay. Its module() is made as .data_parallel
+  // says.
+  ExponentialMovingAverage<M>* ema() { return ema_ ? &*ema_ : nullptr; }
   using TrainerCore::group;
+  using TrainerCore::load_best;
   using TrainerCore::optimizer;  // UsageError before optimize_with()
   using TrainerCore::scaler;     // enabled only with .amp = at::kHalf
 
@@ -65,26 +89,82 @@ class Trainer : public TrainerCore {
   // batch)` returns the mean loss over the batch as a tensor of one element. The range or the
   // function chooses the device of a batch. Every rank needs the same number of batches. Returns a
   // summary per epoch; for an epoch that was resumed in its middle, it covers the rest. Exceptions
-  // of the functions pass through and leave the trainer usable, unless the group is unusable.
+  // of the functions pass through and leave the trainer usable, unless the group is unusable or
+  // there are checkpoints.
   //
-  // With checkpoints, fit() can be called once, and the last checkpoint is on the disk when it
-  // returns: BackendError if it could not be written.
+  // A callback may freeze and unfreeze parameters before an epoch, alike on every rank: the module
+  // is then wrapped again, so register communication hooks after it. UsageError if the optimizer is
+  // sharded.
+  //
+  // With checkpoints, fit() can be called once: to go on after an exception, make another trainer
+  // with .resume. The last checkpoint is on the disk when fit() returns: BackendError if it could
+  // not be written.
   template <class Batches, class LossFunction>
   std::vector<EpochSummary> fit(Batches&& batches, LossFunction&& loss,
                                 const FitOptions& options = {}) {
     const std::int64_t batches_per_step = this->options().accumulation_steps;
-    const auto run_batches = [&](const detail::TrainOn& train_on) {
-      model_.train();
-      detail::for_each_batch(batches, batches_per_step, [&](auto& batch, bool is_last) {
-        const auto loss_of_batch = [&] { return loss(model_, batch); };
-        train_on({detail::samples_in(batch), is_last, loss_of_batch});
-      });
-    };
-    return run_epochs(run_batches, options);
+    constexpr bool kRange = detail::BatchRange<Batches>;
+    static_assert(kRange,
+                  "fit() takes a range of batches: *loader, if loader is what "
+                  "torch::data::make_data_loader() returned");
+    if constexpr (kRange) {
+      const auto run_batches = [&](const detail::TrainOn& train_on) {
+        model_.train();
+        detail::for_each_batch(batches, batches_per_step, [&](auto& batch, bool is_last) {
+          constexpr bool kTensor = std::convertible_to<decltype(loss(model_, batch)), at::Tensor>;
+          static_assert(kTensor,
+                        "the loss function of fit() returns a tensor of one element: not "
+                        "loss.item<float>(), and not nothing");
+          if constexpr (kTensor) {
+            const auto loss_of_batch = [&] { return loss(model_, batch); };
+            train_on({detail::samples_in(batch), is_last, loss_of_batch});
+          }
+        });
+      };
+      return run_epochs(run_batches, detail::batches_in(batches), options);
+    } else {
+      return {};
+    }
+  }
+
+  // Collective. Returns the mean loss over the samples of a data set that the ranks share, for the
+  // callback evaluate. The loader, the sampler, the mode of the module, the buffers and the errors
+  // are those of evaluate() (evaluate.h); `loss(model, batch)` returns the mean over the batch, as
+  // in fit(), and runs within Autocast with .amp.
+  template <class Loader, class LossFunction>
+  double validation_loss(Loader& loader, const DistributedSampler& sampler, LossFunction&& loss) {
+    const CallScope scope(CallOrigin::evaluate);
+    if constexpr (requires { loader.options().enforce_ordering; }) {
+      detail::require_order(loader.options().enforce_ordering, group());
+    }
+    torch::nn::Module& module = *pointer_of(model_.module_);
+    share_buffers(module, group(), options().evaluation_buffers);
+    const detail::EvaluationMode mode(&module);
+    const auto device = detail::device_of(&module);
+    detail::EvaluatedBatches batches(sampler, group(), device);
+    for (const auto& loaded : loader) {
+      auto batch = loaded;
+      c10::SmallVector<at::Tensor*, 4> tensors;
+      const auto note = [&](at::Tensor& tensor) { tensors.push_back(&tensor); };
+      for_each_tensor(batch.data, note);
+      for_each_tensor(batch.target, note);
+      if (!batches.take(tensors)) continue;
+      std::optional<Autocast> autocast;
+      if (options().amp && device) autocast.emplace(*device, options().amp);
+      const at::Tensor mean = loss(model_, batch);
+      batches.add(mean.to(at::kDouble).mul(tensors.front()->size(0)));
+    }
+    return batches.over_ranks().mean();
   }
 
  private:
+  std::shared_ptr<DistributedDataParallelBase> wrap_again() override {
+    model_.wrap_again(GroupArgument(group()), options());
+    return model_.base();
+  }
+
   Model model_;
+  std::optional<ExponentialMovingAverage<M>> ema_;
 };
 
 template <ModuleHolder M, class Group>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Public. The options and callbacks of a Trainer, and its summaries of steps and epochs.
+// Public. The options of a Trainer. What fit() takes is in fit_options.h.
 #pragma once
 
 #include <cstdint>
@@ -9,15 +9,15 @@
 #include <string>
 #include <vector>
 
-#include <ATen/core/Tensor.h>
 #include <c10/core/ScalarType.h>
 
-#include "lockstep/data/epoch_sampler.h"
+#include "lockstep/optim/lr_scheduler.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/distributed_data_parallel_options.h"
 #include "lockstep/tensor/named_tensor.h"
-#include "lockstep/train/learning_rate.h"
+#include "lockstep/train/fit_options.h"
 #include "lockstep/train/share_buffers.h"
+#include "lockstep/train/trainer_schedule.h"
 
 namespace lockstep {
 
@@ -34,26 +34,36 @@ struct TrainerCheckpointOptions {
   // The number of steps between two saves, besides those at the end of each epoch. 0: only at the
   // end.
   std::int64_t every_steps = 0;
-  // fit() resumes from the newest checkpoint, if there is one: with the initial learning rates of
-  // the checkpoint, and with the schedule of this program. `log` gets a line if the program's rates
-  // or schedule differ. Without this, a folder that has checkpoints is an error.
+  // fit() resumes from the newest checkpoint, if there is one: with the learning rates of the
+  // checkpoint, and with the schedule and lr_scale of this program. `log` gets a line if the
+  // program's rates or schedule differ. Without this, a folder that has checkpoints is an error.
   bool resume = false;
   int keep_last = 2;
-  // The number of checkpoints to keep for their evaluations; they may be among the newest.
+  // The number of checkpoints to keep for their evaluations; they may be among the newest. With at
+  // least 1, the link `best` in the folder points to the best.
   int keep_best = 1;
   // Tensors to save and load with the model, such as the mean and standard deviation of a
   // standardization.
   std::vector<NamedTensor> tensors = {};
 };
 
+// The metric of an evaluation that decides what is best.
+struct WatchedMetric {
+  // Needed if evaluate() returns several.
+  std::string name = {};
+  // By default the highest is the best. fit() refuses that for a metric that decides something and
+  // has "loss", "error" or "perplexity" in its name, unless `name` names it.
+  bool lower_is_better = false;
+};
+
 // Ranks compare the options when fit() begins, together with the options of the optimizer, the
 // scaler and the sampler: UsageError on every rank, which names the first difference. At the end of
 // an epoch they also compare the learning rate, and the number that evaluate() returned if it
-// decides something. Not compared: log, batches_per_line, the checkpoints' folder, keep_last and
-// keep_best, which only rank 0 uses; the devices of `distributed`, whose other options are compared
-// when the model is wrapped; the order of batches without a sampler; what callbacks do; and the
-// options of an optimizer other than libtorch's SGD, Adam, AdamW, RMSprop and Adagrad, except its
-// learning rates.
+// decides something. Not compared: log, batches_per_line, tensorboard, progress, the checkpoints'
+// folder, keep_last and keep_best, which only rank 0 uses; the devices of `distributed`, whose
+// other options are compared when the model is wrapped; the order of batches without a sampler;
+// what callbacks do; and the options of an optimizer other than libtorch's SGD, Adam, AdamW,
+// RMSprop and Adagrad, except its learning rates.
 struct TrainerOptions {
   TrainingMode mode = TrainingMode::automatic;
   std::int64_t epochs = 1;
@@ -64,12 +74,33 @@ struct TrainerOptions {
   std::optional<double> max_grad_norm = {};
   // at::kBFloat16 or at::kHalf: the loss function runs within Autocast. float16 is also scaled.
   std::optional<at::ScalarType> amp = {};
-  // Multiplies the optimizer's learning rates, so leave its base at 1. Unless it is flat, it sets
-  // them before each step.
-  LearningRateSchedule schedule = {};
+  // Multiplies the learning rates of the optimizer, once, when the trainer gets it. The linear
+  // scaling rule of Goyal et al. 2017 takes group->size() if the batch size of each rank stays,
+  // with a warm-up in .lr_schedule. A OneCycleLR, whose rates are its own, is refused.
+  double lr_scale = 1;
+  // Sets the rates after each step. It starts from the rates of the optimizer, and keeps in
+  // proportion what a callback or .reduce_lr_on_plateau makes of a rate.
+  TrainerSchedule lr_schedule = {};
+  // Reduces the rates if evaluations stop improving. Its patience counts epochs. `mode` follows
+  // from .watch.
+  std::optional<optim::ReduceLROnPlateauOptions> reduce_lr_on_plateau = {};
+  // Averages the weights over the steps with this decay, from 0 to below 1, as an
+  // ExponentialMovingAverage does; Trainer::ema() has the average. A step that float16 skips does
+  // not count. Checkpoints have it, in tensors.safetensors: "ema.module." and the parameter's name.
+  std::optional<double> ema_decay = {};
+  // With ema_decay: the callback evaluate finds the averaged weights in the module, so that the
+  // best evaluation is of these, and .restore_best and load_best() give the module the averages.
+  bool evaluate_ema = true;
+  // What .patience, .reduce_lr_on_plateau, .restore_best and the best checkpoint go by. The score
+  // of a checkpoint is the metric, or its negative if lower is better.
+  WatchedMetric watch = {};
   // The number of consecutive epochs without a better evaluation after which training ends. 0:
   // never. Needs the callback evaluate.
   std::int64_t patience = 0;
+  // fit() ends with the weights and buffers of the best evaluation instead of the last ones: with
+  // checkpoints, from the folder, which needs keep_best; otherwise a copy in memory. Needs the
+  // callback evaluate.
+  bool restore_best = false;
   // If distributed: what the module's buffers, such as the statistics of a BatchNorm, become on
   // every rank before the callback evaluate. The checkpoint of the epoch has them, and accuracy()
   // and evaluate() find them equal.
@@ -89,54 +120,19 @@ struct TrainerOptions {
   std::optional<TrainerCheckpointOptions> checkpoints = {};
   // Each rank keeps the optimizer's state of its part of the parameters: see optimizers.h.
   bool shard_optimizer = false;
-  // Gets lines on rank 0: about each epoch and each checkpoint, and one every `batches_per_line`
-  // batches. 0: no lines about batches.
+  // Rank 0 writes events for TensorBoard into this folder: train/loss, the loss of its last batch,
+  // and train/learning_rate every ten steps; after each epoch epoch/loss, and epoch/NAME for each
+  // metric. BackendError on every rank if the folder cannot be made.
+  std::optional<std::filesystem::path> tensorboard = {};
+  // Rank 0 shows the progress bar of `lockstep train` on standard error instead of lines about
+  // batches: on a terminal, in a process that no launcher started, and if the number of batches is
+  // known (FitOptions::batches_per_epoch). A line of `log` removes the bar before, so print through
+  // it.
+  bool progress = false;
+  // Gets lines on rank 0: about each epoch and each checkpoint, and within an epoch one every
+  // `batches_per_line` batches. 0: no lines about batches.
   std::function<void(const std::string&)> log = {};
   std::int64_t batches_per_line = 100;
-};
-
-struct EpochSummary {
-  std::int64_t epoch = 0;    // counted from 0
-  std::int64_t steps = 0;    // optimizer steps in this epoch
-  std::int64_t skipped = 0;  // steps whose gradients overflowed in float16
-  // The mean over the samples of all ranks, or over their batches if the numbers of samples are
-  // unknown.
-  double loss = 0;
-  double seconds = 0;  // the time of the slowest rank, without evaluation
-  std::optional<double> evaluation = {};
-};
-
-struct StepSummary {
-  std::int64_t epoch = 0;  // counted from 0
-  std::int64_t step = 0;   // optimizer steps over all epochs, including this one
-  // The mean over the last batch of this rank, on its device: reading it waits for a GPU.
-  at::Tensor loss;
-  double learning_rate = 0;  // the rate of the first parameter group
-  // The samples of this rank in the step, and of all ranks in this epoch so far; -1 if unknown.
-  std::int64_t samples = 0;
-  std::int64_t samples_of_epoch = 0;
-};
-
-// Functions are called on every rank.
-struct FitOptions {
-  // The sampler that the loader was made with. fit() sets its epoch, and can resume in the middle
-  // of an epoch with any number of ranks. Without it, a resumed fit() skips batches of the range,
-  // which must not depend on random numbers, and needs the former number of ranks. It must outlive
-  // fit().
-  EpochSampler* sampler = nullptr;
-  // fit() with .resume calls this before the first epoch with the number of steps in the
-  // checkpoint; 0 without a checkpoint. Training repeats the later steps of a killed run, so the
-  // program should drop its records of them, for example by purge(steps + 1) of a
-  // TensorBoardWriter.
-  std::function<void(std::int64_t steps)> resumed = {};
-  std::function<void(std::int64_t epoch)> begin_epoch = {};
-  std::function<void(const StepSummary&)> after_step = {};
-  // fit() calls this after each epoch. Returns a number that is the same on every rank, as
-  // accuracy() does; higher is better.
-  std::function<double()> evaluate = {};
-  // fit() calls this before it saves the checkpoint of the epoch, which includes the changes made
-  // here, such as learning rates.
-  std::function<void(const EpochSummary&)> end_epoch = {};
 };
 
 }  // namespace lockstep

@@ -12,6 +12,7 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include "lockstep/checkpoint/checkpoint_store.h"
 #include "lockstep/comm/objects.h"
 #include "lockstep/comm/types/call_origin.h"
 #include "lockstep/core/error.h"
@@ -34,6 +35,9 @@ using Notes = std::map<std::string, std::string>;
 constexpr const char* kRanks = "ranks";
 constexpr const char* kBatches = "batches";
 constexpr const char* kBest = "best";
+constexpr const char* kBestEpoch = "best_epoch";
+constexpr const char* kBestStep = "best_step";
+constexpr const char* kWatched = "watched";
 constexpr const char* kEpochsSinceBest = "epochs_since_best";
 
 template <class Number>
@@ -58,6 +62,42 @@ std::int64_t note(const Notes& notes, const char* name) {
 }
 
 }  // namespace
+
+bool TrainerProgress::note_evaluation(double evaluation, bool lower_is_better) {
+  const auto beats = [&](double one, double other) {
+    return lower_is_better ? one < other : one > other;
+  };
+  const bool is_better = !std::isnan(evaluation) && (!best || beats(evaluation, *best));
+  epochs_since_best = is_better ? 0 : epochs_since_best + 1;
+  if (!is_better) return false;
+  best = evaluation;
+  best_epoch = epoch;
+  best_step = steps;
+  return true;
+}
+
+void TrainerProgress::forget_best() {
+  best.reset();
+  best_epoch.reset();
+  best_step.reset();
+  epochs_since_best = 0;
+}
+
+std::string TrainerProgress::end_text(const TrainerOptions& options, bool has_trained) const {
+  std::string text;
+  if (epoch < options.epochs) {
+    text = fmt::format("early stop after epoch {}: ", epoch);
+    text += best ? fmt::format("best {:.4f}", *best) : "no evaluation was a number";
+    if (best_epoch) text += fmt::format(" in epoch {}", *best_epoch + 1);
+    if (best_step && options.checkpoints && options.checkpoints->keep_best > 0) {
+      const auto path = options.checkpoints->folder / checkpoint_name(*best_step);
+      text += fmt::format(" ({})", path.string());
+    }
+  } else if (!has_trained) {
+    text = fmt::format("the checkpoint includes epoch {0}/{0}", options.epochs);
+  }
+  return text.empty() || has_trained ? text : "nothing is left to train: " + text;
+}
 
 TrainerEpoch::TrainerEpoch(TrainerProgress& progress, const TrainerOptions& options,
                            const EpochSampler* sampler, ProcessGroup& group)
@@ -87,6 +127,7 @@ void TrainerEpoch::add_loss(const at::Tensor& loss, std::int64_t samples) {
 StepSummary TrainerEpoch::count_step(bool skipped) {
   ++summary_.steps;
   if (skipped) ++summary_.skipped;
+  if (group_.rank() == 0) reports_.note(progress_.steps);
   StepSummary step{.epoch = summary_.epoch,
                    .step = progress_.steps,
                    .loss = {},
@@ -141,19 +182,26 @@ std::int64_t TrainerEpoch::samples_of_all_ranks() const {
 }
 
 TrainerSaves::TrainerSaves(const TrainerCheckpointOptions& options, CheckpointContents contents,
-                           ProcessGroup& group, std::function<void(const std::string&)> log)
+                           std::string watched, ProcessGroup& group,
+                           std::function<void(const std::string&)> log)
     : contents_(std::move(contents)),
       group_(group),
       path_(options.folder.string()),
-      folder_(
-          options.folder, group,
-          {.keep_last = options.keep_last, .keep_best = options.keep_best, .log = std::move(log)}) {
-}
+      folder_(options.folder, group,
+              {.keep_last = options.keep_last,
+               .keep_best = options.keep_best,
+               .counts_score =
+                   [watched = std::move(watched)](const Notes& notes) {
+                     const auto found = notes.find(kWatched);
+                     return found == notes.end() || found->second == watched;
+                   },
+               .log = std::move(log)}) {}
 
 void TrainerSaves::require_new_folder() const {
   if (folder_.can_save()) return;
-  throw UsageError(trainer_on(group_), path_ + " has checkpoints of an earlier run",
-                   "resume it (.resume, or --resume of lockstep), or choose another folder");
+  throw UsageError(trainer_on(group_),
+                   fmt::format("the folder {} of rank 0 has checkpoints of an earlier run", path_),
+                   "resume that run, or choose another folder");
 }
 
 std::optional<TrainerProgress> TrainerSaves::load(EpochSampler* sampler) {
@@ -170,7 +218,12 @@ TrainerProgress TrainerSaves::progress_at(const CheckpointPosition& position,
                            .batches = note(position.notes, kBatches),
                            .samples = position.data.samples_consumed,
                            .best = find_note<double>(position.notes, kBest),
+                           .best_epoch = find_note<std::int64_t>(position.notes, kBestEpoch),
+                           .best_step = find_note<std::int64_t>(position.notes, kBestStep),
                            .epochs_since_best = note(position.notes, kEpochsSinceBest)};
+  if (const auto watched = position.notes.find(kWatched); watched != position.notes.end()) {
+    progress.watched = watched->second;
+  }
   if (sampler != nullptr) {
     sampler->resume(position.data);
     progress.batches = 0;  // the sampler skips them
@@ -188,13 +241,20 @@ TrainerProgress TrainerSaves::progress_at(const CheckpointPosition& position,
   return progress;
 }
 
+bool TrainerSaves::load_best() {
+  return folder_.load_best(contents_.module, contents_.tensors).has_value();
+}
+
 void TrainerSaves::save(const TrainerProgress& progress, std::optional<double> score,
                         const EpochSampler* sampler) {
   Notes notes{{kRanks, std::to_string(group_.size())},
               {kBatches, std::to_string(progress.batches)},
-              {kEpochsSinceBest, std::to_string(progress.epochs_since_best)}};
+              {kEpochsSinceBest, std::to_string(progress.epochs_since_best)},
+              {kWatched, progress.watched}};
   if (progress.best && std::isfinite(*progress.best))
     notes[kBest] = fmt::format("{}", *progress.best);
+  if (progress.best_epoch) notes[kBestEpoch] = std::to_string(*progress.best_epoch);
+  if (progress.best_step) notes[kBestStep] = std::to_string(*progress.best_step);
   DataCursor cursor{.samples_consumed = progress.samples, .samples = progress.samples};
   if (sampler != nullptr) {
     cursor = sampler->cursor_after(progress.samples);

@@ -13,6 +13,7 @@
 #include "lockstep/checkpoint/checkpoint_folder.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/data/epoch_sampler.h"
+#include "lockstep/rendezvous/reported_steps.h"
 #include "lockstep/train/trainer_options.h"
 
 namespace lockstep {
@@ -24,9 +25,22 @@ struct TrainerProgress {
   // Counts of this epoch: batches of each rank, samples of all ranks together.
   std::int64_t batches = 0;
   std::int64_t samples = 0;
-  // The best evaluation; empty before the first.
+  // The best evaluation, and the epoch and the step of the first that was as good. Empty before
+  // there is one; the last two also after a checkpoint of Lockstep 0.1.
   std::optional<double> best = {};
+  std::optional<std::int64_t> best_epoch = {};
+  std::optional<std::int64_t> best_step = {};
   std::int64_t epochs_since_best = 0;
+  // What the evaluation is, such as "the highest accuracy". Empty if unknown.
+  std::string watched = {};
+
+  // Takes note of the evaluation of `epoch`, after `steps`. Returns whether it is better than every
+  // earlier one.
+  bool note_evaluation(double evaluation, bool lower_is_better);
+  void forget_best();
+  // Says why training ends before its last epoch, or that nothing was left to train. Empty if
+  // neither is so.
+  std::string end_text(const TrainerOptions& options, bool has_trained) const;
 };
 
 // The batches, samples, steps and losses of an epoch.
@@ -43,7 +57,8 @@ class TrainerEpoch {
   std::int64_t batches() const { return batches_; }
   // Adds the mean loss of a batch of `samples` samples.
   void add_loss(const at::Tensor& loss, std::int64_t samples);
-  // Counts a step. The summary lacks the loss and the learning rate.
+  // Counts a step, and reports it to the launcher. The summary lacks the loss and the learning
+  // rate.
   StepSummary count_step(bool skipped);
 
   // Whether all samples have been counted; false without a sampler.
@@ -65,6 +80,7 @@ class TrainerEpoch {
   const EpochSampler* sampler_;
   ProcessGroup& group_;
   EpochSummary summary_;
+  StepReports reports_;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::int64_t batches_ = 0;
   std::int64_t samples_of_step_ = 0;   // this rank's samples since the last step; -1 if unknown
@@ -77,8 +93,11 @@ class TrainerEpoch {
 class TrainerSaves {
  public:
   // Collective. The group and the objects to which `contents` points must outlive this object.
+  // `watched`: what evaluations are now (TrainerProgress::watched); those that were something else
+  // do not count as scores.
   TrainerSaves(const TrainerCheckpointOptions& options, CheckpointContents contents,
-               ProcessGroup& group, std::function<void(const std::string&)> log);
+               std::string watched, ProcessGroup& group,
+               std::function<void(const std::string&)> log);
 
   // UsageError if the folder has checkpoints of an earlier run.
   void require_new_folder() const;
@@ -92,6 +111,9 @@ class TrainerSaves {
             const EpochSampler* sampler);
   // Collective. Blocks until the last checkpoint is written; BackendError if that failed.
   void wait() { folder_.wait(); }
+  // Collective. Gives the module and the program's tensors their values at the best evaluation.
+  // Returns false if no checkpoint has a score.
+  bool load_best();
 
  private:
   TrainerProgress progress_at(const CheckpointPosition& position, EpochSampler* sampler) const;

@@ -12,6 +12,8 @@
 #include <span>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "support/limits.h"
 #include "support/rank_processes.h"
@@ -24,6 +26,7 @@
 #include <nlohmann/json.hpp>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
@@ -80,6 +83,62 @@ TEST_F(CheckpointFolderAlone, KeepsScalerRandomNumbersTensorsNotesAndScore) {
   EXPECT_TRUE(at::rand({4}).equal(next));
   EXPECT_THAT(message_of<CheckpointError>([&] { checkpoints.load({.module = net.ptr()}); }),
               HasSubstr("it has state of a scaler, but the program loads none"));
+}
+
+// With a module and one of two tensors, without the optimizer that the checkpoints have.
+TEST(CheckpointFolder, LoadsTheBestWeightsAlone) {
+  for (const int ranks : {1, 2}) {
+    const TemporaryFolder folder;
+    run_rank_threads(ranks, [&](std::shared_ptr<ProcessGroup> group) {
+      Mlp net;
+      torch::optim::SGD optimizer(net->parameters(), 0.1);
+      const at::Tensor mean = torch::zeros({2});
+      const at::Tensor other = torch::zeros({2});
+      CheckpointFolder checkpoints(folder.path(), group, {.keep_last = 1, .keep_best = 1});
+      EXPECT_FALSE(checkpoints.load_best(net.ptr()));
+      const CheckpointContents contents{.module = net.ptr(),
+                                        .optimizer = &optimizer,
+                                        .tensors = {{"mean", mean}, {"other", other}}};
+      const auto save = [&](std::int64_t step, double score) {
+        testing::set_weights(*net, static_cast<double>(step));
+        mean.fill_(step);
+        other.fill_(step);
+        checkpoints.save(contents, {.step = step, .score = score});
+      };
+      for (const auto& [step, score] :
+           std::vector<std::pair<std::int64_t, double>>{{1, 0.2}, {2, 0.7}, {3, 0.5}})
+        save(step, score);
+      EXPECT_EQ(checkpoints.load_best(net.ptr(), {{"mean", mean}})->step, 2);
+      Mlp expected;
+      testing::set_weights(*expected, 2);
+      EXPECT_TRUE(net->hidden->weight.equal(expected->hidden->weight));
+      EXPECT_TRUE(mean.equal(torch::full({2}, 2.0F)));
+      EXPECT_TRUE(other.equal(torch::full({2}, 3.0F)));
+
+      const at::Tensor before = net->hidden->weight.clone();
+      EXPECT_THAT(message_of<CheckpointError>([&] {
+                    checkpoints.load_best(net.ptr(), {{"absent", mean}});
+                  }),
+                  HasSubstr("\"absent\" is missing"));
+      EXPECT_TRUE(net->hidden->weight.equal(before));
+    });
+  }
+}
+
+TEST_F(CheckpointFolderAlone, TheNextBestIsUsedIfTheBestIsDamaged) {
+  Mlp net;
+  std::vector<std::string> lines;
+  CheckpointFolder checkpoints(
+      folder_.path(), group_,
+      {.keep_last = 3, .log = [&](const std::string& line) { lines.push_back(line); }});
+  for (const auto& [step, score] :
+       std::vector<std::pair<std::int64_t, double>>{{1, 0.7}, {2, 0.9}, {3, 0.5}}) {
+    checkpoints.save({.module = net.ptr()}, {.step = step, .score = score});
+  }
+  checkpoints.wait();
+  fs::remove(folder_.path() / "step-000000000002" / "model.safetensors");
+  EXPECT_EQ(checkpoints.load_best(net.ptr())->step, 1);
+  EXPECT_THAT(lines, ::testing::Contains(HasSubstr("step-000000000002 is not used: ")));
 }
 
 TEST(CheckpointFolder, KeepsEveryBitOfASchedulersNumbers) {

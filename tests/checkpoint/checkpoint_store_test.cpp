@@ -152,7 +152,29 @@ TEST(CheckpointStore, KeepsTheLastAndTheBest) {
   write(store, 6, 0.9);
   write(store, 7, 0.1);
   write(store, 8, 0.2);
-  EXPECT_THAT(steps(), ElementsAre(8, 7, 6)) << "of equal scores, the newer one";
+  EXPECT_THAT(steps(), ElementsAre(8, 7, 1)) << "of equal scores, the first";
+}
+
+TEST(CheckpointStore, LinksTheBestWhileOneIsKept) {
+  const TemporaryFolder folder;
+  const fs::path best = folder.path() / "best";
+  {
+    CheckpointStore store(folder.path(), 1, 1);
+    write(store, 1);
+    EXPECT_FALSE(fs::is_symlink(best));
+    write(store, 2, 0.9);
+    write(store, 3, 0.5);
+    EXPECT_EQ(fs::read_symlink(best), "step-000000000002");
+    EXPECT_THAT(store.names_by_score(), ElementsAre("step-000000000002", "step-000000000003"));
+    write(store, 4, 0.95);
+    EXPECT_EQ(fs::read_symlink(best), "step-000000000004");
+    write(store, 5, 0.95);
+    EXPECT_EQ(fs::read_symlink(best), "step-000000000004") << "the first of equal scores";
+    EXPECT_EQ(step_in(best), 4);
+  }
+  CheckpointStore store(folder.path(), 1, 0);
+  write(store, 6, 0.1);
+  EXPECT_FALSE(fs::is_symlink(best));
 }
 
 TEST(CheckpointStore, OneThatSomebodyMovesAwayStopsNoRemoval) {

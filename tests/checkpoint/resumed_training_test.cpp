@@ -37,6 +37,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsSupersetOf;
 using testing::message_of;
@@ -317,8 +318,10 @@ TEST_F(ResumedTrainingAlone, RefusesAFolderOfDamagedCheckpoints) {
   for (const char* step : {"1", "2"}) fs::resize_file(file(step, "random.safetensors"), 10);
   Training training(group_);
   CheckpointFolder checkpoints(folder_.path(), group_);
-  EXPECT_THAT(message_of<CheckpointError>([&] { checkpoints.load(training.contents()); }),
-              HasSubstr("all 2 checkpoints are damaged"));
+  EXPECT_THAT(
+      message_of<CheckpointError>([&] { checkpoints.load(training.contents()); }),
+      AllOf(HasSubstr("all 2 checkpoints are damaged; the first: " + folder_.path().string()),
+            EndsWith("; restore the folder from a backup, or choose another one")));
 }
 
 TEST_F(ResumedTrainingAlone, AnotherModelIsRefusedWithAllDifferencesAndNothingChanges) {
@@ -330,7 +333,9 @@ TEST_F(ResumedTrainingAlone, AnotherModelIsRefusedWithAllDifferencesAndNothingCh
   const std::string message = message_of<CheckpointError>(
       [&] { checkpoints.load({.module = other.ptr(), .optimizer = &adam}); });
   EXPECT_THAT(message, AllOf(HasSubstr("step-000000000002 cannot be loaded"),
-                             HasSubstr("\"0.weight\" is missing"), HasSubstr("is unexpected")));
+                             HasSubstr("\"0.weight\" is missing"), HasSubstr("is unexpected"),
+                             EndsWith("; make the model, optimizer and tensors that it was saved "
+                                      "from, or choose another folder")));
   EXPECT_TRUE(are_equal(weights_of(*other), before));
 }
 

@@ -293,6 +293,20 @@ TEST(InitProcessGroup, NobodyServingTheStoreIsATimeoutThatNamesIt) {
   });
 }
 
+TEST(InitProcessGroup, AnUnknownHostOfRankZeroIsNamedWithTheVariable) {
+  run_ranks(1, [&](Rank&) {
+    Variables variables = with_one_changed("MASTER_ADDR", "nohost.invalid");
+    variables["RANK"] = "1";
+    set_launcher_environment(variables);
+    InitOptions options;
+    options.timeout = 1s;
+    expect_error<BackendError>("nobody knows the host",
+                               {"^rank 1 of 2: the host of rank 0 cannot be found: host "
+                                "\"nohost.invalid\" is not known: .*; set MASTER_ADDR"},
+                               [&] { init_process_group(options); });
+  });
+}
+
 // As under launchers that set MASTER_ADDR=localhost where rank 0 runs.
 TEST(InitProcessGroup, RankZeroSaysThatItListensOnLoopback) {
   const int port = free_port();

@@ -69,8 +69,9 @@ TEST(CsvDataset, NamesTheFieldThatIsNoNumber) {
   expect_table_refused("1,2\n1e39,4\n", "\"1e39\" is not a number");
   expect_table_refused("1,2\n0x10,4\n", "\"0x10\" is not a number");
   expect_table_refused("1,2\n1 2,4\n", "\"1 2\" is not a number");
-  expect_table_refused("1,2\n\x1b[31m\xff,4\n", "\"?[31m?\" is not a number");
-  expect_table_refused("1,2\n" + std::string(5000, '7') + "x,4\n", std::string(40, '7') + "...\"");
+  expect_table_refused("1,2\n\x1b[31m\xff,4\n", "\"\\x1b[31m\\xff\" is not a number");
+  expect_table_refused("1,2\n" + std::string(5000, '7') + "x,4\n",
+                       std::string(100, '7') + "...\" (5001 bytes)");
 }
 
 TEST(CsvDataset, RefusesRowsOfOtherLengths) {

@@ -6,6 +6,7 @@
 #include <future>
 #include <limits>
 #include <regex>
+#include <typeinfo>
 
 #include "tests/support/temporary_folder.h"
 #include "tests/support/thread_group.h"
@@ -17,10 +18,16 @@
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/comm/core/group_state.h"
 #include "lockstep/comm/init_process_group.h"
+#include "lockstep/core/net/stream_socket.h"
+#include "lockstep/core/net/tcp_socket.h"
 #include "lockstep/data/distributed_sampler.h"
+#include "lockstep/data/image_file.h"
+#include "lockstep/launch/spawn.h"
 #include "lockstep/optim/clip_grad.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/parallel/errors.h"
 #include "lockstep/parallel/model_checks.h"
+#include "lockstep/rendezvous/store.h"
 
 namespace lockstep::testing {
 namespace {
@@ -78,7 +85,7 @@ const Call kCall{.collective = Collective::all_reduce, .number = 42};
 
 TEST(Messages, WrongArguments) {
   EXPECT_EQ(on_rank_0(2, [](const GroupPtr& group) { group->all_reduce(at::Tensor()).wait(); }),
-            "[thread] all_reduce, rank 0 of 2: a tensor is undefined");
+            "[thread] all_reduce, rank 0 of 2: a tensor is undefined; make one before the call");
   EXPECT_EQ(on_rank_0(2, [](const GroupPtr& group) { group->broadcast(ones(), 5).wait(); }),
             "[thread] broadcast, rank 0 of 2: root 5 is not a rank of this group; give 0 "
             "to 1");
@@ -97,7 +104,7 @@ TEST(Messages, WrongArguments) {
             "[thread] send, rank 0 of 2: rank 0 is not a peer; name another rank from 0 to "
             "1");
   EXPECT_EQ(on_rank_0(2, [](const GroupPtr& group) { group->empty({-1}, {}); }),
-            "[thread] empty, rank 0 of 2: a size is -1");
+            "[thread] empty, rank 0 of 2: a size is -1; sizes are 0 or more");
 }
 
 TEST(Messages, RanksMakeDifferentCalls) {
@@ -169,7 +176,7 @@ TEST(Messages, AGroupThatHasLostARank) {
   EXPECT_EQ(
       message_of([&] {
         const std::uint8_t votes[] = {1, 1, 0, 1};
-        state.check_votes(kCall, votes, "");
+        state.check_votes(kCall, votes, {});
       }),
       "[gloo] all_reduce #42, rank 1 of 4: rank 2 (pid N) cannot allocate memory for its part "
       "of this tensor; its own error has the sizes");
@@ -268,6 +275,43 @@ TEST(Messages, AStepOfTraining) {
             "the module again, which gives every rank what rank 0 has");
   EXPECT_EQ(message_of([] { DistributedDataParallel(torch::nn::Linear(2, 2), nullptr); }),
             "[DistributedDataParallel] the group is null; call init_process_group()");
+}
+
+// A context changes the message, and neither the type nor what only the type holds.
+
+template <class Type>
+Type within_fit(const Type& error) {
+  try {
+    try {
+      throw error;
+    } catch (...) {
+      rethrow_within({.component = "Trainer", .operation = "fit"});
+    }
+  } catch (const Type& within) {
+    EXPECT_EQ(within.what(), "[Trainer] fit: " + std::string(error.what()));
+    EXPECT_EQ(typeid(within), typeid(Type));
+    return within;
+  }
+}
+
+TEST(Messages, EachTypeSurvivesAContext) {
+  within_fit(Error("it failed"));
+  within_fit(UsageError("it failed"));
+  within_fit(TimeoutError("it failed"));
+  within_fit(CheckpointError("it failed"));
+  within_fit(NonFiniteGradient("it failed"));
+  within_fit(OutOfSync("it failed"));
+  within_fit(ConnectionRefused("it failed"));
+  within_fit(AddressInUse("it failed"));
+  within_fit(StoreLost("it failed"));
+  within_fit(StoreSilent("it failed"));
+  within_fit(DamagedImage("cat.jpg", "it is cut off"));
+  EXPECT_EQ(within_fit(PeerLost(3, "it left", PeerLost::How::left)).how(), PeerLost::How::left);
+  EXPECT_EQ(within_fit(PeerLost(3, "it died")).rank(), 3);
+  RankFailure failure{};
+  failure.rank = 2;
+  EXPECT_EQ(within_fit(RankFailed(failure, "rank 2 failed")).failure().rank, 2);
+  EXPECT_EQ(within_fit(ReplicaFailed(1, nullptr, {.cause = "it failed"})).replica(), 1);
 }
 
 // Samplers, optimizers, files and the start.

@@ -313,6 +313,21 @@ TEST(LRScheduler, GoesOnAtAnyStepWithTheSameBits) {
   }
 }
 
+TEST(LRScheduler, KeepsAChangeThatNoStepHasSeenInItsState) {
+  const auto optimizer = make_sgd();
+  LRScheduler scheduler(*optimizer, LinearLR{.start_factor = 0.5, .total_iters = 10});
+  scheduler.step();
+  for (auto& group : optimizer->param_groups())
+    group.options().set_lr(group.options().get_lr() / 2);
+  const auto resumed_optimizer = make_sgd();
+  LRScheduler resumed(*resumed_optimizer, LinearLR{.start_factor = 0.5, .total_iters = 10});
+  resumed.load_state_dict(scheduler.state_dict());
+  EXPECT_DOUBLE_EQ(rates_of(*resumed_optimizer)[0], rates_of(*optimizer)[0]);
+  scheduler.step();
+  resumed.step();
+  EXPECT_EQ(rates_of(*resumed_optimizer), rates_of(*optimizer));
+}
+
 TEST(LRScheduler, SaysWhereItsScheduleDiffersFromTheSavedOne) {
   const auto optimizer = make_sgd();
   LRScheduler saved(*optimizer, SequentialLR{.schedulers = {LinearLR{}, StepLR{.step_size = 9}},
@@ -376,6 +391,24 @@ TEST(LRScheduler, RefusesWhatNoScheduleMeans) {
   EXPECT_EQ(refusal(ChainedScheduler{.schedulers = {LinearLR{}, StepLR{}}}),
             "[ChainedScheduler] scheduler 1 ([StepLR]): step_size is 0; it must be positive");
   EXPECT_THAT(refusal(ChainedScheduler{.schedulers = {}}), HasSubstr("schedulers is empty"));
+}
+
+TEST(LRScheduler, KnowsTheLastStepOfASchedule) {
+  const OneCycleLR cycle{.max_lr = {0.1}, .total_steps = 10};
+  const StepLR endless{.step_size = 3};
+  EXPECT_EQ(LRSchedule(endless).last_step(), std::nullopt);
+  const auto expect_last = [](const LRSchedule& schedule, std::int64_t last) {
+    schedule.check(1);
+    EXPECT_EQ(schedule.last_step(), last);
+    EXPECT_NO_THROW(schedule.at(last, 0.1));
+    EXPECT_THROW(schedule.at(last + 1, 0.1), UsageError);
+  };
+  expect_last(cycle, 10);
+  expect_last(ChainedScheduler{.schedulers = {endless, cycle}}, 10);
+  expect_last(SequentialLR{.schedulers = {endless, cycle}, .milestones = {5}}, 15);
+  expect_last(SequentialLR{.schedulers = {endless, cycle, endless}, .milestones = {5, 20}}, 15);
+  const SequentialLR replaced{.schedulers = {cycle, endless}, .milestones = {11}};
+  EXPECT_EQ(LRSchedule(replaced).last_step(), std::nullopt);
 }
 
 TEST(LRScheduler, CyclesTheMomentumOfEachOptimizerThatHasOne) {

@@ -140,8 +140,12 @@ TEST(ParallelModule, GpusHaveNumbers) {
   EXPECT_EQ(at::Device(options.device_ids[2]), at::Device(at::kCUDA, 2));
   const DistributedDataParallelOptions mixed{.device_ids = {at::kCPU}};
   EXPECT_EQ(at::Device(mixed.device_ids[0]), at::Device(at::kCPU));
-  EXPECT_THROW(static_cast<void>(DataParallelOptions{.device_ids = {-1}}), UsageError);
-  EXPECT_THROW(static_cast<void>(DataParallelOptions{.device_ids = {256}}), UsageError);
+  for (const int none : {-1, 128, 256}) {
+    EXPECT_THAT(
+        [&] { static_cast<void>(DataParallelOptions{.device_ids = {none}}); },
+        ::testing::ThrowsMessage<UsageError>("device_ids names GPU " + std::to_string(none) +
+                                             "; give a number from 0 to 127"));
+  }
 }
 
 TEST(ParallelModule, NoSyncInALoop) {

@@ -277,6 +277,15 @@ TEST(SyncBatchNorm, BackwardRunsThroughWhatIsWanted) {
 }
 
 TEST(SyncBatchNorm, RefusesInputsThatItCannotNormalize) {
+  SyncBatchNorm alone(3);
+  EXPECT_THAT(message_of<UsageError>([&] {
+                alone(torch::ones({1, 3, 1, 1}));
+              }),
+              AllOf(HasSubstr("[SyncBatchNorm] Expected more than 1 value per channel when "
+                              "training, got 1: the input has the sizes [1, 3, 1, 1]"),
+                    HasSubstr("use larger batches or images")));
+  alone->eval();
+  EXPECT_TRUE(alone(torch::ones({1, 3, 1, 1})).defined());
   run_rank_threads(2, [](const Group& group) {
     SyncBatchNorm norm(3, group);
     const std::string rank = "rank " + std::to_string(group->rank()) + " of 2";

@@ -82,10 +82,9 @@ TEST(TrainingAgreement, NamesTheOptionBothValuesAndTheRanks) {
       };
       expect_each(with([](auto& options) { options.max_grad_norm = 0.1; }), "max_grad_norm none",
                   "max_grad_norm 0.1");
-      expect_each(with([](auto& options) {
-                    options.schedule = {.steps = 60, .decay = LearningRateDecay::cosine};
-                  }),
-                  "schedule.steps 0", "schedule.steps 60");
+      expect_each(with([](auto& options) { options.lr_schedule = optim::StepLR{.step_size = 60}; }),
+                  "lr_schedule none", "lr_schedule yes");
+      expect_each(with([](auto& options) { options.lr_scale = 2; }), "lr_scale 1", "lr_scale 2");
       expect_each(with([](auto& options) { options.accumulation_steps = 2; }),
                   "accumulation_steps 1", "accumulation_steps 2");
       expect_each(with([](auto& options) { options.epochs = 4; }), "epochs 1", "epochs 4");

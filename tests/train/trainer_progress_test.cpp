@@ -7,6 +7,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "support/temporary_folder.h"
@@ -69,13 +70,14 @@ struct Case {
   TrainerOptions options;
   bool with_sampler = true;
   double rate = 1e-2;
+  std::int64_t global_batch = kGlobalBatch;
   // Throws Stopped after this step.
   std::int64_t stops_after = -1;
   // Gets the rate of each step of rank 0; may be null.
   std::vector<double>* rates = nullptr;
 };
 
-// The weights of rank 0 afterwards.
+// The weights of rank 0 afterwards, and their averages.
 Weights train(std::shared_ptr<ProcessGroup> group, const Case& with) {
   const int ranks = group->size();
   Mlp net;
@@ -84,7 +86,7 @@ Weights train(std::shared_ptr<ProcessGroup> group, const Case& with) {
   trainer.optimize_with<optim::Adam>(torch::optim::AdamOptions(with.rate));
   DistributedSampler sampler(kSamples, *group, {.shuffle = with.with_sampler, .seed = 5});
   MemoryLoader loader(testing::values({kSamples, 6}, 1), testing::values({kSamples, 3}, 2), sampler,
-                      {.batch_size = static_cast<std::size_t>(kGlobalBatch / ranks)});
+                      {.batch_size = static_cast<std::size_t>(with.global_batch / ranks)});
   trainer.fit(
       loader,
       [](auto& model, auto& batch) { return at::mse_loss(model(batch.data), batch.target); },
@@ -95,6 +97,8 @@ Weights train(std::shared_ptr<ProcessGroup> group, const Case& with) {
        }});
   Weights weights;
   for (const auto& [name, tensor] : state_dict(*net)) weights.push_back(tensor.clone());
+  if (trainer.ema() == nullptr) return weights;
+  for (const auto& [name, tensor] : trainer.ema()->state_dict()) weights.push_back(tensor.clone());
   return weights;
 }
 
@@ -123,13 +127,11 @@ Weights resumed(int before, int after, Case what) {
 TEST(TrainerSaves, AResumedRunEqualsAnUninterruptedOneInEveryMode) {
   for (const bool with_sampler : {true, false}) {
     for (const Case& what :
-         {Case{.options = {.epochs = 3}},
+         {Case{.options = {.epochs = 3}}, Case{.options = {.epochs = 3, .ema_decay = 0.9}},
           Case{.options = {.mode = TrainingMode::data_parallel,
                           .epochs = 3,
                           .data_parallel = {.replicas = 2}}},
-          Case{.options = {
-                   .epochs = 3,
-                  .schedule = {.base = 1, .steps = 12, .decay = LearningRateDecay::cosine}}}}) {
+          Case{.options = {.epochs = 3, .lr_schedule = optim::CosineAnnealingLR{.T_max = 12}}}}) {
       Case with = what;
       with.with_sampler = with_sampler;
       EXPECT_TRUE(are_equal(resumed(1, 1, with), train_ranks_of(1, with)));
@@ -137,6 +139,8 @@ TEST(TrainerSaves, AResumedRunEqualsAnUninterruptedOneInEveryMode) {
   }
   const Case sharded{.options = {.epochs = 3, .shard_optimizer = true}};
   EXPECT_TRUE(are_equal(resumed(2, 2, sharded), train_ranks_of(2, sharded)));
+  const Case averaged{.options = {.epochs = 3, .ema_decay = 0.9, .shard_optimizer = true}};
+  EXPECT_TRUE(are_equal(resumed(2, 2, averaged), train_ranks_of(2, averaged)));
   const Weights whole = train_ranks_of(1, {.options = {.epochs = 3}});
   const Weights from_one = resumed(1, 3, {.options = {.epochs = 3}});
   for (std::size_t i = 0; i < whole.size(); ++i) {
@@ -145,10 +149,14 @@ TEST(TrainerSaves, AResumedRunEqualsAnUninterruptedOneInEveryMode) {
   EXPECT_FALSE(are_equal(train_ranks_of(1, {.options = {.epochs = 2}}), whole));
 }
 
-// With a warm-up of one step.
-TrainerOptions with_cosine(std::int64_t steps,
-                           LearningRateDecay decay = LearningRateDecay::cosine) {
-  return {.epochs = 3, .schedule = {.scale = 2, .steps = steps, .decay = decay}};
+// The rate is doubled, with a warm-up of one step, and falls until the end of the training.
+TrainerOptions with_cosine() {
+  return {.epochs = 3, .lr_scale = 2, .lr_schedule = [](std::int64_t steps) {
+            return optim::SequentialLR{
+                .schedulers = {optim::LinearLR{.start_factor = 0.5, .total_iters = 1},
+                               optim::CosineAnnealingLR{.T_max = steps - 1}},
+                .milestones = {1}};
+          }};
 }
 
 // Trains as `what`, stops, and goes on as `as`. `lines` gets rank 0's.
@@ -165,7 +173,7 @@ Weights resumed_as(int ranks, Case what, const Case& as, std::vector<std::string
 }
 
 TEST(TrainerSaves, TheCheckpointsInitialRatesAreUsedAndALineSaysSo) {
-  for (const TrainerOptions& options : {TrainerOptions{.epochs = 3}, with_cosine(12)}) {
+  for (const TrainerOptions& options : {TrainerOptions{.epochs = 3}, with_cosine()}) {
     for (const int ranks : {1, 2}) {
       const Case first{.options = options};
       const Case other_rate{.options = options, .rate = 0.5};
@@ -187,40 +195,54 @@ TEST(TrainerSaves, TheCheckpointsInitialRatesAreUsedAndALineSaysSo) {
 TEST(TrainerSaves, TheProgramsScheduleIsUsedAndALineNamesEachDifference) {
   for (const int ranks : {1, 2}) {
     std::vector<std::string> lines;
+    TrainerOptions longer = with_cosine();
+    longer.epochs = 4;
     const Weights changed =
-        resumed_as(ranks, {.options = with_cosine(12)},
-                   {.options = with_cosine(19, LearningRateDecay::none)}, lines);
-    EXPECT_THAT(lines, Contains("the learning-rate schedule differs from the checkpoint's: decay "
-                                "none (checkpoint: cosine), steps 19 (checkpoint: 12); this "
+        resumed_as(ranks, {.options = with_cosine()}, {.options = longer}, lines);
+    EXPECT_THAT(lines, Contains("the learning-rate schedule differs from the checkpoint's: "
+                                "SequentialLR.1.CosineAnnealingLR.T_max is 15 (saved: 11); this "
                                 "program's is used")
                            .Times(1));
     EXPECT_THAT(lines, Not(Contains(HasSubstr("learning rates"))));
-    EXPECT_FALSE(are_equal(changed, train_ranks_of(ranks, {.options = with_cosine(12)})));
+    EXPECT_FALSE(are_equal(changed, train_ranks_of(ranks, {.options = with_cosine()})));
   }
 }
 
 TEST(TrainerSaves, AFlatScheduleReturnsToTheInitialRates) {
   std::vector<double> rates;
   std::vector<std::string> lines;
-  resumed_as(1, {.options = with_cosine(12)}, {.options = {.epochs = 3}, .rates = &rates}, lines);
+  resumed_as(1, {.options = with_cosine()}, {.options = {.epochs = 3}, .rates = &rates}, lines);
   EXPECT_THAT(rates, SizeIs(3 * kStepsPerEpoch - 5));
   EXPECT_THAT(rates, Each(0.01));
 }
 
-// Their number of steps has no effect.
-TEST(TrainerSaves, FlatSchedulesDoNotDiffer) {
-  const auto flat = [](std::int64_t steps) {
-    return Case{.options = {.epochs = 3, .schedule = {.steps = steps}}};
-  };
-  std::vector<std::string> lines;
-  resumed_as(1, flat(12), flat(19), lines);
-  EXPECT_THAT(lines, Not(Contains(HasSubstr("differ"))));
+// Four steps an epoch before the second stop, eight after it: 5 of the 12 steps are done, and 14 of
+// 24 half steps are left.
+TEST(TrainerSaves, WithSmallerBatchesTheScheduleReachesTheEndOfTheRun) {
+  std::vector<std::int64_t> told;
+  Case what{.options = {.epochs = 3, .lr_schedule = [&](std::int64_t steps) {
+                          told.push_back(steps);
+                          return optim::CosineAnnealingLR{.T_max = steps};
+                        }}};
+  const TemporaryFolder folder;
+  what.options.checkpoints = {.folder = folder.path(), .every_steps = 5};
+  what.stops_after = 7;
+  EXPECT_THROW(train_ranks_of(1, what), Stopped);
+  EXPECT_EQ(told.back(), 12);
+  what.stops_after = -1;
+  what.global_batch = kGlobalBatch / 2;
+  what.options.checkpoints->resume = true;
+  std::vector<double> rates;
+  what.rates = &rates;
+  train_ranks_of(1, what);
+  EXPECT_EQ(told.back(), 5 + 14);
+  EXPECT_THAT(rates, SizeIs(14));
 }
 
 // After the second stop: the first resumed training saved the rates that it used.
 TEST(TrainerSaves, InitialRatesOutliveTwoResumptions) {
   const TemporaryFolder folder;
-  Case part{.options = with_cosine(12)};
+  Case part{.options = with_cosine()};
   part.options.checkpoints = {.folder = folder.path(), .every_steps = 1, .resume = true};
   for (const std::int64_t stop : {3, 8}) {
     part.stops_after = stop;
@@ -228,7 +250,7 @@ TEST(TrainerSaves, InitialRatesOutliveTwoResumptions) {
     part.rate = 0.5;
   }
   part.stops_after = -1;
-  EXPECT_TRUE(are_equal(train_ranks_of(1, part), train_ranks_of(1, {.options = with_cosine(12)})));
+  EXPECT_TRUE(are_equal(train_ranks_of(1, part), train_ranks_of(1, {.options = with_cosine()})));
 }
 
 // With random numbers of the device.
@@ -390,10 +412,101 @@ TEST_F(TrainerSavesAlone, KeepsTheBestEvaluation) {
               ElementsAre("step-000000000010", "step-000000000008", "step-000000000004"));
 }
 
+// The first of equal evaluations is the best: in the log, in the folder, and for the patience.
+TEST_F(TrainerSavesAlone, AnEqualEvaluationIsNotBetter) {
+  fit({0.5, 0.9, 0.9, 0.9, 0.9}, {.patience = 2});
+  EXPECT_EQ(lines_.back(), "early stop after epoch 4: best 0.9000 in epoch 2 (" +
+                               (folder_.path() / "step-000000000004").string() + ")");
+  EXPECT_EQ(fs::read_symlink(folder_.path() / "best"), "step-000000000004");
+}
+
 TEST_F(TrainerSavesAlone, RemembersItsPatience) {
   EXPECT_THAT(fit({0.9, 0.5}, {.patience = 2}), SizeIs(2));
   EXPECT_THAT(fit({0.9, 0.5, 0.4, 0.3, 0.2}, {.patience = 2}), SizeIs(1));
   EXPECT_THAT(fit({0.9, 0.5, 0.4, 0.3, 0.2}, {.patience = 2}), SizeIs(0));
+}
+
+TEST_F(TrainerSavesAlone, SaysWhyItStopsEarlyAndThatNothingIsLeft) {
+  const std::vector<double> evaluations{0.1, 0.9, 0.3, 0.5, 0.7};
+  fit(evaluations, {.patience = 2});
+  const std::string stop = "early stop after epoch 4: best 0.9000 in epoch 2 (" +
+                           (folder_.path() / "step-000000000004").string() + ")";
+  EXPECT_EQ(lines_.back(), stop);
+  EXPECT_THAT(fit(evaluations, {.patience = 2}), SizeIs(0));
+  EXPECT_EQ(lines_.back(), "nothing is left to train: " + stop);
+}
+
+// In the trainer and in the folder; also after a second resumption, which reads the scores again.
+TEST_F(TrainerSavesAlone, ForgetsTheBestOfAnotherMetric) {
+  const auto best = [&] { return fs::read_symlink(folder_.path() / "best").string(); };
+  const TrainerOptions lowest{.watch = {.lower_is_better = true}, .patience = 2};
+  fit({0.9, 0.5}, {.patience = 2});
+  EXPECT_EQ(best(), "step-000000000002");
+  EXPECT_THAT(fit({0.9, 0.5, 0.4}, lowest), SizeIs(1));
+  EXPECT_THAT(lines_, Contains("the best evaluation so far is forgotten: it was of the highest "
+                               "evaluation, and now the lowest evaluation decides"));
+  EXPECT_EQ(best(), "step-000000000006");
+  EXPECT_THAT(fit({0.9, 0.5, 0.4, 0.6, 0.5, 0.3}, lowest), SizeIs(2));
+  EXPECT_EQ(best(), "step-000000000006");
+  EXPECT_THAT(checkpoint_names(folder_.path()),
+              ElementsAre("step-000000000010", "step-000000000008", "step-000000000006"));
+}
+
+TEST_F(TrainerSavesAlone, SaysThatAllEpochsAreDone) {
+  fit({0.1, 0.2});
+  EXPECT_THAT(lines_.back(), HasSubstr("epoch 2/2: mean loss"));
+  fit({0.1, 0.2});
+  EXPECT_EQ(lines_.back(), "nothing is left to train: the checkpoint includes epoch 2/2");
+}
+
+// From the folder, also after a resumption, and from memory; with averages, the averaged one.
+TEST(TrainerSaves, ABestModelIsRestored) {
+  for (const auto& [ranks, ema_decay] :
+       std::vector<std::pair<int, std::optional<double>>>{{1, {}}, {2, {}}, {1, 0.5}, {2, 0.5}}) {
+    const TemporaryFolder folder;
+    run_rank_threads(ranks, [&, ema_decay = ema_decay](const std::shared_ptr<ProcessGroup>& group) {
+      const std::vector<double> evaluations{0.1, 0.8, 0.3, 0.2, 0.1};
+      std::vector<Weights> after_epochs;
+      const auto train = [&](std::int64_t epochs,
+                             const std::optional<TrainerCheckpointOptions>& checkpoints) {
+        Mlp net;
+        testing::set_weights(*net, 3);
+        Trainer trainer(net, group,
+                        {.epochs = epochs,
+                         .ema_decay = ema_decay,
+                         .patience = 3,
+                         .restore_best = true,
+                         .checkpoints = checkpoints});
+        trainer.optimize_with<optim::SGD>(torch::optim::SGDOptions(0.1));
+        std::size_t epoch = 0;
+        const auto weights = [&] {
+          Weights found;
+          for (const auto& [name, tensor] : state_dict(*net)) found.push_back(tensor.clone());
+          return found;
+        };
+        trainer.fit(
+            std::vector<torch::data::Example<>>(
+                2, {testing::values({4, 6}, 1), testing::values({4, 3}, 2)}),
+            [](auto& model, auto& batch) { return at::mse_loss(model(batch.data), batch.target); },
+            {.begin_epoch = [&](std::int64_t number) { epoch = static_cast<std::size_t>(number); },
+             .evaluate =
+                 [&] {
+                   after_epochs.resize(epoch + 1);
+                   after_epochs[epoch] = weights();
+                   return evaluations.at(epoch);
+                 }});
+        return weights();
+      };
+      const Weights restored = train(5, {});
+      ASSERT_THAT(after_epochs, SizeIs(5));
+      const Weights best = after_epochs.at(1);
+      EXPECT_TRUE(are_equal(restored, best));
+      const TrainerCheckpointOptions checkpoints{.folder = folder.path(), .resume = true};
+      for (const std::int64_t epochs : {3, 5, 5}) {
+        EXPECT_TRUE(are_equal(train(epochs, checkpoints), best)) << epochs;
+      }
+    });
+  }
 }
 
 TEST_F(TrainerSavesAlone, ARateThatEndEpochSetsIsInTheCheckpoint) {
@@ -508,7 +621,8 @@ TEST_F(TrainerSavesAlone, AFolderOfAnEarlierTrainingNeedsResume) {
   EXPECT_THAT(message_of<UsageError>([&] {
                 fit({0.5}, {.checkpoints = TrainerCheckpointOptions{.folder = folder_.path()}});
               }),
-              HasSubstr("has checkpoints of an earlier run; resume it (.resume,"));
+              HasSubstr("the folder " + folder_.path().string() +
+                        " of rank 0 has checkpoints of an earlier run; resume that run, or"));
 }
 
 }  // namespace

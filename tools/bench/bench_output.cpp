@@ -12,9 +12,9 @@
 #include "lockstep/launch/console.h"
 #include "lockstep/launch/spawn.h"
 #include "lockstep/rendezvous/store_client.h"
+#include "lockstep/train/progress_bar.h"
 #include "tools/bench/known_elements.h"
 #include "tools/recipes/json_fields.h"
-#include "tools/recipes/progress_bar.h"
 #include "tools/report/text_table.h"
 
 namespace lockstep::bench {

@@ -168,7 +168,7 @@ void require_memory(ProcessGroup& group, std::int64_t bytes) {
   const std::int64_t available = available_memory(ranks);
   if (needed > available) {
     throw BackendError(
-        {.component = "bench", .rank = group.rank(), .size = group.size()},
+        group.context("bench"),
         fmt::format("to measure {:.1f} MiB takes {:.1f} MiB on each of {} ranks of this machine, "
                     "where {:.1f} MiB are available to each",
                     static_cast<double>(bytes) / kMebibyte, static_cast<double>(needed) / kMebibyte,

@@ -9,9 +9,9 @@
 #include <fmt/format.h>
 
 #include "lockstep/checkpoint/checkpoint_store.h"
-#include "lockstep/checkpoint/tensor_file/in_quotes.h"
 #include "lockstep/checkpoint/tensor_file/other_format.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/in_quotes.h"
 #include "tools/checkpoint/inspection.h"
 #include "tools/recipes/json_fields.h"
 #include "tools/report/text_table.h"
@@ -88,7 +88,7 @@ TensorSource source_in(const fs::path& checkpoint, const std::string& name) {
   try {
     return TensorSource(checkpoint / name, "");
   } catch (const UsageError& error) {  // it is missing
-    throw CheckpointError(error.what());
+    throw CheckpointError(error.details());
   }
 }
 

@@ -9,8 +9,8 @@
 #include <fmt/format.h>
 #include <torch/types.h>
 
-#include "lockstep/checkpoint/tensor_file/in_quotes.h"
 #include "lockstep/checkpoint/tensor_file/tensor_bytes.h"
+#include "lockstep/core/in_quotes.h"
 #include "tools/recipes/json_fields.h"
 
 namespace lockstep {

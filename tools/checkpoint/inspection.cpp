@@ -5,8 +5,8 @@
 #include <fmt/format.h>
 
 #include "lockstep/checkpoint/sha256.h"
-#include "lockstep/checkpoint/tensor_file/in_quotes.h"
 #include "lockstep/checkpoint/tensor_file/tensor_bytes.h"
+#include "lockstep/core/in_quotes.h"
 #include "tools/recipes/json_fields.h"
 #include "tools/report/text_table.h"
 

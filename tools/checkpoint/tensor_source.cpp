@@ -52,7 +52,9 @@ std::variant<SafetensorsFile, std::vector<NamedTensor>> open_tensors(
   try {
     return part.empty() ? all_tensors(value) : state_dict_of(value, part);
   } catch (const CheckpointError& error) {
-    throw CheckpointError(fmt::format("{}: {}", file.string(), error.what()));
+    ErrorDetails details = error.details();
+    details.cause = fmt::format("{}: {}", file.string(), details.cause);
+    throw CheckpointError(std::move(details));
   }
 }
 

@@ -190,13 +190,15 @@ void BenchCommand::describe_collective(::CLI::App& app) {
                          "Sizes in bytes, as in 1KiB,4MiB (default: eleven from 1 KiB to 100 MiB)")
       ->allow_extra_args(false)
       ->type_name("SIZES");
-  app.add_option("--dtype", type, fmt::format("Type of the elements (default: {})", type))
-      ->check(::CLI::IsMember(names(bench::element_types())));
-  app.add_option("--op", op, fmt::format("Operation that reduces elements (default: {})", op))
-      ->check(::CLI::IsMember(names(kOps)));
-  app.add_option("--algorithm", algorithm,
-                 fmt::format("Algorithm of all-reduce (default: {})", algorithm))
-      ->check(::CLI::IsMember(names(kAlgorithms)));
+  choose_from(
+      app.add_option("--dtype", type, fmt::format("Type of the elements (default: {})", type)),
+      names(bench::element_types()));
+  choose_from(
+      app.add_option("--op", op, fmt::format("Operation that reduces elements (default: {})", op)),
+      names(kOps));
+  choose_from(app.add_option("--algorithm", algorithm,
+                             fmt::format("Algorithm of all-reduce (default: {})", algorithm)),
+              names(kAlgorithms));
   app.add_flag("--ordinary", ordinary, "Ordinary tensors (default: tensors from group->empty)");
   describe_ranks(app, kCounts, "Number of ranks (default: one per core, but at least 2)");
   rank_options.describe(app);

@@ -16,17 +16,17 @@
 #include "tools/checkpoint/tensor_source.h"
 #include "tools/cli/help.h"
 #include "tools/cli/print.h"
+#include "tools/recipes/save_model.h"
 
 namespace lockstep::cli {
 namespace {
 
-// The format of a new file by the extension of its name; without one that says it, the other format
-// than the source's.
+// Whether a new file gets that format: by the extension of its name; without one, if the source has
+// the other format.
 bool writes_safetensors(const std::filesystem::path& file, const TensorSource& source) {
-  const std::filesystem::path extension = file.extension();
-  if (extension == ".safetensors") return true;
-  if (extension == ".pt" || extension == ".pth" || extension == ".bin") return false;
-  return !source.is_safetensors();
+  const NamedFormat named = format_named_by(file);
+  return named == NamedFormat::safetensors ||
+         (named == NamedFormat::unnamed && !source.is_safetensors());
 }
 
 }  // namespace
@@ -55,8 +55,7 @@ void CheckpointCommand::describe(::CLI::App& app) {
   export_ = add_verb(
       app, "export",
       "Write a file's tensors in the format of the new name: .safetensors, or .pt, .pth or .bin "
-      "for "
-      "torch.load; else in the other format",
+      "for torch.load; without an extension, in the other format",
       ", a checkpoint, or a folder of checkpoints (the newest is used), whose model is exported");
   export_->add_option("OUTPUT", second, "The new file, whose extension names its format")
       ->required();

@@ -25,12 +25,13 @@ namespace lockstep::cli {
 void CompareCommand::describe(::CLI::App& app) {
   flags.describe(app);
   app.option_defaults()->group("Ranks and devices");
-  app.add_option("--modes", modes,
-                 fmt::format("Modes to compare, separated by commas; the first is the baseline "
-                             "(default: {})",
-                             fmt::join(modes, ",")))
+  choose_from(
+      app.add_option("--modes", modes,
+                     fmt::format("Modes to compare, separated by commas; the first is the baseline "
+                                 "(default: {})",
+                                 fmt::join(modes, ","))),
+      {"single", "dp", "ddp"})
       ->delimiter(',')
-      ->check(::CLI::IsMember({"single", "dp", "ddp"}))
       ->type_name("MODE,...");
   add_numbers(app, "--ranks", ranks, kCounts,
               "Numbers of ranks for ddp and of replicas for dp, as in 2 or 1,2,4 (default: one per "
@@ -62,7 +63,7 @@ int CompareCommand::run(const std::vector<std::string>& arguments) const {
   for (const std::string& mode : modes) chosen.push_back(find_mode(mode));
 
   RecipeOptions options = flags.options;
-  if (flags.scale_learning_rate) options.trainer.schedule.scale = most;
+  if (flags.scale_learning_rate) options.trainer.lr_scale = most;
   const Comparison comparison = compare(recipe, {.train_program = {this_program(), "train"},
                                                  .modes = std::move(chosen),
                                                  .ranks = std::move(counts),

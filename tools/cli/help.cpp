@@ -6,11 +6,13 @@
 #include <cstddef>
 #include <memory>
 #include <numeric>
+#include <sstream>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "lockstep/core/error.h"
+#include "tools/cli/programs.h"
 #include "tools/report/text_table.h"
 
 namespace lockstep::cli {
@@ -50,11 +52,7 @@ class WrappedHelp : public ::CLI::Formatter {
       names += (names.empty() ? "" : ", ") + name;
     }
     const std::string value = value_name_of(*option);
-    std::string text = option->get_description();
-    for (const ::CLI::Option* needed : option->get_needs()) {
-      text += fmt::format("; needs {}", needed->get_name());
-    }
-    return entry(value.empty() ? names : names + " " + value, text);
+    return entry(value.empty() ? names : names + " " + value, description_of(*option));
   }
 
   std::string make_help(const ::CLI::App* app, std::string name,
@@ -127,6 +125,66 @@ std::string unknown(const char* what, const std::string& word,
   return listed ? text + fmt::format("; the {}s are {}", what, fmt::join(known, ", ")) : text;
 }
 
+// The first option that a message of the parser names: "--epochs: 1 required N missing".
+const ::CLI::Option* option_in(const ::CLI::App& app, const std::string& message) {
+  std::istringstream words(message);
+  for (std::string word; words >> word;) {
+    if (word.ends_with(':')) word.pop_back();
+    if (const ::CLI::Option* option = app.get_option_no_throw(word)) return option;
+  }
+  return nullptr;
+}
+
+std::string one_of(const ::CLI::Option& option) {
+  const std::vector<std::string> values = values_of(option);
+  return values.empty() ? "" : fmt::format("; give one of {}", fmt::join(values, ", "));
+}
+
+std::string too_many(const ::CLI::App& app, const std::string& word) {
+  std::string taken;
+  for (const ::CLI::Option* argument : positionals(app)) {
+    taken += " " + argument->get_name(true, false);
+  }
+  return fmt::format("\"{}\" is one argument too many; {}", word,
+                     taken.empty() ? "there are only options" : "give" + taken);
+}
+
+// The parser's complaint in our words. `app` is the subcommand that was given, and `left` are the
+// words that it could not use.
+std::string in_our_words(const ::CLI::App& app, const std::vector<std::string>& left,
+                         const ::CLI::ParseError& error) {
+  const std::vector<std::string> subcommands = subcommand_names(app);
+  const auto unknown_option =
+      std::ranges::find_if(left, [](const std::string& word) { return word.starts_with('-'); });
+  if (unknown_option != left.end()) {
+    return unknown("option", unknown_option->substr(0, unknown_option->find('=')),
+                   option_names(app), false);
+  }
+  if (!left.empty()) {
+    return subcommands.empty() ? too_many(app, left.front())
+                               : unknown("subcommand", left.front(), subcommands, true);
+  }
+  const std::string what = error.what();
+  const ::CLI::Option* option = option_in(app, what);
+  if (dynamic_cast<const ::CLI::RequiredError*>(&error) != nullptr) {
+    if (option != nullptr) return what + one_of(*option);
+    if (!subcommands.empty()) {
+      return fmt::format("a subcommand is required; give one of {}", fmt::join(subcommands, ", "));
+    }
+  }
+  if (option == nullptr) return what;
+  if (dynamic_cast<const ::CLI::ArgumentMismatch*>(&error) != nullptr) {
+    return fmt::format("{} is given no value; write {} {}{}", option->get_name(),
+                       option->get_name(), value_name_of(*option), one_of(*option));
+  }
+  const bool is_flag = value_name_of(*option).empty();
+  if (is_flag && dynamic_cast<const ::CLI::ConversionError*>(&error) != nullptr) {
+    return fmt::format("{} is a flag; leave out its value, or give true or false",
+                       option->get_name());
+  }
+  return what;
+}
+
 }  // namespace
 
 void use_wrapped_help(::CLI::App& app) {
@@ -146,21 +204,31 @@ void add_first_examples(::CLI::App& app) {
                      {"lockstep train mlp --ranks 2", "Train a first net on two ranks"}});
 }
 
-void throw_complaint(const ::CLI::App& app, const ::CLI::ParseError& error,
-                     const std::string& verb) {
+void describe_help(::CLI::App& app) {
+  std::string verbs = "Subcommand to explain:";
+  for (const Verb& verb : kVerbs) verbs += fmt::format("\n  {}: {}", verb.name, verb.summary);
+  app.add_option("SUBCOMMAND")->description(verbs);
+  add_examples(app, {{"lockstep help train", "Read about a subcommand"},
+                     {"lockstep help bench step", "Read about one below it"}});
+}
+
+void throw_complaint(const ::CLI::App& app, const ::CLI::ParseError& error) {
+  const ::CLI::App* deepest = &app;
+  std::string command = "lockstep";
+  while (!deepest->get_subcommands().empty()) {
+    deepest = deepest->get_subcommands().front();
+    command += " " + deepest->get_name();
+  }
+  throw UsageError(fmt::format("{} (see {} --help)",
+                               in_our_words(*deepest, app.remaining(true), error), command));
+}
+
+void require_known_subcommand(const ::CLI::App& app, const ::CLI::ParseError& asked) {
   const ::CLI::App* deepest = &app;
   while (!deepest->get_subcommands().empty()) deepest = deepest->get_subcommands().front();
-  std::string what = error.what();
   const std::vector<std::string> left = app.remaining(true);
-  const auto option =
-      std::ranges::find_if(left, [](const std::string& word) { return word.starts_with('-'); });
-  const std::vector<std::string> subcommands = subcommand_names(*deepest);
-  if (option != left.end()) {
-    what = unknown("option", option->substr(0, option->find('=')), option_names(*deepest), false);
-  } else if (!left.empty() && !subcommands.empty()) {
-    what = unknown("subcommand", left.front(), subcommands, true);
-  }
-  throw UsageError(fmt::format("{} (see lockstep{} --help)", what, verb.empty() ? "" : " " + verb));
+  if (left.empty() || left.front().starts_with('-')) return;
+  if (!subcommand_names(*deepest).empty()) throw_complaint(app, asked);
 }
 
 std::string closest(const std::string& word, const std::vector<std::string>& candidates) {
@@ -182,6 +250,14 @@ std::vector<std::string> names_of(const ::CLI::Option& option) {
   for (const std::string& name : option.get_snames()) names.push_back("-" + name);
   for (const std::string& name : option.get_lnames()) names.push_back("--" + name);
   return names;
+}
+
+std::string description_of(const ::CLI::Option& option) {
+  std::string text = option.get_description();
+  for (const ::CLI::Option* needed : option.get_needs()) {
+    text += fmt::format("; needs {}", needed->get_name());
+  }
+  return text;
 }
 
 std::string value_name_of(const ::CLI::Option& option) {

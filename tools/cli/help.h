@@ -27,10 +27,17 @@ void add_examples(::CLI::App& app, std::initializer_list<Example> examples);
 // Ends the help of the whole command with examples.
 void add_first_examples(::CLI::App& app);
 
-// Throws UsageError with a better text than the parser's for a word that it does not know: one with
-// the closest option or subcommand. `verb` is the subcommand whose help explains more, or empty.
-[[noreturn]] void throw_complaint(const ::CLI::App& app, const ::CLI::ParseError& error,
-                                  const std::string& verb);
+// Describes `lockstep help [SUBCOMMAND...]`, which the program rewrites before it is parsed.
+void describe_help(::CLI::App& app);
+
+// Throws UsageError with a better text than the parser's: one that names the option and the value
+// that it needs, the values that it takes, and the closest option or subcommand for a word that is
+// unknown. It ends with the command whose help explains more.
+[[noreturn]] void throw_complaint(const ::CLI::App& app, const ::CLI::ParseError& error);
+
+// UsageError, as above, if a word stands where a subcommand is expected, and none has its name: the
+// parser ignores that if it is asked for help.
+void require_known_subcommand(const ::CLI::App& app, const ::CLI::ParseError& asked);
 
 // The candidate that the word was meant to be: one that it begins, or that few edits make of it;
 // empty if none is close.
@@ -38,6 +45,8 @@ std::string closest(const std::string& word, const std::vector<std::string>& can
 
 // The names of an option, with their dashes, the short ones first: "-n", "--nproc-per-node".
 std::vector<std::string> names_of(const ::CLI::Option& option);
+// What it does, and the options that it needs.
+std::string description_of(const ::CLI::Option& option);
 // The word for its value: "N", "FILE"; empty for a flag.
 std::string value_name_of(const ::CLI::Option& option);
 // The values from which the user chooses, as the option's check or its description lists them;

@@ -44,10 +44,11 @@ void set_environment() {
   }
 }
 
-// Rewrites `lockstep help VERB` as `lockstep VERB --help`.
+// Rewrites `lockstep help VERB` as `lockstep VERB --help`, also if there is no such verb.
 void ask_for_help(int argc, char** argv) {
   static std::string flag = "--help";
   if (argc < 2 || std::string_view(argv[1]) != "help") return;
+  if (argc > 2 && argv[2][0] == '-') return;  // `lockstep help --help`
   std::rotate(argv + 1, argv + 2, argv + argc);
   argv[argc - 1] = flag.data();
 }
@@ -61,7 +62,7 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", "lockstep " LOCKSTEP_VERSION);
   app.require_subcommand(1);
   for (const Verb& known : kVerbs) {
-    if (known.is_shown) app.add_subcommand(std::string(known.name), std::string(known.summary));
+    app.add_subcommand(std::string(known.name), std::string(known.summary));
   }
   add_first_examples(app);
   RunCommand run;
@@ -69,6 +70,7 @@ int main(int argc, char** argv) {
   ::CLI::App& run_app = *app.get_subcommand("run");
   run.describe(run_app);
   new_project.describe(*app.get_subcommand("new"));
+  describe_help(*app.get_subcommand("help"));
   std::vector<std::string> arguments(argv + 1, argv + argc);
   const std::string name = verb == nullptr ? "" : std::string(verb->name);
   try {
@@ -82,7 +84,8 @@ int main(int argc, char** argv) {
     try {
       app.parse(arguments);
     } catch (const ::CLI::ParseError& error) {
-      if (error.get_exit_code() != 0) throw_complaint(app, error, name);
+      if (error.get_exit_code() != 0) throw_complaint(app, error);
+      require_known_subcommand(app, error);
       print_answer(app, error);
       return 0;
     }

@@ -104,7 +104,9 @@ int main(int argc, char** argv) {
   ::CLI::App& doctor_app = describe("doctor", doctor);
   ::CLI::App& checkpoint_app = describe("checkpoint", checkpoint);
   ::CLI::App& reference_app = describe("reference", reference);
-  reference_app.group("");
+  if (verb == "reference") {
+    describe_help(*app.add_subcommand("help", std::string(find_verb("help")->summary)));
+  }
   describe_settings(train_app);
   describe_settings(compare_app);
   try {
@@ -116,7 +118,8 @@ int main(int argc, char** argv) {
       std::ranges::reverse(expanded);
       app.parse(expanded);
     } catch (const ::CLI::ParseError& error) {
-      if (error.get_exit_code() != 0) throw_complaint(app, error, verb);
+      if (error.get_exit_code() != 0) throw_complaint(app, error);
+      require_known_subcommand(app, error);
       print_answer(app, error);
       return 0;
     }

@@ -35,6 +35,21 @@ void replace_all(std::string& text, std::string_view mark, const std::string& by
   }
 }
 
+// Returns the folder above bin/, in which Lockstep is installed. UsageError in a build folder,
+// whose package lacks the list of its targets until it is installed.
+fs::path installed_prefix() {
+  const fs::path folder = fs::path(this_program()).parent_path();  // tools/cli of the build's
+  const fs::path build = folder.parent_path().parent_path();
+  std::error_code ignored;
+  if (folder.filename() != "cli" || !fs::exists(build / "lockstepConfig.cmake", ignored)) {
+    return folder.parent_path();
+  }
+  throw UsageError(
+      fmt::format("this command is in the build folder {0}, where a project cannot find Lockstep; "
+                  "install it with cmake --install {0} --prefix DIR, then use DIR/bin/lockstep new",
+                  build.string()));
+}
+
 }  // namespace
 
 void NewCommand::describe(::CLI::App& app) {
@@ -62,8 +77,7 @@ int NewCommand::run() const {
   if (fs::exists(project, error) && !fs::is_empty(project, error)) {
     throw UsageError(fmt::format("{} is not empty; name a new folder, or empty this one", folder));
   }
-  // The folder above bin/.
-  const std::string prefix = fs::path(this_program()).parent_path().parent_path();
+  const std::string prefix = installed_prefix();
   for (const ProjectFile& file : project_files()) {
     std::string text(file.text);
     replace_all(text, "@NAME@", name);

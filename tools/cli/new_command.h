@@ -16,7 +16,7 @@ struct NewCommand {
   // Describes the verb to the parser. The object must outlive it.
   void describe(::CLI::App& app);
   // Returns the exit code. UsageError for a folder that is not empty or whose name cannot be a
-  // project's; nothing has been written then.
+  // project's, and if this program is not installed; nothing has been written then.
   int run() const;
 };
 

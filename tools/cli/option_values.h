@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Options whose values Lockstep parses itself: numbers, since versions of CLI11 differ in which
-// ones they accept and in their error messages, lists and paths.
+// ones they accept and in their error messages, words from a list, lists and paths.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <filesystem>
 #include <functional>
@@ -11,8 +12,12 @@
 #include <vector>
 
 #include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include "lockstep/core/error.h"
 #include "lockstep/core/number.h"
+#include "tools/cli/help.h"
 
 namespace lockstep::cli {
 
@@ -44,6 +49,18 @@ template <class Value, class Number>
                           const Range<Number>& range, const std::string& description) {
   return add_number_to<Number>(
       app, names, [&value](Number number) { value = number; }, range, description);
+}
+
+// Lets an option take these values only, which help and completion list. Parsing throws a
+// UsageError that lists them, and names the closest.
+inline ::CLI::Option* choose_from(::CLI::Option* option, const std::vector<std::string>& values) {
+  const auto check = [values, name = name_in_errors(option->get_name())](const std::string& text) {
+    if (std::ranges::find(values, text) != values.end()) return std::string();
+    const std::string meant = closest(text, values);
+    throw UsageError(fmt::format("{} \"{}\": give one of {}{}", name, text, fmt::join(values, ", "),
+                                 meant.empty() ? "" : fmt::format("; did you mean {}?", meant)));
+  };
+  return option->check(::CLI::Validator(check, fmt::format("{{{}}}", fmt::join(values, ","))));
 }
 
 // Describes an option with a path, which must outlive the parser.

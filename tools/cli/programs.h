@@ -15,8 +15,6 @@ struct Verb {
   std::string_view summary;
   // Whether lockstep-torch has it.
   bool needs_libtorch = true;
-  // Whether help lists it.
-  bool is_shown = true;
 };
 
 // All verbs, in the order of --help. The programs make their subcommands, lists and messages from
@@ -28,8 +26,9 @@ inline constexpr std::array kVerbs{
     Verb{"compare", "Train a recipe in several modes, one after another, and compare them"},
     Verb{"bench", "Measure collectives and training steps"},
     Verb{"doctor", "Report anything that would prevent training on this machine"},
-    Verb{"checkpoint", "Inspect, verify, compare and convert files of tensors and checkpoints"},
-    Verb{"reference", "Write the command's man pages and completion into a folder", true, false}};
+    Verb{"checkpoint", "Inspect, verify, diff and export files of tensors and checkpoints"},
+    Verb{"reference", "Write the command's man pages and completion into a folder"},
+    Verb{"help", "Explain a subcommand", false}};
 
 // Returns the row of a verb; null if there is none.
 const Verb* find_verb(std::string_view name);

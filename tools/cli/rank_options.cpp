@@ -20,9 +20,7 @@ void RankOptions::describe(::CLI::App& app) {
   for (const BackendRow& row : backend_rows()) {
     help.append("\n  ").append(row.name).append(": ").append(row.help);
   }
-  app.add_option("--backend", backend, help)
-      ->check(::CLI::IsMember(backends()))
-      ->type_name("BACKEND");
+  choose_from(app.add_option("--backend", backend, help), backends())->type_name("BACKEND");
   const auto set = [this](double seconds) {
     timeout = std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
   };

@@ -17,9 +17,18 @@ namespace {
 
 constexpr std::string_view kSet = "--set";
 // The options of a recipe that decide what a training run learns. `compare` lacks some of them.
-constexpr std::array kKeys{
-    "epochs",     "batch-size",       "global-batch-size", "lr", "scale-lr", "seed", "data",
-    "curriculum", "curriculum-start", "curriculum-steps",  "amp"};
+constexpr std::array kKeys{"epochs",
+                           "batch-size",
+                           "global-batch-size",
+                           "lr",
+                           "scale-lr",
+                           "seed",
+                           "data",
+                           "image-size",
+                           "curriculum",
+                           "curriculum-start",
+                           "curriculum-steps",
+                           "amp"};
 
 std::vector<std::string> keys_of(const ::CLI::App& app) {
   std::vector<std::string> keys;
@@ -72,9 +81,15 @@ void RecipeFlags::describe(::CLI::App& app) {
                "Learning rate times the number of ranks, with a gradual warm-up (default: off)");
   add_path(app, "--data", options.data_folder,
            "Folder with a data set in MNIST's format (default: /usr/share/datasets/fashion-mnist); "
-           "for char-transformer, a text file or a folder of text files (default: "
-           "/usr/share/common-licenses)")
+           "for resnet18 also one with the folders train and val, each with a folder of JPEG or "
+           "PNG files for each class; for char-transformer, a text file or a folder of text files "
+           "(default: /usr/share/common-licenses)")
       ->type_name("PATH");
+  add_number(app, "--image-size", options.image_size, kImageSizes,
+             "Height and width to which images in files are cut and scaled (default: 224)")
+      ->type_name("PIXELS");
+  add_number(app, "--workers", options.workers, kWorkers,
+             "Number of threads on each rank that read and augment images in files (default: 2)");
   add_number(
       app, "--seed", options.seed, kSeeds,
       fmt::format("Seed of the weights and the order of samples (default: {})", options.seed));

@@ -83,7 +83,7 @@ std::string options(const ::CLI::App& app) {
         head += (head.empty() ? "" : ", ") + bold(name);
       }
       const std::string value = value_name_of(*option);
-      items += item(value.empty() ? head : head + " " + italic(value), option->get_description());
+      items += item(value.empty() ? head : head + " " + italic(value), description_of(*option));
     }
     if (!items.empty()) roff += ".SS " + in_roff(group) + "\n" + items;
   }
@@ -159,6 +159,8 @@ std::string man_page(const ::CLI::App& app, const std::string& version) {
 
 void ReferenceCommand::describe(::CLI::App& app) {
   app.add_option("DIR", folder, "Existing folder for the files")->required();
+  add_examples(app, {{"lockstep reference ~/.lockstep && source ~/.lockstep/lockstep.bash",
+                      "Complete in this bash, without an installation"}});
 }
 
 void ReferenceCommand::run(const ::CLI::App& whole) const {

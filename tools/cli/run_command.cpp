@@ -19,6 +19,7 @@
 #include "lockstep/core/process/cpu.h"
 #include "lockstep/launch/console.h"
 #include "lockstep/launch/orphans.h"
+#include "lockstep/launch/restarts.h"
 #include "tools/cli/help.h"
 #include "tools/cli/option_values.h"
 #include "tools/cli/print.h"
@@ -28,6 +29,7 @@ namespace {
 
 // Seconds; 0 kills at once.
 constexpr Range<double> kGraces{0, 1e6};
+constexpr Range<int> kRestarts{0, 1'000'000};
 
 bool is_gpu(const std::string& name) {
   constexpr std::string_view kPrefix = "nvidia";
@@ -100,11 +102,16 @@ void RunCommand::describe(::CLI::App& app) {
              "Time from the signal that ends ranks to SIGKILL (default: 10 after a signal to the "
              "launcher, 0.5 after the failure of another rank)")
       ->type_name("SECONDS");
+  add_number(app, "--max-restarts,--max_restarts", max_restarts, kRestarts,
+             fmt::format("Number of times that all ranks are started again when one has failed; "
+                         "the program continues from its checkpoints (default: {})",
+                         max_restarts));
   app.option_defaults()->group("Output");
   app.add_flag("--no-prefix", no_prefix,
                "Lines of output without the prefix [rank N] (default: with it)");
   app.add_option("--log-dir,--log_dir", log_dir,
-                 "Folder for each rank's output, as rank_N.log (default: none)")
+                 "Folder for each rank's output, as rank_N.log; with --max-restarts, as "
+                 "attempt_K/rank_N.log (default: none)")
       ->type_name("DIR");
   add_numbers(app, "--local-ranks-filter,--local_ranks_filter", shown_ranks, kFrom0,
               "Ranks whose output is shown, as in 0,2 (default: all)")
@@ -160,14 +167,18 @@ int RunCommand::run() const {
   options.program = program;
   options.ranks = parse_ranks(ranks);
   options.node = node();
+  RestartOptions restarts{.max_restarts = max_restarts};
   if (!secret_file.empty()) {
-    read_secret(secret_file);
+    restarts.secret = read_secret(secret_file);
     options.environment.emplace_back(kSecretFileVariable,
                                      std::filesystem::absolute(secret_file).string());
   }
   if (secret_fd) {
-    read_secret(*secret_fd);
+    restarts.secret = read_secret(*secret_fd);
     options.environment.emplace_back(kSecretFdVariable, std::to_string(*secret_fd));
+  }
+  if (options.node && max_restarts > 0 && restarts.secret.empty()) {
+    restarts.secret = secret_of_environment();
   }
   options.threads = threads;
   if (stop_grace) {
@@ -183,9 +194,11 @@ int RunCommand::run() const {
           "lockstep: warning: /proc is not mounted: processes that ranks put into sessions of "
           "their own outlive the job; mount /proc\n");
   }
-  const AgentResult result = run_agent(options);
-  const std::string text = report(result, nodes * options.ranks);
-  if (!text.empty()) write_last(OutputStream::err, "lockstep run: " + text);
+  restarts.on_restart = [](const std::string& line) {
+    write_last(OutputStream::err, "lockstep run: " + line + "\n");
+  };
+  const RestartResult result = run_with_restarts(options, restarts);
+  if (!result.report.empty()) write_last(OutputStream::err, "lockstep run: " + result.report);
   return result.exit_code;
 }
 

@@ -22,6 +22,7 @@ struct RunCommand {
   std::optional<int> secret_fd;
   std::optional<int> threads;
   std::optional<double> stop_grace;
+  int max_restarts = 0;
   bool no_prefix = false;
   bool standalone = false;
   std::string log_dir;

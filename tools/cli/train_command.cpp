@@ -7,19 +7,20 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/file/whole_file.h"
 #include "lockstep/core/process/cpu.h"
 #include "lockstep/rendezvous/rendezvous.h"
+#include "lockstep/train/terminal_log.h"
 #include "lockstep/train/trace.h"
 #include "tools/cli/ending_signals.h"
 #include "tools/cli/help.h"
 #include "tools/cli/option_values.h"
 #include "tools/cli/print.h"
 #include "tools/cli/programs.h"
-#include "tools/cli/terminal_log.h"
 #include "tools/recipes/launch_plan.h"
 #include "tools/recipes/local_training.h"
 #include "tools/recipes/train.h"
@@ -27,25 +28,41 @@
 #include "tools/report/training_report.h"
 
 namespace lockstep::cli {
+namespace {
+
+// A signal that ends the process removes the bar, too, during EndingSignals.
+struct ErasedTerminalLog {
+  explicit ErasedTerminalLog(OutputStream stream) : log(stream) {
+    erase_at_end(stream == OutputStream::out ? STDOUT_FILENO : STDERR_FILENO);
+  }
+  ~ErasedTerminalLog() { erase_at_end(-1); }
+  ErasedTerminalLog(const ErasedTerminalLog&) = delete;
+  ErasedTerminalLog& operator=(const ErasedTerminalLog&) = delete;
+
+  TerminalLog log;
+};
+
+}  // namespace
 
 void TrainCommand::describe(::CLI::App& app) {
   flags.describe(app);
   RecipeOptions& options = flags.options;
   app.option_defaults()->group("Ranks and devices");
   const auto set_mode = [&](const std::string& name) { options.trainer.mode = find_mode(name); };
-  app.add_option_function<std::string>(
-         "--mode", set_mode,
-         "Mode: single (one process), dp (one process, several copies of the net) or ddp (several "
-         "processes) (default: ddp if there is more than one rank, else single)")
-      ->check(::CLI::IsMember({"single", "dp", "ddp"}))
+  choose_from(
+      app.add_option_function<std::string>(
+          "--mode", set_mode,
+          "Mode: single (one process), dp (one process, several copies of the net) or ddp (several "
+          "processes) (default: ddp if there is more than one rank, else single)"),
+      {"single", "dp", "ddp"})
       ->type_name("MODE");
   add_number(app, "--ranks", ranks, kCounts,
              "Number of ranks, or of replicas for dp (default: 1; with --mode dp or ddp one per "
              "GPU, or per core if there is no GPU)");
   app.option_defaults()->group("Output");
   add_path(app, "--save", options.save_file,
-           "File for the trained net of rank 0, as torch::save writes it, or in safetensors format "
-           "if its name ends with .safetensors")
+           "File for the trained net of rank 0: in safetensors format if its name ends with "
+           ".safetensors, as torch::save writes it if with .pt, .pth, .bin or without an extension")
       ->type_name("FILE");
   app.option_defaults()->group("Checkpoints");
   auto* const folder =
@@ -77,16 +94,18 @@ void TrainCommand::describe(::CLI::App& app) {
                        TraceOptions().spans))
       ->type_name("FILE.json");
   add_path(app, "--report", report,
-           "File for a page with charts of loss, speed, memory and the time of a step on each rank")
+           "File for a page with charts of loss, accuracy, speed, memory and the time of a step on "
+           "each rank")
       ->type_name("FILE.html");
   app.option_defaults()->group("Training");
-  app.add_option_function<std::string>(
-         "--curriculum",
-         [this](const std::string& name) { curriculum().pacing = find_pacing(name); },
-         "Growth of the pool of images, which are visited from easy to hard by the loss of a small "
-         "linear classifier: linear in the step, as a root, or in steps (default: all images, "
-         "shuffled)")
-      ->check(::CLI::IsMember({"linear", "root", "steps"}))
+  choose_from(
+      app.add_option_function<std::string>(
+          "--curriculum",
+          [this](const std::string& name) { curriculum().pacing = find_pacing(name); },
+          "Growth of the pool of images, which are visited from easy to hard by the loss of a "
+          "small linear classifier: linear in the step, as a root, or in steps (default: all "
+          "images, shuffled)"),
+      {"linear", "root", "steps"})
       ->type_name("PACING");
   add_number_to<double>(
       app, "--curriculum-start", [this](double share) { curriculum().start_share = share; },
@@ -101,12 +120,16 @@ void TrainCommand::describe(::CLI::App& app) {
       "Number of steps before the first that draws from all images (default: half of all steps)")
       ->needs("--curriculum");
   const auto set_amp = [&](const std::string& name) { options.trainer.amp = find_amp(name); };
-  app.add_option_function<std::string>(
-         "--amp", set_amp,
-         "Type in which layers compute (automatic mixed precision), bf16 or fp16; parameters and "
-         "gradients stay in float (default: float)")
-      ->check(::CLI::IsMember({"bf16", "fp16"}))
+  choose_from(
+      app.add_option_function<std::string>(
+          "--amp", set_amp,
+          "Type in which layers compute (automatic mixed precision), bf16 or fp16; parameters and "
+          "gradients stay in float (default: float)"),
+      {"bf16", "fp16"})
       ->type_name("TYPE");
+  app.add_flag("--recompute", options.recompute,
+               "Second computation of each block's forward in backward, which needs less memory "
+               "and more time; for resnet18 and char-transformer (default: off)");
   app.option_defaults()->group("Checks");
   app.add_flag(
       "--check-finite", options.trainer.check_finite,
@@ -120,7 +143,7 @@ void TrainCommand::describe(::CLI::App& app) {
                      {"lockstep train cnn --checkpoint-dir checkpoints --resume",
                       "Start a run, or continue it where it stopped"}});
   // Set by `lockstep compare`, which scales all its runs alike.
-  add_number(app, "--lr-scale", options.trainer.schedule.scale, kLearningRateScales, "")->group("");
+  add_number(app, "--lr-scale", options.trainer.lr_scale, kLearningRateScales, "")->group("");
 }
 
 Curriculum& TrainCommand::curriculum() {
@@ -147,7 +170,7 @@ int TrainCommand::run(const std::vector<std::string>& arguments) const {
   const int parts = plan.ranks * plan.replicas;
   options.trainer.mode = plan.mode;
   options.trainer.data_parallel.replicas = plan.replicas;
-  double& scale = options.trainer.schedule.scale;
+  double& scale = options.trainer.lr_scale;
   if (flags.scale_learning_rate && scale == 1) scale = parts;
   if (report) options.on_course = report_writer(arguments, !member || member->rank == 0);
   check_recipe_options(recipe, options, parts);
@@ -226,21 +249,21 @@ TrainResult TrainCommand::train_here(RecipeOptions options, int local_rank) cons
   int output_error = 0;
   options.on_step = launcher_progress();
   // A launcher's terminal shows the lines of several ranks.
-  std::optional<TerminalLog> terminal;
+  std::optional<ErasedTerminalLog> terminal;
   const OutputStream stream = flags.json ? OutputStream::err : OutputStream::out;
   if (!membership_in_environment() && can_show_status(stream)) {
     terminal.emplace(stream);
     options.on_step = [&](const RunSteps& run, const StepSummary& step) {
-      terminal->step(run, step);
+      terminal->log.step(run, step);
     };
   }
   TrainResult result =
       train(find_recipe(flags.recipe), std::move(options), group, [&](const std::string& line) {
-        if (terminal) return terminal->line(line);
+        if (terminal) return terminal->log.line(line);
         const int error = print(flags.json ? stderr : stdout, line + "\n");
         if (error != 0 && !flags.json) output_error = error;
       });
-  if (terminal && !flags.json) output_error = terminal->error();
+  if (terminal && !flags.json) output_error = terminal->log.error();
   check_output(output_error);
   return result;
 }

@@ -94,6 +94,8 @@ std::vector<std::string> train_arguments(const Recipe& recipe, const Run& run,
   if (training.epochs) add("--epochs", std::to_string(*training.epochs));
   if (training.learning_rate) add("--lr", fmt::format("{}", *training.learning_rate));
   if (training.data_folder) add("--data", training.data_folder->string());
+  if (training.image_size) add("--image-size", std::to_string(*training.image_size));
+  if (training.workers) add("--workers", std::to_string(*training.workers));
   if (options.device) add("--device", *options.device);
   if (run.mode == TrainingMode::distributed) {
     add("--backend", options.backend);
@@ -141,7 +143,7 @@ class Trainings {
   double learning_rate_scale(const Run& run) const {
     const double part =
         static_cast<double>(run.global_batch_size) / static_cast<double>(batch_.global);
-    return std::max(1.0, options_.training.trainer.schedule.scale * part);
+    return std::max(1.0, options_.training.trainer.lr_scale * part);
   }
 
   const Recipe& recipe_;

@@ -32,7 +32,7 @@ struct ComparisonOptions {
   // The backend of the ranks of ddp.
   std::string backend = "auto";
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
-  // `training` has the batch sizes and trainer.schedule.scale of the rows with the most ranks;
+  // `training` has the batch sizes and trainer.lr_scale of the rows with the most ranks;
   // `modes` and `ranks` replace its mode and replicas.
   RecipeOptions training = {};
 };

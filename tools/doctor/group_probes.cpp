@@ -39,10 +39,7 @@ void reduce_and_check(ProcessGroup& group, const at::Tensor& tensor) {
   const int sum = group.size() * (group.size() + 1) / 2;
   const auto wrong = tensor.ne(sum).sum().item<std::int64_t>();
   if (wrong == 0) return;
-  throw Error({.component = std::string(group.backend()),
-               .operation = "all_reduce",
-               .rank = group.rank(),
-               .size = group.size()},
+  throw Error(group.context(group.backend(), "all_reduce"),
               fmt::format("{} of the {} sums are wrong", wrong, tensor.numel()));
 }
 

@@ -72,13 +72,12 @@ std::unique_ptr<EpochSampler> make_sampler(const TrainingData& data,
                                            const std::optional<Curriculum>& curriculum,
                                            std::int64_t seed, std::int64_t global_batch_size,
                                            std::int64_t epochs, ProcessGroup& group) {
-  const auto size = static_cast<std::size_t>(data.inputs.size(0));
+  const auto size = static_cast<std::size_t>(data.size());
   if (!curriculum) {
     return std::make_unique<DistributedSampler>(size, group,
                                                 DistributedSamplerOptions{.seed = seed});
   }
-  const std::int64_t steps_per_epoch =
-      (data.inputs.size(0) + global_batch_size - 1) / global_batch_size;
+  const std::int64_t steps_per_epoch = (data.size() + global_batch_size - 1) / global_batch_size;
   const std::int64_t half = std::max<std::int64_t>(1, steps_per_epoch * epochs / 2);
   return std::make_unique<CurriculumSampler>(
       size, probe_losses(data, seed, group), group,

@@ -8,8 +8,8 @@
 #include "lockstep/launch/console.h"
 #include "lockstep/parallel/model_checks.h"
 #include "lockstep/rendezvous/store_client.h"
+#include "lockstep/train/progress_bar.h"
 #include "tools/recipes/json_fields.h"
-#include "tools/recipes/progress_bar.h"
 
 namespace lockstep {
 namespace {
@@ -18,6 +18,8 @@ constexpr const char* kRequestVariable = "LOCKSTEP_HAND_OVER";
 constexpr const char* kResultKey = "train/result";
 constexpr const char* kProgressVariable = "LOCKSTEP_SHOWS_PROGRESS";
 constexpr const char* kProgressKey = "train/progress";
+// The value between epochs, in which there is nothing to draw.
+constexpr const char* kNoProgress = "";
 
 // The launcher answers at once, unless it is affected by the same problem as this error.
 constexpr std::chrono::seconds kErrorTimeout{5};
@@ -110,10 +112,12 @@ StepObserver launcher_progress() {
   return [store = std::make_shared<LocalStore>(launcher_store({.patience = kProgressTimeout})),
           meter = ProgressMeter()](const RunSteps& run, const StepSummary& step) mutable {
     if (!store) return;
+    // Before the line of the epoch, below which the bar would appear again.
+    const bool ends_epoch = run.in_epoch(step) == run.per_epoch;
     const auto state = meter.step(run, step);
-    if (!state) return;
+    if (!state && !ends_epoch) return;
     try {
-      store->set(kProgressKey, to_text(*state));
+      store->set(kProgressKey, ends_epoch ? kNoProgress : to_text(*state));
     } catch (const Error&) {
       store.reset();  // training does not need its bar
     }

@@ -14,9 +14,9 @@
 namespace lockstep {
 
 // The user stopped training with a signal.
-class TrainingStopped : public Error {
+class TrainingStopped : public ErrorType<TrainingStopped> {
  public:
-  TrainingStopped(int signal, const std::string& message) : Error(message), signal_(signal) {}
+  TrainingStopped(int signal, const std::string& message) : ErrorType(message), signal_(signal) {}
   int signal() const { return signal_; }
 
  private:

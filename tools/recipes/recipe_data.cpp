@@ -1,21 +1,27 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Checks sizes, memory and labels, standardizes images, and compares the texts of the ranks.
+// Checks sizes, memory and labels, standardizes images, and compares what the ranks have.
 #include "tools/recipes/recipe_data.h"
 
 #include <algorithm>
+#include <array>
+#include <iterator>
 #include <span>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/tensor.h>
 #include <fmt/format.h>
 
 #include "lockstep/comm/objects.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/process/memory.h"
+#include "lockstep/data/data_files.h"
 #include "lockstep/data/mnist_dataset.h"
 #include "lockstep/data/standardization.h"
 #include "lockstep/tensor/stored_bytes.h"
@@ -52,6 +58,72 @@ void check_labels(const MnistDataset& set, const std::filesystem::path& folder, 
   if (largest >= kClasses) {
     throw UsageError(fmt::format("{}: the {} set has a label {}; the recipes take labels 0 to {}",
                                  folder.string(), split, largest, kClasses - 1));
+  }
+}
+
+constexpr const char* kTrainFolder = "train";
+constexpr const char* kTestFolder = "val";
+
+// The mean and standard deviation of each channel of ImageNet's images, from 0 to 1, with which
+// torchvision's models were trained.
+constexpr std::array<double, 3> kMean{0.485, 0.456, 0.406};
+constexpr std::array<double, 3> kDeviation{0.229, 0.224, 0.225};
+
+// The size to which images are scaled before `size` rows and columns of them are cut out: 256 for
+// 224, as is usual for ImageNet.
+std::int64_t scaled_size(std::int64_t size) {
+  return size * 8 / 7;
+}
+
+BatchTransform center_crop(std::int64_t size) {
+  return [size](torch::data::Example<>& batch, const BatchOrigin&) {
+    const std::int64_t margin = (batch.data.size(2) - size) / 2;
+    batch.data = batch.data.narrow(2, margin, size).narrow(3, margin, size);
+  };
+}
+
+BatchTransform normalize_channels() {
+  return normalize({kMean.begin(), kMean.end()}, {kDeviation.begin(), kDeviation.end()});
+}
+
+// UsageError if one split has a class that the other one lacks, which would shift the numbers of
+// the classes behind it.
+void require_same_classes(const ImageFiles& files, const std::filesystem::path& folder) {
+  const auto& train = files.train.classes();
+  const auto& test = files.test.classes();
+  std::vector<std::string> in_one_only;
+  std::ranges::set_symmetric_difference(train, test, std::back_inserter(in_one_only));
+  if (in_one_only.empty()) return;
+  const std::string& name = in_one_only.front();
+  const bool in_train = std::ranges::binary_search(train, name);
+  throw UsageError(fmt::format(
+      "{}: class \"{}\" is in {}, but not in {}; give both the same classes", folder.string(), name,
+      in_train ? kTrainFolder : kTestFolder, in_train ? kTestFolder : kTrainFolder));
+}
+
+// The facts in which ranks must agree, one on each line.
+std::string facts_about(const ImageFiles& files) {
+  std::string facts = fmt::format("{} classes\n", files.train.classes().size());
+  for (const std::string& name : files.train.classes())
+    facts += fmt::format("class \"{}\"\n", name);
+  return facts + fmt::format("{} images in {}\n{} images in {}\n", files.train.size().value(),
+                             kTrainFolder, files.test.size().value(), kTestFolder);
+}
+
+// Ranks on several machines may find different files under one path.
+void require_same_images(const ImageFiles& files, const std::filesystem::path& folder,
+                         ProcessGroup& group) {
+  const auto facts = all_gather_object(std::string_view(facts_about(files)), group);
+  for (std::size_t rank = 1; rank < facts.size(); ++rank) {
+    if (facts[rank] == facts[0]) continue;
+    std::istringstream of_first(facts[0]);
+    std::istringstream of_other(facts[rank]);
+    std::string first;
+    std::string other;
+    while (first == other && std::getline(of_first, first)) std::getline(of_other, other);
+    throw UsageError(
+        fmt::format("{}: rank 0 has {} where rank {} has {}; give all machines the same files",
+                    folder.string(), first, rank, other));
   }
 }
 
@@ -182,6 +254,61 @@ TrainingData load_images(const std::filesystem::path& folder, ProcessGroup& grou
                       at::scalar_tensor(standardization.deviation, at::kDouble)}}};
 }
 
+bool has_image_folders(const std::filesystem::path& folder) {
+  std::error_code ignored;
+  return std::filesystem::is_directory(folder / kTrainFolder, ignored) ||
+         std::filesystem::is_directory(folder / kTestFolder, ignored);
+}
+
+void require_images(const std::filesystem::path& folder) {
+  require_folder(folder,
+                 fmt::format("name a folder with subfolders {} and {}, which have a folder of JPEG "
+                             "and PNG files for each class, or one with the files of a data set in "
+                             "MNIST's format, such as /usr/share/datasets/fashion-mnist (package "
+                             "dataset-fashion-mnist)",
+                             kTrainFolder, kTestFolder));
+  std::error_code ignored;
+  if (has_image_folders(folder)) {
+    for (const char* split : {kTrainFolder, kTestFolder}) {
+      if (std::filesystem::is_directory(folder / split, ignored)) continue;
+      throw UsageError(fmt::format(
+          "{}: there is no folder {}; put a subfolder with images for each class into it",
+          folder.string(), split));
+    }
+    return;
+  }
+  for (const char* name : {"train-images-idx3-ubyte", "train-images-idx3-ubyte.gz"}) {
+    if (std::filesystem::exists(folder / name, ignored)) return;
+  }
+  throw UsageError(fmt::format(
+      "{}: the folder has neither subfolders {} and {}, with a folder of JPEG and PNG files for "
+      "each class, nor the file train-images-idx3-ubyte of a data set in MNIST's format; name the "
+      "folder that has them",
+      folder.string(), kTrainFolder, kTestFolder));
+}
+
+TrainingData load_image_files(const std::filesystem::path& folder, std::int64_t image_size,
+                              ProcessGroup& group) {
+  const ImageFolderOptions options{.height = scaled_size(image_size),
+                                   .width = scaled_size(image_size),
+                                   .damaged = DamagedImages::skip};
+  ImageFiles files{
+      .train = ImageFolder(folder / kTrainFolder, options),
+      .test = ImageFolder(folder / kTestFolder, options),
+      .train_transforms = {random_crop({.height = image_size, .width = image_size}),
+                           random_horizontal_flip(), normalize_channels()},
+      .test_transforms = {center_crop(image_size), normalize_channels()},
+  };
+  require_same_classes(files, folder);
+  require_same_images(files, folder, group);
+  TrainingData data;
+  data.statistics = {
+      {"standardization.mean", at::tensor(at::ArrayRef<double>(kMean), at::kDouble)},
+      {"standardization.deviation", at::tensor(at::ArrayRef<double>(kDeviation), at::kDouble)}};
+  data.files = std::move(files);
+  return data;
+}
+
 void require_text(const std::filesystem::path& path) {
   find_text(path);
 }
@@ -200,6 +327,26 @@ TrainingData load_text(const std::filesystem::path& path, ProcessGroup& group) {
           .targets = targets.narrow(0, 0, windows - tests),
           .test_inputs = inputs.narrow(0, windows - tests, tests),
           .test_targets = targets.narrow(0, windows - tests, tests)};
+}
+
+RecipeLoader training_loader(const TrainingData& data, std::unique_ptr<EpochSampler> sampler,
+                             DataLoaderOptions options) {
+  if (!data.files) {
+    return MemoryLoader(data.inputs, data.targets, std::move(sampler),
+                        {.batch_size = options.batch_size, .device = options.device});
+  }
+  options.transforms = data.files->train_transforms;
+  return DataLoader(data.files->train, std::move(sampler), options);
+}
+
+RecipeLoader test_loader(const TrainingData& data, const DistributedSampler& sampler,
+                         DataLoaderOptions options) {
+  if (!data.files) {
+    return MemoryLoader(data.test_inputs, data.test_targets, sampler,
+                        {.batch_size = options.batch_size, .device = options.device});
+  }
+  options.transforms = data.files->test_transforms;
+  return DataLoader(data.files->test, sampler, options);
 }
 
 }  // namespace lockstep

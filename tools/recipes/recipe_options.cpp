@@ -10,6 +10,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/data/mnist_dataset.h"
 #include "tools/recipes/recipe_data.h"
+#include "tools/recipes/save_model.h"
 
 namespace lockstep {
 namespace {
@@ -46,11 +47,18 @@ void check_recipe_options(const Recipe& recipe, const RecipeOptions& options, in
         "training in fp16 skips steps whose gradients are not finite, so it cannot end at one; "
         "leave out the check, or train in bf16");
   }
-  const bool reads_images = recipe.data == RecipeData::images;
+  if (options.save_file) format_named_by(*options.save_file);
+  const bool reads_images =
+      recipe.data == RecipeData::images || recipe.data == RecipeData::any_images;
+  const bool reads_files = reads_image_files(recipe, options);
   if (options.data_folder && recipe.data == RecipeData::generated) {
     throw UsageError(fmt::format("recipe {} makes its own data; leave out the data folder {}",
                                  recipe.name, options.data_folder->string()));
   }
+  // Before the options that not all data take: in a folder without data, it is not they that fail.
+  if (recipe.data == RecipeData::images) require_data_folder(data_path(recipe, options));
+  if (recipe.data == RecipeData::any_images) require_images(data_path(recipe, options));
+  if (recipe.data == RecipeData::text) require_text(data_path(recipe, options));
   if (options.curriculum) {
     require_within("curriculum's share at the start",
                    std::optional(options.curriculum->start_share), kStartShares);
@@ -59,9 +67,27 @@ void check_recipe_options(const Recipe& recipe, const RecipeOptions& options, in
       throw UsageError(fmt::format(
           "recipe {} has no images to sort by difficulty; leave out the curriculum", recipe.name));
     }
+    if (reads_files) {
+      throw UsageError(
+          fmt::format("{}: images are sorted by difficulty only if they are in MNIST's format; "
+                      "leave out the curriculum",
+                      data_path(recipe, options).string()));
+    }
   }
-  if (reads_images) require_data_folder(data_path(recipe, options));
-  if (recipe.data == RecipeData::text) require_text(data_path(recipe, options));
+  if (options.recompute && !recipe.has_blocks) {
+    throw UsageError(
+        fmt::format("the net of recipe {} has no blocks that backward could compute again; leave "
+                    "out the recomputation",
+                    recipe.name));
+  }
+  require_within("image size", options.image_size, kImageSizes);
+  require_within("workers", options.workers, kWorkers);
+  if (!reads_files && (options.image_size || options.workers)) {
+    throw UsageError(
+        fmt::format("recipe {} reads no image files from these data; leave out the image size and "
+                    "the workers",
+                    recipe.name));
+  }
 }
 
 std::filesystem::path data_path(const Recipe& recipe, const RecipeOptions& options) {
@@ -70,11 +96,16 @@ std::filesystem::path data_path(const Recipe& recipe, const RecipeOptions& optio
     case RecipeData::generated:
       return {};
     case RecipeData::images:
+    case RecipeData::any_images:
       return "/usr/share/datasets/fashion-mnist";
     case RecipeData::text:
       return "/usr/share/common-licenses";
   }
   return {};
+}
+
+bool reads_image_files(const Recipe& recipe, const RecipeOptions& options) {
+  return recipe.data == RecipeData::any_images && has_image_folders(data_path(recipe, options));
 }
 
 BatchSizes resolve_batch_sizes(std::optional<std::int64_t> rank, std::optional<std::int64_t> global,

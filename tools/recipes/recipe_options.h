@@ -31,16 +31,19 @@ constexpr Range<std::int64_t> kGlobalBatchSizes{1, 100'000'000'000'000};
 // Rates that still fit a float after scaling, and after Adam's division.
 constexpr Range<double> kLearningRates{1e-30, 1e30};
 constexpr Range<double> kLearningRateScales{1, 1e6};
+// The height and width of images, and the threads that read them.
+constexpr Range<std::int64_t> kImageSizes{8, 4096};
+constexpr Range<int> kWorkers{0, 1024};
 constexpr Range<std::int64_t> kSeeds{std::numeric_limits<std::int64_t>::min(),
                                      std::numeric_limits<std::int64_t>::max()};
 
 // An empty option means the recipe's value.
 struct RecipeOptions {
   // The options of the recipe's Trainer. The run sets those that follow from the recipe, the data
-  // and the mode: epochs, schedule.steps, sync_batchnorm, shard_optimizer, whole_gradients, the
+  // and the mode: epochs, lr_schedule, sync_batchnorm, shard_optimizer, whole_gradients, the
   // checkpoints' tensors, log and batches_per_line. With TrainingMode::data_parallel,
   // data_parallel.replicas is at least 1; on GPUs, the replicas use the group's device and the
-  // following ones. schedule.scale multiplies the learning rate. Rank 0 reads and writes
+  // following ones. lr_scale multiplies the learning rate, after a warm-up. Rank 0 reads and writes
   // the files and folders.
   TrainerOptions trainer = {};
   std::optional<std::int64_t> epochs = {};
@@ -51,7 +54,14 @@ struct RecipeOptions {
   // For recipes that read a data set: a folder of images (default: Debian's Fashion-MNIST), or a
   // text file or a folder of them (default: Debian's licences).
   std::optional<std::filesystem::path> data_folder = {};
+  // For image files: the height and width that they get, in pixels (default: 224), and the threads
+  // of each rank that read them (default: 2).
+  std::optional<std::int64_t> image_size = {};
+  std::optional<int> workers = {};
   std::int64_t seed = 0;
+  // For recipes whose nets have blocks: backward computes each block again, which keeps fewer
+  // tensors in memory. The trained net has the same bits.
+  bool recompute = false;
   // For recipes that classify images: visits them from easy to hard.
   std::optional<Curriculum> curriculum = {};
   // Rank 0 saves the trained net here. A path that cannot be written is refused before training.
@@ -70,11 +80,15 @@ struct RecipeOptions {
 };
 
 // UsageError for impossible options, so that it comes before ranks are started. Reads no data, and
-// does not check save_file. `parts` is the number of ranks or replicas that share a batch.
+// checks only the extension of save_file. `parts` is the number of ranks or replicas that share a
+// batch.
 void check_recipe_options(const Recipe& recipe, const RecipeOptions& options, int parts);
 
 // Returns where the recipe finds its data; empty if it reads none.
 std::filesystem::path data_path(const Recipe& recipe, const RecipeOptions& options);
+
+// Whether the recipe takes these data from image files: see load_image_files().
+bool reads_image_files(const Recipe& recipe, const RecipeOptions& options);
 
 struct BatchSizes {
   std::int64_t rank;

@@ -20,9 +20,9 @@ namespace lockstep {
 
 class RecipeTrainer {
  public:
-  // Collective. `start` describes the run; the schedule has `steps` steps.
+  // Collective. `start` describes the run.
   RecipeTrainer(const Recipe& recipe, torch::nn::Sequential net, const RecipeOptions& options,
-                const TrainingData& data, const TrainResult& start, std::int64_t steps,
+                const TrainingData& data, const TrainResult& start,
                 std::shared_ptr<ProcessGroup> group, std::function<void(const std::string&)> log);
 
   Trainer<torch::nn::Sequential>& trainer() { return trainer_; }

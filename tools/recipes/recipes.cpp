@@ -121,18 +121,20 @@ Recipe cnn_recipe() {
   };
 }
 
-// ResNet-18 for MNIST-like images: 11,175,370 parameters.
+// ResNet-18: 11,175,370 parameters for MNIST-like images.
 Recipe resnet18_recipe() {
   return {
       .name = "resnet18",
-      .summary = "ResNet-18 for images of MNIST's format, SGD with momentum",
+      .summary = "ResNet-18 for images of MNIST's format, or in files, SGD with momentum",
       .epochs = 2,
       .batch_size = 64,
       .learning_rate = 0.02,
-      .data = RecipeData::images,
+      .data = RecipeData::any_images,
+      .has_blocks = true,
       .load = [](const std::filesystem::path& folder, std::uint64_t,
                  ProcessGroup& group) { return load_images(folder, group); },
       .make_net = [] { return nets::resnet18(/*classes=*/10, /*channels=*/1); },
+      .make_color_net = [](std::int64_t classes) { return nets::resnet18(classes); },
       .make_optimizer =
           [](const Trained& trained, double learning_rate) {
             return make_optimizer<optim::SGD>(
@@ -154,6 +156,7 @@ Recipe char_transformer_recipe() {
       .batch_size = 16,
       .learning_rate = 2e-3,
       .data = RecipeData::text,
+      .has_blocks = true,
       .load = [](const std::filesystem::path& path, std::uint64_t,
                  ProcessGroup& group) { return load_text(path, group); },
       .make_net =

@@ -35,9 +35,20 @@ void add_tensors(OutputArchive& archive, const std::vector<NamedTensor>& tensors
 
 }  // namespace
 
+NamedFormat format_named_by(const std::filesystem::path& file) {
+  const std::string extension = file.extension();
+  if (extension.empty()) return NamedFormat::unnamed;
+  if (extension == ".safetensors") return NamedFormat::safetensors;
+  if (extension == ".pt" || extension == ".pth" || extension == ".bin") return NamedFormat::torch;
+  throw UsageError(
+      fmt::format("{}: no format is known by the extension {}; give .safetensors, or .pt, .pth or "
+                  ".bin for torch's format",
+                  file.string(), extension));
+}
+
 void save_model(const std::shared_ptr<torch::nn::Module>& net, const std::filesystem::path& file,
                 const std::vector<NamedTensor>& more) {
-  if (file.extension() == ".safetensors") {
+  if (format_named_by(file) == NamedFormat::safetensors) {
     std::vector<NamedTensor> tensors = state_dict(*net);
     tensors.insert(tensors.end(), more.begin(), more.end());
     return write_safetensors(file, tensors, {{"format", "pt"}});

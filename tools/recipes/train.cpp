@@ -3,25 +3,27 @@
 #include "tools/recipes/train.h"
 
 #include <numbers>
+#include <variant>
 
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 
-#include "lockstep/comm/objects.h"
+#include "lockstep/comm/on_rank_0.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/file/whole_file.h"
 #include "lockstep/core/process/cpu.h"
 #include "lockstep/core/process/memory.h"
 #include "lockstep/core/trace_span.h"
 #include "lockstep/data/distributed_sampler.h"
-#include "lockstep/data/memory_loader.h"
 #include "lockstep/libtorch_compat.h"
 #include "lockstep/parallel/distinct_parameters.h"
 #include "lockstep/train/evaluate.h"
 #include "lockstep/train/progress.h"
 #include "lockstep/train/trace.h"
+#include "tools/nets/named_sequential.h"
 #include "tools/recipes/curriculum.h"
 #include "tools/recipes/metrics_writer.h"
+#include "tools/recipes/recipe_data.h"
 #include "tools/recipes/recipe_trainer.h"
 #include "tools/recipes/run_observer.h"
 #include "tools/recipes/save_model.h"
@@ -39,6 +41,20 @@ std::int64_t count_parameters(const torch::nn::Sequential& net) {
   std::int64_t count = 0;
   for (const at::Tensor& parameter : distinct_parameters(*net)) count += parameter.numel();
   return count;
+}
+
+TrainingData load(const Recipe& recipe, const RecipeOptions& options, ProcessGroup& group) {
+  constexpr std::int64_t kImageSize = 224;
+  const std::filesystem::path path = data_path(recipe, options);
+  if (reads_image_files(recipe, options)) {
+    return load_image_files(path, options.image_size.value_or(kImageSize), group);
+  }
+  return recipe.load(path, static_cast<std::uint64_t>(options.seed), group);
+}
+
+torch::nn::Sequential make_net(const Recipe& recipe, const TrainingData& data) {
+  if (!data.files) return recipe.make_net();
+  return recipe.make_color_net(static_cast<std::int64_t>(data.files->train.classes().size()));
 }
 
 bool has_replicas(const RecipeOptions& options) {
@@ -66,33 +82,30 @@ TrainResult describe(const Recipe& recipe, const RecipeOptions& options,
   result.batch_size = batch.rank;
   result.global_batch_size = batch.global;
   result.learning_rate = options.learning_rate.value_or(recipe.learning_rate);
-  result.learning_rate_scale = options.trainer.schedule.scale;
+  result.learning_rate_scale = options.trainer.lr_scale;
   result.epochs = options.epochs.value_or(recipe.epochs);
   if (options.trainer.amp) result.amp = amp_name(*options.trainer.amp);
   return result;
 }
 
+// `may_resume`: a checkpoint's learning rate then overrides the start's.
 void log_start(const TrainResult& start, const TrainingData& data, const torch::nn::Sequential& net,
-               const ProcessGroup& group, const Log& log) {
+               const ProcessGroup& group, bool may_resume, const Log& log) {
   log(fmt::format(
       "{}: {} parameters, {} samples, {} rank{}{} with {} thread{} on {}{}, batches of {}, {} in "
-      "all, learning rate {:g}{}{}",
-      start.recipe, count_parameters(net), data.inputs.size(0), start.ranks,
-      start.ranks == 1 ? "" : "s",
+      "all, learning rate {:g}{}{}{}",
+      start.recipe, count_parameters(net), data.size(), start.ranks, start.ranks == 1 ? "" : "s",
       start.replicas == 1 ? "" : fmt::format(" of {} replicas", start.replicas), start.threads,
       start.threads == 1 ? "" : "s", start.device, start.amp.empty() ? "" : " in " + start.amp,
       start.batch_size, start.global_batch_size, start.learning_rate,
       start.learning_rate_scale == 1 ? ""
                                      : fmt::format(" scaled by {:g}", start.learning_rate_scale),
+      may_resume ? " (or the checkpoint's)" : "",
       group.size() == 1 ? "" : fmt::format(", over {} ({})", group.backend(), group.why())));
 }
 
 void log_end(const TrainResult& result, bool has_trained, const Log& log) {
   if (const auto note = overload(result.core_wait); !note.empty()) log(note);
-  if (!has_trained) {
-    log(fmt::format("nothing is left to train: the checkpoint includes epoch {0}/{0}",
-                    result.epochs));
-  }
   if (result.bits_per_character) {
     const double tested = result.test_bits_per_character.value_or(0);
     const std::string bits = has_trained ? fmt::format("{:.2f} bits per character, {:.2f}",
@@ -108,14 +121,15 @@ void log_end(const TrainResult& result, bool has_trained, const Log& log) {
   }
 }
 
-// Evaluates the test set, of which there must be one. Returns the mean loss over its samples.
+// Evaluates the test set, of which there must be one. `loading` is as in training. Returns the mean
+// loss over its samples.
 double measure(TrainResult& result, const Recipe& recipe, torch::nn::Sequential& net,
-               const TrainingData& data, ProcessGroup& group) {
-  constexpr std::size_t kBatch = 500;
-  const DistributedSampler sampler(static_cast<std::size_t>(data.test_inputs.size(0)), group,
+               const TrainingData& data, DataLoaderOptions loading, ProcessGroup& group) {
+  constexpr std::size_t kBatchOfRows = 500;
+  if (!data.files) loading.batch_size = kBatchOfRows;
+  const DistributedSampler sampler(static_cast<std::size_t>(data.test_size()), group,
                                    {.shuffle = false});
-  MemoryLoader loader(data.test_inputs, data.test_targets, sampler,
-                      {.batch_size = kBatch, .device = group.device()});
+  RecipeLoader loader = test_loader(data, sampler, loading);
   // Right predictions, predictions, and the sum of the samples' losses.
   const auto sums = [&](const at::Tensor& output, const at::Tensor& target) {
     const auto right = output.argmax(-1).eq(target).sum().item<double>();
@@ -124,7 +138,8 @@ double measure(TrainResult& result, const Recipe& recipe, torch::nn::Sequential&
         {right, static_cast<double>(target.numel()), losses * static_cast<double>(target.size(0))},
         at::kDouble);
   };
-  const Evaluation tested = evaluate(net, loader, sampler, group, sums);
+  const Evaluation tested = std::visit(
+      [&](auto& batches) { return evaluate(net, batches, sampler, group, sums); }, loader);
   result.accuracy = tested.sums[0] / tested.sums[1];
   if (recipe.data == RecipeData::text) result.test_bits_per_character = bits(tested.mean(2));
   return tested.mean(2);
@@ -169,25 +184,6 @@ void measure_core_wait(TrainResult& result, const CoreWait& wait, ProcessGroup& 
   if (const auto share = greatest.item<double>(); share >= 0) result.core_wait = share;
 }
 
-// Calls the function on rank 0, which writes the files. All ranks throw its UsageError or
-// BackendError, so that none waits for rank 0.
-void on_rank_0(ProcessGroup& group, const std::function<void()>& function) {
-  // Begins with U for a UsageError, B for a BackendError.
-  std::string wrong;
-  if (group.rank() == 0) {
-    try {
-      function();
-    } catch (const UsageError& error) {
-      wrong = fmt::format("U{}", error.what());
-    } catch (const BackendError& error) {
-      wrong = fmt::format("B{}", error.what());
-    }
-  }
-  wrong = broadcast_object(wrong, 0, group);
-  if (wrong.starts_with('U')) throw UsageError(wrong.substr(1));
-  if (wrong.starts_with('B')) throw BackendError(wrong.substr(1));
-}
-
 // Calls a function that writes a file.
 void note_unwritten(TrainResult& result, const std::function<void()>& write) {
   try {
@@ -208,7 +204,7 @@ TrainResult train(const Recipe& recipe, RecipeOptions options,
     mode = group->size() > 1 ? TrainingMode::distributed : TrainingMode::single;
   }
   if (mode != TrainingMode::distributed && group->size() != 1) {
-    throw UsageError({.component = "train", .rank = group->rank(), .size = group->size()},
+    throw UsageError(group->context("train"),
                      fmt::format("training in mode {} takes one rank", mode_name(mode)),
                      "use mode ddp");
   }
@@ -231,21 +227,23 @@ TrainResult train(const Recipe& recipe, RecipeOptions options,
   if (options.on_course) course.emplace(*group);
   const Log rank_0_log = group->rank() == 0 ? log : [](const std::string&) {};
   TrainResult result = describe(recipe, options, *group);
-  const auto data =
-      recipe.load(data_path(recipe, options), static_cast<std::uint64_t>(options.seed), *group);
+  const TrainingData data = load(recipe, options, *group);
 
   torch::manual_seed(static_cast<std::uint64_t>(options.seed));
-  auto net = recipe.make_net();
+  auto net = make_net(recipe, data);
+  if (options.recompute) nets::recompute_blocks(*net);
   net->to(group->device());
   auto made_sampler = make_sampler(data, options.curriculum, options.seed, result.global_batch_size,
                                    result.epochs, *group);
   EpochSampler& sampler = *made_sampler;  // which the loader owns from now on
   const auto batch = static_cast<std::size_t>(result.batch_size * result.replicas);
   const auto steps = static_cast<std::int64_t>((sampler.size() + batch - 1) / batch);
-  MemoryLoader loader(data.inputs, data.targets, std::move(made_sampler),
-                      {.batch_size = batch, .device = group->device()});
-  RecipeTrainer model(recipe, net, options, data, result, steps * result.epochs, group, rank_0_log);
-  log_start(result, data, net, *group, rank_0_log);
+  DataLoaderOptions loading{.batch_size = batch, .device = group->device(), .seed = options.seed};
+  if (options.workers) loading.workers = *options.workers;
+  RecipeLoader loader = training_loader(data, std::move(made_sampler), loading);
+  RecipeTrainer model(recipe, net, options, data, result, group, rank_0_log);
+  const auto& checkpoints = options.trainer.checkpoints;
+  log_start(result, data, net, *group, checkpoints && checkpoints->resume, rank_0_log);
 
   RunObserver observer(result, steps, model, *group,
                        {.metrics = metrics ? &*metrics : nullptr,
@@ -272,11 +270,11 @@ TrainResult train(const Recipe& recipe, RecipeOptions options,
                 {.epoch = epoch.epoch + 1, .loss = test_loss, .accuracy = *epoch.evaluation});
           }};
   const bool evaluates =
-      (keeps_metrics || course || options.trainer.checkpoints) && data.test_inputs.defined();
+      (keeps_metrics || course || options.trainer.checkpoints) && data.test_size() > 0;
   if (evaluates) {
     fit.evaluate = [&] {
       observer.end_steps();
-      test_loss = measure(result, recipe, net, data, *group);
+      test_loss = measure(result, recipe, net, data, loading, *group);
       return *result.accuracy;
     };
   }
@@ -288,22 +286,22 @@ TrainResult train(const Recipe& recipe, RecipeOptions options,
   const CoreWait wait;
   std::vector<EpochSummary> epochs;
   try {
-    epochs = model.trainer().fit(
-        loader,
-        [&](auto& net_in_mode, auto& samples) {
-          return recipe.loss(net_in_mode(samples.data), samples.target);
-        },
-        fit);
+    const auto loss = [&](auto& net_in_mode, auto& samples) {
+      return recipe.loss(net_in_mode(samples.data), samples.target);
+    };
+    epochs =
+        std::visit([&](auto& batches) { return model.trainer().fit(batches, loss, fit); }, loader);
   } catch (const BackendError&) {
     if (observer.has_ended()) save();  // the last checkpoint could not be written
     throw;
   }
-  observer.finish(data.inputs.size(0));
+  observer.finish(data.size());
   measure_memory(result, *group);
-  measure_core_wait(result, wait, *group);
-  if (!result.accuracy && data.test_inputs.defined()) {
+  // A run without steps only reads its data, for which more threads than cores are no fault.
+  if (!epochs.empty()) measure_core_wait(result, wait, *group);
+  if (!result.accuracy && data.test_size() > 0) {
     const TracedSpan span("evaluation");
-    measure(result, recipe, net, data, *group);
+    measure(result, recipe, net, data, loading, *group);
   }
   note_learned(result, recipe, *net);
   log_end(result, !epochs.empty(), rank_0_log);

@@ -21,7 +21,7 @@
 
 #include "lockstep/checkpoint/optimizer/optimizer_fields.h"
 #include "lockstep/checkpoint/optimizer/optimizer_state.h"
-#include "lockstep/checkpoint/tensor_file/in_quotes.h"
+#include "lockstep/core/in_quotes.h"
 #include "lockstep/libtorch_compat.h"
 #include "lockstep/optim/kernels/element_types.h"
 #include "lockstep/optim/optimizers.h"

@@ -16,10 +16,10 @@
 #include <fmt/format.h>
 
 #include "lockstep/checkpoint/optimizer/optimizer_state.h"
-#include "lockstep/checkpoint/tensor_file/in_quotes.h"
 #include "lockstep/checkpoint/tensor_file/tensor_bytes.h"
 #include "lockstep/comm/objects.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/in_quotes.h"
 #include "lockstep/optim/optimizers.h"
 #include "lockstep/optim/parameter_groups.h"
 

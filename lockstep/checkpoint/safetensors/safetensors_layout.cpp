@@ -13,9 +13,9 @@
 #include <fmt/format.h>
 
 #include "lockstep/checkpoint/safetensors/safetensors_header.h"
-#include "lockstep/checkpoint/tensor_file/in_quotes.h"
 #include "lockstep/checkpoint/tensor_file/tensor_bytes.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/in_quotes.h"
 #include "lockstep/tensor/device_copies.h"
 
 namespace lockstep {

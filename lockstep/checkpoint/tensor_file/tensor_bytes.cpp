@@ -10,8 +10,8 @@
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
 
-#include "lockstep/checkpoint/tensor_file/in_quotes.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/in_quotes.h"
 #include "lockstep/core/process/memory.h"
 #include "lockstep/libtorch_compat.h"
 #include "lockstep/tensor/device_copies.h"

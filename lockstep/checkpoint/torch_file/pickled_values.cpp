@@ -7,8 +7,8 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/checkpoint/tensor_file/in_quotes.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/in_quotes.h"
 
 namespace lockstep::pickle {
 namespace {

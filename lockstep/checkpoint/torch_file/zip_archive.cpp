@@ -8,10 +8,10 @@
 #include <fmt/format.h>
 #include <zlib.h>
 
-#include "lockstep/checkpoint/tensor_file/in_quotes.h"
 #include "lockstep/checkpoint/tensor_file/tensor_bytes.h"
 #include "lockstep/checkpoint/torch_file/zip_records.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/in_quotes.h"
 
 namespace lockstep {
 namespace {

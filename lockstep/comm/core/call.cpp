@@ -79,20 +79,13 @@ std::string describe_message_difference(const Call& own, const std::string& peer
 
 CallsDiffer::CallsDiffer(const ErrorContext& context, const Call& own, int peer,
                          const std::string& name, const Call& peers_call)
-    : CallsDiffer(
-          [&] {
-            ErrorDetails details = describe_difference("this rank", own, name, peers_call);
-            details.peer = peer;
-            details.contexts = {context};
-            return details;
-          }(),
-          own, peers_call) {}
-
-CallsDiffer::CallsDiffer(ErrorDetails details, const Call& own, const Call& peers_call)
-    : UsageError(std::move(details)), own_(own), peers_call_(peers_call) {}
-
-std::exception_ptr CallsDiffer::with(ErrorDetails details) const {
-  return std::make_exception_ptr(CallsDiffer(std::move(details), own_, peers_call_));
-}
+    : ErrorType([&] {
+        ErrorDetails details = describe_difference("this rank", own, name, peers_call);
+        details.peer = peer;
+        details.contexts = {context};
+        return details;
+      }()),
+      own_(own),
+      peers_call_(peers_call) {}
 
 }  // namespace lockstep

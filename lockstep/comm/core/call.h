@@ -155,21 +155,17 @@ ErrorDetails describe_difference(const std::string& name, const Call& call,
 std::string describe_message_difference(const Call& own, const std::string& peers_name,
                                         const Call& peers_call);
 
-class CallsDiffer : public UsageError {
+class CallsDiffer : public ErrorType<CallsDiffer, UsageError> {
  public:
   // The message calls the peer `name`.
   CallsDiffer(const ErrorContext& context, const Call& own, int peer, const std::string& name,
               const Call& peers_call);
-
-  std::exception_ptr with(ErrorDetails details) const override;
 
   const Call& own() const { return own_; }
   int peer() const { return details().peer; }
   const Call& peers_call() const { return peers_call_; }
 
  private:
-  CallsDiffer(ErrorDetails details, const Call& own, const Call& peers_call);
-
   Call own_;
   Call peers_call_;
 };

@@ -128,8 +128,8 @@ BackendError lacks_memory(const ErrorContext& context, std::string_view who) {
 }
 
 void GroupState::check_votes(const Call& call, std::span<const std::uint8_t> votes,
-                             const std::string& refusal) const {
-  if (!refusal.empty()) throw BackendError(context(call), refusal);
+                             const std::optional<BackendError>& refusal) const {
+  if (refusal) throw BackendError(within(context(call), *refusal));
   for (int peer = 0; peer < size_; ++peer) {
     if (votes[static_cast<std::size_t>(peer)] != 0) continue;
     throw lacks_memory(context(call), name_(peer));

@@ -7,6 +7,7 @@
 #include <exception>
 #include <functional>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -99,9 +100,9 @@ class GroupState {
   // This rank called ProcessGroup::abort.
   PeerLost ended_here(const Call& call, const std::string& reason) const;
   // Evaluates the ranks' votes on new memory: BackendError unless all have it. `refusal` is this
-  // rank's own reason, or empty.
+  // rank's own error, if it has none.
   void check_votes(const Call& call, std::span<const std::uint8_t> votes,
-                   const std::string& refusal) const;
+                   const std::optional<BackendError>& refusal) const;
 
  private:
   const std::string backend_;

@@ -152,17 +152,17 @@ at::Tensor Engine::make_tensor(at::IntArrayRef sizes, const at::TensorOptions& o
   const std::lock_guard one_at_a_time(making_);
   // A rank without memory says so before any rank waits for its part.
   std::unique_ptr<NewTensor> tensor;
-  std::string refusal;
+  std::optional<BackendError> refusal;
   try {
     tensor = peers_->new_tensor(sizes, options);
   } catch (const BackendError& error) {
-    refusal = error.what();
+    refusal = error;
   }
   const auto vote =
       std::make_shared<VoteTransfer>(Call{.collective = Collective::empty,
                                           .type = c10::typeMetaToScalarType(options.dtype()),
                                           .elements = c10::multiply_integers(sizes)},
-                                     refusal.empty());
+                                     !refusal);
   start(vote);
   wait(*vote, deadline, Waiting::thread);
   const Call& call = vote->call();

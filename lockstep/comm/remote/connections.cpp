@@ -129,10 +129,10 @@ class Connecting {
           disable_keep_alive(entered.get());
           socket = ForkSafeFd(std::move(entered));
         } catch (const TimeoutError& error) {
-          last_failure_ = error.what();
+          last_failure_ = short_message(error);
           take_longer();
         } catch (const ConnectionClosed& error) {
-          last_failure_ = error.what();
+          last_failure_ = short_message(error);
           ::poll(nullptr, 0, kRetryPauseMs);
         }
       }

@@ -13,9 +13,9 @@
 namespace lockstep::remote {
 
 // There is not enough memory for a schedule's temporary data.
-class OutOfMemory : public BackendError {
+class OutOfMemory : public ErrorType<OutOfMemory, BackendError> {
  public:
-  using BackendError::BackendError;
+  using ErrorType::ErrorType;
 };
 
 // Uninitialized bytes in host memory. OutOfMemory if there is not enough memory.

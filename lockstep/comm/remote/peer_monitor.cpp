@@ -107,7 +107,7 @@ UniqueFd PeerMonitor::connect_to_monitor(const std::string& host, std::uint16_t 
     } catch (const ConnectionRefused& error) {
       throw PeerLost(0, fmt::format("{} no longer listens: it died, or gave up joining, unless a "
                                     "firewall is in the way ({})",
-                                    name(0), error.what()));
+                                    name(0), short_message(error)));
     } catch (const TimeoutError&) {
       throw TimeoutError(
           fmt::format("rank 0 did not answer at {} port {} within {:.1f} s; it is stopped, has no "

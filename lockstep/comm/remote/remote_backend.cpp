@@ -147,14 +147,14 @@ class RemoteBackend final : public Backend {
                     .type = c10::typeMetaToScalarType(options.dtype()),
                     .elements = c10::multiply_integers(sizes)};
     at::Tensor tensor;
-    std::string refusal;
+    std::optional<BackendError> refusal;
     try {
       tensor = ordinary_tensor(sizes, options, local_ranks_);
     } catch (const BackendError& error) {
-      refusal = error.what();
+      refusal = error;
     }
     const at::Tensor granted = votes();
-    const SchedulePtr vote = schedule_vote(call, refusal.empty(), granted, position());
+    const SchedulePtr vote = schedule_vote(call, !refusal, granted, position());
     engine_->start(vote);
     engine_->wait(*vote, Deadline::after(timeout_), Engine::Waiting::thread);
     engine_->state().check_votes(

@@ -17,21 +17,21 @@
 
 namespace lockstep {
 
-class ConnectionClosed : public BackendError {
+class ConnectionClosed : public ErrorType<ConnectionClosed, BackendError> {
  public:
-  using BackendError::BackendError;
+  using ErrorType::ErrorType;
 };
 
 // Nobody listens there, or a firewall refuses.
-class ConnectionRefused : public ConnectionClosed {
+class ConnectionRefused : public ErrorType<ConnectionRefused, ConnectionClosed> {
  public:
-  using ConnectionClosed::ConnectionClosed;
+  using ErrorType::ErrorType;
 };
 
 // The host cannot be reached for another reason, which may be temporary.
-class HostUnreachable : public ConnectionClosed {
+class HostUnreachable : public ErrorType<HostUnreachable, ConnectionClosed> {
  public:
-  using ConnectionClosed::ConnectionClosed;
+  using ErrorType::ErrorType;
 };
 
 // All sockets are non-blocking and close on exec.

@@ -50,7 +50,9 @@ Addresses resolve(const std::string& host, std::uint16_t port, int flags) {
   addrinfo* found = nullptr;
   const int error = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
   if (error != 0) {
-    throw BackendError(fmt::format("host \"{}\" is not known: {}", host, ::gai_strerror(error)));
+    throw BackendError(ErrorDetails{
+        .cause = fmt::format("host \"{}\" is not known: {}", host, ::gai_strerror(error)),
+        .remedy = "give a name or address that this machine knows (getent hosts NAME)"});
   }
   return {found, ::freeaddrinfo};
 }

@@ -35,9 +35,9 @@ std::optional<Endpoint> parse_endpoint(std::string_view text);
 // The text that parse_endpoint reads.
 std::string in_words(const Endpoint& endpoint);
 
-class AddressInUse : public BackendError {
+class AddressInUse : public ErrorType<AddressInUse, BackendError> {
  public:
-  using BackendError::BackendError;
+  using ErrorType::ErrorType;
 };
 
 // Listens on one address of this machine only; if a name has several, on one that other machines

@@ -103,6 +103,12 @@ void limit_loaded_threads(int threads) {
   call_if_loaded("openblas_set_num_threads", threads);
 }
 
+void set_openmp_threads(int threads) {
+  static auto* const set =
+      reinterpret_cast<void (*)(int)>(dlsym(RTLD_DEFAULT, "omp_set_num_threads"));
+  if (set != nullptr) set(threads);
+}
+
 void renew_libtorchs_threads() {
   call_if_loaded("_ZN2at16init_num_threadsEv");  // at::init_num_threads()
 }

@@ -33,6 +33,11 @@ void limit_threads(int threads);
 // inherit it.
 void limit_loaded_threads(int threads);
 
+// Sets the number of OpenMP threads of the operations that the calling thread begins, in a process
+// that has loaded libtorch. libtorch sets its own number in a thread's first operation: call
+// at::get_num_threads() before, so that it does not do so later.
+void set_openmp_threads(int threads);
+
 // Call it in the only thread of a forked process. If the parent had called at::set_num_threads, the
 // child has lost libtorch's thread pool. libtorch would recreate the pool in its first operation,
 // where two concurrent threads may find none ("Invalid thread pool!"). If libtorch is loaded, this

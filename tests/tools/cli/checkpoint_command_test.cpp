@@ -312,11 +312,12 @@ TEST_F(CheckpointCommand, RefusesWrongUse) {
   const auto net = write("net", safetensors_with("w"));
   const std::vector<std::pair<std::vector<std::string>, std::string>> wrong{
       {{}, "subcommand"},
-      {{"inspect"}, "FILE is required"},
+      {{"inspect"}, "FILE is required (see lockstep checkpoint inspect --help)"},
       {{"diff", net}, "SECOND is required"},
       {{"inspect", net, "--part", "model"}, "a safetensors file has no parts"},
       {{"inspect", file("absent")}, "absent: there is no such file"},
       {{"verify", folder_.path().string()}, "neither a manifest.json nor folders such as step-"},
+      {{"export", net, file("net.onnx")}, "no format is known by the extension .onnx"},
       {{"export", net, file("absent/net.pt")}, "cannot write"}};
   for (const auto& [arguments, message] : wrong) {
     const Ended ended = run_checkpoint(arguments);

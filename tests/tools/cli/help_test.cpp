@@ -8,6 +8,7 @@
 #include <gmock/gmock.h>
 
 #include "lockstep/core/error.h"
+#include "tools/cli/option_values.h"
 
 namespace lockstep {
 namespace {
@@ -31,28 +32,32 @@ struct SomeApp {
   SomeApp() {
     cli::use_wrapped_help(app);
     sub = app.add_subcommand("train", "Train a net");
-    sub->add_option("RECIPE", text, "Recipe:\n  mlp: two layers\n  cnn: two convolutions");
-    sub->add_option("--mode", text,
-                    "Mode of training, with a text that is so long that it needs a second line")
-        ->check(::CLI::IsMember({"single", "ddp"}))
+    sub->add_option("RECIPE", text, "Recipe:\n  mlp: two layers\n  cnn: two convolutions")
+        ->required();
+    cli::choose_from(
+        sub->add_option(
+            "--mode", text,
+            "Mode of training, with a text that is so long that it needs a second line"),
+        {"single", "ddp"})
         ->group("Ranks");
     sub->add_option("--save", text, "File for the net")->type_name("FILE");
     sub->add_option("--endpoint", text, "Address")->type_name("HOST:PORT");
     sub->add_option("--internal", text, "")->group("");
-    sub->add_flag("--json", json, "Print one object");
+    sub->add_flag("--json", json, "Print one object")->needs("--save");
     cli::add_examples(*sub, {{"some train mlp", "Train it"}});
   }
 
   std::string complaint(std::vector<std::string> words) {
     std::ranges::reverse(words);
     try {
-      app.parse(words);
-    } catch (const ::CLI::ParseError& error) {
       try {
-        cli::throw_complaint(app, error, "train");
-      } catch (const UsageError& usage) {
-        return usage.what();
+        app.parse(words);
+      } catch (const ::CLI::ParseError& error) {
+        if (error.get_exit_code() != 0) cli::throw_complaint(app, error);
+        cli::require_known_subcommand(app, error);
       }
+    } catch (const UsageError& usage) {
+      return usage.what();
     }
     return {};
   }
@@ -69,6 +74,7 @@ TEST(Help, IsInGroupsWithinTheWidthAndEndsWithExamples) {
   EXPECT_THAT(help, HasSubstr("\nRanks:\n  --mode {single,ddp}       Mode of training, with"));
   EXPECT_THAT(help, HasSubstr("\n                              mlp: two layers\n"));
   EXPECT_THAT(help, HasSubstr("\nOptions:\n  -h, --help"));
+  EXPECT_THAT(help, HasSubstr("  --json                    Print one object; needs --save\n"));
   EXPECT_THAT(help, HasSubstr("  --save FILE               File for the net\n"));
   EXPECT_THAT(help, HasSubstr("Examples:\n  some train mlp\n      Train it\n"));
   EXPECT_THAT(help, Not(HasSubstr("--internal")));
@@ -96,11 +102,28 @@ TEST(Complaint, NamesTheWordThatWasMeant) {
             "there is no option --mod; did you mean --mode? (see lockstep train --help)");
   EXPECT_EQ(SomeApp().complaint({"train", "--velocity"}),
             "there is no option --velocity (see lockstep train --help)");
+  EXPECT_THAT(SomeApp().complaint({"trian", "--help"}), HasSubstr("; did you mean train?"));
+  EXPECT_EQ(SomeApp().complaint({"train", "--help"}), "");
   EXPECT_THAT(SomeApp().complaint({"trian"}),
               HasSubstr("there is no subcommand trian; did you mean train?"));
   EXPECT_THAT(SomeApp().complaint({"fly"}),
               HasSubstr("there is no subcommand fly; the subcommands are train ("));
-  EXPECT_THAT(SomeApp().complaint({"train", "--mode", "dp"}), HasSubstr("--mode: dp not in"));
+}
+
+TEST(Complaint, NamesTheOptionAndItsValues) {
+  EXPECT_EQ(SomeApp().complaint({"train", "mlp", "--mode", "ddb"}),
+            "--mode \"ddb\": give one of single, ddp; did you mean ddp?");
+  EXPECT_EQ(SomeApp().complaint({"train", "mlp", "--mode", "sharded"}),
+            "--mode \"sharded\": give one of single, ddp");
+  EXPECT_EQ(SomeApp().complaint({"train", "mlp", "--save"}),
+            "--save is given no value; write --save FILE (see lockstep train --help)");
+  EXPECT_EQ(SomeApp().complaint({"train", "--save", "net.pt", "--json=maybe", "mlp"}),
+            "--json is a flag; leave out its value, or give true or false (see lockstep train "
+            "--help)");
+  EXPECT_EQ(SomeApp().complaint({"train", "mlp", "cnn"}),
+            "\"cnn\" is one argument too many; give RECIPE (see lockstep train --help)");
+  EXPECT_EQ(SomeApp().complaint({"train"}),
+            "RECIPE is required; give one of mlp, cnn (see lockstep train --help)");
 }
 
 }  // namespace

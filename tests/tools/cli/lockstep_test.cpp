@@ -27,6 +27,9 @@ TEST(Lockstep, KnowsItsVerbs) {
   Program wrong({LOCKSTEP_PROGRAM, "fly"});
   EXPECT_EQ(wrong.wait(), 2);
   EXPECT_THAT(wrong.err(), HasSubstr("no subcommand fly"));
+  Program unhelped({LOCKSTEP_PROGRAM, "help", "trian"});
+  EXPECT_EQ(unhelped.wait(), 2);
+  EXPECT_THAT(unhelped.err(), HasSubstr("there is no subcommand trian; did you mean train?"));
 }
 
 TEST(Lockstep, AnAnswerThatIsLostIsAFailure) {

@@ -15,8 +15,13 @@ using testing::Ended;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
+// With a copy of the command, which is in no build folder, as after an installation.
 Ended write_project(const std::string& folder) {
-  return testing::run_to_end({LOCKSTEP_PROGRAM, "new", folder});
+  const testing::TemporaryFolder prefix;
+  const std::filesystem::path bin = prefix.path() / "bin";
+  std::filesystem::create_directory(bin);
+  std::filesystem::copy_file(LOCKSTEP_PROGRAM, bin / "lockstep");
+  return testing::run_to_end({bin / "lockstep", "new", folder});
 }
 
 std::string text_of(const std::filesystem::path& file) {
@@ -41,8 +46,11 @@ TEST(NewCommand, WritesAProject) {
     }
   }
   EXPECT_THAT(text_of(project / "CMakeLists.txt"), HasSubstr("project(digits-1 LANGUAGES CXX)"));
-  EXPECT_THAT(text_of(project / "main.cpp"),
-              HasSubstr("DistributedDataParallel model(net, group)"));
+  const std::string program = text_of(project / "main.cpp");
+  EXPECT_THAT(program, HasSubstr("DistributedDataParallel model(net, group)"));
+  // What it prints is of all ranks.
+  EXPECT_THAT(program, HasSubstr("lockstep::mean_over_ranks("));
+  EXPECT_THAT(program, HasSubstr("lockstep::accuracy("));
 }
 
 TEST(NewCommand, TouchesNoFolderWithFilesAndTakesNoImpossibleName) {
@@ -64,6 +72,15 @@ TEST(NewCommand, TouchesNoFolderWithFilesAndTakesNoImpossibleName) {
     EXPECT_EQ(wrong.code, 2) << name;
     EXPECT_THAT(wrong.err, HasSubstr("cannot be the name of a project")) << name;
   }
+}
+
+TEST(NewCommand, OfABuildFolderAsksForAnInstallation) {
+  const testing::TemporaryFolder folder;
+  const std::filesystem::path project = folder.path() / "digits";
+  const Ended ended = testing::run_to_end({LOCKSTEP_PROGRAM, "new", project});
+  EXPECT_EQ(ended.code, 2);
+  EXPECT_THAT(ended.err, HasSubstr("install it with cmake --install "));
+  EXPECT_FALSE(std::filesystem::exists(project));
 }
 
 }  // namespace

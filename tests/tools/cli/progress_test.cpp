@@ -100,6 +100,18 @@ TEST_P(ProgressOnTerminal, IsPlainLinesOnADumbTerminalAndInPipes) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, ProgressOnTerminal, ::testing::Values("1", "2"));
 
+TEST(ProgressOfRanks, EndsBeforeTheLineOfItsEpoch) {
+  Program program(linear("2", "20"), Program::Output::terminal);
+  EXPECT_EQ(program.wait(), 0) << program.err();
+  const std::string& out = program.out();
+  for (int epoch = 1; epoch <= 20; ++epoch) {
+    const std::string name = "epoch " + std::to_string(epoch) + "/20";
+    const std::size_t line = out.find(name + ": mean loss");
+    ASSERT_NE(line, std::string::npos) << name;
+    EXPECT_EQ(out.find(name + " ", line), std::string::npos) << name;
+  }
+}
+
 TEST(ProgressOfALauncher, IsPlainLines) {
   Program program({"env", "TERM=xterm", LOCKSTEP_PROGRAM, "run", "-n", "2", LOCKSTEP_PROGRAM,
                    "train", "linear", "--device", "cpu", "--epochs", "1"},

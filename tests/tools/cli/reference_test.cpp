@@ -125,12 +125,16 @@ TEST_F(Reference, HasEachOptionOfEachVerb) {
   };
   const auto verbs = subcommands_in(help_of(""));
   EXPECT_THAT(verbs, ::testing::ElementsAre("new", "run", "train", "compare", "bench", "doctor",
-                                            "checkpoint"));
+                                            "checkpoint", "reference", "help"));
   for (const std::string& verb : verbs) {
     const std::string page = text_of("lockstep-" + verb + ".1");
     check(verb, page);
     for (const std::string& below : subcommands_in(help_of(verb))) check(verb + " " + below, page);
   }
+}
+
+TEST_F(Reference, SaysWhatAnOptionNeeds) {
+  EXPECT_THAT(text_of("lockstep-train.1"), HasSubstr("; needs \\-\\-checkpoint\\-dir\n"));
 }
 
 TEST_F(Reference, OffersTheValuesOfOptions) {
@@ -153,6 +157,7 @@ TEST_F(Reference, CompletesInBash) {
     return ended.out;
   };
   EXPECT_EQ(completed("lockstep tr"), "train\n");
+  EXPECT_EQ(completed("lockstep help tr"), "train\n");
   EXPECT_EQ(completed("lockstep train --ep"), "--epochs\n");
   EXPECT_EQ(completed("lockstep train --mode d"), "dp ddp\n");
   EXPECT_EQ(completed("lockstep train mlp --save n"), "\n");  // files

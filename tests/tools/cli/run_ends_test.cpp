@@ -78,11 +78,16 @@ TEST_F(Run, ANoticeThatNoProgramHandlesIsNamed) {
                         "passed on; handle or ignore the signal in the program\n"));
 }
 
-// Whether all these processes are stopped, or all are not.
+// Whether all these processes are stopped, or all are not. A shell between vfork() and exec() waits
+// in state D for its child, which is stopped too.
 bool all_stopped(const std::vector<pid_t>& processes, bool stopped) {
+  const auto is_stopped = [](pid_t process) {
+    const char state = testing::state_of(process);
+    return state == 'T' || state == 'D';
+  };
   return eventually([&] {
-    return std::ranges::all_of(
-        processes, [&](pid_t one) { return (testing::state_of(one) == 'T') == stopped; });
+    return std::ranges::all_of(processes,
+                               [&](pid_t process) { return is_stopped(process) == stopped; });
   });
 }
 

@@ -248,6 +248,7 @@ TEST_F(Run, WrongUseIsTwoAndOneLine) {
       {{"--nnodes", "2", "--node-rank", "0", "--rdzv-endpoint", "host:65536", "true"},
        "--rdzv-endpoint \"host:65536\": give a host name of machine 0 and a port from 1 to 65535"},
       {{"--stop-grace", "-1", "true"}, "--stop-grace \"-1\": give a number from 0 to"},
+      {{"--max-restarts", "-1", "true"}, "--max-restarts \"-1\": give a whole number from 0 to"},
       {{"--nnodes", "2", "--node-rank", "0", "--rdzv-endpoint", "2001:db8::1", "true"},
        "node0:29400 or [2001:db8::1]:29400"},
       {{"--secret-fd", "0x3", "true"}, "--secret-fd \"0x3\": give a whole number from 0 to"},

@@ -2,6 +2,9 @@
 // The checks of a recipe's options, and the batch sizes that follow from them.
 #include "tools/recipes/recipe_options.h"
 
+#include <filesystem>
+
+#include "support/temporary_folder.h"
 #include <gmock/gmock.h>
 
 #include "lockstep/core/error.h"
@@ -52,10 +55,14 @@ TEST(CheckRecipeOptions, NamesWhatCannotBe) {
               ThrowsMessage<UsageError>(HasSubstr("/absent: there is no such data folder")));
   EXPECT_THAT(check(linear_recipe(), {.global_batch_size = 3}),
               ThrowsMessage<UsageError>(HasSubstr("the number of ranks, 2")));
+  EXPECT_THAT(check(linear_recipe(), {.save_file = "net.onnx"}),
+              ThrowsMessage<UsageError>(HasSubstr("no format is known by the extension .onnx")));
   EXPECT_THAT(check(linear_recipe(), {.curriculum = Curriculum{}}),
               ThrowsMessage<UsageError>(HasSubstr("no images to sort by difficulty")));
   EXPECT_THAT(check(mlp_recipe(), {.curriculum = Curriculum{.start_share = 0}}),
               ThrowsMessage<UsageError>(HasSubstr("share at the start 0: give a number")));
+  EXPECT_THAT(check(mlp_recipe(), {.recompute = true}),
+              ThrowsMessage<UsageError>(HasSubstr("recipe mlp has no blocks")));
   EXPECT_THAT(check(char_transformer_recipe(), {.data_folder = "/absent"}),
               ThrowsMessage<UsageError>(HasSubstr("/absent: there is no such file")));
   EXPECT_THAT(check(char_transformer_recipe(),
@@ -65,6 +72,39 @@ TEST(CheckRecipeOptions, NamesWhatCannotBe) {
   EXPECT_THAT([] { find_recipe("resnet"); },
               ThrowsMessage<UsageError>(HasSubstr(
                   "\"resnet\"; choose one of linear, mlp, cnn, resnet18, char-transformer")));
+}
+
+TEST(CheckRecipeOptions, LooksForImagesInFilesOrInMnistsFormat) {
+  const testing::TemporaryFolder folder;
+  RecipeOptions options{.data_folder = folder.path() / "absent", .image_size = 32};
+  const auto check = [&] { check_recipe_options(resnet18_recipe(), options, 2); };
+  EXPECT_THAT(check, ThrowsMessage<UsageError>(
+                         AllOf(HasSubstr("/absent: there is no such data folder"),
+                               HasSubstr("a folder with subfolders train and val, which"))));
+  folder.write("a.jpg", "");
+  options.data_folder = folder.path() / "a.jpg";
+  EXPECT_THAT(check, ThrowsMessage<UsageError>(HasSubstr("/a.jpg: this is a file, not a folder")));
+  options.data_folder = folder.path();
+  EXPECT_FALSE(reads_image_files(resnet18_recipe(), options));
+  EXPECT_THAT(check, ThrowsMessage<UsageError>(
+                         HasSubstr("the folder has neither subfolders train and val, with a ")));
+  options.image_size.reset();
+  folder.write("train-images-idx3-ubyte", "");
+  EXPECT_NO_THROW(check());
+  options.workers = 1;
+  EXPECT_THAT(check, ThrowsMessage<UsageError>(HasSubstr("recipe resnet18 reads no image files")));
+
+  std::filesystem::create_directory(folder.path() / "train");
+  EXPECT_TRUE(reads_image_files(resnet18_recipe(), options));
+  EXPECT_FALSE(reads_image_files(mlp_recipe(), options));
+  EXPECT_THAT(check, ThrowsMessage<UsageError>(HasSubstr("there is no folder val; put a ")));
+  std::filesystem::create_directory(folder.path() / "val");
+  EXPECT_NO_THROW(check());
+  options.image_size = 4;
+  EXPECT_THAT(check, ThrowsMessage<UsageError>(HasSubstr("image size 4: give a whole number")));
+  options.image_size = 32;
+  options.curriculum = Curriculum{};
+  EXPECT_THAT(check, ThrowsMessage<UsageError>(HasSubstr("only if they are in MNIST's format")));
 }
 
 }  // namespace

@@ -91,6 +91,15 @@ TEST(SaveModel, RefusesAPathThatCannotBeWritten) {
               ThrowsMessage<UsageError>(HasSubstr("absent/net.pt")));
 }
 
+TEST(SaveModel, RefusesAnExtensionThatNamesNoFormat) {
+  const TemporaryFolder folder;
+  EXPECT_THAT([&] { save_model(net_of(5).ptr(), folder.path() / "net.safetensor"); },
+              ThrowsMessage<UsageError>(HasSubstr(
+                  "/net.safetensor: no format is known by the extension .safetensor; give ")));
+  EXPECT_EQ(format_named_by("net.pth"), NamedFormat::torch);
+  EXPECT_EQ(format_named_by("net"), NamedFormat::unnamed);
+}
+
 // libtorch's writer of archives aborts if it cannot write its last bytes.
 TEST(SaveModel, OnAFullDiskIsAnErrorAndKeepsTheOldNet) {
   const TemporaryFolder folder;

@@ -97,6 +97,7 @@ std::optional<std::filesystem::path> tiny_data(const Recipe& recipe,
     case RecipeData::generated:
       return std::nullopt;
     case RecipeData::images:
+    case RecipeData::any_images:
       testing::write_tiny_images(folder, samples);
       return folder.path();
     case RecipeData::text:
@@ -173,6 +174,33 @@ TEST(Train, NormalizesTheBatchesOfAllRanksTogether) {
   EXPECT_TRUE(dp.accuracy.has_value());
 }
 
+TEST(Train, TrainsTheSameNetIfBackwardComputesBlocksAgain) {
+  for (const char* const name : {"resnet18", "char-transformer"}) {
+    const testing::TemporaryFolder folder;
+    const Recipe recipe = find_recipe(name);
+    RecipeOptions options{
+        .epochs = 1, .global_batch_size = 20, .data_folder = tiny_data(recipe, folder, 60)};
+    options.save_file = folder.path() / "once.pt";
+    train_with(2, name, options);
+    options.recompute = true;
+    options.save_file = folder.path() / "twice.pt";
+    train_with(2, name, options);
+    auto once = recipe.make_net();
+    auto twice = recipe.make_net();
+    torch::load(once, (folder.path() / "once.pt").string());
+    torch::load(twice, (folder.path() / "twice.pt").string());
+    const auto expected = once->named_parameters();
+    for (const auto& item : twice->named_parameters()) {
+      EXPECT_TRUE(torch::equal(item.value(), expected[item.key()])) << name << " " << item.key();
+    }
+    const auto expected_buffers = once->named_buffers();
+    for (const auto& item : twice->named_buffers()) {
+      EXPECT_TRUE(torch::equal(item.value(), expected_buffers[item.key()]))
+          << name << " " << item.key();
+    }
+  }
+}
+
 TEST(Train, LearnsText) {
   const testing::TemporaryFolder folder;
   std::vector<std::string> lines;
@@ -206,6 +234,8 @@ TEST(Train, HasNoLossIfNoEpochIsLeftToTrain) {
   EXPECT_TRUE(std::isnan(second.loss));
   EXPECT_TRUE(std::isnan(*second.bits_per_character));
   EXPECT_EQ(second.test_bits_per_character, first.test_bits_per_character);
+  EXPECT_FALSE(second.core_wait);  // there were no steps
+  EXPECT_THAT(lines.front(), HasSubstr(" (or the checkpoint's)"));
   EXPECT_THAT(lines, Contains("nothing is left to train: the checkpoint includes epoch 1/1"));
   EXPECT_THAT(lines.back(), ::testing::MatchesRegex("[0-9.]+ bits per character on the test text,"
                                                     ".*are right"));
@@ -222,10 +252,10 @@ TEST(Train, LearnsImagesAndReportsItsProgress) {
   EXPECT_GT(result.seconds, 0);
   EXPECT_GE(result.seconds, result.seconds_per_epoch);
   EXPECT_NEAR(result.samples_per_second, 301 / result.seconds_per_epoch, 1);
-  // The start, a line every 100 of the 604 steps, a mean an epoch, the accuracy; and the load's.
+  // The start, a line at step 100 of each epoch, a mean an epoch, the accuracy; and the load's.
   std::erase_if(lines, [](const std::string& line) { return line.starts_with("The load "); });
-  EXPECT_THAT(lines, SizeIs(1 + 6 + 4 + 1));
-  EXPECT_THAT(lines, Contains(HasSubstr("epoch 2/4, step 49/151: loss ")));
+  EXPECT_THAT(lines, SizeIs(1 + 4 + 4 + 1));
+  EXPECT_THAT(lines, Contains(HasSubstr("epoch 2/4, step 100/151: loss ")));
   EXPECT_THAT(lines, Contains(HasSubstr("epoch 4/4: mean loss ")));
   EXPECT_THAT(lines, Contains(HasSubstr("test accuracy ")));
 }
@@ -292,7 +322,7 @@ TEST(Train, ScalesTheLearningRate) {
   const double start = *train_with(1, "linear", options).bias;
   options.learning_rate = 2e-6;
   const double once = *train_with(1, "linear", options).bias - start;
-  options.trainer.schedule.scale = 4;
+  options.trainer.lr_scale = 4;
   const double scaled = *train_with(1, "linear", options).bias - start;
   // 31 of the 313 steps warm up, with 2.45 times the rate on average; 4 would be without.
   EXPECT_NEAR(scaled / once, (31 * 2.45 + 282 * 4) / 313, 0.06);

@@ -121,7 +121,7 @@ void PeerMesh::connect(int peer, const Membership& membership, const std::string
     throw BackendError(
         fmt::format("rank {} cannot be reached ({}): it has ended, or it runs on another machine "
                     "or in another network namespace, which shared memory cannot join",
-                    peer, error.what()));
+                    peer, short_message(error)));
   }
   peers_[peer].pid = peer_of(peers_[peer].socket.get()).pid;
 }

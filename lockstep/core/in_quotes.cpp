@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Decodes UTF-8, escapes and cuts.
-#include "lockstep/checkpoint/tensor_file/in_quotes.h"
+#include "lockstep/core/in_quotes.h"
 
 #include <cstdint>
 

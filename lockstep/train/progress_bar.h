@@ -7,9 +7,27 @@
 #include <optional>
 #include <string>
 
-#include "tools/recipes/observation.h"
+#include "lockstep/train/fit_options.h"
 
 namespace lockstep {
+
+// The steps of a run. A resumed run counts them in its own batches, whatever the size of the
+// batches before the checkpoint.
+struct RunSteps {
+  std::int64_t epochs = 1;
+  std::int64_t per_epoch = 1;
+  std::int64_t global_batch_size = 1;
+  int ranks = 1;
+
+  // The number of a step, from 1: in its epoch, and in the run.
+  std::int64_t in_epoch(const StepSummary& step) const {
+    return (step.samples_of_epoch + global_batch_size - 1) / global_batch_size;
+  }
+  std::int64_t in_run(const StepSummary& step) const {
+    return step.epoch * per_epoch + in_epoch(step);
+  }
+  std::int64_t all() const { return epochs * per_epoch; }
+};
 
 struct ProgressState {
   std::int64_t epoch = 1;

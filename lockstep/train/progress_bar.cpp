@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Measures rates, and lays the line out for a width.
-#include "tools/recipes/progress_bar.h"
+#include "lockstep/train/progress_bar.h"
 
 #include <algorithm>
 #include <array>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The bar's text at several widths, and the states that a meter makes of steps.
-#include "tools/recipes/progress_bar.h"
+#include "lockstep/train/progress_bar.h"
 
 #include <chrono>
 #include <cmath>

@@ -1,22 +1,20 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Passes lines and the bar to a console, and waits for the terminal.
-#include "tools/cli/terminal_log.h"
+#include "lockstep/train/terminal_log.h"
 
 #include <poll.h>
-#include <unistd.h>
 
-#include "tools/cli/ending_signals.h"
+namespace lockstep {
 
-namespace lockstep::cli {
-
-TerminalLog::TerminalLog(OutputStream stream) : stream_(stream) {
-  erase_at_end(stream == OutputStream::out ? STDOUT_FILENO : STDERR_FILENO);
-}
+TerminalLog::TerminalLog(OutputStream stream) : stream_(stream) {}
 
 TerminalLog::~TerminalLog() {
+  hide();
+}
+
+void TerminalLog::hide() {
   console_.set_status(stream_, "");
   write_all();
-  erase_at_end(-1);
 }
 
 void TerminalLog::line(const std::string& text) {
@@ -47,4 +45,4 @@ void TerminalLog::write_all() {
   }
 }
 
-}  // namespace lockstep::cli
+}  // namespace lockstep

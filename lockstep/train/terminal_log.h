@@ -6,12 +6,13 @@
 #include <string>
 
 #include "lockstep/launch/console.h"
-#include "tools/recipes/progress_bar.h"
+#include "lockstep/train/fit_options.h"
+#include "lockstep/train/progress_bar.h"
 
-namespace lockstep::cli {
+namespace lockstep {
 
-// The stream is a terminal that can_show_status(). Blocks until it takes the text. A signal that
-// ends the process removes the bar, too, during EndingSignals. Only one object at a time.
+// The stream is a terminal that can_show_status(). Blocks until it takes the text. Only one object
+// at a time.
 class TerminalLog {
  public:
   explicit TerminalLog(OutputStream stream);
@@ -23,6 +24,8 @@ class TerminalLog {
   // `text` has no line ending.
   void line(const std::string& text);
   void step(const RunSteps& run, const StepSummary& step);
+  // Removes the bar until the next step.
+  void hide();
 
   // The errno of the first failed write; 0 if none failed.
   int error() const { return console_.error(stream_); }
@@ -38,4 +41,4 @@ class TerminalLog {
   std::optional<ProgressState> state_;
 };
 
-}  // namespace lockstep::cli
+}  // namespace lockstep

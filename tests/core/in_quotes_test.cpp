@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // What a text from a file cannot do to a message.
-#include "lockstep/checkpoint/tensor_file/in_quotes.h"
+#include "lockstep/core/in_quotes.h"
 
 #include <gtest/gtest.h>
 
