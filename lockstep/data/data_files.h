@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Checks that the readers of data sets share: folders, memory, and text of unknown origin.
+// Checks that the readers of data sets share: of folders, and of memory.
 #pragma once
 
 #include <cstddef>

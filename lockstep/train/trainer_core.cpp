@@ -234,7 +234,7 @@ void TrainerCore::begin_rates(const EpochSampler* sampler, bool resumed) {
   for (const std::string& line : lines) options_.log(line);
 }
 
-// Returns the number of batches of an epoch, or of what is left of it; nullopt if it is unknown.
+// Returns the number of batches of an epoch or, if `left`, of its rest; nullopt if it is unknown.
 std::optional<std::int64_t> TrainerCore::batches_of_epoch(const EpochSampler* sampler,
                                                           bool left) const {
   const auto& [batches, batch_size, drop_last] = batches_;
