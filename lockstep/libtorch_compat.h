@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/ops/_fused_adam.h>
 #include <c10/core/Allocator.h>
@@ -166,6 +167,20 @@ inline void warn(const char* function, const std::string& message) {
 // The same, once for this flag, unless the program wants every warning (WarnAlways).
 inline void warn_once(std::atomic_flag& warned, const char* function, const std::string& message) {
   if (!warned.test_and_set() || warnings::get_warnAlways()) warn(function, message);
+}
+
+// Sets whether deterministic algorithms also fill new memory, and returns whether they did; false
+// in versions that never do.
+template <class Context = at::Context>
+bool fill_uninitialized_memory(bool fill) {
+  Context& context = at::globalContext();
+  if constexpr (requires { context.setDeterministicFillUninitializedMemory(fill); }) {
+    const bool filled = context.deterministicFillUninitializedMemory();
+    context.setDeterministicFillUninitializedMemory(fill);
+    return filled;
+  } else {
+    return false;
+  }
 }
 
 // The key of a parameter's state in an optimizer.

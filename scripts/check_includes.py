@@ -22,7 +22,7 @@ ORDER = ["lockstep/core", "lockstep/core/file", "lockstep/core/net", "lockstep/c
          "lockstep/checkpoint/safetensors", "lockstep/checkpoint/torch_file",
          "lockstep/checkpoint/optimizer", "lockstep/checkpoint", "lockstep/train",
          "tools/nets", "tools/recipes", "tools/report", "tools/compare", "tools/bench",
-         "tools/doctor", "tools/checkpoint", "tools/cli"]
+         "tools/doctor", "tools/verify", "tools/checkpoint", "tools/cli"]
 # Generated, or for every folder; in the base, the check for libtorch's own headers still applies.
 ANYWHERE = {"lockstep/libtorch_compat.h", "lockstep/built_with.h"}
 LARGEST_PART = 0.2

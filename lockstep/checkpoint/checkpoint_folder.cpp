@@ -9,9 +9,9 @@
 #include <numeric>
 #include <utility>
 
-#include <ATen/ops/empty.h>
 #include <fmt/format.h>
 
+#include "lockstep/checkpoint/checkpoint_broadcast.h"
 #include "lockstep/checkpoint/checkpoint_snapshot.h"
 #include "lockstep/checkpoint/checkpoint_store.h"
 #include "lockstep/checkpoint/staged_checkpoint.h"
@@ -35,40 +35,6 @@ std::shared_ptr<ProcessGroup> group_of_writers(ProcessGroup& group) {
   std::vector<int> all(static_cast<std::size_t>(group.size()));
   std::iota(all.begin(), all.end(), 0);
   return group.split(all);
-}
-
-// Returns what the other ranks need to know of a checkpoint in order to receive its tensors.
-json contents_of(const StoredCheckpoint& stored) {
-  json files = json::object();
-  for (const auto& [file, tensors] : stored.tensors) {
-    json& list = files[file] = json::array();
-    for (const auto& [name, tensor] : tensors) {
-      list.push_back({name, find_element_type(tensor.scalar_type())->dtype, tensor.sizes().vec()});
-    }
-  }
-  return {{"manifest", stored.manifest}, {"files", files}};
-}
-
-StoredCheckpoint with_empty_tensors(const json& contents) {
-  StoredCheckpoint stored{.manifest = contents.at("manifest"), .tensors = {}};
-  for (const auto& [file, list] : contents.at("files").items()) {
-    std::vector<NamedTensor>& tensors = stored.tensors[file];
-    for (const json& entry : list) {
-      const ElementType& type = *find_dtype(entry.at(1).get<std::string>());
-      tensors.push_back({entry.at(0).get<std::string>(),
-                         at::empty(entry.at(2).get<std::vector<std::int64_t>>(), *type.type)});
-    }
-  }
-  return stored;
-}
-
-// Collective. Makes each tensor a copy of the tensor on rank 0.
-void broadcast(const StoredCheckpoint& stored, ProcessGroup& group) {
-  for (const auto& [file, tensors] : stored.tensors) {
-    for (const auto& [name, tensor] : tensors) {
-      if (tensor.numel() > 0) group.broadcast(tensor, 0).wait();
-    }
-  }
 }
 
 // Returns the message of what the function throws; empty if it throws nothing.
@@ -248,7 +214,7 @@ struct CheckpointFolder::State {
     FoundCheckpoint found;
     const json reply = json::parse(text_of_rank_0(*group, [&] {
       found = read();
-      return json{{"name", found.name}, {"contents", contents_of(found.stored)}}.dump(
+      return json{{"name", found.name}, {"contents", outline_of(found.stored)}}.dump(
           -1, ' ', false, json::error_handler_t::replace);
     }));
     found.name = reply.at("name").get<std::string>();
@@ -270,7 +236,7 @@ struct CheckpointFolder::State {
   // throws on a rank, all ranks throw, and nothing has changed.
   template <class Restore>
   PreparedRestore restore(const FoundCheckpoint& found, const Restore& prepare) const {
-    broadcast(found.stored, *group);
+    broadcast_tensors(found.stored, /*root=*/0, *group);
     PreparedRestore restored;
     const std::string error = error_of([&] { restored = prepare(); });
     try {
@@ -313,6 +279,10 @@ CheckpointFolder::~CheckpointFolder() {
 
 bool CheckpointFolder::can_save() const {
   return state_->not_loaded.empty();
+}
+
+void CheckpointFolder::continue_run() {
+  state_->not_loaded.clear();
 }
 
 std::optional<CheckpointPosition> CheckpointFolder::load(

@@ -57,6 +57,9 @@ class CheckpointFolder {
   // Whether save() is allowed: the folder had no checkpoint when this object was constructed, or
   // load() has loaded one since. Not collective.
   bool can_save() const;
+  // Internal: what a Trainer in an elastic job uses. The checkpoints in the folder are of this run,
+  // which goes on with other ranks: save() is allowed without load().
+  void continue_run();
 
   // Restores the contents from the newest checkpoint whose files match the hashes in its manifest;
   // `log` says what is wrong with newer ones. Any number of ranks may have saved it. A rank without

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include <ATen/Context.h>
+#include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
 #include <torch/version.h>
@@ -206,8 +207,15 @@ std::map<std::string, double> restored_scheduler(const json& manifest,
                                  : saved->get<std::map<std::string, double>>();
 }
 
+// CheckpointFolder adds the remedy for a whole checkpoint.
+void load_module(const CheckpointContents& contents, const std::vector<NamedTensor>& tensors) {
+  detail::copy_by_name(state_dict(*contents.module), tensors, /*strict=*/true,
+                       fmt::format("this module ({})", contents.module->name()), /*remedy=*/"");
+}
+
 void load_tensors(const CheckpointContents& contents, const std::vector<NamedTensor>& tensors) {
-  detail::copy_by_name(contents.tensors, tensors, /*strict=*/true, "the program's tensors");
+  detail::copy_by_name(contents.tensors, tensors, /*strict=*/true, "the program's tensors",
+                       /*remedy=*/"");
 }
 
 std::vector<NamedTensor> copies(std::vector<NamedTensor> tensors) {
@@ -222,11 +230,11 @@ std::function<void()> restored_weights(const StoredCheckpoint& stored,
                                        const std::vector<NamedTensor>& tensors) {
   const auto undo = [&contents, module_before = copies(state_dict(*contents.module)),
                      tensors_before = copies(contents.tensors)] {
-    load_state_dict(*contents.module, module_before);
+    load_module(contents, module_before);
     load_tensors(contents, tensors_before);
   };
   try {
-    load_state_dict(*contents.module, file_of(stored, kModelFile));
+    load_module(contents, file_of(stored, kModelFile));
     load_tensors(contents, tensors);
   } catch (...) {
     undo();
@@ -302,6 +310,24 @@ CheckpointSnapshot snapshot(const CheckpointContents& contents, const Checkpoint
       {"scheduler", contents.scheduler != nullptr ? json(*contents.scheduler) : json()},
       {"files", json::object()}};
   return snapshot;
+}
+
+StoredCheckpoint in_memory(const CheckpointContents& contents, const CheckpointPosition& position,
+                           ProcessGroup& self) {
+  CheckpointSnapshot taken = snapshot(contents, position, self);
+  StoredCheckpoint stored{.manifest = std::move(taken.manifest), .tensors = {}};
+  for (const auto& [file, tensors] : taken.files) {
+    for (const auto& [name, type, shape, parts] : tensors) {
+      // The only rank provides a tensor in one part, unless it is empty.
+      const at::Tensor elements = parts.empty() ? at::empty({0}, *type->type) : parts[0].elements;
+      stored.tensors[file].push_back({name, elements.to(at::kCPU).view(shape)});
+    }
+  }
+  return stored;
+}
+
+bool is_of_one_rank(const std::string& file) {
+  return file == kRandomFile;
 }
 
 CheckpointPosition position_in(const StoredCheckpoint& stored) {

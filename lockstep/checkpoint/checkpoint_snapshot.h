@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <string>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -27,6 +28,14 @@ void check_savable(const CheckpointContents& contents);
 // Collective. UsageError for contents that cannot be saved.
 CheckpointSnapshot snapshot(const CheckpointContents& contents, const CheckpointPosition& position,
                             ProcessGroup& group);
+
+// Returns the contents as a checkpoint that was never written: its tensors share the memory of the
+// objects, or are copies. `self` is a group of this process alone. UsageError for contents that
+// cannot be saved.
+StoredCheckpoint in_memory(const CheckpointContents& contents, const CheckpointPosition& position,
+                           ProcessGroup& self);
+// Whether the file's tensors differ between ranks that are at the same position.
+bool is_of_one_rank(const std::string& file);
 
 // CheckpointError if the manifest lacks a part of the position.
 CheckpointPosition position_in(const StoredCheckpoint& stored);

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Writes a checkpoint into a folder of another name, renames the folder, then removes old ones.
+// Writes a checkpoint into a folder of another name, then renames the folder; reads and verifies.
 #include "lockstep/checkpoint/checkpoint_store.h"
 
 #include <algorithm>
 #include <cerrno>
-#include <cmath>
 #include <exception>
 #include <functional>
-#include <iterator>
 #include <system_error>
 #include <utility>
 
@@ -17,6 +15,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include "lockstep/checkpoint/folder_changes.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/checkpoint/sha256.h"
 #include "lockstep/checkpoint/tensor_file/tensor_bytes.h"
@@ -24,7 +23,6 @@
 #include "lockstep/core/file/remove_folder.h"
 #include "lockstep/core/file/whole_file.h"
 #include "lockstep/core/in_quotes.h"
-#include "lockstep/core/system_error.h"
 #include "lockstep/tensor/stored_bytes.h"
 
 namespace lockstep {
@@ -34,11 +32,8 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr std::string_view kPrefix = "step-";
-constexpr std::string_view kUnfinished = ".unfinished-";
 constexpr std::string_view kReplaced = ".unfinished-replaced-";
 constexpr const char* kLock = ".lock";
-constexpr const char* kLatest = "latest";
-constexpr const char* kBestLink = "best";
 constexpr const char* kManifest = "manifest.json";
 // The hash is in the format of sha256sum, so that `sha256sum -c` checks the manifest.
 constexpr const char* kManifestHash = "manifest.json.sha256";
@@ -49,20 +44,6 @@ bool is_checkpoint_name(std::string_view name) {
   constexpr std::string_view kDigits = "0123456789";
   return name.starts_with(kPrefix) && name.size() > kPrefix.size() &&
          name.find_first_not_of(kDigits, kPrefix.size()) == std::string_view::npos;
-}
-
-[[noreturn]] void fail_to(const char* what, const fs::path& path, int error) {
-  throw BackendError(fmt::format("cannot {} {}: {}", what, path.string(), reason_of(error)));
-}
-
-void flush_folder(const fs::path& folder) {
-  const UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  // Some file systems do not support this.
-  if (!fd || (::fsync(fd.get()) != 0 && errno != EINVAL)) fail_to("flush", folder, errno);
-}
-
-void remove_tree(const fs::path& path) {
-  if (const std::error_code error = remove_folder(path)) fail_to("remove", path, error.value());
 }
 
 // Calls the function for the name of each entry. Returns the error if the folder cannot be read.
@@ -193,15 +174,6 @@ bool exchange(const fs::path& left, const fs::path& right) {
   fail_to("replace", right, errno);
 }
 
-bool is_missing(const fs::path& path) {
-  std::error_code error;
-  return fs::symlink_status(path, error).type() == fs::file_type::not_found;
-}
-
-void rename_to(const fs::path& from, const fs::path& to) {
-  if (::rename(from.c_str(), to.c_str()) != 0) fail_to("make", to, errno);
-}
-
 }  // namespace
 
 std::string checkpoint_name(std::int64_t step) {
@@ -246,9 +218,7 @@ StoredCheckpoint read_checkpoint(const fs::path& checkpoint) {
 
 CheckpointStore::CheckpointStore(fs::path folder, int keep_last, int keep_best,
                                  const ScoreFilter& counts)
-    : folder_(std::move(folder)),
-      keep_last_(static_cast<std::size_t>(keep_last)),
-      keep_best_(static_cast<std::size_t>(keep_best)) {
+    : folder_(std::move(folder)), kept_(folder_, keep_last, keep_best) {
   std::error_code error;
   fs::create_directories(folder_, error);
   if (!error) {
@@ -272,14 +242,14 @@ CheckpointStore::CheckpointStore(fs::path folder, int keep_last, int keep_best,
       score = score_in(read_manifest(in(*name)), counts);
     } catch (const std::exception&) {  // load() says what is wrong with it
     }
-    kept_.push_back({*name, score});
+    kept_.add(*name, score);
   }
 }
 
 void CheckpointStore::remove_unfinished() {
   std::vector<std::string> unfinished;
   for_each_entry(folder_, [&](const std::string& name) {
-    if (name.starts_with(kUnfinished)) unfinished.push_back(name);
+    if (name.starts_with(kUnfinishedCheckpoint)) unfinished.push_back(name);
   });
   for (const auto& name : unfinished) {
     // On a file system that cannot swap folders, a kill leaves the old one only under this name.
@@ -291,18 +261,10 @@ void CheckpointStore::remove_unfinished() {
   }
 }
 
-void CheckpointStore::continue_from(const std::string& name) {
-  const auto current = std::ranges::find(kept_, name, &Kept::name);
-  if (current == kept_.end()) return;
-  // Later checkpoints are damaged.
-  for (auto later = current + 1; later != kept_.end(); ++later) later->score.reset();
-  std::rotate(kept_.begin(), current + 1, kept_.end());
-}
-
 std::string CheckpointStore::write(std::int64_t step, std::optional<double> score, json manifest,
                                    const std::vector<CheckpointFile>& files) {
   const std::string name = checkpoint_name(step);
-  const fs::path unfinished = in(std::string(kUnfinished) + name);
+  const fs::path unfinished = in(std::string(kUnfinishedCheckpoint) + name);
   remove_tree(unfinished);
   std::error_code error;
   fs::create_directory(unfinished, error);
@@ -320,7 +282,7 @@ std::string CheckpointStore::write(std::int64_t step, std::optional<double> scor
     remove_folder(unfinished);  // makes room again
     throw;
   }
-  remember(name, score);
+  kept_.add(name, score);
   std::string warnings;
   const auto attempt = [&](const auto& function) {
     try {
@@ -330,9 +292,9 @@ std::string CheckpointStore::write(std::int64_t step, std::optional<double> scor
     }
   };
   attempt([&] { remove_tree(unfinished); });  // the replaced checkpoint
-  attempt([&] { point_to(name, kLatest); });
-  attempt([&] { remove_old(); });
-  attempt([&] { point_to_best(); });
+  attempt([&] { kept_.point_to_newest(); });
+  attempt([&] { kept_.remove_old(); });
+  attempt([&] { kept_.point_to_best(); });
   return warnings;
 }
 
@@ -350,80 +312,6 @@ void CheckpointStore::publish(const fs::path& unfinished, const std::string& nam
     return;
   }
   flush_folder(folder_);
-}
-
-// The links are for people and scripts: load() looks at the checkpoints themselves. A file system
-// without links gets none.
-void CheckpointStore::point_to(const std::string& name, const char* link) {
-  const fs::path made = in(std::string(kUnfinished) + link);
-  remove_tree(made);
-  if (::symlink(name.c_str(), made.c_str()) != 0) {
-    if (errno == EPERM || errno == EOPNOTSUPP) return;
-    fail_to("make", made, errno);
-  }
-  rename_to(made, in(link));
-  flush_folder(folder_);
-}
-
-// If no checkpoint is kept for its score, the best of the run may be gone.
-void CheckpointStore::point_to_best() {
-  const auto names = names_by_score();
-  if (keep_best_ > 0 && !names.empty()) {
-    std::error_code error;
-    if (fs::read_symlink(in(kBestLink), error) != names.front()) point_to(names.front(), kBestLink);
-  } else if (!is_missing(in(kBestLink))) {
-    remove_tree(in(kBestLink));
-  }
-}
-
-void CheckpointStore::remember(const std::string& name, std::optional<double> score) {
-  std::erase_if(kept_, [&](const Kept& kept) { return kept.name == name; });
-  const bool has_score = score && !std::isnan(*score);
-  kept_.push_back({name, has_score ? score : std::nullopt});
-}
-
-std::vector<std::string> CheckpointStore::names_by_score() const {
-  std::vector<Kept> scored;
-  std::ranges::copy_if(kept_, std::back_inserter(scored),
-                       [](const Kept& kept) { return kept.score.has_value(); });
-  std::ranges::stable_sort(scored, std::greater{}, [](const Kept& kept) { return *kept.score; });
-  std::vector<std::string> names;
-  for (Kept& kept : scored) names.push_back(std::move(kept.name));
-  return names;
-}
-
-void CheckpointStore::remove_old() {
-  // Checkpoints that somebody has moved or removed no longer belong to this run.
-  std::erase_if(kept_, [&](const Kept& kept) { return is_missing(in(kept.name)); });
-  std::vector<std::string> best = names_by_score();
-  best.resize(std::min(best.size(), keep_best_));
-  std::vector<std::string> removed;
-  for (std::size_t i = 0; i + keep_last_ < kept_.size(); ++i) {
-    const std::string& name = kept_[i].name;
-    if (std::ranges::find(best, name) == best.end()) removed.push_back(name);
-  }
-  // A checkpoint that cannot be removed stays in kept_, for the next attempt; the others are
-  // removed.
-  std::exception_ptr failure;
-  for (const auto& name : removed) {
-    try {
-      remove(name);
-      std::erase_if(kept_, [&](const Kept& kept) { return kept.name == name; });
-    } catch (const std::exception&) {
-      if (!failure) failure = std::current_exception();
-    }
-  }
-  if (failure) std::rethrow_exception(failure);
-}
-
-// Renames it first: a checkpoint that lacks files would look damaged.
-void CheckpointStore::remove(const std::string& name) {
-  const fs::path unfinished = in(std::string(kUnfinished) + name);
-  remove_tree(unfinished);  // what an earlier removal has left
-  if (::rename(in(name).c_str(), unfinished.c_str()) != 0 && errno != ENOENT) {
-    fail_to("remove", in(name), errno);
-  }
-  remove_tree(unfinished);
 }
 
 }  // namespace lockstep

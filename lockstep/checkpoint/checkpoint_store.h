@@ -16,6 +16,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "lockstep/checkpoint/kept_checkpoints.h"
 #include "lockstep/core/unique_fd.h"
 #include "lockstep/tensor/named_tensor.h"
 
@@ -63,41 +64,29 @@ class CheckpointStore {
 
   // Call it after training has resumed from the checkpoint `name`. The later ones, which are
   // damaged, are removed first.
-  void continue_from(const std::string& name);
+  void continue_from(const std::string& name) { kept_.continue_from(name); }
 
   // Returns the names of the checkpoints that have a score that counts, the highest first; of equal
   // scores, the first.
-  std::vector<std::string> names_by_score() const;
+  std::vector<std::string> names_by_score() const { return kept_.names_by_score(); }
 
   // Writes the checkpoint of a step, completes the manifest with the files' sizes and hashes, and
   // then removes old checkpoints. The links `latest` and, if checkpoints are kept for their scores,
-  // `best` follow. A checkpoint of the same step is replaced. Blocks until
-  // everything is on the disk. BackendError if the disk fails or is full; older checkpoints then
-  // remain as they were. Returns what failed after the checkpoint was complete, such as the removal
-  // of an old one; usually empty.
+  // `best` follow. A checkpoint of the same step is replaced. Blocks until everything is on the
+  // disk. BackendError if the disk fails or is full; older checkpoints then remain as they were.
+  // Returns what failed after the checkpoint was complete, such as the removal of an old one;
+  // usually empty.
   std::string write(std::int64_t step, std::optional<double> score, nlohmann::json manifest,
                     const std::vector<CheckpointFile>& files);
 
  private:
-  struct Kept {
-    std::string name;
-    std::optional<double> score;
-  };
-
   std::filesystem::path in(std::string_view name) const { return folder_ / name; }
-  void remember(const std::string& name, std::optional<double> score);
   void remove_unfinished();
   void publish(const std::filesystem::path& unfinished, const std::string& name);
-  void point_to(const std::string& name, const char* link);
-  void point_to_best();
-  void remove_old();
-  void remove(const std::string& name);
 
   std::filesystem::path folder_;
-  std::size_t keep_last_;
-  std::size_t keep_best_;
   UniqueFd lock_;
-  std::vector<Kept> kept_;  // in the order of removal
+  KeptCheckpoints kept_;
 };
 
 }  // namespace lockstep

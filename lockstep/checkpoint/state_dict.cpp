@@ -15,6 +15,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/in_quotes.h"
 #include "lockstep/libtorch_compat.h"
+#include "lockstep/parallel/one_copy.h"
 #include "lockstep/parallel/parallel_module.h"
 
 namespace lockstep {
@@ -143,13 +144,15 @@ std::vector<NamedTensor> state_dict(const torch::nn::Module& module) {
 
 StateDifferences load_state_dict(torch::nn::Module& module, std::span<const NamedTensor> tensors,
                                  bool strict) {
-  return detail::copy_by_name(attached_state(module), tensors, strict,
-                              fmt::format("this module ({})", module.name()));
+  return detail::copy_by_name(
+      attached_state(module), tensors, strict, fmt::format("this module ({})", module.name()),
+      "build the net that was saved, take the part of the file that has its tensors "
+      "(state_dict_of(value, \"model\")), or convert them with tensor.to(type)");
 }
 
 StateDifferences detail::copy_by_name(std::span<const NamedTensor> targets,
                                       std::span<const NamedTensor> tensors, bool strict,
-                                      const std::string& owner) {
+                                      const std::string& owner, const std::string& remedy) {
   const auto sources = by_name(tensors);
   StateDifferences differences;
   std::vector<std::string> faults;
@@ -188,13 +191,17 @@ StateDifferences detail::copy_by_name(std::span<const NamedTensor> targets,
     std::string text = fmt::format("the tensors do not fit {}:", owner);
     for (const auto& fault : faults) text += "\n  " + fault;
     if (!hint.empty()) text += "\n" + hint;
-    throw CheckpointError(text);
+    throw CheckpointError(ErrorDetails{.cause = text, .remedy = hint.empty() ? remedy : ""});
   }
   // With such names, almost nothing is loaded.
   if (!hint.empty()) libtorch::warn("load_state_dict", "[load_state_dict] " + hint);
   const at::NoGradGuard no_grad;
   separate_sources(copies);
-  for (auto& [target, source] : copies) target.copy_(source);
+  for (auto& [target, source] : copies) {
+    target.copy_(source);
+    // Every rank stores the same values.
+    accept_change(target);
+  }
   return differences;
 }
 

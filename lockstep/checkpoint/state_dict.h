@@ -45,10 +45,11 @@ StateDifferences load_state_dict(torch::nn::Module& module, std::span<const Name
 namespace detail {
 
 // Copies `tensors` into `targets` of the same names, as load_state_dict() does with the tensors of
-// a module. `owner` is for messages, such as "this module".
+// a module. `owner` is for messages, such as "this module", and so is `remedy`, which is left out
+// if the names differ by a prefix: the message then says how to cut it.
 StateDifferences copy_by_name(std::span<const NamedTensor> targets,
                               std::span<const NamedTensor> tensors, bool strict,
-                              const std::string& owner);
+                              const std::string& owner, const std::string& remedy);
 
 }  // namespace detail
 }  // namespace lockstep

@@ -110,9 +110,7 @@ std::shared_ptr<ProcessGroup> make_group(std::string backend, Membership member,
   return std::make_shared<ProcessGroup>(std::move(member), std::move(options), std::move(joined));
 }
 
-}  // namespace
-
-std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
+void check_init_options(const InitOptions& options) {
   const auto& known = backends();
   if (std::ranges::find(known, options.backend) == known.end()) {
     throw UsageError(fmt::format("there is no backend \"{}\"; the backends are {}", options.backend,
@@ -122,14 +120,12 @@ std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
     throw UsageError(
         fmt::format("the timeout is {} ms; it must be positive", options.timeout.count()));
   }
-  Membership member = rendezvous({.init_method = options.init_method,
-                                  .rank = options.rank,
-                                  .world_size = options.world_size,
-                                  .timeout = options.timeout});
+}
+
+std::shared_ptr<ProcessGroup> join_ranks(Membership member, const InitOptions& options) {
   const GroupOptions group{.timeout = options.timeout,
-                           .device = choose_device(options.device, member)};
-  // There is no store if no variable and no option gives this process a rank.
-  if (!member.store && !options.world_size) warn_of_group_of_one(group.device);
+                           .device = choose_device(options.device, member),
+                           .requested_backend = options.backend};
   if (member.world_size == 1 && group.device.is_cpu()) spare_busy_cores();
   const GroupLosses losses(member);
   try {
@@ -145,6 +141,54 @@ std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
     losses.note(std::current_exception());
     throw;
   }
+}
+
+// Null if the options give this process a rank by themselves.
+std::shared_ptr<ElasticJob> elastic_job_for(const InitOptions& options) {
+  if (options.init_method != "env://" || options.rank || options.world_size) return nullptr;
+  return ElasticJob::of_this_process();
+}
+
+// Ranks may be lost while the others start, so the newest generation may change meanwhile.
+std::shared_ptr<ProcessGroup> join_newest_generation(ElasticJob& job, const InitOptions& options) {
+  if (job.in_lobby()) {
+    Membership alone;
+    alone.local_rank = job.place();
+    return join_ranks(std::move(alone), options);
+  }
+  const Deadline deadline = Deadline::after(options.timeout);
+  Generation generation{.number = -1};
+  while (true) {
+    generation = job.wait_for_generation(generation.number, deadline);
+    try {
+      return init_process_group(job, generation, options);
+    } catch (const PeerLost&) {
+      // The launcher opens a generation without the lost rank.
+    }
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
+  check_init_options(options);
+  if (const auto job = elastic_job_for(options)) return join_newest_generation(*job, options);
+  Membership member = rendezvous({.init_method = options.init_method,
+                                  .rank = options.rank,
+                                  .world_size = options.world_size,
+                                  .timeout = options.timeout});
+  // There is no store if no variable and no option gives this process a rank.
+  if (!member.store && !options.world_size) {
+    warn_of_group_of_one(choose_device(options.device, member));
+  }
+  return join_ranks(std::move(member), options);
+}
+
+std::shared_ptr<ProcessGroup> init_process_group(const ElasticJob& job,
+                                                 const Generation& generation,
+                                                 const InitOptions& options) {
+  check_init_options(options);
+  return join_ranks(job.membership(generation), options);
 }
 
 const std::vector<std::string>& backends() {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
+#include "lockstep/rendezvous/elastic_job.h"
 
 namespace lockstep {
 
@@ -39,6 +40,17 @@ struct InitOptions {
 // threads as cores are idle (docs/modes.md, Threads). Destroying the group leaves it and never
 // hangs; there is no destroy_process_group.
 std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options = {});
+
+// The group of one generation of an elastic job, of which this process must be a member. Takes the
+// backend, timeout and device from the options. Errors as above; PeerLost also as soon as a newer
+// generation is open.
+//
+// The function above, with env://, gives a founding member the group of the job's newest
+// generation, and a newcomer that has not joined yet a group of its own, so that both can run the
+// same program up to the first step.
+std::shared_ptr<ProcessGroup> init_process_group(const ElasticJob& job,
+                                                 const Generation& generation,
+                                                 const InitOptions& options = {});
 
 // The names of the backends: docs/launchers.md describes them. "auto" takes the fastest backend
 // that can join these ranks. Asking for a backend that is not built in throws an error that says

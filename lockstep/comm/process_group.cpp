@@ -113,6 +113,11 @@ at::Tensor ProcessGroup::empty(at::IntArrayRef sizes, const at::TensorOptions& o
   return backend_->empty(sizes, placed);
 }
 
+at::Tensor ProcessGroup::common_memory(at::IntArrayRef sizes, const at::TensorOptions& options) {
+  checks_of("common_memory").new_tensor(sizes, options);
+  return backend_->common_memory(sizes, options);
+}
+
 ArgumentChecks ProcessGroup::checks_of(std::string_view operation) const {
   return {*backend_, membership_, device(), operation};
 }

@@ -58,6 +58,8 @@ class ProcessGroup final : public std::enable_shared_from_this<ProcessGroup> {
   int size() const { return membership_.world_size; }
   int local_rank() const { return membership_.local_rank; }
   int local_world_size() const { return membership_.local_world_size; }
+  // The number of the membership: in an elastic job (elastic_job.h) its generation, otherwise 0.
+  int generation() const { return membership_.generation; }
   at::Device device() const { return options_.device; }
   std::chrono::milliseconds timeout() const { return options_.timeout; }
 
@@ -177,9 +179,15 @@ class ProcessGroup final : public std::enable_shared_from_this<ProcessGroup> {
   // valid as long as the tensor of this rank exists, even if the others are gone. Empty in groups
   // that share no memory between processes.
   std::vector<std::byte*> symmetric_memory(const at::Tensor& tensor) const;
+  // Zeroed memory of this host that the processes of all ranks map: what one of them stores there,
+  // all of them have. Otherwise like empty(). Undefined on every rank, without a call, in groups
+  // that share no memory between processes. For calls of the group it is ordinary memory.
+  at::Tensor common_memory(at::IntArrayRef sizes, const at::TensorOptions& options);
   // Adds to bytes_sent() what the caller has moved through symmetric memory.
   void count_sent(std::int64_t bytes) { bytes_sent_ += static_cast<std::uint64_t>(bytes); }
-  // The number of calls that this rank has made, except calls of empty().
+  // The backend that init_process_group() was asked for, maybe "auto".
+  const std::string& requested_backend() const { return options_.requested_backend; }
+  // The number of calls that this rank has made, except calls of empty() and common_memory().
   std::uint64_t calls_made() const { return calls_made_; }
 
  private:

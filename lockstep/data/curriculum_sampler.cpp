@@ -17,6 +17,7 @@
 #include <torch/serialize/archive.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/data/microbatch_plan.h"
 #include "lockstep/data/sample_order.h"
 #include "lockstep/tensor/device_copies.h"
 
@@ -24,11 +25,9 @@ namespace lockstep {
 namespace {
 
 void check_curriculum(const CurriculumSamplerOptions& options, const ErrorContext& sampler) {
-  if (options.global_batch_size < 1 || options.global_batch_size % sampler.size != 0) {
-    throw UsageError(
-        sampler, fmt::format("global_batch_size is {}", options.global_batch_size),
-        fmt::format("give the samples of one step on all ranks together, a positive multiple of {}",
-                    sampler.size));
+  if (options.global_batch_size < 1) {
+    throw UsageError(sampler, fmt::format("global_batch_size is {}", options.global_batch_size),
+                     "give the samples of one step on all ranks together, at least 1");
   }
   if (options.full_at_step < 1) {
     throw UsageError(sampler, fmt::format("full_at_step is {}", options.full_at_step),
@@ -142,6 +141,16 @@ std::size_t CurriculumSampler::pool_size(std::int64_t step) const {
   return std::min(samples, std::max(paced, batch));
 }
 
+std::size_t CurriculumSampler::own_batch_size() const {
+  if (options_.global_batch_size % num_replicas() != 0) {
+    throw UsageError(
+        context(), fmt::format("global_batch_size is {}", options_.global_batch_size),
+        fmt::format("give the samples of one step on all ranks together, a multiple of {}",
+                    num_replicas()));
+  }
+  return static_cast<std::size_t>(options_.global_batch_size / num_replicas());
+}
+
 std::int64_t CurriculumSampler::steps_per_epoch() const {
   const auto samples = static_cast<std::int64_t>(by_score_->size());
   return samples / options_.global_batch_size + (samples % options_.global_batch_size != 0 ? 1 : 0);
@@ -210,6 +219,11 @@ void CurriculumSampler::resume(const CurriculumState& state) {
                     state.samples_consumed, options_.global_batch_size, samples),
         "give a state that state_after() or save() made");
   }
+  if (deals_microbatches()) {
+    DataCursor cursor = cursor_after(state.samples_consumed);
+    cursor.epoch = state.epoch;
+    return EpochSampler::resume(cursor);
+  }
   set_epoch(state.epoch);
   const std::lock_guard lock(resumption_->mutex);
   resumption_->at = state;
@@ -231,6 +245,8 @@ void CurriculumSampler::reset(c10::optional<std::size_t> new_size) {
         fmt::format("a data set of {} samples, but {} scores", *new_size, by_score_->size()),
         "make a sampler with a score for each sample");
   }
+  if (deals_microbatches()) return EpochSampler::reset();
+  const std::size_t own_batch = own_batch_size();
   const std::int64_t wanted = epoch();
   const std::optional<CurriculumState> resumed = resumption_->take();
   EpochSampler::reset();
@@ -240,11 +256,12 @@ void CurriculumSampler::reset(c10::optional<std::size_t> new_size) {
   if (!resumed || resumed->epoch != wanted || resumed->samples_consumed == 0) return;
   const std::int64_t batch = options_.global_batch_size;
   steps_given_ = (resumed->samples_consumed + batch - 1) / batch;
-  EpochSampler::next(static_cast<std::size_t>(steps_given_ * (batch / num_replicas())));
+  EpochSampler::next(static_cast<std::size_t>(steps_given_) * own_batch);
 }
 
 c10::optional<std::vector<std::size_t>> CurriculumSampler::next(std::size_t batch_size) {
-  const auto own = static_cast<std::size_t>(options_.global_batch_size / num_replicas());
+  if (deals_microbatches()) return EpochSampler::next(batch_size);
+  const std::size_t own = own_batch_size();
   if (batch_size != own) {
     throw UsageError(context(),
                      fmt::format("a batch of {} samples was asked for, but this rank's part of the "
@@ -259,7 +276,22 @@ c10::optional<std::vector<std::size_t>> CurriculumSampler::next(std::size_t batc
   return batch;
 }
 
+void CurriculumSampler::deal_microbatches(const std::optional<MicrobatchPlan>& plan) {
+  if (plan && plan->global_batch_size() != options_.global_batch_size) {
+    throw UsageError(context(),
+                     fmt::format("{} microbatches of {} samples are not a global_batch_size of {}",
+                                 plan->microbatches, plan->size, options_.global_batch_size),
+                     "make the sampler with the product, or the loader with another batch size");
+  }
+  EpochSampler::deal_microbatches(plan);
+  if (!plan) return;
+  // From now on, a position counts samples and not steps of this rank.
+  const std::optional<CurriculumState> resumed = resumption_->take();
+  if (resumed && resumed->epoch == epoch()) resume(*resumed);
+}
+
 void CurriculumSampler::save(torch::serialize::OutputArchive& archive) const {
+  refuse_while_dealing_microbatches("save()");
   CurriculumState state = state_after(steps_given_);
   state.epoch = running_epoch_.value_or(state.epoch);
   {
@@ -274,6 +306,7 @@ void CurriculumSampler::save(torch::serialize::OutputArchive& archive) const {
 }
 
 void CurriculumSampler::load(torch::serialize::InputArchive& archive) {
+  refuse_while_dealing_microbatches("load()");
   const auto read = [&](const char* key) {
     c10::IValue value;
     archive.read(key, value);

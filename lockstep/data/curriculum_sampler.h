@@ -29,7 +29,8 @@ namespace lockstep {
 enum class Pacing { linear, root, steps };
 
 struct CurriculumSamplerOptions {
-  // Samples of one step on all ranks together, a multiple of the number of ranks. Required: it maps
+  // Samples of one step on all ranks together: a multiple of the number of ranks, or with
+  // .microbatches of a Trainer, their number times the loader's batch size. Required: it maps
   // samples to steps.
   std::int64_t global_batch_size = 0;
   // From this step on, counted over all epochs, each step draws from all samples. Since the pool's
@@ -102,15 +103,19 @@ class CurriculumSampler : public EpochSampler {
   void resume(const DataCursor& cursor) override;
 
   std::string description() const override;
-  // EpochSampler::reset(). UsageError if a new size is not the number of scores.
+  // EpochSampler::reset(). UsageError if a new size is not the number of scores, or the global
+  // batch cannot be divided evenly among the ranks.
   void reset(c10::optional<std::size_t> new_size = c10::nullopt) override;
-  // EpochSampler::next(). UsageError unless batch_size is this rank's part of the global batch.
+  // EpochSampler::next(). UsageError unless batch_size is this rank's part of the global batch, or
+  // microbatches are dealt.
   c10::optional<std::vector<std::size_t>> next(std::size_t batch_size) override;
   // Saves this copy's CurriculumState, or the state at which its next reset() starts. load()
   // resumes there: in this copy at once, and in a loader's copy at begin(), unless this copy draws
   // a batch first.
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
+  // UsageError unless the microbatches together are a global batch.
+  void deal_microbatches(const std::optional<MicrobatchPlan>& plan) override;
 
  private:
   // The state that all copies share.
@@ -118,6 +123,8 @@ class CurriculumSampler : public EpochSampler {
 
   std::vector<std::size_t> order(std::size_t size, std::int64_t epoch) const override;
   std::int64_t steps_per_epoch() const;
+  // The samples of one step on this rank.
+  std::size_t own_batch_size() const;
 
   // The samples from easy to hard.
   std::shared_ptr<const std::vector<std::size_t>> by_score_;

@@ -8,6 +8,7 @@
 #include <deque>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -21,7 +22,6 @@
 
 #include "lockstep/core/deadline.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/leak_until_exit.h"
 #include "lockstep/core/net/service_thread.h"
 #include "lockstep/core/process/cpu.h"
 #include "lockstep/core/trace_span.h"
@@ -361,7 +361,7 @@ void DataLoader::Loop::stop() {
     const auto deadline = Deadline::after(shared_->source->options.timeout);
     if (!shared_->job_done.wait_for(lock, deadline.remaining(),
                                     [&] { return shared_->running == 0; })) {
-      for (auto& worker : workers_) leak_until_exit(std::move(worker));
+      for (auto& worker : workers_) worker->leave();
     }
   }
   workers_.clear();
@@ -386,7 +386,7 @@ DataLoader::DataLoader(std::size_t size, MakeLoadSample make_load_sample,
 
 DataLoader::Iterator DataLoader::begin() {
   source_->sampler->reset();
-  return Iterator(std::make_shared<Loop>(source_));
+  return Iterator([loop = std::make_shared<Loop>(source_)] { return loop->next(); });
 }
 
 std::size_t DataLoader::batches_per_epoch() const {
@@ -394,8 +394,8 @@ std::size_t DataLoader::batches_per_epoch() const {
   return (source_->sampler->size() + batch - 1) / batch;
 }
 
-std::optional<Batch> DataLoader::next(Loop& loop) {
-  return loop.next();
+std::size_t DataLoader::batch_size() const {
+  return source_->options.batch_size;
 }
 
 }  // namespace lockstep

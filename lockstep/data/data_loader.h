@@ -11,13 +11,13 @@
 #include <functional>
 #include <iterator>
 #include <memory>
-#include <optional>
 #include <utility>
 #include <vector>
 
 #include <c10/core/Device.h>
 #include <torch/data/example.h>
 
+#include "lockstep/data/batch_iterator.h"
 #include "lockstep/data/batch_transforms.h"
 #include "lockstep/data/distributed_sampler.h"
 #include "lockstep/data/epoch_sampler.h"
@@ -76,6 +76,7 @@ concept SampleDataset = std::copy_constructible<D> && DatasetWithSize<D> &&
 class DataLoader {
  public:
   using Batch = torch::data::Example<>;
+  using Iterator = BatchIterator;
 
   // Copies the data set and the sampler. UsageError for options out of range, and if the sampler
   // returns an index out of range during a loop, or samples of different shapes are in a batch.
@@ -90,12 +91,12 @@ class DataLoader {
             [dataset] { return [copy = dataset](std::size_t i) mutable { return copy.get(i); }; },
             std::move(sampler), options) {}
 
-  class Iterator;
   Iterator begin();
   std::default_sentinel_t end() const { return {}; }
 
   // The batches of a whole epoch, the same on every rank.
   std::size_t batches_per_epoch() const;
+  std::size_t batch_size() const;
 
  private:
   using LoadSample = std::function<torch::data::Example<>(std::size_t)>;
@@ -106,32 +107,8 @@ class DataLoader {
 
   DataLoader(std::size_t size, MakeLoadSample make_load_sample,
              std::unique_ptr<EpochSampler> sampler, const DataLoaderOptions& options);
-  static std::optional<Batch> next(Loop& loop);
 
   std::shared_ptr<Source> source_;
-};
-
-class DataLoader::Iterator {
- public:
-  using value_type = Batch;
-  using difference_type = std::ptrdiff_t;
-
-  Batch& operator*() { return *batch_; }
-  Batch* operator->() { return &*batch_; }
-  Iterator& operator++() {
-    batch_.reset();  // so that the next batch can reuse its memory
-    batch_ = next(*loop_);
-    return *this;
-  }
-  void operator++(int) { ++*this; }
-  bool operator==(std::default_sentinel_t) const { return !batch_; }
-
- private:
-  friend class DataLoader;
-  explicit Iterator(std::shared_ptr<Loop> loop) : loop_(std::move(loop)), batch_(next(*loop_)) {}
-
-  std::shared_ptr<Loop> loop_;
-  std::optional<Batch> batch_;
 };
 
 }  // namespace lockstep

@@ -8,9 +8,27 @@
 #include <fmt/format.h>
 #include <torch/serialize/archive.h>
 
+#include "lockstep/data/microbatch_plan.h"
 #include "lockstep/libtorch_compat.h"
 
 namespace lockstep {
+namespace {
+
+// Calls the function with the position of the first sample and the size of each microbatch of the
+// plan's run that is not empty, from sample `consumed` of `samples` samples on.
+template <class Function>
+void for_each_own_microbatch(const MicrobatchPlan& plan, std::int64_t consumed,
+                             std::int64_t samples, const Function& function) {
+  for (std::int64_t first = consumed; first < samples; first += plan.global_batch_size()) {
+    const std::int64_t in_step = plan.samples_of_step(first, samples);
+    for (std::int64_t index = plan.run.begin; index < plan.run.end; ++index) {
+      const std::int64_t size = plan.size_of(index, in_step);
+      if (size > 0) function(first + plan.begin_of(index, in_step), size);
+    }
+  }
+}
+
+}  // namespace
 
 void require_rank(const char* component, int num_replicas, int rank) {
   if (num_replicas >= 1 && rank >= 0 && rank < num_replicas) return;
@@ -56,7 +74,9 @@ DataCursor EpochSampler::cursor_after(std::int64_t samples_consumed) const {
 }
 
 std::string EpochSampler::description() const {
-  return fmt::format("{} of {} samples over {} ranks, {}{}", name_, share_.size, share_.ranks,
+  // Microbatches are dealt without regard to the ranks that the sampler was made for.
+  return fmt::format("{} of {} samples {}, {}{}", name_, share_.size,
+                     epoch_->plan ? "in microbatches" : fmt::format("over {} ranks", share_.ranks),
                      seed_ ? fmt::format("seed {}", *seed_) : "always in one order",
                      share_.drop_last ? ", drop_last" : "");
 }
@@ -71,9 +91,7 @@ void EpochSampler::check(const DataCursor& cursor) const {
         remedy);
   };
   const DataCursor own = cursor_after(0);
-  require_same(
-      "seed", cursor.seed, own.seed,
-      fmt::format("make the sampler with seed {0} (--seed {0} of lockstep train)", cursor.seed));
+  require_same("seed", cursor.seed, own.seed, fmt::format("use the seed {}", cursor.seed));
   require_same("number of samples", cursor.samples, own.samples,
                "use the data that the checkpoint was trained on");
   if (cursor.epoch >= 0 && cursor.samples_consumed >= 0 &&
@@ -92,8 +110,41 @@ void EpochSampler::resume(const DataCursor& cursor) {
   epoch_->consumed = static_cast<std::size_t>(cursor.samples_consumed);
 }
 
+void EpochSampler::deal_microbatches(const std::optional<MicrobatchPlan>& plan) {
+  if (plan && share_.drop_last) {
+    throw UsageError(context(), "microbatches are dealt without padding, so nothing is dropped",
+                     "leave out .drop_last");
+  }
+  epoch_->plan = plan ? std::make_shared<const MicrobatchPlan>(*plan) : nullptr;
+}
+
+void EpochSampler::refuse_while_dealing_microbatches(const char* what) const {
+  if (!deals_microbatches()) return;
+  throw UsageError(context(), fmt::format("{} does not know microbatches", what),
+                   "save cursor_after(samples), and resume() from it");
+}
+
+std::vector<std::size_t> EpochSampler::microbatch_sizes(std::size_t consumed) const {
+  std::vector<std::size_t> sizes;
+  if (!epoch_->plan) return sizes;
+  for_each_own_microbatch(
+      *epoch_->plan, static_cast<std::int64_t>(consumed), static_cast<std::int64_t>(share_.size),
+      [&](std::int64_t, std::int64_t size) { sizes.push_back(static_cast<std::size_t>(size)); });
+  return sizes;
+}
+
 std::vector<std::size_t> EpochSampler::indices_of(std::int64_t epoch, std::size_t consumed) const {
   const auto whole = order(share_.size, epoch);
+  if (epoch_->plan) {
+    std::vector<std::size_t> own;
+    for_each_own_microbatch(*epoch_->plan, static_cast<std::int64_t>(consumed),
+                            static_cast<std::int64_t>(share_.size),
+                            [&](std::int64_t begin, std::int64_t size) {
+                              const auto first = whole.begin() + begin;
+                              own.insert(own.end(), first, first + size);
+                            });
+    return own;
+  }
   RankShare rest = share_;
   rest.first = std::min(consumed, share_.size);
   std::vector<std::size_t> indices(rest.count());
@@ -127,6 +178,8 @@ void EpochSampler::reset(c10::optional<std::size_t> new_size) {
   completed_ = false;
   consumed_ = epoch_->consumed;
   indices_ = indices_of(running_epoch_, consumed_);
+  microbatch_sizes_ = microbatch_sizes(consumed_);
+  microbatches_given_ = 0;
 }
 
 c10::optional<std::vector<std::size_t>> EpochSampler::next(std::size_t batch_size) {
@@ -136,7 +189,8 @@ c10::optional<std::vector<std::size_t>> EpochSampler::next(std::size_t batch_siz
   }
   if (!started_) reset();
   if (position_ == indices_.size()) return c10::nullopt;
-  const std::size_t count = std::min(batch_size, indices_.size() - position_);
+  std::size_t count = std::min(batch_size, indices_.size() - position_);
+  if (!microbatch_sizes_.empty()) count = microbatch_sizes_[microbatches_given_++];
   const auto first = indices_.begin() + static_cast<std::ptrdiff_t>(position_);
   position_ += count;
   completed_ = position_ == indices_.size();
@@ -144,12 +198,14 @@ c10::optional<std::vector<std::size_t>> EpochSampler::next(std::size_t batch_siz
 }
 
 void EpochSampler::save(torch::serialize::OutputArchive& archive) const {
+  refuse_while_dealing_microbatches("save()");
   archive.write("epoch", c10::IValue(started_ ? running_epoch_ : epoch()));
   archive.write("position", c10::IValue(static_cast<std::int64_t>(position_)));
   archive.write("consumed", c10::IValue(static_cast<std::int64_t>(consumed_)));
 }
 
 void EpochSampler::load(torch::serialize::InputArchive& archive) {
+  refuse_while_dealing_microbatches("load()");
   c10::IValue epoch;
   c10::IValue position;
   c10::IValue consumed(std::int64_t{0});

@@ -17,6 +17,8 @@
 
 namespace lockstep {
 
+struct MicrobatchPlan;
+
 // UsageError of the component `component` unless 0 <= rank < num_replicas.
 void require_rank(const char* component, int num_replicas, int rank);
 
@@ -100,9 +102,16 @@ class EpochSampler : public torch::data::samplers::Sampler<> {
   c10::optional<std::vector<std::size_t>> next(std::size_t batch_size) override;
 
   // Saves and loads the current epoch and this rank's position in it. UsageError for a position
-  // that this sampler does not have.
+  // that this sampler does not have, and while it deals microbatches.
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
+
+  // Internal: what a Trainer with .microbatches uses. From the next reset() on, this sampler and
+  // its copies deal microbatches (microbatch_plan.h): next() returns the samples of this rank's
+  // next microbatch that is not empty, indices() all that are left, and no sample is repeated as
+  // padding. nullopt ends that. Call it between loops. UsageError for a plan that this sampler
+  // cannot deal.
+  virtual void deal_microbatches(const std::optional<MicrobatchPlan>& plan);
 
  protected:
   // `name` is a literal, used in errors. `seed` is empty if the order is the same in every epoch.
@@ -111,6 +120,10 @@ class EpochSampler : public torch::data::samplers::Sampler<> {
 
   // UsageError if the cursor belongs to another sampler.
   void check(const DataCursor& cursor) const;
+
+  bool deals_microbatches() const { return epoch_->plan != nullptr; }
+  // UsageError while microbatches are dealt: `what`, such as "save()", does not know them.
+  void refuse_while_dealing_microbatches(const char* what) const;
 
   // The context of this sampler's errors.
   ErrorContext context() const {
@@ -124,12 +137,15 @@ class EpochSampler : public torch::data::samplers::Sampler<> {
     std::atomic<std::size_t> consumed = 0;
     // Counts the calls of set_epoch.
     std::atomic<std::uint64_t> times_set = 0;
+    // Null unless microbatches are dealt.
+    std::shared_ptr<const MicrobatchPlan> plan;
   };
 
   // The `size` samples of an epoch over all ranks, in order; the same on every rank.
   virtual std::vector<std::size_t> order(std::size_t size, std::int64_t epoch) const = 0;
 
   std::vector<std::size_t> indices_of(std::int64_t epoch, std::size_t consumed) const;
+  std::vector<std::size_t> microbatch_sizes(std::size_t consumed) const;
   void warn_if_order_repeats() const;
 
   const char* name_;
@@ -147,6 +163,10 @@ class EpochSampler : public torch::data::samplers::Sampler<> {
   std::size_t position_ = 0;
   // The number of samples that the running epoch has skipped.
   std::size_t consumed_ = 0;
+  // The sizes of this rank's microbatches in the running epoch, the empty ones left out, and the
+  // number that next() has returned. Empty unless microbatches are dealt.
+  std::vector<std::size_t> microbatch_sizes_;
+  std::size_t microbatches_given_ = 0;
 };
 
 }  // namespace lockstep

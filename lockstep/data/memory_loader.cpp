@@ -85,6 +85,11 @@ MemoryLoader::MemoryLoader(at::Tensor data, at::Tensor target, std::unique_ptr<S
   request_huge_pages(data_);
 }
 
+MemoryLoader::Iterator MemoryLoader::begin() {
+  sampler_->reset(c10::nullopt);
+  return Iterator([this] { return next(); });
+}
+
 std::optional<MemoryLoader::Batch> MemoryLoader::next() {
   const TracedSpan span("data");
   auto rows = sampler_->next(options_.batch_size);

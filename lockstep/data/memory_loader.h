@@ -15,6 +15,8 @@
 #include <torch/data/example.h>
 #include <torch/data/samplers/base.h>
 
+#include "lockstep/data/batch_iterator.h"
+
 namespace lockstep {
 
 struct MemoryLoaderOptions {
@@ -30,6 +32,7 @@ struct MemoryLoaderOptions {
 class MemoryLoader {
  public:
   using Batch = torch::data::Example<>;
+  using Iterator = BatchIterator;
   using Sampler = torch::data::samplers::Sampler<>;
 
   // data and target have one row per sample, in dimension 0. UsageError if their numbers of rows
@@ -41,7 +44,6 @@ class MemoryLoader {
   MemoryLoader(at::Tensor data, at::Tensor target, std::unique_ptr<Sampler> sampler,
                const MemoryLoaderOptions& options);
 
-  class Iterator;
   Iterator begin();
   std::default_sentinel_t end() const { return {}; }
 
@@ -55,33 +57,5 @@ class MemoryLoader {
   std::unique_ptr<Sampler> sampler_;
   MemoryLoaderOptions options_;
 };
-
-class MemoryLoader::Iterator {
- public:
-  using value_type = Batch;
-  using difference_type = std::ptrdiff_t;
-
-  Batch& operator*() { return *batch_; }
-  Batch* operator->() { return &*batch_; }
-  Iterator& operator++() {
-    batch_.reset();  // so that the next batch can reuse its memory
-    batch_ = loader_->next();
-    return *this;
-  }
-  void operator++(int) { ++*this; }
-  bool operator==(std::default_sentinel_t) const { return !batch_; }
-
- private:
-  friend class MemoryLoader;
-  explicit Iterator(MemoryLoader* loader) : loader_(loader), batch_(loader->next()) {}
-
-  MemoryLoader* loader_;
-  std::optional<Batch> batch_;
-};
-
-inline MemoryLoader::Iterator MemoryLoader::begin() {
-  sampler_->reset(c10::nullopt);
-  return Iterator(this);
-}
 
 }  // namespace lockstep

@@ -43,6 +43,18 @@ struct JobAttempt {
   std::string run_id{};
 };
 
+// A job that goes on without ranks that it loses, and replaces them (docs/elastic.md). On one
+// machine only.
+struct ElasticOptions {
+  // The job fails when fewer ranks than this are left.
+  int least = 1;
+  // How many newcomers may be started in place of lost ranks.
+  int replacements = 3;
+  // A rank that makes no progress for so long after its first step, and lets the others wait, is
+  // killed. 0: none is.
+  std::chrono::milliseconds hang_timeout{};
+};
+
 // Members have initializers so that g++ does not warn about those that a caller omits.
 struct AgentOptions {
   // The program, found in PATH as by a shell, and its arguments.
@@ -52,6 +64,8 @@ struct AgentOptions {
   // If empty, this machine is the only one.
   std::optional<Node> node{};
   JobAttempt attempt{};
+  // If empty, the job ends when a rank fails.
+  std::optional<ElasticOptions> elastic{};
   // The values of OMP_NUM_THREADS and OPENBLAS_NUM_THREADS. If empty, each rank gets an equal share
   // of this process's cores, unless the environment sets the variables.
   std::optional<int> threads{};

@@ -3,10 +3,11 @@
 #include "lockstep/launch/attempt_end.h"
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include <fmt/format.h>
+
+#include "lockstep/launch/exit_status.h"
 
 namespace lockstep {
 namespace {
@@ -17,9 +18,6 @@ constexpr milliseconds kFirstBackOff{1000};
 constexpr milliseconds kLongestBackOff{30'000};
 // An attempt that lasted this long made progress: it is no part of a crash loop.
 constexpr milliseconds kLongAttempt{60'000};
-
-// Wrong usage, a program that cannot be executed, and one that does not exist.
-constexpr std::array kFinalExitCodes{2, 126, 127};
 
 // The smaller, the more the end says about the cause.
 int order_of(const AttemptEnd& end) {
@@ -48,8 +46,7 @@ AttemptEnd whole_end(const std::vector<AttemptEnd>& machines) {
 std::string why_no_restart(const AttemptEnd& end, int max_restarts) {
   if (!end.why_last.empty()) return end.why_last;
   if (!end.failed()) return "no rank failed";
-  if (end.failure && end.failure->signal == 0 &&
-      std::ranges::count(kFinalExitCodes, end.failure->exit_code) > 0) {
+  if (end.failure && end.failure->signal == 0 && wrong_command(end.failure->exit_code)) {
     return fmt::format("exit code {} says that the command is wrong, which a restart repeats",
                        end.failure->exit_code);
   }

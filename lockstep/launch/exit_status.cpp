@@ -39,6 +39,10 @@ std::string ExitStatus::words(const MemoryKills& kills) const {
   return fmt::format("killed by {}{}", signal_words(signal), likely_cause(signal));
 }
 
+bool wrong_command(int exit_code) {
+  return exit_code == 2 || exit_code == 126 || exit_code == 127;
+}
+
 std::string signal_words(int signal) {
   const char* name = ::sigabbrev_np(signal);
   if (name == nullptr) return fmt::format("signal {}", signal);

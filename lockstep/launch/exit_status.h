@@ -33,6 +33,10 @@ struct ExitStatus {
   std::string words(const MemoryKills& kills) const;
 };
 
+// Whether the exit code says that the command is wrong, so that it would end so again: wrong usage,
+// a program that cannot be executed, or one that does not exist.
+bool wrong_command(int exit_code);
+
 // "signal 9 (SIGKILL)"
 std::string signal_words(int signal);
 

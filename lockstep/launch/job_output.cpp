@@ -39,21 +39,30 @@ JobOutput::JobOutput(const AgentOptions& options, int first_rank,
                      std::vector<std::string>& warnings)
     : options_(options),
       first_rank_(first_rank),
+      rank_name_(options.elastic ? "member" : "rank"),
       warnings_(warnings),
       shows_status_(options.status && !options.on_line && can_show_status(options.status->stream)) {
   if (!options.log_dir.empty()) make_log_folder(options.log_dir);
-  for (int rank = 0; rank < options.ranks; ++rank) {
-    const int of_all = first_rank + rank;
-    const std::string log = options.log_dir.empty() ? "" : log_file(options.log_dir, of_all);
-    ranks_.push_back({RankOutput(of_all, make_sink(rank), log)});
-  }
+  for (int rank = 0; rank < options.ranks; ++rank) add_rank();
   if (options.on_warning) return;
   for (const std::string& warning : std::exchange(warnings_, {})) warn(warning);
+}
+
+void JobOutput::add_rank() {
+  const auto rank = static_cast<int>(ranks_.size());
+  const int of_all = first_rank_ + rank;
+  const std::string log =
+      options_.log_dir.empty() ? "" : log_file(options_.log_dir, of_all, rank_name_);
+  ranks_.push_back({RankOutput(of_all, make_sink(rank), log)});
 }
 
 void JobOutput::warn(const std::string& warning) {
   if (options_.on_warning) return warnings_.push_back(warning);
   console_.add(OutputStream::err, fmt::format("lockstep: warning: {}\n", warning));
+}
+
+void JobOutput::tell(const std::string& line) {
+  console_.add(OutputStream::err, fmt::format("lockstep: {}\n", line));
 }
 
 bool JobOutput::on_terminal() const {
@@ -77,7 +86,7 @@ RankOutput::Sink JobOutput::make_sink(int rank) {
     if (options_.merged) {
       prefix = options_.merged->prefix;
     } else if (options_.prefix) {
-      prefix = rank_prefix(first_rank_ + rank, coloured(stream));
+      prefix = rank_prefix(first_rank_ + rank, coloured(stream), rank_name_);
     }
   }
   return [this, rank, prefixes](const OutputPart& part) {
@@ -89,6 +98,7 @@ RankOutput::Sink JobOutput::make_sink(int rank) {
 }
 
 void JobOutput::connect(int rank, UniqueFd output, UniqueFd error_output) {
+  if (rank == static_cast<int>(ranks_.size())) add_rank();
   auto& channels = ranks_[static_cast<std::size_t>(rank)].channels;
   channels[index_of(OutputStream::out)] = std::move(output);
   channels[index_of(OutputStream::err)] = std::move(error_output);

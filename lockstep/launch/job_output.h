@@ -31,13 +31,15 @@ class JobOutput {
   JobOutput& operator=(const JobOutput&) = delete;
 
   void warn(const std::string& warning);
+  // Prints a line about the job.
+  void tell(const std::string& line);
   // Whether the ranks' output appears on a terminal.
   bool on_terminal() const;
   // Closes this process's copies of the log files. Call it in a forked child.
   void leave_to_parent();
 
   // Takes over the read ends of the rank's streams. `rank` is its number on this machine, as in all
-  // functions here.
+  // functions here. A further rank follows those that are there.
   void connect(int rank, UniqueFd output, UniqueFd error_output);
   // Adds the descriptors that the event loop waits for.
   void add_to(std::vector<pollfd>& entries) const;
@@ -76,6 +78,7 @@ class JobOutput {
     bool log_lost = false;
   };
 
+  void add_rank();
   RankOutput::Sink make_sink(int rank);
   // Whether the beginning of a line is shown before the rank has ended the line.
   bool shows_unfinished() const { return !options_.on_line && !shows_status_; }
@@ -85,6 +88,8 @@ class JobOutput {
 
   const AgentOptions& options_;
   const int first_rank_;
+  // Members of an elastic job keep their numbers, and have no fixed rank.
+  const char* const rank_name_;
   std::vector<std::string>& warnings_;
   const bool shows_status_;
   Console console_;

@@ -16,7 +16,6 @@
 #include "lockstep/core/deadline.h"
 #include "lockstep/core/net/stream_socket.h"
 #include "lockstep/core/system_error.h"
-#include "lockstep/launch/keeper_messages.h"
 #include "lockstep/launch/orphans.h"
 
 namespace lockstep {
@@ -77,11 +76,9 @@ StartedRank KeeperClient::next_started() {
   }
 }
 
-std::optional<RankChange> KeeperClient::next_change() {
+std::optional<KeeperMessage> KeeperClient::next_message() {
   try {
-    const auto message = receive_from_keeper(socket_.get());
-    if (!message) return std::nullopt;
-    return std::get<RankChange>(*message);
+    return receive_from_keeper(socket_.get());
   } catch (const ConnectionClosed&) {
     throw_lost();
   }
@@ -117,7 +114,7 @@ void KeeperClient::throw_lost() {
 
 void KeeperClient::end(std::chrono::milliseconds grace) {
   if (pid_ < 0) return;
-  send_to_keeper(socket_.get(), grace);
+  send_to_keeper(socket_.get(), EndRanks{grace});
   // The keeper may be stopped (SIGSTOP). The ranks die with it.
   if (!await_end(Deadline::after(grace + kKillTimeout + kEndTimeout))) {
     ::kill(pid_, SIGKILL);

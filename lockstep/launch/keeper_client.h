@@ -11,6 +11,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/unique_fd.h"
 #include "lockstep/launch/exit_status.h"
+#include "lockstep/launch/keeper_messages.h"
 #include "lockstep/launch/keeper_process.h"
 #include "lockstep/launch/rank_process.h"
 
@@ -42,11 +43,15 @@ class KeeperClient {
   // or if the keeper starts none for half a minute, KeeperLost if the keeper is killed.
   StartedRank next_started();
 
-  // Readable when next_change() has a change.
+  // Starts a further rank, whose number follows those of the others; next_message() then has a
+  // StartedRank or a StartFailed.
+  void start(const PlacedRank& start) { send_to_keeper(socket_.get(), start); }
+
+  // Readable when next_message() has a message.
   int descriptor() const { return socket_.get(); }
-  // A rank that ended, stopped or continued; nullopt if there is no news. KeeperLost, at every
-  // call, if the keeper was killed.
-  std::optional<RankChange> next_change();
+  // A rank that ended, stopped or continued, or a further one that was started or could not be;
+  // nullopt if there is no news. KeeperLost, at every call, if the keeper was killed.
+  std::optional<KeeperMessage> next_message();
   // Continues the keeper if a signal has stopped it, since a stopped keeper reports nothing.
   void keep_awake();
 

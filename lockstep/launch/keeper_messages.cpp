@@ -19,7 +19,7 @@
 namespace lockstep {
 namespace {
 
-enum class Topic { started, changed, failed };
+enum class Topic { started, changed, failed, start, end };
 
 // The largest packet has a text of this size.
 constexpr std::size_t kLongestReason = 1024;
@@ -36,8 +36,13 @@ struct Encoder {
     return pack(Topic::changed, change.rank, change.code, change.status);
   }
   std::string operator()(const StartFailed& failed) const {
-    return pack(Topic::failed, std::string_view(failed.what).substr(0, kLongestReason));
+    return pack(Topic::failed, failed.rank,
+                std::string_view(failed.what).substr(0, kLongestReason));
   }
+  std::string operator()(const PlacedRank& start) const {
+    return pack(Topic::start, start.rank, start.place);
+  }
+  std::string operator()(const EndRanks& end) const { return pack(Topic::end, end.grace.count()); }
 };
 
 // The header of a packet, with room for descriptors.
@@ -106,8 +111,13 @@ KeeperMessage decode(std::string_view bytes, Header& header) {
       packed.read_all(change.rank, change.code, change.status);
       return change;
     }
-    case Topic::failed:
-      return StartFailed{packed.next<std::string>()};
+    case Topic::failed: {
+      StartFailed failed;
+      packed.read_all(failed.rank, failed.what);
+      return failed;
+    }
+    default:
+      break;
   }
   throw BackendError("a message of the ranks' keeper has an unknown topic");
 }
@@ -142,17 +152,22 @@ std::optional<KeeperMessage> receive_from_keeper(int socket) {
   return decode({bytes.data(), static_cast<std::size_t>(count)}, header);
 }
 
-void send_to_keeper(int socket, std::chrono::milliseconds grace) {
-  const std::string bytes = pack(grace.count());
+void send_to_keeper(int socket, const LauncherMessage& message) {
+  const std::string bytes = std::visit(Encoder(), message);
   repeat([&] { return ::send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT); });
 }
 
-std::optional<std::chrono::milliseconds> receive_from_launcher(int socket) {
+std::optional<LauncherMessage> receive_from_launcher(int socket) {
   std::array<char, kLargestPacket> bytes;
   const ssize_t count = repeat([&] { return ::recv(socket, bytes.data(), bytes.size(), 0); });
   if (count <= 0) return std::nullopt;
   Unpacking packed({bytes.data(), static_cast<std::size_t>(count)});
-  return std::chrono::milliseconds(packed.next<std::chrono::milliseconds::rep>());
+  if (packed.next<Topic>() == Topic::end) {
+    return EndRanks{std::chrono::milliseconds(packed.next<std::chrono::milliseconds::rep>())};
+  }
+  PlacedRank start;
+  packed.read_all(start.rank, start.place);
+  return start;
 }
 
 }  // namespace lockstep

@@ -12,8 +12,9 @@
 
 namespace lockstep {
 
-// No further rank will be started, and why.
+// A rank cannot be started, and why; of the first ranks, none that follow it either.
 struct StartFailed {
+  int rank = 0;
   std::string what;
 };
 
@@ -25,11 +26,16 @@ void send_to_launcher(int socket, const KeeperMessage& message);
 // The next message; nullopt if there is none yet. ConnectionClosed if the keeper is gone.
 std::optional<KeeperMessage> receive_from_keeper(int socket);
 
-// Tells the keeper to end all remaining processes, with this grace, and then itself. Does nothing
-// if the keeper is gone.
-void send_to_keeper(int socket, std::chrono::milliseconds grace);
-// The grace that the launcher sent; nullopt if the launcher is gone. Call it only when the socket
-// is readable.
-std::optional<std::chrono::milliseconds> receive_from_launcher(int socket);
+// The keeper ends all remaining processes, with this grace, and then itself.
+struct EndRanks {
+  std::chrono::milliseconds grace;
+};
+
+using LauncherMessage = std::variant<PlacedRank, EndRanks>;
+
+// Does nothing if the keeper is gone.
+void send_to_keeper(int socket, const LauncherMessage& message);
+// The next message; nullopt if the launcher is gone. Call it only when the socket is readable.
+std::optional<LauncherMessage> receive_from_launcher(int socket);
 
 }  // namespace lockstep

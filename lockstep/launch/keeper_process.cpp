@@ -6,6 +6,8 @@
 #include <array>
 #include <cerrno>
 #include <set>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include <fcntl.h>
@@ -23,6 +25,7 @@
 #include "lockstep/launch/keeper_messages.h"
 #include "lockstep/launch/orphans.h"
 #include "lockstep/launch/rank_process.h"
+#include "lockstep/rendezvous/local_store_server.h"
 
 namespace lockstep {
 namespace {
@@ -44,6 +47,8 @@ class Keeper {
 
  private:
   void open_changes();
+  void start_rank(const PlacedRank& start);
+  void start_further_rank(const PlacedRank& start);
   void close_unneeded_descriptors();
   void report_changes();
   void clean_up_after_launcher();
@@ -53,6 +58,7 @@ class Keeper {
   UniqueFd socket_;
   MemoryKills memory_kills_;
   UniqueFd changes_;
+  // By rank; -1 for one that could not be started.
   std::vector<pid_t> ranks_;
   std::set<pid_t> running_;
 };
@@ -66,21 +72,34 @@ void Keeper::open_changes() {
 }
 
 void Keeper::start() {
+  int rank = 0;
   try {
     open_changes();
-    for (int rank = 0; rank < config_.ranks; ++rank) {
-      StartedRank started = fork_rank(rank, [&](const UniqueFd& last_words) {
-        socket_.reset();
-        changes_.reset();
-        config_.body(rank, last_words);
-      });
-      ranks_.push_back(started.pid);
-      running_.insert(started.pid);
-      send_to_launcher(socket_.get(), std::move(started));
-    }
+    config_.leave_to_parent();
+    for (; rank < config_.ranks; ++rank) start_rank({.rank = rank, .place = rank});
     close_unneeded_descriptors();
   } catch (const std::exception& error) {
-    send_to_launcher(socket_.get(), StartFailed{error.what()});
+    send_to_launcher(socket_.get(), StartFailed{rank, error.what()});
+  }
+}
+
+void Keeper::start_rank(const PlacedRank& start) {
+  StartedRank started = fork_rank(start.rank, [&](const UniqueFd& last_words) {
+    socket_.reset();
+    changes_.reset();
+    config_.body(start, last_words);
+  });
+  ranks_.push_back(started.pid);
+  running_.insert(started.pid);
+  send_to_launcher(socket_.get(), std::move(started));
+}
+
+void Keeper::start_further_rank(const PlacedRank& start) {
+  try {
+    start_rank(start);
+  } catch (const std::exception& error) {
+    ranks_.push_back(-1);
+    send_to_launcher(socket_.get(), StartFailed{start.rank, error.what()});
   }
 }
 
@@ -110,8 +129,10 @@ void Keeper::watch() {
     memory_kills_.look();
     if (entries[1].revents != 0) report_changes();
     if (entries[0].revents == 0) continue;
-    if (const auto grace = receive_from_launcher(socket_.get())) return end_children(*grace);
-    return clean_up_after_launcher();
+    const auto message = receive_from_launcher(socket_.get());
+    if (!message) return clean_up_after_launcher();
+    if (const auto* end = std::get_if<EndRanks>(&*message)) return end_children(end->grace);
+    start_further_rank(std::get<PlacedRank>(*message));
   }
 }
 
@@ -138,10 +159,11 @@ void Keeper::report_changes() {
 }
 
 void Keeper::clean_up_after_launcher() {
-  for (const pid_t group : ranks_) ::kill(-group, SIGKILL);
+  for (const pid_t group : ranks_) {
+    if (group > 0) ::kill(-group, SIGKILL);
+  }
   end_children(std::chrono::milliseconds(0));
-  ::unlink(config_.store_socket.c_str());
-  ::rmdir(config_.store_folder.c_str());
+  LocalStoreServer::remove_folder(config_.store_folder);
   const std::string by_kernel = memory_kills_.recent_kill_words();
   write_last(OutputStream::err,
              fmt::format("lockstep: the launcher (pid {}) {}; its ranks were ended\n", launcher_,

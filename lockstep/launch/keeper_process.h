@@ -10,21 +10,25 @@
 
 #include "lockstep/core/unique_fd.h"
 #include "lockstep/launch/exit_status.h"
+#include "lockstep/launch/rank_process.h"
 
 namespace lockstep {
 
 struct KeeperConfig {
+  // Started at once, in the places of the same numbers.
   int ranks = 0;
+  // Called in the keeper before it forks: closes the launcher's descriptors.
+  std::function<void()> leave_to_parent;
   // Called in each rank; see fork_rank().
-  std::function<void(int rank, const UniqueFd& last_words)> body;
-  // The keeper removes these if the launcher is killed.
-  std::string store_socket{};
+  std::function<void(const PlacedRank& start, const UniqueFd& last_words)> body;
+  // The keeper removes it if the launcher is killed.
   std::string store_folder{};
 };
 
-// Forks the ranks and reports every change of their state over the socket. When the launcher says
-// so or is gone, ends all remaining descendants and exits. If the launcher is gone, first kills the
-// ranks, removes the store's folder, and says so on standard error.
+// Forks the ranks, and further ones when the launcher says so, and reports every change of their
+// state over the socket. When the launcher says so or is gone, ends all remaining descendants and
+// exits. If the launcher is gone, first kills the ranks, removes the store's folder, and says so on
+// standard error. Further ranks inherit only standard error of the launcher's descriptors.
 //
 // All signals must be blocked (SignalsBlocked) in the calling process, which keeps only the socket
 // and standard error of the launcher's descriptors.

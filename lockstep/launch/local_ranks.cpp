@@ -3,6 +3,8 @@
 #include "lockstep/launch/local_ranks.h"
 
 #include <algorithm>
+#include <utility>
+#include <variant>
 
 #include <signal.h>
 
@@ -29,9 +31,21 @@ RankProcess& LocalRanks::add_started() {
 
 void LocalRanks::take_changes() {
   keeper_->keep_awake();
-  while (const auto change = keeper_->next_change()) {
-    ranks_[static_cast<std::size_t>(change->rank)].process.take(*change);
+  while (auto message = keeper_->next_message()) {
+    if (const auto* change = std::get_if<RankChange>(&*message)) {
+      ranks_[static_cast<std::size_t>(change->rank)].process.take(*change);
+    } else if (auto* started = std::get_if<StartedRank>(&*message)) {
+      ranks_.push_back({RankProcess(std::move(*started))});
+    } else {
+      add_failed(std::get<StartFailed>(*message));
+    }
   }
+}
+
+void LocalRanks::add_failed(const StartFailed& failed) {
+  Rank rank{.process = RankProcess(StartedRank{.rank = failed.rank}), .end = failed.what};
+  rank.process.take({.rank = failed.rank, .code = CLD_EXITED, .status = 1});
+  ranks_.push_back(std::move(rank));
 }
 
 void LocalRanks::take_ends(const std::set<int>& notices) {

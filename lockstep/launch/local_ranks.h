@@ -21,7 +21,8 @@
 
 namespace lockstep {
 
-// Ranks have the numbers 0 to ranks - 1 here, whatever their numbers in the job.
+// Ranks have the numbers 0 to ranks - 1 here, whatever their numbers in the job; further ones have
+// the next numbers.
 class LocalRanks {
  public:
   struct Rank {
@@ -49,6 +50,9 @@ class LocalRanks {
   bool has_keeper() const { return keeper_.has_value(); }
   // Waits for the next rank to be started. BackendError as from KeeperClient::next_started().
   RankProcess& add_started();
+  // Begins to start a further rank, whose number follows those of the others that were started.
+  // take_changes() adds it to all() later; if it cannot be started, as one that has failed.
+  void start(const PlacedRank& start) { keeper_->start(start); }
 
   // Readable when take_changes() has something to do.
   int descriptor() const { return keeper_->descriptor(); }
@@ -75,6 +79,8 @@ class LocalRanks {
   void end(std::chrono::milliseconds grace);
 
  private:
+  void add_failed(const StartFailed& failed);
+
   const int first_rank_;
   MemoryKills memory_kills_;
   Deadline look_for_kills_at_ = Deadline::after({});

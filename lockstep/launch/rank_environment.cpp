@@ -47,6 +47,8 @@ EnvironmentVariables rank_environment(const LaunchFacts& facts, int local_rank) 
       {"TORCHELASTIC_USE_AGENT_STORE", "False"},
       {"LOCKSTEP_STORE", alone ? facts.store : ""},
       {"LOCKSTEP_LAUNCHER", facts.store},
+      // An outer elastic job's: these ranks are no members of it.
+      {"LOCKSTEP_ELASTIC", ""},
   };
 }
 

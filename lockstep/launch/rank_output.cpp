@@ -112,16 +112,16 @@ void RankOutput::write_log(std::string_view bytes) {
   }
 }
 
-std::string rank_prefix(int rank, bool coloured) {
-  if (!coloured) return fmt::format("[rank {}] ", rank);
+std::string rank_prefix(int rank, bool coloured, const char* name) {
+  if (!coloured) return fmt::format("[{} {}] ", name, rank);
   // Cyan, green, yellow, magenta, blue, white; not red, which means errors.
   constexpr std::array kColours{36, 32, 33, 35, 34, 37};
-  return fmt::format("\033[{}m[rank {}]\033[0m ",
-                     kColours[static_cast<std::size_t>(rank) % kColours.size()], rank);
+  return fmt::format("\033[{}m[{} {}]\033[0m ",
+                     kColours[static_cast<std::size_t>(rank) % kColours.size()], name, rank);
 }
 
-std::string log_file(const std::string& folder, int rank) {
-  return fmt::format("{}/rank_{}.log", folder, rank);
+std::string log_file(const std::string& folder, int rank, const char* name) {
+  return fmt::format("{}/{}_{}.log", folder, name, rank);
 }
 
 }  // namespace lockstep

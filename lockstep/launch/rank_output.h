@@ -88,10 +88,10 @@ class RankOutput {
   std::deque<std::string> last_lines_;
 };
 
-// "[rank 2] ", in one of six colours if `coloured`.
-std::string rank_prefix(int rank, bool coloured);
+// "[rank 2] ", in one of six colours if `coloured`. `name` is the word before the number.
+std::string rank_prefix(int rank, bool coloured, const char* name = "rank");
 
-// The path of a rank's log file in the folder.
-std::string log_file(const std::string& folder, int rank);
+// The path of a rank's log file in the folder: rank_2.log.
+std::string log_file(const std::string& folder, int rank, const char* name = "rank");
 
 }  // namespace lockstep

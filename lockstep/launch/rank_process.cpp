@@ -141,6 +141,7 @@ void RankProcess::take(const RankChange& change) {
 }
 
 void RankProcess::signal(int signal) const {
+  if (pid() < 0) return;
   // A program may have moved to another group and left its own empty.
   if (::kill(-pid(), signal) != 0) ::kill(pid(), signal);
 }

@@ -28,9 +28,18 @@ void flush_streams();
 // reason goes to the pipe behind RankProcess::last_words().
 [[noreturn]] void run_rank(const UniqueFd& last_words, const std::function<void()>& body);
 
+// A rank to start, and its place: the cores and the GPU that it uses.
+struct PlacedRank {
+  int rank = 0;
+  int place = 0;
+
+  bool operator==(const PlacedRank&) const = default;
+};
+
 // A started rank, with the read ends of its streams, which do not block.
 struct StartedRank {
   int rank = 0;
+  // -1 if it could not be started.
   pid_t pid = -1;
   // The errno that explains why its standard output is a pipe; 0 if it is a terminal.
   int terminal_error = 0;

@@ -41,7 +41,9 @@ RankWatch::RankWatch(const AgentOptions& options, const RankBody& body, SignalWa
       others_(others),
       master_port_(free_port()),
       output_(options, first_rank_, warnings),
-      ranks_(first_rank_, options.end_orphans) {}
+      ranks_(first_rank_, options.end_orphans) {
+  if (options.elastic) elastic_.emplace(*options.elastic, options.ranks, store_, ranks_);
+}
 
 RankWatch::~RankWatch() {
   if (!ranks_.has_keeper() || !output_.shows_status()) return;
@@ -75,50 +77,62 @@ AgentResult RankWatch::run() {
 }
 
 void RankWatch::start() {
-  std::vector<EnvironmentVariables> variables;
-  for (int rank = 0; rank < options_.ranks; ++rank) variables.push_back(variables_of(rank));
   SignalsBlocked blocked;
-  const auto body = [&](int rank, const UniqueFd& last_words) {
+  const auto leave_to_parent = [&] {
     output_.leave_to_parent();
-    signals_.restore();
+    signals_.leave_to_parent();
     store_.leave_to_parent();
+  };
+  // Before the keeper leaves the store to this process.
+  const bool on_terminal = output_.on_terminal();
+  const LaunchFacts facts = facts_of_launch();
+  const auto body = [&](const PlacedRank& start, const UniqueFd& last_words) {
+    signals_.restore();
     blocked.restore();
-    cores_.pin(rank);
-    for (const auto& [name, value] : variables[static_cast<std::size_t>(rank)]) {
+    // Ranks write to a pseudo-terminal even if their output goes to a file, where colours are
+    // unwanted.
+    if (!on_terminal) ::setenv("TERM", "dumb", 1);
+    for (const auto& [name, value] : variables_of(facts, start)) {
       ::setenv(name.c_str(), value.c_str(), 1);
     }
-    body_(rank, last_words);
+    cores_.pin(start.place);
+    body_(start.rank, last_words);
   };
-  const KeeperConfig config{options_.ranks, body, store_.path(), store_.folder()};
-  ranks_.fork_keeper(config);
+  ranks_.fork_keeper({options_.ranks, leave_to_parent, body, store_.folder()});
   blocked.restore();
-  for (int rank = 0; rank < options_.ranks; ++rank) {
-    RankProcess& started = ranks_.add_started();
-    output_.connect(rank, started.take_output(), started.take_error_output());
-  }
+  for (int rank = 0; rank < options_.ranks; ++rank) ranks_.add_started();
+  connect_started();
   if (options_.arrival) deadlines_.set(JobDeadline::arrival, options_.arrival->span);
   warn_of_missing_terminal();
 }
 
-EnvironmentVariables RankWatch::variables_of(int rank) const {
+void RankWatch::connect_started() {
+  for (; connected_ < ranks_.all().size(); ++connected_) {
+    RankProcess& started = ranks_.all()[connected_].process;
+    output_.connect(started.rank(), started.take_output(), started.take_error_output());
+  }
+}
+
+LaunchFacts RankWatch::facts_of_launch() const {
   const std::string& run_id = options_.attempt.run_id;
-  const LaunchFacts facts{.ranks = options_.ranks,
-                          .master_port = master_port_,
-                          .run_id = run_id.empty()
-                                        ? std::filesystem::path(store_.folder()).filename().string()
-                                        : run_id,
-                          .restart_count = options_.attempt.number,
-                          .max_restarts = options_.attempt.max_restarts,
-                          .store = store_.path(),
-                          .node = options_.node};
-  EnvironmentVariables variables = rank_environment(facts, rank);
+  return {.ranks = options_.ranks,
+          .master_port = master_port_,
+          .run_id =
+              run_id.empty() ? std::filesystem::path(store_.folder()).filename().string() : run_id,
+          .restart_count = options_.attempt.number,
+          .max_restarts = options_.attempt.max_restarts,
+          .store = store_.path(),
+          .node = options_.node};
+}
+
+EnvironmentVariables RankWatch::variables_of(const LaunchFacts& facts,
+                                             const PlacedRank& start) const {
+  EnvironmentVariables variables = rank_environment(facts, start.rank);
   const auto add = [&](const EnvironmentVariables& more) {
     variables.insert(variables.end(), more.begin(), more.end());
   };
   add(thread_environment(options_.ranks, options_.threads));
-  // Ranks write to a pseudo-terminal even if their output goes to a file, where colours are
-  // unwanted.
-  if (!output_.on_terminal()) variables.emplace_back("TERM", "dumb");
+  if (elastic_) add(elastic_->variables(start));
   add(options_.environment);
   return variables;
 }
@@ -146,7 +160,8 @@ void RankWatch::wait() {
                               {ranks_.descriptor(), POLLIN, 0},
                               {others_ != nullptr ? others_->descriptor() : -1, POLLIN, 0}};
   output_.add_to(entries);
-  const milliseconds longest = store_.starved() ? kStarvedWait : kKeeperCheckInterval;
+  milliseconds longest = store_.starved() ? kStarvedWait : kKeeperCheckInterval;
+  if (elastic_) longest = elastic_->sleep_time(longest);
   const milliseconds timeout = output_.sleep_time(deadlines_.sleep_time(longest));
   ::poll(entries.data(), entries.size(), static_cast<int>(timeout.count()));
 }
@@ -177,6 +192,7 @@ void RankWatch::suspend() {
 
 void RankWatch::resume() {
   deadlines_.resume();
+  if (elastic_) elastic_->forget_quiet_time();
   ranks_.signal(SIGCONT);
 }
 
@@ -200,6 +216,7 @@ void RankWatch::interrupt(int signal) {
 void RankWatch::take_changes() {
   try {
     ranks_.take_changes();
+    connect_started();
   } catch (const BackendError&) {
     // The keeper was killed, and the ranks with it.
     deadlines_.set(JobDeadline::output, kReaderGrace);
@@ -210,6 +227,7 @@ void RankWatch::take_changes() {
 
 void RankWatch::take_failure() {
   if (stopping()) return;
+  if (elastic_) return take_elastic_changes();
   if (std::ranges::none_of(ranks_.all(), &LocalRanks::Rank::failed)) return;
   const auto decision = decide_failure(ranks_.ends(store_), first_rank_, options_.node.has_value());
   if (decision->grace.count() > 0) {
@@ -217,6 +235,16 @@ void RankWatch::take_failure() {
     if (!deadlines_.passed(JobDeadline::decision)) return;
   }
   failure_ = decision;
+  stop_after_failure();
+}
+
+void RankWatch::take_elastic_changes() {
+  for (const std::string& line : elastic_->take_changes()) output_.tell(line);
+  const auto lost = elastic_->fatal();
+  if (!lost) return;
+  FailureDecision& decision = failure_.emplace();
+  decision.culprit.rank = *lost;
+  decision.end = ranks_.ends(store_)[static_cast<std::size_t>(*lost)];
   stop_after_failure();
 }
 
@@ -311,7 +339,7 @@ void RankWatch::write_all_output() {
 
 RankFailure RankWatch::describe_failure() {
   const int rank = failure_->culprit.rank - first_rank_;
-  if (rank < 0 || rank >= options_.ranks) return report_of(*failure_, nullptr);
+  if (rank < 0 || rank >= std::ssize(ranks_.all())) return report_of(*failure_, nullptr);
   LocalRanks::Rank& culprit = ranks_.all()[static_cast<std::size_t>(rank)];
   const RankRecord record{.pid = culprit.process.pid(),
                           .end = culprit.end,
@@ -329,6 +357,7 @@ AgentResult RankWatch::make_result() {
   if (!result.output_error.empty() || ended_by_others_) result.exit_code = 1;
   if (failure_) {
     result.failure = describe_failure();
+    if (elastic_) result.failure->rank = elastic_->last_rank(failure_->culprit.rank);
     result.exit_code = std::max(1, result.failure->exit_code);
   }
   if (signal_ != 0) result.exit_code = 128 + signal_;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The event loop of one launch: everything that run_agent() does after checking its options. It
-// leaves the processes to LocalRanks, their output to JobOutput, and which rank failed to
-// FailureDecision.
+// leaves the processes to LocalRanks, their output to JobOutput, which rank failed to
+// FailureDecision, and the members of an elastic job to ElasticLaunch.
 #pragma once
 
 #include <optional>
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lockstep/launch/agent_options.h"
+#include "lockstep/launch/elastic_launch.h"
 #include "lockstep/launch/failure_decision.h"
 #include "lockstep/launch/job_deadlines.h"
 #include "lockstep/launch/job_output.h"
@@ -38,7 +39,10 @@ class RankWatch {
 
  private:
   void start();
-  EnvironmentVariables variables_of(int rank) const;
+  LaunchFacts facts_of_launch() const;
+  EnvironmentVariables variables_of(const LaunchFacts& facts, const PlacedRank& start) const;
+  // Connects the output of ranks that have been started since the last call.
+  void connect_started();
   void warn_of_missing_terminal();
   void warn_of_starved_store();
 
@@ -52,6 +56,7 @@ class RankWatch {
   // These end the job: once a rank has failed and its cause is known, or will not become known
   // soon; and if a rank has not arrived.
   void take_failure();
+  void take_elastic_changes();
   void take_absence();
   // Ends the job if the agents of other machines say so.
   void take_order();
@@ -84,9 +89,12 @@ class RankWatch {
   const int master_port_;
   JobOutput output_;
   LocalRanks ranks_;
+  std::optional<ElasticLaunch> elastic_;
 
   JobDeadlines deadlines_;
   bool starvation_reported_ = false;
+  // How many ranks have their output connected.
+  std::size_t connected_ = 0;
   // The rank that failed first, once that is decided.
   std::optional<FailureDecision> failure_;
   // The signal that told this process to stop, or 0.

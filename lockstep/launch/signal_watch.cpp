@@ -107,9 +107,13 @@ std::optional<int> SignalWatch::next_stop() {
 }
 
 void SignalWatch::restore() {
-  if (!writer_) return;
   for (const Changed& entry : changed_) ::sigaction(entry.signal, &entry.before, nullptr);
   changed_.clear();
+  leave_to_parent();
+}
+
+void SignalWatch::leave_to_parent() {
+  if (!writer_) return;
   signal_pipe = -1;
   writer_.reset();
   reader_.reset();

@@ -52,6 +52,8 @@ class SignalWatch {
   // stop this process because no shell's job control watches it.
   void suspend_process();
 
+  // In a forked child: closes the descriptors. The signals stay as they are until restore().
+  void leave_to_parent();
   // Does the destructor's work; a forked child calls it.
   void restore();
 

@@ -14,6 +14,7 @@
 #include <fmt/ranges.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/parallel/one_copy.h"
 
 namespace lockstep {
 namespace {
@@ -124,6 +125,13 @@ WeightAverage::Swapped WeightAverage::swap_in() {
   if (swapped_) {
     refuse("swap_in() was called while the model has the averaged weights already",
            "end the scope of the first one");
+  }
+  for (const at::Tensor& tensor : current()) {
+    if (!has_one_copy(tensor)) continue;
+    refuse(
+        "the ranks have one copy of the weights (one_copy_per_host), and each of them would "
+        "swap it",
+        "evaluate module(), which has memory of its own");
   }
   return Swapped(*this);
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <numeric>
+#include <string>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -16,6 +17,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/optim/kernels/element_types.h"
 #include "lockstep/optim/parameter_groups.h"
+#include "lockstep/parallel/one_copy.h"
 
 namespace lockstep::optim {
 namespace {
@@ -118,21 +120,26 @@ void FlatParameters::add_bucket(const PlannedBucket& plan, const Bucket* gradien
   const at::NoGradGuard no_grad;
   const at::Tensor& first = parameters_[bucket.members.front().number];
   bucket.share = share_of_rank(plan, first.element_size(), group_.rank(), group_.size());
-  bucket.memory = group_.empty({bucket.share.count * group_.size()}, first.options());
-  bucket.memory.zero_();
-  move_members(bucket);
+  bucket.elements = bucket.share.count * group_.size();
+  bucket.options = first.options();
+  if (!has_one_copy(first)) {
+    bucket.memory = group_.empty({bucket.elements}, bucket.options);
+    bucket.memory.zero_();
+    move_members(bucket);
+  }
   add_own_parts(bucket, gradients);
   buckets_.push_back(std::move(bucket));
 }
 
 void FlatParameters::add_own_parts(FlatBucket& bucket, const Bucket* gradients) {
-  std::vector<std::byte*> copies = group_.symmetric_memory(bucket.memory);
+  std::vector<std::byte*> copies;
+  if (bucket.memory.defined()) copies = group_.symmetric_memory(bucket.memory);
   std::vector<std::byte*> reduced_from;
   if (gradients != nullptr) reduced_from = group_.symmetric_memory(gradients->flat());
   reaches_gradients_ = reaches_gradients_ && !reduced_from.empty();
-  bucket.is_mapped = !copies.empty();
+  bucket.is_mapped = !copies.empty() || !bucket.memory.defined();
   any_is_mapped_ = any_is_mapped_ || bucket.is_mapped;
-  if (bucket.is_mapped) copies.erase(copies.begin() + group_.rank());
+  if (!copies.empty()) copies.erase(copies.begin() + group_.rank());
   for (const auto& [number, offset] : bucket.members) {
     const at::Tensor& parameter = parameters_[number];
     const ElementRange part = overlap({offset, parameter.numel()}, bucket.share);
@@ -166,6 +173,10 @@ void FlatParameters::check() const {
   for (const FlatBucket& bucket : buckets_) {
     for (const auto& [number, offset] : bucket.members) {
       const at::Tensor& parameter = parameters_[number];
+      if (!bucket.memory.defined()) {
+        require_unchanged(parameter, std::to_string(number), context());
+        continue;
+      }
       if (parameter.is_alias_of(bucket.memory) &&
           parameter.storage_offset() == bucket.memory.storage_offset() + offset) {
         continue;
@@ -201,13 +212,13 @@ void FlatParameters::begin_update(bool averages) {
 }
 
 void FlatParameters::exchange(std::size_t bucket) {
-  const at::Tensor& memory = buckets_[bucket].memory;
-  const at::Tensor own =
-      memory.narrow(0, buckets_[bucket].share.begin, buckets_[bucket].share.count);
-  if (buckets_[bucket].is_mapped) {
-    const int passes = averages_ ? 2 : 1;  // gradients and values
-    group_.count_sent(passes * (memory.numel() - own.numel()) * own.element_size());
+  const auto& [memory, options, elements, share, is_mapped, members, own_parts] = buckets_[bucket];
+  if (is_mapped) {
+    const int passes = (averages_ ? 1 : 0) + (memory.defined() ? 1 : 0);  // gradients and values
+    const auto element_size = static_cast<std::int64_t>(options.dtype().itemsize());
+    group_.count_sent(passes * (elements - share.count) * element_size);
   } else {
+    const at::Tensor own = memory.narrow(0, share.begin, share.count);
     exchanges_.push_back(group_.all_gather_into_tensor(memory, own));
   }
 }
@@ -219,6 +230,7 @@ void FlatParameters::end_update() {
     for (const Member& member : bucket.members) {
       const at::Tensor& parameter = parameters_[member.number];
       if (parameter.grad().defined()) parameter.unsafeGetTensorImpl()->bump_version();
+      accept_change(parameter);
     }
   }
 }
@@ -227,8 +239,12 @@ void FlatParameters::leave_shared_memory() {
   const at::NoGradGuard no_grad;
   for (FlatBucket& bucket : buckets_) {
     if (!bucket.is_mapped) continue;
-    bucket.memory = at::empty_like(bucket.memory);
-    move_members(bucket);
+    if (bucket.memory.defined()) {
+      bucket.memory = at::empty_like(bucket.memory);
+      move_members(bucket);
+    } else {
+      for (const Member& member : bucket.members) leave_one_copy(parameters_[member.number]);
+    }
     bucket.is_mapped = false;
     for (ParameterPart& part : bucket.own_parts) {
       part.copies.clear();
@@ -242,7 +258,8 @@ std::vector<at::Tensor> FlatParameters::gather(const std::vector<std::vector<at:
   std::vector<at::Tensor> result(parameters_.size());
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     const FlatBucket& bucket = buckets_[b];
-    const auto options = bucket.memory.options().dtype(state_type(bucket.memory.scalar_type()));
+    const auto type = c10::typeMetaToScalarType(bucket.options.dtype());
+    const auto options = bucket.options.dtype(state_type(type));
     const at::Tensor own = at::zeros({bucket.share.count}, options);
     auto values = parts[b].begin();
     for (const auto& [number, offset] : bucket.members) {
@@ -256,7 +273,7 @@ std::vector<at::Tensor> FlatParameters::gather(const std::vector<std::vector<at:
     at::Tensor all;
     std::vector<at::Tensor> shares;
     if (group_.rank() == to) {
-      all = at::empty({bucket.memory.numel()}, options);
+      all = at::empty({bucket.elements}, options);
       shares = all.chunk(group_.size());
     }
     group_.gather(shares, own, to).wait();

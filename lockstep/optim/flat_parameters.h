@@ -34,13 +34,15 @@ void require_parameters_of(const GradientBuckets& gradients,
                            const std::vector<at::Tensor>& parameters, std::string_view owner);
 
 // Parameters are counted as in the list that the constructor takes. They lie in buckets like those
-// of gradients, and a rank owns the same share of both (share_of_rank).
+// of gradients, and a rank owns the same share of both (share_of_rank). Parameters of which the
+// ranks of the host have one copy (one_copy.h) stay where they are, and a rank owns the same parts
+// of them.
 class FlatParameters {
  public:
-  // Collective. Moves the parameters' values into memory from group.empty; the tensors stay the
-  // same objects. A parameter with gaps between its elements becomes contiguous. The buckets of
-  // gradients may be null; otherwise all have been made. `owner` is the component
-  // of errors.
+  // Collective. Moves the parameters' values into memory from group.empty, unless they have one
+  // copy on this host; the tensors stay the same objects. A parameter with gaps between its
+  // elements becomes contiguous. The buckets of gradients may be null; otherwise all have been
+  // made. `owner` is the component of errors.
   FlatParameters(std::string_view owner, std::vector<at::Tensor> parameters, ProcessGroup& group,
                  const GradientBuckets* gradients);
 
@@ -60,7 +62,7 @@ class FlatParameters {
   // values, and autograd knows that they have changed.
   //
   // Where ranks map each other's memory, each reads all gradients and stores its values into all
-  // parameters, from the moment when all have begun until all have ended.
+  // parameters, or into the only copy, from the moment when all have begun until all have ended.
   //
   // `averages`: whether the update averages gradients, for bytes_sent(). UsageError on every rank,
   // and nothing has been stored, if ranks have begun different updates.
@@ -71,7 +73,8 @@ class FlatParameters {
   // know of the failure yet can store anything.
   void leave_shared_memory();
 
-  // UsageError, which names the parameter by its number, if one has been moved elsewhere.
+  // UsageError, which names the parameter by its number, if one has been moved elsewhere. Also if
+  // one that has one copy on this host has changed in another way than by an update.
   void check() const;
 
   // Collective. A state that each rank has for its own parts becomes, on the rank `to`, one tensor
@@ -85,7 +88,9 @@ class FlatParameters {
     std::int64_t offset;
   };
   struct FlatBucket {
-    at::Tensor memory;
+    at::Tensor memory;  // undefined if the parameters have one copy on this host
+    at::TensorOptions options;
+    std::int64_t elements = 0;
     ElementRange share;      // of this rank
     bool is_mapped = false;  // by every rank
     std::vector<Member> members;

@@ -127,6 +127,7 @@ void FusedOptimizer<Base, Options, State>::shard(GroupArgument group) {
   check_agreement(ranks, Algorithm<State>::name(), detail::describe<Options, State>(*this),
                   "optimizer");
   require_separate_memory(Algorithm<State>::name(), *this);
+  if (!reduction_) require_own_copies(Algorithm<State>::name(), *this);
   compared_options_ = detail::options_of_groups<Options>(*this);
   group_ = group.shared();
   if (reduction_) {
@@ -193,6 +194,7 @@ void FusedOptimizer<Base, Options, State>::update(double gradient_factor) {
   require_updatable(Algorithm<State>::name(), *this);
   const at::NoGradGuard no_grad;
   if (group_) return update_own_parts(gradient_factor);
+  require_own_copies(Algorithm<State>::name(), *this);
   for (auto& group : this->param_groups()) {
     Updates<Options, State> updates(*this, group.options(), gradient_factor);
     for (const at::Tensor& parameter : group.params()) {

@@ -69,6 +69,12 @@ class ShardedOptimizer {
   virtual ~ShardedOptimizer() = default;
   // Whether each rank keeps only a part of the state: not in a group of one.
   virtual bool is_sharded() const = 0;
+  // Whether that part is this rank's shares of a wrapped model's buckets, so that step() needs
+  // gradients from a backward of the wrapper.
+  virtual bool owns_shares_of_buckets() const = 0;
+  // Collective. Gives the rank `to` the whole state, which save() on it writes until the next step.
+  // Does nothing if the optimizer is not sharded.
+  virtual void consolidate_state(int to = 0) = 0;
   // What this rank keeps; the whole state if the optimizer is not sharded. Over all ranks, the
   // parts contain each element that has a state once. A state that was loaded and is not yet
   // divided belongs to rank 0. Not collective.
@@ -135,8 +141,8 @@ class FusedOptimizer : public Base, public UnscalingOptimizer, public ShardedOpt
   void step_unscaling(double gradient_factor) override;
 
   bool is_sharded() const override { return group_ != nullptr; }
-  // Collective. Gives the rank `to` the whole state, which save() on it writes until the next step.
-  void consolidate_state(int to = 0);
+  bool owns_shares_of_buckets() const override { return is_sharded() && reduction_ != nullptr; }
+  void consolidate_state(int to = 0) override;
 
   // A sharded optimizer saves on the rank that has the consolidated state; UsageError on others.
   // The file is the same as without sharding, so any number of ranks can load it. Every rank must

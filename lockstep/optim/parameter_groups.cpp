@@ -14,6 +14,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/optim/kernels/element_types.h"
+#include "lockstep/parallel/one_copy.h"
 
 namespace lockstep::optim {
 namespace {
@@ -131,6 +132,23 @@ void require_separate_memory(std::string_view name, const torch::optim::Optimize
                     "independent when the optimizer divides them among the ranks",
                     other->second, i),
         "register one tensor under both names, or use an optimizer that is not sharded");
+  }
+}
+
+void require_own_copies(std::string_view name, const torch::optim::Optimizer& optimizer) {
+  std::size_t number = 0;
+  for (const auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      if (has_one_copy(parameter)) {
+        throw UsageError({.component = std::string(name)},
+                         fmt::format("the ranks have one copy of parameter {} "
+                                     "(one_copy_per_host), and each of them would update it",
+                                     number),
+                         "make the optimizer from the wrapped model, as in "
+                         "lockstep::optim::Adam optimizer(model, 1e-3)");
+      }
+      ++number;
+    }
   }
 }
 

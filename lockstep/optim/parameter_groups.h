@@ -39,6 +39,10 @@ std::vector<torch::optim::OptimizerParamGroup> without_repeats(
 // such as one and its detach().
 void require_separate_memory(std::string_view name, const torch::optim::Optimizer& optimizer);
 
+// UsageError of the component `name` if the ranks of the host have one copy of a parameter
+// (lockstep/parallel/one_copy.h), which only an optimizer made from their wrapper may update.
+void require_own_copies(std::string_view name, const torch::optim::Optimizer& optimizer);
+
 // UsageError of the component `name` unless `whole` has the same parameters in the same groups as
 // `own`.
 void require_same_parameters(std::string_view name, const torch::optim::Optimizer& whole,

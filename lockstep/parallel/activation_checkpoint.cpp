@@ -24,6 +24,7 @@
 #include "lockstep/libtorch_compat.h"
 #include "lockstep/parallel/forward_state.h"
 #include "lockstep/parallel/kept_state.h"
+#include "lockstep/parallel/microbatch.h"
 #include "lockstep/parallel/saved_tensors.h"
 
 namespace lockstep {
@@ -231,6 +232,7 @@ class CheckpointedForward final : public SavedTensorKeeper,
         random_(devices_) {
     inputs_.reserve(inputs.size());
     for (const at::Tensor& input : inputs) inputs_.emplace_back(input);
+    if (const Microbatch* computed = MicrobatchScope::current()) microbatch_ = *computed;
     if (devices_.empty()) return;
     current_device_ = c10::impl::VirtualGuardImpl(devices_.front().type()).getDevice();
   }
@@ -281,7 +283,8 @@ class CheckpointedForward final : public SavedTensorKeeper,
   ForwardState state_;
   std::vector<at::Device> devices_;
   c10::optional<at::Device> current_device_;
-  std::optional<RandomState> random_;  // empty if the forward drew no numbers
+  std::optional<Microbatch> microbatch_;  // at the start of the forward, with its draws so far
+  std::optional<RandomState> random_;     // empty if the forward drew no numbers
   std::vector<SavedOnce> saved_;
   // A repetition that asks for a tensor of its own first forward is refused.
   std::recursive_mutex mutex_;
@@ -323,6 +326,8 @@ void CheckpointedForward::repeat() {
   const auto end = c10::make_scope_exit([this] { is_repeating_ = false; });
   const c10::OptionalDeviceGuard current(current_device_);
   const ForwardStateGuard state(state_);
+  std::optional<MicrobatchScope> microbatch;
+  if (microbatch_) microbatch.emplace(*microbatch_);
   std::optional<KeptRandomNumbers> kept_numbers;
   if (random_) {
     kept_numbers.emplace(devices_);

@@ -2,8 +2,6 @@
 // Takes snapshots of parameters, and compares them.
 #include "lockstep/parallel/bypassing_gradients.h"
 
-#include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "lockstep/parallel/model_agreement.h"
@@ -24,26 +22,16 @@ BypassingGradients::BypassingGradients(const std::vector<NamedTensor>& parameter
   for (const NamedTensor& parameter : parameters) parameters_.push_back({parameter});
 }
 
-BypassingGradients::Snapshot BypassingGradients::snapshot_of(const at::Tensor& parameter) {
-  Snapshot snapshot{.version =
-                        parameter.unsafeGetTensorImpl()->version_counter().current_version()};
-  if (parameter.is_cpu() && parameter.numel() > 0 && parameter.is_non_overlapping_and_dense()) {
-    std::memcpy(snapshot.values.data(), parameter.data_ptr(),
-                std::min(parameter.nbytes(), snapshot.values.size()));
-  }
-  return snapshot;
-}
-
 std::uint64_t BypassingGradients::values_of(const at::Tensor& parameter) {
   return parameter.is_cpu() ? tensor_hash(parameter)
-                            : static_cast<std::uint64_t>(snapshot_of(parameter).version);
+                            : static_cast<std::uint64_t>(ParameterSnapshot::of(parameter).version);
 }
 
 void BypassingGradients::begin_step() {
   std::int64_t changes = 0;
   bool any_uncounted = false;
   for (Parameter& parameter : parameters_) {
-    const Snapshot now = snapshot_of(parameter.named.tensor);
+    const ParameterSnapshot now = ParameterSnapshot::of(parameter.named.tensor);
     changes += now.version;
     any_uncounted |=
         now.version == parameter.at_forward.version && now.values != parameter.at_forward.values;
@@ -54,7 +42,7 @@ void BypassingGradients::begin_step() {
 
 bool BypassingGradients::belongs_to_step(int number) const {
   const Parameter& parameter = parameters_[static_cast<std::size_t>(number)];
-  return parameter.at_forward == snapshot_of(parameter.named.tensor);
+  return parameter.at_forward == ParameterSnapshot::of(parameter.named.tensor);
 }
 
 void BypassingGradients::keep_on_this_rank(int number) {

@@ -4,8 +4,6 @@
 // belong to the step, and refuses updates with gradients that were not reduced.
 #pragma once
 
-#include <array>
-#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -15,6 +13,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/parallel/misuse_checks.h"
+#include "lockstep/parallel/parameter_snapshot.h"
 #include "lockstep/tensor/named_tensor.h"
 
 namespace lockstep {
@@ -44,22 +43,13 @@ class BypassingGradients {
   std::string compare_updates(ProcessGroup& group);
 
  private:
-  // Shows whether a parameter has changed. torch::optim::SGD changes data(), which autograd does
-  // not count.
-  struct Snapshot {
-    std::int64_t version = -1;              // autograd's count of changes; -1: no snapshot
-    std::array<std::byte, 64> values = {};  // the first ones, in the memory of a CPU
-
-    bool operator==(const Snapshot&) const = default;
-  };
   struct Parameter {
     NamedTensor named;
-    Snapshot at_forward = {};  // after the last synchronized forward
+    ParameterSnapshot at_forward = {};  // after the last synchronized forward
     // values_of() at the gradient's last contribution that has not been reduced.
     std::optional<std::uint64_t> at_bypass = {};
   };
 
-  static Snapshot snapshot_of(const at::Tensor& parameter);
   // Detects any change: a hash of the values; on a GPU, where reading values would synchronize,
   // autograd's version.
   static std::uint64_t values_of(const at::Tensor& parameter);

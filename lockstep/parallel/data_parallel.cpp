@@ -126,11 +126,8 @@ std::vector<at::Device> DataParallelBase::devices() const {
   return devices;
 }
 
-std::optional<ReplicaForward> DataParallelBase::begin(std::vector<at::Tensor> inputs) {
-  module_device_ = device_of(inner());
-  const std::vector<at::Device> on = devices();
-  const auto scatter = plan_scatter(inputs, options_.dim, static_cast<int>(on.size()));
-  if (!scatter || scatter->parts() == 1) return {};
+// Makes replicas if there are none on these devices, and gives them the module's values.
+Replicas& DataParallelBase::fresh_replicas(const std::vector<at::Device>& on) {
   if (!replicas_ || replicas_->devices() != on) {
     replicas_.reset();  // before the new ones take memory
     replicas_ = std::make_unique<Replicas>(
@@ -141,7 +138,48 @@ std::optional<ReplicaForward> DataParallelBase::begin(std::vector<at::Tensor> in
                                                .trust_constructors = options_.trust_constructors}});
   }
   workers_->count_moved(replicas_->refresh());
-  return ReplicaForward(*replicas_, workers_, *scatter, std::move(inputs));
+  return *replicas_;
+}
+
+std::optional<ReplicaForward> DataParallelBase::begin(std::vector<at::Tensor> inputs) {
+  module_device_ = device_of(inner());
+  const std::vector<at::Device> on = devices();
+  const auto scatter = plan_scatter(inputs, options_.dim, static_cast<int>(on.size()));
+  if (!scatter || scatter->parts() == 1) return {};
+  return ReplicaForward(fresh_replicas(on), workers_, *scatter, std::move(inputs));
+}
+
+std::vector<DataParallelBase::WholeReplica> DataParallelBase::whole_replicas() {
+  module_device_ = device_of(inner());
+  const std::vector<at::Device> on = devices();
+  if (std::ranges::any_of(on, [&](at::Device device) { return device != on.front(); })) {
+    throw UsageError({.component = "DataParallel"},
+                     "replicas on several devices cannot compute microbatches",
+                     "use one DistributedDataParallel rank for each device");
+  }
+  const Replicas& replicas = fresh_replicas(on);
+  std::vector<WholeReplica> whole;
+  for (int i = 0; i < replicas.count(); ++i) {
+    WholeReplica& replica = whole.emplace_back(WholeReplica{&replicas.module(i), {}});
+    replica.parameters.resize(replicas.originals().size());
+    for (const ReplicaTensor& parameter : replicas.parameters(i)) {
+      at::Tensor& place = replica.parameters[parameter.original];
+      if (place.defined()) {
+        throw UsageError({.component = "DataParallel"},
+                         "a replica has two copies of a parameter that the module uses under two "
+                         "names, so their gradients cannot be summed in a fixed order",
+                         "pass .make_replica, a function that makes a module in which both names "
+                         "are one tensor");
+      }
+      place = parameter.tensor;
+    }
+  }
+  return whole;
+}
+
+void DataParallelBase::run_on_replicas(const char* what,
+                                       const std::function<void(int replica)>& job) {
+  workers_->run(what, replicas_->count(), job);
 }
 
 std::uint64_t DataParallelBase::bytes_moved() const {

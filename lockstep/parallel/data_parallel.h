@@ -68,6 +68,18 @@ class DataParallelBase : public ParallelModule {
   // of replicas. Thread-safe.
   std::uint64_t bytes_moved() const;
 
+  // Internal: what a Trainer with .microbatches uses. The replicas, up to date, each of which
+  // computes whole microbatches instead of a part of each batch. They stay valid until the next
+  // forward of the wrapper or call of this function. UsageError if they are on several devices, or
+  // have copies of a parameter that the module uses under several names.
+  struct WholeReplica {
+    torch::nn::Module* module;
+    std::vector<at::Tensor> parameters;  // in the order of the module's distinct_parameters()
+  };
+  std::vector<WholeReplica> whole_replicas();
+  // Runs the job once for each replica, concurrently. ReplicaFailed if one throws.
+  void run_on_replicas(const char* what, const std::function<void(int replica)>& job);
+
  protected:
   DataParallelBase(std::shared_ptr<torch::nn::Module> module, DataParallelOptions options,
                    ModuleFactory by_default);
@@ -83,6 +95,7 @@ class DataParallelBase : public ParallelModule {
 
  private:
   std::vector<at::Device> devices() const;
+  Replicas& fresh_replicas(const std::vector<at::Device>& on);
 
   DataParallelOptions options_;
   std::vector<at::Device> device_ids_;  // with indices

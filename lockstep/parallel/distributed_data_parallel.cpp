@@ -17,13 +17,14 @@
 #include "lockstep/parallel/distinct_parameters.h"
 #include "lockstep/parallel/misuse_checks.h"
 #include "lockstep/parallel/model_agreement.h"
+#include "lockstep/parallel/one_copy.h"
 #include "lockstep/parallel/sync_batch_norm.h"
 #include "lockstep/parallel/uneven_batches.h"
 
 namespace lockstep {
 namespace {
 
-constexpr std::string_view kComponent = "DistributedDataParallel";
+constexpr const char* kComponent = "DistributedDataParallel";
 
 std::vector<NamedTensor> named(const torch::OrderedDict<std::string, at::Tensor>& tensors) {
   std::vector<NamedTensor> result;
@@ -37,6 +38,14 @@ std::shared_ptr<ProcessGroup> checked(std::shared_ptr<ProcessGroup> group) {
                      "call init_process_group()");
   }
   return group;
+}
+
+DistributedDataParallelOptions completed(DistributedDataParallelOptions options,
+                                         const ProcessGroup& group) {
+  options.one_copy_per_host = options.one_copy_per_host && group.size() > 1;
+  // A rank that stores its share of the parameters once for all needs the means of that share only.
+  if (options.one_copy_per_host) options.whole_gradients = false;
+  return options;
 }
 
 // The device of device_ids, after checking that the parameters are there.
@@ -131,7 +140,7 @@ DistributedDataParallelBase::DistributedDataParallelBase(
     const DistributedDataParallelOptions& options)
     : ParallelModule(std::string(kComponent), std::move(module)),
       group_(checked(std::move(group))),
-      options_(options),
+      options_(completed(options, *group_)),
       input_device_(checked_input_device(options_, inner(), *group_)),
       reducer_(distinct_named_parameters(inner()), group_, options_),
       // All ranks build the same module: one of them warns.
@@ -141,12 +150,19 @@ DistributedDataParallelBase::DistributedDataParallelBase(
       first_draw_(first_draw(inner(), *group_)) {
   const CallScope scope(CallOrigin::wrapping);
   require_groups_of_norms(inner(), *group_);
+  if (!options_.one_copy_per_host) {
+    // An earlier wrapper may have left them in memory of several ranks.
+    for (const at::Tensor& parameter : distinct_parameters(inner())) leave_one_copy(parameter);
+  }
   if (group_->size() == 1) return;
   const std::vector<NamedTensor> buffers = buffers_of(inner());
   std::vector<std::string> lines = lines_of(buffers);
   lines.insert(lines.begin(), fmt::format("broadcast_buffers {}", options_.broadcast_buffers));
   check_agreement(*group_, kComponent, lines);
   if (options_.broadcast_buffers) require_dense(buffers, *group_);
+  if (options_.one_copy_per_host) {
+    one_copy_ = std::make_unique<OneCopy>(distinct_named_parameters(inner()), group_, kComponent);
+  }
   broadcast_state(0);
   if (!options_.broadcast_buffers) return;
   for (const NamedTensor& buffer : buffers) buffers_.push_back(buffer.tensor);
@@ -154,10 +170,27 @@ DistributedDataParallelBase::DistributedDataParallelBase(
 
 DistributedDataParallelBase::~DistributedDataParallelBase() = default;
 
+void DistributedDataParallelBase::register_comm_hook(CommHook hook) {
+  if (one_copy_) {
+    throw UsageError(group_->context(kComponent),
+                     "communication hooks reduce gradients between copies of the parameters, and "
+                     "with one_copy_per_host the ranks have one copy",
+                     "leave out the hook, or one_copy_per_host");
+  }
+  reducer_.register_comm_hook(std::move(hook));
+}
+
+void DistributedDataParallelBase::change_parameters(const std::function<void()>& function) {
+  if (one_copy_) return one_copy_->change(function);
+  const at::NoGradGuard no_grad;
+  function();
+}
+
 std::uint64_t DistributedDataParallelBase::before_forward() {
   const CallScope scope(CallOrigin::forward);
   BackwardReduction& reduction = *reducer_.reduction();
   reduction.check();
+  if (one_copy_) one_copy_->check();
   if (at::GradMode::is_enabled() && reducer_.synchronizes()) {
     if (known_parameters_) known_parameters_->warn_of_new();
     // The wrapped module's own mode counts: evaluating it on one rank must not block.
@@ -200,7 +233,7 @@ void DistributedDataParallelBase::broadcast_buffers(int root) {
 void DistributedDataParallelBase::broadcast_state(int root) {
   std::vector<at::Tensor> tensors;
   for (const at::Tensor& parameter : distinct_parameters(inner())) {
-    tensors.push_back(parameter.detach());
+    if (!one_copy_) tensors.push_back(parameter.detach());
   }
   for (const auto& [name, buffer] : buffers_of(inner())) {
     if (broadcast_fault(buffer).empty()) tensors.push_back(without_expansion(buffer.detach()));

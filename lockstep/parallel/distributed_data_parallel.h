@@ -37,6 +37,7 @@ class DividedReduction;
 class FirstDraw;
 enum class JoinStep : std::int32_t;
 class KnownParameters;
+class OneCopy;
 
 // The part that does not depend on the module's type, for functions that take any model:
 //
@@ -54,8 +55,12 @@ class DistributedDataParallelBase : public ParallelModule {
   const std::shared_ptr<ProcessGroup>& group() const { return group_; }
   // Names of the parameters that no rank used between the last two reductions.
   std::vector<std::string> unused_parameters() const { return reducer_.unused_parameters(); }
-  // Replaces the reduction of a bucket; see Reducer.
-  void register_comm_hook(CommHook hook) { reducer_.register_comm_hook(std::move(hook)); }
+  // Replaces the reduction of a bucket; see Reducer. UsageError with one_copy_per_host.
+  void register_comm_hook(CommHook hook);
+  // Changes parameters in place, without gradient mode: the function runs once for each copy of
+  // them. That is on every rank, or with one_copy_per_host on rank 0 while the other ranks wait,
+  // in a collective call whose error reaches every rank.
+  void change_parameters(const std::function<void()>& function);
 
   void pretty_print(std::ostream& stream) const override;
 
@@ -87,6 +92,7 @@ class DistributedDataParallelBase : public ParallelModule {
   std::optional<at::Device> input_device_;
   std::vector<at::Tensor> buffers_;  // empty if they are not broadcast
   Reducer reducer_;
+  std::unique_ptr<OneCopy> one_copy_;                  // null unless asked for
   std::unique_ptr<KnownParameters> known_parameters_;  // on rank 0
   std::unique_ptr<FirstDraw> first_draw_;              // until the first synchronized forward
 };

@@ -35,6 +35,19 @@ struct DistributedDataParallelOptions {
   // gradients before each synchronized backward, accumulate under no_sync(), and clip by
   // lockstep::clip_grad_norm_ (docs/optimizers.md).
   bool whole_gradients = true;
+  // Keeps one copy of the parameters for all ranks, in memory that they map, which saves the memory
+  // of the other copies and the time in which they are written. For processes of one host (backend
+  // shm); without effect in a group of one rank. Implies whole_gradients = false: an optimizer of
+  // lockstep::optim that is made from the wrapped model stores each new value once. Buffers stay
+  // with each rank. UsageError in other groups, for parameters on other devices than the CPU, and
+  // for communication hooks.
+  //
+  // Whatever changes a parameter on every rank would change it once for each rank: another
+  // optimizer, torch::nn::init, decay by hand. Such a change is a UsageError that names the
+  // parameter, in the next forward or step(). Make changes in change_parameters(); load by
+  // load_state_dict() or a CheckpointFolder, when no rank computes. A change through data() that
+  // leaves the first 64 bytes of a parameter alone is not found (docs/optimizers.md).
+  bool one_copy_per_host = false;
   // Before each training forward with gradients enabled, buffers (BatchNorm's statistics) are
   // copied from rank 0. Never in eval(), so that one rank may evaluate alone. If false, they are
   // copied once, when the module is wrapped, except sparse ones, which must be equal on all ranks
@@ -42,7 +55,8 @@ struct DistributedDataParallelOptions {
   bool broadcast_buffers = true;
 };
 
-// A Reducer ignores the options about a module: device_ids, output_device, broadcast_buffers.
+// A Reducer ignores the options about a module: device_ids, output_device, one_copy_per_host,
+// broadcast_buffers.
 using ReducerOptions = DistributedDataParallelOptions;
 
 }  // namespace lockstep

@@ -53,7 +53,7 @@ void DividedReduction::require_owner_of_shares() const {
                    "with whole_gradients = false each rank has only a part of the means, and no "
                    "optimizer was made that updates this part only",
                    "make a lockstep::optim optimizer from the wrapped model (Adam optimizer(model, "
-                   "1e-3)), or leave whole_gradients true");
+                   "1e-3)), or leave whole_gradients true and one_copy_per_host off");
 }
 
 Work DividedReduction::reduce(Bucket& bucket) {

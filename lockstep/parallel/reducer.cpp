@@ -83,9 +83,10 @@ Reducer::Reducer(const std::vector<NamedTensor>& parameters, GroupArgument argum
   if (group->size() > 1) {
     // Before any rank reports errors in its own model: ranks that differ learn how they differ.
     std::vector<std::string> lines = describe("parameter", taken);
-    lines.push_back(fmt::format("buckets of {} and {} bytes{}{}", limits.first, limits.others,
+    lines.push_back(fmt::format("buckets of {} and {} bytes{}{}{}", limits.first, limits.others,
                                 options.check_finite ? ", check_finite" : "",
-                                options.whole_gradients ? "" : ", divided gradients"));
+                                options.whole_gradients ? "" : ", divided gradients",
+                                options.one_copy_per_host ? ", one_copy_per_host" : ""));
     check_agreement(*group, "reducer", lines);
     require_dense_parameters(taken, *group);
   }

@@ -21,6 +21,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/net/unix_socket.h"
 #include "lockstep/core/system_error.h"
+#include "lockstep/rendezvous/elastic_board.h"
 
 namespace lockstep {
 namespace {
@@ -68,8 +69,7 @@ void remove_leftovers(const std::string& parent, const std::string& prefix) {
     const UniqueFd folder = open_folder(path);
     if (!folder || !is_this_users(folder.get())) continue;
     if (!lock_folder(folder.get()) || !is_at(path, folder.get())) continue;
-    ::unlinkat(folder.get(), kSocketName.substr(1).data(), 0);
-    ::rmdir(path.c_str());
+    LocalStoreServer::remove_folder(path);
   }
 }
 
@@ -127,9 +127,7 @@ bool LocalStoreServer::Folder::create(const std::string& pattern) {
 }
 
 LocalStoreServer::Folder::~Folder() {
-  if (path_.empty()) return;
-  ::unlink(socket().c_str());
-  ::rmdir(path_.c_str());
+  if (!path_.empty()) remove_folder(path_);
 }
 
 std::string LocalStoreServer::Folder::socket() const {
@@ -149,6 +147,12 @@ void LocalStoreServer::serve() {
     if (belongs_to_this_user(socket.get())) answers_.admit(ForkSafeFd(std::move(socket)));
   }
   answers_.serve();
+}
+
+void LocalStoreServer::remove_folder(const std::string& path) {
+  ::unlink((path + std::string(kSocketName)).c_str());
+  ::unlink(fmt::format("{}/{}", path, kBoardName).c_str());
+  ::rmdir(path.c_str());
 }
 
 void LocalStoreServer::leave_to_parent() {

@@ -38,6 +38,11 @@ class LocalStoreServer {
   Values values() const { return answers_.values(); }
   std::optional<std::string> value(std::string_view key) const { return answers_.value(key); }
   void set(std::string key, std::string value) { answers_.set(std::move(key), std::move(value)); }
+  void drop(const std::string& prefix) { answers_.drop(prefix); }
+
+  // Removes the folder of a server whose process has ended, with the socket and the board of an
+  // elastic job. Ignores errors.
+  static void remove_folder(const std::string& path);
 
   // In a forked child: closes the descriptors and leaves the folder to the parent.
   void leave_to_parent();

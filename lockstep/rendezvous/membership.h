@@ -18,11 +18,12 @@ class LossRecord;
 struct Membership {
   int rank = 0;
   int world_size = 1;
-  // These count ranks of the job, also in the membership of a subgroup.
+  // These count ranks of the job, also in the membership of a subgroup. In an elastic job, the
+  // local rank is the member's place (elastic_job.h), which may be any number.
   int local_rank = 0;
   int local_world_size = 1;
-  // The number of this membership within its job, which is part of its keys in the store: 0, since
-  // no rank joins later.
+  // The number of this membership within its job, which is part of its keys in the store: 0, except
+  // in an elastic job.
   int generation = 0;
   // Null for a world size of one.
   std::shared_ptr<Store> store;

@@ -6,6 +6,7 @@
 #include <array>
 #include <cerrno>
 #include <cstdint>
+#include <iterator>
 
 #include <fmt/format.h>
 #include <sys/epoll.h>
@@ -112,11 +113,11 @@ bool StoreServer::answer(Connection& connection) {
     if (const auto found = values_.find(request->key); found != values_.end()) {
       connection.share.clear();
       reply(connection, encode_length(found->second->text.size()), found->second);
-    } else {
-      connection.awaited = std::move(request->key);
-      connection.waiting = true;
+      return true;
     }
-    return true;
+    connection.awaited = std::move(request->key);
+    connection.waiting = true;
+    return !is_dropped(connection.awaited);
   }
   connection.share.clear();
   std::string sum_of_add;
@@ -163,6 +164,22 @@ void StoreServer::set(std::string key, std::string value) {
   if (keep(std::move(key), std::move(value))) return;
   throw UsageError(
       fmt::format("store: it is full; it holds at most {} MiB", store_protocol::kMaxStore >> 20));
+}
+
+void StoreServer::drop(const std::string& prefix) {
+  dropped_.push_back(prefix);
+  std::erase_if(values_, [&](const auto& entry) { return entry.first.starts_with(prefix); });
+  for (auto one = connections_.begin(); one != connections_.end();) {
+    const auto& [fd, connection] = *one;
+    const bool ends = connection.waiting && is_dropped(connection.awaited);
+    if (ends) epoll_.remove(fd);
+    one = ends ? connections_.erase(one) : std::next(one);
+  }
+}
+
+bool StoreServer::is_dropped(std::string_view key) const {
+  const auto begins = [&](const std::string& prefix) { return key.starts_with(prefix); };
+  return std::ranges::any_of(dropped_, begins);
 }
 
 StoreServer::Values StoreServer::values() const {

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "lockstep/core/net/listener.h"
 #include "lockstep/core/unique_fd.h"
@@ -81,6 +82,9 @@ class StoreServer {
   std::optional<std::string> value(std::string_view key) const;
   // UsageError if there is no room.
   void set(std::string key, std::string value);
+  // Forgets the keys that begin with this. A client that waits for such a key, now or later, finds
+  // its connection closed.
+  void drop(const std::string& prefix);
   // Whether a client's reply has not been sent completely.
   bool replying() const;
 
@@ -122,6 +126,7 @@ class StoreServer {
   bool receive(Connection& connection);
   bool answer(Connection& connection);
   bool send(Connection& connection);
+  bool is_dropped(std::string_view key) const;
   // False if there is no room.
   bool keep(std::string key, std::string value);
   // The sum as text; empty if there is none.
@@ -131,6 +136,7 @@ class StoreServer {
   Epoll epoll_;
   StoreMemory memory_;
   std::map<std::string, std::shared_ptr<const Value>, std::less<>> values_;
+  std::vector<std::string> dropped_;
   std::map<int, Connection> connections_;
   const std::size_t max_connections_;
   std::uint64_t admitted_ = 0;

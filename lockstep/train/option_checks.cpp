@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -38,9 +39,12 @@ std::vector<OptionRule> rules_for(const TrainerOptions& options, const ProcessGr
   const bool distributed = options.mode == TrainingMode::distributed;
   const bool data_parallel = options.mode == TrainingMode::data_parallel;
   const bool divides = !options.distributed.whole_gradients;
+  const bool one_copy = options.distributed.one_copy_per_host;
   const bool compares = options.check_in_sync > 0;
   const double max_norm = options.max_grad_norm.value_or(0);
   const double ema_decay = options.ema_decay.value_or(0);
+  const std::int64_t microbatches = options.microbatches;
+  const bool parted = microbatches > 0;
   const std::int64_t every = options.checkpoints ? options.checkpoints->every_steps : 0;
   return {
       {options.epochs < 1, fmt::format("{} epochs", options.epochs), "train for at least 1"},
@@ -58,6 +62,10 @@ std::vector<OptionRule> rules_for(const TrainerOptions& options, const ProcessGr
       {!distributed && group.size() > 1, "single and data_parallel train in one process",
        "use TrainingMode::distributed"},
       {divides && !options.shard_optimizer, "divided gradients need .shard_optimizer = true", {}},
+      {one_copy && !options.shard_optimizer, "one_copy_per_host needs .shard_optimizer = true", {}},
+      {one_copy && group.size() > 1 && options.ema_decay && options.evaluate_ema,
+       "the averaged weights are evaluated in the model, of which the ranks have one copy",
+       "set .evaluate_ema = false, or leave one_copy_per_host off"},
       {!data_parallel && options.data_parallel.replicas > 0,
        fmt::format("{} replicas need TrainingMode::data_parallel", options.data_parallel.replicas),
        {}},
@@ -71,7 +79,36 @@ std::vector<OptionRule> rules_for(const TrainerOptions& options, const ProcessGr
       {compares && !distributed,
        "check_in_sync compares ranks, and needs TrainingMode::distributed",
        {}},
-      {compares && divides, "check_in_sync compares gradients", "leave whole_gradients on"},
+      {compares && (divides || one_copy), "check_in_sync compares gradients",
+       "leave whole_gradients on and one_copy_per_host off"},
+      {microbatches < 0, fmt::format("microbatches is {}", microbatches),
+       "give a positive number, or 0"},
+      {parted && microbatches < group.size(),
+       fmt::format("{} microbatches cannot be divided among {} ranks", microbatches, group.size()),
+       "give at least one for each rank"},
+      {parted && microbatches < options.data_parallel.replicas,
+       fmt::format("{} microbatches cannot be divided among {} replicas", microbatches,
+                   options.data_parallel.replicas),
+       "give at least one for each replica"},
+      {parted && options.accumulation_steps > 1,
+       "microbatches and accumulation_steps both divide a step",
+       "multiply microbatches by the accumulation steps"},
+      {parted && divides, "microbatches give every rank the whole gradients",
+       "leave whole_gradients on"},
+      {parted && one_copy, "microbatches give every rank the whole gradients",
+       "leave one_copy_per_host off"},
+      {parted && options.sync_batchnorm,
+       "sync_batchnorm normalizes over ranks, and with microbatches a result does not depend on "
+       "the ranks",
+       "leave it out: BatchNorm normalizes over a microbatch"},
+      {parted && options.evaluation_buffers == EvaluationBuffers::mean,
+       "a mean of buffers depends on the number of ranks, and with microbatches their buffers are "
+       "equal",
+       "leave .evaluation_buffers at of_rank_0"},
+      {parted && options.amp == at::kHalf, "microbatches cannot be trained in float16",
+       "use bfloat16, which needs no scaling"},
+      {!parted && options.loss_reduction == LossReduction::sum,
+       "a sum of losses would become the mean over the ranks' sums", "set .microbatches"},
       {options.amp == at::kHalf && options.check_finite,
        "training in float16 skips steps that overflow", "leave out check_finite"},
   };
@@ -119,6 +156,8 @@ void add_options(Lines& lines, const TrainerOptions& options) {
   add("mode", word(kModes, options.mode));
   add("epochs", options.epochs);
   add("accumulation_steps", options.accumulation_steps);
+  add("microbatches", options.microbatches);
+  add("loss_reduction", options.loss_reduction == LossReduction::mean ? "mean" : "sum");
   add("max_grad_norm", optional_text(options.max_grad_norm));
   add("amp", options.amp ? c10::toString(*options.amp) : "none");
   add("watch", fmt::format("'{}', {} is better", options.watch.name,
@@ -217,13 +256,13 @@ ErrorContext trainer_on(const ProcessGroup& group) {
   return group.context("Trainer");
 }
 
-TrainerOptions resolved(TrainerOptions options, const ProcessGroup& group) {
+TrainerOptions resolved(TrainerOptions options, const ProcessGroup& group, bool elastic) {
   if (options.mode == TrainingMode::automatic) {
-    options.mode = group.size() > 1 ? TrainingMode::distributed : TrainingMode::single;
+    options.mode = group.size() > 1 || elastic ? TrainingMode::distributed : TrainingMode::single;
   }
   options.check_finite = options.check_finite || options.distributed.check_finite;
   options.distributed.check_finite = options.check_finite;
-  if (group.rank() != 0 || !options.log) options.log = [](const std::string&) {};
+  if (!options.log) options.log = [](const std::string&) {};
 
   const std::vector<OptionRule> rules = rules_for(options, group);
   const auto broken = std::ranges::find(rules, true, &OptionRule::is_broken);
@@ -231,6 +270,36 @@ TrainerOptions resolved(TrainerOptions options, const ProcessGroup& group) {
     throw UsageError(trainer_on(group), broken->fault, broken->remedy);
   }
   return options;
+}
+
+void check_elastic(const ProcessGroup& group, const TrainerOptions& options, bool can_begin_again,
+                   bool again) {
+  const OptionRule rules[] = {
+      {options.microbatches == 0,
+       "this job is elastic, and without microbatches the result depends on the number of ranks",
+       "set .microbatches, or start the job without --elastic"},
+      {options.mode != TrainingMode::distributed,
+       "this job is elastic, and the modes single and data_parallel have no ranks that could go on",
+       "leave .mode out, or start the job without --elastic"},
+      {options.shard_optimizer,
+       "this job is elastic, and the state of a sharded optimizer is lost with its rank",
+       "leave out .shard_optimizer"},
+      {options.restore_best && !options.checkpoints,
+       "this job is elastic, and the best weights are in the memory of each rank, which a "
+       "replacement lacks",
+       "set .checkpoints, or leave .restore_best out"},
+      {!can_begin_again,
+       "this job is elastic, and a loop over libtorch's data loader cannot begin again while its "
+       "workers load",
+       "use a DataLoader, a MemoryLoader, or no workers"},
+      {again,
+       "fit() can be called once in an elastic job, since a replacement does not know which "
+       "call it is",
+       "train all epochs in one call"}};
+  const auto* const broken = std::ranges::find(rules, true, &OptionRule::is_broken);
+  if (broken != std::end(rules)) {
+    throw UsageError(trainer_on(group), broken->fault, broken->remedy);
+  }
 }
 
 void check_fit(const ProcessGroup& group, const TrainerOptions& options, const FitOptions& fit) {

@@ -74,14 +74,14 @@ class Trainer : public TrainerCore {
   // With .shard_optimizer, Optimizer must be from lockstep::optim, and the call is collective.
   template <class Optimizer, class Options>
   void optimize_with(const Options& options) {
-    const bool sharded = this->options().shard_optimizer;
-    optimize_with(model_.template make_optimizer<Optimizer>(options, sharded));
+    optimize_with(model_.template make_optimizer<Optimizer>(options, this->options()));
   }
   // Takes an optimizer that was made for the module's parameters, or for model().distributed(). A
-  // sharded optimizer needs .shard_optimizer too. Removes repeated parameters from a parameter
-  // group: parameters() lists tied weights twice. UsageError if a parameter is in two groups.
+  // sharded optimizer needs .shard_optimizer too; with .microbatches, make it from the parameters
+  // and the group. Removes repeated parameters from a parameter group: parameters() lists tied
+  // weights twice. UsageError if a parameter is in two groups.
   void optimize_with(std::unique_ptr<torch::optim::Optimizer> optimizer) {
-    use(pointer_of(model_.module_), model_.base(), std::move(optimizer));
+    use(pointer_of(model_.module_), model_.base(), model_.replicas(), std::move(optimizer));
   }
 
   // Collective if distributed. Puts the module into training mode, and trains on a range of
@@ -94,7 +94,7 @@ class Trainer : public TrainerCore {
   //
   // A callback may freeze and unfreeze parameters before an epoch, alike on every rank: the module
   // is then wrapped again, so register communication hooks after it. UsageError if the optimizer is
-  // sharded.
+  // sharded, except with .microbatches.
   //
   // With checkpoints, fit() can be called once: to go on after an exception, make another trainer
   // with .resume. The last checkpoint is on the disk when fit() returns: BackendError if it could
@@ -103,6 +103,8 @@ class Trainer : public TrainerCore {
   std::vector<EpochSummary> fit(Batches&& batches, LossFunction&& loss,
                                 const FitOptions& options = {}) {
     const std::int64_t batches_per_step = this->options().accumulation_steps;
+    // The replicas compute the microbatches of a step together.
+    const bool keeps_batches = this->options().microbatches > 0 && model_.data_parallel();
     constexpr bool kRange = detail::BatchRange<Batches>;
     static_assert(kRange,
                   "fit() takes a range of batches: *loader, if loader is what "
@@ -116,8 +118,14 @@ class Trainer : public TrainerCore {
                         "the loss function of fit() returns a tensor of one element: not "
                         "loss.item<float>(), and not nothing");
           if constexpr (kTensor) {
-            const auto loss_of_batch = [&] { return loss(model_, batch); };
-            train_on({detail::samples_in(batch), is_last, loss_of_batch});
+            const std::int64_t samples = detail::samples_in(batch);
+            if (keeps_batches) {
+              train_on({samples, is_last, [&loss, this, kept = batch]() mutable -> at::Tensor {
+                          return loss(model_, kept);
+                        }});
+            } else {
+              train_on({samples, is_last, [&] { return loss(model_, batch); }});
+            }
           }
         });
       };

@@ -24,14 +24,21 @@
 #include "lockstep/comm/types/call_origin.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/trace_span.h"
+#include "lockstep/data/microbatch_plan.h"
 #include "lockstep/launch/console.h"
 #include "lockstep/optim/averaged_model.h"
+#include "lockstep/optim/optimizers.h"
 #include "lockstep/parallel/errors.h"
 #include "lockstep/parallel/sync_batch_norm.h"
+#include "lockstep/train/deterministic_mode.h"
+#include "lockstep/train/elastic_training.h"
+#include "lockstep/train/microbatch_step.h"
 #include "lockstep/train/option_checks.h"
 #include "lockstep/train/over_ranks.h"
-#include "lockstep/train/own_callbacks.h"
+#include "lockstep/train/rank_alignment.h"
+#include "lockstep/train/run_length.h"
 #include "lockstep/train/share_buffers.h"
+#include "lockstep/train/trainer_callbacks.h"
 #include "lockstep/train/trainer_progress.h"
 #include "lockstep/train/trainer_step.h"
 #include "lockstep/train/watched_metric.h"
@@ -43,10 +50,6 @@ ErrorDetails within_step(const Error& error, std::string step, const ProcessGrou
   ErrorContext context = trainer_on(group);
   context.operation = std::move(step);
   return within(context, error);
-}
-
-std::int64_t rounded_up(std::int64_t count, std::int64_t size) {
-  return (count + size - 1) / size;
 }
 
 }  // namespace
@@ -63,11 +66,14 @@ void detail::sync_batchnorm(torch::nn::Module& net, ProcessGroup& group) {
 
 TrainerCore::TrainerCore(std::shared_ptr<ProcessGroup> group, TrainerOptions options)
     : group_(std::move(group)),
-      options_(resolved(std::move(options), *group_)),
+      elastic_(ElasticTraining::of_this_process(group_)),
+      options_(resolved(std::move(options), *group_, elastic_ != nullptr)),
       step_(std::make_unique<TrainerStep>(options_, trainer_on(*group_))),
-      progress_(std::make_unique<TrainerProgress>()) {
+      progress_(std::make_unique<TrainerProgress>()),
+      callbacks_(std::make_unique<TrainerCallbacks>()) {
   options_.log = [this, log = std::move(options_.log)](const std::string& line) {
-    if (bar_) bar_->hide();
+    if (group_->rank() != 0 || (elastic_ && !elastic_->has_state())) return;
+    callbacks_->hide_bar();
     log(line);
   };
 }
@@ -84,7 +90,19 @@ GradScaler& TrainerCore::scaler() {
 
 void TrainerCore::use(std::shared_ptr<torch::nn::Module> module,
                       std::shared_ptr<DistributedDataParallelBase> model,
+                      std::shared_ptr<DataParallelBase> replicas,
                       std::unique_ptr<torch::optim::Optimizer> optimizer) {
+  if (options_.microbatches > 0) {
+    const auto* const sharded = dynamic_cast<const optim::ShardedOptimizer*>(optimizer.get());
+    if (sharded != nullptr && sharded->owns_shares_of_buckets()) {
+      throw UsageError(trainer_on(*group_),
+                       "the optimizer was made from the wrapped model and owns shares of its "
+                       "buckets, which microbatches do not fill",
+                       "make it from the module's parameters and the group");
+    }
+    microbatches_ =
+        std::make_unique<MicrobatchStep>(options_, *group_, module, model, std::move(replicas));
+  }
   step_->use(std::move(module), std::move(model), std::move(optimizer));
 }
 
@@ -96,74 +114,66 @@ std::vector<EpochSummary> TrainerCore::run_epochs(const detail::RunBatches& run_
                                                   const detail::LoaderBatches& batches,
                                                   const FitOptions& fit) {
   check_fit(*group_, options_, fit);
-  callbacks_ = fit.callbacks;
-  if (auto own = tensorboard_callback(options_.tensorboard, *group_)) callbacks_.push_back(own);
-  batches_ = batches;
-  if (fit.batches_per_epoch) batches_ = {.batches = fit.batches_per_epoch};
-  if (const auto in_epoch = batches_of_epoch(fit.sampler, /*left=*/false);
-      in_epoch && options_.progress && group_->rank() == 0 && can_show_status(OutputStream::err)) {
-    const std::int64_t steps = rounded_up(*in_epoch, options_.accumulation_steps);
-    bar_ = std::make_shared<ProgressBarCallback>(options_.epochs, steps, group_->size());
-    callbacks_.push_back(bar_);
+  if (elastic_) {
+    check_elastic(*group_, options_, batches.can_begin_again, /*again=*/progress_->steps > 0);
   }
-  const auto forget_callbacks = [&] {
-    callbacks_.clear();
-    bar_.reset();
-  };
+  callbacks_ = std::make_unique<TrainerCallbacks>(fit.callbacks);
+  batches_ = batches;
+  deal_microbatches(fit.sampler);
+  std::optional<DeterministicMode> deterministic;
+  if (plan_) deterministic.emplace();
+  if (fit.batches_per_epoch && !plan_) batches_ = {.batches = fit.batches_per_epoch};
+  if (const auto in_epoch = length(fit).batches_of_epoch();
+      in_epoch && options_.progress && group_->rank() == 0 && can_show_status(OutputStream::err)) {
+    callbacks_->show_bar(options_.epochs, length(fit).steps_in(*in_epoch), group_->size());
+  }
+  const auto forget_callbacks = [&] { callbacks_ = std::make_unique<TrainerCallbacks>(); };
   try {
     auto summaries = run(run_batches, fit);
     forget_callbacks();
     return summaries;
   } catch (const std::exception& error) {
-    tell_callbacks(error);
+    callbacks_->tell(error);
     forget_callbacks();
     throw;
   } catch (...) {
-    tell_callbacks(std::runtime_error("an exception that is no std::exception"));
+    callbacks_->tell(std::runtime_error("an exception that is no std::exception"));
     forget_callbacks();
     throw;
   }
 }
 
-void TrainerCore::tell_callbacks(const std::exception& error) const {
-  for (const auto& callback : callbacks_) callback->on_exception(error);
+RunLength TrainerCore::length(const FitOptions& fit) const {
+  return {options_, *progress_, batches_, fit.sampler, plan_.get(), *group_};
+}
+
+// Everything that training changes.
+CheckpointContents TrainerCore::contents() const {
+  CheckpointContents contents = step_->contents();
+  if (!options_.checkpoints) return contents;
+  const auto& tensors = options_.checkpoints->tensors;
+  contents.tensors.insert(contents.tensors.end(), tensors.begin(), tensors.end());
+  return contents;
 }
 
 std::vector<EpochSummary> TrainerCore::run(const detail::RunBatches& run_batches,
                                            const FitOptions& fit) {
   step_->abandon();  // an earlier call may have ended with an error
+  if (microbatches_) microbatches_->abandon();
   *progress_ = {.steps = progress_->steps};
   best_weights_.clear();
-  check_same_training(*group_, options_, schedule(fit.sampler, /*resumed=*/false), fit,
-                      step_->optimizer(), step_->scaler());
-  bool resumed = open_checkpoints(fit.sampler);
-  progress_->watched = watch_text(options_.watch);
-  begin_rates(fit.sampler, resumed);
-  if (options_.checkpoints && options_.checkpoints->resume) {
-    for (const auto& callback : callbacks_) callback->resumed(progress_->steps);
-    if (fit.resumed) fit.resumed(progress_->steps);
-  }
+  bool resumed = false;
   std::vector<EpochSummary> summaries;
-  while (progress_->epoch < options_.epochs && !has_no_patience_left()) {
-    begin_epoch(resumed, fit);
-    const EpochSummary& summary = summaries.emplace_back(run_epoch(run_batches, fit, resumed));
-    resumed = false;
-    note_evaluation(summary.evaluation);
-    if (summary.evaluation && step_->rates().evaluated(*summary.evaluation)) {
-      options_.log(fmt::format("the learning rate falls to {:g}", step_->learning_rate()));
-    }
-    if (summaries.size() == 1) {
-      log_what_decides(summary);
-      log_unused_parameters();
-    }
-    ++progress_->epoch;
-    progress_->batches = 0;
-    progress_->samples = 0;
-    // These come before the checkpoint, of which they may change contents, such as learning rates.
-    for (const auto& callback : callbacks_) callback->after_epoch(summary);
-    if (fit.end_epoch) fit.end_epoch(summary);
-    step_->rates().settle();
-    if (saves_) save(summary.evaluation, fit.sampler);
+  const auto train = [&] { train_epochs(run_batches, fit, resumed, summaries); };
+  if (!elastic_ || elastic_->has_state()) resumed = begin_run(fit);
+  if (elastic_) {
+    const auto go_on_in = [&](std::shared_ptr<ProcessGroup> group) {
+      adopt(std::move(group), fit);
+      resumed = true;
+    };
+    elastic_->run(go_on_in, train);
+  } else {
+    train();
   }
   if (const std::string why = progress_->end_text(options_, !summaries.empty()); !why.empty()) {
     options_.log(why);
@@ -171,6 +181,106 @@ std::vector<EpochSummary> TrainerCore::run(const detail::RunBatches& run_batches
   if (saves_) saves_->wait();
   if (options_.restore_best) restore_best();
   return summaries;
+}
+
+// Returns whether training resumes from a checkpoint.
+bool TrainerCore::begin_run(const FitOptions& fit) {
+  callbacks_->add_tensorboard(options_.tensorboard, *group_, /*others_wrote=*/false, 0);
+  check_same_training(*group_, options_, length(fit).schedule(/*resumed=*/false), fit,
+                      step_->optimizer(), step_->scaler());
+  const bool resumed = open_checkpoints(fit.sampler);
+  progress_->watched = watch_text(options_.watch);
+  begin_rates(fit, resumed);
+  if (options_.checkpoints && options_.checkpoints->resume) {
+    for (const auto& callback : *callbacks_) callback->resumed(progress_->steps);
+    if (fit.resumed) fit.resumed(progress_->steps);
+  }
+  if (elastic_) elastic_->note_steps(progress_->steps);
+  return resumed;
+}
+
+// Collective. Goes on with the ranks of another group, all with the state of the one that has come
+// furthest.
+void TrainerCore::adopt(std::shared_ptr<ProcessGroup> group, const FitOptions& fit) {
+  saves_.reset();  // waits until this rank has written what it can of the last checkpoint
+  step_->abandon();
+  if (microbatches_) microbatches_->abandon();
+  progress_->forget_unfinished_step();
+  step_->rates().settle();
+  step_->rates().note_numbers();
+  group_ = std::move(group);
+  step_->set_context(trainer_on(*group_));
+  const CheckpointContents contents = this->contents();
+  const Alignment made =
+      align_ranks(*progress_, elastic_->has_state(), contents, *fit.sampler, *group_);
+  if (std::ranges::find(made.receivers, group_->rank()) != made.receivers.end()) {
+    begin_rates(fit, /*resumed=*/true);
+  }
+  check_same_training(*group_, options_, length(fit).schedule(/*resumed=*/true), fit,
+                      step_->optimizer(), step_->scaler());
+  step_->starts_training(step_->trained_parameters());  // as those of the others
+  step_->set_model(nullptr);
+  microbatches_.reset();
+  const auto model = wrap_again();
+  step_->set_model(model);
+  microbatches_ =
+      std::make_unique<MicrobatchStep>(options_, *group_, contents.module, model, nullptr);
+  deal_microbatches(fit.sampler);
+  if (options_.checkpoints) {
+    saves_ = make_saves();
+    saves_->continue_run();
+  }
+  callbacks_->add_tensorboard(options_.tensorboard, *group_, /*others_wrote=*/true,
+                              progress_->steps);
+  elastic_->note_steps(progress_->steps);
+  options_.log(fmt::format("generation {}: {} rank{} after step {}{}", elastic_->generation(),
+                           group_->size(), group_->size() == 1 ? " goes on" : "s go on",
+                           progress_->steps, made.text()));
+}
+
+void TrainerCore::train_epochs(const detail::RunBatches& run_batches, const FitOptions& fit,
+                               bool& resumed, std::vector<EpochSummary>& summaries) {
+  std::optional<EpochSummary>& ended = progress_->ended;
+  while (ended || (progress_->epoch < options_.epochs && !has_no_patience_left())) {
+    if (!ended) {
+      begin_epoch(resumed, fit);
+      const EpochSummary summary = run_epoch(run_batches, fit, resumed);
+      resumed = false;
+      finish_epoch(summary);
+      if (summaries.empty()) {
+        log_what_decides(summary);
+        log_unused_parameters();
+      }
+    }
+    if (summaries.empty() || summaries.back().epoch != ended->epoch) summaries.push_back(*ended);
+    const EpochSummary& summary = summaries.back();
+    // These come before the checkpoint, of which they may change contents, such as learning rates.
+    for (const auto& callback : *callbacks_) callback->after_epoch(summary);
+    if (fit.end_epoch) fit.end_epoch(summary);
+    step_->rates().settle();
+    ended.reset();
+    if (saves_) save(summary.evaluation, fit.sampler);
+  }
+  if (elastic_) elastic_->leave_if_any_asks();
+}
+
+// Counts the epoch. No rank waits for another in here: an epoch has ended on all of them that have
+// its evaluation.
+void TrainerCore::finish_epoch(const EpochSummary& summary) {
+  note_evaluation(summary.evaluation);
+  if (summary.evaluation && step_->rates().evaluated(*summary.evaluation)) {
+    options_.log(fmt::format("the learning rate falls to {:g}", step_->learning_rate()));
+  }
+  ++progress_->epoch;
+  progress_->batches = 0;
+  progress_->samples = 0;
+  progress_->sums = {};
+  progress_->ended = summary;
+}
+
+std::unique_ptr<TrainerSaves> TrainerCore::make_saves() const {
+  return std::make_unique<TrainerSaves>(*options_.checkpoints, contents(),
+                                        watch_text(options_.watch), *group_, options_.log);
 }
 
 // Returns whether training resumes from a checkpoint.
@@ -182,14 +292,9 @@ bool TrainerCore::open_checkpoints(EpochSampler* sampler) {
                      "does not record which call wrote it",
                      "make another trainer: with another folder, or with .resume to go on");
   }
-  const TrainerCheckpointOptions& checkpoints = *options_.checkpoints;
-  CheckpointContents contents = step_->contents();
-  contents.tensors.insert(contents.tensors.end(), checkpoints.tensors.begin(),
-                          checkpoints.tensors.end());
   step_->rates().before_load();
-  auto saves = std::make_unique<TrainerSaves>(checkpoints, std::move(contents),
-                                              watch_text(options_.watch), *group_, options_.log);
-  if (!checkpoints.resume) saves->require_new_folder();
+  auto saves = make_saves();
+  if (!options_.checkpoints->resume) saves->require_new_folder();
   const auto loaded = saves->load(sampler);
   saves_ = std::move(saves);
   if (!loaded) return false;
@@ -206,26 +311,14 @@ bool TrainerCore::open_checkpoints(EpochSampler* sampler) {
   return true;
 }
 
-// Refuses a schedule that ends before the run does, if the number of steps is known.
-void TrainerCore::require_rates(const optim::LRSchedule& planned, const EpochSampler* sampler,
-                                bool resumed) const {
-  if (progress_->samples > 0) return;  // the number of batches left may be an estimate
-  const auto steps = find_steps_of_run(sampler, resumed);
-  const auto last = planned.last_step();
-  if (!steps || !last || *last >= *steps) return;
-  throw UsageError(ErrorDetails{
-      .cause = fmt::format("lr_schedule ends at step {}, and training at step {}", *last, *steps),
-      .remedy = "set .total_steps of the OneCycleLR to the number of all steps, which a function "
-                "as .lr_schedule gets"});
-}
-
-void TrainerCore::begin_rates(const EpochSampler* sampler, bool resumed) {
-  const auto planned = schedule(sampler, resumed);
+void TrainerCore::begin_rates(const FitOptions& fit, bool resumed) {
+  const RunLength run = length(fit);
+  const auto planned = run.schedule(resumed);
   std::vector<std::string> lines;
   try {
     if (planned) {
       planned->check(step_->optimizer().param_groups().size());
-      require_rates(*planned, sampler, resumed);
+      run.require_rates(*planned, resumed);
     }
     lines = step_->rates().begin(planned, progress_->steps, resumed);
   } catch (const Error&) {
@@ -234,66 +327,10 @@ void TrainerCore::begin_rates(const EpochSampler* sampler, bool resumed) {
   for (const std::string& line : lines) options_.log(line);
 }
 
-// Returns the number of batches of an epoch or, if `left`, of its rest; nullopt if it is unknown.
-std::optional<std::int64_t> TrainerCore::batches_of_epoch(const EpochSampler* sampler,
-                                                          bool left) const {
-  const auto& [batches, batch_size, drop_last] = batches_;
-  if (sampler == nullptr || (!left && !batch_size)) {
-    if (!batches) return {};
-    return *batches - (left ? progress_->batches : 0);
-  }
-  const auto all = static_cast<std::int64_t>(sampler->size());
-  const auto samples = left ? static_cast<std::int64_t>(sampler->indices().size()) : all;
-  if (batch_size) return drop_last ? samples / *batch_size : rounded_up(samples, *batch_size);
-  if (!batches || all == 0) return {};
-  return rounded_up(samples * *batches, all);
-}
-
-// Returns the schedule of a run that has come to `progress_`; nullopt if there is none.
-std::optional<optim::LRSchedule> TrainerCore::schedule(const EpochSampler* sampler,
-                                                       bool resumed) const {
-  if (!options_.lr_schedule) return {};
-  std::int64_t steps = 0;  // which a value does not need
-  if (options_.lr_schedule.needs_steps()) {
-    const auto found = find_steps_of_run(sampler, resumed);
-    if (!found) {
-      throw UsageError(trainer_on(*group_),
-                       "lr_schedule needs the number of all steps, and this range does not say how "
-                       "many batches an epoch has",
-                       "give fit() the .sampler of the loader, or .batches_per_epoch");
-    }
-    steps = *found;
-  }
-  optim::LRSchedule made = options_.lr_schedule.of(steps);
-  if (options_.lr_scale != 1 && made.ignores_initial_lr()) {
-    throw UsageError(
-        trainer_on(*group_),
-        fmt::format("lr_scale is {}, which a OneCycleLR ignores: its rates are its own",
-                    options_.lr_scale),
-        "leave lr_scale out, and multiply .max_lr");
-  }
-  return made;
-}
-
-// Returns the number of steps that are done and left; nullopt if it is unknown.
-std::optional<std::int64_t> TrainerCore::find_steps_of_run(const EpochSampler* sampler,
-                                                           bool resumed) const {
-  const std::int64_t epochs_left = options_.epochs - progress_->epoch;
-  const auto batches = batches_of_epoch(sampler, /*left=*/false);
-  const auto batches_left = batches_of_epoch(sampler, /*left=*/resumed);
-  if (!batches || !batches_left) return {};
-  std::int64_t steps = progress_->steps;
-  if (epochs_left > 0) {
-    steps += rounded_up(*batches_left, options_.accumulation_steps) +
-             (epochs_left - 1) * rounded_up(*batches, options_.accumulation_steps);
-  }
-  return steps;
-}
-
 void TrainerCore::begin_epoch(bool resumed, const FitOptions& fit) {
   const std::int64_t number = progress_->epoch;
   lines_.reset();
-  if (options_.batches_per_line > 0 && !bar_) {
+  if (options_.batches_per_line > 0 && !callbacks_->has_bar()) {
     lines_.emplace(options_.log, options_.batches_per_line);
   }
   if (!resumed) {
@@ -301,7 +338,7 @@ void TrainerCore::begin_epoch(bool resumed, const FitOptions& fit) {
     progress_->samples = 0;
     if (fit.sampler != nullptr) fit.sampler->set_epoch(number);
   }
-  for (const auto& callback : callbacks_) callback->before_epoch(number);
+  for (const auto& callback : *callbacks_) callback->before_epoch(number);
   if (fit.begin_epoch) fit.begin_epoch(number);
   renew_wrapper();
 }
@@ -310,37 +347,51 @@ void TrainerCore::begin_epoch(bool resumed, const FitOptions& fit) {
 void TrainerCore::renew_wrapper() {
   const std::string trained = step_->trained_parameters();
   check_same_parameters(*group_, step_->module(), trained);
+  if (microbatches_) microbatches_->renew();
   if (!step_->starts_training(trained) || options_.mode != TrainingMode::distributed) return;
-  if (options_.shard_optimizer) {
+  if (options_.shard_optimizer && !microbatches_) {
     throw UsageError(trainer_on(*group_),
                      "parameters were frozen or unfrozen, and a sharded optimizer has the parts of "
                      "those that were trained when it was made",
                      "freeze before making the trainer, or leave .shard_optimizer off");
   }
   step_->set_model(nullptr);
-  step_->set_model(wrap_again());
+  if (microbatches_) microbatches_->set_model(nullptr);
+  const auto model = wrap_again();
+  step_->set_model(model);
+  if (microbatches_) microbatches_->set_model(model);
 }
 
 EpochSummary TrainerCore::run_epoch(const detail::RunBatches& run_batches, const FitOptions& fit,
                                     bool resumed) {
   TrainerEpoch epoch(*progress_, options_, fit.sampler, *group_);
   std::int64_t to_skip = progress_->batches;  // the checkpoint includes them
-  run_batches([&](const detail::TrainerBatch& batch) {
+  const auto train_on_batch = [&](const detail::TrainerBatch& batch) {
     if (to_skip > 0) {
       --to_skip;
+    } else if (plan_) {
+      train_on_microbatch(batch, epoch, fit);
     } else {
       train_on(batch, epoch, fit);
     }
-  });
+  };
+  // After the loss of a rank during the evaluation, no samples are left.
+  if (!plan_ || !epoch.has_all_samples()) run_batches(train_on_batch);
+  if (plan_ && !microbatches_->is_complete()) finish_microbatches(epoch, fit);  // throws
+  // A rank may have no samples of the last global batch.
+  while (plan_ && !epoch.has_all_samples()) {
+    begin_microbatches(epoch, fit);
+    finish_microbatches(epoch, fit);
+  }
   if (epoch.batches() == 0 && !resumed) {
     throw UsageError(trainer_on(*group_), epoch.label() + " has no batches");
   }
   EpochSummary summary = epoch.finish(step_->learning_rate());
   if (fit.evaluate) {
-    for (const auto& callback : callbacks_) callback->before_evaluation(summary.epoch);
+    for (const auto& callback : *callbacks_) callback->before_evaluation(summary.epoch);
     summary.metrics = evaluated(fit);
     summary.evaluation = watched(summary.metrics);
-    for (const auto& callback : callbacks_) {
+    for (const auto& callback : *callbacks_) {
       callback->after_evaluation(summary.epoch, summary.metrics);
     }
   }
@@ -382,10 +433,10 @@ void TrainerCore::train_on(const detail::TrainerBatch& batch, TrainerEpoch& epoc
                            const FitOptions& fit) {
   const TracedSpan span("batch", epoch.batches());
   require_size(batch, fit.sampler);
-  epoch.count_batch(batch.samples);
+  epoch.count_batch(batch.samples, batch.samples * group_->size());
   const bool steps = epoch.batches() % options_.accumulation_steps == 0 || batch.is_last;
   if ((epoch.batches() - 1) % options_.accumulation_steps == 0) {
-    for (const auto& callback : callbacks_) callback->before_step(progress_->steps + 1);
+    for (const auto& callback : *callbacks_) callback->before_step(progress_->steps + 1);
   }
   at::Tensor loss;
   try {
@@ -400,14 +451,71 @@ void TrainerCore::train_on(const detail::TrainerBatch& batch, TrainerEpoch& epoc
   if (lines_) lines_->step([&] { return epoch.where(); }, loss);
 }
 
+// Tells the sampler which microbatches this rank loads; ends that without .microbatches.
+void TrainerCore::deal_microbatches(EpochSampler* sampler) {
+  plan_.reset();
+  if (options_.microbatches > 0) {
+    if (!microbatches_) step_->optimizer();  // throws
+    plan_ = std::make_unique<MicrobatchPlan>(microbatches_->plan_for(sampler, batches_.batch_size));
+  }
+  if (sampler == nullptr) return;
+  sampler->deal_microbatches(plan_ ? std::optional(*plan_) : std::nullopt);
+}
+
+void TrainerCore::begin_microbatches(TrainerEpoch& epoch, const FitOptions& fit) {
+  const DataCursor data = fit.sampler->cursor_after(0);
+  if (epoch.has_all_samples()) {
+    throw UsageError(trainer_on(*group_), epoch.label() + " has more batches than microbatches",
+                     "make the loader with the sampler that fit() gets");
+  }
+  for (const auto& callback : *callbacks_) callback->before_step(progress_->steps + 1);
+  progress_->begin_step();
+  const std::int64_t samples = plan_->samples_of_step(progress_->samples, data.samples);
+  microbatches_->begin(data.seed, progress_->steps, samples);
+  epoch.count_batch(microbatches_->own_samples(), samples);
+}
+
+void TrainerCore::train_on_microbatch(const detail::TrainerBatch& batch, TrainerEpoch& epoch,
+                                      const FitOptions& fit) {
+  const TracedSpan span("batch", epoch.batches());
+  require_size(batch, fit.sampler);
+  if (microbatches_->is_complete()) begin_microbatches(epoch, fit);
+  microbatches_->add(batch.loss, batch.samples);
+  if (microbatches_->is_complete()) finish_microbatches(epoch, fit);
+}
+
+void TrainerCore::finish_microbatches(TrainerEpoch& epoch, const FitOptions& fit) {
+  if (!microbatches_->is_complete()) {
+    throw UsageError(trainer_on(*group_), epoch.where() + " got fewer batches than microbatches",
+                     "make the loader with the sampler that fit() gets");
+  }
+  at::Tensor loss;
+  const std::int64_t samples = microbatches_->samples();
+  try {
+    if (elastic_) elastic_->note_waiting();
+    loss = microbatches_->finish(elastic_ && elastic_->asks_to_leave());
+    epoch.add_loss(loss, samples);
+    finish_step(loss, {.samples = samples, .is_last = false, .loss = {}}, epoch, fit);
+  } catch (const NonFiniteGradient& error) {
+    throw NonFiniteGradient(within_step(error, epoch.where(), *group_));
+  } catch (const OutOfSync& error) {
+    throw OutOfSync(within_step(error, epoch.where(), *group_));
+  }
+  if (lines_) lines_->step([&] { return epoch.where(); }, loss);
+  if (!elastic_) return;
+  elastic_->note_steps(progress_->steps);
+  if (microbatches_->all_leave()) ElasticTraining::leave();
+}
+
 void TrainerCore::finish_step(const at::Tensor& loss, const detail::TrainerBatch& batch,
                               TrainerEpoch& epoch, const FitOptions& fit) {
   const double learning_rate = step_->learning_rate();
   const bool stepped = step_->update(progress_->steps);
   StepSummary summary = epoch.count_step(/*skipped=*/!stepped);
-  if (fit.after_step || !callbacks_.empty()) {
+  if (fit.after_step || !callbacks_->empty()) {
     summary.loss = loss;
     summary.mean_loss = [this, loss, weight = batch.samples >= 0 ? batch.samples : 1] {
+      if (plan_) return loss.item<double>();  // of all ranks already
       const CallScope scope(CallOrigin::trainer);
       const auto samples = static_cast<double>(weight);
       return mean_over_ranks(loss.detach().reshape({1}).to(at::kCPU, at::kDouble) * samples,
@@ -415,7 +523,7 @@ void TrainerCore::finish_step(const at::Tensor& loss, const detail::TrainerBatch
           .item<double>();
     };
     summary.learning_rate = learning_rate;
-    for (const auto& callback : callbacks_) callback->after_step(summary);
+    for (const auto& callback : *callbacks_) callback->after_step(summary);
     if (fit.after_step) fit.after_step(summary);
     step_->rates().settle();
   }
@@ -428,21 +536,22 @@ void TrainerCore::finish_step(const at::Tensor& loss, const detail::TrainerBatch
 // A sampler's cursor counts samples.
 void TrainerCore::require_size(const detail::TrainerBatch& batch,
                                const EpochSampler* sampler) const {
-  if (batch.samples >= 0 || sampler == nullptr || saves_ == nullptr) return;
-  throw UsageError(trainer_on(*group_),
-                   "a checkpoint with a sampler counts samples, and this type of batch does not "
-                   "say how many it has",
-                   "give it a member data, whose first dimension counts samples, or size()");
+  if (batch.samples >= 0 || sampler == nullptr || (saves_ == nullptr && !plan_)) return;
+  throw UsageError(
+      trainer_on(*group_),
+      fmt::format("{} samples, and this type of batch does not say how many it has",
+                  plan_ ? "a step in microbatches counts" : "a checkpoint with a sampler counts"),
+      "give it a member data, whose first dimension counts samples, or size()");
 }
 
 void TrainerCore::save(const std::optional<double>& score, const EpochSampler* sampler) {
   const TracedSpan span("checkpoint");
-  for (const auto& callback : callbacks_) callback->before_checkpoint(progress_->steps);
+  for (const auto& callback : *callbacks_) callback->before_checkpoint(progress_->steps);
   step_->rates().settle();
   step_->rates().note_numbers();
   const bool negative = score && options_.watch.lower_is_better;
   saves_->save(*progress_, negative ? -*score : score, sampler);
-  for (const auto& callback : callbacks_) callback->after_checkpoint(progress_->steps);
+  for (const auto& callback : *callbacks_) callback->after_checkpoint(progress_->steps);
 }
 
 void TrainerCore::note_evaluation(const std::optional<double>& evaluation) {
@@ -491,6 +600,8 @@ void TrainerCore::restore_best() {
   if (saves_) {
     load_best();
   } else if (!best_weights_.empty()) {
+    // Another rank's callback may still use the only copy of the weights.
+    if (options_.distributed.one_copy_per_host) group().barrier().wait();
     load_state_dict(step_->module(), best_weights_);
     options_.log(fmt::format("the weights are those of epoch {}, the best",
                              progress_->best_epoch.value_or(0) + 1));

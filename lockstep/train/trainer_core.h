@@ -17,6 +17,7 @@
 #include <torch/optim/optimizer.h>
 
 #include "lockstep/amp/grad_scaler.h"
+#include "lockstep/checkpoint/checkpoint_contents.h"
 #include "lockstep/comm/group_argument.h"
 #include "lockstep/core/error.h"
 #include "lockstep/data/epoch_sampler.h"
@@ -24,15 +25,21 @@
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/distinct_parameters.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/parallel/microbatch.h"
 #include "lockstep/tensor/named_tensor.h"
+#include "lockstep/train/loader_batches.h"
 #include "lockstep/train/progress.h"
 #include "lockstep/train/trainer_options.h"
 
 namespace lockstep {
 
-class ProgressBarCallback;
+class ElasticTraining;
+class MicrobatchStep;
+struct MicrobatchPlan;
+struct RunLength;
 template <class M>
 class Trainer;
+class TrainerCallbacks;
 class TrainerEpoch;
 struct TrainerProgress;
 class TrainerSaves;
@@ -40,79 +47,6 @@ class TrainerStep;
 class WeightAverage;
 
 namespace detail {
-
-struct TrainerBatch {
-  std::int64_t samples;  // -1 if unknown
-  bool is_last;          // true if this is known to be the epoch's last batch
-  std::function<at::Tensor()> loss;
-};
-
-using TrainOn = std::function<void(const TrainerBatch&)>;
-// Calls the function with each batch of an epoch.
-using RunBatches = std::function<void(const TrainOn&)>;
-
-// Returns the number of samples in a batch; -1 if its type does not tell.
-template <class Batch>
-std::int64_t samples_in(const Batch& batch) {
-  if constexpr (requires { batch.data.size(0); }) {
-    return batch.data.size(0);
-  } else if constexpr (requires { batch.size(0); }) {
-    return batch.size(0);
-  } else if constexpr (requires { batch.size(); }) {
-    return static_cast<std::int64_t>(batch.size());
-  }
-  return -1;
-}
-
-// Whether a range-based for loop can run over it.
-template <class Batches>
-concept BatchRange = requires(Batches& batches) {
-  batches.begin() != batches.end();
-};
-
-// What a range of batches says about an epoch of this rank. `batches` is its number of batches.
-struct LoaderBatches {
-  std::optional<std::int64_t> batches = {};
-  std::optional<std::int64_t> batch_size = {};
-  bool drop_last = false;  // whether the last batch is left out if it is smaller
-};
-
-template <class Batches>
-LoaderBatches batches_in(Batches& batches) {
-  LoaderBatches found;
-  if constexpr (requires { batches.batches_per_epoch(); }) {  // DataLoader
-    found.batches = static_cast<std::int64_t>(batches.batches_per_epoch());
-  } else if constexpr (requires { batches.options().batch_size; }) {  // libtorch's, MemoryLoader
-    found.batch_size = static_cast<std::int64_t>(batches.options().batch_size);
-    if constexpr (requires { batches.options().drop_last; }) {
-      found.drop_last = batches.options().drop_last;
-    }
-  } else if constexpr (requires { batches.size(); }) {
-    found.batches = static_cast<std::int64_t>(batches.size());
-  }
-  return found;
-}
-
-// Calls body(batch, is_last) for each batch. `is_last` is true only for the epoch's last batch, and
-// only if the last step has fewer than batches_per_step batches. A batch that completes a full step
-// is used before the next one is drawn: the checkpoint after the step must hold the random numbers
-// for drawing the next batch.
-template <class Batches, class Body>
-void for_each_batch(Batches& batches, std::int64_t batches_per_step, const Body& body) {
-  auto next = batches.begin();
-  const auto end = batches.end();
-  for (std::int64_t number = 1; next != end; ++number) {
-    if (number % batches_per_step != 0) {
-      auto batch = *next;  // an advanced iterator may reuse its batch
-      ++next;
-      body(batch, !(next != end));
-    } else {
-      auto&& batch = *next;
-      body(batch, false);
-      ++next;
-    }
-  }
-}
 
 // Collective. Converts the net's batch normalization, and gives it a group of its own. Makes that
 // group only if the net has such layers.
@@ -128,6 +62,12 @@ class TrainerModel {
 
   template <class... Arguments>
   auto operator()(Arguments&&... arguments) {
+    if (const Microbatch* const microbatch = MicrobatchScope::current();
+        microbatch != nullptr && microbatch->trained == pointer_of(module_).get()) {
+      using Impl = std::remove_reference_t<decltype(*module_)>;
+      return dynamic_cast<Impl&>(*microbatch->module)
+          .forward(std::forward<Arguments>(arguments)...);
+    }
     if (distributed_) return distributed_(std::forward<Arguments>(arguments)...);
     if (data_parallel_) return data_parallel_(std::forward<Arguments>(arguments)...);
     return module_->forward(std::forward<Arguments>(arguments)...);
@@ -144,6 +84,12 @@ class TrainerModel {
       : module_(std::move(module)) {
     if (pointer_of(module_) == nullptr) {
       throw UsageError(group.get().context("Trainer"), "the module is empty", "make it first");
+    }
+    if (TorchScript<M> && options.microbatches > 0) {
+      throw UsageError(group.get().context("Trainer"),
+                       "the gradients of a TorchScript module change between its first calls, "
+                       "while it is profiled, so it has no fixed bits",
+                       "leave out .microbatches");
     }
     if (options.mode == TrainingMode::distributed) {
       if (options.sync_batchnorm) detail::sync_batchnorm(*pointer_of(module_), group.get());
@@ -163,6 +109,10 @@ class TrainerModel {
   std::shared_ptr<DistributedDataParallelBase> base() const {
     return distributed_ ? distributed_.ptr() : nullptr;
   }
+  // Null unless data_parallel.
+  std::shared_ptr<DataParallelBase> replicas() const {
+    return data_parallel_ ? data_parallel_.ptr() : nullptr;
+  }
 
   void train() {
     module_->train();
@@ -170,12 +120,22 @@ class TrainerModel {
     if (data_parallel_) data_parallel_.ptr()->train();
   }
 
-  // Makes an optimizer of all parameters.
+  // Makes an optimizer of all parameters. A sharded one owns shares of the model's buckets, which
+  // microbatches do not fill: then it owns shares of the parameters.
   template <class Optimizer, class Options>
-  std::unique_ptr<Optimizer> make_optimizer(const Options& options, bool sharded) const {
+  std::unique_ptr<Optimizer> make_optimizer(const Options& options,
+                                            const TrainerOptions& trainer) const {
     if constexpr (std::is_constructible_v<Optimizer, DistributedDataParallelBase&, Options>) {
-      if (sharded && distributed_) return std::make_unique<Optimizer>(*base(), options);
-    } else if (sharded) {
+      const bool sharded = trainer.shard_optimizer && distributed_;
+      if constexpr (std::is_constructible_v<Optimizer, std::vector<at::Tensor>, Options,
+                                            GroupArgument>) {
+        if (sharded && trainer.microbatches > 0) {
+          return std::make_unique<Optimizer>(distinct_parameters(*module_), options,
+                                             GroupArgument(base()->group()));
+        }
+      }
+      if (sharded) return std::make_unique<Optimizer>(*base(), options);
+    } else if (trainer.shard_optimizer) {
       throw UsageError({.component = "Trainer"},
                        ".shard_optimizer needs an optimizer of lockstep::optim",
                        "call optimize_with<lockstep::optim::Adam>, for example");
@@ -196,6 +156,9 @@ class TrainerCore {
   TrainerCore& operator=(const TrainerCore&) = delete;
   virtual ~TrainerCore();
 
+  // The group that trains. In an elastic job (docs/elastic.md) another one takes its place when
+  // ranks are lost or join: within fit(), after which it stays. So ask for it anew in each
+  // callback, and after fit(); a group that was made before fit() may be unusable then.
   ProcessGroup& group() const { return *group_; }
   // UsageError before optimize_with().
   torch::optim::Optimizer& optimizer() const;
@@ -209,9 +172,10 @@ class TrainerCore {
   TrainerCore(std::shared_ptr<ProcessGroup> group, TrainerOptions options);
   // The checked options: `automatic` is replaced by the mode that it selects.
   const TrainerOptions& options() const { return options_; }
-  // `model` is null unless distributed.
+  // `model` is null unless distributed, `replicas` unless data_parallel.
   void use(std::shared_ptr<torch::nn::Module> module,
            std::shared_ptr<DistributedDataParallelBase> model,
+           std::shared_ptr<DataParallelBase> replicas,
            std::unique_ptr<torch::optim::Optimizer> optimizer);
   // Each step updates the average, which must outlive this object.
   void average_with(WeightAverage& average);
@@ -223,20 +187,27 @@ class TrainerCore {
   // Wraps the module of a distributed model again.
   virtual std::shared_ptr<DistributedDataParallelBase> wrap_again() = 0;
 
-  std::optional<std::int64_t> batches_of_epoch(const EpochSampler* sampler, bool left) const;
-  std::optional<optim::LRSchedule> schedule(const EpochSampler* sampler, bool resumed) const;
-  std::optional<std::int64_t> find_steps_of_run(const EpochSampler* sampler, bool resumed) const;
-  void require_rates(const optim::LRSchedule& planned, const EpochSampler* sampler,
-                     bool resumed) const;
-  void begin_rates(const EpochSampler* sampler, bool resumed);
+  RunLength length(const FitOptions& fit) const;
+  CheckpointContents contents() const;
+  bool begin_run(const FitOptions& fit);
+  void adopt(std::shared_ptr<ProcessGroup> group, const FitOptions& fit);
+  void begin_rates(const FitOptions& fit, bool resumed);
+  std::unique_ptr<TrainerSaves> make_saves() const;
   bool open_checkpoints(EpochSampler* sampler);
   std::vector<EpochSummary> run(const detail::RunBatches& run_batches, const FitOptions& fit);
-  void tell_callbacks(const std::exception& error) const;
+  void train_epochs(const detail::RunBatches& run_batches, const FitOptions& fit, bool& resumed,
+                    std::vector<EpochSummary>& summaries);
   void begin_epoch(bool resumed, const FitOptions& fit);
   void renew_wrapper();
   EpochSummary run_epoch(const detail::RunBatches& run_batches, const FitOptions& fit,
                          bool resumed);
+  void finish_epoch(const EpochSummary& summary);
   void train_on(const detail::TrainerBatch& batch, TrainerEpoch& epoch, const FitOptions& fit);
+  void deal_microbatches(EpochSampler* sampler);
+  void begin_microbatches(TrainerEpoch& epoch, const FitOptions& fit);
+  void train_on_microbatch(const detail::TrainerBatch& batch, TrainerEpoch& epoch,
+                           const FitOptions& fit);
+  void finish_microbatches(TrainerEpoch& epoch, const FitOptions& fit);
   void finish_step(const at::Tensor& loss, const detail::TrainerBatch& batch, TrainerEpoch& epoch,
                    const FitOptions& fit);
   void require_size(const detail::TrainerBatch& batch, const EpochSampler* sampler) const;
@@ -250,8 +221,11 @@ class TrainerCore {
   void save(const std::optional<double>& score, const EpochSampler* sampler);
 
   std::shared_ptr<ProcessGroup> group_;
+  std::unique_ptr<ElasticTraining> elastic_;  // null unless the job is elastic
   TrainerOptions options_;
   std::unique_ptr<TrainerStep> step_;
+  std::unique_ptr<MicrobatchStep> microbatches_;  // null without .microbatches
+  std::unique_ptr<MicrobatchPlan> plan_;          // of the present fit(), with .microbatches
   std::unique_ptr<TrainerProgress> progress_;
   std::unique_ptr<TrainerSaves> saves_;  // made by the first fit(), if there are checkpoints
   std::optional<Progress> lines_;        // of the present epoch
@@ -259,9 +233,7 @@ class TrainerCore {
   // The weights at the best evaluation of the present fit(), with .restore_best but without
   // checkpoints.
   std::vector<NamedTensor> best_weights_;
-  // The callbacks of the present fit(): the trainer's own and the program's.
-  std::vector<std::shared_ptr<TrainerCallback>> callbacks_;
-  std::shared_ptr<ProgressBarCallback> bar_;  // one of these; null if there is none
+  std::unique_ptr<TrainerCallbacks> callbacks_;  // of the present fit()
 };
 
 }  // namespace lockstep

@@ -28,6 +28,12 @@ enum class TrainingMode {
   distributed,    // DistributedDataParallel
 };
 
+// What the loss function returns for its batch.
+enum class LossReduction {
+  mean,
+  sum,  // only with .microbatches: the gradient is then that of the sum over the global batch
+};
+
 struct TrainerCheckpointOptions {
   // On the machine of rank 0. See CheckpointFolder.
   std::filesystem::path folder = {};
@@ -70,6 +76,19 @@ struct TrainerOptions {
   // The number of batches whose gradients make one step. Each contributes 1/N of it, even if the
   // last step of an epoch has fewer batches.
   std::int64_t accumulation_steps = 1;
+  // If positive: the number of microbatches of which each step's global batch consists. The run is
+  // then a function of the seed and the data: weights, buffers and the optimizer's state have the
+  // same bits for any mode and for any number of ranks and replicas up to this one, also after a
+  // resumption with another number (docs/determinism.md). The loader's batches are microbatches: a
+  // step takes .microbatches times its batch size, the last one of an epoch what is left. Each goes
+  // through forward and backward by itself, from the buffers at the start of the step; those that
+  // microbatch 0 leaves stay. fit() needs a .sampler, which deals without padding, and a
+  // MemoryLoader, a DataLoader or one of libtorch's loaders. While it runs, libtorch computes with
+  // one thread and deterministic algorithms. In data_parallel, several threads call the loss
+  // function at once. Communication hooks are not called. Gradients share memory that the next step
+  // overwrites.
+  std::int64_t microbatches = 0;
+  LossReduction loss_reduction = LossReduction::mean;
   // The largest norm of all gradients together; they are clipped to it before each step.
   std::optional<double> max_grad_norm = {};
   // at::kBFloat16 or at::kHalf: the loss function runs within Autocast. float16 is also scaled.
@@ -118,7 +137,8 @@ struct TrainerOptions {
   DataParallelOptions data_parallel = {};
   DistributedDataParallelOptions distributed = {};
   std::optional<TrainerCheckpointOptions> checkpoints = {};
-  // Each rank keeps the optimizer's state of its part of the parameters: see optimizers.h.
+  // Each rank keeps the optimizer's state of its part of the parameters: see optimizers.h. With
+  // .microbatches, each rank still gets the whole gradients, and updates its part from them.
   bool shard_optimizer = false;
   // Rank 0 writes events for TensorBoard into this folder: train/loss, the loss of its last batch,
   // and train/learning_rate every ten steps; after each epoch epoch/loss, and epoch/NAME for each

@@ -99,18 +99,72 @@ std::string TrainerProgress::end_text(const TrainerOptions& options, bool has_tr
   return text.empty() || has_trained ? text : "nothing is left to train: " + text;
 }
 
+void TrainerProgress::forget_unfinished_step() {
+  if (before_step.steps != steps) return;
+  batches = before_step.batches;
+  samples = before_step.samples;
+}
+
+CheckpointPosition position_of(const TrainerProgress& progress, const EpochSampler* sampler,
+                               const ProcessGroup& group) {
+  Notes notes{{kRanks, std::to_string(group.size())},
+              {kBatches, std::to_string(progress.batches)},
+              {kEpochsSinceBest, std::to_string(progress.epochs_since_best)},
+              {kWatched, progress.watched}};
+  if (progress.best && std::isfinite(*progress.best))
+    notes[kBest] = fmt::format("{}", *progress.best);
+  if (progress.best_epoch) notes[kBestEpoch] = std::to_string(*progress.best_epoch);
+  if (progress.best_step) notes[kBestStep] = std::to_string(*progress.best_step);
+  DataCursor cursor{.samples_consumed = progress.samples, .samples = progress.samples};
+  if (sampler != nullptr) {
+    cursor = sampler->cursor_after(progress.samples);
+    cursor.samples_consumed = std::min(progress.samples, cursor.samples);  // without padding
+  }
+  cursor.epoch = progress.epoch;
+  return {.step = progress.steps, .data = cursor, .score = {}, .notes = std::move(notes)};
+}
+
+TrainerProgress progress_at(const CheckpointPosition& position, EpochSampler* sampler,
+                            const ProcessGroup& group) {
+  TrainerProgress progress{.steps = position.step,
+                           .epoch = position.data.epoch,
+                           .batches = note(position.notes, kBatches),
+                           .samples = position.data.samples_consumed,
+                           .best = find_note<double>(position.notes, kBest),
+                           .best_epoch = find_note<std::int64_t>(position.notes, kBestEpoch),
+                           .best_step = find_note<std::int64_t>(position.notes, kBestStep),
+                           .epochs_since_best = note(position.notes, kEpochsSinceBest)};
+  if (const auto watched = position.notes.find(kWatched); watched != position.notes.end()) {
+    progress.watched = watched->second;
+  }
+  if (sampler != nullptr) {
+    sampler->resume(position.data);
+    progress.batches = 0;  // the sampler skips them
+    return progress;
+  }
+  const std::int64_t ranks = note(position.notes, kRanks);
+  if (progress.batches > 0 && ranks != group.size()) {
+    throw CheckpointError(ErrorDetails{
+        .cause = fmt::format("the checkpoint of step {} was saved in the middle of an epoch by {} "
+                             "rank{}, and there {} {} now",
+                             position.step, ranks, ranks == 1 ? "" : "s",
+                             group.size() == 1 ? "is" : "are", group.size()),
+        .remedy = "give fit() the sampler, which then resumes at the right sample"});
+  }
+  return progress;
+}
+
 TrainerEpoch::TrainerEpoch(TrainerProgress& progress, const TrainerOptions& options,
                            const EpochSampler* sampler, ProcessGroup& group)
     : progress_(progress), options_(options), sampler_(sampler), group_(group) {
-  summary_.epoch = progress.epoch;
+  if (!progress.sums.start) progress.sums.start = std::chrono::steady_clock::now();
 }
 
-void TrainerEpoch::count_batch(std::int64_t samples) {
+void TrainerEpoch::count_batch(std::int64_t samples, std::int64_t of_all_ranks) {
   ++batches_;
   ++progress_.batches;
   if (samples < 0) samples_of_step_ = -1;
   if (samples_of_step_ < 0) return;
-  const std::int64_t of_all_ranks = samples * group_.size();
   samples_of_step_ += samples;
   progress_.samples += of_all_ranks;
   if (batches_ == 1) samples_of_batch_ = of_all_ranks;
@@ -119,16 +173,18 @@ void TrainerEpoch::count_batch(std::int64_t samples) {
 void TrainerEpoch::add_loss(const at::Tensor& loss, std::int64_t samples) {
   const auto weight = static_cast<double>(samples >= 0 ? samples : 1);
   // A tensor of its own: the loss belongs to the user.
-  if (!losses_.defined()) losses_ = at::zeros({}, loss.options().dtype(at::kDouble));
-  losses_.add_(loss.reshape({}), weight);
-  weights_ += weight;
+  EpochSums& sums = progress_.sums;
+  const at::TensorOptions place = loss.options().dtype(at::kDouble);
+  sums.losses = sums.losses.defined() ? sums.losses.to(place) : at::zeros({}, place);
+  sums.losses.add_(loss.reshape({}), weight);
+  sums.weights += weight;
 }
 
 StepSummary TrainerEpoch::count_step(bool skipped) {
-  ++summary_.steps;
-  if (skipped) ++summary_.skipped;
+  ++progress_.sums.steps;
+  if (skipped) ++progress_.sums.skipped;
   if (group_.rank() == 0) reports_.note(progress_.steps);
-  StepSummary step{.epoch = summary_.epoch,
+  StepSummary step{.epoch = progress_.epoch,
                    .step = progress_.steps,
                    .loss = {},
                    .samples = samples_of_step_,
@@ -142,7 +198,7 @@ bool TrainerEpoch::has_all_samples() const {
 }
 
 std::string TrainerEpoch::label() const {
-  return fmt::format("epoch {}/{}", summary_.epoch + 1, options_.epochs);
+  return fmt::format("epoch {}/{}", progress_.epoch + 1, options_.epochs);
 }
 
 std::string TrainerEpoch::where() const {
@@ -159,11 +215,19 @@ std::string TrainerEpoch::where() const {
 
 EpochSummary TrainerEpoch::finish(double learning_rate) {
   const CallScope scope(CallOrigin::trainer);
-  const at::Tensor sum = losses_.defined()
-                             ? losses_.cpu().view({1})
+  const EpochSums& sums = progress_.sums;
+  EpochSummary summary{.epoch = progress_.epoch, .steps = sums.steps, .skipped = sums.skipped};
+  const at::Tensor sum = sums.losses.defined()
+                             ? sums.losses.cpu().view({1})
                              : at::zeros({1}, at::kDouble);  // waits for pending work on a GPU
-  const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start_;
-  summary_.loss = mean_over_ranks(sum, at::full({1}, weights_, at::kDouble), group_).item<double>();
+  const std::chrono::duration<double> time = std::chrono::steady_clock::now() - *sums.start;
+  if (options_.microbatches > 0) {
+    // Every rank has the losses of all.
+    summary.loss = sum.item<double>() / sums.weights;
+  } else {
+    summary.loss =
+        mean_over_ranks(sum, at::full({1}, sums.weights, at::kDouble), group_).item<double>();
+  }
   const auto ends = all_gather_object(EndOfRank{time.count(), learning_rate}, group_);
   for (std::size_t rank = 1; rank < ends.size(); ++rank) {
     if (ends[rank].learning_rate == ends[0].learning_rate) continue;
@@ -172,12 +236,13 @@ EpochSummary TrainerEpoch::finish(double learning_rate) {
                                  label(), ends[0].learning_rate, ends[rank].learning_rate, rank),
                      "change it alike on every rank");
   }
-  summary_.seconds = std::ranges::max(ends, {}, &EndOfRank::seconds).seconds;
-  return summary_;
+  summary.seconds = std::ranges::max(ends, {}, &EndOfRank::seconds).seconds;
+  return summary;
 }
 
 // Returns the number of samples in a whole epoch. Needs a sampler.
 std::int64_t TrainerEpoch::samples_of_all_ranks() const {
+  if (options_.microbatches > 0) return sampler_->cursor_after(0).samples;  // without padding
   return static_cast<std::int64_t>(sampler_->size()) * group_.size();
 }
 
@@ -206,39 +271,10 @@ void TrainerSaves::require_new_folder() const {
 
 std::optional<TrainerProgress> TrainerSaves::load(EpochSampler* sampler) {
   TrainerProgress progress;
-  const auto position = folder_.load(
-      contents_, [&](const CheckpointPosition& found) { progress = progress_at(found, sampler); });
+  const auto position = folder_.load(contents_, [&](const CheckpointPosition& found) {
+    progress = progress_at(found, sampler, group_);
+  });
   return position ? std::optional(progress) : std::nullopt;
-}
-
-TrainerProgress TrainerSaves::progress_at(const CheckpointPosition& position,
-                                          EpochSampler* sampler) const {
-  TrainerProgress progress{.steps = position.step,
-                           .epoch = position.data.epoch,
-                           .batches = note(position.notes, kBatches),
-                           .samples = position.data.samples_consumed,
-                           .best = find_note<double>(position.notes, kBest),
-                           .best_epoch = find_note<std::int64_t>(position.notes, kBestEpoch),
-                           .best_step = find_note<std::int64_t>(position.notes, kBestStep),
-                           .epochs_since_best = note(position.notes, kEpochsSinceBest)};
-  if (const auto watched = position.notes.find(kWatched); watched != position.notes.end()) {
-    progress.watched = watched->second;
-  }
-  if (sampler != nullptr) {
-    sampler->resume(position.data);
-    progress.batches = 0;  // the sampler skips them
-    return progress;
-  }
-  const std::int64_t ranks = note(position.notes, kRanks);
-  if (progress.batches > 0 && ranks != group_.size()) {
-    throw CheckpointError(ErrorDetails{
-        .cause = fmt::format("the checkpoint of step {} was saved in the middle of an epoch by {} "
-                             "rank{}, and there {} {} now",
-                             position.step, ranks, ranks == 1 ? "" : "s",
-                             group_.size() == 1 ? "is" : "are", group_.size()),
-        .remedy = "give fit() the sampler, which then resumes at the right sample"});
-  }
-  return progress;
 }
 
 bool TrainerSaves::load_best() {
@@ -247,22 +283,9 @@ bool TrainerSaves::load_best() {
 
 void TrainerSaves::save(const TrainerProgress& progress, std::optional<double> score,
                         const EpochSampler* sampler) {
-  Notes notes{{kRanks, std::to_string(group_.size())},
-              {kBatches, std::to_string(progress.batches)},
-              {kEpochsSinceBest, std::to_string(progress.epochs_since_best)},
-              {kWatched, progress.watched}};
-  if (progress.best && std::isfinite(*progress.best))
-    notes[kBest] = fmt::format("{}", *progress.best);
-  if (progress.best_epoch) notes[kBestEpoch] = std::to_string(*progress.best_epoch);
-  if (progress.best_step) notes[kBestStep] = std::to_string(*progress.best_step);
-  DataCursor cursor{.samples_consumed = progress.samples, .samples = progress.samples};
-  if (sampler != nullptr) {
-    cursor = sampler->cursor_after(progress.samples);
-    cursor.samples_consumed = std::min(progress.samples, cursor.samples);  // without padding
-  }
-  cursor.epoch = progress.epoch;
-  folder_.save(contents_,
-               {.step = progress.steps, .data = cursor, .score = score, .notes = std::move(notes)});
+  CheckpointPosition position = position_of(progress, sampler, group_);
+  position.score = score;
+  folder_.save(contents_, position);
 }
 
 }  // namespace lockstep

@@ -14,9 +14,22 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/data/epoch_sampler.h"
 #include "lockstep/rendezvous/reported_steps.h"
+#include "lockstep/train/fit_options.h"
 #include "lockstep/train/trainer_options.h"
 
 namespace lockstep {
+
+// What the summary of an epoch is made of. A checkpoint does not have it: after a resumption, the
+// summary covers the rest of the epoch.
+struct EpochSums {
+  at::Tensor losses =
+      {};  // the sum of the weighted losses, on the device; undefined if there is none
+  double weights = 0;
+  std::int64_t steps = 0;
+  std::int64_t skipped = 0;
+  // When this process began with the epoch.
+  std::optional<std::chrono::steady_clock::time_point> start = {};
+};
 
 // How far training has come; the same on every rank.
 struct TrainerProgress {
@@ -33,6 +46,16 @@ struct TrainerProgress {
   std::int64_t epochs_since_best = 0;
   // What the evaluation is, such as "the highest accuracy". Empty if unknown.
   std::string watched = {};
+  EpochSums sums = {};
+  // The summary of the epoch before `epoch` while the callbacks after it run. Checkpoints do not
+  // have it.
+  std::optional<EpochSummary> ended = {};
+  struct Counts {
+    std::int64_t steps = -1;
+    std::int64_t batches = 0;
+    std::int64_t samples = 0;
+  };
+  Counts before_step = {};
 
   // Takes note of the evaluation of `epoch`, after `steps`. Returns whether it is better than every
   // earlier one.
@@ -41,21 +64,36 @@ struct TrainerProgress {
   // Says why training ends before its last epoch, or that nothing was left to train. Empty if
   // neither is so.
   std::string end_text(const TrainerOptions& options, bool has_trained) const;
+
+  // Call it when a step in microbatches begins, before its samples are counted.
+  void begin_step() { before_step = {steps, batches, samples}; }
+  // Takes back the samples of a step that has begun and is not counted in `steps`.
+  void forget_unfinished_step();
 };
+
+// Returns the progress as a checkpoint keeps it. `sampler` may be null.
+CheckpointPosition position_of(const TrainerProgress& progress, const EpochSampler* sampler,
+                               const ProcessGroup& group);
+// Returns the progress at the position, and moves the sampler there; it may be null.
+// CheckpointError if it is null and another number of ranks came to the position in the middle of
+// an epoch.
+TrainerProgress progress_at(const CheckpointPosition& position, EpochSampler* sampler,
+                            const ProcessGroup& group);
 
 // The batches, samples, steps and losses of an epoch.
 class TrainerEpoch {
  public:
-  // Starts timing. Continues counting from `progress` and updates it. Keeps references; `sampler`
-  // may be null.
+  // Starts timing unless `progress` says when the epoch began. Continues counting from `progress`
+  // and updates it. Keeps references; `sampler` may be null.
   TrainerEpoch(TrainerProgress& progress, const TrainerOptions& options,
                const EpochSampler* sampler, ProcessGroup& group);
 
-  // Counts a batch. `samples`: samples per rank, or -1 if unknown.
-  void count_batch(std::int64_t samples);
+  // Counts a batch, or a global batch of microbatches. `samples`: this rank's samples, or negative
+  // if unknown; `of_all_ranks`: all samples.
+  void count_batch(std::int64_t samples, std::int64_t of_all_ranks);
   // The number of batches counted by this object.
   std::int64_t batches() const { return batches_; }
-  // Adds the mean loss of a batch of `samples` samples.
+  // Adds the mean loss of `samples` samples.
   void add_loss(const at::Tensor& loss, std::int64_t samples);
   // Counts a step, and reports it to the launcher. The summary lacks the loss and the learning
   // rate.
@@ -79,14 +117,10 @@ class TrainerEpoch {
   const TrainerOptions& options_;
   const EpochSampler* sampler_;
   ProcessGroup& group_;
-  EpochSummary summary_;
   StepReports reports_;
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::int64_t batches_ = 0;
   std::int64_t samples_of_step_ = 0;   // this rank's samples since the last step; -1 if unknown
   std::int64_t samples_of_batch_ = 0;  // the samples of all ranks in a full batch
-  at::Tensor losses_;                  // the weighted sum, on the device
-  double weights_ = 0;
 };
 
 // The checkpoints of a Trainer.
@@ -101,10 +135,11 @@ class TrainerSaves {
 
   // UsageError if the folder has checkpoints of an earlier run.
   void require_new_folder() const;
+  // The checkpoints in the folder are of this run, whose ranks have changed.
+  void continue_run() { folder_.continue_run(); }
 
-  // Collective. Returns where to resume, or nullopt to start from scratch. Positions `sampler` (may
-  // be null). CheckpointError if `sampler` is null and another number of ranks saved the checkpoint
-  // in the middle of an epoch.
+  // Collective. Returns where to resume, or nullopt to start from scratch. Throws what
+  // progress_at() throws.
   std::optional<TrainerProgress> load(EpochSampler* sampler);
   // Collective. `score`: the evaluation of the epoch that has just ended, if there was one.
   void save(const TrainerProgress& progress, std::optional<double> score,
@@ -116,8 +151,6 @@ class TrainerSaves {
   bool load_best();
 
  private:
-  TrainerProgress progress_at(const CheckpointPosition& position, EpochSampler* sampler) const;
-
   CheckpointContents contents_;
   ProcessGroup& group_;
   std::string path_;

@@ -138,7 +138,7 @@ std::vector<std::string> TrainerStep::take_parameters_without_gradient() {
 // A wrapper of several ranks gives parameters gradients that only other ranks used.
 void TrainerStep::note_gradients() {
   if (without_gradient_.empty()) return;
-  if (model_ && model_->group()->size() > 1) {
+  if (model_ && model_->group()->size() > 1 && options_.microbatches == 0) {
     const std::vector<std::string> unused = model_->unused_parameters();
     std::erase_if(without_gradient_, [&](const NamedTensor& parameter) {
       return parameter.tensor.requires_grad() &&
@@ -194,7 +194,8 @@ bool TrainerStep::update(std::int64_t& steps) {
 
 void TrainerStep::clip_gradients() {
   scaler_.unscale_(*optimizer_);
-  if (model_) {
+  // A norm that ranks compute together would depend on their number.
+  if (model_ && options_.microbatches == 0) {
     clip_grad_norm_(*model_, *options_.max_grad_norm);
   } else {
     torch::nn::utils::clip_grad_norm_(distinct_parameters(*module_), *options_.max_grad_norm);

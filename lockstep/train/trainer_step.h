@@ -40,6 +40,8 @@ class TrainerStep {
            std::unique_ptr<torch::optim::Optimizer> optimizer);
   // Each step updates the average, which must outlive this object.
   void average_with(WeightAverage& average) { average_ = &average; }
+  // The context of the trainer's errors, if its rank has changed.
+  void set_context(ErrorContext trainer) { trainer_ = std::move(trainer); }
   // Replaces the wrapper; null drops it.
   void set_model(std::shared_ptr<DistributedDataParallelBase> model) { model_ = std::move(model); }
   // Call both after use(). optimizer() throws UsageError before it.

@@ -15,6 +15,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/data/memory_loader.h"
+#include "lockstep/data/microbatch_plan.h"
 
 namespace lockstep {
 namespace {
@@ -361,7 +362,7 @@ TEST(CurriculumSampler, NamesWrongArguments) {
   const auto refused = [](void (*change)(CurriculumSamplerOptions&), const std::string& value) {
     auto chosen = options();
     change(chosen);
-    expect_refused([&] { make(2, 1, chosen); }, value);
+    expect_refused([&] { make(2, 1, chosen).reset(); }, value);
   };
   refused([](auto& o) { o.start_share = 0; }, "start_share is 0;");
   refused([](auto& o) { o.start_share = -0.5; }, "start_share is -0.5;");
@@ -395,6 +396,11 @@ TEST(CurriculumSampler, NamesWrongCalls) {
   expect_refused([&] { sampler.next(12); }, "a batch of 12 samples");
   expect_refused([&] { sampler.reset(99); }, "a data set of 99 samples, but 100 scores");
   expect_refused([&] { (void)sampler.state_after(10); }, "after 10 steps");
+  expect_refused(
+      [&] {
+        sampler.deal_microbatches(MicrobatchPlan{.microbatches = 4, .size = 2, .run = {2, 4}});
+      },
+      "4 microbatches of 2 samples are not a global_batch_size of 12");
   const auto refused = [&](void (*change)(CurriculumState&), const std::string& value) {
     CurriculumState state = sampler.state_after(0);
     change(state);

@@ -240,8 +240,7 @@ TEST(EpochSampler, RefusesACursorOfAnother) {
   EXPECT_THAT(
       resume({.seed = 8, .samples = kEpochSamples}),
       ThrowsMessage<UsageError>(HasSubstr("rank 1 of 2: the checkpoint's seed is 8, but the "
-                                          "sampler's is 7; make the sampler with seed 8 (--seed 8 "
-                                          "of lockstep train)")));
+                                          "sampler's is 7; use the seed 8")));
   EXPECT_THAT(resume({.seed = 7, .samples = 51}),
               ThrowsMessage<UsageError>(HasSubstr("number of samples is 51")));
   EXPECT_THAT(resume({.seed = 7, .samples_consumed = 51, .samples = kEpochSamples}),

@@ -2,6 +2,9 @@
 // The keeper between an agent and its ranks.
 #include "lockstep/launch/keeper_client.h"
 
+#include <utility>
+#include <variant>
+
 #include "support/process_table.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -23,7 +26,9 @@ using ::testing::ThrowsMessage;
 
 struct Keeper {
   explicit Keeper(std::function<void()> body)
-      : config{.ranks = 2, .body = [body](int, const UniqueFd&) { body(); }},
+      : config{.ranks = 2,
+               .leave_to_parent = [] {},
+               .body = [body](const PlacedRank&, const UniqueFd&) { body(); }},
         keeper(config, memory_kills) {}
 
   // Starts both ranks and waits for their changes until the keeper is lost.
@@ -31,9 +36,10 @@ struct Keeper {
     for (int rank = 0; rank < config.ranks; ++rank) keeper.next_started();
     while (true) next();
   }
-  RankChange next() {
+  RankChange next() { return std::get<RankChange>(next_message()); }
+  KeeperMessage next_message() {
     while (true) {
-      if (const auto change = keeper.next_change()) return *change;
+      if (auto message = keeper.next_message()) return std::move(*message);
       pollfd entry{keeper.descriptor(), POLLIN, 0};
       ::poll(&entry, 1, -1);
     }
@@ -72,6 +78,20 @@ TEST(KeeperClient, TellsThatARankIsStoppedAndHowItEnds) {
   rank.take(keeper.next());
   ASSERT_TRUE(rank.status());
   EXPECT_EQ(rank.status()->signal, SIGKILL);
+}
+
+TEST(KeeperClient, StartsAFurtherRank) {
+  Keeper keeper(wait_until_killed);
+  keeper.keeper.next_started();
+  keeper.keeper.next_started();
+  keeper.keeper.start({.rank = 2, .place = 0});
+  RankProcess further(std::get<StartedRank>(keeper.next_message()));
+  EXPECT_EQ(further.rank(), 2);
+  EXPECT_TRUE(further.take_output()) << "it has streams of its own";
+  further.signal(SIGKILL);
+  const RankChange end = keeper.next();
+  EXPECT_EQ(end.rank, 2);
+  EXPECT_EQ(ExitStatus::from(end.code, end.status).signal, SIGKILL);
 }
 
 TEST(KeeperClient, ReapsWhatRanksLeaveBehindButNotTheRanks) {

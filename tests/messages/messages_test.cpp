@@ -2,14 +2,12 @@
 // The full text of errors as a user reads them, one of each kind: a rank is named once, the news
 // come before the remedy, and nothing is nested. docs/errors.md explains them.
 #include <filesystem>
-#include <functional>
 #include <future>
 #include <limits>
-#include <regex>
 #include <typeinfo>
 
+#include "tests/messages/golden.h"
 #include "tests/support/temporary_folder.h"
-#include "tests/support/thread_group.h"
 #include <gtest/gtest.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
@@ -34,38 +32,6 @@ namespace {
 
 using namespace std::chrono_literals;
 using GroupPtr = std::shared_ptr<ProcessGroup>;
-
-// Process ids, seconds and folders differ from run to run.
-std::string masked(std::string text) {
-  text = std::regex_replace(text, std::regex("pid [0-9]+"), "pid N");
-  text = std::regex_replace(text, std::regex("/[^ ]*/lockstep-test-[A-Za-z0-9]+"), "FOLDER");
-  return std::regex_replace(text, std::regex("[0-9]+\\.[0-9]+ s\\b"), "T s");
-}
-
-std::string message_of(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const Error& error) {
-    return masked(error.what());
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "(no error)";
-}
-
-// The message of rank 0 of `size` ranks that run the function.
-std::string on_rank_0(int size, const std::function<void(GroupPtr)>& act,
-                      ThreadGroupOptions options = {}) {
-  std::string message;
-  run_rank_threads(
-      size,
-      [&](const GroupPtr& group) {
-        const std::string own = message_of([&] { act(group); });
-        if (group->rank() == 0) message = own;
-      },
-      options);
-  return message;
-}
 
 at::Tensor ones(std::int64_t elements = 4) {
   return at::ones({elements});
@@ -339,7 +305,9 @@ TEST(Messages, Files) {
                 [&] { load_state_dict(*torch::nn::Linear(2, 2), read_safetensors(path).tensors); }),
             "the tensors do not fit this module (torch::nn::LinearImpl):\n"
             "  \"weight\" has the shape [4], and the module's is [2, 2]\n"
-            "  \"bias\" is missing");
+            "  \"bias\" is missing; build the net that was saved, take the part of the file that "
+            "has its tensors (state_dict_of(value, \"model\")), or convert them with "
+            "tensor.to(type)");
   std::filesystem::resize_file(path, 40);
   EXPECT_EQ(message_of([&] { read_safetensors(path); }),
             "FOLDER/net.safetensors: its first 8 bytes announce a header of 64 bytes, but "

@@ -40,10 +40,12 @@ using testing::run_processes;
 using testing::run_threads;
 
 // How ranks run: as threads, whose gradients are reduced in backward, or as processes that share
-// memory, where the optimizer reduces them in its step.
+// memory, where the optimizer reduces them in its step. Processes may have one copy of the
+// parameters.
 struct Ranks {
   std::string name;
   std::function<void(int size, const OnRank& function)> run;
+  bool one_copy = false;
 };
 
 void PrintTo(const Ranks& ranks, std::ostream* stream) {
@@ -53,11 +55,20 @@ void PrintTo(const Ranks& ranks, std::ostream* stream) {
 class DividedGradients : public ::testing::TestWithParam<Ranks> {
  protected:
   void run(int size, const OnRank& function) { GetParam().run(size, function); }
+
+  // With a bucket for each parameter.
+  DistributedDataParallelOptions options() const {
+    return {.bucket_cap_mb = 0,
+            .first_bucket_mb = 0,
+            .whole_gradients = false,
+            .one_copy_per_host = GetParam().one_copy};
+  }
 };
 
 INSTANTIATE_TEST_SUITE_P(Ranks, DividedGradients,
                          ::testing::Values(Ranks{"threads", run_threads},
-                                           Ranks{"processes", run_processes}),
+                                           Ranks{"processes", run_processes},
+                                           Ranks{"one_copy", run_processes, true}),
                          [](const auto& info) { return info.param.name; });
 
 // A layer that only some ranks use, one that none uses, and one in channels_last.
@@ -91,11 +102,9 @@ void expect_same(const Net& one, const Net& other) {
 // whole ones by an optimizer that is not.
 template <class Net>
 struct Both {
-  explicit Both(const std::shared_ptr<ProcessGroup>& group,
-                DistributedDataParallelOptions options = {.bucket_cap_mb = 0, .first_bucket_mb = 0})
-      : whole_model(whole, group, options) {
+  Both(const std::shared_ptr<ProcessGroup>& group, const DistributedDataParallelOptions& options)
+      : whole_model(whole, group, testing::kManyBuckets) {
     testing::copy_state(*divided, *whole);
-    options.whole_gradients = false;
     model = DistributedDataParallel<Net>(divided, group, options);
     optimizer = std::make_unique<Adam>(model, 0.01);
     whole_optimizer = std::make_unique<Adam>(whole->parameters(), 0.01);
@@ -131,8 +140,8 @@ struct Both {
 };
 
 TEST_P(DividedGradients, LeaveUnusedParametersAlone) {
-  run(3, [](const std::shared_ptr<ProcessGroup>& group) {
-    Both<Branching> both(group);
+  run(3, [this](const std::shared_ptr<ProcessGroup>& group) {
+    Both<Branching> both(group, options());
     const at::Tensor x = testing::values({2, 3, 6, 6}) + group->rank();
     for (int step = 0; step < 4; ++step) {
       both.each([&](auto& model, Adam& optimizer) {
@@ -148,8 +157,8 @@ TEST_P(DividedGradients, LeaveUnusedParametersAlone) {
 }
 
 TEST_P(DividedGradients, AccumulateUnderNoSync) {
-  run(2, [](const std::shared_ptr<ProcessGroup>& group) {
-    Both<Mlp> both(group);
+  run(2, [this](const std::shared_ptr<ProcessGroup>& group) {
+    Both<Mlp> both(group, options());
     const at::Tensor x = testing::values({4, 6}) + group->rank();
     for (int step = 0; step < 3; ++step) {
       both.each([&](auto& model, Adam& optimizer) {
@@ -167,8 +176,8 @@ TEST_P(DividedGradients, AccumulateUnderNoSync) {
 }
 
 TEST_P(DividedGradients, AreClippedLikeWholeOnes) {
-  run(2, [](const std::shared_ptr<ProcessGroup>& group) {
-    Both<Mlp> both(group);
+  run(2, [this](const std::shared_ptr<ProcessGroup>& group) {
+    Both<Mlp> both(group, options());
     const at::Tensor x = testing::values({4, 6}) + group->rank();
     for (int step = 0; step < 4; ++step) {
       std::vector<double> norms;
@@ -185,8 +194,8 @@ TEST_P(DividedGradients, AreClippedLikeWholeOnes) {
 }
 
 TEST_P(DividedGradients, AreUnscaledInTheStep) {
-  run(2, [](const std::shared_ptr<ProcessGroup>& group) {
-    Both<Mlp> both(group);
+  run(2, [this](const std::shared_ptr<ProcessGroup>& group) {
+    Both<Mlp> both(group, options());
     const at::Tensor x = testing::values({4, 6}) + group->rank();
     both.each([&](auto& model, Adam& optimizer) {
       GradScaler scaler({.init_scale = 8});
@@ -204,8 +213,8 @@ TEST_P(DividedGradients, AreUnscaledInTheStep) {
 }
 
 TEST_P(DividedGradients, MayBeReplacedBeforeTheStep) {
-  run(2, [](const std::shared_ptr<ProcessGroup>& group) {
-    Both<Mlp> both(group);
+  run(2, [this](const std::shared_ptr<ProcessGroup>& group) {
+    Both<Mlp> both(group, options());
     const at::Tensor x = testing::values({4, 6}) + group->rank();
     for (int step = 0; step < 3; ++step) {
       both.take_step(x, [](auto& model) {
@@ -220,8 +229,8 @@ TEST_P(DividedGradients, MayBeReplacedBeforeTheStep) {
 }
 
 TEST_P(DividedGradients, AreMeansAfterTheStep) {
-  run(2, [](const std::shared_ptr<ProcessGroup>& group) {
-    Both<Mlp> both(group);
+  run(2, [this](const std::shared_ptr<ProcessGroup>& group) {
+    Both<Mlp> both(group, options());
     const at::Tensor x = testing::values({4, 6}) + group->rank();
     for (int step = 0; step < 3; ++step) {
       both.take_step(x);
@@ -237,9 +246,15 @@ TEST_P(DividedGradients, AreMeansAfterTheStep) {
   });
 }
 
-TEST_P(DividedGradients, AreWholeWithAHook) {
-  run(2, [](const std::shared_ptr<ProcessGroup>& group) {
-    Both<Mlp> both(group);
+TEST_P(DividedGradients, AreWholeWithAHookWhichOneCopyRefuses) {
+  run(2, [this](const std::shared_ptr<ProcessGroup>& group) {
+    Both<Mlp> both(group, options());
+    if (options().one_copy_per_host) {
+      EXPECT_THAT(message_of<UsageError>(
+                      [&] { both.model->register_comm_hook(bf16_compress_hook(group)); }),
+                  HasSubstr("with one_copy_per_host the ranks have one copy"));
+      return;
+    }
     both.model->register_comm_hook(bf16_compress_hook(group));
     const at::Tensor x = testing::values({4, 6}) + group->rank();
     for (int step = 0; step < 3; ++step) both.take_step(x);
@@ -248,8 +263,8 @@ TEST_P(DividedGradients, AreWholeWithAHook) {
 }
 
 TEST_P(DividedGradients, FollowTheOthersInJoin) {
-  run(3, [](const std::shared_ptr<ProcessGroup>& group) {
-    Both<Mlp> both(group);
+  run(3, [this](const std::shared_ptr<ProcessGroup>& group) {
+    Both<Mlp> both(group, options());
     const at::Tensor x = testing::values({4, 6}) + group->rank();
     both.each([&](auto& model, Adam& optimizer) {
       const auto follow = [&] {
@@ -271,11 +286,11 @@ TEST_P(DividedGradients, FollowTheOthersInJoin) {
 }
 
 TEST_P(DividedGradients, ThatAreNotFiniteAreNamedOnEveryRank) {
-  run(3, [](const std::shared_ptr<ProcessGroup>& group) {
+  run(3, [this](const std::shared_ptr<ProcessGroup>& group) {
     Mlp net;
-    DistributedDataParallel model(
-        net, group,
-        {.bucket_cap_mb = 0, .first_bucket_mb = 0, .check_finite = true, .whole_gradients = false});
+    DistributedDataParallelOptions checked = options();
+    checked.check_finite = true;
+    DistributedDataParallel model(net, group, checked);
     Adam optimizer(model, 0.01);
     at::Tensor x = testing::values({4, 6});
     model(x).square().mean().backward();
@@ -287,9 +302,9 @@ TEST_P(DividedGradients, ThatAreNotFiniteAreNamedOnEveryRank) {
 }
 
 TEST_P(DividedGradients, RefuseASecondBackwardWithoutZeroGrad) {
-  run(2, [](const std::shared_ptr<ProcessGroup>& group) {
+  run(2, [this](const std::shared_ptr<ProcessGroup>& group) {
     Mlp net;
-    DistributedDataParallel model(net, group, {.whole_gradients = false});
+    DistributedDataParallel model(net, group, options());
     Adam optimizer(model, 0.01);
     const at::Tensor x = testing::values({4, 6});
     const auto backward = [&] { model(x).square().mean().backward(); };
@@ -305,9 +320,9 @@ TEST_P(DividedGradients, RefuseASecondBackwardWithoutZeroGrad) {
 }
 
 TEST_P(DividedGradients, NeedAnOptimizerForThem) {
-  run(2, [](const std::shared_ptr<ProcessGroup>& group) {
+  run(2, [this](const std::shared_ptr<ProcessGroup>& group) {
     Mlp net;
-    DistributedDataParallel model(net, group, {.whole_gradients = false});
+    DistributedDataParallel model(net, group, options());
     torch::optim::Adam optimizer(net->parameters(), 0.01);
     const auto backward = [&] { model(testing::values({4, 6})).square().mean().backward(); };
     backward();
@@ -317,8 +332,8 @@ TEST_P(DividedGradients, NeedAnOptimizerForThem) {
 }
 
 TEST_P(DividedGradients, GroupsKeepTheirOptionsAndAPartOfTheModelCanBeLeftOut) {
-  run(2, [](const std::shared_ptr<ProcessGroup>& group) {
-    Both<Mlp> both(group);
+  run(2, [this](const std::shared_ptr<ProcessGroup>& group) {
+    Both<Mlp> both(group, options());
     const auto groups_of = [](const Mlp& net) {
       const auto parameters = net->parameters();
       std::vector<torch::optim::OptimizerParamGroup> groups;

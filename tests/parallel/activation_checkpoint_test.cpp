@@ -23,6 +23,8 @@
 #include "lockstep/core/error.h"
 #include "lockstep/libtorch_compat.h"
 #include "lockstep/parallel/data_parallel.h"
+#include "lockstep/parallel/dropout.h"
+#include "lockstep/parallel/microbatch.h"
 #include "lockstep/parallel/sync_batch_norm.h"
 
 namespace lockstep::testing {
@@ -301,6 +303,22 @@ struct RepeatedNormsImpl : torch::nn::Module {
   std::vector<torch::nn::Sequential> blocks;
 };
 TORCH_MODULE(RepeatedNorms);
+
+// A Dropout of ours is keyed by the microbatch and by the number of the draw.
+TEST(Checkpoint, DrawsTheNumbersOfItsMicrobatchAgain) {
+  torch::nn::Sequential net(torch::nn::Linear(8, 64), lockstep::Dropout(0.5),
+                            torch::nn::Linear(64, 4));
+  const auto gradient = [&](const auto& forward) {
+    net->zero_grad();
+    const MicrobatchScope scope({.seed = 1, .step = 2, .index = 3});
+    forward(torch::ones({16, 8})).sum().backward();
+    return net->parameters().front().grad().clone();
+  };
+  const auto compute = [&](const Tensor& input) { return net->forward(input); };
+  const Tensor expected = gradient(compute);
+  EXPECT_TRUE(
+      gradient([&](const Tensor& input) { return checkpoint(compute, input); }).equal(expected));
+}
 
 TEST(Checkpoint, UpdatesBuffersOnce) {
   expect_same_bits(trained(RepeatedNorms(true), values({7, 6})),

@@ -2,14 +2,17 @@
 // The launcher's store with good, large and malformed requests.
 #include "lockstep/rendezvous/local_store_server.h"
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <random>
 #include <stop_token>
 #include <thread>
 #include <vector>
 
 #include "support/private_tmpdir.h"
+#include "support/process_table.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -108,6 +111,38 @@ TEST(LocalStore, GetNamesTheKeyAtItsDeadlineAndTheStoreGoesOn) {
               ThrowsMessage<TimeoutError>(HasSubstr("\"never\" within 20 ms")));
   store.set("never", "after all");
   EXPECT_EQ(store.get("never", soon()), "after all");
+}
+
+TEST(LocalStore, EndsWaitsForDroppedKeys) {
+  LocalStoreServer server;
+  const auto serve_until = [&](const std::function<bool()>& done) {
+    while (!done()) {
+      pollfd entry{server.descriptor(), POLLIN, 0};
+      ::poll(&entry, 1, 10);
+      server.serve();
+    }
+  };
+  const auto get_ends = [&](const char* key, const std::function<void()>& meanwhile) {
+    std::atomic<bool> ended = false;
+    std::jthread waiting([&] {
+      EXPECT_THROW(LocalStore(server.path()).get(key, soon()), BackendError) << key;
+      ended = true;
+    });
+    meanwhile();
+    serve_until([&] { return ended.load(); });
+  };
+  server.set("old/set", "1");
+  server.set("older", "2");
+  get_ends("old/waiting", [&] {
+    // The connection has been accepted and waits.
+    const int before = testing::count_descriptors();
+    serve_until([&] { return testing::count_descriptors() > before; });
+    server.serve();
+    server.drop("old/");
+  });
+  get_ends("old/set", [] {});
+  EXPECT_EQ(server.value("older"), "2");
+  EXPECT_FALSE(server.value("old/set"));
 }
 
 TEST(LocalStore, AddsFromManyThreads) {

@@ -27,6 +27,7 @@
 
 #include "lockstep/core/deadline.h"
 #include "lockstep/core/file/remove_folder.h"
+#include "lockstep/core/process/cpu.h"
 #include "lockstep/core/trace_span.h"
 #include "lockstep/core/unique_fd.h"
 
@@ -168,6 +169,7 @@ class RankLauncher {
     state.board = board_;
     state.looks_for_leaks = rank == launch_ % size_;
     for (auto& sibling : children_) sibling.socket.reset();
+    renew_libtorchs_threads();  // tests in this process may have set their number
     if (!state.reader.read_some(state.socket)) ::_exit(1);
     state.reader.next();
     Rank self(state);

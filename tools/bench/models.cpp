@@ -181,6 +181,8 @@ std::string_view name(OptimizerKind kind) {
       return "sharded";
     case OptimizerKind::divided:
       return "divided";
+    case OptimizerKind::one_copy:
+      return "one-copy";
   }
   return "unknown";
 }

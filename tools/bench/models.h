@@ -18,11 +18,11 @@ namespace lockstep::bench {
 
 // torch: libtorch's own optimizers. fused: the optimizers of lockstep::optim. sharded: the same,
 // sharded over the ranks of a DistributedDataParallel. divided: sharded, with whole_gradients =
-// false.
-enum class OptimizerKind : std::uint8_t { torch, fused, sharded, divided };
+// false. one_copy: sharded, with one_copy_per_host.
+enum class OptimizerKind : std::uint8_t { torch, fused, sharded, divided, one_copy };
 
 constexpr bool is_sharded(OptimizerKind kind) {
-  return kind == OptimizerKind::sharded || kind == OptimizerKind::divided;
+  return kind != OptimizerKind::torch && kind != OptimizerKind::fused;
 }
 
 std::string_view name(OptimizerKind kind);

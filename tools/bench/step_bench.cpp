@@ -46,7 +46,8 @@ Training train_together(const TrainingStep& step, const std::shared_ptr<ProcessG
   return Training(step, [&](torch::nn::Sequential& net) -> Training::Wrapped {
     DistributedDataParallel model(net, group,
                                   {.check_finite = step.check_finite,
-                                   .whole_gradients = step.optimizer != OptimizerKind::divided});
+                                   .whole_gradients = step.optimizer != OptimizerKind::divided,
+                                   .one_copy_per_host = step.optimizer == OptimizerKind::one_copy});
     register_hook(model, step.comm_hook, group);
     return {[model](const at::Tensor& input) { return model(input); }, model.ptr()};
   });

@@ -124,11 +124,12 @@ void BenchCommand::describe(::CLI::App& app) {
       *step_, "--optimizer", optimizers,
       reader_of<Optimizer>(
           "--optimizer",
-          {Optimizer::torch, Optimizer::fused, Optimizer::sharded, Optimizer::divided},
-          "torch, fused, sharded or divided, or several, as in torch,sharded"),
+          {Optimizer::torch, Optimizer::fused, Optimizer::sharded, Optimizer::divided,
+           Optimizer::one_copy},
+          "torch, fused, sharded, divided or one-copy, or several, as in torch,sharded"),
       "Optimizer: libtorch's (torch), lockstep::optim's (fused), sharded over the ranks "
-      "(sharded), or sharded with whole_gradients = false (divided); several alternate, as in "
-      "torch,sharded (default: torch)")
+      "(sharded), sharded with whole_gradients = false (divided), or sharded with "
+      "one_copy_per_host (one-copy); several alternate, as in torch,sharded (default: torch)")
       ->allow_extra_args(false)
       ->type_name("OPTIMIZERS");
   using Amp = bench::AmpKind;

@@ -27,6 +27,7 @@
 #include "tools/cli/reference.h"
 #include "tools/cli/run_command.h"
 #include "tools/cli/train_command.h"
+#include "tools/cli/verify_command.h"
 #include "tools/recipes/local_training.h"
 
 namespace lockstep::cli {
@@ -86,6 +87,7 @@ int main(int argc, char** argv) {
   RunCommand run;
   TrainCommand train;
   CompareCommand compare;
+  VerifyCommand verify;
   BenchCommand bench;
   DoctorCommand doctor;
   CheckpointCommand checkpoint;
@@ -100,6 +102,7 @@ int main(int argc, char** argv) {
   }
   ::CLI::App& train_app = describe("train", train);
   ::CLI::App& compare_app = describe("compare", compare);
+  ::CLI::App& verify_app = describe("verify", verify);
   ::CLI::App& bench_app = describe("bench", bench);
   ::CLI::App& doctor_app = describe("doctor", doctor);
   ::CLI::App& checkpoint_app = describe("checkpoint", checkpoint);
@@ -109,11 +112,13 @@ int main(int argc, char** argv) {
   }
   describe_settings(train_app);
   describe_settings(compare_app);
+  describe_settings(verify_app);
   try {
     try {
       std::vector<std::string> expanded = arguments;
       if (verb == train_app.get_name()) expanded = expand_settings(arguments, train_app);
       if (verb == compare_app.get_name()) expanded = expand_settings(arguments, compare_app);
+      if (verb == verify_app.get_name()) expanded = expand_settings(arguments, verify_app);
       // The parser takes arguments from the back.
       std::ranges::reverse(expanded);
       app.parse(expanded);
@@ -123,6 +128,7 @@ int main(int argc, char** argv) {
       print_answer(app, error);
       return 0;
     }
+    if (verify_app.parsed()) return verify.run();
     if (bench_app.parsed()) return bench.run();
     if (doctor_app.parsed()) return doctor.run();
     if (checkpoint_app.parsed()) return checkpoint.run();

@@ -35,19 +35,16 @@ void replace_all(std::string& text, std::string_view mark, const std::string& by
   }
 }
 
-// Returns the folder above bin/, in which Lockstep is installed. UsageError in a build folder,
-// whose package lacks the list of its targets until it is installed.
+// Returns the folder above bin/, in which Lockstep is installed. UsageError in tools/cli/ of a
+// build folder: only an installation has a package that lists its targets.
 fs::path installed_prefix() {
-  const fs::path folder = fs::path(this_program()).parent_path();  // tools/cli of the build's
-  const fs::path build = folder.parent_path().parent_path();
-  std::error_code ignored;
-  if (folder.filename() != "cli" || !fs::exists(build / "lockstepConfig.cmake", ignored)) {
-    return folder.parent_path();
-  }
+  const fs::path folder = fs::path(this_program()).parent_path();
+  const fs::path above = folder.parent_path();
+  if (folder.filename() != "cli" || above.filename() != "tools") return above;
   throw UsageError(
       fmt::format("this command is in the build folder {0}, where a project cannot find Lockstep; "
                   "install it with cmake --install {0} --prefix DIR, then use DIR/bin/lockstep new",
-                  build.string()));
+                  above.parent_path().string()));
 }
 
 }  // namespace

@@ -24,6 +24,7 @@ inline constexpr std::array kVerbs{
     Verb{"run", "Start a program as several ranks on this machine", false},
     Verb{"train", "Train one of the recipes"},
     Verb{"compare", "Train a recipe in several modes, one after another, and compare them"},
+    Verb{"verify", "Train a recipe on several numbers of ranks, and compare the bits"},
     Verb{"bench", "Measure collectives and training steps"},
     Verb{"doctor", "Report anything that would prevent training on this machine"},
     Verb{"checkpoint", "Inspect, verify, diff and export files of tensors and checkpoints"},

@@ -20,6 +20,7 @@
 #include "lockstep/launch/console.h"
 #include "lockstep/launch/orphans.h"
 #include "lockstep/launch/restarts.h"
+#include "lockstep/rendezvous/elastic_board.h"
 #include "tools/cli/help.h"
 #include "tools/cli/option_values.h"
 #include "tools/cli/print.h"
@@ -30,6 +31,11 @@ namespace {
 // Seconds; 0 kills at once.
 constexpr Range<double> kGraces{0, 1e6};
 constexpr Range<int> kRestarts{0, 1'000'000};
+constexpr Range<double> kHangTimeouts{0.1, 1e6};
+
+std::chrono::milliseconds in_milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
+}
 
 bool is_gpu(const std::string& name) {
   constexpr std::string_view kPrefix = "nvidia";
@@ -104,8 +110,18 @@ void RunCommand::describe(::CLI::App& app) {
       ->type_name("SECONDS");
   add_number(app, "--max-restarts,--max_restarts", max_restarts, kRestarts,
              fmt::format("Number of times that all ranks are started again when one has failed; "
-                         "the program continues from its checkpoints (default: {})",
-                         max_restarts));
+                         "the program continues from its checkpoints (default: 0). With --elastic, "
+                         "also the number of replacements that are started (default: {})",
+                         ElasticOptions().replacements));
+  app.add_option("--elastic", elastic,
+                 "When a rank fails, let the others go on and start a replacement, as long as MIN "
+                 "ranks are left; for programs that train with microbatches (default: end the job)")
+      ->type_name("MIN:MAX");
+  add_number(app, "--hang-timeout,--hang_timeout", hang_timeout, kHangTimeouts,
+             "With --elastic, the time without progress after which a rank that keeps the others "
+             "waiting is killed (default: none)")
+      ->type_name("SECONDS")
+      ->needs("--elastic");
   app.option_defaults()->group("Output");
   app.add_flag("--no-prefix", no_prefix,
                "Lines of output without the prefix [rank N] (default: with it)");
@@ -122,6 +138,8 @@ void RunCommand::describe(::CLI::App& app) {
   app.add_option("PROGRAM", program,
                  "Program to run, with the arguments that follow it; -- may precede it");
   add_examples(app, {{"lockstep run -n 4 ./train", "Train with four ranks on this machine"},
+                     {"lockstep run -n 4 --elastic 1:4 ./train",
+                      "Go on without a rank that fails, and replace it"},
                      {"lockstep run --nnodes 2 --node-rank 0 --rdzv-endpoint node0:29400 ./train",
                       "Train on two machines; the other one gives --node-rank 1"}});
 }
@@ -161,13 +179,40 @@ std::optional<Node> RunCommand::node() const {
   return Node{.number = *node_rank, .nodes = nodes, .host = store->host, .port = store->port};
 }
 
+std::optional<ElasticOptions> RunCommand::elastic_options(int count) const {
+  if (elastic.empty()) return std::nullopt;
+  const auto colon = elastic.find(':');
+  const auto least = parse_number(elastic.substr(0, colon), kCounts);
+  const auto most =
+      colon == std::string::npos ? std::nullopt : parse_number(elastic.substr(colon + 1), kCounts);
+  if (!least || !most || *least > count || count > *most) {
+    throw UsageError(fmt::format(
+        "--elastic \"{}\": give the least and the greatest number of ranks, as in 1:{}, with the "
+        "{} ranks of --nproc-per-node between them",
+        elastic, count, count));
+  }
+  if (count > ElasticBoard::kMostMembers) {
+    throw UsageError(fmt::format("--elastic {} and {} ranks: an elastic job has at most {}",
+                                 elastic, count, ElasticBoard::kMostMembers));
+  }
+  if (nodes > 1) {
+    throw UsageError(fmt::format("--elastic {} and --nnodes {}: an elastic job has one machine",
+                                 elastic, nodes));
+  }
+  ElasticOptions options{.least = *least};
+  if (max_restarts) options.replacements = *max_restarts;
+  if (hang_timeout) options.hang_timeout = in_milliseconds(*hang_timeout);
+  return options;
+}
+
 int RunCommand::run() const {
   if (program.empty()) throw UsageError("name a program to run");
   AgentOptions options;
   options.program = program;
   options.ranks = parse_ranks(ranks);
   options.node = node();
-  RestartOptions restarts{.max_restarts = max_restarts};
+  options.elastic = elastic_options(options.ranks);
+  RestartOptions restarts{.max_restarts = max_restarts.value_or(0)};
   if (!secret_file.empty()) {
     restarts.secret = read_secret(secret_file);
     options.environment.emplace_back(kSecretFileVariable,
@@ -177,12 +222,12 @@ int RunCommand::run() const {
     restarts.secret = read_secret(*secret_fd);
     options.environment.emplace_back(kSecretFdVariable, std::to_string(*secret_fd));
   }
-  if (options.node && max_restarts > 0 && restarts.secret.empty()) {
+  if (options.node && restarts.max_restarts > 0 && restarts.secret.empty()) {
     restarts.secret = secret_of_environment();
   }
   options.threads = threads;
   if (stop_grace) {
-    options.stop_grace = std::chrono::milliseconds(static_cast<std::int64_t>(*stop_grace * 1000));
+    options.stop_grace = in_milliseconds(*stop_grace);
     options.interrupt_grace = options.stop_grace;
   }
   options.prefix = !no_prefix;

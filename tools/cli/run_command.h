@@ -22,7 +22,10 @@ struct RunCommand {
   std::optional<int> secret_fd;
   std::optional<int> threads;
   std::optional<double> stop_grace;
-  int max_restarts = 0;
+  // MIN:MAX, as typed; empty if the job is not elastic.
+  std::string elastic;
+  std::optional<double> hang_timeout;
+  std::optional<int> max_restarts;
   bool no_prefix = false;
   bool standalone = false;
   std::string log_dir;
@@ -42,6 +45,8 @@ struct RunCommand {
  private:
   // Returns this machine's place among the machines; nullopt if there is one machine.
   std::optional<Node> node() const;
+  // nullopt if the job is not elastic.
+  std::optional<ElasticOptions> elastic_options(int count) const;
 };
 
 // Reads --nproc-per-node: "3", "auto" (one rank per GPU, or per core if there is no GPU), "gpu" or

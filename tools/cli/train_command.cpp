@@ -13,6 +13,7 @@
 #include "lockstep/core/environment.h"
 #include "lockstep/core/file/whole_file.h"
 #include "lockstep/core/process/cpu.h"
+#include "lockstep/rendezvous/elastic_job.h"
 #include "lockstep/rendezvous/rendezvous.h"
 #include "lockstep/train/terminal_log.h"
 #include "lockstep/train/trace.h"
@@ -119,6 +120,10 @@ void TrainCommand::describe(::CLI::App& app) {
       kCurriculumSteps,
       "Number of steps before the first that draws from all images (default: half of all steps)")
       ->needs("--curriculum");
+  add_number(app, "--microbatches", options.trainer.microbatches, kMicrobatches,
+             "Number of microbatches of which the batch of a step consists, so that the trained "
+             "net has the same bits on any number of ranks up to this one; --batch-size then "
+             "counts the samples of a microbatch (default: batches are not divided)");
   const auto set_amp = [&](const std::string& name) { options.trainer.amp = find_amp(name); };
   choose_from(
       app.add_option_function<std::string>(
@@ -163,6 +168,11 @@ int TrainCommand::run(const std::vector<std::string>& arguments) const {
   LaunchRequest request{
       .mode = options.trainer.mode, .ranks = ranks, .default_ranks = available_cores()};
   if (member) request.world_size = member->world_size;
+  if (ElasticJob::of_this_process()) {
+    // Its ranks change: a single one trains as one of several, too.
+    if (!member) request.world_size = 1;
+    if (request.mode == TrainingMode::automatic) request.mode = TrainingMode::distributed;
+  }
   const int gpus = flags.device == "cpu" ? 0 : usable_gpus();
   if (gpus > 0) request.default_ranks = gpus;
   const LaunchPlan plan = plan_launch(request);
@@ -171,14 +181,17 @@ int TrainCommand::run(const std::vector<std::string>& arguments) const {
   options.trainer.mode = plan.mode;
   options.trainer.data_parallel.replicas = plan.replicas;
   double& scale = options.trainer.lr_scale;
-  if (flags.scale_learning_rate && scale == 1) scale = parts;
+  if (flags.scale_learning_rate && scale == 1) {
+    const std::int64_t microbatches = options.trainer.microbatches;
+    scale = static_cast<double>(microbatches > 0 ? microbatches : parts);
+  }
   if (report) options.on_course = report_writer(arguments, !member || member->rank == 0);
   check_recipe_options(recipe, options, parts);
 
   const int local_rank = member ? member->local_rank : 0;
   const TrainResult result = plan.start_ranks ? start_ranks(arguments, plan.ranks)
                                               : train_here(std::move(options), local_rank);
-  if (member && member->rank != 0) return 0;
+  if (member && !result.is_of_rank_0) return 0;
   if (!plan.start_ranks && started_by_local_training()) {
     hand_over(result);
     return 0;

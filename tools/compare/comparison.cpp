@@ -72,34 +72,26 @@ std::string title(const Run& run) {
 }
 
 // The options of `lockstep train` for one run.
-std::vector<std::string> train_arguments(const Recipe& recipe, const Run& run,
-                                         const ComparisonOptions& options,
-                                         double learning_rate_scale) {
-  const RecipeOptions& training = options.training;
-  std::vector<std::string> arguments{recipe.name,
-                                     "--mode",
-                                     std::string(mode_name(run.mode)),
-                                     "--ranks",
-                                     std::to_string(run.ranks),
-                                     "--global-batch-size",
-                                     std::to_string(run.global_batch_size),
-                                     "--seed",
-                                     std::to_string(training.seed),
-                                     "--lr-scale",
-                                     fmt::format("{}", learning_rate_scale)};
+std::vector<std::string> arguments_of_run(const Recipe& recipe, const Run& run,
+                                          const ComparisonOptions& options,
+                                          double learning_rate_scale) {
+  std::vector<std::string> arguments = train_arguments(options.training);
+  arguments.push_back(recipe.name);
   const auto add = [&](const char* option, const std::string& value) {
     arguments.emplace_back(option);
     arguments.push_back(value);
   };
-  if (training.epochs) add("--epochs", std::to_string(*training.epochs));
-  if (training.learning_rate) add("--lr", fmt::format("{}", *training.learning_rate));
-  if (training.data_folder) add("--data", training.data_folder->string());
-  if (training.image_size) add("--image-size", std::to_string(*training.image_size));
-  if (training.workers) add("--workers", std::to_string(*training.workers));
+  add("--mode", std::string(mode_name(run.mode)));
+  add("--ranks", std::to_string(run.ranks));
+  add("--global-batch-size", std::to_string(run.global_batch_size));
+  add("--lr-scale", fmt::format("{}", learning_rate_scale));
   if (options.device) add("--device", *options.device);
   if (run.mode == TrainingMode::distributed) {
     add("--backend", options.backend);
     add("--timeout", fmt::format("{}", options.timeout.count() / 1000.0));
+    if (options.training.trainer.distributed.one_copy_per_host && run.ranks > 1) {
+      arguments.emplace_back("--one-copy");
+    }
   }
   return arguments;
 }
@@ -130,7 +122,7 @@ class Trainings {
   TrainResult train(const Run& run) const {
     LocalTrainingOptions training;
     training.program = options_.train_program;
-    for (auto& argument : train_arguments(recipe_, run, options_, learning_rate_scale(run))) {
+    for (auto& argument : arguments_of_run(recipe_, run, options_, learning_rate_scale(run))) {
       training.program.push_back(std::move(argument));
     }
     training.ranks = run.processes();

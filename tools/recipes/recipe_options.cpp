@@ -36,7 +36,32 @@ void check_recipe_options(const Recipe& recipe, const RecipeOptions& options, in
                     "comparison of ranks, or train with ddp",
                     mode_name(trainer.mode)));
   }
-  resolve_batch_sizes(options.batch_size, options.global_batch_size, recipe.batch_size, parts);
+  if (trainer.distributed.one_copy_per_host && has_one_net) {
+    throw UsageError(
+        fmt::format("{} training is one process, with one copy of the net; leave out the one copy "
+                    "of several ranks, or train with ddp",
+                    mode_name(trainer.mode)));
+  }
+  if (trainer.distributed.one_copy_per_host && trainer.check_in_sync != 0) {
+    throw UsageError(
+        "ranks with one copy of the net have only parts of the gradients, so they cannot be "
+        "compared; leave out the one copy, or the comparison of ranks");
+  }
+  const std::int64_t microbatches = trainer.microbatches;
+  if (microbatches != 0) require_within("microbatches", std::optional(microbatches), kMicrobatches);
+  if (microbatches > 0 && microbatches < parts) {
+    throw UsageError(
+        fmt::format("{} microbatches cannot be divided among {} ranks or replicas; "
+                    "give at least one for each",
+                    microbatches, parts));
+  }
+  if (microbatches > 0 && options.curriculum) {
+    throw UsageError(
+        "the scores of a curriculum are computed with the threads of a rank, whose number may "
+        "decide their last bits; leave out the microbatches");
+  }
+  resolve_batch_sizes(options.batch_size, options.global_batch_size, recipe.batch_size,
+                      microbatches > 0 ? static_cast<int>(microbatches) : parts);
   require_within("epochs", options.epochs, kEpochs);
   if (trainer.check_in_sync != 0) {
     require_within("check_in_sync", std::optional(trainer.check_in_sync), kStepIntervals);
@@ -88,6 +113,20 @@ void check_recipe_options(const Recipe& recipe, const RecipeOptions& options, in
                     "the workers",
                     recipe.name));
   }
+}
+
+std::vector<std::string> train_arguments(const RecipeOptions& options) {
+  std::vector<std::string> arguments{"--seed", std::to_string(options.seed)};
+  const auto add = [&](const char* option, const std::string& value) {
+    arguments.emplace_back(option);
+    arguments.push_back(value);
+  };
+  if (options.epochs) add("--epochs", std::to_string(*options.epochs));
+  if (options.learning_rate) add("--lr", fmt::format("{}", *options.learning_rate));
+  if (options.data_folder) add("--data", options.data_folder->string());
+  if (options.image_size) add("--image-size", std::to_string(*options.image_size));
+  if (options.workers) add("--workers", std::to_string(*options.workers));
+  return arguments;
 }
 
 std::filesystem::path data_path(const Recipe& recipe, const RecipeOptions& options) {

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <c10/core/ScalarType.h>
 
@@ -28,6 +29,7 @@ constexpr Range<std::int64_t> kStepIntervals{1, std::numeric_limits<std::int64_t
 // std::int64_t.
 constexpr Range<std::int64_t> kBatchSizes{1, 1'000'000'000};
 constexpr Range<std::int64_t> kGlobalBatchSizes{1, 100'000'000'000'000};
+constexpr Range<std::int64_t> kMicrobatches{1, 32'768};
 // Rates that still fit a float after scaling, and after Adam's division.
 constexpr Range<double> kLearningRates{1e-30, 1e30};
 constexpr Range<double> kLearningRateScales{1, 1e6};
@@ -81,8 +83,12 @@ struct RecipeOptions {
 
 // UsageError for impossible options, so that it comes before ranks are started. Reads no data, and
 // checks only the extension of save_file. `parts` is the number of ranks or replicas that share a
-// batch.
+// batch; with trainer.microbatches, it is these that batches are divided into.
 void check_recipe_options(const Recipe& recipe, const RecipeOptions& options, int parts);
+
+// Returns the options of `lockstep train` for the seed, the epochs, the learning rate and the data;
+// those of ranks, batches and the Trainer are the caller's.
+std::vector<std::string> train_arguments(const RecipeOptions& options);
 
 // Returns where the recipe finds its data; empty if it reads none.
 std::filesystem::path data_path(const Recipe& recipe, const RecipeOptions& options);

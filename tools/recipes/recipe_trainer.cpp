@@ -52,15 +52,23 @@ TrainerSchedule warm_up(double scale) {
   };
 }
 
+// Whether each rank updates a part of the parameters. With microbatches every rank has the whole
+// gradients anyway.
+bool shards_optimizer(const Recipe& recipe, const TrainerOptions& options) {
+  if (options.mode != TrainingMode::distributed) return false;
+  return options.distributed.one_copy_per_host ||
+         (recipe.shards_optimizer && options.microbatches == 0);
+}
+
 TrainerOptions trainer_options(const Recipe& recipe, const RecipeOptions& options,
                                const TrainResult& start, const ProcessGroup& group) {
   TrainerOptions made = options.trainer;
   const bool distributed = made.mode == TrainingMode::distributed;
   made.epochs = start.epochs;
   if (made.lr_scale != 1) made.lr_schedule = warm_up(made.lr_scale);
-  // Gives a batch the statistics that it has in one process.
-  made.sync_batchnorm = distributed;
-  made.shard_optimizer = recipe.shards_optimizer && distributed;
+  // Gives a batch the statistics that it has in one process; a microbatch has them anyway.
+  made.sync_batchnorm = distributed && made.microbatches == 0;
+  made.shard_optimizer = shards_optimizer(recipe, made);
   // A rank that updates a part of the parameters needs only the gradients of that part, unless
   // ranks compare gradients.
   made.distributed.whole_gradients = !made.shard_optimizer || made.check_in_sync > 0;
@@ -90,7 +98,7 @@ RecipeTrainer::RecipeTrainer(const Recipe& recipe, torch::nn::Sequential net,
       }()) {
   group_of_norms_ = group_of_norms(*net);
   const auto& wrapper = trainer_.model().distributed();
-  const bool shards = recipe.shards_optimizer && wrapper;
+  const bool shards = wrapper && shards_optimizer(recipe, options.trainer);
   trainer_.optimize_with(recipe.make_optimizer(
       {distinct_parameters(*net), shards ? wrapper.ptr().get() : nullptr}, start.learning_rate));
 }
@@ -110,7 +118,7 @@ void RecipeTrainer::check_statistics() const {
 std::uint64_t RecipeTrainer::bytes_moved() const {
   const auto& model = trainer_.model();
   if (model.distributed()) {
-    return group_->bytes_sent() + (group_of_norms_ ? group_of_norms_->bytes_sent() : 0);
+    return group().bytes_sent() + (group_of_norms_ ? group_of_norms_->bytes_sent() : 0);
   }
   return model.data_parallel() ? model.data_parallel()->bytes_moved() : 0;
 }

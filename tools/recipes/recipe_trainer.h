@@ -26,6 +26,8 @@ class RecipeTrainer {
                 std::shared_ptr<ProcessGroup> group, std::function<void(const std::string&)> log);
 
   Trainer<torch::nn::Sequential>& trainer() { return trainer_; }
+  // The group that trains; in an elastic job it changes during fit().
+  ProcessGroup& group() const { return trainer_.group(); }
   // UsageError if the data were standardized with other statistics than the checkpoint's.
   void check_statistics() const;
   // Returns the bytes exchanged with other ranks or devices since the start.

@@ -35,7 +35,7 @@ void LossCurve::add(std::int64_t step, const at::Tensor& loss, std::int64_t samp
   sections_.back().samples += static_cast<double>(samples);
 }
 
-std::vector<LossPoint> LossCurve::finish(ProcessGroup& group) {
+std::vector<LossPoint> LossCurve::finish(ProcessGroup* group) {
   const std::vector<Section> sections = std::exchange(sections_, {});
   std::vector<at::Tensor> losses;
   std::vector<double> samples;
@@ -43,7 +43,11 @@ std::vector<LossPoint> LossCurve::finish(ProcessGroup& group) {
     losses.push_back(section.losses);
     samples.push_back(section.samples);
   }
-  const at::Tensor means = mean_over_ranks(at::stack(losses).cpu(), at::tensor(samples), group);
+  // A rank that has just joined an elastic job has had no step yet.
+  if (group == nullptr && sections.empty()) return {};
+  const at::Tensor sums = at::stack(losses).cpu();
+  const at::Tensor weights = at::tensor(samples, at::kDouble);
+  const at::Tensor means = group ? mean_over_ranks(sums, weights, *group) : sums / weights;
   std::vector<LossPoint> points;
   const std::int64_t count = std::min(steps_per_epoch_, kMostSections);
   for (std::size_t i = 0; i < sections.size(); ++i) {
@@ -55,14 +59,13 @@ std::vector<LossPoint> LossCurve::finish(ProcessGroup& group) {
 }
 
 RunObserver::RunObserver(TrainResult& result, std::int64_t steps_per_epoch,
-                         const RecipeTrainer& model, ProcessGroup& group, RunSinks sinks)
+                         const RecipeTrainer& model, RunSinks sinks)
     : result_(result),
       run_{.epochs = result.epochs,
            .per_epoch = steps_per_epoch,
            .global_batch_size = result.global_batch_size,
-           .ranks = group.size()},
+           .ranks = model.group().size()},
       model_(model),
-      group_(group),
       sinks_(std::move(sinks)),
       curve_(steps_per_epoch) {}
 
@@ -71,10 +74,15 @@ void RunObserver::begin_epoch() {
   if (sinks_.metrics != nullptr) sinks_.metrics->start();
   if (sinks_.course != nullptr) sinks_.course->begin_epoch();
   moved_before_epoch_ = model_.bytes_moved();
+  samples_of_epoch_ = 0;
 }
 
 void RunObserver::step(const StepSummary& step) {
-  curve_.add(run_.in_epoch(step), step.loss, step.samples);
+  // With microbatches, the loss is of all ranks.
+  const std::int64_t of_all =
+      std::min(step.samples_of_epoch - samples_of_epoch_, run_.global_batch_size);
+  samples_of_epoch_ = step.samples_of_epoch;
+  curve_.add(run_.in_epoch(step), step.loss, result_.microbatches > 0 ? of_all : step.samples);
   moved_after_step_ = model_.bytes_moved();
   ++steps_;
   if (sinks_.metrics != nullptr) sinks_.metrics->step(run_, step);
@@ -92,7 +100,8 @@ void RunObserver::end_epoch(const EpochSummary& summary) {
   end_steps();
   has_ended_ = summary.epoch + 1 == run_.epochs;
   result_.loss = summary.loss;
-  for (const LossPoint& point : curve_.finish(group_)) {
+  for (const LossPoint& point :
+       curve_.finish(result_.microbatches > 0 ? nullptr : &model_.group())) {
     result_.losses.push_back({static_cast<double>(summary.epoch) + point.epoch, point.loss});
   }
   if (summary.steps == 0) return;  // nothing was left of a resumed epoch

@@ -22,12 +22,13 @@ class LossCurve {
  public:
   explicit LossCurve(std::int64_t steps_per_epoch) : steps_per_epoch_(steps_per_epoch) {}
 
-  // `step` counts from 1 in the epoch. `loss` is the mean over the samples of this rank; it stays
-  // on its device.
+  // `step` counts from 1 in the epoch. `loss` is the mean over `samples` samples; it stays on its
+  // device.
   void add(std::int64_t step, const at::Tensor& loss, std::int64_t samples);
 
-  // Collective. Returns the points of the steps since the last call; the end of the epoch is at 1.
-  std::vector<LossPoint> finish(ProcessGroup& group);
+  // Collective unless `group` is null, which says that each rank has had the losses of all. Returns
+  // the points of the steps since the last call; the end of the epoch is at 1.
+  std::vector<LossPoint> finish(ProcessGroup* group);
 
  private:
   struct Section {
@@ -52,7 +53,7 @@ class RunObserver {
  public:
   // `result` describes the run, and gets what is observed.
   RunObserver(TrainResult& result, std::int64_t steps_per_epoch, const RecipeTrainer& model,
-              ProcessGroup& group, RunSinks sinks);
+              RunSinks sinks);
 
   void begin_epoch();
   void step(const StepSummary& step);
@@ -69,14 +70,14 @@ class RunObserver {
   TrainResult& result_;
   RunSteps run_;
   const RecipeTrainer& model_;
-  ProcessGroup& group_;
   RunSinks sinks_;
   LossCurve curve_;
   bool steps_run_ = false;
   bool has_ended_ = false;
   std::vector<double> seconds_;  // one for each epoch
   std::int64_t steps_ = 0;
-  std::uint64_t moved_ = 0;  // bytes moved during the steps
+  std::int64_t samples_of_epoch_ = 0;  // up to the last step
+  std::uint64_t moved_ = 0;            // bytes moved during the steps
   std::uint64_t moved_before_epoch_ = 0;
   std::uint64_t moved_after_step_ = 0;
 };

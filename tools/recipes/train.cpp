@@ -3,11 +3,13 @@
 #include "tools/recipes/train.h"
 
 #include <numbers>
+#include <utility>
 #include <variant>
 
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 
+#include "lockstep/checkpoint/state_sha256.h"
 #include "lockstep/comm/on_rank_0.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/file/whole_file.h"
@@ -17,6 +19,7 @@
 #include "lockstep/data/distributed_sampler.h"
 #include "lockstep/libtorch_compat.h"
 #include "lockstep/parallel/distinct_parameters.h"
+#include "lockstep/rendezvous/elastic_job.h"
 #include "lockstep/train/evaluate.h"
 #include "lockstep/train/progress.h"
 #include "lockstep/train/trace.h"
@@ -61,9 +64,15 @@ bool has_replicas(const RecipeOptions& options) {
   return options.trainer.mode == TrainingMode::data_parallel;
 }
 
+// The number of ranks or replicas.
+int computing_parts(const RecipeOptions& options, const ProcessGroup& group) {
+  return has_replicas(options) ? options.trainer.data_parallel.replicas : group.size();
+}
+
 // The number of parts into which a batch is divided.
 int parts(const RecipeOptions& options, const ProcessGroup& group) {
-  return has_replicas(options) ? options.trainer.data_parallel.replicas : group.size();
+  const std::int64_t microbatches = options.trainer.microbatches;
+  return microbatches > 0 ? static_cast<int>(microbatches) : computing_parts(options, group);
 }
 
 // Returns a result with everything that is known before training.
@@ -76,11 +85,12 @@ TrainResult describe(const Recipe& recipe, const RecipeOptions& options,
   result.mode = mode_name(options.trainer.mode);
   result.ranks = group.size();
   result.replicas = has_replicas(options) ? options.trainer.data_parallel.replicas : 1;
-  result.threads = at::get_num_threads();
+  result.threads = options.trainer.microbatches > 0 ? 1 : at::get_num_threads();
   result.device = group.device().str();
   result.seed = options.seed;
   result.batch_size = batch.rank;
   result.global_batch_size = batch.global;
+  result.microbatches = options.trainer.microbatches;
   result.learning_rate = options.learning_rate.value_or(recipe.learning_rate);
   result.learning_rate_scale = options.trainer.lr_scale;
   result.epochs = options.epochs.value_or(recipe.epochs);
@@ -92,12 +102,13 @@ TrainResult describe(const Recipe& recipe, const RecipeOptions& options,
 void log_start(const TrainResult& start, const TrainingData& data, const torch::nn::Sequential& net,
                const ProcessGroup& group, bool may_resume, const Log& log) {
   log(fmt::format(
-      "{}: {} parameters, {} samples, {} rank{}{} with {} thread{} on {}{}, batches of {}, {} in "
+      "{}: {} parameters, {} samples, {} rank{}{} with {} thread{} on {}{}, {}batches of {}, {} in "
       "all, learning rate {:g}{}{}{}",
       start.recipe, count_parameters(net), data.size(), start.ranks, start.ranks == 1 ? "" : "s",
       start.replicas == 1 ? "" : fmt::format(" of {} replicas", start.replicas), start.threads,
       start.threads == 1 ? "" : "s", start.device, start.amp.empty() ? "" : " in " + start.amp,
-      start.batch_size, start.global_batch_size, start.learning_rate,
+      start.microbatches > 0 ? "micro" : "", start.batch_size, start.global_batch_size,
+      start.learning_rate,
       start.learning_rate_scale == 1 ? ""
                                      : fmt::format(" scaled by {:g}", start.learning_rate_scale),
       may_resume ? " (or the checkpoint's)" : "",
@@ -184,6 +195,30 @@ void measure_core_wait(TrainResult& result, const CoreWait& wait, ProcessGroup& 
   if (const auto share = greatest.item<double>(); share >= 0) result.core_wait = share;
 }
 
+// Collective. Whether it is so on a rank. One that has joined an elastic job late has seen less of
+// it than the others.
+bool on_any_rank(bool is_so, ProcessGroup& group) {
+  const at::Tensor found = torch::tensor({is_so ? 1 : 0}, torch::kInt);
+  group.all_reduce(found, ReduceOp::max).wait();
+  return found.item<int>() != 0;
+}
+
+void refuse_records_of_elastic_jobs(const RecipeOptions& options, const ProcessGroup& group) {
+  const std::pair<bool, const char*> records[] = {
+      {options.metrics_file.has_value(), "--metrics"},
+      {options.tensorboard_folder.has_value(), "--tensorboard"},
+      {options.trace_file.has_value(), "--trace"},
+      {static_cast<bool>(options.on_course), "--report"}};
+  for (const auto& [wanted, option] : records) {
+    if (!wanted) continue;
+    throw UsageError(group.context("train"),
+                     fmt::format("{} follows the ranks from the start to the end, and those of an "
+                                 "elastic job change",
+                                 option),
+                     "leave it out, or start the job without --elastic");
+  }
+}
+
 // Calls a function that writes a file.
 void note_unwritten(TrainResult& result, const std::function<void()>& write) {
   try {
@@ -200,9 +235,11 @@ void note_unwritten(TrainResult& result, const std::function<void()>& write) {
 TrainResult train(const Recipe& recipe, RecipeOptions options,
                   const std::shared_ptr<ProcessGroup>& group, const Log& log) {
   TrainingMode& mode = options.trainer.mode;
+  const auto job = ElasticJob::of_this_process();
   if (mode == TrainingMode::automatic) {
-    mode = group->size() > 1 ? TrainingMode::distributed : TrainingMode::single;
+    mode = group->size() > 1 || job ? TrainingMode::distributed : TrainingMode::single;
   }
+  if (job) refuse_records_of_elastic_jobs(options, *group);
   if (mode != TrainingMode::distributed && group->size() != 1) {
     throw UsageError(group->context("train"),
                      fmt::format("training in mode {} takes one rank", mode_name(mode)),
@@ -212,7 +249,7 @@ TrainResult train(const Recipe& recipe, RecipeOptions options,
     throw UsageError(fmt::format("{} replicas cannot train; give at least 1",
                                  options.trainer.data_parallel.replicas));
   }
-  check_recipe_options(recipe, options, parts(options, *group));
+  check_recipe_options(recipe, options, computing_parts(options, *group));
   if (options.save_file) on_rank_0(*group, [&] { check_can_write(*options.save_file); });
   const bool keeps_metrics = options.metrics_file || options.tensorboard_folder;
   std::optional<MetricsWriter> metrics;
@@ -225,7 +262,9 @@ TrainResult train(const Recipe& recipe, RecipeOptions options,
   if (options.trace_file) trace.emplace(*options.trace_file, group);
   std::optional<CourseRecorder> course;
   if (options.on_course) course.emplace(*group);
-  const Log rank_0_log = group->rank() == 0 ? log : [](const std::string&) {};
+  const Log no_log = [](const std::string&) {};
+  // A newcomer is alone until it trains.
+  const Log first_log = group->rank() == 0 && !(job && job->in_lobby()) ? log : no_log;
   TrainResult result = describe(recipe, options, *group);
   const TrainingData data = load(recipe, options, *group);
 
@@ -236,16 +275,20 @@ TrainResult train(const Recipe& recipe, RecipeOptions options,
   auto made_sampler = make_sampler(data, options.curriculum, options.seed, result.global_batch_size,
                                    result.epochs, *group);
   EpochSampler& sampler = *made_sampler;  // which the loader owns from now on
-  const auto batch = static_cast<std::size_t>(result.batch_size * result.replicas);
-  const auto steps = static_cast<std::int64_t>((sampler.size() + batch - 1) / batch);
+  const bool in_microbatches = result.microbatches > 0;
+  const auto batch = static_cast<std::size_t>(
+      in_microbatches ? result.batch_size : result.batch_size * result.replicas);
+  const std::int64_t steps =
+      in_microbatches ? (data.size() + result.global_batch_size - 1) / result.global_batch_size
+                      : static_cast<std::int64_t>((sampler.size() + batch - 1) / batch);
   DataLoaderOptions loading{.batch_size = batch, .device = group->device(), .seed = options.seed};
   if (options.workers) loading.workers = *options.workers;
   RecipeLoader loader = training_loader(data, std::move(made_sampler), loading);
-  RecipeTrainer model(recipe, net, options, data, result, group, rank_0_log);
+  RecipeTrainer model(recipe, net, options, data, result, group, log);
   const auto& checkpoints = options.trainer.checkpoints;
-  log_start(result, data, net, *group, checkpoints && checkpoints->resume, rank_0_log);
+  log_start(result, data, net, *group, checkpoints && checkpoints->resume, first_log);
 
-  RunObserver observer(result, steps, model, *group,
+  RunObserver observer(result, steps, model,
                        {.metrics = metrics ? &*metrics : nullptr,
                         .course = course ? &*course : nullptr,
                         .on_step = group->rank() == 0 ? options.on_step : nullptr});
@@ -274,12 +317,12 @@ TrainResult train(const Recipe& recipe, RecipeOptions options,
   if (evaluates) {
     fit.evaluate = [&] {
       observer.end_steps();
-      test_loss = measure(result, recipe, net, data, loading, *group);
+      test_loss = measure(result, recipe, net, data, loading, model.group());
       return *result.accuracy;
     };
   }
   const auto save = [&] {
-    if (!options.save_file || group->rank() != 0) return;
+    if (!options.save_file || model.group().rank() != 0) return;
     const TracedSpan span("checkpoint");
     save_model(net.ptr(), *options.save_file, data.statistics);
   };
@@ -296,15 +339,24 @@ TrainResult train(const Recipe& recipe, RecipeOptions options,
     throw;
   }
   observer.finish(data.size());
-  measure_memory(result, *group);
+  ProcessGroup& ranks = model.group();
+  const Log last_log = ranks.rank() == 0 ? log : no_log;
+  const bool has_trained = on_any_rank(!epochs.empty(), ranks);
+  result.ranks = ranks.size();
+  result.is_of_rank_0 = ranks.rank() == 0;
+  measure_memory(result, ranks);
   // A run without steps only reads its data, for which more threads than cores are no fault.
-  if (!epochs.empty()) measure_core_wait(result, wait, *group);
-  if (!result.accuracy && data.test_size() > 0) {
+  if (has_trained) measure_core_wait(result, wait, ranks);
+  if (data.test_size() > 0 && on_any_rank(!result.accuracy, ranks)) {
     const TracedSpan span("evaluation");
-    measure(result, recipe, net, data, loading, *group);
+    measure(result, recipe, net, data, loading, ranks);
   }
   note_learned(result, recipe, *net);
-  log_end(result, !epochs.empty(), rank_0_log);
+  if (in_microbatches) {
+    result.sha256 = state_sha256(*net, model.trainer().optimizer());
+    last_log("SHA-256 of weights, buffers and optimizer state: " + result.sha256);
+  }
+  log_end(result, has_trained, last_log);
   save();
   // Records for readers come last, so that an error costs nothing else.
   if (metrics) result.not_written = metrics->errors();

@@ -83,6 +83,8 @@ Json fields_of(const TrainResult& result) {
     json["losses"].push_back({{"epoch", point.epoch}, {"loss", point.loss}});
   }
   if (!result.amp.empty()) json["amp"] = result.amp;
+  if (result.microbatches > 0) json["microbatches"] = result.microbatches;
+  if (!result.sha256.empty()) json["sha256"] = result.sha256;
   if (result.peak_mb) json["peak_mb"] = *result.peak_mb;
   if (result.fullest_peak_mb) json["fullest_peak_mb"] = *result.fullest_peak_mb;
   if (result.core_wait) json["core_wait"] = *result.core_wait;
@@ -116,6 +118,7 @@ TrainResult train_result_from_json(const std::string& text) try {
           .seed = json.at("seed"),
           .batch_size = json.at("batch_size"),
           .global_batch_size = json.at("global_batch_size"),
+          .microbatches = json.value("microbatches", std::int64_t{0}),
           .learning_rate = json.at("learning_rate"),
           .learning_rate_scale = json.at("learning_rate_scale"),
           .epochs = json.at("epochs"),
@@ -134,6 +137,7 @@ TrainResult train_result_from_json(const std::string& text) try {
           .test_bits_per_character = optional_number(json, "test_bits_per_character"),
           .weight = optional_number(json, "weight"),
           .bias = optional_number(json, "bias"),
+          .sha256 = json.value("sha256", ""),
           .not_written = json.value("not_written", std::vector<std::string>())};
 } catch (const Json::exception& error) {
   throw Error(fmt::format("not the result of a training run: {} in \"{}\"", error.what(), text));

@@ -31,6 +31,8 @@ struct TrainResult {
   // The samples per step of each rank or replica.
   std::int64_t batch_size = 0;
   std::int64_t global_batch_size = 0;
+  // The microbatches of a step; 0 if batches are not divided into them. `batch_size` is theirs.
+  std::int64_t microbatches = 0;
   // The initial rate, before scaling.
   double learning_rate = 0;
   double learning_rate_scale = 1;
@@ -68,6 +70,10 @@ struct TrainResult {
   // The line that `linear` has learned.
   std::optional<double> weight;
   std::optional<double> bias;
+  // With microbatches: state_sha256() of the trained net and its optimizer.
+  std::string sha256 = {};
+  // Whether this process is rank 0 at the end; not a part of the JSON form.
+  bool is_of_rank_0 = true;
   // Why metrics, events, a trace or a report are missing or incomplete; usually nothing.
   std::vector<std::string> not_written = {};
 };

@@ -42,6 +42,9 @@ class Backend {
   // See ProcessGroup::symmetric_memory.
   virtual std::vector<std::byte*> symmetric_memory(const at::Tensor&) const { return {}; }
 
+  // See ProcessGroup::common_memory.
+  virtual at::Tensor common_memory(at::IntArrayRef, const at::TensorOptions&) { return {}; }
+
   // Joins the ranks of the membership, all of them ranks of this group. The name distinguishes the
   // new group from this group's other subgroups; its store already keeps their keys apart.
   // Blocking.

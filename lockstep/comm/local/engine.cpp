@@ -148,13 +148,27 @@ bool Engine::advance() {
 
 at::Tensor Engine::make_tensor(at::IntArrayRef sizes, const at::TensorOptions& options,
                                const Deadline& deadline) {
+  return make_together(sizes, options, deadline,
+                       [&] { return peers_->new_tensor(sizes, options); });
+}
+
+at::Tensor Engine::make_common_tensor(at::IntArrayRef sizes, const at::TensorOptions& options,
+                                      const Deadline& deadline) {
+  if (peers_->pids().empty()) return {};
+  return make_together(sizes, options, deadline,
+                       [&] { return peers_->new_common_tensor(sizes, options); });
+}
+
+template <class Make>
+at::Tensor Engine::make_together(at::IntArrayRef sizes, const at::TensorOptions& options,
+                                 const Deadline& deadline, const Make& make) {
   // Descriptors come in the order of the calls, so tensors are made one at a time.
   const std::lock_guard one_at_a_time(making_);
   // A rank without memory says so before any rank waits for its part.
   std::unique_ptr<NewTensor> tensor;
   std::optional<BackendError> refusal;
   try {
-    tensor = peers_->new_tensor(sizes, options);
+    tensor = make();
   } catch (const BackendError& error) {
     refusal = error;
   }

@@ -44,6 +44,10 @@ class Engine final : public TaskEngine {
   at::Tensor make_tensor(at::IntArrayRef sizes, const at::TensorOptions& options,
                          const Deadline& deadline);
 
+  // See ProcessGroup::common_memory.
+  at::Tensor make_common_tensor(at::IntArrayRef sizes, const at::TensorOptions& options,
+                                const Deadline& deadline);
+
   // See ProcessGroup::own_share.
   ElementRange own_share(const at::Tensor& tensor);
   // See ProcessGroup::symmetric_memory.
@@ -57,6 +61,11 @@ class Engine final : public TaskEngine {
   using Clock = std::chrono::steady_clock;
 
   Engine(std::unique_ptr<Peers> peers, const Membership& membership);
+
+  // Makes the tensor in two steps; the ranks compare its type and its number of elements.
+  template <class Make>
+  at::Tensor make_together(at::IntArrayRef sizes, const at::TensorOptions& options,
+                           const Deadline& deadline, const Make& make);
 
   // These require mutex_. advance() is true if anything moved.
   bool advance();

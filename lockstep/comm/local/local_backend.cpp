@@ -152,6 +152,9 @@ class LocalBackend final : public Backend {
   std::vector<std::byte*> symmetric_memory(const at::Tensor& tensor) const override {
     return engine_->symmetric_memory(tensor);
   }
+  at::Tensor common_memory(at::IntArrayRef sizes, const at::TensorOptions& options) override {
+    return engine_->make_common_tensor(sizes, options, Deadline::after(options_.timeout));
+  }
 
   std::shared_ptr<Backend> split(const std::string& name, Membership membership) override {
     return subgroup_(name, std::move(membership), options_);

@@ -75,6 +75,11 @@ class Peers {
   virtual std::unique_ptr<NewTensor> new_tensor(at::IntArrayRef sizes,
                                                 const at::TensorOptions& options) = 0;
 
+  // A tensor in memory of rank 0 that all ranks map. Null if the ranks are no processes.
+  virtual std::unique_ptr<NewTensor> new_common_tensor(at::IntArrayRef, const at::TensorOptions&) {
+    return {};
+  }
+
  protected:
   void set_blocks(std::vector<ControlBlock*> blocks) { blocks_ = std::move(blocks); }
 

@@ -9,11 +9,11 @@
 #include <unistd.h>
 
 #include "lockstep/comm/core/group_state.h"
+#include "lockstep/comm/remote/leak_until_exit.h"
 #include "lockstep/comm/remote/monitor_message.h"
 #include "lockstep/comm/remote/payload.h"
 #include "lockstep/comm/remote/schedules.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/leak_until_exit.h"
 
 namespace lockstep::remote {
 namespace {

@@ -57,6 +57,8 @@ std::string_view name(CallOrigin origin) {
       return "all_gather_object()";
     case CallOrigin::mean_over_ranks:
       return "mean_over_ranks()";
+    case CallOrigin::tree_all_reduce:
+      return "tree_all_reduce()";
     case CallOrigin::clock_offset:
       return "clock_offset()";
     case CallOrigin::trace:

@@ -33,6 +33,7 @@ enum class CallOrigin : std::uint8_t {
   broadcast_object,
   all_gather_object,
   mean_over_ranks,
+  tree_all_reduce,
   clock_offset,
   trace,
   open_checkpoints,

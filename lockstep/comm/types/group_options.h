@@ -15,6 +15,8 @@ struct GroupOptions {
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
   // Where this rank's tensors live; group->device() returns it.
   at::Device device = at::kCPU;
+  // The backend that init_process_group() was asked for, maybe "auto".
+  std::string requested_backend = "auto";
   // Why this backend was chosen, in human-readable form.
   std::string why = "asked for";
 };

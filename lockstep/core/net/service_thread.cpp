@@ -42,18 +42,24 @@ std::thread start(std::function<void()> body) try {
 }  // namespace
 
 ServiceThread::ServiceThread(std::function<void(int stop)> body)
-    : owner_(::getpid()), stop_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  if (!stop_) throw BackendError(fmt::format("cannot make an eventfd: {}", reason_of(errno)));
-  thread_ = start([body = std::move(body), stop = stop_.get()] { body(stop); });
+    : owner_(::getpid()),
+      stop_(std::make_shared<UniqueFd>(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK))) {
+  if (!*stop_) throw BackendError(fmt::format("cannot make an eventfd: {}", reason_of(errno)));
+  thread_ = start([body = std::move(body), stop = stop_] { body(stop->get()); });
 }
 
 ServiceThread::~ServiceThread() {
+  if (!thread_.joinable()) return;
   if (::getpid() != owner_) {
     static_cast<void>(new std::thread(std::move(thread_)));
     return;
   }
-  ::eventfd_write(stop_.get(), 1);
+  ::eventfd_write(stop_->get(), 1);
   thread_.join();
+}
+
+void ServiceThread::leave() {
+  thread_.detach();
 }
 
 void leave_to_thread(std::function<void()> body) {

@@ -26,9 +26,13 @@ class ServiceThread {
   ServiceThread(const ServiceThread&) = delete;
   ServiceThread& operator=(const ServiceThread&) = delete;
 
+  // Neither tells the body to end nor joins the thread, which may hang: it must not use anything
+  // that others destroy.
+  void leave();
+
  private:
   pid_t owner_;
-  UniqueFd stop_;
+  std::shared_ptr<UniqueFd> stop_;  // the thread has it too
   std::thread thread_;
 };
 

@@ -101,9 +101,9 @@ TEST(BenchCommand, MeasuresSteps) {
 
 TEST(BenchCommand, MeasuresStepsWithEachOptimizer) {
   Program program({LOCKSTEP_PROGRAM, "bench", "step", "linear", "--ranks", "2", "--optimizer",
-                   "fused,sharded"});
+                   "fused,sharded,one-copy"});
   EXPECT_EQ(program.wait(), 0) << program.err();
-  for (const char* optimizer : {"fused", "sharded"}) {
+  for (const char* optimizer : {"fused", "sharded", "one-copy"}) {
     EXPECT_THAT(program.out(),
                 ::testing::ContainsRegex(std::string("\n") + optimizer + " +none +ddp +none +2 "));
   }

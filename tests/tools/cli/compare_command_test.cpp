@@ -87,7 +87,9 @@ TEST_F(CompareCommand, ComparesThreeModes) {
                                HasSubstr("[single, 1 thread, global batch 64] "),
                                HasSubstr("[ddp, 2 ranks, 1 thread, global batch 128] ")));
 
-  const Ended table = run_lockstep(arguments);
+  auto with_one_copy = arguments;
+  with_one_copy.emplace_back("--one-copy");
+  const Ended table = run_lockstep(with_one_copy);
   ASSERT_EQ(table.code, 0) << table.err;
   std::istringstream lines(table.out);
   int lines_of_rows = 0;

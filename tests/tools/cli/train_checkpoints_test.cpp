@@ -179,8 +179,8 @@ TEST_F(TrainCheckpoints, AnotherSeedIsRefusedAndTheRightOneIsNamed) {
   trained("first", {"--epochs", "1", "--checkpoint-dir", path("checkpoints")});
   Program program(command({"--checkpoint-dir", path("checkpoints"), "--resume", "--seed", "7"}));
   EXPECT_EQ(program.wait(), 1);
-  EXPECT_THAT(program.err(), HasSubstr("the checkpoint's seed is 0, but the sampler's is 7; make "
-                                       "the sampler with seed 0 (--seed 0 of lockstep train)"));
+  EXPECT_THAT(program.err(), HasSubstr("the checkpoint's seed is 0, but the sampler's is 7; use "
+                                       "the seed 0"));
 }
 
 TEST_F(TrainCheckpoints, RefusesWrongUseOnOneLine) {

@@ -45,6 +45,12 @@ TEST(CheckRecipeOptions, NamesWhatCannotBe) {
   EXPECT_THAT(
       check(linear_recipe(), {.trainer = {.check_in_sync = -1}}),
       ThrowsMessage<UsageError>(HasSubstr("check_in_sync -1: give a whole number from 1 to")));
+  const DistributedDataParallelOptions one_copy{.one_copy_per_host = true};
+  EXPECT_THAT(
+      check(linear_recipe(), {.trainer = {.mode = TrainingMode::single, .distributed = one_copy}}),
+      ThrowsMessage<UsageError>(HasSubstr("single training is one process")));
+  EXPECT_THAT(check(linear_recipe(), {.trainer = {.check_in_sync = 1, .distributed = one_copy}}),
+              ThrowsMessage<UsageError>(HasSubstr("leave out the one copy")));
   EXPECT_THAT(check(linear_recipe(), {.learning_rate = -1}),
               ThrowsMessage<UsageError>(HasSubstr("learning rate -1: give a number from 1e-30")));
   EXPECT_THAT(check(linear_recipe(), {.learning_rate = 1e308}),

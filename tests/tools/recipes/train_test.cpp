@@ -174,6 +174,26 @@ TEST(Train, NormalizesTheBatchesOfAllRanksTogether) {
   EXPECT_TRUE(dp.accuracy.has_value());
 }
 
+// The optimizer of mlp is sharded only with one copy.
+TEST(Train, TrainsTheSameNetIfRanksHaveOneCopyOfIt) {
+  for (const char* const name : {"mlp", "cnn"}) {
+    const testing::TemporaryFolder folder;
+    RecipeOptions options{.epochs = 1,
+                          .global_batch_size = 20,
+                          .data_folder = tiny_data(find_recipe(name), folder, 60)};
+    options.save_file = folder.path() / "copies.pt";
+    const TrainResult copies = train_with(2, name, options);
+    options.trainer.distributed.one_copy_per_host = true;
+    options.save_file = folder.path() / "one.pt";
+    EXPECT_EQ(train_with(2, name, options).loss, copies.loss) << name;
+    const auto expected = load_parameters(name, folder.path() / "copies.pt");
+    const auto found = load_parameters(name, folder.path() / "one.pt");
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      EXPECT_TRUE(torch::equal(found[i], expected[i])) << name << " " << i;
+    }
+  }
+}
+
 TEST(Train, TrainsTheSameNetIfBackwardComputesBlocksAgain) {
   for (const char* const name : {"resnet18", "char-transformer"}) {
     const testing::TemporaryFolder folder;

@@ -3,6 +3,7 @@
 // subgroups.
 #include <algorithm>
 
+#include <ATen/ops/from_blob.h>
 #include <fmt/format.h>
 
 #include "lockstep/comm/core/make_backends.h"
@@ -80,6 +81,10 @@ class ShmPeers final : public local::Peers {
                                                const at::TensorOptions& options) override {
     return std::make_unique<NewTensor>(*this, sizes, options);
   }
+  std::unique_ptr<local::NewTensor> new_common_tensor(at::IntArrayRef sizes,
+                                                      const at::TensorOptions& options) override {
+    return std::make_unique<NewCommonTensor>(*this, sizes, options);
+  }
 
  private:
   class NewTensor final : public local::NewTensor {
@@ -88,8 +93,7 @@ class ShmPeers final : public local::Peers {
         : peers_(peers),
           sizes_(sizes.vec()),
           options_(options),
-          bytes_(std::max<std::size_t>(1, static_cast<std::size_t>(c10::multiply_integers(sizes)) *
-                                              options.dtype().itemsize())),
+          bytes_(bytes_of(sizes, options)),
           memory_(make_memory(bytes_, peers.size())) {}
 
     at::Tensor share(std::uint64_t segment, const Deadline& deadline) override {
@@ -104,6 +108,37 @@ class ShmPeers final : public local::Peers {
     std::size_t bytes_;
     UniqueFd memory_;
   };
+
+  // Rank 0 has the memory; the other ranks send a page that nobody maps.
+  class NewCommonTensor final : public local::NewTensor {
+   public:
+    NewCommonTensor(ShmPeers& peers, at::IntArrayRef sizes, const at::TensorOptions& options)
+        : peers_(peers),
+          sizes_(sizes.vec()),
+          options_(options),
+          bytes_(bytes_of(sizes, options)),
+          memory_(make_memory(peers.rank() == 0 ? bytes_ : 1, 1)) {}
+
+    at::Tensor share(std::uint64_t /*segment*/, const Deadline& deadline) override {
+      std::vector<UniqueFd> fds = peers_.mesh_.exchange(memory_.get(), deadline);
+      const int fd = peers_.rank() == 0 ? memory_.get() : fds[0].get();
+      const auto mapping = std::make_shared<Mapping>(fd, bytes_);
+      return at::from_blob(
+          mapping->data(), sizes_, [mapping](void*) {}, options_);
+    }
+
+   private:
+    ShmPeers& peers_;
+    std::vector<std::int64_t> sizes_;
+    at::TensorOptions options_;
+    std::size_t bytes_;
+    UniqueFd memory_;
+  };
+
+  static std::size_t bytes_of(at::IntArrayRef sizes, const at::TensorOptions& options) {
+    const auto elements = static_cast<std::size_t>(c10::multiply_integers(sizes));
+    return std::max<std::size_t>(1, elements * options.dtype().itemsize());
+  }
 
   PeerMesh mesh_;
   std::shared_ptr<SharedTensors> tensors_ = std::make_shared<SharedTensors>();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Keeps what a failed engine or a thread that hangs leaves behind until the process ends.
+// Keeps what a failed engine leaves behind until the process ends.
 #pragma once
 
 #include <memory>
@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::remote {
 
 // A library may still access the object, until its own timeout or the end of the process.
 template <class T>
@@ -18,4 +18,4 @@ void leak_until_exit(std::unique_ptr<T> object) {
   kept.push_back(std::move(object));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::remote

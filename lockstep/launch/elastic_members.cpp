@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Follows the members from generation to generation.
+#include "lockstep/launch/elastic_members.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "lockstep/rendezvous/elastic_board.h"
+
+namespace lockstep {
+
+ElasticMembers::ElasticMembers(int ranks, int least, int replacements)
+    : ranks_(ranks), least_(least), replacements_(replacements), next_member_(ranks) {
+  for (int rank = 0; rank < ranks; ++rank) {
+    generation_.members.push_back(rank);
+    places_[rank] = rank;
+  }
+}
+
+ElasticChange ElasticMembers::take_ends(const std::vector<MemberEnd>& ends,
+                                        const std::function<bool(int)>& has_trained) {
+  ElasticChange change;
+  const std::vector<int> before = generation_.members;
+  remove_ended(ends, change);
+  if (finished_ > 0) end_untrained(has_trained, change);
+  const auto train = static_cast<int>(generation_.members.size());
+  const auto had_rank = [&](int member) { return std::ranges::count(before, member) > 0; };
+  const auto lost = std::ranges::find_if(change.lost, had_rank);
+  change.opens = lost != change.lost.end();
+  if (change.opens && !change.fatal && (train == 0 || train + finished_ < least_)) {
+    change.fatal = *lost;
+  }
+  if (change.fatal) {
+    change.opens = false;
+    return change;
+  }
+  if (change.opens) ++generation_.number;
+  if (finished_ == 0) start_replacements(change);
+  return change;
+}
+
+void ElasticMembers::remove_ended(const std::vector<MemberEnd>& ends, ElasticChange& change) {
+  for (const MemberEnd& end : ends) {
+    const bool was_newcomer = newcomers_.erase(end.member) > 0;
+    // A newcomer that has finished alone keeps its place: another one would do the same.
+    if (!was_newcomer || !end.success) places_.erase(end.member);
+    if (dismissed_.erase(end.member) > 0) continue;
+    std::erase(generation_.members, end.member);
+    if (!end.success) {
+      change.lost.push_back(end.member);
+      if (end.would_repeat && !change.fatal) change.fatal = end.member;
+    } else if (!was_newcomer) {
+      ++finished_;
+    }
+  }
+}
+
+void ElasticMembers::end_untrained(const std::function<bool(int)>& has_trained,
+                                   ElasticChange& change) {
+  const auto is_untrained = [&](int member) { return member >= ranks_ && !has_trained(member); };
+  std::vector<int> untrained(newcomers_.begin(), newcomers_.end());
+  std::ranges::copy_if(generation_.members, std::back_inserter(untrained), is_untrained);
+  for (const int member : untrained) {
+    newcomers_.erase(member);
+    std::erase(generation_.members, member);
+    dismissed_.insert(member);
+    change.to_end.push_back(member);
+  }
+}
+
+void ElasticMembers::start_replacements(ElasticChange& change) {
+  while (static_cast<int>(places_.size()) < ranks_ && replacements_ > 0 &&
+         next_member_ < ElasticBoard::kMostMembers) {
+    const PlacedRank start{.rank = next_member_++, .place = free_place()};
+    places_[start.rank] = start.place;
+    newcomers_.insert(start.rank);
+    --replacements_;
+    change.to_start.push_back(start);
+  }
+}
+
+int ElasticMembers::free_place() const {
+  int place = 0;
+  const auto is_taken = [&](const auto& entry) { return entry.second == place; };
+  while (std::ranges::any_of(places_, is_taken)) ++place;
+  return place;
+}
+
+bool ElasticMembers::admit(const std::vector<int>& joined) {
+  if (finished_ > 0 || joined.empty()) return false;
+  for (const int member : joined) {
+    newcomers_.erase(member);
+    generation_.members.push_back(member);
+  }
+  ++generation_.number;
+  return true;
+}
+
+std::vector<int> hanging_members(const std::vector<MemberProgress>& members) {
+  std::vector<int> hanging;
+  for (const MemberProgress& one : members) {
+    if (one.stopped) hanging.push_back(one.member);
+  }
+  if (!hanging.empty() || members.empty()) return hanging;
+  const auto [least, most] = std::ranges::minmax(members, {}, &MemberProgress::progress);
+  if (least.progress == most.progress) return {members.back().member};
+  for (const MemberProgress& one : members) {
+    if (one.progress == least.progress) hanging.push_back(one.member);
+  }
+  return hanging;
+}
+
+}  // namespace lockstep

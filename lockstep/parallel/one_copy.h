@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Parameters that the ranks of a host share as one copy, in memory that all of them map. Where
+// every rank has a copy, all ranks make the same change; here, that would apply the change once for
+// each rank. So a parameter may only change where the library knows of it. Any other change that is
+// found is an error that names the parameter.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/core/error.h"
+#include "lockstep/tensor/named_tensor.h"
+
+namespace lockstep {
+
+// Whether the tensor lies in such memory.
+bool has_one_copy(const at::Tensor& parameter);
+
+// For a parameter that was moved into such memory. UsageError in the caller's context, which names
+// the parameter, if it has been moved elsewhere, or if it has changed since accept_change(): on
+// this rank, as autograd counts changes, or in its first values, on any rank.
+void require_unchanged(const at::Tensor& parameter, const std::string& name,
+                       const ErrorContext& caller);
+
+// Records the parameter's present version and first values, which require_unchanged() compares.
+// Call it when no rank changes the parameter any more: all have made the change together, or store
+// the same values. Does nothing for a parameter without such a copy.
+void accept_change(const at::Tensor& parameter);
+
+// Gives such a parameter memory of this rank, with its values; no other rank changes it any more.
+// Does nothing for others.
+void leave_one_copy(const at::Tensor& parameter);
+
+// The parameters of a model.
+class OneCopy {
+ public:
+  // Collective. The parameters get the values of rank 0, and move into the common memory; the
+  // tensors stay the same objects. A parameter with gaps between its elements becomes contiguous.
+  // The parameters are distinct and alike on every rank. UsageError of the component `owner`, on
+  // every rank, if the group shares no memory between processes, if a parameter is on another
+  // device than the CPU, or if two parameters are different tensors in the same memory.
+  // BackendError if there is not enough memory.
+  OneCopy(std::vector<NamedTensor> parameters, std::shared_ptr<ProcessGroup> group,
+          const char* owner);
+
+  // require_unchanged() for each of them.
+  void check() const;
+  // Collective. Runs the function on rank 0, while no rank computes; an error reaches every rank.
+  void change(const std::function<void()>& function);
+
+ private:
+  void move(const at::Tensor& memory);
+
+  std::vector<NamedTensor> parameters_;
+  std::shared_ptr<ProcessGroup> group_;
+  const char* owner_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Makes and maps the board's file.
+#include "lockstep/rendezvous/elastic_board.h"
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include "lockstep/core/error.h"
+#include "lockstep/core/packing.h"
+#include "lockstep/core/system_error.h"
+#include "lockstep/core/unique_fd.h"
+
+namespace lockstep {
+
+// A new file's zeros are a valid board.
+struct ElasticBoard::Contents {
+  std::atomic<int> generation;
+  // One more than each member's progress.
+  std::array<std::atomic<std::int64_t>, kMostMembers> progress;
+
+  static_assert(std::atomic<int>::is_always_lock_free);
+  static_assert(std::atomic<std::int64_t>::is_always_lock_free);
+};
+
+void ElasticBoard::Unmap::operator()(Contents* contents) const {
+  ::munmap(contents, sizeof(Contents));
+}
+
+ElasticBoard::ElasticBoard(int fd) {
+  void* address = ::mmap(nullptr, sizeof(Contents), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (address == MAP_FAILED) {
+    throw BackendError(fmt::format("cannot map the board of an elastic job: {}", reason_of(errno)));
+  }
+  contents_.reset(static_cast<Contents*>(address));
+}
+
+ElasticBoard ElasticBoard::create(const std::string& path) {
+  const UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  // Allocated now: a full disk would otherwise be a SIGBUS later.
+  const int error = file ? ::posix_fallocate(file.get(), 0, sizeof(Contents)) : errno;
+  if (error != 0) {
+    throw BackendError(
+        fmt::format("cannot make {}, the board of an elastic job: {}", path, reason_of(error)));
+  }
+  return ElasticBoard(file.get());
+}
+
+ElasticBoard ElasticBoard::open(const std::string& path) {
+  const UniqueFd file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  struct stat found {};
+  if (!file || ::fstat(file.get(), &found) != 0) {
+    throw BackendError(
+        fmt::format("cannot open {}, the board of an elastic job: {}", path, reason_of(errno)));
+  }
+  if (found.st_size != sizeof(Contents)) {
+    throw BackendError(fmt::format(
+        "{} is not the board of an elastic job: it has {} bytes instead of {}; does the program "
+        "use another version of Lockstep than its launcher?",
+        path, found.st_size, sizeof(Contents)));
+  }
+  return ElasticBoard(file.get());
+}
+
+int ElasticBoard::generation() const noexcept {
+  return contents_->generation.load(std::memory_order_acquire);
+}
+
+void ElasticBoard::set_generation(int number) noexcept {
+  contents_->generation.store(number, std::memory_order_release);
+}
+
+std::int64_t ElasticBoard::progress(int member) const noexcept {
+  const auto index = static_cast<std::size_t>(member);
+  return contents_->progress[index].load(std::memory_order_relaxed) - 1;
+}
+
+void ElasticBoard::set_progress(int member, std::int64_t progress) noexcept {
+  const auto index = static_cast<std::size_t>(member);
+  contents_->progress[index].store(progress + 1, std::memory_order_relaxed);
+}
+
+std::string members_key(int generation) {
+  return fmt::format("lockstep/members/{}", generation);
+}
+
+std::string encode_members(const std::vector<int>& members) {
+  return pack(members);
+}
+
+std::vector<int> decode_members(std::string_view bytes) {
+  std::vector<int> members;
+  unpack(bytes, members);
+  return members;
+}
+
+std::string join_key(int member) {
+  return fmt::format("lockstep/join/{}", member);
+}
+
+std::string generation_prefix(int generation) {
+  return fmt::format("generation/{}/", generation);
+}
+
+}  // namespace lockstep

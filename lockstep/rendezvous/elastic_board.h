@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What the launcher of an elastic job shares with its ranks: a mapped file with the number of the
+// newest generation and the progress of each member, and keys in the launcher's store.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lockstep {
+
+// Each access is one atomic load or store, without a system call. Thread-safe.
+class ElasticBoard {
+ public:
+  // The most members that a job may have, including lost ones.
+  static constexpr int kMostMembers = 4096;
+
+  // Makes the file, which must not exist. BackendError if the system refuses.
+  static ElasticBoard create(const std::string& path);
+  // Maps the file of a launcher. BackendError if it is not there or is no board.
+  static ElasticBoard open(const std::string& path);
+
+  // The newest generation's number. Its members are in the store before it is here.
+  int generation() const noexcept;
+  void set_generation(int number) noexcept;
+
+  // A number that grows when the member has completed a step (an even number: twice the steps that
+  // it has completed), and when it begins to wait for the others in the next one (odd). -1 before
+  // its first note.
+  std::int64_t progress(int member) const noexcept;
+  void set_progress(int member, std::int64_t progress) noexcept;
+
+ private:
+  struct Contents;
+  struct Unmap {
+    void operator()(Contents* contents) const;
+  };
+  explicit ElasticBoard(int fd);
+
+  std::unique_ptr<Contents, Unmap> contents_;
+};
+
+// The file's name in the folder of the launcher's store.
+inline constexpr const char* kBoardName = "board";
+
+// The key under which the launcher's store holds a generation's members.
+std::string members_key(int generation);
+std::string encode_members(const std::vector<int>& members);
+// BackendError if the bytes are no members.
+std::vector<int> decode_members(std::string_view bytes);
+
+// The key that a newcomer sets when it can train.
+std::string join_key(int member);
+
+// Begins the keys that the members of a generation use among themselves.
+std::string generation_prefix(int generation);
+
+}  // namespace lockstep

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Reads the launcher's board, asks its store for generations, and ends waits of generations that
+// are over.
+#include "lockstep/rendezvous/elastic_job.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "lockstep/core/environment.h"
+#include "lockstep/core/error.h"
+#include "lockstep/rendezvous/elastic_board.h"
+#include "lockstep/rendezvous/losses.h"
+#include "lockstep/rendezvous/store_client.h"
+
+namespace lockstep {
+namespace {
+
+// The launcher's store for the members of one generation. The launcher ends requests about keys of
+// generations that are over.
+class GenerationStore final : public Store {
+ public:
+  GenerationStore(std::shared_ptr<const ElasticBoard> board, const std::string& path,
+                  int generation, StoreUser user)
+      : board_(std::move(board)),
+        generation_(generation),
+        prefix_(generation_prefix(generation)),
+        store_(path, std::move(user)) {}
+
+  void set(const std::string& key, const std::string& value) override {
+    while_newest([&] { store_.set(prefix_ + key, value); });
+  }
+  std::int64_t add(const std::string& key, std::int64_t amount) override {
+    return while_newest([&] { return store_.add(prefix_ + key, amount); });
+  }
+  std::string get(const std::string& key, const Deadline& deadline) override {
+    return while_newest([&] { return store_.get(prefix_ + key, deadline); });
+  }
+
+ private:
+  template <class Request>
+  auto while_newest(const Request& request) -> decltype(request()) {
+    check_newest();
+    try {
+      return request();
+    } catch (const BackendError&) {
+      check_newest();
+      throw;
+    }
+  }
+
+  void check_newest() const {
+    const int newest = board_->generation();
+    if (newest <= generation_) return;
+    throw PeerLost(-1, fmt::format("generation {} of the job is over: generation {} is open",
+                                   generation_, newest));
+  }
+
+  std::shared_ptr<const ElasticBoard> board_;
+  int generation_;
+  std::string prefix_;
+  LocalStore store_;
+};
+
+int required_number(const char* variable, const Range<int>& range) {
+  if (const auto number = environment_int(variable, range)) return *number;
+  throw UsageError(
+      fmt::format("{} is not set, but LOCKSTEP_ELASTIC is; set none of them by hand", variable));
+}
+
+}  // namespace
+
+std::optional<int> Generation::rank_of(int member) const {
+  const auto found = std::ranges::find(members, member);
+  if (found == members.end()) return std::nullopt;
+  return static_cast<int>(found - members.begin());
+}
+
+std::shared_ptr<ElasticJob> ElasticJob::of_this_process() {
+  static const std::shared_ptr<ElasticJob> job = []() -> std::shared_ptr<ElasticJob> {
+    const auto board = environment("LOCKSTEP_ELASTIC");
+    if (!board) return nullptr;
+    constexpr Range<int> kMembers{0, ElasticBoard::kMostMembers - 1};
+    const int member = required_number("LOCKSTEP_MEMBER", kMembers);
+    const int place = required_number("LOCKSTEP_PLACE", kMembers);
+    const bool newcomer = required_number("LOCKSTEP_NEWCOMER", {0, 1}) == 1;
+    const auto store = environment("LOCKSTEP_STORE");
+    if (!store) throw UsageError("LOCKSTEP_STORE is not set, but LOCKSTEP_ELASTIC is");
+    return std::shared_ptr<ElasticJob>(new ElasticJob(member, place, newcomer, *board, *store));
+  }();
+  return job;
+}
+
+ElasticJob::ElasticJob(int member, int place, bool newcomer, const std::string& board,
+                       std::string store)
+    : member_(member),
+      place_(place),
+      newcomer_(newcomer),
+      board_(std::make_shared<ElasticBoard>(ElasticBoard::open(board))),
+      store_(std::move(store)) {}
+
+void ElasticJob::join() {
+  if (!in_lobby()) return;
+  LocalStore(store_).set(join_key(member_), "");
+  joined_ = true;
+}
+
+Generation ElasticJob::wait_for_generation(int after, const Deadline& deadline) {
+  if (in_lobby()) {
+    throw UsageError(fmt::format(
+        "wait_for_generation: member {} is a newcomer, which no generation has; call join()",
+        member_));
+  }
+  LocalStore store(store_);
+  while (true) {
+    // Waits for the next generation, but takes the newest.
+    const int number = std::max(after + 1, board_->generation());
+    Generation found{number, {}};
+    try {
+      found.members = decode_members(store.get(members_key(number), deadline));
+    } catch (const TimeoutError&) {
+      throw TimeoutError(fmt::format(
+          "elastic job: member {} waited {:.1f} s for a generation with it after generation {}: "
+          "the launcher has noticed no rank that ended, and admitted none",
+          member_, static_cast<double>(deadline.span().count()) / 1000.0, after));
+    }
+    if (found.rank_of(member_)) return found;
+    after = number;
+  }
+}
+
+Membership ElasticJob::membership(const Generation& generation) const {
+  const auto rank = generation.rank_of(member_);
+  if (!rank) {
+    throw UsageError(
+        fmt::format("membership: member {} is not in generation {}", member_, generation.number));
+  }
+  const auto size = static_cast<int>(generation.members.size());
+  const StoreUser user{.context = {.rank = *rank, .size = size}};
+  return {.rank = *rank,
+          .world_size = size,
+          .local_rank = place_,
+          .local_world_size = size,
+          .generation = generation.number,
+          .store = std::make_shared<GenerationStore>(board_, store_, generation.number, user),
+          // The launcher is not told: it sees by itself which members end.
+          .losses = std::make_shared<LossRecord>(*rank, std::nullopt)};
+}
+
+bool ElasticJob::wants_change(int generation) const noexcept {
+  return board_->generation() > generation;
+}
+
+void ElasticJob::note_step(std::int64_t step) noexcept {
+  board_->set_progress(member_, 2 * step);
+}
+
+void ElasticJob::note_waiting() noexcept {
+  const std::int64_t noted = board_->progress(member_);
+  if (noted >= 0) board_->set_progress(member_, noted | 1);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Public. A rank's side of an elastic job (`lockstep run --elastic`), in which ranks may be lost
+// and replaced while the others go on: docs/elastic.md.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/core/deadline.h"
+#include "lockstep/rendezvous/membership.h"
+
+namespace lockstep {
+
+class ElasticBoard;
+
+// One membership of an elastic job. A member has the same number as long as it lives, and no other
+// member ever gets that number. Its rank may change with each generation.
+struct Generation {
+  // 0 for the members that the job starts with.
+  int number = 0;
+  // In the order of their ranks. Members keep their order, and new ones come last.
+  std::vector<int> members = {};
+
+  // nullopt if it is no member of this generation.
+  std::optional<int> rank_of(int member) const;
+
+  bool operator==(const Generation&) const = default;
+};
+
+// What the launcher of an elastic job tells this process, and what this process tells the launcher.
+// Thread-safe.
+class ElasticJob {
+ public:
+  // The same object at each call; null unless the launcher of an elastic job started this process.
+  // UsageError if the launcher's variables are malformed, BackendError if its board cannot be
+  // mapped.
+  static std::shared_ptr<ElasticJob> of_this_process();
+
+  ElasticJob(const ElasticJob&) = delete;
+  ElasticJob& operator=(const ElasticJob&) = delete;
+
+  int member() const { return member_; }
+  // Less than the number of ranks that the job should have, and different from those of the other
+  // members that run: which GPU and cores of the machine this member uses.
+  int place() const { return place_; }
+  // Whether this process was started to replace a lost rank or to enlarge the job. It belongs to no
+  // generation until it has called join().
+  bool is_newcomer() const { return newcomer_; }
+  // Whether this is a newcomer that has not called join() yet.
+  bool in_lobby() const { return newcomer_ && !joined_; }
+
+  // Tells the launcher that this newcomer can train now. The launcher opens a generation with it
+  // once all members have noted a step. Does nothing on a founding member. BackendError or
+  // TimeoutError if the launcher does not answer.
+  void join();
+
+  // Blocks until there is a generation with this member that is newer than number `after` (-1:
+  // any), and returns the newest one. TimeoutError at the deadline, BackendError if the launcher is
+  // gone. UsageError if this newcomer has not called join().
+  Generation wait_for_generation(int after, const Deadline& deadline);
+
+  // This member's place in the generation, for init_process_group(). Waits on its store end with
+  // PeerLost as soon as a newer generation is open, so that ranks do not wait for one that has just
+  // been lost. UsageError if this process is no member of the generation.
+  Membership membership(const Generation& generation) const;
+
+  // Whether a generation newer than this number is open. One atomic load.
+  bool wants_change(int generation) const noexcept;
+
+  // Tells the launcher how many steps this member has completed: once before its first step, when
+  // it has the state of the others, and then after each step. The launcher finds hanging ranks by
+  // it (--hang-timeout). One atomic store.
+  void note_step(std::int64_t step) noexcept;
+  // Tells the launcher that this member has computed its part of the step after the last one noted,
+  // and now waits for the other ranks. Of ranks that stand still, the launcher takes those for the
+  // hanging ones that have not got this far. One atomic store.
+  void note_waiting() noexcept;
+
+ private:
+  ElasticJob(int member, int place, bool newcomer, const std::string& board, std::string store);
+
+  const int member_;
+  const int place_;
+  const bool newcomer_;
+  std::atomic<bool> joined_ = false;
+  // Shared with the stores of memberships.
+  const std::shared_ptr<ElasticBoard> board_;
+  // The path of the launcher's store.
+  const std::string store_;
+};
+
+}  // namespace lockstep

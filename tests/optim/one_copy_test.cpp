@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// One copy of the parameters for all ranks of a host: it trains to the same bits, and what would
+// change it once for each rank is found.
+#include "lockstep/parallel/one_copy.h"
+
+#include <csignal>
+#include <functional>
+#include <memory>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "tests/optim/ranks.h"
+#include "tests/parallel/errors.h"
+#include "tests/parallel/models.h"
+#include "tests/support/temporary_folder.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/init.h>
+#include <torch/nn/module.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/optimizer.h>
+#include <torch/optim/sgd.h>
+#include <torch/serialize.h>
+
+#include "lockstep/checkpoint/checkpoint_folder.h"
+#include "lockstep/core/error.h"
+#include "lockstep/optim/averaged_model.h"
+#include "lockstep/optim/optimizers.h"
+#include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/parallel/model_checks.h"
+
+namespace lockstep::optim {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing::message_of;
+using testing::Mlp;
+using testing::run_processes;
+using testing::Tied;
+
+const DistributedDataParallelOptions kOneCopy{.one_copy_per_host = true};
+const DistributedDataParallelOptions kSharded{.whole_gradients = false};
+
+at::Tensor batch_of(const ProcessGroup& group, int step) {
+  return testing::values({4, 6}) + group.rank() + 0.5 * step;
+}
+
+template <class Net>
+void expect_equal(const Net& one, const Net& other) {
+  for (const auto& item : other->named_parameters()) {
+    EXPECT_TRUE(at::equal(one->named_parameters()[item.key()], item.value())) << item.key();
+  }
+}
+
+// Returns the losses.
+template <class Model>
+std::vector<double> train(Model& model, torch::optim::Optimizer& optimizer, int first, int last) {
+  std::vector<double> losses;
+  const at::ScalarType type = model->parameters().front().scalar_type();
+  for (int step = first; step < last; ++step) {
+    optimizer.zero_grad();
+    const at::Tensor loss = model(batch_of(*model->group(), step).to(type)).square().mean();
+    loss.backward();
+    optimizer.step();
+    losses.push_back(loss.template item<double>());
+  }
+  return losses;
+}
+
+// Trains one net with one copy, and another with a copy on each rank, both sharded.
+template <class Optimizer, class Net, class Options>
+void expect_same_training(const std::shared_ptr<ProcessGroup>& group, Net net, Net other,
+                          const Options& options) {
+  testing::copy_state(*other, *net);
+  DistributedDataParallel<Net> model(net, group, kOneCopy);
+  DistributedDataParallel<Net> other_model(other, group, kSharded);
+  for (const at::Tensor& parameter : net->parameters()) {
+    EXPECT_EQ(has_one_copy(parameter), group->size() > 1);
+  }
+  Optimizer optimizer(model, options);
+  Optimizer other_optimizer(other_model, options);
+  EXPECT_EQ(train(model, optimizer, 0, 5), train(other_model, other_optimizer, 0, 5));
+  expect_equal(net, other);
+}
+
+TEST(OneCopy, TrainsToTheBitsOfACopyOnEachRank) {
+  for (const int ranks : {1, 2, 4}) {
+    run_processes(ranks, [](const std::shared_ptr<ProcessGroup>& group) {
+      for (const at::ScalarType type : {at::kFloat, at::kDouble, at::kBFloat16}) {
+        const auto net = [&] {
+          Mlp made(1000, 7);  // a layer that several ranks own
+          made->to(type);
+          return made;
+        };
+        expect_same_training<SGD>(group, net(), net(),
+                                  torch::optim::SGDOptions(0.1).momentum(0.9).weight_decay(0.01));
+        expect_same_training<Adam>(group, net(), net(), torch::optim::AdamOptions(0.01));
+        expect_same_training<AdamW>(group, net(), net(), torch::optim::AdamWOptions(0.01));
+      }
+      expect_same_training<Adam>(group, Tied(), Tied(), torch::optim::AdamOptions(0.01));
+    });
+  }
+}
+
+TEST(OneCopy, OfAFrozenParameterAndWithWeightsOfRank0) {
+  run_processes(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    Mlp net;
+    testing::set_weights(*net, 1 + group->rank());
+    Mlp of_rank_0;
+    testing::set_weights(*of_rank_0, 1);
+    net->hidden->weight.requires_grad_(false);
+    DistributedDataParallel model(net, group, kOneCopy);
+    expect_equal(net, of_rank_0);
+    Adam optimizer(model, 0.01);
+    train(model, optimizer, 0, 2);
+    EXPECT_TRUE(has_one_copy(net->hidden->weight));
+    EXPECT_TRUE(at::equal(net->hidden->weight, of_rank_0->hidden->weight));
+    EXPECT_FALSE(at::equal(net->last->weight, of_rank_0->last->weight));
+    check_in_sync(model);
+  });
+}
+
+// A run that saves and goes on, beside one that loads. Each kind loads the other's.
+TEST(OneCopy, AndACopyOnEachRankLoadEachOthersCheckpoints) {
+  for (const bool one_copy_saves : {true, false}) {
+    const testing::TemporaryFolder folder;
+    run_processes(2, [&](const std::shared_ptr<ProcessGroup>& group) {
+      Mlp saved;
+      Mlp loaded;
+      testing::set_weights(*loaded, 5);
+      DistributedDataParallel saving(saved, group, one_copy_saves ? kOneCopy : kSharded);
+      DistributedDataParallel loading(loaded, group, one_copy_saves ? kSharded : kOneCopy);
+      Adam saving_optimizer(saving, 0.01);
+      Adam loading_optimizer(loading, 0.01);
+      {
+        CheckpointFolder checkpoints(folder.path(), group);
+        train(saving, saving_optimizer, 0, 3);
+        checkpoints.save({.module = saved.ptr(), .optimizer = &saving_optimizer}, {.step = 3});
+      }
+      train(loading, loading_optimizer, 0, 1);
+      CheckpointFolder checkpoints(folder.path(), group);
+      checkpoints.load({.module = loaded.ptr(), .optimizer = &loading_optimizer});
+      expect_equal(loaded, saved);
+      EXPECT_EQ(train(loading, loading_optimizer, 3, 6), train(saving, saving_optimizer, 3, 6));
+      expect_equal(loaded, saved);
+    });
+  }
+}
+
+TEST(OneCopy, IsSavedAsAnyModelAndLoadedBeforeItIsWrapped) {
+  run_processes(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    Mlp net;
+    DistributedDataParallel model(net, group, kOneCopy);
+    std::stringstream file;
+    torch::save(net, file);
+    Mlp plain;
+    torch::load(plain, file);
+    expect_equal(plain, net);
+
+    file.clear();
+    file.seekg(0);
+    torch::load(net, file);
+    EXPECT_THAT(message_of<UsageError>([&] { model(batch_of(*group, 0)); }),
+                AllOf(HasSubstr("parameter hidden.weight has been moved out of the memory"),
+                      HasSubstr("by torch::load")));
+    const DistributedDataParallel again(net, group, kOneCopy);
+    again(batch_of(*group, 0));
+    EXPECT_TRUE(has_one_copy(net->hidden->weight));
+  });
+}
+
+TEST(OneCopy, BecomesACopyOnEachRankInAnotherWrapper) {
+  run_processes(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    Mlp net;
+    { const DistributedDataParallel model(net, group, kOneCopy); }
+    const DistributedDataParallel model(net, group);
+    EXPECT_FALSE(has_one_copy(net->hidden->weight));
+    torch::optim::SGD optimizer(net->parameters(), 0.1);
+    train(model, optimizer, 0, 2);
+    check_in_sync(model);
+  });
+}
+
+TEST(OneCopy, ChangesOnceInChangeParameters) {
+  run_processes(3, [](const std::shared_ptr<ProcessGroup>& group) {
+    Mlp net;
+    DistributedDataParallel model(net, group, kOneCopy);
+    Adam optimizer(model, 0.01);
+    train(model, optimizer, 0, 2);
+    const at::Tensor before = net->middle->weight.detach().clone();
+    model->change_parameters([&] { net->middle->weight.mul_(2); });
+    EXPECT_TRUE(at::equal(net->middle->weight, before * 2));
+    train(model, optimizer, 2, 4);
+
+    const auto message = message_of<Error>(
+        [&] { model->change_parameters([] { throw UsageError("the program's own mistake"); }); });
+    EXPECT_THAT(message, HasSubstr("the program's own mistake"));
+    train(model, optimizer, 4, 5);
+  });
+}
+
+// A change that a program makes on every rank, or on one, outside of change_parameters().
+struct Misuse {
+  std::string name;
+  std::function<void(Mlp& net, int rank)> change;
+  std::string found;
+};
+
+class ChangedOneCopy : public ::testing::TestWithParam<Misuse> {};
+
+TEST_P(ChangedOneCopy, IsFoundInForwardAndInTheStep) {
+  for (const bool in_step : {true, false}) {
+    run_processes(2, [&](const std::shared_ptr<ProcessGroup>& group) {
+      Mlp net;
+      DistributedDataParallel model(net, group, kOneCopy);
+      Adam optimizer(model, 0.01);
+      train(model, optimizer, 0, 2);
+      optimizer.zero_grad();
+      model(batch_of(*group, 2)).square().mean().backward();
+      if (!in_step) optimizer.step();
+      group->barrier().wait();  // a rank that is still in step() would take the change for its own
+      GetParam().change(net, group->rank());
+      group->barrier().wait();
+      const auto message = message_of<UsageError>([&] {
+        if (in_step) {
+          optimizer.step();
+        } else {
+          model(batch_of(*group, 3));
+        }
+      });
+      // The optimizer names parameters by their numbers.
+      EXPECT_THAT(message, HasSubstr(in_step ? "parameter 2 has" : "parameter middle.weight has"));
+      EXPECT_THAT(message, HasSubstr(GetParam().found));
+      EXPECT_THAT(message, HasSubstr("model->change_parameters(function)"));
+    });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Misuses, ChangedOneCopy,
+                         ::testing::Values(Misuse{"decay_on_each_rank",
+                                                  [](Mlp& net, int) {
+                                                    const at::NoGradGuard no_grad;
+                                                    net->middle->weight.mul_(0.99);
+                                                  },
+                                                  "been changed in place on this rank"},
+                                           Misuse{"decay_on_one_rank",
+                                                  [](Mlp& net, int rank) {
+                                                    const at::NoGradGuard no_grad;
+                                                    if (rank == 1) net->middle->weight.mul_(0.99);
+                                                  },
+                                                  "been changed "},
+                                           Misuse{"init_on_each_rank",
+                                                  [](Mlp& net, int) {
+                                                    torch::nn::init::constant_(net->middle->weight,
+                                                                               0.1);
+                                                  },
+                                                  "been changed in place on this rank"},
+                                           Misuse{"data_on_each_rank",
+                                                  [](Mlp& net, int) {
+                                                    auto data = net->middle->weight.variable_data();
+                                                    data.add_(0.1);
+                                                  },
+                                                  "been changed by another rank or through data"}),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(OneCopy, AnOptimizerThatUpdatesItOnEachRankIsFound) {
+  run_processes(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    Mlp net;
+    Adam made_before(net->parameters(), 0.01);
+    DistributedDataParallel model(net, group, kOneCopy);
+    const auto backward = [&] { model(batch_of(*group, 0)).square().mean().backward(); };
+    backward();
+    const auto message = message_of<UsageError>([&] { made_before.step(); });
+    EXPECT_THAT(message, AllOf(HasSubstr("the ranks have one copy of parameter 0"),
+                               HasSubstr("make the optimizer from the wrapped model")));
+    EXPECT_EQ(message_of<UsageError>([&] { Adam(net->parameters(), 0.01, group); }), message);
+
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    sgd.step();
+    group->barrier().wait();
+    EXPECT_THAT(message_of<UsageError>(backward), HasSubstr(" has been changed "));
+  });
+}
+
+TEST(OneCopy, AveragesAreNotSwappedIntoIt) {
+  run_processes(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    Mlp net;
+    DistributedDataParallel model(net, group, kOneCopy);
+    Adam optimizer(model, 0.01);
+    ExponentialMovingAverage average(model);
+    train(model, optimizer, 0, 2);
+    average.update();
+    EXPECT_THAT(message_of<UsageError>([&] { const auto swapped = average.swap_in(); }),
+                HasSubstr("evaluate module(), which has memory of its own"));
+    average.module()->forward(batch_of(*group, 0));
+    train(model, optimizer, 2, 3);
+  });
+}
+
+TEST(OneCopy, OfRanksThatShareNoMemoryIsRefused) {
+  testing::run_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    EXPECT_THAT(
+        message_of<UsageError>([&] { DistributedDataParallel model(Mlp(), group, kOneCopy); }),
+        AllOf(HasSubstr("one_copy_per_host is for the processes of one host"),
+              HasSubstr("the ranks of this group are threads (backend thread)")));
+  });
+}
+
+TEST(OneCopy, OfTwoTensorsInTheSameMemoryIsRefused) {
+  run_processes(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    Mlp net;
+    net->register_parameter("twin", net->last->weight.detach());
+    EXPECT_THAT(
+        message_of<UsageError>([&] { DistributedDataParallel model(net, group, kOneCopy); }),
+        HasSubstr("parameters twin and last.weight are two tensors in the same memory"));
+  });
+}
+
+TEST(OneCopy, IsLeftToItselfWhenARankIsKilledInItsStep) {
+  constexpr int kVictim = 2;
+  testing::run_ranks(3,
+                     [](testing::Rank& rank) {
+                       const auto group = init_process_group({.backend = "shm",
+                                                              .init_method = rank.rendezvous_url(),
+                                                              .rank = rank.rank(),
+                                                              .world_size = rank.size(),
+                                                              .device = at::kCPU});
+                       Mlp net;
+                       DistributedDataParallel model(net, group, kOneCopy);
+                       Adam optimizer(model, 0.01);
+                       train(model, optimizer, 0, 1);
+                       const auto train_on = [&] {
+                         for (int step = 1;; ++step) {
+                           if (rank.rank() == kVictim && step == 20) rank.cue("in step");
+                           for (const at::Tensor& parameter : net->parameters()) {
+                             parameter.mutable_grad() = at::ones_like(parameter);
+                           }
+                           optimizer.step();
+                         }
+                       };
+                       EXPECT_THAT(message_of<PeerLost>(train_on), HasSubstr("rank 2"));
+                       // No rank that is still in its step can store anything there.
+                       for (const at::Tensor& parameter : net->parameters())
+                         EXPECT_FALSE(has_one_copy(parameter));
+                     },
+                     {.signals = {{.rank = kVictim, .cue = "in step", .signal = SIGKILL}}});
+}
+
+}  // namespace
+}  // namespace lockstep::optim

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// `lockstep run --elastic`: which ranks go on when others end or hang, who replaces them, and what
+// ends the job. The program is tests/support/elastic_member.cpp.
+#include <csignal>
+#include <fstream>
+
+#include "tests/tools/cli/run_fixture.h"
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include "lockstep/core/file/remove_folder.h"
+
+namespace lockstep {
+namespace {
+
+using ::testing::AllOf;
+using testing::Ended;
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+using ::testing::Not;
+using testing::occurrences;
+using testing::Program;
+
+class RunElastic : public Run {
+ protected:
+  ~RunElastic() override {
+    for (const std::string& file : files_) std::filesystem::remove(tmpdir.path() / file);
+  }
+
+  // Standard error comes with the output, so that a test can wait for the launcher's lines.
+  std::vector<std::string> job(const std::string& limits, int ranks,
+                               const std::vector<std::string>& more = {},
+                               const std::string& how = "") const {
+    std::vector<std::string> arguments{"-n", std::to_string(ranks), "--elastic", limits};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    arguments.insert(arguments.end(), {ELASTIC_MEMBER, how});
+    std::vector<std::string> merged{"sh", "-c", "exec \"$@\" 2>&1", "sh"};
+    const std::vector<std::string> launch = command(arguments);
+    merged.insert(merged.end(), launch.begin(), launch.end());
+    return merged;
+  }
+
+  // Tells the members, who look for the file.
+  void make_file(const std::string& name) {
+    std::ofstream(tmpdir.path() / name);
+    files_.push_back(name);
+  }
+
+  std::vector<pid_t> processes_of(int member) const {
+    return testing::processes_with(
+        {"LOCKSTEP_TEST_MARK=" + mark, fmt::format("LOCKSTEP_MEMBER={}", member)});
+  }
+
+  void signal(int member, int signal) const {
+    const auto found = processes_of(member);
+    ASSERT_EQ(found.size(), 1u) << "member " << member;
+    ::kill(found.front(), signal);
+  }
+
+  // Until all members of the generation train.
+  static void wait_for(Program& program, int generation, int size) {
+    for (int rank = 0; rank < size; ++rank) {
+      program.wait_for(fmt::format("generation {}: rank {} of {} goes on", generation, rank, size));
+    }
+  }
+
+  void expect_to_finish(Program& program) {
+    make_file("finish");
+    EXPECT_EQ(program.wait(), 0) << program.out();
+  }
+
+ private:
+  std::vector<std::string> files_;
+};
+
+TEST_F(RunElastic, TheOthersGoOnAndTheLostRankIsReplaced) {
+  for (const int lost : {0, 1, 2}) {
+    Program program(job("1:3", 3));
+    wait_for(program, 0, 3);
+    signal(lost, SIGKILL);
+    wait_for(program, 1, 2);
+    wait_for(program, 2, 3);
+    expect_to_finish(program);
+    std::filesystem::remove(tmpdir.path() / "finish");
+    EXPECT_EQ(occurrences(program.out(), "finished after generation 2"), 3);
+    EXPECT_THAT(program.out(),
+                HasSubstr(fmt::format("lockstep: member {} (rank {}, pid ", lost, lost)));
+    EXPECT_THAT(program.out(), HasSubstr("killed by signal 9 (SIGKILL)"));
+    EXPECT_THAT(program.out(), HasSubstr("; 2 ranks go on (generation 1), member 3 is started\n"));
+    EXPECT_THAT(program.out(),
+                HasSubstr("lockstep: member 3 joins as rank 2 of 3 (generation 2)\n"));
+  }
+}
+
+TEST_F(RunElastic, NobodyStartsAnew) {
+  Program program(job("1:2", 2));
+  wait_for(program, 0, 2);
+  signal(0, SIGKILL);
+  wait_for(program, 2, 2);
+  expect_to_finish(program);
+  EXPECT_EQ(occurrences(program.out(), "goes on at step 0\n"), 2) << "the founders' first lines";
+}
+
+TEST_F(RunElastic, TwoRanksMayBeLostAtOnce) {
+  Program program(job("1:3", 3));
+  wait_for(program, 0, 3);
+  signal(0, SIGKILL);
+  signal(2, SIGSEGV);
+  program.wait_for("lockstep: member 3 joins as rank ");
+  program.wait_for("lockstep: member 4 joins as rank ");
+  expect_to_finish(program);
+  EXPECT_EQ(occurrences(program.out(), "was lost"), 2);
+}
+
+TEST_F(RunElastic, ANewcomerMayBeLostBeforeItJoins) {
+  Program program(job("1:2", 2, {}, "lobby"));
+  wait_for(program, 0, 2);
+  signal(1, SIGKILL);
+  program.wait_for("in the lobby");
+  signal(2, SIGKILL);
+  program.wait_for("in the lobby", 2);
+  make_file("join");
+  wait_for(program, 2, 2);
+  expect_to_finish(program);
+  EXPECT_THAT(program.out(), HasSubstr("member 2 (a newcomer, pid "));
+  EXPECT_THAT(program.out(), HasSubstr("; 1 rank goes on (generation 1), member 3 is started\n"));
+}
+
+TEST_F(RunElastic, AStoppedRankIsKilledAndReplaced) {
+  Program program(job("1:3", 3, {"--hang-timeout", "1"}));
+  wait_for(program, 0, 3);
+  signal(1, SIGSTOP);
+  wait_for(program, 2, 3);
+  expect_to_finish(program);
+  EXPECT_THAT(
+      program.out(),
+      MatchesRegex("(.*\n)*lockstep: member 1 \\(rank 1, pid [0-9]+\\) was lost: killed by "
+                   "the launcher, since it made no progress for 1.0 s; 2 ranks go on(.*\n)*"));
+}
+
+TEST_F(RunElastic, ARankThatHangsInItsPartOfAStepIsKilledAndReplaced) {
+  Program program(job("1:3", 3, {"--hang-timeout", "1"}));
+  wait_for(program, 0, 3);
+  make_file("hang_1");
+  wait_for(program, 2, 3);
+  expect_to_finish(program);
+  EXPECT_EQ(occurrences(program.out(), "was lost"), 1);
+  EXPECT_THAT(program.out(), HasSubstr("lockstep: member 1 (rank 1, pid "));
+}
+
+TEST_F(RunElastic, ACrashLoopUsesUpTheReplacementsAndTheOthersGoOn) {
+  Program program(job("1:2", 2, {"--max-restarts", "2"}, "3"));
+  wait_for(program, 0, 2);
+  signal(1, SIGKILL);
+  program.wait_for(", and no replacement is left\n");
+  expect_to_finish(program);
+  EXPECT_EQ(occurrences(program.out(), "was lost: exit code 3"), 2);
+  EXPECT_EQ(occurrences(program.out(), "finished after generation 1"), 1);
+}
+
+TEST_F(RunElastic, TooFewRanksEndTheJob) {
+  Program program(job("3:3", 3));
+  wait_for(program, 0, 3);
+  signal(1, SIGKILL);
+  EXPECT_EQ(program.wait(), 128 + SIGKILL);
+  EXPECT_THAT(
+      program.out(),
+      MatchesRegex("(.*\n)*lockstep: member 1 \\(rank 1, pid [0-9]+\\) was lost: .*; the job "
+                   "cannot go on\n(.*\n)*lockstep run: rank 1 of 3 \\(pid [0-9]+\\) failed "
+                   "first: killed by signal 9 (.*\n)*"));
+}
+
+TEST_F(RunElastic, AWrongCommandIsNotRepeated) {
+  Program program(job("1:2", 2, {}, "2"));
+  wait_for(program, 0, 2);
+  signal(1, SIGKILL);
+  EXPECT_EQ(program.wait(), 2);
+  EXPECT_THAT(program.out(), HasSubstr("exit code 2; the job cannot go on\n"));
+}
+
+TEST_F(RunElastic, ARankThatHasFinishedIsNotReplaced) {
+  Program program(job("1:3", 3));
+  wait_for(program, 0, 3);
+  make_file("leave_1");
+  program.wait_for("finished");
+  ASSERT_TRUE(testing::eventually([&] { return processes_of(1).empty(); }));
+  signal(0, SIGKILL);
+  wait_for(program, 1, 1);
+  expect_to_finish(program);
+  EXPECT_EQ(occurrences(program.out(), "was lost"), 1);
+  EXPECT_THAT(program.out(), Not(HasSubstr("is started")));
+}
+
+TEST_F(RunElastic, ANewcomerEndsWithTheTraining) {
+  Program program(job("1:2", 2, {}, "lobby"));
+  wait_for(program, 0, 2);
+  signal(0, SIGKILL);
+  program.wait_for("in the lobby");
+  expect_to_finish(program);
+  EXPECT_EQ(occurrences(program.out(), "finished"), 1);
+}
+
+TEST_F(RunElastic, OptionsMustMakeSense) {
+  for (const char* limits : {"3", "3:2", "0:2", "1:x", "3:3", "1:1"}) {
+    const Ended ended = run({"-n", "2", "--elastic", limits, "true"});
+    EXPECT_EQ(ended.code, 2) << limits;
+    EXPECT_THAT(ended.err, HasSubstr(fmt::format("--elastic \"{}\": give the least", limits)));
+  }
+  EXPECT_EQ(run({"-n", "2", "--hang-timeout", "1", "true"}).code, 2);
+}
+
+TEST_F(RunElastic, MembersHaveNumbersInLinesAndLogFiles) {
+  const std::filesystem::path logs = tmpdir.path() / "logs";
+  Program program(job("1:1", 1, {"--log-dir", logs}));
+  program.wait_for("[member 0] generation 0: rank 0 of 1 goes on");
+  expect_to_finish(program);
+  EXPECT_TRUE(std::filesystem::exists(logs / "member_0.log"));
+  remove_folder(logs);
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Jobs whose members are killed where it hurts most. The state at the end must have the bits of the
+// undisturbed training in one process.
+#include <map>
+#include <string>
+#include <vector>
+
+#include "support/process_table.h"
+#include "support/program.h"
+#include "support/temporary_folder.h"
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+namespace lockstep {
+namespace {
+
+using ::testing::AllOf;
+using testing::Ended;
+using ::testing::HasSubstr;
+using Words = std::vector<std::string>;
+
+class ElasticJobs : public ::testing::Test {
+ protected:
+  ElasticJobs() { ::setenv("LOCKSTEP_TEST_MARK", mark_.c_str(), 1); }
+  ~ElasticJobs() override {
+    EXPECT_TRUE(testing::eventually([&] { return testing::count_marked(mark_) == 0; }));
+    ::unsetenv("LOCKSTEP_TEST_MARK");
+  }
+
+  static std::string hash_in(const Ended& ended) {
+    const auto begin = ended.out.find("hash ");
+    return begin == std::string::npos ? "none: " + ended.out + ended.err
+                                      : ended.out.substr(begin + 5, 64);
+  }
+
+  // The hash of the training of this model in one process. `model` may have further arguments.
+  static std::string undisturbed(const Words& model) {
+    static std::map<Words, std::string> known;
+    std::string& hash = known[model];
+    if (hash.empty()) {
+      Words command{ELASTIC_PROGRAM};
+      command.insert(command.end(), model.begin(), model.end());
+      hash = hash_in(testing::run_to_end(command));
+    }
+    return hash;
+  }
+
+  static Ended run(int ranks, const std::string& bounds, const Words& arguments,
+                   const Words& launcher = {}) {
+    Words command{LOCKSTEP_PROGRAM, "run", "-n", std::to_string(ranks), "--elastic", bounds};
+    command.insert(command.end(), launcher.begin(), launcher.end());
+    command.insert(command.end(), {"--", ELASTIC_PROGRAM});
+    command.insert(command.end(), arguments.begin(), arguments.end());
+    return testing::run_to_end(command);
+  }
+
+  // Runs the job, and expects the undisturbed state. Returns what it wrote.
+  static std::string expect_undisturbed(int ranks, const Words& model, const Words& faults) {
+    Words arguments = model;
+    arguments.insert(arguments.end(), faults.begin(), faults.end());
+    const Ended ended = run(ranks, fmt::format("1:{}", ranks), arguments);
+    const std::string text = ended.out + ended.err;
+    EXPECT_EQ(ended.code, 0) << fmt::format("{}", fmt::join(arguments, " ")) << "\n" << text;
+    EXPECT_EQ(hash_in(ended), undisturbed(model))
+        << fmt::format("{}", fmt::join(arguments, " ")) << "\n"
+        << text;
+    return text;
+  }
+
+ private:
+  const std::string mark_ = testing::unique_mark();
+};
+
+// 50 samples are 5 steps of an epoch, 15 in all.
+TEST_F(ElasticJobs, GoOnWithoutTheRankThatIsLostInAStep) {
+  for (const char* const model : {"model=linear", "model=mlp", "model=cnn"}) {
+    const std::string text = expect_undisturbed(2, {model}, {"die=0:loss:4"});
+    EXPECT_THAT(text, HasSubstr("goes on after step 3"));
+  }
+  expect_undisturbed(3, {"model=mlp"}, {"die=2:loss:13"});
+  expect_undisturbed(3, {"model=cnn"}, {"die=0:before:7"});
+}
+
+// The others have made the step that it has not made, or the other way round.
+TEST_F(ElasticJobs, GoOnWithoutTheRankThatIsLostAtTheEndOfAStep) {
+  const std::string text = expect_undisturbed(2, {"model=cnn"}, {"die=1:update:6"});
+  EXPECT_THAT(text, HasSubstr("goes on after step 6"));
+  expect_undisturbed(3, {"model=mlp"}, {"die=0:after:5"});
+  expect_undisturbed(3, {"model=mlp"}, {"die=2:update:15"});
+}
+
+TEST_F(ElasticJobs, GoOnWithoutTheRankThatIsLostBetweenEpochs) {
+  expect_undisturbed(2, {"model=mlp"}, {"die=0:evaluation:1"});
+  expect_undisturbed(3, {"model=cnn"}, {"die=1:end:0"});
+}
+
+TEST_F(ElasticJobs, LoseTwoRanksAtOnceAndThenAnother) {
+  expect_undisturbed(4, {"model=mlp"}, {"die=0:loss:3", "die=2:loss:3", "die=1:loss:9"});
+}
+
+TEST_F(ElasticJobs, GiveAReplacementTheStateOfTheOthers) {
+  const std::string text = expect_undisturbed(2, {"model=cnn"}, {"die=0:loss:3", "wait=7:2"});
+  EXPECT_THAT(text, AllOf(HasSubstr("2 ranks go on after step 7"),
+                          HasSubstr("rank 1 has got the state of rank 0")));
+  // The replacement trains: it is lost itself, and then replaced again.
+  expect_undisturbed(3, {"model=mlp"}, {"die=2:update:3", "wait=6:2", "die=3:loss:9", "wait=11:4"});
+}
+
+// Members 0 and 1 are replaced one after another, so that nobody of the first generation is left.
+TEST_F(ElasticJobs, OutliveAllTheirMembers) {
+  expect_undisturbed(2, {"model=cnn"}, {"die=0:loss:2", "wait=4:2", "die=1:after:6", "wait=9:4"});
+}
+
+// Its call of this number is its last one: while it says that it can train, while it meets the
+// others, and while it gets their state.
+TEST_F(ElasticJobs, LoseAReplacementWhileItIsHealed) {
+  for (const int call : {1, 4, 10, 20}) {
+    expect_undisturbed(2, {"model=mlp"},
+                       {"die=0:loss:3", fmt::format("die=2:call:{}", call), "wait=9:2"});
+  }
+}
+
+// Its third call of the schedule's function is in the new group, after the state was compared.
+TEST_F(ElasticJobs, LoseTheDonorWhileTheOthersMeet) {
+  expect_undisturbed(3, {"model=mlp"}, {"die=2:loss:4", "die=0:schedule:3"});
+}
+
+TEST_F(ElasticJobs, WriteCheckpointsWithWhoeverIsRankZero) {
+  const testing::TemporaryFolder folder;
+  const Words model{"model=cnn"};
+  const std::string checkpoints = "checkpoints=" + (folder.path() / "checkpoints").string();
+  expect_undisturbed(3, model, {checkpoints, "die=0:loss:4", "die=1:loss:8"});
+  // They include all steps.
+  const Ended resumed = testing::run_to_end({ELASTIC_PROGRAM, "model=cnn", checkpoints});
+  EXPECT_EQ(hash_in(resumed), undisturbed(model));
+  EXPECT_THAT(resumed.out, HasSubstr("nothing is left to train"));
+}
+
+TEST_F(ElasticJobs, RefuseATrainingThatDependsOnTheNumberOfRanks) {
+  const Ended ended = run(2, "1:2", {"microbatches=0"});
+  EXPECT_EQ(ended.code, 2);
+  EXPECT_THAT(ended.err, AllOf(HasSubstr("without microbatches the result depends on the number"),
+                               HasSubstr("set .microbatches")));
+}
+
+}  // namespace
+}  // namespace lockstep
