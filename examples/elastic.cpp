@@ -114,6 +114,7 @@ int main() {
       changes = true;
     }
   }
+  if (job) job->note_end();
   if (ranks.group->rank() != 0) return 0;
   const auto hash = lockstep::state_sha256(*training.net, training.optimizer);
   std::printf("%d steps, SHA-256 %s\n", static_cast<int>(training.steps), hash.c_str());

@@ -53,11 +53,18 @@ EnvironmentVariables ElasticLaunch::variables(const PlacedRank& start) const {
 
 std::vector<std::string> ElasticLaunch::take_changes() {
   std::vector<std::string> lines;
+  take_completions();
   if (!fatal_) take_ends(lines);
   if (!fatal_) take_joins(lines);
   if (!fatal_ && options_.hang_timeout.count() > 0) kill_hanging();
   kill_dismissed();
   return lines;
+}
+
+void ElasticLaunch::take_completions() {
+  for (const auto& [member, progress] : progress()) {
+    if (progress == ElasticBoard::kEnd) members_.complete(member);
+  }
 }
 
 void ElasticLaunch::take_ends(std::vector<std::string>& lines) {

@@ -45,6 +45,7 @@ class ElasticLaunch {
   void forget_quiet_time() { quiet_.reset(); }
 
  private:
+  void take_completions();
   void take_ends(std::vector<std::string>& lines);
   void take_joins(std::vector<std::string>& lines);
   void kill_dismissed();

@@ -17,6 +17,12 @@ ElasticMembers::ElasticMembers(int ranks, int least, int replacements)
   }
 }
 
+void ElasticMembers::complete(int member) {
+  if (std::erase(generation_.members, member) == 0) return;
+  completed_.insert(member);
+  ++finished_;
+}
+
 ElasticChange ElasticMembers::take_ends(const std::vector<MemberEnd>& ends,
                                         const std::function<bool(int)>& has_trained) {
   ElasticChange change;
@@ -45,6 +51,12 @@ void ElasticMembers::remove_ended(const std::vector<MemberEnd>& ends, ElasticCha
     // A newcomer that has finished alone keeps its place: another one would do the same.
     if (!was_newcomer || !end.success) places_.erase(end.member);
     if (dismissed_.erase(end.member) > 0) continue;
+    if (completed_.erase(end.member) > 0) {
+      if (end.success) continue;
+      change.lost.push_back(end.member);
+      if (!change.fatal) change.fatal = end.member;
+      continue;
+    }
     std::erase(generation_.members, end.member);
     if (!end.success) {
       change.lost.push_back(end.member);

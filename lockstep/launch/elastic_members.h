@@ -44,12 +44,16 @@ class ElasticMembers {
   // train, and starts at most `replacements` newcomers.
   ElasticMembers(int ranks, int least, int replacements);
 
-  // Without members that have ended since it was opened.
+  // Without members that have ended, or completed the training, since it was opened.
   const Generation& generation() const { return generation_; }
   // Those that were started and have not been admitted.
   const std::set<int>& newcomers() const { return newcomers_; }
   // How many newcomers may still be started.
   int replacements_left() const { return replacements_; }
+
+  // The member has completed the training, and does something else until its process ends. As one
+  // that has finished, it has no part in later generations; but if it fails, the job does.
+  void complete(int member);
 
   // Members that have ended since the last call; those that ended together in one call, so that no
   // generation is opened with one of them. has_trained() tells whether a member has noted a step.
@@ -75,6 +79,7 @@ class ElasticMembers {
   int replacements_;
   Generation generation_;
   std::set<int> newcomers_{};
+  std::set<int> completed_{};
   // Members that were told to end: their ends say nothing.
   std::set<int> dismissed_{};
   // The place of each member that runs.

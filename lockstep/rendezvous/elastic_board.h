@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -16,6 +17,8 @@ class ElasticBoard {
  public:
   // The most members that a job may have, including lost ones.
   static constexpr int kMostMembers = 4096;
+  // The progress of a member that has completed its training.
+  static constexpr std::int64_t kEnd = std::numeric_limits<std::int64_t>::max() - 1;
 
   // Makes the file, which must not exist. BackendError if the system refuses.
   static ElasticBoard create(const std::string& path);

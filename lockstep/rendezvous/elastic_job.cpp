@@ -162,4 +162,8 @@ void ElasticJob::note_waiting() noexcept {
   if (noted >= 0) board_->set_progress(member_, noted | 1);
 }
 
+void ElasticJob::note_end() noexcept {
+  board_->set_progress(member_, ElasticBoard::kEnd);
+}
+
 }  // namespace lockstep

@@ -79,6 +79,10 @@ class ElasticJob {
   // and now waits for the other ranks. Of ranks that stand still, the launcher takes those for the
   // hanging ones that have not got this far. One atomic store.
   void note_waiting() noexcept;
+  // Tells the launcher that this member has completed the training: it has no part in later
+  // generations, is not taken for hanging, and if it fails from now on, the job fails, since nobody
+  // repeats what it does after the training. One atomic store.
+  void note_end() noexcept;
 
  private:
   ElasticJob(int member, int place, bool newcomer, const std::string& board, std::string store);

@@ -37,6 +37,7 @@ class ElasticTraining {
   // The launcher knows by these how far this rank has come. `steps`: completed ones.
   void note_steps(std::int64_t steps) noexcept { job_->note_step(steps); }
   void note_waiting() noexcept { job_->note_waiting(); }
+  void note_end() noexcept { job_->note_end(); }
   // Ends `train` at a boundary between steps at which all ranks do so.
   [[noreturn]] static void leave();
   // Collective; ends `train` if a rank wants to leave.

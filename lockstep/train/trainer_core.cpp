@@ -172,6 +172,7 @@ std::vector<EpochSummary> TrainerCore::run(const detail::RunBatches& run_batches
       resumed = true;
     };
     elastic_->run(go_on_in, train);
+    elastic_->note_end();
   } else {
     train();
   }

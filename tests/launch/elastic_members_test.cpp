@@ -119,6 +119,20 @@ TEST(ElasticMembers, ANewcomerThatFinishesAloneIsNotReplaced) {
   EXPECT_THAT(job.take({lost(1)}).fatal, 1);
 }
 
+TEST(ElasticMembers, AMemberThatHasCompletedTheTrainingIsMissedOnlyIfItFails) {
+  Job job{ElasticMembers(3, 1, 2)};
+  job.members.complete(0);
+  EXPECT_THAT(job.now(), ElementsAre(1, 2));
+  EXPECT_FALSE(job.members.admit({3}));
+  const ElasticChange loss = job.take({lost(2)});
+  EXPECT_TRUE(loss.opens);
+  EXPECT_THAT(loss.to_start, IsEmpty());
+  EXPECT_THAT(job.now(), ElementsAre(1));
+  job.members.complete(1);
+  EXPECT_FALSE(job.take({finished(1)}).fatal);
+  EXPECT_EQ(job.take({lost(0)}).fatal, 0);
+}
+
 TEST(HangingMembers, AreThoseThatKeepTheOthersWaiting) {
   EXPECT_THAT(hanging_members({{0, 9}, {1, 8}, {2, 9}}), ElementsAre(1));
   EXPECT_THAT(hanging_members({{0, 8}, {1, 8}, {2, 9}}), ElementsAre(0, 1));

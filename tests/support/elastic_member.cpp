@@ -5,6 +5,7 @@
 // elastic_member [HOW]: with "lobby", newcomers join once the folder TMPDIR has a file "join"; with
 // a number, they end with this exit code. When there is a file "finish", all finish at the same
 // step; with "leave_1", member 1 finishes alone; with "hang_1", it hangs in its part of a step.
+// While there is a file "work", members that have finished go on with something else.
 #include <algorithm>
 #include <charconv>
 #include <chrono>
@@ -95,7 +96,9 @@ void count_steps(const std::string& how) {
       // The next generation is without the lost member.
     }
   }
+  job->note_end();
   say(fmt::format("finished after generation {}", generation.number));
+  while (is_there("work")) std::this_thread::sleep_for(1ms);
 }
 
 }  // namespace

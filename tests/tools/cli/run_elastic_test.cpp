@@ -191,6 +191,31 @@ TEST_F(RunElastic, ARankThatHasFinishedIsNotReplaced) {
   EXPECT_THAT(program.out(), Not(HasSubstr("is started")));
 }
 
+// Nobody repeats what it does after the training.
+TEST_F(RunElastic, ARankThatFailsAfterTheTrainingFailsTheJob) {
+  Program program(job("1:2", 2));
+  wait_for(program, 0, 2);
+  make_file("work");
+  make_file("finish");
+  program.wait_for("finished after generation 0", 2);
+  signal(0, SIGKILL);
+  EXPECT_EQ(program.wait(), 128 + SIGKILL);
+  EXPECT_EQ(occurrences(program.out(), "was lost"), 1);
+  EXPECT_THAT(program.out(), HasSubstr("; the job cannot go on\n"));
+}
+
+// The other one waits for it in vain.
+TEST_F(RunElastic, ARankThatWorksAfterTheTrainingDoesNotHang) {
+  Program program(job("1:2", 2, {"--hang-timeout", "1"}));
+  wait_for(program, 0, 2);
+  make_file("work");
+  make_file("leave_1");
+  EXPECT_EQ(program.wait(), 128 + SIGKILL);
+  EXPECT_THAT(program.out(), HasSubstr("finished after generation 0"));
+  EXPECT_EQ(occurrences(program.out(), "was lost"), 1);
+  EXPECT_THAT(program.out(), HasSubstr("lockstep: member 0 (rank 0, pid "));
+}
+
 TEST_F(RunElastic, ANewcomerEndsWithTheTraining) {
   Program program(job("1:2", 2, {}, "lobby"));
   wait_for(program, 0, 2);
