@@ -5,14 +5,13 @@
 #include <string>
 #include <vector>
 
-#include "support/process_table.h"
+#include "support/marked_processes.h"
 #include "support/program.h"
 #include "support/temporary_folder.h"
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 namespace lockstep {
 namespace {
@@ -24,12 +23,6 @@ using Words = std::vector<std::string>;
 
 class ElasticJobs : public ::testing::Test {
  protected:
-  ElasticJobs() { ::setenv("LOCKSTEP_TEST_MARK", mark_.c_str(), 1); }
-  ~ElasticJobs() override {
-    EXPECT_TRUE(testing::eventually([&] { return testing::count_marked(mark_) == 0; }));
-    ::unsetenv("LOCKSTEP_TEST_MARK");
-  }
-
   static std::string hash_in(const Ended& ended) {
     const auto begin = ended.out.find("hash ");
     return begin == std::string::npos ? "none: " + ended.out + ended.err
@@ -71,7 +64,7 @@ class ElasticJobs : public ::testing::Test {
   }
 
  private:
-  const std::string mark_ = testing::unique_mark();
+  const testing::MarkedProcesses marked_;
 };
 
 // 50 samples are 5 steps of an epoch, 15 in all.

@@ -7,14 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "support/process_table.h"
+#include "support/marked_processes.h"
 #include "support/program.h"
 #include "support/temporary_folder.h"
 #include "tests/tools/recipes/tiny_images.h"
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 #include <signal.h>
-#include <stdlib.h>
 
 #include "lockstep/core/file/remove_folder.h"
 
@@ -33,11 +32,7 @@ constexpr std::int64_t kStepsPerEpoch = 76;
 
 class TrainCheckpoints : public ::testing::Test {
  protected:
-  TrainCheckpoints() {
-    testing::write_tiny_images(folder_);
-    ::setenv("LOCKSTEP_TEST_MARK", mark_.c_str(), 1);
-  }
-  ~TrainCheckpoints() override { ::unsetenv("LOCKSTEP_TEST_MARK"); }
+  TrainCheckpoints() { testing::write_tiny_images(folder_); }
 
   std::string path(const std::string& name) const { return folder_.path() / name; }
 
@@ -85,8 +80,7 @@ class TrainCheckpoints : public ::testing::Test {
   }
 
   void kill_rank(int rank) const {
-    for (const pid_t pid :
-         testing::processes_with({"LOCKSTEP_TEST_MARK=" + mark_, "RANK=" + std::to_string(rank)})) {
+    for (const pid_t pid : marked_.with({"RANK=" + std::to_string(rank)})) {
       ::kill(pid, SIGKILL);
     }
   }
@@ -109,7 +103,7 @@ class TrainCheckpoints : public ::testing::Test {
   }
 
   testing::TemporaryFolder folder_;
-  const std::string mark_ = testing::unique_mark();
+  const testing::MarkedProcesses marked_;
   mutable std::string out_;
 };
 

@@ -2,11 +2,10 @@
 // `lockstep train` in an elastic job, of which a rank is killed while it trains.
 #include <csignal>
 
-#include "support/process_table.h"
+#include "support/marked_processes.h"
 #include "tests/tools/cli/train_fixture.h"
 #include <fmt/format.h>
 #include <gmock/gmock.h>
-#include <stdlib.h>
 
 namespace lockstep {
 namespace {
@@ -18,12 +17,6 @@ using Words = std::vector<std::string>;
 
 class TrainElastic : public TrainFixture {
  protected:
-  TrainElastic() { ::setenv("LOCKSTEP_TEST_MARK", mark_.c_str(), 1); }
-  ~TrainElastic() override {
-    EXPECT_TRUE(testing::eventually([&] { return testing::count_marked(mark_) == 0; }));
-    ::unsetenv("LOCKSTEP_TEST_MARK");
-  }
-
   Words train(const Words& more) const {
     Words words{LOCKSTEP_PROGRAM,
                 "train",
@@ -55,14 +48,13 @@ class TrainElastic : public TrainFixture {
   }
 
   void kill_member(int member) const {
-    const auto found = testing::processes_with(
-        {"LOCKSTEP_TEST_MARK=" + mark_, "LOCKSTEP_MEMBER=" + std::to_string(member)});
+    const auto found = marked_.with({"LOCKSTEP_MEMBER=" + std::to_string(member)});
     ASSERT_EQ(found.size(), 1u);
     ::kill(found[0], SIGKILL);
   }
 
  private:
-  const std::string mark_ = testing::unique_mark();
+  const testing::MarkedProcesses marked_;
 };
 
 TEST_F(TrainElastic, EndsWithTheNetOfOneProcess) {

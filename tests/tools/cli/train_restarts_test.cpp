@@ -8,10 +8,9 @@
 #include <memory>
 
 #include "support/free_port.h"
-#include "support/process_table.h"
+#include "support/marked_processes.h"
 #include "tests/tools/cli/train_fixture.h"
 #include <gmock/gmock.h>
-#include <stdlib.h>
 
 namespace lockstep {
 namespace {
@@ -25,12 +24,6 @@ using Words = std::vector<std::string>;
 
 class TrainRestarts : public TrainFixture {
  protected:
-  TrainRestarts() { ::setenv("LOCKSTEP_TEST_MARK", mark_.c_str(), 1); }
-  ~TrainRestarts() override {
-    EXPECT_TRUE(testing::eventually([&] { return testing::count_marked(mark_) == 0; }));
-    ::unsetenv("LOCKSTEP_TEST_MARK");
-  }
-
   std::string path(const std::string& name) const { return folder().path() / name; }
 
   // A job of two ranks that saves after each step. `run` are the options of `lockstep run`.
@@ -79,9 +72,8 @@ class TrainRestarts : public TrainFixture {
       return false;
     };
     ASSERT_TRUE(testing::eventually(saved)) << "after step " << step;
-    const auto ranks =
-        testing::processes_with({"LOCKSTEP_TEST_MARK=" + mark_, "RANK=" + std::to_string(rank),
-                                 "TORCHELASTIC_RESTART_COUNT=" + std::to_string(attempt)});
+    const auto ranks = marked_.with(
+        {"RANK=" + std::to_string(rank), "TORCHELASTIC_RESTART_COUNT=" + std::to_string(attempt)});
     ASSERT_EQ(ranks.size(), 1u);
     ::kill(ranks[0], signal);
   }
@@ -95,7 +87,7 @@ class TrainRestarts : public TrainFixture {
   }
 
  private:
-  const std::string mark_ = testing::unique_mark();
+  const testing::MarkedProcesses marked_;
 };
 
 TEST_F(TrainRestarts, ANetThatLostItsRanksIsTheUndisturbedOne) {

@@ -87,21 +87,11 @@ class ShmPeers final : public local::Peers {
   }
 
  private:
-  class NewTensor final : public local::NewTensor {
-   public:
-    NewTensor(ShmPeers& peers, at::IntArrayRef sizes, const at::TensorOptions& options)
-        : peers_(peers),
-          sizes_(sizes.vec()),
-          options_(options),
-          bytes_(bytes_of(sizes, options)),
-          memory_(make_memory(bytes_, peers.size())) {}
+  class NewMemory : public local::NewTensor {
+   protected:
+    NewMemory(ShmPeers& peers, at::IntArrayRef sizes, const at::TensorOptions& options)
+        : peers_(peers), sizes_(sizes.vec()), options_(options), bytes_(bytes_of(sizes, options)) {}
 
-    at::Tensor share(std::uint64_t segment, const Deadline& deadline) override {
-      auto mappings = exchange_memory(peers_.mesh_, std::move(memory_), bytes_, deadline);
-      return peers_.tensors_->adopt(segment, std::move(mappings), peers_.rank(), sizes_, options_);
-    }
-
-   private:
     ShmPeers& peers_;
     std::vector<std::int64_t> sizes_;
     at::TensorOptions options_;
@@ -109,15 +99,26 @@ class ShmPeers final : public local::Peers {
     UniqueFd memory_;
   };
 
+  class NewTensor final : public NewMemory {
+   public:
+    NewTensor(ShmPeers& peers, at::IntArrayRef sizes, const at::TensorOptions& options)
+        : NewMemory(peers, sizes, options) {
+      memory_ = make_memory(bytes_, peers.size());
+    }
+
+    at::Tensor share(std::uint64_t segment, const Deadline& deadline) override {
+      auto mappings = exchange_memory(peers_.mesh_, std::move(memory_), bytes_, deadline);
+      return peers_.tensors_->adopt(segment, std::move(mappings), peers_.rank(), sizes_, options_);
+    }
+  };
+
   // Rank 0 has the memory; the other ranks send a page that nobody maps.
-  class NewCommonTensor final : public local::NewTensor {
+  class NewCommonTensor final : public NewMemory {
    public:
     NewCommonTensor(ShmPeers& peers, at::IntArrayRef sizes, const at::TensorOptions& options)
-        : peers_(peers),
-          sizes_(sizes.vec()),
-          options_(options),
-          bytes_(bytes_of(sizes, options)),
-          memory_(make_memory(peers.rank() == 0 ? bytes_ : 1, 1)) {}
+        : NewMemory(peers, sizes, options) {
+      memory_ = make_memory(peers.rank() == 0 ? bytes_ : 1, 1);
+    }
 
     at::Tensor share(std::uint64_t /*segment*/, const Deadline& deadline) override {
       std::vector<UniqueFd> fds = peers_.mesh_.exchange(memory_.get(), deadline);
@@ -126,13 +127,6 @@ class ShmPeers final : public local::Peers {
       return at::from_blob(
           mapping->data(), sizes_, [mapping](void*) {}, options_);
     }
-
-   private:
-    ShmPeers& peers_;
-    std::vector<std::int64_t> sizes_;
-    at::TensorOptions options_;
-    std::size_t bytes_;
-    UniqueFd memory_;
   };
 
   static std::size_t bytes_of(at::IntArrayRef sizes, const at::TensorOptions& options) {
