@@ -81,7 +81,7 @@ def handmade_prefixes():
 
 
 def main():
-    # Without placeholders.
+    # The placeholders of fmt and of CMake are no words of a message.
     sources = all_words(re.sub(r"\{[^}]*\}|\$\{?\w+\}?", " ", text) for text in texts_of(SOURCES))
     tests = all_words(texts_of(TESTS))
     page = (ROOT / "docs/errors.md").read_text()
