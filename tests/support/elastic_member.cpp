@@ -72,6 +72,7 @@ class Counting {
       job_.note_waiting();
       const auto words = exchange(membership_, "step", word, soon());
       job_.note_step(++steps);
+      if (steps == 1) say("first step done");
       if (std::ranges::count(words, "finish") > 0) return false;
       if (std::ranges::count(words, "change") > 0) return true;
     }

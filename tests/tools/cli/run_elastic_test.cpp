@@ -94,7 +94,7 @@ TEST_F(RunElastic, TheOthersGoOnAndTheLostRankIsReplaced) {
 
 TEST_F(RunElastic, NobodyStartsAnew) {
   Program program(job("1:2", 2));
-  wait_for(program, 0, 2);
+  program.wait_for("first step done", 2);
   signal(0, SIGKILL);
   wait_for(program, 2, 2);
   expect_to_finish(program);
