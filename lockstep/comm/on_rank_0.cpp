@@ -13,14 +13,22 @@ namespace lockstep {
 
 std::string text_of_rank_0(ProcessGroup& group, const std::function<std::string()>& function) {
   std::string reply;
+  std::exception_ptr own_error;
   if (group.rank() == 0) {
     try {
       reply = pack(true, function());
     } catch (const std::exception& error) {
+      own_error = std::current_exception();
       reply = pack(false, pack_error(error));
     }
   }
-  reply = broadcast_object(std::string_view(reply), 0, group);
+  try {
+    reply = broadcast_object(std::string_view(reply), 0, group);
+  } catch (...) {
+    // The group may be unusable because of it.
+    if (own_error) std::rethrow_exception(own_error);
+    throw;
+  }
   bool returned = false;
   std::string content;
   unpack(reply, returned, content);

@@ -66,6 +66,21 @@ std::vector<PlannedBucket> plan_of(const GradientBuckets& gradients,
   return plan;
 }
 
+// The names that the model gives the parameters, or their numbers.
+std::vector<std::string> names_of(const std::vector<at::Tensor>& parameters,
+                                  const GradientBuckets* gradients) {
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < parameters.size(); ++i) names.push_back(std::to_string(i));
+  if (gradients == nullptr) return names;
+  const Numbers numbers = numbers_of(parameters);
+  for (std::size_t i = 0; i < gradients->parameters().size(); ++i) {
+    const auto number = numbers.find(gradients->parameters()[i].unsafeGetTensorImpl());
+    if (number == numbers.end()) continue;
+    names[static_cast<std::size_t>(number->second)] = gradients->names()[i];
+  }
+  return names;
+}
+
 }  // namespace
 
 void require_parameters_of(const GradientBuckets& gradients,
@@ -88,7 +103,10 @@ void require_parameters_of(const GradientBuckets& gradients,
 
 FlatParameters::FlatParameters(std::string_view owner, std::vector<at::Tensor> parameters,
                                ProcessGroup& group, const GradientBuckets* gradients)
-    : owner_(owner), parameters_(std::move(parameters)), group_(group) {
+    : owner_(owner),
+      parameters_(std::move(parameters)),
+      names_(names_of(parameters_, gradients)),
+      group_(group) {
   const auto plan = gradients ? plan_of(*gradients, parameters_) : plan_in_order(parameters_);
   reaches_gradients_ = gradients != nullptr;
   for (std::size_t i = 0; i < plan.size(); ++i) {
@@ -174,7 +192,7 @@ void FlatParameters::check() const {
     for (const auto& [number, offset] : bucket.members) {
       const at::Tensor& parameter = parameters_[number];
       if (!bucket.memory.defined()) {
-        require_unchanged(parameter, std::to_string(number), context());
+        require_unchanged(parameter, names_[number], context());
         continue;
       }
       if (parameter.is_alias_of(bucket.memory) &&
@@ -185,7 +203,7 @@ void FlatParameters::check() const {
           context(),
           fmt::format("parameter {} has been moved out of the optimizer's memory, by to(), "
                       "set_data() or another sharded optimizer",
-                      number),
+                      names_[number]),
           "convert and load a model before you make its one optimizer, and copy values into "
           "parameters instead of replacing them");
     }

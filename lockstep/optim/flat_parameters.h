@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -73,8 +74,9 @@ class FlatParameters {
   // know of the failure yet can store anything.
   void leave_shared_memory();
 
-  // UsageError, which names the parameter by its number, if one has been moved elsewhere. Also if
-  // one that has one copy on this host has changed in another way than by an update.
+  // UsageError, which names the parameter, if one has been moved elsewhere. Also if one that has
+  // one copy on this host has changed in another way than by an update. The name is the model's if
+  // there are buckets of gradients, otherwise the parameter's number.
   void check() const;
 
   // Collective. A state that each rank has for its own parts becomes, on the rank `to`, one tensor
@@ -104,6 +106,7 @@ class FlatParameters {
 
   std::string_view owner_;
   std::vector<at::Tensor> parameters_;
+  std::vector<std::string> names_;
   ProcessGroup& group_;
   std::vector<FlatBucket> buckets_;
   bool any_is_mapped_ = false;

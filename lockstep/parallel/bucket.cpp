@@ -213,7 +213,10 @@ bool Bucket::has_one_update_code() const {
 
 GradientBuckets::GradientBuckets(const std::vector<NamedTensor>& parameters, bool divided)
     : divided_(divided), places_(parameters.size()) {
-  for (const NamedTensor& parameter : parameters) parameters_.push_back(parameter.tensor);
+  for (const auto& [name, tensor] : parameters) {
+    parameters_.push_back(tensor);
+    names_.push_back(name);
+  }
 }
 
 void GradientBuckets::set_plan(std::vector<PlannedBucket> plan) {

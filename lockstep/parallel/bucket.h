@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -114,6 +115,7 @@ class GradientBuckets {
   GradientBuckets(const std::vector<NamedTensor>& parameters, bool divided);
 
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
+  const std::vector<std::string>& names() const { return names_; }
   bool are_divided() const { return divided_; }
 
   // What each bucket holds; empty until the first backward.
@@ -139,6 +141,7 @@ class GradientBuckets {
 
  private:
   std::vector<at::Tensor> parameters_;
+  std::vector<std::string> names_;
   bool divided_;
   std::vector<PlannedBucket> plan_;
   std::vector<Bucket> buckets_;

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -16,6 +17,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/comm/on_rank_0.h"
+#include "lockstep/core/packed_error.h"
 #include "lockstep/core/process/memory.h"
 #include "lockstep/parallel/parameter_snapshot.h"
 
@@ -96,6 +98,15 @@ void require_suitable(const std::vector<NamedTensor>& parameters, const ErrorCon
                   group.backend()),
       "start all ranks as processes of one host, or leave one_copy_per_host off: training on "
       "several hosts needs a copy on each rank");
+}
+
+[[noreturn]] void rethrow_failure_of_rank_0(const std::string& packed, ErrorContext context) {
+  context.operation = "change_parameters() on rank 0";
+  try {
+    std::rethrow_exception(unpack_error(packed));
+  } catch (const Error&) {
+    rethrow_within(context);
+  }
 }
 
 }  // namespace
@@ -192,7 +203,8 @@ void OneCopy::change(const std::function<void()>& function) {
     return parameters_[i].tensor.unsafeGetTensorImpl()->version_counter().current_version();
   };
   for (std::size_t i = 0; i < parameters_.size(); ++i) counts[i] = -std::int64_t{version(i)};
-  on_rank_0(*group_, function);
+  std::exception_ptr own_failure;
+  const std::string failure = run_on_rank_0(function, own_failure);
   for (std::size_t i = 0; i < parameters_.size(); ++i) counts[i] += version(i);
   group_->broadcast(changes, 0).wait();
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
@@ -201,6 +213,30 @@ void OneCopy::change(const std::function<void()>& function) {
       parameters_[i].tensor.unsafeGetTensorImpl()->bump_version();
     }
     accept_change(parameters_[i].tensor);
+  }
+  if (own_failure) std::rethrow_exception(own_failure);
+  if (!failure.empty()) rethrow_failure_of_rank_0(failure, group_->context(owner_));
+}
+
+// Returns the packed error of the function; empty if it has returned. The caller throws it when all
+// ranks know what the function has changed until then: otherwise the next check would complain of
+// these changes.
+std::string OneCopy::run_on_rank_0(const std::function<void()>& function,
+                                   std::exception_ptr& own_failure) {
+  try {
+    return text_of_rank_0(*group_, [&] {
+      try {
+        function();
+        return std::string();
+      } catch (const std::exception& error) {
+        own_failure = std::current_exception();
+        return pack_error(error);
+      }
+    });
+  } catch (...) {
+    // It may have broken the group, and says why.
+    if (own_failure) std::rethrow_exception(own_failure);
+    throw;
   }
 }
 

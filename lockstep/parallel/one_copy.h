@@ -5,6 +5,7 @@
 // found is an error that names the parameter.
 #pragma once
 
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -50,11 +51,13 @@ class OneCopy {
 
   // require_unchanged() for each of them.
   void check() const;
-  // Collective. Runs the function on rank 0, while no rank computes; an error reaches every rank.
+  // Collective. Runs the function on rank 0, while no rank computes. An error reaches every rank,
+  // and what the function had changed by then stays.
   void change(const std::function<void()>& function);
 
  private:
   void move(const at::Tensor& memory);
+  std::string run_on_rank_0(const std::function<void()>& function, std::exception_ptr& own_failure);
 
   std::vector<NamedTensor> parameters_;
   std::shared_ptr<ProcessGroup> group_;
