@@ -221,19 +221,18 @@ at::Tensor tree_all_reduce(const std::vector<at::Tensor>& partials, const SumTre
                            const std::vector<at::Tensor>& memory) {
   const at::NoGradGuard no_grad;
   const CallScope scope(CallOrigin::tree_all_reduce);
-  tree.require_runs(runs);
+  const ErrorContext caller = group.context({}, "tree_all_reduce");
+  tree.require_runs(runs, caller);
   if (static_cast<int>(runs.size()) != group.size()) {
-    throw UsageError({.operation = "tree_all_reduce", .rank = group.rank(), .size = group.size()},
-                     fmt::format("there are runs for {} ranks", runs.size()),
+    throw UsageError(caller, fmt::format("there are runs for {} ranks", runs.size()),
                      "give one for each rank");
   }
   if (group.size() == 1) return sum_of_runs({partials}, tree, runs, scale);
-  tree.require_partials(partials, runs[static_cast<std::size_t>(group.rank())]);
+  tree.require_partials(partials, runs[static_cast<std::size_t>(group.rank())], caller);
   const at::Tensor& first = partials.front();
   for (std::size_t i = 0; !memory.empty() && i < partials.size(); ++i) {
     if (i < memory.size() && memory[i].is_same(partials[i])) continue;
-    throw UsageError({.operation = "tree_all_reduce", .rank = group.rank(), .size = group.size()},
-                     fmt::format("partial sum {} does not lie in the given memory", i),
+    throw UsageError(caller, fmt::format("partial sum {} does not lie in the given memory", i),
                      "give the TreeSum the same memory, or leave it out here");
   }
   std::vector<std::vector<std::byte*>> addresses;

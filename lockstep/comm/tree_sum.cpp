@@ -90,10 +90,9 @@ class NodeStack {
 
 std::vector<LeafRange> even_runs(std::int64_t leaves, int ranks) {
   if (ranks < 1 || leaves < ranks) {
-    throw UsageError(
-        fmt::format("{} microbatches cannot be divided among {} ranks; give each at "
-                    "least one",
-                    leaves, ranks));
+    throw UsageError({.operation = "even_runs"},
+                     fmt::format("{} microbatches cannot be divided among {} ranks", leaves, ranks),
+                     "give at least one for each rank");
   }
   std::vector<LeafRange> runs;
   for (std::int64_t rank = 0; rank < ranks; ++rank) {
@@ -126,21 +125,23 @@ std::vector<LeafRange> SumTree::subtrees(LeafRange run) const {
   return nodes;
 }
 
-void SumTree::require_runs(std::span<const LeafRange> runs) const {
+void SumTree::require_runs(std::span<const LeafRange> runs, const ErrorContext& caller) const {
   std::int64_t next = 0;
   for (const LeafRange& run : runs) {
     if (run.begin != next || run.end <= run.begin) break;
     next = run.end;
   }
   if (next == leaves_) return;
-  throw UsageError({.operation = "tree_all_reduce"},
-                   fmt::format("the runs of {} ranks are not {} consecutive leaves with at least "
-                               "one for each rank",
-                               runs.size(), leaves_),
+  throw UsageError(caller,
+                   fmt::format("{} run{} that {} not {} consecutive leaves, at least one for each "
+                               "rank",
+                               runs.size(), runs.size() == 1 ? "" : "s",
+                               runs.size() == 1 ? "is" : "are", leaves_),
                    "take them from even_runs()");
 }
 
-void SumTree::require_partials(const std::vector<at::Tensor>& partials, LeafRange run) const {
+void SumTree::require_partials(const std::vector<at::Tensor>& partials, LeafRange run,
+                               const ErrorContext& caller) const {
   const std::size_t expected = subtrees(run).size();
   const bool fit =
       partials.size() == expected && std::ranges::all_of(partials, [&](const at::Tensor& partial) {
@@ -149,9 +150,9 @@ void SumTree::require_partials(const std::vector<at::Tensor>& partials, LeafRang
                partial.scalar_type() == partials.front().scalar_type();
       });
   if (fit) return;
-  throw UsageError({.operation = "tree_all_reduce"},
-                   fmt::format("{} partial sums for a run of {} subtrees, or partial sums that are "
-                               "not one-dimensional tensors of one size and floating type",
+  throw UsageError(caller,
+                   fmt::format("the number of partial sums is {} instead of {}, or they are not "
+                               "one-dimensional tensors of one size and floating type",
                                partials.size(), expected),
                    "take them from TreeSum::partials()");
 }
@@ -217,10 +218,11 @@ std::vector<at::Tensor> TreeSum::partials() const {
 at::Tensor sum_of_runs(const std::vector<std::vector<at::Tensor>>& partials, const SumTree& tree,
                        std::span<const LeafRange> runs, double scale) {
   const at::NoGradGuard no_grad;
-  tree.require_runs(runs);
+  const ErrorContext caller{.operation = "sum_of_runs"};
+  tree.require_runs(runs, caller);
   NodeStack sums(tree, scale);
   for (std::size_t run = 0; run < runs.size(); ++run) {
-    tree.require_partials(partials.at(run), runs[run]);
+    tree.require_partials(partials.at(run), runs[run], caller);
     const std::vector<LeafRange> nodes = tree.subtrees(runs[run]);
     for (std::size_t i = 0; i < nodes.size(); ++i) sums.add({nodes[i], partials[run][i]});
   }

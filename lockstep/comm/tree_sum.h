@@ -22,6 +22,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "lockstep/core/error.h"
+
 namespace lockstep {
 
 class ProcessGroup;
@@ -49,11 +51,13 @@ class SumTree {
   bool are_siblings(LeafRange left, LeafRange right) const;
   // The largest nodes that together are the run, in order: at most two for each level of the tree.
   std::vector<LeafRange> subtrees(LeafRange run) const;
-  // UsageError unless the runs are consecutive and together all leaves, and none is empty.
-  void require_runs(std::span<const LeafRange> runs) const;
-  // UsageError unless there is a partial sum for each of subtrees(run), and all are one-dimensional
-  // tensors of one size and floating type.
-  void require_partials(const std::vector<at::Tensor>& partials, LeafRange run) const;
+  // UsageError in the caller's context unless the runs are consecutive and together all leaves, and
+  // none is empty.
+  void require_runs(std::span<const LeafRange> runs, const ErrorContext& caller) const;
+  // UsageError in the caller's context unless there is a partial sum for each of subtrees(run), and
+  // all are one-dimensional tensors of one size and floating type.
+  void require_partials(const std::vector<at::Tensor>& partials, LeafRange run,
+                        const ErrorContext& caller) const;
   // Whether the root is scaled before it is rounded. Half types are rounded first, as if another
   // rank had scaled them.
   static bool scales_before_rounding(at::ScalarType type);

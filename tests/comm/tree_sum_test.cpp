@@ -13,7 +13,10 @@
 namespace lockstep {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 TEST(SumTree, CutsARunIntoItsLargestSubtrees) {
   EXPECT_THAT(SumTree(8).subtrees({0, 8}), ElementsAre(LeafRange{0, 8}));
@@ -30,7 +33,10 @@ TEST(SumTree, CutsARunIntoItsLargestSubtrees) {
 TEST(SumTree, DividesLeavesEvenly) {
   EXPECT_THAT(even_runs(6, 4),
               ElementsAre(LeafRange{0, 1}, LeafRange{1, 3}, LeafRange{3, 4}, LeafRange{4, 6}));
-  EXPECT_THROW(even_runs(2, 3), UsageError);
+  EXPECT_THAT(
+      [] { even_runs(2, 3); },
+      ThrowsMessage<UsageError>("even_runs: 2 microbatches cannot be divided among 3 ranks; "
+                                "give at least one for each rank"));
   EXPECT_THROW(SumTree(0), UsageError);
 }
 
@@ -48,6 +54,22 @@ std::vector<at::Tensor> partials_of(const SumTree& tree, LeafRange run) {
     });
   }
   return sum.partials();
+}
+
+TEST(TreeSum, RefusesRunsAndPartialSumsThatDoNotFit) {
+  const SumTree tree(6);
+  const auto sum = [&](const std::vector<at::Tensor>& partials,
+                       const std::vector<LeafRange>& runs) {
+    return [=] { sum_of_runs({partials}, tree, runs); };
+  };
+  EXPECT_THAT(sum(partials_of(tree, {0, 5}), {{0, 5}}),
+              ThrowsMessage<UsageError>(
+                  AllOf(HasSubstr("sum_of_runs: 1 run that is not 6 consecutive leaves"),
+                        HasSubstr("take them from even_runs()"))));
+  EXPECT_THAT(sum(partials_of(tree, {0, 3}), {{0, 6}}),
+              ThrowsMessage<UsageError>(
+                  AllOf(HasSubstr("sum_of_runs: the number of partial sums is 2 instead of 1"),
+                        HasSubstr("take them from TreeSum::partials()"))));
 }
 
 // By hand, so that the shape of the tree is part of the contract.

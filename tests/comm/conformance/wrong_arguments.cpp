@@ -61,6 +61,11 @@ std::vector<WrongCall> wrong_calls(int ranks) {
        [=](auto& g) {
          g.empty({2, -3}, at::kFloat);
        }},
+      {"common memory of a negative size",
+       {"common_memory", "-3"},
+       [=](auto& g) {
+         g.common_memory({2, -3}, at::kFloat);
+       }},
       {"the product of a complex type",
        {"all_reduce", "ComplexFloat have no product", "at::view_as_real"},
        [=](auto& g) { g.all_reduce(some(3, at::kComplexFloat), ReduceOp::product).wait(); }},

@@ -57,11 +57,15 @@ UniqueFd make_memory(std::size_t bytes, int ranks) {
   const auto available = static_cast<std::size_t>(available_memory());
   const auto count = static_cast<std::size_t>(ranks);
   if (bytes > available / count) {
+    const std::string needed =
+        ranks == 1
+            ? fmt::format("the ranks need {:.1f} MiB of shared memory together", bytes / kMebibyte)
+            : fmt::format("{} ranks need {:.1f} MiB of shared memory each, {:.1f} MiB together",
+                          ranks, bytes / kMebibyte, bytes / kMebibyte * ranks);
     throw BackendError(
-        fmt::format("{} ranks need {:.1f} MiB of shared memory each, {:.1f} MiB together, and "
-                    "{:.1f} MiB are available to this process; use fewer ranks, a smaller model, "
-                    "or raise the memory limit",
-                    ranks, bytes / kMebibyte, bytes / kMebibyte * ranks, available / kMebibyte));
+        fmt::format("{}, and {:.1f} MiB are available to this process; use fewer ranks, a smaller "
+                    "model, or raise the memory limit",
+                    needed, available / kMebibyte));
   }
   UniqueFd fd(::memfd_create("lockstep", MFD_CLOEXEC));
   if (!fd || ::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
