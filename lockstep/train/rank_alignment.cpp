@@ -34,11 +34,16 @@ constexpr const char* kRestOfProgress = "rest of progress";
 struct Standing {
   std::int64_t epoch = -1;  // if the rank has no state
   std::int64_t steps = 0;
-  // Whether the callbacks after the last epoch have ended.
-  std::int64_t has_ended_epoch = 0;
+  // Of the callbacks after the last epoch, and its checkpoint: how many of these two are behind it.
+  std::int64_t ends_of_epoch = 0;
 
   auto operator<=>(const Standing&) const = default;
 };
+
+std::int64_t ends_of_epoch(const TrainerProgress& progress) {
+  if (!progress.ended) return 2;
+  return progress.lacks_checkpoint_only ? 1 : 0;
+}
 
 // JSON has neither NaN nor infinity.
 std::uint64_t bits_of(double number) {
@@ -99,6 +104,7 @@ std::string rest_of(const TrainerProgress& progress, const torch::nn::Module& mo
               {"steps", sums.steps},
               {"skipped", sums.skipped},
               {"ended", progress.ended ? json_of(*progress.ended) : json()},
+              {"lacks_checkpoint_only", progress.lacks_checkpoint_only},
               {"trained", trained_parameters(module)}}
       .dump();
 }
@@ -110,6 +116,7 @@ void add_rest(TrainerProgress& progress, const torch::nn::Module& module, const 
                    .steps = rest.at("steps").get<std::int64_t>(),
                    .skipped = rest.at("skipped").get<std::int64_t>()};
   if (!rest.at("ended").is_null()) progress.ended = summary_of(rest.at("ended"));
+  progress.lacks_checkpoint_only = rest.at("lacks_checkpoint_only").get<bool>();
   set_trained_parameters(module, rest.at("trained").get<std::string>());
 }
 
@@ -126,7 +133,7 @@ Alignment align_ranks(TrainerProgress& progress, bool has_state, const Checkpoin
                       EpochSampler& sampler, ProcessGroup& group) {
   const CallScope scope(CallOrigin::trainer);
   Standing own;
-  if (has_state) own = {progress.epoch, progress.steps, progress.ended ? 0 : 1};
+  if (has_state) own = {progress.epoch, progress.steps, ends_of_epoch(progress)};
   const std::vector<Standing> standings = all_gather_object(own, group);
   const auto furthest = std::ranges::max_element(standings);
   if (furthest->epoch < 0) {

@@ -256,11 +256,15 @@ void TrainerCore::train_epochs(const detail::RunBatches& run_batches, const FitO
     if (summaries.empty() || summaries.back().epoch != ended->epoch) summaries.push_back(*ended);
     const EpochSummary& summary = summaries.back();
     // These come before the checkpoint, of which they may change contents, such as learning rates.
-    for (const auto& callback : *callbacks_) callback->after_epoch(summary);
-    if (fit.end_epoch) fit.end_epoch(summary);
-    step_->rates().settle();
-    ended.reset();
+    if (!progress_->lacks_checkpoint_only) {
+      for (const auto& callback : *callbacks_) callback->after_epoch(summary);
+      if (fit.end_epoch) fit.end_epoch(summary);
+      step_->rates().settle();
+      progress_->lacks_checkpoint_only = true;
+    }
     if (saves_) save(summary.evaluation, fit.sampler);
+    ended.reset();
+    progress_->lacks_checkpoint_only = false;
   }
   if (elastic_) elastic_->leave_if_any_asks();
 }
@@ -513,6 +517,8 @@ void TrainerCore::finish_step(const at::Tensor& loss, const detail::TrainerBatch
   const double learning_rate = step_->learning_rate();
   const bool stepped = step_->update(progress_->steps);
   StepSummary summary = epoch.count_step(/*skipped=*/!stepped);
+  // A rank that is lost in here costs nothing of the step, which this one has made and counted.
+  step_->compare_ranks(progress_->steps);
   if (fit.after_step || !callbacks_->empty()) {
     summary.loss = loss;
     summary.mean_loss = [this, loss, weight = batch.samples >= 0 ? batch.samples : 1] {

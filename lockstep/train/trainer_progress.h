@@ -47,9 +47,11 @@ struct TrainerProgress {
   // What the evaluation is, such as "the highest accuracy". Empty if unknown.
   std::string watched = {};
   EpochSums sums = {};
-  // The summary of the epoch before `epoch` while the callbacks after it run. Checkpoints do not
-  // have it.
+  // The summary of the epoch before `epoch` while the callbacks after it run and its checkpoint is
+  // taken. Checkpoints have neither of these.
   std::optional<EpochSummary> ended = {};
+  // Whether the callbacks after that epoch have ended, so that only its checkpoint is left.
+  bool lacks_checkpoint_only = false;
   struct Counts {
     std::int64_t steps = -1;
     std::int64_t batches = 0;

@@ -185,11 +185,14 @@ bool TrainerStep::update(std::int64_t& steps) {
   } catch (const UsageError&) {  // a schedule does not know the rank
     rethrow_within(trainer_);
   }
+  return stepped;
+}
+
+void TrainerStep::compare_ranks(std::int64_t steps) {
   if (options_.check_in_sync > 0 && steps % options_.check_in_sync == 0) {
     check_in_sync(*model_, {.gradients = true});
   }
   optimizer_->zero_grad();
-  return stepped;
 }
 
 void TrainerStep::clip_gradients() {

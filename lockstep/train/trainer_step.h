@@ -76,8 +76,11 @@ class TrainerStep {
   // are means over the ranks when it returns.
   at::Tensor backward(const std::function<at::Tensor()>& loss, bool synchronize);
   // Updates the parameters, sets the rates of the next step, and increments `steps`. Returns false
-  // if the step was skipped.
+  // if the step was skipped. In an elastic job, no rank waits for another in here.
   bool update(std::int64_t& steps);
+  // Call it after update(), when the step is counted. Collective if this is a step of which
+  // .check_in_sync compares the ranks: OutOfSync if they differ. Clears the gradients.
+  void compare_ranks(std::int64_t steps);
 
  private:
   void clip_gradients();

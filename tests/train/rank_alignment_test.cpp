@@ -118,6 +118,22 @@ TEST(RankAlignment, ARankWhoseEpochHasEndedIsFurtherThanOneWhoseCallbacksStillRu
   });
 }
 
+TEST(RankAlignment, ARankThatLacksTheCheckpointOnlyIsFurtherThanOneWhoseCallbacksStillRun) {
+  run_rank_threads(2, [](std::shared_ptr<ProcessGroup> group) {
+    Trained trained(*group);
+    trained.take_steps(4);
+    trained.progress.epoch = 1;
+    trained.progress.samples = 0;
+    trained.progress.ended = EpochSummary{.epoch = 0, .steps = 4};
+    trained.progress.lacks_checkpoint_only = group->rank() == 1;
+    const Alignment made =
+        align_ranks(trained.progress, true, trained.contents(), trained.sampler, *group);
+    EXPECT_EQ(made.donor, 1);
+    EXPECT_TRUE(trained.progress.ended);
+    EXPECT_TRUE(trained.progress.lacks_checkpoint_only);
+  });
+}
+
 TEST(RankAlignment, GivesTheSummaryForTheCallbacksThatAreToRunAgain) {
   run_rank_threads(2, [](std::shared_ptr<ProcessGroup> group) {
     Trained trained(*group);
