@@ -157,7 +157,10 @@ std::optional<AgentMessage> AgentConnection::next() {
     FrameLength length = 0;
     if (received_.size() >= sizeof length) {
       std::memcpy(&length, received_.data(), sizeof length);
-      if (length > kLongestFrame) throw BackendError(fmt::format("a message of {} bytes", length));
+      if (length > kLongestFrame) {
+        throw BackendError(fmt::format(
+            "a message of {} bytes; run the same version of Lockstep on every machine", length));
+      }
       if (received_.size() >= sizeof length + length) {
         const AgentMessage message =
             decode_frame(std::string_view(received_).substr(sizeof length, length));

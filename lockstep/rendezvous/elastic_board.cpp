@@ -35,7 +35,10 @@ void ElasticBoard::Unmap::operator()(Contents* contents) const {
 ElasticBoard::ElasticBoard(int fd) {
   void* address = ::mmap(nullptr, sizeof(Contents), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (address == MAP_FAILED) {
-    throw BackendError(fmt::format("cannot map the board of an elastic job: {}", reason_of(errno)));
+    throw BackendError(ErrorContext{},
+                       fmt::format("cannot map {} bytes, the board of an elastic job: {}",
+                                   sizeof(Contents), reason_of(errno)),
+                       "raise the limit of the address space (ulimit -v)");
   }
   contents_.reset(static_cast<Contents*>(address));
 }
@@ -46,7 +49,9 @@ ElasticBoard ElasticBoard::create(const std::string& path) {
   const int error = file ? ::posix_fallocate(file.get(), 0, sizeof(Contents)) : errno;
   if (error != 0) {
     throw BackendError(
-        fmt::format("cannot make {}, the board of an elastic job: {}", path, reason_of(error)));
+        ErrorContext{},
+        fmt::format("cannot make {}, the board of an elastic job: {}", path, reason_of(error)),
+        "set TMPDIR to a folder that can be written to and has room");
   }
   return ElasticBoard(file.get());
 }
@@ -56,13 +61,16 @@ ElasticBoard ElasticBoard::open(const std::string& path) {
   struct stat found {};
   if (!file || ::fstat(file.get(), &found) != 0) {
     throw BackendError(
-        fmt::format("cannot open {}, the board of an elastic job: {}", path, reason_of(errno)));
+        ErrorContext{},
+        fmt::format("cannot open {}, the board of an elastic job: {}", path, reason_of(errno)),
+        "is its launcher, `lockstep run --elastic`, still running?");
   }
   if (found.st_size != sizeof(Contents)) {
-    throw BackendError(fmt::format(
-        "{} is not the board of an elastic job: it has {} bytes instead of {}; does the program "
-        "use another version of Lockstep than its launcher?",
-        path, found.st_size, sizeof(Contents)));
+    throw BackendError(
+        ErrorContext{},
+        fmt::format("{} is not the board of an elastic job: it has {} bytes instead of {}", path,
+                    found.st_size, sizeof(Contents)),
+        "use one version of Lockstep for the program and its launcher");
   }
   return ElasticBoard(file.get());
 }
