@@ -98,8 +98,9 @@ int main() {
         job->join();
         const auto timeout = lockstep::Deadline::after(ranks.group->timeout());
         const auto next = job->wait_for_generation(generation, timeout);
-        generation = next.number;
-        ranks = Ranks{lockstep::init_process_group(*job, next)};
+        if (!next) return 0;  // fewer ranks are wanted (lockstep resize)
+        generation = next->number;
+        ranks = Ranks{lockstep::init_process_group(*job, *next)};
         align(training, *ranks.group);
         std::printf("generation %d: rank %d of %d after step %d\n", generation, ranks.group->rank(),
                     ranks.group->size(), static_cast<int>(training.steps));

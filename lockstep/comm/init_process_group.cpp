@@ -157,11 +157,17 @@ std::shared_ptr<ProcessGroup> join_newest_generation(ElasticJob& job, const Init
     return join_ranks(std::move(alone), options);
   }
   const Deadline deadline = Deadline::after(options.timeout);
-  Generation generation{.number = -1};
+  int generation = -1;
   while (true) {
-    generation = job.wait_for_generation(generation.number, deadline);
+    const auto newest = job.wait_for_generation(generation, deadline);
+    if (!newest) {
+      throw BackendError({.operation = "init_process_group"},
+                         "the job goes on without this process, since fewer ranks are wanted",
+                         "end it");
+    }
+    generation = newest->number;
     try {
-      return init_process_group(job, generation, options);
+      return init_process_group(job, *newest, options);
     } catch (const PeerLost&) {
       // The launcher opens a generation without the lost rank.
     }

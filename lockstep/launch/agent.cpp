@@ -14,6 +14,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/process/cpu.h"
+#include "lockstep/launch/attempt_end.h"
 #include "lockstep/launch/rank_watch.h"
 #include "lockstep/launch/signal_watch.h"
 
@@ -112,15 +113,8 @@ AgentResult run_agent(const AgentOptions& options, SignalWatch& signals, OtherAg
 std::string report(const AgentResult& result, int ranks) {
   if (result.signal != 0) return fmt::format("stopped by {}\n", signal_words(result.signal));
   if (!result.failure) return result.output_error.empty() ? "" : result.output_error + "\n";
-  const RankFailure& failure = *result.failure;
-  const std::string where =
-      failure.pid == 0 ? ", on another machine," : fmt::format(" (pid {})", failure.pid);
-  std::string text =
-      fmt::format("rank {} of {}{} failed first: {}\n", failure.rank, ranks, where, failure.cause);
-  if (failure.last_lines.empty()) return text;
-  text += fmt::format("the last lines of rank {}:\n", failure.rank);
-  for (const std::string& line : failure.last_lines) text += fmt::format("  {}\n", line);
-  return text;
+  return failure_in_words({.failure = result.failure}, ranks) + "\n" +
+         last_lines_in_words(*result.failure);
 }
 
 }  // namespace lockstep

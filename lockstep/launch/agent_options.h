@@ -48,6 +48,9 @@ struct JobAttempt {
 struct ElasticOptions {
   // The job fails when fewer ranks than this are left.
   int least = 1;
+  // The most ranks that `lockstep resize` may ask for; those that the job starts with, if it has
+  // more.
+  int most = 1;
   // How many newcomers may be started in place of lost ranks.
   int replacements = 3;
   // A rank that makes no progress for so long after its first step, and lets the others wait, is

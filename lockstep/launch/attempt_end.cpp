@@ -71,7 +71,18 @@ std::string failure_in_words(const AttemptEnd& end, int ranks) {
     where = end.machine ? fmt::format(" (pid {} on machine {})", failure.pid, *end.machine)
                         : fmt::format(" (pid {})", failure.pid);
   }
-  return fmt::format("rank {} of {}{} failed first: {}", failure.rank, ranks, where, failure.cause);
+  const std::string name =
+      failure.name.empty() ? fmt::format("rank {} of {}", failure.rank, ranks) : failure.name;
+  return fmt::format("{}{} failed first: {}", name, where, failure.cause);
+}
+
+std::string last_lines_in_words(const RankFailure& failure) {
+  if (failure.last_lines.empty()) return "";
+  const std::string name =
+      failure.name.empty() ? fmt::format("rank {}", failure.rank) : failure.name;
+  std::string text = fmt::format("the last lines of {}:\n", name);
+  for (const std::string& line : failure.last_lines) text += fmt::format("  {}\n", line);
+  return text;
 }
 
 std::string summary(const std::vector<AttemptEnd>& attempts, int ranks, const std::string& why) {
@@ -87,10 +98,7 @@ std::string summary(const std::vector<AttemptEnd>& attempts, int ranks, const st
                         static_cast<double>(end.duration.count()) / 1000.0, steps,
                         failure_in_words(end, ranks));
   }
-  if (!last.failure || last.failure->last_lines.empty()) return text;
-  text += fmt::format("the last lines of rank {}:\n", last.failure->rank);
-  for (const std::string& line : last.failure->last_lines) text += fmt::format("  {}\n", line);
-  return text;
+  return last.failure ? text + last_lines_in_words(*last.failure) : text;
 }
 
 }  // namespace lockstep

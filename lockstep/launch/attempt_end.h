@@ -56,6 +56,9 @@ std::chrono::milliseconds back_off(const std::vector<std::chrono::milliseconds>&
 // machines. Call it only for an end that failed().
 std::string failure_in_words(const AttemptEnd& end, int ranks);
 
+// "the last lines of rank 1:" and the lines; empty if there are none.
+std::string last_lines_in_words(const RankFailure& failure);
+
 // About a job that has failed and is not restarted: a line for each attempt, why none follows, and
 // the last lines of the rank that failed first in the last attempt.
 std::string summary(const std::vector<AttemptEnd>& attempts, int ranks, const std::string& why);

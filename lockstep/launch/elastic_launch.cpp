@@ -7,7 +7,10 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <signal.h>
+
+#include "lockstep/launch/resize.h"
 
 namespace lockstep {
 namespace {
@@ -17,6 +20,24 @@ using std::chrono::milliseconds;
 // How often to look whether the members train, while a newcomer waits for that.
 constexpr milliseconds kJoinPollInterval{5};
 constexpr milliseconds kShortestHangPollInterval{10};
+// How long a member that has left may do something else before it ends.
+constexpr milliseconds kLeaveGrace{10'000};
+// A newcomer has as long to join as the hang timeout, and so many times what the first members took
+// to begin: it does what they did, beside ranks that keep the cores busy.
+constexpr int kSetUpTimes = 2;
+
+double in_seconds(std::chrono::duration<double> span) {
+  return span.count();
+}
+
+std::string ranks_in_words(int ranks) {
+  return fmt::format("{} rank{}", ranks, ranks == 1 ? "" : "s");
+}
+
+// "member 4", "members 4, 5"
+std::string members_in_words(const std::vector<int>& members) {
+  return fmt::format("member{} {}", members.size() == 1 ? "" : "s", fmt::join(members, ", "));
+}
 
 std::string who_goes_on(std::size_t ranks) {
   return ranks == 1 ? "1 rank goes on" : fmt::format("{} ranks go on", ranks);
@@ -28,6 +49,7 @@ ElasticLaunch::ElasticLaunch(const ElasticOptions& options, int ranks, LocalStor
                              LocalRanks& local_ranks)
     : options_(options),
       first_members_(ranks),
+      most_(std::max(options.most, ranks)),
       store_(store),
       local_ranks_(local_ranks),
       board_path_(fmt::format("{}/{}", store.folder(), kBoardName)),
@@ -41,6 +63,7 @@ EnvironmentVariables ElasticLaunch::variables(const PlacedRank& start) const {
   EnvironmentVariables variables{{"LOCKSTEP_ELASTIC", board_path_},
                                  {"LOCKSTEP_MEMBER", std::to_string(start.rank)},
                                  {"LOCKSTEP_PLACE", std::to_string(start.place)},
+                                 {"LOCKSTEP_MOST_RANKS", std::to_string(most_)},
                                  {"LOCKSTEP_NEWCOMER", newcomer ? "1" : "0"}};
   if (!newcomer) return variables;
   // Until it joins, it is alone.
@@ -55,8 +78,14 @@ std::vector<std::string> ElasticLaunch::take_changes() {
   std::vector<std::string> lines;
   take_completions();
   if (!fatal_) take_ends(lines);
+  if (!fatal_) take_request();
+  if (!fatal_) resize(lines);
   if (!fatal_) take_joins(lines);
-  if (!fatal_ && options_.hang_timeout.count() > 0) kill_hanging();
+  if (!fatal_ && options_.hang_timeout.count() > 0) {
+    kill_hanging();
+    kill_late_newcomers();
+  }
+  end_leaving(lines);
   kill_dismissed();
   return lines;
 }
@@ -87,7 +116,7 @@ void ElasticLaunch::take_ends(std::vector<std::string>& lines) {
   std::ranges::copy(change.to_end, std::back_inserter(dismissed_));
   fatal_ = change.fatal;
   if (change.opens) open_generation();
-  for (const PlacedRank& start : change.to_start) local_ranks_.start(start);
+  start(change);
   for (const int lost : change.lost) lines.push_back(describe(change, lost));
 }
 
@@ -101,13 +130,7 @@ void ElasticLaunch::kill_dismissed() {
 
 void ElasticLaunch::take_joins(std::vector<std::string>& lines) {
   const std::vector<int> joining = joined();
-  if (joining.empty()) return;
-  // The members must have met in their generation before it is over.
-  const auto trains = [&](const auto& at_opening) {
-    return board_.progress(at_opening.first) != at_opening.second;
-  };
-  if (!std::ranges::all_of(progress_at_opening_, trains)) return;
-  if (!members_.admit(joining)) return;
+  if (joining.empty() || !members_train() || !members_.admit(joining)) return;
   const Generation& generation = members_.generation();
   for (const int member : joining) {
     lines.push_back(fmt::format("member {} joins as rank {} of {} (generation {})", member,
@@ -117,27 +140,123 @@ void ElasticLaunch::take_joins(std::vector<std::string>& lines) {
   open_generation();
 }
 
+void ElasticLaunch::take_request() {
+  const auto request = store_.value(kResizeKey);
+  if (!request || *request == last_request_) return;
+  last_request_ = *request;
+  try {
+    const ResizeRequest wanted = decode_resize(*request);
+    const auto [follows, text] = decide(wanted.ranks);
+    if (follows) wish_ = wanted.ranks;
+    store_.set(resize_answer_key(wanted.token), encode_resize_answer(follows, text));
+  } catch (const Error&) {
+    // Not from a `lockstep resize` of this version, or there is no room for the answer.
+  }
+}
+
+std::pair<bool, std::string> ElasticLaunch::decide(int ranks) {
+  const int before = wish_.value_or(members_.wanted());
+  if (ranks < options_.least || ranks > most_) {
+    return {false, fmt::format("{} is outside of --elastic {}:{}; give a number from {} to {}",
+                               ranks, options_.least, most_, options_.least, most_)};
+  }
+  if (members_.any_finished()) {
+    return {false, "its training has ended, or is about to, so that no rank may leave or join"};
+  }
+  if (ranks == before) return {true, "it is to have so many ranks already"};
+  return {true, fmt::format("{} instead of {}: {} at the end of a step", ranks_in_words(ranks),
+                            before, ranks > before ? "newcomers join" : "the highest ranks leave")};
+}
+
+// The members must have met in their generation before it is over.
+void ElasticLaunch::resize(std::vector<std::string>& lines) {
+  if (!wish_) return;
+  const int before = members_.wanted();
+  if (members_.any_finished() || *wish_ == before) return wish_.reset();
+  if (*wish_ < before && !members_train()) return;
+  const ElasticChange change = members_.resize(*wish_);
+  wish_.reset();
+  for (const int member : change.leaving) leaving_.emplace(member, std::nullopt);
+  std::ranges::copy(change.to_end, std::back_inserter(dismissed_));
+  if (change.opens) open_generation();
+  start(change);
+  lines.push_back(describe_resize(change, before));
+}
+
+// One that has completed the training had no opportunity to leave, and the others may need it.
+void ElasticLaunch::end_leaving(std::vector<std::string>& lines) {
+  for (auto& [member, deadline] : leaving_) {
+    LocalRanks::Rank& rank = rank_of(member);
+    if (rank.ended || board_.progress(member) == ElasticBoard::kEnd) continue;
+    if (!deadline && has_left(member)) deadline = Deadline::after(kLeaveGrace);
+    if (!deadline || !deadline->passed()) continue;
+    rank.end = fmt::format("killed by the launcher, since it still ran {:.1f} s after it had left",
+                           in_seconds(kLeaveGrace));
+    rank.process.signal(SIGKILL);
+  }
+  std::erase_if(leaving_, [&](const auto& entry) {
+    const LocalRanks::Rank& rank = rank_of(entry.first);
+    if (rank.failed()) {
+      lines.push_back(fmt::format("member {} (pid {}) failed as it left: {}", entry.first,
+                                  rank.process.pid(), rank.end));
+    }
+    return rank.ended;
+  });
+}
+
+void ElasticLaunch::start(const ElasticChange& change) {
+  for (const PlacedRank& newcomer : change.to_start) {
+    local_ranks_.start(newcomer);
+    lobby_[newcomer.rank] = Clock::now();
+  }
+}
+
+void ElasticLaunch::kill_late_newcomers() {
+  if (!set_up_ && !any_first_member_sets_up()) set_up_ = Clock::now() - began_;
+  if (!set_up_) return;
+  const Clock::duration limit = options_.hang_timeout + kSetUpTimes * *set_up_;
+  std::erase_if(lobby_, [&](const auto& entry) {
+    const auto& [member, since] = entry;
+    if (!members_.newcomers().contains(member) || has_joined(member)) return true;
+    const bool started = member < static_cast<int>(local_ranks_.all().size());
+    if (!started || Clock::now() - since < limit) return false;
+    LocalRanks::Rank& rank = rank_of(member);
+    rank.end = fmt::format("killed by the launcher, since it had not joined within {:.1f} s",
+                           in_seconds(limit));
+    rank.process.signal(SIGKILL);
+    return true;
+  });
+}
+
+bool ElasticLaunch::any_first_member_sets_up() const {
+  return std::ranges::any_of(progress(), [&](const auto& entry) {
+    return entry.first < first_members_ && entry.second < 0;
+  });
+}
+
+// Beside the members, those that are to leave may keep the others waiting.
 void ElasticLaunch::kill_hanging() {
   auto now = progress();
-  const auto is_first_in_setup = [&](const auto& entry) {
-    return entry.first < first_members_ && entry.second < 0;
-  };
-  if (!quiet_ || now != last_progress_ || std::ranges::any_of(now, is_first_in_setup)) {
+  for (const auto& [member, left] : leaving_) {
+    const std::int64_t of_member = board_.progress(member);
+    if (!left && of_member != ElasticBoard::kEnd && !rank_of(member).ended) now[member] = of_member;
+  }
+  if (!quiet_ || now != last_progress_ || any_first_member_sets_up()) {
     last_progress_ = std::move(now);
     quiet_ = Deadline::after(options_.hang_timeout);
     return;
   }
   if (!quiet_->passed()) return;
   std::vector<MemberProgress> members;
-  for (const int member : members_.generation().members) {
+  for (const auto& [member, of_member] : now) {
     members.push_back({.member = member,
-                       .progress = now.at(member),
+                       .progress = of_member,
                        .stopped = rank_of(member).process.stopped_by() != 0});
   }
   for (const int member : hanging_members(members)) {
     LocalRanks::Rank& rank = rank_of(member);
     rank.end = fmt::format("killed by the launcher, since it made no progress for {:.1f} s",
-                           static_cast<double>(options_.hang_timeout.count()) / 1000.0);
+                           in_seconds(options_.hang_timeout));
     rank.process.signal(SIGKILL);
   }
   quiet_.reset();
@@ -148,7 +267,10 @@ void ElasticLaunch::open_generation() {
   store_.set(members_key(generation.number), encode_members(generation.members));
   board_.set_generation(generation.number);
   if (generation.number > 0) store_.drop(generation_prefix(generation.number - 1));
-  for (const int member : generation.members) last_ranks_[member] = *generation.rank_of(member);
+  for (const int member : generation.members) {
+    last_ranks_[member] = {*generation.rank_of(member),
+                           static_cast<int>(generation.members.size())};
+  }
   progress_at_opening_ = progress();
   quiet_.reset();
 }
@@ -161,33 +283,55 @@ std::map<int, std::int64_t> ElasticLaunch::progress() const {
   return progress;
 }
 
+bool ElasticLaunch::members_train() const {
+  return std::ranges::all_of(progress_at_opening_, [&](const auto& at_opening) {
+    return board_.progress(at_opening.first) != at_opening.second;
+  });
+}
+
+// In one group with it, the others would wait for it in the step after the next one at the latest.
+bool ElasticLaunch::has_left(int member) const {
+  if (members_.any_finished()) return true;
+  return std::ranges::any_of(progress(), [own = board_.progress(member)](const auto& other) {
+    return other.second >= own + 3;
+  });
+}
+
+bool ElasticLaunch::has_joined(int member) const {
+  return store_.value(join_key(member)).has_value();
+}
+
 std::vector<int> ElasticLaunch::joined() const {
   std::vector<int> joined;
-  for (const int member : members_.newcomers()) {
-    if (store_.value(join_key(member))) joined.push_back(member);
-  }
+  std::ranges::copy_if(members_.newcomers(), std::back_inserter(joined),
+                       [this](int member) { return has_joined(member); });
   return joined;
 }
 
 milliseconds ElasticLaunch::sleep_time(milliseconds longest) const {
   if (fatal_) return longest;
-  if (!joined().empty()) longest = std::min(longest, kJoinPollInterval);
+  if (wish_ || !joined().empty()) longest = std::min(longest, kJoinPollInterval);
   if (options_.hang_timeout.count() == 0) return longest;
   return std::min(longest, std::max(options_.hang_timeout / 4, kShortestHangPollInterval));
 }
 
-int ElasticLaunch::last_rank(int member) const {
+std::optional<ElasticLaunch::LastRank> ElasticLaunch::last_rank(int member) const {
   const auto found = last_ranks_.find(member);
-  return found == last_ranks_.end() ? member : found->second;
+  return found == last_ranks_.end() ? std::nullopt : std::optional(found->second);
+}
+
+void ElasticLaunch::forget_quiet_time() {
+  quiet_.reset();
+  for (auto& [member, since] : lobby_) since = Clock::now();
+  for (auto& [member, deadline] : leaving_) deadline.reset();
 }
 
 // "member 1 (rank 1, pid 123) was lost: killed by signal 9 (SIGKILL); 3 ranks go on (generation 1),
 // member 4 is started"
 std::string ElasticLaunch::describe(const ElasticChange& change, int lost) {
   const LocalRanks::Rank& rank = rank_of(lost);
-  const auto had_rank = last_ranks_.find(lost);
-  const std::string role =
-      had_rank == last_ranks_.end() ? "a newcomer" : fmt::format("rank {}", had_rank->second);
+  const auto had = last_rank(lost);
+  const std::string role = had ? fmt::format("rank {}", had->rank) : "a newcomer";
   std::string line =
       fmt::format("member {} ({}, pid {}) was lost: {}", lost, role, rank.process.pid(), rank.end);
   // The last of several lines says what follows.
@@ -203,6 +347,30 @@ std::string ElasticLaunch::describe(const ElasticChange& change, int lost) {
     line += ", and no replacement is left";
   }
   return line;
+}
+
+// "resized from 4 to 2 ranks: members 2, 3 leave (generation 1)"
+std::string ElasticLaunch::describe_resize(const ElasticChange& change, int before) const {
+  const std::string line =
+      fmt::format("resized from {} to {}", before, ranks_in_words(members_.wanted()));
+  std::vector<std::string> parts;
+  if (!change.to_start.empty()) {
+    std::vector<int> started;
+    for (const PlacedRank& newcomer : change.to_start) started.push_back(newcomer.rank);
+    parts.push_back(fmt::format("{} {} started", members_in_words(started),
+                                started.size() == 1 ? "is" : "are"));
+  }
+  if (!change.to_end.empty()) {
+    parts.push_back(fmt::format("{}, which had not joined, {} ended",
+                                members_in_words(change.to_end),
+                                change.to_end.size() == 1 ? "is" : "are"));
+  }
+  if (!change.leaving.empty()) {
+    parts.push_back(fmt::format("{} leave{} (generation {})", members_in_words(change.leaving),
+                                change.leaving.size() == 1 ? "s" : "",
+                                members_.generation().number));
+  }
+  return parts.empty() ? line : fmt::format("{}: {}", line, fmt::join(parts, ", "));
 }
 
 }  // namespace lockstep

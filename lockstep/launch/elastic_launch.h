@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The launcher's side of an elastic job: follows its members, opens generations, starts and ends
-// members as ElasticMembers decides.
+// members as ElasticMembers decides, and answers `lockstep resize`.
 #pragma once
 
 #include <chrono>
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/core/deadline.h"
@@ -38,30 +39,54 @@ class ElasticLaunch {
   std::chrono::milliseconds sleep_time(std::chrono::milliseconds longest) const;
   // The lost member without which the job cannot go on. Nothing happens any more then.
   std::optional<int> fatal() const { return fatal_; }
-  // The newest rank that the member has had; for a newcomer that has had none, its number.
-  int last_rank(int member) const;
+  // Where a member was in the newest generation that had it; nullopt for a newcomer that has not
+  // been in any.
+  struct LastRank {
+    int rank = 0;
+    int size = 0;
+  };
+  std::optional<LastRank> last_rank(int member) const;
 
-  // The launcher and its ranks were stopped for a while.
-  void forget_quiet_time() { quiet_.reset(); }
+  // The launcher and its ranks were stopped for a while: members get their time anew.
+  void forget_quiet_time();
 
  private:
+  using Clock = std::chrono::steady_clock;
+
   void take_completions();
   void take_ends(std::vector<std::string>& lines);
   void take_joins(std::vector<std::string>& lines);
+  void take_request();
+  // Decides about a request, and returns whether it is followed, and what the user is told.
+  std::pair<bool, std::string> decide(int ranks);
+  void resize(std::vector<std::string>& lines);
   void kill_dismissed();
   void kill_hanging();
+  void kill_late_newcomers();
+  // Members that leave get the time for it.
+  void end_leaving(std::vector<std::string>& lines);
+  void start(const ElasticChange& change);
   void open_generation();
 
   LocalRanks::Rank& rank_of(int member) {
     return local_ranks_.all()[static_cast<std::size_t>(member)];
   }
   std::map<int, std::int64_t> progress() const;
+  // Whether the members have met in their generation, and made progress in it.
+  bool members_train() const;
+  bool any_first_member_sets_up() const;
+  bool has_joined(int member) const;
+  // Whether the others certainly go on without this member, which is to leave.
+  bool has_left(int member) const;
   // Newcomers that have said that they can train.
   std::vector<int> joined() const;
   std::string describe(const ElasticChange& change, int lost);
+  std::string describe_resize(const ElasticChange& change, int before) const;
 
   const ElasticOptions options_;
   const int first_members_;
+  // The most ranks that the job may have.
+  const int most_;
   LocalStoreServer& store_;
   LocalRanks& local_ranks_;
   const std::string board_path_;
@@ -71,13 +96,24 @@ class ElasticLaunch {
   std::vector<bool> ended_;
   // Members that are to be killed once they have been started.
   std::vector<int> dismissed_;
-  std::map<int, int> last_ranks_;
+  // Members that are to leave at the end of a step, and once they have left it, until when they may
+  // go on with something else.
+  std::map<int, std::optional<Deadline>> leaving_;
+  std::map<int, LastRank> last_ranks_;
   std::optional<int> fatal_;
   // The members' progress when the generation was opened.
   std::map<int, std::int64_t> progress_at_opening_;
   // Their progress when any of them last made some, and when they hang if none makes more.
   std::map<int, std::int64_t> last_progress_;
   std::optional<Deadline> quiet_;
+  // When this job and each newcomer that has not joined was started, and how long the first members
+  // took to train.
+  Clock::time_point began_ = Clock::now();
+  std::map<int, Clock::time_point> lobby_;
+  std::optional<Clock::duration> set_up_;
+  // The number of ranks that a request asks for, until it is followed.
+  std::optional<int> wish_;
+  std::string last_request_;
 };
 
 }  // namespace lockstep

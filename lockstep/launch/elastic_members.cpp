@@ -10,7 +10,11 @@
 namespace lockstep {
 
 ElasticMembers::ElasticMembers(int ranks, int least, int replacements)
-    : ranks_(ranks), least_(least), replacements_(replacements), next_member_(ranks) {
+    : first_members_(ranks),
+      wanted_(ranks),
+      least_(least),
+      replacements_(replacements),
+      next_member_(ranks) {
   for (int rank = 0; rank < ranks; ++rank) {
     generation_.members.push_back(rank);
     places_[rank] = rank;
@@ -69,7 +73,9 @@ void ElasticMembers::remove_ended(const std::vector<MemberEnd>& ends, ElasticCha
 
 void ElasticMembers::end_untrained(const std::function<bool(int)>& has_trained,
                                    ElasticChange& change) {
-  const auto is_untrained = [&](int member) { return member >= ranks_ && !has_trained(member); };
+  const auto is_untrained = [&](int member) {
+    return member >= first_members_ && !has_trained(member);
+  };
   std::vector<int> untrained(newcomers_.begin(), newcomers_.end());
   std::ranges::copy_if(generation_.members, std::back_inserter(untrained), is_untrained);
   for (const int member : untrained) {
@@ -80,20 +86,28 @@ void ElasticMembers::end_untrained(const std::function<bool(int)>& has_trained,
   }
 }
 
-void ElasticMembers::start_replacements(ElasticChange& change) {
-  while (static_cast<int>(places_.size()) < ranks_ && replacements_ > 0 &&
-         next_member_ < ElasticBoard::kMostMembers) {
-    const PlacedRank start{.rank = next_member_++, .place = free_place()};
-    places_[start.rank] = start.place;
-    newcomers_.insert(start.rank);
-    --replacements_;
-    change.to_start.push_back(start);
-  }
+bool ElasticMembers::has_place() const {
+  return static_cast<int>(places_.size() - dismissed_.size()) < wanted_ &&
+         next_member_ < ElasticBoard::kMostMembers;
 }
 
+void ElasticMembers::start_newcomer(ElasticChange& change) {
+  const PlacedRank start{.rank = next_member_++, .place = free_place()};
+  places_[start.rank] = start.place;
+  newcomers_.insert(start.rank);
+  change.to_start.push_back(start);
+}
+
+void ElasticMembers::start_replacements(ElasticChange& change) {
+  for (; has_place() && replacements_ > 0; --replacements_) start_newcomer(change);
+}
+
+// A member that leaves may still be there while another one takes its place.
 int ElasticMembers::free_place() const {
   int place = 0;
-  const auto is_taken = [&](const auto& entry) { return entry.second == place; };
+  const auto is_taken = [&](const auto& entry) {
+    return entry.second == place && !dismissed_.contains(entry.first);
+  };
   while (std::ranges::any_of(places_, is_taken)) ++place;
   return place;
 }
@@ -106,6 +120,31 @@ bool ElasticMembers::admit(const std::vector<int>& joined) {
   }
   ++generation_.number;
   return true;
+}
+
+void ElasticMembers::dismiss_newcomer(ElasticChange& change) {
+  const int last = *newcomers_.rbegin();
+  newcomers_.erase(last);
+  dismissed_.insert(last);
+  change.to_end.push_back(last);
+}
+
+ElasticChange ElasticMembers::resize(int ranks) {
+  ElasticChange change;
+  wanted_ = ranks;
+  while (has_place()) start_newcomer(change);
+  std::vector<int>& members = generation_.members;
+  while (!newcomers_.empty() && static_cast<int>(members.size() + newcomers_.size()) > wanted_) {
+    dismiss_newcomer(change);
+  }
+  if (static_cast<int>(members.size()) <= wanted_) return change;
+  const auto first_leaving = members.begin() + wanted_;
+  change.leaving.assign(first_leaving, members.end());
+  members.erase(first_leaving, members.end());
+  dismissed_.insert(change.leaving.begin(), change.leaving.end());
+  ++generation_.number;
+  change.opens = true;
+  return change;
 }
 
 std::vector<int> hanging_members(const std::vector<MemberProgress>& members) {

@@ -24,10 +24,12 @@ struct MemberEnd {
   bool would_repeat = false;
 };
 
-// What follows from ends.
+// What follows from ends, or from a wish for another number of ranks.
 struct ElasticChange {
   // The members that were lost, in the order of their ends.
   std::vector<int> lost = {};
+  // Members that leave at the end of a step, since fewer ranks are wanted.
+  std::vector<int> leaving = {};
   // A new generation() is to be opened.
   bool opens = false;
   // Newcomers to be started: PlacedRank::rank is their number as members.
@@ -40,16 +42,20 @@ struct ElasticChange {
 
 class ElasticMembers {
  public:
-  // The job begins with `ranks` members and always wants so many. It fails when fewer than `least`
-  // train, and starts at most `replacements` newcomers.
+  // The job begins with `ranks` members and wants so many until resize(). It fails when fewer than
+  // `least` train, and starts at most `replacements` newcomers in place of lost members.
   ElasticMembers(int ranks, int least, int replacements);
 
   // Without members that have ended, or completed the training, since it was opened.
   const Generation& generation() const { return generation_; }
   // Those that were started and have not been admitted.
   const std::set<int>& newcomers() const { return newcomers_; }
-  // How many newcomers may still be started.
+  // How many lost members may still be replaced.
   int replacements_left() const { return replacements_; }
+  // How many ranks the job wants to have.
+  int wanted() const { return wanted_; }
+  // Whether a member has finished or completed the training.
+  bool any_finished() const { return finished_ > 0; }
 
   // The member has completed the training, and does something else until its process ends. As one
   // that has finished, it has no part in later generations; but if it fails, the job does.
@@ -68,19 +74,28 @@ class ElasticMembers {
   // if a member has finished: nothing changes then.
   bool admit(const std::vector<int>& joined);
 
+  // From now on, so many ranks are wanted, at least `least`. Starts newcomers, which are no
+  // replacements; or ends newcomers that have not joined, then opens a generation without the
+  // highest ranks. The ends of all these say nothing. Not after a member has finished.
+  ElasticChange resize(int ranks);
+
  private:
   void remove_ended(const std::vector<MemberEnd>& ends, ElasticChange& change);
+  bool has_place() const;
+  void start_newcomer(ElasticChange& change);
   void start_replacements(ElasticChange& change);
+  void dismiss_newcomer(ElasticChange& change);
   void end_untrained(const std::function<bool(int)>& has_trained, ElasticChange& change);
   int free_place() const;
 
-  const int ranks_;
+  const int first_members_;
+  int wanted_;
   const int least_;
   int replacements_;
   Generation generation_;
   std::set<int> newcomers_{};
   std::set<int> completed_{};
-  // Members that were told to end: their ends say nothing.
+  // Members that run and were told to end, or to leave: their ends say nothing.
   std::set<int> dismissed_{};
   // The place of each member that runs.
   std::map<int, int> places_{};

@@ -113,7 +113,8 @@ CoreShares::CoreShares(int ranks, int threads_per_rank) {
 }
 
 void CoreShares::pin(int rank) const {
-  if (!shares_.empty()) pin_to_cores(shares_[static_cast<std::size_t>(rank)]);
+  const auto index = static_cast<std::size_t>(rank);
+  if (index < shares_.size()) pin_to_cores(shares_[index]);
 }
 
 }  // namespace lockstep

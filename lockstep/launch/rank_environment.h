@@ -81,7 +81,8 @@ class CoreShares {
  public:
   CoreShares(int ranks, int threads_per_rank);
 
-  // Pins the calling process to its rank's cores, if the launch could claim them.
+  // Pins the calling process to its rank's cores, if the launch could claim them. A rank by which
+  // an elastic job has grown has none.
   void pin(int rank) const;
 
  private:

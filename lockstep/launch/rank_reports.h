@@ -49,6 +49,10 @@ struct RankFailure {
   std::string cause;
   // From both streams, the newest last.
   std::vector<std::string> last_lines;
+  // What messages call it, if not "rank R of N" with its number and those of the job's ranks: in an
+  // elastic job, "rank 1 of 3" of the last generation with it, or "member 4" if no generation had
+  // it.
+  std::string name{};
 };
 
 }  // namespace lockstep

@@ -14,6 +14,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/system_error.h"
+#include "lockstep/launch/resize.h"
 
 namespace lockstep {
 namespace {
@@ -101,6 +102,7 @@ void RankWatch::start() {
   ranks_.fork_keeper({options_.ranks, leave_to_parent, body, store_.folder()});
   blocked.restore();
   for (int rank = 0; rank < options_.ranks; ++rank) ranks_.add_started();
+  if (elastic_) store_.set(kRunIdKey, facts.run_id);
   connect_started();
   if (options_.arrival) deadlines_.set(JobDeadline::arrival, options_.arrival->span);
   warn_of_missing_terminal();
@@ -348,6 +350,14 @@ RankFailure RankWatch::describe_failure() {
   return report_of(*failure_, &record);
 }
 
+// In an elastic job, a rank's number is one of the generation that had it last.
+void RankWatch::name_failure(RankFailure& failure) const {
+  const auto last = elastic_->last_rank(failure.rank);
+  failure.name = last ? fmt::format("rank {} of {}", last->rank, last->size)
+                      : fmt::format("member {}", failure.rank);
+  if (last) failure.rank = last->rank;
+}
+
 AgentResult RankWatch::make_result() {
   AgentResult result;
   result.signal = signal_;
@@ -357,7 +367,7 @@ AgentResult RankWatch::make_result() {
   if (!result.output_error.empty() || ended_by_others_) result.exit_code = 1;
   if (failure_) {
     result.failure = describe_failure();
-    if (elastic_) result.failure->rank = elastic_->last_rank(failure_->culprit.rank);
+    if (elastic_) name_failure(*result.failure);
     result.exit_code = std::max(1, result.failure->exit_code);
   }
   if (signal_ != 0) result.exit_code = 128 + signal_;

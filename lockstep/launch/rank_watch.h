@@ -75,6 +75,7 @@ class RankWatch {
   // Waits for a slow reader, but not for long if the job failed or was stopped.
   void write_all_output();
   RankFailure describe_failure();
+  void name_failure(RankFailure& failure) const;
   AgentResult make_result();
 
   const AgentOptions& options_;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
@@ -26,6 +27,7 @@ class GenerationStore final : public Store {
                   int generation, StoreUser user)
       : board_(std::move(board)),
         generation_(generation),
+        context_(user.context),
         prefix_(generation_prefix(generation)),
         store_(path, std::move(user)) {}
 
@@ -54,20 +56,31 @@ class GenerationStore final : public Store {
   void check_newest() const {
     const int newest = board_->generation();
     if (newest <= generation_) return;
-    throw PeerLost(-1, fmt::format("generation {} of the job is over: generation {} is open",
-                                   generation_, newest));
+    throw PeerLost(
+        ErrorDetails{.cause = fmt::format("generation {} of the job is over: generation {} is open",
+                                          generation_, newest),
+                     .remedy = "take part in the newest one: ElasticJob::wait_for_generation()",
+                     .contexts = {context_}});
   }
 
   std::shared_ptr<const ElasticBoard> board_;
   int generation_;
+  ErrorContext context_;
   std::string prefix_;
   LocalStore store_;
 };
 
+constexpr const char* kSetByLauncher =
+    "set none of them by hand: `lockstep run --elastic` sets them all";
+
 int required_number(const char* variable, const Range<int>& range) {
   if (const auto number = environment_int(variable, range)) return *number;
-  throw UsageError(
-      fmt::format("{} is not set, but LOCKSTEP_ELASTIC is; set none of them by hand", variable));
+  throw UsageError(ErrorContext{}, fmt::format("{} is not set, but LOCKSTEP_ELASTIC is", variable),
+                   kSetByLauncher);
+}
+
+ErrorContext of_job(std::string_view operation) {
+  return {.component = "ElasticJob", .operation = std::string(operation)};
 }
 
 }  // namespace
@@ -85,19 +98,26 @@ std::shared_ptr<ElasticJob> ElasticJob::of_this_process() {
     constexpr Range<int> kMembers{0, ElasticBoard::kMostMembers - 1};
     const int member = required_number("LOCKSTEP_MEMBER", kMembers);
     const int place = required_number("LOCKSTEP_PLACE", kMembers);
+    const int most_ranks = required_number("LOCKSTEP_MOST_RANKS", {1, ElasticBoard::kMostMembers});
     const bool newcomer = required_number("LOCKSTEP_NEWCOMER", {0, 1}) == 1;
     const auto store = environment("LOCKSTEP_STORE");
-    if (!store) throw UsageError("LOCKSTEP_STORE is not set, but LOCKSTEP_ELASTIC is");
-    return std::shared_ptr<ElasticJob>(new ElasticJob(member, place, newcomer, *board, *store));
+    if (!store) {
+      throw UsageError(ErrorContext{}, "LOCKSTEP_STORE is not set, but LOCKSTEP_ELASTIC is",
+                       kSetByLauncher);
+    }
+    return std::shared_ptr<ElasticJob>(
+        new ElasticJob(member, place, most_ranks, newcomer, *board, *store));
   }();
   return job;
 }
 
-ElasticJob::ElasticJob(int member, int place, bool newcomer, const std::string& board,
-                       std::string store)
+ElasticJob::ElasticJob(int member, int place, int most_ranks, bool newcomer,
+                       const std::string& board, std::string store)
     : member_(member),
       place_(place),
+      most_ranks_(most_ranks),
       newcomer_(newcomer),
+      admitted_(!newcomer),
       board_(std::make_shared<ElasticBoard>(ElasticBoard::open(board))),
       store_(std::move(store)) {}
 
@@ -107,11 +127,11 @@ void ElasticJob::join() {
   joined_ = true;
 }
 
-Generation ElasticJob::wait_for_generation(int after, const Deadline& deadline) {
+std::optional<Generation> ElasticJob::wait_for_generation(int after, const Deadline& deadline) {
   if (in_lobby()) {
-    throw UsageError(fmt::format(
-        "wait_for_generation: member {} is a newcomer, which no generation has; call join()",
-        member_));
+    throw UsageError(of_job("wait_for_generation"),
+                     fmt::format("member {} is a newcomer, which no generation has", member_),
+                     "call join() first");
   }
   LocalStore store(store_);
   while (true) {
@@ -121,12 +141,18 @@ Generation ElasticJob::wait_for_generation(int after, const Deadline& deadline) 
     try {
       found.members = decode_members(store.get(members_key(number), deadline));
     } catch (const TimeoutError&) {
-      throw TimeoutError(fmt::format(
-          "elastic job: member {} waited {:.1f} s for a generation with it after generation {}: "
-          "the launcher has noticed no rank that ended, and admitted none",
-          member_, static_cast<double>(deadline.span().count()) / 1000.0, after));
+      throw TimeoutError(
+          of_job("wait_for_generation"),
+          fmt::format("member {} waited {:.1f} s for a generation with it after generation {}: the "
+                      "launcher has noticed no rank that ended, and admitted none",
+                      member_, static_cast<double>(deadline.span().count()) / 1000.0, after),
+          "look for a rank that hangs: `lockstep run --hang-timeout SECONDS` ends it");
     }
-    if (found.rank_of(member_)) return found;
+    if (found.rank_of(member_)) {
+      admitted_ = true;
+      return found;
+    }
+    if (admitted_) return std::nullopt;
     after = number;
   }
 }
@@ -134,8 +160,9 @@ Generation ElasticJob::wait_for_generation(int after, const Deadline& deadline) 
 Membership ElasticJob::membership(const Generation& generation) const {
   const auto rank = generation.rank_of(member_);
   if (!rank) {
-    throw UsageError(
-        fmt::format("membership: member {} is not in generation {}", member_, generation.number));
+    throw UsageError(of_job("membership"),
+                     fmt::format("member {} is not in generation {}", member_, generation.number),
+                     "pass what wait_for_generation() has returned");
   }
   const auto size = static_cast<int>(generation.members.size());
   const StoreUser user{.context = {.rank = *rank, .size = size}};

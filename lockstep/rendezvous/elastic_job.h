@@ -44,9 +44,11 @@ class ElasticJob {
   ElasticJob& operator=(const ElasticJob&) = delete;
 
   int member() const { return member_; }
-  // Less than the number of ranks that the job should have, and different from those of the other
-  // members that run: which GPU and cores of the machine this member uses.
+  // Less than most_ranks(), and different from those of the other members that train: which GPU and
+  // cores of the machine this member uses.
   int place() const { return place_; }
+  // The most ranks that the job may ever have: MAX of --elastic.
+  int most_ranks() const { return most_ranks_; }
   // Whether this process was started to replace a lost rank or to enlarge the job. It belongs to no
   // generation until it has called join().
   bool is_newcomer() const { return newcomer_; }
@@ -59,9 +61,11 @@ class ElasticJob {
   void join();
 
   // Blocks until there is a generation with this member that is newer than number `after` (-1:
-  // any), and returns the newest one. TimeoutError at the deadline, BackendError if the launcher is
-  // gone. UsageError if this newcomer has not called join().
-  Generation wait_for_generation(int after, const Deadline& deadline);
+  // any), and returns the newest one. nullopt if the job goes on without this member, since fewer
+  // ranks are wanted (`lockstep resize`): end the process then, with code 0. TimeoutError at the
+  // deadline, BackendError if the launcher is gone. UsageError if this newcomer has not called
+  // join().
+  std::optional<Generation> wait_for_generation(int after, const Deadline& deadline);
 
   // This member's place in the generation, for init_process_group(). Waits on its store end with
   // PeerLost as soon as a newer generation is open, so that ranks do not wait for one that has just
@@ -85,12 +89,16 @@ class ElasticJob {
   void note_end() noexcept;
 
  private:
-  ElasticJob(int member, int place, bool newcomer, const std::string& board, std::string store);
+  ElasticJob(int member, int place, int most_ranks, bool newcomer, const std::string& board,
+             std::string store);
 
   const int member_;
   const int place_;
+  const int most_ranks_;
   const bool newcomer_;
   std::atomic<bool> joined_ = false;
+  // Whether a generation has had this member.
+  std::atomic<bool> admitted_;
   // Shared with the stores of memberships.
   const std::shared_ptr<ElasticBoard> board_;
   // The path of the launcher's store.

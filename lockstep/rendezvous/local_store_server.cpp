@@ -37,6 +37,10 @@ std::string boot_name() {
   return id.substr(0, id.find('-'));
 }
 
+std::string folder_prefix(const std::string& boot) {
+  return fmt::format("lockstep-{}-", boot);
+}
+
 bool lock_folder(int folder) {
   return ::flock(folder, LOCK_EX | LOCK_NB) == 0;
 }
@@ -59,13 +63,8 @@ bool is_this_users(int folder) {
 
 // A server holds its folder's lock, from just after it has made the folder: a server whose empty
 // folder is taken for a leftover in between makes another one.
-void remove_leftovers(const std::string& parent, const std::string& prefix) {
-  const std::unique_ptr<DIR, int (*)(DIR*)> entries(::opendir(parent.c_str()), ::closedir);
-  if (!entries) return;
-  while (const dirent* entry = ::readdir(entries.get())) {
-    const std::string name = entry->d_name;
-    if (!name.starts_with(prefix) || name.size() != prefix.size() + kUnique.size()) continue;
-    const std::string path = parent + "/" + name;
+void remove_leftovers(const std::string& parent) {
+  for (const std::string& path : LocalStoreServer::folders_in(parent)) {
     const UniqueFd folder = open_folder(path);
     if (!folder || !is_this_users(folder.get())) continue;
     if (!lock_folder(folder.get()) || !is_at(path, folder.get())) continue;
@@ -93,9 +92,9 @@ bool belongs_to_this_user(int socket) try {
 
 LocalStoreServer::Folder::Folder() {
   const std::string boot = boot_name();
-  const std::string prefix = fmt::format("lockstep-{}-", boot);
+  const std::string prefix = folder_prefix(boot);
   const std::string parent = parent_folder(prefix.size() + kUnique.size());
-  if (!boot.empty()) remove_leftovers(parent, prefix);
+  if (!boot.empty()) remove_leftovers(parent);
   const std::string pattern = fmt::format("{}/{}{}", parent, prefix, kUnique);
   constexpr int kMostAttempts = 100;
   for (int attempt = 0; attempt < kMostAttempts; ++attempt) {
@@ -130,17 +129,15 @@ LocalStoreServer::Folder::~Folder() {
   if (!path_.empty()) remove_folder(path_);
 }
 
-std::string LocalStoreServer::Folder::socket() const {
-  return path_ + std::string(kSocketName);
-}
-
 void LocalStoreServer::Folder::leave() {
   path_.clear();
   lock_.reset();
 }
 
 LocalStoreServer::LocalStoreServer()
-    : path_(folder_.socket()), listener_(listen_unix(path_)), answers_(listener_.descriptor()) {}
+    : path_(socket_in(folder_.path())),
+      listener_(listen_unix(path_)),
+      answers_(listener_.descriptor()) {}
 
 void LocalStoreServer::serve() {
   for (auto& socket : listener_.accept()) {
@@ -149,8 +146,26 @@ void LocalStoreServer::serve() {
   answers_.serve();
 }
 
+std::vector<std::string> LocalStoreServer::folders_in(const std::string& parent) {
+  const std::string prefix = folder_prefix(boot_name());
+  const std::unique_ptr<DIR, int (*)(DIR*)> entries(::opendir(parent.c_str()), ::closedir);
+  std::vector<std::string> found;
+  while (const dirent* entry = entries ? ::readdir(entries.get()) : nullptr) {
+    const std::string name = entry->d_name;
+    if (!name.starts_with(prefix) || name.size() != prefix.size() + kUnique.size()) continue;
+    const std::string path = parent + "/" + name;
+    const UniqueFd folder = open_folder(path);
+    if (folder && is_this_users(folder.get())) found.push_back(path);
+  }
+  return found;
+}
+
+std::string LocalStoreServer::socket_in(const std::string& folder) {
+  return folder + std::string(kSocketName);
+}
+
 void LocalStoreServer::remove_folder(const std::string& path) {
-  ::unlink((path + std::string(kSocketName)).c_str());
+  ::unlink(socket_in(path).c_str());
   ::unlink(fmt::format("{}/{}", path, kBoardName).c_str());
   ::rmdir(path.c_str());
 }

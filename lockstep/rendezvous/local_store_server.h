@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "lockstep/core/net/listener.h"
 #include "lockstep/core/unique_fd.h"
@@ -40,6 +41,12 @@ class LocalStoreServer {
   void set(std::string key, std::string value) { answers_.set(std::move(key), std::move(value)); }
   void drop(const std::string& prefix) { answers_.drop(prefix); }
 
+  // Returns the folders of this user's servers on this machine in a folder such as TMPDIR; also
+  // those that killed servers have left.
+  static std::vector<std::string> folders_in(const std::string& parent);
+  // The path() of the server that has this folder().
+  static std::string socket_in(const std::string& folder);
+
   // Removes the folder of a server whose process has ended, with the socket and the board of an
   // elastic job. Ignores errors.
   static void remove_folder(const std::string& path);
@@ -56,7 +63,6 @@ class LocalStoreServer {
     Folder& operator=(const Folder&) = delete;
 
     const std::string& path() const { return path_; }
-    std::string socket() const;
     void leave();
 
    private:

@@ -2,6 +2,10 @@
 // Tells losses of ranks from other errors, and waits for the generation that follows them.
 #include "lockstep/train/elastic_training.h"
 
+#include <atomic>
+#include <cstddef>
+#include <cstdlib>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -11,6 +15,8 @@
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/comm/types/call_origin.h"
 #include "lockstep/core/error.h"
+#include "lockstep/launch/rank_process.h"
+#include "lockstep/train/option_checks.h"
 
 namespace lockstep {
 namespace {
@@ -18,13 +24,44 @@ namespace {
 // All ranks leave the loop together; no rank was lost.
 class LeftTogether {};
 
+std::atomic<bool> has_begun = false;
+
+// With another group, the ranks would wait for members that the launcher does not count, or without
+// some that it does.
+void require_group_of_job(ElasticJob& job, const ProcessGroup& group) {
+  std::size_t expected = 1;
+  if (!job.in_lobby()) {
+    const auto newest =
+        job.wait_for_generation(group.generation() - 1, Deadline::after(group.timeout()));
+    // The group has lost a rank already, and will say so.
+    if (!newest || newest->number > group.generation()) return;
+    expected = newest->members.size();
+  }
+  if (static_cast<std::size_t>(group.size()) == expected) return;
+  throw UsageError(
+      trainer_on(group),
+      fmt::format("this job is elastic and has {} rank{}, and the trainer's group is another one",
+                  expected, expected == 1 ? " here" : "s"),
+      "give the trainer the group of init_process_group()");
+}
+
 }  // namespace
 
 std::unique_ptr<ElasticTraining> ElasticTraining::of_this_process(
     std::shared_ptr<ProcessGroup> group) {
   auto job = ElasticJob::of_this_process();
   if (!job) return nullptr;
+  require_first(*group);
+  require_group_of_job(*job, *group);
   return std::unique_ptr<ElasticTraining>(new ElasticTraining(std::move(job), std::move(group)));
+}
+
+void ElasticTraining::require_first(const ProcessGroup& group) {
+  if (!has_begun) return;
+  throw UsageError(trainer_on(group),
+                   "a process of an elastic job trains once, with one Trainer, since a replacement "
+                   "does not know which fit() the others are in",
+                   "train all epochs in one call");
 }
 
 ElasticTraining::ElasticTraining(std::shared_ptr<ElasticJob> job,
@@ -36,19 +73,20 @@ ElasticTraining::ElasticTraining(std::shared_ptr<ElasticJob> job,
 
 // A group that is formed while an exception is handled would take its end for a failure, so the
 // handlers only note what happened.
-void ElasticTraining::run(const Adopt& adopt, const std::function<void()>& train) {
+bool ElasticTraining::run(const Adopt& adopt, const std::function<void()>& train) {
+  has_begun = true;
   bool changes = !has_state_;
   while (true) {
     try {
       if (changes) {
-        form_next_group();
+        if (!form_next_group()) return false;
         adopt(group_);
         has_state_ = true;
         changes = false;
         loss_ = nullptr;
       }
       train();
-      return;
+      return true;
     } catch (const LeftTogether&) {
       // They need no reason.
     } catch (const PeerLost& error) {
@@ -71,21 +109,28 @@ void ElasticTraining::give_up_group(const std::exception& loss) {
       fmt::format("the ranks meet again without those that are lost: {}", short_message(loss)));
 }
 
-void ElasticTraining::form_next_group() {
+bool ElasticTraining::form_next_group() {
   const Deadline deadline = Deadline::after(group_->timeout());
   job_->join();
-  Generation next;
+  std::optional<Generation> next;
   try {
     next = job_->wait_for_generation(generation_, deadline);
   } catch (const TimeoutError&) {
     if (loss_) std::rethrow_exception(loss_);  // says more
     throw;
   }
-  generation_ = next.number;
-  group_ = init_process_group(*job_, next,
+  if (!next) return false;
+  generation_ = next->number;
+  group_ = init_process_group(*job_, *next,
                               {.backend = group_->requested_backend(),
                                .timeout = group_->timeout(),
                                .device = group_->device()});
+  return true;
+}
+
+void ElasticTraining::end_process() {
+  flush_streams();
+  std::quick_exit(0);
 }
 
 void ElasticTraining::leave() {

@@ -16,9 +16,12 @@ namespace lockstep {
 // A Trainer's side of an elastic job.
 class ElasticTraining {
  public:
-  // Null unless the launcher of an elastic job started this process. `group` is what
-  // init_process_group() returned.
+  // Null unless the launcher of an elastic job started this process. UsageError if `group` is not
+  // the group of all members, which init_process_group() returns, or of this newcomer alone.
   static std::unique_ptr<ElasticTraining> of_this_process(std::shared_ptr<ProcessGroup> group);
+  // UsageError if this process has begun a training, with this Trainer or another one: a newcomer
+  // does not know which training the others are in.
+  static void require_first(const ProcessGroup& group);
 
   // Gives this rank the state of the others, in their new group. Collective. Called again with the
   // group of the next generation if a rank is lost meanwhile.
@@ -26,12 +29,17 @@ class ElasticTraining {
   // Calls `train` until it returns. If ranks are lost or join meanwhile, `train` ends with an
   // exception; the next call follows as soon as `adopt` has returned. A newcomer calls `adopt`
   // first. Other exceptions pass through, and also the loss of a rank after which no generation
-  // opens within the group's timeout.
-  void run(const Adopt& adopt, const std::function<void()>& train);
+  // opens within the group's timeout. Returns whether the training is complete: false if the job
+  // goes on without this rank, since fewer are wanted.
+  bool run(const Adopt& adopt, const std::function<void()>& train);
+  // Ends the process of a rank without which the job goes on: with code 0, as std::quick_exit()
+  // does, after the streams have been flushed.
+  [[noreturn]] static void end_process();
 
   // Whether this rank has the weights of the others, or has begun with them.
   bool has_state() const { return has_state_; }
   int generation() const { return generation_; }
+  int most_ranks() const { return job_->most_ranks(); }
   // Whether this rank wants all to leave the loop, since a new generation is open. An atomic load.
   bool asks_to_leave() const { return job_->wants_change(generation_); }
   // The launcher knows by these how far this rank has come. `steps`: completed ones.
@@ -46,7 +54,8 @@ class ElasticTraining {
  private:
   ElasticTraining(std::shared_ptr<ElasticJob> job, std::shared_ptr<ProcessGroup> group);
 
-  void form_next_group();
+  // False if no group has this rank any more.
+  bool form_next_group();
   void give_up_group(const std::exception& loss);
 
   std::shared_ptr<ElasticJob> job_;

@@ -35,7 +35,8 @@ struct OptionRule {
   std::string remedy;
 };
 
-std::vector<OptionRule> rules_for(const TrainerOptions& options, const ProcessGroup& group) {
+std::vector<OptionRule> rules_for(const TrainerOptions& options, const ProcessGroup& group,
+                                  std::optional<int> most_ranks) {
   const bool distributed = options.mode == TrainingMode::distributed;
   const bool data_parallel = options.mode == TrainingMode::data_parallel;
   const bool divides = !options.distributed.whole_gradients;
@@ -86,6 +87,11 @@ std::vector<OptionRule> rules_for(const TrainerOptions& options, const ProcessGr
       {parted && microbatches < group.size(),
        fmt::format("{} microbatches cannot be divided among {} ranks", microbatches, group.size()),
        "give at least one for each rank"},
+      {parted && most_ranks && microbatches < *most_ranks,
+       fmt::format("{} microbatches cannot be divided among {} ranks, to which this job may be "
+                   "resized",
+                   microbatches, most_ranks.value_or(0)),
+       "give at least one for each rank, or a smaller MAX in --elastic MIN:MAX"},
       {parted && microbatches < options.data_parallel.replicas,
        fmt::format("{} microbatches cannot be divided among {} replicas", microbatches,
                    options.data_parallel.replicas),
@@ -256,15 +262,17 @@ ErrorContext trainer_on(const ProcessGroup& group) {
   return group.context("Trainer");
 }
 
-TrainerOptions resolved(TrainerOptions options, const ProcessGroup& group, bool elastic) {
+TrainerOptions resolved(TrainerOptions options, const ProcessGroup& group,
+                        std::optional<int> most_ranks) {
   if (options.mode == TrainingMode::automatic) {
-    options.mode = group.size() > 1 || elastic ? TrainingMode::distributed : TrainingMode::single;
+    options.mode =
+        group.size() > 1 || most_ranks ? TrainingMode::distributed : TrainingMode::single;
   }
   options.check_finite = options.check_finite || options.distributed.check_finite;
   options.distributed.check_finite = options.check_finite;
   if (!options.log) options.log = [](const std::string&) {};
 
-  const std::vector<OptionRule> rules = rules_for(options, group);
+  const std::vector<OptionRule> rules = rules_for(options, group, most_ranks);
   const auto broken = std::ranges::find(rules, true, &OptionRule::is_broken);
   if (broken != rules.end()) {
     throw UsageError(trainer_on(group), broken->fault, broken->remedy);
@@ -272,8 +280,7 @@ TrainerOptions resolved(TrainerOptions options, const ProcessGroup& group, bool 
   return options;
 }
 
-void check_elastic(const ProcessGroup& group, const TrainerOptions& options, bool can_begin_again,
-                   bool again) {
+void check_elastic(const ProcessGroup& group, const TrainerOptions& options, bool can_begin_again) {
   const OptionRule rules[] = {
       {options.microbatches == 0,
        "this job is elastic, and without microbatches the result depends on the number of ranks",
@@ -291,11 +298,7 @@ void check_elastic(const ProcessGroup& group, const TrainerOptions& options, boo
       {!can_begin_again,
        "this job is elastic, and a loop over libtorch's data loader cannot begin again while its "
        "workers load",
-       "use a DataLoader, a MemoryLoader, or no workers"},
-      {again,
-       "fit() can be called once in an elastic job, since a replacement does not know which "
-       "call it is",
-       "train all epochs in one call"}};
+       "use a DataLoader, a MemoryLoader, or no workers"}};
   const auto* const broken = std::ranges::find(rules, true, &OptionRule::is_broken);
   if (broken != std::end(rules)) {
     throw UsageError(trainer_on(group), broken->fault, broken->remedy);

@@ -21,16 +21,14 @@ namespace lockstep {
 ErrorContext trainer_on(const ProcessGroup& group);
 
 // Returns the options with their defaults resolved: `automatic` becomes the mode that it selects,
-// both members check_finite are equal, and log can be called. `elastic`: the number of ranks may
-// change, also if there is only one now. UsageError for options that contradict each other or the
-// group.
-TrainerOptions resolved(TrainerOptions options, const ProcessGroup& group, bool elastic = false);
+// both members check_finite are equal, and log can be called. `most_ranks`: in an elastic job, the
+// most ranks that it may have. UsageError for options that contradict each other or the group.
+TrainerOptions resolved(TrainerOptions options, const ProcessGroup& group,
+                        std::optional<int> most_ranks = {});
 
 // UsageError if a fit() with these options cannot go on with other ranks. `can_begin_again`:
-// whether a loop over the batches can begin again after it was left early. `again`: this trainer
-// has trained before.
-void check_elastic(const ProcessGroup& group, const TrainerOptions& options, bool can_begin_again,
-                   bool again);
+// whether a loop over the batches can begin again after it was left early.
+void check_elastic(const ProcessGroup& group, const TrainerOptions& options, bool can_begin_again);
 
 // UsageError if fit() lacks the function that an option needs, or has a null callback.
 void check_fit(const ProcessGroup& group, const TrainerOptions& options, const FitOptions& fit);

@@ -67,7 +67,8 @@ void detail::sync_batchnorm(torch::nn::Module& net, ProcessGroup& group) {
 TrainerCore::TrainerCore(std::shared_ptr<ProcessGroup> group, TrainerOptions options)
     : group_(std::move(group)),
       elastic_(ElasticTraining::of_this_process(group_)),
-      options_(resolved(std::move(options), *group_, elastic_ != nullptr)),
+      options_(resolved(std::move(options), *group_,
+                        elastic_ ? std::optional(elastic_->most_ranks()) : std::nullopt)),
       step_(std::make_unique<TrainerStep>(options_, trainer_on(*group_))),
       progress_(std::make_unique<TrainerProgress>()),
       callbacks_(std::make_unique<TrainerCallbacks>()) {
@@ -115,7 +116,8 @@ std::vector<EpochSummary> TrainerCore::run_epochs(const detail::RunBatches& run_
                                                   const FitOptions& fit) {
   check_fit(*group_, options_, fit);
   if (elastic_) {
-    check_elastic(*group_, options_, batches.can_begin_again, /*again=*/progress_->steps > 0);
+    ElasticTraining::require_first(*group_);
+    check_elastic(*group_, options_, batches.can_begin_again);
   }
   callbacks_ = std::make_unique<TrainerCallbacks>(fit.callbacks);
   batches_ = batches;
@@ -171,7 +173,10 @@ std::vector<EpochSummary> TrainerCore::run(const detail::RunBatches& run_batches
       adopt(std::move(group), fit);
       resumed = true;
     };
-    elastic_->run(go_on_in, train);
+    if (!elastic_->run(go_on_in, train)) {
+      saves_.reset();  // waits until the others have got this rank's part of the last checkpoint
+      ElasticTraining::end_process();
+    }
     elastic_->note_end();
   } else {
     train();

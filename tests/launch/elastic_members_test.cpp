@@ -133,6 +133,46 @@ TEST(ElasticMembers, AMemberThatHasCompletedTheTrainingIsMissedOnlyIfItFails) {
   EXPECT_EQ(job.take({lost(0)}).fatal, 0);
 }
 
+TEST(ElasticMembers, MoreRanksAreNewcomersThatAreNoReplacements) {
+  Job job{{2, 1, 1}};
+  const ElasticChange change = job.members.resize(4);
+  EXPECT_THAT(change.to_start, ElementsAre(PlacedRank{2, 2}, PlacedRank{3, 3}));
+  EXPECT_FALSE(change.opens);
+  EXPECT_EQ(job.members.replacements_left(), 1);
+  EXPECT_TRUE(job.members.admit({2, 3}));
+  EXPECT_THAT(job.take({lost(1)}).to_start, ElementsAre(PlacedRank{4, 1}));
+}
+
+TEST(ElasticMembers, OfFewerRanksTheHighestLeaveAndAreNotMissed) {
+  Job job{{4, 1, 1}};
+  const ElasticChange change = job.members.resize(2);
+  EXPECT_THAT(change.leaving, ElementsAre(2, 3));
+  EXPECT_TRUE(change.opens);
+  EXPECT_EQ(job.members.generation().number, 1);
+  EXPECT_THAT(job.now(), ElementsAre(0, 1));
+  const ElasticChange ended = job.take({finished(2), lost(3)});
+  EXPECT_THAT(ended.lost, IsEmpty());
+  EXPECT_FALSE(ended.opens);
+  EXPECT_FALSE(job.members.any_finished());
+  EXPECT_THAT(job.take({lost(0)}).to_start, ElementsAre(PlacedRank{4, 0}));
+}
+
+TEST(ElasticMembers, NewcomersEndBeforeMembersLeave) {
+  Job job{{3, 1, 3}};
+  job.take({lost(0)});
+  const ElasticChange change = job.members.resize(2);
+  EXPECT_THAT(change.to_end, ElementsAre(3));
+  EXPECT_THAT(change.leaving, IsEmpty());
+  EXPECT_FALSE(change.opens);
+  EXPECT_THAT(job.take({lost(3)}).to_start, IsEmpty());
+}
+
+TEST(ElasticMembers, AMemberThatLeavesKeepsNoPlace) {
+  Job job{{3, 1, 3}};
+  job.members.resize(1);
+  EXPECT_THAT(job.members.resize(2).to_start, ElementsAre(PlacedRank{3, 1}));
+}
+
 TEST(HangingMembers, AreThoseThatKeepTheOthersWaiting) {
   EXPECT_THAT(hanging_members({{0, 9}, {1, 8}, {2, 9}}), ElementsAre(1));
   EXPECT_THAT(hanging_members({{0, 8}, {1, 8}, {2, 9}}), ElementsAre(0, 1));

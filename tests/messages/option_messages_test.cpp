@@ -110,6 +110,35 @@ TEST(OptionMessages, OptionsOfMicrobatches) {
         "microbatches cannot be trained in float16; use bfloat16, which needs no scaling"}});
 }
 
+TEST(OptionMessages, OptionsOfElasticJobs) {
+  const auto group = make_self_group();
+  const auto with = [&](TrainerOptions options, bool can_begin_again = true) {
+    options.mode = TrainingMode::distributed;
+    return [=] { check_elastic(*group, options, can_begin_again); };
+  };
+  const TrainerOptions replicas{.mode = TrainingMode::data_parallel, .microbatches = 4};
+  expect_messages(
+      "[Trainer] rank 0 of 1: this job is elastic, and ",
+      {{with({}),
+        "without microbatches the result depends on the number of ranks; set .microbatches, or "
+        "start the job without --elastic"},
+       {[=] { check_elastic(*group, replicas, true); },
+        "the modes single and data_parallel have no ranks that could go on; leave .mode out, or "
+        "start the job without --elastic"},
+       {with({.microbatches = 4, .shard_optimizer = true}),
+        "the state of a sharded optimizer is lost with its rank; leave out .shard_optimizer"},
+       {with({.microbatches = 4, .restore_best = true}),
+        "the best weights are in the memory of each rank, which a replacement lacks; set "
+        ".checkpoints, or leave .restore_best out"},
+       {with({.microbatches = 4}, /*can_begin_again=*/false),
+        "a loop over libtorch's data loader cannot begin again while its workers load; use a "
+        "DataLoader, a MemoryLoader, or no workers"}});
+  EXPECT_EQ(message_of([&] { resolved({.microbatches = 2}, *group, /*most_ranks=*/3); }),
+            "[Trainer] rank 0 of 1: 2 microbatches cannot be divided among 3 ranks, to which this "
+            "job may be resized; give at least one for each rank, or a smaller MAX in --elastic "
+            "MIN:MAX");
+}
+
 TEST(OptionMessages, OptionsThatNeedAnotherNumberOfRanks) {
   const auto message = [](const TrainerOptions& options) {
     return on_rank_0(

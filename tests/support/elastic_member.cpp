@@ -90,7 +90,9 @@ void count_steps(const std::string& how) {
   std::int64_t steps = 0;
   Generation generation{.number = -1};
   while (true) {
-    generation = job->wait_for_generation(generation.number, soon());
+    const auto next = job->wait_for_generation(generation.number, soon());
+    if (!next) return say(fmt::format("left after generation {}", generation.number));
+    generation = *next;
     try {
       if (!Counting(*job, generation).run(steps)) break;
     } catch (const PeerLost&) {

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A training of which members of an elastic job kill themselves where they are told to. Rank 0
-// prints the hash of the state at the end.
+// A training of which members of an elastic job end or hang where they are told to. Rank 0 prints
+// the hash of the state at the end. scripts/chaos uses it too.
 //   elastic_program KEY=VALUE...    see Plan for the keys
 #include <chrono>
 #include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
 #include <map>
 #include <memory>
@@ -19,6 +20,7 @@
 #include "support/die_at_call.h"
 #include "tests/parallel/models.h"
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -28,6 +30,8 @@
 #include <torch/utils.h>
 #include <unistd.h>
 
+#include "lockstep/core/environment.h"
+#include "lockstep/launch/resize.h"
 #include "lockstep/lockstep.h"
 
 namespace lockstep {
@@ -40,16 +44,21 @@ struct Place {
   int member = 0;
   std::string name = {};    // "before", "loss", ...: where die() is called with it
   std::int64_t number = 0;  // of the step, the epoch or the call
+  std::string how = {};     // "kill", "segv", "exit", "throw", "stop" or "hang"
 };
 
 struct Plan {
   std::string model = "mlp";
-  std::vector<Place> deaths = {};  // die=MEMBER:NAME:NUMBER
+  std::vector<Place> deaths = {};  // die=MEMBER:NAME:NUMBER[:HOW]
   // wait=STEP:GENERATION: before this step, all members wait until the generation is open.
   std::map<std::int64_t, int> waits = {};
-  std::string checkpoints = {};  // the folder
+  std::map<std::int64_t, int> resizes = {};  // resize=STEP:RANKS: member 0 asks for them
+  std::string checkpoints = {};              // the folder
   std::int64_t epochs = 3;
   std::int64_t microbatches = 4;
+  std::int64_t check_in_sync = 0;
+  std::string group = "job";  // or "split": each rank trains with a group of its own
+  std::string again = {};     // "fit" or "trainer": trains once more, with this one or another one
 };
 
 std::vector<std::string> split(const std::string& text) {
@@ -71,16 +80,25 @@ Plan parse(int argc, char** argv) {
       {"die",
        [&](const std::string& value) {
          const auto parts = split(value);
-         plan.deaths.push_back({std::stoi(parts.at(0)), parts.at(1), std::stoll(parts.at(2))});
+         plan.deaths.push_back({std::stoi(parts.at(0)), parts.at(1), std::stoll(parts.at(2)),
+                                parts.size() > 3 ? parts[3] : "kill"});
        }},
       {"wait",
        [&](const std::string& value) {
          const auto parts = split(value);
          plan.waits[std::stoll(parts.at(0))] = std::stoi(parts.at(1));
        }},
+      {"resize",
+       [&](const std::string& value) {
+         const auto parts = split(value);
+         plan.resizes[std::stoll(parts.at(0))] = std::stoi(parts.at(1));
+       }},
       {"checkpoints", [&](const std::string& value) { plan.checkpoints = value; }},
       {"epochs", [&](const std::string& value) { plan.epochs = std::stoll(value); }},
       {"microbatches", [&](const std::string& value) { plan.microbatches = std::stoll(value); }},
+      {"check_in_sync", [&](const std::string& value) { plan.check_in_sync = std::stoll(value); }},
+      {"group", [&](const std::string& value) { plan.group = value; }},
+      {"again", [&](const std::string& value) { plan.again = value; }},
   };
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
@@ -97,21 +115,32 @@ int member() {
   return job ? job->member() : -1;
 }
 
+void end_or_hang(const std::string& how) {
+  if (how == "kill") ::kill(::getpid(), SIGKILL);
+  if (how == "segv") ::kill(::getpid(), SIGSEGV);
+  if (how == "stop") ::kill(::getpid(), SIGSTOP);
+  if (how == "exit") std::exit(3);
+  if (how == "throw") throw std::runtime_error("the data of this rank are damaged");
+  while (true) ::pause();
+}
+
 void die(const std::string& name, std::int64_t number) {
   for (const Place& place : plan.deaths) {
     if (place.member == member() && place.name == name && place.number == number) {
-      ::kill(::getpid(), SIGKILL);
+      end_or_hang(place.how);
     }
   }
 }
 
-// Dies when all ranks have the gradients of a step, and this one has not used them.
+// Dies when all ranks have the gradients of a step, before this one uses them or just after.
 std::int64_t current_step = 0;
 struct MortalSgd : torch::optim::SGD {
   using SGD::SGD;
   at::Tensor step(LossClosure closure = nullptr) override {
     die("update", current_step);
-    return SGD::step(std::move(closure));
+    const at::Tensor loss = SGD::step(std::move(closure));
+    die("updated", current_step);
+    return loss;
   }
 };
 
@@ -119,6 +148,10 @@ struct Faults : TrainerCallback {
   void before_step(std::int64_t number) override {
     current_step = number;
     die("before", number);
+    const auto resize = plan.resizes.find(number);
+    if (resize != plan.resizes.end() && member() == 0) {
+      ask_to_resize(environment("TORCHELASTIC_RUN_ID").value(), resize->second);
+    }
     const auto wait = plan.waits.find(number);
     if (wait == plan.waits.end()) return;
     if (const auto job = ElasticJob::of_this_process()) {
@@ -126,6 +159,7 @@ struct Faults : TrainerCallback {
     }
   }
   void after_step(const StepSummary&) override { die("after", current_step); }
+  void before_checkpoint(std::int64_t step) override { die("checkpoint", step); }
 };
 
 Sequential make_net() {
@@ -153,7 +187,8 @@ std::vector<std::int64_t> sizes_of_input(std::int64_t samples) {
 void train() {
   constexpr std::int64_t kSamples = 50;
   torch::manual_seed(3);
-  const auto group = init_process_group({.timeout = std::chrono::seconds(60)});
+  auto group = init_process_group({.timeout = std::chrono::seconds(60)});
+  if (plan.group == "split") group = group->split({group->rank()});
   Sequential net = make_net();
   const std::int64_t outputs = net->parameters().back().size(0);
   const at::Tensor input = testing::values(sizes_of_input(kSamples), 1);
@@ -169,6 +204,7 @@ void train() {
                              },
                          .ema_decay = 0.9,
                          .watch = {.name = "loss", .lower_is_better = true},
+                         .check_in_sync = plan.check_in_sync,
                          .log =
                              [](const std::string& line) {
                                std::printf("%s\n", line.c_str());
@@ -191,27 +227,30 @@ void train() {
       testing::die_at_call(static_cast<int>(place.number));
     }
   }
-  trainer.fit(loader, loss,
-              {.sampler = &sampler,
-               .begin_epoch = [&](std::int64_t number) { epoch = number; },
-               .evaluate =
-                   [&] {
-                     die("evaluation", epoch);
-                     DistributedSampler shares(std::size_t{kSamples}, trainer.group(),
-                                               {.shuffle = false});
-                     MemoryLoader rows(input, target, shares, {.batch_size = 10});
-                     const auto losses = [](const auto& output, const auto& wanted) {
-                       return at::mse_loss(output, wanted).to(at::kDouble).mul(wanted.size(0));
-                     };
-                     const auto found = evaluate(net, rows, shares, trainer.group(), losses);
-                     return Metrics{{"loss", found.mean()}};
-                   },
-               .end_epoch =
-                   [&](const EpochSummary& summary) {
-                     die("end", summary.epoch);
-                     trainer.group().barrier().wait();
-                   },
-               .callbacks = {std::make_shared<Faults>()}});
+  const FitOptions fit{
+      .sampler = &sampler,
+      .begin_epoch = [&](std::int64_t number) { epoch = number; },
+      .evaluate =
+          [&] {
+            die("evaluation", epoch);
+            DistributedSampler shares(std::size_t{kSamples}, trainer.group(), {.shuffle = false});
+            MemoryLoader rows(input, target, shares, {.batch_size = 10});
+            const auto losses = [](const auto& output, const auto& wanted) {
+              return at::mse_loss(output, wanted).to(at::kDouble).mul(wanted.size(0));
+            };
+            const auto found = evaluate(net, rows, shares, trainer.group(), losses);
+            return Metrics{{"loss", found.mean()}};
+          },
+      .end_epoch =
+          [&](const EpochSummary& summary) {
+            die("end", summary.epoch);
+            trainer.group().barrier().wait();
+            options.log(fmt::format("epoch {} had {} steps", summary.epoch, summary.steps));
+          },
+      .callbacks = {std::make_shared<Faults>()}};
+  trainer.fit(loader, loss, fit);
+  if (plan.again == "fit") trainer.fit(loader, loss, fit);
+  if (plan.again == "trainer") Trainer(net, trainer.group(), options);
   if (trainer.group().rank() != 0) return;
   std::printf("hash %s of %d ranks\n", state_sha256(*net, trainer.optimizer()).c_str(),
               trainer.group().size());

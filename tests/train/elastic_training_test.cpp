@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Jobs whose members are killed where it hurts most. The state at the end must have the bits of the
 // undisturbed training in one process.
+#include <algorithm>
 #include <map>
 #include <string>
 #include <vector>
@@ -19,6 +20,7 @@ namespace {
 using ::testing::AllOf;
 using testing::Ended;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using Words = std::vector<std::string>;
 
 class ElasticJobs : public ::testing::Test {
@@ -50,11 +52,13 @@ class ElasticJobs : public ::testing::Test {
     return testing::run_to_end(command);
   }
 
-  // Runs the job, and expects the undisturbed state. Returns what it wrote.
-  static std::string expect_undisturbed(int ranks, const Words& model, const Words& faults) {
+  // Runs the job, and expects the undisturbed state. Returns what it wrote. `most`: the ranks to
+  // which it may grow, if they are more.
+  static std::string expect_undisturbed(int ranks, const Words& model, const Words& faults,
+                                        int most = 0) {
     Words arguments = model;
     arguments.insert(arguments.end(), faults.begin(), faults.end());
-    const Ended ended = run(ranks, fmt::format("1:{}", ranks), arguments);
+    const Ended ended = run(ranks, fmt::format("1:{}", std::max(ranks, most)), arguments);
     const std::string text = ended.out + ended.err;
     EXPECT_EQ(ended.code, 0) << fmt::format("{}", fmt::join(arguments, " ")) << "\n" << text;
     EXPECT_EQ(hash_in(ended), undisturbed(model))
@@ -130,6 +134,55 @@ TEST_F(ElasticJobs, WriteCheckpointsWithWhoeverIsRankZero) {
   const Ended resumed = testing::run_to_end({ELASTIC_PROGRAM, "model=cnn", checkpoints});
   EXPECT_EQ(hash_in(resumed), undisturbed(model));
   EXPECT_THAT(resumed.out, HasSubstr("nothing is left to train"));
+}
+
+TEST_F(ElasticJobs, GetMoreRanksOnRequest) {
+  const std::string text =
+      expect_undisturbed(1, {"model=cnn"}, {"resize=2:3", "wait=6:1"}, /*most=*/3);
+  EXPECT_THAT(text, HasSubstr(" has got the state of rank 0"));
+}
+
+TEST_F(ElasticJobs, LetTheHighestRankLeaveOnRequest) {
+  const std::string text = expect_undisturbed(3, {"model=cnn"}, {"resize=3:2", "wait=6:1"});
+  EXPECT_THAT(text, HasSubstr("generation 1: 2 ranks go on after step "));
+  EXPECT_THAT(text, Not(HasSubstr("was lost")));
+  EXPECT_THAT(text, Not(HasSubstr("failed as it left")));
+}
+
+// The checkpoint at the end of the only epoch.
+TEST_F(ElasticJobs, KeepTheCheckpointDuringWhichARankIsLost) {
+  const testing::TemporaryFolder folder;
+  const Words model{"model=mlp", "epochs=1"};
+  const std::string checkpoints = "checkpoints=" + (folder.path() / "checkpoints").string();
+  const std::string text = expect_undisturbed(2, model, {checkpoints, "die=1:checkpoint:5"});
+  // The callbacks before it do not run again.
+  EXPECT_EQ(testing::occurrences(text, "epoch 0 had 5 steps"), 2) << text;
+  const Ended resumed =
+      testing::run_to_end({ELASTIC_PROGRAM, "model=mlp", "epochs=1", checkpoints});
+  EXPECT_EQ(hash_in(resumed), undisturbed(model));
+  EXPECT_THAT(resumed.out, HasSubstr("nothing is left to train"));
+}
+
+TEST_F(ElasticJobs, CountAStepOnceIfARankIsLostWhileTheyCompareIt) {
+  const std::string text =
+      expect_undisturbed(2, {"model=mlp"}, {"check_in_sync=1", "die=1:updated:2"});
+  EXPECT_THAT(text, HasSubstr("goes on after step 2"));
+  EXPECT_THAT(text, HasSubstr("epoch 0 had 5 steps"));
+}
+
+TEST_F(ElasticJobs, RefuseAGroupWithoutAllRanks) {
+  const Ended ended = run(2, "1:2", {"group=split"});
+  EXPECT_EQ(ended.code, 2);
+  EXPECT_THAT(ended.err, AllOf(HasSubstr("elastic and has 2 ranks, and the trainer's group is"),
+                               HasSubstr("give the trainer the group of init_process_group()")));
+}
+
+TEST_F(ElasticJobs, TrainOnceInAProcess) {
+  for (const char* const again : {"again=fit", "again=trainer"}) {
+    const Ended ended = run(1, "1:1", {"model=linear", "epochs=1", again});
+    EXPECT_EQ(ended.code, 2) << again;
+    EXPECT_THAT(ended.err, HasSubstr("a process of an elastic job trains once, with one Trainer"));
+  }
 }
 
 TEST_F(ElasticJobs, RefuseATrainingThatDependsOnTheNumberOfRanks) {

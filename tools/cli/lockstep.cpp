@@ -18,6 +18,7 @@
 #include "tools/cli/new_command.h"
 #include "tools/cli/print.h"
 #include "tools/cli/programs.h"
+#include "tools/cli/resize_command.h"
 #include "tools/cli/run_command.h"
 
 namespace lockstep::cli {
@@ -66,9 +67,12 @@ int main(int argc, char** argv) {
   }
   add_first_examples(app);
   RunCommand run;
+  ResizeCommand resize;
   NewCommand new_project;
   ::CLI::App& run_app = *app.get_subcommand("run");
+  ::CLI::App& resize_app = *app.get_subcommand("resize");
   run.describe(run_app);
+  resize.describe(resize_app);
   new_project.describe(*app.get_subcommand("new"));
   describe_help(*app.get_subcommand("help"));
   std::vector<std::string> arguments(argv + 1, argv + argc);
@@ -89,7 +93,8 @@ int main(int argc, char** argv) {
       print_answer(app, error);
       return 0;
     }
-    return run_app.parsed() ? run.run() : new_project.run();
+    if (run_app.parsed()) return run.run();
+    return resize_app.parsed() ? resize.run() : new_project.run();
   } catch (const UsageError& error) {
     const std::string command = name.empty() ? "lockstep" : "lockstep " + name;
     const std::string what = error.what();

@@ -25,6 +25,7 @@
 #include "tools/cli/programs.h"
 #include "tools/cli/recipe_flags.h"
 #include "tools/cli/reference.h"
+#include "tools/cli/resize_command.h"
 #include "tools/cli/run_command.h"
 #include "tools/cli/train_command.h"
 #include "tools/cli/verify_command.h"
@@ -85,6 +86,7 @@ int main(int argc, char** argv) {
   };
   NewCommand new_project;
   RunCommand run;
+  ResizeCommand resize;
   TrainCommand train;
   CompareCommand compare;
   VerifyCommand verify;
@@ -99,6 +101,7 @@ int main(int argc, char** argv) {
     add_first_examples(app);
     describe("new", new_project);
     describe("run", run);
+    describe("resize", resize);
   }
   ::CLI::App& train_app = describe("train", train);
   ::CLI::App& compare_app = describe("compare", compare);

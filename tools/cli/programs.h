@@ -22,6 +22,7 @@ struct Verb {
 inline constexpr std::array kVerbs{
     Verb{"new", "Write a project that trains with Lockstep", false},
     Verb{"run", "Start a program as several ranks on this machine", false},
+    Verb{"resize", "Give a running elastic job more or fewer ranks", false},
     Verb{"train", "Train one of the recipes"},
     Verb{"compare", "Train a recipe in several modes, one after another, and compare them"},
     Verb{"verify", "Train a recipe on several numbers of ranks, and compare the bits"},

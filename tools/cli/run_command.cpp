@@ -191,15 +191,15 @@ std::optional<ElasticOptions> RunCommand::elastic_options(int count) const {
         "{} ranks of --nproc-per-node between them",
         elastic, count, count));
   }
-  if (count > ElasticBoard::kMostMembers) {
-    throw UsageError(fmt::format("--elastic {} and {} ranks: an elastic job has at most {}",
-                                 elastic, count, ElasticBoard::kMostMembers));
+  if (*most > ElasticBoard::kMostMembers) {
+    throw UsageError(fmt::format("--elastic {}: an elastic job has at most {} ranks", elastic,
+                                 ElasticBoard::kMostMembers));
   }
   if (nodes > 1) {
     throw UsageError(fmt::format("--elastic {} and --nnodes {}: an elastic job has one machine",
                                  elastic, nodes));
   }
-  ElasticOptions options{.least = *least};
+  ElasticOptions options{.least = *least, .most = *most};
   if (max_restarts) options.replacements = *max_restarts;
   if (hang_timeout) options.hang_timeout = in_milliseconds(*hang_timeout);
   return options;

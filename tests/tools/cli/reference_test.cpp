@@ -124,8 +124,8 @@ TEST_F(Reference, HasEachOptionOfEachVerb) {
     }
   };
   const auto verbs = subcommands_in(help_of(""));
-  EXPECT_THAT(verbs, ::testing::ElementsAre("new", "run", "train", "compare", "verify", "bench",
-                                            "doctor", "checkpoint", "reference", "help"));
+  EXPECT_THAT(verbs, ::testing::ElementsAre("new", "run", "resize", "train", "compare", "verify",
+                                            "bench", "doctor", "checkpoint", "reference", "help"));
   for (const std::string& verb : verbs) {
     const std::string page = text_of("lockstep-" + verb + ".1");
     check(verb, page);

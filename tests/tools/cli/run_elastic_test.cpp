@@ -7,6 +7,7 @@
 #include "tests/tools/cli/run_fixture.h"
 #include <fmt/format.h>
 #include <gmock/gmock.h>
+#include <unistd.h>
 
 #include "lockstep/core/file/remove_folder.h"
 
@@ -55,6 +56,17 @@ class RunElastic : public Run {
     const auto found = processes_of(member);
     ASSERT_EQ(found.size(), 1u) << "member " << member;
     ::kill(found.front(), signal);
+  }
+
+  static Ended resize(const std::string& job, int ranks) {
+    return testing::run_to_end({LOCKSTEP_PROGRAM, "resize", job, std::to_string(ranks)});
+  }
+  static Ended resize(const Program& program, int ranks) {
+    return resize(std::to_string(program.pid()), ranks);
+  }
+  static void expect_refused(const Ended& asked, const std::string& why) {
+    EXPECT_EQ(asked.code, 2);
+    EXPECT_THAT(asked.err, AllOf(HasSubstr("lockstep resize: job "), HasSubstr(why)));
   }
 
   // Until all members of the generation train.
@@ -138,6 +150,18 @@ TEST_F(RunElastic, AStoppedRankIsKilledAndReplaced) {
                    "the launcher, since it made no progress for 1.0 s; 2 ranks go on(.*\n)*"));
 }
 
+TEST_F(RunElastic, ANewcomerThatHangsBeforeItJoinsIsKilledAndReplaced) {
+  Program program(job("1:2", 2, {"--hang-timeout", "1"}, "lobby"));
+  wait_for(program, 0, 2);
+  signal(1, SIGKILL);
+  program.wait_for("lockstep: member 2 (a newcomer, pid ");
+  make_file("join");
+  wait_for(program, 2, 2);
+  expect_to_finish(program);
+  EXPECT_THAT(program.out(),
+              HasSubstr("was lost: killed by the launcher, since it had not joined within "));
+}
+
 TEST_F(RunElastic, ARankThatHangsInItsPartOfAStepIsKilledAndReplaced) {
   Program program(job("1:3", 3, {"--hang-timeout", "1"}));
   wait_for(program, 0, 3);
@@ -176,6 +200,9 @@ TEST_F(RunElastic, AWrongCommandIsNotRepeated) {
   signal(1, SIGKILL);
   EXPECT_EQ(program.wait(), 2);
   EXPECT_THAT(program.out(), HasSubstr("exit code 2; the job cannot go on\n"));
+  EXPECT_THAT(program.out(),
+              MatchesRegex("(.*\n)*lockstep run: member 2 \\(pid [0-9]+\\) failed first: exit code "
+                           "2\n(.*\n)*"));
 }
 
 TEST_F(RunElastic, ARankThatHasFinishedIsNotReplaced) {
@@ -223,6 +250,95 @@ TEST_F(RunElastic, ANewcomerEndsWithTheTraining) {
   program.wait_for("in the lobby");
   expect_to_finish(program);
   EXPECT_EQ(occurrences(program.out(), "finished"), 1);
+}
+
+TEST_F(RunElastic, GrowsWhenItIsAskedTo) {
+  Program program(job("1:4", 2, {"--max-restarts", "1"}));
+  wait_for(program, 0, 2);
+  const Ended asked = resize(program, 4);
+  EXPECT_EQ(asked.out, fmt::format("job {}: 4 ranks instead of 2: newcomers join at the end of a "
+                                   "step\n",
+                                   program.pid()))
+      << asked.err;
+  program.wait_for(": rank 3 of 4 goes on");
+  // They are no replacements.
+  signal(0, SIGKILL);
+  program.wait_for("member 4 is started");
+  program.wait_for(": rank 3 of 4 goes on", 2);
+  expect_to_finish(program);
+  EXPECT_THAT(program.out(), HasSubstr("lockstep: resized from 2 to 4 ranks: members 2, 3 are "
+                                       "started\n"));
+  EXPECT_EQ(occurrences(program.out(), "finished after generation"), 4);
+}
+
+TEST_F(RunElastic, ShrinksWhenItIsAskedTo) {
+  Program program(job("1:4", 4, {"--max-restarts", "1"}));
+  wait_for(program, 0, 4);
+  const Ended asked = resize(program, 2);
+  EXPECT_THAT(asked.out,
+              HasSubstr("2 ranks instead of 4: the highest ranks leave at the end of a step"));
+  program.wait_for("left after generation 0", 2);
+  wait_for(program, 1, 2);
+  EXPECT_TRUE(
+      testing::eventually([&] { return processes_of(2).empty() && processes_of(3).empty(); }));
+  // Nobody was lost, so the replacement is still there.
+  signal(0, SIGKILL);
+  program.wait_for("; 1 rank goes on (generation 2), member 4 is started\n");
+  wait_for(program, 3, 2);
+  expect_to_finish(program);
+  EXPECT_THAT(
+      program.out(),
+      HasSubstr("lockstep: resized from 4 to 2 ranks: members 2, 3 leave (generation 1)\n"));
+  EXPECT_EQ(occurrences(program.out(), "was lost"), 1);
+  EXPECT_THAT(program.out(), Not(HasSubstr("failed as it left")));
+}
+
+// Its launcher is found by the name that its ranks know.
+TEST_F(RunElastic, IsResizedByItsRunId) {
+  Program program(job("1:2", 1, {"--max-restarts", "1"}));
+  wait_for(program, 0, 1);
+  std::ifstream environment(fmt::format("/proc/{}/environ", processes_of(0).at(0)));
+  const std::string name = "TORCHELASTIC_RUN_ID=";
+  std::string entry;
+  while (!entry.starts_with(name)) ASSERT_TRUE(std::getline(environment, entry, '\0'));
+  EXPECT_EQ(resize(entry.substr(name.size()), 2).code, 0);
+  wait_for(program, 1, 2);
+  expect_to_finish(program);
+}
+
+TEST_F(RunElastic, IsNotResizedWithoutReason) {
+  Program program(job("1:3", 2));
+  wait_for(program, 0, 2);
+  expect_refused(resize(program, 4), "4 is outside of --elastic 1:3; give a number from 1 to 3");
+  EXPECT_THAT(resize(program, 2).out, HasSubstr("it is to have so many ranks already"));
+  make_file("work");
+  make_file("finish");
+  program.wait_for("finished after generation 0", 2);
+  expect_refused(resize(program, 3), "its training has ended, or is about to");
+  std::filesystem::remove(tmpdir.path() / "work");
+  EXPECT_EQ(program.wait(), 0) << program.out();
+  expect_refused(resize(program, 1), "there is no process");
+  expect_refused(resize("nothing", 1), "this user has no elastic job of this name here");
+  expect_refused(resize(std::to_string(::getpid()), 1), "is not a `lockstep run` with ranks");
+}
+
+TEST_F(RunElastic, OnlyElasticJobsOfThisUserAreResized) {
+  Program fixed(command({"-n", "1", "sh", "-c", "echo here; exec sleep 60"}));
+  fixed.wait_for("here");
+  expect_refused(resize(fixed, 2), "it is not elastic; start it with --elastic MIN:MAX");
+  fixed.signal(SIGTERM);
+  EXPECT_EQ(fixed.wait(), 128 + SIGTERM);
+
+  if (::geteuid() != 0) {
+    expect_refused(resize("1", 2), "process 1 belongs to user 0");
+    return;
+  }
+  Program other(
+      {"setpriv", "--reuid=65534", "--clear-groups", "sh", "-c", "echo here; exec sleep 60"});
+  other.wait_for("here");
+  expect_refused(resize(other, 2), "belongs to user 65534, and this one to user 0");
+  other.signal(SIGKILL);
+  EXPECT_EQ(other.wait(), 128 + SIGKILL);
 }
 
 TEST_F(RunElastic, OptionsMustMakeSense) {
