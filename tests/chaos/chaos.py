@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Injects each fault of docs/faults.md into training jobs, and checks what comes of it: whether
-the right rank was named, how long the job took to end, and whether anything was left behind."""
+the right rank was named, how long the job took to end, and whether anything was left behind; of an
+elastic job, also whether it ended with the bits of the undisturbed run."""
 
 import argparse
 import concurrent.futures
 import os
+import random
 import subprocess
 import sys
 
@@ -13,6 +15,7 @@ import trials
 from launchers import LAUNCHERS, Programs
 
 LONG = 1000
+SEEDS = 1_000_000
 
 
 def busy_cores(wanted):
@@ -36,9 +39,15 @@ def arguments():
                              f"{', '.join(LAUNCHERS)}; situations choose their own")
     parser.add_argument("--backends", metavar="NAME,...",
                         help=f"use only these of {', '.join(trials.BACKENDS)}")
+    parser.add_argument("--elastic", action="store_true", help="inject faults only into elastic jobs")
+    parser.add_argument("--seed", type=int, metavar="N",
+                        help="from which the faults of elastic jobs follow; the output has each "
+                             "job's: with --elastic --faults N --runs 1, it repeats that job. By "
+                             "default another one each time")
     parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
     parser.add_argument("--lockstep", required=True, help=argparse.SUPPRESS)
     parser.add_argument("--victim", required=True, help=argparse.SUPPRESS)
+    parser.add_argument("--elastic-program", required=True, help=argparse.SUPPRESS)
     options = parser.parse_args()
     try:
         options.faults = [int(number) for number in (options.faults or "").split(",") if number]
@@ -46,6 +55,8 @@ def arguments():
         parser.error(f"--faults {options.faults}: numbers of docs/faults.md, such as 2,17")
     options.launchers = chosen(parser, "--launchers", options.launchers, tuple(LAUNCHERS))
     options.backends = chosen(parser, "--backends", options.backends, trials.BACKENDS)
+    if options.seed is None:
+        options.seed = random.randrange(SEEDS)
     if options.long:
         options.load = True
         options.runs = options.runs or LONG
@@ -60,9 +71,8 @@ def chosen(parser, option, names, known):
     return names
 
 
-def attempt_all(options, kinds):
+def attempt_all(options, programs, kinds):
     """Each outcome, in turns of the kinds."""
-    programs = Programs(options.lockstep, options.victim)
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         # The guilty rank changes from turn to turn.
         jobs = [pool.submit(kinds[number % len(kinds)].attempt, programs,
@@ -76,14 +86,15 @@ def attempt_all(options, kinds):
 
 def main():
     options = arguments()
-    kinds = trials.possible(Programs(options.lockstep, options.victim), options.faults,
-                            options.launchers, options.backends)
+    programs = Programs(options.lockstep, options.victim, options.elastic_program, options.seed)
+    kinds = trials.possible(programs, options.faults, options.launchers, options.backends,
+                            options.elastic)
     if not kinds:
         print("scripts/chaos: no fault is left to try", file=sys.stderr)
         return 2
     load = busy_cores(options.load)
     try:
-        outcomes = list(attempt_all(options, kinds))
+        outcomes = list(attempt_all(options, programs, kinds))
     finally:
         for process in load:
             process.kill()

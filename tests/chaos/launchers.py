@@ -72,6 +72,9 @@ LAUNCHERS = {launcher.name: launcher for launcher in (
 class Programs:
     lockstep: str
     victim: str
+    # The training that elastic jobs run, and the seed of the first such job.
+    elastic: str
+    seed: int
     torchrun: str = shutil.which("torchrun") or ""
     mpirun: str = shutil.which("mpirun") or ""
 

@@ -46,6 +46,8 @@ def progress(number, runs, outcome):
     state = "; ".join(outcome.complaints) or f"ok, {outcome.seconds:.2f} s"
     if outcome.missing:
         state = f"not tried: this machine lacks {outcome.missing}"
+    if outcome.seed is not None:
+        state += f" (seed {outcome.seed})"
     print(f"{number}/{runs} fault {trial.fault.number} ({trial.fault.name}), "
           f"{trial.under}, {trial.backend}: {state}", file=sys.stderr, flush=True)
     if outcome.complaints:

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""All that can be tried: each fault with each launcher and backend, each situation with each backend."""
+"""All that can be tried: each fault with each launcher and backend, each situation with each
+backend, each kind of fault of elastic jobs."""
 
 import dataclasses
 import tempfile
 import time
 
+import elastic
 import report
 from faults import FAULTS
 from job import PATIENCE, Job, NotThere
@@ -24,6 +26,8 @@ class Outcome:
     text: str = ""
     # What the machine lacks; then nothing was tried.
     missing: str = ""
+    # From which the job follows, if it does.
+    seed: int = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,8 +93,27 @@ class SituationTrial:
             return Outcome(self, seconds, complaints, text)
 
 
-def possible(programs, numbers, launchers, backends):
+@dataclasses.dataclass(frozen=True)
+class ElasticTrial:
+    fault: object
+    backend: str = "shm"
+    under: str = "run --elastic"
+
+    def attempt(self, programs, number):
+        verdict = elastic.attempt(self.fault, programs, programs.seed + number)
+        return Outcome(self, verdict.seconds, verdict.complaints, verdict.text, seed=verdict.seed)
+
+
+def possible(programs, numbers, launchers, backends, only_elastic):
     """The trials with these faults (all if none is named) that this machine can run."""
+    found = [ElasticTrial(kind) for kind in elastic.KINDS
+             if "run" in launchers and ElasticTrial.backend in backends]
+    if not only_elastic:
+        found += _of_other_jobs(programs, launchers, backends)
+    return [trial for trial in found if not numbers or trial.fault.number in numbers]
+
+
+def _of_other_jobs(programs, launchers, backends):
     found = []
     for fault in FAULTS:
         for name in fault.launchers:
@@ -100,6 +123,5 @@ def possible(programs, numbers, launchers, backends):
                 # MPI can only be used below its own launcher.
                 if backend != "mpi" or name == "mpirun":
                     found.append(FaultTrial(fault, LAUNCHERS[name], backend))
-    found += [SituationTrial(situation, backend) for situation in SITUATIONS
-              for backend in situation.backends if backend in backends]
-    return [trial for trial in found if not numbers or trial.fault.number in numbers]
+    return found + [SituationTrial(situation, backend) for situation in SITUATIONS
+                    for backend in situation.backends if backend in backends]
