@@ -115,7 +115,8 @@ void RunCommand::describe(::CLI::App& app) {
                          ElasticOptions().replacements));
   app.add_option("--elastic", elastic,
                  "When a rank fails, let the others go on and start a replacement, as long as MIN "
-                 "ranks are left; for programs that train with microbatches (default: end the job)")
+                 "ranks are left; for programs that train with microbatches, as many as MAX at "
+                 "least, up to which `lockstep resize` may add ranks (default: end the job)")
       ->type_name("MIN:MAX");
   add_number(app, "--hang-timeout,--hang_timeout", hang_timeout, kHangTimeouts,
              "With --elastic, the time without progress after which a rank that keeps the others "
