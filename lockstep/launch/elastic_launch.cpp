@@ -23,7 +23,7 @@ constexpr milliseconds kShortestHangPollInterval{10};
 // How long a member that has left may do something else before it ends.
 constexpr milliseconds kLeaveGrace{10'000};
 // A newcomer has as long to join as the hang timeout, and so many times what the first members took
-// to begin: it does what they did, beside ranks that keep the cores busy.
+// to begin to train: it does what they did, beside ranks that keep the cores busy.
 constexpr int kSetUpTimes = 2;
 
 double in_seconds(std::chrono::duration<double> span) {
