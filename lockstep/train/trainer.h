@@ -90,8 +90,8 @@ class Trainer : public TrainerCore {
   // function chooses the device of a batch. Every rank needs the same number of batches. Returns a
   // summary per epoch; for an epoch that was resumed in its middle, it covers the rest. Exceptions
   // of the functions pass through and leave the trainer usable, unless the group is unusable or
-  // there are checkpoints. If an elastic job is to have fewer ranks, the highest ones do not return:
-  // their processes end with code 0 (docs/elastic.md).
+  // there are checkpoints. If an elastic job is to have fewer ranks, the highest ones do not
+  // return: their processes end with code 0 (docs/elastic.md).
   //
   // A callback may freeze and unfreeze parameters before an epoch, alike on every rank: the module
   // is then wrapped again, so register communication hooks after it. UsageError if the optimizer is
