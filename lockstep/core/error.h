@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Public. The errors that Lockstep throws. Each message says what happened, on which rank, in which
-// operation, and what to do. The library does not print errors, and never exits, except that a rank
-// ends within a Trainer's fit() if an elastic job is to have fewer ranks (docs/elastic.md).
+// operation, and what to do. The library does not print errors, and never exits.
 #pragma once
 
 #include <cstdint>

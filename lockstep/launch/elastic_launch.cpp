@@ -176,7 +176,7 @@ void ElasticLaunch::resize(std::vector<std::string>& lines) {
   if (*wish_ < before && !members_train()) return;
   const ElasticChange change = members_.resize(*wish_);
   wish_.reset();
-  for (const int member : change.leaving) leaving_.emplace(member, std::nullopt);
+  for (const int member : change.leaving) leaving_.emplace(member, Leaving{});
   std::ranges::copy(change.to_end, std::back_inserter(dismissed_));
   if (change.opens) open_generation();
   start(change);
@@ -185,18 +185,22 @@ void ElasticLaunch::resize(std::vector<std::string>& lines) {
 
 // One that has completed the training had no opportunity to leave, and the others may need it.
 void ElasticLaunch::end_leaving(std::vector<std::string>& lines) {
-  for (auto& [member, deadline] : leaving_) {
+  for (auto& [member, leaving] : leaving_) {
     LocalRanks::Rank& rank = rank_of(member);
-    if (rank.ended || board_.progress(member) == ElasticBoard::kEnd) continue;
-    if (!deadline && has_left(member)) deadline = Deadline::after(kLeaveGrace);
-    if (!deadline || !deadline->passed()) continue;
+    const std::int64_t progress = board_.progress(member);
+    if (rank.ended || progress == ElasticBoard::kEnd) continue;
+    if (!leaving.until && has_left(member)) leaving.until = Deadline::after(kLeaveGrace);
+    if (progress == ElasticBoard::kLeft && !std::exchange(leaving.told, true)) {
+      rank.process.signal(SIGTERM);
+    }
+    if (!leaving.until || !leaving.until->passed()) continue;
     rank.end = fmt::format("killed by the launcher, since it still ran {:.1f} s after it had left",
                            in_seconds(kLeaveGrace));
     rank.process.signal(SIGKILL);
   }
   std::erase_if(leaving_, [&](const auto& entry) {
     const LocalRanks::Rank& rank = rank_of(entry.first);
-    if (rank.failed()) {
+    if (rank.failed() && !entry.second.told) {
       lines.push_back(fmt::format("member {} (pid {}) failed as it left: {}", entry.first,
                                   rank.process.pid(), rank.end));
     }
@@ -237,9 +241,10 @@ bool ElasticLaunch::any_first_member_sets_up() const {
 // Beside the members, those that are to leave may keep the others waiting.
 void ElasticLaunch::kill_hanging() {
   auto now = progress();
-  for (const auto& [member, left] : leaving_) {
+  for (const auto& [member, leaving] : leaving_) {
     const std::int64_t of_member = board_.progress(member);
-    if (!left && of_member != ElasticBoard::kEnd && !rank_of(member).ended) now[member] = of_member;
+    const bool is_in_loop = !leaving.until && of_member < ElasticBoard::kLeft;
+    if (is_in_loop && !rank_of(member).ended) now[member] = of_member;
   }
   if (!quiet_ || now != last_progress_ || any_first_member_sets_up()) {
     last_progress_ = std::move(now);
@@ -291,7 +296,7 @@ bool ElasticLaunch::members_train() const {
 
 // In one group with it, the others would wait for it in the step after the next one at the latest.
 bool ElasticLaunch::has_left(int member) const {
-  if (members_.any_finished()) return true;
+  if (members_.any_finished() || board_.progress(member) == ElasticBoard::kLeft) return true;
   return std::ranges::any_of(progress(), [own = board_.progress(member)](const auto& other) {
     return other.second >= own + 3;
   });
@@ -310,7 +315,8 @@ std::vector<int> ElasticLaunch::joined() const {
 
 milliseconds ElasticLaunch::sleep_time(milliseconds longest) const {
   if (fatal_) return longest;
-  if (wish_ || !joined().empty()) longest = std::min(longest, kJoinPollInterval);
+  if (wish_ || !leaving_.empty() || !joined().empty())
+    longest = std::min(longest, kJoinPollInterval);
   if (options_.hang_timeout.count() == 0) return longest;
   return std::min(longest, std::max(options_.hang_timeout / 4, kShortestHangPollInterval));
 }
@@ -323,7 +329,7 @@ std::optional<ElasticLaunch::LastRank> ElasticLaunch::last_rank(int member) cons
 void ElasticLaunch::forget_quiet_time() {
   quiet_.reset();
   for (auto& [member, since] : lobby_) since = Clock::now();
-  for (auto& [member, deadline] : leaving_) deadline.reset();
+  for (auto& [member, leaving] : leaving_) leaving.until.reset();
 }
 
 // "member 1 (rank 1, pid 123) was lost: killed by signal 9 (SIGKILL); 3 ranks go on (generation 1),

@@ -96,9 +96,14 @@ class ElasticLaunch {
   std::vector<bool> ended_;
   // Members that are to be killed once they have been started.
   std::vector<int> dismissed_;
-  // Members that are to leave at the end of a step, and once they have left it, until when they may
-  // go on with something else.
-  std::map<int, std::optional<Deadline>> leaving_;
+  // A member that is to leave at the end of a step.
+  struct Leaving {
+    // Once it has left: until when it may go on with something else.
+    std::optional<Deadline> until;
+    // Whether it was sent SIGTERM, for which it waits.
+    bool told = false;
+  };
+  std::map<int, Leaving> leaving_;
   std::map<int, LastRank> last_ranks_;
   std::optional<int> fatal_;
   // The members' progress when the generation was opened.

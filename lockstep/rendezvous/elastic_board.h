@@ -19,6 +19,8 @@ class ElasticBoard {
   static constexpr int kMostMembers = 4096;
   // The progress of a member that has completed its training.
   static constexpr std::int64_t kEnd = std::numeric_limits<std::int64_t>::max() - 1;
+  // The progress of a member that waits for the launcher to end it: no generation has it any more.
+  static constexpr std::int64_t kLeft = kEnd - 1;
 
   // Makes the file, which must not exist. BackendError if the system refuses.
   static ElasticBoard create(const std::string& path);

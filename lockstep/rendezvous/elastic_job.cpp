@@ -193,4 +193,19 @@ void ElasticJob::note_end() noexcept {
   board_->set_progress(member_, ElasticBoard::kEnd);
 }
 
+void ElasticJob::leave(const Deadline& deadline) {
+  board_->set_progress(member_, ElasticBoard::kLeft);
+  try {
+    // Nobody sets it.
+    LocalStore(store_).get(fmt::format("lockstep/left/{}", member_), deadline);
+  } catch (const TimeoutError&) {
+    // As said below.
+  }
+  throw Error(of_job("leave"),
+              fmt::format("member {} has left the job, which is to have fewer ranks, and its "
+                          "launcher has not ended this process within {:.1f} s",
+                          member_, static_cast<double>(deadline.span().count()) / 1000.0),
+              "end it, and look whether it holds SIGTERM back");
+}
+
 }  // namespace lockstep

@@ -87,6 +87,10 @@ class ElasticJob {
   // generations, is not taken for hanging, and if it fails from now on, the job fails, since nobody
   // repeats what it does after the training. One atomic store.
   void note_end() noexcept;
+  // For a member that no generation has any more, since fewer ranks are wanted: the launcher ends
+  // this process, by SIGTERM first. Does not return. Error if the process still runs at the
+  // deadline.
+  [[noreturn]] void leave(const Deadline& deadline);
 
  private:
   ElasticJob(int member, int place, int most_ranks, bool newcomer, const std::string& board,

@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <cstddef>
-#include <cstdlib>
 #include <optional>
 #include <string>
 #include <utility>
@@ -128,9 +127,9 @@ bool ElasticTraining::form_next_group() {
   return true;
 }
 
-void ElasticTraining::end_process() {
+void ElasticTraining::wait_for_end() {
   flush_streams();
-  std::quick_exit(0);
+  job_->leave(Deadline::after(group_->timeout()));
 }
 
 void ElasticTraining::leave() {

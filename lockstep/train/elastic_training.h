@@ -32,9 +32,9 @@ class ElasticTraining {
   // opens within the group's timeout. Returns whether the training is complete: false if the job
   // goes on without this rank, since fewer are wanted.
   bool run(const Adopt& adopt, const std::function<void()>& train);
-  // Ends the process of a rank without which the job goes on: with code 0, as std::quick_exit()
-  // does, after the streams have been flushed.
-  [[noreturn]] static void end_process();
+  // Waits until the launcher ends this process, without which the job goes on; flushes the streams
+  // before. Error at the group's timeout.
+  [[noreturn]] void wait_for_end();
 
   // Whether this rank has the weights of the others, or has begun with them.
   bool has_state() const { return has_state_; }

@@ -91,7 +91,7 @@ class Trainer : public TrainerCore {
   // summary per epoch; for an epoch that was resumed in its middle, it covers the rest. Exceptions
   // of the functions pass through and leave the trainer usable, unless the group is unusable or
   // there are checkpoints. If an elastic job is to have fewer ranks, the highest ones do not
-  // return: their processes end with code 0 (docs/elastic.md).
+  // return: the launcher ends their processes (docs/elastic.md).
   //
   // A callback may freeze and unfreeze parameters before an epoch, alike on every rank: the module
   // is then wrapped again, so register communication hooks after it. UsageError if the optimizer is

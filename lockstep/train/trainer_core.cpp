@@ -175,7 +175,7 @@ std::vector<EpochSummary> TrainerCore::run(const detail::RunBatches& run_batches
     };
     if (!elastic_->run(go_on_in, train)) {
       saves_.reset();  // waits until the others have got this rank's part of the last checkpoint
-      ElasticTraining::end_process();
+      elastic_->wait_for_end();
     }
     elastic_->note_end();
   } else {
