@@ -3,12 +3,9 @@
 // second time differs.
 #include "lockstep/parallel/activation_checkpoint.h"
 
-#include <algorithm>
-
 #include "tests/parallel/errors.h"
 #include "tests/parallel/models.h"
 #include "tests/support/thread_group.h"
-#include <c10/core/Allocator.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 #include <gmock/gmock.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -21,11 +18,11 @@
 
 #include "lockstep/amp/autocast.h"
 #include "lockstep/core/error.h"
-#include "lockstep/libtorch_compat.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/dropout.h"
 #include "lockstep/parallel/microbatch.h"
 #include "lockstep/parallel/sync_batch_norm.h"
+#include "tools/bench/live_bytes.h"
 
 namespace lockstep::testing {
 namespace {
@@ -136,26 +133,6 @@ TEST(Checkpoint, HasTheSameBits) {
   }
 }
 
-// Counts the bytes of tensors that the thread which holds it has allocated and not freed, as
-// libtorch's profiler does, and the most that it had at once.
-class LiveBytes final : public c10::MemoryReportingInfoBase {
- public:
-  void reportMemoryUsage(void* /*pointer*/, std::int64_t bytes,
-                         libtorch::ReportedTotal /*allocated*/,
-                         libtorch::ReportedTotal /*reserved*/, c10::Device /*device*/) override {
-    live_ += bytes;
-    peak_ = std::max(peak_, live_);
-  }
-  bool memoryProfilingEnabled() const override { return true; }
-
-  std::int64_t live() const { return live_; }
-  std::int64_t peak() const { return peak_; }
-
- private:
-  std::int64_t live_ = 0;
-  std::int64_t peak_ = 0;
-};
-
 // The tensors of a forward and a backward, in bytes.
 struct TensorBytes {
   std::int64_t after_forward;
@@ -168,7 +145,7 @@ TensorBytes bytes_of(Keep keep) {
     parameter.mutable_grad() = torch::zeros_like(parameter);
   }
   const Tensor batch = values({512, 8});
-  const auto bytes = std::make_shared<LiveBytes>();
+  const auto bytes = std::make_shared<bench::LiveBytes>();
   const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, bytes);
   const Tensor loss = net->forward(batch).square().mean();
   const std::int64_t after_forward = bytes->live();

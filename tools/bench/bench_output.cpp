@@ -179,4 +179,45 @@ std::string to_json(const TrainingStep& step, const std::vector<DpRow>& rows) {
   return json.dump();
 }
 
+std::string to_table(const TrainingStep& step, const std::vector<MemoryPlan>& plans,
+                     std::int64_t available) {
+  const auto megabytes = [](std::int64_t bytes) {
+    return fmt::format("{:.1f}", static_cast<double>(bytes) / 1e6);
+  };
+  std::vector<Cells> lines{{"optimizer", "amp", "ranks", "process MB", "parameters MB",
+                            "gradients MB", "state MB", "moved MB", "activations MB", "rank MB",
+                            "all MB"}};
+  for (const MemoryPlan& plan : plans) {
+    lines.push_back({std::string(name(plan.optimizer)), std::string(name(plan.amp)),
+                     std::to_string(plan.ranks), megabytes(plan.process),
+                     megabytes(plan.parameters), megabytes(plan.gradients), megabytes(plan.state),
+                     megabytes(plan.moved), megabytes(plan.activations), megabytes(plan.of_rank()),
+                     megabytes(plan.of_all())});
+  }
+  return title(step) + align_columns(lines) +
+         fmt::format("This machine has {} MB left.\n", megabytes(available));
+}
+
+std::string to_json(const TrainingStep& step, const std::vector<MemoryPlan>& plans,
+                    std::int64_t available) {
+  const auto megabytes = [](std::int64_t bytes) { return static_cast<double>(bytes) / 1e6; };
+  Json json = shared_fields(step);
+  json["available_mb"] = megabytes(available);
+  for (const MemoryPlan& plan : plans) {
+    json["rows"].push_back({{"model", step.model.name},
+                            {"optimizer", name(plan.optimizer)},
+                            {"amp", name(plan.amp)},
+                            {"ranks", plan.ranks},
+                            {"process_mb", megabytes(plan.process)},
+                            {"parameters_mb", megabytes(plan.parameters)},
+                            {"gradients_mb", megabytes(plan.gradients)},
+                            {"state_mb", megabytes(plan.state)},
+                            {"moved_mb", megabytes(plan.moved)},
+                            {"activations_mb", megabytes(plan.activations)},
+                            {"rank_mb", megabytes(plan.of_rank())},
+                            {"all_mb", megabytes(plan.of_all())}});
+  }
+  return json.dump();
+}
+
 }  // namespace lockstep::bench

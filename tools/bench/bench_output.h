@@ -12,6 +12,7 @@
 #include "lockstep/rendezvous/store.h"
 #include "tools/bench/collective_bench.h"
 #include "tools/bench/dp_bench.h"
+#include "tools/bench/memory_plan.h"
 #include "tools/bench/step_bench.h"
 
 namespace lockstep::bench {
@@ -50,5 +51,12 @@ std::string to_json(const TrainingStep& step, const StepRows& rows);
 // Formats the rows with the speedup of each over the first.
 std::string to_table(const TrainingStep& step, const std::vector<DpRow>& rows);
 std::string to_json(const TrainingStep& step, const std::vector<DpRow>& rows);
+
+// Formats plans of the same number of ranks. `available`: bytes that all processes of this machine
+// can still allocate together.
+std::string to_table(const TrainingStep& step, const std::vector<MemoryPlan>& plans,
+                     std::int64_t available);
+std::string to_json(const TrainingStep& step, const std::vector<MemoryPlan>& plans,
+                    std::int64_t available);
 
 }  // namespace lockstep::bench

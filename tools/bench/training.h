@@ -57,6 +57,8 @@ class Training {
 
   // Blocks until the device has finished the step.
   void step();
+  // Without its wrapper.
+  const torch::nn::Module& net() const { return *net_; }
 
  private:
   at::Tensor loss();

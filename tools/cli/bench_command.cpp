@@ -14,10 +14,12 @@
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/process/cpu.h"
+#include "lockstep/core/process/memory.h"
 #include "lockstep/launch/spawn.h"
 #include "lockstep/rendezvous/rendezvous.h"
 #include "tools/bench/bench_output.h"
 #include "tools/bench/known_elements.h"
+#include "tools/bench/memory_plan.h"
 #include "tools/cli/help.h"
 #include "tools/cli/option_values.h"
 #include "tools/cli/print.h"
@@ -118,28 +120,7 @@ void BenchCommand::describe(::CLI::App& app) {
   step_->add_flag(
       "--check-finite", check_finite,
       "Search for infinite and NaN gradients in DistributedDataParallel (default: off)");
-  step_->option_defaults()->group("Variants");
-  using Optimizer = bench::OptimizerKind;
-  add_list<Optimizer>(
-      *step_, "--optimizer", optimizers,
-      reader_of<Optimizer>(
-          "--optimizer",
-          {Optimizer::torch, Optimizer::fused, Optimizer::sharded, Optimizer::divided,
-           Optimizer::one_copy},
-          "torch, fused, sharded, divided or one-copy, or several, as in torch,sharded"),
-      "Optimizer: libtorch's (torch), lockstep::optim's (fused), sharded over the ranks "
-      "(sharded), sharded with whole_gradients = false (divided), or sharded with "
-      "one_copy_per_host (one-copy); several alternate, as in torch,sharded (default: torch)")
-      ->allow_extra_args(false)
-      ->type_name("OPTIMIZERS");
-  using Amp = bench::AmpKind;
-  add_list<Amp>(*step_, "--amp", amps,
-                reader_of<Amp>("--amp", {Amp::none, Amp::bf16, Amp::fp16},
-                               "none, bf16, fp16, or some as in none,bf16"),
-                "Type in which layers compute: the parameters' (none), bf16 or fp16; several "
-                "alternate, as in none,bf16 (default: none)")
-      ->allow_extra_args(false)
-      ->type_name("TYPES");
+  describe_optimizers(*step_);
   using Hook = bench::CommHookKind;
   add_list<Hook>(
       *step_, "--comm-hook", comm_hooks,
@@ -151,6 +132,15 @@ void BenchCommand::describe(::CLI::App& app) {
       ->type_name("HOOKS");
   describe_ranks(*step_, kCounts, "Number of ranks (default: one per core, but at least 2)");
   rank_options.describe(*step_);
+  memory_ = app.add_subcommand("memory",
+                               "Predict the memory of a training, from two steps of one process");
+  describe_step(*memory_);
+  add_examples(*memory_, {{"lockstep bench memory mlp25m-adam --ranks 8",
+                           "Predict what eight ranks will take"},
+                          {"lockstep bench memory mlp25m-adam --optimizer torch,sharded",
+                           "Compare the state of optimizers"}});
+  describe_optimizers(*memory_);
+  describe_ranks(*memory_, kCounts, "Number of ranks (default: one per core, but at least 2)");
   dp_ = app.add_subcommand("dp",
                            "Measure a training step in one thread, in several, and in replicas");
   describe_step(*dp_);
@@ -159,6 +149,31 @@ void BenchCommand::describe(::CLI::App& app) {
                        "Measure with another batch, for a program"}});
   describe_ranks(*dp_, {2, kCounts.most},
                  "Number of replicas, and of threads (default: one per core, but at least 2)");
+}
+
+void BenchCommand::describe_optimizers(::CLI::App& app) {
+  app.option_defaults()->group("Variants");
+  using Optimizer = bench::OptimizerKind;
+  add_list<Optimizer>(
+      app, "--optimizer", optimizers,
+      reader_of<Optimizer>(
+          "--optimizer",
+          {Optimizer::torch, Optimizer::fused, Optimizer::sharded, Optimizer::divided,
+           Optimizer::one_copy},
+          "torch, fused, sharded, divided or one-copy, or several, as in torch,sharded"),
+      "Optimizer: libtorch's (torch), lockstep::optim's (fused), sharded over the ranks "
+      "(sharded), sharded with whole_gradients = false (divided), or sharded with "
+      "one_copy_per_host (one-copy); several alternate, as in torch,sharded (default: torch)")
+      ->allow_extra_args(false)
+      ->type_name("OPTIMIZERS");
+  using Amp = bench::AmpKind;
+  add_list<Amp>(app, "--amp", amps,
+                reader_of<Amp>("--amp", {Amp::none, Amp::bf16, Amp::fp16},
+                               "none, bf16, fp16, or some as in none,bf16"),
+                "Type in which layers compute: the parameters' (none), bf16 or fp16; several "
+                "alternate, as in none,bf16 (default: none)")
+      ->allow_extra_args(false)
+      ->type_name("TYPES");
 }
 
 void BenchCommand::describe_step(::CLI::App& app) {
@@ -237,6 +252,7 @@ auto BenchCommand::on_ranks(const std::string& what, const Function& function) c
 int BenchCommand::run() const {
   if (step_->parsed()) return run_step();
   if (dp_->parsed()) return run_dp();
+  if (memory_->parsed()) return run_memory();
   return run_collective(std::ranges::find_if(collectives_, [](const auto& verb) {
                           return verb.first->parsed();
                         })->second);
@@ -321,6 +337,28 @@ int BenchCommand::run_dp() const {
   for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = bench::median_of(measured[i]);
   check_output(
       print(stdout, json ? bench::to_json(step, rows) + "\n" : bench::to_table(step, rows)));
+  return 0;
+}
+
+int BenchCommand::run_memory() const {
+  require_no_launcher("bench memory");
+  bench::TrainingStep step = training_step(device_of(0));
+  if (!step.device.is_cpu()) {
+    throw UsageError(
+        fmt::format("--device {}: bench memory predicts the memory of CPUs only", device));
+  }
+  std::vector<bench::MemoryPlan> plans;
+  for (const bench::OptimizerKind optimizer : optimizers) {
+    for (const bench::AmpKind amp : amps) {
+      step.optimizer = optimizer;
+      step.amp = amp;
+      const auto plan = [&](int) { return bench::plan_memory(step, rank_count()); };
+      plans.push_back(spawn(1, plan, kOneThreadEach).front());
+    }
+  }
+  const std::int64_t available = available_memory();
+  check_output(print(stdout, json ? bench::to_json(step, plans, available) + "\n"
+                                  : bench::to_table(step, plans, available)));
   return 0;
 }
 

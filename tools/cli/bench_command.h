@@ -62,13 +62,16 @@ struct BenchCommand {
       -> std::optional<std::invoke_result_t<Function, const std::shared_ptr<ProcessGroup>&>>;
   int run_collective(Collective collective) const;
   void describe_step(::CLI::App& app);
+  void describe_optimizers(::CLI::App& app);
   bench::TrainingStep training_step(at::Device on) const;
   int run_step() const;
   int run_dp() const;
+  int run_memory() const;
 
   std::vector<std::pair<::CLI::App*, Collective>> collectives_;
   ::CLI::App* step_ = nullptr;
   ::CLI::App* dp_ = nullptr;
+  ::CLI::App* memory_ = nullptr;
 };
 
 }  // namespace lockstep::cli
