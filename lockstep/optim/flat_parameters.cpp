@@ -15,6 +15,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/process/memory.h"
 #include "lockstep/optim/kernels/element_types.h"
 #include "lockstep/optim/parameter_groups.h"
 #include "lockstep/parallel/one_copy.h"
@@ -112,6 +113,8 @@ FlatParameters::FlatParameters(std::string_view owner, std::vector<at::Tensor> p
   for (std::size_t i = 0; i < plan.size(); ++i) {
     add_bucket(plan[i], gradients ? &(*gradients)[i] : nullptr);
   }
+  // What the parameters occupied would otherwise add to the peak.
+  if (group_.device().is_cpu()) give_back_freed_memory();
   if (!any_is_mapped_) return;
   // The number of calls that rank 0 has made identifies this object: no other has the same.
   const at::Tensor name = at::full({1}, static_cast<std::int64_t>(group_.calls_made()), at::kLong);

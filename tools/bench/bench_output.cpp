@@ -185,13 +185,13 @@ std::string to_table(const TrainingStep& step, const std::vector<MemoryPlan>& pl
     return fmt::format("{:.1f}", static_cast<double>(bytes) / 1e6);
   };
   std::vector<Cells> lines{{"optimizer", "amp", "ranks", "process MB", "parameters MB",
-                            "gradients MB", "state MB", "moved MB", "activations MB", "rank MB",
+                            "gradients MB", "state MB", "activations MB", "kept MB", "rank MB",
                             "all MB"}};
   for (const MemoryPlan& plan : plans) {
     lines.push_back({std::string(name(plan.optimizer)), std::string(name(plan.amp)),
                      std::to_string(plan.ranks), megabytes(plan.process),
                      megabytes(plan.parameters), megabytes(plan.gradients), megabytes(plan.state),
-                     megabytes(plan.moved), megabytes(plan.activations), megabytes(plan.of_rank()),
+                     megabytes(plan.activations), megabytes(plan.kept), megabytes(plan.of_rank()),
                      megabytes(plan.of_all())});
   }
   return title(step) + align_columns(lines) +
@@ -212,8 +212,8 @@ std::string to_json(const TrainingStep& step, const std::vector<MemoryPlan>& pla
                             {"parameters_mb", megabytes(plan.parameters)},
                             {"gradients_mb", megabytes(plan.gradients)},
                             {"state_mb", megabytes(plan.state)},
-                            {"moved_mb", megabytes(plan.moved)},
                             {"activations_mb", megabytes(plan.activations)},
+                            {"kept_mb", megabytes(plan.kept)},
                             {"rank_mb", megabytes(plan.of_rank())},
                             {"all_mb", megabytes(plan.of_all())}});
   }

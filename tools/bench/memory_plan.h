@@ -17,19 +17,18 @@ struct MemoryPlan {
   int ranks = 1;
   // A process that has trained the smallest model.
   std::int64_t process = 0;
-  // With buffers.
+  // With buffers; of parameters that ranks share as one copy, a rank's proportional part.
   std::int64_t parameters = 0;
   std::int64_t gradients = 0;
   // The optimizer's, or a rank's share of it.
   std::int64_t state = 0;
-  // What parameters occupied before a sharded optimizer moved them into flat memory. The allocator
-  // keeps it.
-  std::int64_t moved = 0;
   // A batch, what forward saves, and the temporary tensors of a step, at their peak.
   std::int64_t activations = 0;
+  // Memory of freed tensors that the allocator could not use again.
+  std::int64_t kept = 0;
 
   std::int64_t of_rank() const {
-    return process + parameters + gradients + state + moved + activations;
+    return process + parameters + gradients + state + activations + kept;
   }
   std::int64_t of_all() const { return ranks * of_rank(); }
 };

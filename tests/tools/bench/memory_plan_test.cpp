@@ -26,7 +26,8 @@ TEST(MemoryPlan, PredictsWhatRanksTake) {
   const Model model = find_model("mlp25m-adam");
   for (const TrainingStep& step :
        {TrainingStep{.model = model, .batch_size = 512, .optimizer = OptimizerKind::fused},
-        TrainingStep{.model = model, .optimizer = OptimizerKind::sharded}}) {
+        TrainingStep{.model = model, .optimizer = OptimizerKind::sharded},
+        TrainingStep{.model = model, .optimizer = OptimizerKind::one_copy}}) {
     const MemoryPlan plan = planned(step, 2);
     const auto measure = [&](int) {
       return measure_step_memory(init_process_group({.device = at::kCPU}), step, StepMode::ddp);
@@ -45,13 +46,14 @@ TEST(MemoryPlan, AddsUpItsParts) {
   EXPECT_EQ(plan.gradients, kParameters);
   EXPECT_GE(plan.state, 2 * kParameters);
   EXPECT_LT(plan.state, 2 * kParameters + 4096);
-  EXPECT_EQ(plan.of_all(),
-            4 * (plan.process + plan.parameters + plan.gradients + plan.state + plan.activations));
-  TrainingStep sharded_step = step;
-  sharded_step.optimizer = OptimizerKind::sharded;
-  const MemoryPlan sharded = planned(sharded_step, 4);
-  EXPECT_EQ(sharded.moved, kParameters);
-  EXPECT_NEAR(static_cast<double>(sharded.state), static_cast<double>(plan.state) / 4, 4096);
+  EXPECT_EQ(plan.of_all(), 4 * (plan.process + plan.parameters + plan.gradients + plan.state +
+                                plan.activations + plan.kept));
+  TrainingStep divided_step = step;
+  divided_step.optimizer = OptimizerKind::one_copy;
+  const MemoryPlan divided = planned(divided_step, 4);
+  EXPECT_EQ(divided.parameters, kParameters / 4);
+  EXPECT_EQ(divided.gradients, kParameters);
+  EXPECT_NEAR(static_cast<double>(divided.state), static_cast<double>(plan.state) / 4, 4096);
 }
 
 }  // namespace
