@@ -17,7 +17,7 @@ SIZES_ON_HOSTS = ("1 KiB", "64 KiB", "1 MiB", "25 MiB")
 
 @dataclass(frozen=True)
 class Command:
-    """A command that prints JSON with rows. If `launches` is not 0, its output is not read: it is
+    """A command that prints JSON with rows, or that is one. If `launches` is not 0, its output is not read: it is
     started `launches` times, and the figure is the median of the times."""
     program: str
     arguments: tuple
@@ -65,7 +65,7 @@ def step_with(optimizer, model, mode="ddp"):
         script = (str(PEERS / "ddp_step.py"), model, "--ranks", "2", "--fused")
         return Figure(Command("pip", script), "us_median", (("model", model), ("mode", mode)))
     arguments = ("bench", "step", model, "--ranks", "2", "--json", "--optimizer",
-                 "torch,fused,sharded,divided")
+                 "torch,fused,sharded,divided,one-copy")
     return Figure(Command("lockstep", arguments), "us_median",
                   (("model", model), ("mode", mode), ("optimizer", optimizer)))
 
@@ -99,6 +99,13 @@ def replicas(model, batch, mode="dp", threads=1):
     arguments = ("bench", "dp", model, "--ranks", "2", "--batch-size", str(batch), "--json")
     return Figure(Command("lockstep", arguments), "us_median",
                   (("mode", mode), ("threads", threads)))
+
+
+def epoch(recipe, microbatches):
+    """An epoch of a recipe on 2 ranks, in as many microbatches or in ordinary batches."""
+    options = ("--microbatches", str(microbatches)) if microbatches else ()
+    arguments = ("train", recipe, "--ranks", "2", "--epochs", "1", "--json", *options)
+    return Figure(Command("lockstep", arguments), "seconds_per_epoch")
 
 
 def lockstep_launch():
@@ -172,9 +179,9 @@ class Measurements:
         output, _ = children.run(self._line(command), LIMIT, self._environment)
         try:
             report = json.loads(output)
-            rows = report["rows"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise children.NotRun(f"no JSON with rows: {output[:200].strip()}") from error
+            rows = report.get("rows", [report])
+        except (ValueError, AttributeError) as error:
+            raise children.NotRun(f"no JSON: {output[:200].strip()}") from error
         if wrong := sum(row.get("wrong", 0) for row in rows):
             raise children.NotRun(f"{wrong} wrong elements")
         if command.program.startswith("lockstep"):

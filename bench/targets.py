@@ -3,7 +3,7 @@
 
 from dataclasses import dataclass
 
-from measurements import (SIZES, SIZES_ON_HOSTS, Figure, all_reduce, all_reduce_on_hosts,
+from measurements import (SIZES, SIZES_ON_HOSTS, Figure, all_reduce, all_reduce_on_hosts, epoch,
                           lockstep_launch, replicas, step, step_on_hosts, step_with,
                           torchrun_launch)
 from rules import AtLeast, AtMost, AtMostOf, Longer, NoTarget, TimesAsFast
@@ -18,14 +18,14 @@ class Target:
     rule: object
 
 
-PARTS = ("all-reduce", "ordinary", "floor", "pytorch", "one-rank", "optimizer", "dp", "hosts",
-         "launch")
+PARTS = ("all-reduce", "ordinary", "floor", "pytorch", "one-rank", "optimizer", "microbatches",
+         "dp", "hosts", "launch")
 
 
 def targets(names):
     """All targets, in the table's order. `names`: the displayed name of each program."""
     return [*_all_reduce(names), *_ordinary(names), *_floor(), *_pytorch(names), *_one_rank(),
-            *_optimizer(names), *_dp(), *_hosts(names), *_launch(names)]
+            *_optimizer(names), *_microbatches(), *_dp(), *_hosts(names), *_launch(names)]
 
 
 def _all_reduce(names):
@@ -103,6 +103,15 @@ def _optimizer(names):
                          own, step_with("peer", model), TimesAsFast(times))
         yield Target("optimizer", f"DDP step {model}, fused Adam, not sharded; its floor",
                      step_with("fused", model), step_with("fused", model, "floor"), NoTarget())
+    for model, limit in (("mlp", 0.97), ("mlp25m-adam", 1)):
+        yield Target("optimizer", f"DDP step {model}, one copy of the parameters; sharded Adam",
+                     step_with("one-copy", model), step_with("sharded", model), AtMostOf(limit))
+
+
+def _microbatches():
+    for recipe in ("mlp", "cnn"):
+        yield Target("microbatches", f"epoch {recipe}, a microbatch for each of 2 ranks; ordinary "
+                     "batches", epoch(recipe, 2), epoch(recipe, 0), Longer(percent=3))
 
 
 def _dp():

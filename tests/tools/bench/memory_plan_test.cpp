@@ -33,7 +33,7 @@ TEST(MemoryPlan, PredictsWhatRanksTake) {
       return measure_step_memory(init_process_group({.device = at::kCPU}), step, StepMode::ddp);
     };
     const auto measured = static_cast<double>(std::ranges::max(spawn(2, measure, kOneThread)));
-    EXPECT_NEAR(static_cast<double>(plan.of_rank()), measured, 0.1 * measured)
+    EXPECT_NEAR(static_cast<double>(plan.of_rank()), measured, 0.15 * measured)
         << name(step.optimizer);
   }
 }
