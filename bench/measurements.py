@@ -108,6 +108,13 @@ def epoch(recipe, microbatches):
     return Figure(Command("lockstep", arguments), "seconds_per_epoch")
 
 
+def recovery(program, ranks, field="others_ms"):
+    """After a rank was killed: until the others (or all) train on."""
+    times = "3" if program == "lockstep" else "1"
+    command = Command(f"{program} recovering", ("--ranks", str(ranks), "--times", times))
+    return Figure(command, field, (("ranks", ranks),))
+
+
 def lockstep_launch():
     return Figure(Command("lockstep", ("run", "-n", "2", "true"), launches=10), "ms")
 

@@ -43,6 +43,14 @@ def on_hosts(program, way, ranks):
     return Program(program.name, (*start, *program.command), broken=program.broken)
 
 
+def recovering(program):
+    """The program as bench/recovery.py starts it and kills a rank of it."""
+    if program.missing or program.broken:
+        return program
+    return replace(program, command=(sys.executable, str(ROOT / "bench" / "recovery.py"),
+                                     *program.command))
+
+
 def by_mpirun(mpi, program=None):
     """The program, or what is measured of MPI itself, as on_hosts.py has mpirun start it."""
     if not mpi.command:

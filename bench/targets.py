@@ -4,7 +4,7 @@
 from dataclasses import dataclass
 
 from measurements import (SIZES, SIZES_ON_HOSTS, Figure, all_reduce, all_reduce_on_hosts, epoch,
-                          lockstep_launch, replicas, step, step_on_hosts, step_with,
+                          lockstep_launch, recovery, replicas, step, step_on_hosts, step_with,
                           torchrun_launch)
 from rules import AtLeast, AtMost, AtMostOf, Longer, NoTarget, TimesAsFast
 
@@ -19,13 +19,14 @@ class Target:
 
 
 PARTS = ("all-reduce", "ordinary", "floor", "pytorch", "one-rank", "optimizer", "microbatches",
-         "dp", "hosts", "launch")
+         "dp", "hosts", "launch", "recovery")
 
 
 def targets(names):
     """All targets, in the table's order. `names`: the displayed name of each program."""
     return [*_all_reduce(names), *_ordinary(names), *_floor(), *_pytorch(names), *_one_rank(),
-            *_optimizer(names), *_microbatches(), *_dp(), *_hosts(names), *_launch(names)]
+            *_optimizer(names), *_microbatches(), *_dp(), *_hosts(names), *_launch(names),
+            *_recovery(names)]
 
 
 def _all_reduce(names):
@@ -146,3 +147,15 @@ def _hosts(names):
 def _launch(names):
     yield Target("launch", f"run -n 2 true; torchrun of {names['pip']}", lockstep_launch(),
                  torchrun_launch("pip"), AtMost(30, "ms"))
+
+
+def _recovery(names):
+    for ranks, limit in ((2, 100), (4, 100), (8, 300)):
+        own = recovery("lockstep", ranks)
+        what = f"{ranks} ranks, one killed: until the others commit a step"
+        yield Target("recovery", what, own, None, AtMost(limit, "ms"))
+        yield Target("recovery", f"{what}; torchrun of {names['pip']}, a checkpoint at each step",
+                     own, recovery("pip", ranks), TimesAsFast(20))
+        yield Target("recovery", f"{ranks} ranks, one killed: until as many commit a step; the "
+                     "same torchrun", recovery("lockstep", ranks, "all_ms"),
+                     recovery("pip", ranks, "all_ms"), NoTarget())
