@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 HEADER = ("what; compared with", "Lockstep", "peer", "ratio", "target", "result")
 UNITS = {"time_us_median": "us", "us_median": "us", "percent_of_bound": "%",
-         "ms": "ms", "peak_mb": "MB"}
+         "ms": "ms", "others_ms": "ms", "all_ms": "ms", "seconds_per_epoch": "s", "peak_mb": "MB"}
 MET, MISSED, NOT_MEASURED = "met", "MISSED", "not measured"
 
 
