@@ -185,7 +185,7 @@ std::optional<ElasticOptions> RunCommand::elastic_options(int count) const {
   const auto colon = elastic.find(':');
   const auto least = parse_number(elastic.substr(0, colon), kCounts);
   const auto most =
-      colon == std::string::npos ? std::nullopt : parse_number(elastic.substr(colon + 1), kCounts);
+      parse_number(colon == std::string::npos ? std::string() : elastic.substr(colon + 1), kCounts);
   if (!least || !most || *least > count || count > *most) {
     throw UsageError(fmt::format(
         "--elastic \"{}\": give the least and the greatest number of ranks, as in 1:{}, with the "
