@@ -316,8 +316,9 @@ TEST_F(RunElastic, IsNotResizedWithoutReason) {
   program.wait_for("finished after generation 0", 2);
   expect_refused(resize(program, 3), "its training has ended, or is about to");
   std::filesystem::remove(tmpdir.path() / "work");
+  const std::string launcher = std::to_string(program.pid());
   EXPECT_EQ(program.wait(), 0) << program.out();
-  expect_refused(resize(program, 1), "there is no process");
+  expect_refused(resize(launcher, 1), "there is no process");
   expect_refused(resize("nothing", 1), "this user has no elastic job of this name here");
   expect_refused(resize(std::to_string(::getpid()), 1), "is not a `lockstep run` with ranks");
 }
