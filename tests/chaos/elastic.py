@@ -18,6 +18,7 @@ from verdict import START
 # Of elastic_program: three epochs of five steps.
 STEPS = 15
 EPOCHS = 3
+STEPS_OF_EPOCH = STEPS // EPOCHS
 MODELS = ("linear", "mlp", "cnn")
 MOST_RANKS = 4  # there are so many microbatches
 HANG_TIMEOUT = 5  # seconds
@@ -50,12 +51,18 @@ def _lost(member, how):
     return rf"member {member} \(rank \d+, pid \d+\) was lost: {ENDS[how]}"
 
 
+def _step(chance, place="loss", last=STEPS):
+    """A step that gets to the place. In an epoch's last one, some ranks may have no samples."""
+    return chance.choice([step for step in range(1, last + 1)
+                          if place != "loss" or step % STEPS_OF_EPOCH != 0])
+
+
 def _one(chance, hows, places=IN_STEP + ("evaluation", "end")):
     ranks = chance.randint(2, MOST_RANKS)
     member = chance.randrange(ranks)
     how = chance.choice(hows)
     place = chance.choice(places)
-    number = chance.randint(1, STEPS) if place in IN_STEP else chance.randrange(EPOCHS)
+    number = _step(chance, place) if place in IN_STEP else chance.randrange(EPOCHS)
     return Schedule(ranks, (f"die={member}:{place}:{number}:{how}",), (_lost(member, how),))
 
 
@@ -71,7 +78,7 @@ def _two_at_once(chance):
     ranks = chance.randint(3, MOST_RANKS)
     members = chance.sample(range(ranks), 2)
     place = chance.choice(IN_STEP)
-    step = chance.randint(1, STEPS)
+    step = _step(chance, place)
     return Schedule(ranks, tuple(f"die={member}:{place}:{step}:kill" for member in members),
                     tuple(_lost(member, "kill") for member in members))
 
@@ -80,7 +87,7 @@ def _replaced(chance, more=()):
     """The job waits until a replacement trains."""
     ranks = chance.randint(2, MOST_RANKS)
     member = chance.randrange(ranks)
-    step = chance.randint(1, STEPS - 4)
+    step = _step(chance, last=STEPS - 4)
     wait = chance.randint(step + 2, STEPS - 1)
     faults = (f"die={member}:loss:{step}:kill", f"wait={wait}:2",
               *(fault.format(newcomer=ranks) for fault in more))
@@ -96,7 +103,7 @@ def _donor_dies(chance):
     """Once the states have been compared, in the third call of the schedule's function."""
     ranks = chance.randint(3, MOST_RANKS)
     member = chance.randrange(1, ranks)
-    step = chance.randint(1, STEPS)
+    step = _step(chance)
     return Schedule(ranks, (f"die={member}:loss:{step}:kill", "die=0:schedule:3:kill"),
                     (_lost(member, "kill"), _lost(0, "kill")))
 
